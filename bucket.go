@@ -1,0 +1,99 @@
+package weir
+
+// Token bucket, leaky bucket and leaky queue. All three hold a level in
+// millionths of a token and the time at which it was right. Refilling rounds
+// down to a millionth, and only admissions store the result, so a client loses
+// less than a millionth of a token for each request that it was granted, and
+// polling costs it nothing.
+
+// tokens is what may be taken at the given moment. It is negative when a leaky
+// bucket was made smaller than the water in it.
+func (p *Policy) tokens(s State, now int64) int64 {
+	if s.Time == 0 {
+		return p.capacity
+	}
+	level := p.stored(s)
+	if dt := now - s.Time; dt > 0 {
+		level += mulDiv(dt, p.rate.num, p.rate.den)
+	}
+	return min(level, p.capacity)
+}
+
+// stored reads the level of a state, as tokens.
+func (p *Policy) stored(s State) int64 {
+	if p.Limit.Algorithm == TokenBucket {
+		return s.Level
+	}
+	return p.capacity - s.Level
+}
+
+func (p *Policy) bucketState(tokens, now int64) State {
+	if p.Limit.Algorithm != TokenBucket {
+		tokens = p.capacity - tokens
+	}
+	return State{Time: now, Level: tokens}
+}
+
+func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
+	if s.Time > now {
+		s.Time = now
+	}
+	if n > p.Limit.capacity() {
+		return s, false
+	}
+	level := p.tokens(s, now)
+	if level < n*micro || p.maxDelay > 0 && p.wait(p.capacity-level) > p.maxDelay {
+		return s, false
+	}
+	return p.bucketState(level-n*micro, now), true
+}
+
+// wait is how long the bucket takes to gain that many millionths.
+func (p *Policy) wait(amount int64) int64 {
+	if amount <= 0 {
+		return 0
+	}
+	return mulDivCeil(amount, p.rate.den, p.rate.num)
+}
+
+func (p *Policy) reportBucket(s State, now, n int64, v Verdict) Result {
+	if s.Time == 0 || s.Time > now {
+		s = p.bucketState(p.tokens(s, now), now)
+	}
+	level := p.tokens(s, now)
+	// Times count from the state's own moment: the level at now is rounded down, and rounding twice would be late.
+	at := func(level int64) int64 { return max(0, s.Time+p.wait(level-min(p.stored(s), p.capacity))-now) }
+	r := Result{
+		Allowed:    v != Refused,
+		Remaining:  max(0, level) / micro,
+		ResetAfter: micros(at(p.capacity)),
+		Slot:       now,
+	}
+	if v == Refused {
+		r.RetryAfter = Never
+		if n <= p.Limit.capacity() {
+			need := n * micro
+			if p.maxDelay > 0 {
+				// The wait in the queue must have come down, too.
+				need = max(need, p.capacity-mulDiv(p.maxDelay, p.rate.num, p.rate.den))
+			}
+			r.RetryAfter = micros(at(need))
+		}
+		return r
+	}
+	if p.Limit.Algorithm == LeakyQueue {
+		if v == Taken {
+			level += n * micro // the queue in front of this request is what was there before it
+		}
+		r.Delay = micros(p.wait(p.capacity - level))
+	}
+	return r
+}
+
+func (p *Policy) returnBucket(s State, now, n int64) State {
+	if s.Time > now {
+		s.Time = now
+	}
+	level := p.tokens(s, now)
+	return p.bucketState(max(level, min(level+min(n, MaxTokens)*micro, p.capacity)), now)
+}

@@ -1,0 +1,415 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// RuleSet is a compiled rule document: immutable, and safe to share.
+type RuleSet struct {
+	doc         Rules
+	rules       []rule
+	warnings    []Problem
+	attributes  []string
+	allow, deny accessList
+	keys        keyPatterns
+	tiers       map[string]bool // every tier that is named
+	defaultTier string
+
+	// Each rule stands in one of these, by the condition that is cheapest to look up.
+	endpoints trie
+	regexes   prefixes
+	byKey     keyPatterns
+	always    []int32
+}
+
+// rule is a compiled Rule.
+type rule struct {
+	*Rule
+	index     int32
+	by        []dimension
+	endpoint  *endpoint
+	regex     *regexp.Regexp // nil when there is none, or when its prefix says it all
+	prefix    string         // of all that the regex matches
+	template  string         // what `endpoint` in `by` stands for, if the rule has an endpoint
+	rank      int            // among rules of its layer: lower is more specific
+	cost      int64
+	base      []*Policy            // for requests whose tier has no numbers of its own
+	byTier    map[string][]*Policy // what differs from base
+	overrides map[string][]*Policy
+	candidate []*Policy
+}
+
+type dimension struct {
+	kind dimensionKind
+	name string // of an attribute: header:X-Tenant
+}
+
+type dimensionKind uint8
+
+const (
+	byAPIKey dimensionKind = iota
+	byUser
+	byOrg
+	byIP
+	byMethod
+	byEndpoint
+	byTier
+	byAttr
+)
+
+var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier"}
+
+// Dimensions lists what a rule can count by, as the rule language names it.
+func Dimensions() []string {
+	return append(slices.Clone(dimensionNames), "header:NAME", "claim:NAME", "attr:NAME")
+}
+
+func parseDimension(s string) (dimension, error) {
+	if i := slices.Index(dimensionNames, s); i >= 0 {
+		return dimension{kind: dimensionKind(i)}, nil
+	}
+	kind, name, _ := strings.Cut(s, ":")
+	if name != "" && (kind == "header" || kind == "claim" || kind == "attr") {
+		return dimension{kind: byAttr, name: s}, nil
+	}
+	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Dimensions(), ", "), s)
+}
+
+// Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
+func Compile(doc Rules) (*RuleSet, error) {
+	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, defaultTier: doc.DefaultTier}
+	rs.doc.Rules = slices.Clone(doc.Rules)
+	var bad Problems
+	rs.compileTiers(&bad)
+	rs.rules = make([]rule, len(rs.doc.Rules))
+	ids := map[string]int{}
+	for i := range rs.doc.Rules {
+		r := &rs.rules[i]
+		r.Rule, r.index = &rs.doc.Rules[i], int32(i)
+		path := fmt.Sprintf("rules[%d]", i)
+		rs.compileID(r, path, ids, &bad)
+		rs.compileRule(r, path, &bad)
+	}
+	for i, p := range doc.Allow {
+		addPattern(&rs.allow, fmt.Sprintf("whitelist[%d]", i), p, &bad)
+	}
+	for i, p := range doc.Deny {
+		addPattern(&rs.deny, fmt.Sprintf("blacklist[%d]", i), p, &bad)
+	}
+	if len(bad) > 0 {
+		return nil, bad
+	}
+	rs.rankLayers()
+	rs.index()
+	rs.warn()
+	return rs, nil
+}
+
+// Version is the number of the document.
+func (rs *RuleSet) Version() int64 { return rs.doc.Version }
+
+// Rules is the document that was compiled. It must not be changed.
+func (rs *RuleSet) Rules() Rules { return rs.doc }
+
+// Warnings lists what is allowed and probably not meant.
+func (rs *RuleSet) Warnings() []Problem { return rs.warnings }
+
+// Attributes lists the names that [Request.Attr] will be asked for.
+func (rs *RuleSet) Attributes() []string { return rs.attributes }
+
+func addPattern(list *accessList, path, pattern string, bad *Problems) {
+	if strings.TrimSpace(pattern) == "" {
+		bad.addf(path, "must be a key, a pattern such as sk_internal_* or an IP range, got nothing")
+	} else if err := list.add(pattern); err != nil {
+		bad.addf(path, "%v", err)
+	}
+}
+
+func (rs *RuleSet) compileTiers(bad *Problems) {
+	for i, t := range rs.doc.Tiers {
+		path := "tiers." + t.Name
+		switch {
+		case t.Name == "":
+			bad.addf(fmt.Sprintf("tiers[%d]", i), "a tier needs a name")
+		case rs.tiers[t.Name]:
+			bad.addf(path, "the tier is listed twice")
+		case len(t.Limits) == 0:
+			bad.addf(path, `needs a limit such as "100/minute"`)
+		}
+		rs.tiers[t.Name] = true
+		checkLimits(t.Limits, path, bad)
+	}
+	if rs.defaultTier == "" && len(rs.doc.Tiers) > 0 {
+		rs.defaultTier = rs.doc.Tiers[0].Name
+	} else if rs.defaultTier != "" && !rs.tiers[rs.defaultTier] {
+		bad.addf("default_tier", "%s", unknownTier(rs.defaultTier, rs.tiers))
+	}
+	for _, r := range rs.doc.Rules {
+		for _, t := range r.Tiers {
+			rs.tiers[t.Name] = true
+		}
+	}
+	for i, k := range rs.doc.Keys {
+		path := "keys." + k.Pattern
+		if k.Pattern == "" {
+			bad.addf(fmt.Sprintf("keys[%d]", i), "must be a key or a pattern such as sk_prod_*, got nothing")
+		}
+		if !rs.tiers[k.Tier] {
+			bad.addf(path, "%s", unknownTier(k.Tier, rs.tiers))
+		}
+		rs.keys.add(k.Pattern, int32(i))
+	}
+}
+
+func unknownTier(name string, tiers map[string]bool) string {
+	if len(tiers) == 0 {
+		return fmt.Sprintf("there is no tier %q: no tiers are listed", name)
+	}
+	known := make([]string, 0, len(tiers))
+	for t := range tiers {
+		known = append(known, t)
+	}
+	slices.Sort(known)
+	return fmt.Sprintf("there is no tier %q: write one of %s", name, strings.Join(known, ", "))
+}
+
+func checkLimits(limits []Limit, path string, bad *Problems) {
+	for i, l := range limits {
+		if err := l.Validate(); err != nil {
+			bad.addLimit(limitPath(path, i, len(limits)), err)
+		}
+	}
+}
+
+func limitPath(path string, i, n int) string {
+	if n > 1 {
+		return fmt.Sprintf("%s.limits[%d]", path, i)
+	}
+	return path
+}
+
+func (ps *Problems) addLimit(path string, err error) {
+	var le *LimitError
+	if errors.As(err, &le) {
+		ps.addf(path+"."+le.Field, "%s", le.Text)
+		return
+	}
+	ps.addf(path, "%v", err)
+}
+
+func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Problems) {
+	path += ".id"
+	id := strings.ToLower(r.ID)
+	switch first, twice := ids[id]; {
+	case id == "":
+		bad.addf(path, "a rule needs an id, which clients see when it refuses them")
+	case len(id) > 64:
+		bad.addf(path, "must be at most 64 characters, got %d", len(id))
+	case strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "":
+		bad.addf(path, "must be of a-z, 0-9, _ and - only, got %q", r.ID)
+	case twice:
+		bad.addf(path, "%q is the id of rules[%d], too: ids must differ", id, first)
+	default:
+		ids[id] = int(r.index)
+		if id != r.ID {
+			rs.warnings = append(rs.warnings, Problem{path, fmt.Sprintf("%q is read as %q: ids are in lower case", r.ID, id)})
+			r.ID = id
+		}
+	}
+}
+
+func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
+	r.compileMatch(path+".match", bad)
+	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
+		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
+	}
+	by := r.By
+	if by == nil {
+		by = []string{"api_key"}
+	}
+	for i, name := range by {
+		d, err := parseDimension(name)
+		switch {
+		case err != nil:
+			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%v", err)
+		case slices.Contains(r.by, d):
+			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%s is listed twice", name)
+		}
+		r.by = append(r.by, d)
+		if d.kind == byAttr && !slices.Contains(rs.attributes, name) {
+			rs.attributes = append(rs.attributes, name)
+		}
+	}
+	for i, s := range r.Statuses {
+		if (s < 1 || s > 5) && (s < 100 || s > 599) {
+			bad.addf(fmt.Sprintf("%s.count.status[%d]", path, i), "must be an HTTP status such as 401, or a class such as 4xx, got %d", s)
+		}
+	}
+	r.cost = max(r.Cost, 1)
+	if r.Cost < 0 || r.Cost > MaxTokens {
+		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(MaxTokens), r.Cost)
+	}
+	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
+}
+
+func (r *rule) compileMatch(path string, bad *Problems) {
+	m := &r.Match
+	if m.Endpoint != "" {
+		e, err := parseEndpoint(m.Endpoint)
+		if err != nil {
+			bad.addf(path+".endpoint", "%v", err)
+		}
+		r.endpoint, r.template = &e, m.Endpoint
+	}
+	if m.EndpointRegex != "" {
+		re, err := regexp.Compile("(?is:" + m.EndpointRegex + ")")
+		if err != nil {
+			bad.addf(path+".endpoint_regex", "%s", strings.ReplaceAll(err.Error(), "(?is:"+m.EndpointRegex+")", m.EndpointRegex))
+		}
+		prefix, whole := regexPrefix(m.EndpointRegex)
+		if r.prefix = prefix; !whole {
+			r.regex = re
+		}
+		if r.template == "" {
+			r.template = m.EndpointRegex
+		}
+	}
+	if m.APIKeyPattern != "" && m.APIKey == Absent {
+		bad.addf(path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
+	}
+}
+
+// compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
+func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
+	policies := func(limits []Limit, path, scope string, shadow bool) []*Policy {
+		out := make([]*Policy, 0, len(limits))
+		for i, l := range limits {
+			l.Algorithm = r.Algorithm
+			if l.MaxDelay == 0 {
+				l.MaxDelay = r.MaxDelay
+			}
+			name := r.ID
+			if len(limits) > 1 {
+				name += "-" + shortWindow(l.Window)
+			}
+			path := limitPath(path, i, len(limits))
+			p, err := NewPolicy(name, l)
+			if err != nil {
+				bad.addLimit(path, err)
+				continue
+			}
+			if r.cost > l.Max() {
+				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
+			}
+			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
+				bad.addf(path, "the rule has two limits over %s: keep the lower one", shortWindow(l.Window))
+			}
+			p.ID = p.fingerprint(scope)
+			p.Rule, p.Strict, p.Shadow = r.ID, r.Strict, r.Shadow || shadow
+			out = append(out, p)
+		}
+		return out
+	}
+	r.base = policies(r.Limits, path, scope, false)
+	r.byTier = map[string][]*Policy{}
+	if len(r.Limits) == 0 {
+		for _, t := range rs.doc.Tiers {
+			limits := slices.Clone(t.Limits)
+			if r.Algorithm > LeakyQueue {
+				for i := range limits { // a burst is a bucket's; the tier's limit holds for all
+					limits[i].Burst, limits[i].Refill = 0, 0
+				}
+			}
+			r.byTier[t.Name] = policies(limits, path, scope, false)
+		}
+		r.base = r.byTier[rs.defaultTier]
+	}
+	for _, t := range r.Tiers {
+		if len(t.Limits) == 0 {
+			bad.addf(path+".tiers."+t.Name, `needs a limit such as "100/minute"`)
+		}
+		r.byTier[t.Name] = policies(t.Limits, path+".tiers."+t.Name, scope, false)
+	}
+	r.overrides = make(map[string][]*Policy, len(r.Override))
+	for key, limits := range r.Override {
+		if len(limits) == 0 {
+			bad.addf(path+".override."+key, `needs a limit such as "100/minute"`)
+		}
+		r.overrides[key] = policies(limits, path+".override."+key, scope, false)
+	}
+	r.candidate = policies(r.Candidate, path+".candidate", scope+" candidate", true)
+	if len(r.Limits) == 0 && r.base == nil && (r.Tier == "" || r.Match.APIKeyPattern != "" || r.byTier[r.Tier] == nil) {
+		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
+	}
+}
+
+// rankLayers orders the rules of each layer: one comes before another if its
+// endpoint is more specific, or if neither is and it stands first in the file.
+func (rs *RuleSet) rankLayers() {
+	layers := map[string][]*rule{}
+	for i := range rs.rules {
+		if r := &rs.rules[i]; r.Layer != "" {
+			layers[r.Layer] = append(layers[r.Layer], r)
+		}
+	}
+	everything := &endpoint{subtree: true}
+	of := func(r *rule) *endpoint {
+		if r.endpoint == nil {
+			return everything
+		}
+		return r.endpoint
+	}
+	for _, waiting := range layers {
+		for rank := 0; len(waiting) > 0; rank++ {
+			first := slices.IndexFunc(waiting, func(r *rule) bool {
+				return !slices.ContainsFunc(waiting, func(o *rule) bool { return of(o).moreSpecific(of(r)) })
+			})
+			waiting[first].rank = rank
+			waiting = slices.Delete(waiting, first, first+1)
+		}
+	}
+}
+
+func (rs *RuleSet) index() {
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		switch {
+		case r.endpoint != nil:
+			rs.endpoints.add(r.endpoint, r.index)
+		case r.Match.EndpointRegex != "":
+			rs.regexes.add(r.prefix, r.index)
+		case r.Match.APIKeyPattern != "":
+			rs.byKey.add(r.Match.APIKeyPattern, r.index)
+		default:
+			rs.always = append(rs.always, r.index)
+		}
+	}
+}
+
+func (rs *RuleSet) warn() {
+	catchAll, ipRule, identity := false, false, -1
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		if r.Shadow {
+			continue
+		}
+		unconditional := r.Match == Match{} && (r.Tier == "" || r.Match.APIKeyPattern != "") && r.Missing != MissingSkip
+		catchAll = catchAll || unconditional
+		switch {
+		case slices.Contains(r.by, dimension{kind: byIP}):
+			ipRule = true
+		case len(r.by) > 0 && identity < 0:
+			identity = i
+		}
+	}
+	if !catchAll {
+		rs.warnings = append(rs.warnings, Problem{"rules", "a request can match no rule at all and is then not limited: add a rule without `match`"})
+	}
+	if identity >= 0 && !ipRule {
+		rs.warnings = append(rs.warnings, Problem{fmt.Sprintf("rules[%d]", identity), "no rule counts by ip behind it: a client that invents a new key for each request is not limited; add a rule with `by: [ip]`"})
+	}
+}

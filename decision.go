@@ -1,0 +1,86 @@
+package weir
+
+import "time"
+
+// Reason says why a decision is what it is.
+type Reason uint8
+
+const (
+	// ReasonWithin: every limit that applies has room.
+	ReasonWithin Reason = iota
+	// ReasonUnlimited: no rule applies.
+	ReasonUnlimited
+	// ReasonBypassed: the allow list lets the request through.
+	ReasonBypassed
+	// ReasonLimited: a limit is used up. Waiting helps, unless RetryAfter is Never.
+	ReasonLimited
+	// ReasonDenied: the deny list refuses the request.
+	ReasonDenied
+	// ReasonIdentityRequired: a rule refuses requests that lack what it counts by.
+	ReasonIdentityRequired
+	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then.
+	ReasonUnavailable
+)
+
+var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable"}
+
+func (r Reason) String() string { return reasonNames[r] }
+
+// Decision is the answer to a check. The fields from Rule to Delay come from
+// the limit that binds: of a refusal, the one with the longest wait; otherwise the
+// one that leaves room for the fewest such requests.
+type Decision struct {
+	Allowed bool
+	Reason  Reason
+	// Rule is the id of the rule that binds, or "".
+	Rule string
+	// Policy is the limit that binds, or nil.
+	Policy *Policy
+	// Remaining is how many tokens are left.
+	Remaining int64
+	// RetryAfter, of a refusal, is the time until the request would be allowed if it alone retries, or Never.
+	RetryAfter time.Duration
+	// ResetAfter is the time until the counter that binds is whole again.
+	ResetAfter time.Duration
+	// Delay is how long an allowed request should wait for its turn.
+	Delay time.Duration
+	// Degraded: the store couldn't be reached for a limit that applies.
+	Degraded bool
+	// RulesVersion is the version of the rules that decided.
+	RulesVersion int64
+	// Receipt gives back what was taken, if one was asked for. See [Limiter.Refund].
+	Receipt string
+
+	// Few limits fit inside the decision, so that a check needn't allocate.
+	few  [3]LimitStatus
+	many []LimitStatus
+	n    int
+	held *held
+}
+
+// LimitStatus is how one limit stands after a check.
+type LimitStatus struct {
+	Policy *Policy
+	// Allowed: this limit has room. In a refused request nothing was taken from it.
+	Allowed bool
+	// Degraded: the store couldn't be reached, and the numbers say nothing.
+	Degraded   bool
+	Remaining  int64
+	RetryAfter time.Duration
+	ResetAfter time.Duration
+}
+
+// Limits lists every limit that applied, in the order of the rules.
+func (d *Decision) Limits() []LimitStatus {
+	if d.many != nil {
+		return d.many
+	}
+	return d.few[:d.n]
+}
+
+// held is what a decision took and may give back.
+type held struct {
+	returns  []Return
+	statuses [][]int // of returns: which answers count; nil for all
+	expires  time.Duration
+}

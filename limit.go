@@ -1,0 +1,301 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Algorithm says how a limit counts.
+type Algorithm uint8
+
+const (
+	// TokenBucket holds up to Burst tokens and refills at a steady rate. In any
+	// interval T it admits at most Burst + rate·T. Most limits want this one.
+	TokenBucket Algorithm = iota
+	// LeakyBucket is a meter: what was admitted drains at a steady rate, and a
+	// request that would overflow the bucket is refused. It admits what a token
+	// bucket admits, but a raised limit keeps what was used, not what was left.
+	LeakyBucket
+	// LeakyQueue is a leaky bucket whose requests wait their turn, so that they
+	// leave evenly spaced: an allowed decision carries the delay.
+	LeakyQueue
+	// FixedWindow counts within windows aligned to the Unix epoch. It is the
+	// cheapest to explain, and admits up to twice its limit around an edge.
+	FixedWindow
+	// SlidingLog remembers every admission of the last window and is exact over
+	// any interval of that length, at the price of memory per admission.
+	SlidingLog
+	// SlidingCounter weighs the previous window's count by how much of it still
+	// overlaps the last window's length: nearly the log, in constant memory.
+	SlidingCounter
+)
+
+var algorithmNames = [...]string{"token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter"}
+
+// String returns the algorithm's name in the rule language (a queue is a
+// leaky_bucket with mode queue there).
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return "algorithm(" + strconv.Itoa(int(a)) + ")"
+}
+
+// Bounds of a limit's numbers. They keep every intermediate value of the
+// arithmetic below 2^53, so that Go's integers and Lua's doubles agree.
+const (
+	MaxTokens    = 9_000_000_000 // of a count or a burst
+	maxPairCount = 1<<31 - 1     // of a sliding counter, which keeps two of them
+	maxLogCount  = 1_000_000     // of a sliding log, which keeps an entry for each
+	minWindow    = time.Millisecond
+	maxWindow    = 366 * 24 * time.Hour
+	maxFill      = 10 * 366 * 24 * time.Hour
+	maxExact     = 1 << 53
+)
+
+// Limit is an algorithm with its numbers: 100 per minute, burst 20.
+type Limit struct {
+	Algorithm Algorithm
+	// Count is how many tokens a Window admits, and what clients are shown as the limit.
+	Count int64
+	// Window is what Count is counted over.
+	Window time.Duration
+	// Burst is the capacity of a bucket, or the length of a queue. 0 means Count.
+	Burst int64
+	// Refill is a bucket's rate in tokens per second, taken literally. 0 means Count per Window.
+	Refill float64
+	// MaxDelay is the longest wait of a LeakyQueue; a request that would wait longer is refused.
+	// 0 means as long as the queue is.
+	MaxDelay time.Duration
+}
+
+// PerSecond is a token bucket of n tokens a second.
+func PerSecond(n int64) Limit { return Limit{Count: n, Window: time.Second} }
+
+// PerMinute is a token bucket of n tokens a minute.
+func PerMinute(n int64) Limit { return Limit{Count: n, Window: time.Minute} }
+
+// PerHour is a token bucket of n tokens an hour.
+func PerHour(n int64) Limit { return Limit{Count: n, Window: time.Hour} }
+
+func (l Limit) isBucket() bool { return l.Algorithm <= LeakyQueue }
+
+// capacity is what a bucket holds when it is whole.
+func (l Limit) capacity() int64 {
+	if l.Burst > 0 {
+		return l.Burst
+	}
+	return l.Count
+}
+
+// Max is the largest cost that the limit can ever admit at once.
+func (l Limit) Max() int64 {
+	if l.isBucket() {
+		return l.capacity()
+	}
+	return l.Count
+}
+
+// String returns the limit as a rule file has it: "100/minute", "5/15m".
+func (l Limit) String() string { return strconv.FormatInt(l.Count, 10) + "/" + windowName(l.Window) }
+
+// windowName is the shortest exact name of a window: 1s, 15m, 90s, 250ms.
+func shortWindow(d time.Duration) string {
+	for _, u := range []struct {
+		d    time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if d >= u.d && d%u.d == 0 {
+			return strconv.FormatInt(int64(d/u.d), 10) + u.name
+		}
+	}
+	return d.String()
+}
+
+func windowName(d time.Duration) string {
+	switch d {
+	case time.Second:
+		return "second"
+	case time.Minute:
+		return "minute"
+	case time.Hour:
+		return "hour"
+	case 24 * time.Hour:
+		return "day"
+	}
+	return shortWindow(d)
+}
+
+// ParseLimit reads "100/minute", "5/15m", "20 per second".
+func ParseLimit(s string) (Limit, error) {
+	count, window, ok := strings.Cut(s, "/")
+	if !ok {
+		count, window, ok = strings.Cut(s, " per ")
+	}
+	if !ok {
+		return Limit{}, fmt.Errorf(`must be a count and a window such as "100/minute" or "5/15m", got %q`, s)
+	}
+	n, err := parseCount(strings.TrimSpace(count))
+	if err != nil {
+		return Limit{}, err
+	}
+	w, err := ParseWindow(strings.TrimSpace(window))
+	if err != nil {
+		return Limit{}, err
+	}
+	return Limit{Count: n, Window: w}, nil
+}
+
+func parseCount(s string) (int64, error) {
+	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the count must be a whole number, got %q", s)
+	}
+	return n, nil
+}
+
+var windowUnits = map[string]time.Duration{
+	"ms": time.Millisecond, "millisecond": time.Millisecond,
+	"s": time.Second, "sec": time.Second, "second": time.Second,
+	"m": time.Minute, "min": time.Minute, "minute": time.Minute,
+	"h": time.Hour, "hour": time.Hour,
+	"d": 24 * time.Hour, "day": 24 * time.Hour,
+	"w": 7 * 24 * time.Hour, "week": 7 * 24 * time.Hour,
+}
+
+// ParseWindow reads a length of time: "minute", "15m", "90s", "1h30m", "2 days".
+func ParseWindow(s string) (time.Duration, error) {
+	digits := 0
+	for digits < len(s) && s[digits] >= '0' && s[digits] <= '9' {
+		digits++
+	}
+	name := strings.ToLower(strings.TrimSpace(s[digits:]))
+	unit, ok := windowUnits[name]
+	if !ok && len(name) > 3 {
+		unit, ok = windowUnits[strings.TrimSuffix(name, "s")]
+	}
+	if ok {
+		n := int64(1)
+		if digits > 0 {
+			var err error
+			if n, err = strconv.ParseInt(s[:digits], 10, 64); err != nil || n > int64(math.MaxInt64/unit) {
+				return 0, fmt.Errorf("the time %q is too long: at most %s", s, shortWindow(maxWindow))
+			}
+		}
+		return time.Duration(n) * unit, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil {
+		return d, nil
+	}
+	return 0, fmt.Errorf(`must be a time such as second, minute, hour, day, 15m or 1h30m, got %q`, s)
+}
+
+// LimitError says which of a limit's fields is wrong, and why.
+type LimitError struct {
+	Field string // as in the rule language: limit, window, burst, refill_rate, max_delay
+	Text  string
+}
+
+func (e *LimitError) Error() string { return e.Field + ": " + e.Text }
+
+func limitErrorf(field, format string, args ...any) error {
+	return &LimitError{Field: field, Text: fmt.Sprintf(format, args...)}
+}
+
+// Validate reports the first thing that makes the limit impossible, as a *LimitError.
+func (l Limit) Validate() error {
+	highest := int64(MaxTokens)
+	switch {
+	case int(l.Algorithm) >= len(algorithmNames):
+		return limitErrorf("algorithm", "%s does not exist", l.Algorithm)
+	case l.Algorithm == SlidingCounter:
+		highest = maxPairCount
+	case l.Algorithm == SlidingLog:
+		highest = maxLogCount
+	}
+	switch {
+	case l.Count < 1:
+		return limitErrorf("limit", "must be at least 1, got %d", l.Count)
+	case l.Count > highest:
+		return limitErrorf("limit", "must be at most %d for %s, got %d", highest, l.Algorithm, l.Count)
+	case l.Window < minWindow:
+		return limitErrorf("window", "must be at least %s, got %s", minWindow, l.Window)
+	case l.Window > maxWindow:
+		return limitErrorf("window", "must be at most %s, got %s", shortWindow(maxWindow), shortWindow(l.Window))
+	case l.Window%time.Microsecond != 0:
+		return limitErrorf("window", "must be whole microseconds, got %s", l.Window)
+	case l.Burst < 0:
+		return limitErrorf("burst", "must be at least 1, got %d", l.Burst)
+	case l.Burst > MaxTokens:
+		return limitErrorf("burst", "must be at most %d, got %d", int64(MaxTokens), l.Burst)
+	case l.MaxDelay < 0:
+		return limitErrorf("max_delay", "must not be negative, got %s", l.MaxDelay)
+	case l.MaxDelay > 0 && l.Algorithm != LeakyQueue:
+		return limitErrorf("max_delay", "only a leaky_bucket with mode: queue delays requests")
+	}
+	if !l.isBucket() {
+		if l.Burst > 0 {
+			return limitErrorf("burst", "%s has no burst: it admits its limit within a window", l.Algorithm)
+		}
+		if l.Refill != 0 {
+			return limitErrorf("refill_rate", "%s does not refill: give a limit and a window", l.Algorithm)
+		}
+		return nil
+	}
+	if l.Refill < 0 || math.IsNaN(l.Refill) || math.IsInf(l.Refill, 0) {
+		return limitErrorf("refill_rate", "must be more than 0 tokens per second, got %v", l.Refill)
+	}
+	if _, err := l.rate(); err != nil {
+		return limitErrorf("refill_rate", "%v", err)
+	}
+	return nil
+}
+
+// rate is a bucket's refill in micro-tokens per microsecond, which is the same
+// number as tokens per second, as a fraction in lowest terms.
+type rate struct{ num, den int64 }
+
+func (l Limit) rate() (rate, error) {
+	exact := new(big.Rat)
+	if l.Refill == 0 {
+		exact.SetFrac64(l.Count, int64(l.Window/time.Microsecond))
+		exact.Mul(exact, big.NewRat(1_000_000, 1))
+	} else {
+		// The shortest decimal that reads back as this number is what was written: 1.67 is 167/100.
+		exact.SetString(strconv.FormatFloat(l.Refill, 'g', -1, 64))
+	}
+	r, ok := nearestRate(exact)
+	if !ok {
+		return rate{}, fmt.Errorf("%v tokens per second is out of range", l.Refill)
+	}
+	fill := new(big.Rat).SetInt64(l.capacity())
+	fill.Quo(fill, exact)
+	if fill.Cmp(big.NewRat(int64(maxFill/time.Second), 1)) > 0 {
+		return rate{}, errors.New("the bucket would take more than ten years to fill")
+	}
+	return r, nil
+}
+
+// nearestRate is the fraction closest to exact, and not above it, whose parts
+// multiply to less than 2^53. Whole counts over whole seconds are always exact.
+func nearestRate(exact *big.Rat) (rate, bool) {
+	fits := func(r *big.Rat) bool {
+		p := new(big.Int).Mul(r.Num(), r.Denom())
+		return p.IsInt64() && p.Int64() < maxExact
+	}
+	for r, scale := exact, int64(1_000_000_000); ; scale /= 10 {
+		if fits(r) && r.Sign() > 0 {
+			return rate{r.Num().Int64(), r.Denom().Int64()}, true
+		}
+		if scale == 0 {
+			return rate{}, false
+		}
+		n := new(big.Int).Mul(exact.Num(), big.NewInt(scale))
+		r = new(big.Rat).SetFrac(n.Div(n, exact.Denom()), big.NewInt(scale))
+	}
+}

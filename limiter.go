@@ -1,0 +1,261 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Limiter decides requests by rules. It is safe for concurrent use, and needs
+// no closing.
+type Limiter struct {
+	store   Store
+	local   Store
+	observe func(*Request, *Decision)
+	sealer  *sealer
+	rules   atomic.Pointer[RuleSet]
+	scratch sync.Pool
+}
+
+// Options of a Limiter. The zero value is useful.
+type Options struct {
+	// Observe is told of every decision, in the caller's goroutine: it must be quick
+	// and keep neither argument. Nil means nobody is told.
+	Observe func(*Request, *Decision)
+	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
+	// good on any of them. Nil means a random one.
+	Secret []byte
+	// Local counts for rules with FailLocal while the store can't be reached. Nil means that they allow.
+	Local Store
+}
+
+// NewLimiter makes a Limiter of a store and the rules to begin with.
+func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
+	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, sealer: newSealer(opts.Secret)}
+	l.scratch.New = func() any { return new(match) }
+	l.rules.Store(rules)
+	return l
+}
+
+// SetRules puts other rules in force. Checks under way finish with those they
+// began with; the next one sees these, whole.
+func (l *Limiter) SetRules(rules *RuleSet) { l.rules.Store(rules) }
+
+// Rules returns the rules in force.
+func (l *Limiter) Rules() *RuleSet { return l.rules.Load() }
+
+// Check decides a request and, if it is allowed, takes its cost from every limit
+// that applies. A refusal takes nothing, and is not an error. An error means that
+// the store couldn't be reached for some limit; the decision is then what
+// the rules say should happen, and is to be followed all the same.
+func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
+	rs := l.rules.Load()
+	m := l.scratch.Get().(*match)
+	rs.run(req, m)
+	var d Decision
+	d.RulesVersion = rs.Version()
+	var err error
+	switch {
+	case m.reason != ReasonWithin:
+		d.Reason = m.reason
+		d.Allowed = m.reason == ReasonBypassed
+		d.RetryAfter = Never
+		if d.Allowed {
+			d.RetryAfter = 0
+		}
+		if m.rule != nil {
+			d.Rule = m.rule.ID
+		}
+	case len(m.charges) == 0:
+		d.Allowed, d.Reason = true, ReasonUnlimited
+	default:
+		err = l.decide(ctx, req, m, &d)
+	}
+	l.scratch.Put(m)
+	if l.observe != nil {
+		l.observe(req, &d)
+	}
+	return d, err
+}
+
+func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
+	m.results = slices.Grow(m.results, len(m.charges))[:len(m.charges)]
+	clear(m.results)
+	l.store.Take(ctx, m.charges, m.results)
+	err := l.fallBack(ctx, m)
+	l.conclude(m, d)
+	if !req.Peek {
+		l.keep(ctx, req, m, d)
+	}
+	return err
+}
+
+// fallBack applies the failure mode of each rule whose counter couldn't be reached.
+func (l *Limiter) fallBack(ctx context.Context, m *match) error {
+	var err error
+	for i := range m.results {
+		r := &m.results[i]
+		if r.Err == nil {
+			continue
+		}
+		err = errors.Join(err, r.Err)
+		if m.owners[i].OnStoreFailure == FailLocal && l.local != nil {
+			failed := r.Err
+			l.local.Take(ctx, m.charges[i:i+1], m.results[i:i+1])
+			r.Err = failed
+			continue
+		}
+		r.Allowed = m.owners[i].OnStoreFailure != FailRefuse
+	}
+	return err
+}
+
+// conclude makes one decision of the results: the most restrictive wins.
+func (l *Limiter) conclude(m *match, d *Decision) {
+	if len(m.results) > len(d.few) {
+		d.many = make([]LimitStatus, len(m.results))
+	}
+	d.n = len(m.results)
+	statuses := d.Limits()
+	d.Allowed = true
+	binding := -1
+	for i := range m.results {
+		r, c := &m.results[i], &m.charges[i]
+		statuses[i] = LimitStatus{
+			Policy: c.Policy, Allowed: r.Allowed, Degraded: r.Err != nil,
+			Remaining: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter,
+		}
+		if c.Policy.Shadow {
+			continue
+		}
+		d.Degraded = d.Degraded || r.Err != nil
+		d.Allowed = d.Allowed && r.Allowed
+		d.Delay = max(d.Delay, r.Delay)
+		if binding < 0 || m.binds(i, binding) {
+			binding = i
+		}
+	}
+	if !d.Allowed {
+		d.Reason, d.Delay = ReasonLimited, 0
+	}
+	if binding < 0 {
+		return
+	}
+	r, p := &m.results[binding], m.charges[binding].Policy
+	d.Rule, d.Policy = p.Rule, p
+	d.Remaining, d.RetryAfter, d.ResetAfter = r.Remaining, r.RetryAfter, r.ResetAfter
+	if r.Err != nil && !r.Allowed {
+		d.Reason = ReasonUnavailable
+	}
+}
+
+// binds reports whether charge i says more about the decision than charge j:
+// refusals before the rest, then what was really counted, then the longest
+// wait of refusals or the fewest such requests left.
+func (m *match) binds(i, j int) bool {
+	a, b := &m.results[i], &m.results[j]
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if (a.Err != nil) != (b.Err != nil) {
+		return a.Err == nil
+	}
+	if !a.Allowed {
+		return b.RetryAfter != Never && (a.RetryAfter == Never || a.RetryAfter > b.RetryAfter)
+	}
+	return a.Remaining/m.charges[i].N < b.Remaining/m.charges[j].N
+}
+
+// keep remembers what was taken, where it may have to go back: at once, when a
+// limit that the store couldn't decide refuses the whole; later, for a receipt,
+// for rules that count by the answer's status, and for places in a queue.
+func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
+	undo := !d.Allowed
+	for i, r := range m.results {
+		if !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow {
+			return // the store refused, and so took nothing
+		}
+	}
+	var h *held
+	for i := range m.results {
+		r, c, owner := &m.results[i], &m.charges[i], m.owners[i]
+		if !r.Allowed || r.Err != nil || !(undo || req.Receipt || owner.Statuses != nil || d.Delay > 0) {
+			continue
+		}
+		if h == nil {
+			h = &held{}
+		}
+		ret := Return{Counter: c.Counter, N: c.N, Slot: r.Slot}
+		ret.Subject = slices.Clone(c.Subject)
+		h.returns = append(h.returns, ret)
+		h.statuses = append(h.statuses, owner.Statuses)
+		h.expires = max(h.expires, c.Policy.Memory(), time.Minute)
+	}
+	switch {
+	case h == nil:
+	case undo:
+		_ = l.store.GiveBack(ctx, Once{}, 0, h.returns) // a store that fails strands them; it mints none
+	default:
+		d.held = h
+		if req.Receipt {
+			d.Receipt = l.sealer.seal(h, time.Now())
+		}
+	}
+}
+
+// Settle gives back what rules with Statuses took, unless the answer's status is
+// one that they count. Call it once an allowed request has been answered.
+func (l *Limiter) Settle(ctx context.Context, d *Decision, status int) error {
+	if d.held == nil {
+		return nil
+	}
+	var back []Return
+	for i, counted := range d.held.statuses {
+		if counted != nil && !slices.Contains(counted, status) && !slices.Contains(counted, status/100) {
+			back = append(back, d.held.returns[i])
+		}
+	}
+	d.held = nil
+	if back == nil {
+		return nil
+	}
+	return l.store.GiveBack(ctx, Once{}, 0, back)
+}
+
+// Cancel gives up the place in a queue that an allowed decision with a Delay
+// holds, and with it everything that the decision took.
+func (l *Limiter) Cancel(ctx context.Context, d *Decision) error {
+	if d.held == nil || d.Delay == 0 {
+		return nil
+	}
+	back := d.held.returns
+	d.held = nil
+	return l.store.GiveBack(ctx, Once{}, 0, back)
+}
+
+// Refund gives back exactly what the check with this receipt took, once.
+func (l *Limiter) Refund(ctx context.Context, receipt string) error {
+	o, err := l.sealer.open(receipt, time.Now())
+	if err != nil {
+		return err
+	}
+	err = l.store.GiveBack(ctx, o.once, o.expires, o.returns)
+	if errors.Is(err, ErrUsed) {
+		return ErrReceiptUsed
+	}
+	return err
+}
+
+// Reset makes the counters that the request would be charged to untouched.
+func (l *Limiter) Reset(ctx context.Context, req *Request) error {
+	m := new(match)
+	l.rules.Load().run(req, m)
+	counters := make([]Counter, len(m.charges))
+	for i, c := range m.charges {
+		counters[i] = c.Counter
+	}
+	return l.store.Reset(ctx, counters)
+}

@@ -1,0 +1,311 @@
+package weir
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// match is one request held against a RuleSet: what applies, as charges. It is
+// scratch space, reused from check to check so that a check allocates nothing.
+type match struct {
+	reason  Reason // what the lists or a missing identity decided
+	pattern string // the list entry that decided
+	rule    *rule  // the rule that decided
+
+	tier    string
+	tierWhy tierSource
+
+	path     []byte // the normal path, with a slash behind it
+	found    []int32
+	chosen   []*rule
+	subjects []byte
+	owners   []*rule // of charges
+	charges  []Charge
+	results  []Result
+	spans    []span // where subjects of charges lie, while that buffer may still move
+}
+
+type span struct{ from, to int }
+
+type tierSource uint8
+
+const (
+	tierDefault tierSource = iota
+	tierCarried
+	tierFromKeys
+)
+
+// unmet is the first condition of a rule that a request doesn't meet.
+type unmet uint8
+
+const (
+	applies unmet = iota
+	unmetEndpoint
+	unmetMethod
+	unmetRegex
+	unmetKeyPattern
+	unmetKeyAbsent
+	unmetKeyPresent
+	unmetTier
+	unmetPreflight
+	unmetMissing
+	unmetLayer
+)
+
+// run holds a request against the rules and leaves the charges in m. It is the
+// only place that decides what applies; Explain reports on it.
+func (rs *RuleSet) run(req *Request, m *match) {
+	m.reset()
+	if rs.listed(req, m) {
+		return
+	}
+	rs.resolveTier(req, m)
+	rs.candidates(req, m)
+	for _, i := range m.found {
+		if r := &rs.rules[i]; rs.check(r, req, m) == applies {
+			m.choose(r)
+		}
+	}
+	for _, r := range m.chosen {
+		from := len(m.subjects)
+		if !rs.subject(r, req, m) {
+			if r.Missing == MissingRefuse {
+				m.reason, m.rule, m.charges = ReasonIdentityRequired, r, m.charges[:0]
+				return
+			}
+			continue
+		}
+		m.charge(r, req, span{from, len(m.subjects)})
+	}
+	for i, s := range m.spans {
+		m.charges[i].Subject = m.subjects[s.from:s.to:s.to]
+	}
+}
+
+func (m *match) reset() {
+	clear(m.chosen)
+	clear(m.owners)
+	clear(m.charges)
+	*m = match{
+		path: m.path[:0], found: m.found[:0], chosen: m.chosen[:0], subjects: m.subjects[:0],
+		owners: m.owners[:0], charges: m.charges[:0], results: m.results[:0], spans: m.spans[:0],
+	}
+}
+
+// listed reports whether the deny or the allow list decides. Deny goes first.
+func (rs *RuleSet) listed(req *Request, m *match) bool {
+	if m.pattern = rs.deny.matchKey(req.APIKey); m.pattern == "" {
+		m.pattern = rs.deny.matchIP(req.IP)
+	}
+	if m.pattern != "" {
+		m.reason = ReasonDenied
+		return true
+	}
+	if req.KeyVerified {
+		m.pattern = rs.allow.matchKey(req.APIKey)
+	}
+	if m.pattern == "" {
+		m.pattern = rs.allow.matchIP(req.IP)
+	}
+	if m.pattern != "" {
+		m.reason = ReasonBypassed
+		return true
+	}
+	return false
+}
+
+func (rs *RuleSet) resolveTier(req *Request, m *match) {
+	m.tier = rs.defaultTier
+	if len(rs.tiers) == 0 {
+		return
+	}
+	if req.TierVerified && rs.tiers[req.Tier] {
+		m.tier, m.tierWhy = req.Tier, tierCarried
+	} else if req.KeyVerified && req.APIKey != "" {
+		if i := rs.keys.first(req.APIKey); i >= 0 {
+			m.tier, m.tierWhy = rs.doc.Keys[i].Tier, tierFromKeys
+		}
+	}
+}
+
+// candidates finds, in file order, the rules whose indexed condition holds.
+func (rs *RuleSet) candidates(req *Request, m *match) {
+	m.found = append(m.found, rs.always...)
+	if req.APIKey != "" {
+		m.found = rs.byKey.find(req.APIKey, m.found)
+	}
+	if req.Path != "" {
+		m.path = AppendPath(m.path, req.Path)
+		m.found = rs.endpoints.find(m.path[1:], m.found)
+		if len(m.path) > 1 {
+			m.path = append(m.path, '/')
+		}
+		m.found = rs.regexes.find(m.path, m.found)
+	}
+	slices.Sort(m.found)
+}
+
+// check holds a candidate's remaining conditions against the request.
+func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
+	switch {
+	case r.endpoint != nil && !r.endpoint.matchesMethod(req.Method):
+		return unmetMethod
+	case req.Preflight && (r.endpoint == nil || r.endpoint.method != "OPTIONS"):
+		return unmetPreflight
+	case r.Match.APIKey == Absent && req.APIKey != "":
+		return unmetKeyAbsent
+	case r.Match.APIKey == Present && req.APIKey == "":
+		return unmetKeyPresent
+	case r.Match.APIKeyPattern != "" && !matchGlob(r.Match.APIKeyPattern, req.APIKey):
+		return unmetKeyPattern
+	case r.Tier != "" && r.Match.APIKeyPattern == "" && r.Tier != m.tier:
+		return unmetTier
+	case r.Match.EndpointRegex != "" && !r.matchesRegex(m.path):
+		return unmetRegex
+	}
+	return applies
+}
+
+// matchesRegex tries the path with and without the slash that normalization folds away.
+func (r *rule) matchesRegex(path []byte) bool {
+	if r.regex == nil {
+		return len(path) >= len(r.prefix) && string(path[:len(r.prefix)]) == r.prefix
+	}
+	return r.regex.Match(path) || len(path) > 1 && r.regex.Match(path[:len(path)-1])
+}
+
+// choose adds a rule that applies; of rules in one layer it keeps the most specific.
+func (m *match) choose(r *rule) {
+	if r.Layer != "" {
+		for i, o := range m.chosen {
+			if o.Layer == r.Layer {
+				if r.rank < o.rank {
+					m.chosen[i] = r
+				}
+				return
+			}
+		}
+	}
+	m.chosen = append(m.chosen, r)
+}
+
+// subject appends whom the rule counts: which values were missing and replaced
+// by the IP, then the values, all but the last with their length. No two
+// subjects of a rule have the same bytes, whatever the values hold. It reports
+// false when the rule can't count the request.
+func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
+	mark := len(m.subjects)
+	m.subjects = append(m.subjects, 0)
+	for i, d := range r.by {
+		last := i == len(r.by)-1
+		if d.kind == byIP {
+			m.appendIP(req, last)
+			continue
+		}
+		v := rs.value(r, d, req, m)
+		if v == "" {
+			if r.Missing != MissingIP {
+				return false
+			}
+			m.subjects[mark] |= 1 << min(i, 7)
+			m.appendIP(req, last)
+			continue
+		}
+		if !last {
+			m.subjects = binary.AppendUvarint(m.subjects, uint64(len(v)))
+		}
+		m.subjects = append(m.subjects, v...)
+	}
+	return true
+}
+
+func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
+	switch d.kind {
+	case byAPIKey:
+		return req.APIKey
+	case byUser:
+		return req.User
+	case byOrg:
+		return req.Org
+	case byMethod:
+		return req.Method
+	case byTier:
+		return m.tier
+	case byEndpoint:
+		return rs.route(r, req, m)
+	}
+	return req.attr(d.name)
+}
+
+// route is the template that stands for the request's path: the rule's own, or
+// else the most specific of any rule that matched. Paths without one share a
+// name: one counter for each raw path would be a way around the limit.
+func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
+	if r.template != "" {
+		return r.template
+	}
+	var best *rule
+	for _, i := range m.found {
+		o := &rs.rules[i]
+		if o.endpoint != nil && o.endpoint.matchesMethod(req.Method) && (best == nil || o.endpoint.moreSpecific(best.endpoint)) {
+			best = o
+		}
+	}
+	if best == nil {
+		return "*"
+	}
+	return best.template
+}
+
+// appendIP appends what an address is counted by: an IPv4 address whole, an IPv6 one by its /64.
+func (m *match) appendIP(req *Request, last bool) {
+	ip := req.IP.Unmap()
+	n := 0
+	switch {
+	case ip.Is4():
+		n = 4
+	case ip.Is6():
+		n = 8
+	}
+	if !last {
+		m.subjects = append(m.subjects, byte(n))
+	}
+	switch n {
+	case 4:
+		b := ip.As4()
+		m.subjects = append(m.subjects, b[:]...)
+	case 8:
+		b := ip.As16()
+		m.subjects = append(m.subjects, b[:8]...)
+	}
+}
+
+// numbers are the rule's policies for this request: default < tier < key.
+func (r *rule) numbers(req *Request, tier string) []*Policy {
+	if len(r.overrides) > 0 {
+		if p, ok := r.overrides[req.APIKey]; ok {
+			return p
+		}
+	}
+	if len(r.byTier) > 0 {
+		if p, ok := r.byTier[tier]; ok {
+			return p
+		}
+	}
+	return r.base
+}
+
+func (m *match) charge(r *rule, req *Request, s span) {
+	n := r.cost * min(max(req.Cost, 1), 2*MaxTokens/r.cost)
+	add := func(p *Policy) {
+		m.charges = append(m.charges, Charge{Counter: Counter{Policy: p}, N: n, Peek: req.Peek})
+		m.owners = append(m.owners, r)
+		m.spans = append(m.spans, s)
+	}
+	for _, p := range r.numbers(req, m.tier) {
+		add(p)
+	}
+	for _, p := range r.candidate {
+		add(p)
+	}
+}

@@ -1,0 +1,392 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// endpoint is a parsed pattern of net/http.ServeMux, on normal paths.
+type endpoint struct {
+	method  string   // "" is any
+	segs    []string // "" is a wildcard
+	subtree bool     // also everything below
+}
+
+const wildcard = ""
+
+func parseEndpoint(s string) (endpoint, error) {
+	var e endpoint
+	path := s
+	if method, rest, ok := strings.Cut(s, " "); ok {
+		e.method, path = method, strings.TrimLeft(rest, " \t")
+		if e.method == "" || strings.ToUpper(e.method) != e.method {
+			return e, fmt.Errorf("the method must be in capitals, as in %q", "GET /v1/orders/{id}")
+		}
+	}
+	if !strings.HasPrefix(path, "/") {
+		return e, errors.New(`must be a path that begins with "/", after an optional method: "GET /v1/orders/{id}"`)
+	}
+	names := map[string]bool{}
+	segs := strings.Split(path[1:], "/")
+	for i, seg := range segs {
+		last := i == len(segs)-1
+		name, isWild := strings.CutPrefix(seg, "{")
+		switch {
+		case seg == "":
+			if !last {
+				return e, errors.New("has an empty segment: write single slashes")
+			}
+			e.subtree = true
+			continue
+		case !isWild || !strings.HasSuffix(seg, "}"):
+			if strings.ContainsAny(seg, "{}") {
+				return e, fmt.Errorf("the segment %q mixes text and a wildcard: a wildcard is a whole segment, as in /orders/{id}", seg)
+			}
+			literal := string(AppendPath(nil, seg)[1:])
+			if literal == "" || strings.Contains(literal, "/") {
+				return e, fmt.Errorf("the segment %q is not a plain path segment", seg)
+			}
+			e.segs = append(e.segs, literal)
+			continue
+		}
+		name = strings.TrimSuffix(name, "}")
+		rest := false
+		if name == "$" {
+			if !last {
+				return e, errors.New("{$} must be the last segment")
+			}
+			continue
+		}
+		if name, rest = strings.CutSuffix(name, "..."); rest && !last {
+			return e, fmt.Errorf("{%s...} must be the last segment", name)
+		}
+		if !isIdentifier(name) {
+			return e, fmt.Errorf("the wildcard %q must hold a name, as in {id}", seg)
+		}
+		if names[name] {
+			return e, fmt.Errorf("the wildcard {%s} appears twice", name)
+		}
+		names[name] = true
+		if rest {
+			e.subtree = true
+			continue
+		}
+		e.segs = append(e.segs, wildcard)
+	}
+	return e, nil
+}
+
+func isIdentifier(s string) bool {
+	for i, r := range s {
+		if !unicode.IsLetter(r) && r != '_' && (i == 0 || !unicode.IsDigit(r)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// matchesMethod: a rule for GET is a rule for HEAD, and a request that doesn't say is any.
+func (e *endpoint) matchesMethod(method string) bool {
+	return e.method == "" || method == "" || strings.EqualFold(e.method, method) ||
+		e.method == "GET" && strings.EqualFold(method, "HEAD")
+}
+
+// moreSpecific: e matches a strict subset of what f matches.
+func (e *endpoint) moreSpecific(f *endpoint) bool { return e.within(f) && !f.within(e) }
+
+func (e *endpoint) within(f *endpoint) bool {
+	if f.method != "" && f.method != e.method && !(f.method == "GET" && e.method == "HEAD") {
+		return false
+	}
+	if len(e.segs) < len(f.segs) || (len(e.segs) > len(f.segs) || e.subtree) && !f.subtree {
+		return false
+	}
+	for i, seg := range f.segs {
+		if seg != wildcard && seg != e.segs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// trie finds the rules whose endpoint matches a path, in time that depends on
+// the path's depth and not on how many rules there are.
+type trie struct {
+	literal map[string]*trie
+	wild    *trie
+	exact   []int32 // rules that end here
+	subtree []int32 // rules for here and below
+}
+
+func (t *trie) add(e *endpoint, rule int32) {
+	for _, seg := range e.segs {
+		next := t.wild
+		if seg != wildcard {
+			next = t.literal[seg]
+		}
+		if next == nil {
+			next = &trie{}
+			if seg == wildcard {
+				t.wild = next
+			} else {
+				if t.literal == nil {
+					t.literal = map[string]*trie{}
+				}
+				t.literal[seg] = next
+			}
+		}
+		t = next
+	}
+	if e.subtree {
+		t.subtree = append(t.subtree, rule)
+	} else {
+		t.exact = append(t.exact, rule)
+	}
+}
+
+// find appends the rules that match a normal path, given without its first slash.
+func (t *trie) find(path []byte, found []int32) []int32 {
+	for {
+		found = append(found, t.subtree...)
+		if len(path) == 0 {
+			return append(found, t.exact...)
+		}
+		seg, rest := path, []byte(nil)
+		for i, c := range path {
+			if c == '/' {
+				seg, rest = path[:i], path[i+1:]
+				break
+			}
+		}
+		next := t.literal[string(seg)]
+		switch {
+		case t.wild == nil && next == nil:
+			return found
+		case t.wild == nil:
+			t = next
+		case next == nil:
+			t = t.wild
+		default:
+			found = next.find(rest, found)
+			t = t.wild
+		}
+		path = rest
+	}
+}
+
+// prefixes finds which of many strings are a prefix of another, in time that
+// depends on how many lengths they have.
+type prefixes struct {
+	at      map[string][]int32
+	lengths []int
+}
+
+func (p *prefixes) add(prefix string, id int32) {
+	if p.at == nil {
+		p.at = map[string][]int32{}
+	}
+	p.at[prefix] = append(p.at[prefix], id)
+	if i, ok := slices.BinarySearch(p.lengths, len(prefix)); !ok {
+		p.lengths = slices.Insert(p.lengths, i, len(prefix))
+	}
+}
+
+func (p *prefixes) find(s []byte, found []int32) []int32 {
+	for _, n := range p.lengths {
+		if n > len(s) {
+			break
+		}
+		found = append(found, p.at[string(s[:n])]...)
+	}
+	return found
+}
+
+// regexPrefix is the text that every match of an expression over normal paths
+// begins with, and whether having that prefix is all that the expression asks for.
+func regexPrefix(expr string) (prefix string, whole bool) {
+	re, err := syntax.Parse(expr, syntax.Perl|syntax.FoldCase|syntax.DotNL)
+	if err != nil {
+		return "", false
+	}
+	subs := []*syntax.Regexp{re.Simplify()}
+	if subs[0].Op == syntax.OpConcat {
+		subs = subs[0].Sub
+	}
+	anchored := len(subs) > 0 && subs[0].Op == syntax.OpBeginText
+	if anchored {
+		subs = subs[1:]
+		if len(subs) > 0 && subs[0].Op == syntax.OpLiteral {
+			prefix = string(foldRunes([]byte(string(subs[0].Rune))))
+			subs = subs[1:]
+		}
+	}
+	if len(subs) > 0 && subs[0].Op == syntax.OpStar && subs[0].Sub[0].Op == syntax.OpAnyChar {
+		subs = subs[1:]
+		if len(subs) > 0 && subs[0].Op == syntax.OpEndText {
+			subs = subs[1:]
+		}
+	}
+	return prefix, len(subs) == 0
+}
+
+// keyPatterns finds which of many patterns match a key: an exact key, a prefix
+// (sk_prod_*), or a star elsewhere. Only the last kind costs time by its number.
+type keyPatterns struct {
+	exact    map[string][]int32
+	prefixed prefixes
+	globs    []glob
+}
+
+type glob struct {
+	pattern string
+	id      int32
+}
+
+func (k *keyPatterns) add(pattern string, id int32) {
+	switch star := strings.IndexByte(pattern, '*'); {
+	case star < 0:
+		if k.exact == nil {
+			k.exact = map[string][]int32{}
+		}
+		k.exact[pattern] = append(k.exact[pattern], id)
+	case star == len(pattern)-1:
+		k.prefixed.add(pattern[:star], id)
+	default:
+		k.globs = append(k.globs, glob{pattern, id})
+	}
+}
+
+// find appends the ids of all patterns that match the key.
+func (k *keyPatterns) find(key string, found []int32) []int32 {
+	found = append(found, k.exact[key]...)
+	for _, n := range k.prefixed.lengths {
+		if n > len(key) {
+			break
+		}
+		found = append(found, k.prefixed.at[key[:n]]...)
+	}
+	for _, g := range k.globs {
+		if matchGlob(g.pattern, key) {
+			found = append(found, g.id)
+		}
+	}
+	return found
+}
+
+// first is the lowest id whose pattern matches the key, or -1.
+func (k *keyPatterns) first(key string) int32 {
+	var few [16]int32
+	best := int32(-1)
+	for _, id := range k.find(key, few[:0]) {
+		if best < 0 || id < best {
+			best = id
+		}
+	}
+	return best
+}
+
+// matchGlob: * stands for any characters, everything else for itself.
+func matchGlob(pattern, s string) bool {
+	head, tail, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == s
+	}
+	if !strings.HasPrefix(s, head) {
+		return false
+	}
+	s = s[len(head):]
+	for {
+		part, rest, more := strings.Cut(tail, "*")
+		if !more {
+			return strings.HasSuffix(s, part)
+		}
+		i := strings.Index(s, part)
+		if i < 0 {
+			return false
+		}
+		s, tail = s[i+len(part):], rest
+	}
+}
+
+// accessList is an allow or a deny list.
+type accessList struct {
+	keys     keyPatterns
+	nets     map[netip.Prefix]int32
+	lengths  []int // of nets, longest first; IPv6 lengths count from 1000
+	patterns []string
+}
+
+func (a *accessList) add(pattern string) error {
+	id := int32(len(a.patterns))
+	a.patterns = append(a.patterns, pattern)
+	net, err := netip.ParsePrefix(pattern)
+	if err != nil {
+		addr, err := netip.ParseAddr(pattern)
+		if err != nil {
+			if strings.Trim(pattern, "*") == "" {
+				return fmt.Errorf("%q matches every key", pattern)
+			}
+			a.keys.add(pattern, id)
+			return nil
+		}
+		net = netip.PrefixFrom(addr.Unmap().WithZone(""), addr.Unmap().BitLen())
+	}
+	if net.Addr().Is4In6() && net.Bits() >= 96 {
+		net = netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96)
+	}
+	if a.nets == nil {
+		a.nets = map[netip.Prefix]int32{}
+	}
+	a.nets[net.Masked()] = id
+	n := netLength(net)
+	if !slices.Contains(a.lengths, n) {
+		a.lengths = append(a.lengths, n)
+	}
+	return nil
+}
+
+func netLength(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return p.Bits()
+	}
+	return 1000 + p.Bits()
+}
+
+// matchIP returns the pattern that covers the address, or "".
+func (a *accessList) matchIP(ip netip.Addr) string {
+	if len(a.nets) == 0 || !ip.IsValid() {
+		return ""
+	}
+	ip = ip.Unmap().WithZone("")
+	for _, n := range a.lengths {
+		bits := n
+		if n >= 1000 {
+			bits -= 1000
+		}
+		if (n >= 1000) != ip.Is6() {
+			continue
+		}
+		if net, err := ip.Prefix(bits); err == nil {
+			if id, ok := a.nets[net]; ok {
+				return a.patterns[id]
+			}
+		}
+	}
+	return ""
+}
+
+// matchKey returns the pattern that matches the key, or "".
+func (a *accessList) matchKey(key string) string {
+	if key == "" {
+		return ""
+	}
+	if id := a.keys.first(key); id >= 0 {
+		return a.patterns[id]
+	}
+	return ""
+}

@@ -1,0 +1,214 @@
+package weir
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/bits"
+	"time"
+)
+
+// micro is how many units of fixed point make a token.
+const micro = 1_000_000
+
+// Policy is a limit under a name, with its numbers prepared for the arithmetic.
+// It is immutable; make one with [NewPolicy].
+type Policy struct {
+	// Name is what clients see in RateLimit-Policy: the rule's id, or id-1s when the rule has several limits.
+	Name string
+	// Rule is the id of the rule that the limit belongs to.
+	Rule string
+	// Limit holds the numbers as they were written.
+	Limit Limit
+	// ID tells this limit's counters from those of other limits. It doesn't depend on numbers
+	// that may change while a counter lives, so that a raised limit keeps its counters.
+	ID uint64
+	// Strict limits are decided by the store at every check, never from a lease.
+	Strict bool
+	// Shadow limits are counted and reported, and refuse nobody.
+	Shadow bool
+
+	window   int64   // µs
+	capacity int64   // bucket: micro-tokens
+	rate     rate    // bucket
+	fill     int64   // bucket: µs from empty to full
+	perMicro float64 // bucket: µs that a millionth takes to refill
+	perToken float64 // the part of the whole that a token is, or a bucket's millionth
+	maxDelay int64   // queue: µs, or 0
+	tick     int64   // sliding counter: µs per step of the weight
+	ticks    int64   // sliding counter: steps per window
+}
+
+// NewPolicy prepares a limit. The name tells its counters from those of other policies.
+func NewPolicy(name string, l Limit) (*Policy, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Policy{
+		Name:     name,
+		Rule:     name,
+		Limit:    l,
+		window:   l.Window.Microseconds(),
+		maxDelay: l.MaxDelay.Microseconds(),
+	}
+	switch {
+	case l.isBucket():
+		p.rate, _ = l.rate() // Validate has seen it
+		p.capacity = l.capacity() * micro
+		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
+		p.perMicro = float64(p.rate.den) / float64(p.rate.num)
+	case l.Algorithm == SlidingCounter:
+		// At most 2^21 steps, so that steps × count stays below 2^53.
+		p.tick = (p.window + 1<<21 - 1) >> 21
+		p.ticks = (p.window + p.tick - 1) / p.tick
+	}
+	p.perToken = 1 / float64(l.Count)
+	if l.isBucket() {
+		p.perToken = 1 / float64(p.capacity)
+	}
+	p.ID = p.fingerprint("")
+	return p, nil
+}
+
+// fingerprint is the same on every node and in every version: the identity of a counter must outlive both.
+// Where a window is part of how the state is read, another window is another counter.
+func (p *Policy) fingerprint(scope string) uint64 {
+	h := sha256.New()
+	h.Write([]byte(p.Limit.Algorithm.String()))
+	if p.Limit.Algorithm == FixedWindow || p.Limit.Algorithm == SlidingCounter {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(p.window)))
+	}
+	h.Write([]byte{0})
+	h.Write([]byte(p.Name))
+	h.Write([]byte{0})
+	h.Write([]byte(scope))
+	return binary.BigEndian.Uint64(h.Sum(nil))
+}
+
+// Memory is how long a counter of this policy can remember anything: after that
+// much idle time it is whole again and may be forgotten.
+func (p *Policy) Memory() time.Duration {
+	switch {
+	case p.Limit.isBucket():
+		return time.Duration(p.fill) * time.Microsecond
+	case p.Limit.Algorithm == SlidingCounter:
+		return 2 * p.Limit.Window
+	}
+	return p.Limit.Window
+}
+
+// State is what a counter remembers, for every algorithm but the sliding log.
+// The zero State is a counter that nobody has touched.
+type State struct {
+	// Time is a moment in µs: when a bucket's level was taken, or when a window began.
+	Time int64
+	// Level is a token bucket's tokens or a leaky bucket's water, in millionths; or the window's count.
+	Level int64
+	// Prev is the count of the window before, for the sliding counter.
+	Prev int64
+}
+
+// Try takes n tokens at the given moment (µs) if they fit, and returns the new state.
+// A refusal returns the state it was given, except that a time in the future,
+// which only a clock that ran backwards leaves behind, is brought to now: it
+// mints nothing and freezes nobody.
+func (p *Policy) Try(s State, now, n int64) (State, bool) {
+	switch p.Limit.Algorithm {
+	case FixedWindow:
+		return p.tryWindow(s, now, n)
+	case SlidingCounter:
+		return p.tryCounter(s, now, n)
+	case SlidingLog:
+		panic("weir: a sliding log is a Log, not a State")
+	}
+	return p.tryBucket(s, now, n)
+}
+
+// Verdict is what became of a charge, for [Policy.Report].
+type Verdict uint8
+
+const (
+	// Refused: the tokens don't fit.
+	Refused Verdict = iota
+	// Taken: the tokens fit, and the state has been debited.
+	Taken
+	// Fits: the tokens fit, but weren't taken: a peek, or another limit refused the request.
+	Fits
+)
+
+// Report describes the state that [Policy.Try] returned (or, for [Fits], was given).
+func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
+	switch p.Limit.Algorithm {
+	case FixedWindow:
+		return p.reportWindow(s, now, n, v)
+	case SlidingCounter:
+		return p.reportCounter(s, now, n, v)
+	}
+	return p.reportBucket(s, now, n, v)
+}
+
+// Take is Try and Report in one, for callers with a single counter.
+func (p *Policy) Take(s State, now, n int64) (State, Result) {
+	s, ok := p.Try(s, now, n)
+	if ok {
+		return s, p.Report(s, now, n, Taken)
+	}
+	return s, p.Report(s, now, n, Refused)
+}
+
+// Return gives back n tokens that were debited in the given slot ([Result.Slot]).
+// What can no longer be given back is void: a window that has passed, a bucket that is full.
+func (p *Policy) Return(s State, now, n, slot int64) State {
+	if s == (State{}) {
+		return s
+	}
+	switch p.Limit.Algorithm {
+	case FixedWindow:
+		return p.returnWindow(s, now, n, slot)
+	case SlidingCounter:
+		return p.returnCounter(s, now, n, slot)
+	}
+	return p.returnBucket(s, now, n)
+}
+
+// Spent says how far a state is from untouched, from 0 to 1, and how long after
+// its Time (µs) it is certainly whole again. Stores decide by it what to forget first.
+func (p *Policy) Spent(s State) (used float64, whole int64) {
+	switch p.Limit.Algorithm {
+	case FixedWindow:
+		return float64(s.Level) * p.perToken, p.window
+	case SlidingCounter:
+		return min(1, float64(s.Level+s.Prev)*p.perToken), 2 * p.window
+	}
+	gone := float64(p.capacity - p.stored(s))
+	return gone * p.perToken, int64(gone*p.perMicro) + 1
+}
+
+// mulDiv is ⌊a·b/c⌋ for non-negative numbers, saturating instead of overflowing.
+func mulDiv(a, b, c int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi == 0 {
+		return int64(min(lo/uint64(c), maxExact))
+	}
+	if hi >= uint64(c) {
+		return maxExact
+	}
+	q, _ := bits.Div64(hi, lo, uint64(c))
+	return int64(min(q, maxExact))
+}
+
+// mulDivCeil is ⌈a·b/c⌉, likewise.
+func mulDivCeil(a, b, c int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	lo, carry := bits.Add64(lo, uint64(c)-1, 0)
+	hi += carry
+	if hi == 0 {
+		return int64(min(lo/uint64(c), maxExact))
+	}
+	if hi >= uint64(c) {
+		return maxExact
+	}
+	q, _ := bits.Div64(hi, lo, uint64(c))
+	return int64(min(q, maxExact))
+}
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

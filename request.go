@@ -1,0 +1,40 @@
+package weir
+
+import "net/netip"
+
+// Request is what an edge knows of a call. Only what the rules look at has to be filled in.
+type Request struct {
+	// APIKey identifies the client.
+	APIKey string
+	// KeyVerified says that the key was proven to be genuine: by a lookup, a
+	// signature, or a caller that vouches for it. Patterns grant nothing
+	// (a tier, a bypass) to a key that isn't: anyone can send a header that begins with sk_internal_.
+	KeyVerified bool
+	User, Org   string
+	// Tier is the client's tier if the edge knows it, and TierVerified that it was
+	// proven, as by a signed token. An unproven tier is ignored.
+	Tier         string
+	TierVerified bool
+	// IP is the client's address, as established from trusted proxies only.
+	IP netip.Addr
+	// Method and Path are those of an HTTP request; the path as it came, without query.
+	Method, Path string
+	// Preflight marks a real CORS preflight. Those are exempt from rules that don't name OPTIONS.
+	Preflight bool
+	// Attr looks up what else rules may count by: "header:X-Tenant", "claim:plan",
+	// "attr:region". It answers "" for what the request lacks. [RuleSet.Attributes] lists what is asked for.
+	Attr func(name string) string
+	// Cost is how many tokens the request takes. 0 means 1.
+	Cost int64
+	// Peek asks how a request of this cost would be answered, and takes nothing.
+	Peek bool
+	// Receipt asks for a receipt, with which what was taken can be given back.
+	Receipt bool
+}
+
+func (r *Request) attr(name string) string {
+	if r.Attr == nil {
+		return ""
+	}
+	return r.Attr(name)
+}

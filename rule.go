@@ -1,0 +1,146 @@
+package weir
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Rules is a rule document: what a rule file holds. [Compile] makes it usable.
+type Rules struct {
+	// Version is the document's number in its history, shown with every decision.
+	Version int64
+	// Tiers are the numbers of each tier, for rules that have none of their own.
+	Tiers []Tier
+	// DefaultTier is the tier of requests that have none. "" means the first of Tiers.
+	DefaultTier string
+	// Keys puts verified keys into tiers; the first pattern that matches wins.
+	Keys []KeyTier
+	// Rules all apply where they match; the most restrictive wins.
+	Rules []Rule
+	// Allow lists patterns of verified keys, and IP ranges, that bypass every rule.
+	Allow []string
+	// Deny lists patterns of keys, and IP ranges, that are refused. It beats Allow.
+	Deny []string
+}
+
+// Tier is a tier's numbers.
+type Tier struct {
+	Name   string
+	Limits []Limit
+}
+
+// KeyTier puts keys that match a pattern into a tier.
+type KeyTier struct{ Pattern, Tier string }
+
+// Rule says whom and what it applies to, what it counts by, and its limits.
+type Rule struct {
+	// ID names the rule: [a-z0-9_-], at most 64 characters.
+	ID string
+	// Version is kept for people's own books.
+	Version int64
+	// Tier restricts the rule to requests of a tier; beside Match.APIKeyPattern it is only a label.
+	Tier  string
+	Match Match
+	// By lists the dimensions that make a subject: api_key, user, org, ip, method, endpoint,
+	// tier, header:NAME, claim:NAME, attr:NAME. Nil means api_key; empty means one counter for all.
+	By []string
+	// Missing says what happens to a request that lacks one of them.
+	Missing Missing
+	// Layer groups rules that are alternatives: of those that match, only the most specific applies.
+	Layer string
+	// Algorithm of all the rule's limits.
+	Algorithm Algorithm
+	// MaxDelay of the rule's limits, for a LeakyQueue.
+	MaxDelay time.Duration
+	// Limits are the rule's own numbers. Without any, a request gets those of its tier.
+	Limits []Limit
+	// Tiers are numbers for single tiers; they go before Limits.
+	Tiers []Tier
+	// Override are numbers for single API keys; they go before Tiers.
+	Override map[string][]Limit
+	// Cost multiplies the request's. 0 means 1.
+	Cost int64
+	// Statuses, if any, are the HTTP statuses that count: what was charged is
+	// given back when the answer's status isn't among them. 4 stands for 400 to 499.
+	Statuses []int
+	// Strict rules ask the store at every check.
+	Strict bool
+	// OnStoreFailure says what happens when the store can't be reached.
+	OnStoreFailure FailureMode
+	// Shadow rules are counted and reported, and refuse nobody.
+	Shadow bool
+	// Candidate are other numbers, counted in shadow beside the enforced ones.
+	Candidate []Limit
+}
+
+// Match is a rule's conditions; all that are given must hold.
+type Match struct {
+	// Endpoint is a pattern as net/http.ServeMux has them: "GET /v1/orders/{id}".
+	Endpoint string
+	// EndpointRegex is a regular expression over the normalized path.
+	EndpointRegex string
+	// APIKeyPattern matches the key; * stands for any characters.
+	APIKeyPattern string
+	// APIKey asks for a key's presence or absence.
+	APIKey Presence
+}
+
+// Presence is a condition on whether a request has a value.
+type Presence uint8
+
+// The zero Presence asks nothing.
+const (
+	Either Presence = iota
+	Present
+	Absent
+)
+
+// Missing says what to do with a request that lacks a dimension its rule counts by.
+type Missing uint8
+
+const (
+	// MissingIP counts the request by its IP address in the missing value's place.
+	MissingIP Missing = iota
+	// MissingSkip leaves the rule out.
+	MissingSkip
+	// MissingRefuse refuses the request.
+	MissingRefuse
+)
+
+// FailureMode says what a rule does while its store can't be reached.
+type FailureMode uint8
+
+const (
+	// FailAllow lets requests through.
+	FailAllow FailureMode = iota
+	// FailRefuse refuses them.
+	FailRefuse
+	// FailLocal limits them by this process's own counters.
+	FailLocal
+)
+
+// Problem is something wrong with a rule document, and where.
+type Problem struct {
+	// Path leads to the fault: rules[2].match.endpoint.
+	Path string
+	// Text says which rule of the language it breaks, and what to write instead.
+	Text string
+}
+
+func (p Problem) String() string { return p.Path + ": " + p.Text }
+
+// Problems is the error of a rule document: everything that is wrong with it.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (ps *Problems) addf(path, format string, args ...any) {
+	*ps = append(*ps, Problem{path, fmt.Sprintf(format, args...)})
+}

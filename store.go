@@ -1,0 +1,90 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Store keeps counters and decides charges. Implementations are safe for
+// concurrent use, keep nothing of the slices they are given, and pass
+// [github.com/weirhq/weir/storetest].
+type Store interface {
+	// Take decides the charges together, all or nothing, and writes what became
+	// of each into results, which is as long as charges. When any charge that
+	// isn't in shadow is refused, nothing is debited; the others report
+	// that they would have fit. The charges name different counters.
+	//
+	// A charge whose counter couldn't be reached has its Err set and is neither
+	// allowed nor refused; the others are decided as if it weren't there.
+	Take(ctx context.Context, charges []Charge, results []Result)
+
+	// GiveBack returns tokens that were taken. With a non-zero once, it does so
+	// a single time for that value and answers [ErrUsed] ever after,
+	// whichever node asks, until keep has passed. What came too late is void,
+	// and no error.
+	GiveBack(ctx context.Context, once Once, keep time.Duration, returns []Return) error
+
+	// Reset makes counters untouched.
+	Reset(ctx context.Context, counters []Counter) error
+}
+
+// ErrUsed is returned by [Store.GiveBack] for a second use of one Once.
+var ErrUsed = errors.New("weir: already given back")
+
+// Once names an act that must happen a single time. The zero value names none.
+type Once [16]byte
+
+// Counter names the state of one policy for one subject.
+type Counter struct {
+	Policy *Policy
+	// Subject is whom the policy counts, in an encoding without ambiguities. It
+	// may hold an API key: stores must not show it. Valid during the call only.
+	Subject []byte
+}
+
+// Charge is one counter asked for tokens.
+type Charge struct {
+	Counter
+	// N is how many tokens are needed, all or none.
+	N int64
+	// Want is how many more the caller would like to hold and spend by itself.
+	// A store that doesn't lend, or has nothing to spare, lends none.
+	Want int64
+	// Peek asks what would happen, and takes nothing.
+	Peek bool
+}
+
+// Return is tokens on their way back into a counter.
+type Return struct {
+	Counter
+	N int64
+	// Slot is the Result.Slot of the charge that took them.
+	Slot int64
+}
+
+// Result is what became of one charge.
+type Result struct {
+	// Allowed: this charge fits. Whether it was debited depends on its siblings.
+	Allowed bool
+	// Remaining is how many tokens the counter has left.
+	Remaining int64
+	// RetryAfter, of a refusal, is the time until this charge alone would fit: not a
+	// microsecond less. [Never] if no waiting helps.
+	RetryAfter time.Duration
+	// ResetAfter is the time until the counter is whole again.
+	ResetAfter time.Duration
+	// Delay is how long an allowed request of a queue has to wait for its turn.
+	Delay time.Duration
+	// Slot names when the tokens were debited, for giving them back.
+	Slot int64
+	// Lent is how many tokens beyond N were debited for the caller to spend.
+	Lent int64
+	// LentFor is how long they may be spent, counted from when the call was sent.
+	LentFor time.Duration
+	// Err: the counter couldn't be reached, and the fields above say nothing.
+	Err error
+}
+
+// Never is the RetryAfter of a charge that is larger than its limit can ever admit.
+const Never time.Duration = -1
