@@ -1,0 +1,41 @@
+# make run is what a newcomer types first, make test what CI runs. Tools come
+# through go.mod's tool lines, so a new machine needs Go alone.
+GO ?= go
+FUZZTIME ?= 5m
+
+.PHONY: test check race seeds fuzz bench bench-quick cover help
+
+## test: all that CI runs
+test: check race seeds
+
+## check: formatting, vet, staticcheck and the bench module's build; seconds, no tests
+check:
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "not gofmt'ed: $$files"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	cd bench && $(GO) vet ./... && $(GO) tool staticcheck ./...
+
+## race: every test under the race detector, import rules among them
+race:
+	$(GO) test -race -timeout 20m ./...
+	cd bench && $(GO) test -race ./...
+
+## seeds: without the race detector, what it would falsify: allocations and memory; and the fuzz targets' seeds
+seeds:
+	$(GO) test -run 'Alloc|Memory|Fuzz|Example' ./...
+
+## fuzz: each fuzz target for FUZZTIME (5m)
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "$$pkg $$target $(FUZZTIME)"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+## bench: Weir beside its rivals, in one run; prints a table with ratios and targets
+bench:
+	cd bench && $(GO) run .
+
+help:
+	@grep -h '^## ' Makefile | sed 's/^## //'

@@ -1,0 +1,229 @@
+package weir
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Explanation says which rules apply to a request, and why the others don't.
+type Explanation struct {
+	// Reason is ReasonWithin unless a list or a missing identity decides before any counter is asked.
+	Reason Reason
+	// Pattern is the entry of the allow or deny list that decided, if one did.
+	Pattern string
+	// Path is the normal form of the request's path, which rules are matched against.
+	Path string
+	// Tier is the request's tier, and TierWhy where it comes from.
+	Tier, TierWhy string
+	// Ignored lists privileges that the request didn't get, and why.
+	Ignored []string
+	// Rules has every rule, in the order of the file. It is empty when a list decided.
+	Rules []RuleExplanation
+}
+
+// RuleExplanation is what one rule makes of a request.
+type RuleExplanation struct {
+	ID      string
+	Applies bool
+	// Why the rule applies or doesn't.
+	Why string
+	// By says what the request is counted by: "api_key", "ip (api_key is missing)".
+	By []string
+	// Cost is how many tokens the request takes.
+	Cost int64
+	// Limits are the numbers for this request, and From where they come from.
+	Limits []*Policy
+	From   string
+}
+
+// Explain holds a request against the rules, as a check would, and tells what it found.
+// It asks no counter.
+func (rs *RuleSet) Explain(req *Request) Explanation {
+	m := new(match)
+	rs.run(req, m)
+	x := Explanation{Reason: m.reason, Pattern: m.pattern, Ignored: rs.ignored(req)}
+	if m.pattern != "" {
+		return x
+	}
+	x.Path = strings.TrimSuffix(string(m.path), "/")
+	if x.Path == "" && req.Path != "" {
+		x.Path = "/"
+	}
+	x.Tier, x.TierWhy = rs.explainTier(m)
+	for i := range rs.rules {
+		x.Rules = append(x.Rules, rs.explainRule(&rs.rules[i], req, m))
+	}
+	return x
+}
+
+func (rs *RuleSet) ignored(req *Request) (out []string) {
+	if req.APIKey != "" && !req.KeyVerified {
+		if p := rs.allow.matchKey(req.APIKey); p != "" {
+			out = append(out, fmt.Sprintf("whitelist entry %s: the key is not verified", p))
+		}
+		if i := rs.keys.first(req.APIKey); i >= 0 {
+			k := rs.doc.Keys[i]
+			out = append(out, fmt.Sprintf("tier %s of keys entry %s: the key is not verified", k.Tier, k.Pattern))
+		}
+	}
+	switch {
+	case req.Tier == "":
+	case !req.TierVerified:
+		out = append(out, fmt.Sprintf("tier %s that the request carries: it is not verified", req.Tier))
+	case !rs.tiers[req.Tier]:
+		out = append(out, fmt.Sprintf("tier %s that the request carries: the rules don't name it", req.Tier))
+	}
+	return out
+}
+
+func (rs *RuleSet) explainTier(m *match) (tier, why string) {
+	switch {
+	case m.tierWhy == tierCarried:
+		return m.tier, "the request carries it"
+	case m.tierWhy == tierFromKeys:
+		return m.tier, "a keys entry matches"
+	case m.tier != "":
+		return m.tier, "the default tier"
+	}
+	return "", "the rules have no tiers"
+}
+
+func (rs *RuleSet) explainRule(r *rule, req *Request, m *match) RuleExplanation {
+	x := RuleExplanation{ID: r.ID}
+	why := rs.whyNot(r, req, m)
+	if why != applies {
+		x.Why = rs.describe(why, r, req, m)
+		return x
+	}
+	x.Applies, x.Why = true, r.conditions()
+	for _, d := range r.by {
+		x.By = append(x.By, rs.countedBy(r, d, req, m))
+	}
+	x.Limits = append(slices.Clone(r.numbers(req, m.tier)), r.candidate...)
+	x.From = r.source(req, m.tier)
+	for i, o := range m.owners {
+		if o == r {
+			x.Cost = m.charges[i].N
+		}
+	}
+	return x
+}
+
+// whyNot is what run found of a rule, in the order in which it looked.
+func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) unmet {
+	switch {
+	case slices.Contains(m.found, r.index):
+	case r.endpoint != nil:
+		return unmetEndpoint
+	case r.Match.EndpointRegex != "":
+		return unmetRegex
+	default:
+		return unmetKeyPattern
+	}
+	if u := rs.check(r, req, m); u != applies {
+		return u
+	}
+	if !slices.Contains(m.chosen, r) {
+		return unmetLayer
+	}
+	if m.reason == ReasonWithin && !slices.Contains(m.owners, r) || m.rule == r {
+		return unmetMissing
+	}
+	return applies
+}
+
+func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
+	switch u {
+	case unmetEndpoint:
+		return fmt.Sprintf("the path doesn't match endpoint %s", r.Match.Endpoint)
+	case unmetMethod:
+		return fmt.Sprintf("the method %s isn't that of endpoint %s", req.Method, r.Match.Endpoint)
+	case unmetRegex:
+		return fmt.Sprintf("the path doesn't match endpoint_regex %s", r.Match.EndpointRegex)
+	case unmetKeyPattern:
+		return fmt.Sprintf("the key doesn't match api_key_pattern %s", r.Match.APIKeyPattern)
+	case unmetKeyAbsent:
+		return "the request has a key"
+	case unmetKeyPresent:
+		return "the request has no key"
+	case unmetTier:
+		return fmt.Sprintf("the rule is for tier %s, the request is in tier %s", r.Tier, m.tier)
+	case unmetPreflight:
+		return "a CORS preflight is exempt from rules that don't name OPTIONS"
+	case unmetLayer:
+		for _, o := range m.chosen {
+			if o.Layer == r.Layer {
+				return fmt.Sprintf("rule %s of layer %s is more specific", o.ID, r.Layer)
+			}
+		}
+	}
+	var lacks []string
+	for i, d := range r.by {
+		if d.kind != byIP && rs.value(r, d, req, m) == "" {
+			lacks = append(lacks, r.dimensionName(i))
+		}
+	}
+	text := "the request lacks " + strings.Join(lacks, ", ")
+	if r.Missing == MissingRefuse {
+		return text + ", and the rule refuses such requests"
+	}
+	return text + ", and the rule skips such requests"
+}
+
+func (r *rule) dimensionName(i int) string {
+	if r.By == nil {
+		return dimensionNames[byAPIKey]
+	}
+	return r.By[i]
+}
+
+func (r *rule) conditions() string {
+	var all []string
+	if r.Match.Endpoint != "" {
+		all = append(all, "endpoint "+r.Match.Endpoint)
+	}
+	if r.Match.EndpointRegex != "" {
+		all = append(all, "endpoint_regex "+r.Match.EndpointRegex)
+	}
+	if r.Match.APIKeyPattern != "" {
+		all = append(all, "api_key_pattern "+r.Match.APIKeyPattern)
+	} else if r.Tier != "" {
+		all = append(all, "tier "+r.Tier)
+	}
+	switch r.Match.APIKey {
+	case Absent:
+		all = append(all, "no key")
+	case Present:
+		all = append(all, "a key")
+	}
+	if len(all) == 0 {
+		return "it has no conditions"
+	}
+	return "it matches " + strings.Join(all, " and ")
+}
+
+func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) string {
+	name := d.name
+	if d.kind != byAttr {
+		name = dimensionNames[d.kind]
+	}
+	if d.kind != byIP && rs.value(r, d, req, m) == "" {
+		return "ip (" + name + " is missing)"
+	}
+	return name
+}
+
+// source says where the numbers of a rule come from for this request.
+func (r *rule) source(req *Request, tier string) string {
+	if _, ok := r.overrides[req.APIKey]; ok {
+		return "the key's override"
+	}
+	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return t.Name == tier }) {
+		return "the rule's numbers for tier " + tier
+	}
+	if len(r.Limits) > 0 {
+		return "the rule"
+	}
+	return "tier " + tier
+}

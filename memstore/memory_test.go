@@ -1,0 +1,92 @@
+//go:build !race
+
+// The race detector has memory and allocations of its own, so these run without it.
+
+package memstore
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestAllocsPerTakeAreNone(t *testing.T) {
+	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter} {
+		s := New(Options{})
+		p := policy(t, weir.Limit{Algorithm: a, Count: 500, Window: time.Hour})
+		q, err := weir.NewPolicy("q", weir.Limit{Algorithm: a, Count: 100, Window: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := []byte("client")
+		charges := []weir.Charge{
+			{Counter: weir.Counter{Policy: p, Subject: id}, N: 1},
+			{Counter: weir.Counter{Policy: q, Subject: id}, N: 1},
+		}
+		results := make([]weir.Result, 2)
+		s.Take(t.Context(), charges, results)
+		for n := 1; n <= 2; n++ { // first one counter, then two; first allowed, then refused
+			if got := testing.AllocsPerRun(1000, func() { s.Take(t.Context(), charges[:n], results[:n]) }); got != 0 {
+				t.Errorf("%s: %v allocations for %d charges", a, got, n)
+			}
+		}
+	}
+}
+
+func TestMemoryPerCounter(t *testing.T) {
+	before := heap()
+	s := New(Options{MemoryCap: 4 << 30})
+	p := policy(t, weir.Limit{Count: 100, Window: time.Hour})
+	var buf []byte
+	worst := 0.0
+	const million = 1_000_000
+	for i := range 10 * million {
+		buf = subject(buf, i)
+		s.takeN(p, buf, 1)
+		if n := i + 1; n >= million && n%(million/20) == 0 {
+			worst = max(worst, float64(s.table.pageUse.Load())/float64(n))
+		}
+	}
+	runtime.GC()
+	per := float64(heap()-before) / (10 * million)
+	t.Logf("%.1f bytes a counter at 10 M, %.1f at worst on the way", per, worst)
+	if per > 40 || worst > 60 {
+		t.Errorf("%.1f bytes a counter at 10 M, %.1f at worst on the way; want 40 and 60", per, worst)
+	}
+	runtime.KeepAlive(s)
+}
+
+func TestMemoryStaysBelowTheCapInAFlood(t *testing.T) {
+	runtime.GC()
+	before := heap()
+	const cap, clients = 256 << 20, 20_000_000
+	s := New(Options{MemoryCap: cap})
+	p := policy(t, weir.Limit{Count: 10, Window: time.Hour})
+	s.takeN(p, []byte("blocked"), 10)
+	var buf []byte
+	peak := int64(0)
+	for i := range clients {
+		buf = subject(buf, i)
+		if !s.takeN(p, buf, 1).Allowed {
+			t.Fatalf("new client %d refused", i)
+		}
+		if i%100_000 == 0 {
+			peak = max(peak, heap()-before)
+		}
+	}
+	t.Logf("heap at most %d MiB, %+v", peak>>20, s.Stats())
+	if peak > cap+64<<20 {
+		t.Errorf("the heap reached %d MiB at a cap of %d MiB", peak>>20, int64(cap)>>20)
+	}
+	if s.takeN(p, []byte("blocked"), 1).Allowed {
+		t.Error("the blocked client was forgotten")
+	}
+}

@@ -1,0 +1,423 @@
+// Package storetest is the contract of every [weir.Store]: run it in the tests
+// of a store, and what passes can stand behind a Limiter.
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, func(tb storetest.TB, now func() time.Time) weir.Store {
+//			return memstore.New(memstore.Options{Now: now})
+//		})
+//	}
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// TB is what opening a store may use of a test.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// Open makes an empty store whose clock is the given function. It is called many times.
+type Open func(tb TB, now func() time.Time) weir.Store
+
+// Run tests a store against the contract.
+func Run(t *testing.T, open Open) {
+	t.Run("Takes", func(t *testing.T) { takes(t, open) })
+	t.Run("AllOrNothing", func(t *testing.T) { allOrNothing(t, open) })
+	t.Run("Shadow", func(t *testing.T) { shadow(t, open) })
+	t.Run("Peek", func(t *testing.T) { peek(t, open) })
+	t.Run("GiveBack", func(t *testing.T) { giveBack(t, open) })
+	t.Run("GiveBackOnce", func(t *testing.T) { giveBackOnce(t, open) })
+	t.Run("Reset", func(t *testing.T) { reset(t, open) })
+	t.Run("RaisedLimit", func(t *testing.T) { raisedLimit(t, open) })
+	t.Run("HostileSubjects", func(t *testing.T) { hostileSubjects(t, open) })
+	t.Run("ConcurrentTakes", func(t *testing.T) { concurrentTakes(t, open) })
+	t.Run("ConcurrentLayers", func(t *testing.T) { concurrentLayers(t, open) })
+	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open) })
+}
+
+// Start is the moment at which the clocks of these tests begin: the middle of a minute, hour and day.
+var Start = time.Date(2026, 3, 14, 15, 9, 26, 535_897_000, time.UTC)
+
+// Algorithms are all that a store has to know.
+var Algorithms = []weir.Algorithm{
+	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter,
+}
+
+// harness is a store under test, with its clock.
+type harness struct {
+	weir.Store
+	tb  TB
+	mu  sync.Mutex // guards now
+	now time.Time
+}
+
+func start(tb TB, open Open) *harness {
+	h := &harness{tb: tb, now: Start}
+	h.Store = open(tb, func() time.Time {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.now
+	})
+	return h
+}
+
+func (h *harness) step(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+// take charges n to each of the policies, all for one subject.
+func (h *harness) take(subject string, n int64, policies ...*weir.Policy) []weir.Result {
+	charges := make([]weir.Charge, len(policies))
+	for i, p := range policies {
+		charges[i] = weir.Charge{Counter: counter(p, subject), N: n}
+	}
+	return h.charge(charges...)
+}
+
+func (h *harness) charge(charges ...weir.Charge) []weir.Result {
+	h.tb.Helper()
+	results := make([]weir.Result, len(charges))
+	for i := range results {
+		// Callers reuse results: nothing of what was there may shine through.
+		results[i] = weir.Result{Allowed: true, Remaining: -9, RetryAfter: -9, ResetAfter: -9, Delay: -9, Lent: 9}
+	}
+	h.Take(context.Background(), charges, results)
+	for i, r := range results {
+		if r.Err != nil {
+			h.tb.Fatalf("charge %d: %v", i, r.Err)
+		}
+	}
+	return results
+}
+
+func counter(p *weir.Policy, subject string) weir.Counter {
+	return weir.Counter{Policy: p, Subject: []byte(subject)}
+}
+
+// Policy prepares a limit, or fails the test.
+func Policy(tb TB, name string, l weir.Limit) *weir.Policy {
+	tb.Helper()
+	p, err := weir.NewPolicy(name, l)
+	if err != nil {
+		tb.Fatalf("policy %s: %v", name, err)
+	}
+	return p
+}
+
+func hourly(a weir.Algorithm, n int64) weir.Limit {
+	return weir.Limit{Algorithm: a, Count: n, Window: time.Hour}
+}
+
+func takes(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p := Policy(t, "p", hourly(a, 5))
+			for i := range int64(5) {
+				r := h.take("s", 1, p)[0]
+				if !r.Allowed || r.Remaining != 4-i || r.RetryAfter != 0 {
+					t.Fatalf("take %d: %+v", i, r)
+				}
+			}
+			for range 3 {
+				r := h.take("s", 1, p)[0]
+				if r.Allowed || r.Remaining != 0 || r.RetryAfter <= 0 {
+					t.Fatalf("refusal: %+v", r)
+				}
+			}
+			r := h.take("s", 1, p)[0]
+			h.step(r.RetryAfter - time.Microsecond)
+			if h.take("s", 1, p)[0].Allowed {
+				t.Fatalf("allowed a microsecond before %v", r.RetryAfter)
+			}
+			h.step(time.Microsecond)
+			if !h.take("s", 1, p)[0].Allowed {
+				t.Fatalf("refused after waiting %v", r.RetryAfter)
+			}
+			if r := h.take("s", 6, p)[0]; r.Allowed || r.RetryAfter != weir.Never {
+				t.Fatalf("a cost above the limit: %+v", r)
+			}
+			if r := h.take("t", 5, p)[0]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("another subject: %+v", r)
+			}
+		})
+	}
+}
+
+func allOrNothing(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		for _, b := range Algorithms {
+			t.Run(a.String()+"+"+b.String(), func(t *testing.T) {
+				h := start(t, open)
+				wide, narrow := Policy(t, "wide", hourly(a, 100)), Policy(t, "narrow", hourly(b, 2))
+				h.take("s", 2, wide, narrow)
+				for _, order := range [][]*weir.Policy{{wide, narrow}, {narrow, wide}} {
+					for range 3 {
+						rs := h.take("s", 1, order...)
+						w, n := rs[slices.Index(order, wide)], rs[slices.Index(order, narrow)]
+						if n.Allowed || n.RetryAfter <= 0 {
+							t.Fatalf("the narrow one: %+v", n)
+						}
+						if !w.Allowed || w.Remaining != 98 {
+							t.Fatalf("the wide one was charged for a refused request: %+v", w)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func shadow(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			real, ghost := Policy(t, "real", hourly(a, 4)), Policy(t, "ghost", hourly(a, 2))
+			ghost.Shadow = true
+			for i := range 4 {
+				rs := h.take("s", 1, real, ghost)
+				if !rs[0].Allowed || rs[0].Remaining != int64(3-i) {
+					t.Fatalf("take %d: a shadow limit got in the way: %+v", i, rs[0])
+				}
+				if rs[1].Allowed != (i < 2) || rs[1].Remaining != int64(max(0, 1-i)) {
+					t.Fatalf("take %d: the shadow: %+v", i, rs[1])
+				}
+			}
+			h2 := start(t, open)
+			h2.take("s", 4, real)
+			if rs := h2.take("s", 1, real, ghost); rs[0].Allowed || !rs[1].Allowed || rs[1].Remaining != 2 {
+				t.Fatalf("a refused request was counted in shadow: %+v", rs)
+			}
+		})
+	}
+}
+
+func peek(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p, q := Policy(t, "p", hourly(a, 3)), Policy(t, "q", hourly(a, 5))
+			look := func(want bool, remaining int64) {
+				t.Helper()
+				for range 3 {
+					one := h.charge(weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})
+					two := h.charge(weir.Charge{Counter: counter(q, "s"), N: 1, Peek: true}, weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})
+					for _, r := range []weir.Result{one[0], two[1]} {
+						if r.Allowed != want || r.Remaining != remaining {
+							t.Fatalf("peek: %+v, want allowed %v with %d remaining", r, want, remaining)
+						}
+					}
+				}
+			}
+			look(true, 3)
+			h.take("s", 2, p)
+			look(true, 1)
+			h.take("s", 1, p)
+			look(false, 0)
+		})
+	}
+}
+
+func giveBack(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p := Policy(t, "p", hourly(a, 10))
+			slot := h.take("s", 4, p)[0].Slot
+			h.step(time.Second)
+			h.take("s", 3, p)
+			back := weir.Return{Counter: counter(p, "s"), N: 4, Slot: slot}
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+				t.Fatal(err)
+			}
+			if r := h.take("s", 7, p)[0]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("after 4 and 3 were taken and 4 given back: %+v", r)
+			}
+			h.step(3 * time.Hour)
+			h.take("s", 10, p)
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+				t.Fatal(err)
+			}
+			if a == weir.FixedWindow || a == weir.SlidingLog || a == weir.SlidingCounter {
+				if h.take("s", 1, p)[0].Allowed {
+					t.Fatal("tokens of a window that has passed came back")
+				}
+			}
+			other := weir.Return{Counter: counter(p, "nobody"), N: 4, Slot: slot}
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{other}); err != nil {
+				t.Fatal(err)
+			}
+			if r := h.take("nobody", 10, p)[0]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("giving back to an untouched counter: %+v", r)
+			}
+		})
+	}
+}
+
+func giveBackOnce(t *testing.T, open Open) {
+	h := start(t, open)
+	p := Policy(t, "p", hourly(weir.TokenBucket, 10))
+	slot := h.take("s", 10, p)[0].Slot
+	back := []weir.Return{{Counter: counter(p, "s"), N: 1, Slot: slot}}
+	for i := range 3 {
+		once := weir.Once{15: byte(i + 1)}
+		if err := h.GiveBack(context.Background(), once, time.Hour, back); err != nil {
+			t.Fatal(err)
+		}
+		h.step(time.Millisecond)
+		for range 3 {
+			if err := h.GiveBack(context.Background(), once, time.Hour, back); err != weir.ErrUsed {
+				t.Fatalf("the second use of one Once: %v, want ErrUsed", err)
+			}
+		}
+	}
+	if r := h.take("s", 3, p)[0]; !r.Allowed || r.Remaining != 0 {
+		t.Fatalf("after three returns of one token: %+v", r)
+	}
+
+	// Whoever races for one Once, one wins.
+	once := weir.Once{0: 1}
+	var wg sync.WaitGroup
+	wins := make([]bool, 16)
+	for i := range wins {
+		wg.Go(func() { wins[i] = h.GiveBack(context.Background(), once, time.Hour, back) == nil })
+	}
+	wg.Wait()
+	won := 0
+	for _, w := range wins {
+		if w {
+			won++
+		}
+	}
+	if won != 1 {
+		t.Fatalf("%d of 16 concurrent uses of one Once succeeded", won)
+	}
+}
+
+func reset(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p := Policy(t, "p", hourly(a, 3))
+			h.take("s", 3, p)
+			h.take("t", 3, p)
+			if err := h.Reset(context.Background(), []weir.Counter{counter(p, "s"), counter(p, "nobody")}); err != nil {
+				t.Fatal(err)
+			}
+			if !h.take("s", 3, p)[0].Allowed {
+				t.Fatal("the counter wasn't reset")
+			}
+			if h.take("t", 1, p)[0].Allowed {
+				t.Fatal("another counter was reset as well")
+			}
+		})
+	}
+}
+
+func raisedLimit(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			low, high := Policy(t, "p", hourly(a, 100)), Policy(t, "p", hourly(a, 500))
+			h.take("s", 60, low)
+			want := int64(500 - 60 - 1)
+			if a == weir.TokenBucket {
+				want = 100 - 60 - 1 // it keeps its tokens; the others keep what was used
+			}
+			if r := h.take("s", 1, high)[0]; !r.Allowed || r.Remaining != want {
+				t.Fatalf("after raising 100 to 500: %+v, want %d remaining", r, want)
+			}
+		})
+	}
+}
+
+func hostileSubjects(t *testing.T, open Open) {
+	h := start(t, open)
+	p := Policy(t, "p", hourly(weir.TokenBucket, 1))
+	subjects := []string{"", "\x00", "\x00\x00", "a:b", "a", "b", "a:b:", "{a}", "{}", "a{", "}", "*", "a\r\nb", "a\nb", "\uff41", "\u00e1", "a\u0301", "A", "a ", " a", "a\xff"}
+	for _, s := range subjects {
+		if !h.take(s, 1, p)[0].Allowed {
+			t.Fatalf("subject %q shares a counter with another", s)
+		}
+	}
+	for _, s := range subjects {
+		if h.take(s, 1, p)[0].Allowed {
+			t.Fatalf("subject %q wasn't counted", s)
+		}
+	}
+	q := Policy(t, "q", hourly(weir.TokenBucket, 1))
+	if !h.take("a", 1, q)[0].Allowed {
+		t.Fatal("two policies share a counter")
+	}
+}
+
+func concurrentTakes(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p := Policy(t, "p", hourly(a, 1000))
+			if got := storm(64, 32, func(int, int) bool { return h.take("s", 1, p)[0].Allowed }); got != 1000 {
+				t.Fatalf("%d admitted of 1000", got)
+			}
+		})
+	}
+}
+
+// concurrentLayers charges the same counters in opposite orders: nobody waits
+// for ever, and both limits hold exactly.
+func concurrentLayers(t *testing.T, open Open) {
+	h := start(t, open)
+	var layers []*weir.Policy
+	for i, a := range Algorithms {
+		layers = append(layers, Policy(t, fmt.Sprint("layer", i), hourly(a, int64(700+100*i))))
+	}
+	backwards := slices.Clone(layers)
+	slices.Reverse(backwards)
+	got := storm(64, 32, func(worker, i int) bool {
+		order := layers
+		if worker%2 == 1 {
+			order = backwards
+		}
+		return !slices.ContainsFunc(h.take("s", 1, order...), func(r weir.Result) bool { return !r.Allowed })
+	})
+	if got != 700 {
+		t.Fatalf("%d admitted of 700", got)
+	}
+	for i, p := range layers {
+		if r := h.charge(weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})[0]; r.Remaining != int64(100*i) {
+			t.Fatalf("layer %d has %d left, want %d: a refused request was charged", i, r.Remaining, 100*i)
+		}
+	}
+}
+
+// storm counts how often f is true, called by many workers at once.
+func storm(workers, each int, f func(worker, i int) bool) int {
+	var wg sync.WaitGroup
+	counts := make([]int, workers)
+	for w := range workers {
+		wg.Go(func() {
+			for i := range each {
+				if f(w, i) {
+					counts[w]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}
