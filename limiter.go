@@ -55,7 +55,7 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
 	rs := l.rules.Load()
 	m := l.scratch.Get().(*match)
 	rs.run(req, m)
-	var d Decision
+	d := &m.decision // not on the stack: the observer would move it to the heap
 	d.RulesVersion = rs.Version()
 	var err error
 	switch {
@@ -72,13 +72,14 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
 	case len(m.charges) == 0:
 		d.Allowed, d.Reason = true, ReasonUnlimited
 	default:
-		err = l.decide(ctx, req, m, &d)
+		err = l.decide(ctx, req, m, d)
 	}
-	l.scratch.Put(m)
 	if l.observe != nil {
-		l.observe(req, &d)
+		l.observe(req, d)
 	}
-	return d, err
+	out := *d
+	l.scratch.Put(m)
+	return out, err
 }
 
 func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {

@@ -22,6 +22,7 @@ type match struct {
 	owners   []*rule // of charges
 	charges  []Charge
 	results  []Result
+	decision Decision
 	spans    []span // where subjects of charges lie, while that buffer may still move
 }
 
@@ -171,7 +172,7 @@ func (r *rule) matchesRegex(path []byte) bool {
 	if r.regex == nil {
 		return len(path) >= len(r.prefix) && string(path[:len(r.prefix)]) == r.prefix
 	}
-	return r.regex.Match(path) || len(path) > 1 && r.regex.Match(path[:len(path)-1])
+	return len(path) > 1 && r.regex.Match(path[:len(path)-1]) || r.regex.Match(path)
 }
 
 // choose adds a rule that applies; of rules in one layer it keeps the most specific.
@@ -179,10 +180,11 @@ func (m *match) choose(r *rule) {
 	if r.Layer != "" {
 		for i, o := range m.chosen {
 			if o.Layer == r.Layer {
-				if r.rank < o.rank {
-					m.chosen[i] = r
+				if r.rank > o.rank {
+					return
 				}
-				return
+				m.chosen = slices.Delete(m.chosen, i, i+1)
+				break
 			}
 		}
 	}
@@ -296,16 +298,18 @@ func (r *rule) numbers(req *Request, tier string) []*Policy {
 }
 
 func (m *match) charge(r *rule, req *Request, s span) {
-	n := r.cost * min(max(req.Cost, 1), 2*MaxTokens/r.cost)
-	add := func(p *Policy) {
-		m.charges = append(m.charges, Charge{Counter: Counter{Policy: p}, N: n, Peek: req.Peek})
+	n := r.cost
+	if req.Cost > 1 {
+		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
+	}
+	m.add(r, r.numbers(req, m.tier), n, req.Peek, s)
+	m.add(r, r.candidate, n, req.Peek, s)
+}
+
+func (m *match) add(r *rule, policies []*Policy, n int64, peek bool, s span) {
+	for _, p := range policies {
+		m.charges = append(m.charges, Charge{Counter: Counter{Policy: p}, N: n, Peek: peek})
 		m.owners = append(m.owners, r)
 		m.spans = append(m.spans, s)
-	}
-	for _, p := range r.numbers(req, m.tier) {
-		add(p)
-	}
-	for _, p := range r.candidate {
-		add(p)
 	}
 }

@@ -12,6 +12,9 @@ import (
 // paths that a server may tell apart can share a normal form: a limit
 // that matches too much is safe.
 func AppendPath(dst []byte, path string) []byte {
+	if isNormal(path) {
+		return append(dst, path...)
+	}
 	start := len(dst)
 	dst = unescape(append(dst, '/'), path)
 	raw := dst[start:]
@@ -49,6 +52,42 @@ func AppendPath(dst []byte, path string) []byte {
 	}
 	return dst[:start+len(out)]
 }
+
+// isNormal recognizes most paths that need no work, at a glance.
+func isNormal(path string) bool {
+	last := byteClass(plain)
+	for i := range len(path) {
+		c := byteClasses[path[i]]
+		if c == folds || i == 0 && c != slash || last == slash && c != plain {
+			return false
+		}
+		last = c
+	}
+	return path == "/" || last != slash && path != ""
+}
+
+type byteClass uint8
+
+const (
+	plain byteClass = iota
+	slash
+	dot
+	folds // means something else than itself
+)
+
+var byteClasses = func() (classes [256]byteClass) {
+	for c := range classes {
+		switch {
+		case c == '/':
+			classes[c] = slash
+		case c == '.':
+			classes[c] = dot
+		case c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf || c == '%' || c == ';' || c == '\\' || c == '?' || c == '#':
+			classes[c] = folds
+		}
+	}
+	return classes
+}()
 
 // unescape appends path to dst, decoded and in lower case, up to its query.
 func unescape(dst []byte, path string) []byte {

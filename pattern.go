@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -114,31 +115,36 @@ func (e *endpoint) within(f *endpoint) bool {
 	return true
 }
 
+var slashBytes = []byte{'/'}
+
 // trie finds the rules whose endpoint matches a path, in time that depends on
 // the path's depth and not on how many rules there are.
 type trie struct {
-	literal map[string]*trie
+	few     []edge           // the literal segments below, while they are few: faster than a map
+	literal map[string]*trie // all of them, once they aren't
 	wild    *trie
 	exact   []int32 // rules that end here
 	subtree []int32 // rules for here and below
 }
 
+type edge struct {
+	segment string
+	to      *trie
+}
+
 func (t *trie) add(e *endpoint, rule int32) {
 	for _, seg := range e.segs {
-		next := t.wild
-		if seg != wildcard {
-			next = t.literal[seg]
+		if seg == wildcard {
+			if t.wild == nil {
+				t.wild = &trie{}
+			}
+			t = t.wild
+			continue
 		}
+		next := t.child([]byte(seg))
 		if next == nil {
 			next = &trie{}
-			if seg == wildcard {
-				t.wild = next
-			} else {
-				if t.literal == nil {
-					t.literal = map[string]*trie{}
-				}
-				t.literal[seg] = next
-			}
+			t.link(seg, next)
 		}
 		t = next
 	}
@@ -149,6 +155,33 @@ func (t *trie) add(e *endpoint, rule int32) {
 	}
 }
 
+func (t *trie) link(seg string, next *trie) {
+	if t.literal != nil {
+		t.literal[seg] = next
+		return
+	}
+	t.few = append(t.few, edge{seg, next})
+	if len(t.few) > 6 {
+		t.literal = map[string]*trie{}
+		for _, e := range t.few {
+			t.literal[e.segment] = e.to
+		}
+		t.few = nil
+	}
+}
+
+func (t *trie) child(seg []byte) *trie {
+	if t.literal != nil {
+		return t.literal[string(seg)]
+	}
+	for i := range t.few {
+		if t.few[i].segment == string(seg) {
+			return t.few[i].to
+		}
+	}
+	return nil
+}
+
 // find appends the rules that match a normal path, given without its first slash.
 func (t *trie) find(path []byte, found []int32) []int32 {
 	for {
@@ -156,14 +189,8 @@ func (t *trie) find(path []byte, found []int32) []int32 {
 		if len(path) == 0 {
 			return append(found, t.exact...)
 		}
-		seg, rest := path, []byte(nil)
-		for i, c := range path {
-			if c == '/' {
-				seg, rest = path[:i], path[i+1:]
-				break
-			}
-		}
-		next := t.literal[string(seg)]
+		seg, rest, _ := bytes.Cut(path, slashBytes)
+		next := t.child(seg)
 		switch {
 		case t.wild == nil && next == nil:
 			return found

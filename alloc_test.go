@@ -1,0 +1,51 @@
+//go:build !race
+
+// The race detector allocates by itself, so these run without it.
+
+package weir
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+func TestAllocsPerMatchAreNone(t *testing.T) {
+	rs := manyRules(t, 1000)
+	for _, req := range matchRequests(1000) {
+		m := new(match)
+		if got := testing.AllocsPerRun(1000, func() { rs.run(&req, m) }); got != 0 {
+			t.Errorf("%v allocations to match %s", got, req.Path)
+		}
+	}
+}
+
+// yes is a store that has room for everything, so that what a check allocates is the Limiter's.
+type yes struct{}
+
+func (yes) Take(_ context.Context, _ []Charge, results []Result) {
+	for i := range results {
+		results[i] = Result{Allowed: true, Remaining: 1}
+	}
+}
+func (yes) GiveBack(context.Context, Once, time.Duration, []Return) error { return nil }
+func (yes) Reset(context.Context, []Counter) error                        { return nil }
+
+func TestAllocsPerCheckAreNone(t *testing.T) {
+	rs, err := Compile(Rules{Rules: []Rule{
+		{ID: "a", Limits: []Limit{PerMinute(10)}},
+		{ID: "b", By: []string{"ip", "endpoint"}, Limits: []Limit{PerMinute(10), PerSecond(5)}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewLimiter(yes{}, rs, Options{Observe: func(*Request, *Decision) {}})
+	req := &Request{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/orders/17"}
+	if got := testing.AllocsPerRun(1000, func() {
+		if d, err := l.Check(t.Context(), req); !d.Allowed || err != nil {
+			t.Error(d, err)
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations a check", got)
+	}
+}

@@ -1,0 +1,95 @@
+package weir_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+func storeOf() weir.Store { return memstore.New(memstore.Options{}) }
+
+func TestCompileRejectsWhatCannotBe(t *testing.T) {
+	one := func(r weir.Rule) weir.Rules { return weir.Rules{Rules: []weir.Rule{r}} }
+	ok := per(10, time.Minute)
+	for want, doc := range map[string]weir.Rules{
+		`rules[0].id: a rule needs an id`:                                    one(weir.Rule{Limits: ok}),
+		`rules[0].id: must be at most 64 characters, got 65`:                 one(weir.Rule{ID: strings.Repeat("a", 65), Limits: ok}),
+		`rules[0].id: must be of a-z, 0-9, _ and - only, got "a b"`:          one(weir.Rule{ID: "a b", Limits: ok}),
+		`rules[1].id: "a" is the id of rules[0], too`:                        {Rules: []weir.Rule{{ID: "A", Limits: ok}, {ID: "a", Limits: ok}}},
+		`rules[0]: has no numbers`:                                           one(weir.Rule{ID: "a"}),
+		`rules[0].limit: must be at least 1, got 0`:                          one(weir.Rule{ID: "a", Limits: per(0, time.Minute)}),
+		`rules[0].window: must be at least 1ms`:                              one(weir.Rule{ID: "a", Limits: per(1, 0)}),
+		`rules[0].burst: fixed_window has no burst`:                          one(weir.Rule{ID: "a", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1, Window: time.Second, Burst: 2}}}),
+		`rules[0].limits[1].limit: must be at least 1, got -3`:               one(weir.Rule{ID: "a", Limits: []weir.Limit{{Count: 1, Window: time.Second}, {Count: -3, Window: time.Hour}}}),
+		`rules[0].limits[1]: the rule has two limits over 1m`:                one(weir.Rule{ID: "a", Limits: append(per(5, time.Minute), ok...)}),
+		`rules[0]: refuses everything: a request costs 11 and at most 10`:    one(weir.Rule{ID: "a", Cost: 11, Limits: ok}),
+		`rules[0].cost: must be from 1`:                                      one(weir.Rule{ID: "a", Cost: -1, Limits: ok}),
+		`rules[0].by[1]: must be one of api_key, user`:                       one(weir.Rule{ID: "a", By: []string{"ip", "usr"}, Limits: ok}),
+		`rules[0].by[1]: ip is listed twice`:                                 one(weir.Rule{ID: "a", By: []string{"ip", "ip"}, Limits: ok}),
+		`rules[0].match.endpoint: must be a path that begins with "/"`:       one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "login"}, Limits: ok}),
+		`rules[0].match.endpoint: the method must be in capitals`:            one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "post /login"}, Limits: ok}),
+		`rules[0].match.endpoint: the segment "b_{x}" mixes`:                 one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/b_{x}"}, Limits: ok}),
+		`rules[0].match.endpoint: the wildcard {x} appears twice`:            one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/{x}/{x}"}, Limits: ok}),
+		`rules[0].match.endpoint: {x...} must be the last`:                   one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/{x...}/a"}, Limits: ok}),
+		`rules[0].match.endpoint: {$} must be the last`:                      one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/{$}/a"}, Limits: ok}),
+		`rules[0].match.endpoint: has an empty segment`:                      one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/a//b"}, Limits: ok}),
+		`rules[0].match.endpoint: the wildcard "{}" must hold a name`:        one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/{}"}, Limits: ok}),
+		"rules[0].match.endpoint_regex: error parsing regexp: missing clos":  one(weir.Rule{ID: "a", Match: weir.Match{EndpointRegex: "/(a"}, Limits: ok}),
+		`rules[0].match.api_key: a request without a key can't match`:        one(weir.Rule{ID: "a", Match: weir.Match{APIKey: weir.Absent, APIKeyPattern: "x*"}, Limits: ok}),
+		`rules[0].tier: there is no tier "pro": no tiers are listed`:         one(weir.Rule{ID: "a", Tier: "pro", Limits: ok}),
+		`rules[0].count.status[0]: must be an HTTP status`:                   one(weir.Rule{ID: "a", Statuses: []int{42}, Limits: ok}),
+		`rules[0].tiers.pro: needs a limit`:                                  one(weir.Rule{ID: "a", Limits: ok, Tiers: []weir.Tier{{Name: "pro"}}}),
+		`rules[0].override.k: needs a limit`:                                 one(weir.Rule{ID: "a", Limits: ok, Override: map[string][]weir.Limit{"k": nil}}),
+		`rules[0].override.k.limit: must be at least 1`:                      one(weir.Rule{ID: "a", Limits: ok, Override: map[string][]weir.Limit{"k": per(-1, time.Second)}}),
+		`rules[0].candidate.limit: must be at least 1`:                       one(weir.Rule{ID: "a", Limits: ok, Candidate: per(0, time.Second)}),
+		`tiers.free: needs a limit`:                                          {Tiers: []weir.Tier{{Name: "free"}}},
+		`tiers[0]: a tier needs a name`:                                      {Tiers: []weir.Tier{{Limits: ok}}},
+		`tiers.free: the tier is listed twice`:                               {Tiers: []weir.Tier{{Name: "free", Limits: ok}, {Name: "free", Limits: ok}}},
+		`default_tier: there is no tier "gold": write one of free`:           {DefaultTier: "gold", Tiers: []weir.Tier{{Name: "free", Limits: ok}}},
+		`keys.sk_*: there is no tier "pro": write one of free`:               {Keys: []weir.KeyTier{{Pattern: "sk_*", Tier: "pro"}}, Tiers: []weir.Tier{{Name: "free", Limits: ok}}},
+		`whitelist[0]: "*" matches every key`:                                {Allow: []string{"*"}},
+		`blacklist[1]: must be a key, a pattern such as sk_internal_* or an`: {Deny: []string{"x", " "}},
+		`rules[0].max_delay: only a leaky_bucket with mode: queue delays`:    one(weir.Rule{ID: "a", MaxDelay: time.Second, Limits: ok}),
+	} {
+		_, err := weir.Compile(doc)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestCompileNamesEveryProblem(t *testing.T) {
+	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "!"}, {ID: "b", Limits: per(0, time.Second), By: []string{"?"}}}})
+	if got := strings.Count(err.Error(), "\n") + 1; got != 4 {
+		t.Errorf("%d problems, want 4:\n%v", got, err)
+	}
+}
+
+func TestCompileWarnings(t *testing.T) {
+	ok := per(10, time.Minute)
+	for _, c := range []struct {
+		name  string
+		rules []weir.Rule
+		want  []string
+	}{
+		{"nothing", []weir.Rule{{ID: "a", Limits: ok}, {ID: "ip", By: []string{"ip"}, Limits: ok}}, nil},
+		{"folded id", []weir.Rule{{ID: "Quota", By: []string{"ip"}, Limits: ok}}, []string{`rules[0].id: "Quota" is read as "quota"`}},
+		{"no ip rule", []weir.Rule{{ID: "a", Limits: ok}}, []string{"rules[0]: no rule counts by ip behind it"}},
+		{"gaps", []weir.Rule{{ID: "a", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a"}, Limits: ok}}, []string{"rules: a request can match no rule"}},
+		{"shadow is no rule", []weir.Rule{{ID: "a", By: []string{"ip"}, Shadow: true, Limits: ok}}, []string{"rules: a request can match no rule"}},
+	} {
+		got := compile(t, weir.Rules{Rules: c.rules}).Warnings()
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+			continue
+		}
+		for i, w := range c.want {
+			if !strings.HasPrefix(got[i].String(), w) {
+				t.Errorf("%s: %q, want %q", c.name, got[i], w)
+			}
+		}
+	}
+}

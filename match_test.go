@@ -1,0 +1,320 @@
+package weir_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"pgregory.net/rapid"
+)
+
+// applied are the ids of the rules that apply to a request, as the limiter and Explain see them.
+func applied(t testing.TB, rs *weir.RuleSet, req weir.Request) []string {
+	t.Helper()
+	var ids []string
+	for _, r := range rs.Explain(&req).Rules {
+		if r.Applies {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+func TestPathsInDisguise(t *testing.T) {
+	for _, want := range []string{"/login", "/v1/orders/17"} {
+		escaped := strings.ReplaceAll(want, "o", "%6F")
+		twice := strings.ReplaceAll(want, "o", "%256f")
+		for _, path := range []string{
+			want, want + "/", "/" + want, "/." + want, "/a/.." + want, "/a/%2e%2e" + want, "/a/..;x=y" + want,
+			strings.ToUpper(want), escaped, twice, want + ";x=y", want + ";", want + "?a=b", want + "//", want + "/.",
+			strings.ReplaceAll(want, "/", "%2f"), strings.ReplaceAll(want, "/", "\\"), strings.ReplaceAll(want, "/", "%5C"),
+			"/.." + want, "/../.." + want, want + "/x/..", want[1:], want + "#frag", "/%2E" + want,
+		} {
+			if got := string(weir.AppendPath(nil, path)); got != want {
+				t.Errorf("%q is read as %q, want %q", path, got, want)
+			}
+		}
+	}
+	for path, want := range map[string]string{
+		"": "/", "/": "/", "//": "/", "/..": "/", "/a/..": "/", "/%": "/%", "/%zz": "/%zz", "/%2": "/%2",
+		"/\u212Aelvin": "/kelvin", "/STRA\u00dfE": "/stra\u00dfe", "/\xff\xfe": "/\xff\xfe", "/a.b/...": "/a.b/...", "/a/;x/b": "/a/b",
+	} {
+		if got := string(weir.AppendPath(nil, path)); got != want {
+			t.Errorf("%q is read as %q, want %q", path, got, want)
+		}
+	}
+}
+
+func FuzzAppendPath(f *testing.F) {
+	for _, s := range []string{"/", "/login", "//a/../%6c;x=y", "/%25252e%2e/", "\\a\\..\\b", "/\u212A", "/%00", "%"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		once := string(weir.AppendPath(nil, path))
+		if again := string(weir.AppendPath(nil, once)); again != once && !strings.ContainsAny(once, "?#") {
+			t.Errorf("%q: %q is read as %q", path, once, again)
+		}
+		if !strings.HasPrefix(once, "/") || strings.Contains(once, "//") || len(once) > 1 && strings.HasSuffix(once, "/") {
+			t.Errorf("%q is read as %q", path, once)
+		}
+		for _, seg := range strings.Split(once[1:], "/") {
+			if seg == "." || seg == ".." || strings.ContainsAny(seg, ";\\") {
+				t.Errorf("%q is read as %q", path, once)
+			}
+		}
+		prefix := append([]byte("kept"), 0)
+		if got := string(weir.AppendPath(prefix, path)); got != "kept\x00"+once {
+			t.Errorf("%q: appended %q", path, got)
+		}
+	})
+}
+
+// Endpoints match what net/http.ServeMux matches, apart from what Weir folds on purpose.
+func TestEndpointsMatchAsServeMuxDoes(t *testing.T) {
+	segment := rapid.SampledFrom([]string{"a", "b", "c"})
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := "/"
+		n := rapid.IntRange(0, 3).Draw(t, "segments")
+		var parts []string
+		for i := range n {
+			if rapid.Bool().Draw(t, "wild") {
+				parts = append(parts, fmt.Sprintf("{w%d}", i))
+			} else {
+				parts = append(parts, segment.Draw(t, "segment"))
+			}
+		}
+		pattern += strings.Join(parts, "/")
+		switch rapid.IntRange(0, 2).Draw(t, "end") {
+		case 1:
+			pattern = strings.TrimSuffix(pattern, "/") + "/{rest...}"
+		case 2:
+			pattern = strings.TrimSuffix(pattern, "/") + "/{$}"
+		}
+		method := rapid.SampledFrom([]string{"", "GET ", "POST "}).Draw(t, "method")
+		path := "/" + strings.Join(rapid.SliceOfN(segment, 0, 4).Draw(t, "path"), "/")
+
+		mux := http.NewServeMux()
+		mux.Handle(method+pattern, http.NotFoundHandler())
+		want := func(path string) bool {
+			_, p := mux.Handler(httptest.NewRequest("GET", path, nil))
+			return p != ""
+		}
+		rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "r", Match: weir.Match{Endpoint: method + pattern}, Limits: per(1, time.Second)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := rs.Explain(&weir.Request{Method: "GET", Path: path})
+		// Weir takes a path with and without its last slash for the same.
+		if w := want(path) || want(strings.TrimSuffix(path, "/")+"/"); x.Rules[0].Applies != w {
+			t.Fatalf("%q on %q: %v, ServeMux says %v (%s)", method+pattern, path, x.Rules[0].Applies, w, x.Rules[0].Why)
+		}
+	})
+}
+
+func TestMatching(t *testing.T) {
+	m := func(id string, match weir.Match) weir.Rule {
+		return weir.Rule{ID: id, Match: match, Limits: per(1, time.Second)}
+	}
+	rs := compile(t, weir.Rules{
+		Tiers: []weir.Tier{{Name: "free", Limits: per(1, time.Second)}, {Name: "pro", Limits: per(1, time.Second)}},
+		Rules: []weir.Rule{
+			m("all", weir.Match{}),
+			m("order", weir.Match{Endpoint: "GET /v1/orders/{id}"}),
+			m("below", weir.Match{Endpoint: "/v1/"}),
+			m("regex", weir.Match{EndpointRegex: "^/v1/orders.*"}),
+			m("slash", weir.Match{EndpointRegex: "^/v1/orders/[0-9]+/$"}),
+			m("any", weir.Match{EndpointRegex: ".*"}),
+			m("mixed", weir.Match{Endpoint: "/v1/{x...}", EndpointRegex: "7$"}),
+			m("middle", weir.Match{EndpointRegex: "ORDERS"}),
+			m("prod", weir.Match{APIKeyPattern: "sk_prod_*"}),
+			m("glob", weir.Match{APIKeyPattern: "sk_*_vip_*"}),
+			m("exact", weir.Match{APIKeyPattern: "sk_prod_1"}),
+			m("nokey", weir.Match{APIKey: weir.Absent}),
+			m("somekey", weir.Match{APIKey: weir.Present}),
+			{ID: "protier", Tier: "pro", Limits: per(1, time.Second)},
+			{ID: "label", Tier: "pro", Match: weir.Match{APIKeyPattern: "sk_*"}, Limits: per(1, time.Second)},
+			m("options", weir.Match{Endpoint: "OPTIONS /v1/"}),
+		},
+	})
+	for _, c := range []struct {
+		req  weir.Request
+		want string
+	}{
+		{weir.Request{}, "all nokey"},
+		{weir.Request{Method: "GET", Path: "/v1/orders/17"}, "all order below regex slash any mixed middle nokey"},
+		{weir.Request{Method: "HEAD", Path: "/V1//orders/17/"}, "all order below regex slash any mixed middle nokey"},
+		{weir.Request{Method: "POST", Path: "/v1/orders/18"}, "all below regex slash any middle nokey"},
+		{weir.Request{Path: "/v1/orders/18"}, "all order below regex slash any middle nokey options"},
+		{weir.Request{Method: "GET", Path: "/v1"}, "all below any nokey"},
+		{weir.Request{Method: "GET", Path: "/v2/orders"}, "all any middle nokey"},
+		{weir.Request{APIKey: "sk_prod_1"}, "all prod exact somekey label"},
+		{weir.Request{APIKey: "sk_prod_vip_1", Tier: "pro", TierVerified: true}, "all prod glob somekey protier label"},
+		{weir.Request{APIKey: "other", Tier: "pro"}, "all somekey"},
+		{weir.Request{Method: "OPTIONS", Path: "/v1/x", Preflight: true}, "options"},
+		{weir.Request{Method: "OPTIONS", Path: "/v1/x"}, "all below any nokey options"},
+	} {
+		if got := strings.Join(applied(t, rs, c.req), " "); got != c.want {
+			t.Errorf("%+v\n got %s\nwant %s", c.req, got, c.want)
+		}
+	}
+}
+
+func TestLayersAreAlternatives(t *testing.T) {
+	in := func(id, endpoint string) weir.Rule {
+		return weir.Rule{ID: id, Layer: "endpoint", Match: weir.Match{Endpoint: endpoint}, Limits: per(1, time.Second)}
+	}
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{
+		in("rest", ""), in("v1", "/v1/"), in("orders", "/v1/orders/{id}"), in("get", "GET /v1/orders/{id}"),
+		in("seventeen", "/v1/orders/17"), in("wide", "/{v}/orders/{id}"), in("second", "/v1/orders/17"),
+		{ID: "beside", Limits: per(1, time.Second)},
+	}})
+	for path, want := range map[string]string{
+		"/x":             "rest",
+		"/v1/x":          "v1",
+		"/v1/orders/18":  "get",
+		"/v1/orders/17":  "get", // neither it nor seventeen is within the other: the file's order decides
+		"/v2/orders/17":  "wide",
+		"/v1/orders/1/2": "v1",
+	} {
+		got := applied(t, rs, weir.Request{Method: "GET", Path: path})
+		if !slices.Equal(got, []string{want, "beside"}) {
+			t.Errorf("%s: %v, want %s", path, got, want)
+		}
+	}
+	if got := applied(t, rs, weir.Request{Method: "PUT", Path: "/v1/orders/17"}); got[0] != "seventeen" {
+		t.Errorf("PUT: %v", got)
+	}
+}
+
+func TestCountersBelongToTheRule(t *testing.T) {
+	l := limiter(t, weir.Rule{ID: "orders", Match: weir.Match{Endpoint: "/v1/orders/{id}"}, Limits: per(1, time.Hour)})
+	check(t, l, weir.Request{APIKey: "k", Path: "/v1/orders/1"})
+	if check(t, l, weir.Request{APIKey: "k", Path: "/v1/orders/2"}).Allowed {
+		t.Error("each path has a counter of its own")
+	}
+	l = limiter(t,
+		weir.Rule{ID: "each", By: []string{"endpoint"}, Limits: per(1, time.Hour)},
+		weir.Rule{ID: "orders", Match: weir.Match{Endpoint: "/v1/orders/{id}"}, Limits: per(100, time.Hour)},
+		weir.Rule{ID: "users", Match: weir.Match{Endpoint: "/v1/users/"}, Limits: per(100, time.Hour)})
+	for path, want := range map[string]bool{"/v1/orders/1": true, "/v1/users/1": true, "/nowhere/1": true} {
+		if check(t, l, weir.Request{Path: path}).Allowed != want || check(t, l, weir.Request{Path: path + "0"}).Allowed {
+			t.Errorf("%s and %s0 should share a counter", path, path)
+		}
+	}
+}
+
+func TestNumbersInherit(t *testing.T) {
+	rs := compile(t, weir.Rules{
+		Tiers: []weir.Tier{{Name: "free", Limits: per(10, time.Minute)}, {Name: "pro", Limits: []weir.Limit{{Count: 100, Window: time.Minute, Burst: 20}}}},
+		Rules: []weir.Rule{
+			{ID: "quota"},
+			{ID: "fixed", Algorithm: weir.FixedWindow},
+			{ID: "own", Limits: per(30, time.Minute), Tiers: []weir.Tier{{Name: "pro", Limits: per(300, time.Minute)}}, Override: map[string][]weir.Limit{"vip": per(3000, time.Minute)}},
+		},
+	})
+	for _, c := range []struct {
+		req  weir.Request
+		want string
+	}{
+		{weir.Request{APIKey: "k"}, "10 10 30"},
+		{weir.Request{APIKey: "k", Tier: "pro", TierVerified: true}, "100 100 300"},
+		{weir.Request{APIKey: "vip"}, "10 10 3000"},
+		{weir.Request{APIKey: "vip", Tier: "pro", TierVerified: true}, "100 100 3000"},
+	} {
+		var got []string
+		for _, r := range rs.Explain(&c.req).Rules {
+			got = append(got, fmt.Sprint(r.Limits[0].Limit.Count))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %v, want %s", c.req, got, c.want)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	rs := compile(t, weir.Rules{
+		Tiers: []weir.Tier{{Name: "free", Limits: per(10, time.Minute)}, {Name: "pro", Limits: per(100, time.Minute)}},
+		Keys:  []weir.KeyTier{{Pattern: "sk_prod_*", Tier: "pro"}},
+		Allow: []string{"sk_prod_monitor"},
+		Rules: []weir.Rule{
+			{ID: "quota"},
+			{ID: "login", Match: weir.Match{Endpoint: "POST /login"}, By: []string{"user"}, Cost: 3, Limits: per(5, time.Minute)},
+			{ID: "pro", Tier: "pro", Limits: per(1, time.Minute)},
+			{ID: "org", By: []string{"org"}, Missing: weir.MissingSkip, Limits: per(1, time.Minute)},
+			{ID: "search", Match: weir.Match{Endpoint: "/search"}, Limits: per(1, time.Minute)},
+		},
+	})
+	x := rs.Explain(&weir.Request{APIKey: "sk_prod_monitor", Method: "POST", Path: "/LOGIN/", IP: ip1, Cost: 2})
+	var b strings.Builder
+	fmt.Fprintln(&b, x.Reason, x.Path, x.Tier, x.TierWhy)
+	for _, s := range x.Ignored {
+		fmt.Fprintln(&b, "ignored", s)
+	}
+	for _, r := range x.Rules {
+		fmt.Fprintln(&b, r.ID, r.Applies, r.Why, r.By, r.Cost, r.From)
+	}
+	want := `within /login free the default tier
+ignored whitelist entry sk_prod_monitor: the key is not verified
+ignored tier pro of keys entry sk_prod_*: the key is not verified
+quota true it has no conditions [api_key] 2 tier free
+login true it matches endpoint POST /login [ip (user is missing)] 6 the rule
+pro false the rule is for tier pro, the request is in tier free [] 0 
+org false the request lacks org, and the rule skips such requests [] 0 
+search false the path doesn't match endpoint /search [] 0 
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+	if x := rs.Explain(&weir.Request{APIKey: "sk_prod_monitor", KeyVerified: true}); x.Reason != weir.ReasonBypassed || x.Pattern != "sk_prod_monitor" {
+		t.Errorf("%+v", x)
+	}
+}
+
+// What Explain says applies is what a check charges.
+func TestExplainAgreesWithCheck(t *testing.T) {
+	endpoints := []string{"", "/a", "/a/", "GET /a/{x}", "/{x}/b", "POST /a/b"}
+	rapid.Check(t, func(t *rapid.T) {
+		var doc weir.Rules
+		for i := range rapid.IntRange(1, 6).Draw(t, "rules") {
+			doc.Rules = append(doc.Rules, weir.Rule{
+				ID:      fmt.Sprint("r", i),
+				Match:   weir.Match{Endpoint: rapid.SampledFrom(endpoints).Draw(t, "endpoint"), APIKeyPattern: rapid.SampledFrom([]string{"", "k*", "*y"}).Draw(t, "pattern")},
+				By:      rapid.SampledFrom([][]string{nil, {}, {"user"}, {"ip", "user"}}).Draw(t, "by"),
+				Missing: weir.Missing(rapid.IntRange(0, 1).Draw(t, "missing")),
+				Layer:   rapid.SampledFrom([]string{"", "l"}).Draw(t, "layer"),
+				Limits:  per(10, time.Hour),
+			})
+		}
+		rs, err := weir.Compile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := weir.Request{
+			APIKey: rapid.SampledFrom([]string{"", "key", "k", "x"}).Draw(t, "key"),
+			User:   rapid.SampledFrom([]string{"", "u"}).Draw(t, "user"),
+			Method: rapid.SampledFrom([]string{"", "GET", "POST"}).Draw(t, "method"),
+			Path:   rapid.SampledFrom([]string{"", "/a", "/a/b", "/c/b", "/"}).Draw(t, "path"),
+		}
+		d, err := weir.NewLimiter(storeOf(), rs, weir.Options{}).Check(t.Context(), &req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var charged, explained []string
+		for _, s := range d.Limits() {
+			charged = append(charged, s.Policy.Rule)
+		}
+		for _, r := range rs.Explain(&req).Rules {
+			if r.Applies {
+				explained = append(explained, r.ID)
+			}
+		}
+		if !slices.Equal(charged, explained) {
+			t.Fatalf("%+v: charged %v, explained %v", req, charged, explained)
+		}
+	})
+}
