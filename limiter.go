@@ -55,16 +55,13 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
 	rs := l.rules.Load()
 	m := l.scratch.Get().(*match)
 	rs.run(req, m)
-	d := &m.decision // not on the stack: the observer would move it to the heap
-	d.RulesVersion = rs.Version()
 	var err error
+	d := Decision{RulesVersion: rs.doc.Version}
 	switch {
 	case m.reason != ReasonWithin:
 		d.Reason = m.reason
-		d.Allowed = m.reason == ReasonBypassed
-		d.RetryAfter = Never
-		if d.Allowed {
-			d.RetryAfter = 0
+		if d.Allowed = m.reason == ReasonBypassed; !d.Allowed {
+			d.RetryAfter = Never
 		}
 		if m.rule != nil {
 			d.Rule = m.rule.ID
@@ -72,19 +69,19 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
 	case len(m.charges) == 0:
 		d.Allowed, d.Reason = true, ReasonUnlimited
 	default:
-		err = l.decide(ctx, req, m, d)
+		err = l.decide(ctx, req, m, &d)
 	}
 	if l.observe != nil {
-		l.observe(req, d)
+		m.decision = d // a copy, since handing out d itself would move it to the heap
+		l.observe(req, &m.decision)
+		m.decision = Decision{}
 	}
-	out := *d
 	l.scratch.Put(m)
-	return out, err
+	return d, err
 }
 
 func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
-	m.results = slices.Grow(m.results, len(m.charges))[:len(m.charges)]
-	clear(m.results)
+	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
 	l.store.Take(ctx, m.charges, m.results)
 	err := l.fallBack(ctx, m)
 	l.conclude(m, d)

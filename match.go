@@ -84,17 +84,17 @@ func (rs *RuleSet) run(req *Request, m *match) {
 }
 
 func (m *match) reset() {
-	clear(m.chosen)
-	clear(m.owners)
-	clear(m.charges)
-	*m = match{
-		path: m.path[:0], found: m.found[:0], chosen: m.chosen[:0], subjects: m.subjects[:0],
-		owners: m.owners[:0], charges: m.charges[:0], results: m.results[:0], spans: m.spans[:0],
-	}
+	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
+	m.tier, m.tierWhy = "", tierDefault
+	m.path, m.found, m.chosen, m.subjects = m.path[:0], m.found[:0], m.chosen[:0], m.subjects[:0]
+	m.owners, m.charges, m.spans = m.owners[:0], m.charges[:0], m.spans[:0]
 }
 
 // listed reports whether the deny or the allow list decides. Deny goes first.
 func (rs *RuleSet) listed(req *Request, m *match) bool {
+	if len(rs.deny.patterns)+len(rs.allow.patterns) == 0 {
+		return false
+	}
 	if m.pattern = rs.deny.matchKey(req.APIKey); m.pattern == "" {
 		m.pattern = rs.deny.matchIP(req.IP)
 	}
@@ -143,7 +143,9 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 		}
 		m.found = rs.regexes.find(m.path, m.found)
 	}
-	slices.Sort(m.found)
+	if len(m.found) > 1 {
+		slices.Sort(m.found)
+	}
 }
 
 // check holds a candidate's remaining conditions against the request.

@@ -93,7 +93,7 @@ func isIdentifier(s string) bool {
 
 // matchesMethod: a rule for GET is a rule for HEAD, and a request that doesn't say is any.
 func (e *endpoint) matchesMethod(method string) bool {
-	return e.method == "" || method == "" || strings.EqualFold(e.method, method) ||
+	return e.method == method || e.method == "" || method == "" || strings.EqualFold(e.method, method) ||
 		e.method == "GET" && strings.EqualFold(method, "HEAD")
 }
 
@@ -114,8 +114,6 @@ func (e *endpoint) within(f *endpoint) bool {
 	}
 	return true
 }
-
-var slashBytes = []byte{'/'}
 
 // trie finds the rules whose endpoint matches a path, in time that depends on
 // the path's depth and not on how many rules there are.
@@ -189,7 +187,10 @@ func (t *trie) find(path []byte, found []int32) []int32 {
 		if len(path) == 0 {
 			return append(found, t.exact...)
 		}
-		seg, rest, _ := bytes.Cut(path, slashBytes)
+		seg, rest := path, []byte(nil)
+		if i := bytes.IndexByte(path, '/'); i >= 0 {
+			seg, rest = path[:i], path[i+1:]
+		}
 		next := t.child(seg)
 		switch {
 		case t.wild == nil && next == nil:
@@ -290,7 +291,9 @@ func (k *keyPatterns) add(pattern string, id int32) {
 
 // find appends the ids of all patterns that match the key.
 func (k *keyPatterns) find(key string, found []int32) []int32 {
-	found = append(found, k.exact[key]...)
+	if len(k.exact) > 0 {
+		found = append(found, k.exact[key]...)
+	}
 	for _, n := range k.prefixed.lengths {
 		if n > len(key) {
 			break

@@ -11,7 +11,7 @@ import (
 // [github.com/weirhq/weir/storetest].
 type Store interface {
 	// Take decides the charges together, all or nothing, and writes what became
-	// of each into results, which is as long as charges. When any charge that
+	// of each into results, which is as long as charges and overwritten whole. When any charge that
 	// isn't in shadow is refused, nothing is debited; the others report
 	// that they would have fit. The charges name different counters.
 	//

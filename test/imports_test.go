@@ -1,0 +1,92 @@
+// Package test holds what concerns the project as a whole.
+package test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/weirhq/weir"
+
+// rooms says what each package may import of ours, beside itself: the core
+// nothing, what surrounds it the core, and siblings not each other. A package that isn't
+// listed may import anything: edges and commands wire.
+var rooms = map[string][]string{
+	"":           {},
+	"/memstore":  {""},
+	"/rulefile":  {""},
+	"/storetest": {""},
+}
+
+type listed struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+}
+
+func list(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports", module+"/...")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []listed
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImportRules(t *testing.T) {
+	standard := map[string]bool{}
+	packages := list(t)
+	for _, p := range packages {
+		standard[p.ImportPath] = p.Standard
+	}
+	seen := 0
+	for _, p := range packages {
+		room, ours := strings.CutPrefix(p.ImportPath, module)
+		allowed, ruled := rooms[room]
+		if !ours || !ruled {
+			continue
+		}
+		seen++
+		for _, imp := range p.Imports {
+			if to, ours := strings.CutPrefix(imp, module); ours && !slices.Contains(allowed, to) {
+				t.Errorf("%s imports %s", p.ImportPath, imp)
+			}
+			if room == "" && !standard[imp] {
+				t.Errorf("the core imports %s: it is to import the standard library alone", imp)
+			}
+		}
+	}
+	if seen != len(rooms) {
+		t.Errorf("%d of %d packages found", seen, len(rooms))
+	}
+}
+
+// The core does no I/O and logs nothing: decisions come back, they aren't told to the world.
+func TestCoreKnowsNothingOfTheWorld(t *testing.T) {
+	for _, p := range list(t) {
+		if p.ImportPath != module {
+			continue
+		}
+		for _, far := range []string{"os", "net", "net/http", "log", "log/slog", "io", "database/sql"} {
+			if slices.Contains(p.Imports, far) {
+				t.Errorf("the core imports %s", far)
+			}
+		}
+	}
+}
