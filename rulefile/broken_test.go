@@ -1,0 +1,98 @@
+package rulefile
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files in testdata/broken")
+
+// TestBroken reads files that are wrong. Each begins with a line for every
+// problem that it has, in order: where it is and a part of what is said about it.
+//
+//	# want: 4:12 must be at least 1
+//
+// The place is left out for what is wrong with a file as a whole. These lines
+// were written by hand; beside each file stands the whole message, which -update rewrites.
+func TestBroken(t *testing.T) {
+	files, err := filepath.Glob("testdata/broken/*.yaml")
+	if err != nil || len(files) < 50 {
+		t.Fatalf("%d broken files, %v", len(files), err)
+	}
+	for _, path := range files {
+		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			src, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := Parse("rules.yaml", src)
+			if f != nil || err == nil {
+				t.Fatalf("accepted: %+v", f)
+			}
+			var found Problems
+			if !errors.As(err, &found) {
+				t.Fatalf("the error is %T", err)
+			}
+			checkWants(t, wants(src), found)
+			checkGolden(t, strings.TrimSuffix(path, ".yaml")+".txt", err.Error()+"\n")
+		})
+	}
+}
+
+// wants returns the expectations at the head of a broken file.
+func wants(src []byte) []string {
+	var list []string
+	for line := range strings.Lines(string(src)) {
+		want, ok := strings.CutPrefix(line, "# want: ")
+		if !ok {
+			break
+		}
+		list = append(list, strings.TrimSpace(want))
+	}
+	return list
+}
+
+func checkWants(t *testing.T, want []string, found Problems) {
+	t.Helper()
+	if len(want) == 0 {
+		t.Error("the file says nothing about what is wrong with it")
+	}
+	for i, p := range found {
+		if i >= len(want) {
+			t.Errorf("not wanted: %s", p)
+			continue
+		}
+		place, text, _ := strings.Cut(want[i], " ")
+		if p.Line == 0 {
+			place, text = "", want[i]
+		}
+		if got := fmt.Sprintf("%d:%d", p.Line, p.Column); p.Line > 0 && got != place || !strings.Contains(p.String(), text) {
+			t.Errorf("want %s\n got %s", want[i], p)
+		}
+	}
+	for i := len(found); i < len(want); i++ {
+		t.Errorf("not found: %s", want[i])
+	}
+}
+
+func checkGolden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs.\n--- want\n%s--- got\n%s", path, want, got)
+	}
+}

@@ -1,0 +1,78 @@
+package rulefile
+
+import (
+	"regexp/syntax"
+
+	"github.com/weirhq/weir"
+)
+
+// What a short file can ask of Compile, and of every request after it, is bounded.
+const (
+	maxRules    = 10_000
+	maxPerLayer = 1_000   // rules of a layer are compared with each other
+	maxPolicies = 250_000 // each rule without numbers has those of every tier
+	maxRegex    = 500_000 // instructions of all expressions together
+)
+
+// rules returns the items of the list of rules, if there aren't too many.
+func (d *decoder) rules(v value) []value {
+	items := d.items(v, "[{id: quota, limit: 100/minute}]")
+	if len(items) > maxRules {
+		d.fail(v, "must be at most %d rules, got %d: rules of the same kind can share one, with tiers or overrides", maxRules, len(items))
+		return nil
+	}
+	return items
+}
+
+// withinBudget notes what would be too much. The document must not be compiled then.
+func (d *decoder) withinBudget(doc *weir.Rules) bool {
+	before := len(d.list)
+	layers := map[string]int{}
+	policies, regex := 0, 0
+	for i := range doc.Rules {
+		r := &doc.Rules[i]
+		path := index("rules", i)
+		if r.Layer != "" {
+			if layers[r.Layer]++; layers[r.Layer] == maxPerLayer+1 {
+				d.add(d.find(path+".layer"), path+".layer", "at most %d rules can share a layer", maxPerLayer)
+			}
+		}
+		if len(r.Limits) == 0 {
+			was := policies
+			policies += len(doc.Tiers)
+			if was <= maxPolicies && policies > maxPolicies {
+				d.add(d.find(path), path, "too many rules take their numbers from too many tiers: %d rules and tiers together at most", maxPolicies)
+			}
+		}
+		if r.Match.EndpointRegex != "" {
+			was := regex
+			regex += regexSize(r.Match.EndpointRegex)
+			if was <= maxRegex && regex > maxRegex {
+				path += ".match.endpoint_regex"
+				d.add(d.find(path), path, "the regular expressions up to here are too large: repeat less, or write endpoint patterns")
+			}
+		}
+	}
+	return len(d.list) == before
+}
+
+// regexSize is about how many instructions an expression becomes: repetitions
+// are written out, so that a few characters can stand for millions.
+func regexSize(expr string) int {
+	re, err := syntax.Parse(expr, syntax.Perl)
+	if err != nil {
+		return 0 // Compile says what is wrong with it
+	}
+	return opSize(re)
+}
+
+func opSize(re *syntax.Regexp) int {
+	size := 1 + len(re.Rune)
+	for _, sub := range re.Sub {
+		size += opSize(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		size *= max(re.Min, re.Max, 1)
+	}
+	return min(size, maxRegex+1)
+}

@@ -1,0 +1,199 @@
+package rulefile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
+// decoder turns a tree into a rule document. It notes problems and goes on, so
+// that all of them are found at once.
+type decoder struct {
+	*problems
+	// warned collects what is allowed and probably not meant.
+	warned *problems
+	// places are where paths lead to, for what [weir.Compile] finds.
+	places map[string]place
+	// hints are guesses at names that only Compile can tell are wrong, by path.
+	hints map[string]string
+	// misspelt are paths of fields that seem to be there under a wrong name.
+	misspelt []string
+	// tierUses are the places that name a tier.
+	tierUses []tierUse
+}
+
+// value is a node and the path that leads to it. Without a node, nothing was written there.
+type value struct {
+	*node
+	path string
+}
+
+// entry is a field of a map whose names aren't fixed, such as tiers.
+type entry struct {
+	value
+	name   string
+	nameAt place
+}
+
+func (d *decoder) fail(v value, format string, args ...any) *Problem {
+	return d.add(v.at, v.path, format, args...)
+}
+
+// given reports whether there is a value to read. A name with nothing behind it is a problem.
+func (d *decoder) given(v value) bool {
+	if v.node == nil {
+		return false
+	}
+	if v.kind == empty {
+		d.fail(v, "needs a value: write one, or leave the field out")
+		return false
+	}
+	return true
+}
+
+// fieldSet is what the fields of a map can be.
+type fieldSet struct {
+	of    string // whose fields they are
+	names []string
+	// wrong are names that people write, and what to write instead.
+	wrong map[string]string
+}
+
+// fields returns the fields of a map by name. It notes those that don't exist or come twice.
+func (d *decoder) fields(v value, set *fieldSet) map[string]value {
+	found := map[string]value{}
+	for _, e := range d.entries(v) {
+		if slices.Contains(set.names, e.name) {
+			found[e.name] = e.value
+			continue
+		}
+		if d.full() {
+			continue
+		}
+		p := d.add(e.nameAt, e.path, "%s has no field %q: the fields are %s", set.of, shorten(e.name), strings.Join(set.names, ", "))
+		if hint, ok := set.wrong[e.name]; ok {
+			p.Hint = hint
+		} else if best := closest(e.name, set.names); best != "" {
+			p.Hint = fmt.Sprintf("did you mean %q?", best)
+			d.misspelt = append(d.misspelt, join(v.path, best))
+		} else if name, _, ok := strings.Cut(e.name, ":"); ok && slices.Contains(set.names, name) {
+			p.Hint = "is a space missing behind the colon?"
+			d.misspelt = append(d.misspelt, join(v.path, name))
+		}
+	}
+	return found
+}
+
+// entries returns the fields of a map in their order, each name once.
+func (d *decoder) entries(v value) []entry {
+	if !d.given(v) {
+		return nil
+	}
+	if v.kind != mapping {
+		d.fail(v, "must be a map of fields, name: value, got %s", v.describe())
+		return nil
+	}
+	list := make([]entry, 0, len(v.fields))
+	first := make(map[string]int, len(v.fields))
+	for _, f := range v.fields {
+		e := entry{value{f.value, join(v.path, f.name)}, f.name, f.at}
+		if line, twice := first[f.name]; twice {
+			d.add(f.at, e.path, "is written twice: the first is on line %d", line)
+			continue
+		}
+		first[f.name] = f.at.line
+		d.places[e.path] = f.value.at
+		list = append(list, e)
+	}
+	return list
+}
+
+// items returns the values of a list. The example is for people who wrote something else.
+func (d *decoder) items(v value, example string) []value {
+	if !d.given(v) {
+		return nil
+	}
+	if v.kind != sequence {
+		p := d.fail(v, "must be a list such as %s, got %s", example, v.describe())
+		if v.kind == scalar && len(v.text) < 40 {
+			p.Hint = "write [" + v.text + "]"
+		}
+		return nil
+	}
+	list := make([]value, len(v.items))
+	for i, n := range v.items {
+		list[i] = value{n, index(v.path, i)}
+		d.places[list[i].path] = n.at
+	}
+	return list
+}
+
+var documentFields = fieldSet{
+	of:    "a rule file",
+	names: []string{"tiers", "default_tier", "keys", "rules", "whitelist", "blacklist"},
+	wrong: map[string]string{
+		"allow": `write "whitelist"`, "allowlist": `write "whitelist"`,
+		"deny": `write "blacklist"`, "denylist": `write "blacklist"`, "blocklist": `write "blacklist"`,
+		"limits": `limits belong to a rule: write rules: [{id: quota, limit: 100/minute}]`,
+		"limit":  `a limit belongs to a rule: write rules: [{id: quota, limit: 100/minute}]`,
+	},
+}
+
+// smallest is the shortest useful rule file.
+const smallest = "rules: [{id: quota, limit: 100/minute}]"
+
+func (d *decoder) document(root *node) weir.Rules {
+	if root == nil || root.kind == empty {
+		d.add(place{}, "", "is empty: write at least %s", smallest)
+		return weir.Rules{}
+	}
+	f := d.fields(value{root, ""}, &documentFields)
+	rules, ok := f["rules"]
+	switch {
+	case ok && rules.kind == empty:
+		d.fail(rules, "needs a list: write at least %s", smallest)
+		rules = value{}
+	case !ok && !d.any():
+		d.add(root.at, "rules", "is missing: write at least %s", smallest)
+	}
+	doc := weir.Rules{
+		Tiers:       d.tiers(f["tiers"], scope{}),
+		DefaultTier: d.tierName(f["default_tier"]),
+		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
+		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
+	}
+	for _, e := range d.entries(f["keys"]) {
+		if e.name == "" {
+			d.add(e.nameAt, "keys", "must be a key or a pattern such as sk_prod_*, got nothing")
+		}
+		doc.Keys = append(doc.Keys, weir.KeyTier{Pattern: e.name, Tier: d.tierName(e.value)})
+	}
+	for _, v := range d.rules(rules) {
+		doc.Rules = append(doc.Rules, d.rule(v))
+	}
+	d.checkTiers(&doc)
+	return doc
+}
+
+// tiers reads the numbers of each tier.
+func (d *decoder) tiers(v value, s scope) []weir.Tier {
+	var tiers []weir.Tier
+	for _, e := range d.entries(v) {
+		if e.name == "" {
+			d.add(e.nameAt, v.path, "a tier needs a name")
+			continue
+		}
+		tiers = append(tiers, weir.Tier{Name: e.name, Limits: d.numbers(e.value, s)})
+	}
+	return tiers
+}
+
+// join is the path to a field.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

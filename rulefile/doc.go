@@ -1,0 +1,19 @@
+// Package rulefile reads rules as people write them: YAML in, a
+// [github.com/weirhq/weir.RuleSet] out, or every mistake at once with file,
+// line, column and what to write instead.
+//
+// [Load] reads a file and [Parse] reads text. Both accept a document whole or
+// not at all, so that rules in force are never replaced by half of a change.
+//
+// The language is a small part of YAML: maps, lists, and text on one line.
+// What YAML has beyond that (anchors, aliases, merge keys, tags, block text,
+// several documents) is refused by name. None of it helps to say what a limit
+// is, and some of it lets a short file unfold into a huge one.
+//
+// Input isn't trusted. A document is at most [MaxSize] long, and what it costs
+// to read is known before the YAML parser sees it: first the text is checked
+// (source.go), then the tokens (guard.go), and only then is a tree built
+// (tree.go) and decoded (decode.go, rule.go, numbers.go). What the words mean
+// together is checked by [github.com/weirhq/weir.Compile], whose findings are
+// brought back to the line that they are about (locate.go).
+package rulefile

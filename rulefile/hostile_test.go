@@ -1,0 +1,188 @@
+package rulefile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// repeat makes a text of about the given size.
+func repeat(before, unit, after string, size int) string {
+	return before + strings.Repeat(unit, (size-len(before)-len(after))/len(unit)) + after
+}
+
+// numbered makes n lines of a format with a number in it.
+func numbered(before, format string, n int) string {
+	var b strings.Builder
+	b.WriteString(before)
+	for i := range n {
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
+}
+
+// TestHostile reads texts that are made to cost far more than their length. Each
+// is refused, or read, in a small part of the time that is allowed here.
+func TestHostile(t *testing.T) {
+	const mib = 1 << 20
+	tests := []struct{ name, text, want string }{
+		{"too long", repeat("", "# a comment\n", "", 10*mib), "is too large: a rule file has at most 4 MiB"},
+		{"brackets", repeat("", "[", "", mib), "too large"},
+		{"brackets, fewer", repeat("rules: ", "[", "", 200_000), "nested"},
+		{"brackets and back", strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), "nested"},
+		{"braces", repeat("", "{a: ", "", mib), "too large"},
+		{"braces, fewer", repeat("", "{a: ", "", 300_000), "nested"},
+		{"dashes", repeat("", "- ", "", 400_000), "nested"},
+		{"names on one line", repeat("", "a: ", "", 300_000), "nested"},
+		{"staircase", func() string {
+			var b strings.Builder
+			for i := range 1500 {
+				b.WriteString(strings.Repeat(" ", i) + "a:\n")
+			}
+			return b.String()
+		}(), "nested"},
+		{"angles", repeat("a: ", "<", "", 4*mib), `no value holds so many "<"`},
+		{"shorter angles", repeat("a: ", strings.Repeat("<", 63)+" ", "", 4*mib), `no field "a"`},
+		{"tabs in quotes", repeat(`a: "`, "\t", `"`, 4*mib), "write a space in place of this tab"},
+		{"blank lines in a block", "a: |\n  " + strings.Repeat("a", 2*mib) + strings.Repeat("\n", 200_000) + "b: c\n", "blocks of text"},
+		{"spaces", repeat("a: b", " ", "c", 4*mib), `no field "a"`},
+		{"empty values", repeat("", "a:\n", "", 300_000), "too many fields"},
+		{"empty values in braces", repeat("a: {", "a,", "}", 400_000), "too many fields"},
+		{"fields", numbered("", "a%d: b\n", 60_000), "too many fields"},
+		{"long name over many", strings.Repeat("k", 2*mib) + ": {" + strings.Repeat("a: b, ", 70_000) + "}\n", "too many fields"},
+		{"documents", repeat("", "---\n", "", 200_000), "one document"},
+		{"aliases", "a: &a [b]\nb: [" + strings.Repeat("*a, ", 50_000) + "]\n", "anchors"},
+		{"quotes", repeat("a: ", `"`, "", 200_000), "doesn't belong here"},
+		{"one open quote", repeat("a: '", "b\n", "", 200_000), "never closed"},
+		{"comments", repeat("", "#\n", "", 200_000), "is empty"},
+		{"unknown fields on one line", repeat("{", "b: c, ", "}", 400_000), "is written twice"},
+		{"rules", numbered("rules:\n", "- {id: r%d, limit: 5/m}\n", 10_001), "must be at most 10000 rules"},
+		{"a layer", numbered("rules:\n", "- {id: r%d, limit: 5/m, layer: x}\n", 1_001), "at most 1000 rules can share a layer"},
+		{"expressions", numbered("rules:\n", "- {id: r%d, limit: 5/m, match: {endpoint_regex: '((.{100}){10}){1,9}'}}\n", 1_000), "regular expressions up to here are too large"},
+		{"tiers for rules", numbered(numbered("tiers:\n", "  t%d: 5/m\n", 2_000)+"rules:\n", "- id: r%d\n", 2_000), "too many rules take their numbers from too many tiers"},
+		{"unknown tiers", numbered(numbered("tiers:\n", "  tier%d: 5/m\n", 2_000)+"rules: []\nkeys:\n", "  k%d: teir\n", 8_000), `there is no tier "teir"`},
+		{"limits", "rules: [{id: a, limits: [" + numbered("", "5/%ds, ", 1_000) + "]}]", "must be at most 16 limits, got 1000"},
+		{"deep expression", "rules: [{id: a, limit: 5/m, match: {endpoint_regex: '" + strings.Repeat("(", 100_000) + "'}}]", "endpoint_regex"},
+		{"long names everywhere", "rules: [{id: a, limit: 5/m, by: [" + strings.Repeat("x", mib) + "]}]", "by[0]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			start := time.Now()
+			_, err := Parse("rules.yaml", []byte(tt.text))
+			if d := time.Since(start); d > 20*time.Second {
+				t.Errorf("took %v", d)
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("want %q, got %.500v", tt.want, err)
+			}
+		})
+	}
+}
+
+// TestManyOverrides: files as large as people write them are read.
+func TestManyOverrides(t *testing.T) {
+	text := numbered("rules:\n  - id: a\n    limit: 5/minute\n    override:\n", "      sk_prod_vip_%05d: {limit: 3000/minute, burst: 500}\n", 10_000)
+	start := time.Now()
+	f, err := Parse("rules.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > 20*time.Second {
+		t.Errorf("took %v", d)
+	}
+	if n := len(f.Rules.Rules[0].Override); n != 10_000 {
+		t.Errorf("%d overrides", n)
+	}
+}
+
+func TestNotText(t *testing.T) {
+	tests := []struct{ text, want string }{
+		{"", "rules.yaml: is empty"},
+		{" \n\t\n", "rules.yaml: is empty"},
+		{"---\n", "rules.yaml: is empty"},
+		{"null", "rules.yaml: is empty"},
+		{"\xff\xfer\x00u\x00", "rules.yaml: is UTF-16 text: save it as UTF-8"},
+		{"rules: []\n\xc3\x28", "rules.yaml:2:1: the byte 0xc3 is not UTF-8"},
+		{"a: \x1b[31m", "rules.yaml:1:4: an escape character is not allowed here"},
+		{"a: b\rc: d", "rules.yaml:1:5: a carriage return without a line feed"},
+		{"a: \u0085", "rules.yaml:1:4: the control character U+0085"},
+		{"rules", `rules.yaml:1:1: must be a map of fields, name: value, got "rules"`},
+		{"42", `rules.yaml:1:1: must be a map of fields, name: value, got 42`},
+		{"[]", `rules.yaml:1:1: must be a map of fields, name: value, got a list`},
+	}
+	for _, tt := range tests {
+		if _, err := Parse("rules.yaml", []byte(tt.text)); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%q: want %s, got %v", tt.text, tt.want, err)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that isn't there: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "large.yaml")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("# a comment\n"), MaxSize/10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || err.Error() != path+": is too large: a rule file has at most 4 MiB" {
+		t.Errorf("a file that is too large: %v", err)
+	}
+	if err := os.WriteFile(path, []byte(smallest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Name != path || len(f.Rules.Rules) != 1 || f.Set == nil {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	_, err := Parse("rules.yaml", []byte(numbered("rules:\n", "  - {id: r%d, limt: 5/m}\n", 25)))
+	var ps Problems
+	if !errors.As(err, &ps) || len(ps) != 25 {
+		t.Fatalf("%T, %d problems", err, len(ps))
+	}
+	if got := err.Error(); strings.Count(got, "did you mean") != 20 || !strings.HasSuffix(got, "\nand 5 more") {
+		t.Errorf("got %s", got)
+	}
+	js, err := json.Marshal(ps[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"file":"rules.yaml","line":3,"column":13,"path":"rules[1].limt","rule":"r1","text":"a rule has no field \"limt\": the fields are ` +
+		strings.Join(ruleFields.names, ", ") + `","hint":"did you mean \"limit\"?","excerpt":"  - {id: r1, limt: 5/m}","caret":12}`
+	if string(js) != want {
+		t.Errorf("got  %s\nwant %s", js, want)
+	}
+}
+
+func TestClosest(t *testing.T) {
+	tests := []struct{ written, want string }{
+		{"token_buket", "token_bucket"},
+		{"TokenBucket", "token_bucket"},
+		{"toekn_bucket", "token_bucket"},
+		{"sliding_log", "sliding_window_log"},
+		{"sliding_window", "sliding_window_log"},
+		{"window_counter", "sliding_window_counter"},
+		{"fixed", "fixed_window"},
+		{"gcra", ""},
+		{"x", ""},
+		{"", ""},
+		{strings.Repeat("token_bucket", 9), ""},
+	}
+	for _, tt := range tests {
+		if got := closest(tt.written, algorithms); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.written, got, tt.want)
+		}
+	}
+}

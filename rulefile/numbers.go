@@ -1,0 +1,333 @@
+package rulefile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// scope is what a rule says about all of its numbers.
+type scope struct {
+	algorithm weir.Algorithm
+	// window of the rule's params, for overrides that leave it out.
+	window time.Duration
+}
+
+// isBucket: the algorithm has a capacity and refills.
+func (s scope) isBucket() bool { return s.algorithm <= weir.LeakyQueue }
+
+var numberFields = fieldSet{
+	of:    "a limit",
+	names: []string{"limit", "burst", "limits", "capacity", "refill_rate", "window"},
+	wrong: map[string]string{"rate": `write limit: 100/minute`, "params": "write its fields here"},
+}
+
+var paramFields = fieldSet{
+	of:    "params",
+	names: []string{"capacity", "refill_rate", "window", "limit"},
+	wrong: map[string]string{"burst": `write "capacity", which is the burst`, "limits": "write limits: beside params' rule fields, in place of params"},
+}
+
+// maxLimits is how many limits one rule may have at once; each costs every request a counter.
+const maxLimits = 16
+
+// numbers reads limits in any of the forms that tiers, overrides and candidates have:
+//
+//	100/minute
+//	{limit: 100/minute, burst: 20}
+//	{limits: [20/second, 5000/hour]}
+//	{capacity: 100, refill_rate: 1.67, window: 60}
+//	{limit: 100, window: 60}
+func (d *decoder) numbers(v value, s scope) []weir.Limit {
+	if !d.given(v) {
+		return nil
+	}
+	switch v.kind {
+	case scalar:
+		return one(d.limit(v, map[string]value{"limit": v}, s))
+	case sequence:
+		d.fail(v, "must be a limit such as 100/minute, or fields such as {limit: 100/minute, burst: 20}, got a list").Hint =
+			"write {limits: […]} for several limits"
+		return nil
+	}
+	before := len(d.list)
+	f := d.fields(v, &numberFields)
+	if list, ok := f["limits"]; ok {
+		for _, other := range numberFields.names {
+			if o, ok := f[other]; ok && other != "limits" {
+				d.fail(o, "can't stand beside limits: write it inside, [{limit: 20/second, burst: 5}, 5000/hour]")
+			}
+		}
+		return d.limits(list, s)
+	}
+	if len(d.list) > before {
+		return nil // what is missing may be what was misspelt
+	}
+	return one(d.limit(v, f, s))
+}
+
+func one(l weir.Limit, ok bool) []weir.Limit {
+	if !ok {
+		return nil
+	}
+	return []weir.Limit{l}
+}
+
+// limits reads a list of limits.
+func (d *decoder) limits(v value, s scope) []weir.Limit {
+	items := d.items(v, "[20/second, 5000/hour]")
+	if v.kind == sequence && len(items) == 0 {
+		d.fail(v, "needs at least one limit such as 100/minute")
+	}
+	if len(items) > maxLimits {
+		d.fail(v, "must be at most %d limits, got %d", maxLimits, len(items))
+		return nil
+	}
+	var limits []weir.Limit
+	for _, item := range items {
+		if item.kind == mapping {
+			f := map[string]value{}
+			for _, e := range d.entries(item) {
+				if e.name == "limits" {
+					d.add(e.nameAt, e.path, "can't stand inside limits")
+				}
+				f[e.name] = e.value
+			}
+			if _, nested := f["limits"]; nested {
+				continue
+			}
+		}
+		limits = append(limits, d.numbers(item, s)...)
+	}
+	return limits
+}
+
+// ownNumbers reads what a rule itself says, and notes the window of its params in the scope.
+func (d *decoder) ownNumbers(f map[string]value, s *scope) []weir.Limit {
+	var given []string
+	for _, name := range []string{"limit", "limits", "params"} {
+		if _, ok := f[name]; ok {
+			given = append(given, name)
+		}
+	}
+	burst, hasBurst := f["burst"]
+	if len(given) > 1 {
+		d.fail(f[given[1]], "limit, limits and params exclude each other: keep %s", strings.Join(given, " or "))
+		return nil
+	}
+	switch {
+	case len(given) == 0:
+		if hasBurst {
+			d.fail(burst, "needs a limit beside it: limit: 100/minute")
+		}
+		return nil
+	case given[0] == "limit":
+		own := map[string]value{"limit": f["limit"]}
+		if hasBurst {
+			own["burst"] = burst
+		}
+		return one(d.limit(f["limit"], own, *s))
+	case hasBurst && given[0] == "limits":
+		d.fail(burst, "belongs to one of the limits: [{limit: 20/second, burst: 5}, 5000/hour]")
+		return nil
+	case hasBurst:
+		d.fail(burst, "is the capacity, in params: keep one of them")
+		return nil
+	case given[0] == "limits":
+		return d.limits(f["limits"], *s)
+	}
+	return d.params(f["params"], s)
+}
+
+func (d *decoder) params(v value, s *scope) []weir.Limit {
+	if !d.given(v) {
+		return nil
+	}
+	before := len(d.list)
+	f := d.fields(v, &paramFields)
+	if len(d.list) > before {
+		return nil
+	}
+	limits := one(d.limit(v, f, *s))
+	if _, ok := f["window"]; ok && len(limits) == 1 {
+		s.window = limits[0].Window
+	}
+	return limits
+}
+
+// overrides reads the numbers of single keys.
+func (d *decoder) overrides(v value, s scope) map[string][]weir.Limit {
+	entries := d.entries(v)
+	if len(entries) == 0 {
+		return nil
+	}
+	overrides := make(map[string][]weir.Limit, len(entries))
+	for _, e := range entries {
+		switch {
+		case strings.TrimSpace(e.name) == "":
+			d.add(e.nameAt, v.path, "an override is for a key, got nothing")
+		case strings.Contains(e.name, "*"):
+			d.add(e.nameAt, e.path, "an override is for one key, and %q is a pattern: write a rule with match: {api_key_pattern: …}, or give the keys a tier", shorten(e.name))
+		}
+		overrides[e.name] = d.numbers(e.value, s)
+	}
+	return overrides
+}
+
+// limit makes one limit of the fields limit, burst, capacity, refill_rate and window. v is what they belong to.
+func (d *decoder) limit(v value, f map[string]value, s scope) (weir.Limit, bool) {
+	var l weir.Limit
+	capacity, hasCapacity := f["capacity"]
+	refill, hasRefill := f["refill_rate"]
+	limit, hasLimit := f["limit"]
+	burst, hasBurst := f["burst"]
+	for _, bucketOnly := range []string{"capacity", "refill_rate"} {
+		if b, ok := f[bucketOnly]; ok && !s.isBucket() {
+			d.fail(b, "%s has no %s: give a limit and a window", s.algorithm, bucketOnly)
+			return l, false
+		}
+	}
+	switch {
+	case hasBurst && hasCapacity:
+		d.fail(burst, "is another name for capacity: keep one of them")
+		return l, false
+	case hasLimit && hasRefill:
+		d.fail(refill, "limit and refill_rate both say how fast the bucket refills: keep one of them")
+		return l, false
+	case hasLimit:
+		if hasCapacity {
+			burst, hasBurst = capacity, true
+		}
+		where := map[string]value{"limit": limit, "window": f["window"], "burst": burst}
+		ok := d.count(&l, limit, f["window"], s)
+		if hasBurst {
+			n, good := d.integer(burst)
+			l.Burst, ok = n, ok && good
+		}
+		return l, ok && d.valid(l, v, where, s)
+	case hasCapacity:
+		return d.bucket(v, f, s)
+	case hasRefill:
+		d.fail(refill, "needs a capacity beside it: how many tokens the bucket holds")
+		return l, false
+	case hasBurst:
+		d.fail(burst, "needs a limit beside it: limit: 100/minute")
+		return l, false
+	}
+	example := "{limit: 100/minute, burst: 20}"
+	if strings.HasSuffix(v.path, "params") {
+		example = "{capacity: 100, refill_rate: 1.67} or {limit: 100, window: 60}"
+	}
+	d.fail(v, "needs numbers such as %s", example)
+	return l, false
+}
+
+// count reads a limit: "100/minute", or a number with a window beside it.
+func (d *decoder) count(l *weir.Limit, limit, window value, s scope) bool {
+	if !d.given(limit) {
+		return false
+	}
+	if limit.isNumber() {
+		n, ok := d.integer(limit)
+		l.Count = n
+		switch {
+		case window.node != nil:
+			w, good := d.duration(window)
+			l.Window = w
+			return ok && good
+		case s.window == 0 && ok:
+			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %d`, n)
+			return false
+		}
+		l.Window = s.window
+		return ok
+	}
+	if limit.kind != scalar {
+		d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %s`, limit.describe())
+		return false
+	}
+	parsed, err := weir.ParseLimit(limit.text)
+	if err != nil {
+		p := d.fail(limit, "%v", err)
+		count, unit, _ := strings.Cut(limit.text, "/")
+		unit = strings.TrimSpace(unit)
+		if _, err := weir.ParseWindow(unit); err != nil {
+			p.Hint = guessWindow(count+"/", unit)
+		}
+		return false
+	}
+	if window.node != nil {
+		d.fail(window, "the limit %q has a window already: keep one of them", limit.text)
+		return false
+	}
+	l.Count, l.Window = parsed.Count, parsed.Window
+	return true
+}
+
+// bucket reads a bucket as params describe it: what it holds, and what it gains each second.
+func (d *decoder) bucket(v value, f map[string]value, s scope) (weir.Limit, bool) {
+	capacity, refill, window := f["capacity"], f["refill_rate"], f["window"]
+	where := map[string]value{"limit": capacity, "burst": capacity, "refill_rate": refill, "window": window}
+	n, ok := d.integer(capacity)
+	l := weir.Limit{Count: n, Burst: n}
+	if refill.node != nil {
+		rate, good := d.number(refill)
+		if good && !(rate > 0) {
+			d.fail(refill, "must be more than 0 tokens per second, got %s", refill.text)
+			good = false
+		}
+		l.Refill, ok = rate, ok && good
+	} else if window.node == nil {
+		d.fail(capacity, "needs a refill_rate beside it: how many tokens the bucket gains each second")
+		return l, false
+	}
+	switch {
+	case window.node != nil:
+		w, good := d.duration(window)
+		l.Window, ok = w, ok && good
+	case s.window > 0:
+		l.Window = s.window
+	case ok:
+		l.Window = fillTime(n, l.Refill)
+	}
+	return l, ok && d.valid(l, v, where, s)
+}
+
+// fillTime is how long an empty bucket takes to fill, in whole seconds. It is
+// only shown to clients, so that a year stands for whatever is longer.
+func fillTime(capacity int64, rate float64) time.Duration {
+	const year = 365 * 24 * 60 * 60
+	// Less a trifle, so that 3 tokens at 0.1 are 30 seconds in spite of rounding.
+	seconds := math.Ceil(float64(capacity) / rate * (1 - 1e-12))
+	return time.Duration(min(max(seconds, 1), year)) * time.Second
+}
+
+// valid asks the limit itself whether it is possible, and notes what isn't where that was written.
+func (d *decoder) valid(l weir.Limit, v value, where map[string]value, s scope) bool {
+	l.Algorithm = s.algorithm
+	err := l.Validate()
+	if err == nil {
+		return true
+	}
+	var le *weir.LimitError
+	if !asLimitError(err, &le) {
+		d.fail(v, "%v", err)
+		return false
+	}
+	at, text := where[le.Field], le.Text
+	if at.node == nil {
+		// The fault is in a part of another field, or follows from all of them.
+		if at = where["limit"]; at.node == nil {
+			at = v
+		}
+		text = fmt.Sprintf("%s: %s", le.Field, le.Text)
+	}
+	d.fail(at, "%s", text)
+	return false
+}
+
+func asLimitError(err error, target **weir.LimitError) bool { return errors.As(err, target) }

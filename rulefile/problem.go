@@ -1,0 +1,221 @@
+package rulefile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Problem is something wrong with a rule file, and where. Its fields are for
+// programs and for JSON; its String is for people.
+type Problem struct {
+	// File is the name that the text was read under.
+	File string `json:"file"`
+	// Line and Column count from 1, the column in characters. Line is 0 if the problem is the file as a whole.
+	Line   int `json:"line"`
+	Column int `json:"column"`
+	// Path leads to the fault: rules[2].match.endpoint. It is "" where the text isn't understood that far.
+	Path string `json:"path,omitempty"`
+	// Rule is the id of the rule that the fault is in, if it has one.
+	Rule string `json:"rule,omitempty"`
+	// Text says which rule of the language is broken and what is allowed.
+	Text string `json:"text"`
+	// Hint is a guess at what was meant, or "".
+	Hint string `json:"hint,omitempty"`
+	// Excerpt is the line in question, or the part of a long one around the
+	// fault, and Caret how many of its characters come before the fault.
+	Excerpt string `json:"excerpt,omitempty"`
+	Caret   int    `json:"caret"`
+}
+
+// String returns the problem on one line, without the excerpt:
+//
+//	rules.yaml:14:12: rules[2] "login": limit: must be at least 1, got 0
+func (p Problem) String() string {
+	s := p.headline()
+	if p.Hint != "" {
+		s += "; " + p.Hint
+	}
+	return s
+}
+
+func (p Problem) headline() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
+	}
+	path := p.Path
+	if p.Rule != "" {
+		if end := strings.IndexByte(path, ']') + 1; end > 0 {
+			fmt.Fprintf(&b, ": %s %q", path[:end], p.Rule)
+			path = strings.TrimPrefix(path[end:], ".")
+		}
+	}
+	if path != "" {
+		b.WriteString(": " + path)
+	}
+	b.WriteString(": " + p.Text)
+	return b.String()
+}
+
+// Long returns the problem as a compiler would: the line that String returns,
+// then the source with a caret under the fault, and the hint beside it.
+func (p Problem) Long() string {
+	if p.Excerpt == "" {
+		return p.String()
+	}
+	number := strconv.Itoa(p.Line)
+	margin := strings.Repeat(" ", len(number))
+	caret := strings.Repeat(" ", p.Caret) + "^"
+	if p.Hint != "" {
+		caret += " " + p.Hint
+	}
+	return fmt.Sprintf("%s\n  %s | %s\n  %s | %s", p.headline(), number, p.Excerpt, margin, caret)
+}
+
+// Problems is the error of [Parse]: everything that is wrong with a file, in its order.
+type Problems []Problem
+
+// maxPrinted is how many problems Error shows: past that, people fix some and look again.
+const maxPrinted = 20
+
+// Error returns the first problems in their long form, and how many more there are.
+func (ps Problems) Error() string {
+	var b strings.Builder
+	for i, p := range ps {
+		if i == maxPrinted {
+			fmt.Fprintf(&b, "\nand %d more", len(ps)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(p.Long())
+	}
+	return b.String()
+}
+
+// maxCollected bounds what a hostile file can make us remember.
+const maxCollected = 1000
+
+// problems collects what is wrong while a file is read.
+type problems struct {
+	file string
+	ids  []string // of the rules, as far as they are known
+	list []Problem
+}
+
+func (ps *problems) any() bool { return len(ps.list) > 0 }
+
+// full: more problems won't be remembered, so that it is useless to think about them.
+func (ps *problems) full() bool { return len(ps.list) >= maxCollected }
+
+// add notes a problem and returns it, so that the caller can add a hint.
+func (ps *problems) add(at place, path, format string, args ...any) *Problem {
+	if ps.full() {
+		return new(Problem)
+	}
+	ps.list = append(ps.list, Problem{File: ps.file, Line: at.line, Column: at.column, Path: path, Text: fmt.Sprintf(format, args...)})
+	return &ps.list[len(ps.list)-1]
+}
+
+// sorted returns the problems in the order of the file, with excerpts.
+func (ps *problems) sorted(src *source) Problems {
+	slices.SortStableFunc(ps.list, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), strings.Compare(a.Path, b.Path))
+	})
+	c := cursor{}
+	for i := range ps.list {
+		p := &ps.list[i]
+		if p.Line > 0 && p.Line <= len(src.lines) {
+			p.Excerpt, p.Caret = c.excerpt(src.lines[p.Line-1], p.Line, p.Column)
+		}
+		if i := ruleIndex(p.Path); i >= 0 && i < len(ps.ids) {
+			p.Rule = shorten(ps.ids[i])
+		}
+	}
+	return ps.list
+}
+
+// ruleIndex is the number of the rule that a path leads into, or -1.
+func ruleIndex(path string) int {
+	rest, ok := strings.CutPrefix(path, "rules[")
+	if !ok {
+		return -1
+	}
+	number, _, _ := strings.Cut(rest, "]")
+	i, err := strconv.Atoi(number)
+	if err != nil {
+		return -1
+	}
+	return i
+}
+
+// excerptWidth is how much of a long line is shown.
+const excerptWidth = 100
+
+// cursor finds characters in lines, for places that come in the order of the
+// file: a file of one long line with many problems is walked through once.
+type cursor struct{ line, column, offset int }
+
+// excerpt returns the part of a line around a column, fit to be printed, and
+// how many characters of it come before that column.
+func (c *cursor) excerpt(s string, line, column int) (string, int) {
+	if c.line != line {
+		*c = cursor{line: line, column: 1}
+	}
+	for c.column < column && c.offset < len(s) {
+		_, n := utf8.DecodeRuneInString(s[c.offset:])
+		c.offset += n
+		c.column++
+	}
+	before, after := s[:c.offset], s[c.offset:]
+	head, tail := "", ""
+	if len(s) > 4*excerptWidth || utf8.RuneCountInString(s) > excerptWidth {
+		before, after = lastRunes(before, excerptWidth/2), firstRunes(after, excerptWidth/2)
+		if len(before) < c.offset {
+			head = "…"
+		}
+		if c.offset+len(after) < len(s) {
+			tail = "…"
+		}
+	}
+	// Past the end of the line, as where something is missing, the caret stands behind it.
+	caret := utf8.RuneCountInString(head+before) + min(column-c.column, 1)
+	return head + printable(before) + printable(strings.TrimRight(after, " \t")) + tail, caret
+}
+
+func firstRunes(s string, n int) string {
+	i := 0
+	for ; n > 0 && i < len(s); n-- {
+		_, size := utf8.DecodeRuneInString(s[i:])
+		i += size
+	}
+	return s[:i]
+}
+
+func lastRunes(s string, n int) string {
+	i := len(s)
+	for ; n > 0 && i > 0; n-- {
+		_, size := utf8.DecodeLastRuneInString(s[:i])
+		i -= size
+	}
+	return s[i:]
+}
+
+// printable keeps every character one column wide and harmless to a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case isControl(r) || !strconv.IsPrint(r):
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}

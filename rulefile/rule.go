@@ -1,0 +1,213 @@
+package rulefile
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var ruleFields = fieldSet{
+	of: "a rule",
+	names: []string{
+		"id", "version", "tier", "match", "by", "missing", "layer", "algorithm", "mode", "max_delay",
+		"limit", "limits", "burst", "params", "tiers", "override", "cost", "count", "strict", "on_store_failure", "shadow", "candidate",
+	},
+	wrong: map[string]string{
+		"endpoint":        "write match: {endpoint: …}",
+		"endpoint_regex":  "write match: {endpoint_regex: …}",
+		"api_key_pattern": "write match: {api_key_pattern: …}",
+		"api_key":         "write match: {api_key: absent}, or by: [api_key]",
+		"path":            "write match: {endpoint: …}",
+		"status":          "write count: {status: […]}",
+		"capacity":        "write params: {capacity: …, refill_rate: …}",
+		"refill_rate":     "write params: {capacity: …, refill_rate: …}",
+		"window":          "write limit: 100/minute, or params: {limit: 100, window: 60}",
+		"name":            `write "id"`,
+		"overrides":       `write "override"`,
+	},
+}
+
+var matchFields = fieldSet{
+	of:    "match",
+	names: []string{"endpoint", "endpoint_regex", "api_key_pattern", "api_key"},
+	wrong: map[string]string{
+		"path":   `write endpoint: "/v1/orders"`,
+		"method": `write it before the path: endpoint: "POST /login"`,
+		"tier":   "write tier: beside match, not in it",
+		"regex":  `write "endpoint_regex"`,
+		"ip":     "no rule is for an address: write whitelist or blacklist, or by: [ip]",
+	},
+}
+
+var countFields = fieldSet{of: "count", names: []string{"status"}}
+
+// algorithms are the names of the language, in the order of the values below.
+var algorithms = []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter"}
+
+var algorithmValues = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}
+
+func (d *decoder) rule(v value) weir.Rule {
+	f := d.fields(v, &ruleFields)
+	r := weir.Rule{ID: d.text(f["id"])}
+	d.ids = append(d.ids, r.ID)
+	r.Version, _ = d.whole(f["version"])
+	r.Match = d.match(f["match"])
+	if r.Match.APIKeyPattern == "" {
+		r.Tier = d.tierName(f["tier"])
+	} else {
+		r.Tier = d.text(f["tier"]) // a label
+	}
+	r.By = d.by(f["by"])
+	// What is no choice is noted, and -1 becomes some value that is never used.
+	r.Missing = weir.Missing(d.choice(f["missing"], "ip", "skip", "refuse"))
+	r.OnStoreFailure = weir.FailureMode(d.choice(f["on_store_failure"], "allow", "refuse", "local"))
+	r.Layer = d.text(f["layer"])
+	r.Cost, _ = d.integer(f["cost"])
+	r.Statuses = d.statuses(f["count"])
+	r.Strict = d.boolean(f["strict"])
+	r.Shadow = d.boolean(f["shadow"])
+	r.Algorithm = d.algorithm(f["algorithm"], f["mode"])
+	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
+
+	s := scope{algorithm: r.Algorithm}
+	r.Limits = d.ownNumbers(f, &s)
+	r.Tiers = d.tiers(f["tiers"], s)
+	r.Override = d.overrides(f["override"], s)
+	r.Candidate = d.numbers(f["candidate"], s)
+	return r
+}
+
+func (d *decoder) match(v value) weir.Match {
+	if v.node == nil {
+		return weir.Match{}
+	}
+	f := d.fields(v, &matchFields)
+	m := weir.Match{
+		Endpoint:      d.text(f["endpoint"]),
+		EndpointRegex: d.text(f["endpoint_regex"]),
+		APIKeyPattern: d.text(f["api_key_pattern"]),
+	}
+	if key := f["api_key"]; key.node != nil {
+		switch p := len(d.list); d.choice(key, "present", "absent") {
+		case 0:
+			m.APIKey = weir.Present
+		case 1:
+			m.APIKey = weir.Absent
+		default:
+			if key.kind == scalar && p < len(d.list) && d.list[p].Hint == "" {
+				d.list[p].Hint = "write api_key_pattern for single keys"
+			}
+		}
+	}
+	return m
+}
+
+// otherDimensions are names that people use for what a rule counts by.
+var otherDimensions = map[string]string{
+	"key": "api_key", "apikey": "api_key", "user_id": "user", "org_id": "org", "organization": "org", "organisation": "org",
+	"client_ip": "ip", "address": "ip", "path": "endpoint", "route": "endpoint", "plan": "tier",
+}
+
+// by reads what a rule counts by. An empty list is one counter for all, and differs from none.
+func (d *decoder) by(v value) []string {
+	if v.node == nil {
+		return nil
+	}
+	by := []string{}
+	known := weir.Dimensions()
+	for _, item := range d.items(v, "[user]") {
+		name := d.text(item)
+		if !slices.Contains(known, name) {
+			hint := didYouMean(name, known)
+			if other, ok := otherDimensions[name]; ok {
+				hint = didYouMean(other, known)
+			}
+			d.hint(item.path, hint)
+		}
+		by = append(by, name)
+	}
+	return by
+}
+
+var statusClass = regexp.MustCompile(`^[1-5][xX][xX]$`)
+
+// statuses reads which answers count: 401, or 4xx for all from 400 to 499, which a Rule has as 4.
+func (d *decoder) statuses(v value) []int {
+	if !d.given(v) {
+		return nil
+	}
+	f := d.fields(v, &countFields)
+	status, ok := f["status"]
+	if !ok && v.kind == mapping && len(v.fields) == 0 {
+		d.fail(v, "needs the statuses that count: {status: [401, 403]}")
+	}
+	var list []int
+	for _, item := range d.items(status, "[401, 403] or [4xx]") {
+		if item.kind == scalar && statusClass.MatchString(item.text) {
+			list = append(list, int(item.text[0]-'0'))
+			continue
+		}
+		n, err := strconv.Atoi(item.text)
+		if item.kind != scalar || item.quoted || err != nil || n < 100 || n > 599 {
+			d.fail(item, "must be an HTTP status such as 401, or a class such as 4xx, got %s", item.describe())
+			continue
+		}
+		list = append(list, n)
+	}
+	if status.node != nil && status.kind == sequence && len(status.items) == 0 {
+		d.fail(status, "needs at least one status: with none, no answer would count")
+	}
+	return list
+}
+
+// algorithm reads the algorithm and its mode. After a mistake the answer is a
+// LeakyQueue, which takes all numbers that any algorithm takes, so that they aren't blamed for it.
+func (d *decoder) algorithm(v, mode value) weir.Algorithm {
+	if v.node != nil && v.kind == scalar {
+		switch v.text {
+		case "concurrency":
+			d.fail(v, "concurrency is reserved for a later version: write %s", oneOf(algorithms))
+			return weir.LeakyQueue
+		case "leaky_queue":
+			d.fail(v, "must be %s, got %q", oneOf(algorithms), v.text).Hint = "write leaky_bucket, with mode: queue beside it"
+			return weir.LeakyQueue
+		}
+	}
+	i := d.choice(v, algorithms...)
+	if i < 0 || v.node != nil && v.kind == empty {
+		return weir.LeakyQueue
+	}
+	a := algorithmValues[i]
+	if mode.node == nil {
+		return a
+	}
+	if a != weir.LeakyBucket {
+		d.fail(mode, "only leaky_bucket has modes: %s has none", a)
+		return a
+	}
+	if d.choice(mode, "meter", "queue") != 0 {
+		return weir.LeakyQueue
+	}
+	return a
+}
+
+// maxDelay reads how long a request may wait in a queue.
+func (d *decoder) maxDelay(v value, a weir.Algorithm) time.Duration {
+	delay, ok := d.duration(v)
+	if !ok {
+		return 0
+	}
+	if delay < time.Millisecond {
+		d.fail(v, "must be at least 1ms, got %s: without it, requests wait as long as the queue is", delay)
+		return 0
+	}
+	var le *weir.LimitError
+	if asLimitError((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &le) {
+		d.fail(v, "%s", le.Text)
+		return 0
+	}
+	return delay
+}

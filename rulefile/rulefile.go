@@ -1,0 +1,70 @@
+package rulefile
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/weirhq/weir"
+)
+
+// MaxSize is the most bytes that a rule file may have.
+const MaxSize = 4 << 20
+
+// File is a rule file that was read and understood.
+type File struct {
+	// Name is what problems call the file.
+	Name string
+	// Rules is the document as it was written.
+	Rules weir.Rules
+	// Set is the document compiled, ready for a [weir.Limiter].
+	Set *weir.RuleSet
+	// Warnings are about what is allowed and probably not meant, in the order of the file.
+	Warnings []Problem
+}
+
+// Load reads a rule file. If the file can be read but is not a good rule file, the error is [Problems].
+func Load(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// One byte more than allowed is enough to know that there are too many.
+	src, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, src)
+}
+
+// Parse reads the text of a rule file. The name is for messages only. The error
+// is [Problems]: everything that is wrong, in the order of the file.
+func Parse(name string, src []byte) (*File, error) {
+	if len(src) > MaxSize {
+		return nil, Problems{{File: name, Text: fmt.Sprintf("is too large: a rule file has at most %d MiB", MaxSize>>20)}}
+	}
+	list := &problems{file: name}
+	text := readSource(src, list)
+	if list.any() {
+		return nil, list.sorted(text)
+	}
+	root := parseTree(text, list)
+	if list.any() {
+		return nil, list.sorted(text)
+	}
+	d := &decoder{problems: list, warned: &problems{file: name}, places: map[string]place{}}
+	doc := d.document(root)
+	var set *weir.RuleSet
+	if d.withinBudget(&doc) {
+		var err error
+		if set, err = weir.Compile(doc); err != nil {
+			d.locateErrors(err)
+		}
+	}
+	if list.any() {
+		return nil, list.sorted(text)
+	}
+	d.locateWarnings(set.Warnings())
+	return &File{Name: name, Rules: doc, Set: set, Warnings: d.warned.sorted(text)}, nil
+}

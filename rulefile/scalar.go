@@ -1,0 +1,220 @@
+package rulefile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// index is the path to an item.
+func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// text reads a text. Nothing in the language may be "": it would be a condition that always holds.
+func (d *decoder) text(v value) string {
+	if !d.given(v) {
+		return ""
+	}
+	if v.kind != scalar {
+		d.fail(v, "must be text, got %s", v.describe())
+		return ""
+	}
+	if !v.quoted && (v.text == "true" || v.text == "false") {
+		d.fail(v, "must be text, got %s", v.text).Hint = fmt.Sprintf("write %q if that is its name", v.text)
+		return ""
+	}
+	if strings.TrimSpace(v.text) == "" {
+		d.fail(v, "must not be empty: write a text, or leave the field out")
+		return ""
+	}
+	return v.text
+}
+
+// texts reads a list of texts.
+func (d *decoder) texts(v value, example string) []string {
+	var list []string
+	for _, item := range d.items(v, example) {
+		list = append(list, d.text(item))
+	}
+	return list
+}
+
+// boolean reads true or false.
+func (d *decoder) boolean(v value) bool {
+	if !d.given(v) {
+		return false
+	}
+	if v.kind == scalar && !v.quoted {
+		switch v.text {
+		case "true", "True", "TRUE":
+			return true
+		case "false", "False", "FALSE":
+			return false
+		}
+	}
+	p := d.fail(v, "must be true or false, got %s", v.describe())
+	if v.kind == scalar {
+		switch strings.ToLower(v.text) {
+		case "true", "yes", "on", "y", "1":
+			p.Hint = "write true"
+		case "false", "no", "off", "n", "0":
+			p.Hint = "write false"
+		}
+	}
+	return false
+}
+
+// choice reads one of several words and returns which: 0 if there is none, -1 if it is none of them.
+func (d *decoder) choice(v value, words ...string) int {
+	if !d.given(v) {
+		return 0
+	}
+	if v.kind == scalar {
+		for i, w := range words {
+			if v.text == w {
+				return i
+			}
+		}
+	}
+	p := d.fail(v, "must be %s, got %s", oneOf(words), v.describe())
+	if v.kind == scalar {
+		p.Hint = didYouMean(v.text, words)
+	}
+	return -1
+}
+
+func oneOf(words []string) string {
+	if len(words) > 3 {
+		return "one of " + strings.Join(words, ", ")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
+
+var errNotNumber = errors.New("not a number")
+
+// parseNumber reads a decimal number as YAML writes it, with _ between digits.
+func parseNumber(s string) (float64, error) {
+	if s == "" || strings.Trim(s, "0123456789_+-.eE") != "" || !strings.ContainsAny(s, "0123456789") {
+		return 0, errNotNumber
+	}
+	return strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+}
+
+// isNumber: a scalar that is a number and not a text of digits.
+func (v value) isNumber() bool {
+	if v.node == nil || v.kind != scalar || v.quoted {
+		return false
+	}
+	_, err := parseNumber(v.text)
+	return err == nil
+}
+
+// integer reads a whole number of at least 1, which is what every count in the language is.
+func (d *decoder) integer(v value) (int64, bool) {
+	n, ok := d.whole(v)
+	if ok && n < 1 {
+		d.fail(v, "must be at least 1, got %d", n)
+		return 0, false
+	}
+	return n, ok
+}
+
+func (d *decoder) whole(v value) (int64, bool) {
+	if !d.given(v) {
+		return 0, false
+	}
+	if !v.isNumber() {
+		d.failNumber(v, "a whole number")
+		return 0, false
+	}
+	digits := strings.TrimLeft(v.text, "+-")
+	n, err := strconv.ParseInt(strings.ReplaceAll(v.text, "_", ""), 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		d.fail(v, "is too large, got %s", shorten(v.text))
+		return 0, false
+	case err != nil:
+		d.fail(v, "must be a whole number, got %s", shorten(v.text))
+		return 0, false
+	case len(digits) > 1 && digits[0] == '0':
+		// Some read 010 as ten, and some as eight.
+		d.fail(v, "must be a whole number without a leading 0, got %s", shorten(v.text))
+		return 0, false
+	}
+	return n, true
+}
+
+// number reads a number that may have a fraction.
+func (d *decoder) number(v value) (float64, bool) {
+	if !d.given(v) {
+		return 0, false
+	}
+	if !v.isNumber() {
+		d.failNumber(v, "a number")
+		return 0, false
+	}
+	n, _ := parseNumber(v.text)
+	return n, true
+}
+
+func (d *decoder) failNumber(v value, want string) {
+	p := d.fail(v, "must be %s, got %s", want, v.describe())
+	if v.kind == scalar && v.quoted {
+		if _, err := parseNumber(v.text); err == nil {
+			p.Hint = "remove the quotes"
+		}
+	}
+}
+
+// maxSeconds keeps a number of seconds within what a time.Duration holds.
+const maxSeconds = float64(math.MaxInt64/time.Second) / 2
+
+// duration reads a time: a number of seconds, or a text such as 15m.
+func (d *decoder) duration(v value) (time.Duration, bool) {
+	if !d.given(v) {
+		return 0, false
+	}
+	if v.isNumber() {
+		seconds, _ := parseNumber(v.text)
+		if math.Abs(seconds) > maxSeconds {
+			d.fail(v, "is too long, got %s seconds", shorten(v.text))
+			return 0, false
+		}
+		return time.Duration(math.Round(seconds*1e6)) * time.Microsecond, true
+	}
+	if v.kind != scalar {
+		d.fail(v, "must be a number of seconds or a time such as 15m, got %s", v.describe())
+		return 0, false
+	}
+	w, err := weir.ParseWindow(v.text)
+	if err != nil {
+		d.fail(v, "%v", err).Hint = guessWindow("", v.text)
+		return 0, false
+	}
+	return w, true
+}
+
+var windowWords = []string{"second", "minute", "hour", "day", "week", "millisecond", "seconds", "minutes", "hours", "days", "weeks", "milliseconds"}
+
+// guessWindow is a hint for a misspelt time, with what came before it.
+func guessWindow(before, s string) string {
+	word := strings.TrimLeft(s, "0123456789 ")
+	number := s[:len(s)-len(word)]
+	switch w := strings.ToLower(word); {
+	case w == "month" || w == "months" || w == "mo":
+		return "months differ in length: write 30d"
+	case w == "year" || w == "years" || w == "y":
+		return "years differ in length: write 365d"
+	case word == "" && s != "":
+		return fmt.Sprintf("did you mean %q?", before+s+"s")
+	case len(word) >= 3:
+		if best := closest(word, windowWords); best != "" {
+			return fmt.Sprintf("did you mean %q?", before+number+best)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,106 @@
+package rulefile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
+// tierUse is a place that names a tier.
+type tierUse struct {
+	value
+	name string
+}
+
+// tierName reads the name of a tier. Whether there is one of that name is known
+// at the end of the document.
+func (d *decoder) tierName(v value) string {
+	name := d.text(v)
+	if name != "" {
+		d.tierUses = append(d.tierUses, tierUse{v, name})
+	}
+	return name
+}
+
+// maxListed is how many names a message lists.
+const maxListed = 10
+
+// checkTiers notes names of tiers that don't exist, and takes them out of the
+// document. A tier exists if it is listed, or if a rule has numbers for it.
+func (d *decoder) checkTiers(doc *weir.Rules) {
+	var names []string
+	number := map[string]int{}
+	add := func(tiers []weir.Tier) {
+		for _, t := range tiers {
+			if _, ok := number[t.Name]; !ok {
+				number[t.Name] = len(names)
+				names = append(names, t.Name)
+			}
+		}
+	}
+	add(doc.Tiers)
+	listed := len(names)
+	for _, r := range doc.Rules {
+		add(r.Tiers)
+	}
+	unknown := func(name string) bool { _, ok := number[name]; return !ok }
+	broken := d.brokenTiers()
+	for _, use := range d.tierUses {
+		if broken || d.full() {
+			break // it may be there, in what can't be read
+		}
+		if use.path == "default_tier" {
+			if n, ok := number[use.name]; !ok || n >= listed {
+				d.unknownTier(use, names[:listed])
+				doc.DefaultTier = ""
+			}
+		} else if unknown(use.name) {
+			d.unknownTier(use, names)
+		}
+	}
+	doc.Keys = slices.DeleteFunc(doc.Keys, func(k weir.KeyTier) bool { return unknown(k.Tier) })
+	for i := range doc.Rules {
+		if r := &doc.Rules[i]; r.Match.APIKeyPattern == "" && unknown(r.Tier) {
+			r.Tier = ""
+		}
+	}
+	d.warnOfTiers(doc, names[:listed])
+}
+
+func (d *decoder) unknownTier(use tierUse, names []string) {
+	if len(names) == 0 {
+		d.fail(use.value, "there is no tier %q: none are listed under tiers", shorten(use.name))
+		return
+	}
+	list := strings.Join(names[:min(len(names), maxListed)], ", ")
+	if len(names) > maxListed {
+		list += fmt.Sprintf(" and %d more", len(names)-maxListed)
+	}
+	d.fail(use.value, "there is no tier %q: write one of %s", shorten(use.name), list).Hint = didYouMean(use.name, names)
+}
+
+// warnOfTiers warns of rules with numbers for a tier that isn't listed, where its name looks like one that is.
+func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
+	if len(listed) > maxCandidates {
+		return
+	}
+	for i, r := range doc.Rules {
+		for _, t := range r.Tiers {
+			if slices.Contains(listed, t.Name) {
+				continue
+			}
+			if hint := didYouMean(t.Name, listed); hint != "" {
+				path := join(index("rules", i)+".tiers", t.Name)
+				d.warned.add(d.find(path), path, "the tier %q is not listed under tiers", shorten(t.Name)).Hint = hint
+			}
+		}
+	}
+}
+
+// brokenTiers: the list of tiers as a whole is wrong or misspelt, so that nobody can say which there are.
+func (d *decoder) brokenTiers() bool {
+	return slices.Contains(d.misspelt, "tiers") ||
+		slices.ContainsFunc(d.list, func(p Problem) bool { return p.Path == "tiers" })
+}
