@@ -38,7 +38,7 @@ func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
 	if s.Time > now {
 		s.Time = now
 	}
-	if n > p.Limit.capacity() {
+	if n > p.capacity/micro {
 		return s, false
 	}
 	level := p.tokens(s, now)
@@ -56,22 +56,20 @@ func (p *Policy) wait(amount int64) int64 {
 	return mulDivCeil(amount, p.rate.den, p.rate.num)
 }
 
-func (p *Policy) reportBucket(s State, now, n int64, v Verdict) Result {
+func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 	if s.Time == 0 || s.Time > now {
 		s = p.bucketState(p.tokens(s, now), now)
 	}
 	level := p.tokens(s, now)
 	// Times count from the state's own moment: the level at now is rounded down, and rounding twice would be late.
 	at := func(level int64) int64 { return max(0, s.Time+p.wait(level-min(p.stored(s), p.capacity))-now) }
-	r := Result{
-		Allowed:    v != Refused,
-		Remaining:  max(0, level) / micro,
-		ResetAfter: micros(at(p.capacity)),
-		Slot:       now,
-	}
-	if v == Refused {
+	r.Remaining = max(0, level) / micro
+	r.ResetAfter = micros(at(p.capacity))
+	r.Slot = now
+	switch {
+	case v == Refused:
 		r.RetryAfter = Never
-		if n <= p.Limit.capacity() {
+		if n <= p.capacity/micro {
 			need := n * micro
 			if p.maxDelay > 0 {
 				// The wait in the queue must have come down, too.
@@ -79,15 +77,12 @@ func (p *Policy) reportBucket(s State, now, n int64, v Verdict) Result {
 			}
 			r.RetryAfter = micros(at(need))
 		}
-		return r
-	}
-	if p.Limit.Algorithm == LeakyQueue {
+	case p.Limit.Algorithm == LeakyQueue:
 		if v == Taken {
 			level += n * micro // the queue in front of this request is what was there before it
 		}
 		r.Delay = micros(p.wait(p.capacity - level))
 	}
-	return r
 }
 
 func (p *Policy) returnBucket(s State, now, n int64) State {

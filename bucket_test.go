@@ -38,7 +38,7 @@ func TestTokenBucketAdmitsBurstPlusRate(t *testing.T) {
 			{at: 0, take: 100, ok: true, left: 0, reset: 59_880_240}, // 100 ÷ 1.67 = 59.8802395… s
 			{at: 0, take: 1, retry: 598_803, reset: 59_880_240},      // 1 ÷ 1.67 = 0.5988023… s
 			{at: 598_802, take: 1, retry: 1, reset: 59_281_438},
-			{at: 598_803, take: 1, ok: true, left: 0, reset: 59_880_240 - 0},
+			{at: 598_803, take: 1, ok: true, left: 0, reset: 59_880_239}, // a millionth is left over
 		})
 	})
 	t.Run("polling costs nothing", func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestRatesAreExact(t *testing.T) {
 		{Limit{Count: 100, Window: time.Minute, Refill: 1e-3}, rate{1, 1000}},
 		// Where the fraction is too long, it is rounded down.
 		{Limit{Count: 100, Window: time.Minute, Refill: 1.0 / 3}, rate{33_333_333, 100_000_000}},
-		{Limit{Count: MaxTokens - 1, Window: 31_622_399 * time.Second}, rate{142_304_193, 500_000}},
+		{Limit{Count: MaxTokens - 1, Window: 31_622_399 * time.Second}, rate{1_423_041_939, 5_000_000}},
 	} {
 		p := policyOf(t, tt.limit)
 		if p.rate != tt.want {
@@ -283,6 +283,9 @@ func TestBucketGainsItsCountInAWindow(t *testing.T) {
 			if r.Allowed {
 				got++
 				continue
+			}
+			if r.RetryAfter <= 0 {
+				t.Fatalf("%v: refused, to retry after %v", tt.limit, r.RetryAfter)
 			}
 			if now += r.RetryAfter.Microseconds(); now > end {
 				break

@@ -112,6 +112,13 @@ func Compile(doc Rules) (*RuleSet, error) {
 // Version is the number of the document.
 func (rs *RuleSet) Version() int64 { return rs.doc.Version }
 
+// WithVersion returns the same rules under another number.
+func (rs *RuleSet) WithVersion(version int64) *RuleSet {
+	c := *rs
+	c.doc.Version = version
+	return &c
+}
+
 // Rules is the document that was compiled. It must not be changed.
 func (rs *RuleSet) Rules() Rules { return rs.doc }
 
@@ -285,6 +292,7 @@ func (r *rule) compileMatch(path string, bad *Problems) {
 
 // compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
 func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
+	perClient := slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser })
 	policies := func(limits []Limit, path, scope string, shadow bool) []*Policy {
 		out := make([]*Policy, 0, len(limits))
 		for i, l := range limits {
@@ -309,7 +317,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", shortWindow(l.Window))
 			}
 			p.ID = p.fingerprint(scope)
-			p.Rule, p.Strict, p.Shadow = r.ID, r.Strict, r.Shadow || shadow
+			p.Rule, p.Strict, p.Shadow, p.PerClient = r.ID, r.Strict, r.Shadow || shadow, perClient
 			out = append(out, p)
 		}
 		return out

@@ -35,20 +35,19 @@ func (p *Policy) tryCounter(s State, now, n int64) (State, bool) {
 	return c, true
 }
 
-func (p *Policy) reportCounter(s State, now, n int64, v Verdict) Result {
+func (p *Policy) reportCounter(r *Result, s State, now, n int64, v Verdict) {
 	c := p.rollCounter(s, now)
 	end := c.Time + p.window
 	used := c.Level + (c.Prev*p.weight(c, now)+p.ticks-1)/p.ticks
-	r := Result{
-		Allowed:   v != Refused,
-		Remaining: max(0, p.Limit.Count-used),
-		Slot:      c.Time,
-	}
+	r.Remaining = max(0, p.Limit.Count-used)
+	r.Slot = c.Time
 	switch {
 	case c.Level > 0:
 		r.ResetAfter = micros(end + p.window - now)
 	case c.Prev > 0:
 		r.ResetAfter = micros(end - now)
+	default:
+		r.ResetAfter = 0
 	}
 	if v == Refused {
 		r.RetryAfter = Never
@@ -56,7 +55,6 @@ func (p *Policy) reportCounter(s State, now, n int64, v Verdict) Result {
 			r.RetryAfter = micros(p.counterRetry(c, n) - now)
 		}
 	}
-	return r
 }
 
 // counterRetry is the first moment at which n fits, if nothing else is admitted:

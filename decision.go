@@ -78,6 +78,18 @@ func (d *Decision) Limits() []LimitStatus {
 	return d.few[:d.n]
 }
 
+// Unsettled reports whether a rule counts by the answer's status, so that [Limiter.Settle] is due.
+func (d *Decision) Unsettled() bool {
+	if d.held != nil {
+		for _, s := range d.held.statuses {
+			if s != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // held is what a decision took and may give back.
 type held struct {
 	returns  []Return

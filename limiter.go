@@ -80,6 +80,22 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
 	return d, err
 }
 
+// noRule owns the charges of CheckPolicy.
+var noRule = rule{Rule: &Rule{}}
+
+// CheckPolicy decides a request by one policy and no rule. It is counted by its APIKey.
+func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (Decision, error) {
+	m := l.scratch.Get().(*match)
+	m.reset()
+	m.subjects = append(append(m.subjects, 0), req.APIKey...)
+	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects}, N: min(max(req.Cost, 1), 2*MaxTokens), Peek: req.Peek})
+	m.owners = append(m.owners, &noRule)
+	d := Decision{RulesVersion: l.rules.Load().doc.Version}
+	err := l.decide(ctx, req, m, &d)
+	l.scratch.Put(m)
+	return d, err
+}
+
 func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
 	l.store.Take(ctx, m.charges, m.results)

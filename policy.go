@@ -26,6 +26,8 @@ type Policy struct {
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
 	Shadow bool
+	// PerClient limits count by API key or user: nobody else waits for the same counter.
+	PerClient bool
 
 	window   int64   // µs
 	capacity int64   // bucket: micro-tokens
@@ -137,13 +139,25 @@ const (
 
 // Report describes the state that [Policy.Try] returned (or, for [Fits], was given).
 func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
+	var r Result
+	p.ReportTo(&r, s, now, n, v)
+	return r
+}
+
+// ReportTo is Report into a result that is already there: it is on the way of
+// every check, and a result is too large to be handed around.
+func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
+	r.Allowed = v != Refused
+	r.RetryAfter, r.Delay = 0, 0
+	r.Lent, r.LentFor, r.Err = 0, 0, nil
 	switch p.Limit.Algorithm {
 	case FixedWindow:
-		return p.reportWindow(s, now, n, v)
+		p.reportWindow(r, s, now, n, v)
 	case SlidingCounter:
-		return p.reportCounter(s, now, n, v)
+		p.reportCounter(r, s, now, n, v)
+	default:
+		p.reportBucket(r, s, now, n, v)
 	}
-	return p.reportBucket(s, now, n, v)
 }
 
 // Take is Try and Report in one, for callers with a single counter.

@@ -35,22 +35,17 @@ func reanchored(s State, now int64) State {
 	return s
 }
 
-func (p *Policy) reportWindow(s State, now, n int64, v Verdict) Result {
+func (p *Policy) reportWindow(r *Result, s State, now, n int64, v Verdict) {
 	w := p.rollWindow(s, now)
-	left := micros(w.Time + p.window - now)
-	r := Result{
-		Allowed:    v != Refused,
-		Remaining:  max(0, p.Limit.Count-w.Level),
-		ResetAfter: left,
-		Slot:       w.Time,
-	}
+	r.Remaining = max(0, p.Limit.Count-w.Level)
+	r.ResetAfter = micros(w.Time + p.window - now)
+	r.Slot = w.Time
 	if v == Refused {
-		r.RetryAfter = left
+		r.RetryAfter = r.ResetAfter
 		if n > p.Limit.Count {
 			r.RetryAfter = Never
 		}
 	}
-	return r
 }
 
 func (p *Policy) returnWindow(s State, now, n, slot int64) State {

@@ -90,7 +90,7 @@ func (s *Store) takeOne(now int64, c *weir.Charge, r *weir.Result) {
 	state, ok := p.Try(old, now, c.N)
 	if c.Peek {
 		s.table.unlock(g)
-		*r = p.Report(old, now, c.N, verdict(ok, false))
+		p.ReportTo(r, old, now, c.N, verdict(ok, false))
 		return
 	}
 	if sl == nil && ok {
@@ -100,7 +100,7 @@ func (s *Store) takeOne(now int64, c *weir.Charge, r *weir.Result) {
 		sl.when, sl.level = encode(p, state, s.table.epoch)
 	}
 	s.table.unlock(g)
-	*r = p.Report(state, now, c.N, verdict(ok, true)) // outside the lock: it only needs the copy
+	p.ReportTo(r, state, now, c.N, verdict(ok, true)) // outside the lock: it only needs the copy
 }
 
 func verdict(fits, taken bool) weir.Verdict {
@@ -172,7 +172,7 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 		if v == weir.Fits {
 			state = st.old
 		}
-		results[st.i] = c.Policy.Report(state, now, c.N, v)
+		c.Policy.ReportTo(&results[st.i], state, now, c.N, v)
 	}
 }
 

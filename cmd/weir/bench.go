@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+func benchCommand() *cobra.Command {
+	var b benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench [URL]",
+		Short: "Make load, and measure throughput and latency",
+		Long: `Make load, and measure throughput and latency.
+
+Without a URL, a limiter in this process is asked, over the in-process store and
+the rules of --rules or a rule that refuses nobody. With a URL of a node, its
+check API is asked. With a path in the URL, or with --method or --path, requests
+go to that endpoint, with the client's key in --key-header; 2xx counts as
+allowed, 429 as refused. To describe the checks that a node is asked with
+--method and --path, write the URL of its check API whole.
+
+Without --rate the loop is closed: each of --concurrency workers sends its next
+request when the last one is answered, which shows how much the target can do.
+With --rate it is open: requests are due at fixed times or, with --poisson, at
+random, and latency counts from the time a request was due, whether or not it
+could be sent then. That is the latency that clients see.
+
+Client n has the key --key-prefix followed by n, and an address in 198.18.0.0/15.
+
+Ctrl-C stops early and prints what was measured until then. Exit 0 if all is
+well, 1 if --max-p99 or --min-rate is missed, 2 for a mistake in the command,
+3 if nothing answers.`,
+		Example: `  weir bench
+  weir bench --rules rules.yaml --keys 1000000 --distribution zipf
+  weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms
+  weir bench http://127.0.0.1:8080/v1/check --method POST --path /v1/orders/{n}
+  weir bench http://127.0.0.1:8090/v1/orders/{n} --rate 500/s --poisson --duration 1m --json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := b.complete(cmd.Flags(), args); err != nil {
+				return err
+			}
+			return b.run(cmd)
+		},
+	}
+	b.register(cmd.Flags())
+	return cmd
+}
+
+// benchFlags are the flags of weir bench and, once complete, what they mean.
+type benchFlags struct {
+	plan          load.Plan
+	check         load.Check
+	goal          load.Goal
+	rate, minRate perSecond
+	rules         string
+	header        []string
+	keyHeader     string
+	timeout       time.Duration
+	asJSON, quiet bool
+
+	url  *url.URL // nil means in process
+	node bool     // the URL is a check API
+	sent http.Header
+}
+
+func (b *benchFlags) register(f *pflag.FlagSet) {
+	f.DurationVar(&b.plan.Duration, "duration", 10*time.Second, "how long to measure")
+	f.DurationVar(&b.plan.Warmup, "warmup", time.Second, "how long to make the same load before measuring")
+	f.IntVar(&b.plan.Workers, "concurrency", 0, "most requests in flight (default: twice the cores, or 64 for a URL)")
+	f.Var(&b.rate, "rate", "requests that are due, such as 500/s: an open loop; 0 is a closed loop")
+	f.BoolVar(&b.plan.Poisson, "poisson", false, "with --rate: due at random instead of evenly spaced")
+	f.IntVar(&b.plan.Keys, "keys", 10_000, "how many clients there are")
+	f.TextVar(&b.plan.Distribution, "distribution", load.Uniform, "how often each of them asks: uniform, zipf or hot (one asks)")
+	f.Float64Var(&b.plan.Exponent, "zipf", 1.1, "exponent of --distribution zipf")
+	f.StringVar(&b.check.KeyPrefix, "key-prefix", "bench_", "what keys begin with; a number follows")
+	f.StringVar(&b.check.Method, "method", http.MethodGet, "method of the requests")
+	f.StringVar(&b.check.Path, "path", "/", "path of the requests; {n} stands for the client's number")
+	f.Int64Var(&b.check.Cost, "cost", 1, "tokens that a check takes; 0 peeks")
+	f.StringVar(&b.rules, "rules", "", "rule file, without a URL (default: a rule that refuses nobody)")
+	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
+	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
+	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
+	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
+	f.Var(&b.minRate, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
+	f.BoolVar(&b.asJSON, "json", false, "print JSON")
+	f.BoolVar(&b.quiet, "quiet", false, "show no progress")
+}
+
+// complete checks the flags and works out what they mean together.
+func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
+	if len(args) == 1 {
+		if err := b.resolve(args[0], f.Changed("method"), f.Changed("path")); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"header", "key-header", "timeout"} {
+		if b.url == nil && f.Changed(name) {
+			return fmt.Errorf("--%s: needs a URL", name)
+		}
+	}
+	if !f.Changed("concurrency") {
+		b.plan.Workers = 2 * runtime.GOMAXPROCS(0)
+		if b.url != nil {
+			b.plan.Workers = 64
+		}
+	}
+	if b.url == nil {
+		b.plan.Sample = load.InProcessSample
+	}
+	b.plan.Rate, b.goal.MinRate = float64(b.rate), float64(b.minRate)
+	switch {
+	case b.url != nil && b.rules != "":
+		return errors.New("--rules: is for checks in this process: a node has rules of its own")
+	case b.url != nil && !b.node && f.Changed("cost"):
+		return errors.New("--cost: is for checks, and this URL is of another endpoint")
+	case b.node && f.Changed("key-header"):
+		return errors.New("--key-header: is for endpoints: a check has its key in the body")
+	case f.Changed("zipf") && b.plan.Distribution != load.Zipf:
+		return errors.New("--zipf: needs --distribution zipf")
+	case b.check.Cost < 0 || b.check.Cost > weir.MaxTokens:
+		return fmt.Errorf("--cost: must be from 0 to %d, got %d", int64(weir.MaxTokens), b.check.Cost)
+	case b.timeout <= 0:
+		return fmt.Errorf("--timeout: must be more than 0, got %s", b.timeout)
+	case b.goal.MaxP99 < 0:
+		return fmt.Errorf("--max-p99: must not be negative, got %s", b.goal.MaxP99)
+	case len(b.check.KeyPrefix) > 256 || strings.ContainsFunc(b.check.KeyPrefix, unicode.IsControl):
+		return errors.New("--key-prefix: must be at most 256 bytes, without control characters")
+	}
+	if err := b.plan.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	b.sent = http.Header{}
+	for _, h := range b.header {
+		name, value, ok := strings.Cut(h, ":")
+		if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(h, "\r\n") {
+			return fmt.Errorf("--header: must be 'NAME: VALUE', got %q", h)
+		}
+		b.sent.Add(name, strings.TrimSpace(value))
+	}
+	return nil
+}
+
+const checkPath = "/v1/check"
+
+// resolve finds out where requests go, and whether they are checks of a node.
+func (b *benchFlags) resolve(arg string, method, path bool) error {
+	text := arg
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("URL: must be such as http://127.0.0.1:8080, got %q", arg)
+	case u.User != nil:
+		return errors.New("URL: must not hold a password: use --header 'Authorization: …'")
+	}
+	u.Fragment = ""
+	bare := (u.Path == "" || u.Path == "/") && u.RawQuery == ""
+	switch {
+	case u.Path == checkPath:
+		b.node = true
+	case bare && !method && !path:
+		b.node, u.Path = true, checkPath
+	case path && !bare:
+		return errors.New("--path: the URL has a path already: give one of them")
+	case path:
+		if u, err = url.Parse(u.Scheme + "://" + u.Host + b.check.Path); err != nil || !strings.HasPrefix(b.check.Path, "/") {
+			return fmt.Errorf("--path: must be a path such as /v1/orders, got %q", b.check.Path)
+		}
+	}
+	b.url = u
+	return nil
+}
+
+func (b *benchFlags) run(cmd *cobra.Command) error {
+	target, done, err := b.open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	var watch func(load.Progress)
+	meter := load.NewMeter(cmd.ErrOrStderr(), isTerminal(cmd.ErrOrStderr()))
+	if !b.quiet {
+		watch = meter.Show
+	}
+	report, err := load.Run(cmd.Context(), b.plan, target, watch)
+	meter.Done()
+	if err != nil {
+		return err
+	}
+	if report.Interrupted && report.Checks == 0 {
+		return &exit{exitUnavailable, errors.New("stopped before anything was measured")}
+	}
+	report.Judge(b.goal)
+	if b.asJSON {
+		err = printJSON(cmd, report)
+	} else {
+		err = report.WriteText(cmd.OutOrStdout())
+	}
+	switch {
+	case err != nil:
+		return &exit{1, err}
+	case report.Checks == 0 && len(report.Faults) > 0:
+		return &exit{exitUnavailable, fmt.Errorf("nothing answered at %s: %s", b.url.Redacted(), report.Faults[0].Text)}
+	case report.Checks == 0:
+		return &exit{exitUnavailable, errors.New("nothing was measured: the duration is shorter than the time to the first request")}
+	case report.Verdict != nil && !report.Verdict.OK:
+		return &exit{1, errors.New(strings.Join(report.Verdict.Missed, "; "))}
+	}
+	return nil
+}
+
+// open returns the target, and what is to be called when it is no longer needed.
+func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
+	if b.url == nil {
+		return b.inProcess()
+	}
+	o := load.HTTPOptions{
+		URL: b.url, Method: b.check.Method, Keys: b.plan.Keys, KeyHeader: b.keyHeader, KeyPrefix: b.check.KeyPrefix,
+		Header: b.sent, Timeout: b.timeout, Connections: b.plan.Workers,
+	}
+	if b.node {
+		o.Check = &b.check
+	}
+	t, err := load.NewHTTP(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	// One request first: a wrong address should be told at once, and not by a table of errors.
+	a, body := t.Probe(ctx)
+	switch {
+	case a.Outcome == load.Unfinished:
+		err = &exit{exitUnavailable, errors.New("stopped before anything was measured")}
+	case a.Outcome == load.Failed || a.Outcome == load.TimedOut:
+		err = &exit{exitUnavailable, fmt.Errorf("nothing answers at %s: %w", b.url.Redacted(), a.Err)}
+	case b.node && a.Outcome == load.Other:
+		code := exitUnavailable
+		if a.Status == http.StatusBadRequest {
+			code = exitUsage
+		}
+		err = &exit{code, unexpected(b.url.Redacted(), int(a.Status), body)}
+	}
+	if err != nil {
+		t.Close()
+		return nil, nil, err
+	}
+	return t, t.Close, nil
+}
+
+func (b *benchFlags) inProcess() (load.Target, func(), error) {
+	name := "in process, a rule that refuses nobody"
+	set, err := load.GenerousRules()
+	if b.rules != "" {
+		name = "in process, rules of " + b.rules
+		var file *rulefile.File
+		if file, err = rulefile.Load(b.rules); err == nil {
+			set = file.Set
+		}
+	}
+	if err != nil {
+		return nil, nil, &exit{exitUsage, err}
+	}
+	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
+	return load.NewInProcess(limiter, name, b.plan.Keys, b.check), func() {}, nil
+}
+
+// perSecond is a rate as people write it: 500, 500/s, 30000/minute.
+type perSecond float64
+
+var _ pflag.Value = (*perSecond)(nil)
+
+func (r *perSecond) Set(text string) error {
+	if x, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64); err == nil && x >= 0 {
+		*r = perSecond(x)
+		return nil
+	}
+	l, err := weir.ParseLimit(text)
+	if err != nil || l.Count < 0 || l.Window <= 0 {
+		return fmt.Errorf("must be a rate such as 500/s or 30000/minute, got %q", text)
+	}
+	*r = perSecond(float64(l.Count) / l.Window.Seconds())
+	return nil
+}
+
+func (r *perSecond) String() string { return strconv.FormatFloat(float64(*r), 'g', -1, 64) }
+
+func (r *perSecond) Type() string { return "rate" }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/checkapi"
+)
+
+func checkCommand() *cobra.Command {
+	var r requestFlags
+	var node string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Ask a running node for one decision",
+		Long: `Ask a running node for one decision, as POST /v1/check does.
+
+Exit 0 if the request is allowed, 1 if it is refused, 2 for a mistake in the
+command, 3 if no node answers.`,
+		Example: `  weir check --key sk_123 --path /v1/orders
+  weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
+  until weir check --key job:42 --json > answer.json; do sleep 1; done`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, err := r.wire()
+			if err != nil {
+				return err
+			}
+			url := address(node) + "/v1/check"
+			status, answer, err := call(cmd, http.MethodPost, url, w)
+			if err != nil {
+				return &exit{exitUnavailable, err}
+			}
+			var d checkapi.CheckResponse
+			if err := json.Unmarshal(answer, &d); err != nil || !isDecision(status) {
+				code := exitUnavailable
+				if status == http.StatusBadRequest {
+					code = exitUsage
+				}
+				return &exit{code, unexpected(url, status, answer)}
+			}
+			if asJSON {
+				_, err = cmd.OutOrStdout().Write(answer)
+			} else {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), words(&d))
+			}
+			if err == nil && !d.Allowed {
+				err = &exit{code: exitRefused}
+			}
+			return err
+		},
+	}
+	r.register(cmd)
+	addressFlag(cmd, &node, "http", "127.0.0.1:8080", "check API")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
+	return cmd
+}
+
+// words says what a decision says.
+func words(d *checkapi.CheckResponse) string {
+	s := "allowed"
+	if !d.Allowed {
+		s = "refused"
+	}
+	switch {
+	case d.Rule == "" && d.Allowed:
+		s += ": no limit applies"
+	case d.Rule == "":
+		s += ": " + d.Reason
+	default:
+		s += fmt.Sprintf(" by %s: %d of %d left", d.Rule, d.Remaining, d.Limit)
+	}
+	switch {
+	case d.Allowed && d.DelayMS > 0:
+		s += fmt.Sprintf(", after waiting %s", ms(d.DelayMS))
+	case !d.Allowed && d.RetryAfterMS > 0:
+		s += fmt.Sprintf(", retry in %s", ms(d.RetryAfterMS))
+	case !d.Allowed && d.RetryAfterMS < 0:
+		s += ", waiting does not help"
+	}
+	if d.Degraded {
+		s += " (degraded: the store can't be reached)"
+	}
+	return s
+}
+
+// isDecision: the statuses of a check that was decided.
+func isDecision(status int) bool {
+	switch status {
+	case http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
+		return true
+	}
+	return false
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/serve"
+	"github.com/weirhq/weir/rulefile"
+)
+
+func explainCommand() *cobra.Command {
+	var r requestFlags
+	var file, admin string
+	var asJSON, unverified bool
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Say which rules apply to a request, and why",
+		Long: `Say which rules apply to a request, and why the others don't: by the rules of a
+file, or by those in force on a running node. Nothing is counted.`,
+		Example: `  weir explain --rules rules.yaml --key sk_prod_1 --path /v1/orders
+  weir explain --rules rules.yaml --key sk_prod_1 --unverified
+  weir explain --method POST --path /login --user ada`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, err := r.wire()
+			if err != nil {
+				return err
+			}
+			var x serve.Explanation
+			if file != "" {
+				f, err := rulefile.Load(file)
+				if err != nil {
+					return &exit{exitRefused, err}
+				}
+				req, err := r.decode()
+				if err != nil {
+					return err
+				}
+				if unverified {
+					req.KeyVerified, req.TierVerified = false, false
+				}
+				x = serve.Explain(f.Set, &req)
+			} else {
+				if unverified {
+					return fmt.Errorf("--unverified: needs --rules: a node takes callers of its API at their word")
+				}
+				url := address(admin) + "/v1/explain"
+				status, answer, err := call(cmd, http.MethodPost, url, w)
+				if err != nil {
+					return &exit{exitUnavailable, err}
+				}
+				if status != http.StatusOK || json.Unmarshal(answer, &x) != nil {
+					return &exit{exitUnavailable, unexpected(url, status, answer)}
+				}
+			}
+			if asJSON {
+				return printJSON(cmd, x)
+			}
+			printExplanation(cmd.OutOrStdout(), &x)
+			return nil
+		},
+	}
+	r.register(cmd)
+	cmd.Flags().StringVar(&file, "rules", "", "rule file; without it, a running node is asked")
+	cmd.Flags().BoolVar(&unverified, "unverified", false, "the key and the tier are not proven, as from a stranger's header")
+	addressFlag(cmd, &admin, "admin", "127.0.0.1:8082", "admin port")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printExplanation(w io.Writer, x *serve.Explanation) {
+	switch x.Reason {
+	case weir.ReasonDenied.String():
+		fmt.Fprintf(w, "denied by blacklist entry %s\n", x.Pattern)
+	case weir.ReasonBypassed.String():
+		fmt.Fprintf(w, "bypassed by whitelist entry %s\n", x.Pattern)
+	default:
+		if x.Path != "" {
+			fmt.Fprintf(w, "path  %s\n", x.Path)
+		}
+		if x.Tier != "" {
+			fmt.Fprintf(w, "tier  %s: %s\n", x.Tier, x.TierWhy)
+		}
+	}
+	for _, s := range x.Ignored {
+		fmt.Fprintf(w, "ignored  %s\n", s)
+	}
+	for _, r := range x.Rules {
+		if !r.Applies {
+			fmt.Fprintf(w, "  no   %s: %s\n", r.ID, r.Why)
+			continue
+		}
+		by := "one counter for all"
+		if len(r.By) > 0 {
+			by = "by " + strings.Join(r.By, ", ")
+		}
+		var limits []string
+		for _, l := range r.Limits {
+			s := l.Limit
+			if l.Shadow {
+				s += " in shadow"
+			}
+			limits = append(limits, s)
+		}
+		fmt.Fprintf(w, "  yes  %s: %s; %s from %s, %s, cost %d\n", r.ID, r.Why, strings.Join(limits, " and "), r.From, by, r.Cost)
+	}
+}

@@ -1,0 +1,96 @@
+// Command weir is the rate limiter as a service, and the tools around it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set at build time.
+var version = "dev"
+
+// Exit codes, for scripts.
+const (
+	exitRefused     = 1 // also: problems found
+	exitUsage       = 2
+	exitUnavailable = 3
+)
+
+// exit is an error with an exit code of its own; a nil cause has been told already.
+type exit struct {
+	code  int
+	cause error
+}
+
+func (e *exit) Error() string {
+	if e.cause == nil {
+		return fmt.Sprint("exit ", e.code)
+	}
+	return e.cause.Error()
+}
+
+func (e *exit) Unwrap() error { return e.cause }
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A second Ctrl-C ends at once.
+	context.AfterFunc(ctx, stop)
+	err := root().ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var e *exit
+	if !errors.As(err, &e) {
+		e = &exit{exitUsage, err} // cobra's own: an unknown flag, a wrong argument
+	}
+	if e.cause != nil {
+		fmt.Fprintln(os.Stderr, "weir:", e.cause)
+	}
+	return e.code
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "weir",
+		Short: "A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference",
+		Long: `A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference.
+
+Start a node with the in-process store and the starter rules, then ask it:
+
+  weir serve
+  weir check --key sk_123 --path /v1/orders`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), benchCommand(), versionCommand())
+	return cmd
+}
+
+func versionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  weir version --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				return printJSON(cmd, map[string]string{"version": version})
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "weir", version)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/rulefile"
+)
+
+func rulesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "rules",
+		Short:   "Look at rule files and at the rules in force",
+		Example: "  weir rules lint rules.yaml\n  weir rules show",
+	}
+	cmd.AddCommand(lintCommand(), showCommand())
+	return cmd
+}
+
+func lintCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Check rule files; exit 1 if one has problems",
+		Long: `Check rule files: what is wrong, with line, column and what to write instead, and
+what is allowed but probably not meant. - reads standard input. Exit 0 if every
+file is good, warnings or not; 1 if one has problems.`,
+		Example: "  weir rules lint rules.yaml\n  weir rules lint --json rules/*.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var reports []lintReport
+			bad := false
+			for _, name := range args {
+				r, err := lint(cmd, name)
+				if err != nil {
+					return &exit{exitUsage, err}
+				}
+				bad = bad || len(r.Problems) > 0
+				reports = append(reports, r)
+			}
+			if asJSON {
+				if err := printJSON(cmd, reports); err != nil {
+					return err
+				}
+			} else {
+				printLint(cmd.OutOrStdout(), reports)
+			}
+			if bad {
+				return &exit{code: exitRefused}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+type lintReport struct {
+	File     string             `json:"file"`
+	Rules    int                `json:"rules"`
+	Problems []rulefile.Problem `json:"problems"`
+	Warnings []rulefile.Problem `json:"warnings"`
+}
+
+func lint(cmd *cobra.Command, name string) (lintReport, error) {
+	text, err := readFile(cmd, name)
+	if err != nil {
+		return lintReport{}, err
+	}
+	r := lintReport{File: name, Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
+	f, err := rulefile.Parse(name, text)
+	var problems rulefile.Problems
+	if errors.As(err, &problems) {
+		r.Problems = problems
+		return r, nil
+	} else if err != nil {
+		return r, err
+	}
+	r.Rules = len(f.Rules.Rules)
+	r.Warnings = append(r.Warnings, f.Warnings...)
+	return r, nil
+}
+
+func readFile(cmd *cobra.Command, name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), rulefile.MaxSize+1))
+	}
+	return os.ReadFile(name)
+}
+
+func printLint(w io.Writer, reports []lintReport) {
+	for _, r := range reports {
+		for _, p := range r.Problems {
+			fmt.Fprintln(w, p.Long())
+		}
+		for _, p := range r.Warnings {
+			fmt.Fprintln(w, "warning:", p.Long())
+		}
+		if len(r.Problems) > 0 {
+			fmt.Fprintf(w, "%s: %s\n", r.File, count(len(r.Problems), "problem"))
+		} else {
+			fmt.Fprintf(w, "%s: ok, %s, %s\n", r.File, count(r.Rules, "rule"), count(len(r.Warnings), "warning"))
+		}
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func showCommand() *cobra.Command {
+	var asJSON bool
+	var admin string
+	cmd := &cobra.Command{
+		Use:     "show [FILE]",
+		Short:   "Print the rules in force on a node, or those of a file",
+		Example: "  weir rules show\n  weir rules show --admin 127.0.0.1:8082 --json\n  weir rules show rules.yaml --json",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var text []byte
+			var err error
+			if len(args) == 1 {
+				text, err = readFile(cmd, args[0])
+				if err == nil {
+					_, err = rulefile.Parse(args[0], text)
+				}
+				if err != nil {
+					return &exit{exitRefused, err}
+				}
+			} else if text, err = rulesOf(cmd, address(admin)+"/v1/rules"); err != nil {
+				return &exit{exitUnavailable, err}
+			}
+			if asJSON {
+				if text, err = yaml.YAMLToJSON(text); err != nil {
+					return &exit{exitRefused, err}
+				}
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	addressFlag(cmd, &admin, "admin", "127.0.0.1:8082", "admin port")
+	return cmd
+}
+
+func rulesOf(cmd *cobra.Command, url string) ([]byte, error) {
+	status, text, err := call(cmd, http.MethodGet, url, nil)
+	if err == nil && status != http.StatusOK {
+		err = unexpected(url, status, text)
+	}
+	return text, err
+}

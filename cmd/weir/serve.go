@@ -1,0 +1,196 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/weirhq/weir/internal/serve"
+	"github.com/weirhq/weir/memstore"
+)
+
+func serveCommand() *cobra.Command {
+	var c serve.Config
+	var upstream, config, logFormat string
+	var proxies []string
+	logLevel := slog.LevelInfo
+	memoryCap := size(memstore.DefaultMemoryCap)
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node: the check API and, with --upstream, the gateway",
+		Long: `Run a node: the check API and, with --upstream, the gateway.
+
+Without flags and files it works: in-process store, starter rules, loopback ports.
+Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
+key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C drains: no
+request in flight is lost.`,
+		Example: `  weir serve
+  weir serve --rules rules.yaml
+  weir serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000
+  WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
+			if err != nil {
+				return err
+			}
+			s.apply(&c)
+			c.MemoryCap = int64(memoryCap)
+			if c.Upstream, err = parseUpstream(upstream); err != nil {
+				return err
+			}
+			if c.TrustedProxies, err = parsePrefixes(proxies); err != nil {
+				return err
+			}
+			log, err := newLogger(cmd.ErrOrStderr(), logFormat, logLevel)
+			if err != nil {
+				return err
+			}
+			if err := c.Validate(); err != nil {
+				return err
+			}
+			err = serve.Run(cmd.Context(), c, version, log, func(l serve.Listening) { announce(cmd.ErrOrStderr(), log, &c, l) })
+			if err != nil {
+				return &exit{1, err}
+			}
+			log.Info("drained")
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
+	f.StringVar(&c.Rules, "rules", "", "rule file; saving it applies it (default: starter rules)")
+	f.Var(&memoryCap, "memory-cap", "most memory for counters, such as 256MiB")
+	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
+	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "loopback address of the admin port: version, rules in force, explain")
+	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
+	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
+	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward encoded slashes, backslashes and NUL")
+	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
+	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
+	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")
+	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates")
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
+	f.StringVar(&logFormat, "log-format", "text", "text or json")
+	f.TextVar(&logLevel, "log-level", logLevel, "debug, info, warn or error")
+	return cmd
+}
+
+// announce says what to try, on a terminal or not: a node that starts should not be a riddle.
+func announce(w io.Writer, log *slog.Logger, c *serve.Config, l serve.Listening) {
+	scheme := "http"
+	if c.TLSCert != "" {
+		scheme = "https"
+	}
+	rules := c.Rules
+	if rules == "" {
+		rules = "starter rules"
+	}
+	args := []any{"version", version, "rules", rules, "store", "memory"}
+	if l.HTTP != nil {
+		args = append(args, "http", scheme+"://"+l.HTTP.String())
+	}
+	if l.Admin != nil {
+		args = append(args, "admin", scheme+"://"+l.Admin.String())
+	}
+	if l.Gateway != nil {
+		args = append(args, "gateway", scheme+"://"+l.Gateway.String(), "upstream", c.Upstream.Redacted())
+	}
+	log.Info("serving", args...)
+	if isTerminal(w) && l.HTTP != nil {
+		fmt.Fprintf(w, "\nTry:\n  curl -i %s://%s/v1/check -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n  weir check --key sk_123 --path /v1/orders\n\nCtrl-C drains and stops.\n\n", scheme, l.HTTP)
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func newLogger(w io.Writer, format string, level slog.Level) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
+}
+
+func parseUpstream(s string) (*url.URL, error) {
+	if s == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return nil, fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000")
+	}
+	return u, nil
+}
+
+func parsePrefixes(list []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range list {
+		s = strings.TrimSpace(s)
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			ip, ipErr := netip.ParseAddr(s)
+			if ipErr != nil {
+				return nil, fmt.Errorf("--trusted-proxies: must be CIDRs such as 10.0.0.0/8, got %q", s)
+			}
+			p = netip.PrefixFrom(ip, ip.BitLen())
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// size is a number of bytes as people write it.
+type size int64
+
+var _ pflag.Value = (*size)(nil)
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}, {"", 1}}
+
+func (s *size) Set(text string) error {
+	for _, u := range sizeUnits {
+		number, ok := strings.CutSuffix(text, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 1 || n > (1<<50)/u.bytes {
+			break
+		}
+		*s = size(n * u.bytes)
+		return nil
+	}
+	return fmt.Errorf("must be a size such as 256MiB or 1GiB, got %q", text)
+}
+
+func (s *size) String() string {
+	for _, u := range sizeUnits {
+		if int64(*s) >= u.bytes && int64(*s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(*s)/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(*s), 10)
+}
+
+func (s *size) Type() string { return "size" }

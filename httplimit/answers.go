@@ -1,0 +1,279 @@
+package httplimit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Answers says which headers and bodies clients get.
+type Answers struct {
+	// Dialects of the rate-limit headers. Nil means x-ratelimit and ietf; empty means none.
+	Dialects []Dialect
+	// Names are headers of one's own, beside the dialects.
+	Names HeaderNames
+	// Expose lists the headers in Access-Control-Expose-Headers, for scripts of other origins in browsers.
+	Expose bool
+	// Refusal replaces status and body of refusals by a limit.
+	Refusal Template
+}
+
+// Dialect is a set of rate-limit headers that clients understand.
+type Dialect string
+
+const (
+	// XRateLimit is X-RateLimit-Limit, -Remaining and -Reset, the last in Unix seconds.
+	XRateLimit Dialect = "x-ratelimit"
+	// IETF is RateLimit-Policy and RateLimit, as the IETF draft has them.
+	IETF Dialect = "ietf"
+	// IETF06 is RateLimit-Limit, -Remaining and -Reset, the last in seconds from now.
+	IETF06 Dialect = "ietf-06"
+	// GitHub is XRateLimit with -Used and -Resource.
+	GitHub Dialect = "github"
+)
+
+// HeaderNames are names of one's own; what is "" isn't sent.
+type HeaderNames struct {
+	Limit, Remaining string
+	// Reset is in Unix seconds, ResetAfter in seconds from now.
+	Reset, ResetAfter string
+}
+
+// Template replaces an answer. Zero fields keep what Weir sends.
+type Template struct {
+	Status      int
+	ContentType string
+	// Body is a text/template over [Refused].
+	Body string
+}
+
+// Answerer writes headers and refusals. Make one with [NewAnswerer].
+type Answerer struct {
+	opts                  Answers
+	x, ietf, ietf06, used bool
+	custom                bool
+	expose                string
+	body                  *template.Template
+}
+
+// NewAnswerer prepares Answers.
+func NewAnswerer(opts Answers) (*Answerer, error) {
+	a := &Answerer{opts: opts}
+	if opts.Dialects == nil {
+		a.x, a.ietf = true, true
+	}
+	for _, d := range opts.Dialects {
+		switch d {
+		case XRateLimit:
+			a.x = true
+		case IETF:
+			a.ietf = true
+		case IETF06:
+			a.ietf06 = true
+		case GitHub:
+			a.x, a.used = true, true
+		default:
+			return nil, fmt.Errorf("headers: must be of x-ratelimit, ietf, ietf-06 and github, got %q", d)
+		}
+	}
+	if a.ietf && a.ietf06 {
+		return nil, errors.New("headers: ietf and ietf-06 give RateLimit different meanings: pick one")
+	}
+	n := &a.opts.Names
+	for _, name := range []*string{&n.Limit, &n.Remaining, &n.Reset, &n.ResetAfter} {
+		if strings.ContainsFunc(*name, notToken) {
+			return nil, fmt.Errorf("headers: names: %q can't be the name of a header", *name)
+		}
+		*name = http.CanonicalHeaderKey(*name)
+		a.custom = a.custom || *name != ""
+	}
+	if opts.Expose {
+		a.expose = strings.Join(a.headerNames(), ", ")
+	}
+	if err := a.prepareRefusal(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// notToken tells characters that a header's name can't have.
+func notToken(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+func (a *Answerer) prepareRefusal() error {
+	r := &a.opts.Refusal
+	if r.Status != 0 && (r.Status < 400 || r.Status > 599) {
+		return fmt.Errorf("refusal: status: must be from 400 to 599, got %d", r.Status)
+	}
+	if r.ContentType != "" {
+		if _, _, err := mime.ParseMediaType(r.ContentType); err != nil {
+			return fmt.Errorf("refusal: content type: %w", err)
+		}
+	}
+	if r.Body == "" {
+		return nil
+	}
+	t, err := template.New("refusal").Option("missingkey=error").Parse(r.Body)
+	if err == nil {
+		err = t.Execute(&bytes.Buffer{}, &Refused{})
+	}
+	if err != nil {
+		return fmt.Errorf("refusal: body: %w", err)
+	}
+	a.body = t
+	return nil
+}
+
+// Canonical names, for setting headers without asking for them.
+const (
+	hLimit     = "X-Ratelimit-Limit"
+	hRemaining = "X-Ratelimit-Remaining"
+	hReset     = "X-Ratelimit-Reset"
+	hUsed      = "X-Ratelimit-Used"
+	hResource  = "X-Ratelimit-Resource"
+	hRule      = "X-Ratelimit-Rule"
+	hDegraded  = "X-Ratelimit-Policy"
+	hPolicy    = "Ratelimit-Policy"
+	hIETF      = "Ratelimit"
+	h06Limit   = "Ratelimit-Limit"
+	h06Remain  = "Ratelimit-Remaining"
+	h06Reset   = "Ratelimit-Reset"
+	hExpose    = "Access-Control-Expose-Headers"
+)
+
+func (a *Answerer) headerNames() []string {
+	var names []string
+	if a.x {
+		names = append(names, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+	}
+	if a.used {
+		names = append(names, "X-RateLimit-Used", "X-RateLimit-Resource")
+	}
+	if a.ietf {
+		names = append(names, "RateLimit-Policy", "RateLimit")
+	}
+	if a.ietf06 {
+		names = append(names, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+	}
+	for _, n := range []string{a.opts.Names.Limit, a.opts.Names.Remaining, a.opts.Names.Reset, a.opts.Names.ResetAfter} {
+		taken := func(other string) bool { return strings.EqualFold(n, other) }
+		if n != "" && !slices.ContainsFunc(names, taken) {
+			names = append(names, n)
+		}
+	}
+	return append(names, "Retry-After", "X-RateLimit-Rule", "X-RateLimit-Policy")
+}
+
+// speaks reports whether SetHeaders has anything to set.
+func (a *Answerer) speaks(d *weir.Decision) bool {
+	return d.Policy != nil && (a.numbers() || a.expose != "")
+}
+
+// numbers reports whether any header shows a number.
+func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.custom }
+
+// SetHeaders sets the rate-limit headers of a decision that was made at now.
+func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision, now time.Time) {
+	if !a.speaks(d) {
+		return
+	}
+	if a.expose != "" {
+		h[hExpose] = append(h[hExpose], a.expose) // a handler may have some of its own
+	}
+	switch {
+	case !a.numbers():
+	case uncounted(d):
+		a.setDegraded(h)
+	default:
+		a.setNumbers(h, d, now)
+	}
+}
+
+// uncounted reports whether the limit that binds couldn't be reached, so that its
+// numbers say nothing. One that was counted binds before one that wasn't, unless the latter refuses.
+func uncounted(d *weir.Decision) bool {
+	if !d.Degraded {
+		return false
+	}
+	for _, l := range d.Limits() {
+		if l.Policy == d.Policy {
+			return l.Degraded
+		}
+	}
+	return true
+}
+
+func (a *Answerer) setDegraded(h http.Header) {
+	h[hDegraded] = []string{"degraded"}
+	if a.x {
+		h[hRemaining] = []string{"-1"}
+	}
+	if n := a.opts.Names.Remaining; n != "" {
+		h[n] = []string{"-1"}
+	}
+}
+
+// setNumbers is on the way of every request: all values are written into one
+// buffer, which becomes one string.
+func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
+	var room [192]byte
+	w := valueWriter{buf: room[:0]}
+	limit, reset := d.Policy.Limit.Count, resetUnix(d, now)
+	if a.x {
+		w.int(hLimit, limit)
+		w.int(hRemaining, d.Remaining)
+		w.int(hReset, reset)
+	}
+	if a.used {
+		w.int(hUsed, max(0, limit-d.Remaining))
+		w.text(hResource, d.Rule)
+	}
+	if a.ietf {
+		w.policies(d)
+		w.quota(d)
+	}
+	if a.ietf06 {
+		w.int(h06Limit, limit)
+		w.int(h06Remain, d.Remaining)
+		w.int(h06Reset, seconds(d.ResetAfter))
+	}
+	if a.custom {
+		n := &a.opts.Names
+		w.int(n.Limit, limit)
+		w.int(n.Remaining, d.Remaining)
+		w.int(n.Reset, reset)
+		w.int(n.ResetAfter, seconds(d.ResetAfter))
+	}
+	w.flush(h)
+}
+
+// resetUnix is when the counter is whole again, in Unix seconds, rounded up.
+func resetUnix(d *weir.Decision, now time.Time) int64 {
+	at := now.Add(d.ResetAfter).UnixMicro()
+	switch l := &d.Policy.Limit; l.Algorithm {
+	case weir.FixedWindow, weir.SlidingCounter:
+		// Windows end at multiples of their length on the store's clock. Ours is a
+		// little off, by more at one request than at the next, and a hair past
+		// the edge would be shown as a second later.
+		const most = int64(5 * time.Second / time.Microsecond)
+		window := l.Window.Microseconds()
+		edge := (at + window/2) / window * window
+		if off := at - edge; d.ResetAfter > 0 && max(off, -off) <= min(most, window/4) {
+			at = edge
+		}
+	}
+	const second = int64(time.Second / time.Microsecond)
+	return (at + second - 1) / second
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -1,0 +1,99 @@
+package httplimit
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirhq/weir"
+)
+
+// Bodies are written by hand, since in a storm of retries a refusal has to cost
+// less than what it protects.
+
+// appendError writes Weir's own error body.
+func appendError(b []byte, x *Refused) []byte {
+	b = appendString(append(b, `{"error":{"code":`...), x.Code)
+	b = appendString(append(b, `,"message":`...), x.Message)
+	b = appendDetails(append(b, `,"details":`...), x)
+	return append(b, "}}\n"...)
+}
+
+// appendDetails writes what programs want to know; members that say nothing are left out.
+func appendDetails(b []byte, x *Refused) []byte {
+	b = append(b, '{')
+	first := len(b)
+	member := func(name string) {
+		if len(b) > first {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), `":`...)
+	}
+	if x.Rule != "" {
+		member("rule")
+		b = appendString(b, x.Rule)
+	}
+	limited := x.Code == "RATE_LIMIT_EXCEEDED"
+	if limited {
+		member("limit")
+		b = strconv.AppendInt(b, x.Limit, 10)
+		member("window_seconds")
+		b = strconv.AppendInt(b, x.WindowSeconds, 10)
+	}
+	if x.RetryAfterSeconds > 0 {
+		member("retry_after_seconds")
+		b = strconv.AppendInt(b, x.RetryAfterSeconds, 10)
+	}
+	if limited {
+		member("reset_at")
+		b = append(x.ResetAt.AppendFormat(append(b, '"'), time.RFC3339), '"')
+	}
+	return append(b, '}')
+}
+
+// appendProblem writes the body of RFC 9457, with the types of the IETF draft.
+func appendProblem(b []byte, x *Refused, d *weir.Decision) []byte {
+	const types = "https://iana.org/assignments/http-problem-types#"
+	kind, title := "about:blank", http.StatusText(x.Status)
+	switch {
+	case x.Code == "RATE_LIMIT_EXCEEDED":
+		kind, title = types+"quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"
+	case x.Status == http.StatusServiceUnavailable:
+		kind, title = types+"temporary-reduced-capacity", "Request cannot be satisfied due to temporary server capacity constraints"
+	}
+	b = appendString(append(b, `{"type":`...), kind)
+	b = appendString(append(b, `,"title":`...), title)
+	b = strconv.AppendInt(append(b, `,"status":`...), int64(x.Status), 10)
+	b = appendString(append(b, `,"detail":`...), x.Message)
+	b = appendString(append(b, `,"code":`...), x.Code)
+	between := `,"violated-policies":[`
+	for _, l := range d.Limits() {
+		if !l.Allowed && !l.Degraded && !l.Policy.Shadow {
+			b = appendString(append(b, between...), l.Policy.Name)
+			between = ","
+		}
+	}
+	if between == "," {
+		b = append(b, ']')
+	}
+	b = appendDetails(append(b, `,"details":`...), x)
+	return append(b, "}\n"...)
+}
+
+// appendString writes a JSON string.
+func appendString(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for _, r := range s { // what isn't UTF-8 becomes U+FFFD
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ':
+			b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,215 @@
+package httplimit_test
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+func identify(id httplimit.Identity, r *http.Request) weir.Request {
+	var req weir.Request
+	httplimit.NewIdentifier(id, nil).Identify(r, &req, true)
+	return req
+}
+
+// request makes one with headers, given as names and values.
+func request(target string, headers ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	return r
+}
+
+func known(keys ...string) httplimit.KnownKeys {
+	k := httplimit.KnownKeys{}
+	for _, key := range keys {
+		k[sha256.Sum256([]byte(key))] = struct{}{}
+	}
+	return k
+}
+
+func TestSources(t *testing.T) {
+	verifier := verifier(t, httplimit.JWT{Secret: secret})
+	token := "Bearer " + sign(t, secret, claims{"sub": "u-17", "plan": "pro", "n": 42, "admin": true, "list": []string{"x"}, "key": "sk_9"})
+	forged := "Bearer " + sign(t, []byte("another secret, of no less length"), claims{"sub": "u-17", "key": "sk_9"})
+	type source = httplimit.Source
+	for _, c := range []struct {
+		name     string
+		source   source
+		request  *http.Request
+		want     string
+		verified bool
+	}{
+		{"the default", source{}, request("/", "X-API-Key", "k"), "k", false},
+		{"the default, spelled otherwise", source{}, request("/", "x-api-KEY", "k"), "k", false},
+		{"nothing", source{}, request("/?api_key=k", "Authorization", "Bearer k"), "", false},
+		{"another header", source{Header: "x-key"}, request("/", "X-Key", "k"), "k", false},
+		{"the first of two lines", source{}, request("/", "X-API-Key", "k", "X-API-Key", "other"), "k", false},
+		{"the host", source{Header: "host"}, request("http://Tenant.example/"), "tenant.example", false},
+		{"a parameter", source{Query: "api_key"}, request("/?a=1&api_key=k&api_key=other"), "k", false},
+		{"a parameter in disguise", source{Query: "api_key"}, request("/?a=1&api%5Fkey=%6B"), "k", false},
+		{"no such parameter", source{Query: "api_key"}, request("/?apikey=k"), "", false},
+		{"a bearer token", source{Bearer: true}, request("/", "Authorization", "bEaReR  k "), "k", false},
+		{"another scheme", source{Bearer: true}, request("/", "Authorization", "Basic k"), "", false},
+		{"no scheme", source{Bearer: true}, request("/", "Authorization", "k"), "", false},
+		{"a claim", source{Claim: "key"}, request("/", "Authorization", token), "sk_9", true},
+		{"a claim that is a number", source{Claim: "n"}, request("/", "Authorization", token), "42", true},
+		{"a claim that is a truth value", source{Claim: "admin"}, request("/", "Authorization", token), "true", true},
+		{"a claim that is a list", source{Claim: "list"}, request("/", "Authorization", token), "", false},
+		{"no such claim", source{Claim: "nope"}, request("/", "Authorization", token), "", false},
+		{"a claim of a forged token", source{Claim: "key"}, request("/", "Authorization", forged), "", false},
+		{"a claim before a header", source{Claim: "key", Header: "X-Key"}, request("/", "Authorization", token, "X-Key", "k"), "sk_9", true},
+		{"a header for want of a claim", source{Claim: "key", Header: "X-Key"}, request("/", "Authorization", forged, "X-Key", "k"), "k", false},
+		{"a parameter for want of a header", source{Header: "X-Key", Query: "k"}, request("/?k=q"), "q", false},
+		{"a header before a parameter", source{Header: "X-Key", Query: "k"}, request("/?k=q", "X-Key", "k"), "k", false},
+	} {
+		req := identify(httplimit.Identity{APIKey: c.source, JWT: verifier}, c.request)
+		if req.APIKey != c.want || req.KeyVerified != c.verified {
+			t.Errorf("%s: got %q, verified %v; want %q, %v", c.name, req.APIKey, req.KeyVerified, c.want, c.verified)
+		}
+	}
+
+	id := httplimit.Identity{
+		User: source{Claim: "sub"}, Org: source{Header: "X-Org"}, Tier: source{Claim: "plan", Header: "X-Tier"}, JWT: verifier,
+	}
+	req := identify(id, request("/", "Authorization", token, "X-Org", "acme", "X-Tier", "enterprise"))
+	if req.User != "u-17" || req.Org != "acme" || req.Tier != "pro" || !req.TierVerified {
+		t.Errorf("%+v", req)
+	}
+	if req = identify(id, request("/", "Authorization", forged, "X-Tier", "enterprise")); req.User != "" || req.Tier != "enterprise" || req.TierVerified {
+		t.Errorf("a forged token: %+v", req)
+	}
+	id.TrustUnverified = true
+	if req = identify(id, request("/", "X-Tier", "enterprise", "X-API-Key", "k")); !req.TierVerified || !req.KeyVerified {
+		t.Errorf("trusted unverified: %+v", req)
+	}
+	if req = identify(id, request("/")); req.TierVerified || req.KeyVerified {
+		t.Errorf("what isn't there was verified: %+v", req)
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	id := httplimit.Identity{JWT: verifier(t, httplimit.JWT{Secret: secret})}
+	r := request("http://Tenant.example/", "X-Tenant", "a", "Authorization", "Bearer "+sign(t, secret, claims{"org": "acme"}))
+	req := identify(id, r)
+	for name, want := range map[string]string{
+		"header:X-Tenant": "a", "header:x-tenant": "a", "header:Host": "tenant.example", "header:nope": "",
+		"claim:org": "acme", "claim:nope": "", "attr:region": "", "": "", "header": "",
+	} {
+		if got := req.Attr(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	r.Header.Set("Authorization", "Bearer "+sign(t, []byte("another secret, of no less length"), claims{"org": "acme"}))
+	if got := identify(id, r); got.Attr("claim:org") != "" {
+		t.Error("a claim of a forged token exists")
+	}
+}
+
+func TestKnownKeys(t *testing.T) {
+	id := httplimit.Identity{KnownKeys: known("sk_prod_1")}
+	for key, want := range map[string]bool{"sk_prod_1": true, "sk_prod_2": false, "SK_PROD_1": false, "sk_prod_1 ": false, "": false} {
+		if got := identify(id, request("/", "X-API-Key", key)).KeyVerified; got != want {
+			t.Errorf("%q is known: %v", key, got)
+		}
+	}
+}
+
+func TestPreflight(t *testing.T) {
+	for _, c := range []struct {
+		name, method string
+		headers      []string
+		want         bool
+	}{
+		{"a real one", http.MethodOptions, []string{"Origin", "https://a.example", "Access-Control-Request-Method", "PUT"}, true},
+		{"without an origin", http.MethodOptions, []string{"Access-Control-Request-Method", "PUT"}, false},
+		{"without a method", http.MethodOptions, []string{"Origin", "https://a.example"}, false},
+		{"another method", http.MethodPost, []string{"Origin", "https://a.example", "Access-Control-Request-Method", "PUT"}, false},
+	} {
+		r := request("/", c.headers...)
+		r.Method = c.method
+		if got := identify(httplimit.Identity{}, r).Preflight; got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// tiered has an allow list, a map of keys to tiers, and a quota that depends on them.
+func tiered(t *testing.T) *weir.Limiter {
+	return limiter(t, weir.Rules{
+		Tiers: []weir.Tier{{Name: "free", Limits: per(2, time.Hour)}, {Name: "pro", Limits: per(50, time.Hour)}},
+		Keys:  []weir.KeyTier{{Pattern: "sk_prod_*", Tier: "pro"}},
+		Rules: []weir.Rule{{ID: "quota"}},
+		Allow: []string{"sk_internal_*"},
+		Deny:  []string{"sk_revoked_*"},
+	})
+}
+
+func TestUnverifiedIdentitiesGetNoPrivileges(t *testing.T) {
+	token := func(of []byte) string {
+		return "Bearer " + sign(t, of, claims{"plan": "pro", "sub": "u"})
+	}
+	identity := httplimit.Identity{
+		Tier: httplimit.Source{Claim: "plan", Header: "X-Tier"}, JWT: verifier(t, httplimit.JWT{Secret: secret}),
+		KnownKeys: known("sk_internal_ours", "sk_prod_ours"),
+	}
+	for _, c := range []struct {
+		name    string
+		headers []string
+		limit   string // that is shown; none is a bypass
+	}{
+		{"a forged internal key", []string{"X-API-Key", "sk_internal_x"}, "2"},
+		{"a known internal key", []string{"X-API-Key", "sk_internal_ours"}, ""},
+		{"a forged key of a tier", []string{"X-API-Key", "sk_prod_x"}, "2"},
+		{"a known key of a tier", []string{"X-API-Key", "sk_prod_ours"}, "50"},
+		{"a forged tier", []string{"X-API-Key", "k1", "X-Tier", "pro"}, "2"},
+		{"the tier of a token", []string{"X-API-Key", "k2", "Authorization", token(secret)}, "50"},
+		{"the tier of a forged token", []string{"X-API-Key", "k3", "Authorization", token([]byte("another secret, of no less length"))}, "2"},
+		{"a forged internal key beside a genuine token", []string{"X-API-Key", "sk_internal_y", "Authorization", token(secret)}, "50"},
+		{"two keys, of which the second is known", []string{"X-API-Key", "sk_internal_z", "X-API-Key", "sk_internal_ours"}, "2"},
+	} {
+		srv, client := serve(t, wrap(tiered(t), httplimit.Options{Identity: identity}, ok))
+		resp := get(t, client, srv.URL, c.headers...)
+		if got := resp.Header.Get("X-RateLimit-Limit"); resp.StatusCode != 200 || got != c.limit {
+			t.Errorf("%s: %d with limit %q, want %q", c.name, resp.StatusCode, got, c.limit)
+		}
+		if c.limit != "2" {
+			continue
+		}
+		get(t, client, srv.URL, c.headers...)
+		if got := get(t, client, srv.URL, c.headers...).StatusCode; got != 429 {
+			t.Errorf("%s: the third request got %d", c.name, got)
+		}
+	}
+}
+
+// Code of the user's own has the last word, and what it marks verified is.
+func TestIdentifyOfOnesOwn(t *testing.T) {
+	sessions := map[string]string{"s1": "sk_internal_ours", "s2": "sk_revoked_1"}
+	srv, client := serve(t, wrap(tiered(t), httplimit.Options{
+		Identity: httplimit.Identity{TrustUnverified: false},
+		Identify: func(r *http.Request, req *weir.Request) {
+			if c, err := r.Cookie("session"); err == nil {
+				req.APIKey, req.KeyVerified = sessions[c.Value], true
+			}
+			req.Cost = 2
+		},
+	}, ok))
+	for range 3 {
+		if resp := get(t, client, srv.URL, "Cookie", "session=s1"); resp.StatusCode != 200 || resp.Header.Get("X-RateLimit-Limit") != "" {
+			t.Errorf("a verified internal key: %d", resp.StatusCode)
+		}
+	}
+	if resp := get(t, client, srv.URL, "Cookie", "session=s2"); resp.StatusCode != 403 {
+		t.Errorf("a revoked key: %d", resp.StatusCode)
+	}
+	if resp := get(t, client, srv.URL, "X-API-Key", "k"); resp.StatusCode != 200 || resp.Header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("a request that costs two: %d, %v", resp.StatusCode, resp.Header)
+	}
+}

@@ -1,0 +1,187 @@
+package httplimit
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// keySet is what an identity provider publishes. One goroutine fetches it, and
+// requests only ever look at what is there: neither a provider that is down nor a
+// client that invents key ids makes anyone wait.
+type keySet struct {
+	url    string
+	client *http.Client
+	told   func(error)
+	keys   atomic.Pointer[[]publicKey]
+	wanted chan struct{} // holds one: a token named a key that isn't there
+}
+
+// publicKey is one key, and which tokens it is for; "" is any.
+type publicKey struct {
+	id, algorithm string
+	key           crypto.PublicKey
+}
+
+const (
+	refreshEvery = time.Hour
+	wantedEvery  = 10 * time.Second // how often tokens can bring about a fetch
+	firstRetry   = time.Second
+	lastRetry    = time.Minute
+	fetchTimeout = 10 * time.Second
+	maxKeySet    = 1 << 20 // bytes
+)
+
+func newKeySet(j JWT) (*keySet, error) {
+	u, err := url.Parse(j.JWKSURL)
+	if err != nil {
+		return nil, fmt.Errorf("jwks_url: %w", err)
+	}
+	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return nil, fmt.Errorf("jwks_url: must begin with https:// or http://, got %q", j.JWKSURL)
+	}
+	s := &keySet{url: j.JWKSURL, client: j.Client, told: j.OnFetch, wanted: make(chan struct{}, 1)}
+	s.keys.Store(&[]publicKey{})
+	if s.client == nil {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.DisableKeepAlives = true // an hour passes between two fetches
+		s.client = &http.Client{Transport: t, Timeout: fetchTimeout}
+	}
+	return s, nil
+}
+
+// find returns the keys that may have signed a token.
+func (s *keySet) find(t *jwt.Token) (any, error) {
+	id, _ := t.Header["kid"].(string)
+	var fit jwt.VerificationKeySet
+	for _, k := range *s.keys.Load() {
+		if (id == "" || id == k.id) && (k.algorithm == "" || k.algorithm == t.Method.Alg()) {
+			fit.Keys = append(fit.Keys, k.key)
+		}
+	}
+	if fit.Keys == nil {
+		select {
+		case s.wanted <- struct{}{}:
+		default:
+		}
+		return nil, errors.New("no key for the token")
+	}
+	return fit, nil
+}
+
+// keepFresh fetches the keys until ctx is done: every hour, and when a token
+// wants one that isn't there; after a failure soon, and then less and less often.
+func (s *keySet) keepFresh(ctx context.Context) {
+	for retry := firstRetry; ; {
+		err := s.fetch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if s.told != nil {
+			s.told(err)
+		}
+		if err != nil {
+			if !pause(ctx, retry, nil) {
+				return
+			}
+			retry = min(2*retry, lastRetry)
+			continue
+		}
+		retry = firstRetry
+		if !pause(ctx, wantedEvery, nil) {
+			return
+		}
+		if !pause(ctx, refreshEvery-wantedEvery, s.wanted) {
+			return
+		}
+	}
+}
+
+// pause sleeps until something wakes it, and reports false once ctx is done.
+func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+	case <-wake:
+	}
+	return true
+}
+
+func (s *keySet) fetch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		return fmt.Errorf("jwks_url: %w", err)
+	}
+	req.Header.Set("Accept", "application/jwk-set+json, application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("jwks_url: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("jwks_url: %s answered %s", s.url, resp.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeySet+1))
+	if err != nil {
+		return fmt.Errorf("jwks_url: %w", err)
+	}
+	if len(text) > maxKeySet {
+		return fmt.Errorf("jwks_url: %s answered with more than %d bytes", s.url, maxKeySet)
+	}
+	keys, err := parseKeySet(text)
+	if err != nil {
+		return fmt.Errorf("jwks_url: %s: %w", s.url, err)
+	}
+	s.keys.Store(&keys)
+	return nil
+}
+
+// parseKeySet reads the keys that verify signatures and leaves out the others, among
+// them shared secrets. A set without any is an error if it had some that can't be read.
+func parseKeySet(text []byte) ([]publicKey, error) {
+	var set jwkset.JWKSMarshal
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, err
+	}
+	if set.Keys == nil {
+		return nil, errors.New("must be a JSON object with keys")
+	}
+	keys := []publicKey{}
+	var failed error
+	for _, m := range set.Keys {
+		if m.USE == jwkset.UseEnc {
+			continue
+		}
+		k, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
+		if err != nil {
+			failed = err
+			continue
+		}
+		switch key := k.Key().(type) {
+		case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
+			keys = append(keys, publicKey{m.KID, m.ALG.String(), key})
+		}
+	}
+	if len(keys) == 0 && failed != nil {
+		return nil, failed
+	}
+	return keys, nil
+}

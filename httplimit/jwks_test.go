@@ -1,0 +1,237 @@
+package httplimit_test
+
+import (
+	"crypto"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// published is a key as an identity provider shows it.
+type published struct {
+	id  string
+	key crypto.PublicKey
+	alg jwkset.ALG
+	use jwkset.USE
+}
+
+func keySet(t testing.TB, keys ...published) []byte {
+	t.Helper()
+	set := jwkset.JWKSMarshal{Keys: []jwkset.JWKMarshal{}}
+	for _, k := range keys {
+		jwk, err := jwkset.NewJWKFromKey(k.key, jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: k.id, ALG: k.alg, USE: k.use}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set.Keys = append(set.Keys, jwk.Marshal())
+	}
+	text, err := json.Marshal(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// provider is an identity provider whose answer can be changed. A nil answer is a failure.
+type provider struct {
+	answer  atomic.Pointer[[]byte]
+	fetches atomic.Int64
+}
+
+func (p *provider) publish(text []byte) { p.answer.Store(&text) }
+
+func (p *provider) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	p.fetches.Add(1)
+	text := p.answer.Load()
+	if text == nil {
+		http.Error(w, "out of order", http.StatusBadGateway)
+		return
+	}
+	_, _ = w.Write(*text)
+}
+
+func TestKeysFromAProvider(t *testing.T) {
+	p := &provider{}
+	secretKey := []byte(`{"keys":[{"kty":"oct","kid":"shared","k":"c2VjcmV0"},{"kty":"unheard-of","kid":"new"},`)
+	set := keySet(t,
+		published{id: "rsa", key: rsaKey().Public()}, published{id: "ec", key: ecKey().Public(), alg: jwkset.AlgES256},
+		published{id: "ed", key: edKey().Public()}, published{id: "enc", key: otherRSA().Public(), use: jwkset.UseEnc})
+	p.publish(append(secretKey, set[len(`{"keys":[`):]...))
+	srv := httptest.NewServer(p)
+	defer srv.Close()
+	fetched := make(chan error, 1)
+	v := verifier(t, httplimit.JWT{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
+	if err := <-fetched; err != nil {
+		t.Fatal(err)
+	}
+	c := claims{"sub": "u"}
+	for _, x := range []struct {
+		name, token string
+		want        bool
+	}{
+		{"RSA", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "rsa"), true},
+		{"RSA-PSS", signAs(t, jwt.SigningMethodPS512, rsaKey(), c, "rsa"), true},
+		{"ECDSA", signAs(t, jwt.SigningMethodES256, ecKey(), c, "ec"), true},
+		{"Ed25519", signAs(t, jwt.SigningMethodEdDSA, edKey(), c, "ed"), true},
+		{"without a key id", signAs(t, jwt.SigningMethodEdDSA, edKey(), c, ""), true},
+		{"another's key id", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "ec"), false},
+		{"an unknown key id", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "nope"), false},
+		{"a key for encryption", signAs(t, jwt.SigningMethodRS256, otherRSA(), c, "enc"), false},
+		{"another key", signAs(t, jwt.SigningMethodRS256, otherRSA(), c, "rsa"), false},
+		{"a shared secret that was published", signAs(t, jwt.SigningMethodHS256, []byte("secret"), c, "shared"), false},
+		{"HS256 with the public key", signAs(t, jwt.SigningMethodHS256, publicPEM(rsaKey().Public()), c, "rsa"), false},
+		{"none", signAs(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, c, "rsa"), false},
+	} {
+		if got := v.Verify(x.token); (got != nil) != x.want {
+			t.Errorf("%s: %v", x.name, got)
+		}
+	}
+}
+
+// A provider that can't be reached blocks nobody: until it is there, tokens prove nothing.
+func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	fetched := make(chan error, 1)
+	v := verifier(t, httplimit.JWT{JWKSURL: "http://" + address, OnFetch: func(err error) { fetched <- err }})
+	token := sign(t, edKey(), claims{"sub": "u"})
+	if err := <-fetched; err == nil || v.Verify(token) != nil {
+		t.Fatalf("the provider isn't there: %v, %v", err, v.Verify(token))
+	}
+	p := &provider{}
+	p.publish(keySet(t, published{id: "ed", key: edKey().Public()}))
+	srv := httptest.NewUnstartedServer(p)
+	srv.Listener.Close()
+	if srv.Listener, err = net.Listen("tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	defer srv.Close()
+	for err := range fetched {
+		if err == nil {
+			break
+		}
+	}
+	if v.Verify(token).Text("sub") != "u" {
+		t.Error("the provider is back, and the token isn't verified")
+	}
+}
+
+// The rest has to do with time, so it happens in a bubble.
+
+func TestKeysAreKeptFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{}
+		net := servePipes(t, p)
+		var failures atomic.Int64
+		v := verifier(t, httplimit.JWT{JWKSURL: "http://idp.example/keys", Client: net.client(t), OnFetch: func(err error) {
+			if err != nil {
+				failures.Add(1)
+			}
+		}})
+		old := signAs(t, jwt.SigningMethodRS256, rsaKey(), claims{"sub": "u"}, "old")
+		young := signAs(t, jwt.SigningMethodES256, ecKey(), claims{"sub": "u"}, "new")
+		oldKey, newKey := published{id: "old", key: rsaKey().Public()}, published{id: "new", key: ecKey().Public()}
+		expect := func(when string, fetches int64, isOld, isNew bool) {
+			t.Helper()
+			synctest.Wait()
+			if got := p.fetches.Load(); got != fetches {
+				t.Errorf("%s: %d fetches, want %d", when, got, fetches)
+			}
+			if (v.Verify(old) != nil) != isOld || (v.Verify(young) != nil) != isNew {
+				t.Errorf("%s: old token %v, new token %v", when, v.Verify(old), v.Verify(young))
+			}
+		}
+		expect("out of order", 1, false, false)
+		time.Sleep(time.Second)
+		expect("a second later", 2, false, false)
+		time.Sleep(62 * time.Second) // 2, 4, 8, 16, 32
+		expect("a minute later", 7, false, false)
+		time.Sleep(time.Hour)
+		expect("an hour later", 67, false, false)
+		if got := failures.Load(); got != 67 {
+			t.Errorf("%d failures were told", got)
+		}
+
+		p.publish(keySet(t, oldKey))
+		time.Sleep(time.Minute)
+		expect("in order", 68, true, false) // the new token's key is asked for once ten seconds have passed
+		time.Sleep(9 * time.Second)
+		expect("nine seconds later", 68, true, false)
+		p.publish(keySet(t, oldKey, newKey))
+		time.Sleep(time.Second)
+		expect("ten seconds later", 69, true, true)
+
+		time.Sleep(30 * time.Minute)
+		for range 100 { // tokens with key ids that don't exist
+			v.Verify(signAs(t, jwt.SigningMethodEdDSA, edKey(), claims{}, "invented"))
+		}
+		expect("a flood of invented key ids", 70, true, true)
+
+		p.answer.Store(nil)
+		time.Sleep(time.Hour)
+		for name, broken := range map[string]string{"an error": "", "not JSON": "<html>", "no keys": "{}", "a broken key": `{"keys":[{"kty":"RSA","n":"!"}]}`} {
+			if broken != "" {
+				p.publish([]byte(broken))
+			}
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if v.Verify(old) == nil {
+				t.Errorf("%s: keys that were good are gone", name)
+			}
+		}
+		p.publish([]byte(strings.Repeat(" ", 2<<20)))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if v.Verify(old) == nil {
+			t.Error("an answer without end: keys that were good are gone")
+		}
+
+		p.publish(keySet(t, newKey))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if v.Verify(old) != nil || v.Verify(young) == nil {
+			t.Error("a key that was withdrawn still verifies")
+		}
+		p.publish(keySet(t))
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if v.Verify(young) != nil {
+			t.Error("all keys were withdrawn, and one still verifies")
+		}
+	})
+}
+
+// A provider that accepts connections and says nothing is given up on.
+func TestProviderThatSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := servePipes(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		begin, fetched := time.Now(), make(chan error)
+		v := verifier(t, httplimit.JWT{JWKSURL: "http://idp.example/keys", Client: net.client(t), OnFetch: func(err error) {
+			select {
+			case fetched <- err:
+			case <-t.Context().Done():
+			}
+		}})
+		if v.Verify(sign(t, edKey(), claims{})) != nil || time.Since(begin) != 0 {
+			t.Error("a token was verified, or waited")
+		}
+		if err := <-fetched; err == nil || time.Since(begin) != 10*time.Second {
+			t.Errorf("%v after %s", err, time.Since(begin))
+		}
+	})
+}

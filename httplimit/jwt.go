@@ -1,0 +1,155 @@
+package httplimit
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// JWT says how bearer tokens are verified. Exactly one of Secret, PublicKey and JWKSURL is given.
+type JWT struct {
+	// Secret of HS256, HS384 and HS512.
+	Secret []byte
+	// PublicKey is an RSA, ECDSA or Ed25519 key, or a certificate of one, in PEM.
+	PublicKey []byte
+	// JWKSURL is where an identity provider publishes its keys. They are fetched in the
+	// background and again when a token names a new one; until they are there, no token is verified.
+	JWKSURL string
+	// Client fetches from JWKSURL. Nil means one that gives up after ten seconds.
+	Client *http.Client
+	// OnFetch is told what became of each attempt at JWKSURL; nil is success. Keys fetched
+	// earlier stay in force when one fails. A nil OnFetch means that nobody is told.
+	OnFetch func(error)
+	// Issuer and Audience, if given, must be the token's.
+	Issuer, Audience string
+}
+
+// Verifier verifies tokens. Make one with [NewVerifier].
+type Verifier struct {
+	parser *jwt.Parser
+	key    jwt.Keyfunc
+}
+
+const (
+	// maxToken is longer than any token that fits the headers a server should accept.
+	maxToken = 16 << 10
+	// leeway is by how much the issuer's clock may differ from ours.
+	leeway = 10 * time.Second
+)
+
+// The algorithms of each kind of key. What a token says of itself never decides
+// which kind it is: a public key must not pass for a shared secret.
+var (
+	hmacMethods  = []string{"HS256", "HS384", "HS512"}
+	rsaMethods   = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
+	ecdsaMethods = []string{"ES256", "ES384", "ES512"}
+	eddsaMethods = []string{"EdDSA"}
+)
+
+// NewVerifier prepares a JWT. It doesn't wait for a JWKSURL, whose keys are kept up to date until ctx is done.
+func NewVerifier(ctx context.Context, j JWT) (*Verifier, error) {
+	var v Verifier
+	var methods []string
+	switch {
+	case len(j.Secret) > 0 && j.PublicKey == nil && j.JWKSURL == "":
+		methods = hmacMethods
+		v.key = func(*jwt.Token) (any, error) { return j.Secret, nil }
+	case j.PublicKey != nil && j.Secret == nil && j.JWKSURL == "":
+		key, of, err := parsePublicKey(j.PublicKey)
+		if err != nil {
+			return nil, err
+		}
+		methods = of
+		v.key = func(*jwt.Token) (any, error) { return key, nil }
+	case j.JWKSURL != "" && j.Secret == nil && j.PublicKey == nil:
+		keys, err := newKeySet(j)
+		if err != nil {
+			return nil, err
+		}
+		go keys.keepFresh(ctx)
+		methods = append(append(append(methods, rsaMethods...), ecdsaMethods...), eddsaMethods...)
+		v.key = keys.find
+	default:
+		return nil, errors.New("jwt: give one of secret, public key and jwks_url")
+	}
+	opts := []jwt.ParserOption{jwt.WithValidMethods(methods), jwt.WithJSONNumber(), jwt.WithStrictDecoding(), jwt.WithLeeway(leeway)}
+	if j.Issuer != "" {
+		opts = append(opts, jwt.WithIssuer(j.Issuer))
+	}
+	if j.Audience != "" {
+		opts = append(opts, jwt.WithAudience(j.Audience))
+	}
+	v.parser = jwt.NewParser(opts...)
+	return &v, nil
+}
+
+func parsePublicKey(text []byte) (key any, methods []string, err error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, nil, errors.New("public key: must be PEM")
+	}
+	switch block.Type {
+	case "RSA PUBLIC KEY":
+		key, err = x509.ParsePKCS1PublicKey(block.Bytes)
+	case "CERTIFICATE":
+		var cert *x509.Certificate
+		if cert, err = x509.ParseCertificate(block.Bytes); err == nil {
+			key = cert.PublicKey
+		}
+	case "PUBLIC KEY":
+		key, err = x509.ParsePKIXPublicKey(block.Bytes)
+	default:
+		return nil, nil, fmt.Errorf("public key: must be a PUBLIC KEY or a CERTIFICATE, got a %s", block.Type)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("public key: %w", err)
+	}
+	switch key.(type) {
+	case *rsa.PublicKey:
+		return key, rsaMethods, nil
+	case *ecdsa.PublicKey:
+		return key, ecdsaMethods, nil
+	case ed25519.PublicKey:
+		return key, eddsaMethods, nil
+	}
+	return nil, nil, fmt.Errorf("public key: %T is not RSA, ECDSA or Ed25519", key)
+}
+
+// Claims are those of a verified token; nil if there is none.
+type Claims map[string]any
+
+// Verify returns the claims of a token, or nil unless it is genuine and in
+// force. It never waits: what it doesn't have the key for is not genuine yet.
+func (v *Verifier) Verify(token string) Claims {
+	if token == "" || len(token) > maxToken {
+		return nil
+	}
+	var claims jwt.MapClaims
+	if t, err := v.parser.ParseWithClaims(token, &claims, v.key); err != nil || !t.Valid {
+		return nil
+	}
+	return Claims(claims)
+}
+
+// Text is a claim's value as text: of a string, a number or a truth value.
+func (c Claims) Text(name string) string {
+	switch v := c[name].(type) {
+	case string:
+		return v
+	case json.Number:
+		return v.String()
+	case bool:
+		return fmt.Sprint(v)
+	}
+	return ""
+}

@@ -1,0 +1,221 @@
+package httplimit_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/weirhq/weir/httplimit"
+)
+
+type claims = jwt.MapClaims
+
+var secret = []byte("a secret that two parties share!")
+
+// The keys of an identity provider.
+var (
+	rsaKey   = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 2048)) })
+	ecKey    = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) })
+	edKey    = sync.OnceValue(func() ed25519.PrivateKey { _, k, err := ed25519.GenerateKey(rand.Reader); return must(k, err) })
+	otherRSA = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 2048)) })
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func verifier(t testing.TB, j httplimit.JWT) *httplimit.Verifier {
+	t.Helper()
+	v, err := httplimit.NewVerifier(t.Context(), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// sign makes a token with the method that is usual for a key.
+func sign(t testing.TB, key any, c claims) string {
+	t.Helper()
+	var m jwt.SigningMethod
+	switch key.(type) {
+	case []byte:
+		m = jwt.SigningMethodHS256
+	case *rsa.PrivateKey:
+		m = jwt.SigningMethodRS256
+	case *ecdsa.PrivateKey:
+		m = jwt.SigningMethodES256
+	case ed25519.PrivateKey:
+		m = jwt.SigningMethodEdDSA
+	}
+	return signAs(t, m, key, c, "")
+}
+
+func signAs(t testing.TB, m jwt.SigningMethod, key any, c claims, kid string) string {
+	t.Helper()
+	token := jwt.NewWithClaims(m, c)
+	if kid != "" {
+		token.Header["kid"] = kid
+	}
+	s, err := token.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func publicPEM(key crypto.PublicKey) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(key))})
+}
+
+func TestEachKindOfKeyVerifies(t *testing.T) {
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "idp"}}
+	der := must(x509.CreateCertificate(rand.Reader, cert, cert, rsaKey().Public(), rsaKey()))
+	for _, c := range []struct {
+		name    string
+		jwt     httplimit.JWT
+		key     any
+		methods []jwt.SigningMethod
+	}{
+		{"a secret", httplimit.JWT{Secret: secret}, secret, []jwt.SigningMethod{jwt.SigningMethodHS256, jwt.SigningMethodHS384, jwt.SigningMethodHS512}},
+		{"RSA", httplimit.JWT{PublicKey: publicPEM(rsaKey().Public())}, rsaKey(), []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512, jwt.SigningMethodPS256}},
+		{"RSA, PKCS 1", httplimit.JWT{PublicKey: pem.EncodeToMemory(&pem.Block{Type: "RSA PUBLIC KEY", Bytes: x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey)})}, rsaKey(), []jwt.SigningMethod{jwt.SigningMethodRS256}},
+		{"a certificate", httplimit.JWT{PublicKey: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, rsaKey(), []jwt.SigningMethod{jwt.SigningMethodRS256}},
+		{"ECDSA", httplimit.JWT{PublicKey: publicPEM(ecKey().Public())}, ecKey(), []jwt.SigningMethod{jwt.SigningMethodES256}},
+		{"Ed25519", httplimit.JWT{PublicKey: publicPEM(edKey().Public())}, edKey(), []jwt.SigningMethod{jwt.SigningMethodEdDSA}},
+	} {
+		v := verifier(t, c.jwt)
+		for _, m := range c.methods {
+			if got := v.Verify(signAs(t, m, c.key, claims{"sub": "u"}, "")).Text("sub"); got != "u" {
+				t.Errorf("%s, %s: sub is %q", c.name, m.Alg(), got)
+			}
+		}
+	}
+}
+
+// Whatever a token says of itself, its claims don't exist unless the right key signed it.
+func TestForgedTokens(t *testing.T) {
+	rsaPEM := publicPEM(rsaKey().Public())
+	verifiers := map[string]*httplimit.Verifier{
+		"secret": verifier(t, httplimit.JWT{Secret: secret}),
+		"rsa":    verifier(t, httplimit.JWT{PublicKey: rsaPEM}),
+		"ecdsa":  verifier(t, httplimit.JWT{PublicKey: publicPEM(ecKey().Public())}),
+		"eddsa":  verifier(t, httplimit.JWT{PublicKey: publicPEM(edKey().Public())}),
+	}
+	c := claims{"sub": "u", "exp": time.Now().Add(time.Hour).Unix()}
+	none := signAs(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, c, "")
+	genuine := sign(t, rsaKey(), c)
+	parts := strings.Split(genuine, ".")
+	enc := base64.RawURLEncoding.EncodeToString
+	der := must(x509.MarshalPKIXPublicKey(rsaKey().Public()))
+	for name, token := range map[string]string{
+		"none":                                    none,
+		"none in capitals":                        strings.Replace(none, parts[0], enc([]byte(`{"alg":"NONE","typ":"JWT"}`)), 1),
+		"none with another's signature":           none + parts[2],
+		"HS256 with the public key, as PEM":       sign(t, rsaPEM, c),
+		"HS256 with the public key, trimmed":      sign(t, []byte(strings.TrimSpace(string(rsaPEM))), c),
+		"HS256 with the public key, as DER":       sign(t, der, c),
+		"HS256 with an Ed25519 key":               sign(t, []byte(edKey().Public().(ed25519.PublicKey)), c),
+		"HS256 with an empty secret":              sign(t, []byte{}, c),
+		"another RSA key":                         sign(t, otherRSA(), c),
+		"a changed payload":                       parts[0] + "." + enc([]byte(`{"sub":"root"}`)) + "." + parts[2],
+		"a changed header":                        enc([]byte(`{"alg":"RS512"}`)) + "." + parts[1] + "." + parts[2],
+		"no signature":                            parts[0] + "." + parts[1] + ".",
+		"two parts":                               parts[0] + "." + parts[1],
+		"four parts":                              genuine + ".x",
+		"the key in its header":                   enc([]byte(`{"alg":"HS256","jwk":{"kty":"oct","k":"AAAA"}}`)) + "." + parts[1] + "." + parts[2],
+		"nothing":                                 "",
+		"dots":                                    "..",
+		"not base64":                              "a.b.c",
+		"a signature with bits that mean nothing": loosen(genuine),
+		"as long as a novel":                      genuine + strings.Repeat("A", 20_000),
+	} {
+		for kind, v := range verifiers {
+			if got := v.Verify(token); got != nil {
+				t.Errorf("%s: verified with %s: %v", name, kind, got)
+			}
+		}
+	}
+	for kind, v := range verifiers {
+		if got := v.Verify(genuine); (got != nil) != (kind == "rsa") {
+			t.Errorf("the genuine token, held against %s: %v", kind, got)
+		}
+	}
+}
+
+// loosen spells the same signature otherwise: the last character of 342 holds four bits that decode to nothing.
+func loosen(token string) string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := strings.IndexByte(alphabet, token[len(token)-1])
+	return token[:len(token)-1] + alphabet[last^1:last^1+1]
+}
+
+func TestTokensThatAreNotInForce(t *testing.T) {
+	now := time.Now()
+	in := func(d time.Duration) int64 { return now.Add(d).Unix() }
+	v := verifier(t, httplimit.JWT{Secret: secret, Issuer: "https://idp.example", Audience: "weir"})
+	good := func(change claims) claims {
+		c := claims{"sub": "u", "iss": "https://idp.example", "aud": "weir", "exp": in(time.Hour)}
+		for k, x := range change {
+			if c[k] = x; x == nil {
+				delete(c, k)
+			}
+		}
+		return c
+	}
+	for _, c := range []struct {
+		name string
+		c    claims
+		want bool
+	}{
+		{"as it should be", good(nil), true},
+		{"one of several audiences", good(claims{"aud": []string{"other", "weir"}}), true},
+		{"expired", good(claims{"exp": in(-time.Minute)}), false},
+		{"expired, but for the clocks' difference", good(claims{"exp": in(-time.Second)}), true},
+		{"not yet", good(claims{"nbf": in(time.Minute)}), false},
+		{"an expiry that isn't a time", good(claims{"exp": "tomorrow"}), false},
+		{"another issuer", good(claims{"iss": "https://evil.example"}), false},
+		{"no issuer", good(claims{"iss": nil}), false},
+		{"another audience", good(claims{"aud": "other"}), false},
+		{"no audience", good(claims{"aud": nil}), false},
+	} {
+		if got := v.Verify(sign(t, secret, c.c)); (got != nil) != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+func TestVerifierOptions(t *testing.T) {
+	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(edKey()))})
+	for name, j := range map[string]httplimit.JWT{
+		"nothing":                {},
+		"two things":             {Secret: secret, JWKSURL: "https://idp.example/keys"},
+		"two others":             {PublicKey: publicPEM(edKey().Public()), JWKSURL: "https://idp.example/keys"},
+		"an empty secret":        {Secret: []byte{}},
+		"no PEM":                 {PublicKey: []byte("ssh-rsa AAAA")},
+		"a private key":          {PublicKey: private},
+		"a broken key":           {PublicKey: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte("x")})},
+		"a URL without a scheme": {JWKSURL: "idp.example/keys"},
+		"a URL of a file":        {JWKSURL: "file:///etc/passwd"},
+		"no URL":                 {JWKSURL: "https://%zz"},
+	} {
+		if v, err := httplimit.NewVerifier(t.Context(), j); err == nil || v != nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

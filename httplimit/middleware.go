@@ -1,0 +1,120 @@
+package httplimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Options of a Middleware. The zero value identifies clients by X-API-Key and
+// their address, and sends the default headers.
+type Options struct {
+	// Identity says where identities come from.
+	Identity Identity
+	// Identify, if set, has the last word on the request that is checked: what it
+	// fills in is as good as what it marks verified. It must not keep either argument.
+	Identify func(*http.Request, *weir.Request)
+	// TrustedProxies are those whose X-Forwarded-For counts. None means that the peer is the client.
+	TrustedProxies []netip.Prefix
+	// Answers says which headers and bodies clients get.
+	Answers Answers
+	// OnError is told when the store couldn't be reached. The request goes on as its rules say. Nil means nobody is told.
+	OnError func(*http.Request, error)
+}
+
+// Middleware limits requests. Make one with [New].
+type Middleware struct {
+	limiter  *weir.Limiter
+	opts     Options
+	identity *Identifier
+	answers  *Answerer
+}
+
+// New prepares a middleware. It panics if the options can't be: an unknown
+// header dialect, or a template that doesn't parse; [NewAnswerer] returns that as an error.
+func New(l *weir.Limiter, opts Options) *Middleware {
+	a, err := NewAnswerer(opts.Answers)
+	if err != nil {
+		panic(err)
+	}
+	return &Middleware{limiter: l, opts: opts, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a}
+}
+
+// Wrap puts the limiter in front of a handler.
+func (m *Middleware) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := calls.Get().(*call)
+		if !m.admit(w, r, c) {
+			c.free()
+			return
+		}
+		if c.decision.Unsettled() {
+			m.serveAndSettle(w, r, next, &c.decision)
+			c.free()
+			return
+		}
+		c.free() // before a handler that may run for hours
+		next.ServeHTTP(w, r)
+	})
+}
+
+// call is what one request needs for its check. It is reused: the limiter may
+// hand it to an observer, so it can't live on the stack.
+type call struct {
+	request  weir.Request
+	decision weir.Decision
+}
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+func (c *call) free() {
+	*c = call{}
+	calls.Put(c)
+}
+
+// admit decides a request, and answers it if it may not go on.
+func (m *Middleware) admit(w http.ResponseWriter, r *http.Request, c *call) bool {
+	req, d := &c.request, &c.decision
+	m.identity.Identify(r, req, len(m.limiter.Rules().Attributes()) > 0)
+	if m.opts.Identify != nil {
+		m.opts.Identify(r, req)
+	}
+	now := time.Now() // before the check, so that the times it answers with, added to this, are never late
+	var err error
+	if *d, err = m.limiter.Check(r.Context(), req); err != nil && m.opts.OnError != nil {
+		m.opts.OnError(r, err)
+	}
+	if m.answers.speaks(d) { // net/http copies the headers of those who ask for them
+		m.answers.SetHeaders(w.Header(), req, d, now)
+	}
+	if !d.Allowed {
+		m.answers.Refuse(w, r, req, d, now)
+		return false
+	}
+	if d.Delay > 0 && !wait(r.Context(), d.Delay) {
+		// Whoever hangs up leaves the queue to those behind.
+		if err := m.limiter.Cancel(context.WithoutCancel(r.Context()), d); err != nil && m.opts.OnError != nil {
+			m.opts.OnError(r, err)
+		}
+		m.answers.giveUp(w, r, d)
+		return false
+	}
+	return true
+}
+
+// wait sleeps, and reports false if the client left first. Of a request with a
+// body, net/http notices that only once the body has been read.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

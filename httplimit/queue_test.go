@@ -1,0 +1,198 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
+)
+
+// queue lets one request a second through; two more may wait.
+func queue(t testing.TB) *weir.Limiter {
+	return limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: []weir.Limit{{Count: 60, Window: time.Minute, Burst: 3}}}))
+}
+
+// visits is a handler that notes when it is called.
+func visits() (http.Handler, chan time.Time) {
+	at := make(chan time.Time, 100)
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		at <- time.Now()
+		_, _ = io.WriteString(w, "ok")
+	}), at
+}
+
+func send(t testing.TB, conn net.Conn, request string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const plainGet = "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"
+
+func answered(t testing.TB, conn net.Conn) int {
+	t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
+func TestDelaysAreWaitedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, at := visits()
+		network := servePipes(t, wrap(queue(t), httplimit.Options{}, h))
+		begin := time.Now()
+		conns := []net.Conn{network.dial(t), network.dial(t), network.dial(t)}
+		for _, c := range conns {
+			send(t, c, plainGet)
+			synctest.Wait() // until it is in the queue
+		}
+		if resp, _ := raw(t, network.dial(t), plainGet); resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("a fourth: %d", resp.StatusCode)
+		}
+		for i, c := range conns {
+			if got := answered(t, c); got != 200 {
+				t.Errorf("request %d: %d", i, got)
+			}
+			if got := (<-at).Sub(begin); got != time.Duration(i)*time.Second {
+				t.Errorf("request %d had its turn after %s", i, got)
+			}
+		}
+	})
+}
+
+// A client that hangs up frees its place, and its handler is never called.
+func TestHangingUpFreesThePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, at := visits()
+		network := servePipes(t, wrap(queue(t), httplimit.Options{}, h))
+		begin := time.Now()
+		first, second, third := network.dial(t), network.dial(t), network.dial(t)
+		for _, c := range []net.Conn{first, second, third} {
+			send(t, c, plainGet)
+			synctest.Wait()
+		}
+		third.Close()
+		synctest.Wait() // until the server has noticed
+		fourth := network.dial(t)
+		send(t, fourth, plainGet)
+		for i, c := range []net.Conn{first, second, fourth} {
+			if got := answered(t, c); got != 200 {
+				t.Errorf("request %d: %d", i, got)
+			}
+			if got := (<-at).Sub(begin); got != time.Duration(i)*time.Second {
+				t.Errorf("request %d had its turn after %s", i, got)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(at) != 0 {
+			t.Error("the client that hung up had its turn")
+		}
+	})
+}
+
+// The same on a real network, where the server has to notice by itself.
+func TestHangingUpOnARealNetwork(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: []weir.Limit{{Count: 2, Window: 366 * 24 * time.Hour}}}))
+	entered, left := make(chan struct{}, 2), make(chan struct{}, 2)
+	limited := wrap(l, httplimit.Options{}, ok)
+	srv, client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		limited.ServeHTTP(w, r)
+		left <- struct{}{}
+	}))
+	get(t, client, srv.URL)
+	<-entered
+	<-left
+	for range 3 { // each would wait for half a year, and there is place for one
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, conn, plainGet)
+		<-entered
+		conn.Close()
+		<-left
+	}
+	var req weir.Request
+	req.Peek = true
+	if d, err := l.Check(t.Context(), &req); err != nil || !d.Allowed || d.Remaining != 1 {
+		t.Errorf("places are still taken: %+v, %v", d, err)
+	}
+}
+
+// Whose time runs out while the client is still there gets an answer, and not an empty 200.
+func TestDeadlineInTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, at := visits()
+		limited := wrap(queue(t), httplimit.Options{}, h)
+		do := func() *httptest.ResponseRecorder {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+			defer cancel()
+			w := httptest.NewRecorder()
+			limited.ServeHTTP(w, request("/").WithContext(ctx))
+			return w
+		}
+		do()
+		begin := time.Now()
+		w := do()
+		if w.Code != 503 || w.Header().Get("Retry-After") != "1" || time.Since(begin) != time.Second/2 {
+			t.Errorf("%d after %s: %v", w.Code, time.Since(begin), w.Header())
+		}
+		want := `{"error":{"code":"QUEUE_TIMEOUT","message":"The request ran out of time while it waited for its turn","details":{"rule":"q","retry_after_seconds":1}}}` + "\n"
+		if got := w.Body.String(); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if len(at) != 1 {
+			t.Errorf("%d handlers were called", len(at))
+		}
+	})
+}
+
+// forgetful is a store that takes and can't give back.
+type forgetful struct{ *memstore.Store }
+
+func (forgetful) GiveBack(context.Context, weir.Once, time.Duration, []weir.Return) error {
+	return errGone
+}
+
+func TestErrorsOfGivingBackAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rs := compile(t, rules(
+			weir.Rule{ID: "q", Match: weir.Match{Endpoint: "/q"}, Algorithm: weir.LeakyQueue, Limits: per(60, time.Minute)},
+			weir.Rule{ID: "s", Match: weir.Match{Endpoint: "/s"}, Statuses: []int{401}, Limits: per(9, time.Minute)}))
+		l := weir.NewLimiter(forgetful{memstore.New(memstore.Options{})}, rs, weir.Options{})
+		var told atomic.Int64
+		limited := wrap(l, httplimit.Options{OnError: func(_ *http.Request, err error) {
+			if err == errGone {
+				told.Add(1)
+			}
+		}}, ok)
+		limited.ServeHTTP(httptest.NewRecorder(), request("/s"))
+		if told.Load() != 1 {
+			t.Error("an error of settling wasn't told")
+		}
+		limited.ServeHTTP(httptest.NewRecorder(), request("/q"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		limited.ServeHTTP(httptest.NewRecorder(), request("/q").WithContext(ctx))
+		if told.Load() != 2 {
+			t.Error("an error of leaving the queue wasn't told")
+		}
+	})
+}

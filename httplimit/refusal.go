@@ -1,0 +1,189 @@
+package httplimit
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Refused is what a template can show.
+type Refused struct {
+	Code, Message     string
+	Rule              string
+	Limit             int64
+	WindowSeconds     int64
+	RetryAfterSeconds int64 // 0 if waiting doesn't help
+	ResetAt           time.Time
+	Status            int
+}
+
+// RetryAfter is what a refusal tells the client to wait, in whole seconds: the
+// true time, rounded up, plus a jitter that is the same for a client at each request and
+// differs between clients, so that those who were refused together don't return
+// together. It is 0 when waiting doesn't help.
+func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
+	switch {
+	case d.Allowed:
+		return 0
+	case d.Reason == weir.ReasonUnavailable:
+		return 1 + int64(jitter(req)*4)
+	case d.RetryAfter < 0:
+		return 0
+	case d.RetryAfter < 2*time.Second && d.Policy != nil && d.Policy.PerClient:
+		return max(1, seconds(d.RetryAfter))
+	}
+	spread := min(d.RetryAfter/5, 30*time.Second)
+	return max(1, seconds(d.RetryAfter+time.Duration(jitter(req)*float64(spread))))
+}
+
+// jitter is a number from 0 to 1 that belongs to a client. It is the same on
+// every node, whichever the client asks next.
+func jitter(req *weir.Request) float64 {
+	x := uint64(14695981039346656037) // FNV-1a
+	add := func(c byte) { x = (x ^ uint64(c)) * 1099511628211 }
+	for _, s := range [...]string{req.APIKey, req.User, req.Org} {
+		for i := range len(s) {
+			add(s[i])
+		}
+		add(0)
+	}
+	ip := req.IP.As16()
+	if !req.IP.Unmap().Is4() {
+		clear(ip[8:]) // a client has a /64, and wanders in it
+	}
+	for _, c := range ip {
+		add(c)
+	}
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd // FNV alone hardly moves the upper bits
+	return float64(x>>11) / (1 << 53)
+}
+
+// Refuse answers a request that was refused. SetHeaders has been called.
+func (a *Answerer) Refuse(w http.ResponseWriter, r *http.Request, req *weir.Request, d *weir.Decision, now time.Time) {
+	x := describe(req, d, now)
+	a.send(w, r, &x, d)
+}
+
+// giveUp answers a request whose time ran out in a queue. As a rule its client has left, and nobody reads it.
+func (a *Answerer) giveUp(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
+	a.send(w, r, &Refused{
+		Status: http.StatusServiceUnavailable, Code: "QUEUE_TIMEOUT", Rule: d.Rule,
+		Message:           "The request ran out of time while it waited for its turn",
+		RetryAfterSeconds: max(1, seconds(d.Delay)),
+	}, d)
+}
+
+func (a *Answerer) send(w http.ResponseWriter, r *http.Request, x *Refused, d *weir.Decision) {
+	contentType, body := a.render(x, d, r)
+	values := [...]string{"no-store", contentType, strconv.Itoa(len(body)), x.Rule, strconv.FormatInt(x.RetryAfterSeconds, 10)}
+	h := w.Header()
+	h["Cache-Control"] = values[0:1:1]
+	h["Content-Type"] = values[1:2:2]
+	h["Content-Length"] = values[2:3:3]
+	if x.Rule != "" {
+		h[hRule] = values[3:4:4]
+	}
+	if x.RetryAfterSeconds > 0 {
+		h["Retry-After"] = values[4:5:5]
+	}
+	w.WriteHeader(x.Status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // the client may have left
+	}
+}
+
+func (a *Answerer) render(x *Refused, d *weir.Decision, r *http.Request) (contentType string, body []byte) {
+	replaced := d.Reason == weir.ReasonLimited
+	if replaced && a.opts.Refusal.Status != 0 {
+		x.Status = a.opts.Refusal.Status
+	}
+	if replaced && a.body != nil {
+		var b bytes.Buffer
+		if a.body.Execute(&b, x) == nil {
+			contentType, body = "text/plain; charset=utf-8", b.Bytes()
+		}
+	}
+	switch {
+	case body != nil:
+	case acceptsProblem(r.Header["Accept"]):
+		contentType, body = "application/problem+json", appendProblem(nil, x, d)
+	default:
+		contentType, body = "application/json", appendError(make([]byte, 0, 256), x)
+	}
+	if replaced && a.opts.Refusal.ContentType != "" {
+		contentType = a.opts.Refusal.ContentType
+	}
+	return contentType, body
+}
+
+// acceptsProblem reports whether a client asks for the problem details of RFC 9457.
+func acceptsProblem(accept []string) bool {
+	for _, line := range accept {
+		for element := range strings.SplitSeq(line, ",") {
+			media, params, _ := strings.Cut(element, ";")
+			if !strings.EqualFold(strings.TrimSpace(media), "application/problem+json") {
+				continue
+			}
+			for param := range strings.SplitSeq(params, ";") {
+				if name, weight, ok := strings.Cut(strings.TrimSpace(param), "="); ok && strings.EqualFold(name, "q") {
+					q, err := strconv.ParseFloat(weight, 64)
+					return err == nil && q > 0
+				}
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// describe says in words and numbers why a request was refused.
+func describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
+	x := Refused{Status: http.StatusTooManyRequests, Code: "RATE_LIMIT_EXCEEDED", Rule: d.Rule, RetryAfterSeconds: RetryAfter(req, d)}
+	if p := d.Policy; p != nil {
+		x.Limit, x.WindowSeconds = p.Limit.Count, seconds(p.Limit.Window)
+		x.ResetAt = time.Unix(resetUnix(d, now), 0).UTC()
+	}
+	switch d.Reason {
+	case weir.ReasonDenied:
+		x.Status, x.Code, x.Message = http.StatusForbidden, "KEY_BLOCKED", "This client is blocked"
+	case weir.ReasonIdentityRequired:
+		x.Status, x.Code, x.Message = http.StatusForbidden, "IDENTITY_REQUIRED", "This request must identify its client"
+	case weir.ReasonUnavailable:
+		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, "LIMITER_UNAVAILABLE", "The rate limiter is unavailable; try again shortly"
+	default:
+		x.Message = exceeded(d)
+	}
+	return x
+}
+
+// exceeded is the message of a refusal by a limit.
+func exceeded(d *weir.Decision) string {
+	if d.Policy == nil {
+		return "Rate limit exceeded"
+	}
+	l := &d.Policy.Limit
+	if d.RetryAfter == weir.Never {
+		return "A request of this cost can never be admitted: the limit admits at most " +
+			strconv.FormatInt(l.Max(), 10) + " at once, and waiting does not help"
+	}
+	return "Rate limit of " + count(l.Count, "request") + " per " + window(l.Window) + " exceeded"
+}
+
+func count(n int64, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return strconv.FormatInt(n, 10) + " " + of + "s"
+}
+
+// window is a length of time in words: 60 seconds, or 250ms if seconds don't do.
+func window(d time.Duration) string {
+	if d%time.Second != 0 {
+		return d.String()
+	}
+	return count(int64(d/time.Second), "second")
+}

@@ -1,0 +1,189 @@
+package httplimit_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// counting charges only answers with these statuses.
+func counting(t testing.TB, statuses ...int) *weir.Limiter {
+	return limiter(t, rules(weir.Rule{ID: "s", By: []string{}, Statuses: statuses, Limits: per(10, 366*24*time.Hour)}))
+}
+
+// charged is how many answers have been counted.
+func charged(t testing.TB, l *weir.Limiter) int64 {
+	t.Helper()
+	d, err := l.Check(t.Context(), &weir.Request{Peek: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 10 - d.Remaining
+}
+
+// called is a handler behind the limiter, called once; what it panics with comes back.
+func called(l *weir.Limiter, h http.HandlerFunc) (panicked any) {
+	defer func() { panicked = recover() }()
+	wrap(l, httplimit.Options{}, h).ServeHTTP(httptest.NewRecorder(), request("/"))
+	return nil
+}
+
+func TestChargingByStatus(t *testing.T) {
+	boom := errors.New("boom")
+	for _, c := range []struct {
+		name    string
+		handler http.HandlerFunc
+		status  int // as which it counts
+		panics  any
+	}{
+		{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, 401, nil},
+		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 403) }, 403, nil},
+		{"an implicit 200 by writing", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }, 200, nil},
+		{"an implicit 200 by writing a string", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }, 200, nil},
+		{"an implicit 200 by doing nothing", func(http.ResponseWriter, *http.Request) {}, 200, nil},
+		{"an implicit 200 by flushing", func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush() }, 200, nil},
+		{"the first of two", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); w.WriteHeader(200) }, 401, nil},
+		{"too late", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); w.WriteHeader(401) }, 200, nil},
+		{"a panic", func(http.ResponseWriter, *http.Request) { panic(boom) }, 500, boom},
+		{"an abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500, http.ErrAbortHandler},
+		{"a panic in the midst of a 200", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); panic(boom) }, 500, boom},
+		{"a panic after an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); panic(boom) }, 401, boom},
+	} {
+		for _, status := range []int{200, 401, 403, 500} {
+			l, want := counting(t, status), int64(0)
+			if status == c.status {
+				want = 1
+			}
+			if got := called(l, c.handler); got != c.panics {
+				t.Errorf("%s: panicked with %v, want %v", c.name, got, c.panics)
+			}
+			if got := charged(t, l); got != want {
+				t.Errorf("%s, where %d counts: charged %d, want %d", c.name, status, got, want)
+			}
+		}
+	}
+}
+
+// Informational answers, which only a real server sends, aren't the answer.
+func TestInformationalAnswers(t *testing.T) {
+	l := counting(t, 1, 401)
+	srv, client := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusProcessing)
+		if r.URL.Path == "/login" {
+			w.WriteHeader(401)
+		}
+	})))
+	if got := get(t, client, srv.URL).StatusCode; got != 200 || charged(t, l) != 0 {
+		t.Errorf("%d, charged %d", got, charged(t, l))
+	}
+	if got := get(t, client, srv.URL+"/login").StatusCode; got != 401 || charged(t, l) != 1 {
+		t.Errorf("%d, charged %d", got, charged(t, l))
+	}
+}
+
+// A status that can't be makes net/http panic, which is a 500.
+func TestStatusThatCannotBe(t *testing.T) {
+	for _, status := range []int{0, 42, 1000} {
+		l := counting(t, 500)
+		if called(l, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }) == nil || charged(t, l) != 1 {
+			t.Errorf("status %d: charged %d", status, charged(t, l))
+		}
+	}
+}
+
+// Guesses in parallel can't slip through before the first is answered.
+func TestParallelGuesses(t *testing.T) {
+	l := counting(t, 401)
+	release := make(chan struct{})
+	srv, client := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-release
+		w.WriteHeader(401)
+	})))
+	statuses := make(chan int, 30)
+	for range 30 {
+		go func() { statuses <- statusOf(client, srv.URL) }()
+	}
+	for i := range 20 {
+		if got := <-statuses; got != 429 {
+			t.Errorf("answer %d while ten are under way: %d", i, got)
+		}
+	}
+	close(release)
+	for range 10 {
+		if got := <-statuses; got != 401 {
+			t.Errorf("a guess: %d", got)
+		}
+	}
+	if got := get(t, client, srv.URL).StatusCode; got != 429 {
+		t.Errorf("an eleventh guess: %d", got)
+	}
+}
+
+// An answer that goes on is settled once its status is known, not when it ends.
+func TestStreamsAreSettledAtOnce(t *testing.T) {
+	l := counting(t, 5)
+	streaming, stop := make(chan struct{}), make(chan struct{})
+	srv, client := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, "data: 1\n\n")
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		close(streaming)
+		<-stop
+	})))
+	done := make(chan int)
+	go func() { done <- statusOf(client, srv.URL) }()
+	<-streaming
+	if got := charged(t, l); got != 0 {
+		t.Errorf("a stream that began with 200 holds %d", got)
+	}
+	close(stop)
+	if got := <-done; got != 200 {
+		t.Errorf("answered with %d", got)
+	}
+	if got := charged(t, l); got != 0 {
+		t.Errorf("it was charged %d in the end", got)
+	}
+}
+
+// A reverse proxy behind the limiter aborts when its upstream breaks off.
+func TestUpstreamThatBreaksOff(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "a part")
+	}))
+	defer upstream.Close()
+	to, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	l := counting(t, 500)
+	srv, client := serve(t, wrap(l, httplimit.Options{}, proxy))
+	resp, err := client.Get(srv.URL)
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "EOF") {
+		t.Errorf("the client saw %v", err)
+	}
+	srv.Close()
+	if got := charged(t, l); got != 1 {
+		t.Errorf("charged %d", got)
+	}
+}

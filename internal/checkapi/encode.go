@@ -1,0 +1,176 @@
+package checkapi
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// appendDecision appends the fields of a CheckResponse and the brace that ends
+// them. It writes what encoding/json would, in a tenth of the time.
+func appendDecision(b []byte, req *weir.Request, d *weir.Decision) []byte {
+	limit, remaining := int64(-1), int64(-1)
+	if d.Policy != nil {
+		limit = d.Policy.Limit.Count
+		if !unreached(d) {
+			remaining = d.Remaining
+		}
+	}
+	b = appendBool(append(b, `"allowed":`...), d.Allowed)
+	b = appendText(append(b, `,"rule":`...), d.Rule)
+	b = appendInt(append(b, `,"limit":`...), limit)
+	b = appendInt(append(b, `,"remaining":`...), remaining)
+	b = appendInt(append(b, `,"retry_after_ms":`...), retryAfterMS(req, d))
+	b = appendInt(append(b, `,"reset_after_ms":`...), milliseconds(d.ResetAfter))
+	b = appendInt(append(b, `,"delay_ms":`...), milliseconds(d.Delay))
+	b = appendBool(append(b, `,"degraded":`...), d.Degraded)
+	b = appendInt(append(b, `,"rules_version":`...), d.RulesVersion)
+	b = appendLimits(append(b, `,"limits":`...), d)
+	if d.Receipt != "" {
+		b = appendText(append(b, `,"receipt":`...), d.Receipt)
+	}
+	if !d.Allowed {
+		b = appendText(append(b, `,"reason":`...), d.Reason.String())
+		b = appendText(append(b, `,"code":`...), refusalCode(d))
+		b = append(b, `,"message":"`...)
+		b = append(appendMessage(b, d), '"')
+	}
+	return append(b, '}')
+}
+
+// unreached reports whether the limit that binds is one that the store couldn't be asked about.
+func unreached(d *weir.Decision) bool {
+	if !d.Degraded {
+		return false
+	}
+	for _, l := range d.Limits() {
+		if l.Policy == d.Policy {
+			return l.Degraded
+		}
+	}
+	return false
+}
+
+func appendLimits(b []byte, d *weir.Decision) []byte {
+	b = append(b, '[')
+	limits := d.Limits()
+	for i := range limits {
+		l := &limits[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		remaining := l.Remaining
+		if l.Degraded {
+			remaining = -1
+		}
+		b = appendText(append(b, `{"rule":`...), l.Policy.Rule)
+		b = appendBool(append(b, `,"allowed":`...), l.Allowed)
+		b = appendInt(append(b, `,"limit":`...), l.Policy.Limit.Count)
+		b = appendInt(append(b, `,"remaining":`...), remaining)
+		b = appendBool(append(b, `,"shadow":`...), l.Policy.Shadow)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// retryAfterMS is the time until a refused request would be allowed, -1 if
+// waiting doesn't help. Nobody knows when a store comes back: then it is what the header says.
+func retryAfterMS(req *weir.Request, d *weir.Decision) int64 {
+	switch {
+	case d.Allowed:
+		return 0
+	case d.Reason == weir.ReasonUnavailable:
+		return 1000 * httplimit.RetryAfter(req, d)
+	case d.RetryAfter < 0:
+		return -1
+	}
+	return milliseconds(d.RetryAfter)
+}
+
+// milliseconds rounds up: whoever waits that long has waited long enough.
+func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+func refusalStatus(d *weir.Decision) int {
+	switch d.Reason {
+	case weir.ReasonDenied, weir.ReasonIdentityRequired:
+		return http.StatusForbidden
+	case weir.ReasonUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusTooManyRequests
+}
+
+func refusalCode(d *weir.Decision) string {
+	switch d.Reason {
+	case weir.ReasonDenied:
+		return CodeBlocked
+	case weir.ReasonIdentityRequired:
+		return CodeIdentity
+	case weir.ReasonUnavailable:
+		return CodeUnavailable
+	}
+	return CodeLimited
+}
+
+// appendMessage says in a sentence why a request is refused. It holds nothing that JSON would escape.
+func appendMessage(b []byte, d *weir.Decision) []byte {
+	switch d.Reason {
+	case weir.ReasonDenied:
+		return append(b, "This client is blocked"...)
+	case weir.ReasonIdentityRequired:
+		return append(b, "This request must identify its client"...)
+	case weir.ReasonUnavailable:
+		return append(b, "The rate limiter is unavailable; try again shortly"...)
+	}
+	l := d.Policy.Limit
+	if d.RetryAfter == weir.Never {
+		b = append(b, "A request of this cost can never be admitted: the limit admits at most "...)
+		b = appendInt(b, l.Max())
+		return append(b, " at once, and waiting does not help"...)
+	}
+	b = appendInt(append(b, "Rate limit of "...), l.Count)
+	b = appendInt(append(b, " requests per "...), int64((l.Window+time.Second-1)/time.Second))
+	return append(b, " seconds exceeded"...)
+}
+
+func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
+
+func appendBool(b []byte, v bool) []byte { return strconv.AppendBool(b, v) }
+
+// appendText appends a JSON string. The ids of rules and receipts need no escaping, and get it if they do.
+func appendText(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; !plain[c] || c == '<' || c == '>' || c == '&' {
+			return append(b, marshal(s)...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
+}
+
+var noStore = []string{"no-store"}
+
+// setRefusal sets the headers that refusals have beside the rate limit's own.
+func setRefusal(h http.Header, req *weir.Request, d *weir.Decision) {
+	h["Cache-Control"] = noStore
+	if s := httplimit.RetryAfter(req, d); s > 0 {
+		h["Retry-After"] = []string{strconv.FormatInt(s, 10)}
+	}
+	if d.Rule != "" {
+		h["X-Ratelimit-Rule"] = []string{d.Rule}
+	}
+}
+
+// send writes an answer that is complete. Short ones get their Content-Length
+// from net/http, which has it at hand; others would be sent in chunks.
+func send(w http.ResponseWriter, status int, body []byte) {
+	if len(body) > 1024 {
+		w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	if status != http.StatusOK {
+		w.WriteHeader(status)
+	}
+	_, _ = w.Write(body) // the client may have left
+}

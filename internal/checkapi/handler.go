@@ -1,0 +1,234 @@
+package checkapi
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Options of the check API. The zero value is useful.
+type Options struct {
+	// Parallel is how many checks of a batch are decided at the same time. 0 means 1, which is best
+	// for a store in this process, and decides checks in their order. For a store that is a round trip away it
+	// should be some dozens: the checks then travel together, and may be decided in any order.
+	Parallel int
+	// OnError is told when the store couldn't be reached, once for a request, however many
+	// checks that has. The answer follows the rules all the same. Nil means that nobody is told.
+	OnError func(*http.Request, error)
+}
+
+// handler serves the check API.
+type handler struct {
+	limiter  *weir.Limiter
+	answers  *httplimit.Answerer
+	opts     Options
+	policies policies
+	singles  sync.Pool // of *call, for bodies up to MaxBody
+	batches  sync.Pool // of *call, for bodies up to MaxBatchBody
+}
+
+var _ http.Handler = (*handler)(nil)
+
+// New returns a handler for the paths of the check API. The answerer decides
+// which rate-limit headers answers carry; nil means those that are sent by default.
+func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
+	if a == nil {
+		var err error
+		if a, err = httplimit.NewAnswerer(httplimit.Answers{}); err != nil {
+			panic(err) // the defaults are good
+		}
+	}
+	h := &handler{limiter: l, answers: a, opts: opts}
+	h.singles.New = newCall
+	h.batches.New = newCall
+	return h
+}
+
+// call is what serving one request needs, reused from request to request.
+type call struct {
+	parser  parser
+	body    body
+	req     weir.Request
+	attrs   []attribute
+	attr    func(string) string // attribute, bound once
+	in, out []byte
+	batch   *batch // of calls to /v1/checks
+}
+
+func newCall() any {
+	c := new(call)
+	c.attr = c.attribute
+	return c
+}
+
+// attribute answers what rules ask beyond the fields of a request.
+func (c *call) attribute(name string) string {
+	for i := range c.attrs {
+		if sameAttribute(c.attrs[i].name, name) {
+			return c.attrs[i].value
+		}
+	}
+	return ""
+}
+
+// forget lets go of the client's values, which would otherwise live as long as the pool.
+func (c *call) forget() {
+	c.req = weir.Request{}
+	clear(c.attrs)
+	c.parser.src = nil
+}
+
+// parse begins to read src.
+func (c *call) parse(src []byte) *parser {
+	c.body.reset()
+	c.parser.src, c.parser.pos = src, 0
+	return &c.parser
+}
+
+var jsonType = []string{"application/json"}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	pool, most := &h.singles, MaxBody
+	var serve func(*handler, http.ResponseWriter, *http.Request, *call) error
+	switch r.URL.Path {
+	case "/v1/check":
+		serve = (*handler).check
+	case "/v1/checks":
+		serve, pool, most = (*handler).checks, &h.batches, MaxBatchBody
+	case "/v1/take":
+		serve = (*handler).take
+	case "/v1/refund":
+		serve = (*handler).refund
+	}
+	c := pool.Get().(*call)
+	err := accept(r, serve != nil, most, c)
+	if err == nil {
+		err = serve(h, w, r, c)
+	}
+	c.forget()
+	if cap(c.out) <= 4*MaxBatchBody {
+		pool.Put(c)
+	}
+	if err != nil {
+		answer(w, err)
+	}
+}
+
+// answer sends an error.
+func answer(w http.ResponseWriter, err error) {
+	var f *fault
+	if !errors.As(err, &f) {
+		// What isn't a fault came from the store, and its words are not for clients.
+		f = &fault{status: http.StatusServiceUnavailable, retryAfter: 1, err: Error{CodeUnavailable,
+			"the limiter can't reach its store: try again shortly"}}
+	}
+	f.write(w)
+}
+
+// accept reads the body of a request that is one of ours.
+func accept(r *http.Request, found bool, most int, c *call) error {
+	switch {
+	case !found:
+		return &fault{status: http.StatusNotFound, err: Error{CodeNotFound,
+			"there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"}}
+	case r.Method != http.MethodPost:
+		return &fault{status: http.StatusMethodNotAllowed, err: Error{CodeMethodNotAllowed, "use POST, with a JSON object as the body"}}
+	}
+	if err := checkMedia(r.Header); err != nil {
+		return err
+	}
+	if r.ContentLength > int64(most) {
+		return tooLarge(most)
+	}
+	var err error
+	c.in, err = read(r.Body, c.in[:0], most)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errTooLarge):
+		return tooLarge(most)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &fault{status: http.StatusRequestTimeout, err: Error{CodeTimeout, "the body did not arrive in time"}}
+	}
+	return badRequest("the body ended before its announced length")
+}
+
+func tooLarge(most int) error {
+	return &fault{status: http.StatusRequestEntityTooLarge, err: Error{CodeTooLarge,
+		fmt.Sprintf("too large: at most %d KiB are read", most>>10)}}
+}
+
+// checkMedia refuses what says that it isn't JSON. What says nothing is taken for JSON.
+func checkMedia(h http.Header) error {
+	if v := h["Content-Encoding"]; len(v) > 0 && !strings.EqualFold(v[0], "identity") {
+		return &fault{status: http.StatusUnsupportedMediaType, err: Error{CodeMediaType, "send the body as it is, without Content-Encoding"}}
+	}
+	v := h["Content-Type"]
+	if len(v) == 0 || v[0] == "application/json" {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(v[0])
+	isJSON := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
+	if charset, ok := params["charset"]; err != nil || !isJSON || ok && !strings.EqualFold(charset, "utf-8") {
+		return &fault{status: http.StatusUnsupportedMediaType, err: Error{CodeMediaType, "send JSON in UTF-8, with Content-Type: application/json"}}
+	}
+	return nil
+}
+
+var errTooLarge = errors.New("too large")
+
+// read reads all of r into b, which grows with what really arrives: a length that
+// is only announced costs nothing. It stops once there is more than is allowed.
+func read(r io.Reader, b []byte, most int) ([]byte, error) {
+	if cap(b) == 0 {
+		b = make([]byte, 0, bytes.MinRead)
+	}
+	for {
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case len(b) > most:
+			return b, errTooLarge
+		case err == io.EOF:
+			return b, nil
+		case err != nil:
+			return b, err
+		}
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+	}
+}
+
+// report tells of a store that couldn't be reached.
+func (h *handler) report(r *http.Request, err error) {
+	if err != nil && h.opts.OnError != nil {
+		h.opts.OnError(r, err)
+	}
+}
+
+// respond sends a decision that was made at now.
+func (h *handler) respond(w http.ResponseWriter, c *call, d *weir.Decision, now time.Time) {
+	header := w.Header()
+	h.answers.SetHeaders(header, &c.req, d, now)
+	header["Content-Type"] = jsonType
+	status := http.StatusOK
+	if !d.Allowed {
+		status = refusalStatus(d)
+		setRefusal(header, &c.req, d)
+	}
+	c.out = append(c.out[:0], '{')
+	c.out = appendDecision(c.out, &c.req, d)
+	c.out = append(c.out, '\n')
+	send(w, status, c.out)
+}

@@ -1,0 +1,37 @@
+package checkapi
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/weirhq/weir"
+)
+
+// refund serves /v1/refund.
+func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error {
+	if err := c.parse(c.in).document((*refundBody)(&c.body)); err != nil {
+		return err
+	}
+	receipt := string(c.body.texts[c.body.receiptText.from:c.body.receiptText.to])
+	if receipt == "" {
+		return badRequest(`receipt: is missing: ask for one with "receipt": true in a check`)
+	}
+	err := h.limiter.Refund(r.Context(), receipt)
+	switch {
+	case errors.Is(err, weir.ErrReceiptInvalid):
+		return &fault{status: http.StatusBadRequest, err: Error{CodeReceiptInvalid,
+			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret"}}
+	case errors.Is(err, weir.ErrReceiptUsed):
+		return &fault{status: http.StatusConflict, err: Error{CodeReceiptUsed,
+			"what this receipt stands for has been given back already"}}
+	case errors.Is(err, weir.ErrReceiptExpired):
+		return &fault{status: http.StatusGone, err: Error{CodeReceiptExpired,
+			"the receipt has expired: the limits have forgotten the check it stands for"}}
+	case err != nil:
+		h.report(r, err)
+		return err
+	}
+	w.Header()["Content-Type"] = jsonType
+	send(w, http.StatusOK, []byte("{\"refunded\":true}\n"))
+	return nil
+}

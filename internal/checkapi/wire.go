@@ -1,0 +1,160 @@
+package checkapi
+
+import "github.com/weirhq/weir"
+
+// Bounds of what is read. Everything beyond them is refused with 400, or 413 for whole bodies.
+const (
+	// MaxBody is the most bytes that a body may have, and each check of a batch.
+	MaxBody = 64 << 10
+	// MaxBatchBody is the most bytes that the body of a batch may have.
+	MaxBatchBody = 1 << 20
+	// MaxChecks is how many checks fit in a batch.
+	MaxChecks = 1000
+	// MaxText is the most bytes of a key, and of any other text but a path or a receipt, which the body's size bounds.
+	MaxText = 1 << 10
+	// MaxAttributes is how many attributes a check may have.
+	MaxAttributes = 64
+	// MaxAttributeName is the most bytes of an attribute's name.
+	MaxAttributeName = 256
+	// MaxCost is the highest cost: no limit admits more at once.
+	MaxCost = weir.MaxTokens
+)
+
+// Codes of answers other than 200, for programs.
+const (
+	CodeLimited          = "RATE_LIMIT_EXCEEDED" // 429: a limit is used up
+	CodeBlocked          = "KEY_BLOCKED"         // 403: the deny list refuses the request
+	CodeIdentity         = "IDENTITY_REQUIRED"   // 403: a rule refuses requests that lack what it counts by
+	CodeUnavailable      = "LIMITER_UNAVAILABLE" // 503: the store can't be reached, and a rule refuses requests then
+	CodeBadRequest       = "BAD_REQUEST"         // 400: the request can't be read
+	CodeNotFound         = "NOT_FOUND"           // 404: there is no such endpoint
+	CodeMethodNotAllowed = "METHOD_NOT_ALLOWED"  // 405: not a POST
+	CodeTimeout          = "REQUEST_TIMEOUT"     // 408: the body didn't arrive in time
+	CodeTooLarge         = "BODY_TOO_LARGE"      // 413
+	CodeMediaType        = "UNSUPPORTED_MEDIA"   // 415: not JSON, or compressed
+	CodeReceiptInvalid   = "RECEIPT_INVALID"     // 400: not a receipt of ours
+	CodeReceiptUsed      = "RECEIPT_USED"        // 409: given back already
+	CodeReceiptExpired   = "RECEIPT_EXPIRED"     // 410: the limits have forgotten the charge
+)
+
+// CheckRequest is the body of POST /v1/check. A field that is left out, empty
+// or null is not known; only what the rules look at has to be given.
+type CheckRequest struct {
+	// Key is the client's API key.
+	Key string `json:"key,omitempty"`
+	// Method and Path are those of the request to decide; the path as it came.
+	Method string `json:"method,omitempty"`
+	Path   string `json:"path,omitempty"`
+	// IP is the client's address, without a port.
+	IP string `json:"ip,omitempty"`
+	// Attributes are what else rules may look at: user, org and tier; "header:X-Tenant" and
+	// "claim:plan" for rules that count by those; any other name for rules that count by attr:NAME.
+	Attributes map[string]string `json:"attributes,omitempty"`
+	// Cost is how many tokens the request takes. Nil means 1; 0 asks how a request of cost 1
+	// would be answered, and takes nothing.
+	Cost *int64 `json:"cost,omitempty"`
+	// Receipt asks for a receipt, with which what was taken can be given back.
+	Receipt bool `json:"receipt,omitempty"`
+}
+
+// CheckResponse is a decision: the body that answers /v1/check and /v1/take
+// with status 200, 429, 403 or 503.
+type CheckResponse struct {
+	Allowed bool `json:"allowed"`
+	// Rule is the id of the rule that speaks: of a refusal the one with the longest wait,
+	// otherwise the one with the fewest requests left. "" if none applies, and "take" for /v1/take.
+	Rule string `json:"rule"`
+	// Limit is that rule's limit, or -1 if none applies.
+	Limit int64 `json:"limit"`
+	// Remaining is how many tokens are left; -1 if no limit applies or the store couldn't be reached.
+	Remaining int64 `json:"remaining"`
+	// RetryAfterMS is the time until the request would be allowed, rounded up; -1 if no waiting helps.
+	RetryAfterMS int64 `json:"retry_after_ms"`
+	// ResetAfterMS is the time until the counter is whole again, rounded up.
+	ResetAfterMS int64 `json:"reset_after_ms"`
+	// DelayMS is how long to hold an allowed request back, for its turn in a queue.
+	DelayMS int64 `json:"delay_ms"`
+	// Degraded: the store couldn't be reached for a limit that applies.
+	Degraded     bool  `json:"degraded"`
+	RulesVersion int64 `json:"rules_version"`
+	// Limits has every limit that applied, in the order of the rules.
+	Limits []LimitStatus `json:"limits"`
+	// Receipt is there if it was asked for and something was taken.
+	Receipt string `json:"receipt,omitempty"`
+	// Reason, Code and Message are there on refusals: limited, denied, identity_required or
+	// unavailable; one of the codes above; and a sentence.
+	Reason  string `json:"reason,omitempty"`
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// LimitStatus is how one limit stands after a check.
+type LimitStatus struct {
+	Rule string `json:"rule"`
+	// Allowed: this limit has room. Of a refused request it has taken nothing.
+	Allowed bool  `json:"allowed"`
+	Limit   int64 `json:"limit"`
+	// Remaining is -1 if the store couldn't be reached.
+	Remaining int64 `json:"remaining"`
+	// Shadow limits are counted, and refuse nobody.
+	Shadow bool `json:"shadow"`
+}
+
+// BatchRequest is the body of POST /v1/checks.
+type BatchRequest struct {
+	Checks []CheckRequest `json:"checks"`
+}
+
+// BatchResponse answers it, always with status 200, in the order of the checks.
+type BatchResponse struct {
+	Results []BatchResult `json:"results"`
+}
+
+// BatchResult is one check of a batch: a decision, or the error of a check that couldn't be read.
+type BatchResult struct {
+	// Status is what /v1/check would have answered with.
+	Status int `json:"status"`
+	*CheckResponse
+	Error *Error `json:"error,omitempty"`
+}
+
+// TakeRequest is the body of POST /v1/take.
+type TakeRequest struct {
+	// Key names the counter.
+	Key string `json:"key"`
+	// Limit is a count and a window: "100/minute", "5/15m". The same key keeps its counter when the
+	// numbers change; another algorithm, or another window of one that counts by windows, has another counter.
+	Limit string `json:"limit"`
+	// Burst is the capacity of a bucket, or the length of a queue. 0 means the limit's count.
+	Burst int64 `json:"burst,omitempty"`
+	// Cost and Receipt are as in CheckRequest.
+	Cost    *int64 `json:"cost,omitempty"`
+	Receipt bool   `json:"receipt,omitempty"`
+	// Algorithm is a name of the rule language; "" means token_bucket.
+	Algorithm string `json:"algorithm,omitempty"`
+	// Mode of a leaky_bucket: meter, which "" means, or queue.
+	Mode string `json:"mode,omitempty"`
+}
+
+// RefundRequest is the body of POST /v1/refund.
+type RefundRequest struct {
+	Receipt string `json:"receipt"`
+}
+
+// RefundResponse answers it with status 200.
+type RefundResponse struct {
+	Refunded bool `json:"refunded"`
+}
+
+// Error says why a request wasn't understood, and what to do.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// ErrorResponse is the body of every answer that isn't a decision.
+type ErrorResponse struct {
+	Error Error `json:"error"`
+}

@@ -1,0 +1,94 @@
+package gateway
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// setForwarded tells the upstream whom the gateway speaks for. A trusted proxy's
+// word is passed on with its own address appended; a stranger's is replaced by
+// what the gateway sees.
+func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
+	peer := peerIP(in)
+	trusted := g.trusts(peer)
+	for name := range out {
+		// Servers that hand headers on as variables take X_Forwarded_For for
+		// X-Forwarded-For, and proxies that overwrite the one let the other through.
+		if isForwarding(name) && (!trusted || strings.Contains(name, "_")) {
+			delete(out, name)
+		}
+	}
+	var prior http.Header
+	if trusted {
+		prior = in.Header
+	}
+	if v := prior["Forwarded"]; v != nil {
+		out["Forwarded"] = v
+	}
+	chain := strings.Join(prior["X-Forwarded-For"], ", ")
+	if peer.IsValid() {
+		if chain != "" {
+			chain += ", "
+		}
+		chain += peer.String()
+	}
+	setOr(out, "X-Forwarded-For", chain, nil)
+	proto := "http"
+	if in.TLS != nil {
+		proto = "https"
+	}
+	setOr(out, "X-Forwarded-Proto", proto, prior)
+	setOr(out, "X-Forwarded-Host", in.Host, prior)
+}
+
+// setOr sets a header as a trusted proxy has it, or else to a value, or else not at all.
+func setOr(out http.Header, name, value string, prior http.Header) {
+	if v := prior[name]; len(v) > 0 {
+		out[name] = v
+	} else if value != "" {
+		out[name] = []string{value}
+	} else {
+		delete(out, name)
+	}
+}
+
+// isForwarding reports whether a header speaks for the client of a proxy.
+func isForwarding(name string) bool {
+	if name == "" || name[0] != 'X' && name[0] != 'x' && name[0] != 'F' && name[0] != 'f' {
+		return false
+	}
+	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
+}
+
+// trusts reports whether an address is a trusted proxy's.
+func (g *Gateway) trusts(ip netip.Addr) bool {
+	for _, p := range g.trusted {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// peerIP is the address at the other end of the connection, in the form that prefixes are compared with:
+// IPv4 in IPv6 clothes is IPv4, and there are no zones. A unix socket has none.
+func peerIP(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap().WithZone("")
+}
+
+func foldPrefixes(prefixes []netip.Prefix) []netip.Prefix {
+	folded := make([]netip.Prefix, len(prefixes))
+	for i, p := range prefixes {
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		folded[i] = p
+	}
+	return folded
+}

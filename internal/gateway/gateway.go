@@ -1,0 +1,234 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Options of a Gateway. Upstream and Limit must be given; the rest has useful zeros.
+type Options struct {
+	// Upstream is where requests go: an http or https URL. Its path, if it has one, is put in front of theirs.
+	// That is no fence: a path with dot segments is forwarded as it came, and may lead out of it.
+	Upstream *url.URL
+	// Limit decides which requests go there.
+	Limit *httplimit.Middleware
+	// TrustedProxies are those whose X-Forwarded-* and Forwarded are passed on. Give Limit the same.
+	TrustedProxies []netip.Prefix
+	// PreserveHost sends the client's Host to the upstream. By default it gets its own, and the client's as X-Forwarded-Host.
+	PreserveHost bool
+	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C) and NUL (%00). By default they are
+	// refused with 400, since servers read them in different ways, and some would find a limited endpoint behind them.
+	AllowUnsafePaths bool
+
+	// DialTimeout is how long connecting to the upstream may take, and its TLS handshake. 0 means 5 s. Of this
+	// and the timeouts below, a negative value means no limit.
+	DialTimeout time.Duration
+	// ResponseTimeout is how long the upstream may take, once it has the request, to begin its answer. 0 means 60 s.
+	ResponseTimeout time.Duration
+	// IdleTimeout is how long a connection to the upstream is kept for the next request. 0 means 90 s.
+	IdleTimeout time.Duration
+	// StallTimeout is how long a client may hold up the upstream: by not sending the next part of its body, until the answer begins, or by
+	// not taking the next part of the answer. Neither body is limited in length. 0 means 60 s.
+	StallTimeout time.Duration
+	// TLS is for an https upstream: RootCAs for a certificate authority of one's own. Nil means the system's.
+	TLS *tls.Config
+
+	// Logger is told of upstreams that fail. It gets neither queries nor headers. Nil means nobody is told.
+	Logger *slog.Logger
+}
+
+// drainTimeout is how long the rest of a body that nobody wants may take to
+// arrive, so that the connection can be kept. The server reads 256 KiB of it at most.
+const drainTimeout = 5 * time.Second
+
+// idlePerUpstream is how many idle connections are kept: enough for bursts, few enough for an upstream's file descriptors.
+const idlePerUpstream = 256
+
+// Gateway forwards what the limiter admits. Make one with [New]; it is an
+// http.Handler for a server such as [NewServer].
+type Gateway struct {
+	opts      Options
+	prefix    string // of the upstream, escaped
+	trusted   []netip.Prefix
+	stall     time.Duration
+	log       *slog.Logger
+	limited   http.Handler
+	proxy     *httputil.ReverseProxy
+	transport *http.Transport
+	closing   context.Context
+	close     context.CancelFunc
+}
+
+var _ http.Handler = (*Gateway)(nil)
+
+// New prepares a gateway. It doesn't ask whether the upstream is there.
+func New(opts Options) (*Gateway, error) {
+	if err := validate(&opts); err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		opts:    opts,
+		prefix:  opts.Upstream.EscapedPath(),
+		trusted: foldPrefixes(opts.TrustedProxies),
+		stall:   timeout(opts.StallTimeout, 60*time.Second),
+		log:     opts.Logger,
+	}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	dial := timeout(opts.DialTimeout, 5*time.Second)
+	g.transport = &http.Transport{
+		// No Proxy: the environment of the process has no say in where requests go.
+		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   dial,
+		TLSClientConfig:       opts.TLS.Clone(),
+		ForceAttemptHTTP2:     true,
+		ResponseHeaderTimeout: timeout(opts.ResponseTimeout, 60*time.Second),
+		ExpectContinueTimeout: time.Second,
+		IdleConnTimeout:       timeout(opts.IdleTimeout, 90*time.Second),
+		MaxIdleConns:          idlePerUpstream,
+		MaxIdleConnsPerHost:   idlePerUpstream,
+		DisableCompression:    true, // what the client didn't ask for isn't asked for, and nothing is unpacked on the way
+	}
+	g.proxy = &httputil.ReverseProxy{
+		Rewrite:        g.rewrite,
+		ModifyResponse: g.modify,
+		ErrorHandler:   g.fail,
+		Transport:      g.transport,
+		FlushInterval:  -1,
+		BufferPool:     &buffers{},
+		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelWarn),
+	}
+	g.limited = opts.Limit.Wrap(http.HandlerFunc(g.forward))
+	g.closing, g.close = context.WithCancel(context.Background())
+	return g, nil
+}
+
+func validate(o *Options) error {
+	u := o.Upstream
+	switch {
+	case u == nil:
+		return errors.New("gateway: upstream: must be given")
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return fmt.Errorf("gateway: upstream: must be a URL such as http://127.0.0.1:9000, got %q", u.Redacted())
+	case u.User != nil:
+		return errors.New("gateway: upstream: must not hold a user or password: they would not be sent")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return fmt.Errorf("gateway: upstream: must have neither query nor fragment, got %q", u.Redacted())
+	case o.Limit == nil:
+		return errors.New("gateway: limit: must be given")
+	}
+	return nil
+}
+
+// timeout is d, its default, or 0 for none.
+func timeout(d, byDefault time.Duration) time.Duration {
+	if d == 0 {
+		return byDefault
+	}
+	return max(d, 0)
+}
+
+// Close ends what a server's Shutdown doesn't wait for: WebSockets and other
+// upgraded connections that are still open, and idle connections to the
+// upstream. Call it once the server has shut down.
+func (g *Gateway) Close() {
+	g.close()
+	g.transport.CloseIdleConnections()
+}
+
+// ServeHTTP asks the limiter, and forwards what it admits.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	// The server reads the rest of a refused request's body before it answers, and flushes
+	// the answer once this returns. Neither may take for ever.
+	drain := r.ProtoMajor == 1 && hasBody(r)
+	if drain {
+		_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
+	}
+	defer func() {
+		if drain {
+			_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
+		}
+		if g.stall > 0 {
+			_ = control.SetWriteDeadline(time.Now().Add(g.stall))
+		}
+	}()
+	r, bad := g.checkTarget(r)
+	if bad != nil {
+		bad.write(w, r)
+		return
+	}
+	g.limited.ServeHTTP(w, r)
+}
+
+func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
+
+// forward sends an admitted request to the upstream, and its answer to the client.
+func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	if r.Header["Upgrade"] != nil {
+		defer context.AfterFunc(g.closing, cancel)()
+	}
+	// The headers that are there already, the limiter's among them, wait in the exchange until the
+	// answer comes: the proxy would add the upstream's to them, and drop them all after a 103.
+	x := &exchange{own: maps.Clone(w.Header())}
+	clear(w.Header())
+	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
+	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
+	if hasBody(r) {
+		x.body = newRequestBody(r, c, cancel)
+		r.Body = x.body
+		defer x.body.finish()
+	}
+	g.proxy.ServeHTTP(c, r)
+	x.dropTrailers(w.Header())
+}
+
+// rewrite makes the upstream's request of the client's.
+func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
+	p.Out.URL = g.target(p.In)
+	if p.Out.Host = ""; g.opts.PreserveHost {
+		p.Out.Host = p.In.Host
+	}
+	g.setForwarded(p.In, p.Out.Header)
+	if x := exchangeOf(p.In); x.body != nil {
+		x.body.takeTrailer(p.Out.Trailer)
+	}
+}
+
+// modify has the last word on the upstream's answer.
+func (g *Gateway) modify(res *http.Response) error {
+	x := exchangeOf(res.Request)
+	x.merge(res)
+	if x.body != nil {
+		x.body.answered()
+	}
+	return nil
+}
+
+// buffers lends the proxy what it copies through.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

@@ -1,0 +1,202 @@
+package gateway
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// stall is short, but not so short that a busy machine would seem to stall.
+const stall = 500 * time.Millisecond
+
+// A client that stops in the middle of its body doesn't hold the upstream for ever.
+func TestStalledUpload(t *testing.T) {
+	t.Parallel()
+	for _, h2 := range []bool{false, true} {
+		ended := make(chan error, 1)
+		up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			ended <- err
+		})
+		d := start(t, setup{upstream: up.URL, tls: h2, opts: Options{StallTimeout: stall}})
+		var a answer
+		if h2 {
+			pr, pw := io.Pipe()
+			res, err := d.client.Do(d.request(t, "POST", "/", pr))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a = read(t, res)
+			pw.Close()
+		} else {
+			a = d.raw(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel")
+		}
+		wantError(t, a, 408, "REQUEST_TIMEOUT")
+		if err := await(t, ended, "the end of the upstream's request"); err == nil {
+			t.Error("the upstream took half a body for a whole one")
+		}
+		if d.log.loud() {
+			t.Error(d.log)
+		}
+	}
+}
+
+// Nor does one that takes nothing of its answer.
+func TestStalledDownload(t *testing.T) {
+	t.Parallel()
+	for _, h2 := range []bool{false, true} {
+		ended := make(chan error, 1)
+		up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, err := io.Copy(w, &pattern{})
+			ended <- err
+		})
+		d := start(t, setup{upstream: up.URL, tls: h2, opts: Options{StallTimeout: stall}})
+		if h2 {
+			res, err := d.client.Do(d.request(t, "GET", "/", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+		} else {
+			io.WriteString(d.dial(t), "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		}
+		if err := await(t, ended, "the end of the upstream's request"); err == nil {
+			t.Error("an endless answer ended")
+		}
+		if d.log.loud() {
+			t.Error(d.log)
+		}
+	}
+}
+
+// Pauses of the upstream are no stalling of the client, however long.
+func TestPausesAreNotStalls(t *testing.T) {
+	t.Parallel()
+	for _, h2 := range []bool{false, true} {
+		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				t.Error(err)
+			}
+			for i := range 3 {
+				fmt.Fprintln(w, i)
+				http.NewResponseController(w).Flush()
+				select {
+				case <-time.After(2 * stall): // the pause itself
+				case <-r.Context().Done():
+					t.Error("cut off")
+				}
+			}
+		})
+		d := start(t, setup{upstream: up.URL, tls: h2, opts: Options{StallTimeout: stall}})
+		a := d.do(t, d.request(t, "POST", "/", strings.NewReader("hello")))
+		if a.body != "0\n1\n2\n" {
+			t.Errorf("HTTP/2 %t: %q", h2, a.body)
+		}
+	}
+}
+
+// An upstream that answers without reading isn't held by a body that never comes.
+func TestAnswerBeforeTheBody(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	d := start(t, setup{upstream: up.URL, opts: Options{StallTimeout: stall}})
+	conn := d.dial(t)
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+	// Whatever the client gets, it is soon, and nobody is left waiting: the end of this test would.
+	if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+		res.Body.Close()
+		if res.StatusCode != 401 {
+			t.Error(res.Status)
+		}
+	}
+}
+
+// A refused client that announces a body and doesn't send it is answered, and let go.
+func TestRefusedStall(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("api", "/", 1))})
+	d.get(t, "/")
+	conn := d.dial(t)
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel")
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := read(t, res); a.StatusCode != 429 {
+		t.Error(a.Status)
+	}
+	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
+		t.Errorf("after the answer: %q, %v", rest, err)
+	}
+}
+
+// Clients that send their headers a byte at a time, or a megabyte of them, are
+// shown the door, and nobody else notices.
+func TestSlowAndHugeHeaders(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL})
+	if s := d.Config; s.ReadHeaderTimeout != 5*time.Second || s.IdleTimeout != 120*time.Second || s.MaxHeaderBytes != 16<<10 || s.WriteTimeout != 0 || s.ReadTimeout != 0 {
+		t.Errorf("%+v", s)
+	}
+	var wg sync.WaitGroup
+	for i := range 100 {
+		conn := d.dial(t)
+		head := "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: a"
+		if _, err := io.WriteString(conn, head[:i%len(head)]); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			got, err := io.ReadAll(conn) // until the server closes it
+			if err != nil || strings.HasPrefix(string(got), "HTTP/1.1 200") {
+				t.Errorf("a slow client got %q, %v", got, err)
+			}
+		})
+	}
+	for range 5 {
+		conn := d.dial(t)
+		wg.Go(func() {
+			io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nX-Huge: ")
+			_, _ = io.CopyN(conn, letters{}, 1<<20) // the server may close it before the end
+		})
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("1 MB of headers: %s", res.Status)
+		}
+	}
+	for range 20 {
+		if a := d.get(t, "/"); a.StatusCode != 200 {
+			t.Errorf("meanwhile: %s", a.Status)
+		}
+	}
+	wg.Wait()
+	if n := len(up.requests()); n != 20 {
+		t.Errorf("the upstream saw %d requests", n)
+	}
+}
+
+type letters struct{}
+
+func (letters) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'a'
+	}
+	return len(p), nil
+}

@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// checkTarget refuses requests that can't be forwarded as they came, or whose
+// path an upstream may read differently than the limiter does. It returns the
+// request to serve, which has a path.
+func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *failure) {
+	if r.Method == http.MethodConnect {
+		return r, badTarget("CONNECT is not forwarded: the gateway is no tunnel")
+	}
+	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so that is what is to be limited
+		u := *r.URL
+		u.Path = "/"
+		r = r.WithContext(r.Context())
+		r.URL = &u
+	}
+	path := rawPath(r)
+	switch {
+	case path[0] != '/':
+		return r, badTarget("The request target must be a path")
+	case strings.ContainsAny(path, "# "), strings.Contains(r.URL.RawQuery, " "):
+		// An upstream could take what follows a # for a fragment, and what follows a space
+		// (HTTP/2 can carry one) for the protocol: it would see a shorter path than the limiter.
+		return r, badTarget("The request target holds a space or #, which must be sent as %20 and %23")
+	}
+	if what := unsafePart(path); what != "" && !g.opts.AllowUnsafePaths {
+		return r, &failure{http.StatusBadRequest, "UNSAFE_PATH", "The path holds " + what +
+			", which servers read in different ways, so that a limit could be evaded; the gateway refuses it unless it runs with --allow-unsafe-paths"}
+	}
+	if u := r.Header.Get("Upgrade"); strings.ContainsFunc(u, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return r, &failure{http.StatusBadRequest, "BAD_REQUEST", "The Upgrade header must be printable ASCII"}
+	}
+	return r, nil
+}
+
+func badTarget(message string) *failure {
+	return &failure{http.StatusBadRequest, "BAD_TARGET", message}
+}
+
+// rawPath is the path of a request as it came, escapes and all.
+func rawPath(r *http.Request) string {
+	raw, _, _ := strings.Cut(r.RequestURI, "?")
+	// The URL may have come with a scheme and host, or may have been rewritten since.
+	if !strings.HasPrefix(raw, "/") {
+		return r.URL.EscapedPath()
+	}
+	if path, err := url.PathUnescape(raw); err != nil || path != r.URL.Path {
+		return r.URL.EscapedPath()
+	}
+	return raw
+}
+
+// unsafePart names what in an escaped path servers disagree on, or returns "".
+func unsafePart(path string) string {
+	for i := range len(path) {
+		switch {
+		case path[i] == '\\':
+			return `a backslash`
+		case path[i] == '%' && i+2 < len(path):
+			switch strings.ToLower(path[i+1 : i+3]) {
+			case "2f":
+				return "an encoded slash (%2F)"
+			case "5c":
+				return "an encoded backslash (%5C)"
+			case "00":
+				return "an encoded NUL (%00)"
+			}
+		}
+	}
+	return ""
+}
+
+// target is where a request goes: its path byte for byte, behind the upstream's own, and its query.
+func (g *Gateway) target(in *http.Request) *url.URL {
+	raw := join(g.prefix, rawPath(in))
+	u := &url.URL{Scheme: g.opts.Upstream.Scheme, Host: g.opts.Upstream.Host, RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
+	setPath(u, raw)
+	if u.EscapedPath() == raw {
+		return u
+	}
+	// The path holds characters, such as | or {, that a URL may not, and that
+	// package url would escape. Only as opaque data are they sent as they are.
+	if !strings.HasPrefix(raw, "//") {
+		u.Opaque = raw
+		return u
+	}
+	// Opaque data that begins with // would be taken for a host. Escape those characters, and no others.
+	setPath(u, escapeInvalid(raw))
+	return u
+}
+
+func join(prefix, path string) string { return strings.TrimSuffix(prefix, "/") + path }
+
+func setPath(u *url.URL, raw string) {
+	u.RawPath = raw
+	u.Path, _ = url.PathUnescape(raw) // it was unescaped before, or there would be no request
+}
+
+// escapeInvalid escapes the bytes of an escaped path that may not stand in one.
+func escapeInvalid(raw string) string {
+	const (
+		valid = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~!$&'()*+,;=:@[]/%"
+		hex   = "0123456789ABCDEF"
+	)
+	b := make([]byte, 0, len(raw)+2)
+	for i := range len(raw) {
+		if c := raw[i]; strings.IndexByte(valid, c) >= 0 {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,233 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/weirhq/weir"
+)
+
+// disguises are spellings of /login that reach the upstream, each as it is.
+var disguises = []string{
+	"/login",
+	"//login",
+	"///login",
+	"/./login",
+	"/%6cogin",
+	"/%6C%6F%67%69%6E",
+	"/%256cogin",
+	"/a/../login",
+	"/a/%2e%2e/login",
+	"/a/%2E./login",
+	"/a/.%2e/login",
+	"/%2e/login",
+	"/a/b/../../login",
+	"/../login",
+	"/login/",
+	"/login//",
+	"/login/.",
+	"/login/x/..",
+	"/LOGIN",
+	"/LoGiN/",
+	"/login;x=y",
+	"/login;",
+	"/;x/login",
+	"/a;b/..;c/login",
+	"/login?",
+	"/login?next=/home",
+	"/login?a;b=%zz&&c#d",
+}
+
+// unsafe are spellings of /login that are refused.
+var unsafe = map[string]string{
+	`/a%2f..%2flogin`: "encoded slash",
+	`/a%2F..%2Flogin`: "encoded slash",
+	`/%2flogin`:       "encoded slash",
+	`/login%2f`:       "encoded slash",
+	`/\login`:         "backslash",
+	`/a\..\login`:     "backslash",
+	`/%5clogin`:       "encoded backslash",
+	`/a%5C..%5Clogin`: "encoded backslash",
+	`/login%00`:       "encoded NUL",
+	`/login%00.css`:   "encoded NUL",
+}
+
+// No spelling of /login escapes its limit, and each reaches the upstream byte for byte.
+func TestPathsInDisguise(t *testing.T) {
+	up := startUpstream(t, nil)
+	n := int64(len(disguises))
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("login", "/login", n))})
+	for _, path := range disguises {
+		if a := d.rawPath(t, path); a.StatusCode != 200 || a.Header.Get("X-RateLimit-Limit") == "" {
+			t.Errorf("%s: %s, limit %q", path, a.Status, a.Header.Get("X-RateLimit-Limit"))
+		}
+		if got := up.last(t).RequestURI; got != path {
+			t.Errorf("%s reached the upstream as %s", path, got)
+		}
+	}
+	for _, path := range disguises { // the limit is used up, for all of them
+		if a := d.rawPath(t, path); a.StatusCode != 429 {
+			t.Errorf("%s escaped: %s", path, a.Status)
+		}
+	}
+	if seen := len(up.requests()); seen != len(disguises) {
+		t.Errorf("the upstream saw %d requests, want %d", seen, len(disguises))
+	}
+}
+
+func TestUnsafePathsAreRefused(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("login", "/login", 1000))})
+	for path, why := range unsafe {
+		a := d.rawPath(t, path)
+		if a.StatusCode != 400 || a.Header.Get("Content-Type") != "application/json" || a.Header.Get("X-RateLimit-Limit") != "" ||
+			!strings.Contains(a.body, `"code":"UNSAFE_PATH"`) || !strings.Contains(a.body, why) || !strings.Contains(a.body, "--allow-unsafe-paths") {
+			t.Errorf("%s: %s %q", path, a.Status, a.body)
+		}
+	}
+	if a := d.rawPath(t, "/search?q=a%2Fb%5C%00"); a.StatusCode != 200 { // a query may hold them
+		t.Errorf("in the query: %s", a.Status)
+	}
+	if n := len(up.requests()); n != 1 {
+		t.Errorf("the upstream saw %d requests", n)
+	}
+}
+
+// Whoever allows them has them forwarded as they came, and counted as well as can be.
+func TestUnsafePathsCanBeAllowed(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{
+		upstream: up.URL, opts: Options{AllowUnsafePaths: true},
+		limiter: limiterOf(t, weir.Options{}, few("login", "/login", 1000)),
+	})
+	for path := range unsafe {
+		a := d.rawPath(t, path)
+		if a.StatusCode != 200 {
+			t.Errorf("%s: %s", path, a.Status)
+			continue
+		}
+		if got := up.last(t).RequestURI; got != path {
+			t.Errorf("%s reached the upstream as %s", path, got)
+		}
+		if limited := a.Header.Get("X-RateLimit-Limit") != ""; limited == strings.Contains(path, "%00") {
+			t.Errorf("%s: limited: %t", path, limited)
+		}
+	}
+}
+
+// Characters that have no place in a URL are still the client's to send.
+func TestOddCharactersAreForwarded(t *testing.T) {
+	for _, c := range []struct{ prefix, path, want string }{
+		{"", `/a|b`, `/a|b`},
+		{"", `/{id}^"<>` + "`", `/{id}^"<>` + "`"},
+		{"", "/caf\xe9/%7c", "/caf\xe9/%7c"},
+		{"", "/a%7Cb|c", "/a%7Cb|c"},
+		{"", "/[1]!$&'()*+,=:@", "/[1]!$&'()*+,=:@"},
+		{"", "//a|b%2e", "//a%7Cb%2e"}, // the one spelling that the standard library can't send
+		{"/base", "//a|b%2e", "/base//a|b%2e"},
+		{"/base/", "/x", "/base/x"},
+		{"/base/", "//x", "/base//x"},
+		{"/b%20c", "/%2e", "/b%20c/%2e"},
+		{"/base", "/", "/base/"},
+		{"/base", "/?q=%zz;&=", "/base/?q=%zz;&="},
+		{"", "/?", "/?"},
+		{"", "/??", "/??"},
+	} {
+		up := startUpstream(t, nil)
+		d := start(t, setup{upstream: up.URL + c.prefix})
+		if a := d.rawPath(t, c.path); a.StatusCode != 200 {
+			t.Errorf("%q: %s", c.path, a.Status)
+		} else if got := up.last(t).RequestURI; got != c.want {
+			t.Errorf("%q behind %q reached the upstream as %q, want %q", c.path, c.prefix, got, c.want)
+		}
+	}
+}
+
+// What isn't a path, or would be read as a shorter one, goes nowhere.
+func TestBadTargets(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
+	for _, line := range []string{"GET /login#x", "CONNECT up.example:443", "CONNECT /login"} {
+		a := d.raw(t, line+" HTTP/1.1\r\nHost: up.example:443\r\nConnection: close\r\n\r\n")
+		if a.StatusCode != 400 || !strings.Contains(a.body, "BAD_TARGET") {
+			t.Errorf("%s: %s %q", line, a.Status, a.body)
+		}
+	}
+	if a := d.raw(t, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close, Upgrade\r\nUpgrade: w\xe9b\r\n\r\n"); a.StatusCode != 400 {
+		t.Errorf("an Upgrade that isn't ASCII: %s", a.Status)
+	}
+	if n := len(up.requests()); n != 0 {
+		t.Errorf("the upstream saw %d requests", n)
+	}
+	// A target with a host is a path all the same, and one without a path is limited as /.
+	for _, c := range []struct{ target, want string }{
+		{"http://other.example/a//b%2e?q=1", "/a//b%2e?q=1"},
+		{"http://other.example", "/"},
+		{"http://other.example?q=1", "/?q=1"},
+	} {
+		a := d.raw(t, "GET "+c.target+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		if a.StatusCode != 200 || a.Header.Get("X-RateLimit-Limit") == "" || up.last(t).RequestURI != c.want {
+			t.Errorf("%s: %s, limit %q, forwarded as %s", c.target, a.Status, a.Header.Get("X-RateLimit-Limit"), up.last(t).RequestURI)
+		}
+	}
+}
+
+// HTTP/2 has no request line that a space could end. The upstream's HTTP/1 has.
+func TestSpacesOverHTTP2(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL, tls: true})
+	for _, u := range []url.URL{{Opaque: "/login HTTP/1.1"}, {Opaque: "/login", RawQuery: "a b"}} {
+		u.Scheme, u.Host = "https", d.addr()
+		req := d.request(t, "GET", "/", nil)
+		req.URL = &u
+		a := d.do(t, req)
+		if a.ProtoMajor != 2 || a.StatusCode != 400 || !strings.Contains(a.body, "BAD_TARGET") {
+			t.Errorf("%v: HTTP/%d %s %q", u, a.ProtoMajor, a.Status, a.body)
+		}
+	}
+	if n := len(up.requests()); n != 0 {
+		t.Errorf("the upstream saw %d requests", n)
+	}
+}
+
+// FuzzTarget holds that the upstream is never asked for a path that is another one to the limiter.
+func FuzzTarget(f *testing.F) {
+	for _, path := range disguises {
+		f.Add(path, "")
+	}
+	for path := range unsafe {
+		f.Add(path, "/base")
+	}
+	for _, path := range []string{"//a|b", "/%", "/a b", "/\x80", "/a#b", "*", "http://h", "http://h/a|b?c", "/a?b c"} {
+		f.Add(path, "/")
+	}
+	gateways := map[string]*Gateway{}
+	for _, prefix := range []string{"", "/", "/base"} {
+		gateways[prefix] = &Gateway{prefix: prefix, opts: Options{AllowUnsafePaths: true, Upstream: &url.URL{Scheme: "http", Host: "up"}}}
+	}
+	f.Fuzz(func(t *testing.T, target, prefix string) {
+		g := gateways[prefix]
+		u, err := url.ParseRequestURI(target)
+		if err != nil || g == nil {
+			return
+		}
+		r, bad := g.checkTarget(&http.Request{Method: "GET", URL: u, RequestURI: target, Header: http.Header{}})
+		if bad != nil {
+			return
+		}
+		sent := g.target(r).RequestURI()
+		if strings.ContainsAny(sent, " \t\r\n") {
+			t.Fatalf("%q is sent as %q", target, sent)
+		}
+		path, _, _ := strings.Cut(strings.TrimPrefix(sent, strings.TrimSuffix(prefix, "/")), "?")
+		limited, reached := weir.AppendPath(nil, r.URL.EscapedPath()), weir.AppendPath(nil, path)
+		if string(limited) != string(reached) {
+			t.Errorf("%q is limited as %q, and sent as %q, which is %q", target, limited, path, reached)
+		}
+		if strings.HasPrefix(target, "/") && sent != join(prefix, target) && (prefix == "/base" || !strings.HasPrefix(target, "//")) {
+			t.Errorf("%q behind %q is sent as %q", target, prefix, sent)
+		}
+	})
+}

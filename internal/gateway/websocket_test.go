@@ -1,0 +1,125 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/weirhq/weir"
+)
+
+// echoing is a WebSocket server that says what it hears, and tells when it is done.
+func echoing(t *testing.T, done chan<- error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "7")
+		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.CloseNow()
+		for {
+			kind, p, err := conn.Read(r.Context())
+			if err != nil {
+				done <- err
+				return
+			}
+			if err := conn.Write(r.Context(), kind, p); err != nil {
+				done <- err
+				return
+			}
+		}
+	}
+}
+
+func dialWebSocket(t *testing.T, d *door) (*websocket.Conn, *http.Response, error) {
+	t.Helper()
+	return websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(d.URL, "http")+"/chat", &websocket.DialOptions{HTTPClient: d.client})
+}
+
+func TestWebSocket(t *testing.T) {
+	done := make(chan error, 1)
+	up := startUpstream(t, echoing(t, done))
+	// Counting by status, so that the hijacking passes through everything that may stand in between.
+	rule := few("chat", "/chat", 1)
+	rule.Statuses = []int{101}
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, rule)})
+	conn, res, err := dialWebSocket(t, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	if got := res.Header.Values("X-RateLimit-Limit"); len(got) != 1 || got[0] != "1" {
+		t.Errorf("X-RateLimit-Limit: %q", got)
+	}
+	for i := range 10 {
+		text := fmt.Sprint("message ", i, strings.Repeat(".", 1000*i))
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, err := conn.Read(t.Context()); err != nil || string(got) != text {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	if _, res, err := dialWebSocket(t, d); err == nil || res == nil || res.StatusCode != 429 {
+		t.Errorf("a second one: %v, %v", res, err)
+	}
+	if err := conn.Close(websocket.StatusNormalClosure, "bye"); err != nil {
+		t.Error(err)
+	}
+	if err := await(t, done, "the upstream's end"); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Error(err)
+	}
+	if d.log.loud() {
+		t.Error(d.log)
+	}
+}
+
+// A client that vanishes takes the upstream's connection with it.
+func TestWebSocketHangUp(t *testing.T) {
+	done := make(chan error, 1)
+	up := startUpstream(t, echoing(t, done))
+	d := start(t, setup{upstream: up.URL})
+	conn, _, err := dialWebSocket(t, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.CloseNow()
+	if err := await(t, done, "the upstream's end"); err == nil {
+		t.Error("no error")
+	}
+	if d.log.loud() {
+		t.Error(d.log)
+	}
+}
+
+// Close ends what a server's Shutdown doesn't know of.
+func TestCloseEndsWebSockets(t *testing.T) {
+	done := make(chan error, 1)
+	up := startUpstream(t, echoing(t, done))
+	d := start(t, setup{upstream: up.URL})
+	conn, _, err := dialWebSocket(t, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := conn.Read(t.Context()); err != nil || string(got) != "hello" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := d.Config.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.gateway.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, _, err := conn.Read(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("after Close: %v", err)
+	}
+	await(t, done, "the upstream's end")
+}

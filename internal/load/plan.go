@@ -1,0 +1,72 @@
+package load
+
+import (
+	"fmt"
+	"time"
+)
+
+// Bounds of a plan. They keep a slip of the finger from filling memory.
+const (
+	MaxWorkers  = 10_000
+	MaxKeys     = 10_000_000
+	MaxRate     = 10_000_000
+	MaxDuration = 24 * time.Hour
+)
+
+// Plan says what load to make.
+type Plan struct {
+	// Duration is how long is measured.
+	Duration time.Duration
+	// Warmup comes before it, with the same load, and is not measured.
+	Warmup time.Duration
+	// Workers is how many requests may be in flight at once.
+	Workers int
+	// Rate is how many requests are due a second, in an open loop. 0 means a
+	// closed loop: each worker sends as fast as it is answered.
+	Rate float64
+	// Poisson makes an open loop's requests due at random, as from clients that know
+	// nothing of each other, instead of evenly spaced.
+	Poisson bool
+	// Keys is how many clients there are.
+	Keys int
+	// Distribution says how often each of them asks.
+	Distribution Distribution
+	// Exponent of a Zipf distribution; more than 1.
+	Exponent float64
+	// Sample times one request in so many of a closed loop, for targets that answer in less
+	// time than it takes to read the clock. 0 means all.
+	Sample int
+
+	nap func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
+}
+
+// Validate reports the first thing that makes the plan impossible. Its text begins with the name of the flag.
+func (p *Plan) Validate() error {
+	switch {
+	case p.Duration <= 0 || p.Duration > MaxDuration:
+		return fmt.Errorf("duration: must be more than 0 and at most %s, got %s", MaxDuration, p.Duration)
+	case p.Warmup < 0 || p.Warmup > MaxDuration:
+		return fmt.Errorf("warmup: must be from 0 to %s, got %s", MaxDuration, p.Warmup)
+	case p.Workers < 1 || p.Workers > MaxWorkers:
+		return fmt.Errorf("concurrency: must be from 1 to %d, got %d", MaxWorkers, p.Workers)
+	case !(p.Rate >= 0 && p.Rate <= MaxRate):
+		return fmt.Errorf("rate: must be from 0 to %d a second, got %v", MaxRate, p.Rate)
+	case p.Poisson && p.Rate == 0:
+		return fmt.Errorf("poisson: needs rate: a closed loop sends when it is answered")
+	case p.Keys < 1 || p.Keys > MaxKeys:
+		return fmt.Errorf("keys: must be from 1 to %d, got %d", MaxKeys, p.Keys)
+	case p.Distribution == Zipf && !(p.Exponent > 1 && p.Exponent <= 10):
+		return fmt.Errorf("zipf: must be more than 1 and at most 10, got %v", p.Exponent)
+	}
+	return nil
+}
+
+func (p *Plan) open() bool { return p.Rate > 0 }
+
+// sample is how many requests of a closed loop there are to each that is timed.
+func (p *Plan) sample() int {
+	if p.open() {
+		return 1
+	}
+	return max(p.Sample, 1)
+}

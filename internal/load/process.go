@@ -1,0 +1,70 @@
+package load
+
+import (
+	"context"
+
+	"github.com/weirhq/weir"
+)
+
+// InProcessSample is a good [Plan.Sample] for [InProcess]: reading the clock twice around every
+// check would cost about as much as the check.
+const InProcessSample = 16
+
+// Check describes the requests that a limiter is asked to decide.
+type Check struct {
+	// KeyPrefix is what keys begin with; the client's number follows.
+	KeyPrefix string
+	// Method and Path are those of the request. {n} in the path stands for the client's number.
+	Method, Path string
+	// Cost is how many tokens each takes; 0 takes none, and asks all the same.
+	Cost int64
+}
+
+// InProcess is a limiter in this process as a target.
+type InProcess struct {
+	limiter     *weir.Limiter
+	name        string
+	request     weir.Request
+	keys, paths names
+}
+
+var _ Target = (*InProcess)(nil)
+
+// NewInProcess makes a target of a limiter, with that many clients. The name is for reports.
+func NewInProcess(l *weir.Limiter, name string, keys int, c Check) *InProcess {
+	return &InProcess{
+		limiter: l, name: name,
+		// Keys are taken for genuine, as the check API does.
+		request: weir.Request{KeyVerified: true, Method: c.Method, Cost: c.Cost, Peek: c.Cost == 0},
+		keys:    newNames(c.KeyPrefix+"{n}", keys),
+		paths:   newNames(c.Path, keys),
+	}
+}
+
+func (t *InProcess) String() string { return t.name }
+
+// Sender returns a sender with a request of its own, which it fills in anew for each check.
+func (t *InProcess) Sender() Sender { return &checker{InProcess: t, request: t.request} }
+
+type checker struct {
+	*InProcess
+	request weir.Request
+}
+
+// Send checks. It allocates nothing.
+func (c *checker) Send(ctx context.Context, n uint32) Answer {
+	c.request.APIKey = c.keys.at(n)
+	c.request.Path = c.paths.at(n)
+	c.request.IP = clientAddr(n)
+	d, err := c.limiter.Check(ctx, &c.request)
+	a := Answer{Degraded: d.Degraded, Err: err}
+	if !d.Allowed {
+		a.Outcome = Refused
+	}
+	return a
+}
+
+// GenerousRules refuse nobody who keeps below a billion a second: what is measured is the check.
+func GenerousRules() (*weir.RuleSet, error) {
+	return weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}}}})
+}

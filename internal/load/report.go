@@ -1,0 +1,207 @@
+package load
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Report is what a run measured. In an open loop, what was due is what was sent
+// and what was dropped; what was sent is what was answered, what failed and what is unfinished.
+type Report struct {
+	Target string `json:"target"`
+	// Loop is closed or open.
+	Loop        string `json:"loop"`
+	Concurrency int    `json:"concurrency"`
+	// Rate is how many requests were due a second, and Poisson that they were so at random; open loop only.
+	Rate         float64      `json:"rate,omitempty"`
+	Poisson      bool         `json:"poisson,omitempty"`
+	Keys         int          `json:"keys"`
+	Distribution Distribution `json:"distribution"`
+	Exponent     float64      `json:"zipf,omitempty"`
+	Warmup       float64      `json:"warmup_seconds"`
+	// Seconds is how long was measured. Interrupted says that it was to be longer.
+	Seconds     float64 `json:"seconds"`
+	Interrupted bool    `json:"interrupted"`
+
+	// Checks is how many requests were answered.
+	Checks    int64   `json:"checks"`
+	PerSecond float64 `json:"checks_per_second"`
+	Allowed   int64   `json:"allowed"`
+	Refused   int64   `json:"refused"`
+	// Other is how many answers were neither: an HTTP status that says something else.
+	Other    int64 `json:"other"`
+	Degraded int64 `json:"degraded"`
+	// Errors is how many requests got no answer, Timeouts of them in the time they had.
+	Errors     int64 `json:"errors"`
+	Timeouts   int64 `json:"timeouts"`
+	Unfinished int64 `json:"unfinished"`
+	// OpenLoop has what a closed loop doesn't know.
+	OpenLoop *OpenLoop `json:"open_loop,omitempty"`
+
+	Statuses map[int]int64 `json:"statuses,omitempty"`
+	Faults   []Fault       `json:"faults,omitempty"`
+
+	// Latency counts from the time that a request was due or, in a closed loop, sent; timeouts included.
+	Latency Quantiles `json:"latency_ns"`
+	// TimedOneIn is how many requests there were to each that was timed, and ClockNS
+	// what reading the clock adds to its time, where that matters.
+	TimedOneIn int   `json:"timed_one_in"`
+	ClockNS    int64 `json:"clock_ns,omitempty"`
+
+	// CPUSeconds is what this process used of all cores; 0 where that isn't known.
+	CPUSeconds    float64 `json:"cpu_seconds"`
+	CPUPerMillion float64 `json:"cpu_seconds_per_million_checks"`
+
+	// Verdict is there if a [Goal] was set.
+	Verdict *Verdict `json:"verdict,omitempty"`
+
+	latency histogram
+}
+
+// OpenLoop is what became of a schedule.
+type OpenLoop struct {
+	Due  int64 `json:"due"`
+	Sent int64 `json:"sent"`
+	// Late requests were sent more than a millisecond after they were due, since as many as may
+	// be were in flight, or this machine was busy.
+	Late int64 `json:"late"`
+	// Dropped requests were due and never sent: the time was over before there was a place for them.
+	Dropped int64 `json:"dropped"`
+	// Service is the time from when requests were really sent.
+	Service Quantiles `json:"service_ns"`
+}
+
+// Quantiles of times, in nanoseconds.
+type Quantiles struct {
+	P50  time.Duration `json:"p50"`
+	P90  time.Duration `json:"p90"`
+	P99  time.Duration `json:"p99"`
+	P999 time.Duration `json:"p99_9"`
+	Max  time.Duration `json:"max"`
+}
+
+func (h *histogram) quantiles() Quantiles {
+	return Quantiles{h.quantile(50), h.quantile(90), h.quantile(99), h.quantile(99.9), h.max}
+}
+
+// Fault is a kind of error.
+type Fault struct {
+	Text  string `json:"text"`
+	Count int64  `json:"count"`
+}
+
+func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *Report {
+	p := &r.plan
+	sum := newTally(p.open())
+	for _, t := range r.tallies {
+		sum.merge(t)
+	}
+	c := &sum.counts
+	var dropped int64
+	if p.open() {
+		dropped = r.pacer.dropped
+	}
+	out := &Report{
+		Target: t.String(), Loop: "closed", Concurrency: p.Workers,
+		Keys: p.Keys, Distribution: p.Distribution,
+		Warmup: p.Warmup.Seconds(), Seconds: measured.Seconds(), Interrupted: interrupted,
+		Checks: c.answered(), Allowed: c.outcome[Allowed], Refused: c.outcome[Refused], Other: c.outcome[Other],
+		Degraded: c.degraded, Errors: c.failed(), Timeouts: c.outcome[TimedOut], Unfinished: c.outcome[Unfinished],
+		Statuses: sum.statuses,
+		Latency:  sum.latency.quantiles(), TimedOneIn: r.sample,
+		CPUSeconds: cpu.Seconds(),
+		latency:    sum.latency,
+	}
+	if p.Distribution == Zipf {
+		out.Exponent = p.Exponent
+	}
+	if p.open() {
+		out.Loop, out.Rate, out.Poisson = "open", p.Rate, p.Poisson
+		out.OpenLoop = &OpenLoop{
+			Due: c.sent() + dropped, Sent: c.sent(), Late: c.late, Dropped: dropped,
+			Service: sum.service.quantiles(),
+		}
+	}
+	if r.sample > 1 {
+		out.ClockNS = r.clockCost().Nanoseconds()
+	}
+	if measured > 0 {
+		out.PerSecond = float64(out.Checks) / out.Seconds
+	}
+	if out.Checks > 0 {
+		out.CPUPerMillion = out.CPUSeconds / float64(out.Checks) * 1e6
+	}
+	for text, n := range sum.faults {
+		out.Faults = append(out.Faults, Fault{text, n})
+	}
+	slices.SortFunc(out.Faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))
+	})
+	return out
+}
+
+// clockCost is what one reading of the clock takes: every time that was measured holds about one.
+func (r *run) clockCost() time.Duration {
+	const readings = 1000
+	best := time.Duration(1<<63 - 1)
+	for range 5 {
+		begin := r.now()
+		for range readings {
+			r.now()
+		}
+		best = min(best, r.now()-begin)
+	}
+	return best / readings
+}
+
+// Goal is what a run should reach. Zeros ask for nothing.
+type Goal struct {
+	MaxP99  time.Duration
+	MinRate float64
+}
+
+// Verdict says whether a run reached its goal, and if not why.
+type Verdict struct {
+	OK     bool     `json:"ok"`
+	Missed []string `json:"missed"`
+}
+
+// Judge sets the report's verdict, unless the goal asks for nothing. Requests
+// that failed or were never sent count as slower than any limit: leaving
+// them out would reward a target for not answering.
+func (r *Report) Judge(g Goal) {
+	if g == (Goal{}) {
+		return
+	}
+	v := &Verdict{Missed: []string{}}
+	missed := func(format string, args ...any) { v.Missed = append(v.Missed, fmt.Sprintf(format, args...)) }
+	if g.MaxP99 > 0 {
+		timed := r.latency.hdr.TotalCount()
+		lost := (r.Errors - r.Timeouts + r.dropped()) / int64(r.TimedOneIn)
+		percent := 99 * float64(timed+lost) / float64(max(timed, 1))
+		switch {
+		case timed == 0:
+			missed("p99 is not known: nothing was measured")
+		case r.Latency.P99 > g.MaxP99:
+			missed("p99 is %s, more than %s", short(r.Latency.P99), g.MaxP99)
+		case percent > 100:
+			missed("p99 is not known: %s of %s requests got no answer or were never sent", thousands(lost), thousands(timed+lost))
+		case r.latency.quantile(percent) > g.MaxP99:
+			missed("p99 is %s, more than %s, if requests that got no answer count", short(r.latency.quantile(percent)), g.MaxP99)
+		}
+	}
+	if g.MinRate > 0 && r.PerSecond < g.MinRate {
+		missed("%s checks/s, fewer than %s", perSecond(r.PerSecond), perSecond(g.MinRate))
+	}
+	v.OK = len(v.Missed) == 0
+	r.Verdict = v
+}
+
+func (r *Report) dropped() int64 {
+	if r.OpenLoop == nil {
+		return 0
+	}
+	return r.OpenLoop.Dropped
+}

@@ -1,0 +1,138 @@
+package load
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// counts are how many requests had which outcome.
+type counts struct {
+	outcome  [outcomes]int64
+	degraded int64
+	late     int64 // open loop: sent after they were due
+}
+
+func (c *counts) add(a *Answer) {
+	c.outcome[a.Outcome]++
+	if a.Degraded {
+		c.degraded++
+	}
+}
+
+func (c *counts) merge(o *counts) {
+	for i := range c.outcome {
+		c.outcome[i] += o.outcome[i]
+	}
+	c.degraded += o.degraded
+	c.late += o.late
+}
+
+func (c *counts) answered() int64 {
+	return c.outcome[Allowed] + c.outcome[Refused] + c.outcome[Other]
+}
+
+func (c *counts) failed() int64 { return c.outcome[Failed] + c.outcome[TimedOut] }
+
+// sent is what left this process.
+func (c *counts) sent() int64 { return c.answered() + c.failed() + c.outcome[Unfinished] }
+
+// longest is where histograms end; the longest time itself is kept beside them.
+const longest = time.Hour
+
+// histogram holds times to three digits.
+type histogram struct {
+	hdr *hdrhistogram.Histogram
+	max time.Duration
+}
+
+func newHistogram() histogram { return histogram{hdr: hdrhistogram.New(1, int64(longest), 3)} }
+
+func (h *histogram) record(d time.Duration) {
+	h.max = max(h.max, d)
+	_ = h.hdr.RecordValue(int64(min(max(d, 0), longest))) // within the bounds, so there is no error
+}
+
+func (h *histogram) merge(o *histogram) {
+	h.max = max(h.max, o.max)
+	h.hdr.Merge(o.hdr)
+}
+
+// quantile is the time within which that many percent fit.
+func (h *histogram) quantile(percent float64) time.Duration {
+	return min(time.Duration(h.hdr.ValueAtPercentile(percent)), h.max)
+}
+
+// maxTallies bounds the memory of histograms. Beyond it workers share.
+const maxTallies = 32
+
+// tally is what a worker, or a few, have counted.
+type tally struct {
+	mu       sync.Mutex // guards what follows
+	counts   counts
+	latency  histogram // from the time a request was due or, in a closed loop, sent
+	service  histogram // from the time it was sent; open loop only
+	statuses map[int]int64
+	faults   map[string]int64
+}
+
+func newTally(open bool) *tally {
+	t := &tally{latency: newHistogram(), statuses: map[int]int64{}, faults: map[string]int64{}}
+	if open {
+		t.service = newHistogram()
+	}
+	return t
+}
+
+// maxFaults is how many kinds of errors are told apart.
+const maxFaults = 16
+
+// note keeps what answers of checks in this process don't have: a status, an error.
+func (t *tally) note(a *Answer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a.Status != 0 {
+		t.statuses[int(a.Status)]++
+	}
+	if a.Err != nil && a.Outcome != Unfinished {
+		text := faultText(a.Err)
+		if _, known := t.faults[text]; !known && len(t.faults) >= maxFaults {
+			text = "other errors"
+		}
+		t.faults[text]++
+	}
+}
+
+// faultText leaves out the local port, which would make every error one of its own.
+func faultText(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}
+
+func (t *tally) merge(o *tally) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t.counts.merge(&o.counts)
+	t.latency.merge(&o.latency)
+	if o.service.hdr != nil {
+		t.service.merge(&o.service)
+	}
+	for status, n := range o.statuses {
+		t.statuses[status] += n
+	}
+	for text, n := range o.faults {
+		t.faults[text] += n
+	}
+}
+
+func (t *tally) snapshot() counts {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.counts
+}

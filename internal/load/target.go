@@ -1,0 +1,53 @@
+package load
+
+import "context"
+
+// Target is where requests go.
+type Target interface {
+	// String names the target in reports.
+	String() string
+	// Sender returns what one worker sends with.
+	Sender() Sender
+}
+
+// Sender sends requests, one at a time.
+type Sender interface {
+	// Send sends a request of client n and waits for the answer, or until ctx is done.
+	Send(ctx context.Context, n uint32) Answer
+}
+
+// Answer is what became of one request.
+type Answer struct {
+	Outcome Outcome
+	// Degraded: decided without the store.
+	Degraded bool
+	// Status is the HTTP status, or 0.
+	Status uint16
+	// Err is why there is no answer, or why it is degraded.
+	Err error
+}
+
+// Outcome is the kind of an answer.
+type Outcome uint8
+
+const (
+	// Allowed by the limiter, or any answer 2xx.
+	Allowed Outcome = iota
+	// Refused by the limiter, or an answer 429.
+	Refused
+	// Other answers are those with another status.
+	Other
+	// Failed requests got no answer.
+	Failed
+	// TimedOut requests got none in the time they had.
+	TimedOut
+	// Unfinished requests were given up because the run was stopped.
+	Unfinished
+
+	outcomes
+)
+
+// timed reports whether the time that a request took is one that a client would
+// have waited. A refused connection is quick and says nothing; a timeout
+// must count, or the slowest requests would be the ones left out.
+func (o Outcome) timed() bool { return o <= Other || o == TimedOut }

@@ -1,0 +1,175 @@
+package load
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	t := &table{tw: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.row("target", r.Target)
+	t.row("load", r.loadText())
+	t.row("clients", r.clientsText())
+	t.row("measured", r.timeText())
+	t.row("")
+	t.row("checks", thousands(r.Checks), perSecond(r.PerSecond)+"/s")
+	t.part("allowed", r.Allowed, r.Checks)
+	t.part("refused", r.Refused, r.Checks)
+	if r.Other > 0 {
+		t.part("other", r.Other, r.Checks)
+	}
+	t.part("degraded", r.Degraded, r.Checks)
+	t.part("errors", r.Errors, r.Checks+r.Errors, r.faultsText())
+	if len(r.Statuses) > 0 {
+		t.row("statuses", r.statusesText())
+	}
+	if r.Unfinished > 0 {
+		t.row("unfinished", thousands(r.Unfinished))
+	}
+	if o := r.OpenLoop; o != nil {
+		t.part("late", o.Late, o.Due)
+		t.part("dropped", o.Dropped, o.Due)
+	}
+	t.row("")
+	t.row("", "p50", "p90", "p99", "p99.9", "max")
+	if o := r.OpenLoop; o != nil {
+		t.times("from due", r.Latency)
+		t.times("from sent", o.Service)
+	} else {
+		t.times("latency", r.Latency)
+	}
+	t.row("")
+	if r.CPUSeconds > 0 {
+		t.row("CPU", fmt.Sprintf("%.3g s per million checks, in this process", r.CPUPerMillion))
+	}
+	if r.TimedOneIn > 1 {
+		t.row("timed", fmt.Sprintf("1 check in %d; reading the clock is about %d ns of each time", r.TimedOneIn, r.ClockNS))
+	}
+	if v := r.Verdict; v != nil {
+		t.row("verdict", v.String())
+	}
+	return t.tw.Flush()
+}
+
+func (v *Verdict) String() string {
+	if v.OK {
+		return "ok"
+	}
+	return "missed: " + strings.Join(v.Missed, "; ")
+}
+
+func (r *Report) loadText() string {
+	if r.Loop == "closed" {
+		return fmt.Sprintf("closed loop, %d at a time", r.Concurrency)
+	}
+	how := "evenly spaced"
+	if r.Poisson {
+		how = "at random"
+	}
+	return fmt.Sprintf("open loop, %s/s %s, at most %d in flight", perSecond(r.Rate), how, r.Concurrency)
+}
+
+func (r *Report) clientsText() string {
+	s := thousands(int64(r.Keys)) + " keys, "
+	switch r.Distribution {
+	case Zipf:
+		return s + fmt.Sprintf("zipf %v", r.Exponent)
+	case Hot:
+		return s + "one of them hot"
+	}
+	return s + "uniform"
+}
+
+func (r *Report) timeText() string {
+	s := short(seconds(r.Seconds))
+	if r.Warmup > 0 {
+		s += " after " + short(seconds(r.Warmup)) + " of warm-up"
+	}
+	if r.Interrupted {
+		s += ", interrupted"
+	}
+	return s
+}
+
+func (r *Report) statusesText() string {
+	var parts []string
+	for _, status := range slices.Sorted(maps.Keys(r.Statuses)) {
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s × %d %s", thousands(r.Statuses[status]), status, http.StatusText(status))))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (r *Report) faultsText() string {
+	var parts []string
+	for _, f := range r.Faults[:min(len(r.Faults), 3)] {
+		parts = append(parts, fmt.Sprintf("%s × %s", thousands(f.Count), f.Text))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// table writes rows whose columns line up.
+type table struct{ tw *tabwriter.Writer }
+
+func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")) }
+
+func (t *table) part(name string, n, of int64, more ...string) {
+	cells := []string{name, thousands(n)}
+	if n > 0 && of > 0 {
+		cells = append(cells, percent(n, of))
+		cells = append(cells, more...)
+	}
+	t.row(cells...)
+}
+
+func (t *table) times(name string, q Quantiles) {
+	t.row(name, short(q.P50), short(q.P90), short(q.P99), short(q.P999), short(q.Max))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// percent never says all when it wasn't, nor none.
+func percent(n, of int64) string {
+	p := 100 * float64(n) / float64(of)
+	switch {
+	case n == of:
+		return "100%"
+	case p > 99.99:
+		return ">99.99%"
+	case p < 0.01:
+		return "<0.01%"
+	}
+	return strconv.FormatFloat(p, 'f', 2, 64) + "%"
+}
+
+// short is a time to three digits.
+func short(d time.Duration) string {
+	unit := time.Duration(1)
+	for d >= 1000*unit {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+func perSecond(x float64) string {
+	if x < 100 {
+		return strconv.FormatFloat(x, 'g', 3, 64)
+	}
+	return thousands(int64(x + 0.5))
+}
+
+// thousands is a number with a comma at every third digit.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

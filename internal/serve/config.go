@@ -1,0 +1,79 @@
+package serve
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Config is all that a node is told at its start. The zero value of a field is its default.
+type Config struct {
+	// Rules is the rule file; "" means the starter rules.
+	Rules string
+	// MemoryCap of the in-process store, in bytes.
+	MemoryCap int64
+	// HTTP, Admin and Gateway are addresses to listen on; "" opens none.
+	HTTP, Admin, Gateway string
+	// Upstream is where the gateway sends what it lets through.
+	Upstream *url.URL
+	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.
+	AllowUnsafePaths bool
+	TrustedProxies   []netip.Prefix
+	// TLSCert and TLSKey are PEM files, for every listener; TLSClientCA asks for client certificates.
+	TLSCert, TLSKey, TLSClientCA string
+	// DrainTimeout is how long requests in flight may take at the end.
+	DrainTimeout time.Duration
+
+	Identity Identity
+	Answers  httplimit.Answers
+}
+
+// Identity is httplimit.Identity with files instead of what they hold.
+type Identity struct {
+	APIKey, User, Org, Tier httplimit.Source
+	JWT                     *JWT
+	KnownKeysFile           string
+	TrustUnverified         bool
+}
+
+// JWT is httplimit.JWT with files.
+type JWT struct {
+	JWKSURL       string `yaml:"jwks_url"`
+	SecretFile    string `yaml:"secret_file"`
+	PublicKeyFile string `yaml:"public_key_file"`
+	Issuer        string `yaml:"issuer"`
+	Audience      string `yaml:"audience"`
+}
+
+// Validate reports what can't be, in the words of the flags.
+func (c *Config) Validate() error {
+	if (c.Gateway == "") != (c.Upstream == nil) {
+		return fmt.Errorf("--gateway and --upstream go together: give the address to listen on and the URL to forward to")
+	}
+	if c.Upstream != nil && (c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" || c.Upstream.Host == "") {
+		return fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000, got %q", c.Upstream.Redacted())
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return fmt.Errorf("--tls-cert and --tls-key go together")
+	}
+	if c.TLSClientCA != "" && c.TLSCert == "" {
+		return fmt.Errorf("--tls-client-ca needs --tls-cert and --tls-key")
+	}
+	if c.Admin != "" && !isLoopback(c.Admin) {
+		return fmt.Errorf("--admin: must be a loopback address, got %q: the admin port has no authentication", c.Admin)
+	}
+	return nil
+}
+
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,221 @@
+// Package serve runs a node: the check API, the gateway and the admin port over
+// one limiter, from listening to the last answer.
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/gateway"
+	"github.com/weirhq/weir/memstore"
+	"golang.org/x/sync/errgroup"
+)
+
+// node is a running Weir.
+type node struct {
+	config   Config
+	version  string
+	log      *slog.Logger
+	limiter  *weir.Limiter
+	rules    *source
+	gateway  *gateway.Gateway // nil without one
+	draining atomic.Bool
+}
+
+// Listening tells where a node listens, once it does.
+type Listening struct{ HTTP, Admin, Gateway net.Addr }
+
+// Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
+func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	doc, err := readRules(c.Rules)
+	if err != nil {
+		return err
+	}
+	limiter := weir.NewLimiter(memstore.New(memstore.Options{MemoryCap: c.MemoryCap}), doc.set, weir.Options{})
+	n := &node{config: c, version: version, log: log, limiter: limiter}
+	n.rules = &source{file: c.Rules, limiter: limiter, log: log}
+	n.rules.inForce.Store(doc)
+	logWarnings(log, doc.set)
+
+	group, ctx := errgroup.WithContext(ctx)
+	servers, listening, err := n.open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range servers {
+		group.Go(func() error { return s.serve(ctx, n) })
+	}
+	if n.gateway != nil {
+		defer n.gateway.Close()
+	}
+	group.Go(func() error { return n.rules.follow(ctx) })
+	if ready != nil {
+		ready(listening)
+	}
+	return group.Wait()
+}
+
+// server is one listener with what answers on it.
+type server struct {
+	name string
+	http *http.Server
+	net.Listener
+}
+
+// open opens every port before any is served: a node starts whole or not at all.
+func (n *node) open(ctx context.Context) (servers []*server, l Listening, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range servers {
+				s.Close()
+			}
+		}
+	}()
+	answers, err := httplimit.NewAnswerer(n.config.Answers)
+	if err != nil {
+		return nil, l, err
+	}
+	identity, err := n.config.Identity.load(ctx)
+	if err != nil {
+		return nil, l, err
+	}
+	tlsConfig, err := n.config.tls()
+	if err != nil {
+		return nil, l, err
+	}
+	add := func(name, addr string, h http.Handler) (net.Addr, error) {
+		if addr == "" {
+			return nil, nil
+		}
+		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
+		s := &server{name: name, http: gateway.NewServer(n.closing(h)), Listener: lis}
+		s.http.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
+		if s.http.TLSConfig = tlsConfig.Clone(); tlsConfig != nil {
+			s.http.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+		}
+		servers = append(servers, s)
+		return lis.Addr(), nil
+	}
+	if l.HTTP, err = add("http", n.config.HTTP, n.api(answers)); err != nil {
+		return servers, l, err
+	}
+	if l.Admin, err = add("admin", n.config.Admin, n.admin()); err != nil {
+		return servers, l, err
+	}
+	if n.config.Gateway != "" {
+		n.gateway, err = gateway.New(gateway.Options{
+			Upstream:         n.config.Upstream,
+			TrustedProxies:   n.config.TrustedProxies,
+			AllowUnsafePaths: n.config.AllowUnsafePaths,
+			Logger:           n.log,
+			Limit: httplimit.New(n.limiter, httplimit.Options{
+				Identity: identity, TrustedProxies: n.config.TrustedProxies, Answers: n.config.Answers,
+				OnError: func(_ *http.Request, err error) { n.log.Warn("store", "error", err) },
+			}),
+		})
+		if err != nil {
+			return servers, l, err
+		}
+		if l.Gateway, err = add("gateway", n.config.Gateway, n.gateway); err != nil {
+			return servers, l, err
+		}
+	}
+	return servers, l, nil
+}
+
+// api is the check API with health beside it.
+func (n *node) api(answers *httplimit.Answerer) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", n.healthz)
+	mux.HandleFunc("GET /readyz", n.readyz)
+	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{}))
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusNotFound, errorBody("NOT_FOUND", "try POST /v1/check, /v1/checks, /v1/take or /v1/refund, GET /healthz or /readyz"))
+	})
+	return mux
+}
+
+// closing tells clients, once the node drains, not to send more on a connection:
+// one that is closed while idle can lose a request that was already on its way.
+func (n *node) closing(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.draining.Load() && r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// drainNotice is how long a draining node goes on accepting, so that clients and balancers hear of it.
+const drainNotice = 250 * time.Millisecond
+
+// serve answers until ctx is done, then drains.
+func (s *server) serve(ctx context.Context, n *node) error {
+	drained := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { drained <- s.drain(n) })
+	var err error
+	if s.http.TLSConfig != nil {
+		err = s.http.ServeTLS(s.Listener, "", "")
+	} else {
+		err = s.http.Serve(s.Listener)
+	}
+	if stop() { // it ended by itself
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	return <-drained
+}
+
+func (s *server) drain(n *node) error {
+	n.draining.Store(true)
+	time.Sleep(drainNotice)
+	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.http.Close()
+		return fmt.Errorf("%s: requests were still in flight after %s", s.name, n.config.DrainTimeout)
+	}
+	return err
+}
+
+// tls is nil without certificates.
+func (c *Config) tls() (*tls.Config, error) {
+	if c.TLSCert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert: %w", err)
+	}
+	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if c.TLSClientCA != "" {
+		pem, err := os.ReadFile(c.TLSClientCA)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-client-ca: %w", err)
+		}
+		t.ClientCAs = x509.NewCertPool()
+		if !t.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate in PEM", c.TLSClientCA)
+		}
+		t.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return t, nil
+}

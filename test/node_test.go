@@ -1,0 +1,140 @@
+package test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the weir command, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "weir")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(dir, "weir")
+	build := exec.Command("go", "build", "-race", "-o", binary, "../cmd/weir")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// node is a running `weir serve`.
+type node struct {
+	t                    *testing.T
+	cmd                  *exec.Cmd
+	HTTP, Admin, Gateway string // URLs
+	exited               chan error
+
+	mu   sync.Mutex // guards log and wake
+	log  []map[string]any
+	wake chan struct{} // closed and replaced at each line
+}
+
+// serve starts a node on free loopback ports and waits until it serves. It is stopped when the test ends.
+func serve(t *testing.T, args ...string) *node {
+	t.Helper()
+	n := &node{t: t, exited: make(chan error, 1), wake: make(chan struct{})}
+	args = append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
+	n.cmd = exec.Command(binary, args...)
+	n.cmd.Dir = t.TempDir()
+	stderr, err := n.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go n.read(stderr)
+	t.Cleanup(func() {
+		n.stop()
+		<-n.exited
+	})
+	line := n.await("serving", func(map[string]any) bool { return true })
+	n.HTTP, _ = line["http"].(string)
+	n.Admin, _ = line["admin"].(string)
+	n.Gateway, _ = line["gateway"].(string)
+	return n
+}
+
+func (n *node) read(r io.Reader) {
+	for scan := bufio.NewScanner(r); scan.Scan(); {
+		line := map[string]any{}
+		if json.Unmarshal(scan.Bytes(), &line) != nil {
+			line["msg"] = scan.Text() // not from slog: a crash
+		}
+		n.mu.Lock()
+		n.log = append(n.log, line)
+		close(n.wake)
+		n.wake = make(chan struct{})
+		n.mu.Unlock()
+	}
+	err := n.cmd.Wait()
+	n.exited <- err
+	n.exited <- err // for whoever asked, and for the cleanup
+}
+
+// await returns the first log line with this message that satisfies want, waiting for it generously.
+func (n *node) await(msg string, want func(map[string]any) bool) map[string]any {
+	n.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for seen := 0; ; {
+		n.mu.Lock()
+		lines, wake := n.log[seen:], n.wake
+		seen = len(n.log)
+		n.mu.Unlock()
+		for _, l := range lines {
+			if l["msg"] == msg && want(l) {
+				return l
+			}
+		}
+		select {
+		case <-wake:
+		case <-deadline:
+			n.t.Fatalf("no line %q in %v", msg, n.log)
+		}
+	}
+}
+
+func (n *node) stop() { _ = n.cmd.Process.Signal(syscall.SIGTERM) }
+
+// post sends JSON and returns the status and the body.
+func post(t testing.TB, c *http.Client, url, body string) (int, string) {
+	t.Helper()
+	res, err := c.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+func write(t testing.TB, name, text string) string {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}

@@ -1,0 +1,473 @@
+package test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/checkapi"
+)
+
+// With nothing told, a node serves and decides.
+func TestServeWithoutFlagsAndFiles(t *testing.T) {
+	n := serve(t)
+	status, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_123", "method": "GET", "path": "/v1/orders"}`)
+	if status != 200 || !strings.Contains(body, `"rule":"quota"`) || !strings.Contains(body, `"remaining":99`) {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, url := range []string{n.HTTP + "/healthz", n.HTTP + "/readyz", n.Admin + "/healthz", n.Admin + "/v1/version", n.Admin + "/v1/rules"} {
+		res, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 200 {
+			t.Errorf("%s: %s", url, res.Status)
+		}
+	}
+}
+
+// S1: of 500 requests at once against a bucket of 100 that doesn't refill meanwhile, 100 pass, through the API and the gateway alike.
+func TestBurst(t *testing.T) {
+	var reached atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	defer upstream.Close()
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: burst, limit: 100/day}\n")
+	n := serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
+	for name, request := range map[string]func() (*http.Request, error){
+		"check API": func() (*http.Request, error) {
+			return http.NewRequest("POST", n.HTTP+"/v1/check", strings.NewReader(`{"key": "api"}`))
+		},
+		"gateway": func() (*http.Request, error) {
+			r, err := http.NewRequest("GET", n.Gateway+"/v1/orders", nil)
+			if err == nil {
+				r.Header.Set("X-API-Key", "gateway")
+			}
+			return r, err
+		},
+	} {
+		var mu sync.Mutex
+		got := map[int]int{}
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for range 10 {
+					r, err := request()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					res, err := http.DefaultClient.Do(r)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, res.Body)
+					res.Body.Close()
+					mu.Lock()
+					got[res.StatusCode]++
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		if got[200] != 100 || got[429] != 400 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if reached.Load() != 100 {
+		t.Errorf("%d requests reached the upstream", reached.Load())
+	}
+}
+
+// Saving the rule file applies it, however it is saved; a bad save changes nothing and is reported with its place.
+func TestRulesFollowTheFile(t *testing.T) {
+	rules := func(limit int) string { return fmt.Sprintf("rules:\n  - {id: quota, limit: %d/hour}\n", limit) }
+	limitOf := func(n *node) string {
+		_, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "k", "cost": 0}`)
+		_, rest, _ := strings.Cut(body, `"limit":`)
+		limit, _, _ := strings.Cut(rest, ",")
+		return limit
+	}
+	version := func(n *node, v float64) {
+		t.Helper()
+		n.await("rules applied", func(l map[string]any) bool { return l["version"] == v })
+	}
+
+	t.Run("saves and renames", func(t *testing.T) {
+		file := write(t, filepath.Join(t.TempDir(), "rules.yaml"), rules(10))
+		n := serve(t, "--rules", file)
+		write(t, file, rules(20))
+		version(n, 2)
+		if got := limitOf(n); got != "20" {
+			t.Errorf("after a save: %s", got)
+		}
+		next := write(t, file+".new", rules(30))
+		if err := os.Rename(next, file); err != nil {
+			t.Fatal(err)
+		}
+		version(n, 3)
+		if got := limitOf(n); got != "30" {
+			t.Errorf("after a rename: %s", got)
+		}
+		write(t, file, "rules:\n  - {id: quota, limit: 0/hour}\n")
+		n.await("rules rejected: the ones in force stay", func(l map[string]any) bool { return strings.HasSuffix(l["at"].(string), "rules.yaml:2:24") })
+		if got := limitOf(n); got != "30" {
+			t.Errorf("after a bad save: %s", got)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		n.await("rules can't be read: the ones in force stay", func(map[string]any) bool { return true })
+		write(t, file, rules(40))
+		version(n, 4)
+		if got := limitOf(n); got != "40" {
+			t.Errorf("after the file came back: %s", got)
+		}
+	})
+
+	// A ConfigMap is a folder of symlinks through ..data, which is swapped.
+	t.Run("a ConfigMap", func(t *testing.T) {
+		dir := t.TempDir()
+		put := func(stamp, text string) {
+			if err := os.Mkdir(filepath.Join(dir, stamp), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, stamp, "rules.yaml"), text)
+			if err := os.Symlink(stamp, filepath.Join(dir, "..data_tmp")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("..1", rules(10))
+		file := filepath.Join(dir, "rules.yaml")
+		if err := os.Symlink("..data/rules.yaml", file); err != nil {
+			t.Fatal(err)
+		}
+		n := serve(t, "--rules", file)
+		put("..2", rules(20))
+		version(n, 2)
+		if got := limitOf(n); got != "20" {
+			t.Errorf("after the swap: %s", got)
+		}
+	})
+}
+
+// A thousand saves under load, half of them broken: no request fails, none sees a mixture, every broken one is reported with its place.
+func TestReloadUnderLoad(t *testing.T) {
+	doc := func(v int) string {
+		return fmt.Sprintf("rules:\n  - {id: a%d, limit: 1000000/second}\n  - {id: b%d, limit: 1000000/second}\n", v, v)
+	}
+	file := write(t, filepath.Join(t.TempDir(), "rules.yaml"), doc(0))
+	n := serve(t, "--rules", file)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var checks atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				status, body := post(t, client, n.HTTP+"/v1/check", `{"key": "k"}`)
+				var d checkapi.CheckResponse
+				if err := json.Unmarshal([]byte(body), &d); status != 200 || err != nil || len(d.Limits) != 2 {
+					t.Errorf("%d %s: %v", status, body, err)
+					return
+				}
+				if d.Limits[0].Rule[1:] != d.Limits[1].Rule[1:] {
+					t.Errorf("a mixed rule set: %s", body)
+					return
+				}
+				checks.Add(1)
+			}
+		})
+	}
+	good := 1
+	for i := 1; i <= 1000; i++ {
+		if i%2 == 0 {
+			write(t, file, doc(i))
+			good++
+			n.await("rules applied", func(l map[string]any) bool { return l["version"] == float64(good) })
+			continue
+		}
+		// The fault moves from line to line, and so does the report.
+		line := 2 + i%100
+		write(t, file, strings.Repeat("#\n", line-2)+fmt.Sprintf("rules:\n  - {id: c, limit: %d}\n", -i))
+		n.await("rules rejected: the ones in force stay", func(l map[string]any) bool {
+			return strings.Contains(l["at"].(string), fmt.Sprintf("rules.yaml:%d:", line)) && strings.Contains(l["error"].(string), fmt.Sprint(-i))
+		})
+	}
+	stop()
+	wg.Wait()
+	t.Logf("%d checks during 1,000 saves", checks.Load())
+}
+
+// SIGTERM under load: every request that a connection carried is answered.
+func TestDrainLosesNothing(t *testing.T) {
+	var inside sync.WaitGroup
+	inside.Add(8)
+	release := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			inside.Done()
+			<-release
+		}
+		_, _ = io.WriteString(w, "done")
+	}))
+	defer upstream.Close()
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, limit: 1000000/second}\n")
+	n := serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
+
+	var wg sync.WaitGroup
+	get := func(c *http.Client, path string) error {
+		res, err := c.Get(n.Gateway + path)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if b, err := io.ReadAll(res.Body); err != nil || string(b) != "done" || res.StatusCode != 200 {
+			return fmt.Errorf("answered %s %q: %w", res.Status, b, err)
+		}
+		return nil
+	}
+	for range 8 {
+		wg.Go(func() {
+			if err := get(http.DefaultClient, "/slow"); err != nil {
+				t.Errorf("a slow request was lost: %v", err)
+			}
+		})
+	}
+	var answered atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for {
+				err := get(client, "/")
+				if errors.Is(err, syscall.ECONNREFUSED) {
+					return // the node is gone; nothing was in flight
+				}
+				if err != nil {
+					t.Errorf("a request was lost: %v", err)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	inside.Wait()
+	n.stop()
+	// New requests go on until the port is closed; then the slow ones may end.
+	for {
+		c, err := net.Dial("tcp", strings.TrimPrefix(n.Gateway, "http://"))
+		if err != nil {
+			break
+		}
+		c.Close()
+	}
+	close(release)
+	wg.Wait()
+	if err := <-n.exited; err != nil {
+		t.Errorf("the node ended with %v", err)
+	}
+	if answered.Load() == 0 {
+		t.Error("there was no load")
+	}
+}
+
+// TLS with client certificates: without one, no connection.
+func TestTLSWithClientCertificates(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	server := ca.issue(t, dir, "server")
+	client := ca.issue(t, dir, "client")
+	n := serve(t, "--tls-cert", server.cert, "--tls-key", server.key, "--tls-client-ca", ca.file)
+	pair, err := tls.LoadX509KeyPair(client.cert, client.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	with := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}}
+	defer with.CloseIdleConnections()
+	res, err := with.Post(n.HTTP+"/v1/check", "application/json", strings.NewReader(`{"key": "k"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != 200 || res.ProtoMajor != 2 {
+		t.Errorf("%s over %s", res.Status, res.Proto)
+	}
+	without := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	if res, err := without.Get(n.HTTP + "/healthz"); err == nil {
+		res.Body.Close()
+		t.Error("a client without a certificate was served")
+	}
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+type issued struct{ cert, key string }
+
+func newAuthority(t *testing.T, dir string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: key, file: filepath.Join(dir, "ca.pem")}
+	a.cert = a.sign(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, &key.PublicKey, a.file)
+	return a
+}
+
+func (a *authority) sign(t *testing.T, template *x509.Certificate, pub *ecdsa.PublicKey, file string) *x509.Certificate {
+	t.Helper()
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent := a.cert
+	if parent == nil {
+		parent = template
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, pub, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func (a *authority) issue(t *testing.T, dir, name string) issued {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := issued{filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
+	a.sign(t, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, &key.PublicKey, i.cert)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, i.key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	return i
+}
+
+// What can't be is refused at the start, in words that say what to do.
+func TestServeRefusesBadSettings(t *testing.T) {
+	dir := t.TempDir()
+	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: a, limt: 5/minute}\n")
+	settings := write(t, filepath.Join(dir, "weir.yaml"), "htp: 127.0.0.1:0\n")
+	nested := write(t, filepath.Join(dir, "nested.yaml"), "identity:\n  api_key: {heder: X-Key}\n")
+	for _, c := range []struct{ args, want string }{
+		{"--rules " + bad, `did you mean "limit"?`},
+		{"--rules " + filepath.Join(dir, "none.yaml"), "no such file"},
+		{"--upstream http://127.0.0.1:1", "--gateway and --upstream go together"},
+		{"--gateway 127.0.0.1:0 --upstream nonsense", "--upstream: must be a URL"},
+		{"--admin 0.0.0.0:0", "--admin: must be a loopback address"},
+		{"--tls-cert x.pem", "--tls-cert and --tls-key go together"},
+		{"--memory-cap lots", "must be a size such as 256MiB"},
+		{"--trusted-proxies 10.0.0.0/99", "--trusted-proxies: must be CIDRs"},
+		{"--log-format xml", "--log-format: must be text or json"},
+		{"--config " + settings, `there is no setting "htp"`},
+		{"--config " + nested, `heder`},
+		{"--config " + filepath.Join(dir, "none.yaml"), "no such file"},
+		{"--http 127.0.0.1:notaport", "--http:"},
+		{"--nonsense", "unknown flag"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		cmd := exec.CommandContext(ctx, binary, append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, strings.Fields(c.args)...)...)
+		cmd.Dir = t.TempDir() // no weir.yaml there
+		out, err := cmd.CombinedOutput()
+		cancel()
+		if err == nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s: %v\n%s\nwant %s", c.args, err, out, c.want)
+		}
+	}
+}
+
+// Flag before environment before weir.yaml.
+func TestSettingsPrecedence(t *testing.T) {
+	dir := t.TempDir()
+	config := write(t, filepath.Join(dir, "weir.yaml"), `
+rules: `+write(t, filepath.Join(dir, "file.yaml"), "rules:\n  - {id: from-file, limit: 5/hour}\n")+`
+trusted_proxies: [127.0.0.1/32]
+identity:
+  api_key: {header: X-Key}
+headers: {dialects: [ietf-06], expose: true}
+refusal: {status: 420, content_type: text/plain, body: "enhance your calm, {{.Rule}}"}
+`)
+	upstream := httptest.NewServer(http.NotFoundHandler())
+	defer upstream.Close()
+	gateway := []string{"--config", config, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL}
+	rule := func(n *node) string {
+		_, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "k", "cost": 0}`)
+		_, rest, _ := strings.Cut(body, `"rule":"`)
+		id, _, _ := strings.Cut(rest, `"`)
+		return id
+	}
+	n := serve(t, gateway...)
+	if got := rule(n); got != "from-file" {
+		t.Errorf("from weir.yaml: %s", got)
+	}
+	var last *http.Response
+	for range 6 {
+		r, err := http.NewRequest("GET", n.Gateway+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Key", "k")
+		r.Header.Set("X-Forwarded-For", "203.0.113.9")
+		if last, err = http.DefaultClient.Do(r); err != nil {
+			t.Fatal(err)
+		}
+		defer last.Body.Close()
+	}
+	body, _ := io.ReadAll(last.Body)
+	if last.StatusCode != 420 || string(body) != "enhance your calm, from-file" || last.Header.Get("RateLimit-Limit") != "5" || last.Header.Get("X-RateLimit-Limit") != "" || last.Header.Get("Access-Control-Expose-Headers") == "" {
+		t.Errorf("%s %v %q", last.Status, last.Header, body)
+	}
+
+	t.Setenv("WEIR_RULES", write(t, filepath.Join(dir, "env.yaml"), "rules:\n  - {id: from-env, limit: 5/hour}\n"))
+	if got := rule(serve(t, gateway...)); got != "from-env" {
+		t.Errorf("from the environment: %s", got)
+	}
+	flag := write(t, filepath.Join(dir, "flag.yaml"), "rules:\n  - {id: from-flag, limit: 5/hour}\n")
+	if got := rule(serve(t, append(gateway, "--rules", flag)...)); got != "from-flag" {
+		t.Errorf("from the flag: %s", got)
+	}
+}
