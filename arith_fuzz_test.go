@@ -152,6 +152,9 @@ func (l lua) report(s luaState, now, n float64, ok bool) answer {
 		a.retry = -1
 	case !ok:
 		need := n * micro
+		if level >= need {
+			a.remaining = 0
+		}
 		if l.maxDelay > 0 {
 			need = max(need, l.capacity-l.scale(l.maxDelay, l.num, l.den, math.Floor))
 		}

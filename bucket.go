@@ -71,6 +71,9 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 		r.RetryAfter = Never
 		if n <= p.capacity/micro {
 			need := n * micro
+			if level >= need {
+				r.Remaining = 0 // the queue has room, but nobody may wait for it
+			}
 			if p.maxDelay > 0 {
 				// The wait in the queue must have come down, too.
 				need = max(need, p.capacity-mulDiv(p.maxDelay, p.rate.num, p.rate.den))

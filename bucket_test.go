@@ -166,10 +166,10 @@ func TestLeakyQueueDelaysWhatItAdmits(t *testing.T) {
 			{at: 0, take: 1, ok: true, left: 4, reset: 100 * msec},
 			{at: 0, take: 1, ok: true, left: 3, reset: 200 * msec, delays: 100 * msec},
 			{at: 0, take: 1, ok: true, left: 2, reset: 300 * msec, delays: 200 * msec},
-			{at: 0, take: 1, left: 2, retry: 50 * msec, reset: 300 * msec},
+			{at: 0, take: 1, retry: 50 * msec, reset: 300 * msec}, // there is room, but nobody may wait for it
 			{at: 0, take: 3, left: 2, retry: 100 * msec, reset: 300 * msec},
 			{at: 0, take: 6, left: 2, retry: never, reset: 300 * msec},
-			{at: 50*msec - 1, take: 1, left: 2, retry: 1, reset: 250*msec + 1},
+			{at: 50*msec - 1, take: 1, retry: 1, reset: 250*msec + 1},
 			{at: 50 * msec, take: 1, ok: true, left: 1, reset: 350 * msec, delays: 250 * msec},
 		})
 	})

@@ -8,7 +8,7 @@ package weir
 func (p *Policy) rollCounter(s State, now int64) State {
 	switch {
 	case s.Time == 0 || now >= s.Time+2*p.window:
-		return State{Time: now - now%p.window}
+		return State{Time: max(1, now-now%p.window)} // 0 is untouched, also in 1970
 	case now >= s.Time+p.window:
 		return State{Time: s.Time + p.window, Prev: s.Level}
 	case now < s.Time:

@@ -104,7 +104,7 @@ func (l Limit) Max() int64 {
 // String returns the limit as a rule file has it: "100/minute", "5/15m".
 func (l Limit) String() string { return strconv.FormatInt(l.Count, 10) + "/" + windowName(l.Window) }
 
-// windowName is the shortest exact name of a window: 1s, 15m, 90s, 250ms.
+// shortWindow is the shortest exact name of a window: 1s, 15m, 90s, 250ms.
 func shortWindow(d time.Duration) string {
 	for _, u := range []struct {
 		d    time.Duration
@@ -233,8 +233,8 @@ func (l Limit) Validate() error {
 		return limitErrorf("burst", "must be at least 1, got %d", l.Burst)
 	case l.Burst > MaxTokens:
 		return limitErrorf("burst", "must be at most %d, got %d", int64(MaxTokens), l.Burst)
-	case l.MaxDelay < 0:
-		return limitErrorf("max_delay", "must not be negative, got %s", l.MaxDelay)
+	case l.MaxDelay < 0 || l.MaxDelay%time.Microsecond != 0:
+		return limitErrorf("max_delay", "must be whole microseconds and not negative, got %s", l.MaxDelay)
 	case l.MaxDelay > 0 && l.Algorithm != LeakyQueue:
 		return limitErrorf("max_delay", "only a leaky_bucket with mode: queue delays requests")
 	}
@@ -282,13 +282,14 @@ func (l Limit) rate() (rate, error) {
 }
 
 // nearestRate is the fraction closest to exact, and not above it, whose parts
-// multiply to less than 2^53. Whole counts over whole seconds are always exact.
+// multiply to less than 2^53. Counts over whole seconds are exact while their
+// product is below that; beyond, what is lost is less than a thousandth.
 func nearestRate(exact *big.Rat) (rate, bool) {
 	fits := func(r *big.Rat) bool {
 		p := new(big.Int).Mul(r.Num(), r.Denom())
 		return p.IsInt64() && p.Int64() < maxExact
 	}
-	for r, scale := exact, int64(1_000_000_000); ; scale /= 10 {
+	for r, scale := exact, int64(1_000_000_000_000_000); ; scale /= 10 {
 		if fits(r) && r.Sign() > 0 {
 			return rate{r.Num().Int64(), r.Denom().Int64()}, true
 		}

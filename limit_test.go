@@ -152,7 +152,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"ten years to fill", ok(func(l *Limit) { l.Window, l.Burst = dayLong, 366_000 }), ""},
 		{"more than ten years to fill", ok(func(l *Limit) { l.Window, l.Burst = dayLong, 366_001 }), "refill_rate: the bucket would take more than ten years to fill"},
 		{"a queue's longest wait", ok(func(l *Limit) { l.Algorithm, l.MaxDelay = LeakyQueue, time.Second }), ""},
-		{"a negative wait", ok(func(l *Limit) { l.Algorithm, l.MaxDelay = LeakyQueue, -1 }), "max_delay: must not be negative"},
+		{"a negative wait", ok(func(l *Limit) { l.Algorithm, l.MaxDelay = LeakyQueue, -1 }), "max_delay: must be whole microseconds and not negative"},
 		{"a meter doesn't wait", ok(func(l *Limit) { l.Algorithm, l.MaxDelay = LeakyBucket, time.Second }), "max_delay: only a leaky_bucket with mode: queue"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -51,12 +51,11 @@ func (l *Limiter) Rules() *RuleSet { return l.rules.Load() }
 // that applies. A refusal takes nothing, and is not an error. An error means that
 // the store couldn't be reached for some limit; the decision is then what
 // the rules say should happen, and is to be followed all the same.
-func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
+func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
 	m := l.scratch.Get().(*match)
 	rs.run(req, m)
-	var err error
-	d := Decision{RulesVersion: rs.doc.Version}
+	d.RulesVersion = rs.doc.Version
 	switch {
 	case m.reason != ReasonWithin:
 		d.Reason = m.reason
@@ -84,14 +83,14 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (Decision, error) {
 var noRule = rule{Rule: &Rule{}}
 
 // CheckPolicy decides a request by one policy and no rule. It is counted by its APIKey.
-func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (Decision, error) {
+func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d Decision, err error) {
 	m := l.scratch.Get().(*match)
 	m.reset()
 	m.subjects = append(append(m.subjects, 0), req.APIKey...)
 	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects}, N: min(max(req.Cost, 1), 2*MaxTokens), Peek: req.Peek})
 	m.owners = append(m.owners, &noRule)
-	d := Decision{RulesVersion: l.rules.Load().doc.Version}
-	err := l.decide(ctx, req, m, &d)
+	d.RulesVersion = l.rules.Load().doc.Version
+	err = l.decide(ctx, req, m, &d)
 	l.scratch.Put(m)
 	return d, err
 }

@@ -108,16 +108,19 @@ func (p *Policy) ReturnLog(l *Log, now, n, slot int64) {
 		if e.time != slot {
 			continue
 		}
-		n = min(n, e.cost)
-		e.cost -= n
-		l.sum -= n
-		if e.cost == 0 {
-			for ; i < l.n-1; i++ {
-				*l.at(i) = *l.at(i + 1)
+		// After a clock ran backwards, several entries can stand at one moment.
+		part := min(n, e.cost)
+		e.cost -= part
+		l.sum -= part
+		if n -= part; e.cost == 0 {
+			for j := i; j < l.n-1; j++ {
+				*l.at(j) = *l.at(j + 1)
 			}
 			l.n--
 		}
-		return
+		if n == 0 {
+			return
+		}
 	}
 }
 

@@ -143,8 +143,11 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 		}
 		m.found = rs.regexes.find(m.path, m.found)
 	}
-	if len(m.found) > 1 {
-		slices.Sort(m.found)
+	// By insertion: they are few, and nearly in order.
+	for i := 1; i < len(m.found); i++ {
+		for j := i; j > 0 && m.found[j] < m.found[j-1]; j-- {
+			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
+		}
 	}
 }
 

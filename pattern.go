@@ -93,8 +93,11 @@ func isIdentifier(s string) bool {
 
 // matchesMethod: a rule for GET is a rule for HEAD, and a request that doesn't say is any.
 func (e *endpoint) matchesMethod(method string) bool {
-	return e.method == method || e.method == "" || method == "" || strings.EqualFold(e.method, method) ||
-		e.method == "GET" && strings.EqualFold(method, "HEAD")
+	if e.method == method || e.method == "" || method == "" {
+		return true
+	}
+	return len(e.method) == len(method) && strings.EqualFold(e.method, method) ||
+		e.method == "GET" && len(method) == 4 && strings.EqualFold(method, "HEAD")
 }
 
 // moreSpecific: e matches a strict subset of what f matches.

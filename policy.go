@@ -86,8 +86,8 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// Memory is how long a counter of this policy can remember anything: after that
-// much idle time it is whole again and may be forgotten.
+// Memory is how long a counter that was only ever charged under these numbers can
+// remember anything: after that much idle time it is whole again.
 func (p *Policy) Memory() time.Duration {
 	switch {
 	case p.Limit.isBucket():
@@ -187,20 +187,24 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 // Spent says how far a state is from untouched, from 0 to 1, and how long after
 // its Time (µs) it is certainly whole again. Stores decide by it what to forget first.
 func (p *Policy) Spent(s State) (used float64, whole int64) {
+	// A level can lie outside the numbers in force, when they were others as it was stored.
 	switch p.Limit.Algorithm {
 	case FixedWindow:
-		return float64(s.Level) * p.perToken, p.window
+		return min(1, float64(s.Level)*p.perToken), p.window
 	case SlidingCounter:
 		return min(1, float64(s.Level+s.Prev)*p.perToken), 2 * p.window
 	}
-	gone := float64(p.capacity - p.stored(s))
-	return gone * p.perToken, int64(gone*p.perMicro) + 1
+	gone := max(0, float64(p.capacity-p.stored(s)))
+	return min(1, gone*p.perToken), int64(min(gone*p.perMicro, maxExact)) + 2
 }
 
 // mulDiv is ⌊a·b/c⌋ for non-negative numbers, saturating instead of overflowing.
 func mulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi == 0 {
+		if c == 1 { // many rates are whole, and dividing is the slowest thing here
+			return int64(min(lo, maxExact))
+		}
 		return int64(min(lo/uint64(c), maxExact))
 	}
 	if hi >= uint64(c) {

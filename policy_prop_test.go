@@ -616,9 +616,9 @@ func eachAlgorithm(t *testing.T, f func(t *testing.T, a Algorithm)) {
 	}
 }
 
-// many is rapid.Check ten times over: a trial takes microseconds.
+// many is rapid.Check five times over: a trial takes microseconds.
 func many(t *testing.T, prop func(*rapid.T)) {
-	for i := 0; i < 10 && !t.Failed(); i++ {
+	for i := 0; i < 5 && !t.Failed(); i++ {
 		rapid.Check(t, prop)
 	}
 }

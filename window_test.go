@@ -64,3 +64,17 @@ func TestFixedWindowCounts(t *testing.T) {
 		})
 	})
 }
+
+// A machine whose clock has not been set is in 1970, within the first window: it limits all the same.
+func TestWindowsHoldIn1970(t *testing.T) {
+	for _, a := range []Algorithm{FixedWindow, SlidingCounter} {
+		p, err := NewPolicy("p", Limit{Algorithm: a, Count: 1, Window: 24 * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, first := p.Take(State{}, 3600*1_000_000, 1)
+		if _, second := p.Take(s, 3600*1_000_000, 1); !first.Allowed || second.Allowed {
+			t.Errorf("%s: %+v, then %+v", a, first, second)
+		}
+	}
+}

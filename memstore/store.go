@@ -88,19 +88,17 @@ func (s *Store) takeOne(now int64, c *weir.Charge, r *weir.Result) {
 		old = sl.decode(p, s.table.epoch)
 	}
 	state, ok := p.Try(old, now, c.N)
-	if c.Peek {
-		s.table.unlock(g)
-		p.ReportTo(r, old, now, c.N, verdict(ok, false))
-		return
+	if ok && c.Peek {
+		state = old
 	}
-	if sl == nil && ok {
+	if sl == nil && ok && !c.Peek {
 		sl = s.table.add(g, h, now)
 	}
 	if sl != nil && state != old {
 		sl.when, sl.level = encode(p, state, s.table.epoch)
 	}
 	s.table.unlock(g)
-	p.ReportTo(r, state, now, c.N, verdict(ok, true)) // outside the lock: it only needs the copy
+	p.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek)) // outside the lock: it only needs the copy
 }
 
 func verdict(fits, taken bool) weir.Verdict {
@@ -199,7 +197,7 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, taken bool, r *weir.
 		*r = s.table.log(st.segment, st.hash, c, now, st.fits, taken)
 		return
 	}
-	if !taken && (st.fits || c.Peek) || st.state == st.old {
+	if !taken && st.fits || st.state == st.old {
 		return
 	}
 	sl := st.segment.find(st.hash)

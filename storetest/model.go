@@ -65,7 +65,7 @@ func (m *model) take(now int64, charges []weir.Charge) []weir.Result {
 		if v == weir.Fits {
 			state = old
 		}
-		if v != weir.Fits && !c.Peek {
+		if v != weir.Fits {
 			m.states[keyOf(c.Counter)] = state
 		}
 		results[i] = c.Policy.Report(state, now, c.N, v)

@@ -34,6 +34,7 @@ func Run(t *testing.T, open Open) {
 	t.Run("AllOrNothing", func(t *testing.T) { allOrNothing(t, open) })
 	t.Run("Shadow", func(t *testing.T) { shadow(t, open) })
 	t.Run("Peek", func(t *testing.T) { peek(t, open) })
+	t.Run("ClockRunsBackwards", func(t *testing.T) { clockRunsBackwards(t, open) })
 	t.Run("GiveBack", func(t *testing.T) { giveBack(t, open) })
 	t.Run("GiveBackOnce", func(t *testing.T) { giveBackOnce(t, open) })
 	t.Run("Reset", func(t *testing.T) { reset(t, open) })
@@ -226,6 +227,31 @@ func peek(t *testing.T, open Open) {
 			h.take("s", 1, p)
 			look(false, 0)
 		})
+	}
+}
+
+// clockRunsBackwards: whoever asks, or only looks, waits no longer than the algorithm's own time, and no step mints anything.
+func clockRunsBackwards(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		for _, peeks := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/peeks=%v", a, peeks), func(t *testing.T) {
+				h := start(t, open)
+				p := Policy(t, "p", weir.Limit{Algorithm: a, Count: 10, Window: time.Minute})
+				h.take("s", 10, p)
+				h.step(-time.Hour)
+				ask := weir.Charge{Counter: counter(p, "s"), N: 10, Peek: peeks}
+				if h.charge(ask)[0].Allowed {
+					t.Fatal("the step back minted tokens")
+				}
+				waited := time.Duration(0)
+				for r := h.charge(ask)[0]; !r.Allowed; r = h.charge(ask)[0] {
+					if waited += r.RetryAfter; waited > 2*time.Minute {
+						t.Fatalf("still refused after %v", waited)
+					}
+					h.step(r.RetryAfter)
+				}
+			})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"runtime"
@@ -166,7 +167,7 @@ func (b *benchFlags) resolve(arg string, method, path bool) error {
 	}
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("URL: must be such as http://127.0.0.1:8080, got %q", arg)
 	case u.User != nil:
 		return errors.New("URL: must not hold a password: use --header 'Authorization: …'")
@@ -287,7 +288,7 @@ type perSecond float64
 var _ pflag.Value = (*perSecond)(nil)
 
 func (r *perSecond) Set(text string) error {
-	if x, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64); err == nil && x >= 0 {
+	if x, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64); err == nil && x >= 0 && x <= math.MaxInt64 {
 		*r = perSecond(x)
 		return nil
 	}

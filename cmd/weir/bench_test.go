@@ -1,0 +1,280 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/memstore"
+	"go.uber.org/goleak"
+)
+
+// benched is what weir bench did.
+type benched struct {
+	stdout, stderr string
+	code           int
+	err            error
+}
+
+// runBench runs weir bench in this process, for as short a time as it is told.
+func runBench(ctx context.Context, args ...string) benched {
+	var stdout, stderr bytes.Buffer
+	cmd := root()
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	cmd.SetArgs(append([]string{"bench"}, args...))
+	err := cmd.ExecuteContext(ctx)
+	b := benched{stdout: stdout.String(), stderr: stderr.String(), err: err}
+	var e *exit
+	switch {
+	case errors.As(err, &e):
+		b.code = e.code
+	case err != nil:
+		b.code = exitUsage
+	}
+	return b
+}
+
+func (b benched) report(t *testing.T) *load.Report {
+	t.Helper()
+	var r load.Report
+	if err := json.Unmarshal([]byte(b.stdout), &r); err != nil {
+		t.Fatalf("%v in %q; error %v", err, b.stdout, b.err)
+	}
+	return &r
+}
+
+func TestBenchInProcess(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	b := runBench(t.Context(), "--duration", "250ms", "--warmup", "10ms", "--concurrency", "2", "--keys", "100", "--json")
+	r := b.report(t)
+	if b.code != 0 || r.Checks == 0 || r.Allowed != r.Checks || r.Loop != "closed" || r.TimedOneIn != load.InProcessSample || r.Keys != 100 {
+		t.Errorf("exit %d, %v: %+v", b.code, b.err, r)
+	}
+	if r.Verdict != nil || r.Interrupted || b.stderr != "" {
+		t.Errorf("%+v, stderr %q", r, b.stderr)
+	}
+}
+
+func TestBenchInProcessByRules(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, []byte("rules:\n  - id: few\n    limit: 10/day\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := runBench(t.Context(), "--duration", "250ms", "--warmup", "0s", "--distribution", "hot", "--rules", file)
+	for _, want := range []string{"in process, rules of " + file, "closed loop", "one key", "allowed", "p99.9", "1 check in 16"} {
+		if !strings.Contains(b.stdout, want) {
+			t.Errorf("no %q in\n%s", want, b.stdout)
+		}
+	}
+	r := runBench(t.Context(), "--duration", "250ms", "--warmup", "0s", "--distribution", "hot", "--rules", file, "--json").report(t)
+	if r.Allowed != 10 || r.Refused != r.Checks-10 {
+		t.Errorf("%d checks, %d allowed, %d refused", r.Checks, r.Allowed, r.Refused)
+	}
+}
+
+func benchNode(t *testing.T) *httptest.Server {
+	t.Helper()
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "orders", Match: weir.Match{Endpoint: "POST /v1/orders"}, Limits: []weir.Limit{weir.PerHour(3)}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := httplimit.NewAnswerer(httplimit.Answers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(checkapi.New(weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{}), answers, checkapi.Options{}))
+	t.Cleanup(func() { s.Close(); goleak.VerifyNone(t) })
+	return s
+}
+
+func TestBenchOfANode(t *testing.T) {
+	node := benchNode(t)
+	b := runBench(t.Context(), node.URL, "--duration", "250ms", "--warmup", "0s", "--rate", "200/s", "--poisson", "--concurrency", "8", "--json", "--quiet")
+	r := b.report(t)
+	if b.code != 0 || r.Checks == 0 || r.Allowed != r.Checks || r.Target != "POST "+node.URL+"/v1/check" || r.TimedOneIn != 1 {
+		t.Errorf("exit %d, %v: %+v", b.code, b.err, r)
+	}
+	if o := r.OpenLoop; r.Loop != "open" || !r.Poisson || o == nil || o.Due != o.Sent+o.Dropped || o.Sent != r.Checks {
+		t.Errorf("%+v, %+v", r, o)
+	}
+	// With the whole URL, method and path are those of the checks. One is taken by the first look at the node.
+	b = runBench(t.Context(), node.URL+"/v1/check", "--method", "POST", "--path", "/v1/orders", "--keys", "1",
+		"--duration", "250ms", "--warmup", "0s", "--concurrency", "2", "--json")
+	if r = b.report(t); r.Allowed != 2 || r.Refused == 0 || r.Statuses[http.StatusTooManyRequests] != r.Refused {
+		t.Errorf("exit %d, %v: %+v", b.code, b.err, r)
+	}
+}
+
+func TestBenchOfAnEndpoint(t *testing.T) {
+	var bad atomic.Value
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodDelete || !strings.HasPrefix(r.URL.Path, "/v1/orders/") || !strings.HasPrefix(r.Header.Get("X-API-Key"), "sk_") ||
+			r.Header.Get("X-Tenant") != "acme" || !strings.HasSuffix(r.Header.Get("X-API-Key"), strings.TrimPrefix(r.URL.Path, "/v1/orders/")) {
+			bad.Store(r.Method + " " + r.URL.Path + " " + r.Header.Get("X-API-Key"))
+		}
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer goleak.VerifyNone(t)
+	defer s.Close()
+	for _, args := range [][]string{{s.URL + "/v1/orders/{n}"}, {s.URL, "--path", "/v1/orders/{n}"}} {
+		b := runBench(t.Context(), append(args, "--method", "DELETE", "--key-prefix", "sk_", "--header", "X-Tenant: acme",
+			"--duration", "250ms", "--warmup", "0s", "--concurrency", "2", "--json")...)
+		r := b.report(t)
+		if b.code != 0 || r.Checks == 0 || r.Refused != r.Checks || bad.Load() != nil {
+			t.Errorf("exit %d, %v: %+v; got %v", b.code, b.err, r, bad.Load())
+		}
+	}
+}
+
+func TestBenchVerdict(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	short := []string{"--duration", "250ms", "--warmup", "0s", "--concurrency", "1"}
+	if b := runBench(t.Context(), append(short, "--max-p99", "1h", "--min-rate", "1/hour")...); b.code != 0 || !strings.Contains(b.stdout, "verdict") {
+		t.Errorf("exit %d, %v:\n%s", b.code, b.err, b.stdout)
+	}
+	b := runBench(t.Context(), append(short, "--max-p99", "1ns", "--min-rate", "1e12", "--json")...)
+	if r := b.report(t); b.code != 1 || r.Verdict.OK || len(r.Verdict.Missed) != 2 {
+		t.Errorf("exit %d, %v: %+v", b.code, b.err, r.Verdict)
+	}
+	if !strings.Contains(b.err.Error(), "more than 1ns") || !strings.Contains(b.err.Error(), "fewer than 1,000,000,000,000") {
+		t.Errorf("got %q", b.err)
+	}
+}
+
+func TestBenchStopsEarly(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var n atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if n.Add(1) == 100 {
+			cancel()
+		}
+	}))
+	defer goleak.VerifyNone(t)
+	defer s.Close()
+	b := runBench(ctx, s.URL+"/x", "--duration", "1h", "--warmup", "0s", "--concurrency", "2", "--json")
+	if r := b.report(t); b.code != 0 || !r.Interrupted || r.Checks < 90 || r.Errors != 0 {
+		t.Errorf("exit %d, %v: %+v", b.code, b.err, r)
+	}
+	if b := runBench(ctx, "--duration", "1h"); b.code != exitUnavailable || b.err.Error() != "stopped before anything was measured" {
+		t.Errorf("exit %d, %v", b.code, b.err)
+	}
+}
+
+func TestBenchWhereNothingAnswers(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	b := runBench(t.Context(), addr, "--duration", "1h")
+	if b.code != exitUnavailable || !strings.Contains(b.err.Error(), "nothing answers at http://"+addr+"/v1/check: ") || b.stdout != "" {
+		t.Errorf("exit %d, %v:\n%s", b.code, b.err, b.stdout)
+	}
+}
+
+func TestBenchOfWhatIsNoNode(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer goleak.VerifyNone(t)
+	defer s.Close()
+	b := runBench(t.Context(), s.URL, "--duration", "1h")
+	if b.code != exitUnavailable || !strings.Contains(b.err.Error(), "answers 404: is it a Weir node?") {
+		t.Errorf("exit %d, %v", b.code, b.err)
+	}
+}
+
+// A target that goes away while it is measured.
+func TestBenchWhenAnswersEnd(t *testing.T) {
+	var n atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if n.Add(1) > 1 {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer goleak.VerifyNone(t)
+	defer s.Close()
+	b := runBench(t.Context(), s.URL+"/x", "--method", "POST", "--duration", "250ms", "--warmup", "0s", "--concurrency", "2", "--json")
+	if r := b.report(t); b.code != exitUnavailable || r.Errors == 0 || r.Checks != 0 || !strings.Contains(b.err.Error(), "nothing answered at "+s.URL+"/x: ") {
+		t.Errorf("exit %d, %v: %+v", b.code, b.err, r)
+	}
+}
+
+func TestBenchMistakes(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--duration: must be more than 0":                     {"--duration", "0s"},
+		"--concurrency: must be from 1":                       {"--concurrency", "0"},
+		"--keys: must be from 1":                              {"--keys", "-5"},
+		`invalid argument "fast" for "--rate"`:                {"--rate", "fast"},
+		"--rate: must be from 0 to":                           {"--rate", "1e9"},
+		"--poisson: needs":                                    {"--poisson"},
+		`invalid argument "normal" for "--distribution"`:      {"--distribution", "normal"},
+		"--zipf: must be more than 1":                         {"--distribution", "zipf", "--zipf", "1"},
+		"--zipf: needs --distribution zipf":                   {"--zipf", "2"},
+		"--cost: must be from 0":                              {"--cost", "-1"},
+		"--cost: is for checks":                               {"127.0.0.1:1/x", "--cost", "2"},
+		"--rules: is for checks in this process":              {"127.0.0.1:1", "--rules", "x.yaml"},
+		"--header: needs a URL":                               {"--header", "a: b"},
+		"--header: must be":                                   {"127.0.0.1:1", "--header", "nonsense"},
+		"--key-header: is for endpoints":                      {"127.0.0.1:1", "--key-header", "X-Key"},
+		"--timeout: must be more than 0":                      {"127.0.0.1:1", "--timeout", "0s"},
+		"--max-p99: must not be negative":                     {"--max-p99", "-1s"},
+		"--key-prefix: must be":                               {"--key-prefix", "a\nb"},
+		"--path: the URL has a path already":                  {"127.0.0.1:1/x", "--path", "/y"},
+		"--path: must be a path":                              {"127.0.0.1:1", "--path", "y"},
+		`URL: must be such as`:                                {"ftp://example.org"},
+		`URL: must be such as http://127.0.0.1:8080, got ":"`: {":"},
+		"URL: must not hold a password":                       {"http://u:p@127.0.0.1:1"},
+		"no such file":                                        {"--rules", filepath.Join(t.TempDir(), "none.yaml")},
+		"accepts at most 1 arg":                               {"a", "b"},
+		"unknown flag: --nonsense":                            {"--nonsense"},
+	} {
+		b := runBench(t.Context(), args...)
+		if b.code != exitUsage || b.err == nil || !strings.Contains(b.err.Error(), want) {
+			t.Errorf("%q: exit %d, %v, want %q", args, b.code, b.err, want)
+		}
+		if b.err != nil && strings.Contains(b.err.Error(), "u:p") {
+			t.Error("the password is shown")
+		}
+	}
+}
+
+func TestBenchRates(t *testing.T) {
+	for text, want := range map[string]perSecond{"0": 0, "500": 500, "500/s": 500, "0.5": 0.5, "30000/minute": 500, "1e3": 1000, "36 per hour": 0.01} {
+		var r perSecond
+		if err := r.Set(text); err != nil || r != want {
+			t.Errorf("%q is %v, %v, want %v", text, r, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "fast", "5/0s", "-5/minute", "NaN", "Inf"} {
+		var r perSecond
+		if err := r.Set(text); err == nil {
+			t.Errorf("%q is %v", text, r)
+		}
+	}
+}
+
+func TestBenchHelpHasExamples(t *testing.T) {
+	b := runBench(t.Context(), "--help")
+	for _, want := range []string{"Examples:", "weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms", "--distribution", "Exit 0"} {
+		if !strings.Contains(b.stdout, want) {
+			t.Errorf("no %q in\n%s", want, b.stdout)
+		}
+	}
+}
