@@ -2,8 +2,17 @@
 # through go.mod's tool lines, so a new machine needs Go alone.
 GO ?= go
 FUZZTIME ?= 5m
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: test check race seeds fuzz bench bench-quick cover help
+.PHONY: run build test check race seeds fuzz bench help
+
+## run: build, and start a node with the in-process store and the starter rules
+run: build
+	./bin/weir serve
+
+## build: bin/weir
+build:
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/weir ./cmd/weir
 
 ## test: all that CI runs
 test: check race seeds

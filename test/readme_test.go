@@ -34,9 +34,27 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// The first Go example of the README, as it stands there, compiles, runs and decides.
-func TestReadmeExampleRuns(t *testing.T) {
-	program := `package main
+// The Go examples of the README, as they stand there: the one that checks runs and decides, the one that serves compiles.
+func TestReadmeExamplesRun(t *testing.T) {
+	examples := fences(t, "../README.md", "go")
+	if out, err := goRun(t, []string{"build", "-o", os.DevNull}, `package main
+
+import (
+	"log"
+	"net/http"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+func main() {
+	handler := http.NotFoundHandler()
+`+examples[0]+"}\n"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err := goRun(t, []string{"run"}, `package main
 
 import (
 	"context"
@@ -47,9 +65,15 @@ import (
 )
 
 func main() {
-` + fences(t, "../README.md", "go")[0] + "}\n"
+`+examples[1]+"}\n")
+	if err != nil || out != "true 99 0s\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
 
-	// An overlay puts the program into the module without writing into its tree.
+// goRun builds or runs a program as part of the module. An overlay puts it there without writing into the tree.
+func goRun(t *testing.T, command []string, program string) (string, error) {
+	t.Helper()
 	dir := t.TempDir()
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -60,15 +84,10 @@ func main() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, data := range map[string][]byte{main: []byte(program), overlay: paths} {
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "run", "-overlay", overlay, "./readme")
+	write(t, main, program)
+	write(t, overlay, string(paths))
+	cmd := exec.CommandContext(t.Context(), "go", append(command, "-overlay", overlay, "./readme")...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
-	if err != nil || string(out) != "true 99 0s\n" {
-		t.Errorf("%v\n%s", err, out)
-	}
+	return string(out), err
 }

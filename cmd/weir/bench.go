@@ -217,13 +217,13 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	}
 	switch {
 	case err != nil:
-		return &exit{1, err}
+		return &exit{exitRefused, err}
 	case report.Checks == 0 && len(report.Faults) > 0:
 		return &exit{exitUnavailable, fmt.Errorf("nothing answered at %s: %s", b.url.Redacted(), report.Faults[0].Text)}
 	case report.Checks == 0:
 		return &exit{exitUnavailable, errors.New("nothing was measured: the duration is shorter than the time to the first request")}
 	case report.Verdict != nil && !report.Verdict.OK:
-		return &exit{1, errors.New(strings.Join(report.Verdict.Missed, "; "))}
+		return &exit{exitRefused, errors.New(strings.Join(report.Verdict.Missed, "; "))}
 	}
 	return nil
 }

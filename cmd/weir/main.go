@@ -71,10 +71,14 @@ Start a node with the in-process store and the starter rules, then ask it:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
+		RunE:          help,
 	}
 	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), benchCommand(), versionCommand())
 	return cmd
 }
+
+// help is what a command does that only holds others. It runs, so that an unknown one among them is an error.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func versionCommand() *cobra.Command {
 	var asJSON bool

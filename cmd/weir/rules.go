@@ -17,6 +17,8 @@ func rulesCommand() *cobra.Command {
 		Use:     "rules",
 		Short:   "Look at rule files and at the rules in force",
 		Example: "  weir rules lint rules.yaml\n  weir rules show",
+		Args:    cobra.NoArgs,
+		RunE:    help,
 	}
 	cmd.AddCommand(lintCommand(), showCommand())
 	return cmd
