@@ -18,7 +18,7 @@ import (
 type HTTPOptions struct {
 	// URL is where requests go. {n} in its path or query stands for the client's number.
 	URL *url.URL
-	// Check makes requests bodies of the check API, of this check. Nil means requests without a body, to any endpoint.
+	// Check is what the check API of a node is asked. Nil means that the URL is any endpoint, which gets requests without a body.
 	Check *Check
 	// Method of requests to any endpoint.
 	Method string

@@ -11,7 +11,7 @@ import (
 // another. While all are busy nobody has it, requests become late, and the
 // backlog is no more than a schedule that lags behind the clock.
 type pacer struct {
-	turn     chan struct{} // holds one value while somebody has the turn, who may use the rest
+	turn     chan struct{} // holds a value while a worker has the turn; only that worker touches the rest
 	schedule schedule
 	dropped  int64 // requests that should have been measured, and never were sent
 	nap      func(time.Duration)
@@ -30,21 +30,26 @@ func newPacer(p *Plan) *pacer {
 func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
-	for {
-		due = p.schedule.next()
-		if due >= r.end() || !p.sleep(ctx, r, due) {
-			return 0, false
+	due = p.schedule.next()
+	if r.now() >= r.plan.Warmup {
+		// What warming up has left behind isn't measured, and mustn't hold up what is.
+		for due < r.plan.Warmup {
+			due = p.schedule.next()
 		}
-		now, end, warming := r.now(), r.end(), due < r.plan.Warmup
-		switch {
-		case warming && now >= r.plan.Warmup:
-			// What warming up has left behind isn't measured, and mustn't hold up what is.
-		case now < end:
-			return due, true
-		case !warming && due < end:
+	}
+	if due >= r.end() || !p.sleep(ctx, r, due) {
+		return 0, false
+	}
+	end := r.end()
+	if r.now() < end {
+		return due, true
+	}
+	for ; due < end; due = p.schedule.next() {
+		if due >= r.plan.Warmup {
 			p.dropped++
 		}
 	}
+	return 0, false
 }
 
 // coarse is how much earlier than needed a timer is set. The runtime's timers are late by up to a

@@ -64,6 +64,9 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	workers := r.workers(t)
 	r.start = time.Now()
 	r.finish.Store(int64(p.Warmup + p.Duration))
+	if p.Warmup == 0 {
+		r.phase.Store(int32(Measuring)) // before the first request, which would be missed
+	}
 
 	// Requests in flight outlive the measured time, and are given up only when ctx is done.
 	// By then the end has been brought forward, so that no worker takes this for a failure.
@@ -82,8 +85,11 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
 
-	completed := r.wait(ctx, Warming, p.Warmup)
-	began, cpu := min(r.now(), r.end()), cpuTime()
+	completed, began, cpu := true, time.Duration(0), cpuTime()
+	if p.Warmup > 0 {
+		completed = r.wait(ctx, Warming, p.Warmup)
+		began, cpu = min(r.now(), r.end()), cpuTime()
+	}
 	if completed {
 		if p.open() {
 			began = p.Warmup // a schedule is exact where a timer is a little late
@@ -126,12 +132,6 @@ func (r *run) workers(t Target) []*worker {
 
 // wait lets a phase take its time, and reports whether it did: false means that ctx was done first.
 func (r *run) wait(ctx context.Context, phase Phase, d time.Duration) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	if d <= 0 {
-		return true
-	}
 	begin := r.now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()

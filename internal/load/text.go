@@ -39,15 +39,17 @@ func (r *Report) WriteText(w io.Writer) error {
 		t.part("dropped", o.Dropped, o.Due)
 	}
 	t.row("")
-	t.row("", "p50", "p90", "p99", "p99.9", "max")
-	if o := r.OpenLoop; o != nil {
-		t.times("from due", r.Latency)
-		t.times("from sent", o.Service)
-	} else {
-		t.times("latency", r.Latency)
+	if r.Latency != (Quantiles{}) {
+		t.row("", "p50", "p90", "p99", "p99.9", "max")
+		if o := r.OpenLoop; o != nil {
+			t.times("from due", r.Latency)
+			t.times("from sent", o.Service)
+		} else {
+			t.times("latency", r.Latency)
+		}
+		t.row("")
 	}
-	t.row("")
-	if r.CPUSeconds > 0 {
+	if r.CPUPerMillion > 0 {
 		t.row("CPU", fmt.Sprintf("%.3g s per million checks, in this process", r.CPUPerMillion))
 	}
 	if r.TimedOneIn > 1 {
@@ -78,14 +80,14 @@ func (r *Report) loadText() string {
 }
 
 func (r *Report) clientsText() string {
-	s := thousands(int64(r.Keys)) + " keys, "
-	switch r.Distribution {
-	case Zipf:
-		return s + fmt.Sprintf("zipf %v", r.Exponent)
-	case Hot:
-		return s + "one of them hot"
+	s := thousands(int64(r.Keys)) + " keys"
+	switch {
+	case r.Distribution == Hot || r.Keys == 1:
+		return "one key"
+	case r.Distribution == Zipf:
+		return s + fmt.Sprintf(", zipf %v", r.Exponent)
 	}
-	return s + "uniform"
+	return s + ", uniform"
 }
 
 func (r *Report) timeText() string {

@@ -31,7 +31,8 @@ type node struct {
 	limiter  *weir.Limiter
 	rules    *source
 	gateway  *gateway.Gateway // nil without one
-	draining atomic.Bool
+	draining atomic.Bool      // balancers should send nobody
+	closed   atomic.Bool      // connections end after their next answer
 }
 
 // Listening tells where a node listens, once it does.
@@ -153,18 +154,19 @@ func (n *node) api(answers *httplimit.Answerer) http.Handler {
 	return mux
 }
 
-// closing tells clients, once the node drains, not to send more on a connection:
+// closing tells clients, once the port is closed, not to send more on a connection:
 // one that is closed while idle can lose a request that was already on its way.
 func (n *node) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n.draining.Load() && r.ProtoMajor == 1 {
+		if n.closed.Load() && r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// drainNotice is how long a draining node goes on accepting, so that clients and balancers hear of it.
+// drainNotice is how long a draining node goes on accepting, so that balancers
+// hear of it, and then how long connections have to be told of their end by an answer.
 const drainNotice = 250 * time.Millisecond
 
 // serve answers until ctx is done, then drains.
@@ -183,8 +185,12 @@ func (s *server) serve(ctx context.Context, n *node) error {
 	return <-drained
 }
 
+// drain ends in an order in which nothing is lost: not ready, no new connections, a last answer on each, the end.
 func (s *server) drain(n *node) error {
 	n.draining.Store(true)
+	time.Sleep(drainNotice)
+	s.Close()
+	n.closed.Store(true)
 	time.Sleep(drainNotice)
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
 	defer cancel()

@@ -1,0 +1,23 @@
+//go:build !race
+
+// The race detector allocates by itself, so these run without it.
+
+package load
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAllocsPerCheckAreNone(t *testing.T) {
+	set, err := GenerousRules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{plan: Plan{Workers: 1, Keys: 1000}, sample: InProcessSample, start: time.Now()}
+	w := r.workers(inProcess(t, set, 1000, Check{KeyPrefix: "bench_", Path: "/{n}", Cost: 1}))[0]
+	ctx := t.Context()
+	if got := testing.AllocsPerRun(1000, func() { w.batch(ctx, true) }); got != 0 {
+		t.Errorf("%v allocations for %d checks", got, InProcessSample)
+	}
+}

@@ -1,0 +1,118 @@
+package load
+
+import (
+	"math"
+	"slices"
+	"testing"
+)
+
+func frequencies(s sequence, keys int) []float64 {
+	n := make([]float64, keys)
+	for _, k := range s {
+		n[k]++
+	}
+	return n
+}
+
+// chiSquare sums how far counts are from what they should be. Of random draws it is about as large as there are
+// counts, give or take a few times the square root of twice that.
+func chiSquare(got []float64, want func(i int) float64) float64 {
+	var sum float64
+	for i := range got {
+		d := got[i] - want(i)
+		sum += d * d / want(i)
+	}
+	return sum
+}
+
+func TestUniformKeysAreEquallyOften(t *testing.T) {
+	const keys = 1000
+	s := newSequence(Uniform, keys, 0)
+	x := chiSquare(frequencies(s, keys), func(int) float64 { return float64(len(s)) / keys })
+	if spread := 5 * math.Sqrt(2*keys); math.Abs(x-keys) > spread {
+		t.Errorf("chi-square is %.0f, want %d ± %.0f", x, keys, spread)
+	}
+}
+
+func TestZipfKeysFollowTheirExponent(t *testing.T) {
+	const keys, exponent, head = 10_000, 1.1, 20
+	s := newSequence(Zipf, keys, exponent)
+	n := frequencies(s, keys)
+	neighbours := slices.IsSortedFunc(n[:head], func(a, b float64) int { return int(b - a) })
+	slices.SortFunc(n, func(a, b float64) int { return int(b - a) })
+	var norm float64
+	for k := range keys {
+		norm += math.Pow(float64(1+k), -exponent)
+	}
+	// The head has counts large enough to be in the order of the ranks.
+	x := chiSquare(n[:head], func(k int) float64 { return float64(len(s)) * math.Pow(float64(1+k), -exponent) / norm })
+	if most := head + 5*math.Sqrt(2*head); x > most {
+		t.Errorf("chi-square of the %d most frequent is %.0f, want at most %.0f", head, x, most)
+	}
+	if neighbours {
+		t.Error("the most frequent keys stand side by side")
+	}
+}
+
+func TestHotIsOneKey(t *testing.T) {
+	if s := newSequence(Hot, 1000, 0); !slices.Equal(s, sequence{0}) {
+		t.Errorf("got %v", s)
+	}
+}
+
+// Sampling one in 16 must come by every place of a sequence.
+func TestSequencesHaveOddLength(t *testing.T) {
+	for _, keys := range []int{1, 2, 1000, 1 << 16, 100_001} {
+		for _, d := range []Distribution{Uniform, Zipf} {
+			if s := newSequence(d, keys, 1.1); len(s)%2 != 1 || len(s) < 4*keys {
+				t.Errorf("%s of %d keys has length %d", d, keys, len(s))
+			}
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, c := range []struct {
+		pattern string
+		n       int
+		at      uint32
+		want    string
+	}{
+		{"key_{n}", 1, 0, "key_0"},
+		{"key_{n}", 1000, 7, "key_007"},
+		{"key_{n}", 1001, 1000, "key_1000"},
+		{"/a/{n}/b/{n}", 11, 10, "/a/10/b/10"},
+		{"/a", 1000, 999, "/a"},
+		{"", 10, 9, ""},
+	} {
+		s := newNames(c.pattern, c.n)
+		if got := s.at(c.at); got != c.want {
+			t.Errorf("name %d of %q for %d: got %q, want %q", c.at, c.pattern, c.n, got, c.want)
+		}
+	}
+}
+
+func TestClientAddresses(t *testing.T) {
+	for n, want := range map[uint32]string{0: "198.18.0.0", 258: "198.18.1.2", 1 << 16: "198.19.0.0", 1<<17 + 1: "198.18.0.1"} {
+		if got := clientAddr(n).String(); got != want {
+			t.Errorf("client %d has %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestDistributionNames(t *testing.T) {
+	for _, d := range []Distribution{Uniform, Zipf, Hot} {
+		text, err := d.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Distribution
+		if err := back.UnmarshalText(text); err != nil || back != d {
+			t.Errorf("%s became %s, %v", d, back, err)
+		}
+	}
+	var d Distribution
+	if err := d.UnmarshalText([]byte("normal")); err == nil || err.Error() != `must be uniform, zipf or hot, got "normal"` {
+		t.Error(err)
+	}
+}
