@@ -1,0 +1,51 @@
+package main
+
+import (
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+// httpRun measures the HTTP workload alone.
+func httpRun(tb testing.TB, progressTo io.Writer, args ...string) *results {
+	tb.Helper()
+	c, err := parse(args)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := httpStage(c)
+	p := &progress{w: progressTo, total: s.rounds * len(s.entries), start: time.Now()}
+	tables, err := s.run(c, makeKeys(httpKeys), p)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r := &results{tables: tables}
+	r.targets = httpTargets(r)
+	return r
+}
+
+func TestHTTP(t *testing.T) {
+	r := httpRun(t, io.Discard, "-rounds", "2", "-again", "0", "-time", "10ms", "-warmup", "1ms")
+	tab := r.table(httpWorkload)
+	for _, w := range tab.warnings {
+		t.Error(w)
+	}
+	if len(tab.rows) != len(httpContenders) || len(r.targets) != 3 {
+		t.Errorf("%d rows and %d targets", len(tab.rows), len(r.targets))
+	}
+	for _, target := range r.targets {
+		if target.verdict() == "not measured" {
+			t.Errorf("%s wasn't measured", target.name)
+		}
+	}
+	tab.printHTTP(io.Discard)
+}
+
+// BenchmarkHTTP prints a table of its own: go test -run '^$' -bench HTTP. Rounds are
+// short and many, so that whatever else the machine does falls on all contenders alike.
+func BenchmarkHTTP(b *testing.B) {
+	r := httpRun(b, os.Stderr, "-rounds", "25", "-time", "200ms", "-warmup", "50ms", "-again", "1")
+	r.table(httpWorkload).printHTTP(os.Stdout)
+	printTargets(os.Stdout, r.targets)
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// openStore is the store alone: one charge to one counter.
+func openStore(l limit, keys int) (instance, error) {
+	p, err := weir.NewPolicy("bench", weirLimit(l))
+	if err != nil {
+		return instance{}, err
+	}
+	s := newStore(keys)
+	return instance{
+		worker: func() check {
+			ctx, w := context.Background(), &storeWorker{}
+			w.charges[0] = weir.Charge{Counter: weir.Counter{Policy: p}, N: 1}
+			return func(key string) bool {
+				w.charges[0].Subject = append(w.subject[:0], key...) // a copy, as the limiter makes one
+				s.Take(ctx, w.charges[:], w.results[:])
+				return w.results[0].Allowed
+			}
+		},
+		stats: s.Stats,
+		close: func() {},
+	}, nil
+}
+
+// storeWorker is what one goroutine writes at every check.
+type storeWorker struct {
+	_       apart
+	charges [1]weir.Charge
+	results [1]weir.Result
+	subject [keyLength]byte
+	_       apart
+}
+
+// openLimiter is a whole check: a request against a hundred rules, one of which applies.
+func openLimiter(l limit, keys int) (instance, error) {
+	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(weirLimit(l))})
+	if err != nil {
+		return instance{}, err
+	}
+	s := newStore(keys)
+	lim := weir.NewLimiter(s, rules, weir.Options{})
+	return instance{
+		worker: func() check {
+			ctx, w := context.Background(), &limiterWorker{}
+			w.req = weir.Request{Method: "GET", Path: "/v1/resource12/8431"}
+			return func(key string) bool {
+				w.req.APIKey = key
+				d, err := lim.Check(ctx, &w.req)
+				// A check that no rule applies to would be cheap, and measure nothing.
+				return err == nil && d.Allowed && d.Policy != nil
+			}
+		},
+		stats: s.Stats,
+		close: func() {},
+	}, nil
+}
+
+// limiterWorker is what one goroutine writes at every check.
+type limiterWorker struct {
+	_   apart
+	req weir.Request
+	_   apart
+}
+
+// newStore has room for twice what is needed, so that nothing is evicted.
+func newStore(keys int) *memstore.Store {
+	return memstore.New(memstore.Options{MemoryCap: memstore.DefaultMemoryCap + int64(keys)*100})
+}
+
+func weirLimit(l limit) weir.Limit {
+	return weir.Limit{Count: l.tokens, Window: time.Hour, Refill: l.perSecond()}
+}
+
+// hundredRules are four endpoints for each of 25 resources, counted by API key.
+func hundredRules(l weir.Limit) []weir.Rule {
+	var rules []weir.Rule
+	for i := range 25 {
+		for _, pattern := range []string{"GET /v1/resource%d", "POST /v1/resource%d", "GET /v1/resource%d/{id}", "DELETE /v1/resource%d/{id}"} {
+			rules = append(rules, weir.Rule{
+				ID:     fmt.Sprintf("rule-%d", len(rules)),
+				Match:  weir.Match{Endpoint: fmt.Sprintf(pattern, i)},
+				By:     []string{"api_key"},
+				Limits: []weir.Limit{l},
+			})
+		}
+	}
+	return rules
+}
