@@ -125,9 +125,9 @@ func (p *Policy) ReturnLog(l *Log, now, n, slot int64) {
 }
 
 // SpentLog is [Policy.Spent] of a log; whole is a moment, not a length.
-func (p *Policy) SpentLog(l *Log) (used float64, whole int64) {
+func (p *Policy) SpentLog(l *Log) (used, whole int64) {
 	if l.n == 0 {
 		return 0, 0
 	}
-	return float64(l.sum) * p.perToken, l.at(l.n-1).time + p.window
+	return min(MaxSpent, max(1, l.sum*MaxSpent/p.Limit.Count)), l.at(l.n-1).time + p.window
 }

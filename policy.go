@@ -3,6 +3,7 @@ package weir
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"math/big"
 	"math/bits"
 	"time"
 )
@@ -29,15 +30,16 @@ type Policy struct {
 	// PerClient limits count by API key or user: nobody else waits for the same counter.
 	PerClient bool
 
-	window   int64   // µs
-	capacity int64   // bucket: micro-tokens
-	rate     rate    // bucket
-	fill     int64   // bucket: µs from empty to full
-	perMicro float64 // bucket: µs that a millionth takes to refill
-	perToken float64 // the part of the whole that a token is, or a bucket's millionth
-	maxDelay int64   // queue: µs, or 0
-	tick     int64   // sliding counter: µs per step of the weight
-	ticks    int64   // sliding counter: steps per window
+	window   int64  // µs
+	capacity int64  // bucket: micro-tokens
+	rate     rate   // bucket
+	fill     int64  // bucket: µs from empty to full
+	perPart  uint64 // MaxSpent over the whole in millionths, times 2^64
+	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
+	perShift uint8  // by this
+	maxDelay int64  // queue: µs, or 0
+	tick     int64  // sliding counter: µs per step of the weight
+	ticks    int64  // sliding counter: steps per window
 }
 
 // NewPolicy prepares a limit. The name tells its counters from those of other policies.
@@ -57,16 +59,24 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 		p.rate, _ = l.rate() // Validate has seen it
 		p.capacity = l.capacity() * micro
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
-		p.perMicro = float64(p.rate.den) / float64(p.rate.num)
+		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
+		// Below 1 by as much as it takes, and rounded up: a counter must not seem whole before it is.
+		if e := ratio.MantExp(nil); e > 0 {
+			p.perShift = uint8(e)
+		}
+		ratio.SetMantExp(ratio, 64-int(p.perShift))
+		p.perMicro, _ = ratio.Uint64()
+		p.perMicro = max(p.perMicro, p.perMicro+1)
 	case l.Algorithm == SlidingCounter:
 		// At most 2^21 steps, so that steps × count stays below 2^53.
 		p.tick = (p.window + 1<<21 - 1) >> 21
 		p.ticks = (p.window + p.tick - 1) / p.tick
 	}
-	p.perToken = 1 / float64(l.Count)
-	if l.isBucket() {
-		p.perToken = 1 / float64(p.capacity)
+	whole := p.capacity
+	if !l.isBucket() {
+		whole = l.Count * micro
 	}
+	p.perPart, _ = bits.Div64(MaxSpent, 0, uint64(whole))
 	p.ID = p.fingerprint("")
 	return p, nil
 }
@@ -184,18 +194,31 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 	return p.returnBucket(s, now, n)
 }
 
-// Spent says how far a state is from untouched, from 0 to 1, and how long after
-// its Time (µs) it is certainly whole again. Stores decide by it what to forget first.
-func (p *Policy) Spent(s State) (used float64, whole int64) {
+// MaxSpent is what [Policy.Spent] calls a counter that blocks its client.
+const MaxSpent = 63
+
+// Spent says how far a state is from untouched, from 0 to MaxSpent, and how long
+// after its Time (µs) it is certainly whole again. Both are rounded, the time up:
+// stores decide by them what to forget first, and do so at every check.
+func (p *Policy) Spent(s State) (used, whole int64) {
 	// A level can lie outside the numbers in force, when they were others as it was stored.
+	gone := s.Level
 	switch p.Limit.Algorithm {
+	case TokenBucket:
+		gone = max(0, p.capacity-gone)
 	case FixedWindow:
-		return min(1, float64(s.Level)*p.perToken), p.window
+		gone *= micro
+		whole = p.window
 	case SlidingCounter:
-		return min(1, float64(s.Level+s.Prev)*p.perToken), 2 * p.window
+		gone = (gone + s.Prev) * micro
+		whole = 2 * p.window
 	}
-	gone := max(0, float64(p.capacity-p.stored(s)))
-	return min(1, gone*p.perToken), int64(min(gone*p.perMicro, maxExact)) + 2
+	part, _ := bits.Mul64(uint64(gone), p.perPart)
+	if whole == 0 {
+		hi, _ := bits.Mul64(uint64(gone), p.perMicro)
+		whole = int64(hi+1) << p.perShift
+	}
+	return min(int64(part), MaxSpent), whole
 }
 
 // mulDiv is ⌊a·b/c⌋ for non-negative numbers, saturating instead of overflowing.

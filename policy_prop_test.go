@@ -566,8 +566,7 @@ func (f *life) standing() {
 		f.failf("whole again in %d µs, and before that", reset)
 	}
 
-	var used float64
-	var whole int64 // a moment
+	var used, whole int64 // whole is a moment
 	if g.isLog() {
 		used, whole = g.p.SpentLog(g.log)
 	} else if g.s == (State{}) {
@@ -576,18 +575,15 @@ func (f *life) standing() {
 		used, whole = g.p.Spent(g.s)
 		whole += g.s.Time
 	}
-	if len(f.policies) > 1 {
-		used = min(max(used, 0), 1) // a changed rule may leave a counter more than full, or more than spent
-	}
-	if used < 0 || used > 1 {
+	if used < 0 || used > MaxSpent {
 		f.failf("spent: %v", used)
 	}
-	// Float arithmetic: a microsecond late is late enough.
-	if !f.cut(reset) && left(whole+1) != most {
-		f.failf("said to be whole at %d, but then %d of %d remain", whole-midnight, left(whole+1), most)
+	if !f.cut(reset) && left(whole) != most {
+		f.failf("said to be whole at %d, but then %d of %d remain", whole-midnight, left(whole), most)
 	}
-	if used == 0 && !g.isLog() && left(g.s.Time) != most {
-		f.failf("said to be untouched, but %d of %d remain", left(g.s.Time), most)
+	// Rounded down to a part of the whole, and not more.
+	if gone := most - left(g.s.Time); !g.isLog() && used*most > gone*MaxSpent+MaxSpent {
+		f.failf("%d of %d gone, said to be %d of %d", gone, most, used, MaxSpent)
 	}
 }
 

@@ -20,7 +20,7 @@ type slot struct{ tag, when, level uint64 }
 const (
 	usedBits = 6
 	spanBits = 8
-	maxUsed  = 1<<usedBits - 1
+	maxUsed  = weir.MaxSpent
 	maxTime  = 1<<(64-usedBits-spanBits) - 1
 )
 
@@ -28,7 +28,7 @@ const (
 func encode(p *weir.Policy, s weir.State, epoch int64) (when, level uint64) {
 	used, whole := p.Spent(s)
 	t := uint64(min(max(s.Time-epoch, 1), maxTime))
-	when = t<<(usedBits+spanBits) | uint64(spanCode(whole))<<usedBits | uint64(min(max(used, 0), 1)*maxUsed)
+	when = t<<(usedBits+spanBits) | uint64(spanCode(whole))<<usedBits | uint64(used)
 	level = uint64(s.Level)
 	if p.Limit.Algorithm == weir.SlidingCounter {
 		level |= uint64(s.Prev) << 32

@@ -42,7 +42,7 @@ type segment struct {
 // logged is the counter of a sliding log.
 type logged struct {
 	weir.Log
-	used  float64
+	used  int64
 	whole int64 // when it is empty again
 	bytes int64 // what was booked for it
 }
