@@ -44,69 +44,78 @@ func (c *client) hurry() (relax func()) {
 // exchange if the client stalls, and remembers whose fault a broken body is.
 type requestBody struct {
 	io.ReadCloser
-	in       *http.Request
-	client   *client
-	cancel   context.CancelFunc // of the upstream's request
-	deadline bool               // the connection has a read deadline, and it is this request's alone
+	in     *http.Request
+	client *client
+	cancel context.CancelFunc // of the upstream's request
 
 	mu      sync.Mutex
+	idle    sync.Cond // of reading
 	timer   *time.Timer
 	trailer http.Header // what the upstream gets; filled in at the end
 	reading bool
 	replied bool  // the answer has begun
-	done    bool  // the handler has returned: the connection is the server's again
-	ended   bool  // whole
+	done    bool  // the handler returns: the connection is the server's again
+	ended   bool  // read whole
 	stalled bool  // given up on
 	err     error // why it broke
 }
 
+// newRequestBody prepares a request's body. On HTTP/1, the server is to leave it
+// alone from now on: left to itself, it reads and closes the body when an answer begins. The transport,
+// which may not be done with it, would send a body with holes, or break off the answer.
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
-	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, deadline: r.ProtoMajor == 1}
-	b.setDeadlineLocked(time.Time{}) // ServeHTTP had set one, in case of a refusal
+	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel}
+	b.idle.L = &b.mu
+	if b.isHTTP1() {
+		_ = c.control.EnableFullDuplex()
+		_ = c.control.SetReadDeadline(time.Time{}) // ServeHTTP had set one, in case of a refusal
+	}
 	return b
 }
 
+func (b *requestBody) isHTTP1() bool { return b.in.ProtoMajor == 1 }
+
 func (b *requestBody) Read(p []byte) (int, error) {
-	b.begin()
+	if err := b.begin(); err != nil {
+		return 0, err
+	}
 	n, err := b.ReadCloser.Read(p)
 	b.end(err)
 	return n, err
 }
 
-func (b *requestBody) begin() {
+func (b *requestBody) begin() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.done {
+		return http.ErrBodyReadAfterClose
+	}
 	b.reading = true
 	switch {
-	case b.replied || b.done || b.client.patience <= 0:
+	case b.replied || b.client.patience <= 0:
 	case b.timer == nil:
 		b.timer = time.AfterFunc(b.client.patience, b.stall)
 	default:
 		b.timer.Reset(b.client.patience)
 	}
+	return nil
 }
 
 func (b *requestBody) end(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	if err == nil {
-		return
-	}
-	if err != io.EOF {
+	b.idle.Broadcast()
+	b.stopTimerLocked()
+	switch err {
+	case nil:
+	case io.EOF:
+		b.ended = true
+		for name := range b.trailer { // of those announced: the upstream was told no others
+			b.trailer[name] = b.in.Trailer[name]
+		}
+	default:
 		b.err = err
-		return
-	}
-	b.ended = true
-	for name := range b.trailer { // of those announced: the upstream was told no others
-		b.trailer[name] = b.in.Trailer[name]
-	}
-	if b.replied {
-		// The server now watches the connection for the client's leaving; a deadline left there would look like it.
-		b.setDeadlineLocked(time.Time{})
 	}
 }
 
@@ -123,23 +132,34 @@ func (b *requestBody) stall() {
 	b.cancel()
 }
 
-// answered is called when the upstream's answer begins. From then on pauses
-// between parts of an HTTP/2 body are a conversation's. An HTTP/1 server first
-// reads what is left of the body, to which it needs a limit.
+// answered is called when the upstream's answer begins: from then on, pauses
+// between parts of the body are a conversation's.
 func (b *requestBody) answered() {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.replied = true
-	if b.timer != nil {
-		b.timer.Stop()
+	b.stopTimerLocked()
+}
+
+// unfinished reports whether an answer that begins now must be the last on its
+// connection: what is left of an HTTP/1 body must not be taken for the next request.
+func (b *requestBody) unfinished() bool {
+	if b == nil {
+		return false
 	}
-	if !b.ended && b.client.patience > 0 {
-		b.setDeadlineLocked(time.Now().Add(b.client.patience))
-	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.ended && b.isHTTP1()
 }
 
 // takeTrailer remembers where to put the values of the trailer fields that were announced.
 func (b *requestBody) takeTrailer(trailer http.Header) {
+	if b == nil {
+		return
+	}
 	for name := range trailer {
 		if isForwarding(name) {
 			delete(trailer, name)
@@ -150,13 +170,17 @@ func (b *requestBody) takeTrailer(trailer http.Header) {
 	b.trailer = trailer
 }
 
-// finish leaves the connection alone from now on: a read may still be in flight.
+// finish hands the connection back to the server: the transport may still be
+// reading from it, and of an HTTP/1 connection the server reads next.
 func (b *requestBody) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.done = true
-	if b.timer != nil {
-		b.timer.Stop()
+	b.stopTimerLocked()
+	if b.reading && b.isHTTP1() && b.client.control.SetReadDeadline(time.Now()) == nil {
+		for b.reading {
+			b.idle.Wait()
+		}
 	}
 }
 
@@ -170,8 +194,8 @@ func (b *requestBody) fault() (stalled bool, err error) {
 	return b.stalled, b.err
 }
 
-func (b *requestBody) setDeadlineLocked(t time.Time) {
-	if b.deadline && !b.done {
-		_ = b.client.control.SetReadDeadline(t)
+func (b *requestBody) stopTimerLocked() {
+	if b.timer != nil {
+		b.timer.Stop()
 	}
 }

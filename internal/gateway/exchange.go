@@ -35,6 +35,9 @@ func (x *exchange) merge(res *http.Response) {
 			}
 		}
 	}
+	if x.body.unfinished() && res.StatusCode != http.StatusSwitchingProtocols {
+		res.Header["Connection"] = []string{"close"}
+	}
 	for name, values := range x.own {
 		switch name {
 		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists, which grow
@@ -54,6 +57,9 @@ func (x *exchange) restore(h http.Header) {
 	clear(h)
 	for name, values := range x.own {
 		h[name] = values
+	}
+	if x.body.unfinished() {
+		h["Connection"] = []string{"close"}
 	}
 }
 

@@ -55,9 +55,6 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.WriteHeader(f.status)
 		return
 	}
-	if f.status < 500 && r.ProtoMajor == 1 {
-		w.Header().Set("Connection", "close") // where the broken body ends is anyone's guess
-	}
 	f.write(w, r)
 }
 

@@ -232,6 +232,36 @@ func TestClientHangsUp(t *testing.T) {
 	}
 }
 
+// A rule against guessing names 499, so that whoever hangs up before the answer has still used an attempt.
+func TestHangUpsCanBeCounted(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
+		<-r.Context().Done()
+	})
+	handled := make(chan struct{}, 2)
+	d := start(t, setup{upstream: up.URL, handled: handled, limiter: limiterOf(t, weir.Options{}, byStatus(401, 403, statusClientGone))})
+	ctx, hangUp := context.WithCancel(t.Context())
+	req := d.request(t, "POST", "/login", nil).WithContext(ctx)
+	got := make(chan error, 1)
+	go func() {
+		res, err := d.client.Do(req)
+		if err == nil {
+			res.Body.Close()
+		}
+		got <- err
+	}()
+	await(t, begun, "the request")
+	hangUp()
+	await(t, handled, "the end of the gateway's request")
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if a := d.get(t, "/login"); a.StatusCode != 429 {
+		t.Error(a.Status)
+	}
+}
+
 // A client that leaves in the middle of its upload isn't the upstream's failure.
 func TestClientHangsUpWhileUploading(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan error, 1)

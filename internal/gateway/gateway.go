@@ -12,6 +12,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -142,9 +143,8 @@ func timeout(d, byDefault time.Duration) time.Duration {
 	return max(d, 0)
 }
 
-// Close ends what a server's Shutdown doesn't wait for: WebSockets and other
-// upgraded connections that are still open, and idle connections to the
-// upstream. Call it once the server has shut down.
+// Close ends what a server's Shutdown doesn't wait for: WebSockets that are still
+// open, and idle connections to the upstream. Call it once the server has shut down.
 func (g *Gateway) Close() {
 	g.close()
 	g.transport.CloseIdleConnections()
@@ -205,19 +205,22 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	if p.Out.Host = ""; g.opts.PreserveHost {
 		p.Out.Host = p.In.Host
 	}
-	g.setForwarded(p.In, p.Out.Header)
-	if x := exchangeOf(p.In); x.body != nil {
-		x.body.takeTrailer(p.Out.Trailer)
+	// Of protocols to switch to, WebSocket alone is offered: over h2c, and others that carry
+	// requests, a client could go on asking the upstream with no limiter in between.
+	if up := p.Out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
+		for _, name := range []string{"Upgrade", "Connection", "Http2-Settings"} {
+			delete(p.Out.Header, name)
+		}
 	}
+	g.setForwarded(p.In, p.Out.Header)
+	exchangeOf(p.In).body.takeTrailer(p.Out.Trailer)
 }
 
 // modify has the last word on the upstream's answer.
 func (g *Gateway) modify(res *http.Response) error {
 	x := exchangeOf(res.Request)
 	x.merge(res)
-	if x.body != nil {
-		x.body.answered()
-	}
+	x.body.answered()
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -124,6 +125,7 @@ type setup struct {
 	opts     Options
 	tls      bool
 	handled  chan<- struct{} // told when the gateway is done with a request
+	header   http.Header     // set by what stands in front of the gateway
 }
 
 func start(t *testing.T, s setup) *door {
@@ -148,6 +150,7 @@ func start(t *testing.T, s setup) *door {
 		if s.handled != nil {
 			defer func() { s.handled <- struct{}{} }()
 		}
+		maps.Copy(w.Header(), s.header)
 		d.gateway.ServeHTTP(w, r)
 	}))
 	d.Config.ErrorLog = log.New(d.log, "", 0)
@@ -238,16 +241,15 @@ func (d *door) rawPath(t *testing.T, path string) answer {
 	return d.raw(t, "GET "+path+" HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n")
 }
 
-// await waits for something that should happen at once.
-func await[T any](t *testing.T, c <-chan T, what string) T {
+// await waits for something that should happen at once. Any goroutine may call it.
+func await[T any](t *testing.T, c <-chan T, what string) (v T) {
 	t.Helper()
 	select {
-	case v := <-c:
-		return v
+	case v = <-c:
 	case <-time.After(patience):
-		t.Fatalf("%s didn't happen", what)
-		panic("unreachable")
+		t.Errorf("%s didn't happen", what)
 	}
+	return v
 }
 
 // exchangeRaw sends a request on a connection that stays open.

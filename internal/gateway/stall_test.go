@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
 )
 
 // stall is short, but not so short that a busy machine would seem to stall.
@@ -102,7 +105,7 @@ func TestPausesAreNotStalls(t *testing.T) {
 	}
 }
 
-// An upstream that answers without reading isn't held by a body that never comes.
+// An upstream that answers without reading isn't held by a body that never comes, and its client gets the answer.
 func TestAnswerBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -111,35 +114,60 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusUnauthorized)
 	})
-	d := start(t, setup{upstream: up.URL, opts: Options{StallTimeout: stall}})
-	conn := d.dial(t)
-	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
-	// Whatever the client gets, it is soon, and nobody is left waiting: the end of this test would.
-	if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
-		res.Body.Close()
-		if res.StatusCode != 401 {
-			t.Error(res.Status)
+	d := start(t, setup{upstream: up.URL})
+	const chunked, counted = "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", "Content-Length: 10\r\n\r\nhello"
+	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+	for i, c := range []struct{ body, late string }{
+		{chunked, ""}, {chunked, "0\r\n\r\n" + smuggled}, {counted, ""}, {counted, "world" + smuggled},
+	} {
+		conn := d.dial(t)
+		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+c.body)
+		in := bufio.NewReader(conn)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := read(t, res); a.StatusCode != 401 || !a.Close {
+			t.Errorf("%s, connection kept: %t", a.Status, !a.Close)
+		}
+		// What comes late is no request of its own, and what never comes isn't waited for.
+		_, _ = io.WriteString(conn, c.late)
+		rest, err := io.ReadAll(in)
+		var network net.Error
+		if len(rest) != 0 || errors.As(err, &network) && network.Timeout() {
+			t.Errorf("after the answer: %q, %v", rest, err)
+		}
+		if n := len(up.requests()); n != i+1 {
+			t.Errorf("the upstream saw %d requests", n)
 		}
 	}
 }
 
 // A refused client that announces a body and doesn't send it is answered, and let go.
 func TestRefusedStall(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, nil)
-	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("api", "/", 1))})
-	d.get(t, "/")
-	conn := d.dial(t)
-	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel")
-	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a := read(t, res); a.StatusCode != 429 {
-		t.Error(a.Status)
-	}
-	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
-		t.Errorf("after the answer: %q, %v", rest, err)
+	for name, refusal := range map[string]httplimit.Template{"short": {}, "long": {Body: strings.Repeat("no ", 10_000)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := startUpstream(t, nil)
+			d := start(t, setup{
+				upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("api", "/", 1)),
+				limit: httplimit.Options{Answers: httplimit.Answers{Refusal: refusal}},
+			})
+			d.get(t, "/")
+			conn := d.dial(t)
+			io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel")
+			in := bufio.NewReader(conn)
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := read(t, res); a.StatusCode != 429 {
+				t.Error(a.Status)
+			}
+			if rest, err := io.ReadAll(in); err != nil || len(rest) != 0 {
+				t.Errorf("after the answer: %q, %v", rest, err)
+			}
+		})
 	}
 }
 

@@ -13,6 +13,9 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *failure) {
 	if r.Method == http.MethodConnect {
 		return r, badTarget("CONNECT is not forwarded: the gateway is no tunnel")
 	}
+	if r.URL.Opaque != "" { // GET http:login HTTP/1.1
+		return r, badTarget("The request target must be a path")
+	}
 	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so that is what is to be limited
 		u := *r.URL
 		u.Path = "/"

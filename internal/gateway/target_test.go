@@ -149,7 +149,7 @@ func TestOddCharactersAreForwarded(t *testing.T) {
 func TestBadTargets(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
-	for _, line := range []string{"GET /login#x", "CONNECT up.example:443", "CONNECT /login"} {
+	for _, line := range []string{"GET /login#x", "GET http:login", "CONNECT up.example:443", "CONNECT /login"} {
 		a := d.raw(t, line+" HTTP/1.1\r\nHost: up.example:443\r\nConnection: close\r\n\r\n")
 		if a.StatusCode != 400 || !strings.Contains(a.body, "BAD_TARGET") {
 			t.Errorf("%s: %s %q", line, a.Status, a.body)
@@ -200,7 +200,7 @@ func FuzzTarget(f *testing.F) {
 	for path := range unsafe {
 		f.Add(path, "/base")
 	}
-	for _, path := range []string{"//a|b", "/%", "/a b", "/\x80", "/a#b", "*", "http://h", "http://h/a|b?c", "/a?b c"} {
+	for _, path := range []string{"//a|b", "/%", "/a b", "/\x80", "/a#b", "*", "http:login", "http://h", "http://h/a|b?c", "/a?b c"} {
 		f.Add(path, "/")
 	}
 	gateways := map[string]*Gateway{}
@@ -216,6 +216,9 @@ func FuzzTarget(f *testing.F) {
 		r, bad := g.checkTarget(&http.Request{Method: "GET", URL: u, RequestURI: target, Header: http.Header{}})
 		if bad != nil {
 			return
+		}
+		if r.URL.Opaque != "" {
+			t.Fatalf("%q hides its path", target)
 		}
 		sent := g.target(r).RequestURI()
 		if strings.ContainsAny(sent, " \t\r\n") {

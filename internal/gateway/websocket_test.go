@@ -15,6 +15,9 @@ import (
 func echoing(t *testing.T, done chan<- error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
+		if r.Header.Get("Upgrade") == "" {
+			return
+		}
 		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 		if err != nil {
 			t.Error(err)
@@ -75,6 +78,37 @@ func TestWebSocket(t *testing.T) {
 	}
 	if d.log.loud() {
 		t.Error(d.log)
+	}
+}
+
+// A server that drains says so in every answer; where the protocol changes, the connection has another use.
+func TestWebSocketWhileDraining(t *testing.T) {
+	done := make(chan error, 1)
+	up := startUpstream(t, echoing(t, done))
+	d := start(t, setup{upstream: up.URL, header: http.Header{"Connection": {"close"}}})
+	conn, _, err := dialWebSocket(t, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.CloseNow()
+	await(t, done, "the upstream's end")
+	for _, target := range []*door{d, start(t, setup{upstream: nowhere(t), header: http.Header{"Connection": {"close"}}})} {
+		if a := target.get(t, "/no/websocket"); !a.Close {
+			t.Errorf("%s: the connection is kept", a.Status)
+		}
+	}
+}
+
+// A protocol that carries requests would be a way around the limiter, so it isn't offered to the upstream.
+func TestOtherUpgradesAreNotOffered(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL})
+	for _, protocol := range []string{"h2c", "H2C", "TLS/1.3", "HTTP/2.0", "websocket, h2c", "h2c, websocket"} {
+		a := d.raw(t, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nUpgrade: "+protocol+"\r\n\r\n")
+		got := up.last(t).Header
+		if a.StatusCode != 200 || got.Get("Upgrade") != "" || got.Get("Connection") != "" || got.Get("HTTP2-Settings") != "" {
+			t.Errorf("%s: %s; the upstream got %v", protocol, a.Status, got)
+		}
 	}
 }
 
