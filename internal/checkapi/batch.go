@@ -193,8 +193,7 @@ func (h *handler) decideParallel(r *http.Request, c *call, workers int) error {
 		if first == nil {
 			first = s.err
 		}
-		s.c.forget()
-		h.singles.Put(s.c)
+		release(&h.singles, s.c)
 	}
 	return first
 }

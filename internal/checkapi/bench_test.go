@@ -18,20 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
-	"github.com/weirhq/weir/memstore"
 )
-
-// The request of the documentation.
-const benchCheck = `{"key": "sk_prod_abc", "method": "GET", "path": "/v1/orders/17", "ip": "203.0.113.7",
- "attributes": {"user": "42", "org": "acme", "tier": "pro"}, "cost": 1}`
-
-func benchLimiter(tb testing.TB) *weir.Limiter {
-	return newLimiter(tb, memstore.New(memstore.Options{}), weir.Rules{Rules: []weir.Rule{
-		{ID: "orders", Match: weir.Match{Endpoint: "/v1/orders/{id}"}, Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}},
-	}})
-}
 
 // conn is a client that costs next to nothing, so that what is measured is the server.
 type conn struct {
@@ -94,11 +82,11 @@ func loads(tb testing.TB) []load {
 		_, _ = io.Copy(io.Discard, r.Body)
 		bare(w, r)
 	})
-	batch := `{"checks": [` + benchCheck + strings.Repeat(","+benchCheck, 99) + `]}`
+	batch := `{"checks": [` + benchBody + strings.Repeat(","+benchBody, 99) + `]}`
 	return []load{
-		{"bare", bare, rawRequest("/v1/check", benchCheck), 1},
-		{"reading", reading, rawRequest("/v1/check", benchCheck), 1},
-		{"check", api, rawRequest("/v1/check", benchCheck), 1},
+		{"bare", bare, rawRequest("/v1/check", benchBody), 1},
+		{"reading", reading, rawRequest("/v1/check", benchBody), 1},
+		{"check", api, rawRequest("/v1/check", benchBody), 1},
 		{"take", api, rawRequest("/v1/take", `{"key": "job:42", "limit": "100000000/second", "burst": 1000000000, "cost": 1}`), 1},
 		{"batch", api, rawRequest("/v1/checks", batch), 100},
 	}
@@ -211,29 +199,3 @@ func BenchmarkHandler(b *testing.B) {
 		})
 	}
 }
-
-// sink is a request that is sent again and again, and a writer that keeps nothing.
-type sink struct {
-	r      *http.Request
-	body   *bytes.Reader
-	src    []byte
-	header http.Header
-	status int
-}
-
-func newSink(path string, body []byte) *sink {
-	s := &sink{body: bytes.NewReader(body), src: body, header: http.Header{}}
-	s.r = httptest.NewRequest(http.MethodPost, path, nil)
-	s.r.Body, s.r.ContentLength = io.NopCloser(s.body), int64(len(body))
-	return s
-}
-
-func (s *sink) serve(h http.Handler) {
-	s.body.Reset(s.src)
-	clear(s.header)
-	h.ServeHTTP(s, s.r)
-}
-
-func (s *sink) Header() http.Header         { return s.header }
-func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
-func (s *sink) WriteHeader(status int)      { s.status = status }

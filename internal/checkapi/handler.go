@@ -109,18 +109,27 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serve = (*handler).take
 	case "/v1/refund":
 		serve = (*handler).refund
+	default:
+		answer(w, &fault{status: http.StatusNotFound, err: Error{CodeNotFound,
+			"there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"}})
+		return
 	}
 	c := pool.Get().(*call)
-	err := accept(r, serve != nil, most, c)
+	err := c.receive(r, most)
 	if err == nil {
 		err = serve(h, w, r, c)
 	}
-	c.forget()
-	if cap(c.out) <= 4*MaxBatchBody {
-		pool.Put(c)
-	}
+	release(pool, c)
 	if err != nil {
 		answer(w, err)
+	}
+}
+
+// release puts a call back, unless it has grown to what is seldom needed.
+func release(pool *sync.Pool, c *call) {
+	if cap(c.out) <= MaxBatchBody {
+		c.forget()
+		pool.Put(c)
 	}
 }
 
@@ -135,13 +144,9 @@ func answer(w http.ResponseWriter, err error) {
 	f.write(w)
 }
 
-// accept reads the body of a request that is one of ours.
-func accept(r *http.Request, found bool, most int, c *call) error {
-	switch {
-	case !found:
-		return &fault{status: http.StatusNotFound, err: Error{CodeNotFound,
-			"there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"}}
-	case r.Method != http.MethodPost:
+// receive reads the body of a request into c.in.
+func (c *call) receive(r *http.Request, most int) error {
+	if r.Method != http.MethodPost {
 		return &fault{status: http.StatusMethodNotAllowed, err: Error{CodeMethodNotAllowed, "use POST, with a JSON object as the body"}}
 	}
 	if err := checkMedia(r.Header); err != nil {

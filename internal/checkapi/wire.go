@@ -22,19 +22,19 @@ const (
 
 // Codes of answers other than 200, for programs.
 const (
-	CodeLimited          = "RATE_LIMIT_EXCEEDED" // 429: a limit is used up
-	CodeBlocked          = "KEY_BLOCKED"         // 403: the deny list refuses the request
-	CodeIdentity         = "IDENTITY_REQUIRED"   // 403: a rule refuses requests that lack what it counts by
-	CodeUnavailable      = "LIMITER_UNAVAILABLE" // 503: the store can't be reached, and a rule refuses requests then
-	CodeBadRequest       = "BAD_REQUEST"         // 400: the request can't be read
-	CodeNotFound         = "NOT_FOUND"           // 404: there is no such endpoint
-	CodeMethodNotAllowed = "METHOD_NOT_ALLOWED"  // 405: not a POST
-	CodeTimeout          = "REQUEST_TIMEOUT"     // 408: the body didn't arrive in time
-	CodeTooLarge         = "BODY_TOO_LARGE"      // 413
-	CodeMediaType        = "UNSUPPORTED_MEDIA"   // 415: not JSON, or compressed
-	CodeReceiptInvalid   = "RECEIPT_INVALID"     // 400: not a receipt of ours
-	CodeReceiptUsed      = "RECEIPT_USED"        // 409: given back already
-	CodeReceiptExpired   = "RECEIPT_EXPIRED"     // 410: the limits have forgotten the charge
+	CodeLimited          = "RATE_LIMIT_EXCEEDED"    // 429: a limit is used up
+	CodeBlocked          = "KEY_BLOCKED"            // 403: the deny list refuses the request
+	CodeIdentity         = "IDENTITY_REQUIRED"      // 403: a rule refuses requests that lack what it counts by
+	CodeUnavailable      = "LIMITER_UNAVAILABLE"    // 503: the store can't be reached, and a rule refuses requests then
+	CodeBadRequest       = "BAD_REQUEST"            // 400: the request can't be read
+	CodeNotFound         = "NOT_FOUND"              // 404: there is no such endpoint
+	CodeMethodNotAllowed = "METHOD_NOT_ALLOWED"     // 405: not a POST
+	CodeTimeout          = "REQUEST_TIMEOUT"        // 408: the body didn't arrive in time
+	CodeTooLarge         = "BODY_TOO_LARGE"         // 413
+	CodeMediaType        = "UNSUPPORTED_MEDIA_TYPE" // 415: not JSON, or compressed
+	CodeReceiptInvalid   = "RECEIPT_INVALID"        // 400: not a receipt of ours
+	CodeReceiptUsed      = "RECEIPT_USED"           // 409: given back already
+	CodeReceiptExpired   = "RECEIPT_EXPIRED"        // 410: the limits have forgotten the charge
 )
 
 // CheckRequest is the body of POST /v1/check. A field that is left out, empty

@@ -1,0 +1,36 @@
+//go:build !race
+
+// The race detector allocates by itself, so this runs without it.
+
+package checkapi_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weirhq/weir/internal/checkapi"
+)
+
+// What a request allocates: one string that holds all of its texts, and two times for the headers.
+func TestAllocsPerRequest(t *testing.T) {
+	h := checkapi.New(benchLimiter(t), nil, checkapi.Options{})
+	attributes := strings.Replace(benchBody, `"user"`, `"header:X-Tenant": "t", "region": "eu", "user"`, 1)
+	for _, c := range []struct {
+		name, path, body string
+		most             float64
+	}{
+		{"check", "/v1/check", benchBody, 3},
+		{"check with attributes", "/v1/check", attributes, 3},
+		{"take", "/v1/take", `{"key": "job:42", "limit": "100000000/second", "burst": 1000000000, "algorithm": "leaky_bucket"}`, 3},
+		// One for each check, and the Content-Length of the whole.
+		{"batch of 100", "/v1/checks", batchOf(strings.TrimSuffix(strings.Repeat(benchBody+",", 100), ",")), 102},
+		// One more for X-RateLimit-Rule.
+		{"refusal", "/v1/take", `{"key": "other", "limit": "1/day", "burst": 1, "cost": 2}`, 4},
+	} {
+		s := newSink(c.path, []byte(c.body))
+		s.serve(h) // the buffers grow once
+		if got := testing.AllocsPerRun(1000, func() { s.serve(h) }); got > c.most {
+			t.Errorf("%s: %v allocations, want at most %v", c.name, got, c.most)
+		}
+	}
+}
