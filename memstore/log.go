@@ -47,13 +47,12 @@ func (t *table) forget(g *segment, h uint64) {
 		delete(g.logs, h)
 		return
 	}
-	if g.npages == 0 {
-		return
-	}
-	i := g.pageOf(h)
-	if at, ok := g.pages[i].search(h); ok {
-		g.pages[i].remove(at)
-		g.counts[i]--
+	if s := g.layout.find(h); s != nil {
+		k := g.layout.pageOf(h)
+		p := g.layout.pages[k]
+		at, _ := p.search(h)
+		p.remove(at)
+		g.counts[k]--
 	}
 }
 
@@ -62,9 +61,9 @@ func (t *table) forget(g *segment, h uint64) {
 func (t *table) evictLogs(g *segment, keep uint64, now int64) {
 	t.evictFrom(g, keep, now)
 	d := t.dir.Load()
-	for try := 0; try < 4*len(d.segments) && t.overLogs(); try++ {
+	for try := 0; try < 4*len(d.layouts) && t.overLogs(); try++ {
 		// Waiting for a lock out of order could be waiting for ever.
-		o := d.segments[rand.IntN(len(d.segments))].Load()
+		o := d.layouts[rand.IntN(len(d.layouts))].Load().owner
 		if o != g && o.mu.TryLock() {
 			t.evictFrom(o, keep, now)
 			o.mu.Unlock()
@@ -99,17 +98,5 @@ func (t *table) evictFrom(g *segment, keep uint64, now int64) {
 		}
 		t.forget(g, victim)
 		t.evicted.Add(1)
-	}
-}
-
-// each calls f with every segment, locked.
-func (t *table) each(f func(*segment)) {
-	for h, last := uint64(0), false; !last; {
-		g := t.lock(h)
-		f(g)
-		next := (g.prefix + 1) << (64 - g.depth)
-		last = next == 0
-		h = next
-		g.mu.Unlock()
 	}
 }

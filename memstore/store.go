@@ -59,10 +59,10 @@ func (s *Store) time() int64 {
 	return s.clock.now()
 }
 
-// hash is never 0, which marks an empty slot.
+// hash is never 0, which marks an empty slot, and leaves the busy bit free.
 func (s *Store) hash(c *weir.Counter) uint64 {
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
-	return max(1, hi^lo)
+	return max(2, (hi^lo)&^busy)
 }
 
 // Take decides the charges, all or nothing.
@@ -81,24 +81,48 @@ func (s *Store) takeOne(now int64, c *weir.Charge, r *weir.Result) {
 		s.takeLog(now, c, r, h)
 		return
 	}
-	g := s.table.lock(h)
-	sl := g.find(h)
-	var old weir.State
-	if sl != nil {
-		old = sl.decode(p, s.table.epoch)
+	sl := s.table.lookup(h).find(h)
+	if sl == nil {
+		s.takeNew(now, c, r, h)
+		return
 	}
-	state, ok := p.Try(old, now, c.N)
+	state, ok := s.update(sl, h, c, now)
+	p.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek)) // with the slot free: it only needs the copy
+}
+
+// update charges a counter whose slot is locked, and unlocks it.
+func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64) (state weir.State, ok bool) {
+	old := sl.decode(c.Policy, s.table.epoch)
+	state, ok = c.Policy.Try(old, now, c.N)
 	if ok && c.Peek {
 		state = old
 	}
-	if sl == nil && ok && !c.Peek {
-		sl = s.table.add(g, h, now)
+	if state != old {
+		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
 	}
-	if sl != nil && state != old {
-		sl.when, sl.level = encode(p, state, s.table.epoch)
+	sl.unlock(h)
+	return state, ok
+}
+
+// takeNew charges a counter that seems not to be there.
+func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
+	g := s.table.lock(h)
+	if sl := g.layout.find(h); sl != nil { // it was only being moved, or somebody was faster
+		s.table.unlock(g)
+		state, ok := s.update(sl, h, c, now)
+		c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
+		return
+	}
+	state, ok := c.Policy.Try(weir.State{}, now, c.N)
+	if ok && !c.Peek {
+		sl := s.table.add(g, h, now)
+		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
+		sl.unlock(h)
+	} else {
+		state = weir.State{}
 	}
 	s.table.unlock(g)
-	p.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek)) // outside the lock: it only needs the copy
+	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
 }
 
 func verdict(fits, taken bool) weir.Verdict {
@@ -116,6 +140,7 @@ type step struct {
 	hash    uint64
 	i       int // in charges
 	segment *segment
+	slot    *slot // locked, or nil if there is none
 	old     weir.State
 	state   weir.State
 	fits    bool
@@ -123,7 +148,7 @@ type step struct {
 
 // takeAll looks at every counter first and takes only if all fit. It holds the
 // locks of all segments involved, taken in the order of the ranges they own, so
-// that two calls never wait for each other.
+// that two calls never wait for each other, and after them those of the slots.
 func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result) {
 	var few [8]step
 	steps := few[:0]
@@ -141,19 +166,27 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 	refused := false
 	for j := range steps {
 		st := &steps[j]
-		if g == nil || !g.owns(st.hash) {
+		if g == nil || !g.layout.owns(st.hash) {
 			g = s.table.lock(st.hash)
 		}
 		st.segment = g
-		c := &charges[st.i]
-		s.look(st, c, now)
-		refused = refused || !st.fits && !c.Policy.Shadow
 	}
 	for j := range steps {
 		st := &steps[j]
 		c := &charges[st.i]
-		taken := st.fits && !refused && !c.Peek
-		s.settle(st, c, now, taken, &results[st.i])
+		s.look(st, c, now)
+		refused = refused || !st.fits && !c.Policy.Shadow
+	}
+	// First the counters that are there: adding others moves slots, which must be free for that.
+	for j := range steps {
+		if st := &steps[j]; st.slot != nil {
+			s.settle(st, &charges[st.i], now, refused, &results[st.i])
+		}
+	}
+	for j := range steps {
+		if st := &steps[j]; st.slot == nil {
+			s.settle(st, &charges[st.i], now, refused, &results[st.i])
+		}
 	}
 	for j := range steps {
 		if j == len(steps)-1 || steps[j+1].segment != steps[j].segment {
@@ -184,30 +217,31 @@ func (s *Store) look(st *step, c *weir.Charge, now int64) {
 		st.fits = c.Policy.FitsLog(&l.Log, now, c.N)
 		return
 	}
-	if sl := st.segment.find(st.hash); sl != nil {
-		st.old = sl.decode(c.Policy, s.table.epoch)
+	if st.slot = st.segment.layout.find(st.hash); st.slot != nil {
+		st.old = st.slot.decode(c.Policy, s.table.epoch)
 	}
 	st.state, st.fits = c.Policy.Try(st.old, now, c.N)
 }
 
 // settle stores what a charge leaves behind: the debit, or for a refusal the
 // clock that was brought back. A log is reported here, since it can't be copied out.
-func (s *Store) settle(st *step, c *weir.Charge, now int64, taken bool, r *weir.Result) {
+func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *weir.Result) {
+	taken := st.fits && !refused && !c.Peek
 	if c.Policy.Limit.Algorithm == weir.SlidingLog {
 		*r = s.table.log(st.segment, st.hash, c, now, st.fits, taken)
 		return
 	}
-	if !taken && st.fits || st.state == st.old {
-		return
-	}
-	sl := st.segment.find(st.hash)
+	sl := st.slot
 	if sl == nil {
 		if !taken {
 			return
 		}
 		sl = s.table.add(st.segment, st.hash, now)
 	}
-	sl.when, sl.level = encode(c.Policy, st.state, s.table.epoch)
+	if taken || !st.fits {
+		sl.when, sl.level = encode(c.Policy, st.state, s.table.epoch)
+	}
+	sl.unlock(st.hash)
 }
 
 func (s *Store) takeLog(now int64, c *weir.Charge, r *weir.Result, h uint64) {
@@ -215,7 +249,7 @@ func (s *Store) takeLog(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	defer s.table.unlock(g)
 	st := step{hash: h, segment: g}
 	s.look(&st, c, now)
-	s.settle(&st, c, now, st.fits && !c.Peek, r)
+	s.settle(&st, c, now, false, r)
 }
 
 // GiveBack returns tokens. What once names is kept as a counter of its own: a
@@ -243,16 +277,16 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 
 func (s *Store) giveBack(now int64, back *weir.Return) {
 	p, h := back.Policy, s.hash(&back.Counter)
-	g := s.table.lock(h)
-	defer s.table.unlock(g)
 	if p.Limit.Algorithm == weir.SlidingLog {
+		g := s.table.lock(h)
+		defer s.table.unlock(g)
 		if l := g.logs[h]; l != nil {
 			p.ReturnLog(&l.Log, now, back.N, back.Slot)
 			s.table.rebook(g, h, l, p)
 		}
 		return
 	}
-	sl := g.find(h)
+	sl := s.table.acquire(h)
 	if sl == nil {
 		return // forgotten: it is whole
 	}
@@ -260,6 +294,7 @@ func (s *Store) giveBack(now int64, back *weir.Return) {
 	if state := p.Return(old, now, back.N, back.Slot); state != old {
 		sl.when, sl.level = encode(p, state, s.table.epoch)
 	}
+	sl.unlock(h)
 }
 
 // Reset makes counters untouched.

@@ -9,33 +9,34 @@ import (
 )
 
 // The table is extendible hashing over small segments. A segment owns a range of
-// hashes, has a lock of its own, and spreads its range evenly over up to eight
-// pages. It grows by one page at a time, and at eight it splits into two of four
-// pages each, which moves no counter. So the table is always between two
-// thirds and four fifths full, growing touches at most 2,048 slots, and pages
-// are never freed or copied: growth leaves no garbage.
+// hashes and spreads it evenly over up to eight pages. It grows by one page at a
+// time, and at eight it splits into two of four pages each, which moves no
+// counter. So the table is always between two thirds and four fifths full,
+// growing touches at most 2,048 slots, and pages are never freed or copied: growth leaves no garbage.
+//
+// A counter that is there is found and changed without any lock but its own busy
+// bit, which lies in the cache line that a check needs anyway. Everything that
+// adds, moves or removes counters holds the segment's lock.
 const (
-	pageSlots = 256
-	pageBytes = pageSlots * 24
-	maxPages  = 8
-	pageFull  = pageSlots * 15 / 16 // beyond this, probing gets long
-	rootBits  = 6                   // segments to begin with: enough for every core to find its own
-	logBytes  = 128                 // what a log costs beside its entries, about
+	maxPages = 8
+	rootBits = 6   // segments to begin with: enough for every core to find its own
+	logBytes = 128 // what a log costs beside its entries, about
 )
 
-// page is an open-addressed hash table. Counters stand in the order of their
-// home positions (Robin Hood hashing), which keeps searches short in a full page, hits and misses alike.
-type page [pageSlots]slot
-
-type segment struct {
-	mu     sync.Mutex // guards everything below
-	prefix uint64     // the upper depth bits of every hash in here
+// layout says where a segment's counters are. It is immutable: a segment that grows gets another one.
+type layout struct {
+	prefix uint64 // the upper depth bits of every hash in here
 	depth  uint8
 	npages uint8
-	// outgrown: all pages are there and it is crowded
-	outgrown bool
+	pages  [maxPages]*page
+	owner  *segment
+}
+
+type segment struct {
+	mu       sync.Mutex // guards everything below
+	layout   *layout    // the one in force
+	outgrown bool       // all pages are there, and it is crowded
 	counts   [maxPages]uint16
-	pages    [maxPages]*page
 	logs     map[uint64]*logged
 }
 
@@ -48,18 +49,18 @@ type logged struct {
 }
 
 type directory struct {
-	shift    uint8
-	segments []atomic.Pointer[segment]
+	shift   uint8
+	layouts []atomic.Pointer[layout]
 }
 
 // table finds and keeps slots.
 type table struct {
 	dir   atomic.Pointer[directory]
-	dirMu sync.Mutex // guards replacing dir and storing into its segments; taken with a segment's lock held, never before one
+	dirMu sync.Mutex // guards replacing dir and storing into it; taken with a segment's lock held, never before one
 	epoch int64
 	cap   int64
 
-	pageUse atomic.Int64 // bytes of pages and segments
+	pageUse atomic.Int64 // bytes of pages
 	logUse  atomic.Int64 // bytes of logs
 	evicted atomic.Uint64
 }
@@ -67,85 +68,54 @@ type table struct {
 func (t *table) init(now, cap int64) {
 	t.epoch = now - maxTime/8
 	t.cap = cap
-	d := &directory{shift: 64 - rootBits, segments: make([]atomic.Pointer[segment], 1<<rootBits)}
-	for i := range d.segments {
-		d.segments[i].Store(&segment{prefix: uint64(i), depth: rootBits})
+	d := &directory{shift: 64 - rootBits, layouts: make([]atomic.Pointer[layout], 1<<rootBits)}
+	for i := range d.layouts {
+		g := &segment{}
+		g.layout = &layout{prefix: uint64(i), depth: rootBits, owner: g}
+		d.layouts[i].Store(g.layout)
 	}
 	t.dir.Store(d)
+}
+
+func (t *table) lookup(h uint64) *layout {
+	d := t.dir.Load()
+	return d.layouts[h>>d.shift].Load()
+}
+
+func (l *layout) owns(h uint64) bool { return h>>(64-l.depth) == l.prefix }
+
+// pageOf spreads the segment's range evenly over its pages.
+func (l *layout) pageOf(h uint64) int {
+	i, _ := bits.Mul64(h<<l.depth, uint64(l.npages))
+	return int(i & (maxPages - 1))
+}
+
+// find returns the slot of a counter, locked, or nil. Without the segment's lock, nil can also mean that it is just being moved.
+func (l *layout) find(h uint64) *slot {
+	p := l.pages[l.pageOf(h)]
+	if p == nil {
+		return nil
+	}
+	for {
+		i, ok := p.search(h)
+		if !ok {
+			return nil
+		}
+		if p[i].lock(h) {
+			return &p[i]
+		}
+	}
 }
 
 // lock returns the segment that owns the hash, locked.
 func (t *table) lock(h uint64) *segment {
 	for {
-		d := t.dir.Load()
-		g := d.segments[h>>d.shift].Load()
+		g := t.lookup(h).owner
 		g.mu.Lock()
-		if g.owns(h) {
+		if g.layout.owns(h) {
 			return g
 		}
 		g.mu.Unlock() // it split meanwhile
-	}
-}
-
-func (g *segment) owns(h uint64) bool { return h>>(64-g.depth) == g.prefix }
-
-// pageOf spreads the segment's range evenly over its pages.
-func (g *segment) pageOf(h uint64) int {
-	i, _ := bits.Mul64(h<<g.depth, uint64(g.npages))
-	return int(i)
-}
-
-// find returns the slot with this hash, or nil.
-func (g *segment) find(h uint64) *slot {
-	if g.npages == 0 {
-		return nil
-	}
-	p := g.pages[g.pageOf(h)]
-	if i, ok := p.search(h); ok {
-		return &p[i]
-	}
-	return nil
-}
-
-func home(h uint64) int { return int(h % pageSlots) }
-
-func distance(i int, h uint64) int { return (i - home(h)) & (pageSlots - 1) }
-
-// search returns where the hash stands, or where it should.
-func (p *page) search(h uint64) (int, bool) {
-	i := home(h)
-	for d := 0; ; d++ {
-		s := &p[i]
-		if s.tag == h {
-			return i, true
-		}
-		if s.tag == 0 || distance(i, s.tag) < d {
-			return i, false
-		}
-		i = (i + 1) & (pageSlots - 1)
-	}
-}
-
-// insert makes room for a hash that isn't in the page, which isn't full.
-func (p *page) insert(h uint64) *slot {
-	i, _ := p.search(h)
-	put := slot{tag: h}
-	for j := i; put.tag != 0; j = (j + 1) & (pageSlots - 1) {
-		p[j], put = put, p[j]
-	}
-	return &p[i]
-}
-
-// remove closes the gap, so that no search has to step over it.
-func (p *page) remove(i int) {
-	for {
-		next := (i + 1) & (pageSlots - 1)
-		if p[next].tag == 0 || distance(next, p[next].tag) == 0 {
-			p[i] = slot{}
-			return
-		}
-		p[i] = p[next]
-		i = next
 	}
 }
 
@@ -158,28 +128,38 @@ func (t *table) unlock(g *segment) {
 	g.mu.Unlock()
 }
 
-// add returns a new slot for a hash that the locked segment owns and doesn't
-// hold. Slots found before may have moved.
-func (t *table) add(g *segment, h uint64, now int64) *slot {
-	if g.npages == 0 {
-		t.pageUse.Add(pageBytes) // the first page is granted whatever the cap
-		g.pages[0], g.npages = new(page), 1
+// acquire returns the slot of a counter, locked, or nil if there is none.
+func (t *table) acquire(h uint64) *slot {
+	if s := t.lookup(h).find(h); s != nil {
+		return s
 	}
-	i := g.pageOf(h)
+	g := t.lock(h)
+	s := g.layout.find(h)
+	t.unlock(g)
+	return s
+}
+
+// add returns a new slot, locked, for a hash that the locked segment owns and doesn't hold.
+func (t *table) add(g *segment, h uint64, now int64) *slot {
+	if g.layout.npages == 0 {
+		t.pageUse.Add(pageBytes) // the first page is granted whatever the cap
+		t.grow(g)
+	}
+	i := g.layout.pageOf(h)
 	if int(g.counts[i]) >= pageFull-pageSlots/32 || g.crowded() {
 		i = t.makeRoom(g, h, now)
 	}
 	g.counts[i]++
-	return g.pages[i].insert(h)
+	return g.layout.pages[i].insert(h)
 }
 
 // crowded: more than four fifths of the slots are taken.
 func (g *segment) crowded() bool {
 	n := 0
-	for _, c := range g.counts[:g.npages] {
+	for _, c := range g.counts {
 		n += int(c)
 	}
-	return n*5 > int(g.npages)*pageSlots*4
+	return n*5 > int(g.layout.npages)*pageSlots*4
 }
 
 // makeRoom returns a page of the segment for the hash that isn't full: by
@@ -187,15 +167,15 @@ func (g *segment) crowded() bool {
 func (t *table) makeRoom(g *segment, h uint64, now int64) int {
 	// At the cap the segment isn't searched for each new counter: evict meets the idle ones, too.
 	if t.pageUse.Load()+pageBytes <= t.pageCap() && t.reclaim(g, now) < pageSlots/4 {
-		if g.npages == maxPages {
+		if g.layout.npages == maxPages {
 			g.outgrown = true
 		} else if t.book(pageBytes) {
-			g.grow()
+			t.grow(g)
 		}
 	}
-	i := g.pageOf(h)
+	i := g.layout.pageOf(h)
 	if int(g.counts[i]) >= pageFull {
-		t.evict(g.pages[i], h, now)
+		t.evict(g.layout.pages[i], h, now)
 		g.counts[i]--
 	}
 	return i
@@ -203,16 +183,22 @@ func (t *table) makeRoom(g *segment, h uint64, now int64) int {
 
 // reclaim forgets the counters that are whole again.
 func (t *table) reclaim(g *segment, now int64) (freed int) {
-	for k := range int(g.npages) {
-		p := g.pages[k]
+	for k, p := range g.layout.pages[:g.layout.npages] {
 		for i := 0; i < pageSlots; {
-			if p[i].tag != 0 && p[i].worth(now, t.epoch) == 0 {
-				p.remove(i) // which may have brought another one here
-				g.counts[k]--
-				freed++
+			h := p[i].hash()
+			if h == 0 {
+				i++
 				continue
 			}
-			i++
+			p[i].lock(h)
+			if p[i].worth(now, t.epoch) > 0 {
+				p[i].unlock(h)
+				i++
+				continue
+			}
+			p.remove(i) // which may have brought another one here
+			g.counts[k]--
+			freed++
 		}
 	}
 	return freed
@@ -220,54 +206,69 @@ func (t *table) reclaim(g *segment, now int64) (freed int) {
 
 // evict removes, of the counters near a hash's home, the one closest to untouched.
 func (t *table) evict(p *page, h uint64, now int64) {
-	const sample = 32
-	victim, least := 0, float32(2)
+	const sample = 16
+	victim, least := -1, float32(2)
 	for i, seen := home(h), 0; seen < sample; i = (i + 1) & (pageSlots - 1) {
-		if p[i].tag == 0 {
+		tag := p[i].hash()
+		if tag == 0 {
 			continue
 		}
 		seen++
+		p[i].lock(tag)
 		if w := p[i].worth(now, t.epoch); w < least {
+			if victim >= 0 {
+				p[victim].unlock(p[victim].hash())
+			}
 			victim, least = i, w
+			continue // stays locked, unless a better one comes
 		}
+		p[i].unlock(tag)
 	}
 	p.remove(victim)
 	t.evicted.Add(1)
 }
 
 // grow adds a page, which the caller has booked.
-func (g *segment) grow() {
-	n := int(g.npages)
-	g.pages[n] = new(page)
-	g.npages++
+func (t *table) grow(g *segment) {
+	n := int(g.layout.npages)
+	next := *g.layout
+	next.pages[n] = new(page)
+	next.npages++
 	// From the last page to the first: a counter stays where it is, or moves one page up.
 	for k := n - 1; k >= 0; k-- {
-		p := g.pages[k]
+		p := next.pages[k]
 		for i := 0; i < pageSlots; {
-			h := p[i].tag
-			if h == 0 || g.pageOf(h) == k {
+			h := p[i].hash()
+			if h == 0 || next.pageOf(h) == k {
 				i++
 				continue
 			}
-			*g.pages[k+1].insert(h) = p[i]
+			p[i].lock(h)
+			to := next.pages[k+1].insert(h)
+			to.when, to.level = p[i].when, p[i].level
+			to.unlock(h)
 			g.counts[k+1]++
 			p.remove(i)
 			g.counts[k]--
 		}
 	}
+	t.publish(g, &next)
 }
 
 // split hands the upper half of the segment's range, and the pages it fills, to a new segment.
 func (t *table) split(g *segment) {
+	const half = maxPages / 2
 	g.outgrown = false
-	up := &segment{prefix: g.prefix<<1 | 1, depth: g.depth + 1, npages: maxPages / 2}
-	g.prefix, g.depth, g.npages = g.prefix<<1, g.depth+1, maxPages/2
-	copy(up.pages[:], g.pages[maxPages/2:])
-	copy(up.counts[:], g.counts[maxPages/2:])
-	clear(g.pages[maxPages/2:])
-	clear(g.counts[maxPages/2:])
+	old := g.layout
+	up := &segment{}
+	low := &layout{prefix: old.prefix << 1, depth: old.depth + 1, npages: half, owner: g}
+	high := &layout{prefix: old.prefix<<1 | 1, depth: old.depth + 1, npages: half, owner: up}
+	copy(low.pages[:], old.pages[:half])
+	copy(high.pages[:], old.pages[half:])
+	copy(up.counts[:], g.counts[half:])
+	clear(g.counts[half:])
 	for h, l := range g.logs {
-		if up.owns(h) {
+		if high.owns(h) {
 			if up.logs == nil {
 				up.logs = map[uint64]*logged{}
 			}
@@ -275,21 +276,27 @@ func (t *table) split(g *segment) {
 			delete(g.logs, h)
 		}
 	}
+	t.publish(up, high)
+	t.publish(g, low)
+}
 
+// publish puts a layout in force.
+func (t *table) publish(g *segment, l *layout) {
+	g.layout = l
 	t.dirMu.Lock()
 	defer t.dirMu.Unlock()
 	d := t.dir.Load()
-	if up.depth > 64-d.shift {
-		wide := &directory{shift: d.shift - 1, segments: make([]atomic.Pointer[segment], 2*len(d.segments))}
-		for i := range wide.segments {
-			wide.segments[i].Store(d.segments[i/2].Load())
+	for l.depth > 64-d.shift {
+		wide := &directory{shift: d.shift - 1, layouts: make([]atomic.Pointer[layout], 2*len(d.layouts))}
+		for i := range wide.layouts {
+			wide.layouts[i].Store(d.layouts[i/2].Load())
 		}
 		d = wide
 		t.dir.Store(d)
 	}
-	run := 1 << (64 - d.shift - up.depth)
+	run := 1 << (64 - d.shift - l.depth)
 	for i := range run {
-		d.segments[int(up.prefix)*run+i].Store(up)
+		d.layouts[int(l.prefix)*run+i].Store(l)
 	}
 }
 
@@ -303,4 +310,15 @@ func (t *table) book(bytes int64) bool {
 	}
 	t.pageUse.Add(-bytes)
 	return false
+}
+
+// each calls f with every segment, locked.
+func (t *table) each(f func(*segment)) {
+	for h, last := uint64(0), false; !last; {
+		g := t.lock(h)
+		f(g)
+		h = (g.layout.prefix + 1) << (64 - g.layout.depth)
+		last = h == 0
+		g.mu.Unlock()
+	}
 }

@@ -41,18 +41,22 @@ func (s *Store) takeN(p *weir.Policy, subject []byte, n int64) weir.Result {
 func (t *table) check(tb testing.TB) {
 	tb.Helper()
 	t.each(func(g *segment) {
-		for k := range int(g.npages) {
+		l := g.layout
+		for k, p := range l.pages[:l.npages] {
 			n := 0
-			for i := range g.pages[k] {
-				h := g.pages[k][i].tag
+			for i := range p {
+				h := p[i].tag
 				if h == 0 {
 					continue
 				}
 				n++
-				if !g.owns(h) || g.pageOf(h) != k {
-					tb.Fatalf("hash %x stands in page %d of segment %x/%d", h, k, g.prefix, g.depth)
+				if h&busy != 0 {
+					tb.Fatalf("hash %x was left locked", h)
 				}
-				if at, ok := g.pages[k].search(h); !ok || at != i {
+				if !l.owns(h) || l.pageOf(h) != k {
+					tb.Fatalf("hash %x stands in page %d of segment %x/%d", h, k, l.prefix, l.depth)
+				}
+				if at, ok := p.search(h); !ok || at != i {
 					tb.Fatalf("hash %x stands at %d, a search finds %d, %v", h, i, at, ok)
 				}
 			}
@@ -69,7 +73,7 @@ func TestPageAgreesWithMap(t *testing.T) {
 		want := map[uint64]uint64{}
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
 			// Few homes, so that runs grow long and wrap around the end.
-			h := uint64(rapid.IntRange(1, 30).Draw(t, "hash"))<<8 | uint64(rapid.SampledFrom([]int{0, 1, 2, 128, 253, 254, 255}).Draw(t, "home"))
+			h := uint64(rapid.IntRange(1, 30).Draw(t, "hash"))<<9 | uint64(rapid.SampledFrom([]int{0, 1, 2, 128, 253, 254, 255}).Draw(t, "home"))<<1
 			i, found := p.search(h)
 			if _, ok := want[h]; ok != found {
 				t.Fatalf("hash %x found %v, want %v", h, found, ok)
@@ -77,9 +81,12 @@ func TestPageAgreesWithMap(t *testing.T) {
 			switch {
 			case !found && len(want) < pageFull:
 				v := rapid.Uint64().Draw(t, "value")
-				p.insert(h).level = v
+				s := p.insert(h)
+				s.level = v
+				s.unlock(h)
 				want[h] = v
 			case found && rapid.Bool().Draw(t, "remove"):
+				p[i].lock(h)
 				p.remove(i)
 				delete(want, h)
 			}
