@@ -44,7 +44,8 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
-	// Degraded: the store couldn't be reached for a limit that applies.
+	// Degraded: the store couldn't be reached for a limit that applies. What a rule with
+	// FailLocal counted by itself instead is told as ever.
 	Degraded bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64

@@ -271,7 +271,8 @@ func (l Limit) rate() (rate, error) {
 	}
 	r, ok := nearestRate(exact)
 	if !ok {
-		return rate{}, fmt.Errorf("%v tokens per second is out of range", l.Refill)
+		perSecond, _ := exact.Float64()
+		return rate{}, fmt.Errorf("%v tokens per second is out of range", perSecond)
 	}
 	fill := new(big.Rat).SetInt64(l.capacity())
 	fill.Quo(fill, exact)

@@ -70,13 +70,18 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	default:
 		err = l.decide(ctx, req, m, &d)
 	}
+	l.finish(req, m, &d)
+	return d, err
+}
+
+// finish tells the observer, and ends the use of the scratch space.
+func (l *Limiter) finish(req *Request, m *match, d *Decision) {
 	if l.observe != nil {
-		m.decision = d // a copy, since handing out d itself would move it to the heap
+		m.decision = *d // a copy, since handing out d itself would move it to the heap
 		l.observe(req, &m.decision)
 		m.decision = Decision{}
 	}
 	l.scratch.Put(m)
-	return d, err
 }
 
 // noRule owns the charges of CheckPolicy.
@@ -91,7 +96,7 @@ func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d D
 	m.owners = append(m.owners, &noRule)
 	d.RulesVersion = l.rules.Load().doc.Version
 	err = l.decide(ctx, req, m, &d)
-	l.scratch.Put(m)
+	l.finish(req, m, &d)
 	return d, err
 }
 
@@ -116,14 +121,27 @@ func (l *Limiter) fallBack(ctx context.Context, m *match) error {
 		}
 		err = errors.Join(err, r.Err)
 		if m.owners[i].OnStoreFailure == FailLocal && l.local != nil {
-			failed := r.Err
-			l.local.Take(ctx, m.charges[i:i+1], m.results[i:i+1])
-			r.Err = failed
+			c := m.charges[i : i+1]
+			peek := c[0].Peek
+			c[0].Peek = peek || m.refused() // a request that is refused anyway takes nothing here, either
+			l.local.Take(ctx, c, m.results[i:i+1])
+			c[0].Peek = peek
+			m.locals = append(m.locals, i)
 			continue
 		}
 		r.Allowed = m.owners[i].OnStoreFailure != FailRefuse
 	}
 	return err
+}
+
+// refused reports whether the store refused the charges, and so took nothing.
+func (m *match) refused() bool {
+	for i := range m.results {
+		if r := &m.results[i]; !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow && !slices.Contains(m.locals, i) {
+			return true
+		}
+	}
+	return false
 }
 
 // conclude makes one decision of the results: the most restrictive wins.
@@ -133,7 +151,7 @@ func (l *Limiter) conclude(m *match, d *Decision) {
 	}
 	d.n = len(m.results)
 	statuses := d.Limits()
-	d.Allowed = true
+	d.Allowed, d.Degraded = true, len(m.locals) > 0
 	binding := -1
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
@@ -187,15 +205,13 @@ func (m *match) binds(i, j int) bool {
 // for rules that count by the answer's status, and for places in a queue.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
-	for i, r := range m.results {
-		if !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow {
-			return // the store refused, and so took nothing
-		}
+	if undo && m.refused() {
+		return
 	}
 	var h *held
 	for i := range m.results {
 		r, c, owner := &m.results[i], &m.charges[i], m.owners[i]
-		if !r.Allowed || r.Err != nil || !(undo || req.Receipt || owner.Statuses != nil || d.Delay > 0) {
+		if !r.Allowed || r.Err != nil || slices.Contains(m.locals, i) || !(undo || req.Receipt || owner.Statuses != nil || d.Delay > 0) {
 			continue
 		}
 		if h == nil {

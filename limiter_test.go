@@ -457,9 +457,20 @@ func TestStoreFailure(t *testing.T) {
 		t.Errorf("a refusal by a healthy limit, beside a failed one, gave back what was never taken: %+v", d)
 	}
 	for i := range 3 {
-		if d, _ = try("c", "open", "local"); d.Allowed != (i < 2) || !d.Degraded {
-			t.Errorf("local request %d: %+v", i, d)
+		d, err = try("c", "open", "local")
+		if d.Allowed != (i < 2) || !d.Degraded || err == nil {
+			t.Errorf("local request %d: %+v, %v", i, d, err)
 		}
+	}
+	if d.Reason != weir.ReasonLimited || d.Rule != "local" || d.RetryAfter <= 0 {
+		t.Errorf("a refusal by the local counter is a refusal like any other: %+v", d)
+	}
+	// What a healthy limit refuses takes nothing of the local counter.
+	for range 5 {
+		try("d", "local") // open admits one
+	}
+	if d, _ = try("d", "open", "local"); !d.Allowed || d.Remaining != 0 || d.Rule != "local" {
+		t.Errorf("refused requests were charged locally: %+v", d)
 	}
 }
 

@@ -22,6 +22,7 @@ type match struct {
 	owners   []*rule // of charges
 	charges  []Charge
 	results  []Result
+	locals   []int // charges that were decided by the Limiter's own store
 	decision Decision
 	spans    []span // where subjects of charges lie, while that buffer may still move
 }
@@ -63,7 +64,12 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	rs.resolveTier(req, m)
 	rs.candidates(req, m)
 	for _, i := range m.found {
-		if r := &rs.rules[i]; rs.check(r, req, m) == applies {
+		// Most candidates that don't apply are for another method, so that is looked at first and here.
+		r := &rs.rules[i]
+		if r.endpoint != nil && r.endpoint.method != req.Method && !r.endpoint.matchesMethod(req.Method) {
+			continue
+		}
+		if rs.check(r, req, m) == applies {
 			m.choose(r)
 		}
 	}
@@ -87,7 +93,7 @@ func (m *match) reset() {
 	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
 	m.tier, m.tierWhy = "", tierDefault
 	m.path, m.found, m.chosen, m.subjects = m.path[:0], m.found[:0], m.chosen[:0], m.subjects[:0]
-	m.owners, m.charges, m.spans = m.owners[:0], m.charges[:0], m.spans[:0]
+	m.owners, m.charges, m.spans, m.locals = m.owners[:0], m.charges[:0], m.spans[:0], m.locals[:0]
 }
 
 // listed reports whether the deny or the allow list decides. Deny goes first.

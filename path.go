@@ -55,38 +55,26 @@ func AppendPath(dst []byte, path string) []byte {
 
 // isNormal recognizes most paths that need no work, at a glance.
 func isNormal(path string) bool {
-	last := byteClass(plain)
-	for i := range len(path) {
-		c := byteClasses[path[i]]
-		if c == folds || i == 0 && c != slash || last == slash && c != plain {
+	if len(path) == 0 || path[0] != '/' {
+		return false
+	}
+	last := byte('/')
+	for i := 1; i < len(path); i++ {
+		c := path[i]
+		if folds[c] || last == '/' && (c == '/' || c == '.') {
 			return false
 		}
 		last = c
 	}
-	return path == "/" || last != slash && path != ""
+	return last != '/' || len(path) == 1
 }
 
-type byteClass uint8
-
-const (
-	plain byteClass = iota
-	slash
-	dot
-	folds // means something else than itself
-)
-
-var byteClasses = func() (classes [256]byteClass) {
-	for c := range classes {
-		switch {
-		case c == '/':
-			classes[c] = slash
-		case c == '.':
-			classes[c] = dot
-		case c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf || c == '%' || c == ';' || c == '\\' || c == '?' || c == '#':
-			classes[c] = folds
-		}
+// folds are bytes that mean something else than themselves.
+var folds = func() (set [256]bool) {
+	for c := range set {
+		set[c] = c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf || c == '%' || c == ';' || c == '\\' || c == '?' || c == '#'
 	}
-	return classes
+	return set
 }()
 
 // unescape appends path to dst, decoded and in lower case, up to its query.

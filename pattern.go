@@ -1,9 +1,10 @@
 package weir
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"regexp/syntax"
 	"slices"
@@ -121,8 +122,8 @@ func (e *endpoint) within(f *endpoint) bool {
 // trie finds the rules whose endpoint matches a path, in time that depends on
 // the path's depth and not on how many rules there are.
 type trie struct {
-	few     []edge           // the literal segments below, while they are few: faster than a map
-	literal map[string]*trie // all of them, once they aren't
+	literal []edge // a hash table by segment: open addressing, at most half full, or nil
+	count   int    // of edges in it
 	wild    *trie
 	exact   []int32 // rules that end here
 	subtree []int32 // rules for here and below
@@ -145,7 +146,7 @@ func (t *trie) add(e *endpoint, rule int32) {
 		next := t.child([]byte(seg))
 		if next == nil {
 			next = &trie{}
-			t.link(seg, next)
+			t.link(edge{seg, next})
 		}
 		t = next
 	}
@@ -156,31 +157,53 @@ func (t *trie) add(e *endpoint, rule int32) {
 	}
 }
 
-func (t *trie) link(seg string, next *trie) {
-	if t.literal != nil {
-		t.literal[seg] = next
-		return
-	}
-	t.few = append(t.few, edge{seg, next})
-	if len(t.few) > 6 {
-		t.literal = map[string]*trie{}
-		for _, e := range t.few {
-			t.literal[e.segment] = e.to
+func (t *trie) link(e edge) {
+	if t.count++; 2*t.count > len(t.literal) {
+		old := t.literal
+		t.literal = make([]edge, max(2, 2*len(old)))
+		for _, o := range old {
+			if o.to != nil {
+				t.put(o)
+			}
 		}
-		t.few = nil
 	}
+	t.put(e)
+}
+
+func (t *trie) put(e edge) {
+	i := segmentHash([]byte(e.segment)) & uint64(len(t.literal)-1)
+	for t.literal[i].to != nil {
+		i = (i + 1) & uint64(len(t.literal)-1)
+	}
+	t.literal[i] = e
 }
 
 func (t *trie) child(seg []byte) *trie {
-	if t.literal != nil {
-		return t.literal[string(seg)]
+	if len(t.literal) == 0 {
+		return nil
 	}
-	for i := range t.few {
-		if t.few[i].segment == string(seg) {
-			return t.few[i].to
+	for i := segmentHash(seg) & uint64(len(t.literal)-1); ; i = (i + 1) & uint64(len(t.literal)-1) {
+		if e := &t.literal[i]; e.to == nil || e.segment == string(seg) {
+			return e.to
 		}
 	}
-	return nil
+}
+
+// segmentHash looks at both ends of a segment, which is where routes differ.
+func segmentHash(s []byte) uint64 {
+	var a, b uint64
+	switch n := len(s); {
+	case n >= 8:
+		a, b = binary.LittleEndian.Uint64(s), binary.LittleEndian.Uint64(s[n-8:])
+	case n >= 4:
+		a, b = uint64(binary.LittleEndian.Uint32(s)), uint64(binary.LittleEndian.Uint32(s[n-4:]))
+	default:
+		for i := range n {
+			a = a<<8 | uint64(s[i])
+		}
+	}
+	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^uint64(len(s))^0xd1b54a32d192ed03)
+	return hi ^ lo
 }
 
 // find appends the rules that match a normal path, given without its first slash.
@@ -190,9 +213,13 @@ func (t *trie) find(path []byte, found []int32) []int32 {
 		if len(path) == 0 {
 			return append(found, t.exact...)
 		}
-		seg, rest := path, []byte(nil)
-		if i := bytes.IndexByte(path, '/'); i >= 0 {
-			seg, rest = path[:i], path[i+1:]
+		end := 0
+		for end < len(path) && path[end] != '/' {
+			end++
+		}
+		seg, rest := path[:end], path[end:]
+		if end < len(path) {
+			rest = path[end+1:]
 		}
 		next := t.child(seg)
 		switch {

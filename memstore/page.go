@@ -36,7 +36,7 @@ func (s *slot) hash() uint64 { return atomic.LoadUint64(&s.tag) &^ busy }
 // moment, and longer each time: it lets the holder's core do a few checks with the
 // counter in its cache, where taking turns would move it back and forth.
 func (s *slot) lock(h uint64) bool {
-	for n := 256; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
+	for n := 1024; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
 		if s.hash() != h {
 			return false
 		}
