@@ -17,17 +17,17 @@ build:
 ## test: all that CI runs
 test: check race seeds
 
-## check: formatting, vet, staticcheck and the bench module's build; seconds, no tests
+## check: formatting, vet and staticcheck, of all modules; no tests
 check:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not gofmt'ed: $$files"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	cd bench && $(GO) vet ./... && $(GO) tool staticcheck ./...
+	for m in bench examples; do (cd $$m && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...) || exit 1; done
 
 ## race: every test under the race detector, import rules among them
 race:
 	$(GO) test -race -timeout 20m ./...
-	cd bench && $(GO) test -race ./...
+	for m in bench examples; do (cd $$m && $(GO) test -race ./...) || exit 1; done
 
 ## seeds: without the race detector, what it would falsify: allocations and memory; and the fuzz targets' seeds
 seeds:

@@ -4,9 +4,9 @@
 // other stores are held against.
 //
 // A counter takes 24 bytes, 30 to 37 with the free room around it. It is found
-// by a 64-bit hash under a secret of the process, which no client can aim at.
+// by a 63-bit hash under a secret of the process, which no client can aim at.
 // What a counter shares with another of the same hash is a chance of one in
-// 10^12 at ten million counters.
+// 10^11 at ten million counters.
 package memstore
 
 import (
