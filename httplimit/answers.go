@@ -62,6 +62,7 @@ type Answerer struct {
 	custom                bool
 	expose                string
 	body                  *template.Template
+	texts                 texts
 }
 
 // NewAnswerer prepares Answers.
@@ -222,38 +223,37 @@ func (a *Answerer) setDegraded(h http.Header) {
 	}
 }
 
-// setNumbers is on the way of every request: all values are written into one
-// buffer, which becomes one string.
+// setNumbers is on the way of every request.
 func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
-	var room [192]byte
-	w := valueWriter{buf: room[:0]}
+	var v values
+	b := make([]byte, 0, 256) // on the stack, unless many limits apply
 	limit, reset := d.Policy.Limit.Count, resetUnix(d, now)
 	if a.x {
-		w.int(hLimit, limit)
-		w.int(hRemaining, d.Remaining)
-		w.int(hReset, reset)
+		b = v.end(append(b, a.texts.of(d.Policy).limit...), hLimit)
+		b = v.int(b, hRemaining, d.Remaining)
+		b = v.int(b, hReset, reset)
 	}
 	if a.used {
-		w.int(hUsed, max(0, limit-d.Remaining))
-		w.text(hResource, d.Rule)
+		b = v.int(b, hUsed, max(0, limit-d.Remaining))
+		b = v.end(append(b, d.Rule...), hResource)
 	}
 	if a.ietf {
-		w.policies(d)
-		w.quota(d)
+		b = v.end(a.texts.appendPolicies(b, d), hPolicy)
+		b = v.end(a.texts.appendQuota(b, d), hIETF)
 	}
 	if a.ietf06 {
-		w.int(h06Limit, limit)
-		w.int(h06Remain, d.Remaining)
-		w.int(h06Reset, seconds(d.ResetAfter))
+		b = v.int(b, h06Limit, limit)
+		b = v.int(b, h06Remain, d.Remaining)
+		b = v.int(b, h06Reset, seconds(d.ResetAfter))
 	}
 	if a.custom {
 		n := &a.opts.Names
-		w.int(n.Limit, limit)
-		w.int(n.Remaining, d.Remaining)
-		w.int(n.Reset, reset)
-		w.int(n.ResetAfter, seconds(d.ResetAfter))
+		b = v.int(b, n.Limit, limit)
+		b = v.int(b, n.Remaining, d.Remaining)
+		b = v.int(b, n.Reset, reset)
+		b = v.int(b, n.ResetAfter, seconds(d.ResetAfter))
 	}
-	w.flush(h)
+	v.set(h, b)
 }
 
 // resetUnix is when the counter is whole again, in Unix seconds, rounded up.

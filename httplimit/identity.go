@@ -149,6 +149,10 @@ func (s *Source) read(r *http.Request, claims Claims) (value string, proven bool
 		}
 	}
 	if s.Header != "" {
+		// Given twice, it is nobody's: servers disagree on which one counts, and a client could rotate the other.
+		if len(r.Header[s.Header]) > 1 {
+			return "", false
+		}
 		if v := header(r, s.Header); v != "" {
 			return v, false
 		}
@@ -164,12 +168,13 @@ func (s *Source) read(r *http.Request, claims Claims) (value string, proven bool
 	return "", false
 }
 
-// queryValue is url.Values.Get without making the map.
-func queryValue(query, name string) string {
+// queryValue is a parameter's value, or "" if it is given twice, without making a map.
+func queryValue(query, name string) (found string) {
+	seen := false
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		if strings.Contains(pair, ";") {
+		if pair == "" || strings.Contains(pair, ";") {
 			continue // net/url, and so the handler, doesn't see it either
 		}
 		key, value, _ := strings.Cut(pair, "=")
@@ -177,10 +182,13 @@ func queryValue(query, name string) string {
 			continue
 		}
 		if value, err := url.QueryUnescape(value); err == nil {
-			return value
+			if seen {
+				return ""
+			}
+			found, seen = value, true
 		}
 	}
-	return ""
+	return found
 }
 
 // bearer is the token of an Authorization header.

@@ -65,7 +65,8 @@ func TestKeysFromAProvider(t *testing.T) {
 	secretKey := []byte(`{"keys":[{"kty":"oct","kid":"shared","k":"c2VjcmV0"},{"kty":"unheard-of","kid":"new"},`)
 	set := keySet(t,
 		published{id: "rsa", key: rsaKey().Public()}, published{id: "ec", key: ecKey().Public(), alg: jwkset.AlgES256},
-		published{id: "ed", key: edKey().Public()}, published{id: "enc", key: otherRSA().Public(), use: jwkset.UseEnc})
+		published{id: "ed", key: edKey().Public()}, published{id: "rs256", key: rsaKey().Public(), alg: jwkset.AlgRS256},
+		published{id: "enc", key: otherRSA().Public(), use: jwkset.UseEnc})
 	p.publish(append(secretKey, set[len(`{"keys":[`):]...))
 	srv := httptest.NewServer(p)
 	defer srv.Close()
@@ -84,6 +85,8 @@ func TestKeysFromAProvider(t *testing.T) {
 		{"ECDSA", signAs(t, jwt.SigningMethodES256, ecKey(), c, "ec"), true},
 		{"Ed25519", signAs(t, jwt.SigningMethodEdDSA, edKey(), c, "ed"), true},
 		{"without a key id", signAs(t, jwt.SigningMethodEdDSA, edKey(), c, ""), true},
+		{"the key's algorithm", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "rs256"), true},
+		{"another algorithm than the key's", signAs(t, jwt.SigningMethodPS256, rsaKey(), c, "rs256"), false},
 		{"another's key id", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "ec"), false},
 		{"an unknown key id", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "nope"), false},
 		{"a key for encryption", signAs(t, jwt.SigningMethodRS256, otherRSA(), c, "enc"), false},

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -203,4 +204,13 @@ func (s *outage) Take(ctx context.Context, charges []weir.Charge, results []weir
 // wrap is a middleware with a handler behind it.
 func wrap(l *weir.Limiter, opts httplimit.Options, h http.Handler) http.Handler {
 	return httplimit.New(l, opts).Wrap(h)
+}
+
+func atoi(t testing.TB, s string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -46,64 +46,59 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 
 // Wrap puts the limiter in front of a handler.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := calls.Get().(*call)
-		if !m.admit(w, r, c) {
-			c.free()
-			return
-		}
-		if c.decision.Unsettled() {
-			m.serveAndSettle(w, r, next, &c.decision)
-			c.free()
-			return
-		}
-		c.free() // before a handler that may run for hours
-		next.ServeHTTP(w, r)
-	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// call is what one request needs for its check. It is reused: the limiter may
-// hand it to an observer, so it can't live on the stack.
-type call struct {
-	request  weir.Request
-	decision weir.Decision
-}
+// requests are reused: a limiter may hand one to an observer, so it can't live on the stack.
+var requests = sync.Pool{New: func() any { return new(weir.Request) }}
 
-var calls = sync.Pool{New: func() any { return new(call) }}
-
-func (c *call) free() {
-	*c = call{}
-	calls.Put(c)
-}
-
-// admit decides a request, and answers it if it may not go on.
-func (m *Middleware) admit(w http.ResponseWriter, r *http.Request, c *call) bool {
-	req, d := &c.request, &c.decision
+func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	req := requests.Get().(*weir.Request)
 	m.identity.Identify(r, req, len(m.limiter.Rules().Attributes()) > 0)
 	if m.opts.Identify != nil {
 		m.opts.Identify(r, req)
 	}
 	now := time.Now() // before the check, so that the times it answers with, added to this, are never late
-	var err error
-	if *d, err = m.limiter.Check(r.Context(), req); err != nil && m.opts.OnError != nil {
+	d, err := m.limiter.Check(r.Context(), req)
+	if err != nil {
+		m.tell(r, err)
+	}
+	left := d.Delay > 0 && !wait(r.Context(), d.Delay)
+	if d.Delay > 0 { // as seen from after the wait
+		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay)
+	}
+	switch {
+	case left:
+		m.leave(w, r, &d)
+	case !d.Allowed:
+		m.answers.SetHeaders(w.Header(), req, &d, now)
+		m.answers.Refuse(w, r, req, &d, now)
+	case m.answers.speaks(&d): // else leave the headers alone: net/http copies those of handlers that ask for them
+		m.answers.SetHeaders(w.Header(), req, &d, now)
+	}
+	*req = weir.Request{}
+	requests.Put(req) // before a handler that may run for hours
+	switch {
+	case left || !d.Allowed:
+	case d.Unsettled():
+		m.serveAndSettle(w, r, next, d)
+	default:
+		next.ServeHTTP(w, r)
+	}
+}
+
+// leave gives up the place in a queue, to those behind.
+func (m *Middleware) leave(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
+	if err := m.limiter.Cancel(context.WithoutCancel(r.Context()), d); err != nil {
+		m.tell(r, err)
+	}
+	m.answers.giveUp(w, r, d)
+}
+
+func (m *Middleware) tell(r *http.Request, err error) {
+	if m.opts.OnError != nil {
 		m.opts.OnError(r, err)
 	}
-	if m.answers.speaks(d) { // net/http copies the headers of those who ask for them
-		m.answers.SetHeaders(w.Header(), req, d, now)
-	}
-	if !d.Allowed {
-		m.answers.Refuse(w, r, req, d, now)
-		return false
-	}
-	if d.Delay > 0 && !wait(r.Context(), d.Delay) {
-		// Whoever hangs up leaves the queue to those behind.
-		if err := m.limiter.Cancel(context.WithoutCancel(r.Context()), d); err != nil && m.opts.OnError != nil {
-			m.opts.OnError(r, err)
-		}
-		m.answers.giveUp(w, r, d)
-		return false
-	}
-	return true
 }
 
 // wait sleeps, and reports false if the client left first. Of a request with a

@@ -108,31 +108,42 @@ func TestHangingUpFreesThePlace(t *testing.T) {
 
 // The same on a real network, where the server has to notice by itself.
 func TestHangingUpOnARealNetwork(t *testing.T) {
-	l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: []weir.Limit{{Count: 2, Window: 366 * 24 * time.Hour}}}))
-	entered, left := make(chan struct{}, 2), make(chan struct{}, 2)
-	limited := wrap(l, httplimit.Options{}, ok)
-	srv, client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		entered <- struct{}{}
-		limited.ServeHTTP(w, r)
-		left <- struct{}{}
-	}))
-	get(t, client, srv.URL)
-	<-entered
-	<-left
-	for range 3 { // each would wait for half a year, and there is place for one
-		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		send(t, conn, plainGet)
-		<-entered
-		conn.Close()
-		<-left
-	}
-	var req weir.Request
-	req.Peek = true
-	if d, err := l.Check(t.Context(), &req); err != nil || !d.Allowed || d.Remaining != 1 {
-		t.Errorf("places are still taken: %+v, %v", d, err)
+	for name, start := range protocols {
+		t.Run(name, func(t *testing.T) {
+			l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: per(2, 366*24*time.Hour)}))
+			entered, left := make(chan struct{}, 2), make(chan struct{}, 2)
+			limited := wrap(l, httplimit.Options{}, ok)
+			srv, client := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				entered <- struct{}{}
+				limited.ServeHTTP(w, r)
+				left <- struct{}{}
+			}))
+			get(t, client, srv.URL)
+			<-entered
+			<-left
+			for range 3 { // each would wait for half a year, and there is place for one
+				ctx, hangUp := context.WithCancel(t.Context())
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					if resp, err := client.Do(req); err == nil {
+						resp.Body.Close()
+						t.Errorf("a request that hung up was answered: %d", resp.StatusCode)
+					}
+				}()
+				<-entered
+				hangUp()
+				<-left
+				<-done
+			}
+			if d, err := l.Check(t.Context(), &weir.Request{Peek: true}); err != nil || !d.Allowed || d.Remaining != 1 {
+				t.Errorf("places are still taken: %+v, %v", d, err)
+			}
+		})
 	}
 }
 

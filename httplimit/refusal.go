@@ -103,7 +103,7 @@ func (a *Answerer) render(x *Refused, d *weir.Decision, r *http.Request) (conten
 	}
 	if replaced && a.body != nil {
 		var b bytes.Buffer
-		if a.body.Execute(&b, x) == nil {
+		if a.body.Execute(&b, *x) == nil {
 			contentType, body = "text/plain; charset=utf-8", b.Bytes()
 		}
 	}
@@ -170,20 +170,20 @@ func exceeded(d *weir.Decision) string {
 		return "A request of this cost can never be admitted: the limit admits at most " +
 			strconv.FormatInt(l.Max(), 10) + " at once, and waiting does not help"
 	}
-	return "Rate limit of " + count(l.Count, "request") + " per " + window(l.Window) + " exceeded"
+	b := appendCount(append(make([]byte, 0, 96), "Rate limit of "...), l.Count, "request")
+	b = append(b, " per "...)
+	if l.Window%time.Second == 0 {
+		b = appendCount(b, int64(l.Window/time.Second), "second")
+	} else {
+		b = append(b, l.Window.String()...)
+	}
+	return string(append(b, " exceeded"...))
 }
 
-func count(n int64, of string) string {
-	if n == 1 {
-		return "1 " + of
+func appendCount(b []byte, n int64, of string) []byte {
+	b = append(append(strconv.AppendInt(b, n, 10), ' '), of...)
+	if n != 1 {
+		b = append(b, 's')
 	}
-	return strconv.FormatInt(n, 10) + " " + of + "s"
-}
-
-// window is a length of time in words: 60 seconds, or 250ms if seconds don't do.
-func window(d time.Duration) string {
-	if d%time.Second != 0 {
-		return d.String()
-	}
-	return count(int64(d/time.Second), "second")
+	return b
 }

@@ -15,26 +15,34 @@ import (
 // answers. It does so once the handler is done, or earlier if the answer goes on
 // after its status is known: a stream or a WebSocket would hold on to its
 // charge for as long as it lives.
-func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next http.Handler, d *weir.Decision) {
+func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d}
 	returned := false
 	defer func() {
+		// Whoever hangs up before the answer pays for it: to learn whether a guess was right
+		// there are other ways than this answer, and a hang-up must not be a free attempt.
+		if a.status == clientClosedRequest || a.status == 0 && r.Context().Err() != nil {
+			return
+		}
 		// A panic is a 500, unless the handler had already told the client of an error.
 		if !returned && a.status < 400 {
 			a.status = http.StatusInternalServerError
 		}
+		a.begun(http.StatusOK)
 		a.settle()
 	}()
 	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r)
 	returned = true
-	a.begun(http.StatusOK)
 }
+
+// clientClosedRequest is the status with which proxies note that there was nobody to answer.
+const clientClosedRequest = 499
 
 // answer watches what a handler answers with.
 type answer struct {
 	m       *Middleware
 	r       *http.Request
-	d       *weir.Decision
+	d       weir.Decision
 	status  int // 0 until it is known
 	settled bool
 }
@@ -52,9 +60,8 @@ func (a *answer) settle() {
 		return
 	}
 	a.settled = true
-	err := a.m.limiter.Settle(context.WithoutCancel(a.r.Context()), a.d, a.status)
-	if err != nil && a.m.opts.OnError != nil {
-		a.m.opts.OnError(a.r, err)
+	if err := a.m.limiter.Settle(context.WithoutCancel(a.r.Context()), &a.d, a.status); err != nil {
+		a.m.tell(a.r, err)
 	}
 }
 

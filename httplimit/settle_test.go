@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -47,7 +48,7 @@ func TestChargingByStatus(t *testing.T) {
 		panics  any
 	}{
 		{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, 401, nil},
-		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 403) }, 403, nil},
+		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) }, 403, nil},
 		{"an implicit 200 by writing", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }, 200, nil},
 		{"an implicit 200 by writing a string", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }, 200, nil},
 		{"an implicit 200 by doing nothing", func(http.ResponseWriter, *http.Request) {}, 200, nil},
@@ -171,7 +172,7 @@ func TestUpstreamThatBreaksOff(t *testing.T) {
 	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	proxy := &httputil.ReverseProxy{Transport: transport, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	l := counting(t, 500)
 	srv, client := serve(t, wrap(l, httplimit.Options{}, proxy))
 	resp, err := client.Get(srv.URL)

@@ -3,110 +3,110 @@ package httplimit
 import (
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/weirhq/weir"
 )
 
-// valueWriter collects header values. They are cut from one string and listed in
-// one slice, so that a set of headers costs two allocations however many it has.
-type valueWriter struct {
-	buf   []byte
-	marks [maxValues]mark
+// values are headers whose values stand one behind the other in a buffer. They
+// are cut from one string and listed in one slice, so that a set of headers
+// costs two allocations however many it has.
+type values struct {
+	names [maxValues]string
+	ends  [maxValues]int
 	n     int
-	from  int
 }
 
 // maxValues is how many headers the dialects and names of one's own have at most.
 const maxValues = 12
 
-type mark struct {
-	name     string
-	from, to int
+// end says that the value of a header ends here.
+func (v *values) end(b []byte, name string) []byte {
+	v.names[v.n], v.ends[v.n] = name, len(b)
+	v.n++
+	return b
 }
 
-func (w *valueWriter) begin() { w.from = len(w.buf) }
-
-func (w *valueWriter) end(name string) {
-	w.marks[w.n] = mark{name, w.from, len(w.buf)}
-	w.n++
-}
-
-// int writes a number, unless the header has no name.
-func (w *valueWriter) int(name string, v int64) {
+// int appends a number, unless the header has no name.
+func (v *values) int(b []byte, name string, n int64) []byte {
 	if name == "" {
-		return
+		return b
 	}
-	w.begin()
-	w.buf = strconv.AppendInt(w.buf, v, 10)
-	w.end(name)
+	return v.end(strconv.AppendInt(b, n, 10), name)
 }
 
-func (w *valueWriter) text(name, v string) {
-	w.begin()
-	w.buf = append(w.buf, v...)
-	w.end(name)
-}
-
-// quoted writes a structured-field string (RFC 9651). It can't hold anything but
-// printable ASCII; the names of rules don't.
-func (w *valueWriter) quoted(s string) {
-	w.buf = append(w.buf, '"')
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			w.buf = append(w.buf, '\\', c)
-		case c < ' ' || c > '~':
-			w.buf = append(w.buf, '?')
-		default:
-			w.buf = append(w.buf, c)
-		}
+func (v *values) set(h http.Header, b []byte) {
+	all, list, from := string(b), make([]string, v.n), 0
+	for i, name := range v.names[:v.n] {
+		list[i] = all[from:v.ends[i]]
+		h[name] = list[i : i+1 : i+1]
+		from = v.ends[i]
 	}
-	w.buf = append(w.buf, '"')
 }
 
-func (w *valueWriter) param(name string, v int64) {
-	w.buf = strconv.AppendInt(append(w.buf, name...), v, 10)
+// text is what headers always say of a policy.
+type text struct {
+	of       *weir.Policy
+	limit    string // 100
+	name     string // "orders"
+	policies string // "orders";q=100;w=60
 }
 
-// policies lists every limit, the one that binds first.
-func (w *valueWriter) policies(d *weir.Decision) {
-	w.begin()
-	w.policy(d.Policy)
+// texts remembers some of them, since most requests are of a few policies. A
+// slot that two policies want is written anew when they take turns.
+type texts [256]atomic.Pointer[text]
+
+func (ts *texts) of(p *weir.Policy) *text {
+	slot := &ts[(p.ID^uint64(p.Limit.Count)*0x9e3779b97f4a7c15)>>56] // a rule's tiers differ in their count alone
+	if t := slot.Load(); t != nil && t.of == p {
+		return t
+	}
+	name := appendQuoted(nil, p.Name)
+	t := &text{of: p, limit: strconv.FormatInt(p.Limit.Count, 10), name: string(name)}
+	b := append(append(name, ";q="...), t.limit...)
+	t.policies = string(strconv.AppendInt(append(b, ";w="...), seconds(p.Limit.Window), 10))
+	slot.Store(t)
+	return t
+}
+
+// appendPolicies lists every limit, the one that binds first.
+func (ts *texts) appendPolicies(b []byte, d *weir.Decision) []byte {
+	b = append(b, ts.of(d.Policy).policies...)
 	for _, l := range d.Limits() {
 		if l.Policy != d.Policy && !l.Policy.Shadow {
-			w.buf = append(w.buf, ", "...)
-			w.policy(l.Policy)
+			b = append(append(b, ", "...), ts.of(l.Policy).policies...)
 		}
 	}
-	w.end(hPolicy)
+	return b
 }
 
-func (w *valueWriter) policy(p *weir.Policy) {
-	w.quoted(p.Name)
-	w.param(";q=", p.Limit.Count)
-	w.param(";w=", seconds(p.Limit.Window))
-}
-
-// quota is what is left of the limit that binds.
-func (w *valueWriter) quota(d *weir.Decision) {
-	w.begin()
-	w.quoted(d.Policy.Name)
-	w.param(";r=", d.Remaining)
+// appendQuota says what is left of the limit that binds.
+func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
+	b = append(append(b, ts.of(d.Policy).name...), ";r="...)
+	b = strconv.AppendInt(b, d.Remaining, 10)
 	next := d.ResetAfter
 	if !d.Allowed {
 		next = d.RetryAfter
 	}
-	if next >= 0 { // else waiting doesn't help
-		w.param(";t=", seconds(next))
+	if next < 0 {
+		return b // waiting doesn't help
 	}
-	w.end(hIETF)
+	return strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
 }
 
-func (w *valueWriter) flush(h http.Header) {
-	all := string(w.buf)
-	values := make([]string, w.n)
-	for i, m := range w.marks[:w.n] {
-		values[i] = all[m.from:m.to]
-		h[m.name] = values[i : i+1 : i+1]
+// appendQuoted writes a structured-field string (RFC 9651). It can't hold anything
+// but printable ASCII; the names of rules don't.
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~':
+			b = append(b, '?')
+		default:
+			b = append(b, c)
+		}
 	}
+	return append(b, '"')
 }

@@ -28,13 +28,15 @@ func eachWay(t *testing.T, test func(t *testing.T, l *weir.Limiter)) {
 }
 
 // serveHTTP2 is serve over TLS, with HTTP/2.
-func serveHTTP2(t *testing.T, h http.Handler) (*httptest.Server, *http.Client) {
+func serveHTTP2(t testing.TB, h http.Handler) (*httptest.Server, *http.Client) {
 	s := httptest.NewUnstartedServer(h)
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s, s.Client()
 }
+
+var protocols = map[string]func(testing.TB, http.Handler) (*httptest.Server, *http.Client){"HTTP/1.1": serve, "HTTP/2": serveHTTP2}
 
 // abilities are what handlers look for in a writer.
 func abilities(w http.ResponseWriter) string {
@@ -82,9 +84,7 @@ func events(more <-chan string) http.Handler {
 }
 
 func TestServerSentEvents(t *testing.T) {
-	for name, start := range map[string]func(*testing.T, http.Handler) (*httptest.Server, *http.Client){
-		"HTTP/1.1": func(t *testing.T, h http.Handler) (*httptest.Server, *http.Client) { return serve(t, h) }, "HTTP/2": serveHTTP2,
-	} {
+	for name, start := range protocols {
 		t.Run(name, func(t *testing.T) {
 			eachWay(t, func(t *testing.T, l *weir.Limiter) {
 				more := make(chan string)
@@ -283,13 +283,41 @@ func TestNoWrapperWithoutNeed(t *testing.T) {
 	}
 }
 
-// A request that is cancelled while its handler runs is settled all the same.
+// A request that is cancelled while its handler runs is settled by its answer all
+// the same; without one, its attempt has been used: hanging up is no way to guess for free.
 func TestSettlingOutlivesTheRequest(t *testing.T) {
-	l := counting(t, 401)
-	ctx, cancel := context.WithCancel(t.Context())
-	wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { cancel() })).
-		ServeHTTP(httptest.NewRecorder(), request("/").WithContext(ctx))
-	if got := charged(t, l); got != 0 {
-		t.Errorf("charged %d", got)
+	for name, c := range map[string]struct {
+		status int
+		want   int64
+	}{"answered": {200, 0}, "failed": {401, 1}, "not answered": {0, 1}, "noted by a proxy": {499, 1}} {
+		l := counting(t, 401)
+		ctx, cancel := context.WithCancel(t.Context())
+		wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			cancel()
+			if c.status > 0 {
+				w.WriteHeader(c.status)
+			}
+		})).ServeHTTP(httptest.NewRecorder(), request("/").WithContext(ctx))
+		if got := charged(t, l); int64(got) != c.want {
+			t.Errorf("%s: charged %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// A key that is given twice is nobody's, and counted by address.
+func TestKeysGivenTwice(t *testing.T) {
+	id := httplimit.NewIdentifier(httplimit.Identity{APIKey: httplimit.Source{Header: "X-Key", Query: "key"}}, nil)
+	for target, want := range map[string]string{"/?key=a": "a", "/?key=a&key=b": "", "/?other=1&key=a": "a"} {
+		var req weir.Request
+		id.Identify(httptest.NewRequest("GET", target, nil), &req, false)
+		if req.APIKey != want {
+			t.Errorf("%s: %q", target, req.APIKey)
+		}
+	}
+	r := httptest.NewRequest("GET", "/?key=c", nil)
+	r.Header["X-Key"] = []string{"a", "b"}
+	var req weir.Request
+	if id.Identify(r, &req, false); req.APIKey != "" {
+		t.Errorf("two headers: %q", req.APIKey)
 	}
 }

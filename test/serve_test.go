@@ -49,6 +49,19 @@ func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	}
 }
 
+// The README's first curl, as curl sends it, shows a decision with headers.
+func TestFirstCurl(t *testing.T) {
+	n := serve(t)
+	res, err := http.Post(n.HTTP+"/v1/check", "application/x-www-form-urlencoded", strings.NewReader(`{"key": "sk_123", "method": "GET", "path": "/v1/orders"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != 200 || res.Header.Get("X-RateLimit-Remaining") != "99" || !strings.HasPrefix(res.Header.Get("RateLimit"), `"quota";r=99;t=`) {
+		t.Errorf("%s %v", res.Status, res.Header)
+	}
+}
+
 // S1: of 500 requests at once against a bucket of 100 that doesn't refill meanwhile, 100 pass, through the API and the gateway alike.
 func TestBurst(t *testing.T) {
 	var reached atomic.Int64

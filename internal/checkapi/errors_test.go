@@ -193,7 +193,8 @@ func TestWrongMethodPathOrMedia(t *testing.T) {
 		{"GET", "/v1/check/", "", "", 404, checkapi.CodeNotFound},
 		{"POST", "/v1/nothing", "", "{}", 404, checkapi.CodeNotFound},
 		{"POST", "/v1/check", "Content-Type: text/plain", "{}", 415, checkapi.CodeMediaType},
-		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded", "{}", 415, checkapi.CodeMediaType},
+		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded", "{}", 200, ""}, // curl -d
+		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded; a=b", "{}", 415, checkapi.CodeMediaType},
 		{"POST", "/v1/check", "Content-Type: application/json; charset=latin1", "{}", 415, checkapi.CodeMediaType},
 		{"POST", "/v1/check", "Content-Type: ;", "{}", 415, checkapi.CodeMediaType},
 		{"POST", "/v1/check", "Content-Encoding: gzip", "{}", 415, checkapi.CodeMediaType},

@@ -182,6 +182,10 @@ func checkMedia(h http.Header) error {
 	if len(v) == 0 || v[0] == "application/json" {
 		return nil
 	}
+	// curl -d says this of whatever it sends. A page of another site could say it, too, but can't leave out its origin.
+	if v[0] == "application/x-www-form-urlencoded" && len(h["Origin"]) == 0 {
+		return nil
+	}
 	media, params, err := mime.ParseMediaType(v[0])
 	isJSON := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 	if charset, ok := params["charset"]; err != nil || !isJSON || ok && !strings.EqualFold(charset, "utf-8") {

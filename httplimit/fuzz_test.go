@@ -1,0 +1,194 @@
+package httplimit_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"hash"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// FuzzIdentity sends what clients may send, and holds what is made of it against
+// a second opinion, written without regard to speed: nothing is verified
+// without proof, and no address comes from the header of a peer that isn't trusted.
+func FuzzIdentity(f *testing.F) {
+	const knownKey = "sk_prod_known"
+	trusted := prefixes("10.0.0.0/8", "2001:db8:ffff::/48")
+	sources := []httplimit.Source{
+		{}, {Header: "X-Key"}, {Query: "api_key"}, {Bearer: true}, {Claim: "key"}, {Claim: "key", Header: "X-Key", Query: "api_key", Bearer: true},
+	}
+	v, err := httplimit.NewVerifier(f.Context(), httplimit.JWT{Secret: secret, Issuer: "idp"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	var ids []*httplimit.Identifier
+	for _, s := range sources {
+		ids = append(ids, httplimit.NewIdentifier(httplimit.Identity{
+			APIKey: s, User: httplimit.Source{Claim: "sub"}, Org: httplimit.Source{Header: "X-Org"}, Tier: httplimit.Source{Claim: "plan", Header: "X-Tier"},
+			JWT: v, KnownKeys: known(knownKey),
+		}, trusted))
+	}
+
+	good := claims{"iss": "idp", "key": "sk_internal_1", "plan": "pro", "sub": "u"}
+	bearers := []string{
+		"", "Bearer " + sign(f, secret, good), "Bearer " + sign(f, []byte("no"), good), "bearer\t" + sign(f, secret, good),
+		"Bearer " + sign(f, secret, claims{"iss": "idp", "key": "k", "exp": 1}), "Bearer " + sign(f, secret, claims{"iss": "evil", "key": "k"}),
+		"Bearer " + signAs(f, jwt.SigningMethodHS512, secret, good, "kid"), "Bearer " + signAs(f, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, good, ""),
+		"Basic dTpw", "Bearer ..", "Bearer " + knownKey,
+	}
+	for i, bearer := range bearers {
+		f.Add(uint8(i), "GET", "/v1/orders?api_key=sk_internal_1", "10.0.0.1:80", "1.1.1.1, 198.51.100.1", "10.0.0.2", "sk_internal_x", bearer, "pro")
+		f.Add(uint8(i), "OPTIONS", "/a/%2e%2e/login?api%5fkey="+knownKey, "[2001:db8:ffff::1%eth0]:80", "[::ffff:198.51.100.1]:9", "", knownKey, bearer, "")
+		f.Add(uint8(i), "post", "http:login?a;api_key=x&api_key=%zz", "203.0.113.7:1", "10.0.0.1,unknown,", ",", "", bearer, "")
+	}
+
+	f.Fuzz(func(t *testing.T, which uint8, method, target, peer, forwarded, forwarded2, key, authorization, tier string) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			return
+		}
+		r := &http.Request{Method: method, URL: u, RemoteAddr: peer, Header: http.Header{
+			"X-Api-Key": {key}, "X-Key": {key, knownKey}, "X-Forwarded-For": {forwarded, forwarded2}, "Authorization": {authorization}, "X-Tier": {tier},
+		}}
+		source := sources[int(which)%len(sources)]
+		var req weir.Request
+		ids[int(which)%len(ids)].Identify(r, &req, true)
+
+		if req.Path == "" || req.Method != method {
+			t.Errorf("%s %q", req.Method, req.Path)
+		}
+		if want := secondIP(peer, []string{forwarded, forwarded2}, trusted); req.IP != want {
+			t.Errorf("address %s, want %s", req.IP, want)
+		}
+		proof := proven(authorization)
+		if want, verified := secondKey(source, r, proof, knownKey); req.APIKey != want || req.KeyVerified != verified {
+			t.Errorf("key %q, verified %v; want %q, %v", req.APIKey, req.KeyVerified, want, verified)
+		}
+		if req.User != text(proof["sub"]) || req.Attr("claim:sub") != req.User || req.Org != "" {
+			t.Errorf("user %q, %q, org %q without proof", req.User, req.Attr("claim:sub"), req.Org)
+		}
+		if plan := text(proof["plan"]); req.TierVerified != (plan != "") || plan != "" && req.Tier != plan || plan == "" && req.Tier != tier {
+			t.Errorf("tier %q, verified %v", req.Tier, req.TierVerified)
+		}
+	})
+}
+
+// secondKey says whose key it is: the claim's, the header's, the bearer token's or the parameter's.
+func secondKey(s httplimit.Source, r *http.Request, proof map[string]any, knownKey string) (key string, verified bool) {
+	if s == (httplimit.Source{}) {
+		s.Header = "X-Api-Key"
+	}
+	if s.Claim != "" && text(proof[s.Claim]) != "" {
+		return text(proof[s.Claim]), true
+	}
+	if len(r.Header.Values(s.Header)) > 1 {
+		return "", false
+	}
+	parameter := ""
+	if all := r.URL.Query()[s.Query]; len(all) == 1 {
+		parameter = all[0]
+	}
+	for _, v := range []struct {
+		given bool
+		value string
+	}{{s.Header != "", r.Header.Get(s.Header)}, {s.Bearer, bearerOf(r.Header.Get("Authorization"))}, {s.Query != "", parameter}} {
+		if v.given && v.value != "" {
+			return v.value, v.value == knownKey
+		}
+	}
+	return "", false
+}
+
+func bearerOf(authorization string) string {
+	if len(authorization) < 7 || !strings.EqualFold(authorization[:7], "bearer ") {
+		return ""
+	}
+	return strings.TrimSpace(authorization[7:])
+}
+
+// proven are the claims of a token whose signature holds, which is in force and of the right issuer.
+func proven(authorization string) map[string]any {
+	parts := strings.Split(bearerOf(authorization), ".")
+	if len(parts) != 3 {
+		return nil
+	}
+	var decoded [3][]byte
+	for i, p := range parts {
+		var err error
+		if decoded[i], err = base64.RawURLEncoding.Strict().DecodeString(p); err != nil {
+			return nil
+		}
+	}
+	var head struct{ Alg string }
+	if json.Unmarshal(decoded[0], &head) != nil {
+		return nil
+	}
+	with, ok := map[string]func() hash.Hash{"HS256": sha256.New, "HS384": sha512.New384, "HS512": sha512.New}[head.Alg]
+	if !ok {
+		return nil
+	}
+	mac := hmac.New(with, secret)
+	mac.Write([]byte(parts[0] + "." + parts[1]))
+	var claims map[string]any
+	if !hmac.Equal(mac.Sum(nil), decoded[2]) || json.Unmarshal(decoded[1], &claims) != nil || claims["iss"] != "idp" {
+		return nil
+	}
+	if exp, ok := claims["exp"].(float64); ok && time.Now().After(time.Unix(int64(exp)+10, 0)) {
+		return nil
+	}
+	return claims
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// secondIP reads the whole chain at once.
+func secondIP(peer string, lines []string, trusted []netip.Prefix) netip.Addr {
+	isTrusted := func(ip netip.Addr) bool {
+		for _, p := range trusted {
+			if p.Contains(ip) {
+				return true
+			}
+		}
+		return false
+	}
+	ip := parse(peer)
+	hops := strings.Split(strings.Join(lines, ","), ",")
+	for i := len(hops) - 1; i >= 0 && isTrusted(ip); i-- {
+		hop := parse(strings.TrimSpace(hops[i]))
+		if !hop.IsValid() {
+			break
+		}
+		ip = hop
+	}
+	return ip
+}
+
+// parse reads an address with or without port, brackets and zone; the invalid one if it is none.
+func parse(s string) netip.Addr {
+	ip, err := netip.ParseAddr(s)
+	if err != nil && strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		ip, err = netip.ParseAddr(s[1 : len(s)-1])
+	}
+	if err != nil {
+		ap, err := netip.ParseAddrPort(s)
+		if err != nil {
+			return netip.Addr{}
+		}
+		ip = ap.Addr()
+	}
+	return ip.Unmap().WithZone("")
+}

@@ -1,0 +1,143 @@
+package httplimit_test
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// ask is a client's request, sent so long after the one before.
+func ask(after time.Duration, headers ...string) step {
+	s := step{after: after, request: "GET /v1/orders HTTP/1.1\nX-API-Key: sk_prod_1"}
+	for _, h := range headers {
+		s.request += "\n" + h
+	}
+	return s
+}
+
+// The conversations begin at a moment that isn't whole in any unit.
+const oddMoment = 12*time.Second + 345_678_901
+
+var (
+	orders     = weir.Rule{ID: "orders", Limits: per(2, time.Minute)}
+	three      = []step{ask(oddMoment), ask(0), ask(0)}
+	refusedOne = weir.Rule{ID: "orders", Limits: []weir.Limit{{Count: 100, Window: time.Minute, Burst: 1}}}
+	two        = []step{ask(oddMoment), ask(0)}
+)
+
+func algorithmScenes() []scene {
+	var scenes []scene
+	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter} {
+		rule := orders
+		rule.Algorithm = a
+		scenes = append(scenes, scene{
+			name: "algorithm-" + a.String(), rules: rules(rule),
+			steps: []step{ask(oddMoment), ask(3 * time.Second), ask(0), ask(7250 * time.Millisecond), ask(40 * time.Second), ask(time.Minute)},
+		})
+	}
+	queue := weir.Rule{ID: "orders", Algorithm: weir.LeakyQueue, Limits: per(2, time.Minute)}
+	waiting := ask(0)
+	waiting.aside = true
+	return append(scenes, scene{
+		name: "algorithm-leaky_queue", rules: rules(queue),
+		steps: []step{ask(oddMoment), waiting, ask(5 * time.Second), ask(5 * time.Second)},
+	})
+}
+
+func dialectScenes() []scene {
+	dialects := func(ds ...httplimit.Dialect) httplimit.Options {
+		return httplimit.Options{Answers: httplimit.Answers{Dialects: ds}}
+	}
+	with := func(o httplimit.Options, change func(*httplimit.Answers)) httplimit.Options {
+		change(&o.Answers)
+		return o
+	}
+	names := httplimit.HeaderNames{Limit: "x-quota", Remaining: "X-Quota-Left", Reset: "X-Quota-Reset", ResetAfter: "X-Quota-Wait"}
+	none := dialects([]httplimit.Dialect{}...)
+	none.Answers.Dialects = []httplimit.Dialect{}
+	expose := func(a *httplimit.Answers) { a.Expose = true }
+	several := rules(
+		weir.Rule{ID: "org", By: []string{"org"}, Limits: per(1000, time.Hour)},
+		weir.Rule{ID: "anonymous", By: []string{"ip"}, Limits: []weir.Limit{{Count: 2, Window: time.Second}, {Count: 5000, Window: time.Hour}}},
+		weir.Rule{ID: "trial", Shadow: true, Limits: per(1, time.Hour)},
+		weir.Rule{ID: "costly", Cost: 5, Limits: []weir.Limit{{Count: 40, Window: time.Minute, Burst: 100}}, Candidate: per(5, time.Minute)},
+	)
+	return []scene{
+		{name: "dialect-default", rules: rules(orders), steps: three},
+		{name: "dialect-x-ratelimit", rules: rules(orders), options: dialects(httplimit.XRateLimit), steps: three},
+		{name: "dialect-ietf", rules: rules(orders), options: dialects(httplimit.IETF), steps: three},
+		{name: "dialect-ietf-06", rules: rules(orders), options: dialects(httplimit.IETF06), steps: three},
+		{name: "dialect-github", rules: rules(orders), options: dialects(httplimit.GitHub), steps: three},
+		{name: "dialect-github-ietf-06", rules: rules(orders), options: with(dialects(httplimit.GitHub, httplimit.IETF06), func(a *httplimit.Answers) { a.Names, a.Expose = names, true }), steps: two},
+		{name: "dialect-none", rules: rules(orders), options: none, steps: three},
+		{name: "dialect-own-names", rules: rules(orders), options: with(none, func(a *httplimit.Answers) { a.Names = names }), steps: three},
+		{name: "dialect-own-name", rules: rules(orders), options: with(none, func(a *httplimit.Answers) { a.Names.Remaining = "X-Left" }), steps: two},
+		{name: "dialect-expose", rules: rules(orders), options: with(dialects(httplimit.XRateLimit, httplimit.IETF), expose), steps: three},
+		{name: "dialect-none-expose", rules: rules(orders), options: with(none, expose), steps: three},
+		{name: "several-limits", rules: several, steps: append(append([]step{}, three...), ask(time.Second))},
+		{name: "no-limit", rules: rules(weir.Rule{ID: "orders", Match: weir.Match{Endpoint: "/other"}, Limits: per(1, time.Hour)}), steps: two},
+		{name: "bypassed", rules: weir.Rules{Rules: []weir.Rule{orders}, Allow: []string{"sk_prod_*"}}, steps: two,
+			options: httplimit.Options{Identity: httplimit.Identity{TrustUnverified: true}}},
+		{name: "refill-rate", rules: rules(weir.Rule{ID: "orders", Limits: []weir.Limit{{Count: 100, Window: time.Minute, Burst: 2, Refill: 1.67}}}), steps: three},
+	}
+}
+
+func refusalScenes() []scene {
+	cost := func(n int64) httplimit.Options {
+		return httplimit.Options{Identify: func(_ *http.Request, req *weir.Request) { req.Cost = n }}
+	}
+	replaced := func(r httplimit.Template) httplimit.Options {
+		return httplimit.Options{Answers: httplimit.Answers{Refusal: r}}
+	}
+	head := step{request: "HEAD /v1/orders HTTP/1.1\nX-API-Key: sk_prod_1"}
+	const problem = "Accept: application/problem+json"
+	problems := []step{ask(oddMoment, problem), ask(0, problem)}
+	denied := weir.Rules{Rules: []weir.Rule{orders}, Deny: []string{"sk_prod_1"}}
+	required := rules(weir.Rule{ID: "orders", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(2, time.Minute)})
+	text := "{{.Status}} {{.Code}}: {{.Message}}. Rule {{.Rule}}, limit {{.Limit}} in {{.WindowSeconds}} s, again in {{.RetryAfterSeconds}} s, whole at {{.ResetAt}}."
+	return []scene{
+		{name: "never-fits", rules: rules(orders), options: cost(3), steps: two},
+		{name: "never-fits-problem", rules: rules(orders), options: cost(3), steps: problems},
+		{name: "denied", rules: denied, steps: two},
+		{name: "denied-problem", rules: denied, steps: problems},
+		{name: "identity-required", rules: required, steps: two},
+		{name: "identity-required-problem", rules: required, steps: problems},
+		{name: "head", rules: rules(refusedOne), steps: []step{ask(oddMoment), head}},
+		{name: "problem", rules: rules(refusedOne, weir.Rule{ID: "all", By: []string{}, Limits: per(1, time.Hour)}), steps: problems},
+		{name: "problem-among-others", rules: rules(refusedOne), steps: []step{
+			ask(oddMoment), ask(0, "Accept: text/html", "Accept: application/json;q=0.5, Application/Problem+JSON; q=0.9"),
+			ask(0, "Accept: application/problem+json;q=0, */*"), ask(0, "Accept: application/problem+json-not"),
+		}},
+		{name: "shared-counter", rules: rules(weir.Rule{ID: "orders", By: []string{"ip"}, Limits: per(1, time.Minute)}), steps: two},
+		{name: "window-below-a-second", rules: rules(weir.Rule{ID: "orders", Algorithm: weir.FixedWindow, Limits: per(1, 250*time.Millisecond)}), steps: two},
+		{name: "window-of-a-day", rules: rules(weir.Rule{ID: "orders", Algorithm: weir.FixedWindow, Limits: per(1, 24*time.Hour)}), steps: two},
+		{name: "template", rules: rules(refusedOne), options: replaced(httplimit.Template{Body: text}), steps: append(append([]step{}, two...), head)},
+		{name: "template-status", rules: rules(refusedOne), options: replaced(httplimit.Template{Status: 503}), steps: append(append([]step{}, two...), ask(0, problem))},
+		{name: "template-type", rules: rules(refusedOne), options: replaced(httplimit.Template{ContentType: "application/vnd.example+json"}), steps: two},
+		{name: "template-all", rules: rules(refusedOne), options: replaced(httplimit.Template{Status: 420, ContentType: "text/html; charset=utf-8", Body: "<p>{{.Message}}</p>"}), steps: append(append([]step{}, two...), ask(0, problem))},
+		{name: "template-that-fails", rules: rules(refusedOne), options: replaced(httplimit.Template{Body: "{{if .Limit}}{{index .Rule 1000}}{{end}}"}), steps: two},
+		{name: "template-denied", rules: denied, options: replaced(httplimit.Template{Status: 503, Body: "no"}), steps: two},
+	}
+}
+
+func degradedScenes() []scene {
+	closed := weir.Rule{ID: "orders", OnStoreFailure: weir.FailRefuse, Limits: per(2, time.Minute)}
+	other := weir.Rule{ID: "other", Limits: per(10, time.Minute)}
+	down := []string{"orders"}
+	own := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{}, Names: httplimit.HeaderNames{Limit: "X-Quota", Remaining: "X-Left"}}}
+	silent := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{}}}
+	ietf := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.IETF}, Expose: true}}
+	return []scene{
+		{name: "degraded", rules: rules(orders), fails: down, steps: two},
+		{name: "degraded-ietf", rules: rules(orders), fails: down, options: ietf, steps: two},
+		{name: "degraded-own-names", rules: rules(orders), fails: down, options: own, steps: two},
+		{name: "degraded-none", rules: rules(orders), fails: down, options: silent, steps: two},
+		{name: "degraded-beside-a-healthy-limit", rules: rules(orders, other), fails: down, steps: two},
+		{name: "fail-closed", rules: rules(closed), fails: down, steps: two},
+		{name: "fail-closed-problem", rules: rules(closed), fails: down, steps: []step{ask(oddMoment, "Accept: application/problem+json")}},
+		{name: "fail-closed-beside-a-healthy-limit", rules: rules(closed, other), fails: down, steps: two},
+		{name: "fail-closed-none", rules: rules(closed), fails: down, options: silent, steps: two},
+	}
+}

@@ -1,0 +1,51 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"net/url"
+	"testing"
+
+	"github.com/dunglas/httpsfv"
+	"pgregory.net/rapid"
+)
+
+// A handler that asks net/url sees the same key as the limiter.
+func TestQueryValueIsThatOfNetURL(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		part := rapid.SampledFrom([]string{"key", "k%65y", "%6bey", "KEY", "k", "=", "==", "&", "&&", ";", "%", "%zz", "%3d", "%26", "+", " ", "a", "é", "%00", ""})
+		query := ""
+		for range rapid.IntRange(0, 12).Draw(t, "parts") {
+			query += part.Draw(t, "part")
+		}
+		name := rapid.SampledFrom([]string{"key", "k", "", "a b", "a+b", "é"}).Draw(t, "name")
+		values, _ := url.ParseQuery(query) // as URL.Query, what can't be read is left out
+		if got, want := queryValue(query, name), values.Get(name); got != want {
+			t.Errorf("%q in %q: got %q, want %q", name, query, got, want)
+		}
+	})
+}
+
+// Whatever a name holds, what is sent can be read.
+func TestStringsCanBeRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.OneOf(rapid.String(), rapid.StringMatching(`[ -~]*`), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) })).Draw(t, "s")
+		var got string
+		if err := json.Unmarshal(appendString(nil, s), &got); err != nil || got != string([]rune(s)) {
+			t.Errorf("JSON: %q is read as %q, %v", s, got, err)
+		}
+		quoted := string(appendQuoted(nil, s))
+		item, err := httpsfv.UnmarshalItem([]string{quoted})
+		if err != nil {
+			t.Fatalf("%s: %v", quoted, err)
+		}
+		want := []byte(s)
+		for i, c := range want {
+			if c < ' ' || c > '~' {
+				want[i] = '?'
+			}
+		}
+		if item.Value != string(want) {
+			t.Errorf("structured field: %q is read as %q", s, item.Value)
+		}
+	})
+}

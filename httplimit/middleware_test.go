@@ -1,0 +1,160 @@
+package httplimit_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
+)
+
+// S1: a bucket of a hundred, which doesn't refill meanwhile, meets five hundred requests at once.
+func TestBurst(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "orders", Limits: per(100, 366*24*time.Hour)}))
+	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
+	var (
+		mu       sync.Mutex
+		statuses = map[int]int{}
+		wg       sync.WaitGroup
+	)
+	begin := make(chan struct{})
+	for range 500 {
+		wg.Go(func() {
+			<-begin
+			status := statusOf(client, srv.URL)
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[status]++
+		})
+	}
+	close(begin)
+	wg.Wait()
+	if statuses[200] != 100 || statuses[429] != 400 {
+		t.Errorf("%v", statuses)
+	}
+}
+
+// Rules may change, and with them what has to be looked up, while requests come in.
+func TestRulesChangeUnderLoad(t *testing.T) {
+	sets := []*weir.RuleSet{
+		compile(t, rules(weir.Rule{ID: "a", Limits: per(1e6, time.Hour)})),
+		compile(t, rules(weir.Rule{ID: "b", By: []string{"header:X-Tenant"}, Missing: weir.MissingRefuse, Limits: per(1e6, time.Hour)})),
+		compile(t, rules(weir.Rule{ID: "c", Statuses: []int{500}, Limits: per(1e6, time.Hour)})),
+	}
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), sets[0], weir.Options{})
+	h := wrap(l, httplimit.Options{}, ok)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 500 {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, request("/", "X-Tenant", "acme"))
+				if w.Code != 200 || w.Body.String() != "ok" {
+					t.Errorf("%d %s", w.Code, w.Body)
+					return
+				}
+			}
+		})
+	}
+	for i := range 500 {
+		l.SetRules(sets[i%len(sets)])
+	}
+	wg.Wait()
+}
+
+func TestErrorsOfTheStoreAreTold(t *testing.T) {
+	store := &outage{Store: memstore.New(memstore.Options{}), fails: []string{"a"}}
+	l := weir.NewLimiter(store, compile(t, rules(weir.Rule{ID: "a", Limits: per(1, time.Hour)})), weir.Options{})
+	var told []string
+	h := wrap(l, httplimit.Options{OnError: func(r *http.Request, err error) {
+		told = append(told, fmt.Sprint(r.URL.Path, " ", errors.Is(err, errGone)))
+	}}, ok)
+	h.ServeHTTP(httptest.NewRecorder(), request("/x"))
+	if got := strings.Join(told, ", "); got != "/x true" {
+		t.Errorf("told %q", got)
+	}
+	wrap(l, httplimit.Options{}, ok).ServeHTTP(httptest.NewRecorder(), request("/x")) // nobody is told
+}
+
+// A handler has the last word on headers.
+func TestHandlersSeeTheHeaders(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "a", Limits: per(10, time.Hour)}))
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Expose-Headers", "X-Mine")
+		wrap(l, httplimit.Options{Answers: httplimit.Answers{Expose: true}}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if w.Header().Get("X-RateLimit-Remaining") != "9" {
+				t.Errorf("%v", w.Header())
+			}
+			w.Header().Del("RateLimit")
+			w.Header().Add("X-RateLimit-Limit", "and mine") // must not spill into the next
+		})).ServeHTTP(w, r)
+	})
+	w := httptest.NewRecorder()
+	outer.ServeHTTP(w, request("/"))
+	h := w.Result().Header
+	if h.Get("RateLimit") != "" || fmt.Sprint(h["X-Ratelimit-Limit"]) != "[10 and mine]" || fmt.Sprint(h["X-Ratelimit-Remaining"]) != "[9]" {
+		t.Errorf("%v", h)
+	}
+	if got := strings.Join(h.Values("Access-Control-Expose-Headers"), ", "); !strings.HasPrefix(got, "X-Mine, X-RateLimit-Limit, ") {
+		t.Errorf("exposed: %s", got)
+	}
+}
+
+// A refusal tells the truth about its length, and leaves the connection usable.
+func TestRefusalsKeepTheConnection(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "a", By: []string{}, Limits: per(1, time.Hour)}))
+	conns := map[string]bool{}
+	limited := wrap(l, httplimit.Options{}, ok)
+	srv, client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conns[r.RemoteAddr] = true
+		limited.ServeHTTP(w, r)
+	}))
+	for i := range 5 {
+		resp, err := client.Post(srv.URL, "text/plain", strings.NewReader(strings.Repeat("x", 10_000)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || int64(len(body)) != resp.ContentLength || (resp.StatusCode == 200) != (i == 0) {
+			t.Errorf("%d: %v, %d of %d bytes", resp.StatusCode, err, len(body), resp.ContentLength)
+		}
+	}
+	if len(conns) != 1 {
+		t.Errorf("%d connections", len(conns))
+	}
+}
+
+func TestAnswersThatCannotBe(t *testing.T) {
+	for want, a := range map[string]httplimit.Answers{
+		`headers: must be of x-ratelimit, ietf, ietf-06 and github, got "x"`: {Dialects: []httplimit.Dialect{"x"}},
+		"headers: ietf and ietf-06 give RateLimit different meanings":        {Dialects: []httplimit.Dialect{httplimit.IETF, httplimit.IETF06}},
+		`headers: names: "X Quota" can't be the name of a header`:            {Names: httplimit.HeaderNames{Limit: "X Quota"}},
+		`headers: names: "X-Quota\r\nX: y" can't be`:                         {Names: httplimit.HeaderNames{ResetAfter: "X-Quota\r\nX: y"}},
+		"refusal: status: must be from 400 to 599, got 200":                  {Refusal: httplimit.Template{Status: 200}},
+		"refusal: content type: ":                                            {Refusal: httplimit.Template{ContentType: "text/plain; charset"}},
+		"refusal: body: template: refusal:1: ":                               {Refusal: httplimit.Template{Body: "{{.Limit"}},
+		"refusal: body: template: refusal:1:2: executing":                    {Refusal: httplimit.Template{Body: "{{.Nope}}"}},
+	} {
+		got, err := httplimit.NewAnswerer(a)
+		if err == nil || !strings.HasPrefix(err.Error(), want) || got != nil {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("New took it: %s", want)
+				}
+			}()
+			httplimit.New(nil, httplimit.Options{Answers: a})
+		}()
+	}
+}

@@ -1,0 +1,176 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
+	"pgregory.net/rapid"
+)
+
+var algorithms = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}
+
+func drawClient(t *rapid.T) weir.Request {
+	req := weir.Request{
+		APIKey: rapid.StringN(0, 8, 8).Draw(t, "key"), User: rapid.StringN(0, 4, 4).Draw(t, "user"), Org: rapid.StringN(0, 4, 4).Draw(t, "org"),
+	}
+	if four := rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "ip"); rapid.Bool().Draw(t, "has an address") {
+		req.IP = netip.AddrFrom4([4]byte(four))
+	}
+	return req
+}
+
+// ceil is whole seconds, rounded up.
+func ceil(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// Retry-After is whole seconds, at least one, never before the true time, and at
+// most a fifth or thirty seconds behind it; below two seconds it isn't behind at all, if the counter is the client's own.
+func TestRetryAfterIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wait := time.Duration(rapid.Int64Range(0, int64(400*24*time.Hour/time.Microsecond)).Draw(t, "wait")) * time.Microsecond
+		if rapid.Bool().Draw(t, "short") {
+			wait %= 5 * time.Second
+		}
+		req := drawClient(t)
+		d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: wait, Policy: &weir.Policy{PerClient: rapid.Bool().Draw(t, "per client")}}
+		got := httplimit.RetryAfter(&req, &d)
+		most := ceil(wait + min(wait/5, 30*time.Second))
+		if wait < 2*time.Second && d.Policy.PerClient {
+			most = ceil(wait)
+		}
+		if got < 1 || got < ceil(wait) || got > max(1, most) {
+			t.Errorf("%d s for a wait of %s", got, wait)
+		}
+		if again := httplimit.RetryAfter(&req, &d); again != got {
+			t.Errorf("%d s, then %d s", got, again)
+		}
+		d.RetryAfter = weir.Never
+		if got := httplimit.RetryAfter(&req, &d); got != 0 {
+			t.Errorf("%d s for what never fits", got)
+		}
+		d.Reason = weir.ReasonUnavailable // whatever else a store that couldn't be reached left behind
+		if got := httplimit.RetryAfter(&req, &d); got < 1 || got > 4 {
+			t.Errorf("%d s until the store is tried again", got)
+		}
+		d = weir.Decision{Allowed: true}
+		if got := httplimit.RetryAfter(&req, &d); got != 0 {
+			t.Errorf("%d s for what was allowed", got)
+		}
+	})
+}
+
+// Whoever waits as long as it is told, and alone, is let in: by every algorithm, from any state.
+func TestRetryAfterIsTrue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1_700_000_000, rapid.Int64Range(0, 1e9-1).Draw(t, "ns"))
+		limit := weir.Limit{Count: rapid.Int64Range(1, 20).Draw(t, "count"), Window: time.Duration(rapid.Int64Range(1, 5_000_000).Draw(t, "window")) * time.Millisecond}
+		rule := weir.Rule{ID: "a", Algorithm: rapid.SampledFrom(algorithms).Draw(t, "algorithm"), By: rapid.SampledFrom([][]string{{"api_key"}, {"ip"}}).Draw(t, "by"), Limits: []weir.Limit{limit}}
+		rs, err := weir.Compile(rules(rule))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := memstore.New(memstore.Options{Now: func() time.Time { return now }})
+		l := weir.NewLimiter(store, rs, weir.Options{})
+		req := drawClient(t)
+		for range 60 {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(limit.Window)).Draw(t, "pause") / rapid.Int64Range(1, 1000).Draw(t, "part")))
+			req.Cost = rapid.Int64Range(1, limit.Count).Draw(t, "cost")
+			d, err := l.Check(t.Context(), &req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Allowed {
+				continue
+			}
+			seconds := httplimit.RetryAfter(&req, &d)
+			now = now.Add(time.Duration(seconds) * time.Second)
+			if d, _ := l.Check(t.Context(), &req); !d.Allowed {
+				t.Fatalf("told to wait %d s, and refused then for another %s", seconds, d.RetryAfter)
+			}
+		}
+	})
+}
+
+// Clients that were refused together don't return together.
+func TestRetryAfterSpreads(t *testing.T) {
+	d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: 100 * time.Second, Policy: &weir.Policy{}}
+	for name, client := range map[string]func(i int) weir.Request{
+		"keys":  func(i int) weir.Request { return weir.Request{APIKey: fmt.Sprintf("sk_prod_%d", i)} },
+		"users": func(i int) weir.Request { return weir.Request{User: fmt.Sprint(i)} },
+		"addresses": func(i int) weir.Request {
+			return weir.Request{IP: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}
+		},
+		"IPv6 subnets": func(i int) weir.Request {
+			return weir.Request{IP: netip.AddrFrom16([16]byte{0x20, 1, 6: byte(i >> 8), 7: byte(i)})}
+		},
+	} {
+		const clients = 2000
+		at := map[int64]int{}
+		for i := range clients {
+			req := client(i)
+			at[httplimit.RetryAfter(&req, &d)]++
+		}
+		for s, n := range at {
+			if s < 100 || s > 120 || n > clients/10 {
+				t.Errorf("%s: %d of %d return after %d s", name, n, clients, s)
+			}
+		}
+		if len(at) < 20 {
+			t.Errorf("%s: %d different seconds", name, len(at))
+		}
+	}
+	a := weir.Request{IP: netip.MustParseAddr("2001:db8::1")}
+	b := weir.Request{IP: netip.MustParseAddr("2001:db8::ffff:2")}
+	if httplimit.RetryAfter(&a, &d) != httplimit.RetryAfter(&b, &d) {
+		t.Error("a client that wanders in its /64 is told two times")
+	}
+	a, b = weir.Request{IP: netip.MustParseAddr("198.51.100.1")}, weir.Request{IP: netip.MustParseAddr("::ffff:198.51.100.1")}
+	if httplimit.RetryAfter(&a, &d) != httplimit.RetryAfter(&b, &d) {
+		t.Error("a client in IPv6 clothes is told another time")
+	}
+}
+
+// Within one window the reset time that clients see is the window's end, whatever
+// the distance to the store, and however its clock and ours differ.
+func TestResetDoesNotWobble(t *testing.T) {
+	for _, a := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+		for _, window := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, time.Hour, 7 * 24 * time.Hour} {
+			for _, skew := range []time.Duration{0, 2 * time.Microsecond, time.Millisecond, -time.Millisecond, 700 * time.Millisecond, -2 * time.Second, 2 * time.Second} {
+				synctest.Test(t, func(t *testing.T) {
+					rng := rand.New(rand.NewPCG(1, uint64(window)))
+					store := memstore.New(memstore.Options{Now: func() time.Time {
+						return time.Now().Add(skew).Add(time.Duration(rng.IntN(5000)) * time.Microsecond) // the way there
+					}})
+					l := weir.NewLimiter(store, compile(t, rules(weir.Rule{ID: "a", Algorithm: a, Limits: per(3, window)})), weir.Options{})
+					limited := wrap(l, httplimit.Options{}, ok)
+					time.Sleep(12345*time.Second + 678_901_234)
+					for range 400 {
+						time.Sleep(time.Duration(rng.Int64N(int64(window / 20))))
+						begin := time.Now().Add(skew).UnixMicro() / window.Microseconds()
+						if end := time.Now().Add(skew+5*time.Millisecond).UnixMicro() / window.Microseconds(); end != begin {
+							continue // the window ends on the way
+						}
+						want := (begin + 1) * int64(window/time.Second)
+						if a == weir.SlidingCounter {
+							want = 0 // the end of this window or of the next, by what is in it
+						}
+						w := httptest.NewRecorder()
+						limited.ServeHTTP(w, request("/"))
+						got := atoi(t, w.Header().Get("X-RateLimit-Reset"))
+						if want == 0 && got%int64(window/time.Second) == 0 || got == want {
+							continue
+						}
+						t.Fatalf("%s, %s, store off by %s: reset at %d, want %d", a, window, skew, got, want)
+					}
+				})
+			}
+		}
+	}
+}
