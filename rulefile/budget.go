@@ -10,7 +10,7 @@ import (
 const (
 	maxRules    = 10_000
 	maxPerLayer = 1_000   // rules of a layer are compared with each other
-	maxPolicies = 250_000 // each rule without numbers has those of every tier
+	maxPolicies = 100_000 // each rule without numbers has those of every tier
 	maxRegex    = 500_000 // instructions of all expressions together
 )
 
@@ -41,7 +41,7 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 			was := policies
 			policies += len(doc.Tiers)
 			if was <= maxPolicies && policies > maxPolicies {
-				d.add(d.find(path), path, "too many rules take their numbers from too many tiers: %d rules and tiers together at most", maxPolicies)
+				d.add(d.find(path), path, "too many rules without numbers for so many tiers: one times the other must be at most %d", maxPolicies)
 			}
 		}
 		if r.Match.EndpointRegex != "" {

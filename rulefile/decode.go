@@ -3,6 +3,7 @@ package rulefile
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -197,3 +198,6 @@ func join(path, name string) string {
 	}
 	return path + "." + name
 }
+
+// index is the path to an item.
+func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

@@ -69,12 +69,12 @@ func (g *walker) step(i int) bool {
 	switch tk.Type {
 	case token.SequenceStartType, token.MappingStartType:
 		if i > 0 && g.inFlow() && isScalar(g.tokens[i-1]) {
-			g.fail(tk, `text that holds "%s" must be quoted inside [ ] and { }`, tk.Value)
+			g.fail(tk, "text that holds %q must be quoted inside [ ] and { }", tk.Value)
 			return false
 		}
 		g.push(level{open: tk})
 	case token.SequenceEndType, token.MappingEndType:
-		if !g.close(tk) {
+		if !g.close(i, tk) {
 			return false
 		}
 	case token.CollectEntryType:
@@ -92,10 +92,11 @@ func (g *walker) step(i int) bool {
 		}
 		g.indent(tk.Position.Column, true)
 		if next == nil || startsLine(tk, next) && next.Position.Column <= tk.Position.Column {
-			g.emptyValue()
+			g.fail(tk, "this list item is empty: write something behind the dash, or remove it")
+			return false
 		}
 	case token.MappingValueType:
-		if i > 0 && !g.colon(g.tokens[i-1], tk, next) {
+		if i > 0 && !g.colon(i, g.tokens[i-1], tk, next) {
 			return false
 		}
 	}
@@ -104,7 +105,7 @@ func (g *walker) step(i int) bool {
 		return false
 	}
 	if l := g.top(); l != nil {
-		g.work += l.path
+		g.work += 8 * l.path // paths are kept, which weighs more than copying
 	}
 	if g.work > maxWork {
 		g.fail(tk, "is too large: the maps up to here have too many fields (about 15,000 can stand on lines of their own, and more between { and })")
@@ -115,7 +116,7 @@ func (g *walker) step(i int) bool {
 }
 
 // colon handles the colon between a field's name and its value.
-func (g *walker) colon(key, tk, next *token.Token) bool {
+func (g *walker) colon(i int, key, tk, next *token.Token) bool {
 	if startsLine(key, tk) {
 		g.fail(tk, "a name and its colon must stand on one line")
 		return false
@@ -130,9 +131,17 @@ func (g *walker) colon(key, tk, next *token.Token) bool {
 			}
 			return false
 		}
+		if isPlain(key) && next != nil && isScalar(next) && touches(tk, next) {
+			g.fail(tk, "a space is missing behind this colon")
+			return false
+		}
 		l.colon = true
 		l.path = l.base + pathOverhead + len(key.Value)
 		if next != nil && endsFlowValue(next) {
+			if l.open.Type == token.SequenceStartType {
+				g.fail(key, "text that holds a colon needs quotes here")
+				return false
+			}
 			g.emptyValue()
 		}
 		return true
@@ -142,8 +151,16 @@ func (g *walker) colon(key, tk, next *token.Token) bool {
 	l.count++
 	l.path = l.base + pathOverhead + len(key.Value)
 	g.work += 8 * l.count
-	if next == nil || startsLine(key, next) && (next.Position.Column < l.column ||
+	if next == nil {
+		return true
+	}
+	if startsLine(key, next) && (next.Position.Column < l.column ||
 		next.Position.Column == l.column && next.Type != token.SequenceEntryType) {
+		// Only another field may stand there, and this one has no value.
+		if isScalar(next) && (i+2 >= len(g.tokens) || g.tokens[i+2].Type != token.MappingValueType) {
+			g.fail(next, "doesn't belong here").Hint = "is a colon missing, or is this line indented too little?"
+			return false
+		}
 		g.emptyValue()
 	}
 	return true
@@ -181,7 +198,7 @@ func (g *walker) top() *level {
 
 func (g *walker) inFlow() bool { l := g.top(); return l != nil && l.open != nil }
 
-func (g *walker) close(tk *token.Token) bool {
+func (g *walker) close(i int, tk *token.Token) bool {
 	if !g.inFlow() {
 		g.fail(tk, "this %q closes nothing: quote text that holds it", tk.Value)
 		return false
@@ -191,6 +208,7 @@ func (g *walker) close(tk *token.Token) bool {
 		g.fail(tk, "this %q doesn't close the %q of line %d, column %d", tk.Value, l.open.Value, l.open.Position.Line, l.open.Position.Column)
 		return false
 	}
+	g.checkBare(i, l)
 	g.levels = g.levels[:len(g.levels)-1]
 	return true
 }
@@ -248,8 +266,9 @@ func (g *walker) known(i int, tk, next *token.Token) bool {
 			return false
 		}
 	}
-	if tk.Value == "?" && isPlain(tk) {
-		g.fail(tk, `text that is a "?" must be quoted`)
+	if isPlain(tk) && (tk.Value == "?" || tk.Value != "" && strings.ContainsAny(tk.Value[:1], ",[]{}|>%@`")) {
+		g.fail(tk, "text that begins with %q must be quoted", tk.Value[:1])
+		return false
 	}
 	if isPlain(tk) && (strings.Contains(tk.Value, ": ") || strings.HasSuffix(tk.Value, ":")) {
 		g.fail(tk, "text that holds a colon needs quotes here")

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // repeat makes a text of about the given size.
@@ -48,38 +47,39 @@ func TestHostile(t *testing.T) {
 			return b.String()
 		}(), "nested"},
 		{"angles", repeat("a: ", "<", "", 4*mib), `no value holds so many "<"`},
-		{"shorter angles", repeat("a: ", strings.Repeat("<", 63)+" ", "", 4*mib), `no field "a"`},
+		{"shorter angles", repeat("a: ", strings.Repeat("<", 15)+" ", "", 4*mib), `no field "a"`},
 		{"tabs in quotes", repeat(`a: "`, "\t", `"`, 4*mib), "write a space in place of this tab"},
 		{"blank lines in a block", "a: |\n  " + strings.Repeat("a", 2*mib) + strings.Repeat("\n", 200_000) + "b: c\n", "blocks of text"},
 		{"spaces", repeat("a: b", " ", "c", 4*mib), `no field "a"`},
 		{"empty values", repeat("", "a:\n", "", 300_000), "too many fields"},
 		{"empty values in braces", repeat("a: {", "a,", "}", 400_000), "too many fields"},
+		{"empty values in many braces", repeat("a: [", "{a},", "]", 200_000), "too many fields"},
 		{"fields", numbered("", "a%d: b\n", 60_000), "too many fields"},
 		{"long name over many", strings.Repeat("k", 2*mib) + ": {" + strings.Repeat("a: b, ", 70_000) + "}\n", "too many fields"},
 		{"documents", repeat("", "---\n", "", 200_000), "one document"},
 		{"aliases", "a: &a [b]\nb: [" + strings.Repeat("*a, ", 50_000) + "]\n", "anchors"},
-		{"quotes", repeat("a: ", `"`, "", 200_000), "doesn't belong here"},
+		{"quotes", repeat("a: ", `"" `, "", 200_000), "doesn't belong here"},
 		{"one open quote", repeat("a: '", "b\n", "", 200_000), "never closed"},
 		{"comments", repeat("", "#\n", "", 200_000), "is empty"},
 		{"unknown fields on one line", repeat("{", "b: c, ", "}", 400_000), "is written twice"},
 		{"rules", numbered("rules:\n", "- {id: r%d, limit: 5/m}\n", 10_001), "must be at most 10000 rules"},
 		{"a layer", numbered("rules:\n", "- {id: r%d, limit: 5/m, layer: x}\n", 1_001), "at most 1000 rules can share a layer"},
-		{"expressions", numbered("rules:\n", "- {id: r%d, limit: 5/m, match: {endpoint_regex: '((.{100}){10}){1,9}'}}\n", 1_000), "regular expressions up to here are too large"},
-		{"tiers for rules", numbered(numbered("tiers:\n", "  t%d: 5/m\n", 2_000)+"rules:\n", "- id: r%d\n", 2_000), "too many rules take their numbers from too many tiers"},
+		{"expressions", numbered("rules:\n", "- {id: r%d, limit: 5/m, match: {endpoint_regex: '(.{99}){10}'}}\n", 1_000), "regular expressions up to here are too large"},
+		{"tiers for rules", numbered(numbered("tiers:\n", "  t%d: 5/m\n", 2_000)+"rules:\n", "- id: r%d\n", 2_000), "too many rules without numbers for so many tiers"},
 		{"unknown tiers", numbered(numbered("tiers:\n", "  tier%d: 5/m\n", 2_000)+"rules: []\nkeys:\n", "  k%d: teir\n", 8_000), `there is no tier "teir"`},
 		{"limits", "rules: [{id: a, limits: [" + numbered("", "5/%ds, ", 1_000) + "]}]", "must be at most 16 limits, got 1000"},
 		{"deep expression", "rules: [{id: a, limit: 5/m, match: {endpoint_regex: '" + strings.Repeat("(", 100_000) + "'}}]", "endpoint_regex"},
 		{"long names everywhere", "rules: [{id: a, limit: 5/m, by: [" + strings.Repeat("x", mib) + "]}]", "by[0]"},
+		{"a long key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", mib) + ": 5/q}}]", "override.xxx"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			start := time.Now()
-			_, err := Parse("rules.yaml", []byte(tt.text))
-			if d := time.Since(start); d > 20*time.Second {
-				t.Errorf("took %v", d)
-			}
+			var err error
+			soon(t, func() { _, err = Parse("rules.yaml", []byte(tt.text)) })
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("want %q, got %.500v", tt.want, err)
+			} else if n := len(err.Error()); n > 50_000 {
+				t.Errorf("the message has %d bytes", n)
 			}
 		})
 	}
@@ -88,13 +88,11 @@ func TestHostile(t *testing.T) {
 // TestManyOverrides: files as large as people write them are read.
 func TestManyOverrides(t *testing.T) {
 	text := numbered("rules:\n  - id: a\n    limit: 5/minute\n    override:\n", "      sk_prod_vip_%05d: {limit: 3000/minute, burst: 500}\n", 10_000)
-	start := time.Now()
-	f, err := Parse("rules.yaml", []byte(text))
+	var f *File
+	var err error
+	soon(t, func() { f, err = Parse("rules.yaml", []byte(text)) })
 	if err != nil {
 		t.Fatal(err)
-	}
-	if d := time.Since(start); d > 20*time.Second {
-		t.Errorf("took %v", d)
 	}
 	if n := len(f.Rules.Rules[0].Override); n != 10_000 {
 		t.Errorf("%d overrides", n)
@@ -112,6 +110,8 @@ func TestNotText(t *testing.T) {
 		{"a: \x1b[31m", "rules.yaml:1:4: an escape character is not allowed here"},
 		{"a: b\rc: d", "rules.yaml:1:5: a carriage return without a line feed"},
 		{"a: \u0085", "rules.yaml:1:4: the control character U+0085"},
+		{"rules: [] # \u202e", "rules.yaml:1:13: the control character U+202E is not allowed here"},
+		{"a: \"\\u2028\"", "rules.yaml:1:4: text may hold printable characters only"},
 		{"rules", `rules.yaml:1:1: must be a map of fields, name: value, got "rules"`},
 		{"42", `rules.yaml:1:1: must be a map of fields, name: value, got 42`},
 		{"[]", `rules.yaml:1:1: must be a map of fields, name: value, got a list`},
@@ -159,8 +159,8 @@ func TestProblems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"file":"rules.yaml","line":3,"column":13,"path":"rules[1].limt","rule":"r1","text":"a rule has no field \"limt\": the fields are ` +
-		strings.Join(ruleFields.names, ", ") + `","hint":"did you mean \"limit\"?","excerpt":"  - {id: r1, limt: 5/m}","caret":12}`
+	want := `{"file":"rules.yaml","line":3,"column":14,"path":"rules[1].limt","rule":"r1","text":"a rule has no field \"limt\": the fields are ` +
+		strings.Join(ruleFields.names, ", ") + `","hint":"did you mean \"limit\"?","excerpt":"  - {id: r1, limt: 5/m}","caret":13}`
 	if string(js) != want {
 		t.Errorf("got  %s\nwant %s", js, want)
 	}

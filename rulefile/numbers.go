@@ -15,6 +15,8 @@ type scope struct {
 	algorithm weir.Algorithm
 	// window of the rule's params, for overrides that leave it out.
 	window time.Duration
+	// inList: the numbers are one of several limits.
+	inList bool
 }
 
 // isBucket: the algorithm has a capacity and refills.
@@ -26,10 +28,16 @@ var numberFields = fieldSet{
 	wrong: map[string]string{"rate": `write limit: 100/minute`, "params": "write its fields here"},
 }
 
+var itemFields = fieldSet{
+	of:    "one of the limits",
+	names: []string{"limit", "burst", "capacity", "refill_rate", "window"},
+	wrong: map[string]string{"limits": "write a single limit, such as 100/minute"},
+}
+
 var paramFields = fieldSet{
 	of:    "params",
 	names: []string{"capacity", "refill_rate", "window", "limit"},
-	wrong: map[string]string{"burst": `write "capacity", which is the burst`, "limits": "write limits: beside params' rule fields, in place of params"},
+	wrong: map[string]string{"burst": `write "capacity", which is the burst`, "limits": "write limits: [20/second, 5000/hour] in place of params"},
 }
 
 // maxLimits is how many limits one rule may have at once; each costs every request a counter.
@@ -50,12 +58,18 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 	case scalar:
 		return one(d.limit(v, map[string]value{"limit": v}, s))
 	case sequence:
-		d.fail(v, "must be a limit such as 100/minute, or fields such as {limit: 100/minute, burst: 20}, got a list").Hint =
-			"write {limits: […]} for several limits"
+		p := d.fail(v, "must be a limit such as 100/minute, or fields such as {limit: 100/minute, burst: 20}, got a list")
+		if !s.inList {
+			p.Hint = "write {limits: […]} for several limits"
+		}
 		return nil
 	}
 	before := len(d.list)
-	f := d.fields(v, &numberFields)
+	set := &numberFields
+	if s.inList {
+		set = &itemFields
+	}
+	f := d.fields(v, set)
 	if list, ok := f["limits"]; ok {
 		for _, other := range numberFields.names {
 			if o, ok := f[other]; ok && other != "limits" {
@@ -87,20 +101,9 @@ func (d *decoder) limits(v value, s scope) []weir.Limit {
 		d.fail(v, "must be at most %d limits, got %d", maxLimits, len(items))
 		return nil
 	}
+	s.inList = true
 	var limits []weir.Limit
 	for _, item := range items {
-		if item.kind == mapping {
-			f := map[string]value{}
-			for _, e := range d.entries(item) {
-				if e.name == "limits" {
-					d.add(e.nameAt, e.path, "can't stand inside limits")
-				}
-				f[e.name] = e.value
-			}
-			if _, nested := f["limits"]; nested {
-				continue
-			}
-		}
 		limits = append(limits, d.numbers(item, s)...)
 	}
 	return limits

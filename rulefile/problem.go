@@ -56,7 +56,7 @@ func (p Problem) headline() string {
 		}
 	}
 	if path != "" {
-		b.WriteString(": " + path)
+		b.WriteString(": " + cut(path, 200))
 	}
 	b.WriteString(": " + p.Text)
 	return b.String()
@@ -119,7 +119,7 @@ func (ps *problems) add(at place, path, format string, args ...any) *Problem {
 	if ps.full() {
 		return new(Problem)
 	}
-	ps.list = append(ps.list, Problem{File: ps.file, Line: at.line, Column: at.column, Path: path, Text: fmt.Sprintf(format, args...)})
+	ps.list = append(ps.list, Problem{File: ps.file, Line: at.line, Column: at.column, Path: path, Text: cut(fmt.Sprintf(format, args...), 1000)})
 	return &ps.list[len(ps.list)-1]
 }
 
@@ -162,10 +162,9 @@ const excerptWidth = 100
 // file: a file of one long line with many problems is walked through once.
 type cursor struct{ line, column, offset int }
 
-// excerpt returns the part of a line around a column, fit to be printed, and
-// how many characters of it come before that column.
-func (c *cursor) excerpt(s string, line, column int) (string, int) {
-	if c.line != line {
+// seek moves to a column of a line, or to the line's end if there is no such column.
+func (c *cursor) seek(s string, line, column int) {
+	if c.line != line || c.column > column {
 		*c = cursor{line: line, column: 1}
 	}
 	for c.column < column && c.offset < len(s) {
@@ -173,6 +172,12 @@ func (c *cursor) excerpt(s string, line, column int) (string, int) {
 		c.offset += n
 		c.column++
 	}
+}
+
+// excerpt returns the part of a line around a column, fit to be printed, and
+// how many characters of it come before that column.
+func (c *cursor) excerpt(s string, line, column int) (string, int) {
+	c.seek(s, line, column)
 	before, after := s[:c.offset], s[c.offset:]
 	head, tail := "", ""
 	if len(s) > 4*excerptWidth || utf8.RuneCountInString(s) > excerptWidth {
@@ -187,6 +192,14 @@ func (c *cursor) excerpt(s string, line, column int) (string, int) {
 	// Past the end of the line, as where something is missing, the caret stands behind it.
 	caret := utf8.RuneCountInString(head+before) + min(column-c.column, 1)
 	return head + printable(before) + printable(strings.TrimRight(after, " \t")) + tail, caret
+}
+
+// cut shortens text that is longer than n characters.
+func cut(s string, n int) string {
+	if short := firstRunes(s, n); len(short) < len(s) {
+		return short + "…"
+	}
+	return s
 }
 
 func firstRunes(s string, n int) string {

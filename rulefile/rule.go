@@ -61,9 +61,8 @@ func (d *decoder) rule(v value) weir.Rule {
 		r.Tier = d.text(f["tier"]) // a label
 	}
 	r.By = d.by(f["by"])
-	// What is no choice is noted, and -1 becomes some value that is never used.
-	r.Missing = weir.Missing(d.choice(f["missing"], "ip", "skip", "refuse"))
-	r.OnStoreFailure = weir.FailureMode(d.choice(f["on_store_failure"], "allow", "refuse", "local"))
+	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
+	r.OnStoreFailure = weir.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
 	r.Layer = d.text(f["layer"])
 	r.Cost, _ = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])
@@ -91,15 +90,9 @@ func (d *decoder) match(v value) weir.Match {
 		APIKeyPattern: d.text(f["api_key_pattern"]),
 	}
 	if key := f["api_key"]; key.node != nil {
-		switch p := len(d.list); d.choice(key, "present", "absent") {
-		case 0:
-			m.APIKey = weir.Present
-		case 1:
+		m.APIKey = weir.Present
+		if d.choice(key, "present", "absent") == 1 {
 			m.APIKey = weir.Absent
-		default:
-			if key.kind == scalar && p < len(d.list) && d.list[p].Hint == "" {
-				d.list[p].Hint = "write api_key_pattern for single keys"
-			}
 		}
 	}
 	return m

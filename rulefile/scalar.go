@@ -11,9 +11,6 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// index is the path to an item.
-func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
-
 // text reads a text. Nothing in the language may be "": it would be a condition that always holds.
 func (d *decoder) text(v value) string {
 	if !d.given(v) {

@@ -26,7 +26,7 @@ const (
 	maxMarks = 250_000
 	// maxBlank and maxAngles bound runs of blank lines and of "<", which cost their square.
 	maxBlank  = 8
-	maxAngles = 64
+	maxAngles = 16
 )
 
 var byteOrderMark = []byte("\xef\xbb\xbf")
@@ -108,6 +108,10 @@ func cleanLine(line string, number int, json bool, list *problems) string {
 		list.add(at(0), "", "a merge conflict was left in the file: keep one of the two sides")
 		return ""
 	}
+	if rest, ok := strings.CutPrefix(line, "..."); ok && rest != "" && rest[0] != ' ' {
+		list.add(at(0), "", "text that begins with ... must be quoted")
+		return ""
+	}
 	if i := strings.Index(line, strings.Repeat("<", maxAngles)); i >= 0 {
 		list.add(at(i), "", `no value holds so many "<"`)
 		return ""
@@ -124,9 +128,16 @@ func cleanLine(line string, number int, json bool, list *problems) string {
 	return line
 }
 
-// isControl: nothing below space but the tab, and none of the later control characters.
+// isControl: control characters but the tab, and what breaks or turns around a
+// line without being seen, so that a rule would say something else than it shows.
 func isControl(r rune) bool {
-	return r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0
+	switch {
+	case r < ' ':
+		return r != '\t'
+	case r < 0x2028:
+		return r >= 0x7f && r < 0xa0
+	}
+	return r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff
 }
 
 func controlName(r rune) string {

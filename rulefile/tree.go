@@ -48,6 +48,7 @@ func parseTree(src *source, list *problems) (root *node) {
 	}()
 	tokens := joinColons(withoutComments(lexer.Tokenize(src.text)))
 	guard(tokens, list)
+	checkEscapes(tokens, src, list)
 	if list.any() {
 		return nil
 	}
@@ -188,9 +189,4 @@ func isLiteral(s string) bool {
 }
 
 // shorten cuts text that is too long to repeat in a message.
-func shorten(s string) string {
-	if short := firstRunes(s, 64); len(short) < len(s) {
-		return short + "…"
-	}
-	return s
-}
+func shorten(s string) string { return cut(s, 64) }

@@ -1,0 +1,140 @@
+package rulefile
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirhq/weir"
+)
+
+// FuzzParse: whatever the text is, Parse comes back soon, with a file that means
+// the same every time, or with problems that lead to places in the text.
+func FuzzParse(f *testing.F) {
+	for _, pattern := range []string{"testdata/*.yaml", "testdata/broken/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			f.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, path := range files {
+			src, err := os.ReadFile(path)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(src)
+		}
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		var file *File
+		var err error
+		soon(t, func() { file, err = Parse("rules.yaml", src) })
+		if err != nil {
+			checkProblems(t, src, err)
+			return
+		}
+		checkPlaces(t, src)
+		if again, err := weir.Compile(file.Rules); err != nil {
+			t.Errorf("what was accepted doesn't compile: %v", err)
+		} else if !reflect.DeepEqual(again.Rules(), file.Set.Rules()) {
+			t.Error("compiles to something else")
+		}
+		for name, other := range map[string][]byte{
+			"the second time":         src,
+			"with carriage returns":   bytes.ReplaceAll(bytes.ReplaceAll(src, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n")),
+			"with comments around it": slices.Concat([]byte("# before\n\n"), bytes.TrimPrefix(src, byteOrderMark), []byte("\n# behind\n")),
+		} {
+			if len(other) > MaxSize {
+				continue
+			}
+			twin, err := Parse("rules.yaml", other)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if !reflect.DeepEqual(file.Rules, twin.Rules) || len(file.Warnings) != len(twin.Warnings) {
+				t.Errorf("%s it means something else:\n%+v\n%+v", name, file.Rules, twin.Rules)
+			}
+		}
+	})
+}
+
+// soon runs f, and fails if it takes long. A busy machine may be slow once; a
+// text that is made to be slow is so each time.
+func soon(t *testing.T, f func()) {
+	t.Helper()
+	const limit = 5 * time.Second
+	var took time.Duration
+	for range 3 {
+		start := time.Now()
+		f()
+		if took = time.Since(start); took < limit {
+			return
+		}
+	}
+	t.Errorf("took %v, want less than %v", took, limit)
+}
+
+// checkProblems: every problem has a text and a place that exists, and they are in order.
+func checkProblems(t *testing.T, src []byte, err error) {
+	t.Helper()
+	ps, ok := err.(Problems)
+	if !ok || len(ps) == 0 || len(ps) > maxCollected {
+		t.Fatalf("%T of %d problems", err, len(ps))
+	}
+	if s := err.Error(); !utf8.ValidString(s) || strings.ContainsFunc(strings.ReplaceAll(s, "\n", ""), isControl) {
+		t.Errorf("the message isn't fit to be printed: %q", s)
+	}
+	lines := strings.Split(string(bytes.TrimPrefix(src, byteOrderMark)), "\n")
+	last := place{}
+	for _, p := range ps {
+		if p.Text == "" || p.File != "rules.yaml" || p.Line > len(lines) || p.Line < 0 {
+			t.Fatalf("%+v", p)
+		}
+		at := place{p.Line, p.Column}
+		if at.line < last.line || at.line == last.line && at.column < last.column {
+			t.Errorf("%v comes after %v", at, last)
+		}
+		last = at
+		if p.Line > 0 && (p.Column < 1 || p.Column > len([]rune(lines[p.Line-1]))+1) {
+			t.Errorf("line %d has no column %d: %s", p.Line, p.Column, p)
+		}
+		if p.Caret < 0 || p.Caret > utf8.RuneCountInString(p.Excerpt)+1 {
+			t.Errorf("the caret is at %d of %q", p.Caret, p.Excerpt)
+		}
+	}
+}
+
+// checkPlaces: every text of the document stands where its node says.
+func checkPlaces(t *testing.T, src []byte) {
+	t.Helper()
+	list := &problems{}
+	text := readSource(src, list)
+	var walk func(n *node)
+	check := func(at place, s string) {
+		line := []rune(strings.ReplaceAll(text.lines[at.line-1], "\t", " "))
+		if at.column > len(line) {
+			t.Errorf("%q is said to be at %v", s, at)
+			return
+		}
+		if rest := string(line[at.column-1:]); rest[0] != '"' && rest[0] != '\'' && !strings.HasPrefix(rest, s) {
+			t.Errorf("%q is said to be at %v, where %q stands", s, at, rest)
+		}
+	}
+	walk = func(n *node) {
+		if n.kind == scalar {
+			check(n.at, n.text)
+		}
+		for _, f := range n.fields {
+			check(f.at, f.name)
+			walk(f.value)
+		}
+		for _, item := range n.items {
+			walk(item)
+		}
+	}
+	walk(parseTree(text, list))
+}

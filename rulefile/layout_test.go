@@ -1,0 +1,195 @@
+package rulefile
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// object is a map that keeps its order, as a test writes it out.
+type object []member
+
+type member struct {
+	name  string
+	value any // string, bool, int, float64, object or []any
+}
+
+// TestLayoutsAgree writes random documents as indented YAML, as YAML between
+// braces, and as JSON: all three must mean the same, and say so if they are wrong.
+func TestLayoutsAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		doc := drawDocument(t)
+		block := writeBlock(doc, 0)
+		flow := writeFlow(doc)
+		js := writeJSON(doc)
+		want, wantErr := Parse("rules.yaml", []byte(block))
+		for name, text := range map[string]string{"flow": flow, "json": js} {
+			got, err := Parse("rules.yaml", []byte(text))
+			if (err == nil) != (wantErr == nil) {
+				t.Fatalf("%s differs.\n%s\n%v\n%s\n%v", name, block, wantErr, text, err)
+			}
+			if err != nil {
+				if a, b := paths(wantErr), paths(err); a != b {
+					t.Fatalf("%s has other problems.\n%s\n%v\n%s\n%v", name, block, a, text, b)
+				}
+			} else if !reflect.DeepEqual(got.Rules, want.Rules) {
+				t.Fatalf("%s means something else.\n%s\n%+v\n%s\n%+v", name, block, want.Rules, text, got.Rules)
+			}
+		}
+	})
+}
+
+// paths are the problems without their places.
+func paths(err error) string {
+	var b strings.Builder
+	for _, p := range err.(Problems) {
+		fmt.Fprintf(&b, "%s: %s\n", p.Path, p.Text)
+	}
+	return b.String()
+}
+
+// mostly draws one of the good values, and now and then the bad one.
+func mostly[T any](t *rapid.T, bad T, good ...T) T {
+	if rapid.IntRange(0, 39).Draw(t, "bad") == 0 {
+		return bad
+	}
+	return rapid.SampledFrom(good).Draw(t, "good")
+}
+
+func drawDocument(t *rapid.T) object {
+	tier := func() string { return mostly(t, "gone", "free", "pro") }
+	var rules []any
+	for i := range rapid.IntRange(0, 3).Draw(t, "rules") {
+		rules = append(rules, drawRule(t, fmt.Sprintf("r%d", i), tier))
+	}
+	return draw(t, object{
+		{"tiers", object{{"free", drawLimit(t)}, {"pro", drawLimit(t)}}},
+		{"default_tier", tier()},
+		{"keys", object{{"sk_free_*", tier()}, {"*", tier()}}},
+		{"rules", rules},
+		{"whitelist", []any{"sk_internal_*", "2001:db8::/32"}},
+	})
+}
+
+func drawRule(t *rapid.T, id string, tier func() string) object {
+	return draw(t, object{
+		{"id", id},
+		{"version", rapid.IntRange(0, 99).Draw(t, "version")},
+		{"tier", tier()},
+		{"match", draw(t, object{
+			{"endpoint", mostly(t, "login", "GET /v1/{id}", "/a b", "/x/", "POST /login")},
+			{"endpoint_regex", mostly(t, "(", `^/v\d+`, ".*", "[a-z]{2,3}")},
+			{"api_key_pattern", mostly(t, "''", "sk_*", "*", "*_x")},
+			{"api_key", mostly(t, "none", "present")}})},
+		{"by", []any{mostly(t, "usr", "user", "ip"), mostly(t, "header:", "header:X-A", "claim:b", "org")}},
+		{"missing", mostly(t, "# no", "ip", "skip", "refuse")},
+		{"algorithm", mostly(t, "- x", "token_bucket", "leaky_bucket")},
+		{"limit", mostly(t, "0/h", "5/minute", "10 per second", "7/15m")},
+		{"burst", mostly(t, -1, 5, 20)},
+		{"tiers", object{{tier(), drawLimit(t)}}},
+		{"override", object{{"key: one", drawLimit(t)}, {"'two'", drawLimit(t)}, {"three", drawLimit(t)}}},
+		{"cost", mostly(t, 0, 1, 3)},
+		{"count", object{{"status", []any{401, mostly(t, "6xx", "4xx", "5xx")}}}},
+		{"strict", rapid.Bool().Draw(t, "strict")},
+		{"candidate", drawLimit(t)},
+	})
+}
+
+func drawLimit(t *rapid.T) any {
+	switch rapid.IntRange(0, 3).Draw(t, "form") {
+	case 0:
+		return mostly(t, "x", "5/minute", "9/s")
+	case 1:
+		return object{{"limit", "5/minute"}, {"burst", mostly(t, 0, 7, 9)}}
+	case 2:
+		return object{{"capacity", 10}, {"refill_rate", mostly(t, -1, 0.5, 2, 1.67)}}
+	}
+	return object{{"limits", []any{"5/second", object{{"limit", "100/hour"}}}}}
+}
+
+// draw keeps some of an object's fields.
+func draw(t *rapid.T, o object) object {
+	var kept object
+	for _, m := range o {
+		if m.name == "id" || m.name == "rules" || m.name == "limit" || m.name == "tiers" || rapid.IntRange(0, 2).Draw(t, m.name) == 0 {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+func writeBlock(v any, indent int) string {
+	pad := "\n" + strings.Repeat(" ", indent)
+	var b strings.Builder
+	switch v := v.(type) {
+	case object:
+		if len(v) == 0 {
+			return " {}"
+		}
+		for _, m := range v {
+			b.WriteString(pad + quote(m.name) + ":" + writeBlock(m.value, indent+2))
+		}
+	case []any:
+		if len(v) == 0 {
+			return " []"
+		}
+		for _, item := range v {
+			b.WriteString(pad + "-" + writeBlock(item, indent+2))
+		}
+	default:
+		b.WriteString(" " + writeFlow(v))
+	}
+	return b.String()
+}
+
+func writeFlow(v any) string {
+	var parts []string
+	switch v := v.(type) {
+	case object:
+		for _, m := range v {
+			parts = append(parts, quote(m.name)+": "+writeFlow(m.value))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case []any:
+		for _, item := range v {
+			parts = append(parts, writeFlow(item))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case string:
+		return quote(v)
+	}
+	return fmt.Sprint(v)
+}
+
+// quote puts quotes around text that needs them.
+func quote(s string) string {
+	if strings.ContainsAny(s[:1], "*#-'\"") || strings.ContainsAny(s, "{}[],") || strings.Contains(s+" ", ": ") {
+		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	}
+	return s
+}
+
+func writeJSON(v any) string {
+	var parts []string
+	switch v := v.(type) {
+	case object:
+		for _, m := range v {
+			parts = append(parts, writeJSON(m.name)+":"+writeJSON(m.value))
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	case []any:
+		for _, item := range v {
+			parts = append(parts, writeJSON(item))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	}
+	js, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(js)
+}
