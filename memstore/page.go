@@ -40,6 +40,7 @@ func (s *slot) lock(h uint64) bool {
 		if s.hash() != h {
 			return false
 		}
+		//lint:ignore SA4017 the time it takes is what it is for
 		idle(n)
 		if n *= 2; n > 4096 {
 			n = 4096
