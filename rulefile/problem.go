@@ -133,6 +133,7 @@ func (ps *problems) sorted(src *source) Problems {
 		p := &ps.list[i]
 		if p.Line > 0 && p.Line <= len(src.lines) {
 			p.Excerpt, p.Caret = c.excerpt(src.lines[p.Line-1], p.Line, p.Column)
+			p.Column = c.column // at most one past the line's end
 		}
 		if i := ruleIndex(p.Path); i >= 0 && i < len(ps.ids) {
 			p.Rule = shorten(ps.ids[i])
@@ -189,9 +190,7 @@ func (c *cursor) excerpt(s string, line, column int) (string, int) {
 			tail = "…"
 		}
 	}
-	// Past the end of the line, as where something is missing, the caret stands behind it.
-	caret := utf8.RuneCountInString(head+before) + min(column-c.column, 1)
-	return head + printable(before) + printable(strings.TrimRight(after, " \t")) + tail, caret
+	return head + printable(before) + printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
 }
 
 // cut shortens text that is longer than n characters.
