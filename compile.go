@@ -23,24 +23,27 @@ type RuleSet struct {
 	endpoints trie
 	regexes   prefixes
 	byKey     keyPatterns
+	keyed     bool // byKey has any
 	always    []int32
 }
 
 // rule is a compiled Rule.
 type rule struct {
 	*Rule
-	index     int32
-	by        []dimension
-	endpoint  *endpoint
-	regex     *regexp.Regexp // nil when there is none, or when its prefix says it all
-	prefix    string         // of all that the regex matches
-	template  string         // what `endpoint` in `by` stands for, if the rule has an endpoint
-	rank      int            // among rules of its layer: lower is more specific
-	cost      int64
-	base      []*Policy            // for requests whose tier has no numbers of its own
-	byTier    map[string][]*Policy // what differs from base
-	overrides map[string][]*Policy
-	candidate []*Policy
+	index    int32
+	by       []dimension
+	endpoint *endpoint
+	regex    *regexp.Regexp // nil when there is none, or when its prefix says it all
+	prefix   string         // of all that the regex matches
+	template string         // what `endpoint` in `by` stands for, if the rule has an endpoint
+	rank     int            // among rules of its layer: lower is more specific
+	cost     int64
+	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
+	endpointOnly, keyOnly bool
+	base                  []*Policy            // for requests whose tier has no numbers of its own
+	byTier                map[string][]*Policy // what differs from base
+	overrides             map[string][]*Policy
+	candidate             []*Policy
 }
 
 type dimension struct {
@@ -385,6 +388,8 @@ func (rs *RuleSet) rankLayers() {
 func (rs *RuleSet) index() {
 	for i := range rs.rules {
 		r := &rs.rules[i]
+		r.endpointOnly = r.Match == Match{Endpoint: r.Match.Endpoint} && r.Tier == ""
+		r.keyOnly = len(r.by) == 1 && r.by[0].kind == byAPIKey
 		switch {
 		case r.endpoint != nil:
 			rs.endpoints.add(r.endpoint, r.index)
@@ -392,6 +397,7 @@ func (rs *RuleSet) index() {
 			rs.regexes.add(r.prefix, r.index)
 		case r.Match.APIKeyPattern != "":
 			rs.byKey.add(r.Match.APIKeyPattern, r.index)
+			rs.keyed = true
 		default:
 			rs.always = append(rs.always, r.index)
 		}

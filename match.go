@@ -69,7 +69,7 @@ func (rs *RuleSet) run(req *Request, m *match) {
 		if r.endpoint != nil && r.endpoint.method != req.Method && !r.endpoint.matchesMethod(req.Method) {
 			continue
 		}
-		if rs.check(r, req, m) == applies {
+		if r.endpointOnly && !req.Preflight || rs.check(r, req, m) == applies {
 			m.choose(r)
 		}
 	}
@@ -138,7 +138,7 @@ func (rs *RuleSet) resolveTier(req *Request, m *match) {
 // candidates finds, in file order, the rules whose indexed condition holds.
 func (rs *RuleSet) candidates(req *Request, m *match) {
 	m.found = append(m.found, rs.always...)
-	if req.APIKey != "" {
+	if req.APIKey != "" && rs.keyed {
 		m.found = rs.byKey.find(req.APIKey, m.found)
 	}
 	if req.Path != "" {
@@ -209,6 +209,10 @@ func (m *match) choose(r *rule) {
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	mark := len(m.subjects)
 	m.subjects = append(m.subjects, 0)
+	if r.keyOnly && req.APIKey != "" { // most rules, and what the loop below would do
+		m.subjects = append(m.subjects, req.APIKey...)
+		return true
+	}
 	for i, d := range r.by {
 		last := i == len(r.by)-1
 		if d.kind == byIP {

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"sync"
 
@@ -17,7 +18,8 @@ import (
 )
 
 // httpWorkload is a handler that writes two bytes, bare and behind middleware,
-// served by net/http on loopback: what limiting costs a whole request.
+// served by net/http on loopback: what limiting costs a whole request. Clients are as many as keys, all
+// known beforehand, so that limiters look for their counters where they are in life: not in the nearest cache.
 const httpWorkload = "http"
 
 const (
@@ -27,42 +29,43 @@ const (
 	httpHTTPRate = "go-chi/httprate 0.16.1, its three headers"
 )
 
-var httpContenders = []contender{
-	{httpBare, floor, serving(func(limit) (middleware, error) {
-		return func(h http.Handler) http.Handler { return h }, nil
-	})},
-	{httpBoth, weirs, serving(weirMiddleware(httplimit.Answers{}))},
-	{httpSilent, weirs, serving(weirMiddleware(httplimit.Answers{Dialects: []httplimit.Dialect{}}))},
-	{httpHTTPRate, rival, serving(func(l limit) (middleware, error) {
-		key := func(r *http.Request) (string, error) { return r.Header.Get("X-API-Key"), nil }
-		return httprate.LimitBy(int(l.tokens), l.window(), key), nil
-	})},
+// middleware prepares what stands in front of a handler.
+type middleware func(l limit, keys int) (func(http.Handler) http.Handler, error)
+
+func httpContenders(keys int) []contender {
+	return []contender{
+		{httpBare, floor, serving(keys, func(limit, int) (func(http.Handler) http.Handler, error) {
+			return func(h http.Handler) http.Handler { return h }, nil
+		})},
+		{httpBoth, weirs, serving(keys, weirMiddleware(httplimit.Answers{}))},
+		{httpSilent, weirs, serving(keys, weirMiddleware(httplimit.Answers{Dialects: []httplimit.Dialect{}}))},
+		{httpHTTPRate, rival, serving(keys, func(l limit, _ int) (func(http.Handler) http.Handler, error) {
+			key := func(r *http.Request) (string, error) { return r.Header.Get("X-API-Key"), nil }
+			return httprate.LimitBy(int(l.tokens), l.window(), key), nil
+		})},
+	}
 }
 
-type middleware = func(http.Handler) http.Handler
-
-func weirMiddleware(answers httplimit.Answers) func(limit) (middleware, error) {
-	return func(l limit) (middleware, error) {
+func weirMiddleware(answers httplimit.Answers) middleware {
+	return func(l limit, keys int) (func(http.Handler) http.Handler, error) {
 		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weirLimit(l)}}}})
 		if err != nil {
 			return nil, err
 		}
-		limiter := weir.NewLimiter(newStore(httpKeys), rules, weir.Options{})
+		limiter := weir.NewLimiter(newStore(keys), rules, weir.Options{})
 		return httplimit.New(limiter, httplimit.Options{Answers: answers}).Wrap, nil
 	}
 }
 
-// httpKeys are few: what a counter costs is measured elsewhere.
-const httpKeys = 1000
-
 func httpStage(c *config) *stage {
 	var picked []contender
-	for _, o := range httpContenders {
+	for _, o := range httpContenders(c.keys) {
 		if c.contenders.MatchString(o.name) {
 			picked = append(picked, o)
 		}
 	}
-	return &stage{[]string{httpWorkload}, c.rounds, hotLimit, false, entries(picked, httpKeys, uniformSequence(httpKeys))}
+	// Filled by the contenders themselves: a million requests take too long.
+	return &stage{[]string{httpWorkload}, c.rounds, wideLimit, false, entries(picked, 1, uniformSequence(c.keys))}
 }
 
 // httpTargets promise requests per second, which are held against each other as time per request.
@@ -115,9 +118,9 @@ func (t *table) printHTTP(w io.Writer) {
 }
 
 // serving opens a server of its own for a middleware. A check is a request.
-func serving(wrap func(limit) (middleware, error)) func(limit, int) (instance, error) {
+func serving(keys int, wrap middleware) func(limit, int) (instance, error) {
 	return func(l limit, _ int) (instance, error) {
-		mw, err := wrap(l)
+		mw, err := wrap(l, keys)
 		if err != nil {
 			return instance{}, err
 		}
@@ -126,8 +129,9 @@ func serving(wrap func(limit) (middleware, error)) func(limit, int) (instance, e
 			return instance{}, err
 		}
 		answer := []byte("ok")
-		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) })
-		srv := &http.Server{Handler: mw(handler), ErrorLog: log.New(io.Discard, "", 0)}
+		handler := mw(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) }))
+		fill(instance{worker: func() check { return direct(handler) }}, makeKeys(keys), keys, true)
+		srv := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = srv.Serve(ln) })
 		var clients []*httpClient
@@ -147,6 +151,25 @@ func serving(wrap func(limit) (middleware, error)) func(limit, int) (instance, e
 		}, nil
 	}
 }
+
+// direct calls a handler without a server.
+func direct(h http.Handler) check {
+	w := &forgetful{header: http.Header{}}
+	r := httptest.NewRequest(http.MethodGet, "/v1/orders/17", nil)
+	return func(key string) bool {
+		clear(w.header)
+		r.Header["X-Api-Key"] = []string{key}
+		h.ServeHTTP(w, r)
+		return true
+	}
+}
+
+// forgetful is a writer that keeps nothing.
+type forgetful struct{ header http.Header }
+
+func (w *forgetful) Header() http.Header         { return w.header }
+func (w *forgetful) Write(b []byte) (int, error) { return len(b), nil }
+func (w *forgetful) WriteHeader(int)             {}
 
 // httpDepth is how many connections a goroutine keeps busy.
 const httpDepth = 16

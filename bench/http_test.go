@@ -16,7 +16,7 @@ func httpRun(tb testing.TB, progressTo io.Writer, args ...string) *results {
 	}
 	s := httpStage(c)
 	p := &progress{w: progressTo, total: s.rounds * len(s.entries), start: time.Now()}
-	tables, err := s.run(c, makeKeys(httpKeys), p)
+	tables, err := s.run(c, makeKeys(c.keys), p)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -26,12 +26,12 @@ func httpRun(tb testing.TB, progressTo io.Writer, args ...string) *results {
 }
 
 func TestHTTP(t *testing.T) {
-	r := httpRun(t, io.Discard, "-rounds", "2", "-again", "0", "-time", "10ms", "-warmup", "1ms")
+	r := httpRun(t, io.Discard, "-rounds", "2", "-again", "0", "-time", "10ms", "-warmup", "1ms", "-keys", "1000")
 	tab := r.table(httpWorkload)
 	for _, w := range tab.warnings {
 		t.Error(w)
 	}
-	if len(tab.rows) != len(httpContenders) || len(r.targets) != 3 {
+	if len(tab.rows) != 4 || len(r.targets) != 3 {
 		t.Errorf("%d rows and %d targets", len(tab.rows), len(r.targets))
 	}
 	for _, target := range r.targets {
