@@ -276,9 +276,13 @@ func (r *rule) compileMatch(path string, bad *Problems) {
 		r.endpoint, r.template = &e, m.Endpoint
 	}
 	if m.EndpointRegex != "" {
-		re, err := regexp.Compile("(?is:" + m.EndpointRegex + ")")
+		// Alone first: within the parentheses that follow, an expression such as "a)|(b" would be another one.
+		re, err := regexp.Compile(m.EndpointRegex)
+		if err == nil {
+			re, err = regexp.Compile("(?is:" + m.EndpointRegex + ")")
+		}
 		if err != nil {
-			bad.addf(path+".endpoint_regex", "%s", strings.ReplaceAll(err.Error(), "(?is:"+m.EndpointRegex+")", m.EndpointRegex))
+			bad.addf(path+".endpoint_regex", "%v", err)
 		}
 		prefix, whole := regexPrefix(m.EndpointRegex)
 		if r.prefix = prefix; !whole {
@@ -349,6 +353,9 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	for key, limits := range r.Override {
 		if len(limits) == 0 {
 			bad.addf(path+".override."+key, `needs a limit such as "100/minute"`)
+		}
+		if key == "" || strings.Contains(key, "*") {
+			bad.addf(path+".override."+key, "must be a whole API key: overrides take no patterns")
 		}
 		r.overrides[key] = policies(limits, path+".override."+key, scope, false)
 	}

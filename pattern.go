@@ -382,6 +382,7 @@ type accessList struct {
 }
 
 func (a *accessList) add(pattern string) error {
+	pattern = strings.TrimSpace(pattern)
 	id := int32(len(a.patterns))
 	a.patterns = append(a.patterns, pattern)
 	net, err := netip.ParsePrefix(pattern)
@@ -390,6 +391,9 @@ func (a *accessList) add(pattern string) error {
 		if err != nil {
 			if strings.Trim(pattern, "*") == "" {
 				return fmt.Errorf("%q matches every key", pattern)
+			}
+			if host, _, _ := strings.Cut(pattern, "/"); looksLikeAddress(host) {
+				return fmt.Errorf("%q is neither a key nor an IP range: write ranges as 203.0.113.0/24 or 2001:db8::/32", pattern)
 			}
 			a.keys.add(pattern, id)
 			return nil
@@ -408,6 +412,14 @@ func (a *accessList) add(pattern string) error {
 		a.lengths = append(a.lengths, n)
 	}
 	return nil
+}
+
+// looksLikeAddress: what is meant for an address must not silently become a pattern that no key matches.
+func looksLikeAddress(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	return strings.Count(s, ".") >= 2 && strings.Trim(s, "0123456789.*") == "" || strings.Count(s, ":") >= 2 && strings.Trim(s, "0123456789abcdefABCDEF:.*") == ""
 }
 
 func netLength(p netip.Prefix) int {
