@@ -134,10 +134,13 @@ func serving(keys int, wrap middleware) func(limit, int) (instance, error) {
 		srv := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = srv.Serve(ln) })
+		var mu sync.Mutex // guards clients: workers begin at the same time
 		var clients []*httpClient
 		return instance{
 			worker: func() check {
 				c := &httpClient{address: ln.Addr().String()}
+				mu.Lock()
+				defer mu.Unlock()
 				clients = append(clients, c)
 				return c.check
 			},

@@ -229,16 +229,16 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 	b := make([]byte, 0, 256) // on the stack, unless many limits apply
 	limit, reset := d.Policy.Limit.Count, resetUnix(d, now)
 	if a.x {
-		b = v.end(append(b, a.texts.of(d.Policy).limit...), hLimit)
+		b = v.is(b, hLimit, a.texts.of(d.Policy).limit)
 		b = v.int(b, hRemaining, d.Remaining)
 		b = v.int(b, hReset, reset)
 	}
 	if a.used {
 		b = v.int(b, hUsed, max(0, limit-d.Remaining))
-		b = v.end(append(b, d.Rule...), hResource)
+		b = v.is(b, hResource, d.Rule)
 	}
 	if a.ietf {
-		b = v.end(a.texts.appendPolicies(b, d), hPolicy)
+		b = a.texts.policies(&v, b, d)
 		b = v.end(a.texts.appendQuota(b, d), hIETF)
 	}
 	if a.ietf06 {

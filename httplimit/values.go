@@ -8,11 +8,12 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// values are headers whose values stand one behind the other in a buffer. They
-// are cut from one string and listed in one slice, so that a set of headers
-// costs two allocations however many it has.
+// values are headers, most of whose values stand one behind the other in a
+// buffer. Those are cut from one string, and all are listed in one slice, so that a
+// set of headers costs two allocations however many it has.
 type values struct {
 	names [maxValues]string
+	known [maxValues]string // values that aren't in the buffer
 	ends  [maxValues]int
 	n     int
 }
@@ -27,6 +28,12 @@ func (v *values) end(b []byte, name string) []byte {
 	return b
 }
 
+// is gives a header a value that needn't be written.
+func (v *values) is(b []byte, name, value string) []byte {
+	v.known[v.n] = value
+	return v.end(b, name)
+}
+
 // int appends a number, unless the header has no name.
 func (v *values) int(b []byte, name string, n int64) []byte {
 	if name == "" {
@@ -38,7 +45,9 @@ func (v *values) int(b []byte, name string, n int64) []byte {
 func (v *values) set(h http.Header, b []byte) {
 	all, list, from := string(b), make([]string, v.n), 0
 	for i, name := range v.names[:v.n] {
-		list[i] = all[from:v.ends[i]]
+		if list[i] = v.known[i]; list[i] == "" {
+			list[i] = all[from:v.ends[i]]
+		}
 		h[name] = list[i : i+1 : i+1]
 		from = v.ends[i]
 	}
@@ -69,15 +78,20 @@ func (ts *texts) of(p *weir.Policy) *text {
 	return t
 }
 
-// appendPolicies lists every limit, the one that binds first.
-func (ts *texts) appendPolicies(b []byte, d *weir.Decision) []byte {
-	b = append(b, ts.of(d.Policy).policies...)
-	for _, l := range d.Limits() {
-		if l.Policy != d.Policy && !l.Policy.Shadow {
-			b = append(append(b, ", "...), ts.of(l.Policy).policies...)
+// policies lists every limit, the one that binds first.
+func (ts *texts) policies(v *values, b []byte, d *weir.Decision) []byte {
+	first := ts.of(d.Policy).policies
+	limits := d.Limits()
+	if len(limits) == 1 {
+		return v.is(b, hPolicy, first)
+	}
+	b = append(b, first...)
+	for i := range limits {
+		if p := limits[i].Policy; p != d.Policy && !p.Shadow {
+			b = append(append(b, ", "...), ts.of(p).policies...)
 		}
 	}
-	return b
+	return v.end(b, hPolicy)
 }
 
 // appendQuota says what is left of the limit that binds.
