@@ -9,7 +9,8 @@ import (
 // ClientIP is the address of the client: the peer's, or, when the peer is a
 // trusted proxy, the last address in X-Forwarded-For that isn't one. The header
 // is read from right to left, since only what trusted proxies appended is true; everything left
-// of the first stranger is that stranger's claim.
+// of the first stranger is that stranger's claim. An entry that can't be read ends the walk. IPv4 proxies are to be given
+// as IPv4 prefixes; [NewIdentifier] brings them into that form.
 func ClientIP(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	ip := peerIP(r.RemoteAddr)
 	if len(trusted) == 0 || !contains(trusted, ip) {

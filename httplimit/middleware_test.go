@@ -158,3 +158,23 @@ func TestAnswersThatCannotBe(t *testing.T) {
 		}()
 	}
 }
+
+// Tiers of one rule share its name, and here even the count: what is remembered of one must not be said of the other.
+func TestEachTierSeesItsOwnPolicy(t *testing.T) {
+	l := limiter(t, weir.Rules{
+		Tiers: []weir.Tier{
+			{Name: "free", Limits: per(10, time.Hour)}, {Name: "pro", Limits: per(10, time.Minute)}, {Name: "max", Limits: per(1000, time.Minute)},
+		},
+		Rules: []weir.Rule{{ID: "quota"}},
+	})
+	h := wrap(l, httplimit.Options{Identity: httplimit.Identity{Tier: httplimit.Source{Header: "X-Tier"}, TrustUnverified: true}}, ok)
+	for range 3 {
+		for tier, want := range map[string]string{"free": `10 "quota";q=10;w=3600`, "pro": `10 "quota";q=10;w=60`, "max": `1000 "quota";q=1000;w=60`} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, request("/", "X-API-Key", tier, "X-Tier", tier))
+			if got := w.Header().Get("X-RateLimit-Limit") + " " + w.Header().Get("RateLimit-Policy"); got != want {
+				t.Errorf("%s: %s, want %s", tier, got, want)
+			}
+		}
+	}
+}
