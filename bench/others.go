@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strconv"
 	"time"
+
+	"github.com/weirhq/weir/internal/cputime"
 )
 
 // machineTime is what all processes have used of all cores, and what a
@@ -41,7 +43,7 @@ type usage struct {
 
 func readUsage() usage {
 	machine, known := machineTime()
-	return usage{time.Now(), cpuTime(), machine, known}
+	return usage{time.Now(), cputime.Used(), machine, known}
 }
 
 // others is the part of the cores' time since then that went to anyone else. A limiter

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // decoder turns a tree into a rule document. It notes problems and goes on, so
@@ -76,7 +77,7 @@ func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 		p := d.add(e.nameAt, e.path, "%s has no field %q: the fields are %s", set.of, shorten(e.name), strings.Join(set.names, ", "))
 		if hint, ok := set.wrong[e.name]; ok {
 			p.Hint = hint
-		} else if best := closest(e.name, set.names); best != "" {
+		} else if best := guess.Closest(e.name, set.names); best != "" {
 			p.Hint = fmt.Sprintf("did you mean %q?", best)
 			d.misspelt = append(d.misspelt, join(v.path, best))
 		} else if name, _, ok := strings.Cut(e.name, ":"); ok && slices.Contains(set.names, name) {

@@ -165,24 +165,3 @@ func TestProblems(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", js, want)
 	}
 }
-
-func TestClosest(t *testing.T) {
-	tests := []struct{ written, want string }{
-		{"token_buket", "token_bucket"},
-		{"TokenBucket", "token_bucket"},
-		{"toekn_bucket", "token_bucket"},
-		{"sliding_log", "sliding_window_log"},
-		{"sliding_window", "sliding_window_log"},
-		{"window_counter", "sliding_window_counter"},
-		{"fixed", "fixed_window"},
-		{"gcra", ""},
-		{"x", ""},
-		{"", ""},
-		{strings.Repeat("token_bucket", 9), ""},
-	}
-	for _, tt := range tests {
-		if got := closest(tt.written, algorithms); got != tt.want {
-			t.Errorf("%q: got %q, want %q", tt.written, got, tt.want)
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // text reads a text. Nothing in the language may be "": it would be a condition that always holds.
@@ -209,7 +210,7 @@ func guessWindow(before, s string) string {
 	case word == "" && s != "":
 		return fmt.Sprintf("did you mean %q?", before+s+"s")
 	case len(word) >= 3:
-		if best := closest(word, windowWords); best != "" {
+		if best := guess.Closest(word, windowWords); best != "" {
 			return fmt.Sprintf("did you mean %q?", before+number+best)
 		}
 	}

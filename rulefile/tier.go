@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // tierUse is a place that names a tier.
@@ -83,7 +84,7 @@ func (d *decoder) unknownTier(use tierUse, names []string) {
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, where its name looks like one that is.
 func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
-	if len(listed) > maxCandidates {
+	if len(listed) > guess.MaxCandidates {
 		return
 	}
 	for i, r := range doc.Rules {

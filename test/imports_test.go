@@ -19,7 +19,7 @@ const module = "github.com/weirhq/weir"
 var rooms = map[string][]string{
 	"":           {},
 	"/memstore":  {""},
-	"/rulefile":  {""},
+	"/rulefile":  {"", "/internal/guess"},
 	"/storetest": {""},
 }
 

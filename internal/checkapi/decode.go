@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // body is what the fields of a check or a take held. Texts are decoded into one
@@ -279,7 +280,7 @@ func (b *body) word(p *parser, bit uint16, name string, words []string, set func
 			return nil
 		}
 	}
-	if meant := guess(string(written), words); meant != "" {
+	if meant := guess.Closest(string(written), words); meant != "" {
 		return badRequest("%s: there is no such one: did you mean %q?", name, meant)
 	}
 	return badRequest("%s: must be one of %s", name, strings.Join(words, ", "))

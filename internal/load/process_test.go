@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/cputime"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -119,9 +120,9 @@ func BenchmarkClosedLoop(b *testing.B) {
 	measure := func(f func(b *testing.B)) func(b *testing.B) {
 		return func(b *testing.B) {
 			b.ReportAllocs()
-			begin := cpuTime()
+			begin := cputime.Used()
 			f(b)
-			b.ReportMetric(float64(cpuTime()-begin)/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(cputime.Used()-begin)/float64(b.N), "cpu-ns/op")
 		}
 	}
 	loop := func(to Target) func(*testing.B) {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirhq/weir/internal/cputime"
 )
 
 // Phase is a part of a run.
@@ -85,10 +87,10 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
 
-	completed, began, cpu := true, time.Duration(0), cpuTime()
+	completed, began, cpu := true, time.Duration(0), cputime.Used()
 	if p.Warmup > 0 {
 		completed = r.wait(ctx, Warming, p.Warmup)
-		began, cpu = min(r.now(), r.end()), cpuTime()
+		began, cpu = min(r.now(), r.end()), cputime.Used()
 	}
 	if completed {
 		if p.open() {
@@ -112,7 +114,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	}
 	giveUp()
 	<-done
-	return r.report(t, ended-began, cpuTime()-cpu, !completed), nil
+	return r.report(t, ended-began, cputime.Used()-cpu, !completed), nil
 }
 
 func (r *run) workers(t Target) []*worker {

@@ -1,14 +1,15 @@
 //go:build unix
 
-package main
+// Package cputime tells what measuring has cost.
+package cputime
 
 import (
 	"syscall"
 	"time"
 )
 
-// cpuTime is what this process has used of all cores.
-func cpuTime() time.Duration {
+// Used is what this process has used of all cores; 0 where the system doesn't tell.
+func Used() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0

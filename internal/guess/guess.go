@@ -1,0 +1,75 @@
+// Package guess finds what was probably meant by a word that doesn't exist.
+package guess
+
+import "strings"
+
+const (
+	// maxLength is of words: longer ones are no typing mistakes.
+	maxLength = 64
+	// MaxCandidates bounds the time that a guess may take: those behind it are not looked at.
+	MaxCandidates = 1000
+)
+
+// Closest is the candidate with the fewest typing mistakes between it and what
+// was written, or "". More than one mistake in three letters is another word,
+// unless something was left out: "que" for queue, "sliding_log" for sliding_window_log.
+func Closest(written string, candidates []string) string {
+	if len(written) > maxLength {
+		return ""
+	}
+	written = strings.ToLower(written)
+	best, fewest := "", maxLength
+	for _, c := range candidates[:min(len(candidates), MaxCandidates)] {
+		lower := strings.ToLower(c)
+		if len(lower) > maxLength {
+			continue
+		}
+		n := mistakes(written, lower)
+		if n < fewest && (n <= max(1, len(written)/3) || leavesOut(written, lower)) {
+			best, fewest = c, n
+		}
+	}
+	return best
+}
+
+// leavesOut: the written text is the beginning of a candidate, or some of its words in their order.
+func leavesOut(written, candidate string) bool {
+	if len(written) < 3 {
+		return false
+	}
+	if strings.HasPrefix(candidate, written) {
+		return true
+	}
+	words := strings.Split(written, "_")
+	for w := range strings.SplitSeq(candidate, "_") {
+		if len(words) > 0 && w == words[0] {
+			words = words[1:]
+		}
+	}
+	return len(words) == 0
+}
+
+// mistakes counts the letters that have to be added, dropped, replaced or
+// swapped with their neighbour to turn a into b.
+func mistakes(a, b string) int {
+	var rows [3][maxLength + 1]int
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			replace := last[j-1]
+			if a[i-1] != b[j-1] {
+				replace++
+			}
+			row[j] = min(replace, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
