@@ -57,6 +57,8 @@ func TestAllocsPerRequest(t *testing.T) {
 
 func TestAllocsPerIdentity(t *testing.T) {
 	type source = httplimit.Source
+	l := limiter(t, rules(weir.Rule{ID: "a", By: []string{"ip", "header:X-Org"}, Limits: per(1e9, time.Hour)}))
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for name, c := range map[string]struct {
 		id httplimit.Identity
 		r  *http.Request
@@ -70,9 +72,11 @@ func TestAllocsPerIdentity(t *testing.T) {
 		"behind proxies": {httplimit.Identity{}, request("/", "X-Forwarded-For", "1.1.1.1, 198.51.100.1, 10.0.0.2")},
 	} {
 		c.r.RemoteAddr = "10.0.0.1:1234"
-		x := httplimit.NewIdentifier(c.id, prefixes("10.0.0.0/8"))
-		var req weir.Request
-		if got := testing.AllocsPerRun(1000, func() { x.Identify(c.r, &req, false) }); got != 0 {
+		h := wrap(l, httplimit.Options{
+			Identity: c.id, TrustedProxies: prefixes("10.0.0.0/8"), Answers: httplimit.Answers{Dialects: []httplimit.Dialect{}},
+		}, nothing)
+		w := &sink{}
+		if got := testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, c.r) }); got != 0 {
 			t.Errorf("%s: %v allocations", name, got)
 		}
 	}

@@ -77,7 +77,7 @@ func TestClientIP(t *testing.T) {
 			r.Header.Set(name, "6.6.6.6")
 		}
 		var req weir.Request
-		httplimit.NewIdentifier(httplimit.Identity{}, trusted).Identify(r, &req, false)
+		httplimit.NewIdentifier(httplimit.Identity{}, trusted).Identify(r, &req)
 		if got := req.IP.String(); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}

@@ -52,7 +52,7 @@ func ExampleIdentity() {
 	r.Header.Set("X-API-Key", "sk_internal_forged")
 	r.Header.Set("Authorization", "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJyb290IiwicGxhbiI6InBybyJ9.")
 	var req weir.Request
-	who.Identify(r, &req, false)
+	who.Identify(r, &req)
 	fmt.Printf("key %q, verified: %v; user %q; tier %q\n", req.APIKey, req.KeyVerified, req.User, req.Tier)
 	// Output: key "sk_internal_forged", verified: false; user ""; tier ""
 }

@@ -63,7 +63,7 @@ func FuzzIdentity(f *testing.F) {
 		}}
 		source := sources[int(which)%len(sources)]
 		var req weir.Request
-		ids[int(which)%len(ids)].Identify(r, &req, true)
+		ids[int(which)%len(ids)].Identify(r, &req)
 
 		if req.Path == "" || req.Method != method {
 			t.Errorf("%s %q", req.Method, req.Path)

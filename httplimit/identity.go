@@ -52,7 +52,6 @@ func (k KnownKeys) Contains(key string) bool {
 type Identifier struct {
 	id      Identity
 	trusted []netip.Prefix
-	claims  bool // an identity is a claim
 }
 
 // NewIdentifier prepares an Identity.
@@ -60,12 +59,10 @@ func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 	if id.APIKey == (Source{}) {
 		id.APIKey.Header = "X-API-Key"
 	}
-	x := &Identifier{trusted: make([]netip.Prefix, len(trusted))}
 	for _, s := range []*Source{&id.APIKey, &id.User, &id.Org, &id.Tier} {
 		s.Header = http.CanonicalHeaderKey(s.Header)
-		x.claims = x.claims || s.Claim != ""
 	}
-	x.id = id
+	x := &Identifier{id: id, trusted: make([]netip.Prefix, len(trusted))}
 	for i, p := range trusted {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -75,50 +72,103 @@ func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 	return x
 }
 
-// Identify fills in what a check wants to know of a request. With attributes it
-// also answers for headers and claims that rules count by.
-func (x *Identifier) Identify(r *http.Request, req *weir.Request, attributes bool) {
+// Identify fills in what a check wants to know of a request. The headers and
+// claims that rules count by are looked up when they are asked for.
+func (x *Identifier) Identify(r *http.Request, req *weir.Request) {
+	a := new(attributes)
+	x.identify(r, req, a)
+	req.Attr = a.lookUp
+}
+
+func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes) {
+	*a = attributes{r: r, jwt: x.id.JWT}
 	req.Method, req.Path = r.Method, requestPath(r.URL)
 	req.IP = ClientIP(r, x.trusted)
 	req.Preflight = r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
-	var claims Claims
-	if x.id.JWT != nil && (x.claims || attributes) {
-		claims = x.id.JWT.Verify(bearer(r))
-	}
 	var proven bool
-	req.APIKey, proven = x.id.APIKey.read(r, claims)
+	req.APIKey, proven = a.read(&x.id.APIKey)
 	req.KeyVerified = req.APIKey != "" && (proven || x.id.TrustUnverified || x.id.KnownKeys != nil && x.id.KnownKeys.Contains(req.APIKey))
-	req.User, _ = x.id.User.read(r, claims)
-	req.Org, _ = x.id.Org.read(r, claims)
-	req.Tier, proven = x.id.Tier.read(r, claims)
+	req.User, _ = a.read(&x.id.User)
+	req.Org, _ = a.read(&x.id.Org)
+	req.Tier, proven = a.read(&x.id.Tier)
 	req.TierVerified = req.Tier != "" && (proven || x.id.TrustUnverified)
-	if attributes {
-		req.Attr = lookUp(r, claims)
-	}
 }
 
-// lookUp answers for the attributes of a request.
-func lookUp(r *http.Request, claims Claims) func(string) string {
-	return func(name string) string {
-		switch kind, name, _ := strings.Cut(name, ":"); kind {
-		case "header":
-			return header(r, http.CanonicalHeaderKey(name))
-		case "claim":
-			return claims.Text(name)
-		}
-		return ""
-	}
+// attributes answers for what a request says of its client.
+type attributes struct {
+	r        *http.Request
+	jwt      *Verifier
+	claims   Claims
+	verified bool // the token has been looked at
 }
 
-// header is the first value of a header, given in its canonical form.
-func header(r *http.Request, name string) string {
-	if v := r.Header[name]; len(v) > 0 {
-		return v[0]
-	}
-	if name == "Host" { // net/http keeps it elsewhere
-		return strings.ToLower(r.Host)
+// lookUp answers what rules ask beyond the fields of a request.
+func (a *attributes) lookUp(name string) string {
+	switch kind, name, _ := strings.Cut(name, ":"); kind {
+	case "header":
+		value, _ := a.header(http.CanonicalHeaderKey(name))
+		return value
+	case "claim":
+		return a.claim(name)
 	}
 	return ""
+}
+
+// claim is a claim of the verified token. Verifying costs more than all the rest of a check, so it waits until someone asks.
+func (a *attributes) claim(name string) string {
+	if !a.verified && a.jwt != nil {
+		token, _ := a.bearer()
+		a.claims = a.jwt.Verify(token)
+	}
+	a.verified = true
+	return a.claims.Text(name)
+}
+
+// header is the value of a header, given in its canonical form. Given twice, it is nobody's: servers
+// disagree on which one counts, and a client could rotate the other.
+func (a *attributes) header(name string) (value string, twice bool) {
+	switch v := a.r.Header[name]; {
+	case len(v) > 1:
+		return "", true
+	case len(v) == 1:
+		return v[0], false
+	case name == "Host": // net/http keeps it elsewhere
+		return strings.ToLower(a.r.Host), false
+	}
+	return "", false
+}
+
+// bearer is the token of the Authorization header.
+func (a *attributes) bearer() (token string, twice bool) {
+	value, twice := a.header("Authorization")
+	scheme, token, ok := strings.Cut(value, " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return "", twice
+	}
+	return strings.TrimSpace(token), false
+}
+
+// read returns the value at a source, and whether it comes from a verified token.
+func (a *attributes) read(s *Source) (value string, proven bool) {
+	if s.Claim != "" {
+		if v := a.claim(s.Claim); v != "" {
+			return v, true
+		}
+	}
+	if s.Header != "" {
+		if v, twice := a.header(s.Header); v != "" || twice {
+			return v, false
+		}
+	}
+	if s.Bearer {
+		if v, twice := a.bearer(); v != "" || twice {
+			return v, false
+		}
+	}
+	if s.Query != "" {
+		return queryValue(a.r.URL.RawQuery, s.Query), false
+	}
+	return "", false
 }
 
 // requestPath is the path of a URL as it came. A request has one even if its
@@ -139,33 +189,6 @@ func requestPath(u *url.URL) string {
 		return "/"
 	}
 	return path
-}
-
-// read returns the value, and whether it comes from a verified token.
-func (s *Source) read(r *http.Request, claims Claims) (value string, proven bool) {
-	if s.Claim != "" {
-		if v := claims.Text(s.Claim); v != "" {
-			return v, true
-		}
-	}
-	if s.Header != "" {
-		// Given twice, it is nobody's: servers disagree on which one counts, and a client could rotate the other.
-		if len(r.Header[s.Header]) > 1 {
-			return "", false
-		}
-		if v := header(r, s.Header); v != "" {
-			return v, false
-		}
-	}
-	if s.Bearer {
-		if v := bearer(r); v != "" {
-			return v, false
-		}
-	}
-	if s.Query != "" {
-		return queryValue(r.URL.RawQuery, s.Query), false
-	}
-	return "", false
 }
 
 // queryValue is a parameter's value, or "" if it is given twice, without making a map.
@@ -189,13 +212,4 @@ func queryValue(query, name string) (found string) {
 		}
 	}
 	return found
-}
-
-// bearer is the token of an Authorization header.
-func bearer(r *http.Request) string {
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return ""
-	}
-	return strings.TrimSpace(token)
 }

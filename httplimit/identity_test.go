@@ -13,7 +13,7 @@ import (
 
 func identify(id httplimit.Identity, r *http.Request) weir.Request {
 	var req weir.Request
-	httplimit.NewIdentifier(id, nil).Identify(r, &req, true)
+	httplimit.NewIdentifier(id, nil).Identify(r, &req)
 	return req
 }
 
@@ -51,12 +51,15 @@ func TestSources(t *testing.T) {
 		{"nothing", source{}, request("/?api_key=k", "Authorization", "Bearer k"), "", false},
 		{"another header", source{Header: "x-key"}, request("/", "X-Key", "k"), "k", false},
 		{"two lines of it", source{}, request("/", "X-API-Key", "k", "X-API-Key", "other"), "", false},
+		{"two lines of it beside a parameter", source{Header: "X-Key", Query: "k"}, request("/?k=q", "X-Key", "k", "X-Key", "other"), "", false},
 		{"the host", source{Header: "host"}, request("http://Tenant.example/"), "tenant.example", false},
 		{"a parameter", source{Query: "api_key"}, request("/?a=1&api_key=k"), "k", false},
 		{"a parameter given twice", source{Query: "api_key"}, request("/?a=1&api_key=k&api_key=other"), "", false},
 		{"a parameter in disguise", source{Query: "api_key"}, request("/?a=1&api%5Fkey=%6B"), "k", false},
 		{"no such parameter", source{Query: "api_key"}, request("/?apikey=k"), "", false},
 		{"a bearer token", source{Bearer: true}, request("/", "Authorization", "bEaReR  k "), "k", false},
+		{"a bearer token given twice", source{Bearer: true, Query: "k"}, request("/?k=q", "Authorization", "Bearer k", "Authorization", "Bearer other"), "", false},
+		{"a claim of one of two tokens", source{Claim: "key"}, request("/", "Authorization", token, "Authorization", forged), "", false},
 		{"another scheme", source{Bearer: true}, request("/", "Authorization", "Basic k"), "", false},
 		{"no scheme", source{Bearer: true}, request("/", "Authorization", "k"), "", false},
 		{"a claim", source{Claim: "key"}, request("/", "Authorization", token), "sk_9", true},
@@ -97,10 +100,10 @@ func TestSources(t *testing.T) {
 
 func TestAttributes(t *testing.T) {
 	id := httplimit.Identity{JWT: verifier(t, httplimit.JWT{Secret: secret})}
-	r := request("http://Tenant.example/", "X-Tenant", "a", "Authorization", "Bearer "+sign(t, secret, claims{"org": "acme"}))
+	r := request("http://Tenant.example/", "X-Tenant", "a", "X-Twice", "a", "X-Twice", "b", "Authorization", "Bearer "+sign(t, secret, claims{"org": "acme"}))
 	req := identify(id, r)
 	for name, want := range map[string]string{
-		"header:X-Tenant": "a", "header:x-tenant": "a", "header:Host": "tenant.example", "header:nope": "",
+		"header:X-Tenant": "a", "header:x-tenant": "a", "header:Host": "tenant.example", "header:nope": "", "header:X-Twice": "",
 		"claim:org": "acme", "claim:nope": "", "attr:region": "", "": "", "header": "",
 	} {
 		if got := req.Attr(name); got != want {

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A handler that asks net/url sees the same key as the limiter.
+// A handler that asks net/url sees the same key as the limiter, unless it is given twice: then it is nobody's.
 func TestQueryValueIsThatOfNetURL(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.SampledFrom([]string{"key", "k%65y", "%6bey", "KEY", "k", "=", "==", "&", "&&", ";", "%", "%zz", "%3d", "%26", "+", " ", "a", "é", "%00", ""})
@@ -19,7 +19,11 @@ func TestQueryValueIsThatOfNetURL(t *testing.T) {
 		}
 		name := rapid.SampledFrom([]string{"key", "k", "", "a b", "a+b", "é"}).Draw(t, "name")
 		values, _ := url.ParseQuery(query) // as URL.Query, what can't be read is left out
-		if got, want := queryValue(query, name), values.Get(name); got != want {
+		want := values.Get(name)
+		if len(values[name]) > 1 {
+			want = ""
+		}
+		if got := queryValue(query, name); got != want {
 			t.Errorf("%q in %q: got %q, want %q", name, query, got, want)
 		}
 	})

@@ -49,12 +49,25 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// requests are reused: a limiter may hand one to an observer, so it can't live on the stack.
-var requests = sync.Pool{New: func() any { return new(weir.Request) }}
+// visit is what a check needs of a request. Visits are reused: a limiter may
+// hand the request to an observer, so it can't live on the stack.
+type visit struct {
+	req    weir.Request
+	attrs  attributes
+	lookUp func(string) string // of attrs, bound once
+}
+
+var visits = sync.Pool{New: func() any {
+	v := new(visit)
+	v.lookUp = v.attrs.lookUp
+	return v
+}}
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	req := requests.Get().(*weir.Request)
-	m.identity.Identify(r, req, len(m.limiter.Rules().Attributes()) > 0)
+	v := visits.Get().(*visit)
+	req := &v.req
+	m.identity.identify(r, req, &v.attrs)
+	req.Attr = v.lookUp
 	if m.opts.Identify != nil {
 		m.opts.Identify(r, req)
 	}
@@ -76,8 +89,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case m.answers.speaks(&d): // else leave the headers alone: net/http copies those of handlers that ask for them
 		m.answers.SetHeaders(w.Header(), req, &d, now)
 	}
-	*req = weir.Request{}
-	requests.Put(req) // before a handler that may run for hours
+	v.req, v.attrs = weir.Request{}, attributes{}
+	visits.Put(v) // before a handler that may run for hours
 	switch {
 	case left || !d.Allowed:
 	case d.Unsettled():

@@ -70,6 +70,18 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 	wg.Wait()
 }
 
+// Rules that come into force in the middle of a request find what they count by.
+func TestRulesChangeInTheMiddle(t *testing.T) {
+	tenant := compile(t, rules(weir.Rule{ID: "b", By: []string{"header:X-Tenant"}, Missing: weir.MissingRefuse, Limits: per(1, time.Hour)}))
+	l := limiter(t, rules(weir.Rule{ID: "a", Limits: per(1, time.Hour)}))
+	h := wrap(l, httplimit.Options{Identify: func(*http.Request, *weir.Request) { l.SetRules(tenant) }}, ok)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, request("/", "X-Tenant", "acme"))
+	if w.Code != 200 || w.Header().Get("RateLimit") != `"b";r=0;t=3600` {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
 func TestErrorsOfTheStoreAreTold(t *testing.T) {
 	store := &outage{Store: memstore.New(memstore.Options{}), fails: []string{"a"}}
 	l := weir.NewLimiter(store, compile(t, rules(weir.Rule{ID: "a", Limits: per(1, time.Hour)})), weir.Options{})

@@ -303,21 +303,3 @@ func TestSettlingOutlivesTheRequest(t *testing.T) {
 		}
 	}
 }
-
-// A key that is given twice is nobody's, and counted by address.
-func TestKeysGivenTwice(t *testing.T) {
-	id := httplimit.NewIdentifier(httplimit.Identity{APIKey: httplimit.Source{Header: "X-Key", Query: "key"}}, nil)
-	for target, want := range map[string]string{"/?key=a": "a", "/?key=a&key=b": "", "/?other=1&key=a": "a"} {
-		var req weir.Request
-		id.Identify(httptest.NewRequest("GET", target, nil), &req, false)
-		if req.APIKey != want {
-			t.Errorf("%s: %q", target, req.APIKey)
-		}
-	}
-	r := httptest.NewRequest("GET", "/?key=c", nil)
-	r.Header["X-Key"] = []string{"a", "b"}
-	var req weir.Request
-	if id.Identify(r, &req, false); req.APIKey != "" {
-		t.Errorf("two headers: %q", req.APIKey)
-	}
-}
