@@ -1,0 +1,108 @@
+package redistest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Certs are the PEM files of an authority and of what it signed, good for a day.
+type Certs struct {
+	CA                    string
+	ServerCert, ServerKey string // for localhost and 127.0.0.1
+	ClientCert, ClientKey string
+}
+
+// Client is what a client needs to be let in.
+func (c *Certs) Client() (*tls.Config, error) {
+	ca, err := os.ReadFile(c.CA)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, errors.New(c.CA + ": no certificate")
+	}
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
+}
+
+func newCerts(dir string) (*Certs, error) {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	c := &Certs{
+		CA:         in("ca.pem"),
+		ServerCert: in("server.pem"), ServerKey: in("server.key"),
+		ClientCert: in("client.pem"), ClientKey: in("client.key"),
+	}
+	ca, err := issue("authority", nil, c.CA, in("ca.key"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := issue("server", ca, c.ServerCert, c.ServerKey); err != nil {
+		return nil, err
+	}
+	if _, err := issue("client", ca, c.ClientCert, c.ClientKey); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+type issued struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// issue writes a certificate and its key, signed by an authority, or by itself as one.
+func issue(name string, by *issued, certFile, keyFile string) (*issued, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		return nil, err
+	}
+	cert := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour), // clocks in tests jump
+		NotAfter:     time.Now().Add(24 * time.Hour),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:     []string{"localhost"},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	if by == nil {
+		cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign
+		by = &issued{cert, key}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, by.cert, &key.PublicKey, by.key)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return &issued{cert, key}, errors.Join(
+		writePEM(certFile, "CERTIFICATE", der),
+		writePEM(keyFile, "PRIVATE KEY", secret),
+	)
+}
+
+func writePEM(file, kind string, der []byte) error {
+	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+}

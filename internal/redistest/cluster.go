@@ -1,0 +1,262 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const slots = 16384
+
+// Cluster is three primaries, with a third of the slots each, and a replica of each.
+type Cluster struct {
+	Nodes []*Server // 0, 1, 2 began as primaries; 3, 4, 5 as their replicas in this order
+}
+
+// StartCluster starts six servers and joins them; when it returns, every node
+// sees all slots served and every replica follows its primary.
+func StartCluster(o Options) (_ *Cluster, err error) {
+	if o.TLS || o.ACL != nil {
+		return nil, errors.New("redistest: TLS and ACL are for a server alone")
+	}
+	c := &Cluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	for range 6 {
+		node, err := newServer(o)
+		if err != nil {
+			return nil, err
+		}
+		c.Nodes = append(c.Nodes, node)
+		bus, err := node.reserve()
+		if err != nil {
+			return nil, err
+		}
+		node.conf = slices.Insert(node.conf, 0, // before o.Config, whose lines win
+			"cluster-enabled yes",
+			fmt.Sprintf("cluster-port %d", bus.number),
+			"cluster-announce-ip 127.0.0.1",
+			"cluster-node-timeout 1000",
+			"cluster-require-full-coverage no",
+			"cluster-allow-replica-migration no",
+		)
+	}
+	if err := beginAll(c.Nodes); err != nil {
+		return nil, err
+	}
+	return c, c.join()
+}
+
+func (c *Cluster) join() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for i, node := range c.Nodes {
+		// Distinct epochs from the start: else nodes sort out collisions for seconds.
+		if _, err := node.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+			return err
+		}
+		if i < 3 {
+			if _, err := node.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/3), strconv.Itoa(slots*(i+1)/3-1)); err != nil {
+				return err
+			}
+		}
+		if i > 0 {
+			host, port, _ := strings.Cut(node.Addr, ":")
+			if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", host, port, strconv.Itoa(node.ports[1].number)); err != nil {
+				return err
+			}
+		}
+	}
+	for i, replica := range c.Nodes[3:] {
+		id, err := c.Nodes[i].text(ctx, "CLUSTER", "MYID")
+		if err != nil {
+			return err
+		}
+		// Refused until the replica has heard of its primary.
+		if err := Until(ctx, func(ctx context.Context) error {
+			_, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return Until(ctx, c.Healthy)
+}
+
+// Healthy returns nil when every node that is up sees all slots served, knows the
+// others and their roles, and follows its primary if it is a replica.
+func (c *Cluster) Healthy(ctx context.Context) error {
+	for _, node := range c.Nodes {
+		if !node.up() {
+			continue
+		}
+		text, err := node.text(ctx, "CLUSTER", "INFO")
+		if err != nil {
+			return err
+		}
+		info := fields(text)
+		if info["cluster_state"] != "ok" || info["cluster_slots_ok"] != strconv.Itoa(slots) || info["cluster_size"] != "3" {
+			return fmt.Errorf("%s: cluster_state:%s, %s slots of %s primaries", node.Addr, info["cluster_state"], info["cluster_slots_ok"], info["cluster_size"])
+		}
+		members, err := node.members(ctx)
+		if err != nil {
+			return err
+		}
+		if len(members) != len(c.Nodes) {
+			return fmt.Errorf("%s knows %d nodes", node.Addr, len(members))
+		}
+		for _, m := range members {
+			if m.replica && m.self {
+				if err := node.linked(ctx); err != nil {
+					return err
+				}
+			}
+			if !m.replica && len(m.slots) == 0 && !m.failed {
+				return fmt.Errorf("%s: %s is a primary without slots", node.Addr, m.addr)
+			}
+		}
+	}
+	return nil
+}
+
+// Addrs are the nodes' addresses.
+func (c *Cluster) Addrs() []string { return addrs(c.Nodes) }
+
+// Close closes all nodes.
+func (c *Cluster) Close() error { return closeAll(c.Nodes) }
+
+// Primaries are the nodes that are up and serve slots.
+func (c *Cluster) Primaries(ctx context.Context) ([]*Server, error) {
+	owners, err := c.owners(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var primaries []*Server
+	for _, node := range c.Nodes {
+		if slices.Contains(owners, node) {
+			primaries = append(primaries, node)
+		}
+	}
+	return primaries, nil
+}
+
+// Slot is the slot of a key.
+func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
+	for _, node := range c.Nodes {
+		if node.up() {
+			slot, err := node.Do(ctx, "CLUSTER", "KEYSLOT", key)
+			if err != nil {
+				return 0, err
+			}
+			return int(slot.(int64)), nil
+		}
+	}
+	return 0, errors.New("no node is up")
+}
+
+// Owner is the node that is up and serves a key. After the death of a primary
+// that is an error until its replica has taken over.
+func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
+	slot, err := c.Slot(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	owners, err := c.owners(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if owners[slot] == nil {
+		return nil, fmt.Errorf("no node that is up serves slot %d", slot)
+	}
+	return owners[slot], nil
+}
+
+// owners lists the owner of each slot. Each node is asked for its own slots alone; a primary
+// that comes back may claim what its replica has since taken, under a lower epoch.
+func (c *Cluster) owners(ctx context.Context) ([]*Server, error) {
+	owners, epochs := make([]*Server, slots), make([]int, slots)
+	for _, node := range c.Nodes {
+		if !node.up() {
+			continue
+		}
+		members, err := node.members(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range members {
+			if !m.self || m.replica {
+				continue
+			}
+			for _, span := range m.slots {
+				for slot := span[0]; slot <= span[1]; slot++ {
+					if owners[slot] == nil || m.epoch > epochs[slot] {
+						owners[slot], epochs[slot] = node, m.epoch
+					}
+				}
+			}
+		}
+	}
+	return owners, nil
+}
+
+// member is what a node says of one of the nodes, itself among them.
+type member struct {
+	id, addr              string
+	self, replica, failed bool
+	epoch                 int
+	slots                 [][2]int // first and last
+}
+
+// members reads CLUSTER NODES:
+//
+//	id ip:port@bus flags primary ping pong epoch link slot slot-slot [slot->-id]
+func (s *Server) members(ctx context.Context) ([]member, error) {
+	text, err := s.text(ctx, "CLUSTER", "NODES")
+	if err != nil {
+		return nil, err
+	}
+	var members []member
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 8 {
+			return nil, fmt.Errorf("%s: CLUSTER NODES: a strange line: %q", s.Addr, line)
+		}
+		flags := strings.Split(f[2], ",")
+		if slices.Contains(flags, "handshake") {
+			continue
+		}
+		m := member{
+			id:      f[0],
+			self:    slices.Contains(flags, "myself"),
+			replica: slices.Contains(flags, "slave"),
+			failed:  slices.Contains(flags, "fail"),
+		}
+		m.addr, _, _ = strings.Cut(f[1], "@")
+		if m.epoch, err = strconv.Atoi(f[6]); err != nil {
+			return nil, fmt.Errorf("%s: CLUSTER NODES: epoch: %w", s.Addr, err)
+		}
+		for _, span := range f[8:] {
+			if strings.HasPrefix(span, "[") {
+				continue // a slot that moves is listed by its owner as well
+			}
+			first, last, ranged := strings.Cut(span, "-")
+			if !ranged {
+				last = first
+			}
+			a, errA := strconv.Atoi(first)
+			b, errB := strconv.Atoi(last)
+			if err := errors.Join(errA, errB); err != nil {
+				return nil, fmt.Errorf("%s: CLUSTER NODES: slots: %w", s.Addr, err)
+			}
+			m.slots = append(m.slots, [2]int{a, b})
+		}
+		members = append(members, m)
+	}
+	return members, nil
+}

@@ -1,0 +1,67 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Info is a section of INFO.
+func (s *Server) Info(ctx context.Context, section string) (map[string]string, error) {
+	text, err := s.text(ctx, "INFO", section)
+	if err != nil {
+		return nil, err
+	}
+	return fields(text), nil
+}
+
+// fields reads lines of name:value.
+func fields(text string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, is := strings.Cut(strings.TrimSpace(line), ":"); is {
+			m[name] = value
+		}
+	}
+	return m
+}
+
+// CPU is the processor time that the server has used since it was started.
+func (s *Server) CPU(ctx context.Context) (time.Duration, error) {
+	info, err := s.Info(ctx, "cpu")
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+		d, err := time.ParseDuration(info[name] + "s")
+		if err != nil {
+			return 0, fmt.Errorf("%s: %s: %w", s.Addr, name, err)
+		}
+		sum += d
+	}
+	return sum, nil
+}
+
+// Memory is how many bytes the server has allocated: used_memory.
+func (s *Server) Memory(ctx context.Context) (int64, error) {
+	info, err := s.Info(ctx, "memory")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(info["used_memory"], 10, 64)
+}
+
+// linked returns nil when a replica follows its primary.
+func (s *Server) linked(ctx context.Context) error {
+	info, err := s.Info(ctx, "replication")
+	if err != nil {
+		return err
+	}
+	if info["master_link_status"] != "up" {
+		return fmt.Errorf("%s: replication: %s, link %q", s.Addr, info["role"], info["master_link_status"])
+	}
+	return nil
+}

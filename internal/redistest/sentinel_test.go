@@ -1,0 +1,29 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+func TestSentinelPromotesTheReplica(t *testing.T) {
+	s := NewSentinel(t, Options{Password: "secret"})
+	old, replica := s.Servers[0], s.Servers[1]
+	if p, err := s.Primary(t.Context()); err != nil || p != old {
+		t.Fatalf("the primary is %v, %v", p, err)
+	}
+	must(t, old, "SET", "a", "1")
+	must(t, old, "WAIT", "1", "0")
+	old.Kill()
+	soon(t, func(ctx context.Context) error {
+		p, err := s.Primary(ctx)
+		if err == nil && p != replica {
+			err = fmt.Errorf("the primary is %s", p.Addr)
+		}
+		return err
+	})
+	if got := must(t, replica, "GET", "a"); got != "1" {
+		t.Errorf("a: got %v", got)
+	}
+	must(t, replica, "SET", "a", "2")
+}

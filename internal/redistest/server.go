@@ -1,0 +1,267 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Options is how a server differs from a plain one, which keeps nothing on
+// disk, never evicts and allows DEBUG.
+type Options struct {
+	Config   []string // more lines for redis.conf: "maxmemory 10mb"
+	Password string   // of the default user; none: no password
+
+	// For a server alone.
+	ACL []string // lines of an ACL file: "user default off", "user weir on >secret ~* +@all"
+	TLS bool     // listen on TLSAddr as well, for clients that bring a certificate
+}
+
+// Server is one redis-server process, or one Sentinel, and what stays when the
+// process is gone: ports, folder, configuration. Kill, Restart and Close are not to
+// be called at the same time; all else may be.
+type Server struct {
+	Addr    string // 127.0.0.1:port
+	Socket  string // path of a Unix socket
+	TLSAddr string // with Options.TLS
+	Certs   *Certs // with Options.TLS
+
+	dir      string // holds redis.conf, log, data/
+	sentinel bool
+	conf     []string // redis.conf as first written; Redis may rewrite the file
+	auth     []string // the command by which Do authenticates
+	ports    []*port
+
+	mu      sync.Mutex // guards what follows
+	proc    *process
+	stopped bool
+}
+
+// Start starts a server; it is ready when Start returns.
+func Start(o Options) (*Server, error) {
+	s, err := newServer(o)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.begin()
+}
+
+// newServer prepares a server without starting it.
+func newServer(o Options) (_ *Server, err error) {
+	s := &Server{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	// Not a test's own folder: the path of a Unix socket is short by law.
+	if s.dir, err = os.MkdirTemp("", "redistest"); err != nil {
+		return nil, err
+	}
+	p, err := s.reserve()
+	if err != nil {
+		return nil, err
+	}
+	s.Addr, s.Socket = p.addr(), s.path("redis.sock")
+	s.conf = []string{
+		fmt.Sprintf("port %d", p.number),
+		"bind 127.0.0.1",
+		fmt.Sprintf("unixsocket %q", s.Socket),
+		fmt.Sprintf("dir %q", s.path("data")),
+		`save ""`,
+		"appendonly no",
+		"maxmemory-policy noeviction",
+		"enable-debug-command yes",
+		"repl-diskless-sync yes",
+		"repl-diskless-sync-delay 0", // replicas are ready seconds sooner
+	}
+	if o.Password != "" {
+		s.conf = append(s.conf, fmt.Sprintf("requirepass %q", o.Password), fmt.Sprintf("masterauth %q", o.Password))
+		s.auth = []string{"AUTH", o.Password}
+	}
+	if o.ACL != nil {
+		// A user of our own, for those who turn the default user off.
+		users := append([]string{"user redistest on >redistest ~* &* +@all"}, o.ACL...)
+		if err := s.write("users.acl", users); err != nil {
+			return nil, err
+		}
+		s.conf = append(s.conf, fmt.Sprintf("aclfile %q", s.path("users.acl")))
+		s.auth = []string{"AUTH", "redistest", "redistest"}
+	}
+	if o.TLS {
+		if err := s.secure(); err != nil {
+			return nil, err
+		}
+	}
+	s.conf = append(s.conf, o.Config...)
+	return s, nil
+}
+
+// secure adds a port for TLS, and certificates.
+func (s *Server) secure() error {
+	p, err := s.reserve()
+	if err != nil {
+		return err
+	}
+	if s.Certs, err = newCerts(s.dir); err != nil {
+		return err
+	}
+	s.TLSAddr = p.addr()
+	s.conf = append(s.conf,
+		fmt.Sprintf("tls-port %d", p.number),
+		fmt.Sprintf("tls-ca-cert-file %q", s.Certs.CA),
+		fmt.Sprintf("tls-cert-file %q", s.Certs.ServerCert),
+		fmt.Sprintf("tls-key-file %q", s.Certs.ServerKey),
+	)
+	return nil
+}
+
+func (s *Server) reserve() (*port, error) {
+	p, err := reserve()
+	if err == nil {
+		s.ports = append(s.ports, p)
+	}
+	return p, err
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *Server) write(name string, lines []string) error {
+	return os.WriteFile(s.path(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
+}
+
+// begin starts a new server for the first time. A server that doesn't start is closed.
+func (s *Server) begin() error {
+	if err := s.RestartEmpty(); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
+}
+
+// Restart kills the process if it runs, and starts it again on the same ports, with the
+// files that it left: a dump after SAVE, a Cluster node's identity, what
+// Sentinel wrote into its configuration.
+func (s *Server) Restart() error {
+	s.Kill()
+	args := []string{s.path("redis.conf")}
+	if s.sentinel {
+		args = append(args, "--sentinel")
+	}
+	proc, err := spawn(s.path("log"), "redis-server", args...)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.proc, s.stopped = proc, false
+	s.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err = Until(ctx, func(ctx context.Context) error {
+		if proc.gone() {
+			cancel()
+			return errors.New("it ended at once")
+		}
+		_, err := s.Do(ctx, "PING")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("redis-server on %s doesn't start: %w\n%s", s.Addr, err, s.Log())
+	}
+	return nil
+}
+
+// RestartEmpty is Restart without the files: the server comes back as it was first started.
+func (s *Server) RestartEmpty() error {
+	s.Kill()
+	if err := os.RemoveAll(s.path("data")); err != nil {
+		return err
+	}
+	if err := os.Mkdir(s.path("data"), 0o700); err != nil {
+		return err
+	}
+	if err := s.write("redis.conf", s.conf); err != nil {
+		return err
+	}
+	return s.Restart()
+}
+
+// Kill ends the process by SIGKILL, also when it is stopped, and waits until it is gone.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	proc := s.proc
+	s.mu.Unlock()
+	if proc != nil {
+		proc.kill()
+	}
+}
+
+// Stop freezes the process by SIGSTOP: its connections stay open and say nothing.
+func (s *Server) Stop() error {
+	if err := s.signal(syscall.SIGSTOP, true); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return Until(ctx, func(context.Context) error {
+		if !asleep(s.Pid()) {
+			return fmt.Errorf("%s isn't stopped yet", s.Addr)
+		}
+		return nil
+	})
+}
+
+// Cont wakes a process that was stopped.
+func (s *Server) Cont() error { return s.signal(syscall.SIGCONT, false) }
+
+func (s *Server) signal(sig syscall.Signal, stopped bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.proc.signal(sig); err != nil {
+		return fmt.Errorf("%s: %v: %w", s.Addr, sig, err)
+	}
+	s.stopped = stopped
+	return nil
+}
+
+// Pid is the number of the process that was started last.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc.cmd.Process.Pid
+}
+
+// up says whether the process can answer: it is neither gone nor stopped.
+func (s *Server) up() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc != nil && !s.stopped && !s.proc.gone()
+}
+
+// Log is what the server has printed since Start, over all restarts.
+func (s *Server) Log() string {
+	text, err := os.ReadFile(s.path("log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Close kills the process, gives its ports back and removes its folder.
+func (s *Server) Close() error {
+	s.Kill()
+	var errs []error
+	for _, p := range s.ports {
+		errs = append(errs, p.close())
+	}
+	s.ports = nil
+	if s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	return errors.Join(errs...)
+}
