@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -27,23 +28,33 @@ var (
 	two        = []step{ask(oddMoment), ask(0)}
 )
 
+// allNames are headers of one's own.
+var allNames = httplimit.HeaderNames{Limit: "x-quota", Remaining: "X-Quota-Left", Reset: "X-Quota-Reset", ResetAfter: "X-Quota-Wait"}
+
+// algorithmScenes show every header of every dialect and both bodies for each
+// algorithm: once with the dialects that are on by default, and once with all
+// the others, and a client that asks for problem details.
 func algorithmScenes() []scene {
 	var scenes []scene
+	others := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.GitHub, httplimit.IETF06}, Names: allNames}}
+	add := func(name string, rule weir.Rule, steps []step) {
+		scenes = append(scenes, scene{name: "algorithm-" + name, rules: rules(rule), steps: steps})
+		steps = slices.Clone(steps)
+		for i := range steps {
+			steps[i].request += "\nAccept: application/problem+json"
+		}
+		scenes = append(scenes, scene{name: "algorithm-" + name + "-others", rules: rules(rule), options: others, steps: steps})
+	}
 	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter} {
 		rule := orders
 		rule.Algorithm = a
-		scenes = append(scenes, scene{
-			name: "algorithm-" + a.String(), rules: rules(rule),
-			steps: []step{ask(oddMoment), ask(3 * time.Second), ask(0), ask(7250 * time.Millisecond), ask(40 * time.Second), ask(time.Minute)},
-		})
+		add(a.String(), rule, []step{ask(oddMoment), ask(3 * time.Second), ask(0), ask(7250 * time.Millisecond), ask(40 * time.Second), ask(time.Minute)})
 	}
-	queue := weir.Rule{ID: "orders", Algorithm: weir.LeakyQueue, Limits: per(2, time.Minute)}
 	waiting := ask(0)
 	waiting.aside = true
-	return append(scenes, scene{
-		name: "algorithm-leaky_queue", rules: rules(queue),
-		steps: []step{ask(oddMoment), waiting, ask(5 * time.Second), ask(5 * time.Second)},
-	})
+	add("leaky_queue", weir.Rule{ID: "orders", Algorithm: weir.LeakyQueue, Limits: per(2, time.Minute)},
+		[]step{ask(oddMoment), waiting, ask(5 * time.Second), ask(5 * time.Second)})
+	return scenes
 }
 
 func dialectScenes() []scene {
@@ -54,7 +65,6 @@ func dialectScenes() []scene {
 		change(&o.Answers)
 		return o
 	}
-	names := httplimit.HeaderNames{Limit: "x-quota", Remaining: "X-Quota-Left", Reset: "X-Quota-Reset", ResetAfter: "X-Quota-Wait"}
 	none := dialects([]httplimit.Dialect{}...)
 	none.Answers.Dialects = []httplimit.Dialect{}
 	expose := func(a *httplimit.Answers) { a.Expose = true }
@@ -70,9 +80,9 @@ func dialectScenes() []scene {
 		{name: "dialect-ietf", rules: rules(orders), options: dialects(httplimit.IETF), steps: three},
 		{name: "dialect-ietf-06", rules: rules(orders), options: dialects(httplimit.IETF06), steps: three},
 		{name: "dialect-github", rules: rules(orders), options: dialects(httplimit.GitHub), steps: three},
-		{name: "dialect-github-ietf-06", rules: rules(orders), options: with(dialects(httplimit.GitHub, httplimit.IETF06), func(a *httplimit.Answers) { a.Names, a.Expose = names, true }), steps: two},
+		{name: "dialect-github-ietf-06", rules: rules(orders), options: with(dialects(httplimit.GitHub, httplimit.IETF06), func(a *httplimit.Answers) { a.Names, a.Expose = allNames, true }), steps: two},
 		{name: "dialect-none", rules: rules(orders), options: none, steps: three},
-		{name: "dialect-own-names", rules: rules(orders), options: with(none, func(a *httplimit.Answers) { a.Names = names }), steps: three},
+		{name: "dialect-own-names", rules: rules(orders), options: with(none, func(a *httplimit.Answers) { a.Names = allNames }), steps: three},
 		{name: "dialect-own-name", rules: rules(orders), options: with(none, func(a *httplimit.Answers) { a.Names.Remaining = "X-Left" }), steps: two},
 		{name: "dialect-expose", rules: rules(orders), options: with(dialects(httplimit.XRateLimit, httplimit.IETF), expose), steps: three},
 		{name: "dialect-none-expose", rules: rules(orders), options: with(none, expose), steps: three},
