@@ -10,15 +10,16 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Refused is what a template can show.
+// Refused is what clients are told of a refusal, and what a template can show.
 type Refused struct {
+	// Status is 429, 403 or 503, and Code a word for programs.
+	Status            int
 	Code, Message     string
 	Rule              string
 	Limit             int64
 	WindowSeconds     int64
 	RetryAfterSeconds int64 // 0 if waiting doesn't help
 	ResetAt           time.Time
-	Status            int
 }
 
 // RetryAfter is what a refusal tells the client to wait, in whole seconds: the
@@ -64,7 +65,7 @@ func jitter(req *weir.Request) float64 {
 
 // Refuse answers a request that was refused. SetHeaders has been called.
 func (a *Answerer) Refuse(w http.ResponseWriter, r *http.Request, req *weir.Request, d *weir.Decision, now time.Time) {
-	x := describe(req, d, now)
+	x := Describe(req, d, now)
 	a.send(w, r, &x, d)
 }
 
@@ -140,8 +141,8 @@ func acceptsProblem(accept []string) bool {
 	return false
 }
 
-// describe says in words and numbers why a request was refused.
-func describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
+// Describe says in words and numbers why a request was refused at now, for edges that answer in a form of their own.
+func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 	x := Refused{Status: http.StatusTooManyRequests, Code: "RATE_LIMIT_EXCEEDED", Rule: d.Rule, RetryAfterSeconds: RetryAfter(req, d)}
 	if p := d.Policy; p != nil {
 		x.Limit, x.WindowSeconds = p.Limit.Count, seconds(p.Limit.Window)

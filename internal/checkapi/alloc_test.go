@@ -24,8 +24,8 @@ func TestAllocsPerRequest(t *testing.T) {
 		{"take", "/v1/take", `{"key": "job:42", "limit": "100000000/second", "burst": 1000000000, "algorithm": "leaky_bucket"}`, 3},
 		// One for each check, and the Content-Length of the whole.
 		{"batch of 100", "/v1/checks", batchOf(strings.TrimSuffix(strings.Repeat(benchBody+",", 100), ",")), 102},
-		// One more for X-RateLimit-Rule.
-		{"refusal", "/v1/take", `{"key": "other", "limit": "1/day", "burst": 1, "cost": 2}`, 4},
+		// More for X-RateLimit-Rule and the message.
+		{"refusal", "/v1/take", `{"key": "other", "limit": "1/day", "burst": 1, "cost": 2}`, 5},
 	} {
 		s := newSink(c.path, []byte(c.body))
 		s.serve(h) // the buffers grow once

@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
 )
 
 // batch is the body of /v1/checks. All of it is read before anything is
@@ -141,11 +143,11 @@ func (h *handler) decideAll(r *http.Request, c *call, x *batch, items []item) (f
 			it.req.Attr = c.attr
 		}
 		d, err := h.limiter.Check(r.Context(), &it.req)
-		status := http.StatusOK
+		refused := httplimit.Refused{Status: http.StatusOK}
 		if !d.Allowed {
-			status = refusalStatus(&d)
+			refused = httplimit.Describe(&it.req, &d, time.Time{}) // nobody is told the time of day
 		}
-		c.out = appendDecision(appendStatus(c.out, status), &it.req, &d)
+		c.out = appendDecision(appendStatus(c.out, refused.Status), &d, &refused)
 		if err != nil && first == nil {
 			first = err
 		}

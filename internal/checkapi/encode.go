@@ -10,8 +10,8 @@ import (
 )
 
 // appendDecision appends the fields of a CheckResponse and the brace that ends
-// them. It writes what encoding/json would, in a tenth of the time.
-func appendDecision(b []byte, req *weir.Request, d *weir.Decision) []byte {
+// them. It writes what encoding/json would, in a tenth of the time. Of a refusal x says why.
+func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 	limit, remaining := int64(-1), int64(-1)
 	if d.Policy != nil {
 		limit = d.Policy.Limit.Count
@@ -23,7 +23,7 @@ func appendDecision(b []byte, req *weir.Request, d *weir.Decision) []byte {
 	b = appendText(append(b, `,"rule":`...), d.Rule)
 	b = appendInt(append(b, `,"limit":`...), limit)
 	b = appendInt(append(b, `,"remaining":`...), remaining)
-	b = appendInt(append(b, `,"retry_after_ms":`...), retryAfterMS(req, d))
+	b = appendInt(append(b, `,"retry_after_ms":`...), retryAfterMS(d, x))
 	b = appendInt(append(b, `,"reset_after_ms":`...), milliseconds(d.ResetAfter))
 	b = appendInt(append(b, `,"delay_ms":`...), milliseconds(d.Delay))
 	b = appendBool(append(b, `,"degraded":`...), d.Degraded)
@@ -34,9 +34,8 @@ func appendDecision(b []byte, req *weir.Request, d *weir.Decision) []byte {
 	}
 	if !d.Allowed {
 		b = appendText(append(b, `,"reason":`...), d.Reason.String())
-		b = appendText(append(b, `,"code":`...), refusalCode(d))
-		b = append(b, `,"message":"`...)
-		b = append(appendMessage(b, d), '"')
+		b = appendText(append(b, `,"code":`...), x.Code)
+		b = appendText(append(b, `,"message":`...), x.Message)
 	}
 	return append(b, '}')
 }
@@ -78,12 +77,12 @@ func appendLimits(b []byte, d *weir.Decision) []byte {
 
 // retryAfterMS is the time until a refused request would be allowed, -1 if
 // waiting doesn't help. Nobody knows when a store comes back: then it is what the header says.
-func retryAfterMS(req *weir.Request, d *weir.Decision) int64 {
+func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	switch {
 	case d.Allowed:
 		return 0
 	case d.Reason == weir.ReasonUnavailable:
-		return 1000 * httplimit.RetryAfter(req, d)
+		return 1000 * x.RetryAfterSeconds
 	case d.RetryAfter < 0:
 		return -1
 	}
@@ -92,49 +91,6 @@ func retryAfterMS(req *weir.Request, d *weir.Decision) int64 {
 
 // milliseconds rounds up: whoever waits that long has waited long enough.
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
-func refusalStatus(d *weir.Decision) int {
-	switch d.Reason {
-	case weir.ReasonDenied, weir.ReasonIdentityRequired:
-		return http.StatusForbidden
-	case weir.ReasonUnavailable:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusTooManyRequests
-}
-
-func refusalCode(d *weir.Decision) string {
-	switch d.Reason {
-	case weir.ReasonDenied:
-		return CodeBlocked
-	case weir.ReasonIdentityRequired:
-		return CodeIdentity
-	case weir.ReasonUnavailable:
-		return CodeUnavailable
-	}
-	return CodeLimited
-}
-
-// appendMessage says in a sentence why a request is refused. It holds nothing that JSON would escape.
-func appendMessage(b []byte, d *weir.Decision) []byte {
-	switch d.Reason {
-	case weir.ReasonDenied:
-		return append(b, "This client is blocked"...)
-	case weir.ReasonIdentityRequired:
-		return append(b, "This request must identify its client"...)
-	case weir.ReasonUnavailable:
-		return append(b, "The rate limiter is unavailable; try again shortly"...)
-	}
-	l := d.Policy.Limit
-	if d.RetryAfter == weir.Never {
-		b = append(b, "A request of this cost can never be admitted: the limit admits at most "...)
-		b = appendInt(b, l.Max())
-		return append(b, " at once, and waiting does not help"...)
-	}
-	b = appendInt(append(b, "Rate limit of "...), l.Count)
-	b = appendInt(append(b, " requests per "...), int64((l.Window+time.Second-1)/time.Second))
-	return append(b, " seconds exceeded"...)
-}
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
@@ -153,13 +109,13 @@ func appendText(b []byte, s string) []byte {
 var noStore = []string{"no-store"}
 
 // setRefusal sets the headers that refusals have beside the rate limit's own.
-func setRefusal(h http.Header, req *weir.Request, d *weir.Decision) {
+func setRefusal(h http.Header, x *httplimit.Refused) {
 	h["Cache-Control"] = noStore
-	if s := httplimit.RetryAfter(req, d); s > 0 {
-		h["Retry-After"] = []string{strconv.FormatInt(s, 10)}
+	if x.RetryAfterSeconds > 0 {
+		h["Retry-After"] = []string{strconv.FormatInt(x.RetryAfterSeconds, 10)}
 	}
-	if d.Rule != "" {
-		h["X-Ratelimit-Rule"] = []string{d.Rule}
+	if x.Rule != "" {
+		h["X-Ratelimit-Rule"] = []string{x.Rule}
 	}
 }
 

@@ -231,13 +231,13 @@ func (h *handler) respond(w http.ResponseWriter, c *call, d *weir.Decision, now 
 	header := w.Header()
 	h.answers.SetHeaders(header, &c.req, d, now)
 	header["Content-Type"] = jsonType
-	status := http.StatusOK
+	x := httplimit.Refused{Status: http.StatusOK}
 	if !d.Allowed {
-		status = refusalStatus(d)
-		setRefusal(header, &c.req, d)
+		x = httplimit.Describe(&c.req, d, now)
+		setRefusal(header, &x)
 	}
 	c.out = append(c.out[:0], '{')
-	c.out = appendDecision(c.out, &c.req, d)
+	c.out = appendDecision(c.out, d, &x)
 	c.out = append(c.out, '\n')
-	send(w, status, c.out)
+	send(w, x.Status, c.out)
 }
