@@ -2,7 +2,10 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 )
 
@@ -41,4 +44,76 @@ func TestClusterPromotesAReplica(t *testing.T) {
 	if p, err := c.Owner(t.Context(), key); err != nil || p != heir {
 		t.Errorf("owner: got %v, %v", p, err)
 	}
+}
+
+func TestMoveSlots(t *testing.T) {
+	c := NewCluster(t, Options{Password: "secret"})
+	from, to := c.Nodes[0], c.Nodes[1]
+	const tag = "{06S}" // its slot is 0, the first that the first node serves
+	if slot, err := c.Slot(t.Context(), tag); err != nil || slot != 0 {
+		t.Fatalf("slot of %s: got %d, %v", tag, slot, err)
+	}
+	const keys = 250
+	for i := range keys {
+		must(t, from, "SET", tag+strconv.Itoa(i), strconv.Itoa(i), "EX", "1000")
+	}
+
+	// Clients write on, following redirections, as the slot moves.
+	wrote := make(chan error)
+	moved := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			if err := setAnywhere(t.Context(), c, tag+"live", n); err != nil {
+				wrote <- err
+				return
+			}
+			select {
+			case <-moved:
+				wrote <- nil
+				return
+			default:
+			}
+		}
+	}()
+	err := c.MoveSlots(t.Context(), 0, 9, to)
+	close(moved)
+	if err := errors.Join(err, <-wrote); err != nil {
+		t.Fatal(err)
+	}
+
+	if p, err := c.Owner(t.Context(), tag); err != nil || p != to {
+		t.Errorf("owner: got %v, %v", p, err)
+	}
+	for i := range keys {
+		if got := must(t, to, "GET", tag+strconv.Itoa(i)); got != strconv.Itoa(i) {
+			t.Errorf("key %d: got %v", i, got)
+		}
+	}
+	if got := must(t, to, "CLUSTER", "COUNTKEYSINSLOT", "0"); got != int64(keys+1) {
+		t.Errorf("%v keys in the slot, want %d", got, keys+1)
+	}
+	if got, err := Lasting(t.Context(), tag, nil, to); err != nil || !slices.Equal(got, []string{tag + "live"}) {
+		t.Errorf("keys that lost their TTL: %v, %v", got, err)
+	}
+	primaries, err := c.Primaries(t.Context())
+	if err != nil || !slices.Equal(primaries, c.Nodes[:3]) {
+		t.Errorf("primaries: got %v, %v", primaries, err)
+	}
+	soon(t, c.Healthy)
+}
+
+// setAnywhere sets a key at whichever primary takes it; one of them must, by
+// and by. A key that migrates is asked for at its destination.
+func setAnywhere(ctx context.Context, c *Cluster, key string, n int) error {
+	return Until(ctx, func(ctx context.Context) error {
+		var errs []error
+		for _, node := range c.Nodes[:2] {
+			replies, err := node.pipeline(ctx, []string{"ASKING"}, []string{"SET", key, strconv.Itoa(n)})
+			if err == nil && replies[1] == "OK" {
+				return nil
+			}
+			errs = append(errs, fmt.Errorf("%s: %v, %w", node.Addr, replies, err))
+		}
+		return errors.Join(errs...)
+	})
 }

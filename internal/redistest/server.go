@@ -48,7 +48,10 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.begin()
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // newServer prepares a server without starting it.
@@ -177,6 +180,7 @@ func (s *Server) Restart() error {
 }
 
 // RestartEmpty is Restart without the files: the server comes back as it was first started.
+// A Cluster's node comes back as a stranger, outside of the Cluster.
 func (s *Server) RestartEmpty() error {
 	s.Kill()
 	if err := os.RemoveAll(s.path("data")); err != nil {

@@ -36,6 +36,17 @@ func NewCluster(tb testing.TB, o Options) *Cluster {
 	return c
 }
 
+// NewProxy is [StartProxy] for a test.
+func NewProxy(tb testing.TB, upstream string) *Proxy {
+	tb.Helper()
+	p, err := StartProxy(upstream)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	end(tb, p.Close)
+	return p
+}
+
 func end(tb testing.TB, close func() error, servers ...*Server) {
 	tb.Cleanup(func() {
 		if tb.Failed() {

@@ -1,0 +1,108 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MoveSlots moves the slots from first to last, with their keys, from wherever
+// they are to a primary, while clients go on. When it returns, all nodes that are up know.
+func (c *Cluster) MoveSlots(ctx context.Context, first, last int, to *Server) error {
+	owners, err := c.owners(ctx)
+	if err != nil {
+		return err
+	}
+	ids := map[*Server]string{}
+	for _, node := range c.Nodes {
+		if node.up() {
+			if ids[node], err = node.text(ctx, "CLUSTER", "MYID"); err != nil {
+				return err
+			}
+		}
+	}
+	for slot := first; slot <= last; slot++ {
+		from := owners[slot]
+		if from == nil {
+			return fmt.Errorf("no node that is up serves slot %d", slot)
+		}
+		if from == to {
+			continue
+		}
+		if err := moveSlot(ctx, strconv.Itoa(slot), from, to, ids); err != nil {
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
+	}
+	return Until(ctx, func(ctx context.Context) error { return c.agree(ctx, first, last, ids[to]) })
+}
+
+func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Server]string) error {
+	// The importer first: the other way round, it would send clients back and forth.
+	if _, err := to.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[from]); err != nil {
+		return err
+	}
+	if _, err := from.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to]); err != nil {
+		return err
+	}
+	// A slot that migrates takes no new keys, so this ends.
+	for {
+		keys, err := from.list(ctx, "CLUSTER", "GETKEYSINSLOT", slot, "100")
+		if err != nil {
+			return err
+		}
+		if len(keys) == 0 {
+			break
+		}
+		if err := migrate(ctx, from, to, keys); err != nil {
+			return err
+		}
+	}
+	// The new owner first: should we end in between, the slot has two owners by
+	// epoch, and the newer wins. The other way round it would have none.
+	if _, err := to.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]); err != nil {
+		return err
+	}
+	_, err := from.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+	return err
+}
+
+func migrate(ctx context.Context, from, to *Server, keys []any) error {
+	host, port, _ := strings.Cut(to.Addr, ":")
+	args := []string{"MIGRATE", host, port, "", "0", "5000"}
+	if to.auth != nil {
+		args = append(args, "AUTH", to.auth[1])
+	}
+	args = append(args, "KEYS")
+	for _, key := range keys {
+		args = append(args, key.(string))
+	}
+	_, err := from.Do(ctx, args...)
+	return err
+}
+
+// agree returns nil when every node that is up says that the slots belong to id.
+func (c *Cluster) agree(ctx context.Context, first, last int, id string) error {
+	for _, node := range c.Nodes {
+		if !node.up() {
+			continue
+		}
+		members, err := node.members(ctx)
+		if err != nil {
+			return err
+		}
+		known := 0
+		for _, m := range members {
+			if m.id != id {
+				continue
+			}
+			for _, span := range m.slots {
+				known += max(0, min(last, span[1])-max(first, span[0])+1)
+			}
+		}
+		if want := last - first + 1; known != want {
+			return fmt.Errorf("%s knows of %d moved slots of %d", node.Addr, known, want)
+		}
+	}
+	return nil
+}
