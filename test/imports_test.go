@@ -77,6 +77,22 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
+// forTests is what no user of Weir shall carry, and who may import it all the same.
+var forTests = map[string][]string{
+	module + "/internal/redistest":    {},
+	"github.com/Shopify/toxiproxy/v2": {module + "/internal/redistest"},
+}
+
+func TestNothingForTestsIsShipped(t *testing.T) {
+	for _, p := range list(t) {
+		for _, imp := range p.Imports {
+			if allowed, ruled := forTests[imp]; ruled && !slices.Contains(allowed, p.ImportPath) {
+				t.Errorf("%s imports %s", p.ImportPath, imp)
+			}
+		}
+	}
+}
+
 // The core does no I/O and logs nothing: decisions come back, they aren't told to the world.
 func TestCoreKnowsNothingOfTheWorld(t *testing.T) {
 	for _, p := range list(t) {
