@@ -1,10 +1,10 @@
 # make run is what a newcomer types first, make test what CI runs. Tools come
-# through go.mod's tool lines, so a new machine needs Go alone.
+# through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs.
 GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds fuzz bench help
+.PHONY: run build test check race seeds redis fuzz bench help
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -15,7 +15,7 @@ build:
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/weir ./cmd/weir
 
 ## test: all that CI runs
-test: check race seeds
+test: redis check race seeds
 
 ## check: formatting, vet and staticcheck, of all modules; no tests
 check:
@@ -25,13 +25,22 @@ check:
 	for m in bench examples; do (cd $$m && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...) || exit 1; done
 
 ## race: every test under the race detector, import rules among them
-race:
+race: redis
 	$(GO) test -race -timeout 20m ./...
 	for m in bench examples; do (cd $$m && $(GO) test -race ./...) || exit 1; done
 
 ## seeds: without the race detector, what it would falsify: allocations and memory; and the fuzz targets' seeds
 seeds:
 	$(GO) test -run 'Alloc|Memory|Fuzz|Example' ./...
+
+## redis: install redis-server if it isn't there; tests start their own, on free ports
+redis:
+	@command -v redis-server >/dev/null || { \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y redis-server"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests start redis-server (7.0 or later), which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
+	}
 
 ## fuzz: each fuzz target for FUZZTIME (5m)
 fuzz:
