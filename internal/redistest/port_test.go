@@ -1,0 +1,29 @@
+package redistest
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+)
+
+// A port stays ours between a kill and a restart, though nobody listens.
+func TestPortIsKept(t *testing.T) {
+	s := New(t, Options{})
+	s.Kill()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	at := &syscall.SockaddrInet4{Port: s.ports[0].number, Addr: [4]byte{127, 0, 0, 1}}
+	if err := syscall.Bind(fd, at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("another bound it: %v", err)
+	}
+	if conn, err := net.Dial("tcp", s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("another listens: got %v, %v", conn, err)
+	}
+	if err := s.Restart(); err != nil {
+		t.Error(err)
+	}
+}
