@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // version is set at build time.
@@ -70,15 +72,44 @@ Start a node with the in-process store and the starter rules, then ask it:
   weir check --key sk_123 --path /v1/orders`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          cobra.ArbitraryArgs,
 		RunE:          help,
 	}
+	cmd.SetFlagErrorFunc(unknownFlag)
 	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 
-// help is what a command does that only holds others. It runs, so that an unknown one among them is an error.
-func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+// help is what a command does that only holds others. It takes arguments, to say what may have been meant by them.
+func help(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("there is no command %q: %s", cmd.CommandPath()+" "+args[0], instead(cmd, args[0], names, ""))
+}
+
+// unknownFlag adds what may have been meant to pflag's error.
+func unknownFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return fmt.Errorf("%w: %s", err, instead(cmd, unknown.GetSpecifiedName(), names, "--"))
+}
+
+// instead says what to write for a name that doesn't exist.
+func instead(cmd *cobra.Command, written string, names []string, prefix string) string {
+	if best := guess.Closest(written, names); best != "" {
+		return fmt.Sprintf("did you mean %s?", prefix+best)
+	}
+	return fmt.Sprintf("see %s --help", cmd.CommandPath())
+}
 
 func versionCommand() *cobra.Command {
 	var asJSON bool

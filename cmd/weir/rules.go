@@ -17,7 +17,7 @@ func rulesCommand() *cobra.Command {
 		Use:     "rules",
 		Short:   "Look at rule files and at the rules in force",
 		Example: "  weir rules lint rules.yaml\n  weir rules show",
-		Args:    cobra.NoArgs,
+		Args:    cobra.ArbitraryArgs,
 		RunE:    help,
 	}
 	cmd.AddCommand(lintCommand(), showCommand())
@@ -33,8 +33,10 @@ func lintCommand() *cobra.Command {
 what is allowed but probably not meant. - reads standard input. Exit 0 if every
 file is good, warnings or not; 1 if one has problems.`,
 		Example: "  weir rules lint rules.yaml\n  weir rules lint --json rules/*.yaml",
-		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name the rule files, or - for standard input")
+			}
 			var reports []lintReport
 			bad := false
 			for _, name := range args {

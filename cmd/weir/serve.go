@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -57,7 +58,12 @@ request in flight is lost.`,
 			if err := c.Validate(); err != nil {
 				return err
 			}
-			err = serve.Run(cmd.Context(), c, version, log, func(l serve.Listening) { announce(cmd.ErrOrStderr(), log, &c, l) })
+			err = serve.Run(cmd.Context(), c, version, log, func(l serve.Listening) {
+				announce(log, &c, l)
+				if logFormat == "text" && l.HTTP != nil { // whoever reads JSON is no newcomer
+					fmt.Fprint(cmd.ErrOrStderr(), hints(os.Args[0], &c, l))
+				}
+			})
 			if err != nil {
 				return &exit{1, err}
 			}
@@ -84,30 +90,46 @@ request in flight is lost.`,
 	return cmd
 }
 
-// announce says what to try, on a terminal or not: a node that starts should not be a riddle.
-func announce(w io.Writer, log *slog.Logger, c *serve.Config, l serve.Listening) {
-	scheme := "http"
-	if c.TLSCert != "" {
-		scheme = "https"
-	}
+// announce says what is served, and where.
+func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	rules := c.Rules
 	if rules == "" {
 		rules = "starter rules"
 	}
 	args := []any{"version", version, "rules", rules, "store", "memory"}
 	if l.HTTP != nil {
-		args = append(args, "http", scheme+"://"+l.HTTP.String())
+		args = append(args, "http", urlOf(c, l.HTTP))
 	}
 	if l.Admin != nil {
-		args = append(args, "admin", scheme+"://"+l.Admin.String())
+		args = append(args, "admin", urlOf(c, l.Admin))
 	}
 	if l.Gateway != nil {
-		args = append(args, "gateway", scheme+"://"+l.Gateway.String(), "upstream", c.Upstream.Redacted())
+		args = append(args, "gateway", urlOf(c, l.Gateway), "upstream", c.Upstream.Redacted())
 	}
 	log.Info("serving", args...)
-	if isTerminal(w) && l.HTTP != nil {
-		fmt.Fprintf(w, "\nTry:\n  curl -i %s://%s/v1/check -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n  weir check --key sk_123 --path /v1/orders\n\nCtrl-C drains and stops.\n\n", scheme, l.HTTP)
+}
+
+func urlOf(c *serve.Config, addr net.Addr) string {
+	if c.TLSCert != "" {
+		return "https://" + addr.String()
 	}
+	return "http://" + addr.String()
+}
+
+// hints are what to try: a node that starts should not be a riddle.
+func hints(weir string, c *serve.Config, l serve.Listening) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nTry, in another terminal:\n")
+	fmt.Fprintf(&b, "  curl -i %s/v1/check -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n", urlOf(c, l.HTTP))
+	fmt.Fprintf(&b, "  %s check --http %s --key sk_123 --path /v1/orders\n", weir, urlOf(c, l.HTTP))
+	if l.Admin != nil {
+		fmt.Fprintf(&b, "  %s rules show --admin %s > rules.yaml    # then: %s serve --rules rules.yaml; saving it applies it\n", weir, urlOf(c, l.Admin), weir)
+	}
+	if l.Gateway != nil {
+		fmt.Fprintf(&b, "  curl -i %s/\n", urlOf(c, l.Gateway))
+	}
+	b.WriteString("Ctrl-C drains and stops.\n\n")
+	return b.String()
 }
 
 func isTerminal(w io.Writer) bool {

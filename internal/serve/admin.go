@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -21,7 +22,15 @@ func (n *node) admin() http.Handler {
 	})
 	mux.HandleFunc("GET /v1/rules", n.rulesInForce)
 	mux.HandleFunc("POST /v1/explain", n.explain)
+	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/version, /healthz or /readyz, or POST /v1/explain"))
 	return mux
+}
+
+// nothing answers for what isn't there with what is.
+func nothing(message string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusNotFound, errorBody(checkapi.CodeNotFound, message))
+	}
 }
 
 func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
@@ -62,8 +71,13 @@ func (n *node) rulesInForce(w http.ResponseWriter, r *http.Request) {
 
 func (n *node) explain(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, checkapi.MaxBody))
-	if err != nil {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
 		writeJSON(w, http.StatusRequestEntityTooLarge, errorBody(checkapi.CodeTooLarge, "the body is too large: send a request as for /v1/check"))
+		return
+	case err != nil:
+		writeJSON(w, http.StatusRequestTimeout, errorBody(checkapi.CodeTimeout, "the body did not arrive"))
 		return
 	}
 	req, err := checkapi.DecodeCheck(body)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // load reads the files that an identity names. Keys of a JWKS are followed until ctx is done.
-func (id *Identity) load(ctx context.Context) (httplimit.Identity, error) {
+func (id *Identity) load(ctx context.Context, log *slog.Logger) (httplimit.Identity, error) {
 	out := httplimit.Identity{APIKey: id.APIKey, User: id.User, Org: id.Org, Tier: id.Tier, TrustUnverified: id.TrustUnverified}
 	if id.KnownKeysFile != "" {
 		keys, err := readKnownKeys(id.KnownKeysFile)
@@ -23,7 +24,7 @@ func (id *Identity) load(ctx context.Context) (httplimit.Identity, error) {
 		out.KnownKeys = keys
 	}
 	if id.JWT != nil {
-		j := httplimit.JWT{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience}
+		j := httplimit.JWT{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience, OnFetch: logFetches(log)}
 		var err error
 		if id.JWT.SecretFile != "" {
 			if j.Secret, err = os.ReadFile(id.JWT.SecretFile); err != nil {
@@ -47,6 +48,21 @@ func (id *Identity) load(ctx context.Context) (httplimit.Identity, error) {
 		}
 	}
 	return out, nil
+}
+
+// logFetches tells of every failure to fetch a JWKS, since without keys no token
+// is verified, and of the first success after one.
+func logFetches(log *slog.Logger) func(error) {
+	failing := true
+	return func(err error) {
+		switch {
+		case err != nil:
+			log.Warn("identity: keys of tokens can't be fetched: those fetched before stay", "error", err)
+		case failing:
+			log.Info("identity: keys of tokens fetched")
+		}
+		failing = err != nil
+	}
 }
 
 // readKnownKeys reads SHA-256 hashes in hex, one a line, as sha256sum prints them; # begins a comment.

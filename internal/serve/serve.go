@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -53,6 +54,8 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	n.rules.inForce.Store(doc)
 	logWarnings(log, doc.set)
 
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends what open began, should it fail
 	group, ctx := errgroup.WithContext(ctx)
 	servers, listening, err := n.open(ctx)
 	if err != nil {
@@ -68,8 +71,13 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if ready != nil {
 		ready(listening)
 	}
+	defer context.AfterFunc(ctx, func() { log.Info("draining") })()
 	return group.Wait()
 }
+
+// bodyTimeout is how long a request to the check API or the admin port may take
+// to arrive, and its answer to be taken.
+const bodyTimeout = 10 * time.Second
 
 // server is one listener with what answers on it.
 type server struct {
@@ -91,7 +99,7 @@ func (n *node) open(ctx context.Context) (servers []*server, l Listening, err er
 	if err != nil {
 		return nil, l, err
 	}
-	identity, err := n.config.Identity.load(ctx)
+	identity, err := n.config.Identity.load(ctx, n.log)
 	if err != nil {
 		return nil, l, err
 	}
@@ -104,6 +112,9 @@ func (n *node) open(ctx context.Context) (servers []*server, l Listening, err er
 			return nil, nil
 		}
 		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("--%s: %s is in use, perhaps by another node: give another address", name, addr)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
@@ -121,6 +132,10 @@ func (n *node) open(ctx context.Context) (servers []*server, l Listening, err er
 	if l.Admin, err = add("admin", n.config.Admin, n.admin()); err != nil {
 		return servers, l, err
 	}
+	for _, s := range servers { // the gateway, whose bodies may stream for hours, looks after them itself
+		// Both run from the request's beginning: who sent too slowly is still to be told so.
+		s.http.ReadTimeout, s.http.WriteTimeout = bodyTimeout, 2*bodyTimeout
+	}
 	if n.config.Gateway != "" {
 		n.gateway, err = gateway.New(gateway.Options{
 			Upstream:         n.config.Upstream,
@@ -129,7 +144,7 @@ func (n *node) open(ctx context.Context) (servers []*server, l Listening, err er
 			Logger:           n.log,
 			Limit: httplimit.New(n.limiter, httplimit.Options{
 				Identity: identity, TrustedProxies: n.config.TrustedProxies, Answers: n.config.Answers,
-				OnError: func(_ *http.Request, err error) { n.log.Warn("store", "error", err) },
+				OnError: n.storeFailed,
 			}),
 		})
 		if err != nil {
@@ -147,12 +162,12 @@ func (n *node) api(answers *httplimit.Answerer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz)
-	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{}))
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusNotFound, errorBody("NOT_FOUND", "try POST /v1/check, /v1/checks, /v1/take or /v1/refund, GET /healthz or /readyz"))
-	})
+	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{OnError: n.storeFailed}))
+	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
 }
+
+func (n *node) storeFailed(_ *http.Request, err error) { n.log.Warn("store", "error", err) }
 
 // closing tells clients, once the port is closed, not to send more on a connection:
 // one that is closed while idle can lose a request that was already on its way.

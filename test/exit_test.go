@@ -1,0 +1,83 @@
+package test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Scripts branch on exit codes: 0 allowed or good, 1 refused or bad, 2 a mistake in the command, 3 nothing answers.
+func TestExitCodes(t *testing.T) {
+	dir := t.TempDir()
+	good := write(t, filepath.Join(dir, "good.yaml"), "rules:\n  - {id: one, limit: 1/day}\nblacklist: [blocked]\n")
+	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: one, limit: 0/day}\n")
+	n := serve(t, "--rules", good)
+	nobody, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	for _, c := range []struct {
+		args string
+		want int
+	}{
+		{"check --key k --http " + n.HTTP, 0},
+		{"check --key k --http " + n.HTTP, 1},
+		{"check --key blocked --http " + n.HTTP, 1},
+		{"check --key k --cost 0 --json --http " + n.HTTP, 1},
+		{"check --cost -1 --http " + n.HTTP, 2},
+		{"check --ip nonsense --http " + n.HTTP, 2},
+		{"check --nonsense", 2},
+		{"check extra", 2},
+		{"check --key k --http " + nobody, 3},
+		{"check --key k --http " + other.URL, 3},
+		{"rules lint " + good, 0},
+		{"rules lint " + bad, 1},
+		{"rules lint " + good + " " + bad, 1},
+		{"rules lint --json " + bad, 1},
+		{"rules lint " + filepath.Join(dir, "none.yaml"), 2},
+		{"rules lint", 2},
+		{"rules show " + good, 0},
+		{"rules show " + bad, 1},
+		{"rules show --admin " + n.Admin, 0},
+		{"rules show --admin " + nobody, 3},
+		{"rules nonsense", 2},
+		{"explain --key k --rules " + good, 0},
+		{"explain --key k --rules " + bad, 1},
+		{"explain --attr nonsense --rules " + good, 2},
+		{"explain --key k --admin " + n.Admin, 0},
+		{"explain --key k --admin " + nobody, 3},
+		{"serve --rules " + bad, 1},
+		{"serve --http " + strings.TrimPrefix(n.HTTP, "http://"), 1}, // in use
+		{"serve --upstream http://127.0.0.1:9", 2},
+		{"serve --memory-cap lots", 2},
+		{"bench --duration 0s", 2},
+		{"bench " + nobody, 3},
+		{"version", 0},
+		{"nonsense", 2},
+		{"", 0},
+		{"--help", 0},
+	} {
+		cmd := exec.CommandContext(t.Context(), binary, strings.Fields(c.args)...)
+		cmd.Dir = dir // no weir.yaml there
+		out, err := cmd.CombinedOutput()
+		got := 0
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			got = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if got != c.want {
+			t.Errorf("weir %s: exit %d, want %d\n%s", c.args, got, c.want, out)
+		}
+		if got != 0 && len(out) == 0 {
+			t.Errorf("weir %s: exit %d without a word", c.args, got)
+		}
+	}
+}
