@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -20,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,16 +51,56 @@ func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	}
 }
 
-// The README's first curl, as curl sends it, shows a decision with headers.
+// The README's first curl, as curl sends it, shows a decision with headers; and it is what a node that starts says to try.
 func TestFirstCurl(t *testing.T) {
-	n := serve(t)
-	res, err := http.Post(n.HTTP+"/v1/check", "application/x-www-form-urlencoded", strings.NewReader(`{"key": "sk_123", "method": "GET", "path": "/v1/orders"}`))
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile(`(?m)^curl -i 127\.0\.0\.1:8080(/\S+) -d '(.*)'$`).FindSubmatch(readme)
+	if command == nil {
+		t.Fatal("the README has no curl")
+	}
+	path, body := string(command[1]), string(command[2])
+	addr, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "serve", "--http", addr, "--admin", "127.0.0.1:0")
+	cmd.Dir = t.TempDir()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	told := ""
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() && !strings.Contains(lines.Text(), "Ctrl-C") {
+		told += lines.Text() + "\n"
+	}
+	if want := fmt.Sprintf("  curl -i http://%s%s -d '%s'\n", addr, path, body); !strings.Contains(told, want) || !strings.Contains(told, binary+" check --http") {
+		t.Errorf("a node that starts says\n%s", told)
+	}
+	res, err := http.Post("http://"+addr+path, "application/x-www-form-urlencoded", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode != 200 || res.Header.Get("X-RateLimit-Remaining") != "99" || !strings.HasPrefix(res.Header.Get("RateLimit"), `"quota";r=99;t=`) {
-		t.Errorf("%s %v", res.Status, res.Header)
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 || !strings.HasPrefix(string(text), `{"allowed":true,"rule":"quota","limit":100,"remaining":99,`) ||
+		res.Header.Get("X-RateLimit-Remaining") != "99" || !strings.HasPrefix(res.Header.Get("RateLimit"), `"quota";r=99;t=`) {
+		t.Errorf("%s %v %s %v", res.Status, res.Header, text, err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil { // Ctrl-C
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		told += lines.Text() + "\n"
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(told, "msg=drained") {
+		t.Errorf("%v\n%s", err, told)
 	}
 }
 
@@ -84,27 +126,27 @@ func TestBurst(t *testing.T) {
 		var mu sync.Mutex
 		got := map[int]int{}
 		var wg sync.WaitGroup
-		for range 50 {
+		begin := make(chan struct{})
+		for range 500 {
+			r, err := request()
+			if err != nil {
+				t.Fatal(err)
+			}
 			wg.Go(func() {
-				for range 10 {
-					r, err := request()
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					res, err := http.DefaultClient.Do(r)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					_, _ = io.Copy(io.Discard, res.Body)
-					res.Body.Close()
-					mu.Lock()
-					got[res.StatusCode]++
-					mu.Unlock()
+				<-begin
+				res, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
 				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				mu.Lock()
+				got[res.StatusCode]++
+				mu.Unlock()
 			})
 		}
+		close(begin)
 		wg.Wait()
 		if got[200] != 100 || got[429] != 400 {
 			t.Errorf("%s: %v", name, got)
@@ -256,32 +298,37 @@ func TestDrainLosesNothing(t *testing.T) {
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, limit: 1000000/second}\n")
 	n := serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
 
-	var wg sync.WaitGroup
-	get := func(c *http.Client, path string) error {
-		res, err := c.Get(n.Gateway + path)
+	// Of POSTs, since net/http sends a GET again by itself when a connection breaks.
+	send := func(c *http.Client, url, want string) error {
+		res, err := c.Post(url, "application/json", strings.NewReader(`{"key": "k"}`))
 		if err != nil {
 			return err
 		}
 		defer res.Body.Close()
-		if b, err := io.ReadAll(res.Body); err != nil || string(b) != "done" || res.StatusCode != 200 {
+		if b, err := io.ReadAll(res.Body); err != nil || !strings.HasPrefix(string(b), want) || res.StatusCode != 200 {
 			return fmt.Errorf("answered %s %q: %w", res.Status, b, err)
 		}
 		return nil
 	}
+	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if err := get(http.DefaultClient, "/slow"); err != nil {
+			if err := send(http.DefaultClient, n.Gateway+"/slow", "done"); err != nil {
 				t.Errorf("a slow request was lost: %v", err)
 			}
 		})
 	}
-	var answered atomic.Int64
-	for range 4 {
+	var answered [2]atomic.Int64
+	for i := range 6 {
+		url, want := n.Gateway+"/", "done"
+		if i%2 == 0 {
+			url, want = n.HTTP+"/v1/check", `{"allowed":true`
+		}
 		wg.Go(func() {
 			client := &http.Client{Transport: &http.Transport{}}
 			defer client.CloseIdleConnections()
 			for {
-				err := get(client, "/")
+				err := send(client, url, want)
 				if errors.Is(err, syscall.ECONNREFUSED) {
 					return // the node is gone; nothing was in flight
 				}
@@ -289,7 +336,7 @@ func TestDrainLosesNothing(t *testing.T) {
 					t.Errorf("a request was lost: %v", err)
 					return
 				}
-				answered.Add(1)
+				answered[i%2].Add(1)
 			}
 		})
 	}
@@ -308,7 +355,7 @@ func TestDrainLosesNothing(t *testing.T) {
 	if err := <-n.exited; err != nil {
 		t.Errorf("the node ended with %v", err)
 	}
-	if answered.Load() == 0 {
+	if answered[0].Load() == 0 || answered[1].Load() == 0 {
 		t.Error("there was no load")
 	}
 }

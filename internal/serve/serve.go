@@ -33,7 +33,6 @@ type node struct {
 	rules    *source
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody
-	closed   atomic.Bool      // connections end after their next answer
 }
 
 // Listening tells where a node listens, once it does.
@@ -84,6 +83,7 @@ type server struct {
 	name string
 	http *http.Server
 	net.Listener
+	closed atomic.Bool // connections end after their next answer
 }
 
 // open opens every port before any is served: a node starts whole or not at all.
@@ -118,7 +118,8 @@ func (n *node) open(ctx context.Context) (servers []*server, l Listening, err er
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
-		s := &server{name: name, http: gateway.NewServer(n.closing(h)), Listener: lis}
+		s := &server{name: name, Listener: lis}
+		s.http = gateway.NewServer(s.closing(h))
 		s.http.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
 		if s.http.TLSConfig = tlsConfig.Clone(); tlsConfig != nil {
 			s.http.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
@@ -169,11 +170,12 @@ func (n *node) api(answers *httplimit.Answerer) http.Handler {
 
 func (n *node) storeFailed(_ *http.Request, err error) { n.log.Warn("store", "error", err) }
 
-// closing tells clients, once the port is closed, not to send more on a connection:
-// one that is closed while idle can lose a request that was already on its way.
-func (n *node) closing(h http.Handler) http.Handler {
+// closing tells clients, once this port is closed, not to send more on a connection:
+// one that is closed while idle can lose a request that was already on its way. Not before, or
+// they would open others, and those that the kernel has and we haven't accepted are lost with the port.
+func (s *server) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n.closed.Load() && r.ProtoMajor == 1 {
+		if s.closed.Load() && r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)
@@ -205,7 +207,7 @@ func (s *server) drain(n *node) error {
 	n.draining.Store(true)
 	time.Sleep(drainNotice)
 	s.Close()
-	n.closed.Store(true)
+	s.closed.Store(true)
 	time.Sleep(drainNotice)
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
 	defer cancel()

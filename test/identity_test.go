@@ -1,0 +1,136 @@
+package test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// tiers shows by a gateway's headers who was taken for what: 5 is nobody in particular, 50 is pro, none is a bypass.
+const tiers = `
+tiers: {free: 5/hour, pro: 50/hour}
+keys: {"sk_prod_*": pro}
+rules:
+  - id: quota
+whitelist: ["sk_internal_*"]
+`
+
+// gatewayWith starts a node with a gateway and settings, and returns what a request with these headers is limited to.
+func gatewayWith(t *testing.T, settings string) (*node, func(headers ...string) string) {
+	t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(upstream.Close)
+	dir := t.TempDir()
+	rules := write(t, filepath.Join(dir, "rules.yaml"), tiers)
+	config := write(t, filepath.Join(dir, "weir.yaml"), settings)
+	n := serve(t, "--config", config, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
+	return n, func(headers ...string) string {
+		t.Helper()
+		r, err := http.NewRequest("GET", n.Gateway+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Add(headers[i], headers[i+1])
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 200 {
+			t.Errorf("%v: %s", headers, res.Status)
+		}
+		return res.Header.Get("X-RateLimit-Limit")
+	}
+}
+
+// A key is what it looks like once the file of known keys has its hash, and not before.
+func TestKnownKeysOfAGateway(t *testing.T) {
+	hash := func(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
+	keys := write(t, filepath.Join(t.TempDir(), "keys.sha256"),
+		"# ours\n\n"+hash("sk_internal_ours")+"\n"+strings.ToUpper(hash("sk_prod_ours"))+"  -\n")
+	_, limitOf := gatewayWith(t, "identity: {known_keys: "+keys+"}\n")
+	for key, want := range map[string]string{"sk_internal_x": "5", "sk_internal_ours": "", "sk_prod_x": "5", "sk_prod_ours": "50"} {
+		if got := limitOf("X-API-Key", key); got != want {
+			t.Errorf("%s: limit %q, want %q", key, got, want)
+		}
+	}
+}
+
+// Tokens are verified with what the settings name: a secret, a public key, or an identity provider, also one that comes late.
+func TestTokensOfAGateway(t *testing.T) {
+	dir := t.TempDir()
+	secret := []byte("a secret that two parties share!")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := write(t, filepath.Join(dir, "idp.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})))
+	shared := write(t, filepath.Join(dir, "idp.secret"), string(secret)+"\n")
+	token := func(m jwt.SigningMethod, key any, issuer string) string {
+		s, err := jwt.NewWithClaims(m, jwt.MapClaims{"sub": "ada", "plan": "pro", "iss": issuer}).SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "Bearer " + s
+	}
+	settings := func(jwt string) string {
+		return "identity:\n  user: {claim: sub}\n  tier: {claim: plan}\n  jwt: {issuer: idp, " + jwt + "}\n"
+	}
+	byKey, bySecret := token(jwt.SigningMethodES256, key, "idp"), token(jwt.SigningMethodHS256, secret, "idp")
+	none := token(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "idp")
+	for with, tokens := range map[string]map[string]string{
+		"secret_file: " + shared:     {bySecret: "50", byKey: "5", none: "5", token(jwt.SigningMethodHS256, secret, "evil"): "5"},
+		"public_key_file: " + public: {bySecret: "5", byKey: "50", none: "5", token(jwt.SigningMethodES256, key, "evil"): "5"},
+	} {
+		_, limitOf := gatewayWith(t, settings(with))
+		for token, want := range tokens {
+			if got := limitOf("Authorization", token); got != want {
+				t.Errorf("%s, %s: limit %q, want %q", with, token, got, want)
+			}
+		}
+	}
+
+	var up atomic.Bool
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !up.Load() {
+			http.Error(w, "not yet", http.StatusServiceUnavailable)
+			return
+		}
+		k, err := jwkset.NewJWKFromKey(key.Public(), jwkset.JWKOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		_ = json.NewEncoder(w).Encode(jwkset.JWKSMarshal{Keys: []jwkset.JWKMarshal{k.Marshal()}})
+	}))
+	defer provider.Close()
+	n, limitOf := gatewayWith(t, settings("jwks_url: "+provider.URL))
+	n.await("identity: keys of tokens can't be fetched: those fetched before stay", func(l map[string]any) bool { return strings.Contains(l["error"].(string), "503") })
+	if got := limitOf("Authorization", byKey); got != "5" {
+		t.Errorf("without keys: limit %q", got)
+	}
+	up.Store(true)
+	n.await("identity: keys of tokens fetched", func(map[string]any) bool { return true })
+	if got := limitOf("Authorization", byKey); got != "50" {
+		t.Errorf("with keys: limit %q", got)
+	}
+}
