@@ -46,10 +46,7 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	if m.pattern != "" {
 		return x
 	}
-	x.Path = strings.TrimSuffix(string(m.path), "/")
-	if x.Path == "" && req.Path != "" {
-		x.Path = "/"
-	}
+	x.Path = m.path
 	x.Tier, x.TierWhy = rs.explainTier(m)
 	for i := range rs.rules {
 		x.Rules = append(x.Rules, rs.explainRule(&rs.rules[i], req, m))
@@ -103,7 +100,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match) RuleExplanation 
 	x.Limits = append(slices.Clone(r.numbers(req, m.tier)), r.candidate...)
 	x.From = r.source(req, m.tier)
 	for i, o := range m.owners {
-		if o == r {
+		if o.rule == r {
 			x.Cost = m.charges[i].N
 		}
 	}
@@ -127,7 +124,7 @@ func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) unmet {
 	if !slices.Contains(m.chosen, r) {
 		return unmetLayer
 	}
-	if m.reason == ReasonWithin && !slices.Contains(m.owners, r) || m.rule == r {
+	if m.reason == ReasonWithin && !slices.ContainsFunc(m.owners, func(o owner) bool { return o.rule == r }) || m.rule == r {
 		return unmetMissing
 	}
 	return applies

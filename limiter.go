@@ -93,7 +93,7 @@ func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d D
 	m.reset()
 	m.subjects = append(append(m.subjects, 0), req.APIKey...)
 	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects}, N: min(max(req.Cost, 1), 2*MaxTokens), Peek: req.Peek})
-	m.owners = append(m.owners, &noRule)
+	m.owners = append(m.owners, owner{rule: &noRule})
 	d.RulesVersion = l.rules.Load().doc.Version
 	err = l.decide(ctx, req, m, &d)
 	l.finish(req, m, &d)
@@ -155,10 +155,9 @@ func (l *Limiter) conclude(m *match, d *Decision) {
 	binding := -1
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
-		statuses[i] = LimitStatus{
-			Policy: c.Policy, Allowed: r.Allowed, Degraded: r.Err != nil,
-			Remaining: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter,
-		}
+		s := &statuses[i]
+		s.Policy, s.Allowed, s.Degraded = c.Policy, r.Allowed, r.Err != nil
+		s.Remaining, s.RetryAfter, s.ResetAfter = r.Remaining, r.RetryAfter, r.ResetAfter
 		if c.Policy.Shadow {
 			continue
 		}

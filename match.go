@@ -3,6 +3,7 @@ package weir
 import (
 	"encoding/binary"
 	"slices"
+	"unsafe"
 )
 
 // match is one request held against a RuleSet: what applies, as charges. It is
@@ -15,19 +16,24 @@ type match struct {
 	tier    string
 	tierWhy tierSource
 
-	path     []byte // the normal path, with a slash behind it
+	path     string   // the normal path, perhaps in buffer
+	segments []string // of it
+	buffer   []byte
 	found    []int32
 	chosen   []*rule
 	subjects []byte
-	owners   []*rule // of charges
+	owners   []owner // of charges
 	charges  []Charge
 	results  []Result
 	locals   []int // charges that were decided by the Limiter's own store
 	decision Decision
-	spans    []span // where subjects of charges lie, while that buffer may still move
 }
 
-type span struct{ from, to int }
+// owner is whose charge it is, and where its subject lies, while that buffer may still move.
+type owner struct {
+	*rule
+	from, to int
+}
 
 type tierSource uint8
 
@@ -82,18 +88,20 @@ func (rs *RuleSet) run(req *Request, m *match) {
 			}
 			continue
 		}
-		m.charge(r, req, span{from, len(m.subjects)})
+		m.charge(r, req, from)
 	}
-	for i, s := range m.spans {
-		m.charges[i].Subject = m.subjects[s.from:s.to:s.to]
+	for i := range m.owners {
+		o := &m.owners[i]
+		m.charges[i].Subject = m.subjects[o.from:o.to:o.to]
 	}
 }
 
 func (m *match) reset() {
 	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
 	m.tier, m.tierWhy = "", tierDefault
-	m.path, m.found, m.chosen, m.subjects = m.path[:0], m.found[:0], m.chosen[:0], m.subjects[:0]
-	m.owners, m.charges, m.spans, m.locals = m.owners[:0], m.charges[:0], m.spans[:0], m.locals[:0]
+	m.path, m.buffer = "", m.buffer[:0]
+	m.found, m.chosen, m.subjects = m.found[:0], m.chosen[:0], m.subjects[:0]
+	m.owners, m.charges, m.locals = m.owners[:0], m.charges[:0], m.locals[:0]
 }
 
 // listed reports whether the deny or the allow list decides. Deny goes first.
@@ -137,17 +145,18 @@ func (rs *RuleSet) resolveTier(req *Request, m *match) {
 
 // candidates finds, in file order, the rules whose indexed condition holds.
 func (rs *RuleSet) candidates(req *Request, m *match) {
-	m.found = append(m.found, rs.always...)
+	if len(rs.always) > 0 {
+		m.found = append(m.found, rs.always...)
+	}
 	if req.APIKey != "" && rs.keyed {
 		m.found = rs.byKey.find(req.APIKey, m.found)
 	}
 	if req.Path != "" {
-		m.path = AppendPath(m.path, req.Path)
-		m.found = rs.endpoints.find(m.path[1:], m.found)
-		if len(m.path) > 1 {
-			m.path = append(m.path, '/')
+		m.normalize(req.Path)
+		m.found = rs.endpoints.find(m.segments, m.found)
+		if len(rs.regexes.lengths) > 0 {
+			m.found = rs.regexes.find(m.slashed(), m.found)
 		}
-		m.found = rs.regexes.find(m.path, m.found)
 	}
 	// By insertion: they are few, and nearly in order.
 	for i := 1; i < len(m.found); i++ {
@@ -155,6 +164,26 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
 		}
 	}
+}
+
+// normalize cuts the path's normal form into segments.
+func (m *match) normalize(path string) {
+	var normal bool
+	if m.segments, normal = splitNormal(path, m.segments[:0]); !normal {
+		m.buffer = AppendPath(m.buffer[:0], path)
+		path = unsafe.String(&m.buffer[0], len(m.buffer)) // which stays as it is until the next request
+		m.segments, _ = splitNormal(path, m.segments[:0])
+	}
+	m.path = path
+}
+
+// slashed is the normal path with a slash behind it.
+func (m *match) slashed() []byte {
+	m.buffer = append(m.buffer[:0], m.path...)
+	if len(m.path) > 1 {
+		m.buffer = append(m.buffer, '/')
+	}
+	return m.buffer
 }
 
 // check holds a candidate's remaining conditions against the request.
@@ -172,7 +201,7 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 		return unmetKeyPattern
 	case r.Tier != "" && r.Match.APIKeyPattern == "" && r.Tier != m.tier:
 		return unmetTier
-	case r.Match.EndpointRegex != "" && !r.matchesRegex(m.path):
+	case r.Match.EndpointRegex != "" && !r.matchesRegex(m.buffer):
 		return unmetRegex
 	}
 	return applies
@@ -312,19 +341,23 @@ func (r *rule) numbers(req *Request, tier string) []*Policy {
 	return r.base
 }
 
-func (m *match) charge(r *rule, req *Request, s span) {
+func (m *match) charge(r *rule, req *Request, from int) {
 	n := r.cost
 	if req.Cost > 1 {
 		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
-	m.add(r, r.numbers(req, m.tier), n, req.Peek, s)
-	m.add(r, r.candidate, n, req.Peek, s)
+	m.add(r, r.numbers(req, m.tier), n, req.Peek, from)
+	m.add(r, r.candidate, n, req.Peek, from)
 }
 
-func (m *match) add(r *rule, policies []*Policy, n int64, peek bool, s span) {
+func (m *match) add(r *rule, policies []*Policy, n int64, peek bool, from int) {
 	for _, p := range policies {
-		m.charges = append(m.charges, Charge{Counter: Counter{Policy: p}, N: n, Peek: peek})
-		m.owners = append(m.owners, r)
-		m.spans = append(m.spans, s)
+		// In place: this is on the way of every check, and a Charge is large to copy.
+		i := len(m.charges)
+		m.charges = slices.Grow(m.charges, 1)[:i+1]
+		m.owners = slices.Grow(m.owners, 1)[:i+1]
+		c, o := &m.charges[i], &m.owners[i]
+		c.Policy, c.N, c.Want, c.Peek = p, n, 0, peek
+		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}
 }

@@ -1,6 +1,8 @@
 package weir
 
 import (
+	"math/bits"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -12,9 +14,6 @@ import (
 // paths that a server may tell apart can share a normal form: a limit
 // that matches too much is safe.
 func AppendPath(dst []byte, path string) []byte {
-	if isNormal(path) {
-		return append(dst, path...)
-	}
 	start := len(dst)
 	dst = unescape(append(dst, '/'), path)
 	raw := dst[start:]
@@ -53,26 +52,56 @@ func AppendPath(dst []byte, path string) []byte {
 	return dst[:start+len(out)]
 }
 
-// isNormal recognizes most paths that need no work, at a glance.
-func isNormal(path string) bool {
+// splitNormal appends the segments of a path that needs no work, as most don't,
+// and reports false for others.
+func splitNormal(path string, segments []string) ([]string, bool) {
 	if len(path) == 0 || path[0] != '/' {
-		return false
+		return segments, false
 	}
-	last := byte('/')
-	for i := 1; i < len(path); i++ {
-		c := path[i]
-		if folds[c] || last == '/' && (c == '/' || c == '.') {
-			return false
+	from := 1
+	for i := 1; i < len(path); i += 8 {
+		for odd := unusual(path[i:]); odd != 0; odd &= odd - 1 {
+			j := i + bits.TrailingZeros64(odd)/8
+			switch c := path[j]; {
+			case !special[c]:
+			case j == from || c != '/' && c != '.':
+				return segments, false
+			case c == '/':
+				segments = append(segments, path[from:j])
+				from = j + 1
+			}
 		}
-		last = c
 	}
-	return last != '/' || len(path) == 1
+	if from < len(path) {
+		return append(segments, path[from:]), true
+	}
+	return segments, len(path) == 1
 }
 
-// folds are bytes that mean something else than themselves.
-var folds = func() (set [256]bool) {
+// unusual marks, by the highest bit of each, which of the first eight bytes are
+// not lower-case letters, digits or dashes. It looks at all of them at once.
+func unusual(s string) uint64 {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	var x uint64
+	if len(s) >= 8 {
+		x = load64(s)
+	} else {
+		x = ones * 'a' << (8 * len(s))
+		for i := range len(s) {
+			x |= uint64(s[i]) << (8 * i)
+		}
+	}
+	low := x &^ highs // so that no sum carries into the next byte
+	letter := low + ones*(0x80-'a')
+	digit := (low + ones*(0x80-'0')) &^ (low + ones*(0x80-'9'-1))
+	dash := ^(low ^ ones*'-' + ones*0x7f)
+	return (x | ^(letter | digit | dash)) & highs
+}
+
+// special are bytes that can mean something else than themselves.
+var special = func() (set [256]bool) {
 	for c := range set {
-		set[c] = c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf || c == '%' || c == ';' || c == '\\' || c == '?' || c == '#'
+		set[c] = c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf || strings.IndexByte("/.%;\\?#", byte(c)) >= 0
 	}
 	return set
 }()

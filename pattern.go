@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -143,7 +142,7 @@ func (t *trie) add(e *endpoint, rule int32) {
 			t = t.wild
 			continue
 		}
-		next := t.child([]byte(seg))
+		next := t.child(seg)
 		if next == nil {
 			next = &trie{}
 			t.link(edge{seg, next})
@@ -171,32 +170,32 @@ func (t *trie) link(e edge) {
 }
 
 func (t *trie) put(e edge) {
-	i := segmentHash([]byte(e.segment)) & uint64(len(t.literal)-1)
+	i := segmentHash(e.segment) & uint64(len(t.literal)-1)
 	for t.literal[i].to != nil {
 		i = (i + 1) & uint64(len(t.literal)-1)
 	}
 	t.literal[i] = e
 }
 
-func (t *trie) child(seg []byte) *trie {
+func (t *trie) child(seg string) *trie {
 	if len(t.literal) == 0 {
 		return nil
 	}
 	for i := segmentHash(seg) & uint64(len(t.literal)-1); ; i = (i + 1) & uint64(len(t.literal)-1) {
-		if e := &t.literal[i]; e.to == nil || e.segment == string(seg) {
+		if e := &t.literal[i]; e.to == nil || e.segment == seg {
 			return e.to
 		}
 	}
 }
 
 // segmentHash looks at both ends of a segment, which is where routes differ.
-func segmentHash(s []byte) uint64 {
+func segmentHash(s string) uint64 {
 	var a, b uint64
 	switch n := len(s); {
 	case n >= 8:
-		a, b = binary.LittleEndian.Uint64(s), binary.LittleEndian.Uint64(s[n-8:])
+		a, b = load64(s), load64(s[n-8:])
 	case n >= 4:
-		a, b = uint64(binary.LittleEndian.Uint32(s)), uint64(binary.LittleEndian.Uint32(s[n-4:]))
+		a, b = uint64(load32(s)), uint64(load32(s[n-4:]))
 	default:
 		for i := range n {
 			a = a<<8 | uint64(s[i])
@@ -206,22 +205,28 @@ func segmentHash(s []byte) uint64 {
 	return hi ^ lo
 }
 
-// find appends the rules that match a normal path, given without its first slash.
-func (t *trie) find(path []byte, found []int32) []int32 {
+func load64(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+func load32(s string) uint32 {
+	_ = s[3]
+	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
+}
+
+// find appends the rules that match a normal path.
+func (t *trie) find(segments []string, found []int32) []int32 {
 	for {
-		found = append(found, t.subtree...)
-		if len(path) == 0 {
+		if len(t.subtree) > 0 {
+			found = append(found, t.subtree...)
+		}
+		if len(segments) == 0 {
 			return append(found, t.exact...)
 		}
-		end := 0
-		for end < len(path) && path[end] != '/' {
-			end++
-		}
-		seg, rest := path[:end], path[end:]
-		if end < len(path) {
-			rest = path[end+1:]
-		}
-		next := t.child(seg)
+		next := t.child(segments[0])
+		segments = segments[1:]
 		switch {
 		case t.wild == nil && next == nil:
 			return found
@@ -230,10 +235,9 @@ func (t *trie) find(path []byte, found []int32) []int32 {
 		case next == nil:
 			t = t.wild
 		default:
-			found = next.find(rest, found)
+			found = next.find(segments, found)
 			t = t.wild
 		}
-		path = rest
 	}
 }
 
