@@ -2,6 +2,7 @@ package test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -48,6 +49,38 @@ func TestLinksLead(t *testing.T) {
 			}
 			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
 				t.Errorf("%s links to %s", file, m[1])
+			}
+		}
+	}
+}
+
+// Every flag of every command is in the docs.
+func TestFlagsAreInTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string]string{}
+	for _, part := range strings.Split(string(text), "\n## weir ")[1:] {
+		name, body, _ := strings.Cut(part, "\n")
+		sections[name] = body
+	}
+	sections["explain"] += sections["check"] // it takes the request as that does
+	flag := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z0-9-]+)`)
+	for _, command := range []string{"serve", "check", "explain", "rules lint", "rules show", "bench", "version"} {
+		out, err := exec.CommandContext(t.Context(), binary, append(strings.Fields(command), "--help")...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, flags, _ := strings.Cut(string(out), "\nFlags:\n")
+		found := flag.FindAllStringSubmatch(flags, -1)
+		if len(found) < 2 {
+			t.Errorf("weir %s --help: %s", command, out)
+		}
+		for _, m := range found {
+			section := sections[strings.Fields(command)[0]]
+			if m[1] != "--help" && !regexp.MustCompile("`"+m[1]+`\b`).MatchString(section) {
+				t.Errorf("docs/cli.md: weir %s: %s is missing", command, m[1])
 			}
 		}
 	}
