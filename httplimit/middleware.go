@@ -76,7 +76,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if err != nil {
 		m.tell(r, err)
 	}
-	left := d.Delay > 0 && !wait(r.Context(), d.Delay)
+	left := d.Delay > 0 && !wait(w, r, d.Delay)
 	if d.Delay > 0 { // as seen from after the wait
 		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay)
 	}
@@ -114,15 +114,17 @@ func (m *Middleware) tell(r *http.Request, err error) {
 	}
 }
 
-// wait sleeps, and reports false if the client left first. Of a request with a
-// body, net/http notices that only once the body has been read.
-func wait(ctx context.Context, d time.Duration) bool {
+// wait sleeps, and reports false if the client left first.
+func wait(w http.ResponseWriter, r *http.Request, d time.Duration) bool {
+	body := readEarly(w, r)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		body.hand()
 		return true
-	case <-ctx.Done():
+	case <-r.Context().Done():
+		body.abandon()
 		return false
 	}
 }

@@ -3,10 +3,14 @@ package httplimit_test
 import (
 	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -38,7 +42,10 @@ func send(t testing.TB, conn net.Conn, request string) {
 	}
 }
 
-const plainGet = "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"
+const (
+	plainGet  = "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"
+	shortPost = "POST / HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\n\r\nhello"
+)
 
 func answered(t testing.TB, conn net.Conn) int {
 	t.Helper()
@@ -75,17 +82,25 @@ func TestDelaysAreWaitedOut(t *testing.T) {
 	})
 }
 
-// A client that hangs up frees its place, and its handler is never called.
+// A client that hangs up frees its place, and its handler is never called; whether or not its request has a body.
 func TestHangingUpFreesThePlace(t *testing.T) {
+	for name, request := range map[string]string{"GET": plainGet, "POST": shortPost, "half a POST": shortPost[:len(shortPost)-2]} {
+		t.Run(name, func(t *testing.T) { hangUp(t, request) })
+	}
+}
+
+func hangUp(t *testing.T, request string) {
 	synctest.Test(t, func(t *testing.T) {
 		h, at := visits()
 		network := servePipes(t, wrap(queue(t), httplimit.Options{}, h))
 		begin := time.Now()
 		first, second, third := network.dial(t), network.dial(t), network.dial(t)
-		for _, c := range []net.Conn{first, second, third} {
+		for _, c := range []net.Conn{first, second} {
 			send(t, c, plainGet)
 			synctest.Wait()
 		}
+		send(t, third, request)
+		synctest.Wait()
 		third.Close()
 		synctest.Wait() // until the server has noticed
 		fourth := network.dial(t)
@@ -106,44 +121,134 @@ func TestHangingUpFreesThePlace(t *testing.T) {
 	})
 }
 
-// The same on a real network, where the server has to notice by itself.
-func TestHangingUpOnARealNetwork(t *testing.T) {
-	for name, start := range protocols {
-		t.Run(name, func(t *testing.T) {
-			l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: per(2, 366*24*time.Hour)}))
-			entered, left := make(chan struct{}, 2), make(chan struct{}, 2)
-			limited := wrap(l, httplimit.Options{}, ok)
-			srv, client := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				entered <- struct{}{}
-				limited.ServeHTTP(w, r)
-				left <- struct{}{}
-			}))
-			get(t, client, srv.URL)
-			<-entered
-			<-left
-			for range 3 { // each would wait for half a year, and there is place for one
-				ctx, hangUp := context.WithCancel(t.Context())
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL, nil)
-				if err != nil {
-					t.Fatal(err)
+// bodies is a handler that says what it was sent.
+var bodies = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(r.Body)
+	fmt.Fprintf(w, "%s, timed out: %t", text, errors.Is(err, os.ErrDeadlineExceeded))
+})
+
+// A body is the handler's, whole and in order, wherever the turn came between its parts; and what
+// a server's own deadline is about isn't the time in the queue.
+func TestBodiesInTheQueue(t *testing.T) {
+	long := strings.Repeat("0123456789abcdef", 8<<10)
+	for _, c := range []struct {
+		name, head, early, late string
+		pause                   time.Duration // between the parts
+		want                    string
+	}{
+		{"at once", "Content-Length: 5", "hello", "", 0, "hello, timed out: false"},
+		{"in parts, before the turn", "Content-Length: 5", "hel", "lo", time.Second, "hello, timed out: false"},
+		{"in parts, around the turn", "Content-Length: 5", "hel", "lo", 31 * time.Second, "hello, timed out: false"},
+		{"after the turn", "Content-Length: 5", "", "hello", 31 * time.Second, "hello, timed out: false"},
+		{"too late", "Content-Length: 5", "hel", "lo", 50 * time.Second, "hel, timed out: true"},
+		{"too long to be read ahead", "Content-Length: 131072", long[:70_000], long[70_000:], 31 * time.Second, long + ", timed out: false"},
+		{"of unknown length", "Transfer-Encoding: chunked", "3\r\nhel\r\n", "2\r\nlo\r\n0\r\n\r\n", 31 * time.Second, "hello, timed out: false"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: per(2, time.Minute)}))
+				limited := wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					bodies(w, r)
+					time.Sleep(time.Minute) // the client is still there, and no deadline says otherwise
+					if err := r.Context().Err(); err != nil && c.name != "too late" {
+						t.Error(err)
+					}
+				}))
+				network := servePipes(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.ContentLength == 5 { // others are the handler's alone
+						_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(5 * time.Second))
+					}
+					limited.ServeHTTP(w, r)
+				}))
+				if d, err := l.Check(t.Context(), &weir.Request{}); err != nil || !d.Allowed { // the next waits for 30 s
+					t.Fatal(d, err)
 				}
+				conn := network.dial(t)
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					if resp, err := client.Do(req); err == nil {
-						resp.Body.Close()
-						t.Errorf("a request that hung up was answered: %d", resp.StatusCode)
-					}
+					_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: example.com\r\n"+c.head+"\r\n\r\n"+c.early)
+					time.Sleep(c.pause)
+					_, _ = io.WriteString(conn, c.late) // it may be closed by then
 				}()
-				<-entered
-				hangUp()
-				<-left
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				if got := string(body); err != nil || resp.StatusCode != 200 || got != c.want {
+					t.Errorf("%d %.100s, %v", resp.StatusCode, got, err)
+				}
+				conn.Close()
 				<-done
-			}
-			if d, err := l.Check(t.Context(), &weir.Request{Peek: true}); err != nil || !d.Allowed || d.Remaining != 1 {
-				t.Errorf("places are still taken: %+v, %v", d, err)
-			}
+			})
 		})
+	}
+}
+
+// Whose own time runs out in the queue is answered also if its body doesn't come.
+func TestDeadlineInTheQueueWithHalfABody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := queue(t)
+		limited := wrap(l, httplimit.Options{}, ok)
+		network := servePipes(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), time.Second/2)
+			defer cancel()
+			limited.ServeHTTP(w, r.WithContext(ctx))
+		}))
+		if _, err := l.Check(t.Context(), &weir.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		conn := network.dial(t)
+		if resp, body := raw(t, conn, shortPost[:len(shortPost)-2]); resp.StatusCode != 503 || !strings.Contains(body, "QUEUE_TIMEOUT") || time.Since(begin) != time.Second/2 {
+			t.Errorf("%d %s after %s", resp.StatusCode, body, time.Since(begin))
+		}
+	})
+}
+
+// Hanging up on a real network, where the server has to notice by itself.
+func TestHangingUpOnARealNetwork(t *testing.T) {
+	for name, start := range protocols {
+		for _, body := range []string{"", "hello"} {
+			t.Run(name+" "+body, func(t *testing.T) { hangUpOnARealNetwork(t, start, body) })
+		}
+	}
+}
+
+func hangUpOnARealNetwork(t *testing.T, start func(testing.TB, http.Handler) (*httptest.Server, *http.Client), body string) {
+	l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: per(2, 366*24*time.Hour)}))
+	entered, left := make(chan struct{}, 2), make(chan struct{}, 2)
+	limited := wrap(l, httplimit.Options{}, ok)
+	srv, client := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		limited.ServeHTTP(w, r)
+		left <- struct{}{}
+	}))
+	get(t, client, srv.URL)
+	<-entered
+	<-left
+	for range 3 { // each would wait for half a year, and there is place for one
+		ctx, hangUp := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if resp, err := client.Do(req); err == nil {
+				resp.Body.Close()
+				t.Errorf("a request that hung up was answered: %d", resp.StatusCode)
+			}
+		}()
+		<-entered
+		hangUp()
+		<-left
+		<-done
+	}
+	if d, err := l.Check(t.Context(), &weir.Request{Peek: true}); err != nil || !d.Allowed || d.Remaining != 1 {
+		t.Errorf("places are still taken: %+v, %v", d, err)
 	}
 }
 
