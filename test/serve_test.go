@@ -32,12 +32,34 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 )
 
-// With nothing told, a node serves and decides.
+// With nothing told, a node serves and decides, by rules that show what there is.
 func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	n := serve(t)
 	status, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_123", "method": "GET", "path": "/v1/orders"}`)
 	if status != 200 || !strings.Contains(body, `"rule":"quota"`) || !strings.Contains(body, `"remaining":99`) {
 		t.Errorf("%d %s", status, body)
+	}
+	// The starter rules show tiers, a login rule, an IP rule and a blocked key.
+	for request, want := range map[string]string{
+		`{"key": "sk_free_1", "ip": "203.0.113.1"}`:                                "true quota 100, address 1200",
+		`{"key": "sk_prod_1", "ip": "203.0.113.1"}`:                                "true quota 1000, address 1200",
+		`{"key": "sk_free_2", "ip": "203.0.113.1", "attributes": {"tier": "pro"}}`: "true quota 1000, address 1200",
+		`{"ip": "203.0.113.2"}`:                                                    "true quota 100, address 1200",
+		`{"key": "sk_free_3", "ip": "203.0.113.1", "method": "POST", "path": "//LOGIN/", "attributes": {"user": "ada"}}`: "true quota 100, login 5, address 1200",
+		`{"key": "sk_revoked_1", "ip": "203.0.113.1"}`:                                                                   "false ",
+	} {
+		_, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", request)
+		var d checkapi.CheckResponse
+		if err := json.Unmarshal([]byte(body), &d); err != nil {
+			t.Fatal(err)
+		}
+		var limits []string
+		for _, l := range d.Limits {
+			limits = append(limits, fmt.Sprint(l.Rule, " ", l.Limit))
+		}
+		if got := fmt.Sprint(d.Allowed, " ", strings.Join(limits, ", ")); got != want {
+			t.Errorf("%s: %s, want %s", request, got, want)
+		}
 	}
 	for _, url := range []string{n.HTTP + "/healthz", n.HTTP + "/readyz", n.Admin + "/healthz", n.Admin + "/v1/version", n.Admin + "/v1/rules"} {
 		res, err := http.Get(url)

@@ -4,13 +4,15 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/weirhq/weir/httplimit"
 )
 
 // setForwarded tells the upstream whom the gateway speaks for. A trusted proxy's
 // word is passed on with its own address appended; a stranger's is replaced by
 // what the gateway sees.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
-	peer := peerIP(in)
+	peer := httplimit.ClientIP(in, nil) // trusting nobody, it is the one at the other end of the connection
 	trusted := g.trusts(peer)
 	for name := range out {
 		// Servers that hand headers on as variables take X_Forwarded_For for
@@ -72,16 +74,7 @@ func (g *Gateway) trusts(ip netip.Addr) bool {
 	return false
 }
 
-// peerIP is the address at the other end of the connection, in the form that prefixes are compared with:
-// IPv4 in IPv6 clothes is IPv4, and there are no zones. A unix socket has none.
-func peerIP(r *http.Request) netip.Addr {
-	ap, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return ap.Addr().Unmap().WithZone("")
-}
-
+// foldPrefixes brings prefixes into the form of addresses that httplimit reads: IPv4 in IPv6 clothes is IPv4.
 func foldPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	folded := make([]netip.Prefix, len(prefixes))
 	for i, p := range prefixes {
