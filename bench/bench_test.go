@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weirhq/weir/bench/internal/report"
 )
 
 // TestRun goes through everything once, with few keys.
@@ -50,10 +52,10 @@ func TestRun(t *testing.T) {
 func TestRatio(t *testing.T) {
 	base := &row{samples: []sample{{ns: 100}, {ns: 300}, {ns: 110}}}
 	r := &row{samples: []sample{{ns: 50}, {ns: 150}, {ns: 66}}}
-	if got := r.ratio(base); got != (spread{0.5, 0.5, 0.6}) {
+	if got := r.ratio(base); got != (report.Spread{Median: 0.5, Low: 0.5, High: 0.6}) {
 		t.Errorf("got %v", got)
 	}
-	if got := r.ratio(nil); !math.IsNaN(got.median) {
+	if got := r.ratio(nil); !math.IsNaN(got.Median) {
 		t.Errorf("a ratio to nothing is %v", got)
 	}
 }
@@ -62,55 +64,14 @@ func TestRatio(t *testing.T) {
 func TestDisturbed(t *testing.T) {
 	base := &row{samples: []sample{{ns: 100}, {ns: 100}}}
 	r := &row{samples: []sample{{ns: 900, others: 0.5}, {ns: 50}}}
-	if got := r.ratio(base); got.high != 0.5 {
+	if got := r.ratio(base); got.High != 0.5 {
 		t.Errorf("ratio %v, want 0.5 alone", got)
 	}
-	if got := r.ns(); got.high != 50 {
+	if got := r.ns(); got.High != 50 {
 		t.Errorf("ns %v, want 50 alone", got)
 	}
 	r.samples = r.samples[:1]
-	if got := r.ratio(base); got.median != 9 {
+	if got := r.ratio(base); got.Median != 9 {
 		t.Errorf("ratio %v, want 9", got)
-	}
-}
-
-func TestSpread(t *testing.T) {
-	if got := spreadOf([]float64{4, 1, math.NaN(), 3, 2}); got != (spread{2.5, 1, 4}) {
-		t.Errorf("got %v", got)
-	}
-}
-
-func TestKeys(t *testing.T) {
-	k := makeKeys(1000)
-	seen := map[string]bool{}
-	for i := range uint32(1000) {
-		seen[k.at(i)] = true
-	}
-	if len(seen) != 1000 {
-		t.Errorf("%d different keys, want 1000", len(seen))
-	}
-	if got, want := k.at(0), "sk_prod_e220a8397b1dcdaf"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestSequences(t *testing.T) {
-	for name, s := range map[string]sequence{"uniform": uniformSequence(1000), "zipf": zipfSequence(1000, 1.1)} {
-		if n := len(s); n&(n-1) != 0 {
-			t.Errorf("%s: length %d is no power of two", name, n)
-		}
-		for _, i := range s {
-			if i >= 1000 {
-				t.Fatalf("%s: key %d of 1000", name, i)
-			}
-		}
-	}
-}
-
-func TestAmount(t *testing.T) {
-	for n, want := range map[int]string{37: "37", 5000: "5 k", 1_000_000: "1 M", 2_500_000: "2.5 M", 10_000_000: "10 M"} {
-		if got := amount(n); got != want {
-			t.Errorf("amount(%d) = %s, want %s", n, got, want)
-		}
 	}
 }

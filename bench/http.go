@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-chi/httprate"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/httplimit"
 )
 
@@ -65,17 +67,17 @@ func httpStage(c *config) *stage {
 		}
 	}
 	// Filled by the contenders themselves: a million requests take too long.
-	return &stage{[]string{httpWorkload}, c.rounds, wideLimit, false, entries(picked, 1, uniformSequence(c.keys))}
+	return &stage{[]string{httpWorkload}, c.rounds, wideLimit, false, entries(picked, 1, workload.Uniform(c.keys))}
 }
 
 // httpTargets promise requests per second, which are held against each other as time per request.
-func httpTargets(r *results) []target {
+func httpTargets(r *results) []report.Target {
 	t := r.table(httpWorkload)
 	bare := t.row(httpBare)
 	both, silent := t.row(httpBoth).ratio(bare), t.row(httpSilent).ratio(bare)
 	rate := t.row(httpBoth).ratio(t.row(httpHTTPRate))
-	speed := func(s spread) string { return fmt.Sprintf("%.2f× the requests", 1/s.median) }
-	return []target{
+	speed := func(s report.Spread) string { return fmt.Sprintf("%.2f× the requests", 1/s.Median) }
+	return []report.Target{
 		ratioTarget("http: both dialects / bare (0.8× the requests)", 1.25, both, speed(both)),
 		ratioTarget("http: headers off / bare (0.9× the requests)", 1.11, silent, speed(silent)),
 		ratioTarget("http: both dialects / httprate", 1, rate, speed(rate)),
@@ -83,12 +85,12 @@ func httpTargets(r *results) []target {
 }
 
 // cpuRatio is ratio by CPU time, which other processes disturb less.
-func (r *row) cpuRatio(base *row) spread {
+func (r *row) cpuRatio(base *row) report.Spread {
 	var all []float64
 	for i := range min(len(r.samples), len(base.samples)) {
 		all = append(all, r.samples[i].cpu/base.samples[i].cpu)
 	}
-	return spreadOf(all)
+	return report.SpreadOf(all)
 }
 
 // printHTTP shows the workload in requests a second.
@@ -101,14 +103,14 @@ func (t *table) printHTTP(w io.Writer) {
 		r := &t.rows[i]
 		ns, times, cpu := r.ns(), "–", "–"
 		if bare != nil {
-			times, cpu = number(1/r.ratio(bare).median, 3), number(r.cpuRatio(bare).median, 3)
+			times, cpu = report.Number(1/r.ratio(bare).Median, 3), report.Number(r.cpuRatio(bare).Median, 3)
 		}
 		rows = append(rows, []string{
-			r.label, number(1e9/ns.median, 0), "[" + number(1e9/ns.high, 0) + "–" + number(1e9/ns.low, 0) + "]",
-			times, number(r.cpu().median/1e3, 1), cpu, allocs(r.allocs().median),
+			r.label, report.Number(1e9/ns.Median, 0), "[" + report.Number(1e9/ns.High, 0) + "–" + report.Number(1e9/ns.Low, 0) + "]",
+			times, report.Number(r.cpu().Median/1e3, 1), cpu, allocs(r.allocs().Median),
 		})
 	}
-	align(w, rows)
+	report.Align(w, rows)
 	if n := t.disturbed(); n > 0 {
 		fmt.Fprintf(w, "  ! disturbed, and left out where others are left: %d of %d measurements\n", n, len(t.rows)*len(t.rows[0].samples))
 	}
@@ -130,7 +132,7 @@ func serving(keys int, wrap middleware) func(limit, int) (instance, error) {
 		}
 		answer := []byte("ok")
 		handler := mw(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) }))
-		fill(instance{worker: func() check { return direct(handler) }}, makeKeys(keys), keys, true)
+		fill(instance{worker: func() check { return direct(handler) }}, workload.MakeKeys(keys), keys, true)
 		srv := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = srv.Serve(ln) })
@@ -231,9 +233,9 @@ func dial(address string) (*httpConn, error) {
 		return nil, err
 	}
 	c := &httpConn{Conn: conn}
-	c.request = fmt.Appendf(nil, "GET /v1/orders/17 HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\nX-API-Key: %s\r\n\r\n", makeKeys(1).at(0))
-	at := bytes.Index(c.request, []byte(keyPrefix))
-	c.key = c.request[at : at+keyLength]
+	c.request = fmt.Appendf(nil, "GET /v1/orders/17 HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\nX-API-Key: %s\r\n\r\n", workload.MakeKeys(1).At(0))
+	at := bytes.Index(c.request, []byte(workload.KeyPrefix))
+	c.key = c.request[at : at+workload.KeyLength]
 	return c, nil
 }
 

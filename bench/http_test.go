@@ -4,7 +4,9 @@ import (
 	"io"
 	"os"
 	"testing"
-	"time"
+
+	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/bench/internal/workload"
 )
 
 // httpRun measures the HTTP workload alone.
@@ -15,8 +17,8 @@ func httpRun(tb testing.TB, progressTo io.Writer, args ...string) *results {
 		tb.Fatal(err)
 	}
 	s := httpStage(c)
-	p := &progress{w: progressTo, total: s.rounds * len(s.entries), start: time.Now()}
-	tables, err := s.run(c, makeKeys(c.keys), p)
+	p := report.NewProgress(progressTo, s.rounds*len(s.entries))
+	tables, err := s.run(c, workload.MakeKeys(c.keys), p)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -35,8 +37,8 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("%d rows and %d targets", len(tab.rows), len(r.targets))
 	}
 	for _, target := range r.targets {
-		if target.verdict() == "not measured" {
-			t.Errorf("%s wasn't measured", target.name)
+		if target.Verdict() == "not measured" {
+			t.Errorf("%s wasn't measured", target.Name)
 		}
 	}
 	tab.printHTTP(io.Discard)
@@ -46,5 +48,5 @@ func TestHTTP(t *testing.T) {
 func BenchmarkHTTP(b *testing.B) {
 	r := httpRun(b, os.Stderr, "-rounds", "7")
 	r.table(httpWorkload).printHTTP(os.Stdout)
-	printTargets(os.Stdout, r.targets)
+	report.PrintTargets(os.Stdout, r.targets)
 }

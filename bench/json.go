@@ -2,21 +2,22 @@ package main
 
 import (
 	"encoding/json"
-	"math"
 	"os"
 	"runtime"
+
+	"github.com/weirhq/weir/bench/internal/report"
 )
 
 // The shape of the -json file. Arrays are by round; null is what wasn't measured.
 type (
 	jsonResults struct {
-		Go         string          `json:"go"`
-		Platform   string          `json:"platform"`
-		Goroutines int             `json:"goroutines"`
-		Seconds    float64         `json:"seconds_per_measurement"`
-		Workloads  []jsonTable     `json:"workloads"`
-		Memory     []jsonFootprint `json:"memory"`
-		Targets    []jsonTarget    `json:"targets"`
+		Go         string              `json:"go"`
+		Platform   string              `json:"platform"`
+		Goroutines int                 `json:"goroutines"`
+		Seconds    float64             `json:"seconds_per_measurement"`
+		Workloads  []jsonTable         `json:"workloads"`
+		Memory     []jsonFootprint     `json:"memory"`
+		Targets    []report.JSONTarget `json:"targets"`
 	}
 	jsonTable struct {
 		Workload string    `json:"workload"`
@@ -41,12 +42,6 @@ type (
 		Worst     float64 `json:"worst_booked_bytes_per_counter,omitempty"`
 		WorstHeap float64 `json:"worst_heap_bytes_per_counter,omitempty"`
 	}
-	jsonTarget struct {
-		Target  string   `json:"target"`
-		AtMost  float64  `json:"at_most"`
-		Got     *float64 `json:"measured"`
-		Verdict string   `json:"verdict"`
-	}
 )
 
 func (r *results) writeJSON(path string, c *config) error {
@@ -61,8 +56,7 @@ func (r *results) writeJSON(path string, c *config) error {
 		out.Memory = append(out.Memory, jsonFootprint{f.label, f.keys, f.heap, f.booked, f.worst, f.worstHeap})
 	}
 	for i := range r.targets {
-		t := &r.targets[i]
-		out.Targets = append(out.Targets, jsonTarget{t.name, t.most, known(t.got), t.verdict()})
+		out.Targets = append(out.Targets, r.targets[i].JSON())
 	}
 	text, err := json.MarshalIndent(out, "", "  ")
 	if err != nil {
@@ -82,17 +76,10 @@ func (t *table) json() jsonTable {
 			CPU:          r.each(func(s sample) float64 { return s.cpu }),
 			Allocs:       r.each(func(s sample) float64 { return s.allocs }),
 			Others:       r.each(func(s sample) float64 { return s.others }),
-			MedianNS:     known(r.ns().median),
-			TimesStore:   known(r.ratio(store).median),
-			TimesFastest: known(r.ratio(fast).median),
+			MedianNS:     report.Known(r.ns().Median),
+			TimesStore:   report.Known(r.ratio(store).Median),
+			TimesFastest: report.Known(r.ratio(fast).Median),
 		})
 	}
 	return out
-}
-
-func known(x float64) *float64 {
-	if math.IsNaN(x) {
-		return nil
-	}
-	return &x
 }

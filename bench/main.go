@@ -10,6 +10,9 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"time"
+
+	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/bench/internal/workload"
 )
 
 // config is what the flags say.
@@ -97,25 +100,21 @@ func run(c *config, stdout, stderr io.Writer) (bool, error) {
 			return false, err
 		}
 	}
-	for i := range r.targets {
-		if r.targets[i].verdict() != "PASS" {
-			return false, nil
-		}
-	}
-	return true, nil
+	return report.AllMet(r.targets), nil
 }
 
 func measureAll(c *config, stderr io.Writer) (*results, error) {
 	stages, weights := plan(c), planWeights(c)
-	p := &progress{w: stderr, total: len(weights), start: time.Now()}
+	steps := len(weights)
 	for _, s := range stages {
-		p.total += s.rounds * len(s.entries)
+		steps += s.rounds * len(s.entries)
 	}
-	k := makeKeys(max(c.keys, c.large))
+	p := report.NewProgress(stderr, steps)
+	k := workload.MakeKeys(max(c.keys, c.large))
 	r := &results{}
 	// Memory goes first, while the heap is still small.
 	for _, m := range weights {
-		p.step("memory at %s keys: %s", amount(m.keys), m.name)
+		p.Step("memory at %s keys: %s", report.Amount(m.keys), m.name)
 		f, err := weigh(m.contender, k, m.keys)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.name, err)
@@ -130,6 +129,6 @@ func measureAll(c *config, stderr io.Writer) (*results, error) {
 		}
 		r.tables = append(r.tables, tables...)
 	}
-	p.done()
+	p.Done()
 	return r, nil
 }

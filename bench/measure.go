@@ -8,6 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirhq/weir/bench/internal/machine"
+	"github.com/weirhq/weir/bench/internal/workload"
 )
 
 // sample is one measurement.
@@ -24,11 +27,11 @@ type sample struct {
 // that what was warmed up isn't what is measured.
 type worker struct {
 	check check
-	seq   sequence
+	seq   workload.Sequence
 	pos   int
 }
 
-func newWorkers(in instance, seq sequence) []*worker {
+func newWorkers(in instance, seq workload.Sequence) []*worker {
 	ws := make([]*worker, runtime.GOMAXPROCS(0))
 	for i := range ws {
 		ws[i] = &worker{check: in.worker(), seq: seq, pos: i * len(seq) / len(ws)}
@@ -40,12 +43,12 @@ func newWorkers(in instance, seq sequence) []*worker {
 const batch = 256
 
 // run makes checks until it is told to stop.
-func (w *worker) run(k keys, stop *atomic.Bool) (checks, refused int) {
+func (w *worker) run(k workload.Keys, stop *atomic.Bool) (checks, refused int) {
 	last := len(w.seq) - 1 // a mask: the length is a power of two
 	pos := w.pos
 	for !stop.Load() {
 		for range batch {
-			if !w.check(k.at(w.seq[pos&last])) {
+			if !w.check(k.At(w.seq[pos&last])) {
 				refused++
 			}
 			pos++
@@ -57,7 +60,7 @@ func (w *worker) run(k keys, stop *atomic.Bool) (checks, refused int) {
 }
 
 // measure lets the workers run for a while. The labels tell them apart in a CPU profile.
-func measure(ws []*worker, k keys, d time.Duration, labels ...string) sample {
+func measure(ws []*worker, k workload.Keys, d time.Duration, labels ...string) sample {
 	var (
 		wg              sync.WaitGroup
 		stop            atomic.Bool
@@ -76,27 +79,27 @@ func measure(ws []*worker, k keys, d time.Duration, labels ...string) sample {
 		})
 	}
 	runtime.ReadMemStats(&before)
-	start := readUsage()
+	start := machine.Read(0)
 	close(begin)
 	time.Sleep(d)
 	stop.Store(true)
 	wg.Wait()
-	end := readUsage()
+	end := machine.Read(0)
 	runtime.ReadMemStats(&after)
 
 	n := float64(checks.Load())
 	return sample{
-		ns:      float64(end.wall.Sub(start.wall)) / n,
-		cpu:     float64(end.own-start.own) / n,
+		ns:      float64(end.Wall.Sub(start.Wall)) / n,
+		cpu:     float64(end.Own-start.Own) / n,
 		allocs:  float64(after.Mallocs-before.Mallocs) / n,
-		others:  start.others(end),
+		others:  start.Others(end),
 		refused: int(refused.Load()),
 		checks:  int(checks.Load()),
 	}
 }
 
 // measureCalm measures again while other processes disturb, and returns the calmest.
-func measureCalm(ws []*worker, k keys, d time.Duration, again int, labels ...string) sample {
+func measureCalm(ws []*worker, k workload.Keys, d time.Duration, again int, labels ...string) sample {
 	best := measure(ws, k, d, labels...)
 	for ; again > 0 && !best.calm(); again-- {
 		if s := measure(ws, k, d, labels...); s.others < best.others {
@@ -107,14 +110,14 @@ func measureCalm(ws []*worker, k keys, d time.Duration, again int, labels ...str
 }
 
 // fill checks every key once, on all cores.
-func fill(in instance, k keys, n int, clone bool) {
+func fill(in instance, k workload.Keys, n int, clone bool) {
 	var wg sync.WaitGroup
 	procs := runtime.GOMAXPROCS(0)
 	for p := range procs {
 		wg.Go(func() {
 			check := in.worker()
 			for i := p * n / procs; i < (p+1)*n/procs; i++ {
-				key := k.at(uint32(i))
+				key := k.At(uint32(i))
 				if clone {
 					key = strings.Clone(key)
 				}

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -35,7 +36,7 @@ func heap() uint64 {
 
 // weigh fills a contender with keys of which each is a string of its own, as
 // from requests: whoever keeps the string pays for it.
-func weigh(o contender, k keys, n int) (footprint, error) {
+func weigh(o contender, k workload.Keys, n int) (footprint, error) {
 	f := footprint{label: o.name, keys: n}
 	base := liveHeap()
 	in, err := o.open(wideLimit, n)
@@ -46,7 +47,7 @@ func weigh(o contender, k keys, n int) (footprint, error) {
 	check := in.worker()
 	next := firstLook
 	for i := range n {
-		key := k.at(uint32(i))
+		key := k.At(uint32(i))
 		if in.stats == nil {
 			key = strings.Clone(key) // Weir is given bytes that are overwritten: it can't keep them
 		}

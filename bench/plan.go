@@ -1,8 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"strings"
+	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/bench/internal/workload"
 )
 
 // names of workloads.
@@ -11,20 +11,9 @@ const (
 	refused = "hot key, refused"
 )
 
-func uniform(keys int) string { return amount(keys) + " uniform" }
-func zipf(keys int) string    { return amount(keys) + " Zipf 1.1" }
-func weight(keys int) string  { return amount(keys) + " memory" }
-
-// amount is 10 M, 500 k, 37.
-func amount(n int) string {
-	switch {
-	case n >= 1_000_000 && n%100_000 == 0:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/1e6), ".0") + " M"
-	case n >= 1000 && n%1000 == 0:
-		return fmt.Sprintf("%d k", n/1000)
-	}
-	return fmt.Sprint(n)
-}
+func uniform(keys int) string { return report.Amount(keys) + " uniform" }
+func zipf(keys int) string    { return report.Amount(keys) + " Zipf 1.1" }
+func weight(keys int) string  { return report.Amount(keys) + " memory" }
 
 // plan lists what to measure.
 func plan(c *config) []*stage {
@@ -35,7 +24,7 @@ func plan(c *config) []*stage {
 			stages = append(stages, s)
 		}
 	}
-	hot := hotSequence()
+	hot := workload.Hot()
 	if c.wants(hotKey) {
 		add(&stage{[]string{hotKey}, c.rounds, hotLimit, false, entries(everyone, 1, hot)})
 	}
@@ -44,12 +33,12 @@ func plan(c *config) []*stage {
 		add(&stage{[]string{refused}, c.rounds, spentLimit, true, entries(few, 1, hot)})
 	}
 	var names []string
-	var seqs []sequence
+	var seqs []workload.Sequence
 	if c.wants(uniform(c.keys)) {
-		names, seqs = append(names, uniform(c.keys)), append(seqs, uniformSequence(c.keys))
+		names, seqs = append(names, uniform(c.keys)), append(seqs, workload.Uniform(c.keys))
 	}
 	if c.wants(zipf(c.keys)) {
-		names, seqs = append(names, zipf(c.keys)), append(seqs, zipfSequence(c.keys, 1.1))
+		names, seqs = append(names, zipf(c.keys)), append(seqs, workload.Zipf(c.keys, 1.1))
 	}
 	add(&stage{names, c.rounds, wideLimit, false, entries(everyone, c.keys, seqs...)})
 	if c.large > 0 && c.wants(uniform(c.large)) {
@@ -85,19 +74,19 @@ func largeStage(c *config) *stage {
 	fit := pick(c.contenders, func(o contender) bool {
 		return o.kind == weirs || o.name == goLimiter || c.largeRivals && o.kind == rival
 	})
-	es := entries(fit, c.large, uniformSequence(c.large))
+	es := entries(fit, c.large, workload.Uniform(c.large))
 	for _, o := range fit {
 		if o.name == storeName {
-			es = append(es, entry{o, smallStore(c), c.keys, []sequence{uniformSequence(c.keys)}})
+			es = append(es, entry{o, smallStore(c), c.keys, []workload.Sequence{workload.Uniform(c.keys)}})
 		}
 	}
 	return &stage{[]string{uniform(c.large)}, c.largeRounds, wideLimit, false, es}
 }
 
 // smallStore is the label of the store with fewer keys, among those with many.
-func smallStore(c *config) string { return storeName + ", " + amount(c.keys) + " keys" }
+func smallStore(c *config) string { return storeName + ", " + report.Amount(c.keys) + " keys" }
 
-func entries(cs []contender, keys int, seqs ...sequence) []entry {
+func entries(cs []contender, keys int, seqs ...workload.Sequence) []entry {
 	var es []entry
 	for _, o := range cs {
 		es = append(es, entry{o, o.name, keys, seqs})

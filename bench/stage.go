@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+
+	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/bench/internal/workload"
 )
 
 // stage is a set of workloads that are measured one after the other on the same
@@ -21,7 +24,7 @@ type entry struct {
 	contender
 	label string // in the table
 	keys  int
-	seqs  []sequence // one for each workload
+	seqs  []workload.Sequence // one for each workload
 }
 
 // table is what came of one workload.
@@ -39,7 +42,7 @@ type row struct {
 }
 
 // run measures a stage. Every round begins with another contender.
-func (s *stage) run(c *config, k keys, p *progress) ([]table, error) {
+func (s *stage) run(c *config, k workload.Keys, p *report.Progress) ([]table, error) {
 	tables := make([]table, len(s.workloads))
 	for i, name := range s.workloads {
 		tables[i] = table{workload: name}
@@ -51,7 +54,7 @@ func (s *stage) run(c *config, k keys, p *progress) ([]table, error) {
 		for i := range s.entries {
 			n := (i + round) % len(s.entries)
 			e := &s.entries[n]
-			p.step("round %d of %d: %s: %s", round+1, s.rounds, strings.Join(s.workloads, ", "), e.label)
+			p.Step("round %d of %d: %s: %s", round+1, s.rounds, strings.Join(s.workloads, ", "), e.label)
 			if err := s.turn(c, k, e, n, tables); err != nil {
 				return nil, fmt.Errorf("%s: %w", e.label, err)
 			}
@@ -63,7 +66,7 @@ func (s *stage) run(c *config, k keys, p *progress) ([]table, error) {
 }
 
 // turn measures one contender in one round, on a store of its own.
-func (s *stage) turn(c *config, k keys, e *entry, n int, tables []table) error {
+func (s *stage) turn(c *config, k workload.Keys, e *entry, n int, tables []table) error {
 	in, err := e.open(s.limit, e.keys)
 	if err != nil {
 		return err

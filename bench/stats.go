@@ -1,23 +1,9 @@
 package main
 
 import (
-	"math"
-	"slices"
+	"github.com/weirhq/weir/bench/internal/machine"
+	"github.com/weirhq/weir/bench/internal/report"
 )
-
-// spread is a few measurements of one thing.
-type spread struct{ median, low, high float64 }
-
-// spreadOf ignores what isn't a number. The median of an even count is the mean of the middle two.
-func spreadOf(xs []float64) spread {
-	xs = slices.DeleteFunc(slices.Clone(xs), math.IsNaN)
-	if len(xs) == 0 {
-		return spread{math.NaN(), math.NaN(), math.NaN()}
-	}
-	slices.Sort(xs)
-	n := len(xs)
-	return spread{(xs[(n-1)/2] + xs[n/2]) / 2, xs[0], xs[n-1]}
-}
 
 func (r *row) each(f func(sample) float64) []float64 {
 	xs := make([]float64, len(r.samples))
@@ -27,14 +13,14 @@ func (r *row) each(f func(sample) float64) []float64 {
 	return xs
 }
 
-func (r *row) ns() spread     { return r.spread(func(s sample) float64 { return s.ns }) }
-func (r *row) cpu() spread    { return r.spread(func(s sample) float64 { return s.cpu }) }
-func (r *row) allocs() spread { return r.spread(func(s sample) float64 { return s.allocs }) }
+func (r *row) ns() report.Spread     { return r.spread(func(s sample) float64 { return s.ns }) }
+func (r *row) cpu() report.Spread    { return r.spread(func(s sample) float64 { return s.cpu }) }
+func (r *row) allocs() report.Spread { return r.spread(func(s sample) float64 { return s.allocs }) }
 
-func (s sample) calm() bool { return s.others <= disturbed }
+func (s sample) calm() bool { return s.others <= machine.Disturbed }
 
 // spread leaves out what was measured while others disturbed, unless there is nothing else.
-func (r *row) spread(f func(sample) float64) spread {
+func (r *row) spread(f func(sample) float64) report.Spread {
 	var calm []float64
 	for _, s := range r.samples {
 		if s.calm() {
@@ -44,15 +30,15 @@ func (r *row) spread(f func(sample) float64) spread {
 	if calm == nil {
 		calm = r.each(f)
 	}
-	return spreadOf(calm)
+	return report.SpreadOf(calm)
 }
 
 // ratio is how many times as long a check of r takes as one of base, computed
 // within each round: the rounds differ by what else the machine was doing. Rounds
 // in which either was disturbed are left out, unless there are no others.
-func (r *row) ratio(base *row) spread {
+func (r *row) ratio(base *row) report.Spread {
 	if r == nil || base == nil {
-		return spreadOf(nil)
+		return report.SpreadOf(nil)
 	}
 	var all, calm []float64
 	for i := range min(len(r.samples), len(base.samples)) {
@@ -65,7 +51,7 @@ func (r *row) ratio(base *row) spread {
 	if calm == nil {
 		calm = all
 	}
-	return spreadOf(calm)
+	return report.SpreadOf(calm)
 }
 
 // row finds a row by its label, or returns nil.
@@ -82,7 +68,7 @@ func (t *table) row(label string) *row {
 func (t *table) fastest() *row {
 	var best *row
 	for i := range t.rows {
-		if r := &t.rows[i]; r.kind == rival && (best == nil || r.ns().median < best.ns().median) {
+		if r := &t.rows[i]; r.kind == rival && (best == nil || r.ns().Median < best.ns().Median) {
 			best = r
 		}
 	}

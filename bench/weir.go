@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -36,7 +37,7 @@ type storeWorker struct {
 	_       apart
 	charges [1]weir.Charge
 	results [1]weir.Result
-	subject [keyLength]byte
+	subject [workload.KeyLength]byte
 	_       apart
 }
 

@@ -1,0 +1,3 @@
+// Package report is how benchmarks tell what they measured: medians with their
+// spread, tables in columns, targets met or missed, progress meanwhile.
+package report
