@@ -101,7 +101,6 @@ func (l *layout) find(h uint64) *slot {
 		if !ok {
 			return nil
 		}
-		atomic.LoadUint64(&p[i].level) // a quarter of the slots lie in two cache lines: let the second one come as well
 		if p[i].lock(h) {
 			return &p[i]
 		}
