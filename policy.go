@@ -96,6 +96,38 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
+// Share is the policy of one node among several that can't ask each other: an
+// even part of every number, and at least one token. Its counters are its own.
+func (p *Policy) Share(nodes int) *Policy {
+	n := int64(nodes)
+	l := p.Limit
+	l.Count = max(1, l.Count/n)
+	l.Refill /= float64(n)
+	if l.Burst > 0 {
+		l.Burst = max(1, l.Burst/n)
+	}
+	q, err := NewPolicy(p.Name, l)
+	if err != nil { // a part too small to be a limit: the least that is one
+		l.Refill = 0
+		if q, err = NewPolicy(p.Name, l); err != nil {
+			return p
+		}
+	}
+	q.Rule, q.ID, q.Strict, q.Shadow, q.PerClient = p.Rule, p.ID, p.Strict, p.Shadow, p.PerClient
+	return q
+}
+
+// Numbers are what the arithmetic runs on, for stores that do it elsewhere. Of a bucket: the
+// capacity in millionths of a token, the rate in millionths per µs as a fraction, and
+// the longest delay in µs, or 0. Of windows and logs: the count, the window in
+// µs, and, of a sliding counter, the µs of a step of the weight and how many steps a window has.
+func (p *Policy) Numbers() [4]int64 {
+	if p.Limit.isBucket() {
+		return [4]int64{p.capacity, p.rate.num, p.rate.den, p.maxDelay}
+	}
+	return [4]int64{p.Limit.Count, p.window, max(1, p.tick), max(1, p.ticks)}
+}
+
 // Memory is how long a counter that was only ever charged under these numbers can
 // remember anything: after that much idle time it is whole again.
 func (p *Policy) Memory() time.Duration {

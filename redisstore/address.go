@@ -60,7 +60,7 @@ func parseAddress(url string) (address, error) {
 	s := schemes[i]
 	a, err := s.parse(rest)
 	if err != nil {
-		return address{}, fmt.Errorf("store URL: %w; for example %s", err, s.example)
+		return address{}, fmt.Errorf("store URL: %w (example: %s)", err, s.example)
 	}
 	return a, nil
 }
@@ -72,13 +72,13 @@ func unknownScheme(name string, found bool) error {
 	}
 	if meant := guess.Closest(name, names); found && meant != "" {
 		i := slices.Index(names, meant)
-		return fmt.Errorf("store URL: unknown scheme: did you mean %s? For example %s", schemes[i], schemes[i].example)
+		return fmt.Errorf("store URL: unknown scheme: did you mean %s? (example: %s)", schemes[i], schemes[i].example)
 	}
-	return fmt.Errorf("store URL: must begin with %s; for example %s", list(schemes), schemes[0].example)
+	return fmt.Errorf("store URL: must begin with %s (example: %s)", listed(schemes), schemes[0].example)
 }
 
-// list is "a, b or c".
-func list(all []scheme) string {
+// listed is "a, b or c".
+func listed(all []scheme) string {
 	text := all[0].String()
 	for i, s := range all[1:] {
 		if i == len(all)-2 {
@@ -93,14 +93,14 @@ func list(all []scheme) string {
 // parse reads what follows the scheme.
 func (s scheme) parse(rest string) (address, error) {
 	if strings.ContainsFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return address{}, errors.New("has a space or a line break: within a password or path write %20, elsewhere remove it")
+		return address{}, errors.New("has a space or a line break: remove it, or write %20 if it belongs to a password or a path")
 	}
 	authority, tail := rest, ""
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
 		authority, tail = rest[:i], rest[i:]
 	}
-	if strings.ContainsAny(tail, "@#") {
-		return address{}, errors.New(`within a user or password write %2F for "/", %3F for "?", %23 for "#"; after the host write %40 for "@"`)
+	if strings.ContainsAny(tail, "@#") || strings.Count(authority, "@") > 1 {
+		return address{}, errors.New(`within a user or password write %2F for "/", %3F for "?", %23 for "#", and anywhere but before the hosts %40 for "@"`)
 	}
 	path, query, _ := strings.Cut(tail, "?")
 	given, public, err := s.query(query)
@@ -110,11 +110,12 @@ func (s scheme) parse(rest string) (address, error) {
 
 	a := address{cluster: s.name == "redis-cluster", shown: s.String()}
 	o := &a.option
-	*o = timeouts()
-	if at := strings.LastIndex(authority, "@"); at >= 0 {
-		user, password, both := strings.Cut(authority[:at], ":")
+	*o = clientOption()
+	if who, hosts, found := strings.Cut(authority, "@"); found {
+		authority = hosts
+		user, password, both := strings.Cut(who, ":")
 		if !both && given["password_file"] == "" {
-			return address{}, errors.New("has a user without a password: write user:password@, or :password@ for the default user, or add password_file=FILE")
+			return address{}, errors.New("a user needs a password: write user:password@, or :password@ for the default user, or add password_file=FILE")
 		}
 		if o.Username, err = unescape(user); err != nil {
 			return address{}, fmt.Errorf("user: %w", err)
@@ -125,12 +126,11 @@ func (s scheme) parse(rest string) (address, error) {
 		if user != "" {
 			a.shown += user + "@"
 		}
-		authority = authority[at+1:]
 	}
 	a.shown += authority + path + public
 	if file := given["password_file"]; file != "" {
 		if o.Password != "" {
-			return address{}, errors.New("has a password and a password_file: remove one")
+			return address{}, errors.New("the password is given twice: remove it, or password_file")
 		}
 		if o.Password, err = readPassword(file); err != nil {
 			return address{}, err
@@ -147,29 +147,31 @@ func (s scheme) parse(rest string) (address, error) {
 		o.Sentinel.TLSConfig = o.TLSConfig
 		o.Sentinel.Username, o.Sentinel.Password = given["sentinel_user"], given["sentinel_password"]
 		if o.Sentinel.Username != "" && o.Sentinel.Password == "" {
-			return address{}, errors.New("has a sentinel_user without a sentinel_password: add it")
+			return address{}, errors.New("sentinel_user needs sentinel_password as well")
 		}
 	}
 	return a, nil
 }
 
-// timeouts is what all addresses have in common: a client that gives up soon and never on its own tries again.
-func timeouts() rueidis.ClientOption {
-	// Also for the connection and its greeting, TLS included. KeepAlive is how often rueidis
-	// pings an idle connection; ConnWriteTimeout is how long it waits for the answer before it hangs up.
-	dialer := net.Dialer{Timeout: 150 * time.Millisecond, KeepAlive: 300 * time.Millisecond}
+// clientOption is what all addresses have in common: a client that gives up soon and never tries again by itself.
+func clientOption() rueidis.ClientOption {
+	dialer := net.Dialer{
+		Timeout:   150 * time.Millisecond, // of TLS and the greeting as well
+		KeepAlive: 300 * time.Millisecond, // also how often rueidis pings an idle connection
+	}
 	return rueidis.ClientOption{
 		Dialer:           dialer,
-		ConnWriteTimeout: 300 * time.Millisecond,
-		DisableRetry:     true,                         // whoever charges decides what may be sent again
-		DisableCache:     true,                         // nothing is read through it, and it tracks keys by a command that an ACL would have to allow
-		ClientSetInfo:    rueidis.DisableClientSetInfo, // likewise, two commands
+		ConnWriteTimeout: 300 * time.Millisecond, // also how long it waits for a ping's answer: then the connection is dead
+		DisableRetry:     true,                   // who charges decides what may be sent again
+		// Nothing is read twice. And an ACL need not allow the commands for either.
+		DisableCache:  true,
+		ClientSetInfo: rueidis.DisableClientSetInfo,
 		Sentinel: rueidis.SentinelOption{
-			Dialer: dialer, // of its own, and by default without any limit
-			// A client that misses the message of a failover would write to the old primary, a replica now, for ever.
+			Dialer: dialer, // rueidis sets no limits for Sentinels by default
+			// Else who misses the one message about a failover keeps writing to a replica.
 			TopologyRefreshInterval: time.Second,
 		},
-		// Nor does a Cluster tell when a replica takes over: else only a failing command leads to a look.
+		// Else the client looks for new shards only after a command went wrong.
 		ClusterOption: rueidis.ClusterOption{ShardsRefreshInterval: 5 * time.Second},
 	}
 }
@@ -181,13 +183,13 @@ func (s scheme) query(query string) (given map[string]string, public string, err
 		return given, "", nil
 	}
 	separator := "?"
-	for i, pair := range strings.Split(query, "&") {
+	for pair := range strings.SplitSeq(query, "&") {
 		name, escaped, _ := strings.Cut(pair, "=")
 		if err := s.takes(name); err != nil {
-			return nil, "", fmt.Errorf("parameter %d: %w", i+1, err)
+			return nil, "", err
 		}
 		if _, twice := given[name]; twice {
-			return nil, "", fmt.Errorf("%s: is given twice: remove one", name)
+			return nil, "", fmt.Errorf("%s: is given twice", name)
 		}
 		value, err := unescape(escaped)
 		if err != nil {
@@ -218,78 +220,65 @@ func (s scheme) takes(name string) error {
 	}
 	switch {
 	case name == "tls" && s.name == "redis":
-		return errors.New("for TLS write rediss:// instead of redis://")
+		return errors.New("tls: write rediss:// instead of redis://")
 	case name == "db" && s.name == "redis-cluster":
-		return errors.New("a Cluster has no numbered databases: remove db")
+		return errors.New("db: remove it: a Cluster has but one database")
 	case takers != nil:
-		return fmt.Errorf("%s is for %s, not for %s", name, list(takers), s)
+		return fmt.Errorf("%s: is for %s, not for %s", name, listed(takers), s)
 	}
 	if meant := guess.Closest(name, s.parameters); meant != "" {
-		return fmt.Errorf("is unknown: did you mean %s?", meant)
+		return fmt.Errorf("a parameter is unknown: did you mean %q?", meant)
 	}
-	return fmt.Errorf(`is unknown: there are %s; within a password write %%26 for "&"`, strings.Join(s.parameters, ", "))
+	return fmt.Errorf(`a parameter is unknown: there are %s; within a password write %%26 for "&"`, strings.Join(s.parameters, ", "))
 }
 
 // target sets which server is meant, and which database there.
-func (s scheme) target(o *rueidis.ClientOption, authority, path string, given map[string]string) error {
-	var err error
-	database := given["db"]
+func (s scheme) target(o *rueidis.ClientOption, authority, path string, given map[string]string) (err error) {
+	// Else rueidis asks whether the server belongs to a Cluster, for which an ACL must allow one command more.
+	o.ForceSingleClient = s.name == "redis" || s.name == "rediss" || s.name == "unix"
 	if s.name == "unix" {
 		if authority != "" {
-			return errors.New("has a host: after unix:// follows an absolute path")
+			return errors.New("after unix:// must follow a path that begins with /")
 		}
-		socket, err := unescape(path)
-		if err != nil {
+		if path, err = unescape(path); err != nil {
 			return fmt.Errorf("path: %w", err)
 		}
-		if strings.Trim(socket, "/") == "" {
-			return errors.New("names no socket")
+		if strings.Trim(path, "/") == "" {
+			return errors.New("lacks the path of a socket")
 		}
-		o.InitAddress, o.ForceSingleClient = []string{socket}, true
+		o.InitAddress = []string{path}
 		o.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", path)
 		}
-		return setDB(o, database)
+		return setDB(o, given["db"])
 	}
 
 	if o.InitAddress, err = s.hosts(authority); err != nil {
 		return err
 	}
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	switch s.name {
-	case "redis-cluster":
-		if parts[0] != "" {
-			return errors.New("a Cluster has no numbered databases: nothing follows the hosts")
-		}
-		return nil
-	case "redis-sentinel":
-		if o.Sentinel.MasterSet, err = unescape(parts[0]); err != nil {
+	if o.ForceSingleClient && len(o.InitAddress) > 1 {
+		return errors.New("several hosts are for redis-sentinel:// or redis-cluster://")
+	}
+	path = strings.Trim(path, "/")
+	if s.name == "redis-sentinel" {
+		var master string
+		master, path, _ = strings.Cut(path, "/")
+		if o.Sentinel.MasterSet, err = unescape(master); err != nil {
 			return fmt.Errorf("master: %w", err)
 		}
-		if o.Sentinel.MasterSet == "" {
-			return errors.New("lacks the name under which the Sentinels know the primary")
-		}
-		parts = append(parts[1:], "")
-		if len(parts) > 2 {
-			return errors.New("after the hosts follow the master's name and the number of a database, no more")
-		}
-	default:
-		// Else rueidis asks whether the server is part of a Cluster, which takes a right and a round trip.
-		o.ForceSingleClient = true
-		if len(o.InitAddress) > 1 {
-			return errors.New("has several hosts: they are for redis-sentinel:// or redis-cluster://")
-		}
-		if len(parts) > 1 {
-			return errors.New("after the host follows the number of a database, no more")
+		if master == "" {
+			return errors.New("lacks the name by which the Sentinels know the primary")
 		}
 	}
-	if parts[0] != "" {
-		if database != "" {
-			return errors.New("has a database in its path and in db: remove one")
-		}
-		database = parts[0]
+	switch {
+	case path == "":
+		return setDB(o, given["db"])
+	case s.name == "redis-cluster":
+		return errors.New("nothing may follow the hosts: a Cluster has but one database")
+	case given["db"] != "":
+		return errors.New("the database is given twice: remove db")
 	}
-	return setDB(o, database)
+	return setDB(o, path)
 }
 
 func setDB(o *rueidis.ClientOption, database string) error {
@@ -298,7 +287,7 @@ func setDB(o *rueidis.ClientOption, database string) error {
 	}
 	n, err := strconv.ParseUint(database, 10, 31)
 	if err != nil {
-		return errors.New("the database must be a number, 0 or more")
+		return errors.New("the database must be a number from 0")
 	}
 	o.SelectDB = int(n)
 	return nil
@@ -335,11 +324,8 @@ func hostPort(text, port string) (string, error) {
 		if i := strings.Index(text, ":"); i >= 0 {
 			host, after = text[:i], text[i:]
 		}
-		if host == "" {
-			return "", errors.New("must not be empty")
-		}
-		if strings.ContainsFunc(host, func(r rune) bool { return r < 0x80 && !strings.ContainsRune(nameLetters, r) }) {
-			return "", errors.New(`must be a name or an IP address; several are separated by ","`)
+		if host == "" || strings.Trim(host, nameLetters) != "" {
+			return "", errors.New("must be a name or an IP address")
 		}
 	}
 	if after != "" {
@@ -370,7 +356,7 @@ func readPassword(file string) (string, error) {
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if password == "" {
-		return "", fmt.Errorf("password_file: %s: is empty: the password must be its only line", file)
+		return "", fmt.Errorf("password_file: %s: must hold the password, but is empty", file)
 	}
 	return password, nil
 }

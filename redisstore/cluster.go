@@ -1,0 +1,116 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// mapEvery is how often the owners of slots are looked up; while one can't be reached, probeEvery.
+const mapEvery = time.Second
+
+// follow keeps track of which server owns which tag, so that each has a breaker of
+// its own. The client finds the servers by itself.
+func (s *Store) follow() {
+	pause := mapEvery
+	for sleep(s.life, jittered(pause)) {
+		ctx, cancel := context.WithTimeout(s.life, time.Second)
+		_ = s.mapSlots(ctx) // what was known stays
+		cancel()
+		pause = mapEvery
+		for i := range s.lanes {
+			if s.lanes[i].shard.Load().open.Load() {
+				pause = probeEvery
+			}
+		}
+	}
+}
+
+// mapSlots asks the servers, until one answers, who owns the slots.
+func (s *Store) mapSlots(ctx context.Context) error {
+	err := errNoSlots
+	for _, node := range (*s.client.Load()).Nodes() {
+		var owners [tags]string
+		if owners, err = askOwners(ctx, node, s.timeout); err == nil {
+			s.assign(owners)
+			return nil
+		}
+	}
+	return err
+}
+
+func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) (owners [tags]string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ranges, err := node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
+	if err != nil {
+		return owners, err
+	}
+	if len(ranges) == 0 {
+		return owners, errNoSlots
+	}
+	for _, r := range ranges {
+		first, last, owner, err := readRange(r)
+		if err != nil {
+			return owners, err
+		}
+		for tag := range owners {
+			if slot := int64(slotOf(tagNames[tag])); slot >= first && slot <= last {
+				owners[tag] = owner
+			}
+		}
+	}
+	return owners, nil
+}
+
+// readRange reads a range of slots and the address of its primary.
+func readRange(m rueidis.RedisMessage) (first, last int64, owner string, err error) {
+	r, err := m.ToArray()
+	if err != nil || len(r) < 3 {
+		return 0, 0, "", fmt.Errorf("CLUSTER SLOTS: a range with %d parts: %w", len(r), err)
+	}
+	node, err := r[2].ToArray()
+	if err != nil || len(node) < 2 {
+		return 0, 0, "", fmt.Errorf("CLUSTER SLOTS: a node with %d parts: %w", len(node), err)
+	}
+	first, _ = r[0].AsInt64()
+	last, _ = r[1].AsInt64()
+	host, _ := node[0].ToString()
+	port, err := node[1].AsInt64()
+	return first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10)), err
+}
+
+// assign gives each tag to the shard that owns it. A server that is new has done nothing wrong yet.
+// A tag without an owner stays where it was.
+func (s *Store) assign(owners [tags]string) {
+	known := map[string]*shard{}
+	for i := range s.lanes {
+		sh := s.lanes[i].shard.Load()
+		known[sh.name] = sh
+	}
+	for tag, owner := range owners {
+		if owner == "" {
+			continue
+		}
+		sh := known[owner]
+		if sh == nil {
+			sh = &shard{name: owner, tag: tag}
+			known[owner] = sh
+		}
+		s.lanes[tag].shard.Store(sh)
+	}
+}
+
+// uses reports whether any key belongs to the shard.
+func (s *Store) uses(sh *shard) bool {
+	for i := range s.lanes {
+		if s.lanes[i].shard.Load() == sh {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,106 @@
+package redisstore
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+
+	"github.com/dchest/siphash"
+
+	"github.com/weirhq/weir"
+)
+
+// Names of keys. A subject's hash is
+//
+//	weir{4k}3q2-7w…        prefix, tag in braces, 128 bits of a keyed hash of the subject
+//
+// and a log's list has its field behind that. No name holds anything that a
+// client sent: neither a key in clear, nor a delimiter or a brace of its making.
+
+// tags is how many hash tags there are: in a Cluster, what shares a tag shares a
+// slot, and so a script call. Enough of them to spread over any Cluster, few
+// enough that checks in flight at the same moment meet.
+const tags = 1024
+
+// tagNames are spread evenly over the slots: the i-th lies in the i-th run of 16 slots.
+var tagNames = func() (names [tags]string) {
+	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+	for n, missing := 0, tags; missing > 0; n++ {
+		name := ""
+		for m := n; m > 0 || name == ""; m /= len(digits) {
+			name = digits[m%len(digits):m%len(digits)+1] + name
+		}
+		if at := &names[slotOf(name)*tags/slots]; *at == "" {
+			*at = name
+			missing--
+		}
+	}
+	return names
+}()
+
+// slots is how many hash slots a Redis Cluster has.
+const slots = 16384
+
+// slotOf is the slot of a hash tag: CRC16 as XMODEM computes it.
+func slotOf(tag string) int {
+	var crc uint16
+	for i := range len(tag) {
+		crc ^= uint16(tag[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc) % slots
+}
+
+// namer names keys under a secret that all nodes share.
+type namer struct {
+	prefix string
+	k0, k1 uint64
+}
+
+func newNamer(prefix string, secret []byte) *namer {
+	k0, k1 := siphash.Hash128(0x7765697220706572, 0x7375626a65637473, secret)
+	return &namer{prefix, k0, k1}
+}
+
+// subject names the key of a counter, and says which tag it has.
+func (n *namer) subject(c *weir.Counter) (name string, tag int) {
+	a, b := siphash.Hash128(n.k0, n.k1, c.Subject)
+	var hash [16]byte
+	binary.BigEndian.PutUint64(hash[:8], a)
+	binary.BigEndian.PutUint64(hash[8:], b)
+	tag = int(a % tags)
+	var few [96]byte
+	buf := n.tagged(few[:0], tag)
+	buf = base64.RawURLEncoding.AppendEncode(buf, hash[:])
+	if c.Policy.Limit.Algorithm == weir.SlidingLog {
+		f := field(c.Policy)
+		buf = base64.RawURLEncoding.AppendEncode(append(buf, ':'), f[:])
+	}
+	return string(buf), tag
+}
+
+// once names the key that marks an act as done.
+func (n *namer) once(o weir.Once, tag int) string {
+	return string(base64.RawURLEncoding.AppendEncode(append(n.tagged(nil, tag), "once:"...), o[:]))
+}
+
+// probe names a key that is written to see whether a shard takes writes.
+func (n *namer) probe(tag int) string { return string(n.tagged(nil, tag)) + "probe" }
+
+func (n *namer) tagged(buf []byte, tag int) []byte {
+	buf = append(append(buf, n.prefix...), '{')
+	return append(append(buf, tagNames[tag]...), '}')
+}
+
+// field names a counter within the hash of its subject.
+func field(p *weir.Policy) (f [6]byte) {
+	var id [8]byte
+	binary.BigEndian.PutUint64(id[:], p.ID)
+	copy(f[:], id[:6])
+	return f
+}

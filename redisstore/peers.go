@@ -1,0 +1,202 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir"
+)
+
+// peers is what a node knows of the others.
+type peers struct {
+	name   string // of this node
+	given  bool   // the secret was given, and isn't in Redis
+	live   atomic.Int32
+	mu     sync.Mutex
+	secret []byte // guarded by mu; nil until it is known
+}
+
+const (
+	beatEvery  = 2 * time.Second
+	silentFor  = "10"                   // s, until a node counts as gone
+	firstBeat  = 50 * time.Millisecond  // between attempts to reach Redis at first
+	slowestTry = 500 * time.Millisecond // likewise, after a while
+)
+
+func (p *peers) init(secret []byte) {
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // never fails
+	p.name, p.secret, p.given = hex.EncodeToString(id), secret, secret != nil
+	p.live.Store(1)
+}
+
+// Nodes is how many nodes use this Redis, this one included; during an outage, how many did before it.
+func (s *Store) Nodes() int { return int(s.peers.live.Load()) }
+
+// Secret is what the nodes share, or nil until it is known. It seals receipts, too.
+func (s *Store) Secret() []byte {
+	s.peers.mu.Lock()
+	defer s.peers.mu.Unlock()
+	return s.peers.secret
+}
+
+// run reaches Redis, and stays in touch with it.
+func (s *Store) run(first *shard) {
+	if !s.connect(first) {
+		return
+	}
+	if s.address.cluster {
+		s.running.Go(s.follow)
+	}
+	first.close()
+	close(s.ready)
+	s.logger.Info("connected", "store", s.address.shown, "nodes", s.Nodes())
+	for sleep(s.life, jittered(beatEvery)) {
+		ctx, cancel := context.WithTimeout(s.life, time.Second)
+		_ = s.beat(ctx) // the charges notice, too
+		cancel()
+	}
+}
+
+// connect tries until Redis is there, and reports false if the store was closed first.
+func (s *Store) connect(first *shard) bool {
+	for pause := firstBeat; ; pause = min(2*pause, slowestTry) {
+		err := s.dial()
+		if err == nil {
+			return true
+		}
+		if text := err.Error(); text != *first.cause.Load() {
+			s.logger.Warn("redis can't be reached", "store", s.address.shown, "error", text)
+			first.cause.Store(&text)
+		}
+		if !sleep(s.life, jittered(pause)) {
+			return false
+		}
+	}
+}
+
+func (s *Store) dial() error {
+	if s.client.Load() == nil {
+		c, err := rueidis.NewClient(s.address.option)
+		if err != nil {
+			return err
+		}
+		s.client.Store(&c)
+	}
+	ctx, cancel := context.WithTimeout(s.life, time.Second)
+	defer cancel()
+	if s.address.cluster {
+		if err := s.mapSlots(ctx); err != nil {
+			return err
+		}
+	}
+	return s.beat(ctx)
+}
+
+func (s *Store) beatKeys() []string {
+	return []string{s.prefix + "{nodes}", s.prefix + "{nodes}secret"}
+}
+
+// beat tells the others that this node lives, and learns how many do and what the
+// secret is. Nodes that disagree on it, after Redis lost its data while a node
+// started, follow what is in Redis now.
+func (s *Store) beat(ctx context.Context) error {
+	offer := ""
+	if !s.peers.given {
+		if offer = string(s.Secret()); offer == "" {
+			fresh := make([]byte, 32)
+			_, _ = rand.Read(fresh)
+			offer = string(fresh)
+		}
+	}
+	reply, err := s.eval(ctx, heartbeat, s.beatKeys(), s.peers.name, silentFor, offer).ToArray()
+	if err != nil {
+		return err
+	}
+	if len(reply) != 2 {
+		return errReply
+	}
+	live, err := reply[0].AsInt64()
+	if err != nil {
+		return err
+	}
+	s.peers.live.Store(int32(max(1, live)))
+	if s.peers.given {
+		return nil
+	}
+	secret, err := reply[1].ToString()
+	if err != nil {
+		return err
+	}
+	s.adopt([]byte(secret))
+	return nil
+}
+
+func (s *Store) adopt(secret []byte) {
+	s.peers.mu.Lock()
+	defer s.peers.mu.Unlock()
+	if string(secret) == string(s.peers.secret) {
+		return
+	}
+	if s.peers.secret != nil {
+		s.logger.Warn("another secret is in redis: counters begin anew, and receipts made before are void")
+	}
+	s.peers.secret = secret
+	s.names.Store(newNamer(s.prefix, secret))
+}
+
+// leave takes this node out of the count.
+func (s *Store) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	c := *s.client.Load()
+	_ = c.Do(ctx, c.B().Zrem().Key(s.beatKeys()[0]).Member(s.peers.name).Build()).Error()
+}
+
+// Share is a store for rules that go on by themselves while Redis can't be
+// reached: it takes from a local store, by limits divided by the number of nodes.
+func (s *Store) Share(local weir.Store) weir.Store { return &share{Store: local, nodes: s.Nodes} }
+
+type share struct {
+	weir.Store
+	nodes func() int
+	cache sync.Map // of shareKey: *weir.Policy
+}
+
+type shareKey struct {
+	policy *weir.Policy
+	nodes  int
+}
+
+func (s *share) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	n := s.nodes()
+	if n == 1 {
+		s.Store.Take(ctx, charges, results)
+		return
+	}
+	parts := make([]weir.Charge, len(charges))
+	for i, c := range charges {
+		parts[i] = c
+		parts[i].Policy = s.policy(c.Policy, n)
+	}
+	s.Store.Take(ctx, parts, results)
+}
+
+// policy is a node's share of a limit: at least one.
+func (s *share) policy(p *weir.Policy, nodes int) *weir.Policy {
+	key := shareKey{p, nodes}
+	if v, ok := s.cache.Load(key); ok {
+		return v.(*weir.Policy)
+	}
+	v, _ := s.cache.LoadOrStore(key, p.Share(nodes))
+	return v.(*weir.Policy)
+}
+
+var errNoSlots = errors.New("the Cluster serves no slots")

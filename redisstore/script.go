@@ -1,0 +1,178 @@
+package redisstore
+
+import (
+	"crypto/sha1"
+	"embed"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"slices"
+
+	"github.com/weirhq/weir"
+)
+
+//go:embed lua
+var files embed.FS
+
+// script is Lua with the hash by which Redis knows it.
+type script struct{ body, sha string }
+
+func newScript(names ...string) script {
+	var body []byte
+	for _, name := range names {
+		b, err := files.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		body = append(body, b...)
+	}
+	sum := sha1.Sum(body)
+	return script{string(body), hex.EncodeToString(sum[:])}
+}
+
+var (
+	decide    = newScript("prelude", "bucket", "window", "log", "main")
+	heartbeat = newScript("heartbeat")
+)
+
+type kind uint8
+
+const (
+	kindTake kind = iota
+	kindGiveBack
+	kindReset
+)
+
+// charge is one counter in an act, with what came back for it.
+type charge struct {
+	policy *weir.Policy
+	key    string
+	n      int64
+	slot   int64
+	peek   bool
+
+	fits  bool
+	state weir.State // as it is now; of a log see reportLog
+}
+
+// act is what happens at once: a take, or counters given back or reset. Its keys share a tag where that matters.
+type act struct {
+	kind    kind
+	charges []charge
+	once    string // marks it as done; "" if it may happen again
+	keep    int64  // ms to remember that
+
+	now  int64 // when Redis decided, µs
+	used bool  // it had been done before
+}
+
+const (
+	flagPeek   = 1
+	flagShadow = 2
+)
+
+// call encodes acts as arguments of the script.
+type call struct {
+	keys     []string
+	policies []*weir.Policy
+	body     []byte
+}
+
+func (c *call) encode(acts []*act, now, leastTTL int64) {
+	c.keys, c.policies = c.keys[:0], c.policies[:0]
+	var charges []byte
+	for _, a := range acts {
+		charges = append(charges, byte(a.kind))
+		charges = appendUint(charges, 2, len(a.charges))
+		charges = appendUint(charges, 6, a.keep)
+		for i := range a.charges {
+			ch := &a.charges[i]
+			c.keys = append(c.keys, ch.key)
+			charges = appendUint(charges, 2, c.policy(ch.policy))
+			charges = appendUint(charges, 7, ch.n)
+			charges = appendUint(charges, 7, ch.slot)
+			flags := byte(0)
+			if ch.peek {
+				flags |= flagPeek
+			}
+			if ch.policy.Shadow {
+				flags |= flagShadow
+			}
+			charges = append(charges, flags)
+		}
+		if a.once != "" {
+			c.keys = append(c.keys, a.once)
+		}
+	}
+	c.body = appendUint(c.body[:0], 7, now)
+	c.body = appendUint(c.body, 5, leastTTL)
+	c.body = appendUint(c.body, 2, len(c.policies))
+	c.body = appendUint(c.body, 2, len(acts))
+	for _, p := range c.policies {
+		f := field(p)
+		c.body = append(append(c.body, f[:]...), byte(p.Limit.Algorithm))
+		for _, n := range p.Numbers() {
+			c.body = appendUint(c.body, 7, n)
+		}
+	}
+	c.body = append(c.body, charges...)
+}
+
+// policy is the number by which the script knows a policy in this call.
+func (c *call) policy(p *weir.Policy) int {
+	i := slices.Index(c.policies, p)
+	if i < 0 {
+		i = len(c.policies)
+		c.policies = append(c.policies, p)
+	}
+	return i + 1
+}
+
+func appendUint[T int | int64](b []byte, size int, v T) []byte {
+	var full [8]byte
+	binary.LittleEndian.PutUint64(full[:], uint64(v))
+	return append(b, full[:size]...)
+}
+
+var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
+
+// decode reads the script's reply into the acts.
+func decode(reply string, acts []*act) error {
+	r := replyReader{rest: reply}
+	now := r.uint(7)
+	for _, a := range acts {
+		a.now = now
+		switch a.kind {
+		case kindTake:
+			for i := range a.charges {
+				c := &a.charges[i]
+				c.fits = r.uint(1) == 1
+				c.state = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+			}
+		case kindGiveBack:
+			a.used = r.uint(1) == 0
+		}
+	}
+	if r.short || r.rest != "" {
+		return errReply
+	}
+	return nil
+}
+
+type replyReader struct {
+	rest  string
+	short bool
+}
+
+func (r *replyReader) uint(size int) int64 {
+	if len(r.rest) < size {
+		r.short, r.rest = true, ""
+		return 0
+	}
+	var v int64
+	for i := size - 1; i >= 0; i-- {
+		v = v<<8 | int64(r.rest[i])
+	}
+	r.rest = r.rest[size:]
+	return v
+}

@@ -1,0 +1,202 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// ErrUnavailable is wrapped by the errors of charges that Redis couldn't decide.
+var ErrUnavailable = errors.New("redis can't be reached")
+
+// shard is a server that keeps a part of the keys, with a breaker in front: after
+// some failures in a row nobody waits for it any more, while a probe looks
+// whether it is back. It stands in front of the client because a client that
+// queues can't be trusted with a deadline.
+type shard struct {
+	name  string
+	tag   int // one of those it keeps
+	fails atomic.Int32
+	open  atomic.Bool
+	since atomic.Int64 // when open changed, Unix µs
+	cause atomic.Pointer[string]
+}
+
+// opensAfter is how many calls must fail in a row.
+const opensAfter = 3
+
+// probeEvery is the time between probes of a shard that can't be reached, about.
+const probeEvery = 100 * time.Millisecond
+
+func (sh *shard) unavailable() error {
+	if c := sh.cause.Load(); c != nil {
+		return fmt.Errorf("%w: %s", ErrUnavailable, *c)
+	}
+	return ErrUnavailable
+}
+
+func (sh *shard) succeeded() {
+	if sh.fails.Load() != 0 {
+		sh.fails.Store(0)
+	}
+}
+
+// failed counts a failure, and reports whether the breaker opened with it.
+func (sh *shard) failed(err error) bool {
+	if sh.fails.Add(1) < opensAfter {
+		return false
+	}
+	return sh.trip(err)
+}
+
+func (sh *shard) trip(err error) bool {
+	text := err.Error()
+	sh.cause.Store(&text)
+	if !sh.open.CompareAndSwap(false, true) {
+		return false
+	}
+	sh.since.Store(time.Now().UnixMicro())
+	return true
+}
+
+func (sh *shard) close() {
+	sh.fails.Store(0)
+	sh.open.Store(false)
+	sh.since.Store(time.Now().UnixMicro())
+}
+
+// again says what to do after an error.
+type again uint8
+
+const (
+	never    again = iota // it may have run, or will fail the same way
+	withBody              // Redis doesn't know the script yet
+	later                 // it certainly didn't run, and may when asked in a moment
+)
+
+// retry is the list of errors after which the script certainly did not run. After
+// any other, and above all after a lost connection or a time-out, it may have.
+func retry(err error) again {
+	if re, ok := rueidis.IsRedisErr(err); ok {
+		if re.IsNoScript() {
+			return withBody
+		}
+		if _, moved := re.IsMoved(); moved {
+			return later
+		}
+		if _, ask := re.IsAsk(); ask || re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() {
+			return later
+		}
+		switch code(re) {
+		case "READONLY", "MASTERDOWN":
+			return later
+		}
+		return never
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return later
+	}
+	return never
+}
+
+// code is the first word of a Redis error.
+func code(re *rueidis.RedisError) string {
+	text := re.Error()
+	for i := range len(text) {
+		if text[i] == ' ' {
+			return text[:i]
+		}
+	}
+	return text
+}
+
+// call has the script decide acts, within the deadline.
+func (s *Store) call(sh *shard, acts []*act, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	var c call // not reused: after a time-out the client may still be reading from it
+	c.encode(acts, s.time(), s.leastTTL)
+	reply, err := s.eval(ctx, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
+	if err == nil {
+		sh.succeeded()
+		return decode(reply, acts)
+	}
+	if sh.failed(err) {
+		s.opened(sh)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// eval runs a script, again where that is safe, until the context ends.
+func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) rueidis.RedisResult {
+	client := *s.client.Load()
+	body, pause := false, time.Millisecond
+	for {
+		var cmd rueidis.Completed
+		if body {
+			cmd = client.B().Eval().Script(sc.body).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+		} else {
+			cmd = client.B().Evalsha().Sha1(sc.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+		}
+		r := client.Do(ctx, cmd)
+		err := r.Error()
+		if err == nil {
+			return r
+		}
+		switch retry(err) {
+		case never:
+			return r
+		case withBody:
+			body = true
+		case later:
+			if !sleep(ctx, pause) {
+				return r
+			}
+			pause = min(2*pause, 20*time.Millisecond)
+		}
+	}
+}
+
+// sleep waits, and reports false if the context ended instead.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// jittered keeps nodes that lost the same Redis from coming back in step.
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// opened tells of a shard that was lost, and begins to look for it.
+func (s *Store) opened(sh *shard) {
+	s.logger.Warn("redis can't be reached", "shard", sh.name, "error", *sh.cause.Load())
+	s.running.Go(func() { s.probe(sh) })
+}
+
+// probe looks whether a shard takes writes again, until it does or nobody uses it any more.
+func (s *Store) probe(sh *shard) {
+	for sleep(s.life, jittered(probeEvery)) && s.uses(sh) {
+		ctx, cancel := context.WithTimeout(s.life, s.timeout)
+		client := *s.client.Load()
+		err := client.Do(ctx, client.B().Set().Key(s.names.Load().probe(sh.tag)).Value("1").Px(time.Minute).Build()).Error()
+		cancel()
+		if err == nil {
+			sh.close()
+			s.logger.Info("redis is back", "shard", sh.name)
+			return
+		}
+		text := err.Error()
+		sh.cause.Store(&text)
+	}
+}

@@ -1,0 +1,338 @@
+// Package redisstore keeps counters in Redis, so that any number of nodes enforce
+// one limit: a single server, one watched by Sentinels, or a Cluster. Every
+// decision is one script call on Redis' own clock; decisions that are
+// under way at the same moment share a call.
+//
+// A subject is one hash with a small field for each of its counters, and a
+// sliding log is a list beside it. Every key but the nodes' common secret has a TTL,
+// set by the script that writes it.
+//
+// A Redis that can't be reached is an error of the charge, never a refusal: what
+// then happens is up to the rule. See [weir.Rule].
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir"
+)
+
+var _ weir.Store = (*Store)(nil)
+
+// Store is a [weir.Store] in Redis. Make one with [New].
+type Store struct {
+	address  address
+	prefix   string
+	timeout  time.Duration
+	clock    func() time.Time
+	leastTTL int64 // ms
+	logger   *slog.Logger
+
+	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
+	names  atomic.Pointer[namer]          // nil until the secret is known
+	lanes  []lane                         // by tag in a Cluster; a single one otherwise
+	peers  peers
+
+	life    context.Context
+	end     context.CancelFunc
+	running sync.WaitGroup
+	ready   chan struct{} // closed when Redis was reached first
+}
+
+// Options of a Store. The zero value of all but URL is useful.
+type Options struct {
+	// URL says where Redis is: redis://, rediss://, redis-sentinel://h1,h2/master,
+	// redis-cluster://h1,h2 or unix://.
+	URL string
+	// Prefix begins the name of every key. "" means "weir".
+	Prefix string
+	// Secret is what names of keys are hashed under; all nodes share it. Nil
+	// means one that is made up and kept in Redis.
+	Secret []byte
+	// Timeout is the longest that a check waits for Redis. 0 means 50 ms.
+	Timeout time.Duration
+	// Logger is told when Redis is lost, and when it is back. Nil means nobody is.
+	Logger *slog.Logger
+	// Now replaces Redis' clock, in tests. Nil means that Redis' clock decides.
+	Now func() time.Time
+}
+
+// DefaultTimeout is the budget of a check whose options name none.
+const DefaultTimeout = 50 * time.Millisecond
+
+// New makes a store. It doesn't wait for Redis: until Redis is reached, every
+// charge fails at once, and from then on none does. See [Store.Ready].
+func New(o Options) (*Store, error) {
+	a, err := parseAddress(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		address: a,
+		prefix:  o.Prefix,
+		timeout: o.Timeout,
+		clock:   o.Now,
+		logger:  o.Logger,
+		ready:   make(chan struct{}),
+	}
+	if s.prefix == "" {
+		s.prefix = "weir"
+	}
+	if s.timeout <= 0 {
+		s.timeout = DefaultTimeout
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	if s.clock != nil {
+		s.leastTTL = time.Hour.Milliseconds() // its time and that of the TTLs have nothing in common
+	}
+	if o.Secret != nil {
+		s.names.Store(newNamer(s.prefix, o.Secret))
+	}
+	s.peers.init(o.Secret)
+	s.lanes = make([]lane, 1)
+	if a.cluster {
+		s.lanes = make([]lane, tags)
+	}
+	first := &shard{name: a.shown}
+	first.trip(errors.New("not connected yet"))
+	for i := range s.lanes {
+		s.lanes[i].store = s
+		s.lanes[i].shard.Store(first)
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.running.Go(func() { s.run(first) })
+	return s, nil
+}
+
+// Close says goodbye to the other nodes and ends all connections. Charges that come later fail.
+func (s *Store) Close() {
+	s.end()
+	s.running.Wait()
+	if c := s.client.Load(); c != nil {
+		s.leave()
+		(*c).Close()
+	}
+}
+
+// Ready waits until Redis was reached for the first time.
+func (s *Store) Ready(ctx context.Context) error {
+	select {
+	case <-s.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", s.lanes[0].shard.Load().unavailable(), ctx.Err())
+	}
+}
+
+func (s *Store) time() int64 {
+	if s.clock != nil {
+		return s.clock().UnixMicro()
+	}
+	return 0
+}
+
+func (s *Store) lane(tag int) *lane {
+	if len(s.lanes) == 1 {
+		return &s.lanes[0]
+	}
+	return &s.lanes[tag]
+}
+
+// part is what of a call goes to one lane.
+type part struct {
+	act
+	lane    *lane
+	tag     int
+	indices []int // of charges: where they stand in what the caller gave
+	err     error
+}
+
+// split sorts counters into acts by lane, each in the order in which they were given.
+func (s *Store) split(k kind, n int, counter func(int) *weir.Counter) ([]*part, error) {
+	names := s.names.Load()
+	if names == nil {
+		return nil, s.lanes[0].shard.Load().unavailable()
+	}
+	var parts []*part
+	for i := range n {
+		c := counter(i)
+		key, tag := names.subject(c)
+		l := s.lane(tag)
+		at := slices.IndexFunc(parts, func(p *part) bool { return p.lane == l })
+		if at < 0 {
+			at = len(parts)
+			parts = append(parts, &part{act: act{kind: k}, lane: l, tag: tag})
+		}
+		p := parts[at]
+		p.charges = append(p.charges, charge{policy: c.Policy, key: key})
+		p.indices = append(p.indices, i)
+	}
+	return parts, nil
+}
+
+// Take decides the charges, all or nothing. Charges whose keys lie in different
+// slots of a Cluster are taken in parallel, and given back if one is refused.
+func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	parts, err := s.split(kindTake, len(charges), func(i int) *weir.Counter { return &charges[i].Counter })
+	if err != nil {
+		for i := range results {
+			results[i] = weir.Result{Err: err}
+		}
+		return
+	}
+	for _, p := range parts {
+		for j, i := range p.indices {
+			p.charges[j].n, p.charges[j].peek = charges[i].N, charges[i].Peek
+		}
+	}
+	each(parts, func(p *part) { p.err = p.lane.do(ctx, &p.act) })
+
+	refused := slices.ContainsFunc(parts, (*part).refused)
+	each(parts, func(p *part) {
+		taken := p.err == nil && !p.refused()
+		p.report(results, taken)
+		if taken && refused {
+			s.undo(ctx, p, results)
+		}
+	})
+}
+
+// each calls f with every part, in parallel if there are several.
+func each(parts []*part, f func(*part)) {
+	var others sync.WaitGroup
+	for _, p := range parts[1:] {
+		others.Go(func() { f(p) })
+	}
+	f(parts[0])
+	others.Wait()
+}
+
+// refused: nothing of the part was taken, because one of its charges doesn't fit.
+func (p *part) refused() bool {
+	return p.err == nil && slices.ContainsFunc(p.charges, func(c charge) bool { return !c.fits && !c.policy.Shadow })
+}
+
+// report writes what became of the charges.
+func (p *part) report(results []weir.Result, taken bool) {
+	for j, i := range p.indices {
+		c, r := &p.charges[j], &results[i]
+		switch {
+		case p.err != nil:
+			*r = weir.Result{Err: p.err}
+		case !c.fits:
+			c.report(r, p.now, weir.Refused)
+		case taken && !c.peek:
+			c.report(r, p.now, weir.Taken)
+		default:
+			c.report(r, p.now, weir.Fits)
+		}
+	}
+}
+
+func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
+	if c.policy.Limit.Algorithm == weir.SlidingLog {
+		*r = c.reportLog(now, v)
+		return
+	}
+	c.policy.ReportTo(r, c.state, now, c.n, v)
+}
+
+// reportLog is [weir.Policy.ReportLog] of a log that is in Redis. Of its state
+// came the newest entry's moment, the sum, and, of a refusal, the moment of the entry
+// whose leaving makes room.
+func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
+	newest, sum, blocking := c.state.Time, c.state.Level, c.state.Prev
+	count, window := c.policy.Limit.Count, c.policy.Limit.Window
+	in := func(moment int64) time.Duration { return time.Duration(moment-now)*time.Microsecond + window }
+	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, count-sum), Slot: now}
+	if newest != 0 {
+		r.ResetAfter = in(newest)
+	}
+	if v == weir.Refused {
+		r.RetryAfter = weir.Never
+		if c.n <= count {
+			r.RetryAfter = in(blocking)
+		}
+	}
+	return r
+}
+
+// undo gives back what a part took for a request that another part refused. If
+// Redis is lost meanwhile, the tokens are stranded: that mints none.
+func (s *Store) undo(ctx context.Context, p *part, results []weir.Result) {
+	back := act{kind: kindGiveBack}
+	for j, i := range p.indices {
+		c := &p.charges[j]
+		if !c.fits || c.peek {
+			continue
+		}
+		slot := results[i].Slot
+		back.charges = append(back.charges, charge{policy: c.policy, key: c.key, n: c.n, slot: slot})
+		if c.policy.Limit.Algorithm == weir.SlidingLog {
+			c.state = weir.State{Time: c.state.Prev, Level: c.state.Level - c.n} // of a take came the newest entry before it
+		} else {
+			c.state = c.policy.Return(c.state, p.now, c.n, slot)
+		}
+		c.report(&results[i], p.now, weir.Fits)
+	}
+	if len(back.charges) > 0 {
+		_ = p.lane.do(ctx, &back)
+	}
+}
+
+// GiveBack returns tokens. Those of one slot, and the mark that it happened,
+// change together; the rest follows.
+func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	parts, err := s.split(kindGiveBack, len(returns), func(i int) *weir.Counter { return &returns[i].Counter })
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		for j, i := range p.indices {
+			p.charges[j].n, p.charges[j].slot = min(returns[i].N, weir.MaxTokens), max(0, returns[i].Slot)
+		}
+	}
+	if once != (weir.Once{}) {
+		if len(parts) == 0 {
+			tag := int(once[0]) % tags
+			parts = append(parts, &part{act: act{kind: kindGiveBack}, lane: s.lane(tag), tag: tag})
+		}
+		parts[0].once = s.names.Load().once(once, parts[0].tag)
+		parts[0].keep = max(1, keep.Milliseconds())
+	}
+	// One after the other: what isn't marked as used must not be given back.
+	for _, p := range parts {
+		if err := p.lane.do(ctx, &p.act); err != nil {
+			return err
+		}
+		if p.used {
+			return weir.ErrUsed
+		}
+	}
+	return nil
+}
+
+// Reset makes counters untouched.
+func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
+	parts, err := s.split(kindReset, len(counters), func(i int) *weir.Counter { return &counters[i] })
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if err := p.lane.do(ctx, &p.act); err != nil {
+			return err
+		}
+	}
+	return nil
+}

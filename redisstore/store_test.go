@@ -1,0 +1,71 @@
+package redisstore
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/storetest"
+)
+
+// opener makes stores on one Redis that share its client, each under a prefix of its own.
+func opener(t *testing.T, url string) storetest.Open {
+	var n atomic.Int64
+	var mu sync.Mutex
+	var base *Store
+	return func(tb storetest.TB, now func() time.Time) weir.Store {
+		mu.Lock()
+		defer mu.Unlock()
+		if base == nil {
+			var err error
+			if base, err = New(Options{URL: url, Timeout: 10 * time.Second, Now: now}); err != nil {
+				tb.Fatalf("%v", err)
+			}
+			t.Cleanup(base.Close)
+			if err := base.Ready(t.Context()); err != nil {
+				tb.Fatalf("%v", err)
+			}
+		}
+		s := &Store{timeout: base.timeout, clock: now, leastTTL: base.leastTTL, logger: base.logger, life: base.life}
+		s.client.Store(base.client.Load())
+		s.names.Store(newNamer(fmt.Sprint("t", n.Add(1)), nil))
+		s.lanes = make([]lane, len(base.lanes))
+		for i := range s.lanes {
+			s.lanes[i].store = s
+			s.lanes[i].shard.Store(base.lanes[i].shard.Load())
+		}
+		return s
+	}
+}
+
+func TestStoreOnOneServer(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	storetest.Run(t, opener(t, "redis://"+r.Addr))
+	lasting(t, r)
+}
+
+func TestStoreOnACluster(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	storetest.Run(t, opener(t, "redis-cluster://"+c.Addrs()[0]))
+	primaries, err := c.Primaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lasting(t, primaries...)
+}
+
+// lasting fails the test if any key but the secret lasts for ever.
+func lasting(t *testing.T, servers ...*redistest.Server) {
+	t.Helper()
+	keys, err := redistest.Lasting(t.Context(), "", func(key string) bool { return key == "weir{nodes}secret" }, servers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(keys) > 0 {
+		t.Errorf("%d keys without a TTL: %q", len(keys), keys[:min(len(keys), 5)])
+	}
+}
