@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds redis fuzz bench help
+.PHONY: run build test check race seeds redis fuzz bench bench-redis help
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -54,6 +54,10 @@ fuzz:
 ## bench: Weir beside its rivals, in one run; prints a table with ratios and targets
 bench:
 	cd bench && $(GO) run .
+
+## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
+bench-redis: redis
+	cd bench && $(GO) run ./redis
 
 help:
 	@grep -h '^## ' Makefile | sed 's/^## //'

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"time"
+
+	"github.com/weirhq/weir/bench/internal/workload"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// contender is one way to limit through Redis.
+type contender struct {
+	name string
+	open func(ctx context.Context, e *env) (*instance, error)
+	// counters is how many one check charges.
+	counters int
+}
+
+// env is what contenders are measured with.
+type env struct {
+	server *redistest.Server
+	keys   workload.Keys
+}
+
+// instance is a contender with connections of its own.
+type instance struct {
+	// worker returns a check for the use of one goroutine.
+	worker func() check
+	close  func()
+}
+
+// check asks whether a request with the n-th key is allowed; if it isn't, that is an error here.
+type check func(ctx context.Context, n uint32) error
+
+var errRefused = errors.New("refused")
+
+const (
+	storeName = "Weir store"
+	checkName = "Weir whole check"
+	tenName   = "Weir, ten counters a client"
+	bareName  = "Weir's EVALSHA, bare"
+	redisRate = "redis_rate 10.0.1"
+	goHash    = "go-redis, hash script"
+	rueHash   = "rueidis, hash script"
+)
+
+// limit is a bucket of tokens, one of which comes back at every step.
+type limit struct {
+	tokens int64
+	every  time.Duration
+}
+
+// wide admits what any machine can ask of a key meanwhile. What was taken comes
+// back so late that no counter is whole again, and dropped, before the end.
+var wide = limit{tokens: 100_000, every: 1000 * time.Second}
+
+// contenders are listed as the tables show them.
+var contenders = []contender{
+	{redisRate, openRedisRate, 1},
+	{goHash, openGoHash, 1},
+	{rueHash, openRueidisHash, 1},
+}
+
+func pick(names *regexp.Regexp) []contender {
+	var picked []contender
+	for _, c := range contenders {
+		if names.MatchString(c.name) {
+			picked = append(picked, c)
+		}
+	}
+	return picked
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/weirhq/weir/bench/internal/machine"
+	"github.com/weirhq/weir/bench/internal/workload"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// sample is one measurement.
+type sample struct {
+	checks   int
+	wall     time.Duration
+	p50, p99 time.Duration
+	redis    time.Duration // CPU of the server
+	client   time.Duration // CPU of this process, garbage collection included
+	others   float64       // the part of the cores' time that other processes had meanwhile
+	failed   int           // checks that were refused or failed
+	fault    error         // the first of them
+}
+
+func (s *sample) calm() bool { return s.others <= machine.Disturbed }
+
+// worker is one goroutine's place in the sequence. It outlives a measurement, so
+// that what was warmed up isn't what is measured.
+type worker struct {
+	check check
+	seq   workload.Sequence
+	pos   int
+	// took is how long each check took, in ns: an append costs less than a histogram that isn't in the cache.
+	took   []uint32
+	failed int
+	fault  error
+}
+
+func newWorkers(in *instance, seq workload.Sequence, goroutines int) []*worker {
+	ws := make([]*worker, goroutines)
+	for i := range ws {
+		ws[i] = &worker{check: in.worker(), seq: seq, pos: i * len(seq) / len(ws)}
+	}
+	return ws
+}
+
+// run makes checks until it is told to stop, and at least one.
+func (w *worker) run(ctx context.Context, stop *atomic.Bool) {
+	w.took, w.failed, w.fault = w.took[:0], 0, nil
+	mask := len(w.seq) - 1 // the length is a power of two
+	last := time.Now()
+	for again := true; again; again = !stop.Load() {
+		if err := w.check(ctx, w.seq[w.pos&mask]); err != nil {
+			w.failed++
+			if w.fault == nil {
+				w.fault = err
+			}
+		}
+		w.pos++
+		now := time.Now()
+		w.took = append(w.took, uint32(min(now.Sub(last), math.MaxUint32)))
+		last = now
+	}
+}
+
+// measure lets the workers run for a while.
+func measure(ctx context.Context, server *redistest.Server, ws []*worker, d time.Duration) (sample, error) {
+	start, err := usage(ctx, server)
+	if err != nil {
+		return sample{}, err
+	}
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	for _, w := range ws {
+		wg.Go(func() { w.run(ctx, &stop) })
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+	stop.Store(true)
+	wg.Wait()
+	end, err := usage(ctx, server)
+	if err != nil {
+		return sample{}, err
+	}
+	s := sample{
+		wall:   end.Wall.Sub(start.Wall),
+		redis:  end.Helpers - start.Helpers,
+		client: end.Own - start.Own,
+		others: start.Others(end),
+	}
+	s.add(ws)
+	return s, nil
+}
+
+// usage reads the clocks, with the server as a part of the measurement.
+func usage(ctx context.Context, server *redistest.Server) (machine.Usage, error) {
+	cpu, err := server.CPU(ctx)
+	return machine.Read(cpu), err
+}
+
+func (s *sample) add(ws []*worker) {
+	times := hdrhistogram.New(1, math.MaxUint32, 3)
+	for _, w := range ws {
+		for _, ns := range w.took {
+			_ = times.RecordValue(int64(ns)) // within the bounds, so there is no error
+		}
+		s.checks += len(w.took)
+		s.failed += w.failed
+		if s.fault == nil {
+			s.fault = w.fault
+		}
+	}
+	s.p50 = time.Duration(times.ValueAtPercentile(50))
+	s.p99 = time.Duration(times.ValueAtPercentile(99))
+}
+
+// measureCalm measures again while other processes disturb, and returns the calmest.
+func measureCalm(ctx context.Context, server *redistest.Server, ws []*worker, d time.Duration, again int) (sample, error) {
+	best, err := measure(ctx, server, ws, d)
+	for ; err == nil && again > 0 && !best.calm(); again-- {
+		var s sample
+		if s, err = measure(ctx, server, ws, d); s.others < best.others {
+			best = s
+		}
+	}
+	return best, err
+}
+
+// fill checks the keys from first to last-1 once.
+func fill(ctx context.Context, in *instance, first, last, goroutines int) error {
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	next.Store(int64(first))
+	errs := make(chan error, goroutines)
+	for range goroutines {
+		wg.Go(func() {
+			check := in.worker()
+			for {
+				n := next.Add(1) - 1
+				if n >= int64(last) || ctx.Err() != nil {
+					return
+				}
+				if err := check(ctx, uint32(n)); err != nil {
+					errs <- fmt.Errorf("filling: %w", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// What filling leaves behind isn't for those who are measured next to collect.
+	debug.FreeOSMemory()
+	close(errs)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return <-errs
+}
