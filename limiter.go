@@ -12,12 +12,13 @@ import (
 // Limiter decides requests by rules. It is safe for concurrent use, and needs
 // no closing.
 type Limiter struct {
-	store   Store
-	local   Store
-	observe func(*Request, *Decision)
-	sealer  *sealer
-	rules   atomic.Pointer[RuleSet]
-	scratch sync.Pool
+	store     Store
+	local     Store
+	emergency *Policy
+	observe   func(*Request, *Decision)
+	sealer    atomic.Pointer[sealer]
+	rules     atomic.Pointer[RuleSet]
+	scratch   sync.Pool
 }
 
 // Options of a Limiter. The zero value is useful.
@@ -26,16 +27,23 @@ type Options struct {
 	// and keep neither argument. Nil means nobody is told.
 	Observe func(*Request, *Decision)
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
-	// good on any of them. Nil means a random one.
+	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
 	Secret []byte
 	// Local counts for rules with FailLocal while the store can't be reached. Nil means that they allow.
 	Local Store
+	// Emergency is one more limit while the store can't be reached, by IP address
+	// and counted in Local, for whatever rules then allow. Nil means none.
+	Emergency *Policy
 }
 
 // NewLimiter makes a Limiter of a store and the rules to begin with.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
-	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, sealer: newSealer(opts.Secret)}
+	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe}
+	if opts.Local != nil {
+		l.emergency = opts.Emergency
+	}
 	l.scratch.New = func() any { return new(match) }
+	l.SetSecret(opts.Secret)
 	l.rules.Store(rules)
 	return l
 }
@@ -43,6 +51,10 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 // SetRules puts other rules in force. Checks under way finish with those they
 // began with; the next one sees these, whole.
 func (l *Limiter) SetRules(rules *RuleSet) { l.rules.Store(rules) }
+
+// SetSecret seals and opens receipts with another secret from now on, for when
+// nodes learn what they share only after they have started.
+func (l *Limiter) SetSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
 
 // Rules returns the rules in force.
 func (l *Limiter) Rules() *RuleSet { return l.rules.Load() }
@@ -104,6 +116,9 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
 	l.store.Take(ctx, m.charges, m.results)
 	err := l.fallBack(ctx, m)
+	if err != nil && l.emergency != nil {
+		l.chargeEmergency(ctx, req, m)
+	}
 	l.conclude(m, d)
 	if !req.Peek {
 		l.keep(ctx, req, m, d)
@@ -121,17 +136,33 @@ func (l *Limiter) fallBack(ctx context.Context, m *match) error {
 		}
 		err = errors.Join(err, r.Err)
 		if m.owners[i].OnStoreFailure == FailLocal && l.local != nil {
-			c := m.charges[i : i+1]
-			peek := c[0].Peek
-			c[0].Peek = peek || m.refused() // a request that is refused anyway takes nothing here, either
-			l.local.Take(ctx, c, m.results[i:i+1])
-			c[0].Peek = peek
-			m.locals = append(m.locals, i)
+			l.chargeLocal(ctx, m, i)
 			continue
 		}
 		r.Allowed = m.owners[i].OnStoreFailure != FailRefuse
 	}
 	return err
+}
+
+// chargeLocal has the Limiter's own store decide a charge. A request that is refused anyway takes nothing here, either.
+func (l *Limiter) chargeLocal(ctx context.Context, m *match, i int) {
+	m.locals = append(m.locals, i)
+	c := &m.charges[i]
+	peek := c.Peek
+	c.Peek = peek || m.refused()
+	l.local.Take(ctx, m.charges[i:i+1], m.results[i:i+1])
+	c.Peek = peek
+}
+
+// chargeEmergency adds the limit that holds while the store can't be reached.
+func (l *Limiter) chargeEmergency(ctx context.Context, req *Request, m *match) {
+	from := len(m.subjects)
+	m.appendIP(req, true)
+	m.add(&noRule, []*Policy{l.emergency}, min(max(req.Cost, 1), 2*MaxTokens), req.Peek, from)
+	last := len(m.charges) - 1
+	m.charges[last].Subject = m.subjects[from:]
+	m.results = append(m.results, Result{})
+	l.chargeLocal(ctx, m, last)
 }
 
 // refused reports whether the store refused the charges, and so took nothing.
@@ -229,7 +260,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	default:
 		d.held = h
 		if req.Receipt {
-			d.Receipt = l.sealer.seal(h, time.Now())
+			d.Receipt = l.sealer.Load().seal(h, time.Now())
 		}
 	}
 }
@@ -266,7 +297,7 @@ func (l *Limiter) Cancel(ctx context.Context, d *Decision) error {
 
 // Refund gives back exactly what the check with this receipt took, once.
 func (l *Limiter) Refund(ctx context.Context, receipt string) error {
-	o, err := l.sealer.open(receipt, time.Now())
+	o, err := l.sealer.Load().open(receipt, time.Now())
 	if err != nil {
 		return err
 	}

@@ -474,6 +474,54 @@ func TestStoreFailure(t *testing.T) {
 	}
 }
 
+func TestEmergencyLimit(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "open", Limits: per(100, time.Hour)},
+		{ID: "healthy", Limits: per(6, time.Hour)},
+	}})
+	emergency, err := weir.NewPolicy("emergency", weir.Limit{Count: 2, Window: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &brokenStore{Store: memstore.New(memstore.Options{})}
+	l := weir.NewLimiter(store, rs, weir.Options{Local: memstore.New(memstore.Options{}), Emergency: emergency})
+	try := func(ip netip.Addr, fails ...string) weir.Decision {
+		store.fails = fails
+		d, _ := l.Check(t.Context(), &weir.Request{APIKey: "k", IP: ip})
+		return d
+	}
+	for range 3 {
+		if d := try(ip1); !d.Allowed || d.Rule == "emergency" {
+			t.Fatalf("the emergency limit holds while nothing is wrong: %+v", d)
+		}
+	}
+	for i := range 3 {
+		d := try(ip1, "open")
+		if d.Allowed != (i < 2) || !d.Degraded {
+			t.Errorf("request %d of one address: %+v", i, d)
+		}
+		if i == 2 && (d.Rule != "emergency" || d.Reason != weir.ReasonLimited || d.RetryAfter <= 0) {
+			t.Errorf("the refusal: %+v", d)
+		}
+	}
+	store.fails = nil
+	if d, _ := l.Check(t.Context(), &weir.Request{APIKey: "k", IP: ip1, Peek: true}); d.Remaining != 1 || d.Rule != "healthy" {
+		t.Errorf("five were admitted, and one that the emergency limit refused was given back: %+v", d)
+	}
+	try(ip1)
+	if d := try(ip2, "open"); d.Allowed || d.Rule != "healthy" {
+		t.Errorf("a limit that can be reached decides as ever: %+v", d)
+	}
+	for range 2 {
+		if d := try(ip2, "open", "healthy"); !d.Allowed {
+			t.Errorf("another address has its own, and refusals took nothing of it: %+v", d)
+		}
+	}
+	if try(ip2, "open", "healthy").Allowed {
+		t.Error("the third of the other address was allowed")
+	}
+}
+
 func TestObserverSeesEveryDecision(t *testing.T) {
 	var seen []weir.Reason
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Match: weir.Match{Endpoint: "/a"}, Limits: per(1, time.Hour)}}, Deny: []string{"bad"}})
@@ -484,6 +532,22 @@ func TestObserverSeesEveryDecision(t *testing.T) {
 	want := []weir.Reason{weir.ReasonWithin, weir.ReasonLimited, weir.ReasonUnlimited, weir.ReasonDenied}
 	if !slices.Equal(seen, want) {
 		t.Errorf("saw %v, want %v", seen, want)
+	}
+}
+
+func TestSecretThatComesLater(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}})
+	store := memstore.New(memstore.Options{})
+	one, two := weir.NewLimiter(store, rs, weir.Options{}), weir.NewLimiter(store, rs, weir.Options{})
+	d, _ := one.Check(t.Context(), &weir.Request{APIKey: "k", Receipt: true})
+	if err := two.Refund(t.Context(), d.Receipt); !errors.Is(err, weir.ErrReceiptInvalid) {
+		t.Errorf("a receipt of another secret: %v", err)
+	}
+	one.SetSecret([]byte("common"))
+	two.SetSecret([]byte("common"))
+	d, _ = one.Check(t.Context(), &weir.Request{APIKey: "l", Receipt: true})
+	if err := two.Refund(t.Context(), d.Receipt); err != nil {
+		t.Errorf("a receipt of the common secret: %v", err)
 	}
 }
 

@@ -29,6 +29,8 @@ type Policy struct {
 	Shadow bool
 	// PerClient limits count by API key or user: nobody else waits for the same counter.
 	PerClient bool
+	// PerNode limits hold for each node by itself: they are never shared out.
+	PerNode bool
 
 	window   int64  // µs
 	capacity int64  // bucket: micro-tokens
@@ -99,6 +101,9 @@ func (p *Policy) fingerprint(scope string) uint64 {
 // Share is the policy of one node among several that can't ask each other: an
 // even part of every number, and at least one token. Its counters are its own.
 func (p *Policy) Share(nodes int) *Policy {
+	if p.PerNode || nodes <= 1 {
+		return p
+	}
 	n := int64(nodes)
 	l := p.Limit
 	l.Count = max(1, l.Count/n)
@@ -107,11 +112,8 @@ func (p *Policy) Share(nodes int) *Policy {
 		l.Burst = max(1, l.Burst/n)
 	}
 	q, err := NewPolicy(p.Name, l)
-	if err != nil { // a part too small to be a limit: the least that is one
-		l.Refill = 0
-		if q, err = NewPolicy(p.Name, l); err != nil {
-			return p
-		}
+	if err != nil {
+		return p // a part too small to be a limit
 	}
 	q.Rule, q.ID, q.Strict, q.Shadow, q.PerClient = p.Rule, p.ID, p.Strict, p.Shadow, p.PerClient
 	return q

@@ -177,10 +177,6 @@ type shareKey struct {
 
 func (s *share) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	n := s.nodes()
-	if n == 1 {
-		s.Store.Take(ctx, charges, results)
-		return
-	}
 	parts := make([]weir.Charge, len(charges))
 	for i, c := range charges {
 		parts[i] = c
