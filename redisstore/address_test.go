@@ -98,7 +98,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// Each of these was measured with a server that stops, or costs a right in an ACL.
+// A default of rueidis in place of one of these waits too long, misses a failover, sends again, or needs a right in an ACL.
 func TestAddressLimitsTheClient(t *testing.T) {
 	for _, s := range schemes {
 		a, err := parseAddress(strings.TrimSuffix(s.example, "?ca=ca.pem"))
