@@ -98,19 +98,19 @@ func (s *Store) assign(owners [tags]string) {
 		}
 		sh := known[owner]
 		if sh == nil {
-			sh = &shard{name: owner, tag: tag}
+			sh = &shard{name: owner}
 			known[owner] = sh
 		}
 		s.lanes[tag].shard.Store(sh)
 	}
 }
 
-// uses reports whether any key belongs to the shard.
-func (s *Store) uses(sh *shard) bool {
+// tagOf is a tag that belongs to the shard now, or -1: slots move.
+func (s *Store) tagOf(sh *shard) int {
 	for i := range s.lanes {
 		if s.lanes[i].shard.Load() == sh {
-			return true
+			return i
 		}
 	}
-	return false
+	return -1
 }

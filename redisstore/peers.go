@@ -116,7 +116,7 @@ func (s *Store) beat(ctx context.Context) error {
 			offer = string(fresh)
 		}
 	}
-	reply, err := s.eval(ctx, heartbeat, s.beatKeys(), s.peers.name, silentFor, offer).ToArray()
+	reply, err := s.eval(ctx, retry, heartbeat, s.beatKeys(), s.peers.name, silentFor, offer).ToArray()
 	if err != nil {
 		return err
 	}

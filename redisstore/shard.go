@@ -21,7 +21,6 @@ var ErrUnavailable = errors.New("redis can't be reached")
 // queues can't be trusted with a deadline.
 type shard struct {
 	name  string
-	tag   int // one of those it keeps
 	fails atomic.Int32
 	open  atomic.Bool
 	since atomic.Int64 // when open changed, Unix µs
@@ -120,21 +119,39 @@ func code(re *rueidis.RedisError) string {
 func (s *Store) call(sh *shard, acts []*act, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
+	again := retry
+	if len(acts) > 1 {
+		again = retryJoined
+	}
 	var c call // not reused: after a time-out the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL)
-	reply, err := s.eval(ctx, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
+	reply, err := s.eval(ctx, again, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
 	if err == nil {
 		sh.succeeded()
 		return decode(reply, acts)
 	}
-	if sh.failed(err) {
+	if !(len(acts) > 1 && scattered(err)) && sh.failed(err) {
 		s.opened(sh)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
+// scattered: the slot is moving, and the keys of the call are in two places. Those of one act seldom are.
+func scattered(err error) bool {
+	var re *rueidis.RedisError
+	return errors.As(err, &re) && re.IsTryAgain()
+}
+
+// retryJoined is retry for acts that can be sent one by one instead.
+func retryJoined(err error) again {
+	if scattered(err) {
+		return never
+	}
+	return retry(err)
+}
+
 // eval runs a script, again where that is safe, until the context ends.
-func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) rueidis.RedisResult {
+func (s *Store) eval(ctx context.Context, retry func(error) again, sc script, keys []string, args ...string) rueidis.RedisResult {
 	client := *s.client.Load()
 	body, pause := false, time.Millisecond
 	for {
@@ -180,16 +197,23 @@ func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // opened tells of a shard that was lost, and begins to look for it.
 func (s *Store) opened(sh *shard) {
+	if s.life.Err() != nil {
+		return // it was we who left
+	}
 	s.logger.Warn("redis can't be reached", "shard", sh.name, "error", *sh.cause.Load())
-	s.running.Go(func() { s.probe(sh) })
+	s.background(func() { s.probe(sh) })
 }
 
 // probe looks whether a shard takes writes again, until it does or nobody uses it any more.
 func (s *Store) probe(sh *shard) {
-	for sleep(s.life, jittered(probeEvery)) && s.uses(sh) {
+	for sleep(s.life, jittered(probeEvery)) {
+		tag := s.tagOf(sh)
+		if tag < 0 {
+			return
+		}
 		ctx, cancel := context.WithTimeout(s.life, s.timeout)
 		client := *s.client.Load()
-		err := client.Do(ctx, client.B().Set().Key(s.names.Load().probe(sh.tag)).Value("1").Px(time.Minute).Build()).Error()
+		err := client.Do(ctx, client.B().Set().Key(s.names.Load().probe(tag)).Value("1").Px(time.Minute).Build()).Error()
 		cancel()
 		if err == nil {
 			sh.close()

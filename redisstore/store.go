@@ -44,8 +44,10 @@ type Store struct {
 
 	life    context.Context
 	end     context.CancelFunc
-	running sync.WaitGroup
 	ready   chan struct{} // closed when Redis was reached first
+	running sync.WaitGroup
+	mu      sync.Mutex // guards closed, and running against additions while Close waits for it
+	closed  bool
 }
 
 // Options of a Store. The zero value of all but URL is useful.
@@ -118,11 +120,26 @@ func New(o Options) (*Store, error) {
 // Close says goodbye to the other nodes and ends all connections. Charges that come later fail.
 func (s *Store) Close() {
 	s.end()
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	s.running.Wait()
 	if c := s.client.Load(); c != nil {
 		s.leave()
 		(*c).Close()
 	}
+}
+
+// background runs f beside its caller. Close waits for it; what comes later finds
+// the client closed, and ends at once.
+func (s *Store) background(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		go f()
+		return
+	}
+	s.running.Go(f)
 }
 
 // Ready waits until Redis was reached for the first time.
@@ -193,9 +210,10 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	}
 	for _, p := range parts {
 		for j, i := range p.indices {
-			p.charges[j].n, p.charges[j].peek = charges[i].N, charges[i].Peek
+			p.charges[j].n, p.charges[j].peek = min(charges[i].N, 2*weir.MaxTokens), charges[i].Peek
 		}
 	}
+	begun := time.Now()
 	each(parts, func(p *part) { p.err = p.lane.do(ctx, &p.act) })
 
 	refused := slices.ContainsFunc(parts, (*part).refused)
@@ -203,13 +221,16 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		taken := p.err == nil && !p.refused()
 		p.report(results, taken)
 		if taken && refused {
-			s.undo(ctx, p, results)
+			s.undo(ctx, p, results, begun)
 		}
 	})
 }
 
 // each calls f with every part, in parallel if there are several.
 func each(parts []*part, f func(*part)) {
+	if len(parts) == 0 {
+		return
+	}
 	var others sync.WaitGroup
 	for _, p := range parts[1:] {
 		others.Go(func() { f(p) })
@@ -269,8 +290,9 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 }
 
 // undo gives back what a part took for a request that another part refused. If
-// Redis is lost meanwhile, the tokens are stranded: that mints none.
-func (s *Store) undo(ctx context.Context, p *part, results []weir.Result) {
+// Redis is lost meanwhile, the tokens are stranded: that mints none. It happens
+// also when the caller has gone, and when the rest of its budget is too short to wait for it.
+func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun time.Time) {
 	back := act{kind: kindGiveBack}
 	for j, i := range p.indices {
 		c := &p.charges[j]
@@ -286,8 +308,20 @@ func (s *Store) undo(ctx context.Context, p *part, results []weir.Result) {
 		}
 		c.report(&results[i], p.now, weir.Fits)
 	}
-	if len(back.charges) > 0 {
-		_ = p.lane.do(ctx, &back)
+	if len(back.charges) == 0 {
+		return
+	}
+	given := make(chan struct{})
+	s.background(func() {
+		defer close(given)
+		_ = p.lane.do(context.Background(), &back)
+	})
+	enough := time.NewTimer(s.timeout - time.Since(begun))
+	defer enough.Stop()
+	select {
+	case <-given:
+	case <-enough.C:
+	case <-ctx.Done():
 	}
 }
 
