@@ -139,16 +139,19 @@ func (s *Store) beat(ctx context.Context) error {
 	return nil
 }
 
+// adopt goes over to another secret. It is called by one goroutine only.
 func (s *Store) adopt(secret []byte) {
-	s.peers.mu.Lock()
-	defer s.peers.mu.Unlock()
-	if string(secret) == string(s.peers.secret) {
+	old := s.Secret()
+	if string(secret) == string(old) {
 		return
 	}
-	if s.peers.secret != nil {
+	if old != nil {
 		s.logger.Warn("another secret is in redis: counters begin anew, and receipts made before are void")
 	}
+	s.peers.mu.Lock()
 	s.peers.secret = secret
+	s.peers.mu.Unlock()
+	s.onSecret(secret) // before charges go by it: no receipt for one of them is to be sealed with another
 	s.names.Store(newNamer(s.prefix, secret))
 }
 

@@ -36,6 +36,7 @@ type Store struct {
 	clock    func() time.Time
 	leastTTL int64 // ms
 	logger   *slog.Logger
+	onSecret func([]byte)
 
 	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names  atomic.Pointer[namer]          // nil until the secret is known
@@ -64,8 +65,17 @@ type Options struct {
 	Timeout time.Duration
 	// Logger is told when Redis is lost, and when it is back. Nil means nobody is.
 	Logger *slog.Logger
+	// OnSecret is told the secret that the nodes share when it becomes known, before
+	// any charge is decided under it, and when it changes. It isn't told one that was given. Nil means nobody is.
+	OnSecret func(secret []byte)
 	// Now replaces Redis' clock, in tests. Nil means that Redis' clock decides.
 	Now func() time.Time
+}
+
+// CheckURL reports what is wrong with a store URL, without showing its password.
+func CheckURL(url string) error {
+	_, err := parseAddress(url)
+	return err
 }
 
 // DefaultTimeout is the budget of a check whose options name none.
@@ -85,6 +95,11 @@ func New(o Options) (*Store, error) {
 		clock:   o.Now,
 		logger:  o.Logger,
 		ready:   make(chan struct{}),
+
+		onSecret: o.OnSecret,
+	}
+	if s.onSecret == nil {
+		s.onSecret = func([]byte) {}
 	}
 	if s.prefix == "" {
 		s.prefix = "weir"

@@ -1,0 +1,95 @@
+package redisstore
+
+import (
+	"strings"
+	"time"
+)
+
+// Health is how a store is at a moment. Nothing in it holds a password.
+type Health struct {
+	// URL is where the store is.
+	URL string
+	// Up: every shard can be reached. Otherwise charges of those that can't fail.
+	Up bool
+	// Since is when the first of the shards that can't be reached was lost; zero if all can.
+	Since time.Time
+	// Nodes is how many nodes use this Redis. See [Store.Nodes].
+	Nodes int
+	// Shards are the servers that keep a part of the keys: the primaries of a Cluster,
+	// in the order of the slots that they keep, or the one server there is.
+	Shards []ShardHealth
+}
+
+// ShardHealth is how one server is.
+type ShardHealth struct {
+	// Name is the server's address, or under Sentinels the name that they have for it.
+	Name string
+	Up   bool
+	// Since is when Up last changed; zero if it never did.
+	Since time.Time
+	// Error is why it can't be reached, or "".
+	Error string
+}
+
+// Health tells how the store is, as its charges and probes last found it. It asks nobody and never waits.
+func (s *Store) Health() Health {
+	h := Health{URL: s.address.shown, Up: true, Nodes: s.Nodes()}
+	reached := s.reached()
+	seen := map[*shard]bool{}
+	for i := range s.lanes {
+		sh := s.lanes[i].shard.Load()
+		if seen[sh] {
+			continue
+		}
+		seen[sh] = true
+		one := sh.health(reached)
+		if one.Name == s.address.shown {
+			one.Name = s.address.server()
+		}
+		h.Shards = append(h.Shards, one)
+		if one.Up {
+			continue
+		}
+		h.Up = false
+		if h.Since.IsZero() || !one.Since.IsZero() && one.Since.Before(h.Since) {
+			h.Since = one.Since
+		}
+	}
+	return h
+}
+
+// String is the store's URL without passwords.
+func (s *Store) String() string { return s.address.shown }
+
+// reached reports whether Redis was reached once. Before, no shard decides anything.
+func (s *Store) reached() bool {
+	select {
+	case <-s.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+func (sh *shard) health(reached bool) ShardHealth {
+	h := ShardHealth{Name: sh.name, Up: reached && !sh.open.Load()}
+	if at := sh.since.Load(); at != 0 {
+		h.Since = time.UnixMicro(at)
+	}
+	if h.Up {
+		return h
+	}
+	h.Error = "not connected yet"
+	if cause := sh.cause.Load(); cause != nil {
+		h.Error = *cause
+	}
+	return h
+}
+
+// server names the one server of what isn't a Cluster.
+func (a *address) server() string {
+	if a.option.Sentinel.MasterSet != "" {
+		return a.option.Sentinel.MasterSet
+	}
+	return strings.Join(a.option.InitAddress, ",")
+}
