@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -43,7 +42,7 @@ type storeWorker struct {
 
 // openLimiter is a whole check: a request against a hundred rules, one of which applies.
 func openLimiter(l limit, keys int) (instance, error) {
-	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(weirLimit(l))})
+	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: workload.HundredRules(weirLimit(l))})
 	if err != nil {
 		return instance{}, err
 	}
@@ -52,7 +51,7 @@ func openLimiter(l limit, keys int) (instance, error) {
 	return instance{
 		worker: func() check {
 			ctx, w := context.Background(), &limiterWorker{}
-			w.req = weir.Request{Method: "GET", Path: "/v1/resource12/8431"}
+			w.req = weir.Request{Method: "GET", Path: workload.RulesPath}
 			return func(key string) bool {
 				w.req.APIKey = key
 				d, err := lim.Check(ctx, &w.req)
@@ -79,20 +78,4 @@ func newStore(keys int) *memstore.Store {
 
 func weirLimit(l limit) weir.Limit {
 	return weir.Limit{Count: l.tokens, Window: time.Hour, Refill: l.perSecond()}
-}
-
-// hundredRules are four endpoints for each of 25 resources, counted by API key.
-func hundredRules(l weir.Limit) []weir.Rule {
-	var rules []weir.Rule
-	for i := range 25 {
-		for _, pattern := range []string{"GET /v1/resource%d", "POST /v1/resource%d", "GET /v1/resource%d/{id}", "DELETE /v1/resource%d/{id}"} {
-			rules = append(rules, weir.Rule{
-				ID:     fmt.Sprintf("rule-%d", len(rules)),
-				Match:  weir.Match{Endpoint: fmt.Sprintf(pattern, i)},
-				By:     []string{"api_key"},
-				Limits: []weir.Limit{l},
-			})
-		}
-	}
-	return rules
 }

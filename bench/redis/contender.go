@@ -18,10 +18,22 @@ type contender struct {
 	counters int
 }
 
+// with opens a contender for as long as f takes.
+func (c *contender) with(ctx context.Context, e *env, f func(*instance) error) error {
+	in, err := c.open(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	return f(in)
+}
+
 // env is what contenders are measured with.
 type env struct {
 	server *redistest.Server
 	keys   workload.Keys
+	used   int       // how many of the keys checks are about
+	seen   []command // what Weir's store sends for each key, once it was recorded
 }
 
 // instance is a contender with connections of its own.
@@ -32,7 +44,10 @@ type instance struct {
 }
 
 // check asks whether a request with the n-th key is allowed; if it isn't, that is an error here.
-type check func(ctx context.Context, n uint32) error
+// It is given no context: one that can be cancelled makes some clients slower.
+type check func(n uint32) error
+
+var background = context.Background()
 
 var errRefused = errors.New("refused")
 
@@ -40,6 +55,7 @@ const (
 	storeName = "Weir store"
 	checkName = "Weir whole check"
 	tenName   = "Weir, ten counters a client"
+	largeName = "Weir, ten large counters a client"
 	bareName  = "Weir's EVALSHA, bare"
 	redisRate = "redis_rate 10.0.1"
 	goHash    = "go-redis, hash script"
@@ -58,9 +74,12 @@ var wide = limit{tokens: 100_000, every: 1000 * time.Second}
 
 // contenders are listed as the tables show them.
 var contenders = []contender{
+	{storeName, openStore, 1},
+	{checkName, openLimiter, 1},
 	{redisRate, openRedisRate, 1},
 	{goHash, openGoHash, 1},
 	{rueHash, openRueidisHash, 1},
+	{bareName, openBare, 1},
 }
 
 func pick(names *regexp.Regexp) []contender {

@@ -44,7 +44,7 @@ type (
 	jsonFootprint struct {
 		Contender string  `json:"contender"`
 		Counters  int     `json:"counters"`
-		Keys      int     `json:"redis_keys"`
+		Keys      int64   `json:"redis_keys"`
 		Bytes     float64 `json:"bytes_per_counter"`
 	}
 )

@@ -51,12 +51,12 @@ func newWorkers(in *instance, seq workload.Sequence, goroutines int) []*worker {
 }
 
 // run makes checks until it is told to stop, and at least one.
-func (w *worker) run(ctx context.Context, stop *atomic.Bool) {
+func (w *worker) run(stop *atomic.Bool) {
 	w.took, w.failed, w.fault = w.took[:0], 0, nil
 	mask := len(w.seq) - 1 // the length is a power of two
 	last := time.Now()
 	for again := true; again; again = !stop.Load() {
-		if err := w.check(ctx, w.seq[w.pos&mask]); err != nil {
+		if err := w.check(w.seq[w.pos&mask]); err != nil {
 			w.failed++
 			if w.fault == nil {
 				w.fault = err
@@ -78,7 +78,7 @@ func measure(ctx context.Context, server *redistest.Server, ws []*worker, d time
 	var wg sync.WaitGroup
 	var stop atomic.Bool
 	for _, w := range ws {
-		wg.Go(func() { w.run(ctx, &stop) })
+		wg.Go(func() { w.run(&stop) })
 	}
 	select {
 	case <-ctx.Done():
@@ -122,19 +122,22 @@ func (s *sample) add(ws []*worker) {
 	s.p99 = time.Duration(times.ValueAtPercentile(99))
 }
 
-// measureCalm measures again while other processes disturb, and returns the calmest.
-func measureCalm(ctx context.Context, server *redistest.Server, ws []*worker, d time.Duration, again int) (sample, error) {
-	best, err := measure(ctx, server, ws, d)
-	for ; err == nil && again > 0 && !best.calm(); again-- {
+// measureWarm measures after a warm-up; and again while other processes disturb. It returns the calmest.
+func measureWarm(ctx context.Context, c *config, server *redistest.Server, ws []*worker) (sample, error) {
+	if _, err := measure(ctx, server, ws, c.warmup); err != nil {
+		return sample{}, err
+	}
+	best, err := measure(ctx, server, ws, c.time)
+	for again := c.again; err == nil && again > 0 && !best.calm(); again-- {
 		var s sample
-		if s, err = measure(ctx, server, ws, d); s.others < best.others {
+		if s, err = measure(ctx, server, ws, c.time); s.others < best.others {
 			best = s
 		}
 	}
 	return best, err
 }
 
-// fill checks the keys from first to last-1 once.
+// fill checks the keys from first to last-1 once, those that fail again.
 func fill(ctx context.Context, in *instance, first, last, goroutines int) error {
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -148,8 +151,8 @@ func fill(ctx context.Context, in *instance, first, last, goroutines int) error 
 				if n >= int64(last) || ctx.Err() != nil {
 					return
 				}
-				if err := check(ctx, uint32(n)); err != nil {
-					errs <- fmt.Errorf("filling: %w", err)
+				if err := insist(check, uint32(n)); err != nil {
+					errs <- err
 					return
 				}
 			}
@@ -163,4 +166,18 @@ func fill(ctx context.Context, in *instance, first, last, goroutines int) error 
 		return err
 	}
 	return <-errs
+}
+
+// insist bears with a store that gives up early while all of its clients begin at the same moment.
+func insist(check check, n uint32) error {
+	const tries = 5
+	for i := 1; ; i++ {
+		err := check(n)
+		if err == nil {
+			return nil
+		}
+		if i == tries {
+			return fmt.Errorf("filling: failed %d times: %w", tries, err)
+		}
+	}
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
@@ -12,7 +12,7 @@ import (
 type footprint struct {
 	label    string
 	counters int
-	keys     int     // of Redis
+	keys     int64   // of Redis
 	bytes    float64 // of used_memory, per counter
 	seconds  float64 // that filling took
 }
@@ -43,6 +43,8 @@ func planWeights(c *config) []weighing {
 
 // weighed are the layouts: what client wrote them makes no difference.
 var weighed = []contender{
+	{tenName, openTen(10, 20, 50, 100, 200, 500, 1000, 2000, 10_000, 100_000), 10},
+	{largeName, openTen(slices.Repeat([]int64{100_000}, 10)...), 10},
 	{redisRate, openRedisRate, 1},
 	{rueHash, openRueidisHash, 1},
 }
@@ -54,38 +56,29 @@ func (w *weighing) weigh(ctx context.Context, c *config, e *env) (footprint, err
 	if err := e.server.RestartEmpty(); err != nil {
 		return f, err
 	}
-	in, err := w.open(ctx, e)
-	if err != nil {
-		return f, err
-	}
-	defer in.close()
-	if err := fill(ctx, in, 0, 1, 1); err != nil {
-		return f, err
-	}
-	before, err := settled(ctx, e.server)
-	if err != nil {
-		return f, err
-	}
-	start := time.Now()
-	if err := fill(ctx, in, 1, w.checks, c.goroutines); err != nil {
-		return f, err
-	}
-	f.seconds = time.Since(start).Seconds()
-	after, err := settled(ctx, e.server)
-	if err != nil {
-		return f, err
-	}
-	f.bytes = float64(after-before) / float64((w.checks-1)*w.counters)
-	size, err := e.server.Do(ctx, "DBSIZE")
-	if err != nil {
-		return f, err
-	}
-	n, is := size.(int64)
-	if !is {
-		return f, fmt.Errorf("DBSIZE: %v", size)
-	}
-	f.keys = int(n)
-	return f, nil
+	err := w.with(ctx, e, func(in *instance) error {
+		if err := fill(ctx, in, 0, 1, 1); err != nil {
+			return err
+		}
+		before, err := settled(ctx, e.server)
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := fill(ctx, in, 1, w.checks, c.goroutines); err != nil {
+			return err
+		}
+		f.seconds = time.Since(start).Seconds()
+		after, err := settled(ctx, e.server)
+		if err != nil {
+			return err
+		}
+		f.bytes = float64(after-before) / float64((w.checks-1)*w.counters)
+		size, err := e.server.Do(ctx, "DBSIZE")
+		f.keys, _ = size.(int64)
+		return err
+	})
+	return f, err
 }
 
 // settled is the memory once buffers of connections have shrunk and tables have

@@ -93,7 +93,7 @@ func printFootprints(w io.Writer, fs []footprint) {
 	rows := [][]string{{"", "counters", "Redis keys", "bytes", "filled in"}}
 	for _, f := range fs {
 		rows = append(rows, []string{
-			f.label, report.Amount(f.counters), report.Amount(f.keys), report.Number(f.bytes, 1), report.Number(f.seconds, 0) + " s",
+			f.label, report.Amount(f.counters), report.Amount(int(f.keys)), report.Number(f.bytes, 1), report.Number(f.seconds, 0) + " s",
 		})
 	}
 	report.Align(w, rows)

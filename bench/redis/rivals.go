@@ -22,8 +22,8 @@ func openRedisRate(_ context.Context, e *env) (*instance, error) {
 	l := redis_rate.Limit{Rate: 1, Period: wide.every, Burst: int(wide.tokens)}
 	return &instance{
 		worker: func() check {
-			return func(ctx context.Context, n uint32) error {
-				res, err := limiter.Allow(ctx, e.keys.At(n), l)
+			return func(n uint32) error {
+				res, err := limiter.Allow(background, e.keys.At(n), l)
 				if err != nil {
 					return err
 				}
@@ -42,8 +42,8 @@ func openGoHash(_ context.Context, e *env) (*instance, error) {
 	script := redis.NewScript(usual)
 	return &instance{
 		worker: func() check {
-			return func(ctx context.Context, n uint32) error {
-				res, err := script.Run(ctx, client, []string{usualPrefix + e.keys.At(n)},
+			return func(n uint32) error {
+				res, err := script.Run(background, client, []string{usualPrefix + e.keys.At(n)},
 					wide.tokens, 1/wide.every.Seconds(), seconds(time.Now()), 1).Int64Slice()
 				if err != nil {
 					return err
@@ -68,9 +68,9 @@ func openRueidisHash(_ context.Context, e *env) (*instance, error) {
 	rate := strconv.FormatFloat(1/wide.every.Seconds(), 'f', -1, 64)
 	return &instance{
 		worker: func() check {
-			return func(ctx context.Context, n uint32) error {
+			return func(n uint32) error {
 				now := strconv.FormatFloat(seconds(time.Now()), 'f', 6, 64)
-				res, err := script.Exec(ctx, client, []string{usualPrefix + e.keys.At(n)}, []string{tokens, rate, now, "1"}).AsIntSlice()
+				res, err := script.Exec(background, client, []string{usualPrefix + e.keys.At(n)}, []string{tokens, rate, now, "1"}).AsIntSlice()
 				if err != nil {
 					return err
 				}

@@ -57,7 +57,7 @@ func measureAll(ctx context.Context, c *config, server *redistest.Server, stderr
 		entries = nil
 	}
 	p := report.NewProgress(stderr, c.rounds*len(entries)+len(weights))
-	e := &env{server: server, keys: workload.MakeKeys(max(c.keys, c.clients, c.rivals))}
+	e := &env{server: server, keys: workload.MakeKeys(max(c.keys, c.clients, c.rivals)), used: c.keys}
 	seq := workload.Uniform(c.keys)
 	for round := range c.rounds {
 		for i := range entries {
@@ -86,30 +86,27 @@ func turn(ctx context.Context, c *config, e *env, o *contender, n int, seq workl
 	if err := e.server.RestartEmpty(); err != nil {
 		return err
 	}
-	in, err := o.open(ctx, e)
-	if err != nil {
-		return err
-	}
-	defer in.close()
-	if err := fill(ctx, in, 0, c.keys, c.goroutines); err != nil {
+	if err := o.with(ctx, e, func(in *instance) error { return fill(ctx, in, 0, c.keys, c.goroutines) }); err != nil {
 		return err
 	}
 	for i := range tables {
 		t := &tables[i]
-		ws := newWorkers(in, seq, t.goroutines)
-		if _, err := measure(ctx, e.server, ws, c.warmup); err != nil {
+		// Connections of its own: a client may never be the same again once it was under load.
+		if err := o.with(ctx, e, func(in *instance) error {
+			s, err := measureWarm(ctx, c, e.server, newWorkers(in, seq, t.goroutines))
+			if err != nil {
+				return err
+			}
+			if s.failed > 0 {
+				t.warn("%s: %d of %d checks were refused or failed: %s", o.name, s.failed, s.checks, oneLine(s.fault))
+			}
+			t.rows[n].samples = append(t.rows[n].samples, s)
+			return nil
+		}); err != nil {
 			return err
 		}
-		s, err := measureCalm(ctx, e.server, ws, c.time, c.again)
-		if err != nil {
-			return err
-		}
-		if s.failed > 0 {
-			t.warn("%s: %d of %d checks were refused or failed: %s", o.name, s.failed, s.checks, oneLine(s.fault))
-		}
-		t.rows[n].samples = append(t.rows[n].samples, s)
 	}
-	return ctx.Err()
+	return nil
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// command is a script call as Weir's store sent it.
+type command struct {
+	sha        string
+	keys, args []string
+}
+
+// maxSeen is how many commands are recorded; more keys than that take turns.
+const maxSeen = 100_000
+
+// openBare sends what the store was seen to send, without anything around it.
+func openBare(ctx context.Context, e *env) (*instance, error) {
+	client, err := newRueidis(e)
+	if err != nil {
+		return nil, err
+	}
+	if err := loadSeen(ctx, e); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &instance{
+		worker: func() check {
+			return func(n uint32) error {
+				c := &e.seen[int(n)%len(e.seen)]
+				cmd := client.B().Evalsha().Sha1(c.sha).Numkeys(int64(len(c.keys))).Key(c.keys...).Arg(c.args...).Build()
+				return client.Do(background, cmd).Error()
+			}
+		},
+		close: client.Close,
+	}, nil
+}
+
+// loadSeen records what the store sends, the first time; and has the store load
+// its scripts into the server.
+func loadSeen(ctx context.Context, e *env) error {
+	in, err := openStore(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	check := in.worker()
+	if err := check(0); err != nil {
+		return err
+	}
+	if e.seen != nil {
+		return nil
+	}
+	e.seen, err = record(ctx, e, check, min(e.used, maxSeen))
+	return err
+}
+
+// record checks the first n keys one after the other, and listens to the server meanwhile.
+func record(ctx context.Context, e *env, check check, n int) ([]command, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", e.server.Socket)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := conn.Write([]byte("MONITOR\r\n")); err != nil {
+		return nil, err
+	}
+	lines := bufio.NewReader(conn)
+	if ok, err := lines.ReadString('\n'); err != nil || ok != "+OK\r\n" {
+		return nil, fmt.Errorf("MONITOR: %q, %w", ok, err)
+	}
+	// The store's heartbeat is a script as well, but it doesn't beat with every check.
+	var seen []command
+	for groups := map[string][]command{}; len(seen) < n; {
+		if err := check(uint32(len(seen))); err != nil {
+			return nil, err
+		}
+		for before := len(seen); len(seen) == before; {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return nil, err
+			}
+			c, is, err := parseMonitor(line)
+			if err != nil {
+				return nil, err
+			}
+			if is {
+				groups[c.sha] = append(groups[c.sha], c)
+			}
+			if len(groups[c.sha]) > len(seen) {
+				seen = groups[c.sha]
+			}
+		}
+	}
+	return seen, nil
+}
+
+// parseMonitor reads a line of MONITOR, and says whether it is an EVALSHA:
+//
+//	+1339518083.107412 [0 127.0.0.1:60866] "EVALSHA" "a94a…" "1" "key" "\x00…"
+func parseMonitor(line string) (c command, is bool, err error) {
+	_, rest, _ := strings.Cut(line, "] ")
+	var words []string
+	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
+		quoted, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			return c, false, fmt.Errorf("MONITOR: %q: %w", line, err)
+		}
+		word, err := strconv.Unquote(quoted)
+		if err != nil {
+			return c, false, fmt.Errorf("MONITOR: %q: %w", line, err)
+		}
+		words, rest = append(words, word), rest[len(quoted):]
+	}
+	if len(words) < 3 || !strings.EqualFold(words[0], "EVALSHA") {
+		return c, false, nil
+	}
+	n, err := strconv.Atoi(words[2])
+	if err != nil || n < 0 || n > len(words)-3 {
+		return c, false, fmt.Errorf("MONITOR: %q: how many keys?", line)
+	}
+	return command{words[1], words[3 : 3+n], words[3+n:]}, true, nil
+}
