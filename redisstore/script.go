@@ -31,7 +31,7 @@ func newScript(names ...string) script {
 }
 
 var (
-	decide    = newScript("prelude", "bucket", "window", "log", "main")
+	decide    = newScript("begin", "log", "main")
 	heartbeat = newScript("heartbeat")
 )
 

@@ -1,192 +1,151 @@
--- Decides acts, one after the other: takes, each all or nothing over its charges; tokens given back; counters reset.
---
--- KEYS     one for each charge: the hash of its subject, or the list of its log; after those of an act that
---          happens only once, the key that marks it
--- ARGV[1]  now (µs; 0 is Redis' own clock), the least TTL (ms), how many policies and acts, then
---          policies: field, algorithm, four numbers
---          acts: kind, how many charges, how long (ms) to remember an act that happens once (0: it isn't one), then
---          charges: policy, n, slot, flags
--- Reply    now, then for each take and charge: whether it fits, and its state. For each act that gives back: whether it is the first.
---
--- A field holds how long after its time it is whole again (a power of two, µs), the time, and one or two levels.
+-- The acts. See begin.lua for the arguments.
 
-local TAKE, GIVE_BACK = 0, 1
-local PEEK, SHADOW = 1, 2
-
-local function read_policy()
-  local p, a, b, c, d = {}
-  p.field, p.algorithm, a, b, c, d, at = unpack('<c6BI7I7I7I7', ARGV[1], at)
-  if p.algorithm <= LEAKY_QUEUE then
-    p.capacity, p.num, p.den, p.max_delay = a, b, c, d
-  else
-    p.count, p.window, p.tick, p.ticks = a, b, c, d
-  end
-  return p
-end
-
-local function try(p, time, level, prev, n)
-  if p.algorithm <= LEAKY_QUEUE then return try_bucket(p, time, level, n) end
-  return try_window(p, time, level, prev, n)
-end
-
-local function give_back(p, time, level, prev, n, slot)
-  if p.algorithm <= LEAKY_QUEUE then return return_bucket(p, time, level, n) end
-  return return_window(p, time, level, prev, n, slot)
-end
-
-local function memory(p, level)
-  if p.algorithm <= LEAKY_QUEUE then return bucket_memory(p, level) end
-  if p.algorithm == SLIDING_COUNTER then return 2 * p.window end
-  return p.window
-end
-
-local function read(key, p)
-  local v = call('HGET', key, p.field)
-  if not v then return 0, 0, 0 end
-  local _, time, level, prev
-  if #v == 12 then
-    _, time, level = unpack('<BI7I4', v)
-    return time, level, 0
-  elseif #v == 15 then
-    _, time, level = unpack('<BI7I7', v)
-    return time, level, 0
-  end
-  _, time, level, prev = unpack('<BI7I4I4', v)
-  return time, level, prev
-end
-
--- Drops the fields of a hash that are whole again.
-local function sweep(key)
-  local all, dead = call('HGETALL', key), {}
-  for i = 1, #all, 2 do
-    local span, time = unpack('<BI7', all[i + 1])
-    if time + 2 ^ span < now then dead[#dead + 1] = all[i] end
-  end
-  if #dead > 0 then call('HDEL', key, table_unpack(dead)) end
-end
-
-local function write(key, p, time, level, prev)
-  local whole = memory(p, level)
-  local _, span = frexp(whole)
-  local v
-  if p.algorithm == SLIDING_COUNTER then
-    v = pack('<BI7I4I4', span, time, level, prev)
-  elseif level < 4294967296 then
-    v = pack('<BI7I4', span, time, level)
-  else
-    v = pack('<BI7I7', span, time, level)
-  end
-  if call('HSET', key, p.field, v) == 1 then
-    local n = call('HLEN', key)
-    if n > 8 and n % 8 == 1 then sweep(key) end
-  end
-  keep(key, time + whole - now)
-end
-
-local table_of_policies = {}
-for i = 1, policies do table_of_policies[i] = read_policy() end
-
-local reply, k = {pack('<I7', now)}, 0
-
-local function read_charges(count)
-  local charges = {}
-  for i = 1, count do
-    local c, policy, flags = {}
-    policy, c.n, c.slot, flags, at = unpack('<I2I7I7B', ARGV[1], at)
-    c.p, c.peek, c.shadow = table_of_policies[policy], flags % 2 == PEEK, flags >= SHADOW
-    k = k + 1
-    c.key = KEYS[k]
-    charges[i] = c
-  end
-  return charges
-end
-
-local function look(c)
-  local p = c.p
-  if p.algorithm == SLIDING_LOG then
-    c.first, c.last = log_prune(c.key, p)
-    c.sum = log_sum(c.first, c.last)
-    c.fits = c.n <= p.count - c.sum
-  else
-    c.time, c.level, c.prev = read(c.key, p)
-    c.new_time, c.new_level, c.new_prev, c.fits = try(p, c.time, c.level, c.prev, c.n)
-  end
-end
-
-local function settle_log(c, taken)
-  local newest, other = c.last and c.last.time or 0, 0
-  if taken then
-    log_add(c.key, c.last, c.n)
-    keep(c.key, c.p.window)
-    c.sum, newest, other = c.sum + c.n, now, newest
-  elseif not c.fits and c.n <= c.p.count then
-    other = log_retry(c.key, c.p, c.sum, c.n)
-  end
-  reply[#reply + 1] = pack('<BI7I7I7', c.fits and 1 or 0, newest, c.sum, other)
-end
-
-local function settle(c, taken)
-  -- A refusal stores nothing but a clock that was brought back.
-  if taken or not c.fits and c.new_time ~= c.time then
-    write(c.key, c.p, c.new_time, c.new_level, c.new_prev)
-  end
-  if taken or not c.fits then c.time, c.level, c.prev = c.new_time, c.new_level, c.new_prev end
-  reply[#reply + 1] = pack('<BI7I7I7', c.fits and 1 or 0, c.time, c.level, c.prev)
-end
-
-local function take(charges)
-  local refused = false
-  for i = 1, #charges do
-    local c = charges[i]
-    look(c)
-    refused = refused or not c.fits and not c.shadow
-  end
-  for i = 1, #charges do
-    local c = charges[i]
-    local taken = c.fits and not refused and not c.peek
-    if c.p.algorithm == SLIDING_LOG then settle_log(c, taken) else settle(c, taken) end
-  end
-end
-
-local function return_all(charges)
-  for i = 1, #charges do
-    local c = charges[i]
-    if c.p.algorithm == SLIDING_LOG then
-      log_return(c.key, c.p, c.n, c.slot)
-    else
-      local time, level, prev = read(c.key, c.p)
-      if time ~= 0 then
-        local t, l, q = give_back(c.p, time, level, prev, c.n, c.slot)
-        if t ~= time or l ~= level or q ~= prev then write(c.key, c.p, t, l, q) end
-      end
-    end
-  end
-end
-
-local function reset_all(charges)
-  for i = 1, #charges do
-    local c = charges[i]
-    if c.p.algorithm == SLIDING_LOG then call('DEL', c.key) else call('HDEL', c.key, c.p.field) end
-    left[c.key] = nil
-  end
-end
+local reply, replies, k = {pack('<I7', now)}, 1, 0
 
 for _ = 1, acts do
-  local kind, count, once
-  kind, count, once, at = unpack('<BI2I6', ARGV[1], at)
-  local charges = read_charges(count)
-  if kind == TAKE then
-    take(charges)
-  elseif kind == GIVE_BACK then
-    local first = true
-    if once > 0 then
-      k = k + 1
-      first = call('SET', KEYS[k], 1, 'NX', 'PX', once) and true
+  local kind, count, once, after_act = unpack('<BI2I6', body, at)
+  at = after_act
+  local first = once == 0 or call('SET', KEYS[k + count + 1], 1, 'NX', 'PX', once)
+  local refused, several = false, count > 1 and {}
+  local p, key, n, slot, flags, fits, time, level, prev, time2, level2, prev2
+
+  -- All charges are looked at before any is written.
+  for i = 1, count do
+    local number, after
+    number, n, slot, flags, after = unpack('<I2I7I7B', body, at)
+    p, key, at = policy[number], KEYS[k + i], after
+    local algorithm = p.algorithm
+    if algorithm == SLIDING_LOG then
+      fits, time, level = log.look(key, p, n) -- time: the newest entry; level: the sum
+    else
+      time, level, prev = 0, 0, 0
+      local v, _ = call('HGET', key, p.field)
+      if v then
+        local size = #v
+        if size == 12 then
+          _, time, level = unpack('<BI7I4', v)
+        elseif size == 15 then
+          _, time, level = unpack('<BI7I7', v)
+        else
+          _, time, level, prev = unpack('<BI7I4I4', v)
+        end
+      end
+      -- A refusal leaves all as it was, except a time in the future.
+      time2, level2, prev2 = min(time, now), level, prev
+      if algorithm <= LEAKY_QUEUE then
+        local capacity, num, den, max_delay = p.a, p.b, p.c, p.d
+        local left = capacity -- what may be taken, in millionths
+        if time > 0 then
+          local dt = now - time2
+          local gained = floor(dt / den) * num + floor(dt % den * num / den)
+          left = algorithm == TOKEN_BUCKET and level or capacity - level
+          left = gained >= capacity - left and capacity or left + gained
+        end
+        if kind == TAKE then
+          fits = left >= n * 1000000
+          if fits and max_delay > 0 then
+            local queue = capacity - left
+            fits = floor(queue / num) * den + ceil(queue % num * den / num) <= max_delay
+          end
+          left = left - n * 1000000
+        else
+          left = max(left, min(left + n * 1000000, capacity))
+        end
+        if fits or kind == GIVE_BACK then
+          time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
+        end
+      else
+        local limit, window, tick, ticks = p.a, p.b, p.c, p.d
+        local t, l, q = time2, level, prev -- the window that it is now
+        if time == 0 or now >= time + 2 * window then
+          t, l, q = max(1, now - now % window), 0, 0
+        elseif now >= time + window then
+          t, l, q = time + window, 0, algorithm == SLIDING_COUNTER and level or 0
+        end
+        if kind == TAKE then
+          local free = limit - l - n
+          fits = free >= 0 and q * (ticks - floor((now - t) / tick)) <= free * ticks
+          if fits then time2, level2, prev2 = t, l + n, q end
+        elseif slot == t then
+          time2, level2, prev2 = t, max(0, l - n), q
+        elseif slot == t - window and algorithm == SLIDING_COUNTER then
+          time2, level2, prev2 = t, l, max(0, q - n)
+        else
+          time2 = time -- too late
+        end
+      end
     end
-    if first then return_all(charges) end
-    reply[#reply + 1] = pack('<B', first and 1 or 0)
-  else
-    reset_all(charges)
+    if not fits and flags < SHADOW then refused = true end
+    if several then
+      several[i] = {p, n, slot, flags, fits, time, level, prev, time2, level2, prev2}
+    end
+  end
+
+  for i = 1, count do
+    if several then
+      local s = several[i]
+      p, n, slot, flags, fits, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
+      time2, level2, prev2 = s[9], s[10], s[11]
+    end
+    key = KEYS[k + i]
+    local taken = kind == TAKE and fits and not refused and flags % 2 ~= PEEK
+    if kind == RESET then
+      if p.algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
+      ttl[key] = nil
+    elseif p.algorithm == SLIDING_LOG then
+      if kind == TAKE then
+        time, level, prev = log.settle(key, p, n, fits, time, level, taken)
+      elseif first then
+        log.give_back(key, p, n, slot)
+      end
+    elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev) and
+        (kind == TAKE and not fits or kind == GIVE_BACK and first and time > 0) then
+      time, level, prev = time2, level2, prev2
+      local algorithm, whole, v = p.algorithm, p.b
+      if algorithm <= LEAKY_QUEUE then
+        local num, den = p.b, p.c
+        local gone = algorithm == TOKEN_BUCKET and max(0, p.a - level) or level
+        whole = floor(gone / num) * den + ceil(gone % num * den / num)
+      elseif algorithm == SLIDING_COUNTER then
+        whole = 2 * whole
+      end
+      local _, span = math.frexp(whole)
+      if algorithm == SLIDING_COUNTER then
+        v = pack('<BI7I4I4', span, time, level, prev)
+      elseif level < 4294967296 then
+        v = pack('<BI7I4', span, time, level)
+      else
+        v = pack('<BI7I7', span, time, level)
+      end
+      if call('HSET', key, p.field, v) == 1 then
+        -- A hash that grows drops fields that can't matter any more.
+        local fields = call('HLEN', key)
+        if fields > 8 and fields % 8 == 1 then
+          local all = call('HGETALL', key)
+          for j = 1, #all, 2 do
+            local old_span, old_time = unpack('<BI7', all[j + 1])
+            if old_time + 2 ^ old_span < now then call('HDEL', key, all[j]) end
+          end
+        end
+      end
+      -- It is kept for as long as it matters, and an eighth longer, so that few checks have to say so.
+      local ms, left = ceil((time + whole - now) / 1000), ttl[key] or call('PTTL', key)
+      if left < ms then
+        left = max(ms + floor(ms / 8) + 1000, least_ttl)
+        call('PEXPIRE', key, left)
+      end
+      ttl[key] = left
+    end
+    if kind == TAKE then
+      replies = replies + 1
+      reply[replies] = pack('<BI7I7I7', fits and 1 or 0, time, level, prev)
+    end
+  end
+
+  k = k + count + (once > 0 and 1 or 0)
+  if kind == GIVE_BACK then
+    replies = replies + 1
+    reply[replies] = pack('<B', first and 1 or 0)
   end
 end
 

@@ -1,0 +1,41 @@
+-- Decides acts, one after the other: takes, each all or nothing over its charges; tokens given back; counters reset.
+--
+-- KEYS     one for each charge: the hash of its subject, or the list of its log; after those of an act that
+--          happens only once, the key that marks it
+-- ARGV[1]  now (µs; 0 is Redis' own clock), the least TTL (ms), how many policies and acts, then
+--          policies: field, algorithm, four numbers (see Policy.Numbers)
+--          acts: kind, how many charges, how long (ms) to remember an act that happens once (0: it isn't one), then
+--          charges: policy, n, slot, flags
+-- Reply    now, then for each charge that is taken whether it fits, and its state, and for each act that gives
+--          back whether it is the first
+--
+-- A field of a hash holds how long after its time it is whole again (a power of two, µs), the time, and one or two levels.
+--
+-- It is one long loop without functions, because Redis makes every function anew at every call: that
+-- would cost more than all the arithmetic. Logs, which are rarer, have theirs.
+--
+-- Every number is whole and below 2^53. A bucket's rate num/den is in millionths of a token per µs, num * den < 2^53,
+-- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
+
+local TAKE, GIVE_BACK, RESET = 0, 1, 2
+local PEEK, SHADOW = 1, 2 -- flags
+local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
+
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+
+local body = ARGV[1]
+local now, least_ttl, policies, acts, at = unpack('<I7I5I2I2', body)
+if now == 0 then
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+local policy, logs = {}, false
+for i = 1, policies do
+  local field, algorithm, a, b, c, d, after = unpack('<c6BI7I7I7I7', body, at)
+  policy[i], at = {field = field, algorithm = algorithm, a = a, b = b, c = c, d = d}, after
+  logs = logs or algorithm == SLIDING_LOG
+end
+
+local ttl = {} -- of keys, in ms, where it is known
