@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds redis fuzz bench bench-redis help
+.PHONY: run build test check race seeds redis fuzz bench bench-redis faults help
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -58,6 +58,10 @@ bench:
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis
 	cd bench && $(GO) run ./redis
+
+## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
+faults: redis
+	$(GO) run ./test/faults $(FLAGS)
 
 help:
 	@grep -h '^## ' Makefile | sed 's/^## //'

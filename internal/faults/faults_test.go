@@ -1,0 +1,36 @@
+package faults
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// Toxiproxy leaves it behind with a connection that ends while it holds a reply back.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*LatencyToxic).Pipe"))
+}
+
+// One after the other: each counts this process's goroutines. The bounds are for a
+// machine that does ten other things; the budget is, too, since what is late by more is degraded.
+func TestScenarios(t *testing.T) {
+	bounds := Bounds{Slowest: 20 * time.Second, Factor: 10, Serving: 20 * time.Second, Exact: patience, Failover: patience}
+	for _, s := range Scenarios {
+		t.Run(s.Name, func(t *testing.T) {
+			r, err := Run(t.Context(), s, Config{
+				Rate: 200, Workers: 32, Budget: 500 * time.Millisecond,
+				MaxHold: 1200 * time.Millisecond, Settle: 300 * time.Millisecond,
+				Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, wrong := range bounds.Judge(r) {
+				t.Error(wrong)
+			}
+			t.Log(r)
+		})
+	}
+}

@@ -1,0 +1,134 @@
+package faults
+
+import "time"
+
+// Scenario is one fault.
+type Scenario struct {
+	Name string
+	// Hold is how long the fault lasts.
+	Hold time.Duration
+	// Failover: Redis replaces what was lost by itself, while the fault lasts.
+	Failover bool
+
+	on      func(config ...string) (*bed, error)
+	config  []string
+	early   bool // the fault is there before the node starts
+	forgets bool // counters may be lost
+	fault   func(b *bed, budget time.Duration) error
+	heal    func(b *bed) error // returns when Redis is back
+}
+
+// Scenarios are all of them.
+var Scenarios = []Scenario{
+	{
+		Name: "kill -9, restart empty", Hold: 2 * time.Second, on: alone, forgets: true,
+		fault: kill,
+		heal:  func(b *bed) error { return b.struck.RestartEmpty() },
+	},
+	{
+		Name: "SIGSTOP", Hold: 6 * time.Second, on: alone,
+		fault: stop,
+		heal:  cont,
+	},
+	{
+		Name: "LOADING", Hold: time.Second, on: alone, forgets: true,
+		// Keys are loaded so slowly that the server has time to say so.
+		config: []string{"key-load-delay 1000", "loading-process-events-interval-bytes 1024"},
+		fault: func(b *bed, _ time.Duration) error {
+			if err := b.do("DEBUG", "POPULATE", "1500", "weight", "100"); err != nil {
+				return err
+			}
+			if err := b.do("SAVE"); err != nil {
+				return err
+			}
+			b.struck.Kill()
+			loading := make(chan error, 1)
+			b.loading = loading
+			go func() { loading <- b.struck.Restart() }()
+			return nil
+		},
+		heal: func(b *bed) error {
+			err := <-b.loading
+			b.loading = nil
+			return err
+		},
+	},
+	{
+		Name: "OOM", Hold: 2 * time.Second, on: alone,
+		fault: func(b *bed, _ time.Duration) error { return b.do("CONFIG", "SET", "maxmemory", "1") },
+		heal:  func(b *bed) error { return b.do("CONFIG", "SET", "maxmemory", "0") },
+	},
+	{
+		Name: "READONLY", Hold: 2 * time.Second, on: alone,
+		fault: func(b *bed, _ time.Duration) error { return b.do("REPLICAOF", "127.0.0.1", "1") },
+		heal:  func(b *bed) error { return b.do("REPLICAOF", "NO", "ONE") },
+	},
+	{
+		Name: "out of connections", Hold: 2 * time.Second, on: proxied, config: []string{"maxclients 40"},
+		fault: func(b *bed, _ time.Duration) error {
+			b.proxy.Down() // what is connected stays so
+			if err := b.hog(); err != nil {
+				return err
+			}
+			return b.proxy.Up()
+		},
+		heal: func(b *bed) error { b.release(); return nil },
+	},
+	{
+		Name: "slow: twice the budget", Hold: 3 * time.Second, on: proxied,
+		fault: func(b *bed, budget time.Duration) error { return b.proxy.Delay(2*budget, 0) },
+		heal:  mend,
+	},
+	{
+		Name: "slow: 1 KB/s", Hold: 3 * time.Second, on: proxied,
+		fault: func(b *bed, _ time.Duration) error { return b.proxy.Throttle(1) },
+		heal:  mend,
+	},
+	{
+		Name: "half-open", Hold: 3 * time.Second, on: proxied,
+		fault: func(b *bed, _ time.Duration) error { return b.proxy.DropCommands() },
+		heal:  mend,
+	},
+	{
+		Name: "replies lost", Hold: 3 * time.Second, on: proxied,
+		fault: func(b *bed, _ time.Duration) error { return b.proxy.DropReplies() },
+		heal:  mend,
+	},
+	{
+		Name: "reset at a command", Hold: 2 * time.Second, on: proxied,
+		fault: func(b *bed, _ time.Duration) error { return b.proxy.ResetCommands() },
+		heal:  mend,
+	},
+	{
+		Name: "reset at a reply", Hold: 2 * time.Second, on: proxied,
+		fault: func(b *bed, _ time.Duration) error { return b.proxy.ResetReplies() },
+		heal:  mend,
+	},
+	{
+		Name: "refused", Hold: 2 * time.Second, on: proxied,
+		fault: down,
+		heal:  up,
+	},
+	{
+		Name: "started without Redis", Hold: 2 * time.Second, on: proxied, early: true,
+		fault: down,
+		heal:  up,
+	},
+	{Name: "Sentinel: kill -9", Failover: true, on: sentinel, forgets: true, fault: kill, heal: restart},
+	{Name: "Sentinel: SIGSTOP", Failover: true, on: sentinel, forgets: true, fault: stop, heal: cont},
+	{Name: "Cluster: kill -9", Failover: true, on: cluster, forgets: true, fault: kill, heal: restart},
+	{Name: "Cluster: SIGSTOP", Failover: true, on: cluster, forgets: true, fault: stop, heal: cont},
+}
+
+func kill(b *bed, _ time.Duration) error {
+	b.struck.Kill()
+	return nil
+}
+
+func stop(b *bed, _ time.Duration) error { return b.struck.Stop() }
+func down(b *bed, _ time.Duration) error { b.proxy.Down(); return nil }
+
+func cont(b *bed) error    { return b.struck.Cont() }
+func restart(b *bed) error { return b.struck.Restart() }
+func up(b *bed) error      { return b.proxy.Up() }
+func mend(b *bed) error    { b.proxy.Heal(); return nil }

@@ -1,0 +1,101 @@
+// Faults breaks Redis in every way that Weir promises to survive, under load, and prints what clients saw of it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weirhq/weir/internal/faults"
+)
+
+// promised are the figures that a node is held to.
+var promised = faults.Bounds{
+	Slowest:  100 * time.Millisecond,
+	Factor:   2,
+	Serving:  time.Second,
+	Exact:    time.Second,
+	Failover: 5 * time.Second,
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	only := flag.String("only", "", "run only scenarios whose name matches this regular expression")
+	rate := flag.Float64("rate", 5000, "checks a second")
+	verbose := flag.Bool("v", false, "show what the store logs")
+	flag.Parse()
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "faults: -only:", err)
+		os.Exit(2)
+	}
+	c := faults.Config{Rate: *rate, Workers: 512, Budget: 50 * time.Millisecond, Settle: 2 * time.Second}
+	if *verbose {
+		c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	ok, err := run(ctx, c, wanted, os.Stdout, os.Stderr)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "faults: interrupted")
+		os.Exit(130)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "faults:", err)
+		os.Exit(2)
+	case !ok:
+		os.Exit(1)
+	}
+}
+
+// run prints a table of all that was run, also when it ends early. It is true when every promise was kept.
+func run(ctx context.Context, c faults.Config, wanted *regexp.Regexp, stdout, stderr io.Writer) (ok bool, err error) {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "fault\tchecks\tdegraded\tnoticed\texact again\tslowest\tgoroutines\t200\t429\t503\t")
+	var wrong []string
+	ok = true
+	for i, s := range faults.Scenarios {
+		if !wanted.MatchString(s.Name) {
+			continue
+		}
+		fmt.Fprintf(stderr, "%d/%d %s\n", i+1, len(faults.Scenarios), s.Name)
+		r, failed := faults.Run(ctx, s, c)
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", s.Name, failed))
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		verdict := "PASS"
+		for _, what := range promised.Judge(r) {
+			verdict, ok = "FAIL", false
+			wrong = append(wrong, s.Name+": "+what)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\t%d → %d → %d\t%d\t%d\t%d\t%s\n", s.Name, r.Answers, r.Degraded,
+			short(r.Noticed), short(r.Exact), short(r.Slowest), r.Before, r.Most, r.After,
+			r.Statuses[200], r.Statuses[429], r.Statuses[503], verdict)
+	}
+	fmt.Fprintf(stdout, "%.0f checks/s over HTTP, %s a check, %d cores\n\n", c.Rate, c.Budget, runtime.NumCPU())
+	_ = table.Flush() // stdout is what it is
+	for _, what := range wrong {
+		fmt.Fprintln(stdout, "FAIL", what)
+	}
+	return ok && err == nil, err
+}
+
+func short(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
