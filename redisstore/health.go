@@ -1,8 +1,14 @@
 package redisstore
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // Health is how a store is at a moment. Nothing in it holds a password.
@@ -92,4 +98,34 @@ func (a *address) server() string {
 		return a.option.Sentinel.MasterSet
 	}
 	return strings.Join(a.option.InitAddress, ",")
+}
+
+// CPU is the processor time that Redis has used since it was started, as INFO tells over a
+// connection of its own. Of several servers, under Sentinels or in a Cluster, it isn't measured.
+func (s *Store) CPU(ctx context.Context) (time.Duration, error) {
+	if !s.address.option.ForceSingleClient {
+		return 0, errors.New("not measured for Sentinels and Clusters: there are several servers")
+	}
+	c, err := rueidis.NewClient(s.address.option)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	defer c.Close()
+	info, err := c.Do(ctx, c.B().Info().Section("cpu").Build()).ToString()
+	if err != nil {
+		return 0, fmt.Errorf("INFO cpu: %w", err)
+	}
+	var sum float64
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name != "used_cpu_sys" && name != "used_cpu_user" {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, fmt.Errorf("INFO cpu: %w", err)
+		}
+		sum += seconds
+	}
+	return time.Duration(sum * float64(time.Second)), nil
 }

@@ -17,7 +17,9 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/internal/serve"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -28,8 +30,8 @@ func benchCommand() *cobra.Command {
 		Short: "Make load, and measure throughput and latency",
 		Long: `Make load, and measure throughput and latency.
 
-Without a URL, a limiter in this process is asked, over the in-process store and
-the rules of --rules or a rule that refuses nobody. With a URL of a node, its
+Without a URL, a limiter in this process is asked, over the store of --store and
+by the rules of --rules or a rule that refuses nobody. With a URL of a node, its
 check API is asked. With a path in the URL, or with --method or --path, requests
 go to that endpoint, with the client's key in --key-header; 2xx counts as
 allowed, 429 as refused. To describe the checks that a node is asked with
@@ -48,6 +50,7 @@ well, 1 if --max-p99 or --min-rate is missed, 2 for a mistake in the command,
 3 if nothing answers.`,
 		Example: `  weir bench
   weir bench --rules rules.yaml --keys 1000000 --distribution zipf
+  weir bench --store redis://127.0.0.1:6379 --concurrency 256
   weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms
   weir bench http://127.0.0.1:8080/v1/check --method POST --path /v1/orders/{n}
   weir bench http://127.0.0.1:8090/v1/orders/{n} --rate 500/s --poisson --duration 1m --json`,
@@ -69,7 +72,7 @@ type benchFlags struct {
 	check         load.Check
 	goal          load.Goal
 	rate, minRate perSecond
-	rules         string
+	rules, store  string
 	header        []string
 	keyHeader     string
 	timeout       time.Duration
@@ -83,7 +86,7 @@ type benchFlags struct {
 func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.DurationVar(&b.plan.Duration, "duration", 10*time.Second, "how long to measure")
 	f.DurationVar(&b.plan.Warmup, "warmup", time.Second, "how long to make the same load before measuring")
-	f.IntVar(&b.plan.Workers, "concurrency", 0, "most requests in flight (default: twice the cores, or 64 for a URL)")
+	f.IntVar(&b.plan.Workers, "concurrency", 0, "most requests in flight (default: twice the cores, or 64 for a URL or a Redis)")
 	f.Var(&b.rate, "rate", "requests that are due, such as 500/s: an open loop; 0 is a closed loop")
 	f.BoolVar(&b.plan.Poisson, "poisson", false, "with --rate: due at random instead of evenly spaced")
 	f.IntVar(&b.plan.Keys, "keys", 10_000, "how many clients there are")
@@ -94,6 +97,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&b.check.Path, "path", "/", "path of the requests; {n} stands for the client's number")
 	f.Int64Var(&b.check.Cost, "cost", 1, "tokens that a check takes; 0 peeks")
 	f.StringVar(&b.rules, "rules", "", "rule file, without a URL (default: a rule that refuses nobody)")
+	f.StringVar(&b.store, "store", serve.Memory, "without a URL: where counters are, memory or the URL of a Redis")
 	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
 	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
@@ -117,17 +121,19 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	}
 	if !f.Changed("concurrency") {
 		b.plan.Workers = 2 * runtime.GOMAXPROCS(0)
-		if b.url != nil {
+		if b.url != nil || b.store != serve.Memory {
 			b.plan.Workers = 64
 		}
 	}
-	if b.url == nil {
+	if b.url == nil && b.store == serve.Memory {
 		b.plan.Sample = load.InProcessSample
 	}
 	b.plan.Rate, b.goal.MinRate = float64(b.rate), float64(b.minRate)
 	switch {
 	case b.url != nil && b.rules != "":
 		return errors.New("--rules: is for checks in this process: a node has rules of its own")
+	case b.url != nil && f.Changed("store"):
+		return errors.New("--store: is for checks in this process: a node has a store of its own")
 	case b.url != nil && !b.node && f.Changed("cost"):
 		return errors.New("--cost: is for checks, and this URL is of another endpoint")
 	case b.node && f.Changed("key-header"):
@@ -167,6 +173,8 @@ func (b *benchFlags) resolve(arg string, method, path bool) error {
 	}
 	u, err := url.Parse(text)
 	switch {
+	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // its password is nobody's business
+		return errors.New("URL: must be that of a node or an endpoint: give a Redis as --store")
 	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("URL: must be such as http://127.0.0.1:8080, got %q", arg)
 	case u.User != nil:
@@ -231,7 +239,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 // open returns the target, and what is to be called when it is no longer needed.
 func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if b.url == nil {
-		return b.inProcess()
+		return b.inProcess(ctx)
 	}
 	o := load.HTTPOptions{
 		URL: b.url, Method: b.check.Method, Keys: b.plan.Keys, KeyHeader: b.keyHeader, KeyPrefix: b.check.KeyPrefix,
@@ -265,11 +273,11 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	return t, t.Close, nil
 }
 
-func (b *benchFlags) inProcess() (load.Target, func(), error) {
-	name := "in process, a rule that refuses nobody"
+func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error) {
+	where, rules := "in process", "a rule that refuses nobody"
 	set, err := load.GenerousRules()
 	if b.rules != "" {
-		name = "in process, rules of " + b.rules
+		rules = "rules of " + b.rules
 		var file *rulefile.File
 		if file, err = rulefile.Load(b.rules); err == nil {
 			set = file.Set
@@ -278,8 +286,33 @@ func (b *benchFlags) inProcess() (load.Target, func(), error) {
 	if err != nil {
 		return nil, nil, &exit{exitUsage, err}
 	}
-	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
-	return load.NewInProcess(limiter, name, b.plan.Keys, b.check), func() {}, nil
+	store, done := weir.Store(memstore.New(memstore.Options{})), func() {}
+	if b.store != serve.Memory {
+		redis, err := b.openRedis(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		where += ", " + redis.String()
+		store, done, b.plan.StoreCPU = redis, redis.Close, redis.CPU
+	}
+	limiter := weir.NewLimiter(store, set, weir.Options{})
+	return load.NewInProcess(limiter, where+", "+rules, b.plan.Keys, b.check), done, nil
+}
+
+// openRedis waits until Redis is there: a load that is decided without it measures nothing.
+func (b *benchFlags) openRedis(ctx context.Context) (*redisstore.Store, error) {
+	// Names of its own: nodes on the same Redis shall see neither these counters nor one node more.
+	store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: []byte("weir bench")})
+	if err != nil {
+		return nil, fmt.Errorf("--store: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := store.Ready(ctx); err != nil {
+		store.Close()
+		return nil, &exit{exitUnavailable, fmt.Errorf("--store: %w", err)}
+	}
+	return store, nil
 }
 
 // perSecond is a rate as people write it: 500, 500/s, 30000/minute.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -55,10 +57,26 @@ func run() int {
 		e = &exit{exitUsage, err} // cobra's own: an unknown flag, a wrong argument
 	}
 	if e.cause != nil {
-		fmt.Fprintln(os.Stderr, "weir:", e.cause)
+		fmt.Fprintln(os.Stderr, "weir:", redact(e.cause.Error()))
 	}
 	return e.code
 }
+
+// redact takes out passwords of URLs. Our own errors quote none; those of others quote what
+// was written: an argument without its flag, the lines around a mistake in weir.yaml.
+func redact(text string) string {
+	const example = "://user:password@" // is meant to be read
+	parts := strings.Split(text, example)
+	for i, p := range parts {
+		parts[i] = sentinelPassword.ReplaceAllString(userInfo.ReplaceAllString(p, "://…@"), "sentinel_password=…")
+	}
+	return strings.Join(parts, example)
+}
+
+var (
+	userInfo         = regexp.MustCompile(`://.*@`)
+	sentinelPassword = regexp.MustCompile(`sentinel_password=[^&\s"]*`)
+)
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{

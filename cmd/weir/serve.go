@@ -14,13 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/serve"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
 )
 
 func serveCommand() *cobra.Command {
 	var c serve.Config
-	var upstream, config, logFormat string
+	var upstream, emergency, config, logFormat string
 	var proxies []string
 	logLevel := slog.LevelInfo
 	memoryCap := size(memstore.DefaultMemoryCap)
@@ -35,6 +37,7 @@ key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C drains: no
 request in flight is lost.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
+  weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
   weir serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000
   WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
 		Args: cobra.NoArgs,
@@ -45,6 +48,9 @@ request in flight is lost.`,
 			}
 			s.apply(&c)
 			c.MemoryCap = int64(memoryCap)
+			if c.Emergency, err = parseEmergency(emergency); err != nil {
+				return err
+			}
 			if c.Upstream, err = parseUpstream(upstream); err != nil {
 				return err
 			}
@@ -74,7 +80,10 @@ request in flight is lost.`,
 	f := cmd.Flags()
 	f.StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
 	f.StringVar(&c.Rules, "rules", "", "rule file; saving it applies it (default: starter rules)")
-	f.Var(&memoryCap, "memory-cap", "most memory for counters, such as 256MiB")
+	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
+	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
+	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
+	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB")
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
 	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "loopback address of the admin port: version, rules in force, explain")
 	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
@@ -96,7 +105,7 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	if rules == "" {
 		rules = "starter rules"
 	}
-	args := []any{"version", version, "rules", rules, "store", "memory"}
+	args := []any{"version", version, "rules", rules, "store", l.Store}
 	if l.HTTP != nil {
 		args = append(args, "http", urlOf(c, l.HTTP))
 	}
@@ -150,6 +159,20 @@ func newLogger(w io.Writer, format string, level slog.Level) (*slog.Logger, erro
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
+}
+
+func parseEmergency(s string) (*weir.Limit, error) {
+	if s == "" {
+		return nil, nil
+	}
+	l, err := weir.ParseLimit(s)
+	if err == nil {
+		err = l.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--emergency-limit: %w", err)
+	}
+	return &l, nil
 }
 
 func parseUpstream(s string) (*url.URL, error) {

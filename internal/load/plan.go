@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -36,6 +37,9 @@ type Plan struct {
 	// Sample times one request in so many of a closed loop, for targets that answer in less
 	// time than it takes to read the clock. 0 means all.
 	Sample int
+	// StoreCPU tells what processor time the store's server has used. It is asked when the
+	// measured time begins, and after the last answer. Nil means that there is none to ask.
+	StoreCPU func(context.Context) (time.Duration, error)
 
 	nap func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
 }

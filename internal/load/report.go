@@ -54,6 +54,9 @@ type Report struct {
 	CPUSeconds    float64 `json:"cpu_seconds"`
 	CPUPerMillion float64 `json:"cpu_seconds_per_million_checks"`
 
+	// StoreCPU is what the store's server used; nil if there is none.
+	StoreCPU *StoreCPU `json:"store_cpu,omitempty"`
+
 	// Verdict is there if a [Goal] was set.
 	Verdict *Verdict `json:"verdict,omitempty"`
 

@@ -87,6 +87,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
 
+	var store *storeReading
 	completed, began, cpu := true, time.Duration(0), cputime.Used()
 	if p.Warmup > 0 {
 		completed = r.wait(ctx, Warming, p.Warmup)
@@ -99,6 +100,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 			r.finish.Store(int64(began + p.Duration))
 		}
 		r.phase.Store(int32(Measuring))
+		store = p.readStore(ctx)
 		completed = r.wait(ctx, Measuring, r.end()-r.now())
 	}
 	ended := min(r.now(), r.end())
@@ -114,7 +116,9 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	}
 	giveUp()
 	<-done
-	return r.report(t, ended-began, cputime.Used()-cpu, !completed), nil
+	report := r.report(t, ended-began, cputime.Used()-cpu, !completed)
+	report.StoreCPU = store.until(p.readStore(ctx), report.Checks)
+	return report, nil
 }
 
 func (r *run) workers(t Target) []*worker {

@@ -52,6 +52,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.CPUPerMillion > 0 {
 		t.row("CPU", fmt.Sprintf("%.3g s per million checks, in this process", r.CPUPerMillion))
 	}
+	if r.StoreCPU != nil {
+		t.row("store CPU", r.StoreCPU.String())
+	}
 	if r.TimedOneIn > 1 {
 		t.row("timed", fmt.Sprintf("1 check in %d; reading the clock is about %d ns of each time", r.TimedOneIn, r.ClockNS))
 	}

@@ -18,7 +18,7 @@ func (n *node) admin() http.Handler {
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz)
 	mux.HandleFunc("GET /v1/version", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]string{"version": n.version})
+		writeJSON(w, http.StatusOK, map[string]any{"version": n.version, "store": n.storeStatus()})
 	})
 	mux.HandleFunc("GET /v1/rules", n.rulesInForce)
 	mux.HandleFunc("POST /v1/explain", n.explain)
@@ -38,10 +38,12 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz says whether new requests should come here. What became of the last
-// save of the rules is told beside it: a node with older rules still serves.
+// save of the rules is told beside it: a node with older rules still serves. And so
+// does a node without its store, since every rule says what happens then: if all
+// nodes lose it at once, a balancer that sends them nobody makes an outage of that.
 func (n *node) readyz(w http.ResponseWriter, _ *http.Request) {
 	doc := n.rules.inForce.Load()
-	body := map[string]any{"status": "ready", "store": "memory", "rules_version": doc.version}
+	body := map[string]any{"status": "ready", "store": n.storeStatus(), "rules_version": doc.version}
 	if doc.rejected != nil {
 		body["rules_rejected"] = doc.rejected.Error()
 	}

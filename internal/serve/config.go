@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 )
 
@@ -14,7 +15,14 @@ import (
 type Config struct {
 	// Rules is the rule file; "" means the starter rules.
 	Rules string
-	// MemoryCap of the in-process store, in bytes.
+	// Store is where counters are: Memory, or the URL of a Redis. "" means Memory.
+	Store string
+	// StoreTimeout is the longest that a check waits for Redis.
+	StoreTimeout time.Duration
+	// Emergency is a limit by address while Redis can't be reached; nil means none.
+	Emergency *weir.Limit
+	// MemoryCap of the in-process store, in bytes. Beside Redis there is one, too: for what
+	// has to be counted while Redis can't be reached.
 	MemoryCap int64
 	// HTTP, Admin and Gateway are addresses to listen on; "" opens none.
 	HTTP, Admin, Gateway string
@@ -62,6 +70,9 @@ func (c *Config) Validate() error {
 	}
 	if c.TLSClientCA != "" && c.TLSCert == "" {
 		return fmt.Errorf("--tls-client-ca needs --tls-cert and --tls-key")
+	}
+	if err := c.validateStore(); err != nil {
+		return err
 	}
 	if c.Admin != "" && !isLoopback(c.Admin) {
 		return fmt.Errorf("--admin: must be a loopback address, got %q: the admin port has no authentication", c.Admin)

@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/gateway"
-	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -30,13 +30,17 @@ type node struct {
 	version  string
 	log      *slog.Logger
 	limiter  *weir.Limiter
+	redis    *redisstore.Store // nil with the in-process store
 	rules    *source
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody
 }
 
-// Listening tells where a node listens, once it does.
-type Listening struct{ HTTP, Admin, Gateway net.Addr }
+// Listening tells where a node listens, once it does, and where it counts.
+type Listening struct {
+	HTTP, Admin, Gateway net.Addr
+	Store                string // without passwords
+}
 
 // Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
 func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
@@ -47,9 +51,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err != nil {
 		return err
 	}
-	limiter := weir.NewLimiter(memstore.New(memstore.Options{MemoryCap: c.MemoryCap}), doc.set, weir.Options{})
-	n := &node{config: c, version: version, log: log, limiter: limiter}
-	n.rules = &source{file: c.Rules, limiter: limiter, log: log}
+	n := &node{config: c, version: version, log: log}
+	if err := n.openStore(doc.set); err != nil {
+		return err
+	}
+	defer n.closeStore() // after the last request
+	n.rules = &source{file: c.Rules, limiter: n.limiter, log: log}
 	n.rules.inForce.Store(doc)
 	logWarnings(log, doc.set)
 
@@ -67,6 +74,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.gateway.Close()
 	}
 	group.Go(func() error { return n.rules.follow(ctx) })
+	listening.Store = n.storeStatus().URL
 	if ready != nil {
 		ready(listening)
 	}
@@ -167,8 +175,6 @@ func (n *node) api(answers *httplimit.Answerer) http.Handler {
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
 }
-
-func (n *node) storeFailed(_ *http.Request, err error) { n.log.Warn("store", "error", err) }
 
 // closing tells clients, once this port is closed, not to send more on a connection:
 // one that is closed while idle can lose a request that was already on its way. Not before, or

@@ -1,0 +1,127 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Memory is the store in this process.
+const Memory = "memory"
+
+func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
+
+// validateStore never quotes the URL: there may be a password in it.
+func (c *Config) validateStore() error {
+	switch {
+	case c.inMemory() && c.Emergency != nil:
+		return errors.New("--emergency-limit: is for a --store that can be lost, and memory can't")
+	case c.inMemory():
+		return nil
+	case !strings.Contains(c.Store, "://"):
+		return errors.New("--store: must be memory, or a URL such as redis://127.0.0.1:6379")
+	case c.StoreTimeout <= 0:
+		return fmt.Errorf("--store-timeout: must be more than 0, got %s", c.StoreTimeout)
+	}
+	if err := redisstore.CheckURL(c.Store); err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	return nil
+}
+
+// openStore makes the limiter and what it counts in. It doesn't wait for Redis.
+func (n *node) openStore(rules *weir.RuleSet) error {
+	c := &n.config
+	local := memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
+	if c.inMemory() {
+		n.limiter = weir.NewLimiter(local, rules, weir.Options{})
+		return nil
+	}
+	var options weir.Options
+	if c.Emergency != nil {
+		p, err := weir.NewPolicy("emergency", *c.Emergency)
+		if err != nil {
+			return fmt.Errorf("--emergency-limit: %w", err)
+		}
+		p.PerNode = true
+		options.Emergency = p
+	}
+	made := make(chan struct{})
+	store, err := redisstore.New(redisstore.Options{
+		URL: c.Store, Timeout: c.StoreTimeout, Logger: n.log,
+		OnSecret: func(secret []byte) {
+			<-made
+			n.limiter.SetSecret(secret)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	options.Local = store.Share(local)
+	n.redis, n.limiter = store, weir.NewLimiter(store, rules, options)
+	close(made)
+	return nil
+}
+
+func (n *node) closeStore() {
+	if n.redis != nil {
+		n.redis.Close()
+	}
+}
+
+// storeFailed hears of every check that a store failed. Those of Redis are many at once; it
+// says itself, in one line each, when it is lost and when it is back.
+func (n *node) storeFailed(_ *http.Request, err error) {
+	if errors.Is(err, redisstore.ErrUnavailable) {
+		n.log.Debug("store", "error", err)
+		return
+	}
+	n.log.Warn("store", "error", err)
+}
+
+// storeStatus is how the store is, on the wire.
+type storeStatus struct {
+	URL string `json:"url"` // without passwords
+	// Status is up, or degraded: what is on a shard that can't be reached is decided by
+	// the failure modes of the rules.
+	Status string        `json:"status"`
+	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is
+	Nodes  int           `json:"nodes,omitempty"`
+	Shards []shardStatus `json:"shards,omitempty"`
+}
+
+type shardStatus struct {
+	Name  string     `json:"name"`
+	Up    bool       `json:"up"`
+	Since *time.Time `json:"since,omitempty"`
+	Error string     `json:"error,omitempty"`
+}
+
+func (n *node) storeStatus() storeStatus {
+	if n.redis == nil {
+		return storeStatus{URL: Memory, Status: "up"}
+	}
+	h := n.redis.Health()
+	out := storeStatus{URL: h.URL, Status: "up", Nodes: h.Nodes, Since: known(h.Since)}
+	if !h.Up {
+		out.Status = "degraded"
+	}
+	for _, s := range h.Shards {
+		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error})
+	}
+	return out
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC().Truncate(time.Millisecond)
+	return &t
+}
