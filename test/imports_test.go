@@ -17,10 +17,11 @@ const module = "github.com/weirhq/weir"
 // nothing, what surrounds it the core, and siblings not each other. A package that isn't
 // listed may import anything: edges and commands wire.
 var rooms = map[string][]string{
-	"":           {},
-	"/memstore":  {""},
-	"/rulefile":  {"", "/internal/guess"},
-	"/storetest": {""},
+	"":            {},
+	"/memstore":   {""},
+	"/redisstore": {"", "/internal/guess"},
+	"/rulefile":   {"", "/internal/guess"},
+	"/storetest":  {""},
 }
 
 type listed struct {

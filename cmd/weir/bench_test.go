@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"go.uber.org/goleak"
 )
@@ -84,6 +85,30 @@ func TestBenchInProcessByRules(t *testing.T) {
 	r := runBench(t.Context(), "--duration", "250ms", "--warmup", "0s", "--distribution", "hot", "--rules", file, "--json").report(t)
 	if r.Allowed != 10 || r.Refused != r.Checks-10 {
 		t.Errorf("%d checks, %d allowed, %d refused", r.Checks, r.Allowed, r.Refused)
+	}
+}
+
+// Over one Redis, what Redis used is measured; of several servers the report says that it isn't.
+func TestBenchOverRedis(t *testing.T) {
+	short := []string{"--duration", "250ms", "--warmup", "10ms", "--concurrency", "2"}
+	single, watched := redistest.New(t, redistest.Options{}), redistest.NewSentinel(t, redistest.Options{})
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	url := "redis://" + single.Addr
+	r := runBench(t.Context(), append(short, "--store", url, "--json")...).report(t)
+	if r.Checks == 0 || r.Allowed != r.Checks || r.TimedOneIn != 1 || r.StoreCPU == nil || r.StoreCPU.PerMillion <= 0 || r.StoreCPU.Unknown != "" {
+		t.Errorf("%+v, %+v", r, r.StoreCPU)
+	}
+	if b := runBench(t.Context(), append(short, "--store", url)...); !strings.Contains(b.stdout, "in process, "+url+", a rule that refuses nobody") || !strings.Contains(b.stdout, "in the store's server") {
+		t.Errorf("exit %d, %v:\n%s", b.code, b.err, b.stdout)
+	}
+	// Neither counters nor nodes of those who serve are touched.
+	if n, err := single.Do(t.Context(), "EXISTS", "weir{nodes}", "weir{nodes}secret", "weir-bench{nodes}secret"); err != nil || n != int64(0) {
+		t.Errorf("%v keys, %v", n, err)
+	}
+	url = "redis-sentinel://" + strings.Join(watched.Addrs(), ",") + "/" + redistest.MasterName
+	r = runBench(t.Context(), append(short, "--store", url, "--json")...).report(t)
+	if r.Checks == 0 || r.StoreCPU == nil || !strings.Contains(r.StoreCPU.Unknown, "not measured") {
+		t.Errorf("%+v, %+v", r, r.StoreCPU)
 	}
 }
 
@@ -230,6 +255,9 @@ func TestBenchMistakes(t *testing.T) {
 		"--cost: must be from 0":                              {"--cost", "-1"},
 		"--cost: is for checks":                               {"127.0.0.1:1/x", "--cost", "2"},
 		"--rules: is for checks in this process":              {"127.0.0.1:1", "--rules", "x.yaml"},
+		"--store: is for checks in this process":              {"127.0.0.1:1", "--store", "redis://127.0.0.1"},
+		"--store: store URL: must begin with redis://":        {"--store", "nonsense"},
+		"URL: must be that of a node or an endpoint":          {"redis://u:p@127.0.0.1:1"},
 		"--header: needs a URL":                               {"--header", "a: b"},
 		"--header: must be":                                   {"127.0.0.1:1", "--header", "nonsense"},
 		"--key-header: is for endpoints":                      {"127.0.0.1:1", "--key-header", "X-Key"},

@@ -1,0 +1,67 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// Of a Cluster, the shard that is lost is named, with when and why; the others are well.
+func TestHealthOfACluster(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{Password: "hunter2secret", Config: []string{"cluster-require-full-coverage no"}})
+	s, err := New(Options{URL: "redis-cluster://:hunter2secret@" + strings.Join(c.Addrs(), ","), Timeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if h := s.Health(); h.Up || len(h.Shards) != 1 || h.Shards[0].Error == "" || h.Since.IsZero() {
+		t.Errorf("before Redis was reached: %+v", h)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h := s.Health()
+	if !h.Up || !h.Since.IsZero() || h.Nodes != 1 || len(h.Shards) != 3 {
+		t.Fatalf("%+v", h)
+	}
+	for i, sh := range h.Shards {
+		if sh.Name != c.Nodes[i].Addr || !sh.Up || sh.Error != "" {
+			t.Errorf("shard %d: %+v", i, sh)
+		}
+	}
+
+	c.Nodes[1+3].Kill() // first the replica: nobody is to take over
+	c.Nodes[1].Kill()
+	policy, err := weir.NewPolicy("p", weir.PerHour(1_000_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	err = redistest.Until(ctx, func(context.Context) error {
+		n++
+		charge := weir.Charge{Counter: weir.Counter{Policy: policy, Subject: fmt.Append(nil, n)}, N: 1}
+		s.Take(ctx, []weir.Charge{charge}, make([]weir.Result, 1))
+		if h = s.Health(); h.Up {
+			return fmt.Errorf("%+v", h)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, sh := range h.Shards {
+		if lost := i == 1; sh.Up == lost || lost != (sh.Error != "") || lost && !sh.Since.Equal(h.Since) {
+			t.Errorf("shard %d: %+v", i, sh)
+		}
+	}
+	if text := fmt.Sprintf("%+v %v", h, s); strings.Contains(text, "hunter2secret") {
+		t.Errorf("the password is shown: %s", text)
+	}
+}
