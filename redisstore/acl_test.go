@@ -1,0 +1,140 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/storetest"
+)
+
+// documentedACL reads the permissions that the documentation says a node needs.
+func documentedACL(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "## Redis permissions")
+	line := regexp.MustCompile(`(?m)^user weir on >PASSWORD (.+)$`).FindStringSubmatch(section)
+	if !found || line == nil {
+		t.Fatal(`docs/operations.md has no line "user weir on >PASSWORD …" under "Redis permissions"`)
+	}
+	return line[1]
+}
+
+// everything is what a node ever does to Redis, probes included.
+func everything(t *testing.T, url string) {
+	t.Helper()
+	var us atomic.Int64
+	us.Store(storetest.Start.UnixMicro())
+	s := open(t, Options{URL: url, Now: func() time.Time { return time.UnixMicro(us.Load()) }})
+	for i, a := range storetest.Algorithms {
+		var charges []weir.Charge
+		for j := range 20 { // so many that fields are swept
+			p := policy(t, fmt.Sprint("p", j), a, 3, time.Duration(j+1)*time.Second)
+			charges = append(charges, charge1(p, "s"))
+		}
+		for j := range 6 { // taken at the same moment, later, when the first have left the window, and refused
+			rs := take(t.Context(), s, charges...)
+			for _, r := range rs {
+				if r.Err != nil {
+					t.Fatalf("%s: take: %v", a, r.Err)
+				}
+			}
+			if j > 0 {
+				us.Add(400_000)
+			}
+			back := weir.Return{Counter: charges[19].Counter, N: 1, Slot: rs[19].Slot}
+			if err := s.GiveBack(t.Context(), weir.Once{byte(i), 1}, time.Minute, []weir.Return{back}); err != nil && err != weir.ErrUsed {
+				t.Fatalf("%s: give back: %v", a, err)
+			}
+		}
+		if err := s.Reset(t.Context(), []weir.Counter{charges[0].Counter}); err != nil {
+			t.Fatalf("%s: reset: %v", a, err)
+		}
+	}
+	// A lost shard is probed until it takes writes.
+	sh := s.lanes[0].shard.Load()
+	sh.trip(os.ErrDeadlineExceeded)
+	s.opened(sh)
+	until(t, func(context.Context) error {
+		if sh.open.Load() {
+			return errors.New("not probed yet")
+		}
+		return nil
+	})
+	s.Close()
+}
+
+// welcome fails the test if a server refused something to a node.
+func welcome(t *testing.T, servers ...*redistest.Server) {
+	t.Helper()
+	for _, r := range servers {
+		if refusals := do(t, r, "ACL", "LOG").([]any); len(refusals) > 0 {
+			t.Errorf("a node was refused something: %v", refusals[0])
+		}
+	}
+}
+
+// allow adds a user to servers that are already running.
+func allow(t *testing.T, acl string, servers ...*redistest.Server) {
+	t.Helper()
+	for _, r := range servers {
+		do(t, r, append([]string{"ACL", "SETUSER", "weir", "on", ">secret"}, strings.Fields(acl)...)...)
+	}
+}
+
+// TestThePermissionsInTheDocs are enough for a node, on every deployment, and each of them is used.
+func TestThePermissionsInTheDocs(t *testing.T) {
+	acl := documentedACL(t)
+	t.Run("Server", func(t *testing.T) {
+		r := redistest.New(t, redistest.Options{ACL: []string{"user default off", "user weir on >secret " + acl}})
+		do(t, r, "CONFIG", "RESETSTAT")
+		everything(t, "redis://weir:secret@"+r.Addr)
+		welcome(t, r)
+		for word := range strings.FieldsSeq(acl) {
+			if command, is := strings.CutPrefix(word, "+"); is && !elsewhere[command] && calls(t, r, command) == 0 {
+				t.Errorf("a node doesn't need %s", command)
+			}
+		}
+		for _, refused := range [][]string{
+			{"FLUSHALL"}, {"FLUSHDB"}, {"KEYS", "*"}, {"SCAN", "0"}, {"CONFIG", "GET", "*"}, {"SHUTDOWN"}, {"DEBUG", "SLEEP", "0"},
+			{"ACL", "LIST"}, {"MONITOR"}, {"REPLICAOF", "NO", "ONE"}, {"SCRIPT", "FLUSH"}, {"GET", "other"}, {"SET", "other", "1"}, {"DEL", "weird"},
+		} {
+			if v := do(t, r, append([]string{"ACL", "DRYRUN", "weir"}, refused...)...); v == "OK" {
+				t.Errorf("%s is allowed", strings.Join(refused, " "))
+			}
+		}
+		lasting(t, r)
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		c := redistest.NewCluster(t, redistest.Options{})
+		allow(t, acl, c.Nodes...)
+		everything(t, strings.Replace(clusterURL(c), "://", "://weir:secret@", 1))
+		welcome(t, c.Nodes...)
+		lasting(t, primaries(t, c)...)
+	})
+	t.Run("Sentinel", func(t *testing.T) {
+		s := redistest.NewSentinel(t, redistest.Options{})
+		allow(t, acl, s.Servers...)
+		var hosts []string
+		for _, sentinel := range s.Sentinels {
+			hosts = append(hosts, sentinel.Addr)
+		}
+		everything(t, "redis-sentinel://weir:secret@"+strings.Join(hosts, ",")+"/"+redistest.MasterName)
+		welcome(t, s.Servers...)
+		lasting(t, s.Servers[0])
+	})
+}
+
+// elsewhere are permissions that a server alone needn't give.
+var elsewhere = map[string]bool{"cluster|slots": true, "asking": true, "role": true}

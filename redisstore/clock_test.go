@@ -1,0 +1,72 @@
+package redisstore
+
+import (
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/storetest"
+)
+
+// TestRedisClockStepsBack: an hour back, on two nodes at once, blocks nobody for longer than a window, and mints nothing.
+func TestRedisClockStepsBack(t *testing.T) {
+	oneServerAndACluster(t, func(t *testing.T, url string) {
+		for _, a := range storetest.Algorithms {
+			t.Run(a.String(), func(t *testing.T) {
+				var us atomic.Int64
+				us.Store(storetest.Start.UnixMicro())
+				clock := func() time.Time { return time.UnixMicro(us.Load()) }
+				nodes := []*Store{open(t, Options{URL: url, Now: clock}), open(t, Options{URL: url, Now: clock})}
+				p := policy(t, fmt.Sprint("p", a), a, 10, time.Minute)
+				subject := func(i int) string { return fmt.Sprint("s", i%20) }
+				if got := storm(16, 400, func(i int) bool { return mustTake(t, nodes[i%2], charge1(p, subject(i))) }); got != 200 {
+					t.Fatalf("%d admitted of 200", got)
+				}
+				us.Add(-time.Hour.Microseconds())
+				if got := storm(16, 400, func(i int) bool { return mustTake(t, nodes[i%2], charge1(p, subject(i))) }); got != 0 {
+					t.Errorf("the step back minted %d", got)
+				}
+				window := time.Minute
+				if a == weir.SlidingCounter {
+					window *= 2 // it is one window until the last one counts for less, and another until for nothing
+				}
+				us.Add(window.Microseconds())
+				if got := storm(16, 200, func(i int) bool { return mustTake(t, nodes[i%2], charge1(p, subject(i))) }); got != 200 {
+					t.Errorf("a window later %d admitted of 200", got)
+				}
+			})
+		}
+	})
+}
+
+// TestTheNodesClockDecidesNothing: a call carries no time of the node's, and what it is told is Redis' time. So a
+// node whose clock is ahead, by seconds or hours, gains nothing.
+func TestTheNodesClockDecidesNothing(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+	var c call
+	c.encode([]*act{takeAct(p, "key")}, s.time(), s.leastTTL)
+	if now := string(c.body[:7]); now != "\x00\x00\x00\x00\x00\x00\x00" {
+		t.Errorf("the call carries the time %x", now)
+	}
+	redisTime := func() int64 {
+		t.Helper()
+		v := do(t, r, "TIME").([]any)
+		seconds, errS := strconv.ParseInt(v[0].(string), 10, 64)
+		micros, errM := strconv.ParseInt(v[1].(string), 10, 64)
+		if errS != nil || errM != nil {
+			t.Fatal(errS, errM)
+		}
+		return seconds*1e6 + micros
+	}
+	before := redisTime()
+	slot := take(t.Context(), s, charge1(p, "s"))[0].Slot
+	if after := redisTime(); slot < before || slot > after {
+		t.Errorf("decided at %d, while Redis' clock went from %d to %d", slot, before, after)
+	}
+}

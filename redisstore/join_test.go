@@ -1,0 +1,321 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// held is a store whose lane is as busy as it may be, until released.
+type held struct {
+	*Store
+	t      *testing.T
+	server *redistest.Server
+	policy *weir.Policy
+}
+
+func hold(t *testing.T) *held {
+	r := redistest.New(t, redistest.Options{})
+	h := &held{Store: open(t, Options{URL: "redis://" + r.Addr}), t: t, server: r}
+	h.policy = policy(t, "p", weir.TokenBucket, 1000, year)
+	mustTake(t, h, charge1(h.policy, "warm"))
+	h.lanes[0].mu.Lock()
+	defer h.lanes[0].mu.Unlock()
+	h.lanes[0].flying = maxFlying
+	return h
+}
+
+// release ends what keeps the lane busy.
+func (h *held) release() {
+	for range maxFlying {
+		h.lanes[0].mu.Lock()
+		h.lanes[0].next()
+		h.lanes[0].mu.Unlock()
+	}
+}
+
+// reaches waits for a state of the lane.
+func (h *held) reaches(what string, get func(*lane) int, want int) {
+	h.t.Helper()
+	until(h.t, func(context.Context) error {
+		l := &h.lanes[0]
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if got := get(l); got != want {
+			return fmt.Errorf("%d %s, want %d", got, what, want)
+		}
+		return nil
+	})
+}
+
+func waiting(l *lane) int { return len(l.queue) }
+
+// queue has takes wait behind the calls under way, one after the other.
+func (h *held) queue(ctx context.Context, n int, subject string) []chan error {
+	h.t.Helper()
+	var all []chan error
+	for range n {
+		h.lanes[0].mu.Lock()
+		before := len(h.lanes[0].queue)
+		h.lanes[0].mu.Unlock()
+		done := make(chan error, 1)
+		go func() { done <- take(ctx, h, charge1(h.policy, subject))[0].Err }()
+		h.reaches("waiting", waiting, before+1)
+		all = append(all, done)
+	}
+	return all
+}
+
+// TestWaitersJoin: all that wait at the same moment go in one call.
+func TestWaitersJoin(t *testing.T) {
+	h := hold(t)
+	waiters := h.queue(t.Context(), 10, "s")
+	do(t, h.server, "CONFIG", "RESETSTAT")
+	h.release()
+	for _, w := range waiters {
+		if err := <-w; err != nil {
+			t.Error(err)
+		}
+	}
+	// One call for all, and heartbeats now and then.
+	if n := calls(t, h.server, "evalsha"); n > 9 {
+		t.Errorf("%d script calls: those who waited weren't joined", n)
+	}
+	if n := used(t, h, h.policy, "s"); n != 10 {
+		t.Errorf("ten takes counted %d", n)
+	}
+	idle(t, h.Store)
+}
+
+// TestAWaiterThatLeavesTheQueueIsNotCounted, and the others don't notice, also when it was the newest.
+func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
+	for _, deadline := range []bool{false, true} {
+		t.Run(fmt.Sprint("deadline=", deadline), func(t *testing.T) {
+			h := hold(t)
+			stay := h.queue(t.Context(), 3, "stay")
+			ctx, cancel := context.WithCancel(t.Context())
+			want := context.Canceled
+			if deadline {
+				ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+				want = context.DeadlineExceeded
+			}
+			defer cancel()
+			gone := make(chan error, 1)
+			go func() { gone <- take(ctx, h, charge1(h.policy, "gone"))[0].Err }()
+			if !deadline {
+				h.reaches("waiting", waiting, 4)
+				cancel()
+			}
+			if err := <-gone; !errors.Is(err, want) || !unavailable(err) {
+				t.Errorf("got %v, want %v", err, want)
+			}
+			h.reaches("waiting", waiting, 3)
+			h.release()
+			for _, w := range stay {
+				if err := <-w; err != nil {
+					t.Errorf("one who stayed: %v", err)
+				}
+			}
+			if s, g := used(t, h, h.policy, "stay"), used(t, h, h.policy, "gone"); s != 3 || g != 0 {
+				t.Errorf("counted %d who stayed of 3, and %d who left", s, g)
+			}
+			idle(t, h.Store)
+		})
+	}
+}
+
+// TestAWaiterThatLeavesWhenChosenSendsForTheOthers: it isn't counted, they are.
+func TestAWaiterThatLeavesWhenChosenSendsForTheOthers(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	l := &s.lanes[0]
+	newWaiter := func(subject string) *waiter {
+		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+		return &waiter{act: takeAct(p, key), wake: make(chan []*waiter, 1)}
+	}
+	stay, gone := newWaiter("stay"), newWaiter("gone")
+	l.mu.Lock()
+	l.flying++
+	l.queue = append(l.queue, stay, gone)
+	l.next() // the newest is chosen
+	l.mu.Unlock()
+	if gone.stage != chosen || stay.stage != flying {
+		t.Fatalf("stages %d and %d", gone.stage, stay.stage)
+	}
+	if err := l.leave(gone, context.Canceled); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if batch := <-stay.wake; batch != nil || stay.err != nil {
+		t.Errorf("one who stayed: %v", stay.err)
+	}
+	if a, b := used(t, s, p, "stay"), used(t, s, p, "gone"); a != 1 || b != 0 {
+		t.Errorf("counted %d who stayed of 1, and %d who left", a, b)
+	}
+	idle(t, s)
+}
+
+// TestAWaiterThatLeavesWhileUnderWayIsUnknown: it gets an error at once, may be counted, and the rest goes on.
+func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	mustTake(t, s, charge1(p, "warm"))
+	do(t, r, "CLIENT", "PAUSE", "60000", "WRITE")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := take(ctx, s, charge1(p, "s"))[0].Err // it is sent at once: nothing else is under way
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	do(t, r, "CLIENT", "UNPAUSE")
+	idle(t, s)
+	if n := used(t, s, p, "s"); n != 1 {
+		t.Errorf("counted %d: it had been sent", n)
+	}
+	if sh := s.lanes[0].shard.Load(); sh.fails.Load() != 0 {
+		t.Error("the shard is blamed for its caller's hurry")
+	}
+}
+
+// TestTheBreaker opens after failures, fails who waits and who comes at once, and closes by itself.
+func TestTheBreaker(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: 100 * time.Millisecond})
+	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	answers(t, s)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	sh := s.lanes[0].shard.Load()
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for !sh.open.Load() {
+				if err := take(t.Context(), s, charge1(p, "s"))[0].Err; !unavailable(err) {
+					t.Errorf("got %v while redis is stopped", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	idle(t, s)
+	// With the breaker open nobody waits: thousands of checks cost less than one wait would.
+	begun := time.Now()
+	const many = 2000
+	for range many {
+		if err := take(t.Context(), s, charge1(p, "s"))[0].Err; !unavailable(err) {
+			t.Fatalf("got %v with the breaker open", err)
+		}
+	}
+	if took := time.Since(begun); took > many*s.timeout/10 {
+		t.Errorf("%d checks took %v with the breaker open", many, took)
+	}
+	if err := r.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, s)
+	if sh.open.Load() {
+		t.Error("it answers, but the breaker is open")
+	}
+	lasting(t, r)
+}
+
+// TestAQueueIsFailedWithTheBreaker: nobody waits in it for a call that isn't coming.
+func TestAQueueIsFailedWithTheBreaker(t *testing.T) {
+	h := hold(t)
+	waiters := h.queue(t.Context(), 5, "s")
+	h.lanes[0].shard.Load().trip(errors.New("for the test"))
+	h.release()
+	for _, w := range waiters {
+		if err := <-w; !unavailable(err) {
+			t.Errorf("got %v", err)
+		}
+	}
+	h.lanes[0].shard.Load().close()
+	if n := used(t, h, h.policy, "s"); n != 0 {
+		t.Errorf("%d were counted, and all failed", n)
+	}
+	idle(t, h.Store)
+}
+
+// TestCloseWithoutRedis ends a store that has never reached Redis, and charges fail before and after.
+func TestCloseWithoutRedis(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	r.Kill()
+	for _, url := range []string{"redis://" + r.Addr, "redis-cluster://" + r.Addr, "redis-sentinel://" + r.Addr + "/primary"} {
+		for _, secret := range [][]byte{nil, []byte("given")} {
+			s := openLate(t, Options{URL: url, Secret: secret})
+			p := policy(t, "p", weir.TokenBucket, 10, year)
+			check := func() {
+				t.Helper()
+				if err := take(t.Context(), s, charge1(p, "s"))[0].Err; !unavailable(err) {
+					t.Errorf("%s: got %v", url, err)
+				}
+				if err := s.GiveBack(t.Context(), weir.Once{1}, time.Minute, nil); !unavailable(err) {
+					t.Errorf("%s: give back: got %v", url, err)
+				}
+			}
+			check()
+			s.Close()
+			check()
+		}
+	}
+}
+
+// TestRedisComesLate: a store that was made before Redis was there begins to work by itself.
+func TestRedisComesLate(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	r.Kill()
+	s := openLate(t, Options{URL: "redis://" + r.Addr})
+	if err := r.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, s)
+}
+
+// TestCloseDuringLoad: every charge gets an answer, and nothing is left running; see TestMain.
+func TestCloseDuringLoad(t *testing.T) {
+	oneServerAndACluster(t, func(t *testing.T, url string) {
+		for range 5 {
+			s := open(t, Options{URL: url})
+			p, q := policy(t, "p", weir.TokenBucket, 10, year), policy(t, "q", weir.TokenBucket, 1_000_000, year)
+			var begun, wg sync.WaitGroup
+			for i := range 32 {
+				begun.Add(1)
+				wg.Go(func() {
+					first := true
+					for n := 0; ; n++ {
+						// Subjects in different slots of a Cluster, so that there is something to give back.
+						rs := take(t.Context(), s, charge1(p, "everyone"), charge1(q, fmt.Sprint("s", i)))
+						if first {
+							begun.Done()
+							first = false
+						}
+						if rs[0].Err != nil && rs[1].Err != nil {
+							return
+						}
+					}
+				})
+			}
+			begun.Wait()
+			s.Close()
+			wg.Wait()
+		}
+	})
+}
+
+func TestNoChargesAreNoTrouble(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	s.Take(t.Context(), nil, nil)
+	if err := errors.Join(s.Reset(t.Context(), nil), s.GiveBack(t.Context(), weir.Once{}, 0, nil)); err != nil {
+		t.Error(err)
+	}
+}

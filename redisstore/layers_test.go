@@ -1,0 +1,151 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/storetest"
+)
+
+// apart are subjects on the three primaries of a Cluster, one each.
+func apart(s *Store, from string) []string {
+	return []string{tagged(s, 10, from), tagged(s, tags/2, from), tagged(s, tags-10, from)}
+}
+
+// TestLayersInSeveralSlots: client, organization and everyone lie in different
+// slots. Whatever happens at the same moment, no limit is passed, and when
+// all is quiet each counter holds what was admitted and nothing else.
+func TestLayersInSeveralSlots(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	var nodes []*Store
+	for range 2 {
+		nodes = append(nodes, open(t, Options{URL: clusterURL(c)}))
+	}
+	for _, a := range storetest.Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			const clients, orgs = 8, 2
+			client := policy(t, fmt.Sprint("client", a), a, 60, year)
+			org := policy(t, fmt.Sprint("org", a), a, 150, year)
+			all := policy(t, fmt.Sprint("all", a), a, 250, year)
+			shadow := policy(t, fmt.Sprint("shadow", a), a, 200, year)
+			shadow.Shadow = true
+			everyone := tagged(nodes[0], 10, "everyone")
+			names := map[string]string{}
+			for i := range clients {
+				for _, kind := range []string{"client", "org"} {
+					names[fmt.Sprint(kind, i)] = tagged(nodes[0], tags/3*(1+i%2)+i, kind)
+				}
+			}
+			name := func(kind string, i int) string { return names[fmt.Sprint(kind, i)] }
+			var perClient [clients]atomic.Int64
+			got := storm(64, 1500, func(i int) bool {
+				who := rand.IntN(clients)
+				ok := true
+				for j, r := range take(t.Context(), nodes[i%2],
+					charge1(client, name("client", who)), charge1(org, name("org", who%orgs)), charge1(all, everyone), charge1(shadow, everyone)) {
+					if r.Err != nil {
+						t.Errorf("take: %v", r.Err)
+					}
+					ok = ok && (r.Allowed || j == 3)
+				}
+				if ok {
+					perClient[who].Add(1)
+				}
+				return ok
+			})
+			var perOrg [orgs]int64
+			for who := range clients {
+				n := perClient[who].Load()
+				perOrg[who%orgs] += n
+				if n > 60 || used(t, nodes[1], client, name("client", who)) != n {
+					t.Errorf("client %d: %d admitted of 60, %d counted", who, n, used(t, nodes[1], client, name("client", who)))
+				}
+			}
+			for i, n := range perOrg {
+				if n > 150 || used(t, nodes[1], org, name("org", i)) != n {
+					t.Errorf("org %d: %d admitted of 150, %d counted", i, n, used(t, nodes[1], org, name("org", i)))
+				}
+			}
+			if got > 250 || used(t, nodes[0], all, everyone) != int64(got) {
+				t.Errorf("%d admitted of 250, %d counted", got, used(t, nodes[0], all, everyone))
+			}
+			if n := used(t, nodes[0], shadow, everyone); n > min(200, int64(got)) {
+				t.Errorf("%d admitted, %d counted in shadow of 200", got, n)
+			}
+			if got < 100 {
+				t.Errorf("only %d of 250 admitted: layers refuse each other", got)
+			}
+		})
+	}
+	lasting(t, primaries(t, c)...)
+}
+
+// TestLayersInSeveralSlotsReport: what a request is told that another slot refused is what memory would tell it.
+func TestLayersInSeveralSlotsReport(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	now := storetest.Start
+	clock := func() time.Time { return now }
+	s := open(t, Options{URL: clusterURL(c), Now: clock})
+	m := memstore.New(memstore.Options{Now: clock})
+	for _, a := range storetest.Algorithms {
+		for _, b := range storetest.Algorithms {
+			t.Run(fmt.Sprint(a, "+", b), func(t *testing.T) {
+				// A token a second: whole millionths a microsecond, so that nothing is rounded on the way back.
+				wide := policy(t, fmt.Sprint("wide", a, b), a, 3600, time.Hour)
+				narrow := policy(t, fmt.Sprint("narrow", a, b), b, 5, 5*time.Second)
+				subjects := apart(s, fmt.Sprint("s", a, b))
+				for i := range 40 {
+					charges := []weir.Charge{charge1(wide, subjects[0]), charge1(narrow, subjects[1]), charge1(wide, subjects[2])}
+					charges[0].N, charges[2].N, charges[2].Peek = 3, 2, i%7 == 0
+					want, got := take(t.Context(), m, charges...), take(t.Context(), s, charges...)
+					for j := range want {
+						if got[j] != want[j] {
+							t.Fatalf("take %d, charge %d:\n got %+v\nwant %+v", i, j, got[j], want[j])
+						}
+					}
+					now = now.Add(time.Duration(i%5) * 97 * time.Millisecond)
+				}
+			})
+		}
+	}
+}
+
+// TestLayersAreGivenBackWhenTheCallerHasGone: a caller that leaves once it knows of the refusal strands nothing.
+func TestLayersAreGivenBackWhenTheCallerHasGone(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	for _, a := range storetest.Algorithms {
+		p := policy(t, fmt.Sprint("p", a), a, 100, year)
+		gone, leave := context.WithCancel(t.Context())
+		c := charge1(p, "s")
+		parts, err := s.split(kindTake, 1, func(int) *weir.Counter { return &c.Counter })
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken := parts[0]
+		taken.charges[0].n = 1
+		if err := taken.lane.do(gone, &taken.act); err != nil {
+			t.Fatal(err)
+		}
+		results := make([]weir.Result, 1)
+		taken.report(results, true)
+		leave()
+		s.undo(gone, taken, results, time.Now())
+		if r := results[0]; !r.Allowed || r.Remaining != 100 {
+			t.Errorf("%s: %+v", a, r)
+		}
+		until(t, func(context.Context) error {
+			if n := used(t, s, p, "s"); n != 0 {
+				return fmt.Errorf("%s: %d are still taken", a, n)
+			}
+			return nil
+		})
+	}
+}

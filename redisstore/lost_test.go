@@ -1,0 +1,272 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// TestALostReplyCountsOnce: under every fault of the network, what was answered is counted once, and
+// what wasn't at most once: nothing is sent twice.
+func TestALostReplyCountsOnce(t *testing.T) {
+	faults := []struct {
+		name  string
+		begin func(*redistest.Proxy) error
+		runs  bool // Redis gets the command
+	}{
+		{"replies dropped", (*redistest.Proxy).DropReplies, true},
+		{"reset at the reply", (*redistest.Proxy).ResetReplies, true},
+		{"commands dropped", (*redistest.Proxy).DropCommands, false},
+		{"reset at the command", (*redistest.Proxy).ResetCommands, false},
+	}
+	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.SlidingLog} {
+		for _, f := range faults {
+			t.Run(fmt.Sprint(a, "/", f.name), func(t *testing.T) {
+				r := redistest.New(t, redistest.Options{})
+				proxy := redistest.NewProxy(t, r.Addr)
+				s := open(t, Options{URL: "redis://" + proxy.Addr, Timeout: 200 * time.Millisecond})
+				direct := open(t, Options{URL: "redis://" + r.Addr})
+				p := policy(t, "p", a, 1000, year)
+				answers(t, s)
+				var admitted, lost atomic.Int64
+				for range 3 {
+					one := func(int) bool {
+						res := take(t.Context(), s, charge1(p, "s"))[0]
+						switch {
+						case res.Err != nil:
+							lost.Add(1)
+						case res.Allowed:
+							admitted.Add(1)
+						}
+						return true
+					}
+					storm(8, 40, one)
+					if err := f.begin(proxy); err != nil {
+						t.Fatal(err)
+					}
+					storm(8, 40, one)
+					proxy.Heal()
+					answers(t, s)
+				}
+				counted := used(t, direct, p, "s")
+				if counted < admitted.Load() || counted > admitted.Load()+lost.Load() {
+					t.Errorf("%d admitted and %d unknown, but %d counted", admitted.Load(), lost.Load(), counted)
+				}
+				if lost.Load() == 0 {
+					t.Error("nothing was lost: the test shows nothing")
+				}
+				if f.runs && counted == admitted.Load() {
+					t.Error("no script ran whose reply was lost: the test shows nothing")
+				}
+				if !f.runs && counted != admitted.Load() {
+					t.Errorf("%d admitted, %d counted, though no command arrived whose caller got an error", admitted.Load(), counted)
+				}
+				lasting(t, r)
+			})
+		}
+	}
+}
+
+// TestOneLostReply: a single take whose reply is lost ran once, and was sent once.
+func TestOneLostReply(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	proxy := redistest.NewProxy(t, r.Addr)
+	s := open(t, Options{URL: "redis://" + proxy.Addr, Timeout: 300 * time.Millisecond})
+	direct := open(t, Options{URL: "redis://" + r.Addr})
+	p := policy(t, "p", weir.TokenBucket, 100, year)
+	mustTake(t, s, charge1(p, "warm"))
+	before := calls(t, r, "hset")
+	if err := proxy.DropReplies(); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(t.Context(), s, charge1(p, "s"))[0].Err; !unavailable(err) {
+		t.Errorf("got %v, want an error", err)
+	}
+	proxy.Heal()
+	answers(t, s)
+	if n := calls(t, r, "hset") - before; n != 1 || used(t, direct, p, "s") != 1 {
+		t.Errorf("%d writes and %d counted for one take", n, used(t, direct, p, "s"))
+	}
+}
+
+// decided runs one take in the background, which must be decided after the fault has ended.
+func decided(t *testing.T, s *Store, charges ...weir.Charge) (wait func()) {
+	t.Helper()
+	done := make(chan []weir.Result, 1)
+	go func() { done <- take(context.Background(), s, charges...) }()
+	return func() {
+		t.Helper()
+		for _, r := range <-done {
+			if r.Err != nil || !r.Allowed {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+}
+
+// TestSentAgain: after errors that say that the script didn't run, it is sent again, and counted once.
+func TestSentAgain(t *testing.T) {
+	p := policy(t, "p", weir.TokenBucket, 100, year)
+	once := func(t *testing.T, s weir.Store, subject string) {
+		t.Helper()
+		if n := used(t, s, p, subject); n != 1 {
+			t.Errorf("one take counted %d", n)
+		}
+	}
+	t.Run("NOSCRIPT", func(t *testing.T) {
+		r := redistest.New(t, redistest.Options{})
+		s := open(t, Options{URL: "redis://" + r.Addr})
+		mustTake(t, s, charge1(p, "warm"))
+		do(t, r, "SCRIPT", "FLUSH")
+		mustTake(t, s, charge1(p, "s"))
+		once(t, s, "s")
+		until(t, func(ctx context.Context) error { return refused(ctx, r, "NOSCRIPT") })
+	})
+	t.Run("LOADING", func(t *testing.T) {
+		r := redistest.New(t, redistest.Options{})
+		s := open(t, Options{URL: "redis://" + r.Addr})
+		mustTake(t, s, charge1(p, "warm"))
+		do(t, r, "DEBUG", "POPULATE", "2000", "filler", "200")
+		do(t, r, "CONFIG", "SET", "key-load-delay", "300", "loading-process-events-interval-bytes", "1024")
+		reloaded := make(chan error, 1)
+		go func() {
+			_, err := r.Do(context.Background(), "DEBUG", "RELOAD")
+			reloaded <- err
+		}()
+		until(t, func(ctx context.Context) error {
+			info, err := r.Info(ctx, "persistence")
+			if err == nil && info["loading"] != "1" {
+				err = fmt.Errorf("loading:%s", info["loading"])
+			}
+			return err
+		})
+		decided(t, s, charge1(p, "s"))()
+		if err := <-reloaded; err != nil {
+			t.Fatal(err)
+		}
+		once(t, s, "s")
+		if err := refused(t.Context(), r, "LOADING"); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("READONLY", func(t *testing.T) {
+		r := redistest.New(t, redistest.Options{})
+		s := open(t, Options{URL: "redis://" + r.Addr})
+		do(t, r, "REPLICAOF", "127.0.0.1", "1")
+		wait := decided(t, s, charge1(p, "s"))
+		until(t, func(ctx context.Context) error { return refused(ctx, r, "READONLY") })
+		do(t, r, "REPLICAOF", "NO", "ONE")
+		wait()
+		once(t, s, "s")
+	})
+	t.Run("CLUSTERDOWN", func(t *testing.T) {
+		c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage yes"}})
+		s := open(t, Options{URL: clusterURL(c)})
+		subject := tagged(s, 0, "s")
+		mustTake(t, s, charge1(p, tagged(s, 0, "warm")))
+		for _, node := range c.Nodes[:3] {
+			do(t, node, "CLUSTER", "DELSLOTS", "16383") // the others are served only if all are
+		}
+		until(t, func(ctx context.Context) error { return clusterState(ctx, c.Nodes[0], "fail") })
+		wait := decided(t, s, charge1(p, subject))
+		until(t, func(ctx context.Context) error { return refused(ctx, c.Nodes[0], "CLUSTERDOWN") })
+		do(t, c.Nodes[2], "CLUSTER", "ADDSLOTS", "16383")
+		wait()
+		once(t, s, subject)
+	})
+	t.Run("connection refused", func(t *testing.T) {
+		r := redistest.New(t, redistest.Options{})
+		s := open(t, Options{URL: "redis://" + r.Addr})
+		r.Kill()
+		// Of its few connections, taken at random, the client notices in its own time that they have ended.
+		until(t, func(ctx context.Context) error {
+			c := *s.client.Load()
+			for range 100 {
+				if err := c.Do(ctx, c.B().Get().Key("any").Build()).Error(); retry(err) != later {
+					return fmt.Errorf("the client doesn't know yet: %v", err)
+				}
+			}
+			return nil
+		})
+		wait := decided(t, s, charge1(p, "s"))
+		if err := r.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		wait()
+		once(t, s, "s")
+	})
+}
+
+func clusterState(ctx context.Context, r *redistest.Server, want string) error {
+	v, err := r.Do(ctx, "CLUSTER", "INFO")
+	if err == nil && !strings.Contains(v.(string), "cluster_state:"+want) {
+		err = fmt.Errorf("not yet %s", want)
+	}
+	return err
+}
+
+// TestKeysInTwoPlaces: while a slot moves, a request that needs keys on both sides waits until they are
+// together, and requests that only share a call are decided one by one.
+func TestKeysInTwoPlaces(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	s := open(t, Options{URL: clusterURL(c)})
+	const tag = 5
+	subject, other := tagged(s, tag, "s"), tagged(s, tag, "new")
+	bucket, log := policy(t, "p", weir.TokenBucket, 100, year), policy(t, "l", weir.SlidingLog, 100, year)
+	mustTake(t, s, charge1(bucket, subject), charge1(log, subject))
+	name := func(p *weir.Policy, subject string) string {
+		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+		return key
+	}
+	from, err := c.Owner(t.Context(), name(bucket, subject))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	slot := strconv.Itoa(slotOf(tagNames[tag]))
+	do(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", do(t, from, "CLUSTER", "MYID").(string))
+	do(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", do(t, to, "CLUSTER", "MYID").(string))
+	host, port, _ := strings.Cut(to.Addr, ":")
+	move := func(key string) { do(t, from, "MIGRATE", host, port, key, "0", "5000") }
+
+	// The one key is still here, the other was never anywhere.
+	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
+	errs := s.lanes[tag].call(batch, time.Now().Add(patience))
+	for i := range batch {
+		if errs(i) != nil || !batch[i].act.charges[0].fits {
+			t.Errorf("act %d of a joined call: %v", i, errs(i))
+		}
+	}
+	if err := refused(t.Context(), from, "TRYAGAIN"); err != nil {
+		t.Errorf("the test shows nothing: %v", err)
+	}
+
+	move(name(bucket, subject))
+	do(t, from, "CONFIG", "RESETSTAT")
+	wait := decided(t, s, charge1(bucket, subject), charge1(log, subject))
+	until(t, func(ctx context.Context) error { return refused(ctx, from, "TRYAGAIN") })
+	move(name(log, subject))
+	wait()
+	number, _ := strconv.Atoi(slot)
+	if err := c.MoveSlots(t.Context(), number, number, to); err != nil {
+		t.Fatal(err)
+	}
+	if b, l, o := used(t, s, bucket, subject), used(t, s, log, subject), used(t, s, bucket, other); b != 3 || l != 2 || o != 1 {
+		t.Errorf("counted %d, %d and %d, want 3, 2 and 1", b, l, o)
+	}
+	lasting(t, primaries(t, c)...)
+}
+
+func takeAct(p *weir.Policy, key string) *act {
+	return &act{kind: kindTake, charges: []charge{{policy: p, key: key, n: 1}}}
+}

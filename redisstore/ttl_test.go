@@ -1,0 +1,134 @@
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/storetest"
+)
+
+func keyOf(s *Store, p *weir.Policy, subject string) string {
+	key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+	return key
+}
+
+func pttl(t *testing.T, r *redistest.Server, key string) time.Duration {
+	t.Helper()
+	return time.Duration(do(t, r, "PTTL", key).(int64)) * time.Millisecond
+}
+
+// TestCountersLiveAsLongAsTheyMatter: not shorter, and not much longer.
+func TestCountersLiveAsLongAsTheyMatter(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	for _, a := range storetest.Algorithms {
+		for _, window := range []time.Duration{time.Second, time.Minute, 24 * time.Hour, year} {
+			p := policy(t, fmt.Sprint("p", a, window), a, 10, window)
+			subject := fmt.Sprint("s", a, window) // a key of its own
+			key := keyOf(s, p, subject)
+			for _, n := range []int64{1, 5, 4, 1} { // the last is refused
+				c := charge1(p, subject)
+				c.N = n
+				res := take(t.Context(), s, c)[0]
+				if res.Err != nil {
+					t.Fatal(res.Err)
+				}
+				// Time goes on between the answer and this look.
+				least, most := res.ResetAfter-time.Second, p.Memory()+p.Memory()/8+2*time.Second
+				if a == weir.FixedWindow && window == time.Second {
+					least = 0 // it may have ended since
+				}
+				if ttl := pttl(t, r, key); ttl < least || ttl > most {
+					t.Errorf("%s per %v, after %d: lives for %v, want from %v to %v", a, window, n, ttl, least, most)
+				}
+			}
+		}
+	}
+	lasting(t, r)
+}
+
+// TestJoinedActsLeaveATTL: what one act of a call learned of a TTL doesn't fool the next, when the key was
+// deleted in between.
+func TestJoinedActsLeaveATTL(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	for _, a := range storetest.Algorithms {
+		p := policy(t, fmt.Sprint("p", a), a, 10, time.Hour)
+		key := keyOf(s, p, "s")
+		one := func(k kind) *act {
+			return &act{kind: k, charges: []charge{{policy: p, key: key, n: 1}}}
+		}
+		back := func(of *act) *act {
+			b := one(kindGiveBack)
+			b.charges[0].slot = of.now
+			return b
+		}
+		send := func(acts ...*act) {
+			t.Helper()
+			if err := s.call(s.lanes[0].shard.Load(), acts, time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			if do(t, r, "EXISTS", key).(int64) == 1 && pttl(t, r, key) < time.Minute {
+				t.Errorf("%s: after %d acts the key lives for %v", a, len(acts), pttl(t, r, key))
+			}
+		}
+		first := one(kindTake)
+		send(first, one(kindReset), one(kindTake))
+		send(one(kindTake), one(kindReset), one(kindReset), one(kindTake), one(kindTake))
+		again := one(kindTake)
+		send(one(kindReset), again)
+		send(back(again), one(kindTake), one(kindReset), one(kindTake))
+		if do(t, r, "EXISTS", key).(int64) != 1 {
+			t.Errorf("%s: the last take left nothing", a)
+		}
+	}
+	lasting(t, r)
+}
+
+// TestAHashForgetsFieldsThatNoLongerMatter: rules whose window changes again and again leave no rubbish.
+func TestAHashForgetsFieldsThatNoLongerMatter(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	now := storetest.Start
+	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
+	for _, a := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+		subject := fmt.Sprint("s", a)
+		long := policy(t, "long", a, 1000, 240*time.Hour)
+		key := keyOf(s, long, subject)
+		most := int64(0)
+		for i := range 200 {
+			p := policy(t, "p", a, 10, time.Second+time.Duration(i)*time.Millisecond)
+			mustTake(t, s, charge1(p, subject), charge1(long, subject))
+			now = now.Add(5 * time.Second)
+			most = max(most, do(t, r, "HLEN", key).(int64))
+		}
+		if most > 17 {
+			t.Errorf("%s: %d fields, two of which mattered", a, most)
+		}
+		if n := used(t, s, long, subject); n != 200 {
+			t.Errorf("%s: the long window counted %d of 200: a field that mattered was dropped", a, n)
+		}
+	}
+	lasting(t, r)
+}
+
+// TestExtremeNumbersLiveOn: a leaky bucket that was made slow while it was full takes centuries; Redis takes no such TTL.
+func TestExtremeNumbersLiveOn(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	now := storetest.Start
+	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
+	fast := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.LeakyBucket, Count: weir.MaxTokens, Window: time.Second})
+	slow := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.LeakyBucket, Count: 1, Window: year})
+	c := charge1(fast, "s")
+	c.N = weir.MaxTokens
+	if !mustTake(t, s, c) {
+		t.Fatal("refused")
+	}
+	now = now.Add(-time.Minute) // so that a refusal stores something
+	if mustTake(t, s, charge1(slow, "s")) {
+		t.Error("admitted into a bucket that is more than full")
+	}
+	lasting(t, r)
+}
