@@ -172,7 +172,7 @@ func (m *match) normalize(path string) {
 	if m.segments, normal = splitNormal(path, m.segments[:0]); !normal {
 		m.buffer = AppendPath(m.buffer[:0], path)
 		path = unsafe.String(&m.buffer[0], len(m.buffer)) // which stays as it is until the next request
-		m.segments, _ = splitNormal(path, m.segments[:0])
+		m.segments = split(path, m.segments[:0])
 	}
 	m.path = path
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
 )
 
@@ -72,6 +73,29 @@ func FuzzAppendPath(f *testing.F) {
 			t.Errorf("%q: appended %q", path, got)
 		}
 	})
+}
+
+// What isn't plain text at a glance is matched like anything else.
+func TestEndpointsOfUnusualCharacters(t *testing.T) {
+	for path, want := range map[string]string{
+		"/.well-known/jwks.json": "dot", "/.Well-Known/jwks.json": "dot",
+		"/caf\u00e9/menu": "accent", "/CAF%C3%89/menu/": "accent",
+		"/100%": "percent", "/a!b(c)/x": "marks",
+		"/": "root", "//": "root", "/.": "root",
+		"/.well-known": "", "/caf\u00e9": "", "/..a": "",
+	} {
+		rs := compile(t, weir.Rules{Rules: []weir.Rule{
+			{ID: "root", Match: weir.Match{Endpoint: "/{$}"}, Limits: per(1, time.Hour)},
+			{ID: "dot", Match: weir.Match{Endpoint: "/.well-known/{file}"}, Limits: per(1, time.Hour)},
+			{ID: "accent", Match: weir.Match{Endpoint: "/caf\u00e9/menu"}, Limits: per(1, time.Hour)},
+			{ID: "percent", Match: weir.Match{Endpoint: "/100%"}, Limits: per(1, time.Hour)},
+			{ID: "marks", Match: weir.Match{Endpoint: "/a!b(c)/{x}"}, Limits: per(1, time.Hour)},
+		}})
+		l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{})
+		if d := check(t, l, weir.Request{APIKey: "k", Path: path}); d.Rule != want {
+			t.Errorf("%q is limited by %q, want %q", path, d.Rule, want)
+		}
+	}
 }
 
 // Endpoints match what net/http.ServeMux matches, apart from what Weir folds on purpose.

@@ -78,6 +78,19 @@ func splitNormal(path string, segments []string) ([]string, bool) {
 	return segments, len(path) == 1
 }
 
+// split appends the segments of a normal path.
+func split(path string, segments []string) []string {
+	for len(path) > 1 {
+		end := strings.IndexByte(path[1:], '/') + 1
+		if end == 0 {
+			end = len(path)
+		}
+		segments = append(segments, path[1:end])
+		path = path[end:]
+	}
+	return segments
+}
+
 // unusual marks, by the highest bit of each, which of the first eight bytes are
 // not lower-case letters, digits or dashes. It looks at all of them at once.
 func unusual(s string) uint64 {
