@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -44,13 +45,13 @@ func openBare(ctx context.Context, e *env) (*instance, error) {
 // loadSeen records what the store sends, the first time; and has the store load
 // its scripts into the server.
 func loadSeen(ctx context.Context, e *env) error {
-	in, err := openStore(ctx, e)
+	in, err := openCharges(ctx, e, time.Minute, wide.tokens)
 	if err != nil {
 		return err
 	}
 	defer in.close()
 	check := in.worker()
-	if err := check(0); err != nil {
+	if err := insist(check, 0); err != nil {
 		return err
 	}
 	if e.seen != nil {
@@ -77,37 +78,51 @@ func record(ctx context.Context, e *env, check check, n int) ([]command, error) 
 	if ok, err := lines.ReadString('\n'); err != nil || ok != "+OK\r\n" {
 		return nil, fmt.Errorf("MONITOR: %q, %w", ok, err)
 	}
-	// The store's heartbeat is a script as well, but it doesn't beat with every check.
-	var seen []command
-	for groups := map[string][]command{}; len(seen) < n; {
-		if err := check(uint32(len(seen))); err != nil {
+	checked := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < n && err == nil && ctx.Err() == nil; i++ {
+			err = check(uint32(i))
+		}
+		checked <- err
+		// What was sent is told at once. If it isn't, something else was sent than one script call a check.
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	}()
+	seen, err := listen(lines, n)
+	_ = conn.Close()
+	return seen, errors.Join(err, <-checked, ctx.Err())
+}
+
+// listen reads n calls of one script. The store's heartbeat is a script as well, but it doesn't beat at every check.
+func listen(lines *bufio.Reader, n int) ([]command, error) {
+	groups := map[string][]command{}
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
 			return nil, err
 		}
-		for before := len(seen); len(seen) == before; {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				return nil, err
-			}
-			c, is, err := parseMonitor(line)
-			if err != nil {
-				return nil, err
-			}
-			if is {
-				groups[c.sha] = append(groups[c.sha], c)
-			}
-			if len(groups[c.sha]) > len(seen) {
-				seen = groups[c.sha]
-			}
+		c, is, err := parseMonitor(line)
+		if err != nil {
+			return nil, err
+		}
+		if !is {
+			continue
+		}
+		groups[c.sha] = append(groups[c.sha], c)
+		if len(groups[c.sha]) == n {
+			return groups[c.sha], nil
 		}
 	}
-	return seen, nil
 }
 
 // parseMonitor reads a line of MONITOR, and says whether it is an EVALSHA:
 //
 //	+1339518083.107412 [0 127.0.0.1:60866] "EVALSHA" "a94a…" "1" "key" "\x00…"
 func parseMonitor(line string) (c command, is bool, err error) {
-	_, rest, _ := strings.Cut(line, "] ")
+	from, rest, _ := strings.Cut(line, "] ")
+	if strings.HasSuffix(from, " lua") { // what a script itself calls
+		return c, false, nil
+	}
 	var words []string
 	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
 		quoted, err := strconv.QuotedPrefix(rest)

@@ -13,7 +13,6 @@ type (
 	jsonResults struct {
 		Go        string              `json:"go"`
 		Platform  string              `json:"platform"`
-		Redis     string              `json:"redis"`
 		Keys      int                 `json:"keys"`
 		Seconds   float64             `json:"seconds_per_measurement"`
 		Workloads []jsonTable         `json:"workloads"`
@@ -51,7 +50,7 @@ type (
 
 func (r *results) writeJSON(path string, c *config) error {
 	out := jsonResults{
-		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Redis: r.redis,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Keys: c.keys, Seconds: c.time.Seconds(),
 	}
 	for i := range r.tables {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/internal/redistest"
 )
 
 // config is what the flags say.
@@ -53,9 +52,9 @@ func main() {
 func parse(args []string) (*config, error) {
 	c := &config{}
 	f := flag.NewFlagSet("redis", flag.ContinueOnError)
-	f.IntVar(&c.rounds, "rounds", 3, "measure every contender this many times")
-	f.DurationVar(&c.time, "time", 3*time.Second, "length of a measurement")
-	f.DurationVar(&c.warmup, "warmup", time.Second, "time before each measurement")
+	f.IntVar(&c.rounds, "rounds", 40, "measure every contender this many times")
+	f.DurationVar(&c.time, "time", 250*time.Millisecond, "length of a measurement")
+	f.DurationVar(&c.warmup, "warmup", 50*time.Millisecond, "time before each measurement")
 	f.IntVar(&c.again, "again", 2, "repeat a measurement up to this many times while other processes take more than a tenth of the cores")
 	f.IntVar(&c.keys, "keys", 100_000, "keys")
 	f.IntVar(&c.goroutines, "goroutines", 256, "goroutines, in the workload that has many")
@@ -78,13 +77,8 @@ func parse(args []string) (*config, error) {
 }
 
 // run measures and reports. It is true when every target was met.
-func run(ctx context.Context, c *config, stdout, stderr io.Writer) (ok bool, err error) {
-	server, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	r, err := measureAll(ctx, c, server, stderr)
+func run(ctx context.Context, c *config, stdout, stderr io.Writer) (bool, error) {
+	r, err := measureAll(ctx, c, stderr)
 	if err != nil {
 		return false, err
 	}

@@ -50,23 +50,36 @@ func newWorkers(in *instance, seq workload.Sequence, goroutines int) []*worker {
 	return ws
 }
 
+func (w *worker) reset() { w.took, w.failed, w.fault = w.took[:0], 0, nil }
+
 // run makes checks until it is told to stop, and at least one.
 func (w *worker) run(stop *atomic.Bool) {
-	w.took, w.failed, w.fault = w.took[:0], 0, nil
-	mask := len(w.seq) - 1 // the length is a power of two
 	last := time.Now()
 	for again := true; again; again = !stop.Load() {
-		if err := w.check(w.seq[w.pos&mask]); err != nil {
-			w.failed++
-			if w.fault == nil {
-				w.fault = err
-			}
-		}
-		w.pos++
-		now := time.Now()
-		w.took = append(w.took, uint32(min(now.Sub(last), math.MaxUint32)))
-		last = now
+		last = w.step(last)
 	}
+}
+
+// runFor makes checks for a while, and at least one.
+func (w *worker) runFor(d time.Duration) {
+	start := time.Now()
+	for last := start; last == start || last.Sub(start) < d; {
+		last = w.step(last)
+	}
+}
+
+// step makes a check that begins now, and tells when it ended.
+func (w *worker) step(now time.Time) time.Time {
+	if err := w.check(w.seq[w.pos&(len(w.seq)-1)]); err != nil { // the length is a power of two
+		w.failed++
+		if w.fault == nil {
+			w.fault = err
+		}
+	}
+	w.pos++
+	end := time.Now()
+	w.took = append(w.took, uint32(min(end.Sub(now), math.MaxUint32)))
+	return end
 }
 
 // measure lets the workers run for a while.
@@ -78,6 +91,7 @@ func measure(ctx context.Context, server *redistest.Server, ws []*worker, d time
 	var wg sync.WaitGroup
 	var stop atomic.Bool
 	for _, w := range ws {
+		w.reset()
 		wg.Go(func() { w.run(&stop) })
 	}
 	select {
@@ -179,5 +193,6 @@ func insist(check check, n uint32) error {
 		if i == tries {
 			return fmt.Errorf("filling: failed %d times: %w", tries, err)
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
+	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -24,43 +26,39 @@ type weighing struct {
 }
 
 func planWeights(c *config) []weighing {
-	var ws []weighing
 	if c.clients == 0 || !c.workloads.MatchString(memoryWeight) {
 		return nil
 	}
-	for _, o := range weighed {
-		if !c.contenders.MatchString(o.name) {
-			continue
+	var ws []weighing
+	for _, w := range []weighing{
+		{contender{tenName, openTen(10, 20, 50, 100, 200, 500, 1000, 2000, 10_000, 100_000), 10}, c.clients},
+		{contender{largeName, openTen(slices.Repeat([]int64{100_000}, 10)...), 10}, max(2, c.clients/10)},
+		// What client writes them makes no difference.
+		{contender{redisRate, openRedisRate, 1}, c.rivals},
+		{contender{rueHash, openRueidisHash, 1}, c.rivals},
+	} {
+		if c.contenders.MatchString(w.name) {
+			ws = append(ws, w)
 		}
-		checks := c.rivals
-		if o.counters > 1 {
-			checks = c.clients
-		}
-		ws = append(ws, weighing{o, checks})
 	}
 	return ws
 }
 
-// weighed are the layouts: what client wrote them makes no difference.
-var weighed = []contender{
-	{tenName, openTen(10, 20, 50, 100, 200, 500, 1000, 2000, 10_000, 100_000), 10},
-	{largeName, openTen(slices.Repeat([]int64{100_000}, 10)...), 10},
-	{redisRate, openRedisRate, 1},
-	{rueHash, openRueidisHash, 1},
-}
-
 // weigh fills an empty server. The first key is there before the scale is read, with
 // connections, buffers and scripts, which aren't counters.
-func (w *weighing) weigh(ctx context.Context, c *config, e *env) (footprint, error) {
-	f := footprint{label: w.name, counters: w.checks * w.counters}
-	if err := e.server.RestartEmpty(); err != nil {
+func (w *weighing) weigh(ctx context.Context, c *config, keys workload.Keys) (f footprint, err error) {
+	f = footprint{label: w.name, counters: w.checks * w.counters}
+	server, err := redistest.Start(redistest.Options{})
+	if err != nil {
 		return f, err
 	}
-	err := w.with(ctx, e, func(in *instance) error {
+	defer func() { err = errors.Join(err, server.Close()) }()
+	e := &env{server: server, keys: keys, used: w.checks}
+	err = w.with(ctx, e, func(in *instance) error {
 		if err := fill(ctx, in, 0, 1, 1); err != nil {
 			return err
 		}
-		before, err := settled(ctx, e.server)
+		before, err := settled(ctx, server)
 		if err != nil {
 			return err
 		}
@@ -69,12 +67,12 @@ func (w *weighing) weigh(ctx context.Context, c *config, e *env) (footprint, err
 			return err
 		}
 		f.seconds = time.Since(start).Seconds()
-		after, err := settled(ctx, e.server)
+		after, err := settled(ctx, server)
 		if err != nil {
 			return err
 		}
 		f.bytes = float64(after-before) / float64((w.checks-1)*w.counters)
-		size, err := e.server.Do(ctx, "DBSIZE")
+		size, err := server.Do(ctx, "DBSIZE")
 		f.keys, _ = size.(int64)
 		return err
 	})

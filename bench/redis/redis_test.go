@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(text, &written); err != nil {
 		t.Fatal(err)
 	}
-	if len(written.Workloads) != 2 || len(written.Memory) != len(weighed) {
+	if len(written.Workloads) != 2 || len(written.Memory) != 4 {
 		t.Errorf("the file has %d workloads and %d weights", len(written.Workloads), len(written.Memory))
 	}
 	for _, w := range written.Workloads {
@@ -58,15 +59,23 @@ func TestRun(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
-	c, err := parse(nil)
+	c, err := parse([]string{"-keys", "100", "-clients", "0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	// Its first line of progress comes when there is a server.
-	stderr := writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
+	lines := 0
+	stderr := writerFunc(func(p []byte) (int, error) {
+		if lines++; lines == len(contenders)+1 { // measuring begins
+			time.AfterFunc(10*time.Millisecond, cancel)
+		}
+		return len(p), nil
+	})
 	if _, err := run(ctx, c, io.Discard, stderr); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+	if lines != len(contenders)+1 {
+		t.Errorf("it went on for %d steps", lines)
 	}
 }
 
@@ -95,5 +104,29 @@ func TestRatio(t *testing.T) {
 	}
 	if got := r.ratio(nil, p50); !math.IsNaN(got.Median) {
 		t.Errorf("a ratio to nothing is %v", got)
+	}
+}
+
+func TestParseMonitor(t *testing.T) {
+	for _, tc := range []struct {
+		line string
+		want *command
+	}{
+		{`+1339518083.107412 [0 127.0.0.1:60866] "EVALSHA" "a94a" "1" "weir{4k}\"" "\x00\xff\r\n\a" "2"` + "\r\n", &command{"a94a", []string{`weir{4k}"`}, []string{"\x00\xff\r\n\a", "2"}}},
+		{`+1339518083.107412 [0 unix:/redis.sock] "evalsha" "a94a" "0"` + "\r\n", &command{sha: "a94a"}},
+		{`+1339518083.107412 [0 lua] "EVALSHA" "a94a" "0"` + "\r\n", nil},
+		{`+1339518083.107412 [0 127.0.0.1:60866] "PING"` + "\r\n", nil},
+	} {
+		c, is, err := parseMonitor(tc.line)
+		if err != nil || is != (tc.want != nil) {
+			t.Errorf("%q: %v, %v", tc.line, is, err)
+		} else if is && (c.sha != tc.want.sha || !slices.Equal(c.keys, tc.want.keys) || !slices.Equal(c.args, tc.want.args)) {
+			t.Errorf("%q: %q", tc.line, c)
+		}
+	}
+	for _, line := range []string{`+1 [0 a:1] "EVALSHA" "a" "2" "k"`, `+1 [0 a:1] "EVALSHA`} {
+		if c, _, err := parseMonitor(line); err == nil {
+			t.Errorf("%q: %q", line, c)
+		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 // results is all that was measured.
 type results struct {
-	redis      string // version
 	tables     []table
 	footprints []footprint
 	targets    []report.Target
@@ -37,9 +36,9 @@ func (r *results) footprint(label string) footprint {
 }
 
 func (r *results) print(w io.Writer, c *config) {
-	fmt.Fprintf(w, "%s %s/%s, Redis %s, on %d cores together. %s per measurement after %s of warm-up, %s keys uniform.\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, r.redis, runtime.NumCPU(), c.time, c.warmup, report.Amount(c.keys))
-	fmt.Fprintln(w, "CPU: seconds per million checks. × redis_rate: medians of the ratios within each round. Limits admit every check.")
+	fmt.Fprintf(w, "%s %s/%s, with Redis on %d cores. %s per measurement after %s of warm-up, %s keys uniform.\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), c.time, c.warmup, report.Amount(c.keys))
+	fmt.Fprintln(w, "Medians over the rounds; in brackets the middle half of them. CPU: seconds per million checks. Limits admit every check.")
 	for i := range r.tables {
 		r.tables[i].print(w)
 	}
@@ -52,7 +51,7 @@ func (t *table) print(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s, rounds: %d\n", t.workload, len(t.rows[0].samples))
-	rows := [][]string{{"", "checks/s", "range", "× redis_rate", "p50 ms", "p99 ms", "range", "Redis CPU", "range", "× redis_rate", "client CPU"}}
+	rows := [][]string{{"", "checks/s", "", "× redis_rate", "p50 ms", "p99 ms", "", "Redis CPU", "", "× redis_rate", "client CPU"}}
 	base := t.row(redisRate)
 	for i := range t.rows {
 		r := &t.rows[i]
@@ -97,4 +96,5 @@ func printFootprints(w io.Writer, fs []footprint) {
 		})
 	}
 	report.Align(w, rows)
+	fmt.Fprintln(w, "  ten counters: of 10 to 100,000 tokens; large: of 100,000 tokens each. One token was taken from each.")
 }

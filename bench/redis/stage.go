@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/weirhq/weir/bench/internal/report"
@@ -32,46 +34,38 @@ const (
 	memoryWeight = "memory"
 )
 
-// plan lists the workloads, all of which are measured on the same fill.
-func plan(c *config) []table {
+// plan lists the workloads.
+func plan(c *config, entries []contender) []table {
 	var tables []table
 	for _, t := range []table{{workload: many(c), goroutines: c.goroutines}, {workload: alone, goroutines: 1}} {
-		if c.workloads.MatchString(t.workload) {
-			for _, o := range pick(c.contenders) {
-				t.rows = append(t.rows, row{label: o.name})
-			}
-			tables = append(tables, t)
+		if !c.workloads.MatchString(t.workload) || len(entries) == 0 {
+			continue
 		}
+		for _, o := range entries {
+			t.rows = append(t.rows, row{label: o.name})
+		}
+		tables = append(tables, t)
 	}
 	return tables
 }
 
-func measureAll(ctx context.Context, c *config, server *redistest.Server, stderr io.Writer) (*results, error) {
-	info, err := server.Info(ctx, "server")
-	if err != nil {
-		return nil, err
-	}
-	r := &results{redis: info["redis_version"], tables: plan(c)}
+func measureAll(ctx context.Context, c *config, stderr io.Writer) (*results, error) {
 	entries, weights := pick(c.contenders), planWeights(c)
-	if len(r.tables) == 0 {
-		entries = nil
+	r := &results{tables: plan(c, entries)}
+	steps := len(weights)
+	if len(r.tables) > 0 {
+		steps += len(entries) + c.rounds
 	}
-	p := report.NewProgress(stderr, c.rounds*len(entries)+len(weights))
-	e := &env{server: server, keys: workload.MakeKeys(max(c.keys, c.clients, c.rivals)), used: c.keys}
-	seq := workload.Uniform(c.keys)
-	for round := range c.rounds {
-		for i := range entries {
-			// Every round begins with another contender.
-			n := (i + round) % len(entries)
-			p.Step("round %d of %d: %s", round+1, c.rounds, entries[n].name)
-			if err := turn(ctx, c, e, &entries[n], n, seq, r.tables); err != nil {
-				return nil, fmt.Errorf("%s: %w", entries[n].name, err)
-			}
+	p := report.NewProgress(stderr, steps)
+	keys := workload.MakeKeys(max(c.keys, c.clients, c.rivals))
+	if len(r.tables) > 0 {
+		if err := r.race(ctx, c, entries, keys, p); err != nil {
+			return nil, err
 		}
 	}
 	for _, w := range weights {
 		p.Step("memory of %s counters: %s", report.Amount(w.checks*w.counters), w.name)
-		f, err := w.weigh(ctx, c, e)
+		f, err := w.weigh(ctx, c, keys)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
@@ -81,38 +75,91 @@ func measureAll(ctx context.Context, c *config, server *redistest.Server, stderr
 	return r, nil
 }
 
-// turn measures one contender in one round, on an empty server.
-func turn(ctx context.Context, c *config, e *env, o *contender, n int, seq workload.Sequence, tables []table) error {
-	if err := e.server.RestartEmpty(); err != nil {
-		return err
+// race fills a server for every contender, and then measures them in turns.
+func (r *results) race(ctx context.Context, c *config, entries []contender, keys workload.Keys, p *report.Progress) (err error) {
+	seq := workload.Uniform(c.keys)
+	var seats []*seat
+	defer func() {
+		for _, s := range seats {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for _, o := range entries {
+		p.Step("fill: %s", o.name)
+		s, err := sit(ctx, c, o, keys, seq, r.tables)
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.name, err)
+		}
+		seats = append(seats, s)
 	}
-	if err := o.with(ctx, e, func(in *instance) error { return fill(ctx, in, 0, c.keys, c.goroutines) }); err != nil {
-		return err
-	}
-	for i := range tables {
-		t := &tables[i]
-		// Connections of its own: a client may never be the same again once it was under load.
-		if err := o.with(ctx, e, func(in *instance) error {
-			s, err := measureWarm(ctx, c, e.server, newWorkers(in, seq, t.goroutines))
+	rng := rand.New(rand.NewPCG(3, 0))
+	for round := range c.rounds {
+		p.Step("round %d of %d", round+1, c.rounds)
+		for i := range r.tables {
+			t := &r.tables[i]
+			measure := inTurns
+			if t.goroutines == 1 {
+				measure = together
+			}
+			samples, err := measure(ctx, c, seats, i, rng)
 			if err != nil {
 				return err
 			}
-			if s.failed > 0 {
-				t.warn("%s: %d of %d checks were refused or failed: %s", o.name, s.failed, s.checks, oneLine(s.fault))
-			}
-			t.rows[n].samples = append(t.rows[n].samples, s)
-			return nil
-		}); err != nil {
-			return err
+			t.add(samples)
 		}
 	}
 	return nil
 }
 
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+func (t *table) add(samples []sample) {
+	for n, s := range samples {
+		if s.failed > 0 {
+			t.warnings = append(t.warnings, fmt.Sprintf("%s: %d of %d checks were refused or failed: %s",
+				t.rows[n].label, s.failed, s.checks, strings.ReplaceAll(s.fault.Error(), "\n", "; ")))
+		}
+		t.rows[n].samples = append(t.rows[n].samples, s)
+	}
+}
 
-func (t *table) warn(format string, args ...any) {
-	t.warnings = append(t.warnings, fmt.Sprintf(format, args...))
+// seat is a contender with a server of its own that holds every key, ready for each of the workloads.
+type seat struct {
+	contender
+	env     *env
+	opened  []*instance
+	workers [][]*worker // by workload
+}
+
+func sit(ctx context.Context, c *config, o contender, keys workload.Keys, seq workload.Sequence, tables []table) (_ *seat, err error) {
+	server, err := redistest.Start(redistest.Options{})
+	if err != nil {
+		return nil, err
+	}
+	s := &seat{contender: o, env: &env{server: server, keys: keys, used: c.keys}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if err := o.with(ctx, s.env, func(in *instance) error { return fill(ctx, in, 0, c.keys, c.goroutines) }); err != nil {
+		return nil, err
+	}
+	for _, t := range tables {
+		// Connections of its own: a client may never be the same again once it was under load.
+		in, err := o.open(ctx, s.env)
+		if err != nil {
+			return nil, err
+		}
+		s.opened = append(s.opened, in)
+		s.workers = append(s.workers, newWorkers(in, seq, t.goroutines))
+	}
+	return s, nil
+}
+
+func (s *seat) close() error {
+	for _, in := range s.opened {
+		in.close()
+	}
+	return s.env.server.Close()
 }
 
 // row finds a row by its label, or returns nil.

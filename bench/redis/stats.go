@@ -24,7 +24,7 @@ func (r *row) spread(f figure) report.Spread {
 // rounds differ by what else the machine was doing.
 func (r *row) ratio(base *row, f figure) report.Spread {
 	if r == nil || base == nil {
-		return report.SpreadOf(nil)
+		return report.MiddleOf(nil)
 	}
 	return overRounds(func(i int) float64 { return f(&r.samples[i]) / f(&base.samples[i]) }, r, base)
 }
@@ -54,5 +54,5 @@ func overRounds(value func(round int) float64, rows ...*row) report.Spread {
 	if calm == nil {
 		calm = all
 	}
-	return report.SpreadOf(calm)
+	return report.MiddleOf(calm)
 }

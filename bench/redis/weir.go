@@ -11,8 +11,9 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-func newStore(ctx context.Context, e *env) (*redisstore.Store, error) {
-	s, err := redisstore.New(redisstore.Options{URL: "redis://" + e.server.Addr, Secret: []byte("bench")})
+// newStore makes a store with the options that it comes with, except for a timeout, if one is given.
+func newStore(ctx context.Context, e *env, timeout time.Duration) (*redisstore.Store, error) {
+	s, err := redisstore.New(redisstore.Options{URL: "redis://" + e.server.Addr, Secret: []byte("bench"), Timeout: timeout})
 	if err != nil {
 		return nil, err
 	}
@@ -31,15 +32,17 @@ func weirLimit(l limit) weir.Limit {
 
 // openStore is the store alone: one charge to one counter.
 func openStore(ctx context.Context, e *env) (*instance, error) {
-	return openCharges(ctx, e, wide.tokens)
+	return openCharges(ctx, e, 0, wide.tokens)
 }
 
-// openTen charges ten counters of one client at once, of so many tokens each.
+// openTen charges ten counters of one client at once, of so many tokens each. It has time: this is about memory.
 func openTen(tokens ...int64) func(context.Context, *env) (*instance, error) {
-	return func(ctx context.Context, e *env) (*instance, error) { return openCharges(ctx, e, tokens...) }
+	return func(ctx context.Context, e *env) (*instance, error) {
+		return openCharges(ctx, e, time.Minute, tokens...)
+	}
 }
 
-func openCharges(ctx context.Context, e *env, tokens ...int64) (*instance, error) {
+func openCharges(ctx context.Context, e *env, timeout time.Duration, tokens ...int64) (*instance, error) {
 	var policies []*weir.Policy
 	for i, n := range tokens {
 		p, err := weir.NewPolicy(fmt.Sprintf("bench-%d", i), weirLimit(limit{n, wide.every}))
@@ -48,7 +51,7 @@ func openCharges(ctx context.Context, e *env, tokens ...int64) (*instance, error
 		}
 		policies = append(policies, p)
 	}
-	s, err := newStore(ctx, e)
+	s, err := newStore(ctx, e, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +88,7 @@ func openLimiter(ctx context.Context, e *env) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStore(ctx, e)
+	s, err := newStore(ctx, e, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,18 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+func TestMiddle(t *testing.T) {
+	if got := MiddleOf([]float64{900, 4, 1, math.NaN(), 3, 2, 5, 6}); got != (Spread{4, 2, 6}) {
+		t.Errorf("got %v", got)
+	}
+	if got := MiddleOf([]float64{7}); got != (Spread{7, 7, 7}) {
+		t.Errorf("got %v", got)
+	}
+	if got := MiddleOf(nil); !math.IsNaN(got.Low) {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestAmount(t *testing.T) {
 	for n, want := range map[int]string{37: "37", 5000: "5 k", 1_000_000: "1 M", 2_500_000: "2.5 M", 10_000_000: "10 M"} {
 		if got := Amount(n); got != want {
