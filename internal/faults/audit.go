@@ -46,8 +46,16 @@ func (t *trial) audit() error {
 			if err != nil {
 				return err
 			}
-			used := plenty - a.left
-			if a.degraded || used > k.sent || used < k.counted && !t.forgets {
+			left, err := a.left()
+			if err != nil {
+				return err
+			}
+			if a.degraded {
+				wrong["at the end: a degraded answer"]++
+				continue
+			}
+			used := plenty - left
+			if used > k.sent || used < k.counted && !t.forgets {
 				wrong[fmt.Sprintf("allow: of %d requests of a key %d were answered as counted, and %d were counted", k.sent, k.counted, used)]++
 			}
 		}

@@ -15,6 +15,7 @@ import (
 type bed struct {
 	url     string
 	struck  *redistest.Server // which the fault hits
+	other   *redistest.Server // its replica, on a bed with Sentinels
 	proxy   *redistest.Proxy  // before it, on a bed that has one
 	cluster bool
 	hogs    []net.Conn
@@ -51,7 +52,7 @@ func sentinel(config ...string) (*bed, error) {
 		return nil, err
 	}
 	url := "redis-sentinel://" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName
-	return &bed{url: url, struck: s.Servers[0], closers: []func() error{s.Close}}, nil
+	return &bed{url: url, struck: s.Servers[0], other: s.Servers[1], closers: []func() error{s.Close}}, nil
 }
 
 func cluster(config ...string) (*bed, error) {

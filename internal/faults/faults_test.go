@@ -9,8 +9,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Toxiproxy leaves it behind with a connection that ends while it holds a reply back.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*LatencyToxic).Pipe"))
+	// Toxiproxy leaves them behind with a connection that ends while they hold something.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*LatencyToxic).Pipe"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
 }
 
 // One after the other: each counts this process's goroutines. The bounds are for a

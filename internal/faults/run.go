@@ -137,21 +137,21 @@ func (t *trial) underLoad(ctx context.Context) error {
 		t.traffic.close()
 	}
 	defer end()
-	if err := pause(ctx, t.config.Settle); err != nil {
-		return err
-	}
 	r := t.result
+	m := startMeter()
+	err := pause(ctx, t.config.Settle)
 	r.Before = t.goroutines()
-	count := countGoroutines()
-	err := t.breakAndHeal(ctx)
-	r.Most = count.stop() - t.config.Workers
+	if err == nil {
+		err = t.breakAndHeal(ctx)
+	}
 	if err == nil {
 		err = pause(ctx, t.config.Settle)
 	}
+	m.stop()
 	if err != nil {
 		return err
 	}
-	r.After = t.goroutines()
+	r.Most, r.After, r.Hiccup = m.goroutines-t.config.Workers, t.goroutines(), m.hiccup
 	end()
 	if failed != nil {
 		return failed

@@ -1,6 +1,9 @@
 package faults
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Scenario is one fault.
 type Scenario struct {
@@ -116,6 +119,15 @@ var Scenarios = []Scenario{
 	},
 	{Name: "Sentinel: kill -9", Failover: true, on: sentinel, forgets: true, fault: kill, heal: restart},
 	{Name: "Sentinel: SIGSTOP", Failover: true, on: sentinel, forgets: true, fault: stop, heal: cont},
+	{
+		Name: "Sentinel: all killed, restart empty", Hold: 6 * time.Second, on: sentinel, forgets: true,
+		fault: func(b *bed, _ time.Duration) error {
+			b.other.Kill()
+			b.struck.Kill()
+			return nil
+		},
+		heal: func(b *bed) error { return errors.Join(b.struck.RestartEmpty(), b.other.RestartEmpty()) },
+	},
 	{Name: "Cluster: kill -9", Failover: true, on: cluster, forgets: true, fault: kill, heal: restart},
 	{Name: "Cluster: SIGSTOP", Failover: true, on: cluster, forgets: true, fault: stop, heal: cont},
 }

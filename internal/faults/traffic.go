@@ -2,15 +2,17 @@ package faults
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/load"
 )
 
@@ -33,6 +35,7 @@ type traffic struct {
 type key struct {
 	name    string
 	rule    string
+	request string
 	spared  bool // it is kept by a server that the fault doesn't hit
 	sent    int64
 	counted int64 // answers of 200 that weren't degraded
@@ -42,7 +45,8 @@ type key struct {
 func newTraffic(addr string, names []string) *traffic {
 	t := &traffic{addr: addr, statuses: map[int]int64{}, wrong: map[string]int64{}}
 	for i, name := range names {
-		t.keys = append(t.keys, key{name: name, rule: ruleNames[i%len(ruleNames)]})
+		rule := ruleNames[i%len(ruleNames)]
+		t.keys = append(t.keys, key{name: name, rule: rule, request: request(rule, name, 1)})
 	}
 	return t
 }
@@ -84,7 +88,7 @@ func (s *sender) Send(ctx context.Context, n uint32) load.Answer {
 	t.mu.Lock()
 	k.sent++
 	t.mu.Unlock()
-	a, err := s.client.check(k.rule, k.name, 1)
+	a, err := s.client.send(k.request)
 	t.note(k, a, err)
 	if err != nil {
 		return load.Answer{Outcome: load.Failed, Err: err}
@@ -130,7 +134,14 @@ type answer struct {
 	status   int
 	degraded bool
 	told     bool // by the header that clients see
-	left     int64
+	body     []byte
+}
+
+// left is how many requests remain to the key.
+func (a answer) left() (int64, error) {
+	var d checkapi.CheckResponse
+	err := json.Unmarshal(a.body, &d)
+	return d.Remaining, err
 }
 
 // fault says what is wrong with an answer by itself; "" is nothing.
@@ -161,45 +172,48 @@ type client struct {
 // patience ends what hangs.
 const patience = 30 * time.Second
 
+// request is a check in the words of HTTP.
+func request(rule, name string, cost int) string {
+	body := fmt.Sprintf(`{"path":"/%s","key":%q,"cost":%d}`, rule, name, cost)
+	return fmt.Sprintf("POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
 func (c *client) check(rule, name string, cost int) (answer, error) {
+	return c.send(request(rule, name, cost))
+}
+
+func (c *client) send(request string) (a answer, err error) {
 	if c.conn == nil {
 		conn, err := net.DialTimeout("tcp", c.addr, patience)
 		if err != nil {
-			return answer{}, err
+			return a, err
 		}
 		c.conn, c.in = conn, bufio.NewReader(conn)
 	}
-	a, err := c.exchange(fmt.Sprintf(`{"path":"/%s","key":%q,"cost":%d}`, rule, name, cost))
-	if err != nil {
+	if a, err = c.exchange(request); err != nil {
 		c.close()
 	}
 	return a, err
 }
 
-func (c *client) exchange(body string) (a answer, err error) {
+func (c *client) exchange(request string) (a answer, err error) {
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return a, err
 	}
-	_, err = fmt.Fprintf(c.conn, "POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	if err != nil {
+	if _, err = io.WriteString(c.conn, request); err != nil {
 		return a, err
 	}
 	res, err := http.ReadResponse(c.in, nil)
 	if err != nil {
 		return a, err
 	}
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return a, err
-	}
-	a = answer{
+	body, err := io.ReadAll(res.Body)
+	return answer{
 		status:   res.StatusCode,
-		degraded: strings.Contains(string(text), `"degraded":true`),
+		degraded: bytes.Contains(body, []byte(`"degraded":true`)),
 		told:     res.Header.Get("X-RateLimit-Policy") == "degraded",
-	}
-	_, after, _ := strings.Cut(string(text), `"remaining":`)
-	_, err = fmt.Sscan(after, &a.left)
-	return a, err
+		body:     body,
+	}, err
 }
 
 func (c *client) close() {

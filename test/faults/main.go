@@ -60,7 +60,7 @@ func main() {
 // run prints a table of all that was run, also when it ends early. It is true when every promise was kept.
 func run(ctx context.Context, c faults.Config, wanted *regexp.Regexp, stdout, stderr io.Writer) (ok bool, err error) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "fault\tchecks\tdegraded\tnoticed\texact again\tslowest\tgoroutines\t200\t429\t503\t")
+	fmt.Fprintln(table, "fault\tchecks\tdegraded\tnoticed\texact again\tslowest\thiccup\tgoroutines\t200\t429\t503\t")
 	var wrong []string
 	ok = true
 	for i, s := range faults.Scenarios {
@@ -81,12 +81,15 @@ func run(ctx context.Context, c faults.Config, wanted *regexp.Regexp, stdout, st
 			verdict, ok = "FAIL", false
 			wrong = append(wrong, s.Name+": "+what)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\t%d → %d → %d\t%d\t%d\t%d\t%s\n", s.Name, r.Answers, r.Degraded,
-			short(r.Noticed), short(r.Exact), short(r.Slowest), r.Before, r.Most, r.After,
+		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d → %d → %d\t%d\t%d\t%d\t%s\n", s.Name, r.Answers, r.Degraded,
+			short(r.Noticed), short(r.Exact), short(r.Slowest), short(r.Hiccup), r.Before, r.Most, r.After,
 			r.Statuses[200], r.Statuses[429], r.Statuses[503], verdict)
 	}
 	fmt.Fprintf(stdout, "%.0f checks/s over HTTP, %s a check, %d cores\n\n", c.Rate, c.Budget, runtime.NumCPU())
 	_ = table.Flush() // stdout is what it is
+	fmt.Fprintln(stdout, "\nnoticed: first degraded answer since the fault. exact again: last one, and limits exact, since Redis is back or,")
+	fmt.Fprintln(stdout, "with Sentinels and Clusters that replace a primary, since the fault. slowest: since a check was due. hiccup: how long this")
+	fmt.Fprintln(stdout, "machine let the program wait, which is part of slowest. goroutines: before, at most, after.")
 	for _, what := range wrong {
 		fmt.Fprintln(stdout, "FAIL", what)
 	}
