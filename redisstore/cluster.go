@@ -16,17 +16,30 @@ const mapEvery = time.Second
 // follow keeps track of which server owns which tag, so that each has a breaker of
 // its own. The client finds the servers by itself.
 func (s *Store) follow() {
-	pause := mapEvery
-	for sleep(s.life, jittered(pause)) {
+	for s.await(mapEvery) {
 		ctx, cancel := context.WithTimeout(s.life, time.Second)
 		_ = s.mapSlots(ctx) // what was known stays
 		cancel()
-		pause = mapEvery
-		for i := range s.lanes {
-			if s.lanes[i].shard.Load().open.Load() {
-				pause = probeEvery
-			}
+	}
+}
+
+// await waits for its turn to look where shards are, for less time while one can't be
+// reached, and reports false if the store was closed.
+func (s *Store) await(pause time.Duration) bool {
+	for i := range s.lanes {
+		if s.lanes[i].shard.Load().open.Load() {
+			pause = probeEvery
 		}
+	}
+	timer := time.NewTimer(jittered(pause))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.lost:
+		return true
+	case <-s.life.Done():
+		return false
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 	beatEvery  = 2 * time.Second
 	silentFor  = "10"                   // s, until a node counts as gone
 	firstBeat  = 50 * time.Millisecond  // between attempts to reach Redis at first
-	slowestTry = 500 * time.Millisecond // likewise, after a while
+	slowestTry = 300 * time.Millisecond // likewise, after a while
 )
 
 func (p *peers) init(secret []byte) {
@@ -52,8 +52,11 @@ func (s *Store) run(first *shard) {
 	if !s.connect(first) {
 		return
 	}
-	if s.address.cluster {
+	switch {
+	case s.address.cluster:
 		s.running.Go(s.follow)
+	case s.sentinels != nil:
+		s.running.Go(s.followPrimary)
 	}
 	first.close()
 	close(s.ready)
@@ -83,21 +86,28 @@ func (s *Store) connect(first *shard) bool {
 }
 
 func (s *Store) dial() error {
+	ctx, cancel := context.WithTimeout(s.life, time.Second)
+	defer cancel()
 	if s.client.Load() == nil {
-		c, err := rueidis.NewClient(s.address.option)
+		c, err := s.newClient(ctx)
 		if err != nil {
 			return err
 		}
 		s.client.Store(&c)
 	}
-	ctx, cancel := context.WithTimeout(s.life, time.Second)
-	defer cancel()
 	if s.address.cluster {
 		if err := s.mapSlots(ctx); err != nil {
 			return err
 		}
 	}
 	return s.beat(ctx)
+}
+
+func (s *Store) newClient(ctx context.Context) (rueidis.Client, error) {
+	if s.sentinels != nil {
+		return s.sentinels.find(ctx)
+	}
+	return rueidis.NewClient(s.address.option)
 }
 
 func (s *Store) beatKeys() []string {

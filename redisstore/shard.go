@@ -152,9 +152,9 @@ func retryJoined(err error) again {
 
 // eval runs a script, again where that is safe, until the context ends.
 func (s *Store) eval(ctx context.Context, retry func(error) again, sc script, keys []string, args ...string) rueidis.RedisResult {
-	client := *s.client.Load()
 	body, pause := false, time.Millisecond
 	for {
+		client := *s.client.Load() // each time: Sentinels may have named another primary
 		var cmd rueidis.Completed
 		if body {
 			cmd = client.B().Eval().Script(sc.body).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
@@ -201,6 +201,10 @@ func (s *Store) opened(sh *shard) {
 		return // it was we who left
 	}
 	s.logger.Warn("redis can't be reached", "shard", sh.name, "error", *sh.cause.Load())
+	select {
+	case s.lost <- struct{}{}:
+	default: // it is known
+	}
 	s.background(func() { s.probe(sh) })
 }
 

@@ -43,6 +43,9 @@ type Store struct {
 	lanes  []lane                         // by tag in a Cluster; a single one otherwise
 	peers  peers
 
+	sentinels *sentinels    // nil without
+	lost      chan struct{} // holds a value when a shard was lost since it was last looked for
+
 	life    context.Context
 	end     context.CancelFunc
 	ready   chan struct{} // closed when Redis was reached first
@@ -95,6 +98,7 @@ func New(o Options) (*Store, error) {
 		clock:   o.Now,
 		logger:  o.Logger,
 		ready:   make(chan struct{}),
+		lost:    make(chan struct{}, 1),
 
 		onSecret: o.OnSecret,
 	}
@@ -117,6 +121,9 @@ func New(o Options) (*Store, error) {
 		s.names.Store(newNamer(s.prefix, o.Secret))
 	}
 	s.peers.init(o.Secret)
+	if a.option.Sentinel.MasterSet != "" {
+		s.sentinels = newSentinels(a.option)
+	}
 	s.lanes = make([]lane, 1)
 	if a.cluster {
 		s.lanes = make([]lane, tags)
