@@ -97,7 +97,7 @@ func readRange(m rueidis.RedisMessage) (first, last int64, owner string, err err
 	return first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10)), err
 }
 
-// assign gives each tag to the shard that owns it. A server that is new has done nothing wrong yet.
+// assign gives each tag to the shard that owns it. A server that is new is in doubt, and no more.
 // A tag without an owner stays where it was.
 func (s *Store) assign(owners [tags]string) {
 	known := map[string]*shard{}
@@ -111,7 +111,7 @@ func (s *Store) assign(owners [tags]string) {
 		}
 		sh := known[owner]
 		if sh == nil {
-			sh = &shard{name: owner}
+			sh = newShard(owner)
 			known[owner] = sh
 		}
 		s.lanes[tag].shard.Store(sh)

@@ -21,10 +21,16 @@ var ErrUnavailable = errors.New("redis can't be reached")
 // queues can't be trusted with a deadline.
 type shard struct {
 	name  string
-	fails atomic.Int32
+	fails atomic.Int32 // in a row; 1 until a call succeeded
 	open  atomic.Bool
 	since atomic.Int64 // when open changed, Unix µs
 	cause atomic.Pointer[string]
+}
+
+func newShard(name string) *shard {
+	sh := &shard{name: name}
+	sh.fails.Store(1)
+	return sh
 }
 
 // opensAfter is how many calls must fail in a row.
@@ -125,7 +131,9 @@ func (s *Store) call(sh *shard, acts []*act, deadline time.Time) error {
 	}
 	var c call // not reused: after a time-out the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL)
-	reply, err := s.eval(ctx, again, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
+	reply, err := s.within(ctx, sh, func() (string, error) {
+		return s.eval(ctx, again, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
+	})
 	if err == nil {
 		sh.succeeded()
 		return decode(reply, acts)
@@ -134,6 +142,30 @@ func (s *Store) call(sh *shard, acts []*act, deadline time.Time) error {
 		s.opened(sh)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// within is f, or an error when the context ends first. The client heeds deadlines
+// unless it has to connect: who comes second waits for as long as who came first. So a server
+// that is in doubt is called from beside. The others are spared what that costs.
+func (s *Store) within(ctx context.Context, sh *shard, f func() (string, error)) (string, error) {
+	if sh.fails.Load() == 0 {
+		return f()
+	}
+	type result struct {
+		reply string
+		err   error
+	}
+	done := make(chan result, 1)
+	s.background(func() {
+		reply, err := f()
+		done <- result{reply, err}
+	})
+	select {
+	case r := <-done:
+		return r.reply, r.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 // scattered: the slot is moving, and the keys of the call are in two places. Those of one act seldom are.

@@ -128,7 +128,7 @@ func New(o Options) (*Store, error) {
 	if a.cluster {
 		s.lanes = make([]lane, tags)
 	}
-	first := &shard{name: a.shown}
+	first := newShard(a.shown)
 	first.trip(errors.New("not connected yet"))
 	for i := range s.lanes {
 		s.lanes[i].store = s
