@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 		*seed = rand.Uint64()
 	}
 	fmt.Fprintf(os.Stderr, "random, again with -seed=%d\n", *seed)
-	goleak.VerifyTestMain(m)
+	// Toxiproxy leaves it behind with a connection that ends while a fault comes or goes.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
 }
 
 // patience is for what should take milliseconds: it ends what hangs, and bears a machine that is busy.
