@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/machine"
+	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/bench/internal/workload"
 )
 

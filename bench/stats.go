@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/weirhq/weir/bench/internal/machine"
+	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/bench/internal/report"
 )
 

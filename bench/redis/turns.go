@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/machine"
+	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/internal/cputime"
 )
 
