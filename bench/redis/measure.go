@@ -11,8 +11,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/bench/internal/workload"
+	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/internal/redistest"
 )
 

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/internal/cputime"
+	"github.com/weirhq/weir/internal/machine"
 )
 
 // inTurns measures a workload for one contender after the other. Whoever comes next
