@@ -84,7 +84,9 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 	for _, a := range acts {
 		charges = append(charges, byte(a.kind))
 		charges = appendUint(charges, 2, len(a.charges))
-		charges = appendUint(charges, 6, a.keep)
+		if a.kind == kindGiveBack {
+			charges = appendUint(charges, 6, a.keep)
+		}
 		for i := range a.charges {
 			ch := &a.charges[i]
 			c.keys = append(c.keys, ch.key)

@@ -4,12 +4,14 @@
 --          happens only once, the key that marks it
 -- ARGV[1]  now (µs; 0 is Redis' own clock), the least TTL (ms), how many policies and acts, then
 --          policies: field, algorithm, four numbers (see Policy.Numbers)
---          acts: kind, how many charges, how long (ms) to remember an act that happens once (0: it isn't one), then
+--          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
+--          happened, if it must happen only once, or 0; then
 --          charges: policy, n, slot, flags
 -- Reply    now, then for each charge that is taken whether it fits, and its state, and for each act that gives
 --          back whether it is the first
 --
--- A field of a hash holds how long after its time it is whole again (a power of two, µs), the time, and one or two levels.
+-- A field of a hash holds how long after its time it is whole again (µs, rounded up to four steps an octave), the time,
+-- and one or two levels.
 --
 -- It is one long loop without functions, because Redis makes every function anew at every call: that
 -- would cost more than all the arithmetic. Logs, which are rarer, have theirs.
@@ -22,7 +24,7 @@ local PEEK, SHADOW = 1, 2 -- flags
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local byte, floor, ceil, min, max, frexp = string.byte, math.floor, math.ceil, math.min, math.max, math.frexp
 
 local body = ARGV[1]
 local now, least_ttl, policies, acts, at = unpack('<I7I5I2I2', body)
@@ -38,4 +40,3 @@ for i = 1, policies do
   logs = logs or algorithm == SLIDING_LOG
 end
 
-local ttl = {} -- of keys, in ms, where it is known

@@ -8,12 +8,7 @@ if logs then
 
   local function keep(key, p)
     local ms = ceil(p.b / 1000)
-    local left = ttl[key] or call('PTTL', key)
-    if left < ms then
-      left = max(ms + floor(ms / 8) + 1000, least_ttl)
-      call('PEXPIRE', key, left)
-    end
-    ttl[key] = left
+    if call('PTTL', key) < ms then call('PEXPIRE', key, max(ms + floor(ms / 8) + 1000, least_ttl)) end
   end
 
   local function entry(v)
@@ -44,7 +39,6 @@ if logs then
   -- Writes a log anew.
   local function rewrite(key, p, list)
     call('DEL', key)
-    ttl[key] = nil
     if #list == 0 then return end
     push(key, list, 1, 0)
     keep(key, p)
@@ -63,8 +57,7 @@ if logs then
     end
     if last.time <= now - p.b then
       call('DEL', key)
-      ttl[key] = nil
-      return nil
+        return nil
     end
     local first = entry(call('LINDEX', key, 0))
     if first.time > now - p.b then return first, last end
