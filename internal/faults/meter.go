@@ -6,27 +6,22 @@ import (
 	"time"
 )
 
-// meter watches this process while a fault is there.
+// meter counts this process's goroutines while a fault is there.
 type meter struct {
-	goroutines int           // at most
-	hiccup     time.Duration // the longest that it should have run and didn't
-	end        chan struct{}
-	running    sync.WaitGroup
+	most    int
+	end     chan struct{}
+	running sync.WaitGroup
 }
 
 func startMeter() *meter {
-	const every = 5 * time.Millisecond
 	m := &meter{end: make(chan struct{})}
 	m.running.Go(func() {
-		tick := time.NewTicker(every)
+		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
-		for last := time.Now(); ; {
+		for {
 			select {
 			case <-tick.C:
-				now := time.Now()
-				m.hiccup = max(m.hiccup, now.Sub(last)-every)
-				m.goroutines = max(m.goroutines, runtime.NumGoroutine())
-				last = now
+				m.most = max(m.most, runtime.NumGoroutine())
 			case <-m.end:
 				return
 			}

@@ -18,8 +18,6 @@ type Result struct {
 	Wrong map[string]int64
 	// Slowest is the longest time from when a check was due until it was answered.
 	Slowest time.Duration
-	// Hiccup is the longest time that this process wanted to run and couldn't. Where it is long, so is Slowest.
-	Hiccup time.Duration
 	// Before, Most and After are numbers of goroutines: under load, at most, and under load again.
 	Before, Most, After int
 	// Noticed is the time from the fault to the first degraded answer, or, if the fault
@@ -65,6 +63,6 @@ func (b *Bounds) Judge(r *Result) []string {
 }
 
 func (r *Result) String() string {
-	return fmt.Sprintf("%d checks %v, %d degraded, noticed after %s, exact after %s, slowest %s (hiccup %s), goroutines %d → %d → %d",
-		r.Answers, r.Statuses, r.Degraded, r.Noticed, r.Exact, r.Slowest, r.Hiccup, r.Before, r.Most, r.After)
+	return fmt.Sprintf("%d checks %v, %d degraded, noticed after %s, exact after %s, slowest %s, goroutines %d → %d → %d",
+		r.Answers, r.Statuses, r.Degraded, r.Noticed, r.Exact, r.Slowest, r.Before, r.Most, r.After)
 }

@@ -151,7 +151,7 @@ func (t *trial) underLoad(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.Most, r.After, r.Hiccup = m.goroutines-t.config.Workers, t.goroutines(), m.hiccup
+	r.Most, r.After = m.most-t.config.Workers, t.goroutines()
 	end()
 	if failed != nil {
 		return failed
