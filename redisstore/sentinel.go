@@ -101,7 +101,6 @@ func dialOne(o rueidis.ClientOption, addr string) (rueidis.Client, error) {
 
 // followPrimary keeps the client where the primary is.
 func (s *Store) followPrimary() {
-	defer s.sentinels.close()
 	for s.await(mapEvery) {
 		if s.lanes[0].shard.Load().open.Load() {
 			s.sentinels.next() // the one that was asked last may be cut off itself, and not know

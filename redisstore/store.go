@@ -146,6 +146,9 @@ func (s *Store) Close() {
 	s.closed = true
 	s.mu.Unlock()
 	s.running.Wait()
+	if s.sentinels != nil {
+		s.sentinels.close()
+	}
 	if c := s.client.Load(); c != nil {
 		s.leave()
 		(*c).Close()
