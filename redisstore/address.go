@@ -236,6 +236,9 @@ func (s scheme) takes(name string) error {
 func (s scheme) target(o *rueidis.ClientOption, authority, path string, given map[string]string) (err error) {
 	// Else rueidis asks whether the server belongs to a Cluster, for which an ACL must allow one command more.
 	o.ForceSingleClient = s.name == "redis" || s.name == "rediss" || s.name == "unix"
+	// Calls are joined before they come to the client. A connection for each of the few under way
+	// is quicker than a queue in front of one; in a Cluster, where the lanes are many, it isn't.
+	o.DisableAutoPipelining = s.name != "redis-cluster"
 	if s.name == "unix" {
 		if authority != "" {
 			return errors.New("after unix:// must follow a path that begins with /")

@@ -27,7 +27,7 @@ type lane struct {
 // first keeps Redis busy while a node reads the last reply; the second keeps
 // a call short, since Redis does nothing else meanwhile.
 const (
-	maxFlying = 2
+	maxFlying = 3
 	maxJoined = 64
 )
 
