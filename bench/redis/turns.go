@@ -23,7 +23,9 @@ func inTurns(ctx context.Context, c *config, seats []*seat, workload int, rng *r
 	return samples, nil
 }
 
-// turnTime is how long one contender has the cores when all are measured together.
+// turnTime is how long one contender has the cores when all are measured together. Shorter turns
+// scatter less, but servers fall asleep in between: then waking them takes most of the
+// time, and whatever a contender adds to it seems small.
 const turnTime = 10 * time.Millisecond
 
 // together measures a workload of one goroutine for all contenders at the same
