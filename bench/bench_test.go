@@ -43,8 +43,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %s", w.Workload, text)
 		}
 	}
-	if n := len(written.Workloads); n != 5 {
-		t.Errorf("the file has %d workloads, want 5", n)
+	if n := len(written.Workloads); n != 6 {
+		t.Errorf("the file has %d workloads, want 6", n)
 	}
 }
 

@@ -60,7 +60,7 @@ func parse(args []string) (*config, error) {
 	f.BoolVar(&c.largeRivals, "large-rivals", false, "measure all rivals with many keys, too; some need gigabytes")
 	f.BoolVar(&c.clone, "clone", false, "fill stores with copies of the keys, as from requests")
 	contenders := f.String("contenders", "", "measure only those whose name matches this regular expression")
-	workloads := f.String("workloads", "", `run only workloads that match: "hot key", "refused", "1 M uniform", "Zipf", "memory"`)
+	workloads := f.String("workloads", "", `run only workloads that match: "hot key", "refused", "1 M uniform", "Zipf", "memory", "http"`)
 	f.StringVar(&c.json, "json", "", "write the results to this file as well")
 	f.StringVar(&c.cpuProfile, "cpuprofile", "", "write a CPU profile; its labels are workload, contender and phase (warmup, measure)")
 	f.BoolVar(&c.strict, "strict", false, "exit with 1 unless every target is met")

@@ -44,6 +44,9 @@ func plan(c *config) []*stage {
 	if c.large > 0 && c.wants(uniform(c.large)) {
 		add(largeStage(c))
 	}
+	if c.wants(httpWorkload) {
+		add(httpStage(c))
+	}
 	return stages
 }
 

@@ -42,7 +42,11 @@ func (r *results) print(w io.Writer, c *config) {
 	fmt.Fprintln(w, "ns: wall time per check, all goroutines together. CPU ns: of all cores, garbage collection included.")
 	fmt.Fprintln(w, "Ratios are medians of the ratios within each round. Limits admit every check, except where it says refused.")
 	for i := range r.tables {
-		r.tables[i].print(w)
+		if t := &r.tables[i]; t.workload == httpWorkload {
+			t.printHTTP(w)
+		} else {
+			t.print(w)
+		}
 	}
 	printFootprints(w, r.footprints)
 	report.PrintTargets(w, r.targets)

@@ -33,7 +33,7 @@ func judge(c *config, r *results) []report.Target {
 	if c.large > 0 {
 		ts = append(ts, largeTargets(c, r)...)
 	}
-	return ts
+	return append(ts, httpTargets(r)...)
 }
 
 // largeTargets are those that need many keys.
@@ -59,6 +59,9 @@ func ratioTarget(name string, most float64, s report.Spread, note string) report
 func (r *results) mostAllocs() float64 {
 	most := math.NaN()
 	for _, t := range r.tables {
+		if t.workload == httpWorkload {
+			continue // net/http allocates
+		}
 		for i := range t.rows {
 			if row := &t.rows[i]; row.kind == weirs {
 				a := row.allocs().Median
