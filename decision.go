@@ -31,7 +31,10 @@ func (r Reason) String() string { return reasonNames[r] }
 // one that leaves room for the fewest such requests.
 type Decision struct {
 	Allowed bool
-	Reason  Reason
+	// Degraded: the store couldn't be reached for a limit that applies. What a rule with
+	// FailLocal counted by itself instead is told as ever.
+	Degraded bool
+	Reason   Reason
 	// Rule is the id of the rule that binds, or "".
 	Rule string
 	// Policy is the limit that binds, or nil.
@@ -44,9 +47,6 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
-	// Degraded: the store couldn't be reached for a limit that applies. What a rule with
-	// FailLocal counted by itself instead is told as ever.
-	Degraded bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
 	// Receipt gives back what was taken, if one was asked for. See [Limiter.Refund].

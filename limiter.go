@@ -115,12 +115,17 @@ func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d D
 func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
 	l.store.Take(ctx, m.charges, m.results)
-	err := l.fallBack(ctx, m)
-	if err != nil && l.emergency != nil {
-		l.chargeEmergency(ctx, req, m)
+	var err error
+	for i := range m.results {
+		if m.results[i].Err != nil {
+			if err = l.fallBack(ctx, m); l.emergency != nil {
+				l.chargeEmergency(ctx, req, m)
+			}
+			break
+		}
 	}
 	l.conclude(m, d)
-	if !req.Peek {
+	if !req.Peek && (req.Receipt || m.statuses || d.Delay > 0 || err != nil) {
 		l.keep(ctx, req, m, d)
 	}
 	return err

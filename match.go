@@ -25,6 +25,7 @@ type match struct {
 	owners   []owner // of charges
 	charges  []Charge
 	results  []Result
+	statuses bool  // an owner counts by the answer's status
 	locals   []int // charges that were decided by the Limiter's own store
 	decision Decision
 }
@@ -64,10 +65,12 @@ const (
 // only place that decides what applies; Explain reports on it.
 func (rs *RuleSet) run(req *Request, m *match) {
 	m.reset()
-	if rs.listed(req, m) {
+	if len(rs.deny.patterns)+len(rs.allow.patterns) > 0 && rs.listed(req, m) {
 		return
 	}
-	rs.resolveTier(req, m)
+	if m.tier = rs.defaultTier; len(rs.tiers) > 0 {
+		rs.resolveTier(req, m)
+	}
 	rs.candidates(req, m)
 	for _, i := range m.found {
 		// Most candidates that don't apply are for another method, so that is looked at first and here.
@@ -98,7 +101,7 @@ func (rs *RuleSet) run(req *Request, m *match) {
 
 func (m *match) reset() {
 	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
-	m.tier, m.tierWhy = "", tierDefault
+	m.tier, m.tierWhy, m.statuses = "", tierDefault, false
 	m.path, m.buffer = "", m.buffer[:0]
 	m.found, m.chosen, m.subjects = m.found[:0], m.chosen[:0], m.subjects[:0]
 	m.owners, m.charges, m.locals = m.owners[:0], m.charges[:0], m.locals[:0]
@@ -106,9 +109,6 @@ func (m *match) reset() {
 
 // listed reports whether the deny or the allow list decides. Deny goes first.
 func (rs *RuleSet) listed(req *Request, m *match) bool {
-	if len(rs.deny.patterns)+len(rs.allow.patterns) == 0 {
-		return false
-	}
 	if m.pattern = rs.deny.matchKey(req.APIKey); m.pattern == "" {
 		m.pattern = rs.deny.matchIP(req.IP)
 	}
@@ -130,10 +130,6 @@ func (rs *RuleSet) listed(req *Request, m *match) bool {
 }
 
 func (rs *RuleSet) resolveTier(req *Request, m *match) {
-	m.tier = rs.defaultTier
-	if len(rs.tiers) == 0 {
-		return
-	}
 	if req.TierVerified && rs.tiers[req.Tier] {
 		m.tier, m.tierWhy = req.Tier, tierCarried
 	} else if req.KeyVerified && req.APIKey != "" {
@@ -346,6 +342,7 @@ func (m *match) charge(r *rule, req *Request, from int) {
 	if req.Cost > 1 {
 		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
+	m.statuses = m.statuses || r.Statuses != nil
 	m.add(r, r.numbers(req, m.tier), n, req.Peek, from)
 	m.add(r, r.candidate, n, req.Peek, from)
 }

@@ -178,7 +178,15 @@ func (t *trie) put(e edge) {
 }
 
 func (t *trie) child(seg string) *trie {
-	if len(t.literal) == 0 {
+	switch len(t.literal) {
+	case 0:
+		return nil
+	case 2: // a single edge
+		for i := range t.literal {
+			if e := &t.literal[i]; e.to != nil && e.segment == seg {
+				return e.to
+			}
+		}
 		return nil
 	}
 	for i := segmentHash(seg) & uint64(len(t.literal)-1); ; i = (i + 1) & uint64(len(t.literal)-1) {
