@@ -67,21 +67,25 @@ func (s *Store) hash(c *weir.Counter) uint64 {
 
 // Take decides the charges, all or nothing.
 func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
-	now := s.time()
 	if len(charges) == 1 {
-		s.takeOne(now, &charges[0], &results[0])
+		s.takeOne(&charges[0], &results[0])
 		return
 	}
-	s.takeAll(now, charges, results)
+	s.takeAll(s.time(), charges, results)
 }
 
-func (s *Store) takeOne(now int64, c *weir.Charge, r *weir.Result) {
+func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 	p, h := c.Policy, s.hash(&c.Counter)
 	if p.Limit.Algorithm == weir.SlidingLog {
-		s.takeLog(now, c, r, h)
+		s.takeLog(s.time(), c, r, h)
 		return
 	}
-	sl := s.table.lookup(h).find(h)
+	l := s.table.lookup(h)
+	if page := l.pages[l.pageOf(h)]; page != nil {
+		prefetch(&page[home(h)])
+	}
+	now := s.time() // after the prefetch, which goes on meanwhile
+	sl := l.find(h)
 	if sl == nil {
 		s.takeNew(now, c, r, h)
 		return
@@ -265,7 +269,7 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 		c := weir.Charge{Counter: weir.Counter{Policy: p, Subject: once[:]}, N: 1}
 		var r weir.Result
 		// First mark it used: a return that is lost strands tokens, one made twice would mint them.
-		if s.takeOne(now, &c, &r); !r.Allowed {
+		if s.takeOne(&c, &r); !r.Allowed {
 			return weir.ErrUsed
 		}
 	}
