@@ -79,6 +79,20 @@ func (d *Decision) Limits() []LimitStatus {
 	return d.few[:d.n]
 }
 
+// Uncounted reports whether the limit that binds couldn't be reached, so that its
+// numbers say nothing. One that was counted binds before one that wasn't, unless the latter refuses.
+func (d *Decision) Uncounted() bool {
+	if !d.Degraded {
+		return false
+	}
+	for _, l := range d.Limits() {
+		if l.Policy == d.Policy {
+			return l.Degraded
+		}
+	}
+	return true
+}
+
 // Unsettled reports whether a rule counts by the answer's status, so that [Limiter.Settle] is due.
 func (d *Decision) Unsettled() bool {
 	if d.held != nil {

@@ -192,25 +192,11 @@ func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision
 	}
 	switch {
 	case !a.numbers():
-	case uncounted(d):
+	case d.Uncounted():
 		a.setDegraded(h)
 	default:
 		a.setNumbers(h, d, now)
 	}
-}
-
-// uncounted reports whether the limit that binds couldn't be reached, so that its
-// numbers say nothing. One that was counted binds before one that wasn't, unless the latter refuses.
-func uncounted(d *weir.Decision) bool {
-	if !d.Degraded {
-		return false
-	}
-	for _, l := range d.Limits() {
-		if l.Policy == d.Policy {
-			return l.Degraded
-		}
-	}
-	return true
 }
 
 func (a *Answerer) setDegraded(h http.Header) {

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -42,6 +43,8 @@ func (s *Store) await(pause time.Duration) bool {
 		return false
 	}
 }
+
+var errNoSlots = errors.New("the Cluster serves no slots")
 
 // mapSlots asks the servers, until one answers, who owns the slots.
 func (s *Store) mapSlots(ctx context.Context) error {

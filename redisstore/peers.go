@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -207,5 +206,3 @@ func (s *share) policy(p *weir.Policy, nodes int) *weir.Policy {
 	v, _ := s.cache.LoadOrStore(key, p.Share(nodes))
 	return v.(*weir.Policy)
 }
-
-var errNoSlots = errors.New("the Cluster serves no slots")

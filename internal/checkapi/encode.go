@@ -15,7 +15,7 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 	limit, remaining := int64(-1), int64(-1)
 	if d.Policy != nil {
 		limit = d.Policy.Limit.Count
-		if !unreached(d) {
+		if !d.Uncounted() {
 			remaining = d.Remaining
 		}
 	}
@@ -38,19 +38,6 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 		b = appendText(append(b, `,"message":`...), x.Message)
 	}
 	return append(b, '}')
-}
-
-// unreached reports whether the limit that binds is one that the store couldn't be asked about.
-func unreached(d *weir.Decision) bool {
-	if !d.Degraded {
-		return false
-	}
-	for _, l := range d.Limits() {
-		if l.Policy == d.Policy {
-			return l.Degraded
-		}
-	}
-	return false
 }
 
 func appendLimits(b []byte, d *weir.Decision) []byte {
