@@ -36,14 +36,14 @@ func (s *slot) hash() uint64 { return atomic.LoadUint64(&s.tag) &^ busy }
 // moment, and longer each time: it lets the holder's core do a few checks with the
 // counter in its cache, where taking turns would move it back and forth.
 func (s *slot) lock(h uint64) bool {
-	for n := 1024; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
+	for n := 4096; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
 		if s.hash() != h {
 			return false
 		}
 		//lint:ignore SA4017 the time it takes is what it is for
 		idle(n)
-		if n *= 2; n > 4096 {
-			n = 4096
+		if n *= 2; n > 8192 {
+			n = 8192
 			runtime.Gosched() // the holder may wait for a processor
 		}
 	}
@@ -61,6 +61,19 @@ func idle(n int) (x uint32) {
 		x = x*1664525 + uint32(i)
 	}
 	return x
+}
+
+// find returns the slot of a counter, locked, or nil. See [layout.find].
+func (p *page) find(h uint64) *slot {
+	for {
+		i, ok := p.search(h)
+		if !ok {
+			return nil
+		}
+		if p[i].lock(h) {
+			return &p[i]
+		}
+	}
 }
 
 // search returns where the hash stands, or where it should.

@@ -80,12 +80,14 @@ func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 		s.takeLog(s.time(), c, r, h)
 		return
 	}
-	l := s.table.lookup(h)
-	if page := l.pages[l.pageOf(h)]; page != nil {
-		prefetch(&page[home(h)])
+	page := s.table.lookup(h).page(h)
+	if page == nil {
+		s.takeNew(s.time(), c, r, h)
+		return
 	}
+	prefetch(&page[home(h)])
 	now := s.time() // after the prefetch, which goes on meanwhile
-	sl := l.find(h)
+	sl := page.find(h)
 	if sl == nil {
 		s.takeNew(now, c, r, h)
 		return

@@ -90,21 +90,16 @@ func (l *layout) pageOf(h uint64) int {
 	return int(i & (maxPages - 1))
 }
 
+// page is where a counter would be, or nil as long as there are none.
+func (l *layout) page(h uint64) *page { return l.pages[l.pageOf(h)] }
+
 // find returns the slot of a counter, locked, or nil. Without the segment's lock, nil can also mean that it is just being moved.
 func (l *layout) find(h uint64) *slot {
-	p := l.pages[l.pageOf(h)]
+	p := l.page(h)
 	if p == nil {
 		return nil
 	}
-	for {
-		i, ok := p.search(h)
-		if !ok {
-			return nil
-		}
-		if p[i].lock(h) {
-			return &p[i]
-		}
-	}
+	return p.find(h)
 }
 
 // lock returns the segment that owns the hash, locked.
