@@ -34,9 +34,17 @@ func hold(t *testing.T) *held {
 // release ends what keeps the lane busy.
 func (h *held) release() {
 	for range maxFlying {
-		h.lanes[0].mu.Lock()
-		h.lanes[0].next()
-		h.lanes[0].mu.Unlock()
+		pass(&h.lanes[0])
+	}
+}
+
+// pass ends a call of a lane.
+func pass(l *lane) {
+	l.mu.Lock()
+	wake := l.next(nil)
+	l.mu.Unlock()
+	for _, w := range wake {
+		w.wake <- struct{}{}
 	}
 }
 
@@ -138,21 +146,21 @@ func TestAWaiterThatLeavesWhenChosenSendsForTheOthers(t *testing.T) {
 	l := &s.lanes[0]
 	newWaiter := func(subject string) *waiter {
 		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
-		return &waiter{act: takeAct(p, key), wake: make(chan []*waiter, 1)}
+		return &waiter{act: takeAct(p, key), wake: make(chan struct{}, 1), deadline: time.Now().Add(s.timeout)}
 	}
 	stay, gone := newWaiter("stay"), newWaiter("gone")
 	l.mu.Lock()
 	l.flying++
 	l.queue = append(l.queue, stay, gone)
-	l.next() // the newest is chosen
 	l.mu.Unlock()
+	pass(l) // the newest is chosen
 	if gone.stage != chosen || stay.stage != flying {
 		t.Fatalf("stages %d and %d", gone.stage, stay.stage)
 	}
 	if err := l.leave(gone, context.Canceled); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if batch := <-stay.wake; batch != nil || stay.err != nil {
+	if <-stay.wake; stay.chosen != nil || stay.err != nil {
 		t.Errorf("one who stayed: %v", stay.err)
 	}
 	if a, b := used(t, s, p, "stay"), used(t, s, p, "gone"); a != 1 || b != 0 {

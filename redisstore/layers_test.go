@@ -125,7 +125,7 @@ func TestLayersAreGivenBackWhenTheCallerHasGone(t *testing.T) {
 		p := policy(t, fmt.Sprint("p", a), a, 100, year)
 		gone, leave := context.WithCancel(t.Context())
 		c := charge1(p, "s")
-		parts, err := s.split(kindTake, 1, func(int) *weir.Counter { return &c.Counter })
+		parts, err := s.split(nil, kindTake, 1, func(int) *weir.Counter { return &c.Counter })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -244,7 +244,7 @@ func TestKeysInTwoPlaces(t *testing.T) {
 
 	// The one key is still here, the other was never anywhere.
 	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
-	errs := s.lanes[tag].call(batch, time.Now().Add(patience))
+	errs := s.lanes[tag].call(&flight{batch}, time.Now().Add(patience))
 	for i := range batch {
 		if errs(i) != nil || !batch[i].act.charges[0].fits {
 			t.Errorf("act %d of a joined call: %v", i, errs(i))

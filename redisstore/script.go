@@ -79,8 +79,8 @@ type call struct {
 }
 
 func (c *call) encode(acts []*act, now, leastTTL int64) {
-	c.keys, c.policies = c.keys[:0], c.policies[:0]
-	var charges []byte
+	c.keys = make([]string, 0, len(acts)+1)
+	charges := make([]byte, 0, 16*len(acts)+32)
 	for _, a := range acts {
 		charges = append(charges, byte(a.kind))
 		charges = appendUint(charges, 2, len(a.charges))
@@ -92,7 +92,10 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			c.keys = append(c.keys, ch.key)
 			charges = appendUint(charges, 2, c.policy(ch.policy))
 			charges = appendUint(charges, 7, ch.n)
-			charges = appendUint(charges, 7, ch.slot)
+			if a.kind != kindTake {
+				charges = appendUint(charges, 7, ch.slot)
+				continue
+			}
 			flags := byte(0)
 			if ch.peek {
 				flags |= flagPeek
@@ -106,7 +109,8 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			c.keys = append(c.keys, a.once)
 		}
 	}
-	c.body = appendUint(c.body[:0], 7, now)
+	c.body = make([]byte, 0, 64+64*len(c.policies)+len(charges))
+	c.body = appendUint(c.body, 7, now)
 	c.body = appendUint(c.body, 5, leastTTL)
 	c.body = appendUint(c.body, 2, len(c.policies))
 	c.body = appendUint(c.body, 2, len(acts))
@@ -147,9 +151,8 @@ func decode(reply string, acts []*act) error {
 		switch a.kind {
 		case kindTake:
 			for i := range a.charges {
-				c := &a.charges[i]
-				c.fits = r.uint(1) == 1
-				c.state = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+				c, head := &a.charges[i], r.uint(1)
+				c.fits, c.state = head%2 == 1, r.state(head/2)
 			}
 		case kindGiveBack:
 			a.used = r.uint(1) == 0
@@ -164,6 +167,27 @@ func decode(reply string, acts []*act) error {
 type replyReader struct {
 	rest  string
 	short bool
+}
+
+// state reads a field of a hash in one of its forms, or what there is to say of a log.
+func (r *replyReader) state(form int64) (s weir.State) {
+	if 1 <= form && form <= 3 {
+		r.uint(1) // how long it takes to be whole again
+	}
+	switch form {
+	case 0:
+	case 1:
+		s = weir.State{Time: r.uint(7), Level: r.uint(4)}
+	case 2:
+		s = weir.State{Time: r.uint(7), Level: r.uint(7)}
+	case 3:
+		s = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
+	case 4:
+		s = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+	default:
+		r.short = true
+	}
+	return s
 }
 
 func (r *replyReader) uint(size int) int64 {

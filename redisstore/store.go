@@ -200,21 +200,34 @@ type part struct {
 	err     error
 }
 
-// split sorts counters into acts by lane, each in the order in which they were given.
-func (s *Store) split(k kind, n int, counter func(int) *weir.Counter) ([]*part, error) {
+// takeParts are used again once Redis has answered. After an error they may still be under way.
+var takeParts = sync.Pool{New: func() any { return new(part) }}
+
+func newPart(k kind, l *lane, tag int) *part {
+	if k != kindTake {
+		return &part{act: act{kind: k}, lane: l, tag: tag}
+	}
+	p := takeParts.Get().(*part)
+	*p = part{act: act{kind: k, charges: p.charges[:0]}, lane: l, tag: tag, indices: p.indices[:0]}
+	return p
+}
+
+// split sorts counters into acts by lane, each in the order in which they were given, and appends them to parts.
+func (s *Store) split(parts []*part, k kind, n int, counter func(int) *weir.Counter) ([]*part, error) {
 	names := s.names.Load()
 	if names == nil {
 		return nil, s.lanes[0].shard.Load().unavailable()
 	}
-	var parts []*part
 	for i := range n {
 		c := counter(i)
 		key, tag := names.subject(c)
 		l := s.lane(tag)
-		at := slices.IndexFunc(parts, func(p *part) bool { return p.lane == l })
-		if at < 0 {
-			at = len(parts)
-			parts = append(parts, &part{act: act{kind: k}, lane: l, tag: tag})
+		at := 0
+		for at < len(parts) && parts[at].lane != l {
+			at++
+		}
+		if at == len(parts) {
+			parts = append(parts, newPart(k, l, tag))
 		}
 		p := parts[at]
 		p.charges = append(p.charges, charge{policy: c.Policy, key: key})
@@ -226,7 +239,8 @@ func (s *Store) split(k kind, n int, counter func(int) *weir.Counter) ([]*part, 
 // Take decides the charges, all or nothing. Charges whose keys lie in different
 // slots of a Cluster are taken in parallel, and given back if one is refused.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	parts, err := s.split(kindTake, len(charges), func(i int) *weir.Counter { return &charges[i].Counter })
+	var few [1]*part
+	parts, err := s.split(few[:0], kindTake, len(charges), func(i int) *weir.Counter { return &charges[i].Counter })
 	if err != nil {
 		for i := range results {
 			results[i] = weir.Result{Err: err}
@@ -238,6 +252,13 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 			p.charges[j].n, p.charges[j].peek = min(charges[i].N, 2*weir.MaxTokens), charges[i].Peek
 		}
 	}
+	if len(parts) == 1 {
+		p := parts[0]
+		p.err = p.lane.do(ctx, &p.act)
+		p.report(results, p.err == nil && !p.refused())
+		p.release()
+		return
+	}
 	begun := time.Now()
 	each(parts, func(p *part) { p.err = p.lane.do(ctx, &p.act) })
 
@@ -248,7 +269,14 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		if taken && refused {
 			s.undo(ctx, p, results, begun)
 		}
+		p.release()
 	})
+}
+
+func (p *part) release() {
+	if p.err == nil {
+		takeParts.Put(p)
+	}
 }
 
 // each calls f with every part, in parallel if there are several.
@@ -353,7 +381,7 @@ func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun 
 // GiveBack returns tokens. Those of one slot, and the mark that it happened,
 // change together; the rest follows.
 func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	parts, err := s.split(kindGiveBack, len(returns), func(i int) *weir.Counter { return &returns[i].Counter })
+	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *weir.Counter { return &returns[i].Counter })
 	if err != nil {
 		return err
 	}
@@ -384,7 +412,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 
 // Reset makes counters untouched.
 func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
-	parts, err := s.split(kindReset, len(counters), func(i int) *weir.Counter { return &counters[i] })
+	parts, err := s.split(nil, kindReset, len(counters), func(i int) *weir.Counter { return &counters[i] })
 	if err != nil {
 		return err
 	}

@@ -6,25 +6,26 @@
 --          policies: field, algorithm, four numbers (see Policy.Numbers)
 --          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
 --          happened, if it must happen only once, or 0; then
---          charges: policy, n, slot, flags
--- Reply    now, then for each charge that is taken whether it fits, and its state, and for each act that gives
---          back whether it is the first
+--          charges: policy, n, and flags where it is taken, slot where it is given back
+-- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, and the field
+--          as it is now, or what log.settle says; and for each act that gives back whether it is the first
 --
--- A field of a hash holds how long after its time it is whole again (µs, rounded up to four steps an octave), the time,
--- and one or two levels.
+-- A field of a hash holds a code for how long after its time it is whole again (µs, rounded up to four steps an
+-- octave), the time, and one or two levels.
 --
--- It is one long loop without functions, because Redis makes every function anew at every call: that
--- would cost more than all the arithmetic. Logs, which are rarer, have theirs.
+-- It is one long loop with hardly a function, because Redis makes every function anew at every call, and calling one,
+-- even min and max, costs more than what it does here. Logs, which are rarer, have theirs.
 --
 -- Every number is whole and below 2^53. A bucket's rate num/den is in millionths of a token per µs, num * den < 2^53,
 -- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET = 0, 1, 2
 local PEEK, SHADOW = 1, 2 -- flags
+local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local byte, floor, ceil, min, max, frexp = string.byte, math.floor, math.ceil, math.min, math.max, math.frexp
+local byte, format, floor, ceil, min, max, frexp = string.byte, string.format, math.floor, math.ceil, math.min, math.max, math.frexp
 
 local body = ARGV[1]
 local now, least_ttl, policies, acts, at = unpack('<I7I5I2I2', body)

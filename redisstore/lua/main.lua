@@ -2,6 +2,15 @@
 
 local reply, replies, k = {pack('<I7', now)}, 1, 0
 
+-- What the codes stand for that were met, and the grid of TTLs that goes with them.
+local cells = {}
+local spans = setmetatable({}, {__index = function(spans, code)
+  local octave = floor(code / 4)
+  local span = (code % 4 + 4) * 2 ^ (octave - 3)
+  spans[code], cells[code] = span, 2 ^ max(octave - 1, LEAST_CELL)
+  return span
+end})
+
 for _ = 1, acts do
   local kind, low, high = byte(body, at, at + 2)
   local count, once, first = low + 256 * high, 0, true
@@ -12,46 +21,53 @@ for _ = 1, acts do
   end
   -- A take's charges are decided together. Others may name a counter twice, and go one by one.
   local size = kind == TAKE and count or 1
-  for from = k, k + count - 1, max(size, 1) do
+  for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
-    local p, key, n, slot, flags, fits, time, level, prev, span, time2, level2, prev2
+    local p, key, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2
 
     -- All charges are looked at before any is written.
     for i = 1, size do
-      local number, after
-      number, n, slot, flags, after = unpack('<I2I7I7B', body, at)
-      p, key, at = policy[number], KEYS[from + i], after
+      local number
+      if kind == TAKE then
+        number, n, flags, at = unpack('<I2I7B', body, at)
+      else
+        number, n, slot, at = unpack('<I2I7I7', body, at)
+        flags = 0
+      end
+      p, key = policy[number], KEYS[from + i]
       local algorithm = p.algorithm
       if algorithm == SLIDING_LOG then
         if kind == TAKE then fits, time, level = log.look(key, p, n) end -- time: the newest entry; level: the sum
       else
-        time, level, prev, span = 0, 0, 0, 0
-        local v = call('HGET', key, p.field)
+        time, level, prev, code = 0, 0, 0, 0
+        v = call('HGET', key, p.field)
         if v then
           local bytes = #v
           if bytes == 12 then
-            span, time, level = unpack('<BI7I4', v)
+            code, time, level = unpack('<BI7I4', v)
           elseif bytes == 15 then
-            span, time, level = unpack('<BI7I7', v)
+            code, time, level = unpack('<BI7I7', v)
           else
-            span, time, level, prev = unpack('<BI7I4I4', v)
+            code, time, level, prev = unpack('<BI7I4I4', v)
           end
         end
         -- A refusal leaves all as it was, except a time in the future.
-        time2, level2, prev2 = min(time, now), level, prev
+        time2, level2, prev2 = time, level, prev
+        if time > now then time2 = now end
         if algorithm <= LEAKY_QUEUE then
-          local capacity, num, den, max_delay = p.a, p.b, p.c, p.d
+          local capacity = p.a
           local left = capacity -- what may be taken, in millionths
           if time > 0 then
-            local dt = now - time2
-            local gained = floor(dt / den) * num + floor(dt % den * num / den)
+            local num, den, dt = p.b, p.c, now - time2
             left = algorithm == TOKEN_BUCKET and level or capacity - level
-            left = gained >= capacity - left and capacity or left + gained
+            left = left + floor(dt / den) * num + floor(dt % den * num / den)
+            if left > capacity then left = capacity end
           end
           if kind == TAKE then
+            local max_delay = p.d
             fits = left >= n * 1000000
             if fits and max_delay > 0 then
-              local queue = capacity - left
+              local num, den, queue = p.b, p.c, capacity - left
               fits = floor(queue / num) * den + ceil(queue % num * den / num) <= max_delay
             end
             left = left - n * 1000000
@@ -84,72 +100,82 @@ for _ = 1, acts do
       end
       if not fits and flags < SHADOW then refused = true end
       if several then
-        several[i] = {p, n, slot, flags, fits, time, level, prev, span, time2, level2, prev2}
+        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2}
       end
     end
 
     for i = 1, size do
       if several then
         local s = several[i]
-        p, n, slot, flags, fits, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
-        span, time2, level2, prev2 = s[9], s[10], s[11], s[12]
+        p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
+        code, time2, level2, prev2 = s[10], s[11], s[12], s[13]
       end
       key = KEYS[from + i]
-      local taken = kind == TAKE and fits and not refused and flags % 2 ~= PEEK
+      local algorithm = p.algorithm
+      local taken = fits and kind == TAKE and not refused and flags % 2 ~= PEEK
       if kind == RESET then
-        if p.algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
-      elseif p.algorithm == SLIDING_LOG then
+        if algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
+      elseif algorithm == SLIDING_LOG then
         if kind == TAKE then
-          time, level, prev = log.settle(key, p, n, fits, time, level, taken)
+          v = pack('<I7I7I7', log.settle(key, p, n, fits, time, level, taken))
         elseif first then
           log.give_back(key, p, n, slot)
         end
       elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev) and
           (kind == TAKE and not fits or kind == GIVE_BACK and first and time > 0) then
-        local algorithm, whole, v = p.algorithm, p.b
+        local whole = p.b
         if algorithm <= LEAKY_QUEUE then
-          local num, den = p.b, p.c
-          local gone = algorithm == TOKEN_BUCKET and max(0, p.a - level2) or level2
+          local num, den, gone = p.b, p.c, level2
+          if algorithm == TOKEN_BUCKET then gone = p.a - level2 end
           whole = floor(gone / num) * den + ceil(gone % num * den / num)
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
-        local part, octave = frexp(max(whole, 1))
-        local span2 = min(4 * octave + ceil(8 * part) - 4, 255)
-        if algorithm == SLIDING_COUNTER then
-          v = pack('<BI7I4I4', span2, time2, level2, prev2)
-        elseif level2 < 4294967296 then
-          v = pack('<BI7I4', span2, time2, level2)
-        else
-          v = pack('<BI7I7', span2, time2, level2)
+        -- How long it takes to be whole again is rounded up to four steps an octave, or left at what it was.
+        local code2, old = code, spans[code]
+        if whole > old or 4 * whole < 3 * old then
+          local part, octave = frexp(whole > 1 and whole or 1)
+          code2 = min(4 * octave + ceil(8 * part) - 4, 255)
         end
+        if algorithm == SLIDING_COUNTER then
+          v = pack('<BI7I4I4', code2, time2, level2, prev2)
+        elseif level2 < 4294967296 then
+          v = pack('<BI7I4', code2, time2, level2)
+        else
+          v = pack('<BI7I7', code2, time2, level2)
+        end
+        local alone = false
         if call('HSET', key, p.field, v) == 1 then
           -- A hash that grows drops fields that can't matter any more.
           local fields = call('HLEN', key)
+          alone = fields == 1
           if fields > 8 and fields % 8 == 1 then
             local all = call('HGETALL', key)
             for j = 1, #all, 2 do
-              local old_span, old_time = unpack('<BI7', all[j + 1])
-              if old_time + (old_span % 4 + 4) * 2 ^ floor(old_span / 4 - 3) < now then call('HDEL', key, all[j]) end
+              local c, t = unpack('<BI7', all[j + 1])
+              if t + spans[c] < now then call('HDEL', key, all[j]) end
             end
           end
         end
         -- The key is kept until a bit after the counter is whole again, rounded up to a grid: what was there before and
         -- ends in the same cell of it has seen to that, so few checks have to.
-        octave = floor(span2 / 4)
-        local cell = 2 ^ max(octave - 3, 23)
-        local ends = floor((time2 + (span2 % 4 + 4) * 2 ^ (octave - 3)) / cell)
-        octave = floor(span / 4)
-        if span == 0 or 2 ^ max(octave - 3, 23) ~= cell or floor((time + (span % 4 + 4) * 2 ^ (octave - 3)) / cell) ~= ends then
-          local ms = ceil(((ends + 1) * cell - now) / 1000)
-          ms = min(max(ms, least_ttl), 1e13) -- Redis doesn't take any number for a TTL
-          if call('PTTL', key) < ms then call('PEXPIRE', key, ms) end
+        local before, ends, cell = time + old, time2 + spans[code2], cells[code2]
+        ends = ends - ends % cell
+        if code == 0 or cells[code] ~= cell or before - before % cell ~= ends then
+          local ms = ceil((ends + cell - now) / 1000)
+          ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis doesn't take any number for a TTL
+          if alone then call('PEXPIRE', key, ms) else call('PEXPIRE', key, ms, 'GT') end
         end
-        time, level, prev = time2, level2, prev2
       end
       if kind == TAKE then
-        replies = replies + 1
-        reply[replies] = pack('<BI7I7I7', fits and 1 or 0, time, level, prev)
+        local bytes, head = v and #v or 0
+        if fits then
+          head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or '\1'
+        else
+          head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or '\0'
+        end
+        reply[replies + 1], reply[replies + 2] = head, v or ''
+        replies = replies + 2
       end
     end
   end
@@ -157,7 +183,7 @@ for _ = 1, acts do
   k = k + count + (once > 0 and 1 or 0)
   if kind == GIVE_BACK then
     replies = replies + 1
-    reply[replies] = pack('<B', first and 1 or 0)
+    reply[replies] = first and '\1' or '\0'
   end
 end
 
