@@ -61,6 +61,8 @@ type Return struct {
 	N int64
 	// Slot is the Result.Slot of the charge that took them.
 	Slot int64
+	// Unspent tokens were lent, and nobody was admitted for them.
+	Unspent bool
 }
 
 // Result is what became of one charge.

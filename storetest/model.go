@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,10 +11,51 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is a store without any machinery: the arithmetic of package weir over maps.
-type model struct {
-	states map[key]weir.State
-	logs   map[key]*weir.Log
+// Model is a store without any machinery: the arithmetic of package weir over maps. It lends.
+type Model struct {
+	mu      sync.Mutex // guards the maps
+	now     func() time.Time
+	ledgers map[key]weir.Ledger
+	logs    map[key]*weir.Log
+	used    map[weir.Once]bool
+}
+
+// NewModel makes an empty model with the given clock.
+func NewModel(now func() time.Time) *Model {
+	return &Model{now: now, ledgers: map[key]weir.Ledger{}, logs: map[key]*weir.Log{}, used: map[weir.Once]bool{}}
+}
+
+// Take decides the charges, all or nothing.
+func (m *Model) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	copy(results, m.take(m.now().UnixMicro(), charges))
+}
+
+// GiveBack returns tokens. It remembers every Once for ever.
+func (m *Model) GiveBack(_ context.Context, once weir.Once, _ time.Duration, returns []weir.Return) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if once != (weir.Once{}) {
+		if m.used[once] {
+			return weir.ErrUsed
+		}
+		m.used[once] = true
+	}
+	for _, r := range returns {
+		m.giveBack(m.now().UnixMicro(), r)
+	}
+	return nil
+}
+
+// Reset makes counters untouched.
+func (m *Model) Reset(_ context.Context, counters []weir.Counter) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range counters {
+		m.reset(c)
+	}
+	return nil
 }
 
 type key struct {
@@ -25,7 +67,7 @@ func keyOf(c weir.Counter) key { return key{c.Policy.ID, string(c.Subject)} }
 
 func isLog(c weir.Counter) bool { return c.Policy.Limit.Algorithm == weir.SlidingLog }
 
-func (m *model) log(c weir.Counter) *weir.Log {
+func (m *Model) log(c weir.Counter) *weir.Log {
 	l := m.logs[keyOf(c)]
 	if l == nil {
 		l = &weir.Log{}
@@ -34,7 +76,7 @@ func (m *model) log(c weir.Counter) *weir.Log {
 	return l
 }
 
-func (m *model) take(now int64, charges []weir.Charge) []weir.Result {
+func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 	results := make([]weir.Result, len(charges))
 	fits := make([]bool, len(charges))
 	all := true
@@ -42,7 +84,7 @@ func (m *model) take(now int64, charges []weir.Charge) []weir.Result {
 		if isLog(c.Counter) {
 			fits[i] = c.Policy.FitsLog(m.log(c.Counter), now, c.N)
 		} else {
-			_, fits[i] = c.Policy.Try(m.states[keyOf(c.Counter)], now, c.N)
+			_, _, fits[i] = c.Policy.Lend(m.ledgers[keyOf(c.Counter)], now, c.N, 0)
 		}
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
@@ -60,44 +102,51 @@ func (m *model) take(now int64, charges []weir.Charge) []weir.Result {
 			results[i] = c.Policy.ReportLog(m.log(c.Counter), now, c.N, v)
 			continue
 		}
-		old := m.states[keyOf(c.Counter)]
-		state, _ := c.Policy.Try(old, now, c.N)
-		if v == weir.Fits {
-			state = old
-		}
+		ledger, lent := m.ledgers[keyOf(c.Counter)], int64(0)
 		if v != weir.Fits {
-			m.states[keyOf(c.Counter)] = state
+			want := c.Want
+			if !c.Policy.Lends() {
+				want = 0
+			}
+			ledger, lent, _ = c.Policy.Lend(ledger, now, c.N, want)
+			m.ledgers[keyOf(c.Counter)] = ledger
 		}
-		results[i] = c.Policy.Report(state, now, c.N, v)
+		c.Policy.ReportLend(&results[i], ledger, now, c.N, lent, v)
 	}
 	return results
 }
 
-func (m *model) giveBack(now int64, r weir.Return) {
+func (m *Model) giveBack(now int64, r weir.Return) {
 	if isLog(r.Counter) {
 		r.Policy.ReturnLog(m.log(r.Counter), now, r.N, r.Slot)
 		return
 	}
-	m.states[keyOf(r.Counter)] = r.Policy.Return(m.states[keyOf(r.Counter)], now, r.N, r.Slot)
+	put := r.Policy.Refund
+	if r.Unspent {
+		put = r.Policy.TakeBack
+	}
+	m.ledgers[keyOf(r.Counter)] = put(m.ledgers[keyOf(r.Counter)], now, r.N, r.Slot)
 }
 
-func (m *model) reset(c weir.Counter) {
-	delete(m.states, keyOf(c))
+func (m *Model) reset(c weir.Counter) {
+	delete(m.ledgers, keyOf(c))
 	delete(m.logs, keyOf(c))
 }
 
 // agreesWithModel runs random sequences of takes, peeks, layers, returns, resets,
 // changed numbers and time steps, backwards too, on the store and on the model.
-func agreesWithModel(t *testing.T, open Open) {
+//
+// With lending, charges ask for more at times, and what was lent is given back.
+func agreesWithModel(t *testing.T, open Open, lending bool) {
 	for _, a := range Algorithms {
 		t.Run(a.String(), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) { walk(t, start(t, open), a) })
+			rapid.Check(t, func(t *rapid.T) { walk(t, start(t, open), a, lending) })
 		})
 	}
 }
 
-func walk(t *rapid.T, h *harness, a weir.Algorithm) {
-	m := &model{states: map[key]weir.State{}, logs: map[key]*weir.Log{}}
+func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
+	m := NewModel(nil)
 	window := rapid.SampledFrom([]time.Duration{time.Second, 7 * time.Second, time.Minute}).Draw(t, "window")
 	policies := make([]*weir.Policy, 3)
 	number := func(i int) {
@@ -123,6 +172,9 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm) {
 		switch rapid.SampledFrom([]string{"take", "take", "take", "layers", "peek", "return", "reset", "change", "time", "time", "back"}).Draw(t, "what") {
 		case "take", "peek":
 			c := weir.Charge{Counter: pick(), N: rapid.Int64Range(1, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")}
+			if lending {
+				c.Want = rapid.Int64Range(0, 20).Draw(t, "want")
+			}
 			taken = append(taken, compare(t, h, m, now, c)...)
 		case "layers":
 			n, subject := rapid.Int64Range(1, 10).Draw(t, "n"), rapid.SampledFrom([]string{"s", "t"}).Draw(t, "subject")
@@ -148,14 +200,18 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm) {
 		case "change":
 			number(rapid.IntRange(0, 2).Draw(t, "changed"))
 		case "time":
-			h.step(time.Duration(rapid.Int64Range(0, window.Microseconds()).Draw(t, "µs")) * time.Microsecond)
+			most := window
+			if lending && rapid.Bool().Draw(t, "soon") {
+				most = weir.MaxLease
+			}
+			h.step(time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(t, "µs")) * time.Microsecond)
 		case "back":
 			h.step(-time.Duration(rapid.Int64Range(0, 3*window.Microseconds()).Draw(t, "µs")) * time.Microsecond)
 		}
 	}
 }
 
-func compare(t *rapid.T, h *harness, m *model, now int64, charges ...weir.Charge) (taken []weir.Return) {
+func compare(t *rapid.T, h *harness, m *Model, now int64, charges ...weir.Charge) (taken []weir.Return) {
 	want, got := m.take(now, charges), h.charge(charges...)
 	for i, c := range charges {
 		if got[i] != want[i] {
@@ -164,6 +220,9 @@ func compare(t *rapid.T, h *harness, m *model, now int64, charges ...weir.Charge
 		}
 		if got[i].Allowed && !c.Peek {
 			taken = append(taken, weir.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot})
+		}
+		if got[i].Lent > 0 {
+			taken = append(taken, weir.Return{Counter: c.Counter, N: got[i].Lent, Slot: got[i].Slot, Unspent: true})
 		}
 	}
 	return taken

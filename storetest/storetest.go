@@ -42,7 +42,13 @@ func Run(t *testing.T, open Open) {
 	t.Run("HostileSubjects", func(t *testing.T) { hostileSubjects(t, open) })
 	t.Run("ConcurrentTakes", func(t *testing.T) { concurrentTakes(t, open) })
 	t.Run("ConcurrentLayers", func(t *testing.T) { concurrentLayers(t, open) })
-	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open) })
+	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open, false) })
+}
+
+// RunLender tests a store that lends against the contract.
+func RunLender(t *testing.T, open Open) {
+	Run(t, open)
+	t.Run("Lends", func(t *testing.T) { agreesWithModel(t, open, true) })
 }
 
 // Start is the moment at which the clocks of these tests begin: the middle of a minute, hour and day.

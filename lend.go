@@ -1,0 +1,156 @@
+package weir
+
+import "time"
+
+// Lending: a node takes more tokens than a request needs, and spends the rest by
+// itself for a moment. They are debited before they are spent, so a node that dies
+// strands what it held and mints nothing.
+//
+// What is held must not hide from a bucket's capacity: a bucket that refills while
+// its tokens are out, and is then given them back, would admit them twice. So a
+// bucket that lends remembers what was debited of late, in two slots of 50 ms, and
+// refills to no more than its capacity and what refills in 100 ms, less those
+// debits. Every token that may be spent stands in the level or in the debits, and giving
+// back only moves it from the one to the other: hence all nodes together admit in
+// any time no more than the bucket alone would in that time and 100 ms.
+//
+// Windows need none of this. Their leases end with them, and what is given back
+// names the window it was taken from.
+
+// MaxLease is the longest that lent tokens may be held.
+const MaxLease = 100 * time.Millisecond
+
+const leaseSlot = int64(MaxLease/time.Microsecond) / 2
+
+// Ledger is a State that lends.
+type Ledger struct {
+	State
+	// Recent is how many tokens left a bucket in the slot of 50 ms that Time lies in, and in
+	// the one before. Zero as long as it hasn't lent any.
+	Recent [2]int64
+}
+
+// Lends reports whether tokens of this policy may be lent: not those of strict rules, of queues, whose
+// requests have turns, and of logs, which know each moment.
+func (p *Policy) Lends() bool {
+	switch p.Limit.Algorithm {
+	case TokenBucket, LeakyBucket, FixedWindow, SlidingCounter:
+		return !p.Strict
+	}
+	return false
+}
+
+// Lend is [Policy.Try] with want more tokens for the caller to hold: of what is left at most half,
+// since others may ask next.
+func (p *Policy) Lend(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
+	if !p.Limit.isBucket() {
+		return p.lendWindow(l, now, n, want)
+	}
+	l.State = reanchored(l.State, now)
+	if n > p.capacity/micro {
+		return l, 0, false
+	}
+	recent := l.recent(now)
+	level := p.lendable(l, now)
+	if level < n*micro || p.maxDelay > 0 && p.wait(p.capacity-level) > p.maxDelay {
+		return l, 0, false
+	}
+	level -= n * micro
+	if want > 0 {
+		lent = min(want, level/micro/2)
+		level -= lent * micro
+	}
+	if want > 0 || recent != [2]int64{} {
+		recent[0] += n + lent
+	}
+	return Ledger{p.bucketState(level, now), recent}, lent, true
+}
+
+func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
+	s, ok := p.Try(l.State, now, n)
+	if ok && want > 0 {
+		free := p.Limit.Count - s.Level
+		if p.Limit.Algorithm == SlidingCounter {
+			free -= (s.Prev*p.weight(s, now) + p.ticks - 1) / p.ticks
+		}
+		lent = min(want, free/2)
+		s.Level += lent
+	}
+	return Ledger{State: s}, lent, ok
+}
+
+// recent is what was debited in the slot that it is now, and in the one before.
+func (l Ledger) recent(now int64) [2]int64 {
+	switch slots := now/leaseSlot - l.Time/leaseSlot; {
+	case slots <= 0:
+		return l.Recent
+	case slots == 1:
+		return [2]int64{0, l.Recent[0]}
+	}
+	return [2]int64{}
+}
+
+// lendable is [Policy.tokens] of a bucket that may have lent some.
+func (p *Policy) lendable(l Ledger, now int64) int64 {
+	level := p.tokens(l.State, now)
+	if r := l.recent(now); r[0]+r[1] > 0 {
+		most := p.capacity + mulDiv(2*leaseSlot, p.rate.num, p.rate.den) - (r[0]+r[1])*micro
+		level = min(level, max(most, p.stored(l.State)))
+	}
+	return level
+}
+
+// ReportLend is [Policy.ReportTo] of a ledger.
+func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) {
+	p.ReportTo(r, l.State, now, n, v)
+	if lent > 0 {
+		end := (now/leaseSlot + 2) * leaseSlot
+		if !p.Limit.isBucket() {
+			end = min(end, l.Time+p.window)
+		}
+		r.Lent, r.LentFor = lent, micros(end-now)
+	}
+	if !p.Limit.isBucket() || l.recent(now) == [2]int64{} {
+		return
+	}
+	r.Remaining = min(r.Remaining, max(0, p.lendable(l, now)/micro))
+	if v == Refused && r.RetryAfter == 0 {
+		// There are enough, but others hold them: until the slot ends, at least.
+		r.RetryAfter = micros((now/leaseSlot+1)*leaseSlot - now)
+	}
+}
+
+// TakeBack returns lent tokens that weren't spent. Of a bucket they are void when their time is over.
+func (p *Policy) TakeBack(l Ledger, now, n, slot int64) Ledger {
+	if l.State == (State{}) {
+		return l
+	}
+	if !p.Limit.isBucket() {
+		return Ledger{State: p.Return(l.State, now, n, slot)}
+	}
+	l.State = reanchored(l.State, now)
+	age := now/leaseSlot - slot/leaseSlot
+	if age < 0 || age > 1 {
+		return l
+	}
+	recent := l.recent(now)
+	n = min(n, recent[age])
+	if n <= 0 {
+		return l
+	}
+	recent[age] -= n
+	return Ledger{p.bucketState(min(p.lendable(l, now)+n*micro, p.capacity), now), recent}
+}
+
+// Refund is [Policy.Return] into a ledger: of tokens that were spent.
+func (p *Policy) Refund(l Ledger, now, n, slot int64) Ledger {
+	recent := l.recent(now)
+	if !p.Limit.isBucket() || recent == [2]int64{} {
+		return Ledger{State: p.Return(l.State, now, n, slot)}
+	}
+	l.State = reanchored(l.State, now)
+	level := p.lendable(l, now)
+	most := p.capacity + mulDiv(2*leaseSlot, p.rate.num, p.rate.den) - (recent[0]+recent[1])*micro
+	level = max(level, min(level+min(n, MaxTokens)*micro, p.capacity, most))
+	return Ledger{p.bucketState(level, now), recent}
+}
