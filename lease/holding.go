@@ -1,0 +1,215 @@
+package lease
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// holding is what a node knows of a counter that it is often asked for: the
+// tokens that it may spend by itself, or until when there are none.
+//
+// Times are ns since the store began, on the node's monotonic clock.
+type holding struct {
+	hash uint64
+	seen atomic.Int64 // when it was last of use, about
+
+	mu      sync.Mutex // guards what follows
+	policy  *weir.Policy
+	subject []byte
+	numbers numbers
+	gone    bool // nobody finds it any more
+
+	held  int64 // tokens
+	until int64 // when they can't be spent any more
+	slot  int64 // the store's name for when they were debited
+
+	full      int64 // the least cost that is refused,
+	fullUntil int64 // until then
+	fullSince int64 // since when it has been refusing, on and off
+	fullAt    int64 // when it last did
+	pause     int64 // how long to refuse when what is held is spent, since the store has hardly more
+
+	last   weir.Result // what the store said last
+	lastAt int64       // when it was asked
+
+	window   int64 // of the rate: its number,
+	arrivals int64 // the tokens asked for in it,
+	before   int64 // and in the one before
+
+	asking  *ask  // under way, or nil
+	pending int64 // tokens for which others wait for it
+	outage  bool  // the store couldn't be reached when it was last asked
+}
+
+// ask is a question to the store that several wait for.
+type ask struct {
+	done chan struct{} // closed when it is answered
+	err  error
+}
+
+// numbers are what of a policy matters here.
+type numbers struct {
+	most    int64   // tokens at once
+	rate    float64 // tokens per ns
+	horizon int64   // for how long tokens are asked for, ns
+}
+
+func numbersOf(p *weir.Policy) numbers {
+	n := numbers{most: p.Limit.Max()}
+	v := p.Numbers()
+	switch p.Limit.Algorithm {
+	case weir.TokenBucket, weir.LeakyBucket:
+		n.rate = float64(v[1]) / float64(v[2]) / 1e9 // millionths a µs
+	default:
+		n.rate = float64(n.most) / float64(p.Limit.Window)
+	}
+	n.horizon = min(int64(weir.MaxLease)/2, int64(float64(n.most)/4/n.rate))
+	return n
+}
+
+const (
+	rateWindow = int64(100 * time.Millisecond)
+	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
+	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
+	maxStretch = int64(100 * time.Millisecond)
+)
+
+// adopt makes the holding one under other numbers, if they are others.
+func (x *holding) adopt(p *weir.Policy) {
+	if x.policy != p {
+		x.policy, x.numbers = p, numbersOf(p)
+		x.forget()
+	}
+}
+
+// forget drops what the node knows, as if it had never asked.
+func (x *holding) forget() {
+	x.held, x.fullUntil, x.fullAt, x.pause, x.last = 0, 0, 0, 0, weir.Result{}
+}
+
+// arrive counts tokens that are asked for.
+func (x *holding) arrive(now, n int64) {
+	switch w := now / rateWindow; w - x.window {
+	case 0:
+		x.arrivals += n
+	case 1:
+		x.window, x.before, x.arrivals = w, x.arrivals, n
+	default:
+		x.window, x.before, x.arrivals = w, 0, n
+	}
+	if now-x.seen.Load() > int64(time.Millisecond) {
+		x.seen.Store(now)
+	}
+}
+
+// want is how many tokens the node will need within the horizon, beyond those for which somebody waits already.
+// Leases of one or two cost more calls than they save.
+func (x *holding) want(now int64) int64 {
+	part := now % rateWindow
+	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
+	n := int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon))
+	if n < 2 {
+		n = 0
+	}
+	return n + x.pending
+}
+
+// spend takes tokens that are held, or tells that there are none.
+func (x *holding) spend(now, n int64, r *weir.Result) bool {
+	if x.held < n || now >= x.until {
+		return false
+	}
+	x.held -= n
+	x.fits(now, r)
+	if x.held == 0 && x.pause > 0 {
+		x.refuse(now, 1, now+x.pause)
+	}
+	return true
+}
+
+// fits reports what the node knows of a counter that has room.
+func (x *holding) fits(now int64, r *weir.Result) {
+	*r = weir.Result{
+		Allowed:    true,
+		Remaining:  x.last.Remaining + x.held,
+		ResetAfter: max(0, x.last.ResetAfter-time.Duration(now-x.lastAt)),
+		Slot:       x.slot,
+	}
+}
+
+// unspend gives back what spend took, if it is still of the same lease.
+func (x *holding) unspend(now, n, slot int64) bool {
+	if x.slot != slot || now >= x.until {
+		return false
+	}
+	x.held += n
+	return true
+}
+
+// refuse remembers that a cost doesn't fit until some moment.
+func (x *holding) refuse(now, n, until int64) {
+	if now-x.fullAt > lull || x.fullAt == 0 {
+		x.fullSince = now
+	}
+	x.full, x.fullUntil, x.fullAt = n, until, now
+}
+
+// refused answers from a refusal that is remembered.
+func (x *holding) refused(now, n int64, r *weir.Result) bool {
+	if n < x.full || now >= x.fullUntil {
+		return false
+	}
+	x.fullAt = now
+	*r = weir.Result{
+		Remaining:  min(x.last.Remaining+x.held, n-1),
+		RetryAfter: time.Duration(x.fullUntil-now) + time.Duration(float64(n-x.full)/x.numbers.rate),
+		ResetAfter: max(0, x.last.ResetAfter-time.Duration(now-x.lastAt)),
+		Slot:       x.slot,
+	}
+	if n > x.numbers.most {
+		r.RetryAfter = weir.Never
+	}
+	return true
+}
+
+// stretch is by how much longer than the store says a refusal is remembered. It grows with the time for which
+// the counter has been refusing: the store is then not asked for every single token.
+func (x *holding) stretch(now int64) int64 {
+	if x.fullAt == 0 || now-x.fullAt > lull {
+		return 0
+	}
+	return min(maxStretch, int64(float64(x.numbers.most)/4/x.numbers.rate), (now-x.fullSince)/8)
+}
+
+// learn takes in what the store answered to an ask that was sent at some moment.
+func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir.Return) {
+	x.last, x.lastAt, x.outage = *r, sent, false
+	if !r.Allowed {
+		until := sent + int64(r.RetryAfter) + x.stretch(now)
+		if r.RetryAfter == weir.Never {
+			until = sent + int64(time.Second)
+		}
+		x.refuse(now, n, until)
+		return leftover
+	}
+	x.fullUntil, x.pause = 0, 0
+	if r.Lent == 0 {
+		return leftover
+	}
+	if x.held > 0 && now < x.until {
+		leftover = x.back(x.held)
+	}
+	x.held, x.until, x.slot = r.Lent, sent+int64(r.LentFor)-margin, r.Slot
+	if r.Lent < want {
+		x.pause = x.stretch(now)
+	}
+	return leftover
+}
+
+// back is tokens of the lease on their way to the store.
+func (x *holding) back(n int64) weir.Return {
+	return weir.Return{Counter: weir.Counter{Policy: x.policy, Subject: x.subject}, N: n, Slot: x.slot, Unspent: true}
+}

@@ -1,0 +1,517 @@
+// Package lease decides checks of hot counters in memory, while one store remains
+// the truth for all nodes. A node that is often asked for a counter borrows some
+// of its tokens and spends them by itself for at most [weir.MaxLease]; what it
+// doesn't spend it gives back. Refusals are remembered, and concurrent asks for one counter are one.
+//
+// Tokens are debited before they are spent, so a node that dies strands what it
+// held. All nodes together admit in any time at most what the store alone would
+// admit in that time and one lease's; see [weir.Policy.Lend] for why.
+package lease
+
+import (
+	"context"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var _ weir.Store = (*Store)(nil)
+
+// Store is a [weir.Store] around another one that lends. Make one with [New].
+type Store struct {
+	inner weir.Store
+	local weir.Store
+	nodes func() int
+	seed  maphash.Seed
+	start time.Time
+	table table
+	heat  heat
+	stats stats
+
+	closed  atomic.Bool // nothing is borrowed any more
+	mu      sync.Mutex  // guards what follows, and running against additions while Close waits for it
+	due     [dueTicks][]*holding
+	swept   int64 // the last tick whose leases were looked at
+	waiting int   // how many are in due
+	running sync.WaitGroup
+}
+
+// Options of a Store. The zero value is useful.
+type Options struct {
+	// Counters is how many counters the node knows at a time. 0 means 65,536.
+	Counters int
+	// Local is where a limiter counts while the store can't be reached: counters that the
+	// node knows go on there from where they were, with an even share of each for every
+	// node. Nil means that they begin anew.
+	Local weir.Store
+	// Nodes is how many nodes share the store. Nil means one.
+	Nodes func() int
+}
+
+// New makes a Store around one that lends.
+func New(inner weir.Store, o Options) *Store {
+	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed(), start: time.Now()}
+	if o.Counters <= 0 {
+		o.Counters = 65_536
+	}
+	s.table.init(o.Counters)
+	return s
+}
+
+// Stats tell how checks were decided since the start.
+type Stats struct {
+	Local uint64 // charges decided by the node itself
+	Asked uint64 // charges that the store was asked for
+}
+
+type stats struct{ local, asked atomic.Uint64 }
+
+// Stats returns how charges were decided.
+func (s *Store) Stats() Stats { return Stats{s.stats.local.Load(), s.stats.asked.Load()} }
+
+func (s *Store) now() int64 { return int64(time.Since(s.start)) + 1 }
+
+func (s *Store) hash(c *weir.Counter) uint64 {
+	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
+	return max(1, hi^lo)
+}
+
+// Take decides the charges, all or nothing: those of hot counters here, if it can.
+func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	if len(charges) == 1 {
+		s.takeOne(ctx, charges, results)
+		return
+	}
+	s.takeAll(ctx, charges, results)
+}
+
+// lends: a charge that may be decided here.
+func (s *Store) lends(c *weir.Charge) bool {
+	return !c.Peek && c.Policy.Lends() && len(c.Subject) <= maxSubject && !s.closed.Load()
+}
+
+const maxSubject = 512
+
+func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	c, r := &charges[0], &results[0]
+	if !s.lends(c) {
+		s.pass(ctx, charges, results)
+		return
+	}
+	h, now := s.hash(&c.Counter), s.now()
+	x := s.table.find(h)
+	if x == nil {
+		if !s.heat.is(h, now) {
+			s.pass(ctx, charges, results)
+			s.remember(c, r, h, now)
+			return
+		}
+		x = s.add(h, c)
+	}
+	x.mu.Lock()
+	x.adopt(c.Policy)
+	x.arrive(now, c.N)
+	for {
+		if x.spend(now, c.N, r) || x.refused(now, c.N, r) {
+			x.mu.Unlock()
+			s.stats.local.Add(1)
+			return
+		}
+		if x.asking == nil {
+			s.ask(ctx, x, c, r)
+			return
+		}
+		err := x.wait(ctx, c.N)
+		if err != nil {
+			*r = weir.Result{Err: err}
+			return
+		}
+		x.mu.Lock()
+		now = s.now()
+	}
+}
+
+// wait is until the ask under way is answered. It is called with the lock held, and returns without it.
+func (x *holding) wait(ctx context.Context, n int64) error {
+	a := x.asking
+	x.pending += n
+	x.mu.Unlock()
+	var err error
+	select {
+	case <-a.done:
+		err = a.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	x.mu.Lock()
+	x.pending -= n
+	x.mu.Unlock()
+	return err
+}
+
+// ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
+func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result) {
+	a := &ask{done: make(chan struct{})}
+	sent := s.now()
+	want := x.want(sent)
+	x.asking = a
+	x.mu.Unlock()
+	question := [1]weir.Charge{*c}
+	question[0].Want = want
+	answer := [1]weir.Result{}
+	s.pass(ctx, question[:], answer[:])
+	*r = answer[0]
+	s.learn(x, c, want, sent, r, a)
+}
+
+// pass asks the store.
+func (s *Store) pass(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	s.stats.asked.Add(uint64(len(charges)))
+	s.inner.Take(ctx, charges, results)
+}
+
+// learn takes in what the store answered, and ends the ask, if it was one that others may wait for.
+func (s *Store) learn(x *holding, c *weir.Charge, want, sent int64, r *weir.Result, a *ask) {
+	now := s.now()
+	var leftover weir.Return
+	warm := weir.Result{}
+	x.mu.Lock()
+	switch {
+	case r.Err != nil:
+		if !x.outage && x.lastAt > 0 {
+			warm = x.last
+			warm.Remaining += x.held
+			warm.Allowed = true
+		}
+		x.outage = true
+		if a != nil {
+			a.err = r.Err
+		}
+	case x.policy != c.Policy, x.gone: // it was asked under other rules, or for nobody
+		leftover = weir.Return{Counter: c.Counter, N: r.Lent, Slot: r.Slot, Unspent: true}
+		leftover.Subject = x.subject
+	default:
+		leftover = x.learn(sent, now, c.N, want, r)
+		if r.Lent > 0 {
+			s.watch(x)
+		}
+		r.Remaining += x.held
+	}
+	if a != nil {
+		x.asking = nil
+		close(a.done)
+	}
+	x.mu.Unlock()
+	r.Lent, r.LentFor = 0, 0
+	if leftover.N > 0 {
+		s.giveBack([]weir.Return{leftover})
+	}
+	if warm.Allowed {
+		s.carryOver(c, &warm)
+	}
+}
+
+// carryOver has the local store go on from where a counter was when the store was lost.
+func (s *Store) carryOver(c *weir.Charge, last *weir.Result) {
+	if s.local == nil {
+		return
+	}
+	used := c.Policy.Limit.Max() - last.Remaining
+	if s.nodes != nil {
+		used /= int64(max(1, s.nodes()))
+	}
+	if used > 0 {
+		charge := [1]weir.Charge{{Counter: c.Counter, N: used}}
+		var result [1]weir.Result
+		s.local.Take(context.Background(), charge[:], result[:])
+	}
+}
+
+// remember keeps a refusal of a counter that isn't held, if it lasts.
+func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
+	if r.Err != nil || r.Allowed || r.RetryAfter >= 0 && int64(r.RetryAfter) < 5*margin {
+		return
+	}
+	x := s.add(h, c)
+	x.mu.Lock()
+	x.adopt(c.Policy)
+	x.learn(sent, s.now(), c.N, 0, r)
+	x.mu.Unlock()
+}
+
+// add makes a holding. Another one may have to go for it: its lease is given back.
+func (s *Store) add(h uint64, c *weir.Charge) *holding {
+	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), numbers: numbersOf(c.Policy)}
+	x.seen.Store(s.now())
+	there, gone := s.table.add(x)
+	if gone != nil {
+		gone.mu.Lock()
+		gone.gone = true
+		back := gone.empty(s.now())
+		gone.mu.Unlock()
+		if back.N > 0 {
+			s.giveBack([]weir.Return{back})
+		}
+	}
+	return there
+}
+
+// takeAll of a request with several charges: first what can be decided here, then the rest by the store.
+// What was spent here goes back if the request is refused.
+func (s *Store) takeAll(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	var few [8]layer
+	layers := few[:0]
+	refused, asks := false, 0
+	now := s.now()
+	for i := range charges {
+		l := layer{charge: &charges[i], result: &results[i]}
+		s.look(&l, now)
+		if l.local {
+			refused = refused || !l.result.Allowed && !l.charge.Policy.Shadow
+		} else {
+			asks++
+		}
+		layers = append(layers, l)
+	}
+	if asks > 0 && refused {
+		// What is known to be refused needn't be asked for, but what becomes of the others must.
+		s.undo(layers, now)
+		s.pass(ctx, charges, results)
+		return
+	}
+	s.stats.local.Add(uint64(len(layers) - asks))
+	if asks > 0 {
+		refused = s.askAll(ctx, layers, asks)
+	}
+	if refused {
+		s.undo(layers, now)
+	}
+}
+
+// layer is one charge of several.
+type layer struct {
+	charge *weir.Charge
+	result *weir.Result
+	x      *holding // nil: it is cold, or isn't lent
+	hash   uint64
+	local  bool // decided here
+	slot   int64
+	spent  bool
+}
+
+// look decides a charge from what the node holds, if it can.
+func (s *Store) look(l *layer, now int64) {
+	c := l.charge
+	if !s.lends(c) {
+		return
+	}
+	l.hash = s.hash(&c.Counter)
+	if l.x = s.table.find(l.hash); l.x == nil {
+		if !s.heat.is(l.hash, now) {
+			return
+		}
+		l.x = s.add(l.hash, c)
+	}
+	x := l.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.adopt(c.Policy)
+	x.arrive(now, c.N)
+	l.spent = x.spend(now, c.N, l.result)
+	l.slot = x.slot
+	l.local = l.spent || x.refused(now, c.N, l.result)
+}
+
+// askAll asks the store for what couldn't be decided here, and reports whether the request is refused by it.
+func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused bool) {
+	sent := s.now()
+	questions, answers := make([]weir.Charge, 0, asks), make([]weir.Result, asks)
+	for i := range layers {
+		l := &layers[i]
+		if l.local {
+			continue
+		}
+		q := *l.charge
+		if l.x != nil {
+			l.x.mu.Lock()
+			q.Want = l.x.want(sent)
+			l.x.mu.Unlock()
+		}
+		questions = append(questions, q)
+	}
+	s.pass(ctx, questions, answers)
+	at := 0
+	for i := range layers {
+		l := &layers[i]
+		if l.local {
+			continue
+		}
+		*l.result = answers[at]
+		switch {
+		case l.x != nil:
+			s.learn(l.x, l.charge, questions[at].Want, sent, l.result, nil)
+		case l.hash != 0:
+			s.remember(l.charge, l.result, l.hash, sent)
+		}
+		r := l.result
+		refused = refused || r.Err == nil && !r.Allowed && !l.charge.Policy.Shadow
+		at++
+	}
+	return refused
+}
+
+// undo puts back what was spent here for a request that is refused.
+func (s *Store) undo(layers []layer, now int64) {
+	var returns []weir.Return
+	for i := range layers {
+		l := &layers[i]
+		if !l.spent {
+			continue
+		}
+		x := l.x
+		x.mu.Lock()
+		if x.unspend(now, l.charge.N, l.slot) {
+			x.fits(now, l.result)
+		} else {
+			back := x.back(l.charge.N)
+			back.Slot = l.slot
+			returns = append(returns, back)
+		}
+		x.mu.Unlock()
+	}
+	s.giveBack(returns)
+}
+
+// empty takes out all that is held, and returns what may still be given back.
+func (x *holding) empty(now int64) (back weir.Return) {
+	if x.held > 0 && now < x.until+margin {
+		back = x.back(x.held)
+	}
+	x.held = 0
+	return back
+}
+
+// giveBack returns tokens, beside the caller. If the store can't be reached they are stranded.
+func (s *Store) giveBack(returns []weir.Return) {
+	if len(returns) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	give := func() { _ = s.inner.GiveBack(context.Background(), weir.Once{}, 0, returns) }
+	if s.closed.Load() {
+		go give()
+		return
+	}
+	s.running.Go(give)
+}
+
+// Leases are looked at when their time is over, by ticks.
+const (
+	tick     = int64(5 * time.Millisecond)
+	dueTicks = 32 // more than a lease has
+)
+
+// watch sees to it that what isn't spent by the end of a lease is given back. It is called with the holding's lock held.
+func (s *Store) watch(x *holding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return
+	}
+	if s.waiting == 0 {
+		s.swept = s.now() / tick
+		time.AfterFunc(time.Duration(tick), s.sweep)
+	}
+	s.waiting++
+	at := &s.due[max(x.until/tick, s.swept+1)%dueTicks]
+	*at = append(*at, x)
+}
+
+// sweep gives back what is left of the leases that are about to end.
+func (s *Store) sweep() {
+	now := s.now()
+	var over []*holding
+	s.mu.Lock()
+	for s.swept < now/tick+1 {
+		s.swept++
+		at := &s.due[s.swept%dueTicks]
+		over = append(over, *at...)
+		clear(*at)
+		*at = (*at)[:0]
+	}
+	if s.waiting -= len(over); s.waiting > 0 {
+		time.AfterFunc(time.Duration(tick), s.sweep)
+	}
+	s.mu.Unlock()
+	var returns []weir.Return
+	for _, x := range over {
+		x.mu.Lock()
+		if x.until/tick <= now/tick+1 { // otherwise there is a newer lease
+			if back := x.empty(now); back.N > 0 {
+				returns = append(returns, back)
+			}
+		}
+		x.mu.Unlock()
+	}
+	s.giveBack(returns)
+}
+
+// GiveBack returns tokens of requests that were admitted, to the store.
+func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	err := s.inner.GiveBack(ctx, once, keep, returns)
+	for i := range returns {
+		s.withHolding(&returns[i].Counter, func(x *holding) { x.fullUntil, x.pause = 0, 0 })
+	}
+	return err
+}
+
+// Reset makes counters untouched, and forgets what this node knows of them. Other nodes
+// may spend what they hold until their leases end.
+func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
+	err := s.inner.Reset(ctx, counters)
+	for i := range counters {
+		s.withHolding(&counters[i], func(x *holding) {
+			x.gone = true
+			x.forget()
+			s.table.remove(x)
+		})
+	}
+	return err
+}
+
+func (s *Store) withHolding(c *weir.Counter, f func(*holding)) {
+	if x := s.table.find(s.hash(c)); x != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		f(x)
+	}
+}
+
+// Close gives back everything that is held. Charges that come later all go to the store.
+func (s *Store) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed.Store(true)
+	s.mu.Unlock()
+	now := s.now()
+	var returns []weir.Return
+	s.table.all(func(x *holding) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.gone = true
+		if back := x.empty(now); back.N > 0 {
+			returns = append(returns, back)
+		}
+	})
+	var err error
+	if len(returns) > 0 {
+		err = s.inner.GiveBack(ctx, weir.Once{}, 0, returns)
+	}
+	s.running.Wait()
+	return err
+}
