@@ -20,6 +20,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/gateway"
+	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
 	"golang.org/x/sync/errgroup"
 )
@@ -31,6 +32,7 @@ type node struct {
 	log      *slog.Logger
 	limiter  *weir.Limiter
 	redis    *redisstore.Store // nil with the in-process store
+	leases   *lease.Store      // in front of it
 	rules    *source
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody

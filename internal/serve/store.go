@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -64,15 +66,23 @@ func (n *node) openStore(rules *weir.RuleSet) error {
 		return fmt.Errorf("--store: %w", err)
 	}
 	options.Local = store.Share(local)
-	n.redis, n.limiter = store, weir.NewLimiter(store, rules, options)
+	n.redis, n.leases = store, lease.New(store, lease.Options{Local: options.Local, Nodes: store.Nodes})
+	n.limiter = weir.NewLimiter(n.leases, rules, options)
 	close(made)
 	return nil
 }
 
+// closeStore gives back what is borrowed, while there is a connection to do it on.
 func (n *node) closeStore() {
-	if n.redis != nil {
-		n.redis.Close()
+	if n.redis == nil {
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.config.StoreTimeout)
+	defer cancel()
+	if err := n.leases.Close(ctx); err != nil {
+		n.log.Debug("leases weren't given back: they end by themselves", "error", err)
+	}
+	n.redis.Close()
 }
 
 // storeFailed hears of every check that a store failed. Those of Redis are many at once; it
