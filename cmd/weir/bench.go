@@ -18,9 +18,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/load"
 	"github.com/weirhq/weir/internal/serve"
-	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/redisstore"
-	"github.com/weirhq/weir/rulefile"
 )
 
 func benchCommand() *cobra.Command {
@@ -31,17 +28,23 @@ func benchCommand() *cobra.Command {
 		Long: `Make load, and measure throughput and latency.
 
 Without a URL, a limiter in this process is asked, over the store of --store and
-by the rules of --rules or a rule that refuses nobody. With a URL of a node, its
-check API is asked. With a path in the URL, or with --method or --path, requests
-go to that endpoint, with the client's key in --key-header; 2xx counts as
-allowed, 429 as refused. To describe the checks that a node is asked with
---method and --path, write the URL of its check API whole.
+by the rules of --rules, by --limit, or by a rule that refuses nobody. With a URL
+of a node, its check API is asked. With a path in the URL, or with --method or
+--path, requests go to that endpoint, with the client's key in --key-header; 2xx
+counts as allowed, 429 as refused. To describe the checks that a node is asked
+with --method and --path, write the URL of its check API whole.
 
 Without --rate the loop is closed: each of --concurrency workers sends its next
 request when the last one is answered, which shows how much the target can do.
 With --rate it is open: requests are due at fixed times or, with --poisson, at
 random, and latency counts from the time a request was due, whether or not it
 could be sent then. That is the latency that clients see.
+
+Over a Redis, --nodes limiters share it, each with connections and leases of its
+own, and each request goes to one of them at random. The report then tells how
+many charges were decided without Redis, how many scripts Redis ran for a check,
+and its processor time. --oracle makes each check on an exact limiter in this
+process as well, and compares what the two admit, from the first request on.
 
 Client n has the key --key-prefix followed by n, and an address in 198.18.0.0/15.
 
@@ -51,6 +54,7 @@ well, 1 if --max-p99 or --min-rate is missed, 2 for a mistake in the command,
 		Example: `  weir bench
   weir bench --rules rules.yaml --keys 1000000 --distribution zipf
   weir bench --store redis://127.0.0.1:6379 --concurrency 256
+  weir bench --store redis://127.0.0.1:6379 --nodes 4 --distribution zipf --limit 1000/s --oracle
   weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms
   weir bench http://127.0.0.1:8080/v1/check --method POST --path /v1/orders/{n}
   weir bench http://127.0.0.1:8090/v1/orders/{n} --rate 500/s --poisson --duration 1m --json`,
@@ -73,6 +77,10 @@ type benchFlags struct {
 	goal          load.Goal
 	rate, minRate perSecond
 	rules, store  string
+	limit         string
+	nodes         int
+	leases        bool
+	oracle        bool
 	header        []string
 	keyHeader     string
 	timeout       time.Duration
@@ -98,6 +106,10 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.Int64Var(&b.check.Cost, "cost", 1, "tokens that a check takes; 0 peeks")
 	f.StringVar(&b.rules, "rules", "", "rule file, without a URL (default: a rule that refuses nobody)")
 	f.StringVar(&b.store, "store", serve.Memory, "without a URL: where counters are, memory or the URL of a Redis")
+	f.StringVar(&b.limit, "limit", "", "without a URL: limit of each client, such as 100/minute, instead of --rules")
+	f.IntVar(&b.nodes, "nodes", 1, "with a Redis as --store: how many limiters share it")
+	f.BoolVar(&b.leases, "leases", true, "with a Redis as --store: decide hot keys from tokens borrowed of it")
+	f.BoolVar(&b.oracle, "oracle", false, "with a Redis as --store: compare with an exact limiter; costs some time")
 	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
 	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
@@ -128,12 +140,17 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if b.url == nil && b.store == serve.Memory {
 		b.plan.Sample = load.InProcessSample
 	}
+	if err := b.completeNodes(f); err != nil {
+		return err
+	}
 	b.plan.Rate, b.goal.MinRate = float64(b.rate), float64(b.minRate)
 	switch {
 	case b.url != nil && b.rules != "":
 		return errors.New("--rules: is for checks in this process: a node has rules of its own")
 	case b.url != nil && f.Changed("store"):
 		return errors.New("--store: is for checks in this process: a node has a store of its own")
+	case b.limit != "" && b.rules != "":
+		return errors.New("--limit: is a rule of its own: give it or --rules")
 	case b.url != nil && !b.node && f.Changed("cost"):
 		return errors.New("--cost: is for checks, and this URL is of another endpoint")
 	case b.node && f.Changed("key-header"):
@@ -214,6 +231,12 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if b.overRedis() {
+		report.Nodes = b.nodes
+	}
+	if oracle, is := target.(*load.Oracle); is {
+		report.Oracle = oracle.Compare()
+	}
 	if report.Interrupted && report.Checks == 0 {
 		return &exit{exitUnavailable, errors.New("stopped before anything was measured")}
 	}
@@ -271,48 +294,6 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 		return nil, nil, err
 	}
 	return t, t.Close, nil
-}
-
-func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error) {
-	where, rules := "in process", "a rule that refuses nobody"
-	set, err := load.GenerousRules()
-	if b.rules != "" {
-		rules = "rules of " + b.rules
-		var file *rulefile.File
-		if file, err = rulefile.Load(b.rules); err == nil {
-			set = file.Set
-		}
-	}
-	if err != nil {
-		return nil, nil, &exit{exitUsage, err}
-	}
-	store, done := weir.Store(memstore.New(memstore.Options{})), func() {}
-	if b.store != serve.Memory {
-		redis, err := b.openRedis(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		where += ", " + redis.String()
-		store, done, b.plan.StoreCPU = redis, redis.Close, redis.CPU
-	}
-	limiter := weir.NewLimiter(store, set, weir.Options{})
-	return load.NewInProcess(limiter, where+", "+rules, b.plan.Keys, b.check), done, nil
-}
-
-// openRedis waits until Redis is there: a load that is decided without it measures nothing.
-func (b *benchFlags) openRedis(ctx context.Context) (*redisstore.Store, error) {
-	// Names of its own: nodes on the same Redis shall see neither these counters nor one node more.
-	store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: []byte("weir bench")})
-	if err != nil {
-		return nil, fmt.Errorf("--store: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := store.Ready(ctx); err != nil {
-		store.Close()
-		return nil, &exit{exitUnavailable, fmt.Errorf("--store: %w", err)}
-	}
-	return store, nil
 }
 
 // perSecond is a rate as people write it: 500, 500/s, 30000/minute.

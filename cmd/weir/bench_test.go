@@ -112,6 +112,48 @@ func TestBenchOverRedis(t *testing.T) {
 	}
 }
 
+// Nodes that share a Redis admit what one exact limiter admits, and the report tells what they asked Redis for.
+func TestBenchOfNodesOnOneRedis(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	few := []string{"--store", "redis://" + server.Addr, "--duration", "500ms", "--warmup", "100ms", "--concurrency", "8", "--keys", "3", "--limit", "20/day"}
+	for range 2 { // the second run finds nothing of the first
+		b := runBench(t.Context(), append(few, "--nodes", "3", "--oracle", "--json")...)
+		r := b.report(t)
+		if b.code != 0 || r.Nodes != 3 || r.Degraded != 0 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
+			t.Fatalf("exit %d, %v: %+v", b.code, b.err, r)
+		}
+		if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Over != 0 || o.Lost != o.Exact-o.Admitted || o.Checks <= r.Checks || len(o.Top) != 3 {
+			t.Errorf("%+v", r.Oracle)
+		}
+		// Refusals are remembered: by the time that is measured, all may be.
+		if l, c := r.Leases, r.StoreCalls; l == nil || l.LocalShare < 0.5 || l.AskedPerCheck > 0.5 || c == nil || c.Unknown != "" || c.PerCheck > 0.5 {
+			t.Errorf("%+v, %+v", l, c)
+		}
+	}
+	b := runBench(t.Context(), append(few, "--leases=false", "--oracle", "--json")...)
+	r := b.report(t)
+	if o := r.Oracle; b.code != 0 || r.Leases != nil || o.Admitted != 3*20 || o.Over != 0 || o.Lost != 0 || r.StoreCalls.PerCheck <= 0 {
+		t.Errorf("exit %d, %v: %+v %+v %+v", b.code, b.err, r.Leases, r.Oracle, r.StoreCalls)
+	}
+	text := runBench(t.Context(), append(few, "--nodes", "2", "--oracle")...).stdout
+	for _, want := range []string{"2 nodes, redis://", "of charges decided without the store", "store calls", "store CPU", "client ", "over ", "lost "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestScriptCalls(t *testing.T) {
+	n, err := scriptCalls("# Commandstats\r\ncmdstat_evalsha:calls=17,usec=4\r\ncmdstat_evalsha_ro:calls=100,usec=1\r\ncmdstat_eval:calls=2,usec=4,usec_per_call=2.00\r\ncmdstat_ping:calls=5,usec=1\r\n")
+	if n != 19 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := scriptCalls("cmdstat_eval:calls=x,usec=4"); err == nil {
+		t.Error("no error")
+	}
+}
+
 func benchNode(t *testing.T) *httptest.Server {
 	t.Helper()
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "orders", Match: weir.Match{Endpoint: "POST /v1/orders"}, Limits: []weir.Limit{weir.PerHour(3)}}}})
@@ -258,6 +300,15 @@ func TestBenchMistakes(t *testing.T) {
 		"--store: is for checks in this process":              {"127.0.0.1:1", "--store", "redis://127.0.0.1"},
 		"--store: store URL: must begin with redis://":        {"--store", "nonsense"},
 		"URL: must be that of a node or an endpoint":          {"redis://u:p@127.0.0.1:1"},
+		"--nodes: needs a Redis as --store":                   {"--nodes", "2"},
+		"--nodes: must be from 1 to 100":                      {"--store", "redis://127.0.0.1", "--nodes", "0"},
+		"--nodes: is for checks in this process":              {"127.0.0.1:1", "--nodes", "2"},
+		"--leases: needs a Redis as --store":                  {"--leases=false"},
+		"--oracle: needs a Redis as --store":                  {"--oracle"},
+		"--limit: is for checks in this process":              {"127.0.0.1:1", "--limit", "5/s"},
+		"--limit: must be a count and a window":               {"--limit", "5"},
+		"--limit: limit: must be at least 1":                  {"--limit", "0/s"},
+		"--limit: is a rule of its own":                       {"--limit", "5/s", "--rules", "x.yaml"},
 		"--header: needs a URL":                               {"--header", "a: b"},
 		"--header: must be":                                   {"127.0.0.1:1", "--header", "nonsense"},
 		"--key-header: is for endpoints":                      {"127.0.0.1:1", "--key-header", "X-Key"},

@@ -40,6 +40,11 @@ type Plan struct {
 	// StoreCPU tells what processor time the store's server has used. It is asked when the
 	// measured time begins, and after the last answer. Nil means that there is none to ask.
 	StoreCPU func(context.Context) (time.Duration, error)
+	// StoreCalls tells how many scripts the store's server has run, likewise.
+	StoreCalls func(context.Context) (int64, error)
+	// Charges tells how many charges were decided by nodes themselves, and how many the store was asked for. Nil
+	// means that there are no leases.
+	Charges func() (local, asked uint64)
 
 	nap func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
 }

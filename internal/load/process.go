@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"math/rand/v2"
 
 	"github.com/weirhq/weir"
 )
@@ -20,9 +21,9 @@ type Check struct {
 	Cost int64
 }
 
-// InProcess is a limiter in this process as a target.
+// InProcess is limiters in this process as a target.
 type InProcess struct {
-	limiter     *weir.Limiter
+	limiters    []*weir.Limiter
 	name        string
 	request     weir.Request
 	keys, paths names
@@ -30,10 +31,11 @@ type InProcess struct {
 
 var _ Target = (*InProcess)(nil)
 
-// NewInProcess makes a target of a limiter, with that many clients. The name is for reports.
-func NewInProcess(l *weir.Limiter, name string, keys int, c Check) *InProcess {
+// NewInProcess makes a target of limiters, with that many clients. Each request goes to one of
+// them at random, as behind a balancer. The name is for reports.
+func NewInProcess(l []*weir.Limiter, name string, keys int, c Check) *InProcess {
 	return &InProcess{
-		limiter: l, name: name,
+		limiters: l, name: name,
 		// Keys are taken for genuine, as the check API does.
 		request: weir.Request{KeyVerified: true, Method: c.Method, Cost: c.Cost, Peek: c.Cost == 0},
 		keys:    newNames(c.KeyPrefix+"{n}", keys),
@@ -56,7 +58,11 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	c.request.APIKey = c.keys.at(n)
 	c.request.Path = c.paths.at(n)
 	c.request.IP = clientAddr(n)
-	d, err := c.limiter.Check(ctx, &c.request)
+	limiter := c.limiters[0]
+	if len(c.limiters) > 1 {
+		limiter = c.limiters[rand.IntN(len(c.limiters))]
+	}
+	d, err := limiter.Check(ctx, &c.request)
 	a := Answer{Degraded: d.Degraded, Err: err}
 	if !d.Allowed {
 		a.Outcome = Refused

@@ -12,7 +12,11 @@ import (
 
 func inProcess(tb testing.TB, set *weir.RuleSet, keys int, c Check) *InProcess {
 	tb.Helper()
-	return NewInProcess(weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{}), "in process", keys, c)
+	return NewInProcess([]*weir.Limiter{limiter(set)}, "in process", keys, c)
+}
+
+func limiter(set *weir.RuleSet) *weir.Limiter {
+	return weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
 }
 
 func compile(tb testing.TB, rules ...weir.Rule) *weir.RuleSet {
@@ -70,6 +74,21 @@ func TestInProcessPeekTakesNothing(t *testing.T) {
 		if a := sender.Send(t.Context(), 0); a != (Answer{}) {
 			t.Errorf("got %+v", a)
 		}
+	}
+}
+
+// Requests go to every one of several limiters.
+func TestInProcessSpreadsOverLimiters(t *testing.T) {
+	set := compile(t, weir.Rule{ID: "ten", Limits: []weir.Limit{weir.PerHour(10)}})
+	sender := NewInProcess([]*weir.Limiter{limiter(set), limiter(set), limiter(set)}, "in process", 1, Check{Cost: 1}).Sender()
+	allowed := 0
+	for range 1000 {
+		if sender.Send(t.Context(), 0).Outcome == Allowed {
+			allowed++
+		}
+	}
+	if allowed != 3*10 {
+		t.Errorf("%d allowed by three limiters that share nothing", allowed)
 	}
 }
 
@@ -140,7 +159,7 @@ func BenchmarkClosedLoop(b *testing.B) {
 		for i := range b.N {
 			n := uint32(i) % keys
 			req.APIKey, req.IP = to.keys.at(n), clientAddr(n)
-			if d, _ := to.limiter.Check(ctx, &req); !d.Allowed {
+			if d, _ := to.limiters[0].Check(ctx, &req); !d.Allowed {
 				b.Fatal("refused")
 			}
 		}

@@ -11,6 +11,8 @@ import (
 // and what was dropped; what was sent is what was answered, what failed and what is unfinished.
 type Report struct {
 	Target string `json:"target"`
+	// Nodes is how many limiters in this process shared a store; 0 if it isn't shared.
+	Nodes int `json:"nodes,omitempty"`
 	// Loop is closed or open.
 	Loop        string `json:"loop"`
 	Concurrency int    `json:"concurrency"`
@@ -54,8 +56,13 @@ type Report struct {
 	CPUSeconds    float64 `json:"cpu_seconds"`
 	CPUPerMillion float64 `json:"cpu_seconds_per_million_checks"`
 
-	// StoreCPU is what the store's server used; nil if there is none.
-	StoreCPU *StoreCPU `json:"store_cpu,omitempty"`
+	// StoreCPU is what the store's server used, and StoreCalls what it was called for; nil if there is none.
+	StoreCPU   *StoreCPU   `json:"store_cpu,omitempty"`
+	StoreCalls *StoreCalls `json:"store_calls,omitempty"`
+	// Leases is there if nodes decide some checks by themselves.
+	Leases *Leases `json:"leases,omitempty"`
+	// Oracle is there if there was one: see [Oracle].
+	Oracle *Comparison `json:"oracle,omitempty"`
 
 	// Verdict is there if a [Goal] was set.
 	Verdict *Verdict `json:"verdict,omitempty"`

@@ -117,7 +117,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	giveUp()
 	<-done
 	report := r.report(t, ended-began, cputime.Used()-cpu, !completed)
-	report.StoreCPU = store.until(p.readStore(ctx), report.Checks)
+	p.reportStore(store, p.readStore(ctx), report)
 	return report, nil
 }
 

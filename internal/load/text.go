@@ -55,8 +55,17 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.StoreCPU != nil {
 		t.row("store CPU", r.StoreCPU.String())
 	}
+	if r.StoreCalls != nil {
+		t.row("store calls", r.StoreCalls.String())
+	}
+	if r.Leases != nil {
+		t.row("leases", r.Leases.String())
+	}
 	if r.TimedOneIn > 1 {
 		t.row("timed", fmt.Sprintf("1 check in %d; reading the clock is about %d ns of each time", r.TimedOneIn, r.ClockNS))
+	}
+	if r.Oracle != nil {
+		r.Oracle.write(t)
 	}
 	if v := r.Verdict; v != nil {
 		t.row("verdict", v.String())

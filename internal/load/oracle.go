@@ -1,0 +1,111 @@
+package load
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"sync/atomic"
+)
+
+// Oracle is a target with an exact one beside it: each request is sent to both, at the same moment and from the same
+// client, and what they admit is counted by client. It counts from the first request on, since
+// both remember what was taken before the measured time.
+type Oracle struct {
+	target, exact Target
+	clients       []clientCounts
+}
+
+type clientCounts struct{ checks, admitted, exact atomic.Int64 }
+
+var _ Target = (*Oracle)(nil)
+
+// NewOracle puts an exact target beside another, for that many clients.
+func NewOracle(t, exact Target, keys int) *Oracle {
+	return &Oracle{target: t, exact: exact, clients: make([]clientCounts, keys)}
+}
+
+func (o *Oracle) String() string { return o.target.String() }
+
+// Sender returns a sender to both. What it answers is the target's answer.
+func (o *Oracle) Sender() Sender { return &oracleSender{o, o.target.Sender(), o.exact.Sender()} }
+
+type oracleSender struct {
+	*Oracle
+	to, exactly Sender
+}
+
+func (s *oracleSender) Send(ctx context.Context, n uint32) Answer {
+	c := &s.clients[n]
+	c.checks.Add(1)
+	if s.exactly.Send(ctx, n).Outcome == Allowed {
+		c.exact.Add(1)
+	}
+	a := s.to.Send(ctx, n)
+	if a.Outcome == Allowed {
+		c.admitted.Add(1)
+	}
+	return a
+}
+
+// Comparison is what a target admitted beside an exact one, from the first request on.
+type Comparison struct {
+	Checks   int64 `json:"checks"`
+	Admitted int64 `json:"admitted"`
+	Exact    int64 `json:"exact"`
+	// Over is what clients were admitted beyond what the exact target admitted them, and Lost what they were
+	// not admitted: sums over the clients, that don't make up for each other.
+	Over int64 `json:"over"`
+	Lost int64 `json:"lost"`
+	// Top are the clients that asked most often.
+	Top []ClientComparison `json:"top"`
+}
+
+// ClientComparison is the same of one client.
+type ClientComparison struct {
+	Client   int   `json:"client"`
+	Checks   int64 `json:"checks"`
+	Admitted int64 `json:"admitted"`
+	Exact    int64 `json:"exact"`
+}
+
+// topClients is how many are compared one by one.
+const topClients = 5
+
+// Compare tells what both admitted. It is for after the run.
+func (o *Oracle) Compare() *Comparison {
+	out := &Comparison{}
+	for n := range o.clients {
+		c := &o.clients[n]
+		one := ClientComparison{n, c.checks.Load(), c.admitted.Load(), c.exact.Load()}
+		if one.Checks == 0 {
+			continue
+		}
+		out.Checks += one.Checks
+		out.Admitted += one.Admitted
+		out.Exact += one.Exact
+		out.Over += max(0, one.Admitted-one.Exact)
+		out.Lost += max(0, one.Exact-one.Admitted)
+		out.add(one)
+	}
+	return out
+}
+
+// add keeps a client if it is among those that asked most often.
+func (c *Comparison) add(one ClientComparison) {
+	at, _ := slices.BinarySearchFunc(c.Top, one, func(a, b ClientComparison) int { return cmp.Compare(b.Checks, a.Checks) })
+	if at < topClients {
+		c.Top = slices.Insert(c.Top, at, one)[:min(len(c.Top)+1, topClients)]
+	}
+}
+
+func (c *Comparison) write(t *table) {
+	t.row("")
+	t.row("oracle", "checks", "admitted", "exact")
+	t.row("all", thousands(c.Checks), thousands(c.Admitted), thousands(c.Exact))
+	for _, one := range c.Top {
+		t.row("client "+strconv.Itoa(one.Client), thousands(one.Checks), thousands(one.Admitted), thousands(one.Exact))
+	}
+	t.part("over", c.Over, c.Exact)
+	t.part("lost", c.Lost, c.Exact)
+}

@@ -1,0 +1,63 @@
+package load
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What one client is admitted too much doesn't make up for what another one loses.
+func TestOracleComparesByClient(t *testing.T) {
+	refuse := func(client uint32) Target {
+		return target(func(_ context.Context, n uint32) Answer {
+			if n == client {
+				return Answer{Outcome: Refused}
+			}
+			return Answer{}
+		})
+	}
+	o := NewOracle(refuse(1), refuse(2), 10)
+	s := o.Sender()
+	for _, n := range []uint32{1, 1, 1, 2, 2, 3, 4, 5, 6} {
+		if a := s.Send(t.Context(), n); (a.Outcome == Refused) != (n == 1) {
+			t.Errorf("client %d: %+v", n, a)
+		}
+	}
+	c := o.Compare()
+	if c.Checks != 9 || c.Admitted != 6 || c.Exact != 7 || c.Over != 2 || c.Lost != 3 || len(c.Top) != topClients {
+		t.Fatalf("%+v", c)
+	}
+	if c.Top[0] != (ClientComparison{1, 3, 0, 3}) || c.Top[1] != (ClientComparison{2, 2, 2, 0}) {
+		t.Errorf("%+v", c.Top)
+	}
+}
+
+// The oracle counts from the first request on, what is measured doesn't.
+func TestOracleCountsTheWarmup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		odd := target(func(_ context.Context, n uint32) Answer {
+			if n%2 == 0 {
+				return Answer{Outcome: Refused}
+			}
+			return Answer{}
+		})
+		o := NewOracle(takes(time.Millisecond), odd, 3)
+		r := mustRun(t, Plan{Duration: time.Second, Warmup: time.Second, Rate: 100, Keys: 3}, o)
+		c := o.Compare()
+		if r.Checks != 100 || c.Checks != 200 || c.Admitted != 200 || c.Exact >= 200 || c.Lost != 0 || c.Over != c.Admitted-c.Exact {
+			t.Errorf("%d checks, %+v", r.Checks, c)
+		}
+		r.Oracle = c
+		var text strings.Builder
+		if err := r.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"oracle    checks  admitted  exact\nall       200     200", "client 2", "\nover ", "\nlost      0\n"} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("no %q in\n%s", want, text.String())
+			}
+		}
+	})
+}

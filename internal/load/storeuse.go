@@ -1,0 +1,121 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// StoreCPU is the processor time that the store's server used for the checks that were measured.
+type StoreCPU struct {
+	Seconds    float64 `json:"seconds"`
+	PerMillion float64 `json:"seconds_per_million_checks"`
+	// Unknown is why it isn't known; "" if it is.
+	Unknown string `json:"unknown,omitempty"`
+}
+
+func (c *StoreCPU) String() string {
+	if c.Unknown != "" {
+		return c.Unknown
+	}
+	return fmt.Sprintf("%.3g s per million checks, in the store's server", c.PerMillion)
+}
+
+// StoreCalls is how many scripts the store's server ran for the checks that were measured, with what
+// nodes gave back and with their heartbeats.
+type StoreCalls struct {
+	Calls    int64   `json:"calls"`
+	PerCheck float64 `json:"per_check"`
+	// Unknown is why it isn't known; "" if it is.
+	Unknown string `json:"unknown,omitempty"`
+}
+
+func (c *StoreCalls) String() string {
+	if c.Unknown != "" {
+		return c.Unknown
+	}
+	return fmt.Sprintf("%.3g per check", c.PerCheck)
+}
+
+// Leases is how the charges of the checks that were measured were decided.
+type Leases struct {
+	// Local charges were decided by the nodes themselves.
+	Local      int64   `json:"local"`
+	LocalShare float64 `json:"local_share"`
+	// Asked is for how many the store was asked.
+	Asked         int64   `json:"asked"`
+	AskedPerCheck float64 `json:"asked_per_check"`
+}
+
+func (l *Leases) String() string {
+	share := "none"
+	if l.Local > 0 {
+		share = percent(l.Local, l.Local+l.Asked)
+	}
+	return fmt.Sprintf("%s of charges decided without the store; %.3g charges per check sent to it", share, l.AskedPerCheck)
+}
+
+// storeReading is what a store's server and the nodes in front of it had done at a moment.
+type storeReading struct {
+	cpu          time.Duration
+	calls        int64
+	local, asked uint64
+
+	cpuErr, callsErr error
+}
+
+// readStore asks the store's server, also when ctx is done: an interrupted run is reported, too.
+func (p *Plan) readStore(ctx context.Context) *storeReading {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	r := new(storeReading)
+	if p.Charges != nil {
+		r.local, r.asked = p.Charges()
+	}
+	if p.StoreCalls != nil {
+		r.calls, r.callsErr = p.StoreCalls(ctx)
+	}
+	if p.StoreCPU != nil {
+		r.cpu, r.cpuErr = p.StoreCPU(ctx)
+	}
+	return r
+}
+
+// reportStore writes into a report what was done from one reading to another. The first is nil if nothing was measured.
+func (p *Plan) reportStore(begin, end *storeReading, r *Report) {
+	if begin == nil {
+		return
+	}
+	per := func(x float64) float64 { return x / float64(max(r.Checks, 1)) }
+	if p.Charges != nil {
+		l := &Leases{Local: int64(end.local - begin.local), Asked: int64(end.asked - begin.asked)}
+		l.LocalShare = float64(l.Local) / float64(max(l.Local+l.Asked, 1))
+		l.AskedPerCheck = per(float64(l.Asked))
+		r.Leases = l
+	}
+	if p.StoreCalls != nil {
+		c := &StoreCalls{Unknown: firstError(begin.callsErr, end.callsErr)}
+		if c.Unknown == "" {
+			c.Calls = end.calls - begin.calls
+			c.PerCheck = per(float64(c.Calls))
+		}
+		r.StoreCalls = c
+	}
+	if p.StoreCPU != nil {
+		c := &StoreCPU{Unknown: firstError(begin.cpuErr, end.cpuErr)}
+		if c.Unknown == "" {
+			c.Seconds = (end.cpu - begin.cpu).Seconds()
+			c.PerMillion = per(c.Seconds * 1e6)
+		}
+		r.StoreCPU = c
+	}
+}
+
+func firstError(errs ...error) string {
+	for _, err := range errs {
+		if err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}

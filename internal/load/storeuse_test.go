@@ -1,0 +1,63 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What the store did is counted from when the measured time begins.
+func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent int64
+		to := target(func(context.Context, uint32) Answer { sent++; return Answer{} })
+		p := Plan{
+			Duration: time.Second, Warmup: 9 * time.Second, Rate: 100,
+			StoreCPU:   func(context.Context) (time.Duration, error) { return time.Duration(sent) * time.Millisecond, nil },
+			StoreCalls: func(context.Context) (int64, error) { return sent / 2, nil },
+			Charges:    func() (local, asked uint64) { return uint64(3 * sent), uint64(sent) },
+		}
+		r := mustRun(t, p, to)
+		if r.StoreCPU.PerMillion < 900 || r.StoreCPU.PerMillion > 1100 {
+			t.Errorf("%+v", r.StoreCPU)
+		}
+		if c := r.StoreCalls; c.PerCheck < 0.45 || c.PerCheck > 0.55 || c.Unknown != "" {
+			t.Errorf("%+v", c)
+		}
+		if l := r.Leases; l.LocalShare != 0.75 || l.AskedPerCheck < 0.9 || l.AskedPerCheck > 1.1 || l.Local != 3*l.Asked {
+			t.Errorf("%+v", l)
+		}
+		var text strings.Builder
+		if err := r.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		if want := "leases       75.00% of charges decided without the store; "; !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in\n%s", want, text.String())
+		}
+	})
+}
+
+// A server that doesn't tell is reported as such, whether it didn't before or after.
+func TestStoreUseThatIsUnknown(t *testing.T) {
+	for _, failing := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			calls := func(context.Context) (int64, error) {
+				if asked++; asked == failing {
+					return 0, errors.New("not told")
+				}
+				return 5, nil
+			}
+			r := mustRun(t, Plan{Duration: time.Second, Rate: 10, StoreCalls: calls}, takes(time.Millisecond))
+			if c := r.StoreCalls; c.Unknown != "not told" || c.Calls != 0 || c.String() != "not told" || asked != 2 {
+				t.Errorf("%+v, asked %d times", c, asked)
+			}
+			if r.StoreCPU != nil || r.Leases != nil {
+				t.Errorf("%+v %+v", r.StoreCPU, r.Leases)
+			}
+		})
+	}
+}
