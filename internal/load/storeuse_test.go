@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,13 +13,13 @@ import (
 // What the store did is counted from when the measured time begins.
 func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var sent int64
-		to := target(func(context.Context, uint32) Answer { sent++; return Answer{} })
+		var sent atomic.Int64
+		to := target(func(context.Context, uint32) Answer { sent.Add(1); return Answer{} })
 		p := Plan{
 			Duration: time.Second, Warmup: 9 * time.Second, Rate: 100,
-			StoreCPU:   func(context.Context) (time.Duration, error) { return time.Duration(sent) * time.Millisecond, nil },
-			StoreCalls: func(context.Context) (int64, error) { return sent / 2, nil },
-			Charges:    func() (local, asked uint64) { return uint64(3 * sent), uint64(sent) },
+			StoreCPU:   func(context.Context) (time.Duration, error) { return time.Duration(sent.Load()) * time.Millisecond, nil },
+			StoreCalls: func(context.Context) (int64, error) { return sent.Load() / 2, nil },
+			Charges:    func() (local, asked uint64) { n := uint64(sent.Load()); return 3 * n, n },
 		}
 		r := mustRun(t, p, to)
 		if r.StoreCPU.PerMillion < 900 || r.StoreCPU.PerMillion > 1100 {
