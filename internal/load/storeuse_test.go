@@ -17,7 +17,9 @@ func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 		to := target(func(context.Context, uint32) Answer { sent.Add(1); return Answer{} })
 		p := Plan{
 			Duration: time.Second, Warmup: 9 * time.Second, Rate: 100,
-			StoreCPU:   func(context.Context) (time.Duration, error) { return time.Duration(sent.Load()) * time.Millisecond, nil },
+			StoreCPU: func(context.Context) (time.Duration, error) {
+				return time.Duration(sent.Load()) * time.Millisecond, nil
+			},
 			StoreCalls: func(context.Context) (int64, error) { return sent.Load() / 2, nil },
 			Charges:    func() (local, asked uint64) { n := uint64(sent.Load()); return 3 * n, n },
 		}
