@@ -120,10 +120,10 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 	for range 2 { // the second run finds nothing of the first
 		b := runBench(t.Context(), append(few, "--nodes", "3", "--oracle", "--json")...)
 		r := b.report(t)
-		if b.code != 0 || r.Nodes != 3 || r.Degraded != 0 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
+		if b.code != 0 || r.Nodes != 3 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
 			t.Fatalf("exit %d, %v: %+v", b.code, b.err, r)
 		}
-		if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Over != 0 || o.Lost != o.Exact-o.Admitted || o.Checks <= r.Checks || len(o.Top) != 3 {
+		if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Degraded == 0 && o.Over != 0 || o.Over-o.Lost != o.Admitted-o.Exact || o.Checks < r.Checks || len(o.Top) != 3 {
 			t.Errorf("%+v", r.Oracle)
 		}
 		// Refusals are remembered: by the time that is measured, all may be.
@@ -133,7 +133,7 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 	}
 	b := runBench(t.Context(), append(few, "--leases=false", "--oracle", "--json")...)
 	r := b.report(t)
-	if o := r.Oracle; b.code != 0 || r.Leases != nil || o.Admitted != 3*20 || o.Over != 0 || o.Lost != 0 || r.StoreCalls.PerCheck <= 0 {
+	if o := r.Oracle; b.code != 0 || r.Leases != nil || o.Degraded == 0 && (o.Admitted != o.Exact || o.Over != 0 || o.Lost != 0) || r.StoreCalls.PerCheck <= 0 {
 		t.Errorf("exit %d, %v: %+v %+v %+v", b.code, b.err, r.Leases, r.Oracle, r.StoreCalls)
 	}
 	text := runBench(t.Context(), append(few, "--nodes", "2", "--oracle")...).stdout

@@ -14,6 +14,7 @@ import (
 type Oracle struct {
 	target, exact Target
 	clients       []clientCounts
+	degraded      atomic.Int64
 }
 
 type clientCounts struct{ checks, admitted, exact atomic.Int64 }
@@ -45,6 +46,9 @@ func (s *oracleSender) Send(ctx context.Context, n uint32) Answer {
 	if a.Outcome == Allowed {
 		c.admitted.Add(1)
 	}
+	if a.Degraded {
+		s.degraded.Add(1)
+	}
 	return a
 }
 
@@ -57,6 +61,8 @@ type Comparison struct {
 	// not admitted: sums over the clients, that don't make up for each other.
 	Over int64 `json:"over"`
 	Lost int64 `json:"lost"`
+	// Degraded answers were given without the store: they may be the reason for either.
+	Degraded int64 `json:"degraded"`
 	// Top are the clients that asked most often.
 	Top []ClientComparison `json:"top"`
 }
@@ -74,7 +80,7 @@ const topClients = 5
 
 // Compare tells what both admitted. It is for after the run.
 func (o *Oracle) Compare() *Comparison {
-	out := &Comparison{}
+	out := &Comparison{Degraded: o.degraded.Load()}
 	for n := range o.clients {
 		c := &o.clients[n]
 		one := ClientComparison{n, c.checks.Load(), c.admitted.Load(), c.exact.Load()}
@@ -108,4 +114,7 @@ func (c *Comparison) write(t *table) {
 	}
 	t.part("over", c.Over, c.Exact)
 	t.part("lost", c.Lost, c.Exact)
+	if c.Degraded > 0 {
+		t.part("degraded", c.Degraded, c.Checks)
+	}
 }

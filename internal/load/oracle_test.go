@@ -19,6 +19,11 @@ func TestOracleComparesByClient(t *testing.T) {
 		})
 	}
 	o := NewOracle(refuse(1), refuse(2), 10)
+	without := NewOracle(target(func(context.Context, uint32) Answer { return Answer{Degraded: true} }), refuse(0), 1)
+	without.Sender().Send(t.Context(), 0)
+	if c := without.Compare(); c.Degraded != 1 || c.Over != 1 {
+		t.Errorf("without the store: %+v", c)
+	}
 	s := o.Sender()
 	for _, n := range []uint32{1, 1, 1, 2, 2, 3, 4, 5, 6} {
 		if a := s.Send(t.Context(), n); (a.Outcome == Refused) != (n == 1) {
