@@ -90,12 +90,35 @@ func (l Ledger) recent(now int64) [2]int64 {
 	return [2]int64{}
 }
 
+// most is how far a bucket may be raised while that many of its tokens left it of late.
+func (p *Policy) most(recent int64) int64 {
+	if recent == 0 {
+		return p.capacity
+	}
+	return min(p.capacity, p.capacity+mulDiv(2*leaseSlot, p.rate.num, p.rate.den)-recent*micro)
+}
+
+// caps are the levels past which a bucket that has lent didn't refill, and the moments until which each held.
+// What would have refilled meanwhile is lost: it must not come at once when a slot ends.
+func (p *Policy) caps(l Ledger) (levels, ends [2]int64) {
+	end := (l.Time/leaseSlot + 1) * leaseSlot
+	for i, recent := range [2]int64{l.Recent[0] + l.Recent[1], l.Recent[0]} {
+		levels[i] = max(p.most(recent), p.stored(l.State))
+		ends[i] = end + int64(i)*leaseSlot
+	}
+	return levels, ends
+}
+
 // lendable is [Policy.tokens] of a bucket that may have lent some.
 func (p *Policy) lendable(l Ledger, now int64) int64 {
 	level := p.tokens(l.State, now)
-	if r := l.recent(now); r[0]+r[1] > 0 {
-		most := p.capacity + mulDiv(2*leaseSlot, p.rate.num, p.rate.den) - (r[0]+r[1])*micro
-		level = min(level, max(most, p.stored(l.State)))
+	if l.Recent == [2]int64{} {
+		return level
+	}
+	levels, ends := p.caps(l)
+	level = min(level, levels[0]+mulDiv(max(0, now-ends[0]), p.rate.num, p.rate.den))
+	if now >= ends[0] {
+		level = min(level, levels[1]+mulDiv(max(0, now-ends[1]), p.rate.num, p.rate.den))
 	}
 	return level
 }
@@ -110,13 +133,20 @@ func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) 
 		}
 		r.Lent, r.LentFor = lent, micros(end-now)
 	}
-	if !p.Limit.isBucket() || l.recent(now) == [2]int64{} {
+	if l.Recent == [2]int64{} {
 		return
 	}
-	r.Remaining = min(r.Remaining, max(0, p.lendable(l, now)/micro))
-	if v == Refused && r.RetryAfter == 0 {
-		// There are enough, but others hold them: until the slot ends, at least.
-		r.RetryAfter = micros((now/leaseSlot+1)*leaseSlot - now)
+	l.State = reanchored(l.State, now)
+	r.Remaining = max(0, p.lendable(l, now)) / micro
+	levels, ends := p.caps(l)
+	for i, level := range levels {
+		// There may be enough that others hold.
+		if level < p.capacity {
+			r.ResetAfter = max(r.ResetAfter, micros(ends[i]+p.wait(p.capacity-level)-now))
+		}
+		if v == Refused && r.RetryAfter != Never && level < n*micro {
+			r.RetryAfter = max(r.RetryAfter, micros(ends[i]+p.wait(n*micro-level)-now))
+		}
 	}
 }
 
@@ -144,13 +174,11 @@ func (p *Policy) TakeBack(l Ledger, now, n, slot int64) Ledger {
 
 // Refund is [Policy.Return] into a ledger: of tokens that were spent.
 func (p *Policy) Refund(l Ledger, now, n, slot int64) Ledger {
-	recent := l.recent(now)
-	if !p.Limit.isBucket() || recent == [2]int64{} {
+	if l.Recent == [2]int64{} {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	level := p.lendable(l, now)
-	most := p.capacity + mulDiv(2*leaseSlot, p.rate.num, p.rate.den) - (recent[0]+recent[1])*micro
-	level = max(level, min(level+min(n, MaxTokens)*micro, p.capacity, most))
+	recent, level := l.recent(now), p.lendable(l, now)
+	level = max(level, min(level+min(n, MaxTokens)*micro, p.most(recent[0]+recent[1])))
 	return Ledger{p.bucketState(level, now), recent}
 }
