@@ -18,17 +18,24 @@ import (
 
 // TestAgree: the same random sequences give the same answers in memory and in
 // Redis, each asked by itself or several in one script call.
-func TestAgree(t *testing.T) {
+func TestAgree(t *testing.T) { agree(t, storetest.Algorithms, false) }
+
+// TestAgreeLending: likewise where charges would hold more, and give back what they didn't spend.
+func TestAgreeLending(t *testing.T) {
+	agree(t, []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}, true)
+}
+
+func agree(t *testing.T, algorithms []weir.Algorithm, lending bool) {
 	const steps, walkers = 100_000 / slowness, 8
 	r := redistest.New(t, redistest.Options{})
 	open := opener(t, "redis://"+r.Addr)
 	t.Run("algorithms", func(t *testing.T) {
-		for _, a := range storetest.Algorithms {
+		for _, a := range algorithms {
 			t.Run(a.String(), func(t *testing.T) {
 				t.Parallel()
 				var all sync.WaitGroup
 				for i := range walkers {
-					w := newWalker(t, open, a, i)
+					w := newWalker(t, open, a, i, lending)
 					all.Go(func() {
 						if err := w.walk(steps / walkers); err != nil {
 							t.Errorf("walker %d, seed %d: %v", i, *seed, err)
@@ -48,8 +55,9 @@ type walker struct {
 	algorithm weir.Algorithm
 	extreme   bool // numbers of any size
 	steady    bool // the clock doesn't run backwards
+	lending   bool // charges ask for more at times
 	now       time.Time
-	memory    *memstore.Store
+	memory    weir.Store
 	redis     *Store
 	policies  []*weir.Policy
 	windows   []time.Duration
@@ -59,11 +67,12 @@ type walker struct {
 	receipts  uint64
 }
 
-func newWalker(t *testing.T, open storetest.Open, a weir.Algorithm, i int) *walker {
+func newWalker(t *testing.T, open storetest.Open, a weir.Algorithm, i int, lending bool) *walker {
 	w := &walker{
 		Rand:      rand.New(rand.NewPCG(*seed, uint64(a)<<32+uint64(i))),
 		algorithm: a,
-		extreme:   i%4 == 3,
+		extreme:   i%4 == 3 && !lending,
+		lending:   lending,
 		now:       storetest.Start,
 		windows:   []time.Duration{time.Second, 7 * time.Second, time.Minute, time.Millisecond, 1500 * time.Microsecond},
 	}
@@ -73,6 +82,9 @@ func newWalker(t *testing.T, open storetest.Open, a weir.Algorithm, i int) *walk
 	}
 	clock := func() time.Time { return w.now }
 	w.memory = memstore.New(memstore.Options{Now: clock})
+	if lending {
+		w.memory = storetest.NewModel(clock)
+	}
 	w.redis = open(t, clock).(*Store)
 	w.policies = make([]*weir.Policy, 5)
 	for i := range w.policies {
@@ -190,6 +202,9 @@ func (w *walker) move() {
 	if w.extreme {
 		unit = w.magnitude(24 * 3600 * 1e6)
 	}
+	if w.lending && w.IntN(2) == 0 {
+		unit = weir.MaxLease.Microseconds()
+	}
 	switch w.IntN(12) {
 	case 0, 1, 2, 3:
 		w.now = w.now.Add(time.Duration(w.Int64N(unit+1)) * time.Microsecond)
@@ -213,12 +228,19 @@ func (w *walker) draw() step {
 		if w.IntN(3) == 0 {
 			return step{kind: kindReset, resets: []weir.Counter{w.counter(), w.counter()}}
 		}
+	case 2, 3:
+		if w.lending {
+			return w.drawReturn()
+		}
 	}
 	st := step{kind: kindTake}
 	for range 1 + w.IntN(2)*w.IntN(4) {
 		c := w.counter()
 		if !st.names(c) {
 			st.charges = append(st.charges, weir.Charge{Counter: c, N: w.amount(c.Policy), Peek: w.IntN(5) == 0})
+			if w.lending && w.IntN(2) == 0 {
+				st.charges[len(st.charges)-1].Want = w.amount(c.Policy)
+			}
 		}
 	}
 	return st
@@ -260,6 +282,8 @@ func (w *walker) drawReturn() step {
 			back.Slot -= back.Policy.Limit.Window.Microseconds()
 		case 2:
 			back.N += w.Int64N(100)
+		case 4:
+			back.Unspent = w.lending && w.IntN(2) == 0
 		case 3:
 			back.Policy = w.policies[w.IntN(len(w.policies))] // by the numbers of now, or another's altogether
 		}
@@ -279,6 +303,9 @@ func (w *walker) remember(st step, o outcome) {
 	for i, r := range o.results {
 		if c := st.charges[i]; r.Allowed && !c.Peek {
 			w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot})
+			if r.Lent > 0 {
+				w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: 1 + w.Int64N(r.Lent), Slot: r.Slot, Unspent: true})
+			}
 		}
 	}
 	if len(w.taken) > 200 {
@@ -329,19 +356,20 @@ func (w *walker) ask(steps []step) ([]outcome, error) {
 
 func (w *walker) part(st step) *part {
 	p := &part{act: act{kind: st.kind}}
-	add := func(c weir.Counter, n, slot int64, peek bool) {
+	add := func(c weir.Counter) *charge {
 		key, _ := w.redis.names.Load().subject(&c)
 		p.indices = append(p.indices, len(p.charges))
-		p.charges = append(p.charges, charge{policy: c.Policy, key: key, n: n, slot: slot, peek: peek})
+		p.charges = append(p.charges, charge{policy: c.Policy, key: key})
+		return &p.charges[len(p.charges)-1]
 	}
 	for _, c := range st.charges {
-		add(c.Counter, c.N, 0, c.Peek)
+		add(c.Counter).take(&c)
 	}
 	for _, r := range st.returns {
-		add(r.Counter, min(r.N, weir.MaxTokens), max(0, r.Slot), false)
+		add(r.Counter).giveBack(&r)
 	}
 	for _, c := range st.resets {
-		add(c, 0, 0, false)
+		add(c)
 	}
 	if st.once != (weir.Once{}) {
 		tag := int(st.once[0]) % tags
@@ -361,8 +389,8 @@ func compare(st step, got, want outcome) string {
 	for i := range want.results {
 		if got.results[i] != want.results[i] {
 			c := st.charges[i]
-			fmt.Fprintf(&text, "\ncharge %d of %d (%s %+v, subject %q, n %d, peek %v):\n got %+v\nwant %+v",
-				i+1, len(st.charges), c.Policy.Name, c.Policy.Limit, c.Subject, c.N, c.Peek, got.results[i], want.results[i])
+			fmt.Fprintf(&text, "\ncharge %d of %d (%s %+v, subject %q, n %d, want %d, peek %v):\n got %+v\nwant %+v",
+				i+1, len(st.charges), c.Policy.Name, c.Policy.Limit, c.Subject, c.N, c.Want, c.Peek, got.results[i], want.results[i])
 		}
 	}
 	return text.String()

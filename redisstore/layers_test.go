@@ -10,7 +10,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -87,13 +86,14 @@ func TestLayersInSeveralSlots(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
-// TestLayersInSeveralSlotsReport: what a request is told that another slot refused is what memory would tell it.
+// TestLayersInSeveralSlotsReport: what a request is told that another slot refused is what memory would tell it. What it was
+// lent in the meantime has gone back, too.
 func TestLayersInSeveralSlotsReport(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{})
 	now := storetest.Start
 	clock := func() time.Time { return now }
 	s := open(t, Options{URL: clusterURL(c), Now: clock})
-	m := memstore.New(memstore.Options{Now: clock})
+	m := storetest.NewModel(clock)
 	for _, a := range storetest.Algorithms {
 		for _, b := range storetest.Algorithms {
 			t.Run(fmt.Sprint(a, "+", b), func(t *testing.T) {
@@ -104,6 +104,7 @@ func TestLayersInSeveralSlotsReport(t *testing.T) {
 				for i := range 40 {
 					charges := []weir.Charge{charge1(wide, subjects[0]), charge1(narrow, subjects[1]), charge1(wide, subjects[2])}
 					charges[0].N, charges[2].N, charges[2].Peek = 3, 2, i%7 == 0
+					charges[0].Want, charges[2].Want = int64(i%3*20), int64(i%4*10)
 					want, got := take(t.Context(), m, charges...), take(t.Context(), s, charges...)
 					for j := range want {
 						if got[j] != want[j] {

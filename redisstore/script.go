@@ -45,14 +45,17 @@ const (
 
 // charge is one counter in an act, with what came back for it.
 type charge struct {
-	policy *weir.Policy
-	key    string
-	n      int64
-	slot   int64
-	peek   bool
+	policy  *weir.Policy
+	key     string
+	n       int64
+	slot    int64
+	peek    bool
+	want    int64 // more, to be lent
+	unspent bool  // what is given back was lent, and not spent
 
-	fits  bool
-	state weir.State // as it is now; of a log see reportLog
+	fits   bool
+	lent   int64
+	ledger weir.Ledger // as it is now; of a log see reportLog
 }
 
 // act is what happens at once: a take, or counters given back or reset. Its keys share a tag where that matters.
@@ -69,6 +72,7 @@ type act struct {
 const (
 	flagPeek   = 1
 	flagShadow = 2
+	flagLend   = 4
 )
 
 // call encodes acts as arguments of the script.
@@ -94,7 +98,6 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			charges = appendUint(charges, 7, ch.n)
 			if a.kind != kindTake {
 				charges = appendUint(charges, 7, ch.slot)
-				continue
 			}
 			flags := byte(0)
 			if ch.peek {
@@ -103,7 +106,13 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			if ch.policy.Shadow {
 				flags |= flagShadow
 			}
+			if ch.want > 0 || ch.unspent {
+				flags |= flagLend
+			}
 			charges = append(charges, flags)
+			if ch.want > 0 {
+				charges = appendUint(charges, 5, ch.want)
+			}
 		}
 		if a.once != "" {
 			c.keys = append(c.keys, a.once)
@@ -152,7 +161,10 @@ func decode(reply string, acts []*act) error {
 		case kindTake:
 			for i := range a.charges {
 				c, head := &a.charges[i], r.uint(1)
-				c.fits, c.state = head%2 == 1, r.state(head/2)
+				c.fits, c.ledger, c.lent = head%2 == 1, r.ledger(head/2), 0
+				if c.want > 0 {
+					c.lent = r.uint(5)
+				}
 			}
 		case kindGiveBack:
 			a.used = r.uint(1) == 0
@@ -169,25 +181,28 @@ type replyReader struct {
 	short bool
 }
 
-// state reads a field of a hash in one of its forms, or what there is to say of a log.
-func (r *replyReader) state(form int64) (s weir.State) {
-	if 1 <= form && form <= 3 {
+// ledger reads a field of a hash in one of its forms, or what there is to say of a log.
+func (r *replyReader) ledger(form int64) (l weir.Ledger) {
+	if form != 0 && form != 4 {
 		r.uint(1) // how long it takes to be whole again
 	}
 	switch form {
 	case 0:
 	case 1:
-		s = weir.State{Time: r.uint(7), Level: r.uint(4)}
+		l.State = weir.State{Time: r.uint(7), Level: r.uint(4)}
 	case 2:
-		s = weir.State{Time: r.uint(7), Level: r.uint(7)}
+		l.State = weir.State{Time: r.uint(7), Level: r.uint(7)}
 	case 3:
-		s = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
+		l.State = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
 	case 4:
-		s = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+		l.State = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+	case 5:
+		l.State = weir.State{Time: r.uint(7), Level: r.uint(7)}
+		l.Recent = [2]int64{r.uint(5), r.uint(5)}
 	default:
 		r.short = true
 	}
-	return s
+	return l
 }
 
 func (r *replyReader) uint(size int) int64 {

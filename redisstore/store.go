@@ -249,7 +249,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	}
 	for _, p := range parts {
 		for j, i := range p.indices {
-			p.charges[j].n, p.charges[j].peek = min(charges[i].N, 2*weir.MaxTokens), charges[i].Peek
+			p.charges[j].take(&charges[i])
 		}
 	}
 	if len(parts) == 1 {
@@ -319,14 +319,14 @@ func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
 		*r = c.reportLog(now, v)
 		return
 	}
-	c.policy.ReportTo(r, c.state, now, c.n, v)
+	c.policy.ReportLend(r, c.ledger, now, c.n, c.lent, v)
 }
 
 // reportLog is [weir.Policy.ReportLog] of a log that is in Redis. Of its state
 // came the newest entry's moment, the sum, and, of a refusal, the moment of the entry
 // whose leaving makes room.
 func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
-	newest, sum, blocking := c.state.Time, c.state.Level, c.state.Prev
+	newest, sum, blocking := c.ledger.Time, c.ledger.Level, c.ledger.Prev
 	count, window := c.policy.Limit.Count, c.policy.Limit.Window
 	in := func(moment int64) time.Duration { return time.Duration(moment-now)*time.Microsecond + window }
 	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, count-sum), Slot: now}
@@ -342,6 +342,19 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 	return r
 }
 
+// take says what to take.
+func (c *charge) take(of *weir.Charge) {
+	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
+	if of.Want > 0 && !of.Peek && c.policy.Lends() {
+		c.want = min(of.Want, weir.MaxTokens)
+	}
+}
+
+// giveBack says what to give back.
+func (c *charge) giveBack(r *weir.Return) {
+	c.n, c.slot, c.unspent = min(r.N, weir.MaxTokens), max(0, r.Slot), r.Unspent
+}
+
 // undo gives back what a part took for a request that another part refused. If
 // Redis is lost meanwhile, the tokens are stranded: that mints none. It happens
 // also when the caller has gone, and when the rest of its budget is too short to wait for it.
@@ -352,13 +365,19 @@ func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun 
 		if !c.fits || c.peek {
 			continue
 		}
-		slot := results[i].Slot
-		back.charges = append(back.charges, charge{policy: c.policy, key: c.key, n: c.n, slot: slot})
-		if c.policy.Limit.Algorithm == weir.SlidingLog {
-			c.state = weir.State{Time: c.state.Prev, Level: c.state.Level - c.n} // of a take came the newest entry before it
-		} else {
-			c.state = c.policy.Return(c.state, p.now, c.n, slot)
+		g := charge{policy: c.policy, key: c.key, n: c.n + c.lent, slot: results[i].Slot}
+		// Nobody was admitted for any of it: where it stands among a bucket's debits, it comes off them.
+		g.unspent = c.ledger.Recent != [2]int64{}
+		back.charges = append(back.charges, g)
+		switch {
+		case c.policy.Limit.Algorithm == weir.SlidingLog:
+			c.ledger.State = weir.State{Time: c.ledger.Prev, Level: c.ledger.Level - c.n} // of a take came the newest entry before it
+		case g.unspent:
+			c.ledger = c.policy.TakeBack(c.ledger, p.now, g.n, g.slot)
+		default:
+			c.ledger = c.policy.Refund(c.ledger, p.now, g.n, g.slot)
 		}
+		c.lent = 0
 		c.report(&results[i], p.now, weir.Fits)
 	}
 	if len(back.charges) == 0 {
@@ -387,7 +406,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	}
 	for _, p := range parts {
 		for j, i := range p.indices {
-			p.charges[j].n, p.charges[j].slot = min(returns[i].N, weir.MaxTokens), max(0, returns[i].Slot)
+			p.charges[j].giveBack(&returns[i])
 		}
 	}
 	if once != (weir.Once{}) {

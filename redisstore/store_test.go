@@ -44,13 +44,13 @@ func opener(t *testing.T, url string) storetest.Open {
 
 func TestStoreOnOneServer(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
-	storetest.Run(t, opener(t, "redis://"+r.Addr))
+	storetest.RunLender(t, opener(t, "redis://"+r.Addr))
 	lasting(t, r)
 }
 
 func TestStoreOnACluster(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{})
-	storetest.Run(t, opener(t, "redis-cluster://"+c.Addrs()[0]))
+	storetest.RunLender(t, opener(t, "redis-cluster://"+c.Addrs()[0]))
 	primaries, err := c.Primaries(t.Context())
 	if err != nil {
 		t.Fatal(err)

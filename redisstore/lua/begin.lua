@@ -6,12 +6,14 @@
 --          policies: field, algorithm, four numbers (see Policy.Numbers)
 --          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
 --          happened, if it must happen only once, or 0; then
---          charges: policy, n, and flags where it is taken, slot where it is given back
+--          charges: policy, n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants
 -- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, and the field
---          as it is now, or what log.settle says; and for each act that gives back whether it is the first
+--          as it is now, or what log.settle says, and, if it would hold more, how many it was lent; and for each act
+--          that gives back whether it is the first
 --
 -- A field of a hash holds a code for how long after its time it is whole again (µs, rounded up to four steps an
--- octave), the time, and one or two levels.
+-- octave), the time, and one or two levels; of a bucket that has lent of late, also how many tokens left it in the
+-- slot of 50 ms that the time lies in, and in the one before (see Ledger).
 --
 -- It is one long loop with hardly a function, because Redis makes every function anew at every call, and calling one,
 -- even min and max, costs more than what it does here. Logs, which are rarer, have theirs.
@@ -20,7 +22,8 @@
 -- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET = 0, 1, 2
-local PEEK, SHADOW = 1, 2 -- flags
+local PEEK, SHADOW, LEND = 1, 2, 4 -- flags; of what is given back, LEND tells that it was lent, and not spent
+local LEASE_SLOT = 50000 -- µs
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 

@@ -24,15 +24,20 @@ for _ = 1, acts do
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
     local p, key, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2
+    local recent, before, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
 
     -- All charges are looked at before any is written.
     for i = 1, size do
-      local number
+      local number, want
+      recent = false
       if kind == TAKE then
         number, n, flags, at = unpack('<I2I7B', body, at)
+        if flags >= LEND then
+          want, at = unpack('<I5', body, at)
+          recent, before, lent = 0, 0, 0
+        end
       else
-        number, n, slot, at = unpack('<I2I7I7', body, at)
-        flags = 0
+        number, n, slot, flags, at = unpack('<I2I7I7B', body, at)
       end
       p, key = policy[number], KEYS[from + i]
       local algorithm = p.algorithm
@@ -47,8 +52,10 @@ for _ = 1, acts do
             code, time, level = unpack('<BI7I4', v)
           elseif bytes == 15 then
             code, time, level = unpack('<BI7I7', v)
-          else
+          elseif bytes == 16 then
             code, time, level, prev = unpack('<BI7I4I4', v)
+          else
+            code, time, level, recent, before = unpack('<BI7I7I5I5', v)
           end
         end
         -- A refusal leaves all as it was, except a time in the future.
@@ -56,12 +63,29 @@ for _ = 1, acts do
         if time > now then time2 = now end
         if algorithm <= LEAKY_QUEUE then
           local capacity = p.a
-          local left = capacity -- what may be taken, in millionths
+          local left, most = capacity, capacity -- what may be taken, in millionths, and how far that may be raised
           if time > 0 then
             local num, den, dt = p.b, p.c, now - time2
             left = algorithm == TOKEN_BUCKET and level or capacity - level
             left = left + floor(dt / den) * num + floor(dt % den * num / den)
             if left > capacity then left = capacity end
+            if recent then
+              -- From slot to slot: what the debits of one kept from refilling is lost.
+              local ends, out = time2 - time2 % LEASE_SLOT + LEASE_SLOT, recent + before
+              while out > 0 do
+                dt = 2 * LEASE_SLOT
+                local cap = min(floor(dt / den) * num + floor(dt % den * num / den), 2 ^ 53)
+                cap = min(capacity, capacity - out * 1000000 + cap)
+                local top = max(cap, algorithm == TOKEN_BUCKET and level or capacity - level)
+                if now < ends then
+                  left, most = min(left, top), cap
+                  break
+                end
+                dt = now - ends
+                left = min(left, top + floor(dt / den) * num + floor(dt % den * num / den))
+                recent, before, out, ends = 0, recent, recent, ends + LEASE_SLOT
+              end
+            end
           end
           if kind == TAKE then
             local max_delay = p.d
@@ -71,10 +95,31 @@ for _ = 1, acts do
               fits = floor(queue / num) * den + ceil(queue % num * den / num) <= max_delay
             end
             left = left - n * 1000000
-          else
-            left = max(left, min(left + n * 1000000, capacity))
+            if recent and fits then
+              if want then
+                lent = min(want, floor(left / 2000000))
+                left = left - lent * 1000000
+                recent = recent + n + lent
+              elseif recent + before > 0 then
+                recent = recent + n
+              end
+            end
+          elseif flags < LEND then
+            fits = true
+            left = max(left, min(left + n * 1000000, most))
+          elseif recent then
+            -- What was lent moves from the debits to the level, or is void when its time is over.
+            local age = floor(now / LEASE_SLOT) - floor(slot / LEASE_SLOT)
+            if age == 0 then
+              n = min(n, recent)
+              recent, fits = recent - n, n > 0
+            elseif age == 1 then
+              n = min(n, before)
+              before, fits = before - n, n > 0
+            end
+            left = min(left + n * 1000000, capacity)
           end
-          if fits or kind == GIVE_BACK then
+          if fits then
             time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
           end
         else
@@ -88,7 +133,14 @@ for _ = 1, acts do
           if kind == TAKE then
             local free = limit - l - n
             fits = free >= 0 and q * (ticks - floor((now - t) / tick)) <= free * ticks
-            if fits then time2, level2, prev2 = t, l + n, q end
+            if fits then
+              time2, level2, prev2 = t, l + n, q
+              if want then
+                free = free - ceil(q * (ticks - floor((now - t) / tick)) / ticks)
+                lent = min(want, floor(free / 2))
+                level2 = level2 + lent
+              end
+            end
           elseif slot == t then
             time2, level2, prev2 = t, max(0, l - n), q
           elseif slot == t - window and algorithm == SLIDING_COUNTER then
@@ -98,9 +150,10 @@ for _ = 1, acts do
           end
         end
       end
-      if not fits and flags < SHADOW then refused = true end
+      if not fits and flags % LEND < SHADOW then refused = true end
       if several then
         several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2}
+        if recent then several[i].recent, several[i].before, several[i].lent = recent, before, lent end
       end
     end
 
@@ -108,7 +161,8 @@ for _ = 1, acts do
       if several then
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
-        code, time2, level2, prev2 = s[10], s[11], s[12], s[13]
+        code, time2, level2, prev2, recent = s[10], s[11], s[12], s[13], s.recent
+        if recent then before, lent = s.before, s.lent end
       end
       key = KEYS[from + i]
       local algorithm = p.algorithm
@@ -121,13 +175,14 @@ for _ = 1, acts do
         elseif first then
           log.give_back(key, p, n, slot)
         end
-      elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev) and
+      elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev or recent and fits) and
           (kind == TAKE and not fits or kind == GIVE_BACK and first and time > 0) then
         local whole = p.b
         if algorithm <= LEAKY_QUEUE then
           local num, den, gone = p.b, p.c, level2
           if algorithm == TOKEN_BUCKET then gone = p.a - level2 end
           whole = floor(gone / num) * den + ceil(gone % num * den / num)
+          if recent then whole = whole + 2 * LEASE_SLOT end -- for which it may not have refilled
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
@@ -139,6 +194,8 @@ for _ = 1, acts do
         end
         if algorithm == SLIDING_COUNTER then
           v = pack('<BI7I4I4', code2, time2, level2, prev2)
+        elseif recent and recent + before > 0 then
+          v = pack('<BI7I7I5I5', code2, time2, level2, recent, before)
         elseif level2 < 4294967296 then
           v = pack('<BI7I4', code2, time2, level2)
         else
@@ -170,12 +227,16 @@ for _ = 1, acts do
       if kind == TAKE then
         local bytes, head = v and #v or 0
         if fits then
-          head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or '\1'
+          head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or bytes == 25 and '\11' or '\1'
         else
-          head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or '\0'
+          head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or bytes == 25 and '\10' or '\0'
         end
         reply[replies + 1], reply[replies + 2] = head, v or ''
         replies = replies + 2
+        if flags >= LEND then
+          replies = replies + 1
+          reply[replies] = pack('<I5', taken and lent or 0)
+        end
       end
     end
   end
