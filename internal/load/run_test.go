@@ -207,6 +207,16 @@ func TestClosedLoopPausesWhileRequestsFail(t *testing.T) {
 	})
 }
 
+// A store that was lost needs the processor to come back.
+func TestClosedLoopPausesWhileTheStoreIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := mustRun(t, Plan{Duration: 10 * time.Second}, target(func(context.Context, uint32) Answer { return Answer{Degraded: true} }))
+		if r.Checks < 15 || r.Checks > 21 || r.Degraded != r.Checks {
+			t.Errorf("%d checks, %d degraded", r.Checks, r.Degraded)
+		}
+	})
+}
+
 func TestFaultsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int64

@@ -52,8 +52,8 @@ func (w *worker) batch(ctx context.Context, measured bool) Answer {
 	return first
 }
 
-// Pauses of a worker whose requests fail: a target that is gone must not be
-// met by a busy loop. A single failure costs next to nothing.
+// Pauses of a worker whose requests fail, or are decided without the store: a target that is gone must not be
+// met by a busy loop, and a store that isn't would be kept from coming back by one. A single failure costs next to nothing.
 const (
 	firstPause = time.Millisecond
 	maxPause   = time.Second
@@ -67,7 +67,7 @@ func (w *worker) closed(ctx context.Context) {
 		if phase == Finishing {
 			return
 		}
-		if w.batch(ctx, phase == Measuring).Outcome != Failed {
+		if a := w.batch(ctx, phase == Measuring); a.Outcome != Failed && !a.Degraded {
 			pause = 0
 			continue
 		}
