@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds redis fuzz bench bench-redis faults help
+.PHONY: run build test check race seeds redis fuzz bench bench-redis faults help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -32,6 +32,10 @@ race: redis
 ## seeds: without the race detector, what it would falsify: allocations and memory; and the fuzz targets' seeds
 seeds:
 	$(GO) test -run 'Alloc|Memory|Fuzz|Example' ./...
+
+## simulate: leases in 10,000 simulated worlds, and the table of what they lose; some minutes
+simulate:
+	$(GO) test ./lease -run 'Bound|Naive|Lost' -timeout 60m -v -seeds 10000
 
 ## redis: install redis-server if it isn't there; tests start their own, on free ports
 redis:

@@ -41,7 +41,8 @@ func (p *Policy) Lends() bool {
 }
 
 // Lend is [Policy.Try] with want more tokens for the caller to hold: of what is left at most half,
-// since others may ask next.
+// since others may ask next. Of a window it is a 64th: what its nodes hold at its
+// end is lost to those who ask in vain, where a bucket would still have it.
 func (p *Policy) Lend(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
 	if !p.Limit.isBucket() {
 		return p.lendWindow(l, now, n, want)
@@ -73,7 +74,7 @@ func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64,
 		if p.Limit.Algorithm == SlidingCounter {
 			free -= (s.Prev*p.weight(s, now) + p.ticks - 1) / p.ticks
 		}
-		lent = min(want, free/2)
+		lent = min(want, free/64)
 		s.Level += lent
 	}
 	return Ledger{State: s}, lent, ok

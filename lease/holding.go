@@ -28,8 +28,9 @@ type holding struct {
 
 	full      int64 // the least cost that is refused,
 	fullUntil int64 // until then
-	fullSince int64 // since when it has been refusing, on and off
+	fullSince int64 // when it began to refuse, on and off
 	fullAt    int64 // when it last did
+	refusals  int64 // tokens that were refused since it began to, on and off
 	pause     int64 // how long to refuse when what is held is spent, since the store has hardly more
 
 	last   weir.Result // what the store said last
@@ -48,6 +49,7 @@ type holding struct {
 type ask struct {
 	done chan struct{} // closed when it is answered
 	err  error
+	full int64 // the cost that was refused, or 0
 }
 
 // numbers are what of a policy matters here.
@@ -75,6 +77,7 @@ const (
 	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
 	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
 	maxStretch = int64(100 * time.Millisecond)
+	lossy      = 1.0 / 1500 // what may be lost of what is refused; with what is then left in the store it is a thousandth
 )
 
 // adopt makes the holding one under other numbers, if they are others.
@@ -87,7 +90,7 @@ func (x *holding) adopt(p *weir.Policy) {
 
 // forget drops what the node knows, as if it had never asked.
 func (x *holding) forget() {
-	x.held, x.fullUntil, x.fullAt, x.pause, x.last = 0, 0, 0, 0, weir.Result{}
+	x.held, x.fullUntil, x.fullAt, x.refusals, x.pause, x.last = 0, 0, 0, 0, 0, weir.Result{}
 }
 
 // arrive counts tokens that are asked for.
@@ -114,7 +117,7 @@ func (x *holding) want(now int64) int64 {
 	if n < 2 {
 		n = 0
 	}
-	return n + x.pending
+	return n + x.pending + int64(x.numbers.rate*float64(x.stretch(now)))
 }
 
 // spend takes tokens that are held, or tells that there are none.
@@ -151,10 +154,11 @@ func (x *holding) unspend(now, n, slot int64) bool {
 
 // refuse remembers that a cost doesn't fit until some moment.
 func (x *holding) refuse(now, n, until int64) {
-	if now-x.fullAt > lull || x.fullAt == 0 {
-		x.fullSince = now
+	if now-x.fullAt > lull {
+		x.fullSince, x.refusals = now, 0
 	}
 	x.full, x.fullUntil, x.fullAt = n, until, now
+	x.refusals += n
 }
 
 // refused answers from a refusal that is remembered.
@@ -162,26 +166,39 @@ func (x *holding) refused(now, n int64, r *weir.Result) bool {
 	if n < x.full || now >= x.fullUntil {
 		return false
 	}
+	x.turnAway(now, n, r)
+	return true
+}
+
+// turnAway refuses a cost of at least what the store refused last.
+func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	x.fullAt = now
+	x.refusals += n
 	*r = weir.Result{
 		Remaining:  min(x.last.Remaining+x.held, n-1),
-		RetryAfter: time.Duration(x.fullUntil-now) + time.Duration(float64(n-x.full)/x.numbers.rate),
+		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.numbers.rate),
 		ResetAfter: max(0, x.last.ResetAfter-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
 	}
 	if n > x.numbers.most {
 		r.RetryAfter = weir.Never
 	}
-	return true
 }
 
-// stretch is by how much longer than the store says a refusal is remembered. It grows with the time for which
-// the counter has been refusing: the store is then not asked for every single token.
+// stretch is by how much longer than the store says a refusal is remembered, so that the store isn't asked
+// for every single token. What refills meanwhile may never be used, if the client stops. It
+// is held to a small part of what was refused: see lossy.
 func (x *holding) stretch(now int64) int64 {
-	if x.fullAt == 0 || now-x.fullAt > lull {
+	if now-x.fullAt > lull || x.windowed() {
 		return 0
 	}
-	return min(maxStretch, int64(float64(x.numbers.most)/4/x.numbers.rate), (now-x.fullSince)/8)
+	return min(maxStretch, int64(float64(x.numbers.most)/4/x.numbers.rate), int64(lossy*float64(x.refusals)/x.numbers.rate))
+}
+
+// windowed: what isn't used when its window passes is lost, so every moment counts.
+func (x *holding) windowed() bool {
+	a := x.policy.Limit.Algorithm
+	return a == weir.FixedWindow || a == weir.SlidingCounter
 }
 
 // learn takes in what the store answered to an ask that was sent at some moment.
@@ -193,6 +210,9 @@ func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir
 			until = sent + int64(time.Second)
 		}
 		x.refuse(now, n, until)
+		if now-x.fullSince < 2*int64(weir.MaxLease) { // others may be about to give some back
+			x.fullUntil = min(until, sent+int64(weir.MaxLease)/4)
+		}
 		return leftover
 	}
 	x.fullUntil, x.pause = 0, 0

@@ -126,18 +126,24 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 			s.ask(ctx, x, c, r)
 			return
 		}
-		err := x.wait(ctx, c.N)
+		a, err := x.wait(ctx, c.N)
 		if err != nil {
 			*r = weir.Result{Err: err}
 			return
 		}
 		x.mu.Lock()
 		now = s.now()
+		if a.full > 0 && c.N >= a.full && x.held < c.N { // it came before the answer, which holds for it, too
+			x.turnAway(now, c.N, r)
+			x.mu.Unlock()
+			s.stats.local.Add(1)
+			return
+		}
 	}
 }
 
 // wait is until the ask under way is answered. It is called with the lock held, and returns without it.
-func (x *holding) wait(ctx context.Context, n int64) error {
+func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 	a := x.asking
 	x.pending += n
 	x.mu.Unlock()
@@ -151,7 +157,7 @@ func (x *holding) wait(ctx context.Context, n int64) error {
 	x.mu.Lock()
 	x.pending -= n
 	x.mu.Unlock()
-	return err
+	return a, err
 }
 
 // ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
@@ -197,6 +203,9 @@ func (s *Store) learn(x *holding, c *weir.Charge, want, sent int64, r *weir.Resu
 		leftover.Subject = x.subject
 	default:
 		leftover = x.learn(sent, now, c.N, want, r)
+		if a != nil && !r.Allowed {
+			a.full = c.N
+		}
 		if r.Lent > 0 {
 			s.watch(x)
 		}

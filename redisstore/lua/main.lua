@@ -137,7 +137,7 @@ for _ = 1, acts do
               time2, level2, prev2 = t, l + n, q
               if want then
                 free = free - ceil(q * (ticks - floor((now - t) / tick)) / ticks)
-                lent = min(want, floor(free / 2))
+                lent = min(want, floor(free / 64))
                 level2 = level2 + lent
               end
             end

@@ -1,0 +1,425 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// far is a store some way off, that counts what it is asked for and may be lost.
+type far struct {
+	weir.Store
+	delay   time.Duration
+	asks    atomic.Int64
+	returns atomic.Int64
+	lost    atomic.Bool
+}
+
+func (f *far) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	f.asks.Add(1)
+	time.Sleep(f.delay)
+	if f.lost.Load() {
+		for i := range results {
+			results[i] = weir.Result{Err: errLost}
+		}
+		return
+	}
+	f.Store.Take(ctx, charges, results)
+}
+
+func (f *far) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	for _, r := range returns {
+		f.returns.Add(r.N)
+	}
+	return f.Store.GiveBack(ctx, once, keep, returns)
+}
+
+// bubble runs a test in virtual time, with a store around a model that is half a millisecond off.
+func bubble(t *testing.T, o Options, f func(t *testing.T, s *Store, f *far)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		inner := &far{Store: storetest.NewModel(time.Now), delay: 500 * time.Microsecond}
+		s := New(inner, o)
+		f(t, s, inner)
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second) // for timers, which are virtual
+	})
+}
+
+func charge(p *weir.Policy, subject string, n int64) weir.Charge {
+	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n}
+}
+
+func take(s weir.Store, charges ...weir.Charge) []weir.Result {
+	results := make([]weir.Result, len(charges))
+	s.Take(context.Background(), charges, results)
+	return results
+}
+
+// warm makes a counter one that the node holds tokens of.
+func warm(t *testing.T, s *Store, p *weir.Policy, subject string) {
+	t.Helper()
+	for range 100 {
+		if r := take(s, charge(p, subject, 1))[0]; r.Err != nil || !r.Allowed {
+			t.Fatalf("warming: %+v", r)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// remaining is what the store itself has.
+func remaining(f *far, p *weir.Policy, subject string) int64 {
+	c := charge(p, subject, 1)
+	c.Peek = true
+	return take(f.Store, c)[0].Remaining
+}
+
+func holds(s *Store, p *weir.Policy, subject string) (n int64) {
+	s.withHolding(&weir.Counter{Policy: p, Subject: []byte(subject)}, func(x *holding) { n = x.held })
+	return n
+}
+
+func perDay(t *testing.T, n int64) *weir.Policy {
+	return storetest.Policy(t, "p", weir.Limit{Count: n, Window: 24 * time.Hour})
+}
+
+func perHour(t *testing.T, n int64) *weir.Policy {
+	return storetest.Policy(t, "p", weir.Limit{Count: n, Window: time.Hour})
+}
+
+func perSecond(t *testing.T, n int64) *weir.Policy {
+	return storetest.Policy(t, "p", weir.Limit{Count: n, Window: time.Second})
+}
+
+// refilled is what a million an hour may have brought by now.
+func refilled(begun time.Time) int64 { return int64(time.Since(begun)/(time.Hour/1_000_000)) + 1 }
+
+// TestWarmChecksStayHere, and what they say is true, since no other node holds any.
+func TestWarmChecksStayHere(t *testing.T) {
+	for _, a := range leasing {
+		t.Run(a.String(), func(t *testing.T) {
+			bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+				p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 1_000_000, Window: time.Hour})
+				begun := time.Now()
+				for i := range int64(5000) {
+					r := take(s, charge(p, "s", 1))[0]
+					if !r.Allowed || r.Remaining > 1_000_000-i-1+refilled(begun) || r.Remaining < 1_000_000-i-2 {
+						t.Fatalf("check %d: %+v", i+1, r)
+					}
+					time.Sleep(100 * time.Microsecond)
+				}
+				if n := f.asks.Load(); n > 500 {
+					t.Errorf("5000 checks asked the store %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// TestUnspentTokensGoBack when a lease ends, when the store closes, and when another counter needs the place.
+func TestUnspentTokensGoBack(t *testing.T) {
+	const spent = 100
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := perHour(t, 1_000_000)
+		warm(t, s, p, "s")
+		if holds(s, p, "s") == 0 {
+			t.Fatal("nothing is held: the test shows nothing")
+		}
+		time.Sleep(weir.MaxLease)
+		if got := remaining(f, p, "s"); got < 1_000_000-spent {
+			t.Errorf("after the lease %d are left", got)
+		}
+	})
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := perHour(t, 1_000_000)
+		warm(t, s, p, "s")
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := remaining(f, p, "s"); got < 1_000_000-spent {
+			t.Errorf("after closing %d are left", got)
+		}
+		take(s, charge(p, "s", 1))
+		if holds(s, p, "s") != 0 {
+			t.Error("a closed store borrows")
+		}
+	})
+	bubble(t, Options{Counters: ways}, func(t *testing.T, s *Store, f *far) {
+		p := perHour(t, 1_000_000)
+		warm(t, s, p, "first")
+		for i := range ways {
+			time.Sleep(2 * time.Millisecond)
+			for range hot {
+				take(s, charge(p, fmt.Sprint("s", i), 1))
+			}
+		}
+		synctest.Wait()
+		if got := remaining(f, p, "first"); got < 1_000_000-spent {
+			t.Errorf("after it had to go %d are left", got)
+		}
+	})
+}
+
+// TestRefusalsAreRemembered for that cost and above, not for less, and not past their time.
+func TestRefusalsAreRemembered(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := storetest.Policy(t, "p", weir.Limit{Count: 10, Window: time.Minute})
+		take(s, charge(p, "s", 8))
+		if r := take(s, charge(p, "s", 4))[0]; r.Allowed || r.RetryAfter <= 11*time.Second {
+			t.Fatalf("first refusal: %+v", r)
+		}
+		asks := f.asks.Load()
+		time.Sleep(time.Millisecond)
+		for _, n := range []int64{4, 5, 10} {
+			if r := take(s, charge(p, "s", n))[0]; r.Allowed || r.RetryAfter <= 0 || r.Remaining >= n {
+				t.Errorf("%d: %+v", n, r)
+			}
+		}
+		if r := take(s, charge(p, "s", 11))[0]; r.Allowed || r.RetryAfter != weir.Never {
+			t.Errorf("more than ever fits: %+v", r)
+		}
+		if n := f.asks.Load(); n != asks {
+			t.Errorf("the store was asked %d times for what is known", n-asks)
+		}
+		if r := take(s, charge(p, "s", 2))[0]; !r.Allowed {
+			t.Errorf("a smaller cost: %+v", r)
+		}
+		time.Sleep(time.Minute)
+		if r := take(s, charge(p, "s", 4))[0]; !r.Allowed {
+			t.Errorf("after its time: %+v", r)
+		}
+	})
+}
+
+// TestAHotKeyCostsFewAsks: at a hundred times its limit, once that has lasted.
+func TestAHotKeyCostsFewAsks(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := perSecond(t, 1000)
+		admitted := 0
+		load := func(d time.Duration) (asks int64) {
+			before := f.asks.Load()
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Microsecond) {
+				if take(s, charge(p, "s", 1))[0].Allowed {
+					admitted++
+				}
+			}
+			return f.asks.Load() - before
+		}
+		load(2 * time.Second)
+		if n := load(2 * time.Second); n > 100 {
+			t.Errorf("%d asks in two seconds", n)
+		}
+		if admitted < 4800 || admitted > 5100 {
+			t.Errorf("admitted %d in 4 s of 1000/s with a burst of 1000", admitted)
+		}
+	})
+}
+
+// TestConcurrentAsksAreOne: who comes while one is under way waits for its answer.
+func TestConcurrentAsksAreOne(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := perDay(t, 1_000_000)
+		warm(t, s, p, "s")
+		time.Sleep(2 * weir.MaxLease)
+		for range hot {
+			take(s, charge(p, "s", 1))
+		}
+		s.withHolding(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *holding) { x.held = 0 })
+		f.delay = 10 * time.Millisecond
+		asks := f.asks.Load()
+		var all sync.WaitGroup
+		for range 200 {
+			all.Go(func() {
+				if r := take(s, charge(p, "s", 1))[0]; !r.Allowed || r.Err != nil {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		all.Wait()
+		if n := f.asks.Load() - asks; n > 3 {
+			t.Errorf("200 checks at once asked %d times", n)
+		}
+		// An error is everybody's, at once.
+		s.withHolding(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *holding) { x.held = 0 })
+		f.lost.Store(true)
+		begun := time.Now()
+		for range 200 {
+			all.Go(func() {
+				if r := take(s, charge(p, "s", 1))[0]; !errors.Is(r.Err, errLost) {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(begun); took > f.delay {
+			t.Errorf("failing took %v of virtual time", took)
+		}
+	})
+}
+
+// TestLayers: a request that one limit refuses leaves what is held of the others as it was, wherever it is decided.
+func TestLayers(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		wide, narrow := storetest.Policy(t, "wide", weir.Limit{Count: 1_000_000, Window: 24 * time.Hour}), storetest.Policy(t, "narrow", weir.Limit{Count: 500, Window: 24 * time.Hour})
+		admitted := 0
+		for range 2000 {
+			rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1))
+			if rs[0].Err != nil || rs[1].Err != nil || !rs[0].Allowed {
+				t.Fatalf("%+v", rs)
+			}
+			if rs[1].Allowed {
+				admitted++
+			}
+			time.Sleep(200 * time.Microsecond)
+		}
+		if admitted != 500 {
+			t.Errorf("admitted %d of 500", admitted)
+		}
+		time.Sleep(2 * weir.MaxLease)
+		if got := remaining(f, wide, "s"); got < 1_000_000-500 {
+			t.Errorf("the wide limit counted %d", 1_000_000-got)
+		}
+		if local := s.Stats().Local; local < 2000 {
+			t.Errorf("%d of 4000 charges were decided here", local)
+		}
+	})
+}
+
+// TestNewsCountAtOnce: other numbers, a reset, a refund.
+func TestNewsCountAtOnce(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := storetest.Policy(t, "p", weir.Limit{Count: 50, Window: time.Hour})
+		for range 60 {
+			take(s, charge(p, "s", 1))
+		}
+		if take(s, charge(p, "s", 1))[0].Allowed {
+			t.Fatal("admitted past the limit")
+		}
+		if err := s.GiveBack(t.Context(), weir.Once{1}, time.Minute, []weir.Return{{Counter: charge(p, "s", 1).Counter, N: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		if !take(s, charge(p, "s", 1))[0].Allowed {
+			t.Error("refused after a refund")
+		}
+		take(s, charge(p, "s", 1))
+		if err := s.Reset(t.Context(), []weir.Counter{charge(p, "s", 1).Counter}); err != nil {
+			t.Fatal(err)
+		}
+		if r := take(s, charge(p, "s", 1))[0]; !r.Allowed || r.Remaining != 49 {
+			t.Errorf("after a reset: %+v", r)
+		}
+		for range 60 {
+			take(s, charge(p, "s", 1))
+		}
+		raised := storetest.Policy(t, "p", weir.Limit{Count: 50, Window: time.Second})
+		time.Sleep(time.Second)
+		if !take(s, charge(raised, "s", 1))[0].Allowed {
+			t.Error("refused under the numbers of before")
+		}
+	})
+}
+
+// TestWhatIsNeverLent goes to the store every time.
+func TestWhatIsNeverLent(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		strict := perDay(t, 1_000_000)
+		strict.Strict = true
+		log := storetest.Policy(t, "log", weir.Limit{Algorithm: weir.SlidingLog, Count: 1_000_000, Window: time.Hour})
+		queue := storetest.Policy(t, "queue", weir.Limit{Algorithm: weir.LeakyQueue, Count: 1_000_000, Window: time.Hour})
+		peek := charge(perSecond(t, 1_000_000), "s", 1)
+		peek.Peek = true
+		for _, c := range []weir.Charge{charge(strict, "s", 1), charge(log, "s", 1), charge(queue, "s", 1), peek} {
+			before := f.asks.Load()
+			for range 50 {
+				take(s, c)
+			}
+			if n := f.asks.Load() - before; n != 50 {
+				t.Errorf("%s: 50 checks asked %d times", c.Policy.Name, n)
+			}
+		}
+	})
+}
+
+// TestAnOutageGoesOnFromWhatWasKnown: a counter that was nearly empty doesn't begin anew.
+func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := memstore.New(memstore.Options{Now: time.Now})
+		inner := &far{Store: storetest.NewModel(time.Now)}
+		s := New(inner, Options{Local: local, Nodes: func() int { return 2 }})
+		p := perDay(t, 400)
+		warm(t, s, p, "s") // 300 are left
+		for range 200 {
+			take(s, charge(p, "s", 1))
+		}
+		time.Sleep(2 * weir.MaxLease)
+		inner.lost.Store(true)
+		if r := take(s, charge(p, "s", 1))[0]; !errors.Is(r.Err, errLost) {
+			t.Fatalf("%+v", r)
+		}
+		c := charge(p, "s", 1)
+		c.Peek = true
+		if got := take(local, c)[0].Remaining; got < 245 || got > 255 {
+			t.Errorf("the local counter has %d left of 400, half of 300 are used", got)
+		}
+		_ = s.Close(t.Context())
+		time.Sleep(time.Second)
+	})
+}
+
+// TestAllocsOfWarmChecks: none, whether admitted or refused.
+func TestAllocsOfWarmChecks(t *testing.T) {
+	s := New(storetest.NewModel(time.Now), Options{})
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	wide, spent := perSecond(t, 8_000_000_000), perDay(t, 1)
+	for name, charges := range map[string][]weir.Charge{
+		"admitted": {charge(wide, "s", 1)},
+		"refused":  {charge(spent, "s", 1)},
+		"layers":   {charge(wide, "s", 1), charge(wide, "t", 1)},
+	} {
+		results := make([]weir.Result, len(charges))
+		check := func() { s.Take(context.Background(), charges, results) }
+		for range 1000 {
+			check()
+		}
+		// Asks allocate, and a lease of a busy counter takes one every few thousand checks.
+		if n := testing.AllocsPerRun(100_000, check); n > 0.01 {
+			t.Errorf("%s: %v allocations a check", name, n)
+		}
+	}
+}
+
+func BenchmarkWarm(b *testing.B) {
+	p := storetest.Policy(b, "p", weir.Limit{Count: 8_000_000_000, Window: time.Second})
+	leases := New(storetest.NewModel(time.Now), Options{})
+	defer leases.Close(context.Background())
+	for _, st := range []struct {
+		name string
+		weir.Store
+	}{{"memstore", memstore.New(memstore.Options{})}, {"lease", leases}} {
+		b.Run(st.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				charges, results := []weir.Charge{charge(p, "0123456789abcdef", 1)}, make([]weir.Result, 1)
+				for i := 0; pb.Next(); i++ {
+					charges[0].Subject[0], charges[0].Subject[1] = byte(i), byte(i>>8)&3
+					st.Take(context.Background(), charges, results)
+				}
+			})
+		})
+	}
+}
