@@ -143,6 +143,11 @@ func (x *holding) fits(now int64, r *weir.Result) {
 	}
 }
 
+// knows: the store said a moment ago that as much fits.
+func (x *holding) knows(now, n int64) bool {
+	return x.last.Allowed && !x.outage && now-x.lastAt < int64(weir.MaxLease) && x.last.Remaining+x.held >= n
+}
+
 // unspend gives back what spend took, if it is still of the same lease.
 func (x *holding) unspend(now, n, slot int64) bool {
 	if x.slot != slot || now >= x.until {

@@ -288,10 +288,14 @@ func (s *Store) takeAll(ctx context.Context, charges []weir.Charge, results []we
 		layers = append(layers, l)
 	}
 	if asks > 0 && refused {
-		// What is known to be refused needn't be asked for, but what becomes of the others must.
+		// What is known to be refused needn't be asked for, if what to say of the others is known as well.
 		s.undo(layers, now)
-		s.pass(ctx, charges, results)
-		return
+		if asks = s.recall(layers, now); asks > 0 {
+			asks = len(layers)
+			for i := range layers {
+				layers[i].local, layers[i].spent = false, false
+			}
+		}
 	}
 	s.stats.local.Add(uint64(len(layers) - asks))
 	if asks > 0 {
@@ -334,6 +338,28 @@ func (s *Store) look(l *layer, now int64) {
 	l.spent = x.spend(now, c.N, l.result)
 	l.slot = x.slot
 	l.local = l.spent || x.refused(now, c.N, l.result)
+}
+
+// recall reports of charges that weren't decided what the store said of them a moment ago, and returns how many
+// have no such answer.
+func (s *Store) recall(layers []layer, now int64) (unknown int) {
+	for i := range layers {
+		l := &layers[i]
+		if l.local {
+			continue
+		}
+		if l.x != nil {
+			l.x.mu.Lock()
+			if l.local = l.x.knows(now, l.charge.N); l.local {
+				l.x.fits(now, l.result)
+			}
+			l.x.mu.Unlock()
+		}
+		if !l.local {
+			unknown++
+		}
+	}
+	return unknown
 }
 
 // askAll asks the store for what couldn't be decided here, and reports whether the request is refused by it.
@@ -384,13 +410,12 @@ func (s *Store) undo(layers []layer, now int64) {
 		}
 		x := l.x
 		x.mu.Lock()
-		if x.unspend(now, l.charge.N, l.slot) {
-			x.fits(now, l.result)
-		} else {
+		if !x.unspend(now, l.charge.N, l.slot) {
 			back := x.back(l.charge.N)
 			back.Slot = l.slot
 			returns = append(returns, back)
 		}
+		x.fits(now, l.result)
 		x.mu.Unlock()
 	}
 	s.giveBack(returns)

@@ -275,7 +275,8 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 // TestLayers: a request that one limit refuses leaves what is held of the others as it was, wherever it is decided.
 func TestLayers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		wide, narrow := storetest.Policy(t, "wide", weir.Limit{Count: 1_000_000, Window: 24 * time.Hour}), storetest.Policy(t, "narrow", weir.Limit{Count: 500, Window: 24 * time.Hour})
+		wide := storetest.Policy(t, "wide", weir.Limit{Count: 1_000_000, Window: time.Hour})
+		narrow := storetest.Policy(t, "narrow", weir.Limit{Count: 500, Window: 24 * time.Hour})
 		admitted := 0
 		for range 2000 {
 			rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1))
