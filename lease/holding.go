@@ -108,8 +108,7 @@ func (x *holding) arrive(now, n int64) {
 	}
 }
 
-// want is how many tokens the node will need within the horizon, beyond those for which somebody waits already.
-// Leases of one or two cost more calls than they save.
+// want is how many tokens the node will need within the horizon. Leases of one or two cost more calls than they save.
 func (x *holding) want(now int64) int64 {
 	part := now % rateWindow
 	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
@@ -117,7 +116,7 @@ func (x *holding) want(now int64) int64 {
 	if n < 2 {
 		n = 0
 	}
-	return n + x.pending + int64(x.numbers.rate*float64(x.stretch(now)))
+	return n + int64(x.numbers.rate*float64(x.stretch(now)))
 }
 
 // spend takes tokens that are held, or tells that there are none.

@@ -122,8 +122,14 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 			s.stats.local.Add(1)
 			return
 		}
-		if x.asking == nil {
-			s.ask(ctx, x, c, r)
+		switch want := x.want(now); {
+		case want == 0: // it isn't worth a lease: nobody needs to wait for another
+			x.mu.Unlock()
+			s.pass(ctx, charges, results)
+			s.learn(x, c, 0, now, r, nil)
+			return
+		case x.asking == nil:
+			s.ask(ctx, x, c, r, want+x.pending)
 			return
 		}
 		a, err := x.wait(ctx, c.N)
@@ -161,10 +167,9 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 }
 
 // ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
-func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result) {
+func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, want int64) {
 	a := &ask{done: make(chan struct{})}
 	sent := s.now()
-	want := x.want(sent)
 	x.asking = a
 	x.mu.Unlock()
 	question := [1]weir.Charge{*c}

@@ -233,7 +233,7 @@ func TestAHotKeyCostsFewAsks(t *testing.T) {
 // TestConcurrentAsksAreOne: who comes while one is under way waits for its answer.
 func TestConcurrentAsksAreOne(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := perDay(t, 1_000_000)
+		p := perHour(t, 1_000_000)
 		warm(t, s, p, "s")
 		time.Sleep(2 * weir.MaxLease)
 		for range hot {

@@ -19,6 +19,7 @@ const module = "github.com/weirhq/weir"
 var rooms = map[string][]string{
 	"":            {},
 	"/memstore":   {""},
+	"/lease":      {""},
 	"/redisstore": {"", "/internal/guess"},
 	"/rulefile":   {"", "/internal/guess"},
 	"/storetest":  {""},
