@@ -72,6 +72,9 @@ func numbersOf(p *weir.Policy) numbers {
 	return n
 }
 
+// leases: the counter refills fast enough for anyone to borrow of it. See want.
+func (n numbers) leases() bool { return n.rate*float64(n.horizon) >= 2 }
+
 const (
 	rateWindow = int64(100 * time.Millisecond)
 	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
@@ -214,7 +217,7 @@ func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir
 			until = sent + int64(time.Second)
 		}
 		x.refuse(now, n, until)
-		if now-x.fullSince < 2*int64(weir.MaxLease) { // others may be about to give some back
+		if now-x.fullSince < 2*int64(weir.MaxLease) && x.numbers.leases() { // others may be about to give some back
 			x.fullUntil = min(until, sent+int64(weir.MaxLease)/4)
 		}
 		return leftover
