@@ -53,7 +53,7 @@ func TestLostAdmissions(t *testing.T) {
 func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (lost, asked float64) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(7, uint64(nodes)))
-		w := newWorld(rng, nodes)
+		w := newWorld(uint64(nodes), nodes)
 		w.latency, w.jitter = 250*time.Microsecond, 100*time.Microsecond
 		p := storetest.Policy(t, "p", l)
 		exact := storetest.NewModel(time.Now)
@@ -78,10 +78,7 @@ func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (los
 			if results[0].Allowed {
 				admitted++
 			}
-			w.mu.Lock()
-			n := w.nodes[rng.IntN(nodes)]
-			w.mu.Unlock()
-			w.send(&done, n, p, arrival{key: "k", cost: 1})
+			w.send(&done, w.nodes[rng.IntN(nodes)], p, arrival{key: "k", cost: 1})
 		}
 		done.Wait()
 		total := uint64(0)

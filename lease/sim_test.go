@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,14 +30,14 @@ var (
 // world is a simulation in virtual time: nodes with their leases, a network that
 // delays and loses, and a store that is the arithmetic of package weir. It runs in a bubble of synctest.
 type world struct {
-	*rand.Rand
 	model   weir.Store
 	nodes   []*node
 	latency time.Duration // each way, at least
 	jitter  time.Duration
 	loss    float64
 
-	mu       sync.Mutex // guards what follows, and the Rand once the world runs
+	mu       sync.Mutex // guards what follows
+	luck     *rand.Rand
 	admitted map[string][]admission
 }
 
@@ -50,12 +51,12 @@ type admission struct {
 type node struct {
 	*world
 	leases  *Store
-	crashed bool
+	crashed atomic.Bool
 	cutOff  [2]time.Time // while it can't reach the store
 }
 
-func newWorld(rng *rand.Rand, nodes int) *world {
-	w := &world{Rand: rng, model: storetest.NewModel(time.Now), admitted: map[string][]admission{}}
+func newWorld(seed uint64, nodes int) *world {
+	w := &world{luck: rand.New(rand.NewPCG(seed, 1)), model: storetest.NewModel(time.Now), admitted: map[string][]admission{}}
 	for range nodes {
 		n := &node{world: w}
 		n.leases = New(n, Options{Counters: 64})
@@ -67,14 +68,14 @@ func newWorld(rng *rand.Rand, nodes int) *world {
 func (w *world) float() float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.Float64()
+	return w.luck.Float64()
 }
 
 // trip is one way through the network, and reports whether the message arrived.
 func (n *node) trip() bool {
 	time.Sleep(n.latency + time.Duration(n.float()*float64(n.jitter)))
 	now := time.Now()
-	return n.float() >= n.loss && !n.crashed && !(now.After(n.cutOff[0]) && now.Before(n.cutOff[1]))
+	return n.float() >= n.loss && !n.crashed.Load() && !(now.After(n.cutOff[0]) && now.Before(n.cutOff[1]))
 }
 
 // Take is the store, from far.
@@ -126,13 +127,13 @@ type arrival struct {
 // send lets a node decide a request, beside the caller.
 func (w *world) send(done *sync.WaitGroup, n *node, p *weir.Policy, a arrival) {
 	done.Go(func() {
-		if n.crashed {
+		if n.crashed.Load() {
 			return
 		}
 		charges := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost}}
 		var results [1]weir.Result
 		n.leases.Take(context.Background(), charges[:], results[:])
-		if r := results[0]; r.Allowed && r.Err == nil && !n.crashed {
+		if r := results[0]; r.Allowed && r.Err == nil && !n.crashed.Load() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.admitted[a.key] = append(w.admitted[a.key], admission{time.Now(), a.cost, r.Slot})
@@ -251,7 +252,7 @@ func TestNaiveLendingIsCaught(t *testing.T) {
 func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		w := newWorld(rng, 1+rng.IntN(50)*rng.IntN(2)+rng.IntN(4))
+		w := newWorld(seed, 1+rng.IntN(50)*rng.IntN(2)+rng.IntN(4))
 		if store != nil {
 			w.model = store
 		}
@@ -264,7 +265,7 @@ func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 		arrivals := draw(rng, p, len(w.nodes))
 		if rng.IntN(2) == 0 {
 			crash := w.nodes[rng.IntN(len(w.nodes))]
-			time.AfterFunc(time.Duration(rng.IntN(1000))*time.Millisecond, func() { crash.crashed = true })
+			time.AfterFunc(time.Duration(rng.IntN(1000))*time.Millisecond, func() { crash.crashed.Store(true) })
 			cut := w.nodes[rng.IntN(len(w.nodes))]
 			from := time.Now().Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
 			cut.cutOff = [2]time.Time{from, from.Add(time.Duration(rng.IntN(500)) * time.Millisecond)}
