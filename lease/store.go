@@ -126,7 +126,7 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 		case want == 0: // it isn't worth a lease: nobody needs to wait for another
 			x.mu.Unlock()
 			s.pass(ctx, charges, results)
-			s.learn(x, c, 0, now, r, nil)
+			s.learn(ctx, x, c, 0, now, r, nil)
 			return
 		case x.asking == nil:
 			s.ask(ctx, x, c, r, want+x.pending)
@@ -177,7 +177,7 @@ func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Res
 	answer := [1]weir.Result{}
 	s.pass(ctx, question[:], answer[:])
 	*r = answer[0]
-	s.learn(x, c, want, sent, r, a)
+	s.learn(ctx, x, c, want, sent, r, a)
 }
 
 // pass asks the store.
@@ -187,17 +187,17 @@ func (s *Store) pass(ctx context.Context, charges []weir.Charge, results []weir.
 }
 
 // learn takes in what the store answered, and ends the ask, if it was one that others may wait for.
-func (s *Store) learn(x *holding, c *weir.Charge, want, sent int64, r *weir.Result, a *ask) {
+func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, want, sent int64, r *weir.Result, a *ask) {
 	now := s.now()
 	var leftover weir.Return
 	warm := weir.Result{}
 	x.mu.Lock()
 	switch {
+	case r.Err != nil && ctx.Err() != nil: // its own fault: those who wait for it ask themselves
 	case r.Err != nil:
 		if !x.outage && x.lastAt > 0 {
-			warm = x.last
-			warm.Remaining += x.held
 			warm.Allowed = true
+			warm.Remaining = x.last.Remaining + x.held + int64(x.numbers.rate*float64(now-x.lastAt))
 		}
 		x.outage = true
 		if a != nil {
@@ -394,7 +394,7 @@ func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused b
 		*l.result = answers[at]
 		switch {
 		case l.x != nil:
-			s.learn(l.x, l.charge, questions[at].Want, sent, l.result, nil)
+			s.learn(ctx, l.x, l.charge, questions[at].Want, sent, l.result, nil)
 		case l.hash != 0:
 			s.remember(l.charge, l.result, l.hash, sent)
 		}

@@ -31,6 +31,12 @@ type far struct {
 func (f *far) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	f.asks.Add(1)
 	time.Sleep(f.delay)
+	if err := ctx.Err(); err != nil {
+		for i := range results {
+			results[i] = weir.Result{Err: err}
+		}
+		return
+	}
 	if f.lost.Load() {
 		for i := range results {
 			results[i] = weir.Result{Err: errLost}
@@ -254,6 +260,27 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 		if n := f.asks.Load() - asks; n > 3 {
 			t.Errorf("200 checks at once asked %d times", n)
 		}
+		// Who gives up takes nobody along.
+		s.withHolding(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *holding) { x.held = 0 })
+		ctx, cancel := context.WithCancel(t.Context())
+		all.Go(func() {
+			results := make([]weir.Result, 1)
+			s.Take(ctx, []weir.Charge{charge(p, "s", 1)}, results)
+			if !errors.Is(results[0].Err, context.Canceled) {
+				t.Errorf("%+v", results[0])
+			}
+		})
+		synctest.Wait()
+		for range 10 {
+			all.Go(func() {
+				if r := take(s, charge(p, "s", 1))[0]; !r.Allowed || r.Err != nil {
+					t.Errorf("after another gave up: %+v", r)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		all.Wait()
 		// An error is everybody's, at once.
 		s.withHolding(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *holding) { x.held = 0 })
 		f.lost.Store(true)

@@ -3,6 +3,7 @@ package memstore
 import (
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -33,21 +34,49 @@ func (s *slot) hash() uint64 { return atomic.LoadUint64(&s.tag) &^ busy }
 // lock takes the busy bit, or reports false when the slot isn't that of this hash any more.
 //
 // Bits are held for some 20 ns, so whoever finds one taken stays away from it for a
-// moment, and longer each time: it lets the holder's core do a few checks with the
-// counter in its cache, where taking turns would move it back and forth.
+// moment. From a counter that is taken all the time it stays away longer: that lets the
+// holder's core do a few checks with the counter in its cache, where taking turns
+// would move it back and forth.
 func (s *slot) lock(h uint64) bool {
-	for n := 4096; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
+	for n := 0; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
 		if s.hash() != h {
 			return false
 		}
+		switch {
+		case n > 0:
+			runtime.Gosched() // the holder may wait for a processor
+		case conflicts.lately(h):
+			n = 16384
+		default:
+			n = 128
+		}
 		//lint:ignore SA4017 the time it takes is what it is for
 		idle(n)
-		if n *= 2; n > 8192 {
-			n = 8192
-			runtime.Gosched() // the holder may wait for a processor
-		}
+		conflicts.note(h)
 	}
 	return true
+}
+
+// conflicts remembers until when checks stayed away from counters: the upper half of the hash, and the time.
+var conflicts collisions
+
+type collisions struct {
+	at    [64]atomic.Uint64
+	start time.Time
+}
+
+func init() { conflicts.start = time.Now() }
+
+// now is in about µs.
+func (c *collisions) now() uint32 { return uint32(time.Since(c.start) >> 10) }
+
+func (c *collisions) note(h uint64) { c.at[h>>1%64].Store(h>>32<<32 | uint64(c.now())) }
+
+// lately reports whether the counter was found taken a moment ago, too.
+func (c *collisions) lately(h uint64) bool {
+	const moment = 5
+	was := c.at[h>>1%64].Load()
+	return was>>32 == h>>32 && c.now()-uint32(was) < moment
 }
 
 // unlock gives the slot up, for a counter of this hash or, with 0, as empty.
