@@ -322,6 +322,23 @@ func TestLayers(t *testing.T) {
 		if got := remaining(f, wide, "s"); got < 1_000_000-500 {
 			t.Errorf("the wide limit counted %d", 1_000_000-got)
 		}
+		// And nothing comes back twice: of what is held, either.
+		held := int64(100)
+		s.withHolding(&weir.Counter{Policy: wide, Subject: []byte("s")}, func(x *holding) {
+			x.held, x.until, x.lastAt, x.last = held, s.now()+int64(time.Second), s.now(), weir.Result{Allowed: true, Remaining: 1000}
+		})
+		s.withHolding(&weir.Counter{Policy: narrow, Subject: []byte("s")}, func(x *holding) {
+			x.full, x.fullUntil = 1, s.now()+int64(time.Second)
+		})
+		third := storetest.Policy(t, "third", weir.Limit{Count: 1_000_000, Window: time.Hour})
+		warm(t, s, third, "s")
+		s.withHolding(&weir.Counter{Policy: third, Subject: []byte("s")}, func(x *holding) { x.held = 0 })
+		if rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1), charge(third, "s", 1)); rs[1].Allowed || !rs[0].Allowed || !rs[2].Allowed {
+			t.Errorf("%+v", rs)
+		}
+		if got := holds(s, wide, "s"); got != held {
+			t.Errorf("%d are held after a refusal, %d before it", got, held)
+		}
 		if local := s.Stats().Local; local < 2000 {
 			t.Errorf("%d of 4000 charges were decided here", local)
 		}
