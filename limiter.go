@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // Limiter decides requests by rules. It is safe for concurrent use, and needs
@@ -64,6 +65,9 @@ func (l *Limiter) Rules() *RuleSet { return l.rules.Load() }
 // the store couldn't be reached for some limit; the decision is then what
 // the rules say should happen, and is to be followed all the same.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
+	if req.APIKey != "" {
+		prefetch(unsafe.StringData(req.APIKey)) // of many clients' keys most are far away: it comes while the rules are looked at
+	}
 	rs := l.rules.Load()
 	m := l.scratch.Get().(*match)
 	rs.run(req, m)
