@@ -11,7 +11,7 @@
 --          as it is now, or what log.settle says, and, if it would hold more, how many it was lent; and for each act
 --          that gives back whether it is the first
 --
--- A field of a hash holds a code for how long after its time it is whole again (µs, rounded up to four steps an
+-- A field of a hash holds a code for how long after its time it is whole again at the latest (µs, in four steps an
 -- octave), the time, and one or two levels; of a bucket that has lent of late, also how many tokens left it in the
 -- slot of 50 ms that the time lies in, and in the one before (see Ledger).
 --

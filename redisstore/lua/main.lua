@@ -186,9 +186,11 @@ for _ = 1, acts do
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
-        -- How long it takes to be whole again is rounded up to four steps an octave, or left at what it was.
+        -- How long it takes to be whole again is rounded up, to four times as much while the counter is young: it grows, and
+        -- every longer time costs a call. It stays as long as it isn't far too much.
         local code2, old = code, spans[code]
-        if whole > old or 4 * whole < 3 * old then
+        if whole > old or 8 * whole < old then
+          if algorithm <= LEAKY_QUEUE then whole = max(whole, min(4 * whole, p.a / p.b * p.c)) end
           local part, octave = frexp(whole > 1 and whole or 1)
           code2 = min(4 * octave + ceil(8 * part) - 4, 255)
         end
