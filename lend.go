@@ -14,20 +14,53 @@ import "time"
 // back only moves it from the one to the other: hence all nodes together admit in
 // any time no more than the bucket alone would in that time and 100 ms.
 //
+// Who asks seldom, beside what the bucket refills, may hold tokens for longer: up to a
+// second. Of such leases there are never more out than refill in 100 ms, so the same
+// bound holds, and a bucket needn't refill less for them. They are counted in slots of
+// 500 ms. A bucket has lent in the one way or in the other, never in both at a time.
+//
 // Windows need none of this. Their leases end with them, and what is given back
 // names the window it was taken from.
 
-// MaxLease is the longest that lent tokens may be held.
-const MaxLease = 100 * time.Millisecond
+// MaxLease is the longest that lent tokens may be held, and MaxSlowLease that those may
+// be of which there are few.
+const (
+	MaxLease     = 100 * time.Millisecond
+	MaxSlowLease = time.Second
+)
 
-const leaseSlot = int64(MaxLease/time.Microsecond) / 2
+// Slots of leases, µs.
+const (
+	leaseSlot = int64(MaxLease/time.Microsecond) / 2
+	slowSlot  = int64(MaxSlowLease/time.Microsecond) / 2
+)
 
 // Ledger is a State that lends.
 type Ledger struct {
 	State
-	// Recent is how many tokens left a bucket in the slot of 50 ms that Time lies in, and in
-	// the one before. Zero as long as it hasn't lent any.
+	// Recent is how many tokens left a bucket in the slot that Time lies in, and in the one
+	// before: since it lends all of them, and of slow leases those that were lent. Zero as long as it hasn't lent any.
 	Recent [2]int64
+	Pace   Pace
+}
+
+// Pace says how a bucket has lent of late.
+type Pace uint8
+
+const (
+	// Fast leases end within MaxLease.
+	Fast Pace = iota
+	// Slow leases end within MaxSlowLease.
+	Slow
+	// Ending: slow ones are still out, and there will be no more, since somebody asks for fast ones.
+	Ending
+)
+
+func (p Pace) slot() int64 {
+	if p == Fast {
+		return leaseSlot
+	}
+	return slowSlot
 }
 
 // Lends reports whether tokens of this policy may be lent: not those of strict rules, of queues, whose
@@ -42,8 +75,8 @@ func (p *Policy) Lends() bool {
 
 // Lend is [Policy.Try] with want more tokens for the caller to hold: of what is left at most half,
 // since others may ask next. Of a window it is a 64th: what its nodes hold at its
-// end is lost to those who ask in vain, where a bucket would still have it.
-func (p *Policy) Lend(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
+// end is lost to those who ask in vain, where a bucket would still have it. A slow ask is for MaxSlowLease.
+func (p *Policy) Lend(l Ledger, now, n, want int64, slow bool) (_ Ledger, lent int64, ok bool) {
 	if !p.Limit.isBucket() {
 		return p.lendWindow(l, now, n, want)
 	}
@@ -51,20 +84,38 @@ func (p *Policy) Lend(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bo
 	if n > p.capacity/micro {
 		return l, 0, false
 	}
-	recent := l.recent(now)
 	level := p.lendable(l, now)
 	if level < n*micro || p.maxDelay > 0 && p.wait(p.capacity-level) > p.maxDelay {
 		return l, 0, false
 	}
+	recent, pace := l.recent(now)
 	level -= n * micro
-	if want > 0 {
+	if none := recent == [2]int64{}; none && want > 0 && slow {
+		pace = Slow
+	}
+	switch {
+	case pace == Fast && (want > 0 || recent != [2]int64{}):
+		if slow { // for a tenth of the time that it had in mind
+			want /= int64(MaxSlowLease / MaxLease)
+		}
 		lent = min(want, level/micro/2)
-		level -= lent * micro
-	}
-	if want > 0 || recent != [2]int64{} {
 		recent[0] += n + lent
+	case pace == Slow && slow && 2*level >= p.capacity:
+		lent = max(0, min(want, level/micro/2, p.slowest()-recent[0]-recent[1]))
+		recent[0] += lent
+	case pace == Slow && want > 0 && !slow:
+		pace = Ending
 	}
-	return Ledger{p.bucketState(level, now), recent}, lent, true
+	if recent == [2]int64{} {
+		pace = Fast
+	}
+	return Ledger{p.bucketState(level-lent*micro, now), recent, pace}, lent, true
+}
+
+// slowest is how many tokens may be out in slow leases: no more than refill in MaxLease, and so few that nobody who
+// needs all that a bucket holds misses them.
+func (p *Policy) slowest() int64 {
+	return min(mulDiv(2*leaseSlot, p.rate.num, p.rate.den), p.capacity/32) / micro
 }
 
 func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
@@ -81,14 +132,15 @@ func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64,
 }
 
 // recent is what was debited in the slot that it is now, and in the one before.
-func (l Ledger) recent(now int64) [2]int64 {
-	switch slots := now/leaseSlot - l.Time/leaseSlot; {
+func (l Ledger) recent(now int64) ([2]int64, Pace) {
+	slot := l.Pace.slot()
+	switch slots := now/slot - l.Time/slot; {
 	case slots <= 0:
-		return l.Recent
-	case slots == 1:
-		return [2]int64{0, l.Recent[0]}
+		return l.Recent, l.Pace
+	case slots == 1 && l.Recent[0] > 0:
+		return [2]int64{0, l.Recent[0]}, l.Pace
 	}
-	return [2]int64{}
+	return [2]int64{}, Fast
 }
 
 // most is how far a bucket may be raised while that many of its tokens left it of late.
@@ -110,10 +162,13 @@ func (p *Policy) caps(l Ledger) (levels, ends [2]int64) {
 	return levels, ends
 }
 
+// capped: what has left the bucket of late keeps it from refilling as ever.
+func (l Ledger) capped() bool { return l.Pace == Fast && l.Recent != [2]int64{} }
+
 // lendable is [Policy.tokens] of a bucket that may have lent some.
 func (p *Policy) lendable(l Ledger, now int64) int64 {
 	level := p.tokens(l.State, now)
-	if l.Recent == [2]int64{} {
+	if !l.capped() {
 		return level
 	}
 	levels, ends := p.caps(l)
@@ -128,13 +183,14 @@ func (p *Policy) lendable(l Ledger, now int64) int64 {
 func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) {
 	p.ReportTo(r, l.State, now, n, v)
 	if lent > 0 {
-		end := (now/leaseSlot + 2) * leaseSlot
+		slot := l.Pace.slot()
+		end := (now/slot + 2) * slot
 		if !p.Limit.isBucket() {
 			end = min(end, l.Time+p.window)
 		}
 		r.Lent, r.LentFor = lent, micros(end-now)
 	}
-	if l.Recent == [2]int64{} {
+	if !l.capped() {
 		return
 	}
 	l.State = reanchored(l.State, now)
@@ -152,7 +208,7 @@ func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) 
 }
 
 // TakeBack returns lent tokens that weren't spent. Of a bucket they are void when their time is over.
-func (p *Policy) TakeBack(l Ledger, now, n, slot int64) Ledger {
+func (p *Policy) TakeBack(l Ledger, now, n, slot int64, slow bool) Ledger {
 	if l.State == (State{}) {
 		return l
 	}
@@ -160,17 +216,20 @@ func (p *Policy) TakeBack(l Ledger, now, n, slot int64) Ledger {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	age := now/leaseSlot - slot/leaseSlot
-	if age < 0 || age > 1 {
+	recent, pace := l.recent(now)
+	age := now/pace.slot() - slot/pace.slot()
+	if age < 0 || age > 1 || slow != (pace != Fast) {
 		return l
 	}
-	recent := l.recent(now)
 	n = min(n, recent[age])
 	if n <= 0 {
 		return l
 	}
 	recent[age] -= n
-	return Ledger{p.bucketState(min(p.lendable(l, now)+n*micro, p.capacity), now), recent}
+	if recent == [2]int64{} {
+		pace = Fast
+	}
+	return Ledger{p.bucketState(min(p.lendable(l, now)+n*micro, p.capacity), now), recent, pace}
 }
 
 // Refund is [Policy.Return] into a ledger: of tokens that were spent.
@@ -179,7 +238,11 @@ func (p *Policy) Refund(l Ledger, now, n, slot int64) Ledger {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	recent, level := l.recent(now), p.lendable(l, now)
-	level = max(level, min(level+min(n, MaxTokens)*micro, p.most(recent[0]+recent[1])))
-	return Ledger{p.bucketState(level, now), recent}
+	recent, pace := l.recent(now)
+	level, most := p.lendable(l, now), p.capacity
+	if pace == Fast {
+		most = p.most(recent[0] + recent[1])
+	}
+	level = max(level, min(level+min(n, MaxTokens)*micro, most))
+	return Ledger{p.bucketState(level, now), recent, pace}
 }

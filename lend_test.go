@@ -25,7 +25,7 @@ func drawnFrom(seed uint64) draws {
 func (d draws) lender(t failer, a Algorithm) *Policy {
 	l := Limit{Algorithm: a, Count: d("count", 1, 300), Window: time.Duration(d("window", 100, 2000)) * time.Millisecond}
 	if l.isBucket() {
-		l.Burst = d("burst", 0, 100)
+		l.Burst = d("burst", 0, 500)
 	}
 	return policyOf(t, l)
 }
@@ -52,7 +52,7 @@ func TestLendOfNothingIsTry(t *testing.T) {
 						var ok, lends bool
 						var lent int64
 						s, ok = p.Try(s, now, n)
-						l, lent, lends = p.Lend(l, now, n, 0)
+						l, lent, lends = p.Lend(l, now, n, 0, false)
 						if lends != ok || lent != 0 {
 							t.Fatalf("%v and %d lent, want %v and none", lends, lent, ok)
 						}
@@ -87,15 +87,16 @@ func TestABucketKeepsItsDebitsInSight(t *testing.T) {
 					case 0:
 						now += d("µs", 0, 120*msec)
 					case 1:
-						l, _, _ = p.Lend(l, now, d("n", 1, 10), 0)
+						l, _, _ = p.Lend(l, now, d("n", 1, 10), 0, false)
 					case 2:
-						l, _, _ = p.Lend(l, now, d("n", 0, 10), d("want", 1, 200))
+						l, _, _ = p.Lend(l, now, d("n", 0, 10), d("want", 1, 200), d("slow", 0, 1) == 1)
 					case 3:
-						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 120*msec))
+						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 1200*msec), d("slow", 0, 1) == 1)
 					case 4:
 						l = p.Refund(l, now, d("n", 0, 200), now)
 					}
-					r, level := l.recent(now), p.lendable(l, now)
+					r, _ := l.recent(now)
+					level := p.lendable(l, now)
 					if level < 0 || level > p.capacity || r[0] < 0 || r[1] < 0 {
 						t.Fatalf("%d millionths of %d, debits %v", level, p.capacity, r)
 					}
@@ -121,16 +122,16 @@ func TestALedgerTellsTimesToTheMicrosecond(t *testing.T) {
 				}
 				p, n := h.p, d("n", 1, h.p.Limit.Max())
 				if d("soon", 0, 1) == 1 {
-					h.l, _, _ = p.Lend(h.l, h.now, 0, d("want", 1, 200))
+					h.l, _, _ = p.Lend(h.l, h.now, 0, d("want", 1, 200), d("slow", 0, 1) == 1)
 					h.l = p.Refund(h.l, h.now, d("back", 0, 300), h.now)
 				}
 				h.now += d("µs", 0, 150*msec)
 				fits := func(l Ledger, at, n int64) bool {
-					_, _, ok := p.Lend(l, at, n, 0)
+					_, _, ok := p.Lend(l, at, n, 0, false)
 					return ok
 				}
 				var r Result
-				if l, _, ok := p.Lend(h.l, h.now, n, 0); !ok {
+				if l, _, ok := p.Lend(h.l, h.now, n, 0, false); !ok {
 					p.ReportLend(&r, l, h.now, n, 0, Refused)
 					at := h.now + r.RetryAfter.Microseconds()
 					if !fits(l, at, n) || fits(l, at-1, n) {
@@ -148,13 +149,16 @@ func TestALedgerTellsTimesToTheMicrosecond(t *testing.T) {
 }
 
 // lease is lent tokens in somebody's hands.
-type lease struct{ n, slot, until int64 }
+type lease struct {
+	n, slot, until int64
+	slow           bool
+}
 
 // holders are nodes that share a counter, ask for leases, and spend them or give them back.
 type holders struct {
 	draws
 	p        *Policy
-	takeBack func(l Ledger, now, n, slot int64) Ledger
+	takeBack func(l Ledger, now, n, slot int64, slow bool) Ledger
 	admit    func(now, n int64) error
 	refunded func(now, n, slot int64)
 	l        Ledger
@@ -164,18 +168,22 @@ type holders struct {
 }
 
 func (h *holders) ask(n, want int64) error {
-	l, lent, ok := h.p.Lend(h.l, h.now, n, want)
+	l, lent, ok := h.p.Lend(h.l, h.now, n, want, h.draws("slow", 0, 1) == 1)
 	h.l = l
 	if !ok {
 		return nil
 	}
 	var r Result
 	h.p.ReportLend(&r, l, h.now, n, lent, Taken)
-	if r.Lent != lent || lent > 0 && (r.LentFor <= 0 || r.LentFor > MaxLease) || lent == 0 && r.LentFor != 0 {
+	longest := MaxLease
+	if l.Pace != Fast {
+		longest = MaxSlowLease
+	}
+	if r.Lent != lent || lent > 0 && (r.LentFor <= 0 || r.LentFor > longest) || lent == 0 && r.LentFor != 0 {
 		return fmt.Errorf("%d lent: %+v", lent, r)
 	}
 	if lent > 0 {
-		h.leases = append(h.leases, lease{lent, r.Slot, h.now + r.LentFor.Microseconds()})
+		h.leases = append(h.leases, lease{lent, r.Slot, h.now + r.LentFor.Microseconds(), r.LentFor > MaxLease})
 	}
 	h.spent = lease{n: n, slot: r.Slot}
 	return h.admit(h.now, n)
@@ -184,7 +192,7 @@ func (h *holders) ask(n, want int64) error {
 // giveBack returns some of what has been held for the longest.
 func (h *holders) giveBack(n int64) {
 	o := &h.leases[0]
-	h.l = h.takeBack(h.l, h.now, n, o.slot)
+	h.l = h.takeBack(h.l, h.now, n, o.slot, o.slow)
 	if o.n -= n; o.n == 0 {
 		h.leases = h.leases[1:]
 	}
@@ -324,7 +332,7 @@ func TestGivingBackNaivelyBreaksTheBound(t *testing.T) {
 				}
 				d = drawnFrom(seed)
 				h := ofABucket(d, d.lender(t, a))
-				h.takeBack = func(l Ledger, now, n, slot int64) Ledger {
+				h.takeBack = func(l Ledger, now, n, slot int64, _ bool) Ledger {
 					return Ledger{State: h.p.Return(l.State, now, n, slot)}
 				}
 				if h.run(100) != nil {

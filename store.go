@@ -51,6 +51,8 @@ type Charge struct {
 	// Want is how many more the caller would like to hold and spend by itself.
 	// A store that doesn't lend, or has nothing to spare, lends none.
 	Want int64
+	// Slow: the caller asks so seldom that it would hold them for up to MaxSlowLease.
+	Slow bool
 	// Peek asks what would happen, and takes nothing.
 	Peek bool
 }
@@ -63,6 +65,8 @@ type Return struct {
 	Slot int64
 	// Unspent tokens were lent, and nobody was admitted for them.
 	Unspent bool
+	// Slow tokens were lent for longer than MaxLease.
+	Slow bool
 }
 
 // Result is what became of one charge.

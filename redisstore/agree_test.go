@@ -117,6 +117,9 @@ func (w *walker) change(i int) {
 		}
 		if a <= weir.LeakyQueue {
 			l.Burst = w.Int64N(80)
+			if w.lending && w.IntN(2) == 0 { // so much that slow leases may be had of it
+				l.Count, l.Burst = 40*l.Count, 40*l.Burst
+			}
 			if w.extreme && w.IntN(2) == 0 {
 				l.Burst = w.magnitude(weir.MaxTokens)
 			}
@@ -239,7 +242,8 @@ func (w *walker) draw() step {
 		if !st.names(c) {
 			st.charges = append(st.charges, weir.Charge{Counter: c, N: w.amount(c.Policy), Peek: w.IntN(5) == 0})
 			if w.lending && w.IntN(2) == 0 {
-				st.charges[len(st.charges)-1].Want = w.amount(c.Policy)
+				last := &st.charges[len(st.charges)-1]
+				last.Want, last.Slow = w.amount(c.Policy), w.IntN(2) == 0
 			}
 		}
 	}
@@ -283,7 +287,7 @@ func (w *walker) drawReturn() step {
 		case 2:
 			back.N += w.Int64N(100)
 		case 4:
-			back.Unspent = w.lending && w.IntN(2) == 0
+			back.Unspent, back.Slow = w.lending && w.IntN(2) == 0, w.IntN(2) == 0
 		case 3:
 			back.Policy = w.policies[w.IntN(len(w.policies))] // by the numbers of now, or another's altogether
 		}
@@ -304,7 +308,7 @@ func (w *walker) remember(st step, o outcome) {
 		if c := st.charges[i]; r.Allowed && !c.Peek {
 			w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot})
 			if r.Lent > 0 {
-				w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: 1 + w.Int64N(r.Lent), Slot: r.Slot, Unspent: true})
+				w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: 1 + w.Int64N(r.Lent), Slot: r.Slot, Unspent: true, Slow: r.LentFor > weir.MaxLease})
 			}
 		}
 	}

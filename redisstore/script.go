@@ -52,6 +52,7 @@ type charge struct {
 	peek    bool
 	want    int64 // more, to be lent
 	unspent bool  // what is given back was lent, and not spent
+	slow    bool  // it is to be lent, or was, for longer than a moment
 
 	fits   bool
 	lent   int64
@@ -73,6 +74,7 @@ const (
 	flagPeek   = 1
 	flagShadow = 2
 	flagLend   = 4
+	flagSlow   = 8
 )
 
 // call encodes acts as arguments of the script.
@@ -108,6 +110,9 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			}
 			if ch.want > 0 || ch.unspent {
 				flags |= flagLend
+				if ch.slow {
+					flags |= flagSlow
+				}
 			}
 			charges = append(charges, flags)
 			if ch.want > 0 {
@@ -196,9 +201,12 @@ func (r *replyReader) ledger(form int64) (l weir.Ledger) {
 		l.State = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
 	case 4:
 		l.State = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
-	case 5:
+	case 5, 6:
 		l.State = weir.State{Time: r.uint(7), Level: r.uint(7)}
 		l.Recent = [2]int64{r.uint(5), r.uint(5)}
+		if form == 6 {
+			l.Pace = weir.Pace(r.uint(1))
+		}
 	default:
 		r.short = true
 	}

@@ -346,13 +346,13 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 func (c *charge) take(of *weir.Charge) {
 	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
 	if of.Want > 0 && !of.Peek && c.policy.Lends() {
-		c.want = min(of.Want, weir.MaxTokens)
+		c.want, c.slow = min(of.Want, weir.MaxTokens), of.Slow
 	}
 }
 
 // giveBack says what to give back.
 func (c *charge) giveBack(r *weir.Return) {
-	c.n, c.slot, c.unspent = min(r.N, weir.MaxTokens), max(0, r.Slot), r.Unspent
+	c.n, c.slot, c.unspent, c.slow = min(r.N, weir.MaxTokens), max(0, r.Slot), r.Unspent, r.Slow
 }
 
 // undo gives back what a part took for a request that another part refused. If
@@ -365,15 +365,23 @@ func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun 
 		if !c.fits || c.peek {
 			continue
 		}
-		g := charge{policy: c.policy, key: c.key, n: c.n + c.lent, slot: results[i].Slot}
-		// Nobody was admitted for any of it: where it stands among a bucket's debits, it comes off them.
-		g.unspent = c.ledger.Recent != [2]int64{}
+		g := charge{policy: c.policy, key: c.key, n: c.n, slot: results[i].Slot}
+		// Nobody was admitted for any of it: what stands among a bucket's debits comes off them.
+		switch {
+		case c.ledger.Pace == weir.Fast:
+			g.n += c.lent
+			g.unspent = c.ledger.Recent != [2]int64{}
+		case c.lent > 0:
+			lent := charge{policy: c.policy, key: c.key, n: c.lent, slot: g.slot, unspent: true, slow: true}
+			back.charges = append(back.charges, lent)
+			c.ledger = c.policy.TakeBack(c.ledger, p.now, lent.n, lent.slot, true)
+		}
 		back.charges = append(back.charges, g)
 		switch {
 		case c.policy.Limit.Algorithm == weir.SlidingLog:
 			c.ledger.State = weir.State{Time: c.ledger.Prev, Level: c.ledger.Level - c.n} // of a take came the newest entry before it
 		case g.unspent:
-			c.ledger = c.policy.TakeBack(c.ledger, p.now, g.n, g.slot)
+			c.ledger = c.policy.TakeBack(c.ledger, p.now, g.n, g.slot, false)
 		default:
 			c.ledger = c.policy.Refund(c.ledger, p.now, g.n, g.slot)
 		}

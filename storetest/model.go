@@ -84,7 +84,7 @@ func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 		if isLog(c.Counter) {
 			fits[i] = c.Policy.FitsLog(m.log(c.Counter), now, c.N)
 		} else {
-			_, _, fits[i] = c.Policy.Lend(m.ledgers[keyOf(c.Counter)], now, c.N, 0)
+			_, _, fits[i] = c.Policy.Lend(m.ledgers[keyOf(c.Counter)], now, c.N, 0, false)
 		}
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
@@ -108,7 +108,7 @@ func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 			if !c.Policy.Lends() {
 				want = 0
 			}
-			ledger, lent, _ = c.Policy.Lend(ledger, now, c.N, want)
+			ledger, lent, _ = c.Policy.Lend(ledger, now, c.N, want, c.Slow)
 			m.ledgers[keyOf(c.Counter)] = ledger
 		}
 		c.Policy.ReportLend(&results[i], ledger, now, c.N, lent, v)
@@ -121,11 +121,13 @@ func (m *Model) giveBack(now int64, r weir.Return) {
 		r.Policy.ReturnLog(m.log(r.Counter), now, r.N, r.Slot)
 		return
 	}
-	put := r.Policy.Refund
+	l := m.ledgers[keyOf(r.Counter)]
 	if r.Unspent {
-		put = r.Policy.TakeBack
+		l = r.Policy.TakeBack(l, now, r.N, r.Slot, r.Slow)
+	} else {
+		l = r.Policy.Refund(l, now, r.N, r.Slot)
 	}
-	m.ledgers[keyOf(r.Counter)] = put(m.ledgers[keyOf(r.Counter)], now, r.N, r.Slot)
+	m.ledgers[keyOf(r.Counter)] = l
 }
 
 func (m *Model) reset(c weir.Counter) {
@@ -153,6 +155,9 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 		l := weir.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: window}
 		if a <= weir.LeakyQueue {
 			l.Burst = rapid.Int64Range(0, 80).Draw(t, "burst")
+			if lending && rapid.Bool().Draw(t, "large") {
+				l.Count, l.Burst = 10*l.Count, 10*l.Burst // of which slow leases may be had
+			}
 		}
 		if a == weir.LeakyQueue {
 			l.MaxDelay = rapid.SampledFrom([]time.Duration{0, window / 2}).Draw(t, "max delay")
@@ -173,7 +178,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 		case "take", "peek":
 			c := weir.Charge{Counter: pick(), N: rapid.Int64Range(1, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")}
 			if lending {
-				c.Want = rapid.Int64Range(0, 20).Draw(t, "want")
+				c.Want, c.Slow = rapid.Int64Range(0, 20).Draw(t, "want"), rapid.Bool().Draw(t, "slow")
 			}
 			taken = append(taken, compare(t, h, m, now, c)...)
 		case "layers":
@@ -202,7 +207,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 		case "time":
 			most := window
 			if lending && rapid.Bool().Draw(t, "soon") {
-				most = weir.MaxLease
+				most = rapid.SampledFrom([]time.Duration{weir.MaxLease, weir.MaxSlowLease}).Draw(t, "lease")
 			}
 			h.step(time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(t, "µs")) * time.Microsecond)
 		case "back":
@@ -222,7 +227,7 @@ func compare(t *rapid.T, h *harness, m *Model, now int64, charges ...weir.Charge
 			taken = append(taken, weir.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot})
 		}
 		if got[i].Lent > 0 {
-			taken = append(taken, weir.Return{Counter: c.Counter, N: got[i].Lent, Slot: got[i].Slot, Unspent: true})
+			taken = append(taken, weir.Return{Counter: c.Counter, N: got[i].Lent, Slot: got[i].Slot, Unspent: true, Slow: got[i].LentFor > weir.MaxLease})
 		}
 	}
 	return taken

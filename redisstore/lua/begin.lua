@@ -13,7 +13,7 @@
 --
 -- A field of a hash holds a code for how long after its time it is whole again at the latest (µs, in four steps an
 -- octave), the time, and one or two levels; of a bucket that has lent of late, also how many tokens left it in the
--- slot of 50 ms that the time lies in, and in the one before (see Ledger).
+-- slot that the time lies in, and in the one before, and, unless it is a fast one, its pace (see Ledger).
 --
 -- It is one long loop with hardly a function, because Redis makes every function anew at every call, and calling one,
 -- even min and max, costs more than what it does here. Logs, which are rarer, have theirs.
@@ -22,8 +22,9 @@
 -- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET = 0, 1, 2
-local PEEK, SHADOW, LEND = 1, 2, 4 -- flags; of what is given back, LEND tells that it was lent, and not spent
-local LEASE_SLOT = 50000 -- µs
+local PEEK, SHADOW, LEND, SLOW = 1, 2, 4, 8 -- flags; of what is given back, LEND tells that it was lent, and not spent
+local LEASE_SLOT, SLOW_SLOT = 50000, 500000 -- µs
+local FAST, LINGERING, ENDING = 0, 1, 2 -- paces
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 

@@ -24,7 +24,7 @@ for _ = 1, acts do
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
     local p, key, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2
-    local recent, before, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
+    local recent, before, pace, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
 
     -- All charges are looked at before any is written.
     for i = 1, size do
@@ -34,7 +34,7 @@ for _ = 1, acts do
         number, n, flags, at = unpack('<I2I7B', body, at)
         if flags >= LEND then
           want, at = unpack('<I5', body, at)
-          recent, before, lent = 0, 0, 0
+          recent, before, pace, lent = 0, 0, FAST, 0
         end
       else
         number, n, slot, flags, at = unpack('<I2I7I7B', body, at)
@@ -54,8 +54,11 @@ for _ = 1, acts do
             code, time, level = unpack('<BI7I7', v)
           elseif bytes == 16 then
             code, time, level, prev = unpack('<BI7I4I4', v)
-          else
+          elseif bytes == 25 then
             code, time, level, recent, before = unpack('<BI7I7I5I5', v)
+            pace = FAST
+          else
+            code, time, level, recent, before, pace = unpack('<BI7I7I5I5B', v)
           end
         end
         -- A refusal leaves all as it was, except a time in the future.
@@ -69,7 +72,11 @@ for _ = 1, acts do
             left = algorithm == TOKEN_BUCKET and level or capacity - level
             left = left + floor(dt / den) * num + floor(dt % den * num / den)
             if left > capacity then left = capacity end
-            if recent then
+            if recent and pace > FAST then
+              local slots = floor(now / SLOW_SLOT) - floor(time2 / SLOW_SLOT)
+              if slots > 0 then recent, before = 0, slots == 1 and recent or 0 end
+              if recent + before == 0 then pace = FAST end
+            elseif recent then
               -- From slot to slot: what the debits of one kept from refilling is lost.
               local ends, out = time2 - time2 % LEASE_SLOT + LEASE_SLOT, recent + before
               while out > 0 do
@@ -96,21 +103,31 @@ for _ = 1, acts do
             end
             left = left - n * 1000000
             if recent and fits then
-              if want then
-                lent = min(want, floor(left / 2000000))
-                left = left - lent * 1000000
+              local slow = flags >= SLOW
+              if slow and recent + before == 0 then pace = LINGERING end
+              if pace == FAST and (want or recent + before > 0) then
+                lent = want and min(slow and floor(want / 10) or want, floor(left / 2000000)) or 0
                 recent = recent + n + lent
-              elseif recent + before > 0 then
-                recent = recent + n
+              elseif pace == LINGERING and slow and 2 * left >= capacity then
+                local dt, num, den = 2 * LEASE_SLOT, p.b, p.c
+                local most = floor(min(floor(dt / den) * num + floor(dt % den * num / den), floor(capacity / 32)) / 1000000)
+                lent = max(0, min(want, floor(left / 2000000), most - recent - before))
+                recent = recent + lent
+              elseif pace == LINGERING and want and not slow then
+                pace = ENDING
               end
+              if want then left = left - lent * 1000000 end
             end
           elseif flags < LEND then
             fits = true
             left = max(left, min(left + n * 1000000, most))
           elseif recent then
             -- What was lent moves from the debits to the level, or is void when its time is over.
-            local age = floor(now / LEASE_SLOT) - floor(slot / LEASE_SLOT)
-            if age == 0 then
+            local length = pace == FAST and LEASE_SLOT or SLOW_SLOT
+            local age = floor(now / length) - floor(slot / length)
+            if flags >= SLOW ~= (pace > FAST) then
+              n = 0
+            elseif age == 0 then
               n = min(n, recent)
               recent, fits = recent - n, n > 0
             elseif age == 1 then
@@ -153,7 +170,7 @@ for _ = 1, acts do
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
         several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2}
-        if recent then several[i].recent, several[i].before, several[i].lent = recent, before, lent end
+        if recent then several[i].recent, several[i].before, several[i].pace, several[i].lent = recent, before, pace, lent end
       end
     end
 
@@ -162,7 +179,7 @@ for _ = 1, acts do
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
         code, time2, level2, prev2, recent = s[10], s[11], s[12], s[13], s.recent
-        if recent then before, lent = s.before, s.lent end
+        if recent then before, pace, lent = s.before, s.pace, s.lent end
       end
       key = KEYS[from + i]
       local algorithm = p.algorithm
@@ -182,7 +199,7 @@ for _ = 1, acts do
           local num, den, gone = p.b, p.c, level2
           if algorithm == TOKEN_BUCKET then gone = p.a - level2 end
           whole = floor(gone / num) * den + ceil(gone % num * den / num)
-          if recent then whole = whole + 2 * LEASE_SLOT end -- for which it may not have refilled
+          if recent then whole = whole + 2 * SLOW_SLOT end -- for which leases may be out
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
@@ -197,7 +214,11 @@ for _ = 1, acts do
         if algorithm == SLIDING_COUNTER then
           v = pack('<BI7I4I4', code2, time2, level2, prev2)
         elseif recent and recent + before > 0 then
-          v = pack('<BI7I7I5I5', code2, time2, level2, recent, before)
+          if pace == FAST then
+            v = pack('<BI7I7I5I5', code2, time2, level2, recent, before)
+          else
+            v = pack('<BI7I7I5I5B', code2, time2, level2, recent, before, pace)
+          end
         elseif level2 < 4294967296 then
           v = pack('<BI7I4', code2, time2, level2)
         else
@@ -229,9 +250,9 @@ for _ = 1, acts do
       if kind == TAKE then
         local bytes, head = v and #v or 0
         if fits then
-          head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or bytes == 25 and '\11' or '\1'
+          head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or bytes == 25 and '\11' or bytes == 26 and '\13' or '\1'
         else
-          head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or bytes == 25 and '\10' or '\0'
+          head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or bytes == 25 and '\10' or bytes == 26 and '\12' or '\0'
         end
         reply[replies + 1], reply[replies + 2] = head, v or ''
         replies = replies + 2
