@@ -73,7 +73,7 @@ func (p *Policy) Lends() bool {
 	return false
 }
 
-// Lend is [Policy.Try] with want more tokens for the caller to hold: of what is left at most half,
+// Lend is [Policy.Try] with want more tokens for the caller to hold: of what is left at most three quarters,
 // since others may ask next. Of a window it is a 64th: what its nodes hold at its
 // end is lost to those who ask in vain, where a bucket would still have it. A slow ask is for MaxSlowLease.
 func (p *Policy) Lend(l Ledger, now, n, want int64, slow bool) (_ Ledger, lent int64, ok bool) {
@@ -98,7 +98,7 @@ func (p *Policy) Lend(l Ledger, now, n, want int64, slow bool) (_ Ledger, lent i
 		if slow { // for a tenth of the time that it had in mind
 			want /= int64(MaxSlowLease / MaxLease)
 		}
-		lent = min(want, level/micro/2)
+		lent = min(want, level/micro*3/4)
 		recent[0] += n + lent
 	case pace == Slow && slow && 2*level >= p.capacity:
 		lent = max(0, min(want, level/micro/2, p.slowest()-recent[0]-recent[1]))

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,7 @@ type holding struct {
 	held  int64 // tokens
 	until int64 // when they can't be spent any more
 	slot  int64 // the store's name for when they were debited
+	slow  bool  // they were lent for longer than weir.MaxLease
 
 	full      int64 // the least cost that is refused,
 	fullUntil int64 // until then
@@ -36,10 +38,13 @@ type holding struct {
 	last   weir.Result // what the store said last
 	lastAt int64       // when it was asked
 
-	window   int64 // of the rate: its number,
-	arrivals int64 // the tokens asked for in it,
-	before   int64 // and in the one before
+	window   int64   // of the rate: its number,
+	arrivals int64   // the tokens asked for in it,
+	before   int64   // and in the one before
+	usual    float64 // tokens in a window, over the last second or so
 
+	since   int64 // when it began to be looked at
+	barren  int64 // until then the store lends none, although it has some
 	asking  *ask  // under way, or nil
 	pending int64 // tokens for which others wait for it
 	outage  bool  // the store couldn't be reached when it was last asked
@@ -50,6 +55,7 @@ type ask struct {
 	done chan struct{} // closed when it is answered
 	err  error
 	full int64 // the cost that was refused, or 0
+	few  bool  // less was lent than was asked for, and than those who wait need
 }
 
 // numbers are what of a policy matters here.
@@ -57,6 +63,7 @@ type numbers struct {
 	most    int64   // tokens at once
 	rate    float64 // tokens per ns
 	horizon int64   // for how long tokens are asked for, ns
+	few     int64   // that slow leases may be of
 }
 
 func numbersOf(p *weir.Policy) numbers {
@@ -65,6 +72,7 @@ func numbersOf(p *weir.Policy) numbers {
 	switch p.Limit.Algorithm {
 	case weir.TokenBucket, weir.LeakyBucket:
 		n.rate = float64(v[1]) / float64(v[2]) / 1e9 // millionths a µs
+		n.few = min(int64(n.rate*float64(weir.MaxLease)), n.most/32)
 	default:
 		n.rate = float64(n.most) / float64(p.Limit.Window)
 	}
@@ -73,14 +81,15 @@ func numbersOf(p *weir.Policy) numbers {
 }
 
 // leases: the counter refills fast enough for anyone to borrow of it. See want.
-func (n numbers) leases() bool { return n.rate*float64(n.horizon) >= 2 }
+func (n numbers) leases() bool { return n.few > 0 || n.rate*float64(n.horizon) >= 2 }
 
 const (
 	rateWindow = int64(100 * time.Millisecond)
 	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
+	slowly     = int64(600 * time.Millisecond) // for how long tokens are asked for by who asks seldom
 	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
 	maxStretch = int64(100 * time.Millisecond)
-	lossy      = 1.0 / 1500 // what may be lost of what is refused; with what is then left in the store it is a thousandth
+	lossy      = 1.0 / 5000 // what may be lost of what is refused; with what is then left in the store it is less than a thousandth
 )
 
 // adopt makes the holding one under other numbers, if they are others.
@@ -98,28 +107,47 @@ func (x *holding) forget() {
 
 // arrive counts tokens that are asked for.
 func (x *holding) arrive(now, n int64) {
-	switch w := now / rateWindow; w - x.window {
-	case 0:
+	if w := now / rateWindow; w == x.window {
 		x.arrivals += n
-	case 1:
-		x.window, x.before, x.arrivals = w, x.arrivals, n
-	default:
-		x.window, x.before, x.arrivals = w, 0, n
+	} else {
+		x.turn(w, n)
 	}
 	if now-x.seen.Load() > int64(time.Millisecond) {
 		x.seen.Store(now)
 	}
 }
 
-// want is how many tokens the node will need within the horizon. Leases of one or two cost more calls than they save.
-func (x *holding) want(now int64) int64 {
+// turn begins another window.
+func (x *holding) turn(w, n int64) {
+	passed := w - x.window
+	x.usual += (float64(x.arrivals) - x.usual) / usualWindows
+	if x.before = 0; passed == 1 {
+		x.before = x.arrivals
+	} else {
+		x.usual *= math.Pow(1-1.0/usualWindows, float64(passed-1))
+	}
+	x.window, x.arrivals = w, n
+}
+
+// usualWindows is over how many windows of the rate what is usual is taken, about.
+const usualWindows = 8
+
+// want is how many tokens the node will need within the horizon, or, if that is next to nothing beside what the
+// counter refills, within a longer time. Fast leases of one cost more calls than they save.
+func (x *holding) want(now int64) (n int64, slow bool) {
 	part := now % rateWindow
 	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
-	n := int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon))
-	if n < 2 {
+	usual := x.usual / float64(rateWindow)
+	if now < x.barren {
+		return 0, false
+	}
+	if x.numbers.few > 0 && 20*max(rate, usual) <= x.numbers.rate && now-x.since > slowly {
+		return min(x.numbers.few, int64(usual*float64(slowly))), true
+	}
+	if n = int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon)); n < 2 {
 		n = 0
 	}
-	return n + int64(x.numbers.rate*float64(x.stretch(now)))
+	return n + int64(x.numbers.rate*float64(x.stretch(now))), false
 }
 
 // spend takes tokens that are held, or tells that there are none.
@@ -224,12 +252,15 @@ func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir
 	}
 	x.fullUntil, x.pause = 0, 0
 	if r.Lent == 0 {
+		if want > 0 && r.Remaining >= 2 {
+			x.barren = now + int64(weir.MaxLease)/2
+		}
 		return leftover
 	}
 	if x.held > 0 && now < x.until {
 		leftover = x.back(x.held)
 	}
-	x.held, x.until, x.slot = r.Lent, sent+int64(r.LentFor)-margin, r.Slot
+	x.held, x.until, x.slot, x.slow = r.Lent, sent+int64(r.LentFor)-margin, r.Slot, r.LentFor > weir.MaxLease
 	if r.Lent < want {
 		x.pause = x.stretch(now)
 	}
@@ -238,5 +269,5 @@ func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir
 
 // back is tokens of the lease on their way to the store.
 func (x *holding) back(n int64) weir.Return {
-	return weir.Return{Counter: weir.Counter{Policy: x.policy, Subject: x.subject}, N: n, Slot: x.slot, Unspent: true}
+	return weir.Return{Counter: weir.Counter{Policy: x.policy, Subject: x.subject}, N: n, Slot: x.slot, Unspent: true, Slow: x.slow}
 }

@@ -33,7 +33,7 @@ func (s *Store) takeAll(ctx context.Context, charges []weir.Charge, results []we
 			}
 		}
 	}
-	s.stats.local.Add(uint64(len(layers) - asks))
+	s.countLocal(layers[0].hash, len(layers)-asks)
 	if asks > 0 {
 		refused = s.askAll(ctx, layers, asks)
 	}
@@ -110,12 +110,12 @@ func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused b
 		q := *l.charge
 		if l.x != nil {
 			l.x.mu.Lock()
-			q.Want = l.x.want(sent)
+			q.Want, q.Slow = l.x.want(sent)
 			l.x.mu.Unlock()
 		}
 		questions = append(questions, q)
 	}
-	s.pass(ctx, questions, answers)
+	s.pass(ctx, layers[0].hash, questions, answers)
 	at := 0
 	for i := range layers {
 		l := &layers[i]

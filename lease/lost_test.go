@@ -78,7 +78,7 @@ func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (los
 			if results[0].Allowed {
 				admitted++
 			}
-			w.send(&done, w.nodes[rng.IntN(nodes)], p, arrival{key: "k", cost: 1})
+			w.send(&done, w.nodes[rng.IntN(nodes)], []*weir.Policy{p}, arrival{key: "k", cost: 1})
 		}
 		done.Wait()
 		total := uint64(0)
@@ -86,7 +86,7 @@ func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (los
 			_ = n.leases.Close(context.Background())
 			total += n.leases.Stats().Asked
 		}
-		lost = max(0, float64(admitted-int64(len(w.admitted["k"])))) / float64(requests)
+		lost = max(0, float64(admitted-int64(len(w.admitted[counterName{p, "k"}])))) / float64(requests)
 		asked = float64(total) / float64(requests)
 	})
 	return lost, asked

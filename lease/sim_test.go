@@ -38,7 +38,12 @@ type world struct {
 
 	mu       sync.Mutex // guards what follows
 	luck     *rand.Rand
-	admitted map[string][]admission
+	admitted map[counterName][]admission
+}
+
+type counterName struct {
+	policy *weir.Policy
+	key    string
 }
 
 type admission struct {
@@ -56,7 +61,7 @@ type node struct {
 }
 
 func newWorld(seed uint64, nodes int) *world {
-	w := &world{luck: rand.New(rand.NewPCG(seed, 1)), model: storetest.NewModel(time.Now), admitted: map[string][]admission{}}
+	w := &world{luck: rand.New(rand.NewPCG(seed, 1)), model: storetest.NewModel(time.Now), admitted: map[counterName][]admission{}}
 	for range nodes {
 		n := &node{world: w}
 		n.leases = New(n, Options{Counters: 64})
@@ -124,19 +129,31 @@ type arrival struct {
 	node  int
 }
 
-// send lets a node decide a request, beside the caller.
-func (w *world) send(done *sync.WaitGroup, n *node, p *weir.Policy, a arrival) {
+// send lets a node decide a request by one policy or several, beside the caller.
+func (w *world) send(done *sync.WaitGroup, n *node, policies []*weir.Policy, a arrival) {
 	done.Go(func() {
 		if n.crashed.Load() {
 			return
 		}
-		charges := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost}}
-		var results [1]weir.Result
-		n.leases.Take(context.Background(), charges[:], results[:])
-		if r := results[0]; r.Allowed && r.Err == nil && !n.crashed.Load() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.admitted[a.key] = append(w.admitted[a.key], admission{time.Now(), a.cost, r.Slot})
+		var charges []weir.Charge
+		for _, p := range policies {
+			charges = append(charges, weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost})
+		}
+		results := make([]weir.Result, len(charges))
+		n.leases.Take(context.Background(), charges, results)
+		for _, r := range results {
+			if !r.Allowed || r.Err != nil {
+				return
+			}
+		}
+		if n.crashed.Load() {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i, r := range results {
+			k := counterName{policies[i], a.key}
+			w.admitted[k] = append(w.admitted[k], admission{time.Now(), a.cost, r.Slot})
 		}
 	})
 }
@@ -261,8 +278,11 @@ func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 		if rng.IntN(2) == 0 {
 			w.loss = 0.1 * rng.Float64()
 		}
-		p := drawPolicy(t, rng)
-		arrivals := draw(rng, p, len(w.nodes))
+		policies := []*weir.Policy{drawPolicy(t, rng, "p")}
+		if store == nil && rng.IntN(3) == 0 { // layers, of which the second refuses more or less often
+			policies = append(policies, drawPolicy(t, rng, "q"))
+		}
+		arrivals := draw(rng, policies[0], len(w.nodes))
 		if rng.IntN(2) == 0 {
 			crash := w.nodes[rng.IntN(len(w.nodes))]
 			time.AfterFunc(time.Duration(rng.IntN(1000))*time.Millisecond, func() { crash.crashed.Store(true) })
@@ -273,22 +293,22 @@ func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 		var done sync.WaitGroup
 		for _, a := range arrivals {
 			time.Sleep(a.after)
-			w.send(&done, w.nodes[a.node], p, a)
+			w.send(&done, w.nodes[a.node], policies, a)
 		}
 		done.Wait()
 		for _, n := range w.nodes {
 			_ = n.leases.Close(context.Background())
 		}
-		for key, as := range w.admitted {
-			if v := violation(p, as); v != "" {
-				broken = fmt.Sprintf("%s of %+v on %d nodes: %s", key, p.Limit, len(w.nodes), v)
+		for counter, as := range w.admitted {
+			if v := violation(counter.policy, as); v != "" {
+				broken = fmt.Sprintf("%s of %+v on %d nodes: %s", counter.key, counter.policy.Limit, len(w.nodes), v)
 			}
 		}
 	})
 	return broken
 }
 
-func drawPolicy(t *testing.T, rng *rand.Rand) *weir.Policy {
+func drawPolicy(t *testing.T, rng *rand.Rand, name string) *weir.Policy {
 	l := weir.Limit{Algorithm: leasing[rng.IntN(len(leasing))], Count: []int64{10, 100, 1000, 5000}[rng.IntN(4)], Window: time.Second}
 	switch rng.IntN(3) {
 	case 0:
@@ -298,15 +318,19 @@ func drawPolicy(t *testing.T, rng *rand.Rand) *weir.Policy {
 			l.Burst = 1 + rng.Int64N(2*l.Count)
 		}
 	}
-	return storetest.Policy(t, "p", l)
+	return storetest.Policy(t, name, l)
 }
 
 // draw makes the requests of a run: steady, in bursts, by one who spends all, waits for as long as a
-// lease lasts, and comes back, or by one who makes nodes hold tokens until the bucket is full again, and then spends all.
+// lease lasts, and comes back, or by one who makes nodes hold tokens until the bucket is full again, and then
+// spends all: many tokens for a moment, or a few for long.
 func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
 	rate := numbersOf(p).rate * 1e9
-	if rng.IntN(4) == 0 {
+	switch rng.IntN(6) {
+	case 0:
 		return hoard(rng, p, nodes, rate)
+	case 1:
+		return linger(rng, p, nodes, rate)
 	}
 	rate *= 0.5 + 2.5*rng.Float64()
 	keys := 1 + rng.IntN(3)
@@ -354,6 +378,23 @@ func hoard(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
 	}
 	for range min(3000, 3*p.Limit.Max()) {
 		as = append(as, arrival{after: time.Duration(rng.IntN(20)) * time.Microsecond, key: "k", cost: 1, node: rng.IntN(nodes)})
+	}
+	return as
+}
+
+// linger asks seldom, so that nodes hold tokens for as long as they may, and spends all when some are about to end.
+func linger(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
+	rate /= 10 + 30*rng.Float64()
+	var as []arrival
+	for range 1 + rng.IntN(3) {
+		for quiet := time.Duration(700+rng.IntN(2500)) * time.Millisecond; quiet > 0 && len(as) < 2000; {
+			after := time.Duration(rng.ExpFloat64() / rate * 1e9)
+			quiet -= after
+			as = append(as, arrival{after: after, key: "k", cost: 1, node: rng.IntN(nodes)})
+		}
+		for range min(2000, 2*p.Limit.Max()) {
+			as = append(as, arrival{after: time.Duration(rng.IntN(20)) * time.Microsecond, key: "k", cost: 1, node: rng.IntN(nodes)})
+		}
 	}
 	return as
 }

@@ -1,7 +1,8 @@
 // Package lease decides checks of hot counters in memory, while one store remains
 // the truth for all nodes. A node that is often asked for a counter borrows some
 // of its tokens and spends them by itself for at most [weir.MaxLease]; what it
-// doesn't spend it gives back. Refusals are remembered, and concurrent asks for one counter are one.
+// doesn't spend it gives back. One that asks for a counter seldom, beside what the counter
+// refills, may hold a few for up to [weir.MaxSlowLease]. Refusals are remembered, and concurrent asks for one counter are one.
 //
 // Tokens are debited before they are spent, so a node that dies strands what it
 // held. All nodes together admit in any time at most what the store alone would
@@ -69,10 +70,22 @@ type Stats struct {
 	Asked uint64 // charges that the store was asked for
 }
 
-type stats struct{ local, asked atomic.Uint64 }
+// stats are counted in several places, so that cores seldom meet in one.
+type stats [16]struct {
+	local, asked atomic.Uint64
+	_            [48]byte
+}
 
 // Stats returns how charges were decided.
-func (s *Store) Stats() Stats { return Stats{s.stats.local.Load(), s.stats.asked.Load()} }
+func (s *Store) Stats() (sum Stats) {
+	for i := range s.stats {
+		sum.Local += s.stats[i].local.Load()
+		sum.Asked += s.stats[i].asked.Load()
+	}
+	return sum
+}
+
+func (s *Store) countLocal(h uint64, n int) { s.stats[h%uint64(len(s.stats))].local.Add(uint64(n)) }
 
 func (s *Store) now() int64 { return int64(time.Since(s.start)) + 1 }
 
@@ -100,14 +113,14 @@ const maxSubject = 512
 func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	c, r := &charges[0], &results[0]
 	if !s.lends(c) {
-		s.pass(ctx, charges, results)
+		s.pass(ctx, 0, charges, results)
 		return
 	}
 	h, now := s.hash(&c.Counter), s.now()
 	x := s.table.find(h)
 	if x == nil {
 		if !s.heat.is(h, now) {
-			s.pass(ctx, charges, results)
+			s.pass(ctx, h, charges, results)
 			s.remember(c, r, h, now)
 			return
 		}
@@ -116,20 +129,20 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 	x.mu.Lock()
 	x.adopt(c.Policy)
 	x.arrive(now, c.N)
-	for {
+	for few := false; ; {
 		if x.spend(now, c.N, r) || x.refused(now, c.N, r) {
 			x.mu.Unlock()
-			s.stats.local.Add(1)
+			s.countLocal(h, 1)
 			return
 		}
-		switch want := x.want(now); {
-		case want == 0: // it isn't worth a lease: nobody needs to wait for another
+		switch want, slow := x.want(now); {
+		case want == 0 || few: // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
 			x.mu.Unlock()
-			s.pass(ctx, charges, results)
+			s.pass(ctx, h, charges, results)
 			s.learn(ctx, x, c, 0, now, r, nil)
 			return
 		case x.asking == nil:
-			s.ask(ctx, x, c, r, want+x.pending)
+			s.ask(ctx, x, c, r, want+x.pending, slow)
 			return
 		}
 		a, err := x.wait(ctx, c.N)
@@ -142,9 +155,10 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 		if a.full > 0 && c.N >= a.full && x.held < c.N { // it came before the answer, which holds for it, too
 			x.turnAway(now, c.N, r)
 			x.mu.Unlock()
-			s.stats.local.Add(1)
+			s.countLocal(h, 1)
 			return
 		}
+		few = a.few
 	}
 }
 
@@ -167,22 +181,22 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 }
 
 // ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
-func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, want int64) {
+func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, want int64, slow bool) {
 	a := &ask{done: make(chan struct{})}
 	sent := s.now()
 	x.asking = a
 	x.mu.Unlock()
 	question := [1]weir.Charge{*c}
-	question[0].Want = want
+	question[0].Want, question[0].Slow = want, slow
 	answer := [1]weir.Result{}
-	s.pass(ctx, question[:], answer[:])
+	s.pass(ctx, x.hash, question[:], answer[:])
 	*r = answer[0]
 	s.learn(ctx, x, c, want, sent, r, a)
 }
 
 // pass asks the store.
-func (s *Store) pass(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	s.stats.asked.Add(uint64(len(charges)))
+func (s *Store) pass(ctx context.Context, h uint64, charges []weir.Charge, results []weir.Result) {
+	s.stats[h%uint64(len(s.stats))].asked.Add(uint64(len(charges)))
 	s.inner.Take(ctx, charges, results)
 }
 
@@ -204,12 +218,14 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, want, sen
 			a.err = r.Err
 		}
 	case x.policy != c.Policy, x.gone: // it was asked under other rules, or for nobody
-		leftover = weir.Return{Counter: c.Counter, N: r.Lent, Slot: r.Slot, Unspent: true}
+		leftover = weir.Return{Counter: c.Counter, N: r.Lent, Slot: r.Slot, Unspent: true, Slow: r.LentFor > weir.MaxLease}
 		leftover.Subject = x.subject
 	default:
 		leftover = x.learn(sent, now, c.N, want, r)
 		if a != nil && !r.Allowed {
 			a.full = c.N
+		} else if a != nil {
+			a.few = r.Lent < min(want, x.pending)
 		}
 		if r.Lent > 0 {
 			s.watch(x)
@@ -261,7 +277,8 @@ func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
 // add makes a holding. Another one may have to go for it: its lease is given back.
 func (s *Store) add(h uint64, c *weir.Charge) *holding {
 	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), numbers: numbersOf(c.Policy)}
-	x.seen.Store(s.now())
+	x.since, x.usual = s.now(), hot/float64(heatWindow/rateWindow)
+	x.seen.Store(x.since)
 	there, gone := s.table.add(x)
 	if gone != nil {
 		gone.mu.Lock()
@@ -302,7 +319,7 @@ func (s *Store) giveBack(returns []weir.Return) {
 // Leases are looked at when their time is over, by ticks.
 const (
 	tick     = int64(5 * time.Millisecond)
-	dueTicks = 32 // more than a lease has
+	dueTicks = 256 // more than a lease has
 )
 
 // watch sees to it that what isn't spent by the end of a lease is given back. It is called with the holding's lock held.

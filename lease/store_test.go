@@ -63,7 +63,7 @@ func bubble(t *testing.T, o Options, f func(t *testing.T, s *Store, f *far)) {
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Second) // for timers, which are virtual
+		time.Sleep(2 * weir.MaxSlowLease) // for timers, which are virtual
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // table finds holdings by hash. It is a cache of a fixed size: a hash has eight
@@ -89,25 +90,32 @@ func (t *table) all(f func(*holding)) {
 	}
 }
 
-// heat tells which counters that aren't held are asked for often: it counts them in a window of 100 ms,
-// several to a place, since to be wrong costs no more than a holding.
+// heat tells which counters that aren't held are asked for often: it counts them in windows of a second. Each
+// place counts one at a time; who meets another there wears its count down, and takes the place when nothing is left.
 type heat struct {
-	places [1 << 14]atomic.Uint64 // the window's number, and 16 bits of count
+	places [1 << 16]atomic.Uint64 // 24 bits of the hash, the window's number, and 16 bits of count
 }
 
-// hot is how often a counter must come within a window.
-const hot = 4
+const (
+	heatWindow = int64(time.Second)
+	hot        = 3 // times that a counter must come within a window
+)
 
 func (t *heat) is(h uint64, now int64) bool {
-	place := &t.places[h>>50]
-	window := uint64(now/rateWindow) << 16
+	place := &t.places[h>>48]
+	window := uint64(now/heatWindow) & 0xffffff << 16
+	mine := h<<40 | window
 	was := place.Load()
-	if was&^0xffff != window {
-		was = window
-	}
-	if was&0xffff >= hot-1 {
+	count := was & 0xffff
+	switch {
+	case was&^0xffff == mine && count >= hot-1:
 		return true
+	case was&^0xffff == mine:
+		place.Store(was + 1) // two at the same moment may count as one
+	case was&0xffffff0000 == window && count > 1:
+		place.Store(was - 1)
+	default:
+		place.Store(mine | 1)
 	}
-	place.Store(was + 1) // two at the same moment may count as one
 	return false
 }

@@ -106,7 +106,7 @@ for _ = 1, acts do
               local slow = flags >= SLOW
               if slow and recent + before == 0 then pace = LINGERING end
               if pace == FAST and (want or recent + before > 0) then
-                lent = want and min(slow and floor(want / 10) or want, floor(left / 2000000)) or 0
+                lent = want and min(slow and floor(want / 10) or want, floor(floor(left / 1000000) * 3 / 4)) or 0
                 recent = recent + n + lent
               elseif pace == LINGERING and slow and 2 * left >= capacity then
                 local dt, num, den = 2 * LEASE_SLOT, p.b, p.c
