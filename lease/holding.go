@@ -89,7 +89,11 @@ const (
 	slowly     = int64(600 * time.Millisecond) // for how long tokens are asked for by who asks seldom
 	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
 	maxStretch = int64(100 * time.Millisecond)
-	lossy      = 1.0 / 5000 // what may be lost of what is refused; with what is then left in the store it is less than a thousandth
+
+	// longestRefusal is for how long a refusal is believed: meanwhile the counter may have been reset elsewhere.
+	longestRefusal = int64(time.Second)
+
+	lossy = 1.0 / 5000 // what may be lost of what is refused; with what is then left in the store it is less than a thousandth
 )
 
 // adopt makes the holding one under other numbers, if they are others.
@@ -142,7 +146,7 @@ func (x *holding) want(now int64) (n int64, slow bool) {
 		return 0, false
 	}
 	if x.numbers.few > 0 && 20*max(rate, usual) <= x.numbers.rate && now-x.since > slowly {
-		return min(x.numbers.few, int64(usual*float64(slowly))), true
+		return min(x.numbers.few, int64(usual*float64(slowly)+0.4)), true // from one a second on
 	}
 	if n = int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon)); n < 2 {
 		n = 0
@@ -240,9 +244,9 @@ func (x *holding) windowed() bool {
 func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir.Return) {
 	x.last, x.lastAt, x.outage = *r, sent, false
 	if !r.Allowed {
-		until := sent + int64(r.RetryAfter) + x.stretch(now)
-		if r.RetryAfter == weir.Never {
-			until = sent + int64(time.Second)
+		until := sent + longestRefusal
+		if r.RetryAfter != weir.Never {
+			until = min(until, sent+int64(r.RetryAfter)+x.stretch(now))
 		}
 		x.refuse(now, n, until)
 		if now-x.fullSince < 2*int64(weir.MaxLease) && x.numbers.leases() { // others may be about to give some back
@@ -251,6 +255,10 @@ func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir
 		return leftover
 	}
 	x.fullUntil, x.pause = 0, 0
+	if r.Remaining == 0 && !x.windowed() && !x.numbers.leases() { // nobody can give any back: the next must refill first
+		level := float64(x.numbers.most) - x.numbers.rate*float64(r.ResetAfter)
+		x.full, x.fullUntil = 1, sent+min(longestRefusal, int64((1-level)/x.numbers.rate))
+	}
 	if r.Lent == 0 {
 		if want > 0 && r.Remaining >= 2 {
 			x.barren = now + int64(weir.MaxLease)/2

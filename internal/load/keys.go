@@ -42,16 +42,15 @@ func (d *Distribution) UnmarshalText(text []byte) error {
 const minSequence = 1 << 16
 
 // sequence is which client each request is from, computed beforehand: drawing
-// it would cost as much as a check. Workers share it, each beginning at a place of its own.
+// it would cost as much as a check. Workers share it, and take a few requests here and a few there.
 type sequence []uint32
 
-// newSequence draws four requests of each client, on average. Its length is odd, so that
-// sampling one request in 16 meets every place in it, and not the same ones at each pass.
+// newSequence draws four requests of each client, on average.
 func newSequence(d Distribution, keys int, exponent float64) sequence {
 	if d == Hot {
 		return make(sequence, 1)
 	}
-	s := make(sequence, max(4*keys, minSequence)|1)
+	s := make(sequence, max(4*keys, minSequence))
 	rng := rand.New(rand.NewPCG(1, uint64(keys)))
 	if d == Uniform || keys == 1 {
 		for i := range s {

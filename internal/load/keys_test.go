@@ -60,17 +60,6 @@ func TestHotIsOneKey(t *testing.T) {
 	}
 }
 
-// Sampling one in 16 must come by every place of a sequence.
-func TestSequencesHaveOddLength(t *testing.T) {
-	for _, keys := range []int{1, 2, 1000, 1 << 16, 100_001} {
-		for _, d := range []Distribution{Uniform, Zipf} {
-			if s := newSequence(d, keys, 1.1); len(s)%2 != 1 || len(s) < 4*keys {
-				t.Errorf("%s of %d keys has length %d", d, keys, len(s))
-			}
-		}
-	}
-}
-
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		pattern string

@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,7 +131,7 @@ func (r *run) workers(t Target) []*worker {
 	for i := range workers {
 		workers[i] = &worker{
 			run: r, sender: t.Sender(), tally: r.tallies[i%len(r.tallies)],
-			seq: seq, pos: i * len(seq) / len(workers),
+			seq: seq, luck: rand.New(rand.NewPCG(2, uint64(i))),
 		}
 	}
 	return workers

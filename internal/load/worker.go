@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -14,16 +15,23 @@ type worker struct {
 	sender Sender
 	tally  *tally
 	seq    sequence
+	luck   *rand.Rand
 	pos    int
+	left   int // until it goes on elsewhere
 }
+
+// stretch is how many requests a worker takes from one place of the sequence. Then it goes to another at random:
+// workers that went through it one behind the other would meet, since who follows finds answers that are known by then.
+const stretch = 16
 
 // send sends one request and counts it.
 func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
+	if w.left == 0 || w.pos == len(w.seq) {
+		w.pos, w.left = w.luck.IntN(len(w.seq)), stretch
+	}
 	a := w.sender.Send(ctx, w.seq[w.pos])
 	w.pos++
-	if w.pos == len(w.seq) {
-		w.pos = 0
-	}
+	w.left--
 	c.add(&a)
 	if measured && (a.Status != 0 || a.Err != nil) {
 		w.tally.note(&a)
