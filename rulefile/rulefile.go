@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/weirhq/weir"
 )
@@ -21,6 +22,8 @@ type File struct {
 	Set *weir.RuleSet
 	// Warnings are about what is allowed and probably not meant, in the order of the file.
 	Warnings []Problem
+	// NextExpiry is when the next override expires, so that the text means something else. Zero means never.
+	NextExpiry time.Time
 }
 
 // Load reads a rule file. If the file can be read but is not a good rule file, the error is [Problems].
@@ -40,7 +43,10 @@ func Load(path string) (*File, error) {
 
 // Parse reads the text of a rule file. The name is for messages only. The error
 // is [Problems]: everything that is wrong, in the order of the file.
-func Parse(name string, src []byte) (*File, error) {
+func Parse(name string, src []byte) (*File, error) { return ParseAt(name, src, time.Now()) }
+
+// ParseAt is Parse at another time, which overrides that expire are left out by.
+func ParseAt(name string, src []byte, now time.Time) (*File, error) {
 	if len(src) > MaxSize {
 		return nil, Problems{{File: name, Text: fmt.Sprintf("is too large: a rule file has at most %d MiB", MaxSize>>20)}}
 	}
