@@ -1,0 +1,16 @@
+package redisstore
+
+import "github.com/redis/rueidis"
+
+// Client is the client that the store uses now, for those who keep something beside the counters, or
+// ErrUnavailable until Redis was reached. Ask each time: Sentinels may name another primary. It isn't to be closed.
+func (s *Store) Client() (rueidis.Client, error) {
+	c := s.client.Load()
+	if c == nil {
+		return nil, s.lanes[0].shard.Load().unavailable()
+	}
+	return *c, nil
+}
+
+// Prefix begins the name of every key.
+func (s *Store) Prefix() string { return s.prefix }
