@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
@@ -24,6 +25,8 @@ type decoder struct {
 	misspelt []string
 	// tierUses are the places that name a tier.
 	tierUses []tierUse
+	// expires says when overrides end, if they do.
+	expires map[overrideID]time.Time
 }
 
 // value is a node and the path that leads to it. Without a node, nothing was written there.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,8 @@ type scope struct {
 	window time.Duration
 	// inList: the numbers are one of several limits.
 	inList bool
+	// override: the numbers are those of one key, which can expire.
+	override bool
 }
 
 // isBucket: the algorithm has a capacity and refills.
@@ -25,7 +28,16 @@ func (s scope) isBucket() bool { return s.algorithm <= weir.LeakyQueue }
 var numberFields = fieldSet{
 	of:    "a limit",
 	names: []string{"limit", "burst", "limits", "capacity", "refill_rate", "window"},
-	wrong: map[string]string{"rate": `write limit: 100/minute`, "params": "write its fields here"},
+	wrong: map[string]string{"rate": `write limit: 100/minute`, "params": "write its fields here", "expires": "only an override expires"},
+}
+
+var overrideFields = fieldSet{
+	of:    "an override",
+	names: append(slices.Clone(numberFields.names), "expires"),
+	wrong: map[string]string{
+		"rate": `write limit: 100/minute`, "params": "write its fields here",
+		"expires_in": "write when it ends, expires: 2026-01-31T12:00:00Z", "expiry": `write "expires"`, "until": `write "expires"`, "ttl": `write "expires"`,
+	},
 }
 
 var itemFields = fieldSet{
@@ -68,6 +80,8 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 	set := &numberFields
 	if s.inList {
 		set = &itemFields
+	} else if s.override {
+		set = &overrideFields
 	}
 	f := d.fields(v, set)
 	if list, ok := f["limits"]; ok {
@@ -160,25 +174,6 @@ func (d *decoder) params(v value, s *scope) []weir.Limit {
 		s.window = limits[0].Window
 	}
 	return limits
-}
-
-// overrides reads the numbers of single keys.
-func (d *decoder) overrides(v value, s scope) map[string][]weir.Limit {
-	entries := d.entries(v)
-	if len(entries) == 0 {
-		return nil
-	}
-	overrides := make(map[string][]weir.Limit, len(entries))
-	for _, e := range entries {
-		switch {
-		case strings.TrimSpace(e.name) == "":
-			d.add(e.nameAt, v.path, "an override is for a key, got nothing")
-		case strings.Contains(e.name, "*"):
-			d.add(e.nameAt, e.path, "an override is for one key, and %q is a pattern: write a rule with match: {api_key_pattern: …}, or give the keys a tier", shorten(e.name))
-		}
-		overrides[e.name] = d.numbers(e.value, s)
-	}
-	return overrides
 }
 
 // limit makes one limit of the fields limit, burst, capacity, refill_rate and window. v is what they belong to.

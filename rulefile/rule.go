@@ -74,7 +74,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	s := scope{algorithm: r.Algorithm}
 	r.Limits = d.ownNumbers(f, &s)
 	r.Tiers = d.tiers(f["tiers"], s)
-	r.Override = d.overrides(f["override"], s)
+	r.Override = d.overrides(f["override"], s, r.ID)
 	r.Candidate = d.numbers(f["candidate"], s)
 	return r
 }

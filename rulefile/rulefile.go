@@ -24,6 +24,8 @@ type File struct {
 	Warnings []Problem
 	// NextExpiry is when the next override expires, so that the text means something else. Zero means never.
 	NextExpiry time.Time
+
+	reading *reading // for places
 }
 
 // Load reads a rule file. If the file can be read but is not a good rule file, the error is [Problems].
@@ -45,8 +47,27 @@ func Load(path string) (*File, error) {
 // is [Problems]: everything that is wrong, in the order of the file.
 func Parse(name string, src []byte) (*File, error) { return ParseAt(name, src, time.Now()) }
 
-// ParseAt is Parse at another time, which overrides that expire are left out by.
+// ParseAt is Parse at another time, which decides what overrides have expired.
 func ParseAt(name string, src []byte, now time.Time) (*File, error) {
+	r, err := read(name, src)
+	if err != nil {
+		return nil, err
+	}
+	return r.file(now)
+}
+
+// reading is a document on its way from text to rules.
+type reading struct {
+	*decoder
+	src  *source
+	root *node
+	// doc has every override, whether it has expired or not.
+	doc weir.Rules
+}
+
+// read reads a document as far as its words go. What is wrong with them is
+// noted, and the error is of texts that aren't YAML.
+func read(name string, src []byte) (*reading, error) {
 	if len(src) > MaxSize {
 		return nil, Problems{{File: name, Text: fmt.Sprintf("is too large: a rule file has at most %d MiB", MaxSize>>20)}}
 	}
@@ -60,17 +81,22 @@ func ParseAt(name string, src []byte, now time.Time) (*File, error) {
 		return nil, list.sorted(text)
 	}
 	d := &decoder{problems: list, warned: &problems{file: name}, places: map[string]place{}}
-	doc := d.document(root)
+	return &reading{decoder: d, src: text, root: root, doc: d.document(root)}, nil
+}
+
+// file compiles what was read, as it is at a time.
+func (r *reading) file(now time.Time) (*File, error) {
+	doc, next := r.unexpired(now)
 	var set *weir.RuleSet
-	if d.withinBudget(&doc) {
+	if r.withinBudget(&doc) {
 		var err error
 		if set, err = weir.Compile(doc); err != nil {
-			d.locateErrors(err)
+			r.locateErrors(err)
 		}
 	}
-	if list.any() {
-		return nil, list.sorted(text)
+	if r.any() {
+		return nil, r.sorted(r.src)
 	}
-	d.locateWarnings(set.Warnings())
-	return &File{Name: name, Rules: doc, Set: set, Warnings: d.warned.sorted(text)}, nil
+	r.locateWarnings(set.Warnings())
+	return &File{Name: r.problems.file, Rules: doc, Set: set, Warnings: r.warned.sorted(r.src), NextExpiry: next, reading: r}, nil
 }

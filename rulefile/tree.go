@@ -19,6 +19,13 @@ type node struct {
 	quoted bool   // a scalar that is text whatever it looks like
 	fields []field
 	items  []*node
+
+	// What edits need beside it: where the value begins (at may be its name), and
+	// either the bracket that closes it or, for a list on lines of its own, the dashes.
+	first  place
+	flow   bool
+	last   place
+	dashes []place
 }
 
 type field struct {
@@ -114,23 +121,33 @@ func placeOf(tk *token.Token) place { return place{tk.Position.Line, tk.Position
 func build(n ast.Node, list *problems) *node {
 	switch n := n.(type) {
 	case *ast.MappingNode:
-		m := &node{kind: mapping, at: placeOf(n.Start), fields: make([]field, 0, len(n.Values))}
+		m := &node{kind: mapping, at: placeOf(n.Start), flow: n.IsFlowStyle, fields: make([]field, 0, len(n.Values))}
 		for _, v := range n.Values {
 			m.fields = append(m.fields, buildField(v, list))
 		}
 		if !n.IsFlowStyle && len(m.fields) > 0 {
 			m.at = m.fields[0].at
 		}
+		m.first = m.at
+		if n.End != nil {
+			m.last = placeOf(n.End)
+		}
 		return m
 	case *ast.MappingValueNode:
 		f := buildField(n, list)
-		return &node{kind: mapping, at: f.at, fields: []field{f}}
+		return &node{kind: mapping, at: f.at, first: f.at, fields: []field{f}}
 	case *ast.SequenceNode:
-		s := &node{kind: sequence, at: placeOf(n.Start), items: make([]*node, 0, len(n.Values))}
+		s := &node{kind: sequence, at: placeOf(n.Start), first: placeOf(n.Start), flow: n.IsFlowStyle, items: make([]*node, 0, len(n.Values))}
+		if n.End != nil {
+			s.last = placeOf(n.End)
+		}
 		for i, v := range n.Values {
 			item := build(v, list)
-			if item.kind == empty && !n.IsFlowStyle && i < len(n.Entries) {
-				item.at = placeOf(n.Entries[i].Start)
+			if !n.IsFlowStyle && i < len(n.Entries) {
+				s.dashes = append(s.dashes, placeOf(n.Entries[i].Start))
+				if item.kind == empty {
+					item.at = s.dashes[i]
+				}
 			}
 			s.items = append(s.items, item)
 		}
@@ -156,7 +173,7 @@ func buildField(v *ast.MappingValueNode, list *problems) field {
 }
 
 func buildScalar(tk *token.Token, list *problems) *node {
-	n := &node{kind: scalar, at: placeOf(tk), text: tk.Value}
+	n := &node{kind: scalar, at: placeOf(tk), first: placeOf(tk), text: tk.Value}
 	n.quoted = tk.Type == token.SingleQuoteType || tk.Type == token.DoubleQuoteType
 	if strings.ContainsFunc(n.text, func(r rune) bool { return isControl(r) || r == '\t' || r == utf8.RuneError }) {
 		list.add(n.at, "", "text may hold printable characters only, got %q", shorten(n.text))

@@ -1,0 +1,87 @@
+package rulefile
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// overrideID names an override: the rule's id as it is written, and the key.
+type overrideID struct{ rule, key string }
+
+// overrides reads the numbers of single keys, and notes when they expire.
+func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Limit {
+	entries := d.entries(v)
+	if len(entries) == 0 {
+		return nil
+	}
+	s.override = true
+	overrides := make(map[string][]weir.Limit, len(entries))
+	for _, e := range entries {
+		switch {
+		case strings.TrimSpace(e.name) == "":
+			d.add(e.nameAt, v.path, "an override is for a key, got nothing")
+		case strings.Contains(e.name, "*"):
+			d.add(e.nameAt, e.path, "an override is for one key, and %q is a pattern: write a rule with match: {api_key_pattern: …}, or give the keys a tier", shorten(e.name))
+		}
+		overrides[e.name] = d.numbers(e.value, s)
+		if at, ok := d.expiry(e.value); ok {
+			if d.expires == nil {
+				d.expires = map[overrideID]time.Time{}
+			}
+			d.expires[overrideID{rule, e.name}] = at
+		}
+	}
+	return overrides
+}
+
+// expiry reads when an override ends.
+func (d *decoder) expiry(v value) (time.Time, bool) {
+	if v.kind != mapping {
+		return time.Time{}, false
+	}
+	i := slices.IndexFunc(v.fields, func(f field) bool { return f.name == "expires" })
+	if i < 0 {
+		return time.Time{}, false
+	}
+	at := value{v.fields[i].value, join(v.path, "expires")}
+	text := d.text(at)
+	if text == "" {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		d.fail(at, "must be a time such as 2026-01-31T12:00:00Z, got %s", at.describe())
+		return time.Time{}, false
+	}
+	return t.UTC(), true
+}
+
+// unexpired is the document without the overrides that have expired, and when the next one will.
+func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
+	gone := map[overrideID]bool{}
+	for id, at := range r.expires {
+		if !now.Before(at) {
+			gone[id] = true
+		} else if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	doc = r.doc
+	if len(gone) == 0 {
+		return doc, next
+	}
+	doc.Rules = slices.Clone(doc.Rules)
+	for i := range doc.Rules {
+		rule := &doc.Rules[i]
+		rule.Override = maps.Clone(rule.Override)
+		maps.DeleteFunc(rule.Override, func(key string, _ []weir.Limit) bool { return gone[overrideID{rule.ID, key}] })
+		if len(rule.Override) == 0 {
+			rule.Override = nil
+		}
+	}
+	return doc, next
+}
