@@ -24,27 +24,28 @@ command, 3 if no node answers.`,
 		Example: `  weir check --key sk_123 --path /v1/orders
   weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
   until weir check --key job:42 --json > answer.json; do sleep 1; done`,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := r.wire()
 			if err != nil {
 				return err
 			}
 			url := address(node) + "/v1/check"
-			status, answer, err := call(cmd, http.MethodPost, url, w)
+			a, err := call(cmd.Context(), http.MethodPost, url, w, nil)
 			if err != nil {
 				return &exit{exitUnavailable, err}
 			}
 			var d checkapi.CheckResponse
-			if err := json.Unmarshal(answer, &d); err != nil || !isDecision(status) {
+			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) {
 				code := exitUnavailable
-				if status == http.StatusBadRequest {
+				if a.status == http.StatusBadRequest {
 					code = exitUsage
 				}
-				return &exit{code, unexpected(url, status, answer)}
+				return &exit{code, unexpected(url, a.status, a.body)}
 			}
 			if asJSON {
-				_, err = cmd.OutOrStdout().Write(answer)
+				_, err = cmd.OutOrStdout().Write(a.body)
 			} else {
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), words(&d))
 			}

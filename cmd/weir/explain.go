@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +14,8 @@ import (
 
 func explainCommand() *cobra.Command {
 	var r requestFlags
-	var file, admin string
+	var node admin
+	var file string
 	var asJSON, unverified bool
 	cmd := &cobra.Command{
 		Use:   "explain",
@@ -25,7 +25,8 @@ file, or by those in force on a running node. Nothing is counted.`,
 		Example: `  weir explain --rules rules.yaml --key sk_prod_1 --path /v1/orders
   weir explain --rules rules.yaml --key sk_prod_1 --unverified
   weir explain --method POST --path /login --user ada`,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := r.wire()
 			if err != nil {
@@ -49,13 +50,12 @@ file, or by those in force on a running node. Nothing is counted.`,
 				if unverified {
 					return fmt.Errorf("--unverified: needs --rules: a node takes callers of its API at their word")
 				}
-				url := address(admin) + "/v1/explain"
-				status, answer, err := call(cmd, http.MethodPost, url, w)
+				a, err := node.call(cmd, http.MethodPost, "/v1/explain", w, nil)
 				if err != nil {
-					return &exit{exitUnavailable, err}
+					return err
 				}
-				if status != http.StatusOK || json.Unmarshal(answer, &x) != nil {
-					return &exit{exitUnavailable, unexpected(url, status, answer)}
+				if err := a.decode(&x); err != nil {
+					return err
 				}
 			}
 			if asJSON {
@@ -68,7 +68,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 	r.register(cmd)
 	cmd.Flags().StringVar(&file, "rules", "", "rule file; without it, a running node is asked")
 	cmd.Flags().BoolVar(&unverified, "unverified", false, "the key and the tier are not proven, as from a stranger's header")
-	addressFlag(cmd, &admin, "admin", "127.0.0.1:8082", "admin port")
+	node.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -94,7 +94,7 @@ Start a node with the in-process store and the starter rules, then ask it:
 		RunE:          help,
 	}
 	cmd.SetFlagErrorFunc(unknownFlag)
-	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), benchCommand(), versionCommand())
+	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -33,29 +35,53 @@ func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string
 	cmd.Flags().StringVar(value, name, otherwise, what+" of the node, host:port or URL ("+env+")")
 }
 
-var client = &http.Client{Timeout: 10 * time.Second}
+// client follows no redirects: a node sends none, and a token is for the node alone.
+var client = &http.Client{
+	Timeout:       10 * time.Second,
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
 
-// call sends a request to a node and reads the answer, whatever its status.
-func call(cmd *cobra.Command, method, url string, body any) (status int, answer []byte, err error) {
-	var payload io.Reader
-	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return 0, nil, err
+// answer is what a node answered.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// maxAnswer is enough for a document of rules and its difference from another.
+const maxAnswer = 32 << 20
+
+// call sends a request to a node and reads the answer, whatever its status. A body of
+// bytes is a document and sent as it is; any other is sent as JSON.
+func call(ctx context.Context, method, url string, body any, header http.Header) (*answer, error) {
+	var payload []byte
+	kind := "application/json"
+	switch b := body.(type) {
+	case nil:
+	case []byte:
+		payload, kind = b, "application/yaml"
+	default:
+		var err error
+		if payload, err = json.Marshal(b); err != nil {
+			return nil, err
 		}
-		payload = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), method, url, payload)
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(payload))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
+	}
+	maps.Copy(req.Header, header)
+	if body != nil {
+		req.Header.Set("Content-Type", kind)
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return 0, nil, fmt.Errorf("no node answers: %w", err)
+		return nil, fmt.Errorf("no node answers: %w", err)
 	}
 	defer res.Body.Close()
-	answer, err = io.ReadAll(io.LimitReader(res.Body, 16<<20))
-	return res.StatusCode, answer, err
+	a := &answer{status: res.StatusCode, header: res.Header}
+	a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return a, err
 }
 
 // unexpected is the error of an answer that is neither wanted nor a refusal.
@@ -84,9 +110,16 @@ type requestFlags struct {
 	attrs           []string
 }
 
+// register takes the key and the cost from flags, too.
 func (r *requestFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.Key, "key", "", "API key")
+	cmd.Flags().Int64Var(&r.cost, "cost", 1, "tokens; 0 peeks")
+	r.Cost = &r.cost
+	r.registerRest(cmd)
+}
+
+func (r *requestFlags) registerRest(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.Key, "key", "", "API key")
 	f.StringVar(&r.Method, "method", "GET", "HTTP method")
 	f.StringVar(&r.Path, "path", "", "path")
 	f.StringVar(&r.IP, "ip", "", "address of the client")
@@ -94,12 +127,10 @@ func (r *requestFlags) register(cmd *cobra.Command) {
 	f.StringVar(&r.org, "org", "", "organisation")
 	f.StringVar(&r.tier, "tier", "", "tier")
 	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
-	f.Int64Var(&r.cost, "cost", 1, "tokens; 0 peeks")
 }
 
 // wire returns the request as the check API has it.
 func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
-	r.Cost = &r.cost
 	r.Attributes = map[string]string{}
 	for name, v := range map[string]string{"user": r.user, "org": r.org, "tier": r.tier} {
 		if v != "" {

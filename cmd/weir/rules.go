@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
@@ -15,12 +16,12 @@ import (
 func rulesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rules",
-		Short:   "Look at rule files and at the rules in force",
-		Example: "  weir rules lint rules.yaml\n  weir rules show",
+		Short:   "Look at rules, change those in force, and undo it",
+		Example: "  weir rules lint rules.yaml\n  weir rules diff rules.yaml\n  weir rules apply rules.yaml\n  weir rules rollback",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    help,
 	}
-	cmd.AddCommand(lintCommand(), showCommand())
+	cmd.AddCommand(lintCommand(), showCommand(), applyCommand(), diffCommand(), historyCommand(), rollbackCommand())
 	return cmd
 }
 
@@ -32,7 +33,8 @@ func lintCommand() *cobra.Command {
 		Long: `Check rule files: what is wrong, with line, column and what to write instead, and
 what is allowed but probably not meant. - reads standard input. Exit 0 if every
 file is good, warnings or not; 1 if one has problems.`,
-		Example: "  weir rules lint rules.yaml\n  weir rules lint --json rules/*.yaml",
+		Example:           "  weir rules lint rules.yaml\n  weir rules lint --json rules/*.yaml",
+		ValidArgsFunction: ruleFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("name the rule files, or - for standard input")
@@ -121,26 +123,41 @@ func count(n int, what string) string {
 }
 
 func showCommand() *cobra.Command {
+	var node admin
 	var asJSON bool
-	var admin string
+	var version int64
 	cmd := &cobra.Command{
-		Use:     "show [FILE]",
-		Short:   "Print the rules in force on a node, or those of a file",
-		Example: "  weir rules show\n  weir rules show --admin 127.0.0.1:8082 --json\n  weir rules show rules.yaml --json",
-		Args:    cobra.MaximumNArgs(1),
+		Use:   "show [FILE]",
+		Short: "Print the rules in force on a node, an earlier version, or those of a file",
+		Example: `  weir rules show > rules.yaml
+  weir rules show --version 41
+  weir rules show --admin 127.0.0.1:8082 --json
+  weir rules show rules.yaml --json`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: one(ruleFiles),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var text []byte
 			var err error
-			if len(args) == 1 {
-				text, err = readFile(cmd, args[0])
-				if err == nil {
+			switch {
+			case len(args) == 1 && cmd.Flags().Changed("version"):
+				return errors.New("--version: is of a node: leave the file out")
+			case len(args) == 1:
+				if text, err = readFile(cmd, args[0]); err == nil {
 					_, err = rulefile.Parse(args[0], text)
 				}
 				if err != nil {
 					return &exit{exitRefused, err}
 				}
-			} else if text, err = rulesOf(cmd, address(admin)+"/v1/rules"); err != nil {
-				return &exit{exitUnavailable, err}
+			case cmd.Flags().Changed("version"):
+				text, err = node.ruleVersion(cmd, version)
+			default:
+				var a *answer
+				if a, err = node.call(cmd, http.MethodGet, "/v1/rules", nil, nil); err == nil {
+					text = a.body
+				}
+			}
+			if err != nil {
+				return err
 			}
 			if asJSON {
 				if text, err = yaml.YAMLToJSON(text); err != nil {
@@ -151,15 +168,20 @@ func showCommand() *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().Int64Var(&version, "version", 0, "print this version instead of the one in force")
+	complete(cmd, "version", node.versions)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	addressFlag(cmd, &admin, "admin", "127.0.0.1:8082", "admin port")
+	node.register(cmd)
 	return cmd
 }
 
-func rulesOf(cmd *cobra.Command, url string) ([]byte, error) {
-	status, text, err := call(cmd, http.MethodGet, url, nil)
-	if err == nil && status != http.StatusOK {
-		err = unexpected(url, status, text)
+// ruleVersion returns the rules as they were.
+func (n *admin) ruleVersion(cmd *cobra.Command, version int64) ([]byte, error) {
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules/versions/"+strconv.FormatInt(version, 10), nil, nil)
+	if err != nil {
+		return nil, err
 	}
-	return text, err
+	var v struct{ Text string }
+	err = a.decode(&v)
+	return []byte(v.Text), err
 }

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// admin is the admin port of a node, and where the token for it is.
+type admin struct{ addr, tokenFile string }
+
+func (n *admin) register(cmd *cobra.Command) {
+	addressFlag(cmd, &n.addr, "admin", "127.0.0.1:8082", "admin port")
+	cmd.Flags().StringVar(&n.tokenFile, "admin-token-file", "", "file with the token for the admin port (default: the token in "+tokenVariable+")")
+}
+
+// tokenVariable holds the token. No flag does: whoever may list processes sees command lines.
+const tokenVariable = "WEIR_ADMIN_TOKEN"
+
+// token returns the token, or "", and the name of the place where it was found.
+func (n *admin) token() (token, place string, err error) {
+	place = tokenVariable
+	token = os.Getenv(tokenVariable)
+	if n.tokenFile != "" {
+		place = n.tokenFile
+		text, err := os.ReadFile(n.tokenFile)
+		if err != nil {
+			return "", place, fmt.Errorf("--admin-token-file: %w", err)
+		}
+		if token = string(text); strings.TrimSpace(token) == "" {
+			return "", place, fmt.Errorf("--admin-token-file: %s is empty: it must hold the token", place)
+		}
+	}
+	token = strings.TrimSpace(token)
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", place, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", place)
+	}
+	return token, place, nil
+}
+
+// call asks the node. Any answer but 2xx is an error that says what to do, with a refusal in it.
+func (n *admin) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
+	token, place, err := n.token()
+	if err != nil {
+		return nil, &exit{exitUsage, err}
+	}
+	h := header.Clone()
+	if h == nil {
+		h = http.Header{}
+	}
+	if token != "" {
+		h.Set("Authorization", "Bearer "+token)
+	}
+	url := address(n.addr) + path
+	a, err := call(cmd.Context(), method, url, body, h)
+	if err != nil {
+		return nil, &exit{exitUnavailable, err}
+	}
+	if a.status >= 200 && a.status < 300 {
+		return a, nil
+	}
+	r := &refusal{answer: a, url: url}
+	if token != "" {
+		r.token = place
+	}
+	var e struct{ Error *fault }
+	if json.Unmarshal(a.body, &e) == nil && e.Error != nil {
+		r.fault = *e.Error
+	}
+	return nil, &exit{r.exitCode(), r}
+}
+
+func (a *answer) decode(into any) error {
+	if err := json.Unmarshal(a.body, into); err != nil {
+		return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+	}
+	return nil
+}
+
+// version is that of the rules that the answer is about.
+func (a *answer) version() (int64, error) {
+	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(a.header.Get("ETag"), "W/"), `"`), 10, 64)
+	switch {
+	case err != nil:
+		return 0, &exit{exitUnavailable, errors.New("the answer has no version of the rules: is it a Weir node?")}
+	case n < 1:
+		return 0, &exit{exitUnavailable, errors.New("the node hasn't reached its rule store yet, and can't change rules: try again when it has")}
+	}
+	return n, nil
+}
+
+func ifMatch(version int64) http.Header {
+	return http.Header{"If-Match": {`"` + strconv.FormatInt(version, 10) + `"`}}
+}
+
+// fault is the body of an answer that isn't the one that was wanted.
+type fault struct {
+	Code    string
+	Message string
+	Details struct{ Problems, Warnings []rulefile.Problem }
+}
+
+// refusal is such an answer.
+type refusal struct {
+	*answer
+	fault
+	url   string
+	token string // where the token was found that was sent, or ""
+}
+
+// Error says what to do.
+func (r *refusal) Error() string {
+	switch {
+	case r.status == http.StatusUnauthorized && r.token == "":
+		return "the node asks for a token: put it into " + tokenVariable + ", or into a file that --admin-token-file names"
+	case r.status == http.StatusUnauthorized:
+		return "the node doesn't know the token of " + r.token + ": is it this node's, and whole?"
+	case r.status == http.StatusForbidden && r.Code == "FORBIDDEN":
+		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
+	case r.status == http.StatusTooManyRequests:
+		wait := "a minute"
+		if s := r.header.Get("Retry-After"); s != "" {
+			wait = s + " s"
+		}
+		return "the node has seen too many bad tokens from here: correct the token, and try again in " + wait
+	case r.status == http.StatusConflict && r.Message != "":
+		return r.Message
+	case r.status == http.StatusPreconditionFailed:
+		return cmp.Or(r.Message, "someone was faster: look at what has changed, and apply yours to that")
+	case r.status == http.StatusUnprocessableEntity && len(r.Details.Problems) > 0:
+		return count(len(r.Details.Problems), "problem") + ": nothing was changed"
+	case r.status == http.StatusUnprocessableEntity && len(r.Details.Warnings) > 0:
+		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; if this is meant, repeat it with --force"
+	case r.status == http.StatusUnprocessableEntity && r.Message != "":
+		return r.Message
+	case r.status == http.StatusNotFound && r.Message != "":
+		return fmt.Sprintf("%s (%s answers 404)", r.Message, r.url)
+	}
+	return unexpected(r.url, r.status, r.body).Error()
+}
+
+func (r *refusal) exitCode() int {
+	switch r.status {
+	case http.StatusBadRequest:
+		return exitUsage
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusPreconditionFailed,
+		http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return exitRefused
+	case http.StatusNotFound:
+		if r.Code != "" { // a version or a rule that isn't there; otherwise it isn't a node
+			return exitRefused
+		}
+	}
+	return exitUnavailable
+}
+
+// refused returns the refusal in an error, if it has this status.
+func refused(err error, status int) (*refusal, bool) {
+	var r *refusal
+	return r, errors.As(err, &r) && r.status == status
+}

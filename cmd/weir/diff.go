@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// colour is when to print in colours.
+type colour string
+
+var _ pflag.Value = (*colour)(nil)
+
+var colours = []string{"auto", "always", "never"}
+
+func (c *colour) register(cmd *cobra.Command) {
+	*c = "auto"
+	cmd.Flags().Var(c, "color", "auto (on a terminal, unless NO_COLOR is set), always or never")
+	complete(cmd, "color", cobra.FixedCompletions(colours, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (c *colour) Set(text string) error {
+	for _, name := range colours {
+		if text == name {
+			*c = colour(text)
+			return nil
+		}
+	}
+	return fmt.Errorf("must be auto, always or never, got %q", text)
+}
+
+func (c *colour) String() string { return string(*c) }
+
+func (c *colour) Type() string { return "when" }
+
+// on says whether what is written to w is to have colours.
+func (c *colour) on(w io.Writer) bool {
+	if *c == "auto" {
+		return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	}
+	return *c == "always"
+}
+
+const (
+	bold  = "\x1b[1m"
+	red   = "\x1b[31m"
+	green = "\x1b[32m"
+	cyan  = "\x1b[36m"
+	plain = "\x1b[0m"
+)
+
+// printDiff writes a unified diff, in colours if they are wanted.
+func printDiff(w io.Writer, diff string, coloured bool) error {
+	var b strings.Builder
+	head := true // a removed "-- " looks like a file's name, but only behind the first @@
+	for line := range strings.Lines(diff) {
+		line, end := strings.CutSuffix(line, "\n")
+		line = printable(line)
+		style := ""
+		switch {
+		case strings.HasPrefix(line, "@@"):
+			style, head = cyan, false
+		case head:
+			style = bold
+		case strings.HasPrefix(line, "-"):
+			style = red
+		case strings.HasPrefix(line, "+"):
+			style = green
+		}
+		if coloured && style != "" {
+			line = style + line + plain
+		}
+		b.WriteString(line)
+		if end {
+			b.WriteByte('\n')
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// printable takes out what could command a terminal: others wrote the text. Tabs and the returns of CRLF stay.
+func printable(line string) string {
+	line, crlf := strings.CutSuffix(line, "\r")
+	line = strings.Map(func(r rune) rune {
+		if r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, line)
+	if crlf {
+		line += "\r"
+	}
+	return line
+}

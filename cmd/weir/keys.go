@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir"
+)
+
+func keysCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys",
+		Short: "Look after single clients: overrides, lists, counters",
+		Long: `Look after single clients: limits of their own, the deny and allow lists, and
+their counters. Where a key is asked for, - reads it from standard input, so that it
+isn't in the shell's history.`,
+		Example: `  weir keys show sk_prod_1 --path /v1/orders
+  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
+  pass show stolen-key | weir keys block -`,
+		Args: cobra.ArbitraryArgs,
+		RunE: help,
+	}
+	cmd.AddCommand(overrideCommand(), blockCommand(), allowCommand(), keysShowCommand(), keysResetCommand())
+	return cmd
+}
+
+// maxKey is longer than any key that a node takes.
+const maxKey = 64 << 10
+
+// keyOf is the key that an argument is, or the first line of standard input for -.
+func keyOf(cmd *cobra.Command, arg string) (string, error) {
+	if arg == "-" {
+		if in, ok := cmd.InOrStdin().(*os.File); ok && isTerminal(in) {
+			fmt.Fprint(cmd.ErrOrStderr(), "key: ")
+		}
+		line, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), maxKey)).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return "", err
+		}
+		arg = strings.TrimRight(line, "\r\n")
+	}
+	if strings.TrimSpace(arg) == "" {
+		return "", errors.New("the key is empty")
+	}
+	return arg, nil
+}
+
+func overrideCommand() *cobra.Command {
+	var c change
+	var rule, limit, lasting string
+	var burst int64
+	var remove bool
+	cmd := &cobra.Command{
+		Use:   "override KEY",
+		Short: "Give one key a limit of its own in a rule, for a while or for good",
+		Long: `Give one key a limit of its own in a rule, for a while or for good, or take it away
+again. KEY may be - to read it from standard input, so that it isn't in the shell's
+history. A limit without a window, such as 3000, keeps the rule's window.
+
+Exit codes are those of weir rules apply.`,
+		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
+  weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 -m "launch day"
+  weir keys override - --rule search --remove < key.txt`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body := map[string]any{"rule": rule}
+			if err := numbers(cmd, body, limit, burst, lasting, remove); err != nil {
+				return err
+			}
+			var err error
+			if body["key"], err = keyOf(cmd, args[0]); err != nil {
+				return err
+			}
+			method := http.MethodPut
+			if remove {
+				method = http.MethodDelete
+			}
+			return c.run(cmd, method, "/v1/rules/key", body, nil, "")
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&rule, "rule", "", "id of the rule")
+	f.StringVar(&limit, "limit", "", "the key's limit, such as 3000/minute or 3000")
+	f.Int64Var(&burst, "burst", 0, "how much of it at once (default: as much as the limit)")
+	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d (default: for good)")
+	f.BoolVar(&remove, "remove", false, "take the key's override away")
+	complete(cmd, "rule", c.ruleIDs)
+	for _, name := range []string{"limit", "burst", "for"} {
+		complete(cmd, name, cobra.NoFileCompletions)
+	}
+	if err := cmd.MarkFlagRequired("rule"); err != nil {
+		panic(err) // there is no such flag
+	}
+	c.register(cmd)
+	return cmd
+}
+
+// numbers puts an override's numbers into the body of its request.
+func numbers(cmd *cobra.Command, body map[string]any, limit string, burst int64, lasting string, remove bool) error {
+	f := cmd.Flags()
+	if remove {
+		if f.Changed("limit") || f.Changed("burst") || f.Changed("for") {
+			return errors.New("--remove: takes the override away: leave --limit, --burst and --for out")
+		}
+		return nil
+	}
+	if limit == "" {
+		return errors.New("--limit: is missing: give the key's limit, such as 3000/minute, or --remove")
+	}
+	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
+		body["limit"] = n
+	} else if _, err := weir.ParseLimit(limit); err != nil {
+		return fmt.Errorf("--limit: %w", err)
+	} else {
+		body["limit"] = limit
+	}
+	if f.Changed("burst") {
+		if burst < 1 {
+			return fmt.Errorf("--burst: must be at least 1, got %d", burst)
+		}
+		body["capacity"] = burst
+	}
+	if f.Changed("for") {
+		d, err := weir.ParseWindow(lasting)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("--for: must be a time such as 90m, 1h or 7d, got %q", lasting)
+		}
+		body["expires_in"] = d.String()
+	}
+	return nil
+}
+
+func blockCommand() *cobra.Command {
+	return listCommand("/v1/denylist", &cobra.Command{
+		Use:   "block KEY",
+		Short: "Refuse a key, whatever its limits: put it on the deny list",
+		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may be
+a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to read it
+from standard input, so that it isn't in the shell's history. It is no error if
+there is nothing to do.
+
+Exit codes are those of weir rules apply.`,
+		Example: `  weir keys block sk_prod_1 -m "leaked"
+  weir keys block - < key.txt
+  weir keys block 203.0.113.0/24 --remove`,
+	})
+}
+
+func allowCommand() *cobra.Command {
+	return listCommand("/v1/allowlist", &cobra.Command{
+		Use:   "allow PATTERN",
+		Short: "Let keys pass without limits: put them on the allow list",
+		Long: `Let keys pass without limits: put a pattern on the allow list, or take it off. PATTERN
+may be - to read it from standard input, so that it isn't in the shell's history.
+It is no error if there is nothing to do.
+
+Exit codes are those of weir rules apply.`,
+		Example: `  weir keys allow 'sk_internal_*' -m "our own jobs"
+  weir keys allow 'sk_internal_*' --remove`,
+	})
+}
+
+// listCommand completes a command that changes an entry of a list.
+func listCommand(path string, cmd *cobra.Command) *cobra.Command {
+	var c change
+	var remove bool
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		entry, err := keyOf(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		return c.entry(cmd, path, entry, remove)
+	}
+	cmd.Flags().BoolVar(&remove, "remove", false, "take it off the list")
+	c.register(cmd)
+	return cmd
+}
+
+// listTries is how often a list is read and written again when others are faster.
+const listTries = 10
+
+// entry puts an entry on a list, or takes it off. The list is replaced whole, so it must be the one that was read.
+func (c *change) entry(cmd *cobra.Command, path, entry string, remove bool) error {
+	for try := 1; ; try++ {
+		a, err := c.call(cmd, http.MethodGet, path, nil, nil)
+		if err != nil {
+			return err
+		}
+		var list struct{ Entries []string }
+		if err := a.decode(&list); err != nil {
+			return err
+		}
+		version, err := a.version()
+		if err != nil {
+			return err
+		}
+		switch has := slices.Contains(list.Entries, entry); {
+		case has != remove: // put on and there, or taken off and not there
+			return c.nothing(cmd, version)
+		case remove:
+			list.Entries = slices.DeleteFunc(list.Entries, func(e string) bool { return e == entry })
+		default:
+			list.Entries = append(list.Entries, entry)
+		}
+		body := map[string]any{"entries": append([]string{}, list.Entries...)}
+		err = c.run(cmd, http.MethodPut, path, body, ifMatch(version), "")
+		if _, conflict := refused(err, http.StatusPreconditionFailed); !conflict || try == listTries {
+			return err
+		}
+		if err := pause(cmd.Context(), rand.N(time.Duration(try)*20*time.Millisecond)); err != nil {
+			return &exit{exitUnavailable, err}
+		}
+	}
+}
+
+// nothing reports a change that isn't one.
+func (c *change) nothing(cmd *cobra.Command, version int64) error {
+	if c.asJSON {
+		return printJSON(cmd, map[string]any{"version": version, "dry_run": c.dryRun, "warnings": []string{}, "diff": ""})
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "nothing to change: version %d\n", version)
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

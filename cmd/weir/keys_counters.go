@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/serve"
+)
+
+// clientCommand completes a command about the counters of a client, who is a key, or what flags say.
+func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error) *cobra.Command {
+	var node admin
+	var r requestFlags
+	var asJSON bool
+	cmd.Args = cobra.MaximumNArgs(1)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var err error
+		switch {
+		case len(args) == 1:
+			if r.Key, err = keyOf(cmd, args[0]); err != nil {
+				return err
+			}
+		case r.IP == "" && r.user == "" && r.org == "" && len(r.attrs) == 0:
+			return errors.New("name the key, or - for standard input, or say with --ip, --user or --org who it is")
+		}
+		w, err := r.wire()
+		if err != nil {
+			return err
+		}
+		return run(cmd, &node, w, asJSON)
+	}
+	r.registerRest(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	node.register(cmd)
+	return cmd
+}
+
+func keysShowCommand() *cobra.Command {
+	return clientCommand(&cobra.Command{
+		Use:   "show [KEY]",
+		Short: "Show a client's counters, and which rules apply to it",
+		Long: `Show which rules apply to a client and what is left to it. KEY may be - to read it
+from standard input, so that it isn't in the shell's history. Rules of an endpoint
+apply with its --method and --path. Nothing is counted.`,
+		Example: `  weir keys show sk_prod_1 --path /v1/orders
+  weir keys show - --method POST --path /v1/orders < key.txt
+  weir keys show --ip 203.0.113.7 --method POST --path /login --user ada --json`,
+	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error {
+		explained, err := node.call(cmd, http.MethodPost, "/v1/explain", r, nil)
+		if err != nil {
+			return err
+		}
+		counted, err := node.call(cmd, http.MethodPost, "/v1/counters", r, nil)
+		if err != nil {
+			return err
+		}
+		var x serve.Explanation
+		if err := explained.decode(&x); err != nil {
+			return err
+		}
+		var counters struct{ Counters []counter }
+		if err := counted.decode(&counters); err != nil {
+			return err
+		}
+		if asJSON {
+			var all struct {
+				Counters json.RawMessage `json:"counters"`
+				Explain  json.RawMessage `json:"explain"`
+			}
+			if err := counted.decode(&all); err != nil {
+				return err
+			}
+			all.Explain = explained.body
+			return printJSON(cmd, all)
+		}
+		printExplanation(cmd.OutOrStdout(), &x)
+		return printCounters(cmd.OutOrStdout(), counters.Counters)
+	})
+}
+
+// counter is one of a client's, as the node tells it.
+type counter struct {
+	Rule         string
+	Limit        string
+	Max          int64
+	Remaining    int64
+	ResetAfterMS int64 `json:"reset_after_ms"`
+	RetryAfterMS int64 `json:"retry_after_ms"`
+	Degraded     bool
+}
+
+func printCounters(w io.Writer, all []counter) error {
+	if len(all) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nRULE\tLIMIT\tLEFT\tNEXT IN\tWHOLE IN")
+	for _, c := range all {
+		if c.Degraded {
+			fmt.Fprintf(t, "%s\t%s\tunknown: the store can't be reached\n", c.Rule, c.Limit)
+			continue
+		}
+		next := "never"
+		if c.RetryAfterMS >= 0 {
+			next = ms(c.RetryAfterMS).String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d of %d\t%s\t%s\n", c.Rule, c.Limit, c.Remaining, c.Max, next, ms(c.ResetAfterMS))
+	}
+	return t.Flush()
+}
+
+func keysResetCommand() *cobra.Command {
+	return clientCommand(&cobra.Command{
+		Use:   "reset [KEY]",
+		Short: "Make a client's counters whole again",
+		Long: `Make those counters whole again that a request of the client would be counted by.
+KEY may be - to read it from standard input, so that it isn't in the shell's
+history. Rules of an endpoint apply with its --method and --path; weir keys show
+lists the counters.`,
+		Example: `  weir keys reset sk_prod_1 --path /v1/orders
+  weir keys reset - < key.txt
+  weir keys reset --user ada --method POST --path /login`,
+	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error {
+		a, err := node.call(cmd, http.MethodPost, "/v1/counters/reset", r, nil)
+		if err != nil {
+			return err
+		}
+		var done struct{ Reset int }
+		if err := a.decode(&done); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd, json.RawMessage(a.body))
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), count(done.Reset, "counter"), "reset")
+		return nil
+	})
+}
