@@ -1,0 +1,241 @@
+package rulestore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestStores is what every store does.
+func TestStores(t *testing.T) {
+	everyStore(t, func(t *testing.T, open func() Store) {
+		s, ctx := open(), t.Context()
+		if head, err := s.Head(ctx); head != 0 || err != nil {
+			t.Fatalf("the head of an empty store: %d, %v", head, err)
+		}
+		if all, err := s.List(ctx, 0, 10); len(all) != 0 || err != nil {
+			t.Fatalf("the versions of an empty store: %v, %v", all, err)
+		}
+		if _, err := s.Get(ctx, 1); !errors.Is(err, ErrNotFound) {
+			t.Errorf("get from an empty store: %v", err)
+		}
+		if _, err := s.Append(ctx, 0, Version{Parent: 1}); !errors.Is(err, ErrConflict) {
+			t.Errorf("append after a version that isn't there: %v", err)
+		}
+
+		told := watch(t, s)
+		when := time.Date(2026, 11, 15, 12, 0, 0, 123e6, time.FixedZone("", 3600))
+		hostile := "rules: \x00\xff\r\n\"'{}\n# weir {\"number\": 7}\n"
+		first := Version{Author: "ann <a@b.c>", Message: "because\n\"so\"", Time: when, Text: []byte(hostile)}
+		got, err := s.Append(ctx, 0, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Number, first.Time = 1, when.UTC()
+		if !reflect.DeepEqual(got, first) {
+			t.Errorf("append: got %v, want %v", got, first)
+		}
+		told(1)
+		for _, view := range []Store{s, open()} {
+			if got, err := view.Get(ctx, 1); err != nil || !reflect.DeepEqual(got, first) {
+				t.Errorf("get: got %v, %v, want %v", got, err, first)
+			}
+		}
+
+		begun := time.Now().Add(-time.Second)
+		large, err := s.Append(ctx, 0, Version{Parent: 1, Text: bytes.Repeat([]byte("# a long document\n"), 60_000)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if large.Number != 2 || large.Time.Before(begun) {
+			t.Errorf("append: number %d at %v", large.Number, large.Time)
+		}
+		if got, err := s.Get(ctx, 2); err != nil || !reflect.DeepEqual(got, large) {
+			t.Errorf("a document of %d bytes came back with %d, %v", len(large.Text), len(got.Text), err)
+		}
+		told(2)
+		for _, parent := range []int64{0, 1, 3, -1} {
+			if _, err := s.Append(ctx, 0, Version{Parent: parent}); !errors.Is(err, ErrConflict) {
+				t.Errorf("append after %d: %v", parent, err)
+			}
+		}
+
+		// Numbers are above what anyone has had.
+		if v, err := s.Append(ctx, 9, Version{Parent: 2}); err != nil || v.Number != 10 {
+			t.Errorf("append above 9: %v, %v", v.Number, err)
+		}
+		if head, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, Store: "up"}); head != 10 || err != nil {
+			t.Errorf("beat: %d, %v", head, err)
+		}
+		if v, err := s.Append(ctx, 0, Version{Parent: 10}); err != nil || v.Number != 20 {
+			t.Errorf("append above what a node has: %v, %v", v.Number, err)
+		}
+		told(20)
+
+		for _, n := range []int64{1, 5, 20} {
+			if err := s.Restore(ctx, Version{Number: n, Text: []byte("other")}); !errors.Is(err, ErrConflict) {
+				t.Errorf("restore of %d: %v", n, err)
+			}
+		}
+		back := Version{Number: 30, Parent: 29, Author: "ann", Time: first.Time, Message: "restored", Text: []byte("text")}
+		if err := s.Restore(ctx, back); err != nil {
+			t.Fatal(err)
+		}
+		told(30)
+		if got, err := s.Get(ctx, 30); err != nil || !reflect.DeepEqual(got, back) {
+			t.Errorf("restored: got %v, %v, want %v", got, err, back)
+		}
+
+		for _, c := range []struct {
+			before int64
+			limit  int
+			want   []int64
+		}{
+			{0, 100, []int64{30, 20, 10, 2, 1}},
+			{0, 2, []int64{30, 20}},
+			{20, 2, []int64{10, 2}},
+			{15, 2, []int64{10, 2}},
+			{1, 2, nil},
+			{0, 0, nil},
+		} {
+			all, err := s.List(ctx, c.before, c.limit)
+			var got []int64
+			for _, v := range all {
+				got = append(got, v.Number)
+				if v.Text != nil {
+					t.Errorf("list: version %d has a text", v.Number)
+				}
+			}
+			if err != nil || !reflect.DeepEqual(got, c.want) {
+				t.Errorf("list before %d, %d at most: got %v, %v, want %v", c.before, c.limit, got, err, c.want)
+			}
+		}
+		all, err := s.List(ctx, 2, 1)
+		first.Text = nil
+		if err != nil || !reflect.DeepEqual(all, []Version{first}) {
+			t.Errorf("list: got %v, %v, want %v", all, err, first)
+		}
+
+		nodes, err := s.Nodes(ctx)
+		if err != nil || len(nodes) != 1 {
+			t.Fatalf("nodes: %v, %v", nodes, err)
+		}
+		if ago := time.Since(nodes[0].Seen); ago < 0 || ago > time.Minute {
+			t.Errorf("a node was seen %v ago", ago)
+		}
+		nodes[0].Seen = time.Time{}
+		if want := (Node{Name: "n", Version: "v1", RulesVersion: 19, Store: "up"}); nodes[0] != want {
+			t.Errorf("nodes: got %v, want %v", nodes[0], want)
+		}
+	})
+}
+
+// watch watches a store until the test ends, and returns what waits to be told of a version.
+func watch(t *testing.T, s Store) (told func(n int64)) {
+	t.Helper()
+	var mu sync.Mutex
+	heard := map[int64]bool{}
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		s.Watch(ctx, func(n int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard[n] = true
+		})
+	})
+	t.Cleanup(func() {
+		cancel()
+		watching.Wait()
+	})
+	if r, over := s.(*Redis); over {
+		until(t, r.watched)
+	}
+	return func(n int64) {
+		t.Helper()
+		until(t, func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !heard[n] {
+				return fmt.Errorf("not told of %d", n)
+			}
+			return nil
+		})
+	}
+}
+
+// watched returns nil when someone has subscribed.
+func (r *Redis) watched(ctx context.Context) error {
+	c, err := r.store.Client()
+	if err != nil {
+		return err
+	}
+	for _, server := range c.Nodes() {
+		n, err := server.Do(ctx, server.B().PubsubNumsub().Channel(r.channel).Build()).AsIntMap()
+		if err != nil {
+			return err
+		}
+		if n[r.channel] > 0 {
+			return nil
+		}
+	}
+	return errors.New("nobody has subscribed")
+}
+
+// Of many who write at once one wins each version, and the history has no gap.
+func TestOneWriterWinsEachVersion(t *testing.T) {
+	const writers, wins = 50, 4
+	everyStore(t, func(t *testing.T, open func() Store) {
+		views := []Store{open(), open(), open(), open()}
+		var mu sync.Mutex
+		won := map[int64]string{} // by number, the text
+		var all sync.WaitGroup
+		for w := range writers {
+			s := views[w%len(views)]
+			all.Go(func() {
+				for i := 0; i < wins; {
+					head, err := s.Head(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					text := fmt.Sprintf("%d of writer %d", i, w)
+					v, err := s.Append(t.Context(), 0, Version{Parent: head, Text: []byte(text)})
+					if errors.Is(err, ErrConflict) {
+						continue
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					i++
+					mu.Lock()
+					if other, twice := won[v.Number]; twice {
+						t.Errorf("version %d was won by %q and by %q", v.Number, other, text)
+					}
+					won[v.Number] = text
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		versions, err := views[0].List(t.Context(), 0, 2*writers*wins)
+		if err != nil || len(versions) != writers*wins {
+			t.Fatalf("%d versions, %v", len(versions), err)
+		}
+		for i, v := range versions {
+			if n := int64(len(versions) - i); v.Number != n || v.Parent != n-1 {
+				t.Errorf("version %d is number %d after %d", n, v.Number, v.Parent)
+			}
+			whole, err := views[1].Get(t.Context(), v.Number)
+			if err != nil || string(whole.Text) != won[v.Number] {
+				t.Errorf("version %d is %q, %v, and %q won it", v.Number, whole.Text, err, won[v.Number])
+			}
+		}
+	})
+}

@@ -1,0 +1,189 @@
+package rulestore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/redisstore"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// Toxiproxy leaves it behind with a connection that ends while a fault comes or goes.
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"),
+		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"))
+}
+
+// overRedis opens a store of rules by a Redis URL.
+func overRedis(t testing.TB, url string) *Redis {
+	t.Helper()
+	s, err := redisstore.New(redisstore.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return OverRedis(s)
+}
+
+func clusterURL(c *redistest.Cluster) string {
+	return "redis-cluster://" + strings.Join(c.Addrs(), ",")
+}
+
+func sentinelURL(s *redistest.Sentinel) string {
+	return "redis-sentinel://" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName
+}
+
+func openDir(t testing.TB, path string) *Dir {
+	t.Helper()
+	d, err := OpenDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() }) // a test may have closed it
+	return d
+}
+
+// everyStore runs a test on every kind of store there is. Open gives one more view of the same versions.
+func everyStore(t *testing.T, f func(t *testing.T, open func() Store)) {
+	t.Run("Dir", func(t *testing.T) {
+		d := openDir(t, t.TempDir())
+		f(t, func() Store { return d })
+	})
+	t.Run("Server", func(t *testing.T) {
+		r := redistest.New(t, redistest.Options{})
+		f(t, func() Store { return overRedis(t, "redis://"+r.Addr) })
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		c := redistest.NewCluster(t, redistest.Options{})
+		f(t, func() Store { return overRedis(t, clusterURL(c)) })
+	})
+	t.Run("Sentinel", func(t *testing.T) {
+		s := redistest.NewSentinel(t, redistest.Options{})
+		f(t, func() Store { return overRedis(t, sentinelURL(s)) })
+	})
+}
+
+// until polls for what should take milliseconds, and bears a machine that is busy.
+func until(t testing.TB, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := redistest.Until(ctx, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write appends a version to the head.
+func write(t testing.TB, s Store, text string) Version {
+	t.Helper()
+	head, err := s.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.Append(t.Context(), 0, Version{Parent: head, Author: "ann", Message: "why", Text: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// node is a follower with what it applied, and what it logged.
+type node struct {
+	*Follower
+	log *journal
+
+	mu      sync.Mutex
+	applied []int64
+}
+
+// journal collects what is logged.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) count(text string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Count(j.text.String(), text)
+}
+
+func (n *node) apply(v Version) error {
+	if text := string(v.Text); strings.HasPrefix(text, "bad") {
+		return fmt.Errorf("line 1: %s", text)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.applied = append(n.applied, v.Number)
+	return nil
+}
+
+func (n *node) numbers() []int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.applied
+}
+
+// newNode makes a node that doesn't run yet.
+func newNode(s Store, name string, poll time.Duration, first Version) *node {
+	n := &node{log: &journal{}}
+	n.Follower = Follow(Options{
+		Store: s, Node: Node{Name: name, Version: "test"}, StoreHealth: func() string { return "up" },
+		First: first, Apply: n.apply, Poll: poll, Logger: slog.New(slog.NewTextHandler(n.log, nil)),
+	})
+	return n
+}
+
+// run runs a node until the test ends.
+func (n *node) run(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (n *node) has(number int64) func(context.Context) error {
+	return func(context.Context) error {
+		if got := n.Current().Number; got != number {
+			return fmt.Errorf("%s has version %d, not %d", n.o.Node.Name, got, number)
+		}
+		return nil
+	}
+}
+
+func (n *node) logged(times int, text string) func(context.Context) error {
+	return func(context.Context) error {
+		if got := n.log.count(text); got != times {
+			return fmt.Errorf("%s has logged %q %d times, not %d", n.o.Node.Name, text, got, times)
+		}
+		return nil
+	}
+}
