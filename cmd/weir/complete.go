@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,7 +51,11 @@ func (n *admin) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Compl
 	if a, err := n.quietly(cmd, "/v1/rules"); err == nil {
 		if f, err := rulefile.Parse("rules", a.body); err == nil {
 			for _, r := range f.Rules.Rules {
-				out = append(out, r.ID)
+				var limits []string
+				for _, l := range r.Limits {
+					limits = append(limits, l.String())
+				}
+				out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), "numbers of its tiers")))
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/rulefile"
 )
 
 func keysCommand() *cobra.Command {
@@ -146,9 +147,9 @@ func blockCommand() *cobra.Command {
 	return listCommand("/v1/denylist", &cobra.Command{
 		Use:   "block KEY",
 		Short: "Refuse a key, whatever its limits: put it on the deny list",
-		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may be
-a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to read it
-from standard input, so that it isn't in the shell's history. It is no error if
+		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may
+be a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to read
+it from standard input, so that it isn't in the shell's history. It is no error if
 there is nothing to do.
 
 Exit codes are those of weir rules apply.`,
@@ -162,9 +163,9 @@ func allowCommand() *cobra.Command {
 	return listCommand("/v1/allowlist", &cobra.Command{
 		Use:   "allow PATTERN",
 		Short: "Let keys pass without limits: put them on the allow list",
-		Long: `Let keys pass without limits: put a pattern on the allow list, or take it off. PATTERN
-may be - to read it from standard input, so that it isn't in the shell's history.
-It is no error if there is nothing to do.
+		Long: `Let keys pass without limits: put a pattern on the allow list, or take it off.
+PATTERN may be - to read it from standard input, so that it isn't in the shell's
+history. It is no error if there is nothing to do.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys allow 'sk_internal_*' -m "our own jobs"
@@ -230,9 +231,9 @@ func (c *change) entry(cmd *cobra.Command, path, entry string, remove bool) erro
 // nothing reports a change that isn't one.
 func (c *change) nothing(cmd *cobra.Command, version int64) error {
 	if c.asJSON {
-		return printJSON(cmd, map[string]any{"version": version, "dry_run": c.dryRun, "warnings": []string{}, "diff": ""})
+		return printJSON(cmd, changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}})
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "nothing to change: version %d\n", version)
+	fmt.Fprintf(cmd.ErrOrStderr(), "nothing to change: version %d is the same\n", version)
 	return nil
 }
 

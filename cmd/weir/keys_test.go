@@ -1,0 +1,179 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// list is a list on a node, with its version.
+type list struct {
+	mu      sync.Mutex // guards the rest
+	version int
+	entries []string
+	faster  int // how many writes of others come between the next reads and writes
+}
+
+func (l *list) get(w http.ResponseWriter, _ *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.Header().Set("ETag", fmt.Sprintf(`"%d"`, l.version))
+	_ = json.NewEncoder(w).Encode(map[string]any{"entries": l.entries})
+	if l.faster > 0 {
+		l.faster--
+		l.version++
+		l.entries = append(l.entries, fmt.Sprint("other_", l.version))
+	}
+}
+
+func (l *list) put(w http.ResponseWriter, r *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var in struct{ Entries []string }
+	if json.NewDecoder(r.Body).Decode(&in) != nil || in.Entries == nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	if r.Header.Get("If-Match") != fmt.Sprintf(`"%d"`, l.version) {
+		w.WriteHeader(http.StatusPreconditionFailed)
+		_, _ = io.WriteString(w, `{"error": {"code": "CONFLICT", "message": "someone was faster"}}`)
+		return
+	}
+	l.version, l.entries = l.version+1, in.Entries
+	fmt.Fprintf(w, `{"version": %d, "dry_run": false, "warnings": [], "diff": "@@ -1 +1 @@\n+changed\n"}`, l.version)
+}
+
+func TestListsKeepWhatOthersPutOnThem(t *testing.T) {
+	for command, path := range map[string]string{"block": "/v1/denylist", "allow": "/v1/allowlist"} {
+		l := &list{version: 1, entries: []string{"first"}, faster: 3}
+		s := newShell(t, answers{"GET " + path: l.get, "PUT " + path: l.put})
+		s.run("keys", command, "sk_bad").expect(t, 0, "+changed", "version 5 is in force")
+		if !slices.Equal(l.entries, []string{"first", "other_2", "other_3", "other_4", "sk_bad"}) {
+			t.Errorf("%s: %q", command, l.entries)
+		}
+		l.faster = 1
+		s.run("keys", command, "first", "--remove").expect(t, 0, "+changed", "version 7 is in force")
+		if !slices.Equal(l.entries, []string{"other_2", "other_3", "other_4", "sk_bad", "other_6"}) {
+			t.Errorf("%s: %q", command, l.entries)
+		}
+		l.faster = 1000
+		s.run("keys", command, "never").expect(t, exitRefused, "", "someone was faster")
+		if slices.Contains(l.entries, "never") || l.faster != 1000-listTries {
+			t.Errorf("%s: %q, %d", command, l.entries, l.faster)
+		}
+	}
+}
+
+func TestNothingToDoIsNoError(t *testing.T) {
+	l := &list{version: 7, entries: []string{"sk_bad"}}
+	s := newShell(t, answers{"GET /v1/denylist": l.get})
+	s.run("keys", "block", "sk_bad").expect(t, 0, "", "nothing to change: version 7 is the same")
+	s.run("keys", "block", "sk_good", "--remove").expect(t, 0, "", "nothing to change: version 7 is the same")
+	s.run("keys", "block", "sk_bad", "--json").expect(t, 0, `"version": 7`, "")
+}
+
+func TestLastEntryCanBeTakenOff(t *testing.T) {
+	l := &list{version: 7, entries: []string{"sk_bad"}}
+	s := newShell(t, answers{"GET /v1/denylist": l.get, "PUT /v1/denylist": l.put})
+	s.run("keys", "block", "sk_bad", "--remove").expect(t, 0, "+changed", "version 8 is in force")
+}
+
+func TestOverride(t *testing.T) {
+	s := newShell(t, answers{"PUT /v1/rules/key": text(200, "43", applied), "DELETE /v1/rules/key": text(200, "43", applied)})
+	for args, want := range map[string]string{
+		"--limit 3000/minute":                  `PUT {"key":"sk_1","limit":"3000/minute","rule":"search"}`,
+		"--limit 3000 --burst 500":             `PUT {"capacity":500,"key":"sk_1","limit":3000,"rule":"search"}`,
+		"--limit 30/s --for 7d":                `PUT {"expires_in":"168h0m0s","key":"sk_1","limit":"30/s","rule":"search"}`,
+		"--limit 30/s --for 90m --force -m up": `PUT {"expires_in":"1h30m0s","key":"sk_1","limit":"30/s","rule":"search"}`,
+		"--remove":                             `DELETE {"key":"sk_1","rule":"search"}`,
+	} {
+		d := s.run(append(strings.Fields("keys override sk_1 --rule search"), strings.Fields(args)...)...)
+		d.expect(t, 0, "+b", "version 43 is in force")
+		if len(d.asked) != 1 || d.asked[0].method+" "+d.asked[0].body != want {
+			t.Errorf("%s: %+v", args, d.asked)
+		}
+	}
+	for args, want := range map[string]string{
+		"--rule search":                        "--limit: is missing",
+		"--limit 3/s":                          `required flag(s) "rule" not set`,
+		"--rule search --limit lots":           "--limit: must be a count and a window",
+		"--rule search --limit 3/s --burst 0":  "--burst: must be at least 1, got 0",
+		"--rule search --limit 3/s --for ever": `--for: must be a time such as 90m, 1h or 7d, got "ever"`,
+		"--rule search --limit 3/s --remove":   "--remove: takes the override away",
+	} {
+		d := s.run(append([]string{"keys", "override", "sk_1"}, strings.Fields(args)...)...)
+		d.expect(t, exitUsage, "", want)
+		if len(d.asked) > 0 {
+			t.Errorf("%s: %+v", args, d.asked)
+		}
+	}
+}
+
+// A key that comes from standard input is in no URL either.
+func TestKeysFromStandardInput(t *testing.T) {
+	l := &list{version: 1}
+	s := newShell(t, answers{
+		"PUT /v1/rules/key": text(200, "43", applied), "POST /v1/counters/reset": text(200, "", `{"reset": 2}`),
+		"POST /v1/counters": text(200, "", `{"counters": []}`), "POST /v1/explain": text(200, "", `{"rules": []}`),
+		"GET /v1/denylist": l.get, "PUT /v1/denylist": l.put,
+	})
+	s.stdin = "sk_secret\r\nwhatever\n"
+	for _, args := range []string{"keys override - --rule search --limit 1/s", "keys reset -", "keys show -", "keys block -"} {
+		d := s.run(strings.Fields(args)...)
+		if d.code != 0 || !strings.Contains(d.asked[len(d.asked)-1].body, `"sk_secret"`) && !slices.Contains(l.entries, "sk_secret") {
+			t.Errorf("%s: exit %d, %s, %+v", args, d.code, d.stderr, d.asked)
+		}
+		for _, a := range d.asked {
+			if strings.Contains(a.uri, "sk_secret") {
+				t.Errorf("%s: %s", args, a.uri)
+			}
+		}
+	}
+	s.stdin = "\n"
+	s.run("keys", "block", "-").expect(t, exitUsage, "", "the key is empty")
+}
+
+func TestCountersOfAClient(t *testing.T) {
+	s := newShell(t, answers{
+		"POST /v1/explain": text(200, "", `{"reason": "limits", "tier": "pro", "tier_why": "a keys entry matches", "rules": [{"rule": "quota", "applies": false, "why": "another path"}]}`),
+		"POST /v1/counters": text(200, "", `{"counters": [
+			{"rule": "quota", "limit": "100/minute", "max": 100, "remaining": 73, "reset_after_ms": 16200, "retry_after_ms": 0, "degraded": false},
+			{"rule": "nobody", "limit": "1/s", "max": 1, "remaining": 0, "reset_after_ms": 500, "retry_after_ms": -1, "degraded": false},
+			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": -1, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true}]}`),
+		"POST /v1/counters/reset": text(200, "", `{"reset": 1}`),
+	})
+	d := s.run("keys", "show", "sk_1", "--path", "/orders", "--ip", "203.0.113.7", "--user", "ada")
+	const want = `tier  pro: a keys entry matches
+  no   quota: another path
+
+RULE    LIMIT       LEFT       NEXT IN  WHOLE IN
+quota   100/minute  73 of 100  0s       16.2s
+nobody  1/s         0 of 1     never    500ms
+lost    5/s         unknown: the store can't be reached
+`
+	if d.stdout != want || d.code != 0 {
+		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
+	}
+	for _, a := range d.asked {
+		if a.body != `{"key":"sk_1","method":"GET","path":"/orders","ip":"203.0.113.7","attributes":{"user":"ada"}}` {
+			t.Errorf("%s %s", a.uri, a.body)
+		}
+	}
+	d = s.run("keys", "show", "--user", "ada", "--json")
+	var both struct {
+		Counters []any
+		Explain  struct{ Tier string }
+	}
+	if err := json.Unmarshal([]byte(d.stdout), &both); err != nil || len(both.Counters) != 3 || both.Explain.Tier != "pro" {
+		t.Errorf("%v in %s", err, d.stdout)
+	}
+	s.run("keys", "reset", "sk_1").expect(t, 0, "", "1 counter reset")
+	s.run("keys", "reset", "sk_1", "--json").expect(t, 0, `"reset": 1`, "")
+	s.run("keys", "reset").expect(t, exitUsage, "", "name the key")
+	s.run("keys", "show", "sk_1", "--ip", "nonsense").expect(t, exitUsage, "", "ip")
+}
