@@ -2,11 +2,44 @@ package rulefile
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/weirhq/weir"
 )
 
 // ErrNotFound is what errors of edits are when the tier, the rule or the override isn't there.
 var ErrNotFound = errors.New("not found")
+
+// notFound says what isn't there, and what is.
+type notFound struct{ text string }
+
+func (e *notFound) Error() string        { return e.text }
+func (e *notFound) Is(target error) bool { return target == ErrNotFound }
+
+func missing(what, name string, names []string) error {
+	text := fmt.Sprintf("there is no %s %q", what, shorten(name))
+	if len(names) == 0 {
+		return &notFound{text + ": there are none"}
+	}
+	text += fmt.Sprintf(": the %ss are %s", what, listed(names))
+	if hint := didYouMean(name, names); hint != "" {
+		text += "; " + hint
+	}
+	return &notFound{text}
+}
+
+// listed is a list of names, as far as people read them.
+func listed(names []string) string {
+	list := cut(strings.Join(names[:min(len(names), maxListed)], ", "), 1000)
+	if len(names) > maxListed {
+		list += fmt.Sprintf(" and %d more", len(names)-maxListed)
+	}
+	return list
+}
 
 // Numbers are what a tier, or an override, is set to.
 type Numbers struct {
@@ -14,7 +47,7 @@ type Numbers struct {
 	Limit string
 	// Capacity is the burst. 0 leaves it alone.
 	Capacity int64
-	// Expires is when an override ends. Zero means never. Tiers don't expire.
+	// Expires is when an override ends, in whole seconds. Zero means never. Tiers don't expire.
 	Expires time.Time
 }
 
@@ -27,24 +60,280 @@ const (
 	Denylist  List = "blacklist"
 )
 
-var errUnwritten = errors.New("rule documents can't be edited yet: write the whole document")
+// get returns the field of a map, and its number, or -1.
+func (n *node) get(name string) (field, int) {
+	i := slices.IndexFunc(n.fields, func(f field) bool { return f.name == name })
+	if i < 0 {
+		return field{}, -1
+	}
+	return n.fields[i], i
+}
 
-// SetTier changes the numbers of a tier: where it is listed, and in every rule
-// that is for the tier and has numbers of its own.
-func SetTier(text []byte, tier string, n Numbers) ([]byte, error) { return nil, errUnwritten }
+// findRule returns the number of the rule that has an id.
+func (e *editor) findRule(id string) (int, error) {
+	ids := make([]string, len(e.doc.Rules))
+	for i, r := range e.doc.Rules {
+		if ids[i] = r.ID; strings.EqualFold(r.ID, id) {
+			return i, nil
+		}
+	}
+	return -1, missing("rule", id, ids)
+}
 
-// PutRule replaces the rule that has this id, or appends one. The rule is a map
-// of fields in YAML or JSON; its id may be left out, and may not be another one.
-func PutRule(text []byte, id string, rule []byte) ([]byte, error) { return nil, errUnwritten }
+// rulesField holds the list of rules.
+func (e *editor) rulesField() field {
+	f, _ := e.root.get("rules")
+	return f
+}
 
-// DeleteRule removes a rule.
-func DeleteRule(text []byte, id string) ([]byte, error) { return nil, errUnwritten }
+// SetTier changes the numbers of a tier in the text of a document: where the
+// tier is listed, and in every rule that is for the tier and has numbers of its own.
+// As with all edits, the rest of the text stays as it is, byte for byte; an error
+// is [Problems] if the text, or what would become of it, is no good document.
+func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
+	e, err := edit(text)
+	if err != nil {
+		return nil, err
+	}
+	if !n.Expires.IsZero() {
+		return nil, errors.New("a tier doesn't expire: leave the time out, or set an override for a key")
+	}
+	c, err := n.parse()
+	if err != nil {
+		return nil, err
+	}
+	found := false
+	for i := range e.doc.Tiers {
+		if t := &e.doc.Tiers[i]; t.Name == tier {
+			found = true
+			tiers, _ := e.root.get("tiers")
+			entry, _ := tiers.value.get(tier)
+			if t.Limits, err = e.setNumbers(entry.value, t.Limits, c, false); err != nil {
+				return nil, fmt.Errorf("the tier %q %w", tier, err)
+			}
+		}
+	}
+	for i := range e.doc.Rules {
+		r := &e.doc.Rules[i]
+		if r.Tier != tier || len(r.Limits) == 0 {
+			continue
+		}
+		found = true
+		own := c
+		if r.Algorithm > weir.LeakyQueue {
+			own.burst = 0 // a burst is a bucket's; the tier's limit holds for all
+		}
+		if r.Limits, err = e.setOwn(e.rulesField().value.items[i], r.Limits, own); err != nil {
+			return nil, fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
+		}
+	}
+	if !found {
+		return nil, e.missingTier(tier)
+	}
+	return e.result()
+}
 
-// SetOverride gives one key numbers of its own in a rule.
-func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) { return nil, errUnwritten }
+func (e *editor) missingTier(tier string) error {
+	var names []string
+	for _, t := range e.doc.Tiers {
+		names = append(names, t.Name)
+	}
+	for _, r := range e.doc.Rules {
+		if len(r.Limits) > 0 && r.Tier != "" && !slices.Contains(names, r.Tier) {
+			names = append(names, r.Tier)
+		}
+	}
+	return missing("tier", tier, names)
+}
+
+// DeleteRule removes a rule from the text of a document.
+func DeleteRule(text []byte, id string) ([]byte, error) {
+	e, err := edit(text)
+	if err != nil {
+		return nil, err
+	}
+	i, err := e.findRule(id)
+	if err != nil {
+		return nil, err
+	}
+	rules := e.rulesField()
+	if len(e.doc.Rules) == 1 && !rules.value.flow {
+		e.emptyList(rules)
+	} else {
+		e.removeItems(rules, func(j int) bool { return j == i })
+	}
+	e.forget(e.doc.Rules[i].ID)
+	e.doc.Rules = slices.Delete(e.doc.Rules, i, i+1)
+	if len(e.doc.Rules) == 0 {
+		e.doc.Rules = nil
+	}
+	return e.result()
+}
+
+// forget drops what is known of when a rule's overrides expire.
+func (e *editor) forget(rule string) {
+	maps.DeleteFunc(e.expires, func(id overrideID, _ time.Time) bool { return id.rule == rule })
+}
+
+// SetOverride gives one key numbers of its own in a rule, or changes them. A
+// limit without a window takes that of the numbers it replaces.
+func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
+	e, err := edit(text)
+	if err != nil {
+		return nil, err
+	}
+	i, err := e.findRule(rule)
+	if err != nil {
+		return nil, err
+	}
+	c, err := n.parse()
+	if err != nil {
+		return nil, err
+	}
+	r, item := &e.doc.Rules[i], e.rulesField().value.items[i]
+	if params, i := item.get("params"); i >= 0 {
+		_, window := params.value.get("window")
+		c.inherits = window >= 0
+	}
+	id := overrideID{r.ID, key}
+	delete(e.expires, id)
+	if !c.expires.IsZero() {
+		e.expires[id] = c.expires
+	}
+	overrides, at := item.get("override")
+	if at >= 0 {
+		if entry, j := overrides.value.get(key); j >= 0 {
+			limits, err := e.setNumbers(entry.value, r.Override[key], c, true)
+			if err != nil {
+				return nil, fmt.Errorf("the override %w", err)
+			}
+			r.Override[key] = limits
+			return e.result()
+		}
+	}
+	l, err := c.fresh(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Override == nil {
+		r.Override = map[string][]weir.Limit{}
+	}
+	r.Override[key] = []weir.Limit{l}
+	value := e.limitText(l, c.expires)
+	switch {
+	case at >= 0:
+		e.insertField(overrides.value, len(overrides.value.fields)-1, key, value)
+	case item.flow:
+		e.insertField(item, len(item.fields)-1, "override", e.flowMap(pair{key, value}))
+	default:
+		e.insertField(item, len(item.fields)-1, "override", e.eol+indent(item.fields[0].at.column+2)+e.scalar(key, 0)+": "+value)
+	}
+	return e.result()
+}
 
 // DeleteOverride removes a key's own numbers from a rule.
-func DeleteOverride(text []byte, rule, key string) ([]byte, error) { return nil, errUnwritten }
+func DeleteOverride(text []byte, rule, key string) ([]byte, error) {
+	e, err := edit(text)
+	if err != nil {
+		return nil, err
+	}
+	i, err := e.findRule(rule)
+	if err != nil {
+		return nil, err
+	}
+	r, item := &e.doc.Rules[i], e.rulesField().value.items[i]
+	if _, ok := r.Override[key]; !ok {
+		// Keys are secrets: other people's aren't listed.
+		return nil, &notFound{fmt.Sprintf("the rule %q has no override for this key", r.ID)}
+	}
+	overrides, at := item.get("override")
+	m, j := item, at
+	if len(r.Override) > 1 {
+		m = overrides.value
+		_, j = m.get(key)
+		delete(r.Override, key)
+	} else {
+		r.Override = nil
+	}
+	delete(e.expires, overrideID{r.ID, key})
+	if err := e.removeField(m, j); err != nil {
+		return nil, err
+	}
+	return e.result()
+}
 
-// SetList replaces the entries of one of the lists.
-func SetList(text []byte, list List, entries []string) ([]byte, error) { return nil, errUnwritten }
+// SetList makes one of the lists hold these entries. Those that stay keep their
+// places and comments, and new ones come last.
+func SetList(text []byte, list List, entries []string) ([]byte, error) {
+	e, err := edit(text)
+	if err != nil {
+		return nil, err
+	}
+	target := &e.doc.Allow
+	if list == Denylist {
+		target = &e.doc.Deny
+	}
+	wanted := map[string]bool{} // and not there yet
+	for _, s := range entries {
+		wanted[s] = true
+	}
+	var kept []string
+	gone := make([]bool, len(*target))
+	for i, s := range *target {
+		if gone[i] = !wanted[s]; !gone[i] {
+			kept = append(kept, s)
+			delete(wanted, s) // so that a second one of it goes
+		}
+	}
+	var added []string
+	for _, s := range entries {
+		if wanted[s] {
+			added = append(added, s)
+			delete(wanted, s)
+		}
+	}
+	*target = append(kept, added...)
+	f, at := e.root.get(string(list))
+	switch {
+	case at < 0 && len(added) > 0:
+		parts := make([]string, len(added))
+		for i, s := range added {
+			parts[i] = e.scalar(s, 0)
+		}
+		e.insertField(e.root, len(e.root.fields)-1, string(list), "["+strings.Join(parts, e.comma)+"]")
+	case at >= 0:
+		e.setItems(f, gone, added)
+	}
+	return e.result()
+}
+
+// setItems removes some items from a list of texts, and adds others behind the rest.
+func (e *editor) setItems(f field, gone []bool, added []string) {
+	list := f.value
+	quote := byte(0)
+	if len(list.items) > 0 {
+		quote = e.quoteOf(list.items[len(list.items)-1])
+	}
+	if len(added) == 0 && !list.flow && !slices.Contains(gone, false) {
+		e.emptyList(f)
+		return
+	}
+	last := len(gone) - 1
+	if list.flow && len(added) > 0 && last >= 0 && gone[last] {
+		// What is added stands behind the last item, which can't go: the first one takes its place.
+		e.replace(e.begin(list.items[last]), e.end(list.items[last]), e.scalar(added[0], quote))
+		gone[last], added = false, added[1:]
+	}
+	e.removeItems(f, func(i int) bool { return gone[i] })
+	if list.flow && last < 0 && len(added) > 0 {
+		parts := make([]string, len(added))
+		for i, s := range added {
+			parts[i] = e.scalar(s, quote)
+		}
+		e.replace(e.begin(list)+1, e.begin(list)+1, strings.Join(parts, e.comma))
+		return
+	}
+	for _, s := range added {
+		e.appendItem(list, e.scalar(s, quote))
+	}
+}

@@ -1,0 +1,309 @@
+package rulefile
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// numbersChange is Numbers, understood. Zeros leave alone.
+type numbersChange struct {
+	count   int64
+	window  time.Duration
+	burst   int64
+	expires time.Time
+	// inherits: where no window is written, it is that of the rule's params.
+	inherits bool
+}
+
+func (n Numbers) parse() (numbersChange, error) {
+	c := numbersChange{burst: n.Capacity}
+	if n.Limit == "" && n.Capacity == 0 {
+		return c, errors.New(`there is nothing to set: give a limit such as "500/minute", or a capacity`)
+	}
+	if n.Capacity < 0 {
+		return c, fmt.Errorf("capacity: must be at least 1, got %d", n.Capacity)
+	}
+	if n.Limit != "" {
+		if count, err := strconv.ParseInt(n.Limit, 10, 64); err == nil {
+			c.count = count
+		} else {
+			l, err := weir.ParseLimit(n.Limit)
+			if err != nil {
+				return c, fmt.Errorf("limit: %w", err)
+			}
+			c.count, c.window = l.Count, l.Window
+		}
+		if c.count < 1 {
+			return c, fmt.Errorf("limit: must be at least 1, got %d", c.count)
+		}
+	}
+	if !n.Expires.IsZero() {
+		// Up to a whole second, so that it is never shorter than asked for.
+		c.expires = n.Expires.UTC().Truncate(time.Second)
+		if c.expires.Before(n.Expires) {
+			c.expires = c.expires.Add(time.Second)
+		}
+	}
+	return c, nil
+}
+
+// fresh makes the limit of an override that isn't there yet. What the change leaves alone is the rule's own.
+func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
+	var own weir.Limit
+	if len(r.Limits) == 1 {
+		own = r.Limits[0]
+	}
+	switch {
+	case c.count > 0 && c.window == 0 && own.Window == 0:
+		return own, fmt.Errorf(`limit: needs a window, as in "%d/minute": the rule %q has no single one to take it from`, c.count, r.ID)
+	case c.count == 0 && own.Count == 0:
+		return own, fmt.Errorf(`needs a limit such as "500/minute" beside the capacity: the rule %q has no single one to take it from`, r.ID)
+	case c.count == 0 && own.Refill > 0:
+		return weir.Limit{Count: c.burst, Burst: c.burst, Refill: own.Refill, Window: own.Window}, nil
+	case c.count == 0:
+		return weir.Limit{Count: own.Count, Window: own.Window, Burst: c.burst}, nil
+	}
+	l := weir.Limit{Count: c.count, Window: c.window}
+	if l.Window == 0 {
+		l.Window = own.Window
+	}
+	if c.burst != c.count {
+		l.Burst = c.burst
+	}
+	return l, nil
+}
+
+// limitText writes the numbers of a new override.
+func (e *editor) limitText(l weir.Limit, expires time.Time) string {
+	var fields []pair
+	switch {
+	case l.Refill > 0:
+		fields = []pair{{"capacity", decimal(l.Burst)}, {"refill_rate", rateText(l.Refill)}, {"window", e.windowText(l.Window)}}
+	case l.Burst > 0:
+		fields = []pair{{"limit", e.scalar(l.String(), 0)}, {"burst", decimal(l.Burst)}}
+	default:
+		fields = []pair{{"limit", e.scalar(l.String(), 0)}}
+	}
+	if !expires.IsZero() {
+		fields = append(fields, pair{"expires", e.timeText(expires)})
+	}
+	if len(fields) == 1 {
+		return fields[0].value
+	}
+	return e.flowMap(fields...)
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+func rateText(r float64) string { return strconv.FormatFloat(r, 'f', -1, 64) }
+
+// timeText needs no quotes in YAML: the colons have no spaces behind them.
+func (e *editor) timeText(t time.Time) string {
+	s := t.Format(time.RFC3339)
+	if e.json {
+		return quoted(s)
+	}
+	return s
+}
+
+// windowText is a number of seconds, or a time such as 250ms.
+func (e *editor) windowText(w time.Duration) string {
+	if w%time.Second == 0 {
+		return decimal(int64(w / time.Second))
+	}
+	return e.scalar(windowName(w), 0)
+}
+
+func windowName(w time.Duration) string {
+	_, name, _ := strings.Cut(weir.Limit{Count: 1, Window: w}.String(), "/")
+	return name
+}
+
+// pick finds which of several limits a change is about: that over the same window.
+func (c numbersChange) pick(limits []weir.Limit) (int, error) {
+	if len(limits) == 1 {
+		return 0, nil
+	}
+	var windows []string
+	for i, l := range limits {
+		if c.window == l.Window {
+			return i, nil
+		}
+		windows = append(windows, windowName(l.Window))
+	}
+	return 0, fmt.Errorf("has several limits, over %s: name the one to change, as in %q", strings.Join(windows, ", "), "500/"+windows[0])
+}
+
+// setOwn changes the numbers that a rule itself has.
+func (e *editor) setOwn(rule *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
+	if list, i := rule.get("limits"); i >= 0 {
+		return e.setOneOf(list.value, limits, c)
+	}
+	m, burst := rule, "burst"
+	if params, i := rule.get("params"); i >= 0 {
+		m, burst = params.value, "capacity"
+	}
+	return []weir.Limit{e.setFields(m, burst, limits[0], c)}, nil
+}
+
+// setOneOf changes one of a list of limits.
+func (e *editor) setOneOf(list *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
+	i, err := c.pick(limits)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := e.setNumbers(list.items[i], limits[i:i+1], c, false)
+	if err != nil {
+		return nil, err
+	}
+	limits[i] = changed[0]
+	return limits, nil
+}
+
+// setNumbers changes the numbers of a tier or an override, in whatever form they are
+// written, and returns what they are then. Only overrides have a time at which they expire.
+func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, override bool) ([]weir.Limit, error) {
+	if v.kind == scalar {
+		l := c.apply(limits[0])
+		if l.Burst == limits[0].Burst && c.expires.IsZero() {
+			e.setCount(v, field{}, limits[0], l)
+			return []weir.Limit{l}, nil
+		}
+		e.replace(e.begin(v), e.end(v), e.limitText(l, c.expires))
+		return []weir.Limit{l}, nil
+	}
+	if override {
+		if err := e.setExpiry(v, c.expires); err != nil {
+			return nil, err
+		}
+	}
+	if list, i := v.get("limits"); i >= 0 {
+		return e.setOneOf(list.value, limits, c)
+	}
+	return []weir.Limit{e.setFields(v, "burst", limits[0], c)}, nil
+}
+
+func (e *editor) setExpiry(m *node, at time.Time) error {
+	f, i := m.get("expires")
+	switch {
+	case i < 0 && at.IsZero():
+	case i < 0:
+		e.insertField(m, len(m.fields)-1, "expires", e.timeText(at))
+	case at.IsZero():
+		return e.removeField(m, i)
+	default:
+		e.setText(f.value, at.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// apply is what becomes of a count over a window.
+func (c numbersChange) apply(l weir.Limit) weir.Limit {
+	if c.count > 0 {
+		l.Count = c.count
+	}
+	if c.window > 0 {
+		l.Window = c.window
+	}
+	if c.burst > 0 && (l.Burst > 0 || c.burst != l.Count) { // a burst is the limit, unless it is given
+		l.Burst = c.burst
+	}
+	return l
+}
+
+// setFields changes numbers that are fields of a map. burst is what a new burst is called there.
+func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) weir.Limit {
+	limit, at := m.get("limit")
+	if at < 0 {
+		return e.setBucket(m, l, c)
+	}
+	window, _ := m.get("window")
+	changed := c.apply(l)
+	e.setCount(limit.value, window, l, changed)
+	if changed.Burst != l.Burst {
+		f, i := m.get("burst")
+		if i < 0 {
+			f, i = m.get("capacity")
+		}
+		if i >= 0 {
+			e.setNumber(f.value, decimal(changed.Burst))
+		} else {
+			e.insertField(m, at, burst, decimal(changed.Burst))
+		}
+	}
+	return changed
+}
+
+// setCount writes a limit over an old one. The window may be a field of its own.
+func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
+	sameWindow := l.Window == old.Window
+	if (value{v, ""}).isNumber() {
+		if !sameWindow && window.value == nil {
+			e.replace(e.begin(v), e.end(v), e.scalar(l.String(), 0)) // its window was the rule's
+			return
+		}
+		if l.Count != old.Count {
+			e.setNumber(v, decimal(l.Count))
+		}
+		if !sameWindow {
+			e.replace(e.begin(window.value), e.end(window.value), e.windowText(l.Window))
+		}
+		return
+	}
+	if sameWindow && l.Count == old.Count {
+		return
+	}
+	text := l.String()
+	if sameWindow {
+		// As people wrote it: 100 per minute, 5/15m.
+		for _, separator := range []string{"/", " per "} {
+			if i := strings.Index(v.text, separator); i >= 0 {
+				text = decimal(l.Count) + v.text[i:]
+				break
+			}
+		}
+	}
+	e.setText(v, text)
+}
+
+// setBucket changes a bucket that is described by its capacity and what it gains each
+// second. Its window is only shown, and stays if it is written.
+func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) weir.Limit {
+	capacity, at := m.get("capacity")
+	refill, hasRefill := m.get("refill_rate")
+	_, hasWindow := m.get("window")
+	perSecond := l.Refill
+	if perSecond == 0 {
+		perSecond = float64(l.Count) / l.Window.Seconds()
+	}
+	if c.count > 0 {
+		per := c.window
+		if per == 0 {
+			per = l.Window
+		}
+		perSecond = float64(c.count) / per.Seconds()
+	}
+	if c.burst > 0 && c.burst != l.Count {
+		l.Count, l.Burst = c.burst, c.burst
+		e.setNumber(capacity.value, decimal(c.burst))
+	}
+	switch {
+	case hasRefill >= 0:
+		if perSecond != l.Refill {
+			e.setNumber(refill.value, rateText(perSecond))
+			l.Refill = perSecond
+		}
+	case perSecond != float64(l.Count)/l.Window.Seconds():
+		e.insertField(m, at, "refill_rate", rateText(perSecond))
+		l.Refill = perSecond
+	}
+	if hasWindow < 0 && !c.inherits {
+		l.Window = fillTime(l.Count, l.Refill)
+	}
+	return l
+}

@@ -1,0 +1,105 @@
+package rulefile
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// plain is text that needs no quotes anywhere, unless it reads as something else.
+var plain = regexp.MustCompile(`^[A-Za-z0-9_/.][A-Za-z0-9_/.-]*$`)
+
+// words are what YAML readers take for something else than text.
+var words = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+// scalar writes text, between the given quotes if it isn't 0.
+func (e *editor) scalar(s string, quote byte) string {
+	switch {
+	case e.json || quote == '"':
+	case quote == '\'':
+		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	case plain.MatchString(s) && !isLiteral(s) && !slices.Contains(words, strings.ToLower(s)):
+		return s
+	}
+	return quoted(s)
+}
+
+// quoted is text between double quotes, as JSON and YAML both read it.
+func quoted(s string) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s); err != nil {
+		panic(err) // strings can be encoded
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// quoteOf is how a scalar is quoted in the text: ", ' or 0.
+func (e *editor) quoteOf(n *node) byte {
+	if c := e.text[e.begin(n)]; n.quoted && (c == '"' || c == '\'') {
+		return c
+	}
+	return 0
+}
+
+// setText and setNumber replace a scalar.
+func (e *editor) setText(n *node, s string) { e.replace(e.begin(n), e.end(n), e.scalar(s, e.quoteOf(n))) }
+
+func (e *editor) setNumber(n *node, s string) { e.replace(e.begin(n), e.end(n), s) }
+
+// pair is a field as it will be written.
+type pair struct{ name, value string }
+
+// flowMap writes fields between braces.
+func (e *editor) flowMap(fields ...pair) string {
+	parts := make([]string, len(fields))
+	for i, f := range fields {
+		parts[i] = e.scalar(f.name, 0) + e.colon + f.value
+	}
+	return "{" + strings.Join(parts, e.comma) + "}"
+}
+
+// flow writes a value that comes from another text between braces, or as a scalar.
+func (e *editor) flow(n *node) string {
+	switch n.kind {
+	case mapping:
+		fields := make([]pair, len(n.fields))
+		for i, f := range n.fields {
+			fields[i] = pair{f.name, e.flow(f.value)}
+		}
+		return e.flowMap(fields...)
+	case sequence:
+		parts := make([]string, len(n.items))
+		for i, item := range n.items {
+			parts[i] = e.flow(item)
+		}
+		return "[" + strings.Join(parts, e.comma) + "]"
+	case empty:
+		return "null"
+	}
+	if n.quoted || !isLiteral(n.text) && !strings.EqualFold(n.text, "true") && !strings.EqualFold(n.text, "false") {
+		return e.scalar(n.text, 0)
+	}
+	if !e.json {
+		return n.text
+	}
+	number := strings.ToLower(strings.TrimPrefix(strings.ReplaceAll(n.text, "_", ""), "+"))
+	if json.Valid([]byte(number)) {
+		return number
+	}
+	f, _ := parseNumber(n.text)
+	return strconv.FormatFloat(f, 'g', -1, 64)
+}
+
+// block writes a map with its fields on lines of their own, of which all but the first are indented.
+func (e *editor) block(m *node, column int) string {
+	lines := make([]string, len(m.fields))
+	for i, f := range m.fields {
+		lines[i] = e.scalar(f.name, 0) + ": " + e.flow(f.value)
+	}
+	return strings.Join(lines, e.eol+indent(column))
+}
