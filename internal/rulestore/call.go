@@ -87,7 +87,7 @@ func (r *Redis) again(ctx context.Context, f func(context.Context, rueidis.Clien
 func final(err error) bool {
 	re, is := rueidis.IsRedisErr(err)
 	if !is {
-		return false
+		return rueidis.IsRedisNil(err)
 	}
 	_, moved := re.IsMoved()
 	_, ask := re.IsAsk()

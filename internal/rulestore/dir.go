@@ -122,19 +122,13 @@ func (d *Dir) List(_ context.Context, before int64, limit int) ([]Version, error
 	return all, nil
 }
 
-// header is a file's first line, behind its mark.
+// header is a file's first line, behind its mark and the sum of all that follows.
 type header struct {
 	about
-	Number int64  `json:"number"`
-	SHA256 string `json:"sha256"` // of what follows
+	Number int64 `json:"number"`
 }
 
-func sum(text []byte) string {
-	s := sha256.Sum256(text)
-	return hex.EncodeToString(s[:])
-}
-
-// read reads a version, with its text or without.
+// read reads a version, with its text or, unchecked, without.
 func (d *Dir) read(n int64, whole bool) (Version, error) {
 	f, err := os.Open(d.file(n))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +144,8 @@ func (d *Dir) read(n int64, whole bool) (Version, error) {
 		return Version{}, err
 	}
 	var h header
-	said, marked := bytes.CutPrefix(line, []byte(mark))
+	rest, marked := bytes.CutPrefix(line, []byte(mark))
+	sum, said, _ := bytes.Cut(rest, []byte(" "))
 	if !marked || json.Unmarshal(said, &h) != nil || h.Number != n {
 		return Version{}, d.damaged(n, "its first line isn't one that Weir wrote")
 	}
@@ -161,10 +156,18 @@ func (d *Dir) read(n int64, whole bool) (Version, error) {
 	if v.Text, err = io.ReadAll(in); err != nil {
 		return Version{}, err
 	}
-	if sum(v.Text) != h.SHA256 {
-		return Version{}, d.damaged(n, "its text isn't the one that was written")
+	if !bytes.Equal(sum, sumOf(said, v.Text)) {
+		return Version{}, d.damaged(n, "it isn't what was written")
 	}
 	return v, nil
+}
+
+func sumOf(parts ...[]byte) []byte {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(p)
+	}
+	return hex.AppendEncode(nil, h.Sum(nil))
 }
 
 func (d *Dir) damaged(n int64, why string) error {
@@ -202,16 +205,18 @@ func (d *Dir) Restore(_ context.Context, v Version) error {
 // write makes a version last before anyone hears of it. The lock on writing is held, also across
 // the disk's work: it is what keeps two versions from being the same one.
 func (d *Dir) write(v Version) error {
-	line, err := json.Marshal(header{aboutOf(v), v.Number, sum(v.Text)})
+	said, err := json.Marshal(header{aboutOf(v), v.Number})
 	if err != nil {
 		return err
 	}
+	said = append(said, '\n')
+	line := fmt.Appendf(nil, "%s%s %s", mark, sumOf(said, v.Text), said)
 	f, err := os.CreateTemp(d.path, tempName) // 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // which it has no more when all went well
-	_, err = io.Copy(f, io.MultiReader(strings.NewReader(mark), bytes.NewReader(line), strings.NewReader("\n"), bytes.NewReader(v.Text)))
+	_, err = f.Write(append(line, v.Text...))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

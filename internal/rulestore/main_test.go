@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +17,18 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
+// With holder set, the test's program is another process, which opens the folder of that name.
+const holder = "RULESTORE_HOLDER"
+
 func TestMain(m *testing.M) {
+	if path := os.Getenv(holder); path != "" {
+		if _, err := OpenDir(path); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("opened")
+		return
+	}
 	goleak.VerifyTestMain(m,
 		// Toxiproxy leaves it behind with a connection that ends while a fault comes or goes.
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"),
@@ -101,6 +113,27 @@ func write(t testing.TB, s Store, text string) Version {
 		t.Fatal(err)
 	}
 	return v
+}
+
+// listening waits until nodes that never poll are told of what is written.
+func listening(t testing.TB, s Store, nodes ...*node) {
+	t.Helper()
+	until(t, func(ctx context.Context) error { // what they have when they have beaten once isn't by a message
+		all, err := s.Nodes(ctx)
+		if len(all) != len(nodes) {
+			return fmt.Errorf("%d nodes, %w", len(all), err)
+		}
+		return err
+	})
+	for _, n := range nodes {
+		until(t, func(context.Context) error {
+			if n.Current().Number == 0 {
+				write(t, s, "is anyone there?")
+				return fmt.Errorf("%s hears nothing", n.o.Node.Name)
+			}
+			return nil
+		})
+	}
 }
 
 // node is a follower with what it applied, and what it logged.

@@ -1,0 +1,162 @@
+package rulestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// A change whose answer was lost is one that happened, not a conflict.
+func TestALostAnswerIsNoConflict(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	proxy := redistest.NewProxy(t, r.Addr)
+	s, other := overRedis(t, "redis://"+proxy.Addr), overRedis(t, "redis://"+r.Addr)
+	write(t, s, "one")
+	if err := proxy.ResetReplies(); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		Version
+		error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := s.Append(context.Background(), 0, Version{Parent: 1, Text: []byte("two")})
+		done <- result{v, err}
+	}()
+	until(t, func(ctx context.Context) error {
+		if head, err := other.Head(ctx); head != 2 {
+			return fmt.Errorf("the newest is %d, %w", head, err)
+		}
+		return nil
+	})
+	write(t, other, "three") // also when others have gone on since
+	proxy.Heal()
+	if got := <-done; got.error != nil || got.Number != 2 {
+		t.Errorf("got %d, %v", got.Number, got.error)
+	}
+	if head, err := other.Head(t.Context()); head != 3 || err != nil {
+		t.Errorf("the newest is %d, %v", head, err)
+	}
+}
+
+func TestBeforeRedisIsReached(t *testing.T) {
+	store, err := redisstore.New(redisstore.Options{URL: "unix:///nowhere/redis.sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	s := OverRedis(store)
+	if _, err := s.Head(t.Context()); !errors.Is(err, redisstore.ErrUnavailable) {
+		t.Errorf("head: %v", err)
+	}
+	if _, err := s.Beat(t.Context(), Node{Name: "n"}); !errors.Is(err, redisstore.ErrUnavailable) {
+		t.Errorf("beat: %v", err)
+	}
+}
+
+// A node that fell silent isn't listed, and what it had doesn't count.
+func TestSilentNodesAreForgotten(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := overRedis(t, "redis://"+r.Addr)
+	for _, name := range []string{"b", "a", "silent", "from the future"} {
+		if _, err := s.Beat(t.Context(), Node{Name: name, RulesVersion: 7}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(t, r, "HSET", s.said, "silent", `{"rules":100}`)
+	do(t, r, "ZADD", s.nodes, fmt.Sprint(time.Now().Add(-11*time.Second).UnixMilli()), "silent")
+	do(t, r, "ZADD", s.nodes, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "from the future")
+	if v := write(t, s, "text"); v.Number != 8 {
+		t.Errorf("the first version is %d", v.Number)
+	}
+	if _, err := s.Beat(t.Context(), Node{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := s.Nodes(t.Context())
+	if err != nil || len(nodes) != 2 || nodes[0].Name != "a" || nodes[1].Name != "b" {
+		t.Errorf("nodes: %v, %v", nodes, err)
+	}
+	if left := do(t, r, "HLEN", s.said); left != int64(2) {
+		t.Errorf("%v nodes are kept", left)
+	}
+}
+
+// Versions stay; what is known of nodes doesn't.
+func TestWhatLasts(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := overRedis(t, "redis://"+r.Addr)
+	write(t, s, "text")
+	if _, err := s.Beat(t.Context(), Node{Name: "n"}); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := redistest.Lasting(t.Context(), "weir{rules}", nil, r)
+	if err != nil || len(keys) != 3 {
+		t.Errorf("without a TTL: %v, %v", keys, err)
+	}
+	if all := do(t, r, "KEYS", "weir{rules}*").([]any); len(all) != 5 {
+		t.Errorf("keys: %v", all)
+	}
+}
+
+// A failover that lost the newest version: whoever has it puts it back.
+func TestAFailover(t *testing.T) {
+	set := redistest.NewSentinel(t, redistest.Options{})
+	s := overRedis(t, sentinelURL(set))
+	n := newNode(s, "n", 100*time.Millisecond, Version{})
+	n.run(t)
+	for i := range int64(3) {
+		until(t, n.has(i))
+		if _, err := n.Publish(t.Context(), Version{Parent: i, Text: []byte("text")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set.Servers[0].Kill()
+	until(t, func(ctx context.Context) error {
+		if now, err := set.Primary(ctx); err != nil || now == set.Servers[0] {
+			return fmt.Errorf("no other primary yet: %w", err)
+		}
+		return nil
+	})
+	until(t, func(ctx context.Context) error {
+		v, err := n.Publish(ctx, Version{Parent: 3, Text: []byte("after")})
+		if err == nil && v.Number != 4 {
+			t.Errorf("published %d", v.Number)
+		}
+		return err
+	})
+	until(t, s.watched)
+	other := newNode(overRedis(t, sentinelURL(set)), "other", 100*time.Millisecond, Version{})
+	other.run(t)
+	until(t, other.has(4))
+}
+
+// What another wrote under our names is named in the error.
+func TestWhatIsntOursIsNamed(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := overRedis(t, "redis://"+r.Addr)
+	write(t, s, "text")
+	do(t, r, "HSET", s.about, "1", "nonsense")
+	for _, err := range []error{second(s.Get(t.Context(), 1)), second(s.List(t.Context(), 0, 1))} {
+		if err == nil || !strings.HasPrefix(err.Error(), "version 1 in redis isn't one that Weir wrote") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func do(t testing.TB, r *redistest.Server, args ...string) any {
+	t.Helper()
+	v, err := r.Do(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
