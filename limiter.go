@@ -317,13 +317,13 @@ func (l *Limiter) Refund(ctx context.Context, receipt string) error {
 	return err
 }
 
-// Reset makes the counters that the request would be charged to untouched.
-func (l *Limiter) Reset(ctx context.Context, req *Request) error {
+// Reset makes the counters that the request would be charged to untouched, and returns how many they are.
+func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	m := new(match)
 	l.rules.Load().run(req, m)
 	counters := make([]Counter, len(m.charges))
 	for i, c := range m.charges {
 		counters[i] = c.Counter
 	}
-	return l.store.Reset(ctx, counters)
+	return len(counters), l.store.Reset(ctx, counters)
 }

@@ -555,8 +555,8 @@ func TestResetByRequest(t *testing.T) {
 	l := limiter(t, weir.Rule{ID: "a", Limits: per(1, time.Hour)}, weir.Rule{ID: "b", By: []string{"ip"}, Limits: per(1, time.Hour)})
 	req := weir.Request{APIKey: "k", IP: ip1}
 	check(t, l, req)
-	if err := l.Reset(t.Context(), &req); err != nil {
-		t.Fatal(err)
+	if n, err := l.Reset(t.Context(), &req); err != nil || n != 2 {
+		t.Fatal(n, err)
 	}
 	if !check(t, l, req).Allowed {
 		t.Error("the counters weren't reset")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // node is a running `weir serve`.
 type node struct {
-	t                    *testing.T
+	t                    testing.TB
 	cmd                  *exec.Cmd
 	HTTP, Admin, Gateway string // URLs
 	exited               chan error
@@ -49,7 +50,7 @@ type node struct {
 }
 
 // serve starts a node on free loopback ports and waits until it serves. It is stopped when the test ends.
-func serve(t *testing.T, args ...string) *node {
+func serve(t testing.TB, args ...string) *node {
 	t.Helper()
 	n := &node{t: t, exited: make(chan error, 1), wake: make(chan struct{})}
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
@@ -111,6 +112,13 @@ func (n *node) await(msg string, want func(map[string]any) bool) map[string]any 
 			n.t.Fatalf("no line %q in %v", msg, n.log)
 		}
 	}
+}
+
+// said reports whether the log has a line with this message.
+func (n *node) said(msg string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.ContainsFunc(n.log, func(l map[string]any) bool { return l["msg"] == msg })
 }
 
 func (n *node) stop() { _ = n.cmd.Process.Signal(syscall.SIGTERM) }

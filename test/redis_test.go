@@ -37,7 +37,7 @@ type readiness struct {
 }
 
 // ready asks a port for its readiness, which is 200 whatever the store is like.
-func ready(t *testing.T, url string) (r readiness) {
+func ready(t testing.TB, url string) (r readiness) {
 	t.Helper()
 	res, err := http.Get(url)
 	if err != nil {
@@ -51,7 +51,7 @@ func ready(t *testing.T, url string) (r readiness) {
 }
 
 // until waits generously for something to become true.
-func until(t *testing.T, check func() error) {
+func until(t testing.TB, check func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -61,7 +61,7 @@ func until(t *testing.T, check func() error) {
 }
 
 // reached waits until all nodes have their store and know of each other.
-func reached(t *testing.T, nodes ...*node) {
+func reached(t testing.TB, nodes ...*node) {
 	t.Helper()
 	until(t, func() error {
 		for _, n := range nodes {
@@ -114,7 +114,7 @@ func allowed(t *testing.T, nodes []*node, n int, body string) (count int) {
 	return count
 }
 
-func serveAll(t *testing.T, n int, args ...string) (nodes []*node) {
+func serveAll(t testing.TB, n int, args ...string) (nodes []*node) {
 	t.Helper()
 	for range n {
 		nodes = append(nodes, serve(t, args...))

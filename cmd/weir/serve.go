@@ -79,13 +79,17 @@ request in flight is lost.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
-	f.StringVar(&c.Rules, "rules", "", "rule file; saving it applies it (default: starter rules)")
+	f.StringVar(&c.Rules, "rules", "", "rule file that is the truth: saving it applies it, and nothing else changes the rules")
+	f.StringVar(&c.SeedRules, "seed-rules", "", "rule file that an empty rule store begins with (default: starter rules)")
+	f.StringVar(&c.Data, "data", "weir-data", "folder of the rules' versions, when the store is memory")
 	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
 	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB")
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
-	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "loopback address of the admin port: version, rules in force, explain")
+	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")
+	f.StringVar(&c.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
+	f.StringVar(&c.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")
 	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
 	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
 	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward encoded slashes, backslashes and NUL")
@@ -103,7 +107,7 @@ request in flight is lost.`,
 func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	rules := c.Rules
 	if rules == "" {
-		rules = "starter rules"
+		rules = l.Rules
 	}
 	args := []any{"version", version, "rules", rules, "store", l.Store}
 	if l.HTTP != nil {

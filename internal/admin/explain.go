@@ -1,4 +1,4 @@
-package serve
+package admin
 
 import "github.com/weirhq/weir"
 

@@ -2,28 +2,33 @@ package serve
 
 import (
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
-	"strconv"
-	"strings"
+	"time"
 
-	"github.com/goccy/go-yaml"
+	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/rulestore"
 )
 
-// admin serves what operators look at, on loopback.
-func (n *node) admin() http.Handler {
+// admin serves what operators look at and change.
+func (n *node) admin(tokens admin.Tokens) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz)
-	mux.HandleFunc("GET /v1/version", func(w http.ResponseWriter, _ *http.Request) {
+	api := &admin.API{Source: n.rules, Limiter: n.limiter, Tokens: tokens, Log: n.log, Self: n.about}
+	api.Register(mux)
+	mux.HandleFunc("GET /v1/version", api.Guard(func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{"version": n.version, "store": n.storeStatus()})
-	})
-	mux.HandleFunc("GET /v1/rules", n.rulesInForce)
-	mux.HandleFunc("POST /v1/explain", n.explain)
-	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/version, /healthz or /readyz, or POST /v1/explain"))
+	}))
+	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/version, /healthz or /readyz"))
 	return mux
+}
+
+// about is this node as the others see it.
+func (n *node) about() rulestore.Node {
+	out := n.self
+	out.RulesVersion, out.Store, out.Seen = n.rules.InForce().Version, n.storeStatus().Status, time.Now()
+	return out
 }
 
 // nothing answers for what isn't there with what is.
@@ -42,52 +47,16 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 // does a node without its store, since every rule says what happens then: if all
 // nodes lose it at once, a balancer that sends them nobody makes an outage of that.
 func (n *node) readyz(w http.ResponseWriter, _ *http.Request) {
-	doc := n.rules.inForce.Load()
-	body := map[string]any{"status": "ready", "store": n.storeStatus(), "rules_version": doc.version}
-	if doc.rejected != nil {
-		body["rules_rejected"] = doc.rejected.Error()
+	doc := n.rules.InForce()
+	body := map[string]any{"status": "ready", "store": n.storeStatus(), "rules_version": doc.Version}
+	if doc.Rejected != nil {
+		body["rules_rejected"] = doc.Rejected.Error()
 	}
 	status := http.StatusOK
 	if n.draining.Load() {
 		body["status"], status = "draining", http.StatusServiceUnavailable
 	}
 	writeJSON(w, status, body)
-}
-
-func (n *node) rulesInForce(w http.ResponseWriter, r *http.Request) {
-	doc := n.rules.inForce.Load()
-	w.Header().Set("ETag", `"`+strconv.FormatInt(doc.version, 10)+`"`)
-	if strings.Contains(r.Header.Get("Accept"), "json") {
-		body, err := yaml.YAMLToJSON(doc.text)
-		if err != nil {
-			writeJSON(w, http.StatusInternalServerError, errorBody("INTERNAL", "the rules in force can't be shown as JSON; ask for YAML"))
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body)
-		return
-	}
-	w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
-	_, _ = w.Write(doc.text)
-}
-
-func (n *node) explain(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, checkapi.MaxBody))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		writeJSON(w, http.StatusRequestEntityTooLarge, errorBody(checkapi.CodeTooLarge, "the body is too large: send a request as for /v1/check"))
-		return
-	case err != nil:
-		writeJSON(w, http.StatusRequestTimeout, errorBody(checkapi.CodeTimeout, "the body did not arrive"))
-		return
-	}
-	req, err := checkapi.DecodeCheck(body)
-	if err != nil {
-		writeJSON(w, http.StatusBadRequest, errorBody(checkapi.CodeBadRequest, err.Error()))
-		return
-	}
-	writeJSON(w, http.StatusOK, Explain(n.rules.inForce.Load().set, &req))
 }
 
 func errorBody(code, message string) any {

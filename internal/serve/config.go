@@ -13,8 +13,13 @@ import (
 
 // Config is all that a node is told at its start. The zero value of a field is its default.
 type Config struct {
-	// Rules is the rule file; "" means the starter rules.
+	// Rules is the rule file that is the truth; "" means that rules are kept in a rule store: in Redis, if
+	// that is the store, or in Data.
 	Rules string
+	// SeedRules is the file that an empty rule store begins with; "" means the starter rules.
+	SeedRules string
+	// Data is the folder for what must survive a restart when the store is Memory.
+	Data string
 	// Store is where counters are: Memory, or the URL of a Redis. "" means Memory.
 	Store string
 	// StoreTimeout is the longest that a check waits for Redis.
@@ -26,6 +31,9 @@ type Config struct {
 	MemoryCap int64
 	// HTTP, Admin and Gateway are addresses to listen on; "" opens none.
 	HTTP, Admin, Gateway string
+	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
+	// port is for loopback.
+	AdminToken, AdminTokens string
 	// Upstream is where the gateway sends what it lets through.
 	Upstream *url.URL
 	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.
@@ -74,8 +82,11 @@ func (c *Config) Validate() error {
 	if err := c.validateStore(); err != nil {
 		return err
 	}
-	if c.Admin != "" && !isLoopback(c.Admin) {
-		return fmt.Errorf("--admin: must be a loopback address, got %q: the admin port has no authentication", c.Admin)
+	if c.Admin != "" && !isLoopback(c.Admin) && c.AdminToken == "" && c.AdminTokens == "" {
+		return fmt.Errorf("--admin: %q isn't a loopback address, so it needs --admin-token or --admin-tokens: whoever reaches it could change the rules", c.Admin)
+	}
+	if c.Rules != "" && c.SeedRules != "" {
+		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the file is the truth, and there is nothing to seed")
 	}
 	return nil
 }

@@ -2,16 +2,15 @@ package serve
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
-	"errors"
+	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"os"
-	"sync/atomic"
+	"time"
 
-	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/watch"
-	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/internal/admin"
+	"github.com/weirhq/weir/internal/rulestore"
 )
 
 //go:embed starter.yaml
@@ -20,78 +19,62 @@ var starter []byte
 // StarterName is what messages call the rules that come with the binary.
 const StarterName = "starter.yaml"
 
-// source is the rules in force and the text they were made of.
-type source struct {
-	file    string // "" for the starter rules
-	limiter *weir.Limiter
-	log     *slog.Logger
-	inForce atomic.Pointer[document]
-}
-
-type document struct {
-	text    []byte
-	set     *weir.RuleSet
-	version int64
-	// rejected is what was wrong with the last save that isn't in force, or nil.
-	rejected error
-}
-
-// readRules reads and compiles the rules to begin with.
-func readRules(path string) (*document, error) {
-	if path == "" {
-		return parse(StarterName, starter, 1)
+// readRules reads the rules to begin with: of the file that is the truth, of the one that
+// seeds an empty rule store, or those that come with the binary.
+func (c *Config) readRules() (doc *admin.Document, message string, err error) {
+	switch {
+	case c.Rules != "":
+		doc, err = admin.ReadFile(c.Rules, 1)
+	case c.SeedRules != "":
+		doc, err = admin.ReadFile(c.SeedRules, 0)
+		message = "seeded from " + c.SeedRules
+	default:
+		doc, err = admin.Parse(StarterName, starter, 0)
+		message = "starter rules"
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return parse(path, text, 1)
+	return doc, message, err
 }
 
-func parse(name string, text []byte, version int64) (*document, error) {
-	f, err := rulefile.Parse(name, text)
-	if err != nil {
-		return nil, err
-	}
-	return &document{text: text, set: f.Set.WithVersion(version), version: version}, nil
-}
+// patience is how long a node waits for the rules of its rule store before it begins with those it was seeded with.
+const patience = 2 * time.Second
 
-// follow applies the rule file each time it is saved. What can't be is reported and changes nothing.
-func (s *source) follow(ctx context.Context) error {
-	if s.file == "" {
-		<-ctx.Done()
+// openRules makes the source of the rules.
+func (n *node) openRules(ctx context.Context, seed *admin.Document, message string) error {
+	c := &n.config
+	n.self = rulestore.Node{Name: nodeName(), Version: n.version}
+	if c.Rules != "" {
+		n.rules = admin.FromFile(c.Rules, seed, n.limiter, n.log)
 		return nil
 	}
-	return watch.File(ctx, s.file, s.inForce.Load().text, s.save, func(err error) {
-		s.log.Error("rules can't be read: the ones in force stay", "file", s.file, "error", err)
-	})
+	var store rulestore.Store
+	if n.redis != nil {
+		store = rulestore.OverRedis(n.redis)
+	} else {
+		dir, err := rulestore.OpenDir(c.Data)
+		if err != nil {
+			return fmt.Errorf("--data: %w", err)
+		}
+		n.closeRules = dir.Close
+		store = dir
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if n.redis != nil {
+		_ = n.redis.Ready(ctx) // the store says what is wrong
+	}
+	n.rules = admin.FromStore(ctx, rulestore.Options{
+		Store: store, Node: n.self, Logger: n.log, StoreHealth: func() string { return n.storeStatus().Status },
+	}, seed, message, n.limiter)
+	return nil
 }
 
-func (s *source) save(text []byte) {
-	old := s.inForce.Load()
-	next, err := parse(s.file, text, old.version+1)
+// nodeName tells this node from the others, on this machine and elsewhere.
+func nodeName() string {
+	host, err := os.Hostname()
 	if err != nil {
-		kept := *old
-		kept.rejected = err
-		s.inForce.Store(&kept)
-		var problems rulefile.Problems
-		if !errors.As(err, &problems) {
-			s.log.Error("rules rejected: the ones in force stay", "file", s.file, "error", err)
-			return
-		}
-		for _, p := range problems {
-			s.log.Error("rules rejected: the ones in force stay", "at", fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column), "error", p.String())
-		}
-		return
+		host = "node"
 	}
-	s.limiter.SetRules(next.set)
-	s.inForce.Store(next)
-	s.log.Info("rules applied", "file", s.file, "version", next.version, "rules", len(next.set.Rules().Rules))
-	logWarnings(s.log, next.set)
-}
-
-func logWarnings(log *slog.Logger, set *weir.RuleSet) {
-	for _, w := range set.Warnings() {
-		log.Warn("rules", "at", w.Path, "warning", w.Text)
-	}
+	var id [3]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return host + "-" + hex.EncodeToString(id[:])
 }

@@ -18,8 +18,10 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/gateway"
+	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
 	"golang.org/x/sync/errgroup"
@@ -33,15 +35,19 @@ type node struct {
 	limiter  *weir.Limiter
 	redis    *redisstore.Store // nil with the in-process store
 	leases   *lease.Store      // in front of it
-	rules    *source
+	rules    *admin.Source
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody
+
+	self       rulestore.Node // its name and version
+	closeRules func() error   // nil with nothing to close
 }
 
 // Listening tells where a node listens, once it does, and where it counts.
 type Listening struct {
 	HTTP, Admin, Gateway net.Addr
 	Store                string // without passwords
+	Rules                string // which ones are in force
 }
 
 // Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
@@ -49,23 +55,29 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	doc, err := readRules(c.Rules)
+	tokens, err := admin.LoadTokens(c.AdminToken, c.AdminTokens)
+	if err != nil {
+		return fmt.Errorf("--admin-tokens: %w", err)
+	}
+	seed, message, err := c.readRules()
 	if err != nil {
 		return err
 	}
 	n := &node{config: c, version: version, log: log}
-	if err := n.openStore(doc.set); err != nil {
+	if err := n.openStore(seed.File.Set); err != nil {
 		return err
 	}
 	defer n.closeStore() // after the last request
-	n.rules = &source{file: c.Rules, limiter: n.limiter, log: log}
-	n.rules.inForce.Store(doc)
-	logWarnings(log, doc.set)
-
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends what open began, should it fail
+	if err := n.openRules(ctx, seed, message); err != nil {
+		return err
+	}
+	if n.closeRules != nil {
+		defer n.closeRules()
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	servers, listening, err := n.open(ctx)
+	servers, listening, err := n.open(ctx, tokens)
 	if err != nil {
 		return err
 	}
@@ -75,8 +87,8 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.gateway != nil {
 		defer n.gateway.Close()
 	}
-	group.Go(func() error { return n.rules.follow(ctx) })
-	listening.Store = n.storeStatus().URL
+	group.Go(func() error { return n.rules.Run(ctx) })
+	listening.Store, listening.Rules = n.storeStatus().URL, fmt.Sprint("version ", n.rules.InForce().Version)
 	if ready != nil {
 		ready(listening)
 	}
@@ -97,7 +109,7 @@ type server struct {
 }
 
 // open opens every port before any is served: a node starts whole or not at all.
-func (n *node) open(ctx context.Context) (servers []*server, l Listening, err error) {
+func (n *node) open(ctx context.Context, tokens admin.Tokens) (servers []*server, l Listening, err error) {
 	defer func() {
 		if err != nil {
 			for _, s := range servers {
@@ -140,7 +152,7 @@ func (n *node) open(ctx context.Context) (servers []*server, l Listening, err er
 	if l.HTTP, err = add("http", n.config.HTTP, n.api(answers)); err != nil {
 		return servers, l, err
 	}
-	if l.Admin, err = add("admin", n.config.Admin, n.admin()); err != nil {
+	if l.Admin, err = add("admin", n.config.Admin, n.admin(tokens)); err != nil {
 		return servers, l, err
 	}
 	for _, s := range servers { // the gateway, whose bodies may stream for hours, looks after them itself

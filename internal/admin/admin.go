@@ -1,0 +1,123 @@
+// Package admin is the API with which operators look at a node and change its rules: who may do what, the
+// versions that changes make, and what they are warned of before.
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// API is a node's admin port.
+type API struct {
+	Source  *Source
+	Limiter *weir.Limiter
+	Tokens  Tokens
+	Log     *slog.Logger
+	// Self tells about this node.
+	Self func() rulestore.Node
+}
+
+// Route is one thing that the API does.
+type Route struct {
+	Method, Path string
+	Role         Role
+	handle       func(*API, http.ResponseWriter, *http.Request) *fault
+}
+
+// Routes are all of them. Those under /v1/rules are there without /v1 as well.
+var Routes = []Route{
+	{"GET", "/v1/rules", Read, (*API).rules},
+	{"PUT", "/v1/rules", Operate, (*API).putRules},
+	{"POST", "/v1/rules/validate", Read, (*API).validate},
+	{"PUT", "/v1/rules/id/{id}", Operate, (*API).putRule},
+	{"DELETE", "/v1/rules/id/{id}", Operate, (*API).deleteRule},
+	{"PUT", "/v1/rules/tier/{tier}", Operate, (*API).putTier},
+	{"PUT", "/v1/rules/key", Operate, (*API).putKey},
+	{"DELETE", "/v1/rules/key", Operate, (*API).deleteKey},
+	{"GET", "/v1/rules/versions", Read, (*API).versions},
+	{"GET", "/v1/rules/versions/{version}", Read, (*API).version},
+	{"GET", "/v1/rules/diff", Read, (*API).diff},
+	{"POST", "/v1/rules/rollback", Operate, (*API).rollback},
+	{"GET", "/v1/allowlist", Read, (*API).allowlist},
+	{"PUT", "/v1/allowlist", Operate, (*API).putAllowlist},
+	{"GET", "/v1/denylist", Read, (*API).denylist},
+	{"PUT", "/v1/denylist", Operate, (*API).putDenylist},
+	{"GET", "/v1/nodes", Read, (*API).nodes},
+	{"POST", "/v1/explain", Read, (*API).explain},
+	{"POST", "/v1/counters", Read, (*API).counters},
+	{"POST", "/v1/counters/reset", Operate, (*API).resetCounters},
+}
+
+// Register adds the API to a mux.
+func (a *API) Register(mux *http.ServeMux) {
+	g := newGuard(a.Tokens, a.Log)
+	for _, r := range Routes {
+		h := g.wrap(r.Role, func(w http.ResponseWriter, req *http.Request) {
+			if f := r.handle(a, w, req); f != nil {
+				f.write(w)
+			}
+		})
+		mux.HandleFunc(r.Method+" "+r.Path, h)
+		if strings.HasPrefix(r.Path, "/v1/rules") {
+			mux.HandleFunc(r.Method+" "+strings.TrimPrefix(r.Path, "/v1"), h)
+		}
+	}
+}
+
+// Guard wraps what else is on the port and only looks.
+func (a *API) Guard(h http.HandlerFunc) http.HandlerFunc {
+	return newGuard(a.Tokens, a.Log).wrap(Read, h)
+}
+
+// body reads a request's body, of at most that many bytes.
+func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *fault) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, newFault(http.StatusRequestEntityTooLarge, checkapi.CodeTooLarge, "the body is larger than %d bytes", most)
+	case err != nil:
+		return nil, newFault(http.StatusRequestTimeout, checkapi.CodeTimeout, "the body did not arrive")
+	}
+	return text, nil
+}
+
+// decode reads a JSON body. Unknown fields are an error.
+func decode(w http.ResponseWriter, r *http.Request, into any) *fault {
+	text, f := body(w, r, rulefile.MaxSize)
+	if f != nil {
+		return f
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "the body must be JSON as the documentation has it: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "the body must be one JSON object, and something follows it")
+	}
+	return nil
+}
+
+// document reads a rule document.
+func document(w http.ResponseWriter, r *http.Request) ([]byte, *fault) {
+	return body(w, r, rulefile.MaxSize+1) // the parser says what is too large, too
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client may have left
+}

@@ -1,0 +1,456 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/admin"
+	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/memstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const rules = `# who may do how much
+tiers:
+  free: 100/minute
+  pro: {limit: 1000/minute, burst: 200}
+keys: {"sk_prod_*": pro}
+rules:
+  - id: quota          # by tier
+  - id: search
+    match: {endpoint: /v1/search}
+    limit: 30/minute
+  - id: address
+    by: [ip]
+    limit: 5000/minute
+blacklist: ["sk_revoked_*"]
+`
+
+// port is an admin port with what is behind it.
+type port struct {
+	*httptest.Server
+	limiter *weir.Limiter
+	source  *admin.Source
+	log     *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex // guards bytes
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+// open starts a port over a data folder, or over a file that is the truth.
+func open(t *testing.T, tokens admin.Tokens, file string) *port {
+	t.Helper()
+	p := &port{log: &lockedBuffer{}}
+	log := slog.New(slog.NewTextHandler(p.log, nil))
+	seed, err := admin.Parse("rules", []byte(rules), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), seed.File.Set, weir.Options{})
+	self := rulestore.Node{Name: "n1", Version: "test", Store: "up"}
+	if file != "" {
+		p.source = admin.FromFile(file, seed, p.limiter, log)
+	} else {
+		dir, err := rulestore.OpenDir(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = dir.Close() })
+		p.source = admin.FromStore(t.Context(), rulestore.Options{Store: dir, Node: self, Logger: log}, seed, "seed", p.limiter)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- p.source.Run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	api := &admin.API{Source: p.source, Limiter: p.limiter, Tokens: tokens, Log: log, Self: func() rulestore.Node {
+		self.RulesVersion = p.source.InForce().Version
+		return self
+	}}
+	mux := http.NewServeMux()
+	api.Register(mux)
+	p.Server = httptest.NewServer(mux)
+	t.Cleanup(p.Server.Close)
+	return p
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	text   string
+}
+
+func (a answer) json(t *testing.T) map[string]any {
+	t.Helper()
+	var v map[string]any
+	if err := json.Unmarshal([]byte(a.text), &v); err != nil {
+		t.Fatalf("%s: %v", a.text, err)
+	}
+	return v
+}
+
+// code is that of an error, or "".
+func (a answer) code(t *testing.T) string {
+	t.Helper()
+	e, _ := a.json(t)["error"].(map[string]any)
+	code, _ := e["code"].(string)
+	return code
+}
+
+// do sends a request; header lines are "Name: value".
+func (p *port) do(t *testing.T, method, path, body string, headers ...string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, p.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			req.Host = value
+			continue
+		}
+		req.Header.Set(name, value)
+	}
+	res, err := p.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, string(text)}
+}
+
+func (p *port) want(t *testing.T, a answer, status int, code string) {
+	t.Helper()
+	if a.status != status || code != "" && a.code(t) != code {
+		t.Errorf("got %d, want %d %s: %s", a.status, status, code, a.text)
+	}
+}
+
+func tokens(t *testing.T) admin.Tokens {
+	t.Helper()
+	sum := func(s string) string {
+		b := sha256.Sum256([]byte(s))
+		return hex.EncodeToString(b[:])
+	}
+	file := filepath.Join(t.TempDir(), "tokens")
+	text := "# who\nada operate " + sum("secret-ada") + "\n\nbob  read " + sum("secret-bob") + "  -\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ts, err := admin.LoadTokens("secret-all", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ts
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	p := open(t, tokens(t), "")
+	const write = `{"entries": ["sk_bad"]}`
+	for _, c := range []struct {
+		method, token string
+		status        int
+		code          string
+	}{
+		{"GET", "", 401, "UNAUTHORIZED"},
+		{"GET", "Bearer wrong", 401, "UNAUTHORIZED"},
+		{"GET", "Basic c2VjcmV0LWFkYQ==", 401, "UNAUTHORIZED"},
+		{"GET", "Bearer secret-bob", 200, ""},
+		{"PUT", "Bearer secret-bob", 403, "FORBIDDEN"},
+		{"PUT", "Bearer secret-ada", 200, ""},
+		{"PUT", "bearer secret-all", 200, ""},
+		{"PUT", "", 401, "UNAUTHORIZED"},
+	} {
+		a := p.do(t, c.method, "/v1/denylist", write, "Authorization: "+c.token)
+		p.want(t, a, c.status, c.code)
+	}
+	v := p.do(t, "GET", "/v1/rules/versions", "", "Authorization: Bearer secret-bob").json(t)["versions"].([]any)
+	if author := v[0].(map[string]any)["author"]; author != "ada" {
+		t.Errorf("the version was written by %v, want ada", author)
+	}
+	log := p.log.String()
+	for _, want := range []string{"who=ada", "who=bob", "why=FORBIDDEN", "why=UNAUTHORIZED", "msg=audit", "before=1 after=2", "from=127.0.0.1:"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log doesn't tell %s:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, "secret-") || strings.Contains(log, "wrong") || strings.Contains(log, "sk_bad") {
+		t.Errorf("a token or a key is in the log:\n%s", log)
+	}
+}
+
+func TestBadTokensAreThrottled(t *testing.T) {
+	p := open(t, tokens(t), "")
+	last := answer{}
+	for range 11 {
+		last = p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer guess")
+	}
+	p.want(t, last, 429, "TOO_MANY_ATTEMPTS")
+	if last.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	p.want(t, p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer secret-ada"), 429, "TOO_MANY_ATTEMPTS")
+}
+
+func TestPagesOfOtherSitesAreRefused(t *testing.T) {
+	p := open(t, nil, "")
+	const body = `{"entries": []}`
+	p.want(t, p.do(t, "PUT", "/v1/denylist", body, "Origin: https://evil.example"), 403, "CROSS_SITE")
+	p.want(t, p.do(t, "PUT", "/v1/denylist", body, "Sec-Fetch-Site: cross-site"), 403, "CROSS_SITE")
+	p.want(t, p.do(t, "GET", "/v1/rules", "", "Host: evil.example"), 403, "CROSS_SITE")
+	p.want(t, p.do(t, "PUT", "/v1/denylist", body, "Host: localhost:8082"), 200, "")
+	if p.source.InForce().Version != 2 {
+		t.Errorf("version %d, want 2: only one was let in", p.source.InForce().Version)
+	}
+}
+
+func TestTokenFilesThatCantBe(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                      "holds no token",
+		"ada operate":                           ":1: must be a name",
+		"\nada boss " + strings.Repeat("0", 64): ":2: the role must be read or operate",
+		"ada read 1234":                         "SHA-256 in hex",
+	} {
+		file := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := admin.LoadTokens("", file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestAWriteIsAVersion(t *testing.T) {
+	p := open(t, nil, "")
+	next := strings.Replace(rules, "30/minute", "25/minute", 1)
+	p.want(t, p.do(t, "PUT", "/v1/rules", next), 428, "IF_MATCH_REQUIRED")
+	p.want(t, p.do(t, "PUT", "/v1/rules", next, `If-Match: "7"`), 412, "CONFLICT")
+	p.want(t, p.do(t, "PUT", "/v1/rules", next, "If-Match: yesterday"), 400, "BAD_REQUEST")
+
+	a := p.do(t, "PUT", "/v1/rules?dry_run=true", next, `If-Match: "1"`)
+	p.want(t, a, 200, "")
+	if v := a.json(t); v["version"] != 1.0 || v["dry_run"] != true || !strings.Contains(v["diff"].(string), "+    limit: 25/minute") {
+		t.Errorf("a dry run says %v", v)
+	}
+	a = p.do(t, "PUT", "/rules?message=too+many", next, `If-Match: "1"`)
+	p.want(t, a, 200, "")
+	if a.header.Get("ETag") != `"2"` {
+		t.Errorf("ETag %s", a.header.Get("ETag"))
+	}
+	if got := p.do(t, "GET", "/v1/rules", ""); got.text != next || got.header.Get("ETag") != `"2"` {
+		t.Errorf("in force is %s\n%s", got.header.Get("ETag"), got.text)
+	}
+	a = p.do(t, "PUT", "/v1/rules", next, `If-Match: "2"`)
+	if v := a.json(t); v["version"] != 2.0 || v["diff"] != "" {
+		t.Errorf("writing the same again says %v", v)
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules", rules, `If-Match: "1"`), 412, "CONFLICT")
+	v := p.do(t, "GET", "/v1/rules/versions/2", "").json(t)
+	if v["message"] != "too many" || v["parent"] != 1.0 || v["text"] != next {
+		t.Errorf("version 2 is %v", v)
+	}
+}
+
+func TestWarningsNeedForce(t *testing.T) {
+	p := open(t, nil, "")
+	a := p.do(t, "PUT", "/v1/rules/tier/pro", `{"limit": 100}`)
+	p.want(t, a, 422, "RULES_WARN")
+	if p.source.InForce().Version != 1 {
+		t.Error("it was written all the same")
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "")
+	// What was accepted once isn't asked for again.
+	p.want(t, p.do(t, "PUT", "/v1/rules/id/search", `{"match": {"endpoint": "/v1/search"}, "limit": "31/minute"}`), 200, "")
+}
+
+func TestEdits(t *testing.T) {
+	p := open(t, nil, "")
+	for _, c := range []struct{ method, path, body, want string }{
+		{"PUT", "/v1/rules/tier/pro", `{"limit": 800, "capacity": 500}`, "pro: {limit: 800/minute, burst: 500}"},
+		{"PUT", "/v1/rules/id/login", `{"match": {"endpoint": "POST /login"}, "limit": "5/minute"}`, "login"},
+		{"PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": "3000/minute"}`, "sk_vip"},
+		{"PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "203.0.113.0/24"]}`, "203.0.113.0/24"},
+	} {
+		p.want(t, p.do(t, c.method, c.path, c.body), 200, "")
+		if text := p.do(t, "GET", "/v1/rules", "").text; !strings.Contains(text, c.want) || !strings.HasPrefix(text, "# who may do how much\n") {
+			t.Errorf("after %s %s:\n%s", c.method, c.path, text)
+		}
+	}
+	p.want(t, p.do(t, "DELETE", "/v1/rules/id/login", ""), 200, "")
+	p.want(t, p.do(t, "DELETE", "/v1/rules/key", `{"key": "sk_vip", "rule": "search"}`), 200, "")
+	for path, body := range map[string]string{
+		"/v1/rules/tier/nobody": `{"limit": 5}`,
+		"/v1/rules/key":         `{"key": "k", "rule": "nothing", "limit": 5}`,
+	} {
+		p.want(t, p.do(t, "PUT", path, body), 404, "NOT_FOUND")
+	}
+	for path, body := range map[string]string{
+		"/v1/rules/tier/pro": `{"limit": 5, "burst": 7}`,
+		"/v1/rules/key":      `{"rule": "search", "limit": 5}`,
+		"/v1/denylist":       `{}`,
+		"/v1/allowlist":      `{"entries": []} {}`,
+	} {
+		p.want(t, p.do(t, "PUT", path, body), 400, "BAD_REQUEST")
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro", `{"limit": 0}`), 422, "RULES_INVALID")
+}
+
+func TestRollbackIsANewVersion(t *testing.T) {
+	p := open(t, nil, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", "rules: [{id: all, by: [], limit: 1/hour}]", `If-Match: "1"`), 200, "")
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 1}`), 200, "")
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 9}`), 404, "NOT_FOUND")
+	if got := p.do(t, "GET", "/v1/rules", ""); got.text != rules || got.header.Get("ETag") != `"3"` {
+		t.Errorf("in force is %s\n%s", got.header.Get("ETag"), got.text)
+	}
+	list := p.do(t, "GET", "/v1/rules/versions?limit=1", "").json(t)["versions"].([]any)
+	if v := list[0].(map[string]any); v["version"] != 3.0 || v["message"] != "rollback to version 1" || len(list) != 1 {
+		t.Errorf("the newest is %v", list)
+	}
+	if d := p.do(t, "GET", "/v1/rules/diff?from=2", "", "Accept: text/plain").text; !strings.Contains(d, "-rules: [{id: all") {
+		t.Errorf("the difference is\n%s", d)
+	}
+}
+
+func TestTheFileIsTheTruth(t *testing.T) {
+	p := open(t, nil, "rules.yaml")
+	for _, c := range [][3]string{
+		{"PUT", "/v1/rules", rules}, {"PUT", "/v1/denylist", `{"entries": []}`}, {"POST", "/v1/rules/rollback", `{"version": 1}`}, {"GET", "/v1/rules/versions", ""},
+	} {
+		a := p.do(t, c[0], c[1], c[2], "If-Match: *")
+		p.want(t, a, 409, "RULES_IN_FILE")
+		if !strings.Contains(a.text, "rules.yaml") {
+			t.Errorf("%s %s doesn't name the file: %s", c[0], c[1], a.text)
+		}
+	}
+}
+
+// TestWriters: of those who change the same version one wins, and no version is lost.
+func TestWriters(t *testing.T) {
+	p := open(t, nil, "")
+	const writers, each = 50, 3
+	var won sync.Map
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for range each {
+				at := p.do(t, "GET", "/v1/rules", "").header.Get("ETag")
+				doc := fmt.Sprintf("rules: [{id: all, by: [ip], limit: %d/hour}]", 1000+w)
+				a := p.do(t, "PUT", "/v1/rules?force=true", doc, "If-Match: "+at)
+				switch {
+				case a.status == 200 && a.json(t)["diff"] != "":
+					if _, twice := won.LoadOrStore(a.json(t)["version"], w); twice {
+						t.Errorf("version %v was won twice", a.json(t)["version"])
+					}
+				case a.status != 200 && a.status != 412:
+					t.Errorf("%d: %s", a.status, a.text)
+				}
+			}
+		})
+	}
+	all.Wait()
+	list := p.do(t, "GET", "/v1/rules/versions?limit=1000", "").json(t)["versions"].([]any)
+	for i, v := range list {
+		n := float64(len(list) - i)
+		v := v.(map[string]any)
+		if v["version"] != n || v["parent"] != n-1 {
+			t.Errorf("version %v of parent %v at place %v of the history", v["version"], v["parent"], n)
+		}
+		if _, ok := won.Load(n); n > 1 && !ok {
+			t.Errorf("nobody was told that they wrote version %v", n)
+		}
+	}
+}
+
+func TestBadDocuments(t *testing.T) {
+	p := open(t, nil, "")
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+	for name, c := range map[string]struct {
+		doc    string
+		status int
+		want   string
+	}{
+		"blank fields":  {"rules:\n  - id:\n    limit:\n", 422, `"line":2`},
+		"nothing":       {"", 422, "RULES_INVALID"},
+		"10 MB":         {"# " + strings.Repeat("x", 10<<20), 413, "larger than"},
+		"a bomb":        {bomb, 422, `"line":1`},
+		"a zero limit":  {"rules: [{id: a, limit: 0/s}]", 422, `"column":24`},
+		"unknown field": {"rules:\n  - id: a\n    limt: 5/s\n", 422, "limit"},
+		"not YAML":      {"rules: [", 422, `"line":1`},
+	} {
+		a := p.do(t, "PUT", "/v1/rules?force=true", c.doc, `If-Match: "1"`)
+		if a.status != c.status || !strings.Contains(a.text, c.want) {
+			t.Errorf("%s: got %d, want %d with %s: %.300s", name, a.status, c.status, c.want, a.text)
+		}
+		if v := p.do(t, "POST", "/v1/rules/validate", c.doc); c.status == 422 && (v.status != 200 || v.json(t)["valid"] != false) {
+			t.Errorf("%s: validate says %d %.300s", name, v.status, v.text)
+		}
+	}
+	if p.source.InForce().Version != 1 {
+		t.Errorf("version %d is in force", p.source.InForce().Version)
+	}
+}
+
+func TestCountersByRequest(t *testing.T) {
+	p := open(t, nil, "")
+	req := weir.Request{APIKey: "k", Method: "GET", Path: "/v1/search"}
+	for range 5 {
+		if _, err := p.limiter.Check(t.Context(), &req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const body = `{"key": "k", "method": "GET", "path": "/v1/search"}`
+	counters := p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
+	if c := counters[1].(map[string]any); c["rule"] != "search" || c["remaining"] != 25.0 || c["max"] != 30.0 {
+		t.Errorf("got %v", counters)
+	}
+	if a := p.do(t, "POST", "/v1/counters/reset", body); a.json(t)["reset"] != 3.0 {
+		t.Errorf("got %s", a.text)
+	}
+	counters = p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
+	if c := counters[1].(map[string]any); c["remaining"] != 30.0 {
+		t.Errorf("after the reset %v", counters)
+	}
+}

@@ -1,0 +1,152 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// guard lets in who may come in: with a good token, if there are any, and in no case a page of another site that
+// makes a browser send requests.
+type guard struct {
+	tokens   Tokens
+	log      *slog.Logger
+	cross    *http.CrossOriginProtection
+	attempts *memstore.Store
+	policy   *weir.Policy // of bad tokens from one address
+}
+
+func newGuard(tokens Tokens, log *slog.Logger) *guard {
+	p, err := weir.NewPolicy("attempts", weir.Limit{Count: 10, Window: time.Minute})
+	if err != nil {
+		panic(err) // it is a constant
+	}
+	return &guard{
+		tokens: tokens, log: log, cross: http.NewCrossOriginProtection(),
+		attempts: memstore.New(memstore.Options{MemoryCap: 1 << 20}), policy: p,
+	}
+}
+
+// who is behind a request.
+type who struct {
+	name string
+	role Role
+}
+
+type whoKey struct{}
+
+func whoOf(r *http.Request) who {
+	w, _ := r.Context().Value(whoKey{}).(who)
+	return w
+}
+
+// wrap lets requests through to a handler that asks for a role.
+func (g *guard) wrap(role Role, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, f := g.admit(r, role)
+		if f != nil {
+			g.log.Warn("admin: refused", "who", who.name, "from", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "why", f.code)
+			f.write(w)
+			return
+		}
+		h(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, who)))
+	}
+}
+
+// admit tells who it is that may pass, or why it may not.
+func (g *guard) admit(r *http.Request, role Role) (who, *fault) {
+	if err := g.cross.Check(r); err != nil {
+		return who{}, newFault(http.StatusForbidden, "CROSS_SITE", "a page of another site may not do this")
+	}
+	if len(g.tokens) == 0 {
+		if !local(r.Host) {
+			return who{}, newFault(http.StatusForbidden, "CROSS_SITE",
+				"without tokens the port is for localhost and addresses: the Host %q may be a name that another site has pointed here", r.Host)
+		}
+		return who{"local", Operate}, nil
+	}
+	if wait := g.attempt(r, true); wait > 0 {
+		f := newFault(http.StatusTooManyRequests, "TOO_MANY_ATTEMPTS", "too many bad tokens from this address: try again in %s", wait.Round(time.Second))
+		f.header = http.Header{"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}
+		return who{}, f
+	}
+	secret := bearer(r)
+	t, ok := g.tokens.find(secret)
+	switch {
+	case !ok:
+		f := newFault(http.StatusUnauthorized, "UNAUTHORIZED", "send a token of this node as Authorization: Bearer TOKEN")
+		if secret != "" {
+			g.attempt(r, false)
+			f.message = "the token isn't one of this node's"
+		}
+		f.header = http.Header{"Www-Authenticate": {`Bearer realm="weir"`}}
+		return who{}, f
+	case t.role < role:
+		return who{t.name, t.role}, newFault(http.StatusForbidden, "FORBIDDEN", "the token of %s may only read", t.name)
+	}
+	return who{t.name, t.role}, nil
+}
+
+func bearer(r *http.Request) string {
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(secret)
+}
+
+// local: nobody's name service can point it elsewhere.
+func local(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || strings.EqualFold(host, "localhost")
+}
+
+// attempt counts a bad token, or only looks, and returns how long the address has to wait that sent too many.
+func (g *guard) attempt(r *http.Request, peek bool) time.Duration {
+	from, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		from = r.RemoteAddr
+	}
+	charges := [1]weir.Charge{{Counter: weir.Counter{Policy: g.policy, Subject: []byte(from)}, N: 1, Peek: peek}}
+	var results [1]weir.Result
+	g.attempts.Take(r.Context(), charges[:], results[:])
+	return results[0].RetryAfter
+}
+
+// fault is an answer that isn't the one that was wanted.
+type fault struct {
+	status  int
+	code    string
+	message string
+	details any
+	header  http.Header
+}
+
+func newFault(status int, code, format string, args ...any) *fault {
+	return &fault{status: status, code: code, message: fmt.Sprintf(format, args...)}
+}
+
+func (f *fault) Error() string { return f.message }
+
+func (f *fault) write(w http.ResponseWriter) {
+	for name, values := range f.header {
+		w.Header()[name] = values
+	}
+	body := map[string]any{"code": f.code, "message": f.message}
+	if f.details != nil {
+		body["details"] = f.details
+	}
+	writeJSON(w, f.status, map[string]any{"error": body})
+}

@@ -1,0 +1,99 @@
+package admin
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Role is what a token may do.
+type Role uint8
+
+const (
+	// Read may look at everything.
+	Read Role = iota + 1
+	// Operate may change it, too.
+	Operate
+)
+
+var roleNames = map[string]Role{"read": Read, "operate": Operate}
+
+// Tokens tell operators apart. Without any, whoever reaches the port may do everything: it is on loopback then.
+type Tokens []token
+
+type token struct {
+	name string
+	role Role
+	sum  [sha256.Size]byte
+}
+
+// LoadTokens takes a token that may do everything, if it isn't "", and those of a file, if there is one: a
+// line each, with a name, a role and the token's SHA-256 in hex.
+func LoadTokens(all, file string) (Tokens, error) {
+	var ts Tokens
+	if all != "" {
+		ts = append(ts, token{"admin", Operate, sha256.Sum256([]byte(all))})
+	}
+	if file == "" {
+		return ts, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	scan := bufio.NewScanner(bytes.NewReader(text))
+	for line := 1; scan.Scan(); line++ {
+		fields := strings.Fields(scan.Text())
+		if len(fields) == 0 || fields[0][0] == '#' {
+			continue
+		}
+		t, err := parseToken(fields)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, line, err)
+		}
+		ts = append(ts, t)
+	}
+	if err := scan.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(ts) == 0 {
+		return nil, fmt.Errorf("%s: holds no token: write a line such as: ada operate $(printf %%s \"$TOKEN\" | sha256sum)", file)
+	}
+	return ts, nil
+}
+
+// parseToken takes what sha256sum prints behind the sum, a dash, for nothing.
+func parseToken(fields []string) (t token, err error) {
+	if len(fields) == 4 && fields[3] == "-" {
+		fields = fields[:3]
+	}
+	if len(fields) != 3 {
+		return t, fmt.Errorf("must be a name, a role and the SHA-256 of the token")
+	}
+	t.name = fields[0]
+	if t.role = roleNames[fields[1]]; t.role == 0 {
+		return t, fmt.Errorf("the role must be read or operate, got %q", fields[1])
+	}
+	sum, err := hex.DecodeString(fields[2])
+	if err != nil || len(sum) != len(t.sum) {
+		return t, fmt.Errorf("the token of %s must be its SHA-256 in hex, as in: printf %%s \"$TOKEN\" | sha256sum", t.name)
+	}
+	copy(t.sum[:], sum)
+	return t, nil
+}
+
+// find looks at every token, however early one fits: how long it takes tells nothing.
+func (ts Tokens) find(secret string) (found token, ok bool) {
+	sum := sha256.Sum256([]byte(secret))
+	for _, t := range ts {
+		if subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1 {
+			found, ok = t, true
+		}
+	}
+	return found, ok
+}

@@ -1,0 +1,186 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aymanbagabas/go-udiff"
+	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// change is a write as somebody asked for it.
+type change struct {
+	edit    func(text []byte) ([]byte, error)
+	ifMatch int64 // the version that it is meant for; 0: whichever is the newest
+	force   bool
+	dryRun  bool
+	author  string
+	message string
+}
+
+// outcome is what became of it, on the wire.
+type outcome struct {
+	Version  int64              `json:"version"`
+	DryRun   bool               `json:"dry_run"`
+	Warnings []rulefile.Problem `json:"warnings"`
+	Diff     string             `json:"diff"`
+	before   int64
+}
+
+// attempts at a change that isn't meant for one version, when others are faster.
+const attempts = 20
+
+// write makes a new version of the newest one. Errors are faults.
+func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
+	if s.follower == nil {
+		return nil, newFault(http.StatusConflict, codeInFile, "the rules of this node are those of %s: change the file, and it applies them", s.file)
+	}
+	for range attempts {
+		out, f := s.try(ctx, c)
+		if f == nil || f.code != codeConflict || c.ifMatch != 0 {
+			return out, f
+		}
+	}
+	return nil, newFault(http.StatusServiceUnavailable, "BUSY", "others were faster %d times: try again", attempts)
+}
+
+const (
+	codeConflict = "CONFLICT"
+	codeInFile   = "RULES_IN_FILE"
+)
+
+func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
+	base, f := s.newest(ctx)
+	if f != nil {
+		return nil, f
+	}
+	if c.ifMatch != 0 && c.ifMatch != base.Number {
+		return nil, newFault(http.StatusPreconditionFailed, codeConflict,
+			"the rules are at version %d by now, not %d: look at what has changed, and apply yours to that", base.Number, c.ifMatch)
+	}
+	text, err := c.edit(base.Text)
+	if err != nil {
+		return nil, editFault(err)
+	}
+	out := &outcome{Version: base.Number, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: base.Number}
+	if bytes.Equal(text, base.Text) {
+		return out, nil
+	}
+	if out.Warnings, f = judge(base.Text, text); f != nil {
+		return nil, f
+	}
+	out.Diff = diff(base.Number, base.Text, 0, text)
+	if c.dryRun {
+		return out, nil
+	}
+	if len(out.Warnings) > 0 && !c.force {
+		f := newFault(http.StatusUnprocessableEntity, "RULES_WARN", "%s: look at the warnings, and repeat it with force=true if it is meant", out.Warnings[0].String())
+		f.details = map[string]any{"warnings": out.Warnings}
+		return nil, f
+	}
+	v, err := s.follower.Publish(ctx, rulestore.Version{
+		Parent: base.Number, Author: c.author, Message: c.message, Time: time.Now().UTC(), Text: text,
+	})
+	switch {
+	case errors.Is(err, rulestore.ErrConflict):
+		return nil, newFault(http.StatusPreconditionFailed, codeConflict, "someone was faster: look at what has changed, and apply yours to that")
+	case err != nil:
+		return nil, storeFault(err)
+	}
+	out.Version = v.Number
+	return out, nil
+}
+
+// newest is the version that a change is made to: that of the store, should this node not have it yet.
+func (s *Source) newest(ctx context.Context) (rulestore.Version, *fault) {
+	head, err := s.store.Head(ctx)
+	if err != nil {
+		return rulestore.Version{}, storeFault(err)
+	}
+	if mine := s.follower.Current(); head <= mine.Number {
+		return mine, nil
+	}
+	v, err := s.store.Get(ctx, head)
+	if err != nil {
+		return v, storeFault(err)
+	}
+	return v, nil
+}
+
+// judge rejects what can't be, and returns the warnings that the text before didn't have.
+func judge(before, after []byte) ([]rulefile.Problem, *fault) {
+	next, err := rulefile.Parse("rules", after)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	warnings := []rulefile.Problem{}
+	old, err := rulefile.Parse("rules", before)
+	if err != nil {
+		return append(warnings, next.Warnings...), nil
+	}
+	for _, w := range next.Warnings {
+		if !slices.ContainsFunc(old.Warnings, func(o rulefile.Problem) bool { return o.Text == w.Text }) {
+			warnings = append(warnings, w)
+		}
+	}
+	return append(warnings, rulefile.Compare(old, next)...), nil
+}
+
+func invalid(err error) *fault {
+	var problems rulefile.Problems
+	if !errors.As(err, &problems) {
+		return newFault(http.StatusUnprocessableEntity, codeInvalid, "%v", err)
+	}
+	f := newFault(http.StatusUnprocessableEntity, codeInvalid, "%s", problems[0].String())
+	if n := len(problems) - 1; n > 0 {
+		f.message += fmt.Sprintf(", and %d more", n)
+	}
+	f.details = map[string]any{"problems": problems}
+	return f
+}
+
+const codeInvalid = "RULES_INVALID"
+
+// editFault is for an edit that can't be made.
+func editFault(err error) *fault {
+	var f *fault
+	var problems rulefile.Problems
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.Is(err, rulefile.ErrNotFound):
+		return newFault(http.StatusNotFound, "NOT_FOUND", "%v", err)
+	case errors.As(err, &problems):
+		return invalid(err)
+	}
+	return newFault(http.StatusUnprocessableEntity, codeInvalid, "%v", err)
+}
+
+func storeFault(err error) *fault {
+	if errors.Is(err, rulestore.ErrNotFound) {
+		return newFault(http.StatusNotFound, "NOT_FOUND", "%v", err)
+	}
+	return newFault(http.StatusServiceUnavailable, "RULES_UNAVAILABLE", "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
+}
+
+// diff is how texts differ, as diff -u shows it. Version 0 hasn't been written yet.
+func diff(from int64, before []byte, to int64, after []byte) string {
+	name := func(n int64) string {
+		if n == 0 {
+			return "new"
+		}
+		return "version " + strconv.FormatInt(n, 10)
+	}
+	return udiff.Unified(name(from), name(to), normal(before), normal(after))
+}
+
+// normal ends with a line's end, which isn't worth a line in a diff.
+func normal(text []byte) string { return strings.TrimRight(string(text), "\n") + "\n" }

@@ -1,0 +1,239 @@
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// admin sends a request to a node's admin port.
+func admin(t testing.TB, n *node, method, path, body string, headers ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, n.Admin+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+// mustAdmin insists on 200, and returns the version that is the newest then.
+func mustAdmin(t testing.TB, n *node, method, path, body string, headers ...string) int64 {
+	t.Helper()
+	status, text := admin(t, n, method, path, body, headers...)
+	if status != http.StatusOK {
+		t.Fatalf("%s %s: %d %s", method, path, status, text)
+	}
+	var out struct{ Version int64 }
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Version
+}
+
+// rulesVersion is what a node decides by.
+func rulesVersion(t testing.TB, n *node) int64 {
+	t.Helper()
+	res, err := http.Get(n.HTTP + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var out struct {
+		Version int64 `json:"rules_version"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Version
+}
+
+// everywhere waits until all nodes are at a version.
+func everywhere(t testing.TB, nodes []*node, version int64) {
+	t.Helper()
+	for _, n := range nodes {
+		until(t, func() error {
+			if got := rulesVersion(t, n); got != version {
+				return fmt.Errorf("%s is at version %d, want %d", n.Admin, got, version)
+			}
+			return nil
+		})
+	}
+}
+
+// TestARuleChangesEverywhere: a tier is raised and cut while requests run, on all nodes, without a request that fails or a
+// connection that is dropped, and clients keep what they had.
+func TestARuleChangesEverywhere(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	nodes := serveAll(t, 3, "--store", "redis://"+r.Addr)
+	reached(t, nodes...)
+	everywhere(t, nodes, 1)
+
+	body := `{"key": "sk_prod_1", "path": "/v1/orders"}`
+	if got := allowed(t, nodes, 200, body); got != 200 {
+		t.Fatalf("%d of 200 allowed: the tier has a burst of 200", got)
+	}
+
+	var failed, sent, dialled atomic.Int64
+	var load sync.WaitGroup
+	stop := make(chan struct{})
+	var dialer net.Dialer
+	transport := &http.Transport{MaxIdleConnsPerHost: 8, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dialled.Add(1)
+		return dialer.DialContext(ctx, network, addr)
+	}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	for i := range 6 {
+		load.Go(func() {
+			n := nodes[i%len(nodes)]
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				status, _ := post(t, client, n.HTTP+"/v1/check", fmt.Sprintf(`{"key": "sk_load_%d", "path": "/"}`, i))
+				if status != http.StatusOK && status != http.StatusTooManyRequests {
+					failed.Add(1)
+				}
+				sent.Add(1)
+			}
+		})
+	}
+	until(t, func() error {
+		if sent.Load() < 100 {
+			return fmt.Errorf("%d requests", sent.Load())
+		}
+		return nil
+	})
+	version := mustAdmin(t, nodes[0], "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 500, "capacity": 500}`)
+	everywhere(t, nodes, version)
+	for _, n := range nodes {
+		status, text := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_prod_2", "path": "/v1/orders", "cost": 0}`)
+		if status != http.StatusOK || !strings.Contains(text, `"limit":500`) {
+			t.Errorf("%s: %d %s", n.HTTP, status, text)
+		}
+	}
+	// The client's bucket of 200 was empty: what it has now refilled since.
+	if got := allowed(t, nodes, 300, body); got > 250 {
+		t.Errorf("%d of 300 allowed: a raised limit isn't a new bucket", got)
+	}
+	version = mustAdmin(t, nodes[1], "POST", "/v1/rules/rollback", `{"version": 1}`)
+	everywhere(t, nodes, version)
+	close(stop)
+	load.Wait()
+	if failed.Load() > 0 || dialled.Load() > 6 {
+		t.Errorf("%d of %d requests failed, %d connections", failed.Load(), sent.Load(), dialled.Load())
+	}
+	status, text := admin(t, nodes[2], "GET", "/v1/nodes", "")
+	if status != http.StatusOK || strings.Count(text, `"name"`) != 3 {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// TestRedisLosesTheRules: nodes keep what they have, put it back, and say so; what is written then is newer.
+func TestRedisLosesTheRules(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	nodes := serveAll(t, 2, "--store", "redis://"+r.Addr)
+	reached(t, nodes...)
+	version := int64(0)
+	for i := range 3 {
+		version = mustAdmin(t, nodes[0], "PUT", "/v1/denylist", fmt.Sprintf(`{"entries": ["sk_bad_%d"]}`, i))
+	}
+	everywhere(t, nodes, version)
+	if err := r.RestartEmpty(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() error { // by whichever node looks first
+		for _, n := range nodes {
+			if n.said("the store has lost rules: those in force stay, and are put back") {
+				return nil
+			}
+		}
+		return errors.New("nobody says that the rules were lost")
+	})
+	everywhere(t, nodes, version)
+	next := int64(0)
+	until(t, func() error {
+		status, text := admin(t, nodes[1], "PUT", "/v1/denylist", `{"entries": ["sk_later"]}`)
+		if status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		next = version + 1
+		return nil
+	})
+	everywhere(t, nodes, next)
+	if status, _ := post(t, http.DefaultClient, nodes[0].HTTP+"/v1/check", `{"key": "sk_later", "path": "/"}`); status != http.StatusForbidden {
+		t.Errorf("the last denied key gets %d", status)
+	}
+}
+
+func TestRulesSurviveARestart(t *testing.T) {
+	data := t.TempDir()
+	n := serve(t, "--data", data)
+	version := mustAdmin(t, n, "PUT", "/v1/denylist", `{"entries": ["sk_bad"]}`)
+	n.stop()
+	if err := <-n.exited; err != nil {
+		t.Fatal(err)
+	}
+	n = serve(t, "--data", data, "--seed-rules", write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: other, by: [ip], limit: 5/s}]"))
+	if got := rulesVersion(t, n); got != version {
+		t.Errorf("version %d after a restart, want %d", got, version)
+	}
+	if status, _ := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_bad", "path": "/"}`); status != http.StatusForbidden {
+		t.Errorf("the denied key gets %d", status)
+	}
+}
+
+func TestSeedRules(t *testing.T) {
+	n := serve(t, "--seed-rules", write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: mine, by: [ip], limit: 5/s}]"))
+	if _, text := admin(t, n, "GET", "/v1/rules", ""); !strings.Contains(text, "id: mine") {
+		t.Errorf("in force: %s", text)
+	}
+	if _, text := admin(t, n, "GET", "/v1/rules/versions/1", ""); !strings.Contains(text, "seeded from") {
+		t.Errorf("version 1: %s", text)
+	}
+}
+
+// BenchmarkRuleChange is how long it takes from the write of a change until each of three nodes decides by it.
+func BenchmarkRuleChange(b *testing.B) {
+	r := redistest.New(b, redistest.Options{})
+	nodes := serveAll(b, 3, "--store", "redis://"+r.Addr)
+	reached(b, nodes...)
+	var took []time.Duration
+	for i := 0; b.Loop(); i++ {
+		begun := time.Now()
+		version := mustAdmin(b, nodes[i%3], "PUT", "/v1/rules/tier/pro?force=true", fmt.Sprintf(`{"limit": %d, "capacity": 500}`, 500+i%2))
+		everywhere(b, nodes, version)
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
