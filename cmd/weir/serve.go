@@ -32,6 +32,8 @@ func serveCommand() *cobra.Command {
 		Long: `Run a node: the check API and, with --upstream, the gateway.
 
 Without flags and files it works: in-process store, starter rules, loopback ports.
+Rules are changed by weir rules and weir keys; their versions are kept in Redis, if
+that is the store, or in --data. With --rules FILE the file is the truth instead.
 Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
 key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C drains: no
 request in flight is lost.`,
@@ -135,8 +137,9 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	fmt.Fprintf(&b, "\nTry, in another terminal:\n")
 	fmt.Fprintf(&b, "  curl -i %s/v1/check -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n", urlOf(c, l.HTTP))
 	fmt.Fprintf(&b, "  %s check --http %s --key sk_123 --path /v1/orders\n", weir, urlOf(c, l.HTTP))
-	if l.Admin != nil {
-		fmt.Fprintf(&b, "  %s rules show --admin %s > rules.yaml    # then: %s serve --rules rules.yaml; saving it applies it\n", weir, urlOf(c, l.Admin), weir)
+	if l.Admin != nil && c.Rules == "" {
+		admin := urlOf(c, l.Admin)
+		fmt.Fprintf(&b, "  %s rules show --admin %s > rules.yaml    # change it, then: %s rules apply rules.yaml --admin %s\n", weir, admin, weir, admin)
 	}
 	if l.Gateway != nil {
 		fmt.Fprintf(&b, "  curl -i %s/\n", urlOf(c, l.Gateway))

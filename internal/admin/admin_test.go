@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -453,4 +455,32 @@ func TestCountersByRequest(t *testing.T) {
 	if c := counters[1].(map[string]any); c["remaining"] != 30.0 {
 		t.Errorf("after the reset %v", counters)
 	}
+}
+
+// TestAnOverrideExpires by itself, under the same version.
+func TestAnOverrideExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		doc, err := admin.Parse("rules", []byte(text), 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(memstore.New(memstore.Options{Now: time.Now}), doc.File.Set, weir.Options{})
+		source := admin.FromFile("rules.yaml", doc, l, slog.New(slog.DiscardHandler))
+		limit := func() int64 {
+			d, err := l.Check(t.Context(), &weir.Request{APIKey: "vip", Peek: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Policy.Limit.Count
+		}
+		if limit() != 50 {
+			t.Errorf("the limit is %d, want the override's", limit())
+		}
+		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
+		if limit() != 5 || source.InForce().Version != 7 {
+			t.Errorf("the limit is %d at version %d after the override has expired", limit(), source.InForce().Version)
+		}
+	})
 }

@@ -39,9 +39,15 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
 	return nil
 }
 
+// maxMessage is how much a version can say about itself, in bytes.
+const maxMessage = 1000
+
 // change reads from a request what all writes have in common.
 func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *fault) {
 	c := change{edit: edit, author: whoOf(r).name, message: r.URL.Query().Get("message")}
+	if len(c.message) > maxMessage {
+		return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(c.message), maxMessage)
+	}
 	for name, to := range map[string]*bool{"force": &c.force, "dry_run": &c.dryRun} {
 		if text := r.URL.Query().Get(name); text != "" {
 			v, err := strconv.ParseBool(text)
@@ -363,6 +369,9 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
 	}
 	if f := decode(w, r, &in); f != nil {
 		return f
+	}
+	if len(in.Message) > maxMessage {
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(in.Message), maxMessage)
 	}
 	if in.Version < 1 {
 		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "version: must be the number of the version to go back to")
