@@ -24,9 +24,12 @@ func script(name string) string {
 }
 
 var (
-	beatScript  = rueidis.NewLuaScript(script("beat"))
-	listScript  = rueidis.NewLuaScript(script("list"))
-	nodesScript = rueidis.NewLuaScript(script("nodes"))
+	appendScript  = script("append")
+	restoreScript = script("restore")
+	getScript     = script("get")
+	beatScript    = rueidis.NewLuaScript(script("beat"))
+	listScript    = rueidis.NewLuaScript(script("list"))
+	nodesScript   = rueidis.NewLuaScript(script("nodes"))
 )
 
 const (
@@ -35,7 +38,7 @@ const (
 	watchAgain = 200 * time.Millisecond // about, after a subscription was lost
 )
 
-// read runs a script that changes nothing.
+// read runs a script that changes nothing, on the connection that checks use.
 func (r *Redis) read(ctx context.Context, s *rueidis.Lua, keys []string, args ...string) (reply []string, err error) {
 	err = r.again(ctx, func(ctx context.Context, c rueidis.Client) (err error) {
 		reply, err = s.Exec(ctx, c, keys, args).AsStrSlice()
@@ -44,19 +47,22 @@ func (r *Redis) read(ctx context.Context, s *rueidis.Lua, keys []string, args ..
 	return reply, err
 }
 
+// carry runs a script that has to do with a document, on a connection of its own: no check waits
+// behind it. The client takes it for a command that blocks, so it may take longer than others.
+func (r *Redis) carry(ctx context.Context, script string, keys []string, args ...string) (reply []string, err error) {
+	err = r.again(ctx, func(ctx context.Context, c rueidis.Client) (err error) {
+		cmd := c.B().Arbitrary("EVAL", script, strconv.Itoa(len(keys))).Keys(keys...).Args(args...).Blocking()
+		reply, err = c.Do(ctx, cmd).AsStrSlice()
+		return err
+	})
+	return reply, err
+}
+
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
-// write runs a script that writes a version, unless it has been written, and returns the newest number.
-// It has a connection of its own, as Get has: checks shall not wait behind a document.
-func (r *Redis) write(ctx context.Context, name string, keys []string, args ...string) (head int64, written bool, err error) {
-	var reply []string
-	err = r.again(ctx, func(ctx context.Context, c rueidis.Client) error {
-		return c.Dedicated(func(d rueidis.DedicatedClient) (err error) {
-			cmd := d.B().Eval().Script(script(name)).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
-			reply, err = d.Do(ctx, cmd).AsStrSlice()
-			return err
-		})
-	})
+// write runs a script that writes a version, and returns the newest number and whether it did.
+func (r *Redis) write(ctx context.Context, script string, keys []string, args ...string) (head int64, written bool, err error) {
+	reply, err := r.carry(ctx, script, keys, args...)
 	if err != nil {
 		return 0, false, err
 	}
@@ -87,7 +93,7 @@ func (r *Redis) again(ctx context.Context, f func(context.Context, rueidis.Clien
 func final(err error) bool {
 	re, is := rueidis.IsRedisErr(err)
 	if !is {
-		return rueidis.IsRedisNil(err)
+		return false
 	}
 	_, moved := re.IsMoved()
 	_, ask := re.IsAsk()

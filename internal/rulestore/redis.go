@@ -48,34 +48,25 @@ func (r *Redis) Head(ctx context.Context) (int64, error) {
 // Get fetches a version.
 func (r *Redis) Get(ctx context.Context, n int64) (Version, error) {
 	number := strconv.FormatInt(n, 10)
-	var known, text []byte
-	err := r.again(ctx, func(ctx context.Context, c rueidis.Client) error {
-		return c.Dedicated(func(d rueidis.DedicatedClient) (err error) {
-			parts := d.DoMulti(ctx,
-				d.B().Hget().Key(r.about).Field(number).Build(),
-				d.B().Hget().Key(r.texts).Field(number).Build())
-			if known, err = parts[0].AsBytes(); err == nil {
-				text, err = parts[1].AsBytes()
-			}
-			return err
-		})
-	})
-	if rueidis.IsRedisNil(err) {
-		return Version{}, missing(n)
-	}
-	if err != nil {
+	reply, err := r.carry(ctx, getScript, []string{r.about, r.texts}, number)
+	switch {
+	case err != nil:
 		return Version{}, err
+	case len(reply) == 0:
+		return Version{}, missing(n)
+	case len(reply) != 2:
+		return Version{}, errReply
 	}
-	v, err := decode(number, known)
-	v.Text = text
+	v, err := decode(number, reply[0])
+	v.Text = []byte(reply[1])
 	return v, err
 }
 
-func decode(number string, known []byte) (Version, error) {
+func decode(number, known string) (Version, error) {
 	n, err := strconv.ParseInt(number, 10, 64)
 	var a about
 	if err == nil {
-		err = json.Unmarshal(known, &a)
+		err = json.Unmarshal([]byte(known), &a)
 	}
 	if err != nil {
 		return Version{}, fmt.Errorf("version %s in redis isn't one that Weir wrote: %w", number, err)
@@ -93,7 +84,7 @@ func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, e
 	var all []Version
 	for i := 0; err == nil && i+1 < len(reply); i += 2 {
 		var v Version
-		v, err = decode(reply[i], []byte(reply[i+1]))
+		v, err = decode(reply[i], reply[i+1])
 		all = append(all, v)
 	}
 	return all, err
@@ -111,7 +102,7 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	if err != nil {
 		return Version{}, err
 	}
-	head, written, err := r.write(ctx, "append", []string{r.numbers, r.about, r.texts, r.nodes, r.said},
+	head, written, err := r.write(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.nodes, r.said},
 		strconv.FormatInt(v.Parent, 10), strconv.FormatInt(floor, 10), string(known), rueidis.BinaryString(v.Text), nonce, silentFor, r.channel)
 	if err != nil {
 		return Version{}, err
@@ -129,7 +120,7 @@ func (r *Redis) Restore(ctx context.Context, v Version) error {
 	if err != nil {
 		return err
 	}
-	head, written, err := r.write(ctx, "restore", []string{r.numbers, r.about, r.texts},
+	head, written, err := r.write(ctx, restoreScript, []string{r.numbers, r.about, r.texts},
 		strconv.FormatInt(v.Number, 10), string(known), rueidis.BinaryString(v.Text), r.channel)
 	if err == nil && !written {
 		return notAbove(v.Number, head)

@@ -46,6 +46,21 @@ func TestALostAnswerIsNoConflict(t *testing.T) {
 	}
 }
 
+// A large document on a slow line takes its time.
+func TestALargeDocumentOnASlowLine(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	proxy := redistest.NewProxy(t, r.Addr)
+	s := overRedis(t, "redis://"+proxy.Addr)
+	if err := proxy.Throttle(700); err != nil { // more than a second: four times what the client gives a check
+		t.Fatal(err)
+	}
+	text := strings.Repeat("# a long document\n", 50_000)
+	v := write(t, s, text)
+	if got, err := s.Get(t.Context(), v.Number); err != nil || string(got.Text) != text {
+		t.Errorf("%d bytes of %d came back, %v", len(got.Text), len(text), err)
+	}
+}
+
 func TestBeforeRedisIsReached(t *testing.T) {
 	store, err := redisstore.New(redisstore.Options{URL: "unix:///nowhere/redis.sock"})
 	if err != nil {
@@ -105,7 +120,7 @@ func TestWhatLasts(t *testing.T) {
 	}
 }
 
-// A failover that lost the newest version: whoever has it puts it back.
+// After a failover nodes go on with the new primary: they write, they listen, they follow.
 func TestAFailover(t *testing.T) {
 	set := redistest.NewSentinel(t, redistest.Options{})
 	s := overRedis(t, sentinelURL(set))
