@@ -23,8 +23,9 @@ type API struct {
 	Limiter *weir.Limiter
 	Tokens  Tokens
 	Log     *slog.Logger
-	// Self tells about this node.
-	Self func() rulestore.Node
+	// Self tells about this node, and Store how its store of counters is.
+	Self  func() rulestore.Node
+	Store func() any
 }
 
 // Route is one thing that the API does.
@@ -53,6 +54,7 @@ var Routes = []Route{
 	{"GET", "/v1/denylist", Read, (*API).denylist},
 	{"PUT", "/v1/denylist", Operate, (*API).putDenylist},
 	{"GET", "/v1/nodes", Read, (*API).nodes},
+	{"GET", "/v1/version", Read, (*API).about},
 	{"POST", "/v1/explain", Read, (*API).explain},
 	{"POST", "/v1/counters", Read, (*API).counters},
 	{"POST", "/v1/counters/reset", Operate, (*API).resetCounters},
@@ -72,11 +74,6 @@ func (a *API) Register(mux *http.ServeMux) {
 			mux.HandleFunc(r.Method+" "+strings.TrimPrefix(r.Path, "/v1"), h)
 		}
 	}
-}
-
-// Guard wraps what else is on the port and only looks.
-func (a *API) Guard(h http.HandlerFunc) http.HandlerFunc {
-	return newGuard(a.Tokens, a.Log).wrap(Read, h)
 }
 
 // body reads a request's body, of at most that many bytes.

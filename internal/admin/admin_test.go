@@ -100,10 +100,15 @@ func open(t *testing.T, tokens admin.Tokens, file string) *port {
 			}
 		})
 	}
-	api := &admin.API{Source: p.source, Limiter: p.limiter, Tokens: tokens, Log: log, Self: func() rulestore.Node {
-		self.RulesVersion = p.source.InForce().Version
-		return self
-	}}
+	api := &admin.API{
+		Source: p.source, Limiter: p.limiter, Tokens: tokens, Log: log,
+		Self: func() rulestore.Node {
+			out := self
+			out.RulesVersion = p.source.InForce().Version
+			return out
+		},
+		Store: func() any { return map[string]string{"url": "memory", "status": "up"} },
+	}
 	mux := http.NewServeMux()
 	api.Register(mux)
 	p.Server = httptest.NewServer(mux)

@@ -466,6 +466,11 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request) *fault {
 	return nil
 }
 
+func (a *API) about(w http.ResponseWriter, _ *http.Request) *fault {
+	writeJSON(w, http.StatusOK, map[string]any{"version": a.Self().Version, "store": a.Store()})
+	return nil
+}
+
 // request reads a request as for /v1/check.
 func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *fault) {
 	text, f := body(w, r, checkapi.MaxBody)

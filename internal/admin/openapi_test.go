@@ -84,6 +84,7 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"GET", "/v1/denylist", "", 200},
 		{"PUT", "/v1/denylist", `{"entries": []}`, 200},
 		{"GET", "/v1/nodes", "", 200},
+		{"GET", "/v1/version", "", 200},
 		{"POST", "/v1/explain", check, 200},
 		{"POST", "/v1/counters", check, 200},
 		{"POST", "/v1/counters/reset", check, 200},

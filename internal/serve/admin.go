@@ -15,11 +15,11 @@ func (n *node) admin(tokens admin.Tokens) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz)
-	api := &admin.API{Source: n.rules, Limiter: n.limiter, Tokens: tokens, Log: n.log, Self: n.about}
+	api := &admin.API{
+		Source: n.rules, Limiter: n.limiter, Tokens: tokens, Log: n.log,
+		Self: n.about, Store: func() any { return n.storeStatus() },
+	}
 	api.Register(mux)
-	mux.HandleFunc("GET /v1/version", api.Guard(func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{"version": n.version, "store": n.storeStatus()})
-	}))
 	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/version, /healthz or /readyz"))
 	return mux
 }
