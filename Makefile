@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds redis fuzz bench bench-redis faults help simulate
+.PHONY: run build test check race seeds redis fuzz bench bench-redis bench-rules faults help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -62,6 +62,10 @@ bench:
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis
 	cd bench && $(GO) run ./redis
+
+## bench-rules: how long until a change of the rules is in force on three nodes: p50 and p99 of a hundred
+bench-rules: redis
+	$(GO) test ./test -run '^$$' -bench RuleChange -benchtime 100x
 
 ## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
 faults: redis

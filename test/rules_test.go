@@ -86,6 +86,61 @@ func everywhere(t testing.TB, nodes []*node, version int64) {
 	}
 }
 
+// load is clients that ask all nodes for checks, each on a connection of its own.
+type load struct {
+	stop                  chan struct{}
+	clients               sync.WaitGroup
+	sent, failed, dialled atomic.Int64
+}
+
+const loadClients = 6
+
+// begin returns when requests flow.
+func begin(t testing.TB, nodes []*node) *load {
+	t.Helper()
+	l := &load{stop: make(chan struct{})}
+	var dialer net.Dialer
+	transport := &http.Transport{MaxIdleConnsPerHost: loadClients, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		l.dialled.Add(1)
+		return dialer.DialContext(ctx, network, addr)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := &http.Client{Transport: transport}
+	for i := range loadClients {
+		l.clients.Go(func() {
+			for {
+				select {
+				case <-l.stop:
+					return
+				default:
+				}
+				status, _ := post(t, client, nodes[i%len(nodes)].HTTP+"/v1/check", fmt.Sprintf(`{"key": "sk_load_%d", "path": "/"}`, i))
+				if status != http.StatusOK && status != http.StatusTooManyRequests {
+					l.failed.Add(1)
+				}
+				l.sent.Add(1)
+			}
+		})
+	}
+	until(t, func() error {
+		if n := l.sent.Load(); n < 100 {
+			return fmt.Errorf("%d requests", n)
+		}
+		return nil
+	})
+	return l
+}
+
+// end reports requests that failed, and connections that had to be made anew.
+func (l *load) end(t testing.TB) {
+	t.Helper()
+	close(l.stop)
+	l.clients.Wait()
+	if l.failed.Load() > 0 || l.dialled.Load() > loadClients {
+		t.Errorf("%d of %d requests failed, %d connections for %d clients", l.failed.Load(), l.sent.Load(), l.dialled.Load(), loadClients)
+	}
+}
+
 // TestARuleChangesEverywhere: a tier is raised and cut while requests run, on all nodes, without a request that fails or a
 // connection that is dropped, and clients keep what they had.
 func TestARuleChangesEverywhere(t *testing.T) {
@@ -99,39 +154,7 @@ func TestARuleChangesEverywhere(t *testing.T) {
 		t.Fatalf("%d of 200 allowed: the tier has a burst of 200", got)
 	}
 
-	var failed, sent, dialled atomic.Int64
-	var load sync.WaitGroup
-	stop := make(chan struct{})
-	var dialer net.Dialer
-	transport := &http.Transport{MaxIdleConnsPerHost: 8, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		dialled.Add(1)
-		return dialer.DialContext(ctx, network, addr)
-	}}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport}
-	for i := range 6 {
-		load.Go(func() {
-			n := nodes[i%len(nodes)]
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				status, _ := post(t, client, n.HTTP+"/v1/check", fmt.Sprintf(`{"key": "sk_load_%d", "path": "/"}`, i))
-				if status != http.StatusOK && status != http.StatusTooManyRequests {
-					failed.Add(1)
-				}
-				sent.Add(1)
-			}
-		})
-	}
-	until(t, func() error {
-		if sent.Load() < 100 {
-			return fmt.Errorf("%d requests", sent.Load())
-		}
-		return nil
-	})
+	load := begin(t, nodes)
 	version := mustAdmin(t, nodes[0], "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 500, "capacity": 500}`)
 	everywhere(t, nodes, version)
 	for _, n := range nodes {
@@ -146,11 +169,7 @@ func TestARuleChangesEverywhere(t *testing.T) {
 	}
 	version = mustAdmin(t, nodes[1], "POST", "/v1/rules/rollback", `{"version": 1}`)
 	everywhere(t, nodes, version)
-	close(stop)
-	load.Wait()
-	if failed.Load() > 0 || dialled.Load() > 6 {
-		t.Errorf("%d of %d requests failed, %d connections", failed.Load(), sent.Load(), dialled.Load())
-	}
+	load.end(t)
 	status, text := admin(t, nodes[2], "GET", "/v1/nodes", "")
 	if status != http.StatusOK || strings.Count(text, `"name"`) != 3 {
 		t.Errorf("%d %s", status, text)
@@ -221,11 +240,12 @@ func TestSeedRules(t *testing.T) {
 	}
 }
 
-// BenchmarkRuleChange is how long it takes from the write of a change until each of three nodes decides by it.
+// BenchmarkRuleChange is how long it takes from the write of a change until each of three nodes decides by it, under load.
 func BenchmarkRuleChange(b *testing.B) {
 	r := redistest.New(b, redistest.Options{})
 	nodes := serveAll(b, 3, "--store", "redis://"+r.Addr)
 	reached(b, nodes...)
+	load := begin(b, nodes)
 	var took []time.Duration
 	for i := 0; b.Loop(); i++ {
 		begun := time.Now()
@@ -233,6 +253,7 @@ func BenchmarkRuleChange(b *testing.B) {
 		everywhere(b, nodes, version)
 		took = append(took, time.Since(begun))
 	}
+	load.end(b)
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
