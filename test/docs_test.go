@@ -67,7 +67,12 @@ func TestFlagsAreInTheDocs(t *testing.T) {
 	}
 	sections["explain"] += sections["check"] // it takes the request as that does
 	flag := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z0-9-]+)`)
-	for _, command := range []string{"serve", "check", "explain", "rules lint", "rules show", "bench", "version"} {
+	sections["keys"] += sections["check"] // so do some of these
+	for _, command := range []string{
+		"serve", "check", "explain", "bench", "version",
+		"rules lint", "rules show", "rules apply", "rules diff", "rules history", "rules rollback",
+		"keys override", "keys block", "keys allow", "keys show", "keys reset",
+	} {
 		out, err := exec.CommandContext(t.Context(), binary, append(strings.Fields(command), "--help")...).Output()
 		if err != nil {
 			t.Fatal(err)
