@@ -410,27 +410,3 @@ func (rs *RuleSet) index() {
 		}
 	}
 }
-
-func (rs *RuleSet) warn() {
-	catchAll, ipRule, identity := false, false, -1
-	for i := range rs.rules {
-		r := &rs.rules[i]
-		if r.Shadow {
-			continue
-		}
-		unconditional := r.Match == Match{} && (r.Tier == "" || r.Match.APIKeyPattern != "") && r.Missing != MissingSkip
-		catchAll = catchAll || unconditional
-		switch {
-		case slices.Contains(r.by, dimension{kind: byIP}):
-			ipRule = true
-		case len(r.by) > 0 && identity < 0:
-			identity = i
-		}
-	}
-	if !catchAll {
-		rs.warnings = append(rs.warnings, Problem{"rules", "a request can match no rule at all and is then not limited: add a rule without `match`"})
-	}
-	if identity >= 0 && !ipRule {
-		rs.warnings = append(rs.warnings, Problem{fmt.Sprintf("rules[%d]", identity), "no rule counts by ip behind it: a client that invents a new key for each request is not limited; add a rule with `by: [ip]`"})
-	}
-}

@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -85,15 +86,97 @@ func TestCompileWarnings(t *testing.T) {
 		{"gaps", []weir.Rule{{ID: "a", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a"}, Limits: ok}}, []string{"rules: a request can match no rule"}},
 		{"shadow is no rule", []weir.Rule{{ID: "a", By: []string{"ip"}, Shadow: true, Limits: ok}}, []string{"rules: a request can match no rule"}},
 	} {
-		got := compile(t, weir.Rules{Rules: c.rules}).Warnings()
-		if len(got) != len(c.want) {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-			continue
+		checkWarnings(t, c.name, weir.Rules{Rules: c.rules}, c.want)
+	}
+}
+
+func checkWarnings(t *testing.T, name string, doc weir.Rules, want []string) {
+	t.Helper()
+	got := compile(t, doc).Warnings()
+	if len(got) != len(want) {
+		t.Errorf("%s: %v, want %v", name, got, want)
+		return
+	}
+	for i, w := range want {
+		if !strings.HasPrefix(got[i].String(), w) {
+			t.Errorf("%s: %q, want %q", name, got[i], w)
 		}
-		for i, w := range c.want {
-			if !strings.HasPrefix(got[i].String(), w) {
-				t.Errorf("%s: %q, want %q", c.name, got[i], w)
-			}
-		}
+	}
+}
+
+// TestNobody: what a document says about tiers and keys that nobody can have.
+func TestNobody(t *testing.T) {
+	limits := per(10, time.Minute)
+	tiers := []weir.Tier{{Name: "free", Limits: limits}, {Name: "pro", Limits: limits}, {Name: "max", Limits: limits}}
+	rules := func(more ...weir.Rule) []weir.Rule {
+		return append([]weir.Rule{{ID: "quota", By: []string{"ip"}, Limits: limits}}, more...)
+	}
+	for _, c := range []struct {
+		name string
+		doc  weir.Rules
+		want []string
+	}{
+		{"tiers", weir.Rules{Tiers: tiers, Keys: []weir.KeyTier{{Pattern: "a*", Tier: "max"}}, Rules: rules()}, []string{"tiers.pro: nobody is in this tier, unless requests carry it"}},
+		{"the default tier", weir.Rules{Tiers: tiers, DefaultTier: "max", Rules: rules(weir.Rule{ID: "a", Tier: "pro", Limits: limits})}, []string{"tiers.free: nobody"}},
+		{"a rule's tiers", weir.Rules{Tiers: tiers[:2], Rules: rules(weir.Rule{ID: "a", Limits: limits, Tiers: tiers[1:2]})}, nil},
+		{"keys behind a wider pattern", weir.Rules{Tiers: tiers, Rules: rules(), Keys: []weir.KeyTier{
+			{Pattern: "sk_*", Tier: "pro"}, {Pattern: "sk_*_x*", Tier: "max"}, {Pattern: "sk_1", Tier: "max"}, {Pattern: "sk*", Tier: "max"}, {Pattern: "sk_2", Tier: "pro"}}},
+			[]string{`keys.sk_*_x*: no key gets here: "sk_*" stands before it`, "keys.sk_1: no key gets here"}},
+		{"refused keys", weir.Rules{Deny: []string{"sk_old_*"}, Rules: rules(
+			weir.Rule{ID: "a", Match: weir.Match{APIKeyPattern: "sk_old_1*"}, Limits: limits},
+			weir.Rule{ID: "b", Limits: limits, Override: map[string][]weir.Limit{"sk_old_7": limits, "sk_new": limits}})},
+			[]string{`rules[1].match.api_key_pattern: the rule applies to nobody: "sk_old_*" in the blacklist`, `rules[2].override.sk_old_7: changes nothing`}},
+		{"free keys", weir.Rules{Allow: []string{"sk_in_*"}, Rules: rules(
+			weir.Rule{ID: "a", Match: weir.Match{APIKeyPattern: "sk_in_*"}, Limits: limits}, weir.Rule{ID: "b", Match: weir.Match{APIKeyPattern: "sk_*"}, Limits: limits})},
+			[]string{`rules[1].match.api_key_pattern: the rule applies to no verified key: "sk_in_*" in the whitelist`}},
+		{"no key to count by", weir.Rules{Rules: rules(weir.Rule{ID: "a", Match: weir.Match{APIKey: weir.Absent}, Missing: weir.MissingSkip, Limits: limits})},
+			[]string{"rules[1]: counts nothing"}},
+	} {
+		checkWarnings(t, c.name, c.doc, c.want)
+	}
+}
+
+// TestUnreachable: rules of a layer that never apply, and those that give more to an invented key.
+func TestUnreachable(t *testing.T) {
+	limits, more := per(10, time.Minute), per(100, time.Minute)
+	rule := func(id string, m weir.Match, limits []weir.Limit) weir.Rule {
+		return weir.Rule{ID: id, Layer: "x", By: []string{"ip"}, Match: m, Limits: limits}
+	}
+	tiered := func(id, tier string) weir.Rule {
+		r := rule(id, weir.Match{}, limits)
+		r.Tier = tier
+		return r
+	}
+	all := rule("all", weir.Match{}, limits)
+	never := func(i int, by string) []string {
+		return []string{fmt.Sprintf("rules[%d]: never applies: %q goes before it in the layer \"x\"", i, by)}
+	}
+	for _, c := range []struct {
+		name  string
+		rules []weir.Rule
+		want  []string
+	}{
+		{"the same", []weir.Rule{all, rule("b", weir.Match{}, limits)}, never(1, "all")},
+		{"a more specific one behind", []weir.Rule{all, rule("b", weir.Match{Endpoint: "/a"}, limits)}, nil},
+		{"the same endpoint", []weir.Rule{rule("a", weir.Match{Endpoint: "/a/{x}"}, limits), rule("b", weir.Match{Endpoint: "/a/{y}"}, limits), all}, never(1, "a")},
+		{"another method", []weir.Rule{rule("a", weir.Match{Endpoint: "GET /a"}, limits), rule("b", weir.Match{Endpoint: "POST /a"}, limits), all}, nil},
+		{"a key within a pattern", []weir.Rule{rule("a", weir.Match{APIKeyPattern: "sk_*"}, limits), rule("b", weir.Match{APIKeyPattern: "sk_b_*"}, limits), all}, never(1, "a")},
+		{"a pattern behind a key", []weir.Rule{rule("a", weir.Match{APIKeyPattern: "sk_b_*"}, limits), rule("b", weir.Match{APIKeyPattern: "sk_*"}, limits), all}, nil},
+		{"a pattern behind all", []weir.Rule{all, rule("b", weir.Match{APIKeyPattern: "sk_*"}, more)}, never(1, "all")},
+		{"a regex behind all", []weir.Rule{all, rule("b", weir.Match{EndpointRegex: "^/a"}, limits)}, never(1, "all")},
+		{"other regexes", []weir.Rule{rule("a", weir.Match{EndpointRegex: "^/a"}, limits), rule("b", weir.Match{EndpointRegex: "^/b"}, limits), all}, nil},
+		{"present and absent", []weir.Rule{rule("a", weir.Match{APIKey: weir.Present}, limits), rule("b", weir.Match{APIKey: weir.Absent}, limits), all}, nil},
+		{"present, and a pattern", []weir.Rule{rule("a", weir.Match{APIKey: weir.Present}, limits), rule("b", weir.Match{APIKeyPattern: "b*"}, limits), all}, never(1, "a")},
+		{"other tiers", []weir.Rule{tiered("a", "free"), tiered("b", "pro"), all}, nil},
+		{"the same tier", []weir.Rule{tiered("a", "pro"), tiered("b", "pro"), all}, never(1, "a")},
+		{"preflights", []weir.Rule{rule("a", weir.Match{Endpoint: "/a"}, limits), rule("b", weir.Match{Endpoint: "OPTIONS /a", EndpointRegex: "x"}, limits), all}, nil},
+		{"no layer", []weir.Rule{{ID: "a", By: []string{"ip"}, Limits: limits}, {ID: "b", By: []string{"ip"}, Limits: limits}}, nil},
+		{"an invented key", []weir.Rule{rule("vip", weir.Match{APIKeyPattern: "sk_vip_*"}, more), all},
+			[]string{"rules[0].match.api_key_pattern: a client that invents such a key gets 100/minute in place of \"all\"'s 10/minute"}},
+		{"an invented key gets less", []weir.Rule{rule("trial", weir.Match{APIKeyPattern: "sk_try_*"}, limits), rule("all", weir.Match{}, more)}, nil},
+		{"a key that must be known", []weir.Rule{rule("vip", weir.Match{APIKeyPattern: "sk_vip_1"}, more), all}, nil},
+	} {
+		doc := weir.Rules{Rules: c.rules, Tiers: []weir.Tier{{Name: "free", Limits: limits}, {Name: "pro", Limits: limits}}, Keys: []weir.KeyTier{{Pattern: "p*", Tier: "pro"}}}
+		checkWarnings(t, c.name, doc, c.want)
 	}
 }

@@ -1,5 +1,253 @@
 package rulefile
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
 // Compare returns what the change from one document to another does that is
-// probably not meant, each with its place in the new one.
-func Compare(old, new *File) []Problem { return nil }
+// probably not meant: limits that are cut by more than half, and requests that
+// no rule limits any more. Each has its place in the new document, and a
+// suggestion as its hint.
+func Compare(old, new *File) []Problem {
+	c := &comparison{
+		old: old, new: new, problems: &problems{file: new.Name, ids: new.reading.ids},
+		said: map[string]bool{}, was: map[string]*weir.Rule{}, before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
+	}
+	for i := range old.Rules.Rules {
+		r := &old.Rules.Rules[i]
+		c.was[strings.ToLower(r.ID)] = r
+	}
+	c.tiers()
+	for i := range new.Rules.Rules {
+		r := &new.Rules.Rules[i]
+		if was := c.was[strings.ToLower(r.ID)]; was != nil && !r.Shadow && !was.Shadow {
+			c.rule(was, r, index("rules", i))
+		}
+	}
+	c.dropped()
+	return c.sorted(new.reading.src)
+}
+
+type comparison struct {
+	*problems
+	old, new *File
+	was      map[string]*weir.Rule // the old rules, by id
+	said     map[string]bool       // the paths of problems so far
+	// before and after are the numbers of tiers.
+	before, after map[string][]weir.Limit
+}
+
+// add notes a problem at a path, once.
+func (c *comparison) add(path, hint, format string, args ...any) {
+	if !c.said[path] {
+		c.said[path] = true
+		c.problems.add(c.new.reading.find(path), path, format, args...).Hint = hint
+	}
+}
+
+func byTier(tiers []weir.Tier) map[string][]weir.Limit {
+	limits := make(map[string][]weir.Limit, len(tiers))
+	for _, t := range tiers {
+		limits[t.Name] = t.Limits
+	}
+	return limits
+}
+
+func defaultTier(doc *weir.Rules) string {
+	if doc.DefaultTier == "" && len(doc.Tiers) > 0 {
+		return doc.Tiers[0].Name
+	}
+	return doc.DefaultTier
+}
+
+// tiers compares the numbers of tiers, and who is in them.
+func (c *comparison) tiers() {
+	old, new := &c.old.Rules, &c.new.Rules
+	for _, t := range new.Tiers {
+		c.limits(c.before[t.Name], t.Limits, join("tiers", t.Name))
+	}
+	if was, is := defaultTier(old), defaultTier(new); was != is {
+		if x := compareLimits(c.before[was], c.after[is]); x != nil {
+			path := "default_tier"
+			if new.DefaultTier == "" {
+				path = join("tiers", is)
+			}
+			c.add(path, "write default_tier: "+was, "requests without a tier were in %q and are in %q now, which cuts them from %s to %s", was, is, x.was, x.is)
+		}
+	}
+	tiers := make(map[string]string, len(old.Keys))
+	for _, k := range old.Keys {
+		tiers[k.Pattern] = k.Tier
+	}
+	for _, k := range new.Keys {
+		was := tiers[k.Pattern]
+		if x := compareLimits(c.before[was], c.after[k.Tier]); x != nil && was != k.Tier {
+			c.add(join("keys", k.Pattern), "name the keys that are meant", "these keys were in %q and are in %q now, which cuts them from %s to %s", was, k.Tier, x.was, x.is)
+		}
+	}
+}
+
+// rule compares the numbers of a rule: its own, its tiers', and those of keys.
+func (c *comparison) rule(was, is *weir.Rule, path string) {
+	if len(is.Limits) > 0 && len(was.Limits) > 0 {
+		c.limits(was.Limits, is.Limits, c.ownPath(path))
+	} else if len(is.Limits) > 0 { // and had those of the tiers
+		for _, t := range c.old.Rules.Tiers {
+			c.limits(t.Limits, is.Limits, c.ownPath(path))
+		}
+	}
+	tiers := byTier(was.Tiers)
+	for _, t := range is.Tiers {
+		before := tiers[t.Name]
+		if before == nil {
+			before = was.Limits
+		}
+		if before == nil {
+			before = c.before[t.Name]
+		}
+		c.limits(before, t.Limits, join(path+".tiers", t.Name))
+	}
+	for key, limits := range is.Override {
+		c.limits(was.Override[key], limits, join(path+".override", key))
+	}
+	if a, b := max(was.Cost, 1), max(is.Cost, 1); b > 2*a {
+		c.add(path+".cost", fmt.Sprintf("raise the limit with it, or write cost: %d", a), "a request costs %d and did cost %d, so that the limit admits less than half of what it did", b, a)
+	}
+	forAll := func(r *weir.Rule) bool { return r.By != nil && len(r.By) == 0 }
+	if forAll(is) && !forAll(was) {
+		c.add(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")
+	}
+}
+
+// ownPath is where a rule's own numbers stand.
+func (c *comparison) ownPath(rule string) string {
+	for _, name := range []string{"limit", "limits", "params"} {
+		if c.written(join(rule, name)) {
+			return join(rule, name)
+		}
+	}
+	return rule
+}
+
+// limits notes a cut from some limits to others, which are written at a path.
+func (c *comparison) limits(was, is []weir.Limit, path string) {
+	x := compareLimits(was, is)
+	if x == nil {
+		return
+	}
+	if len(is) > 1 {
+		list := strings.TrimSuffix(path, ".limits") + ".limits"
+		path = index(list, x.at)
+	}
+	// Where the number itself stands: a rule's burst stands beside its limit.
+	names := []string{".limit", ".refill_rate", ".capacity"}
+	if x.field == "burst" {
+		names = []string{".burst", ".capacity", ".limit"}
+		if rule, ok := strings.CutSuffix(path, ".limit"); ok && c.written(rule+".burst") {
+			path = rule
+		}
+	}
+	for _, name := range names {
+		if c.written(path + name) {
+			path += name
+			break
+		}
+	}
+	c.add(path, x.hint, "the %s is cut by more than half, from %s to %s", x.field, x.was, x.is)
+}
+
+func (c *comparison) written(path string) bool { _, ok := c.new.reading.places[path]; return ok }
+
+// limitCut is a cut by more than half.
+type limitCut struct {
+	at      int    // which of the new limits it is
+	field   string // limit or burst
+	was, is string
+	hint    string
+}
+
+func perSecond(l weir.Limit) float64 {
+	if l.Refill > 0 {
+		return l.Refill
+	}
+	return float64(l.Count) / l.Window.Seconds()
+}
+
+// limitName shows a limit as people write it.
+func limitName(l weir.Limit) string {
+	if l.Refill > 0 {
+		return fmt.Sprintf("%s a second", rateText(l.Refill))
+	}
+	return l.String()
+}
+
+// compareLimits finds a limit that was cut by more than half. Limits over the same
+// window are compared with each other, and else the slowest with the slowest.
+func compareLimits(was, is []weir.Limit) *limitCut {
+	if len(was) == 0 || len(is) == 0 {
+		return nil
+	}
+	paired := false
+	for i, l := range is {
+		j := slices.IndexFunc(was, func(o weir.Limit) bool { return o.Window == l.Window })
+		if len(was) == 1 && len(is) == 1 {
+			j = 0
+		}
+		if j < 0 {
+			continue
+		}
+		paired = true
+		if x := compareLimit(was[j], l, i); x != nil {
+			return x
+		}
+	}
+	if paired {
+		return nil
+	}
+	slower := func(a, b weir.Limit) int {
+		if perSecond(a) < perSecond(b) {
+			return -1
+		}
+		return 1
+	}
+	slowest := slices.MinFunc(is, slower)
+	return compareLimit(slices.MinFunc(was, slower), slowest, slices.Index(is, slowest))
+}
+
+func compareLimit(was, is weir.Limit, at int) *limitCut {
+	switch {
+	case 2*perSecond(is) < perSecond(was):
+		half := weir.Limit{Count: (was.Count + 1) / 2, Window: was.Window}
+		hint := fmt.Sprintf("%s would be half of it, and a `candidate` shows whom a limit would refuse", half)
+		if is.Count == was.Count && is.Refill == was.Refill {
+			hint = fmt.Sprintf("did you mean %q?", was)
+		} else if was.Refill > 0 {
+			hint = "a `candidate` shows whom a limit would refuse"
+		}
+		return &limitCut{at, "limit", limitName(was), limitName(is), hint}
+	case 2*is.Max() < was.Max():
+		return &limitCut{at, "burst", decimal(was.Max()), decimal(is.Max()), fmt.Sprintf("%d would be half of it", (was.Max()+1)/2)}
+	}
+	return nil
+}
+
+// dropped notes rules that are gone, or for less than they were, where nothing else limits the same requests.
+func (c *comparison) dropped() {
+	for _, i := range c.new.Set.Dropped(c.old.Set) {
+		id := strings.ToLower(c.old.Rules.Rules[i].ID)
+		j := slices.IndexFunc(c.new.Rules.Rules, func(r weir.Rule) bool { return strings.EqualFold(r.ID, id) })
+		switch {
+		case j < 0:
+			c.problems.add(c.new.reading.find("rules"), "rules", "the rule %q is gone, and no other limits the requests that it was for", id).
+				Hint = "keep it, or add a rule without `match`"
+		case c.new.Rules.Rules[j].Shadow:
+			c.add(index("rules", j)+".shadow", "add a rule without `match`", "the rule refuses nobody now, and no other limits the requests that it is for")
+		default:
+			c.add(index("rules", j), "widen it again, or add a rule without `match`", "the rule is for less than it was, and no other limits the rest")
+		}
+	}
+}

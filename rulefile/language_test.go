@@ -164,6 +164,7 @@ rules:
 		t.Fatal(err)
 	}
 	want := []string{
+		`rules.yaml:3:12: tiers.premium: nobody is in this tier, unless requests carry it`,
 		`rules.yaml:5:5: rules[0] "Quota": no rule counts by ip behind it`,
 		`rules.yaml:5:9: rules[0] "Quota": id: "Quota" is read as "quota": ids are in lower case`,
 		`rules.yaml:8:21: rules[1] "search": tiers.premum: the tier "premum" is not listed under tiers; did you mean "premium"?`,

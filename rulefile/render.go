@@ -47,7 +47,9 @@ func (e *editor) quoteOf(n *node) byte {
 }
 
 // setText and setNumber replace a scalar.
-func (e *editor) setText(n *node, s string) { e.replace(e.begin(n), e.end(n), e.scalar(s, e.quoteOf(n))) }
+func (e *editor) setText(n *node, s string) {
+	e.replace(e.begin(n), e.end(n), e.scalar(s, e.quoteOf(n)))
+}
 
 func (e *editor) setNumber(n *node, s string) { e.replace(e.begin(n), e.end(n), s) }
 
