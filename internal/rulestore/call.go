@@ -60,18 +60,20 @@ func (r *Redis) carry(ctx context.Context, script string, keys []string, args ..
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
-// write runs a script that writes a version, and returns the newest number and whether it did.
-func (r *Redis) write(ctx context.Context, script string, keys []string, args ...string) (head int64, written bool, err error) {
+// write runs a script that writes a version, and returns a number and what it means, by the script's words.
+func (r *Redis) write(ctx context.Context, script string, keys []string, args ...string) (number int64, outcome string, err error) {
 	reply, err := r.carry(ctx, script, keys, args...)
 	if err != nil {
-		return 0, false, err
+		return 0, "", err
 	}
 	if len(reply) != 2 {
-		return 0, false, errReply
+		return 0, "", errReply
 	}
-	head, err = strconv.ParseInt(reply[0], 10, 64)
-	return head, reply[1] == "1", err
+	number, err = strconv.ParseInt(reply[0], 10, 64)
+	return number, reply[1], err
 }
+
+const written = "1"
 
 // again calls f until Redis has answered, or patience ends: f is something that may happen
 // twice. The client is asked for each time: Sentinels may have named another primary.

@@ -72,7 +72,13 @@ func TestStores(t *testing.T) {
 		if head, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, Store: "up"}); head != 10 || err != nil {
 			t.Errorf("beat: %d, %v", head, err)
 		}
-		if v, err := s.Append(ctx, 0, Version{Parent: 10}); err != nil || v.Number != 20 {
+		if _, err := s.Append(ctx, 0, Version{Parent: 10}); !errors.Is(err, ErrConflict) {
+			t.Errorf("append before what a node has is put back: %v", err)
+		}
+		if err := s.Restore(ctx, Version{Number: 19, Parent: 18}); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := s.Append(ctx, 0, Version{Parent: 19}); err != nil || v.Number != 20 {
 			t.Errorf("append above what a node has: %v, %v", v.Number, err)
 		}
 		told(20)
@@ -96,9 +102,9 @@ func TestStores(t *testing.T) {
 			limit  int
 			want   []int64
 		}{
-			{0, 100, []int64{30, 20, 10, 2, 1}},
+			{0, 100, []int64{30, 20, 19, 10, 2, 1}},
 			{0, 2, []int64{30, 20}},
-			{20, 2, []int64{10, 2}},
+			{20, 2, []int64{19, 10}},
 			{15, 2, []int64{10, 2}},
 			{1, 2, nil},
 			{0, 0, nil},

@@ -175,18 +175,16 @@ func (d *Dir) damaged(n int64, why string) error {
 }
 
 // Append writes a version.
-func (d *Dir) Append(_ context.Context, floor int64, v Version) (Version, error) {
+func (d *Dir) Append(ctx context.Context, floor int64, v Version) (Version, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	head := d.head()
 	if head != v.Parent {
 		return Version{}, conflict(v.Parent, head)
 	}
-	d.mu.Lock()
-	if d.node != nil {
-		floor = max(floor, d.node.RulesVersion)
+	if nodes, _ := d.Nodes(ctx); len(nodes) > 0 && nodes[0].RulesVersion > head {
+		return Version{}, awaited(nodes[0].RulesVersion)
 	}
-	d.mu.Unlock()
 	v = dated(v)
 	v.Number = max(head, floor) + 1
 	return v, d.write(v)

@@ -300,6 +300,31 @@ func TestTheHighestVersionWins(t *testing.T) {
 	}
 }
 
+// A node that is new doesn't seed a Redis that lost its data over the heads of those that have rules.
+func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := overRedis(t, "redis://"+r.Addr)
+	old := newNode(s, "old", never, Version{})
+	for i := range int64(3) {
+		if _, err := old.Publish(t.Context(), Version{Parent: i, Text: []byte("rules")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(t, r, "FLUSHALL")
+	if head, err := s.Beat(t.Context(), Node{Name: "old", RulesVersion: 3}); head != 0 || err != nil { // and is about to restore
+		t.Fatal(head, err)
+	}
+	fresh := newNode(s, "fresh", never, Version{})
+	if v, err := fresh.Publish(t.Context(), Version{Text: []byte("seed")}); !errors.Is(err, ErrConflict) {
+		t.Errorf("seeded: %v, %v", v, err)
+	}
+	old.look(t.Context())
+	fresh.look(t.Context())
+	if got := fresh.Current(); got.Number != 3 || string(got.Text) != "rules" {
+		t.Errorf("in force: %v", got)
+	}
+}
+
 // While Redis is away the rules stay; a change made meanwhile elsewhere arrives when it is back.
 func TestRulesStayWhileRedisIsAway(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})

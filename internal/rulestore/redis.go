@@ -102,15 +102,17 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	if err != nil {
 		return Version{}, err
 	}
-	head, written, err := r.write(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.nodes, r.said},
+	number, outcome, err := r.write(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.nodes, r.said},
 		strconv.FormatInt(v.Parent, 10), strconv.FormatInt(floor, 10), string(known), rueidis.BinaryString(v.Text), nonce, silentFor, r.channel)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Version{}, err
+	case outcome == "2":
+		return Version{}, awaited(number)
+	case outcome != written:
+		return Version{}, conflict(v.Parent, number)
 	}
-	if !written {
-		return Version{}, conflict(v.Parent, head)
-	}
-	v.Number = head
+	v.Number = number
 	return v, nil
 }
 
@@ -120,9 +122,9 @@ func (r *Redis) Restore(ctx context.Context, v Version) error {
 	if err != nil {
 		return err
 	}
-	head, written, err := r.write(ctx, restoreScript, []string{r.numbers, r.about, r.texts},
+	head, outcome, err := r.write(ctx, restoreScript, []string{r.numbers, r.about, r.texts},
 		strconv.FormatInt(v.Number, 10), string(known), rueidis.BinaryString(v.Text), r.channel)
-	if err == nil && !written {
+	if err == nil && outcome != written {
 		return notAbove(v.Number, head)
 	}
 	return err

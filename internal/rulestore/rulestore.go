@@ -37,8 +37,9 @@ type Store interface {
 	// List returns up to limit versions below before, the newest first, without their texts. 0 means from the newest.
 	List(ctx context.Context, before int64, limit int) ([]Version, error)
 	// Append writes a version if the newest is still its parent, and returns it with its number, which
-	// is above the parent, above floor and above what every living node has. Otherwise it returns ErrConflict.
-	// A Time of zero means now.
+	// is above the parent and above floor. Otherwise it returns ErrConflict; and also while a living node has
+	// a version above the parent, which the store must have lost and the node is about to restore. So
+	// numbers are above what every living node has. A Time of zero means now.
 	Append(ctx context.Context, floor int64, v Version) (Version, error)
 	// Restore puts back a version that the store has lost, under its own number, which is
 	// above the store's newest. Otherwise it returns ErrConflict.
@@ -91,6 +92,10 @@ func dated(v Version) Version {
 
 func conflict(parent, head int64) error {
 	return fmt.Errorf("%w: it is %d, not %d", ErrConflict, head, parent)
+}
+
+func awaited(n int64) error {
+	return fmt.Errorf("%w: the store has lost version %d, and a node is about to put it back: try again in a moment", ErrConflict, n)
 }
 
 func notAbove(n, head int64) error {
