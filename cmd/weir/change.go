@@ -27,6 +27,7 @@ func (c *change) register(cmd *cobra.Command) {
 		f.BoolVar(&c.force, "force", false, "change it in spite of warnings")
 	}
 	f.StringVarP(&c.message, "message", "m", "", "why, for the history")
+	complete(cmd, "message", cobra.NoFileCompletions)
 	f.BoolVar(&c.asJSON, "json", false, "print the node's answer")
 	c.colour.register(cmd)
 	c.admin.register(cmd)

@@ -49,9 +49,10 @@ func keyOf(cmd *cobra.Command, arg string) (string, error) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return "", err
 		}
-		arg = strings.TrimRight(line, "\r\n")
+		arg = line
 	}
-	if strings.TrimSpace(arg) == "" {
+	// Spaces come with pasting. No header brings them to a node, so a key that has them would never be met.
+	if arg = strings.TrimSpace(arg); arg == "" {
 		return "", errors.New("the key is empty")
 	}
 	return arg, nil
@@ -94,7 +95,7 @@ Exit codes are those of weir rules apply.`,
 	f := cmd.Flags()
 	f.StringVar(&rule, "rule", "", "id of the rule")
 	f.StringVar(&limit, "limit", "", "the key's limit, such as 3000/minute or 3000")
-	f.Int64Var(&burst, "burst", 0, "how much of it at once (default: as much as the limit)")
+	f.Int64Var(&burst, "burst", 0, "how much of it at once (default: as the key's override has it, or as much as the limit)")
 	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d (default: for good)")
 	f.BoolVar(&remove, "remove", false, "take the key's override away")
 	complete(cmd, "rule", c.ruleIDs)

@@ -122,7 +122,7 @@ func TestKeysFromStandardInput(t *testing.T) {
 		"POST /v1/counters": text(200, "", `{"counters": []}`), "POST /v1/explain": text(200, "", `{"rules": []}`),
 		"GET /v1/denylist": l.get, "PUT /v1/denylist": l.put,
 	})
-	s.stdin = "sk_secret\r\nwhatever\n"
+	s.stdin = " sk_secret \r\nwhatever\n"
 	for _, args := range []string{"keys override - --rule search --limit 1/s", "keys reset -", "keys show -", "keys block -"} {
 		d := s.run(strings.Fields(args)...)
 		if d.code != 0 || !strings.Contains(d.asked[len(d.asked)-1].body, `"sk_secret"`) && !slices.Contains(l.entries, "sk_secret") {
@@ -134,7 +134,7 @@ func TestKeysFromStandardInput(t *testing.T) {
 			}
 		}
 	}
-	s.stdin = "\n"
+	s.stdin = " \n"
 	s.run("keys", "block", "-").expect(t, exitUsage, "", "the key is empty")
 }
 
