@@ -179,13 +179,16 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{401, `{"error": {"code": "UNAUTHORIZED", "message": "send a token"}}`, "", 1, "the node asks for a token: put it into WEIR_ADMIN_TOKEN, or into a file that --admin-token-file names"},
+		{401, `{"error": {"code": "UNAUTHORIZED", "message": "send a token"}}`, "", 1,
+			"the node asks for a token: put it into WEIR_ADMIN_TOKEN, or into a file that --admin-token-file names"},
 		{401, `{"error": {"code": "UNAUTHORIZED", "message": "no"}}`, "sesame", 1, "the node doesn't know the token of WEIR_ADMIN_TOKEN"},
-		{403, `{"error": {"code": "FORBIDDEN", "message": "the token of ada may only read"}}`, "sesame", 1, "the token of ada may only read: use one with the role operate"},
+		{403, `{"error": {"code": "FORBIDDEN", "message": "the token of ada may only read"}}`, "sesame", 1,
+			"the token of ada may only read: use one with the role operate"},
 		{403, `{"error": {"code": "CROSS_SITE", "message": "not from there"}}`, "", 1, "answers 403: not from there"},
 		{404, `{"error": {"code": "NOT_FOUND", "message": "there is no version 9"}}`, "", 1, "there is no version 9"},
 		{404, `<html>`, "", 3, "answers 404: is it a Weir node?"},
-		{409, `{"error": {"code": "RULES_IN_FILE", "message": "the rules are those of a.yaml: change the file"}}`, "", 1, "the rules are those of a.yaml: change the file"},
+		{409, `{"error": {"code": "RULES_IN_FILE", "message": "the rules are those of a.yaml: change the file"}}`, "", 1,
+			"the rules are those of a.yaml: change the file"},
 		{429, `{"error": {"code": "TOO_MANY_ATTEMPTS", "message": "no"}}`, "sesame", 3, "correct the token, and try again in 17 s"},
 		{400, `{"error": {"code": "BAD_REQUEST", "message": "before: must be a number"}}`, "", 2, "before: must be a number"},
 		{500, ``, "", 3, "answers 500"},

@@ -140,7 +140,8 @@ func TestKeysFromStandardInput(t *testing.T) {
 
 func TestCountersOfAClient(t *testing.T) {
 	s := newShell(t, answers{
-		"POST /v1/explain": text(200, "", `{"reason": "limits", "tier": "pro", "tier_why": "a keys entry matches", "rules": [{"rule": "quota", "applies": false, "why": "another path"}]}`),
+		"POST /v1/explain": text(200, "", `{"reason": "limits", "tier": "pro", "tier_why": "a keys entry matches", "rules": [
+			{"rule": "quota", "applies": false, "why": "another path"}]}`),
 		"POST /v1/counters": text(200, "", `{"counters": [
 			{"rule": "quota", "limit": "100/minute", "max": 100, "remaining": 73, "reset_after_ms": 16200, "retry_after_ms": 0, "degraded": false},
 			{"rule": "nobody", "limit": "1/s", "max": 1, "remaining": 0, "reset_after_ms": 500, "retry_after_ms": -1, "degraded": false},

@@ -13,10 +13,13 @@ import (
 
 const (
 	applied = `{"version": 43, "dry_run": false, "warnings": [], "diff": "--- version 42\n+++ new\n@@ -1 +1 @@\n-a\n+b\n"}`
-	warned  = `{"version": 42, "dry_run": true, "warnings": [{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut", "hint": "is it meant?"}], "diff": "@@ -1 +1 @@\n-a\n+b\n"}`
+	warned  = `{"version": 42, "dry_run": true, "diff": "@@ -1 +1 @@\n-a\n+b\n", "warnings": [
+		{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut", "hint": "is it meant?"}]}`
 	same    = `{"version": 42, "dry_run": false, "warnings": [], "diff": ""}`
-	warning = `{"error": {"code": "RULES_WARN", "message": "use force", "details": {"warnings": [{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut"}]}}}`
-	invalid = `{"error": {"code": "RULES_INVALID", "message": "no", "details": {"problems": [{"file": "rules", "line": 2, "column": 7, "text": "must be at least 1, got 0"}]}}}`
+	warning = `{"error": {"code": "RULES_WARN", "message": "use force", "details": {"warnings": [
+		{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut"}]}}}`
+	invalid = `{"error": {"code": "RULES_INVALID", "message": "no", "details": {"problems": [
+		{"file": "rules", "line": 2, "column": 7, "text": "must be at least 1, got 0"}]}}}`
 )
 
 func TestApplyIsForTheVersionInForce(t *testing.T) {
@@ -58,8 +61,10 @@ func TestApplyOutcomes(t *testing.T) {
 		{422, warning, nil, 1, "", "warning: FILE:3:5: the limit is cut\nweir: 1 warning: nothing was changed; if this is meant, repeat it with --force"},
 		{422, invalid, nil, 1, "", "FILE:2:7: must be at least 1, got 0\nweir: 1 problem: nothing was changed"},
 		{422, invalid, []string{"--json"}, 1, `"code": "RULES_INVALID"`, "weir: 1 problem: nothing was changed"},
-		{412, `{"error": {"code": "CONFLICT", "message": "the rules are at version 43 by now"}}`, nil, 1, "", "the rules are at version 43 by now; to see it: weir rules diff --from 42"},
-		{409, `{"error": {"code": "RULES_IN_FILE", "message": "the rules are those of /etc/weir/rules.yaml"}}`, nil, 1, "", "those of /etc/weir/rules.yaml"},
+		{412, `{"error": {"code": "CONFLICT", "message": "the rules are at version 43 by now"}}`, nil, 1, "",
+			"the rules are at version 43 by now; to see it: weir rules diff --from 42"},
+		{409, `{"error": {"code": "RULES_IN_FILE", "message": "the rules are those of /etc/weir/rules.yaml"}}`, nil, 1, "",
+			"those of /etc/weir/rules.yaml"},
 		{413, `{"error": {"code": "TOO_LARGE", "message": "too large"}}`, nil, 1, "", "too large"},
 		{200, `<html>`, nil, 3, "", "isn't understood"},
 	} {
@@ -185,7 +190,8 @@ func TestRollback(t *testing.T) {
 		t.Errorf("%+v", post)
 	}
 	d = s.run("rules", "rollback", "40", "--dry-run")
-	if len(d.asked) != 1 || d.asked[0].uri != "/v1/rules/rollback?dry_run=true&force=true" || d.asked[0].body != `{"version":40}` || d.asked[0].header.Get("If-Match") != "" {
+	if len(d.asked) != 1 || d.asked[0].uri != "/v1/rules/rollback?dry_run=true&force=true" || d.asked[0].body != `{"version":40}` ||
+		d.asked[0].header.Get("If-Match") != "" {
 		t.Errorf("%+v", d.asked)
 	}
 	s = newShell(t, answers{"GET /v1/rules/versions": versions(1)})
