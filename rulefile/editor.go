@@ -18,7 +18,9 @@ import (
 // it, so that all the rest stays as people wrote it.
 type editor struct {
 	*reading
+	// text ends with a line end, which is taken away again if it was open.
 	text []byte
+	open bool
 	// begins are the offsets of the lines.
 	begins []int
 	// columns are the offsets of the characters of lines where they aren't bytes.
@@ -44,7 +46,14 @@ func edit(text []byte) (*editor, error) {
 	if r.any() {
 		return nil, r.sorted(r.src)
 	}
-	e := &editor{reading: r, text: text, columns: map[int][]int{}, eol: "\n", colon: ": ", comma: ", "}
+	e := &editor{reading: r, columns: map[int][]int{}, eol: "\n", colon: ": ", comma: ", "}
+	if first := bytes.IndexByte(text, '\n'); first > 0 && text[first-1] == '\r' {
+		e.eol = "\r\n"
+	}
+	if e.open = !bytes.HasSuffix(text, []byte("\n")); e.open {
+		text = slices.Concat(text, []byte(e.eol))
+	}
+	e.text = text
 	begin := 0
 	if bytes.HasPrefix(text, byteOrderMark) {
 		begin = len(byteOrderMark)
@@ -53,16 +62,8 @@ func edit(text []byte) (*editor, error) {
 	if e.json && !bytes.Contains(text, []byte(`": `)) {
 		e.colon, e.comma = ":", ","
 	}
-	for i := begin; ; {
+	for i := begin; i < len(text); i += bytes.IndexByte(text[i:], '\n') + 1 {
 		e.begins = append(e.begins, i)
-		n := bytes.IndexByte(text[i:], '\n')
-		if n < 0 {
-			break
-		}
-		i += n + 1
-	}
-	if len(e.begins) > 1 && bytes.HasSuffix(text[:e.begins[1]], []byte("\r\n")) {
-		e.eol = "\r\n"
 	}
 	if e.expires == nil {
 		e.expires = map[overrideID]time.Time{}
@@ -103,6 +104,9 @@ func (e *editor) apply() ([]byte, error) {
 		at = max(at, c.to)
 	}
 	out.Write(e.text[at:])
+	if e.open {
+		return bytes.TrimSuffix(out.Bytes(), []byte(e.eol)), nil
+	}
 	return out.Bytes(), nil
 }
 
@@ -217,22 +221,11 @@ func (e *editor) skip(i int) int {
 
 // insertLine adds a line behind the one that an offset is in.
 func (e *editor) insertLine(i int, line string) {
-	next := e.nextLine(i)
-	if next == len(e.text) && !bytes.HasSuffix(e.text, []byte("\n")) {
-		e.replace(next, next, e.eol+line)
-		return
-	}
-	e.replace(next, next, line+e.eol)
+	e.replace(e.nextLine(i), e.nextLine(i), line+e.eol)
 }
 
 // removeLines removes the lines from one offset to another.
-func (e *editor) removeLines(from, to int) {
-	from, to = e.lineBegin(from), e.nextLine(to)
-	if to == len(e.text) && !bytes.HasSuffix(e.text, []byte("\n")) && from > e.begins[0] {
-		from -= len(e.eol) // the last line stays without an end
-	}
-	e.replace(from, to, "")
-}
+func (e *editor) removeLines(from, to int) { e.replace(e.lineBegin(from), e.nextLine(to), "") }
 
 func indent(column int) string { return strings.Repeat(" ", max(column-1, 0)) }
 

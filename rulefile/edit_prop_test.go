@@ -1,0 +1,198 @@
+package rulefile
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirhq/weir"
+)
+
+// TestEditsUndone makes random edits on random documents, in every layout and with
+// comments everywhere: each means what it says and nothing else, loses no
+// comment, and can be undone to the byte.
+func TestEditsUndone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		doc := drawDocument(t)
+		var text string
+		switch rapid.IntRange(0, 2).Draw(t, "layout") {
+		case 0:
+			text = strings.TrimPrefix(writeBlock(doc, 0), "\n") + rapid.SampledFrom([]string{"", "\n", "\n# end\n"}).Draw(t, "end")
+			text = drawComments(t, text)
+		case 1:
+			text = writeFlow(doc)
+		default:
+			text = writeJSON(doc)
+		}
+		if rapid.Bool().Draw(t, "returns") {
+			text = strings.ReplaceAll(text, "\n", "\r\n")
+		}
+		before, err := Parse("rules", []byte(text))
+		if err != nil {
+			return
+		}
+		do, undo, mean := drawEdit(t, before)
+		after := mustEdit(t, text, do)
+		f, err := Parse("rules", after)
+		if err != nil {
+			t.Fatalf("%s\nbecomes\n%s\n%v", text, after, err)
+		}
+		mean(&before.Rules)
+		if !reflect.DeepEqual(f.Rules, before.Rules) {
+			t.Fatalf("%s\nbecomes\n%s\nwhich means\n%+v\nand not\n%+v", text, after, f.Rules, before.Rules)
+		}
+		for i := range strings.Count(text, "# c") {
+			if c := fmt.Sprintf("# c%d.", i); !strings.Contains(string(after), c) {
+				t.Fatalf("%s is lost.\n%s\nbecomes\n%s", c, text, after)
+			}
+		}
+		if back := mustEdit(t, string(after), undo); string(back) != text {
+			t.Fatalf("%q\nbecomes\n%q\nand then\n%q", text, after, back)
+		}
+	})
+}
+
+func mustEdit(t *rapid.T, text string, edit func([]byte) ([]byte, error)) []byte {
+	out, err := edit([]byte(text))
+	if err != nil {
+		t.Fatalf("%s\n%v", text, err)
+	}
+	return out
+}
+
+// drawComments puts comments behind lines and between them.
+func drawComments(t *rapid.T, text string) string {
+	var b strings.Builder
+	n := 0
+	for line := range strings.Lines(text) {
+		content, end := strings.TrimSuffix(line, "\n"), line[len(strings.TrimSuffix(line, "\n")):]
+		if rapid.IntRange(0, 4).Draw(t, "before") == 0 {
+			fmt.Fprintf(&b, "%s# c%d.\n", strings.Repeat(" ", rapid.IntRange(0, 6).Draw(t, "indent")), n)
+			n++
+		}
+		b.WriteString(content)
+		if rapid.IntRange(0, 4).Draw(t, "behind") == 0 {
+			fmt.Fprintf(&b, "  # c%d.", n)
+			n++
+		}
+		b.WriteString(end)
+	}
+	return b.String()
+}
+
+// drawEdit draws an edit, what undoes it, and what it does to the document.
+func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean func(*weir.Rules)) {
+	rules := f.Rules.Rules
+	kind := rapid.IntRange(0, 4).Draw(t, "edit")
+	if len(rules) == 0 && kind < 2 {
+		kind = 2
+	}
+	switch kind {
+	case 0:
+		i := rapid.IntRange(0, len(rules)-1).Draw(t, "rule")
+		key := rapid.SampledFrom([]string{"sk_new", "a b", "é: 'x'", "123", "true", `back\slash"`}).Draw(t, "key")
+		n := Numbers{Limit: "70/minute"}
+		l := weir.Limit{Count: 70, Window: 60e9}
+		if rapid.Bool().Draw(t, "burst") {
+			n.Capacity, l.Burst = 9, 9
+		}
+		if rapid.Bool().Draw(t, "expires") {
+			n.Expires = noon.AddDate(1000, 0, 0)
+		}
+		return setOverride(rules[i].ID, key, n), deleteOverride(rules[i].ID, key), func(doc *weir.Rules) {
+			if doc.Rules[i].Override == nil {
+				doc.Rules[i].Override = map[string][]weir.Limit{}
+			}
+			doc.Rules[i].Override[key] = []weir.Limit{l}
+		}
+	case 1:
+		rule := `{"limit": "7/m", "by": [], "override": {"*x": {"limit": 5, "window": 60}}}`
+		rule = rapid.SampledFrom([]string{strings.ReplaceAll(rule, "*", ""), "limit: 7/m # seven\nby: []\n\noverride:\n  x: {limit: 5, window: 60}\n"}).Draw(t, "text")
+		return putRule("new", rule), deleteRule("new"), func(doc *weir.Rules) {
+			doc.Rules = append(doc.Rules, weir.Rule{ID: "new", By: []string{}, Limits: []weir.Limit{{Count: 7, Window: 60e9}},
+				Override: map[string][]weir.Limit{"x": {{Count: 5, Window: 60e9}}}})
+		}
+	case 2:
+		// To 1,000 times as many, and back.
+		for _, tier := range f.Rules.Tiers {
+			l := tier.Limits[0]
+			if len(tier.Limits) > 1 || l.Refill > 0 || slices.ContainsFunc(rules, func(r weir.Rule) bool { return r.Tier == tier.Name && len(r.Limits) > 0 }) {
+				continue
+			}
+			return setTier(tier.Name, Numbers{Limit: fmt.Sprint(l.Count * 1000)}), setTier(tier.Name, Numbers{Limit: fmt.Sprint(l.Count)}), func(doc *weir.Rules) {
+				i := slices.IndexFunc(doc.Tiers, func(t weir.Tier) bool { return t.Name == tier.Name })
+				doc.Tiers[i].Limits[0].Count *= 1000
+			}
+		}
+	case 3:
+		if len(f.Rules.Allow) > 0 {
+			more := []string{"x", "sk_*_y", "10.0.0.0/8"}[:rapid.IntRange(1, 3).Draw(t, "more")]
+			entries := append(slices.Clone(f.Rules.Allow), more...)
+			return setList(Allowlist, entries...), setList(Allowlist, f.Rules.Allow...), func(doc *weir.Rules) { doc.Allow = entries }
+		}
+	}
+	same := setList(Denylist)
+	return same, same, func(*weir.Rules) {}
+}
+
+// FuzzEdit: whatever the text and the edit are, what comes out is a document
+// that has the edit in it, or an error; and what was added can be taken away.
+func FuzzEdit(f *testing.F) {
+	for i, text := range []string{document, "rules: []", `{"tiers":{"pro":"5/m"},"rules":[{"id":"orders","limit":"7/m","tier":"pro"}],"blacklist":["a"]}`,
+		"tiers: {pro: {capacity: 5, refill_rate: 1.5}}\r\nrules:\r\n- id: orders\r\n  tier: pro\r\n  limits: [5/m, {limit: 6/h}]\r\n"} {
+		for op := range 6 {
+			f.Add([]byte(text), uint8(op), []string{"orders", "search", "orders", "pro"}[i], "sk_x", "6/m", int64(i))
+		}
+	}
+	f.Add([]byte(document), uint8(1), "search", "", "limit: 5/m # five\nmatch:\n  endpoint: /x", int64(0))
+	f.Add([]byte(document), uint8(1), "address", "", `{"limits": [1, {"limit": "5/m"}], "by": ["ip"]}`, int64(0))
+	f.Fuzz(func(t *testing.T, text []byte, op uint8, name, key, body string, n int64) {
+		var out []byte
+		var err error
+		undo := func([]byte) ([]byte, error) { return nil, nil }
+		there := func(doc *weir.Rules) bool { return true }
+		numbers := Numbers{Limit: body, Capacity: n}
+		rule := func(doc *weir.Rules) int {
+			return slices.IndexFunc(doc.Rules, func(r weir.Rule) bool { return strings.EqualFold(r.ID, name) })
+		}
+		soon(t, func() {
+			switch op % 6 {
+			case 0:
+				out, err = SetTier(text, name, numbers)
+			case 1:
+				out, err = PutRule(text, name, []byte(body))
+				there = func(doc *weir.Rules) bool { return rule(doc) >= 0 }
+			case 2:
+				out, err = DeleteRule(text, name)
+				there = func(doc *weir.Rules) bool { return rule(doc) < 0 }
+			case 3:
+				out, err = SetOverride(text, name, key, numbers)
+				undo = deleteOverride(name, key)
+				there = func(doc *weir.Rules) bool { return doc.Rules[rule(doc)].Override[key] != nil }
+			case 4:
+				out, err = DeleteOverride(text, name, key)
+				there = func(doc *weir.Rules) bool { return doc.Rules[rule(doc)].Override[key] == nil }
+			case 5:
+				out, err = SetList(text, Denylist, []string{name, key})
+				there = func(doc *weir.Rules) bool { return slices.Contains(doc.Deny, name) && slices.Contains(doc.Deny, key) }
+			}
+		})
+		if err != nil {
+			return
+		}
+		file, err := Parse("rules", out)
+		if err != nil {
+			t.Fatalf("%q becomes %q: %v", text, out, err)
+		}
+		if !there(&file.Rules) {
+			t.Fatalf("%q becomes %q", text, out)
+		}
+		if _, err := undo(out); err != nil {
+			t.Fatalf("%q can't be undone: %v", out, err)
+		}
+	})
+}
