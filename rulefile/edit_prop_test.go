@@ -56,6 +56,61 @@ func TestEditsUndone(t *testing.T) {
 	})
 }
 
+// TestPutRuleInPlace replaces random rules by others: what stands before and behind them stays, and the
+// new rule means what it means alone. A rule that is put where it is already changes nothing.
+func TestPutRuleInPlace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		doc := object{{"rules", []any{}}}
+		n := rapid.IntRange(1, 3).Draw(t, "rules")
+		list := make([]any, n)
+		tier := func() string { return "pro" }
+		for i := range list {
+			list[i] = drawRule(t, fmt.Sprintf("r%d", i), tier)
+		}
+		doc[0].value = list
+		doc = append(doc, member{"tiers", object{{"pro", "5/minute"}}})
+		i := rapid.IntRange(0, n-1).Draw(t, "which")
+		rule := drawRule(t, fmt.Sprintf("r%d", i), tier)
+		alone, err := Parse("rules", []byte(writeJSON(object{{"rules", []any{rule}}, doc[1]})))
+		if err != nil {
+			return
+		}
+		for _, text := range []string{drawComments(t, strings.TrimPrefix(writeBlock(doc, 0), "\n")), writeFlow(doc), writeJSON(doc)} {
+			before, err := Parse("rules", []byte(text))
+			if err != nil {
+				return
+			}
+			if same := mustEdit(t, text, putRule(fmt.Sprintf("r%d", i), writeJSON(list[i]))); string(same) != text {
+				t.Fatalf("%s\nbecomes\n%s", text, same)
+			}
+			for _, with := range []string{writeJSON(rule), strings.TrimPrefix(writeBlock(rule, 0), "\n"), writeFlow(rule) + " # flow"} {
+				after := string(mustEdit(t, text, putRule(fmt.Sprintf("R%d", i), with)))
+				e, err := edit([]byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				item := e.rulesField().value.items[i]
+				head, tail := text[:e.begin(item)], text[min(len(text), e.lineEnd(e.end(item))):]
+				if item.flow {
+					tail = text[e.end(item):]
+				}
+				if !strings.HasPrefix(after, head) || !strings.HasSuffix(after, tail) {
+					t.Fatalf("%s\nbecomes\n%s", text, after)
+				}
+				f, err := Parse("rules", []byte(after))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := slices.Clone(before.Rules.Rules)
+				want[i] = alone.Rules.Rules[0]
+				if !reflect.DeepEqual(f.Rules.Rules, want) {
+					t.Fatalf("%s\nbecomes\n%s", text, after)
+				}
+			}
+		}
+	})
+}
+
 func mustEdit(t *rapid.T, text string, edit func([]byte) ([]byte, error)) []byte {
 	out, err := edit([]byte(text))
 	if err != nil {
