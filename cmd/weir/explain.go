@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/serve"
+	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -32,7 +32,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 			if err != nil {
 				return err
 			}
-			var x serve.Explanation
+			var x adminapi.Explanation
 			if file != "" {
 				f, err := rulefile.Load(file)
 				if err != nil {
@@ -45,7 +45,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 				if unverified {
 					req.KeyVerified, req.TierVerified = false, false
 				}
-				x = serve.Explain(f.Set, &req)
+				x = adminapi.Explain(f.Set, &req)
 			} else {
 				if unverified {
 					return fmt.Errorf("--unverified: needs --rules: a node takes callers of its API at their word")
@@ -73,7 +73,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 	return cmd
 }
 
-func printExplanation(w io.Writer, x *serve.Explanation) {
+func printExplanation(w io.Writer, x *adminapi.Explanation) {
 	switch x.Reason {
 	case weir.ReasonDenied.String():
 		fmt.Fprintf(w, "denied by blacklist entry %s\n", x.Pattern)

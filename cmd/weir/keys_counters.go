@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
-	"github.com/weirhq/weir/internal/serve"
 )
 
 // clientCommand completes a command about the counters of a client, who is a key, or what flags say.
@@ -61,7 +61,7 @@ apply with its --method and --path. Nothing is counted.`,
 		if err != nil {
 			return err
 		}
-		var x serve.Explanation
+		var x adminapi.Explanation
 		if err := explained.decode(&x); err != nil {
 			return err
 		}

@@ -33,38 +33,39 @@ type Route struct {
 	Method, Path string
 	Role         Role
 	handle       func(*API, http.ResponseWriter, *http.Request) *fault
+	rules        bool // it changes the rules, or with dry_run shows what it would change
 }
 
 // Routes are all of them. Those under /v1/rules are there without /v1 as well.
 var Routes = []Route{
-	{"GET", "/v1/rules", Read, (*API).rules},
-	{"PUT", "/v1/rules", Operate, (*API).putRules},
-	{"POST", "/v1/rules/validate", Read, (*API).validate},
-	{"PUT", "/v1/rules/id/{id}", Operate, (*API).putRule},
-	{"DELETE", "/v1/rules/id/{id}", Operate, (*API).deleteRule},
-	{"PUT", "/v1/rules/tier/{tier}", Operate, (*API).putTier},
-	{"PUT", "/v1/rules/key", Operate, (*API).putKey},
-	{"DELETE", "/v1/rules/key", Operate, (*API).deleteKey},
-	{"GET", "/v1/rules/versions", Read, (*API).versions},
-	{"GET", "/v1/rules/versions/{version}", Read, (*API).version},
-	{"GET", "/v1/rules/diff", Read, (*API).diff},
-	{"POST", "/v1/rules/rollback", Operate, (*API).rollback},
-	{"GET", "/v1/allowlist", Read, (*API).allowlist},
-	{"PUT", "/v1/allowlist", Operate, (*API).putAllowlist},
-	{"GET", "/v1/denylist", Read, (*API).denylist},
-	{"PUT", "/v1/denylist", Operate, (*API).putDenylist},
-	{"GET", "/v1/nodes", Read, (*API).nodes},
-	{"GET", "/v1/version", Read, (*API).about},
-	{"POST", "/v1/explain", Read, (*API).explain},
-	{"POST", "/v1/counters", Read, (*API).counters},
-	{"POST", "/v1/counters/reset", Operate, (*API).resetCounters},
+	{"GET", "/v1/rules", Read, (*API).rules, false},
+	{"PUT", "/v1/rules", Operate, (*API).putRules, true},
+	{"POST", "/v1/rules/validate", Read, (*API).validate, false},
+	{"PUT", "/v1/rules/id/{id}", Operate, (*API).putRule, true},
+	{"DELETE", "/v1/rules/id/{id}", Operate, (*API).deleteRule, true},
+	{"PUT", "/v1/rules/tier/{tier}", Operate, (*API).putTier, true},
+	{"PUT", "/v1/rules/key", Operate, (*API).putKey, true},
+	{"DELETE", "/v1/rules/key", Operate, (*API).deleteKey, true},
+	{"GET", "/v1/rules/versions", Read, (*API).versions, false},
+	{"GET", "/v1/rules/versions/{version}", Read, (*API).version, false},
+	{"GET", "/v1/rules/diff", Read, (*API).diff, false},
+	{"POST", "/v1/rules/rollback", Operate, (*API).rollback, true},
+	{"GET", "/v1/allowlist", Read, (*API).allowlist, false},
+	{"PUT", "/v1/allowlist", Operate, (*API).putAllowlist, true},
+	{"GET", "/v1/denylist", Read, (*API).denylist, false},
+	{"PUT", "/v1/denylist", Operate, (*API).putDenylist, true},
+	{"GET", "/v1/nodes", Read, (*API).nodes, false},
+	{"GET", "/v1/version", Read, (*API).about, false},
+	{"POST", "/v1/explain", Read, (*API).explain, false},
+	{"POST", "/v1/counters", Read, (*API).counters, false},
+	{"POST", "/v1/counters/reset", Operate, (*API).resetCounters, false},
 }
 
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
 	g := newGuard(a.Tokens, a.Log)
 	for _, r := range Routes {
-		h := g.wrap(r.Role, func(w http.ResponseWriter, req *http.Request) {
+		h := g.wrap(r, func(w http.ResponseWriter, req *http.Request) {
 			if f := r.handle(a, w, req); f != nil {
 				f.write(w)
 			}

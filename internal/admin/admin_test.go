@@ -212,6 +212,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 		a := p.do(t, c.method, "/v1/denylist", write, "Authorization: "+c.token)
 		p.want(t, a, c.status, c.code)
 	}
+	p.want(t, p.do(t, "PUT", "/v1/denylist?dry_run=true", write, "Authorization: Bearer secret-bob"), 200, "")
+	p.want(t, p.do(t, "POST", "/v1/counters/reset?dry_run=true", `{"key": "k"}`, "Authorization: Bearer secret-bob"), 403, "FORBIDDEN")
 	v := p.do(t, "GET", "/v1/rules/versions", "", "Authorization: Bearer secret-bob").json(t)["versions"].([]any)
 	if author := v[0].(map[string]any)["author"]; author != "ada" {
 		t.Errorf("the version was written by %v, want ada", author)
@@ -371,6 +373,10 @@ func TestTheFileIsTheTruth(t *testing.T) {
 		if !strings.Contains(a.text, "rules.yaml") {
 			t.Errorf("%s %s doesn't name the file: %s", c[0], c[1], a.text)
 		}
+	}
+	a := p.do(t, "PUT", "/v1/denylist?dry_run=true", `{"entries": []}`)
+	if p.want(t, a, 200, ""); !strings.Contains(a.text, "-blacklist") {
+		t.Errorf("what it would change: %s", a.text)
 	}
 }
 

@@ -82,7 +82,7 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 		a.audit(r, what, "refused", f.code)
 		return f
 	}
-	if !c.dryRun {
+	if out.Version != out.before {
 		a.audit(r, what, "before", out.before, "after", out.Version)
 	}
 	setETag(w, out.Version)

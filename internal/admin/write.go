@@ -40,7 +40,7 @@ const attempts = 20
 
 // write makes a new version of the newest one. Errors are faults.
 func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
-	if s.follower == nil {
+	if s.follower == nil && !c.dryRun {
 		return nil, newFault(http.StatusConflict, codeInFile, "the rules of this node are those of %s: change the file, and it applies them", s.file)
 	}
 	for range attempts {
@@ -101,6 +101,10 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 
 // newest is the version that a change is made to: that of the store, should this node not have it yet.
 func (s *Source) newest(ctx context.Context) (rulestore.Version, *fault) {
+	if s.follower == nil {
+		doc := s.InForce()
+		return rulestore.Version{Number: doc.Version, Text: doc.Text}, nil
+	}
 	head, err := s.store.Head(ctx)
 	if err != nil {
 		return rulestore.Version{}, storeFault(err)
