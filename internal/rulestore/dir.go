@@ -232,14 +232,6 @@ func (d *Dir) write(v Version) error {
 	return nil
 }
 
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // Watch tells of what this process writes: nobody else does.
 func (d *Dir) Watch(ctx context.Context, f func(n int64)) {
 	last := d.head()

@@ -152,6 +152,58 @@ func TestAFailover(t *testing.T) {
 	until(t, other.has(4))
 }
 
+// Nodes find the rules when their slot moves, and when its owner dies.
+func TestACluster(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	n := newNode(overRedis(t, clusterURL(c)), "n", 100*time.Millisecond, Version{})
+	other := newNode(overRedis(t, clusterURL(c)), "other", 100*time.Millisecond, Version{})
+	n.run(t)
+	other.run(t)
+	key := "weir{rules}numbers"
+	publish := func() {
+		t.Helper()
+		var v Version
+		until(t, func(ctx context.Context) (err error) {
+			v, err = n.Publish(ctx, Version{Parent: n.Current().Number, Text: []byte("text")})
+			return err
+		})
+		until(t, other.has(v.Number))
+	}
+	owner := func() (r *redistest.Server) {
+		t.Helper()
+		until(t, func(ctx context.Context) (err error) {
+			r, err = c.Owner(ctx, key)
+			return err
+		})
+		return r
+	}
+	publish()
+	slot, err := c.Slot(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := c.Primaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := all[0]
+	if to == owner() {
+		to = all[1]
+	}
+	if err := c.MoveSlots(t.Context(), slot, slot, to); err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	to.Kill()
+	if now := owner(); now == to {
+		t.Fatalf("%s is dead", now.Addr)
+	}
+	publish()
+	if got := n.Current().Number; got != 3 {
+		t.Errorf("version %d came after 2", got)
+	}
+}
+
 // What another wrote under our names is named in the error.
 func TestWhatIsntOursIsNamed(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})

@@ -26,3 +26,12 @@ func lockFile(path string) (*os.File, error) {
 	}
 	return nil, fmt.Errorf("locking %s: %w", path, err)
 }
+
+// syncDir makes the names of files in a folder last.
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
