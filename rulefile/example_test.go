@@ -3,6 +3,7 @@ package rulefile_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/memstore"
@@ -47,4 +48,38 @@ rules:
 	// rules.yaml:5:12: rules[0] "login": limit: must be at least 1, got 0
 	//   5 |     limit: 0/15m
 	//     |            ^
+}
+
+// An edit changes what it is about, and leaves all else as people wrote it.
+func ExampleSetOverride() {
+	text, err := rulefile.SetOverride([]byte(`rules:
+  - id: search       # expensive
+    limit: 30/minute
+  # more to come
+`), "search", "sk_prod_vip", rulefile.Numbers{Limit: "300", Expires: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(string(text))
+	// Output:
+	// rules:
+	//   - id: search       # expensive
+	//     limit: 30/minute
+	//     override:
+	//       sk_prod_vip: {limit: 300/minute, expires: 2026-01-31T12:00:00Z}
+	//   # more to come
+}
+
+// A change that is probably not meant is told before it is made.
+func ExampleCompare() {
+	before, _ := rulefile.Parse("before.yaml", []byte("rules: [{id: api, limit: 100/minute}]"))
+	after, _ := rulefile.Parse("after.yaml", []byte("rules: [{id: api, limit: 100/hour}]"))
+	for _, p := range rulefile.Compare(before, after) {
+		fmt.Println(p.Long())
+	}
+	// Output:
+	// after.yaml:1:26: rules[0] "api": limit: the limit is cut by more than half, from 100/minute to 100/hour
+	//   1 | rules: [{id: api, limit: 100/hour}]
+	//     |                          ^ did you mean "100/minute"?
 }

@@ -26,12 +26,26 @@ func numbered(before, format string, n int) string {
 	return b.String()
 }
 
-// TestHostile reads texts that are made to cost far more than their length. Each
-// is refused, or read, in a small part of the time that is allowed here.
-func TestHostile(t *testing.T) {
+// hostileText is made to be wrong, or to cost far more than its length.
+type hostileText struct{ name, text, want string }
+
+func hostileTexts() []hostileText {
 	const mib = 1 << 20
-	tests := []struct{ name, text, want string }{
+	return []hostileText{
 		{"too long", repeat("", "# a comment\n", "", 10*mib), "is too large: a rule file has at most 4 MiB"},
+		{"laughs", numbered("a0: &a0 [lol]\n", "b%[1]d: &b%[1]d [*a0, *a0, *a0, *a0, *a0, *a0, *a0, *a0, *a0]\n", 9) + "rules: *b8\n", "rules.yaml:1:5: anchors (&a0) are no part of the rule language"},
+		{"merged laughs", "a: &a {b: c}\nrules: [{<<: *a, id: x}]\n", "rules.yaml:1:4: anchors"},
+		{"blank fields", "tiers:\nkeys:\nrules:\n  - id:\n    limit:\n    match: {endpoint: ''}\n", "rules.yaml:1:1: tiers: needs a value"},
+		{"blank text", "rules:\n  - id: a\n    limit: 5/m\n    layer: ''\n", `rules.yaml:4:12: rules[0] "a": layer: must not be empty`},
+		{"a zero limit", "rules:\n  - id: a\n    limit: 0/minute\n", `rules.yaml:3:12: rules[0] "a": limit: must be at least 1, got 0`},
+		{"a zero count", "rules:\n  - id: a\n    params: {limit: 0, window: 60}\n", `rules.yaml:3:21: rules[0] "a": params.limit: must be at least 1, got 0`},
+		{"an empty bucket", "rules:\n  - id: a\n    params: {capacity: 0, refill_rate: 1}\n", `rules.yaml:3:24: rules[0] "a": params.capacity: must be at least 1, got 0`},
+		{"a capacity below the cost", "rules:\n  - id: a\n    cost: 5\n    limit: 100/m\n    burst: 4\n", `rules.yaml:4:12: rules[0] "a": refuses everything: a request costs 5 and at most 4 fit`},
+		{"an override below the cost", "rules:\n  - id: a\n    cost: 5\n    limit: 100/m\n    override: {k: 4/m}\n", `rules.yaml:5:19: rules[0] "a": override.k: refuses everything`},
+		{"a tier below the cost", "tiers: {free: 4/m}\nrules:\n  - id: a\n    cost: 5\n", `refuses everything: a request costs 5 and at most 4 fit`},
+		{"an unknown field", "rules:\n  - id: a\n    limit: 5/m\n    brust: 3\n", `rules.yaml:4:5: rules[0] "a": brust: a rule has no field "brust"`},
+		{"no time", "rules:\n  - id: a\n    limit: 5/m\n    override: {k: {limit: 5/m, expires: tomorrow}}\n", `rules.yaml:4:41: rules[0] "a": override.k.expires: must be a time such as 2026-01-31T12:00:00Z, got "tomorrow"`},
+		{"layers", numbered("rules:\n", "- {id: r%[1]d, limit: 5/m, layer: x, match: {api_key_pattern: '*%[1]d*'}}\n", 1_000) + "- {id: y, limit: 5/q}", "rules[1000]"},
 		{"brackets", repeat("", "[", "", mib), "too large"},
 		{"brackets, fewer", repeat("rules: ", "[", "", 200_000), "nested"},
 		{"brackets and back", strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), "nested"},
@@ -72,7 +86,12 @@ func TestHostile(t *testing.T) {
 		{"long names everywhere", "rules: [{id: a, limit: 5/m, by: [" + strings.Repeat("x", mib) + "]}]", "by[0]"},
 		{"a long key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", mib) + ": 5/q}}]", "override.xxx"},
 	}
-	for _, tt := range tests {
+}
+
+// TestHostile reads texts that are made to cost far more than their length. Each
+// is refused in a small part of the time that is allowed here, with a reason.
+func TestHostile(t *testing.T) {
+	for _, tt := range hostileTexts() {
 		t.Run(tt.name, func(t *testing.T) {
 			var err error
 			soon(t, func() { _, err = Parse("rules.yaml", []byte(tt.text)) })
@@ -96,6 +115,47 @@ func TestManyOverrides(t *testing.T) {
 	}
 	if n := len(f.Rules.Rules[0].Override); n != 10_000 {
 		t.Errorf("%d overrides", n)
+	}
+}
+
+// TestHostileEdits: no edit makes anything of such a text.
+func TestHostileEdits(t *testing.T) {
+	for _, tt := range hostileTexts() {
+		if len(tt.text) > 10_000 && len(tt.text) < MaxSize+1 {
+			continue // reading them is tested above
+		}
+		_, listErr := SetList([]byte(tt.text), Denylist, []string{"a"})
+		_, ruleErr := PutRule([]byte(smallest), "a", []byte(tt.text))
+		if listErr == nil || ruleErr == nil {
+			t.Errorf("%s: %v, %v", tt.name, listErr, ruleErr)
+		}
+	}
+}
+
+// TestLargeEdits: documents as large as they can be are edited in a small part of the time that is allowed here.
+func TestLargeEdits(t *testing.T) {
+	overrides := numbered("rules:\n  - id: a\n    limit: 5/minute\n    override:\n", "      sk_%05d: {limit: 3000/minute, burst: 500} # ä\n", 10_000)
+	rules := numbered("{tiers: {t: 5/m}, rules: [{id: ä, match: {endpoint: /ä}", "}, {id: r%d, tier: t, limit: 5/m", 4_000) + "}]}"
+	rules = strings.Replace(rules, "id: ä", "id: a, limit: 5/m", 1)
+	list := numbered("rules: []\nwhitelist: [ä", ", k%d", 20_000) + "]\n"
+	kept := make([]string, 10_000)
+	for i := range kept {
+		kept[i] = fmt.Sprintf("k%d", 2*i)
+	}
+	for name, edit := range map[string]func() ([]byte, error){
+		"an override": func() ([]byte, error) { return SetOverride([]byte(overrides), "a", "sk_09999", Numbers{Limit: "7"}) },
+		"a rule's": func() ([]byte, error) {
+			return PutRule([]byte(overrides), "a", []byte("limit: 5/m\noverride: {k: 5/m}"))
+		},
+		"every rule":     func() ([]byte, error) { return SetTier([]byte(rules), "t", Numbers{Limit: "7", Capacity: 3}) },
+		"every second":   func() ([]byte, error) { return SetList([]byte(list), Allowlist, kept) },
+		"all but twenty": func() ([]byte, error) { return SetList([]byte(list), Allowlist, kept[:20]) },
+	} {
+		soon(t, func() {
+			if _, err := edit(); err != nil {
+				t.Errorf("%s: %.500v", name, err)
+			}
+		})
 	}
 }
 
