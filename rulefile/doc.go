@@ -5,6 +5,12 @@
 // [Load] reads a file and [Parse] reads text. Both accept a document whole or
 // not at all, so that rules in force are never replaced by half of a change.
 //
+// [SetTier], [PutRule], [SetOverride], [SetList] and their like change one thing
+// in the text of a document and leave every other byte, comments among them, as
+// it was: they splice at the places that the parser found, read the result
+// again, and return an error rather than a text that means anything else.
+// [Compare] says what a change does that is probably not meant.
+//
 // The language is a small part of YAML: maps, lists, and text on one line.
 // What YAML has beyond that (anchors, aliases, merge keys, tags, block text,
 // several documents) is refused by name. None of it helps to say what a limit
