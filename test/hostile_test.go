@@ -58,7 +58,7 @@ func TestHostileClients(t *testing.T) {
 		for _, url := range []string{n.HTTP + " /v1/check", n.HTTP + " /v1/checks", n.Admin + " /v1/explain"} {
 			base, path, _ := strings.Cut(url, " ")
 			conn := dial(t, base)
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: weir\r\nContent-Length: 40\r\n\r\n{\"key\":", path)
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40\r\n\r\n{\"key\":", path)
 			slow.Go(func() {
 				res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 				if err != nil {
@@ -73,7 +73,7 @@ func TestHostileClients(t *testing.T) {
 		}
 		for _, base := range []string{n.HTTP, n.Admin, n.Gateway} {
 			conn := dial(t, base)
-			fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: weir\r\nX-Slow: ")
+			fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 			slow.Go(func() {
 				if got, err := io.ReadAll(conn); err != nil || strings.HasPrefix(string(got), "HTTP/1.1 200") {
 					t.Errorf("half of the headers: %q, %v", got, err)
@@ -86,7 +86,7 @@ func TestHostileClients(t *testing.T) {
 	for _, base := range []string{n.HTTP, n.Admin, n.Gateway} {
 		conn := dial(t, base)
 		slow.Go(func() {
-			_, _ = fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: weir\r\nX-Huge: %s\r\n\r\n", strings.Repeat("x", 1<<20)) // it may be closed before the end
+			_, _ = fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Huge: %s\r\n\r\n", strings.Repeat("x", 1<<20)) // it may be closed before the end
 		})
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -131,9 +131,9 @@ func postLarge(t *testing.T, url, body string, length int64) (int, string) {
 	go func() {
 		defer close(sent)
 		if length >= 0 {
-			_, _ = fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", path, length, body)
+			_, _ = fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, length, body)
 		} else {
-			_, _ = fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: weir\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", path, len(body), body)
+			_, _ = fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", path, len(body), body)
 		}
 	}()
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)

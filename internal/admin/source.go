@@ -167,10 +167,12 @@ func (s *Source) save(text []byte) {
 // apply puts a version of the rule store in force.
 func (s *Source) apply(v rulestore.Version) error {
 	next, err := Parse(fmt.Sprintf("version %d", v.Number), v.Text, v.Number)
-	if err == nil {
-		s.enforce(next)
+	if err != nil {
+		return err
 	}
-	return err
+	s.enforce(next)
+	logWarnings(s.log, next.File)
+	return nil
 }
 
 // enforce puts a document in force, and has it read again when something in it expires.

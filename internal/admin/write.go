@@ -91,7 +91,9 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 	})
 	switch {
 	case errors.Is(err, rulestore.ErrConflict):
-		return nil, newFault(http.StatusPreconditionFailed, codeConflict, "someone was faster: look at what has changed, and apply yours to that")
+		return nil, newFault(http.StatusPreconditionFailed, codeConflict, "%v: look at what has changed, and apply yours to that", err)
+	case err != nil && v.Number > 0:
+		return nil, newFault(http.StatusInternalServerError, "NOT_APPLIED", "%v", err)
 	case err != nil:
 		return nil, storeFault(err)
 	}
