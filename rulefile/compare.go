@@ -11,7 +11,7 @@ import (
 // Compare returns what the change from one document to another does that is
 // probably not meant: limits that are cut by more than half, and requests that
 // no rule limits any more. Each has its place in the new document, and a
-// suggestion as its hint.
+// suggestion as its hint. Both files come from [Parse].
 func Compare(old, new *File) []Problem {
 	c := &comparison{
 		old: old, new: new, problems: &problems{file: new.Name, ids: new.reading.ids},

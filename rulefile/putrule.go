@@ -65,8 +65,8 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 		return nil, err
 	}
 	rules := e.rulesField().value
-	i, missing := e.findRule(id)
-	if missing == nil {
+	i, notThere := e.findRule(id)
+	if notThere == nil {
 		id = e.doc.Rules[i].ID // as it is written
 		e.forget(id)
 	}
@@ -74,7 +74,7 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if missing != nil {
+	if notThere != nil {
 		e.doc.Rules = append(e.doc.Rules, r.rule)
 		if rules.flow {
 			e.appendItem(rules, e.flow(r.node))

@@ -98,5 +98,6 @@ func (r *reading) file(now time.Time) (*File, error) {
 		return nil, r.sorted(r.src)
 	}
 	r.locateWarnings(set.Warnings())
+	r.root = nil // places are all that is asked for after this
 	return &File{Name: r.problems.file, Rules: doc, Set: set, Warnings: r.warned.sorted(r.src), NextExpiry: next, reading: r}, nil
 }
