@@ -74,25 +74,24 @@ func FromStore(ctx context.Context, o rulestore.Options, seed *Document, message
 func (s *Source) begin(ctx context.Context, seed rulestore.Version) (rulestore.Version, error) {
 	head, err := s.store.Head(ctx)
 	if err == nil && head == 0 {
-		first, err := s.store.Append(ctx, 0, seed)
-		if err == nil {
+		var first rulestore.Version
+		if first, err = s.store.Append(ctx, 0, seed); err == nil {
 			return first, s.apply(first)
 		}
-		if !errors.Is(err, rulestore.ErrConflict) {
-			return seed, err
+		if errors.Is(err, rulestore.ErrConflict) { // another node has seeded it meanwhile
+			head, err = s.store.Head(ctx)
 		}
-		head, err = s.store.Head(ctx) // another node has seeded it meanwhile
 	}
 	for err == nil && head > 0 {
-		v, err := s.store.Get(ctx, head)
-		if err != nil {
-			return seed, err
+		var v rulestore.Version
+		if v, err = s.store.Get(ctx, head); err != nil {
+			break
 		}
-		if err := s.apply(v); err == nil {
+		rejected := s.apply(v)
+		if rejected == nil {
 			return v, nil
-		} else {
-			s.logRejected(err) // perhaps it is of a newer Weir
 		}
+		s.logRejected(rejected) // perhaps it is of a newer Weir
 		head = v.Parent
 	}
 	return seed, err
