@@ -1,0 +1,215 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// maxMessage is how much a version can say about itself, in bytes.
+const maxMessage = 1000
+
+// change reads from a request what all writes have in common.
+func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *fault) {
+	c := change{edit: edit, author: whoOf(r).name, message: r.URL.Query().Get("message")}
+	if len(c.message) > maxMessage {
+		return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(c.message), maxMessage)
+	}
+	for name, to := range map[string]*bool{"force": &c.force, "dry_run": &c.dryRun} {
+		if text := r.URL.Query().Get(name); text != "" {
+			v, err := strconv.ParseBool(text)
+			if err != nil {
+				return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "%s: must be true or false, got %q", name, text)
+			}
+			*to = v
+		}
+	}
+	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
+		n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
+		if err != nil || n < 1 {
+			return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `If-Match: must be the ETag of the rules, such as "42", got %s`, tag)
+		}
+		c.ifMatch = n
+	}
+	return c, nil
+}
+
+// write makes a change, tells what came of it, and keeps a record of who made it.
+func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *fault {
+	c, f := a.change(r, edit)
+	if f != nil {
+		return f
+	}
+	return a.make(w, r, what, c)
+}
+
+func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change) *fault {
+	out, f := a.Source.write(r.Context(), c)
+	if f != nil {
+		a.audit(r, what, "refused", f.code)
+		return f
+	}
+	if out.Version != out.before {
+		a.audit(r, what, "before", out.before, "after", out.Version)
+	}
+	setETag(w, out.Version)
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// audit tells who did what, and from where. It names no key: those are in the version that came of it.
+func (a *API) audit(r *http.Request, what string, args ...any) {
+	a.Log.Info("audit", append([]any{"who", whoOf(r).name, "from", r.RemoteAddr, "what", what}, args...)...)
+}
+
+func (a *API) putRules(w http.ResponseWriter, r *http.Request) *fault {
+	text, f := document(w, r)
+	if f != nil {
+		return f
+	}
+	if r.Header.Get("If-Match") == "" {
+		return newFault(http.StatusPreconditionRequired, "IF_MATCH_REQUIRED", "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
+	}
+	return a.write(w, r, "put rules", func([]byte) ([]byte, error) { return text, nil })
+}
+
+func (a *API) putRule(w http.ResponseWriter, r *http.Request) *fault {
+	rule, f := document(w, r)
+	if f != nil {
+		return f
+	}
+	id := r.PathValue("id")
+	return a.write(w, r, "put rule "+id, func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) })
+}
+
+func (a *API) deleteRule(w http.ResponseWriter, r *http.Request) *fault {
+	id := r.PathValue("id")
+	return a.write(w, r, "delete rule "+id, func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) })
+}
+
+// numbers are a tier's or an override's on the wire.
+type numbers struct {
+	Limit    json.RawMessage `json:"limit"`
+	Capacity int64           `json:"capacity"`
+}
+
+// read takes a limit as a text, "500/minute", or a number, which leaves the window as it is.
+func (n *numbers) read() (rulefile.Numbers, *fault) {
+	out := rulefile.Numbers{Capacity: n.Capacity}
+	if n.Capacity < 0 {
+		return out, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "capacity: must be at least 1, got %d", n.Capacity)
+	}
+	if len(n.Limit) == 0 {
+		if n.Capacity == 0 {
+			return out, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `give a limit, such as {"limit": 500} or {"limit": "500/minute"}, or a capacity`)
+		}
+		return out, nil
+	}
+	var text string
+	var count int64
+	switch {
+	case json.Unmarshal(n.Limit, &text) == nil:
+		out.Limit = text
+	case json.Unmarshal(n.Limit, &count) == nil:
+		out.Limit = strconv.FormatInt(count, 10)
+	default:
+		return out, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `limit: must be a number, or a text such as "500/minute", got %s`, n.Limit)
+	}
+	return out, nil
+}
+
+func (a *API) putTier(w http.ResponseWriter, r *http.Request) *fault {
+	var in numbers
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	n, f := in.read()
+	if f != nil {
+		return f
+	}
+	tier := r.PathValue("tier")
+	return a.write(w, r, "put tier "+tier, func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) })
+}
+
+// keyed names an override.
+type keyed struct {
+	Key  string `json:"key"`
+	Rule string `json:"rule"`
+}
+
+func (k *keyed) check() *fault {
+	switch {
+	case k.Key == "":
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "key: must be the API key that the override is for")
+	case k.Rule == "":
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "rule: must be the id of the rule whose numbers it overrides")
+	}
+	return nil
+}
+
+func (a *API) putKey(w http.ResponseWriter, r *http.Request) *fault {
+	var in struct {
+		keyed
+		numbers
+		ExpiresIn string `json:"expires_in"`
+	}
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	if f := in.check(); f != nil {
+		return f
+	}
+	n, f := in.read()
+	if f != nil {
+		return f
+	}
+	if in.ExpiresIn != "" {
+		d, err := time.ParseDuration(in.ExpiresIn)
+		if err != nil || d <= 0 {
+			return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "expires_in: must be a time such as 30m or 24h, got %q", in.ExpiresIn)
+		}
+		n.Expires = time.Now().Add(d).UTC().Truncate(time.Second).Add(time.Second)
+	}
+	return a.write(w, r, "override a key in rule "+in.Rule, func(text []byte) ([]byte, error) {
+		return rulefile.SetOverride(text, in.Rule, in.Key, n)
+	})
+}
+
+func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *fault {
+	var in keyed
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	if f := in.check(); f != nil {
+		return f
+	}
+	return a.write(w, r, "remove an override in rule "+in.Rule, func(text []byte) ([]byte, error) {
+		return rulefile.DeleteOverride(text, in.Rule, in.Key)
+	})
+}
+
+func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *fault {
+	var in struct {
+		Entries []string `json:"entries"`
+	}
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	if in.Entries == nil {
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
+	}
+	return a.write(w, r, "put "+name, func(text []byte) ([]byte, error) { return rulefile.SetList(text, list, in.Entries) })
+}
+
+func (a *API) putAllowlist(w http.ResponseWriter, r *http.Request) *fault {
+	return a.putList(w, r, rulefile.Allowlist, "allowlist")
+}
+
+func (a *API) putDenylist(w http.ResponseWriter, r *http.Request) *fault {
+	return a.putList(w, r, rulefile.Denylist, "denylist")
+}
