@@ -17,9 +17,6 @@ const maxMessage = 1000
 // change reads from a request what all writes have in common.
 func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *fault) {
 	c := change{edit: edit, author: whoOf(r).name, message: r.URL.Query().Get("message")}
-	if len(c.message) > maxMessage {
-		return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(c.message), maxMessage)
-	}
 	for name, to := range map[string]*bool{"force": &c.force, "dry_run": &c.dryRun} {
 		if text := r.URL.Query().Get(name); text != "" {
 			v, err := strconv.ParseBool(text)
@@ -49,6 +46,12 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit fu
 }
 
 func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change) *fault {
+	if len(c.message) > maxMessage {
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(c.message), maxMessage)
+	}
+	if c.message == "" {
+		c.message = what
+	}
 	out, f := a.Source.write(r.Context(), c)
 	if f != nil {
 		a.audit(r, what, "refused", f.code)

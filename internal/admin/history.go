@@ -132,9 +132,6 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
-	if len(in.Message) > maxMessage {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(in.Message), maxMessage)
-	}
 	if in.Version < 1 {
 		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "version: must be the number of the version to go back to")
 	}
@@ -149,8 +146,8 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
 	}
 	// Who goes back wants what was in force then, and is in a hurry.
 	c.force = true
-	if c.message = in.Message; c.message == "" {
-		c.message = what
+	if in.Message != "" {
+		c.message = in.Message
 	}
 	return a.make(w, r, what, c)
 }
