@@ -63,9 +63,9 @@ bench:
 bench-redis: redis
 	cd bench && $(GO) run ./redis
 
-## bench-rules: how long until a change of the rules is in force on three nodes: p50 and p99 of a hundred
+## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis
-	$(GO) test ./test -run '^$$' -bench RuleChange -benchtime 100x
+	$(GO) test ./test ./internal/rulestore -run '^$$' -bench 'RuleChange|TwoHundredNodes' -benchtime 100x -p 1
 
 ## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
 faults: redis

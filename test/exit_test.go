@@ -55,7 +55,8 @@ func TestExitCodes(t *testing.T) {
 		{"rules apply", 2},
 		{"rules apply --color blue " + good, 2},
 		{"rules diff", 2},
-		{"rules diff " + good + " --admin " + n.Admin, 2}, // 1 is for files that differ
+		{"rules diff " + bad + " --admin " + n.Admin, 2}, // 1 is for files that differ
+		{"rules diff " + good + " --admin " + n.Admin, 0},
 		{"rules diff --from 1 --admin " + nobody, 3},
 		{"rules history --limit 0", 2},
 		{"rules history --admin " + nobody, 3},

@@ -145,7 +145,7 @@ func (l *load) end(t testing.TB) {
 // connection that is dropped, and clients keep what they had.
 func TestARuleChangesEverywhere(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
-	nodes := serveAll(t, 3, "--store", "redis://"+r.Addr)
+	nodes := serveAll(t, 3, append(patient, "--store", "redis://"+r.Addr)...)
 	reached(t, nodes...)
 	everywhere(t, nodes, 1)
 

@@ -143,11 +143,10 @@ func TestTheLastGoodVersionIsFound(t *testing.T) {
 	}
 }
 
-// A message reaches nodes that poll never.
-func TestAMessageReachesEveryNode(t *testing.T) {
+// twoHundred are nodes on twenty connections, that poll never, and one who writes.
+func twoHundred(t testing.TB) (nodes []*node, writer *Redis) {
 	r := redistest.New(t, redistest.Options{})
-	var nodes []*node
-	for i := range 20 { // connections, with ten nodes on each
+	for i := range 20 {
 		s := overRedis(t, "redis://"+r.Addr)
 		for j := range 10 {
 			n := newNode(s, fmt.Sprint("n", i, "-", j), never, Version{})
@@ -155,8 +154,14 @@ func TestAMessageReachesEveryNode(t *testing.T) {
 			nodes = append(nodes, n)
 		}
 	}
-	writer := overRedis(t, "redis://"+r.Addr)
+	writer = overRedis(t, "redis://"+r.Addr)
 	listening(t, writer, nodes...)
+	return nodes, writer
+}
+
+// A message reaches nodes that poll never.
+func TestAMessageReachesEveryNode(t *testing.T) {
+	nodes, writer := twoHundred(t)
 	for i := range 5 {
 		v := write(t, writer, fmt.Sprint("text ", i))
 		for _, n := range nodes {
@@ -168,6 +173,23 @@ func TestAMessageReachesEveryNode(t *testing.T) {
 			t.Errorf("%s applied %v", n.o.Node.Name, n.numbers())
 		}
 	}
+}
+
+// BenchmarkTwoHundredNodes is how long it takes until the last of them has a version.
+func BenchmarkTwoHundredNodes(b *testing.B) {
+	nodes, writer := twoHundred(b)
+	var took []time.Duration
+	for b.Loop() {
+		begun := time.Now()
+		v := write(b, writer, "text")
+		for _, n := range nodes {
+			until(b, n.has(v.Number))
+		}
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
 
 // deaf is a store that watches through another, which may be cut off.
