@@ -98,15 +98,19 @@ const (
 
 // adopt makes the holding one under other numbers, if they are others.
 func (x *holding) adopt(p *weir.Policy) {
-	if x.policy != p {
-		x.policy, x.numbers = p, numbersOf(p)
+	if x.policy == p {
+		return
+	}
+	same := x.policy.Limit == p.Limit
+	if x.policy = p; !same {
+		x.numbers = numbersOf(p)
 		x.forget()
 	}
 }
 
 // forget drops what the node knows, as if it had never asked.
 func (x *holding) forget() {
-	x.held, x.fullUntil, x.fullAt, x.refusals, x.pause, x.last = 0, 0, 0, 0, 0, weir.Result{}
+	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause, x.last = 0, 0, 0, 0, 0, 0, weir.Result{}
 }
 
 // arrive counts tokens that are asked for.

@@ -128,6 +128,8 @@ func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused b
 			s.learn(ctx, l.x, l.charge, questions[at].Want, sent, l.result, nil)
 		case l.hash != 0:
 			s.remember(l.charge, l.result, l.hash, sent)
+		default:
+			s.addHeld(l.charge, l.result)
 		}
 		r := l.result
 		refused = refused || r.Err == nil && !r.Allowed && !l.charge.Policy.Shadow

@@ -114,6 +114,7 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 	c, r := &charges[0], &results[0]
 	if !s.lends(c) {
 		s.pass(ctx, 0, charges, results)
+		s.addHeld(c, r)
 		return
 	}
 	h, now := s.hash(&c.Counter), s.now()
@@ -160,6 +161,22 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 		}
 		few = a.few
 	}
+}
+
+// addHeld tells who peeks of what the node holds, too: that is there for the next one who takes.
+func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
+	if !c.Peek || r.Err != nil {
+		return
+	}
+	s.withHolding(&c.Counter, func(x *holding) {
+		if x.policy != c.Policy || s.now() >= x.until {
+			return
+		}
+		r.Remaining = min(r.Remaining+x.held, x.numbers.most)
+		if x.held >= c.N {
+			r.Allowed, r.RetryAfter = true, 0
+		}
+	})
 }
 
 // wait is until the ask under way is answered. It is called with the lock held, and returns without it.
@@ -278,6 +295,7 @@ func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
 func (s *Store) add(h uint64, c *weir.Charge) *holding {
 	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), numbers: numbersOf(c.Policy)}
 	x.since, x.usual = s.now(), hot/float64(heatWindow/rateWindow)
+	x.window = x.since / rateWindow
 	x.seen.Store(x.since)
 	there, gone := s.table.add(x)
 	if gone != nil {
@@ -319,7 +337,7 @@ func (s *Store) giveBack(returns []weir.Return) {
 // Leases are looked at when their time is over, by ticks.
 const (
 	tick     = int64(5 * time.Millisecond)
-	dueTicks = 256 // more than a lease has
+	dueTicks = 512 // more than twice what a lease has
 )
 
 // watch sees to it that what isn't spent by the end of a lease is given back. It is called with the holding's lock held.

@@ -137,6 +137,28 @@ func TestWarmChecksStayHere(t *testing.T) {
 	}
 }
 
+// TestPeeksSeeWhatIsHeld: it is there for the next one.
+func TestPeeksSeeWhatIsHeld(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p, other := perHour(t, 1_000_000), storetest.Policy(t, "other", weir.Limit{Count: 5, Window: time.Second})
+		warm(t, s, p, "s")
+		held := holds(s, p, "s")
+		if held == 0 {
+			t.Fatal("nothing is held: the test shows nothing")
+		}
+		peek, second := charge(p, "s", 1), charge(other, "s", 1)
+		peek.Peek, second.Peek = true, true
+		for _, r := range [][]weir.Result{take(s, peek), take(s, second, peek)} {
+			if got, there := r[len(r)-1].Remaining, remaining(f, p, "s"); got < there+held-1 || got > there+held {
+				t.Errorf("%d are left, where the store has %d and the node holds %d", got, there, held)
+			}
+		}
+		if now := holds(s, p, "s"); now != held {
+			t.Errorf("a peek took %d", held-now)
+		}
+	})
+}
+
 // TestUnspentTokensGoBack when a lease ends, when the store closes, and when another counter needs the place.
 func TestUnspentTokensGoBack(t *testing.T) {
 	const spent = 100

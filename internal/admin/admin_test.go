@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -231,9 +232,12 @@ func TestWhoMayDoWhat(t *testing.T) {
 
 func TestBadTokensAreThrottled(t *testing.T) {
 	p := open(t, tokens(t), "")
+	for range 20 { // a job whose token is an old one guesses nothing
+		p.want(t, p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer old"), 401, "UNAUTHORIZED")
+	}
 	last := answer{}
-	for range 11 {
-		last = p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer guess")
+	for i := range 11 {
+		last = p.do(t, "GET", "/v1/rules", "", fmt.Sprint("Authorization: Bearer guess", i))
 	}
 	p.want(t, last, 429, "TOO_MANY_ATTEMPTS")
 	if last.header.Get("Retry-After") == "" {
@@ -465,6 +469,32 @@ func TestCountersByRequest(t *testing.T) {
 	counters = p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
 	if c := counters[1].(map[string]any); c["remaining"] != 30.0 {
 		t.Errorf("after the reset %v", counters)
+	}
+}
+
+// TestRejectedRulesAreNotQuoted: their places are told, and not what stands there.
+func TestRejectedRulesAreNotQuoted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, nil, file)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.source.Run(ctx) }()
+	bad := "rules: [{id: a, limit: 5/s, override: {sk_secret: {limit: 0/s}}}]"
+	if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for p.source.Rejected() == "" {
+		runtime.Gosched()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if told := p.source.Rejected(); !strings.Contains(told, ":1:") || strings.Contains(told+p.log.String(), "sk_secret") {
+		t.Errorf("it says %q, and the log\n%s", told, p.log.String())
 	}
 }
 

@@ -11,20 +11,31 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
+// flag reads one from the query.
+func flag(r *http.Request, name string) (bool, *fault) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return false, nil
+	}
+	v, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "%s: must be true or false, got %q", name, text)
+	}
+	return v, nil
+}
+
 // maxMessage is how much a version can say about itself, in bytes.
 const maxMessage = 1000
 
 // change reads from a request what all writes have in common.
 func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *fault) {
 	c := change{edit: edit, author: whoOf(r).name, message: r.URL.Query().Get("message")}
-	for name, to := range map[string]*bool{"force": &c.force, "dry_run": &c.dryRun} {
-		if text := r.URL.Query().Get(name); text != "" {
-			v, err := strconv.ParseBool(text)
-			if err != nil {
-				return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "%s: must be true or false, got %q", name, text)
-			}
-			*to = v
-		}
+	var f *fault
+	if c.force, f = flag(r, "force"); f != nil {
+		return c, f
+	}
+	if c.dryRun, f = flag(r, "dry_run"); f != nil {
+		return c, f
 	}
 	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
 		n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
@@ -54,7 +65,7 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 	}
 	out, f := a.Source.write(r.Context(), c)
 	if f != nil {
-		a.audit(r, what, "refused", f.code)
+		a.audit(r, what, "answer", f.code)
 		return f
 	}
 	if out.Version != out.before {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,18 +22,22 @@ type guard struct {
 	tokens   Tokens
 	log      *slog.Logger
 	cross    *http.CrossOriginProtection
-	attempts *memstore.Store
-	policy   *weir.Policy // of bad tokens from one address
+	store    *memstore.Store
+	attempts *weir.Policy // bad tokens from one address
+	repeated *weir.Policy // the same one again
 }
 
 func newGuard(tokens Tokens, log *slog.Logger) *guard {
-	p, err := weir.NewPolicy("attempts", weir.Limit{Count: 10, Window: time.Minute})
-	if err != nil {
-		panic(err) // it is a constant
+	policy := func(name string, n int64, window time.Duration) *weir.Policy {
+		p, err := weir.NewPolicy(name, weir.Limit{Count: n, Window: window})
+		if err != nil {
+			panic(err) // it is a constant
+		}
+		return p
 	}
 	return &guard{
-		tokens: tokens, log: log, cross: http.NewCrossOriginProtection(),
-		attempts: memstore.New(memstore.Options{MemoryCap: 1 << 20}), policy: p,
+		tokens: tokens, log: log, cross: http.NewCrossOriginProtection(), store: memstore.New(memstore.Options{MemoryCap: 1 << 20}),
+		attempts: policy("attempts", 10, time.Minute), repeated: policy("repeated", 1, time.Hour),
 	}
 }
 
@@ -53,7 +58,7 @@ func whoOf(r *http.Request) who {
 func (g *guard) wrap(route Route, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		role := route.Role
-		if route.rules && r.URL.Query().Get("dry_run") == "true" {
+		if dry, err := flag(r, "dry_run"); route.rules && dry && err == nil {
 			role = Read
 		}
 		who, f := g.admit(r, role)
@@ -78,7 +83,7 @@ func (g *guard) admit(r *http.Request, role Role) (who, *fault) {
 		}
 		return who{"local", Operate}, nil
 	}
-	if wait := g.attempt(r, true); wait > 0 {
+	if wait := g.take(g.attempts, r, "", true); wait > 0 {
 		f := newFault(http.StatusTooManyRequests, "TOO_MANY_ATTEMPTS", "too many bad tokens from this address: try again in %s", wait.Round(time.Second))
 		f.header = http.Header{"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}
 		return who{}, f
@@ -86,10 +91,13 @@ func (g *guard) admit(r *http.Request, role Role) (who, *fault) {
 	secret := bearer(r)
 	t, ok := g.tokens.find(secret)
 	switch {
-	case !ok:
+	case !ok || secret == "":
 		f := newFault(http.StatusUnauthorized, "UNAUTHORIZED", "send a token of this node as Authorization: Bearer TOKEN")
 		if secret != "" {
-			g.attempt(r, false)
+			// Who repeats an old one guesses nothing, and shall not lock out the others behind its address.
+			if sum := sha256.Sum256([]byte(secret)); g.take(g.repeated, r, string(sum[:]), false) == 0 {
+				g.take(g.attempts, r, "", false)
+			}
 			f.message = "the token isn't one of this node's"
 		}
 		f.header = http.Header{"Www-Authenticate": {`Bearer realm="weir"`}}
@@ -117,15 +125,15 @@ func local(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost")
 }
 
-// attempt counts a bad token, or only looks, and returns how long the address has to wait that sent too many.
-func (g *guard) attempt(r *http.Request, peek bool) time.Duration {
+// take counts something of an address, or only looks, and returns how long it has to wait if there was too much of it.
+func (g *guard) take(p *weir.Policy, r *http.Request, what string, peek bool) time.Duration {
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		from = r.RemoteAddr
 	}
-	charges := [1]weir.Charge{{Counter: weir.Counter{Policy: g.policy, Subject: []byte(from)}, N: 1, Peek: peek}}
+	charges := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(from + " " + what)}, N: 1, Peek: peek}}
 	var results [1]weir.Result
-	g.attempts.Take(r.Context(), charges[:], results[:])
+	g.store.Take(r.Context(), charges[:], results[:])
 	return results[0].RetryAfter
 }
 

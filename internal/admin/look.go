@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -51,8 +52,8 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
 	}{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	file, err := rulefile.Parse("rules", text)
 	if err != nil {
-		problems, ok := invalid(err).details.(map[string]any)["problems"].(rulefile.Problems)
-		if !ok {
+		var problems rulefile.Problems
+		if !errors.As(err, &problems) {
 			return invalid(err)
 		}
 		out.Problems = problems
@@ -180,6 +181,7 @@ func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *fault {
 	}
 	n, err := a.Limiter.Reset(r.Context(), &req)
 	if err != nil {
+		a.audit(r, "reset counters", "answer", "STORE_UNAVAILABLE")
 		return newFault(http.StatusServiceUnavailable, "STORE_UNAVAILABLE", "not all counters could be reset: %v", err)
 	}
 	a.audit(r, "reset counters", "counters", n)

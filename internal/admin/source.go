@@ -26,6 +26,7 @@ type Source struct {
 	mu       sync.Mutex // held while rules are put in force
 	expiry   *time.Timer
 	inForce  atomic.Pointer[Document]
+	rejected atomic.Pointer[string] // what the file holds, if it can't be
 }
 
 // Document is rules in force and the text they were made of.
@@ -33,8 +34,6 @@ type Document struct {
 	Text    []byte
 	File    *rulefile.File
 	Version int64
-	// Rejected is what was wrong with the newest rules, if they aren't these, or nil.
-	Rejected error
 }
 
 // Parse reads and compiles a document.
@@ -87,28 +86,29 @@ func (s *Source) begin(ctx context.Context, seed rulestore.Version) (rulestore.V
 		if v, err = s.store.Get(ctx, head); err != nil {
 			break
 		}
-		rejected := s.apply(v)
-		if rejected == nil {
+		if s.apply(v) == nil {
 			return v, nil
 		}
-		s.logRejected(rejected) // perhaps it is of a newer Weir
-		head = v.Parent
+		head = v.Parent // perhaps it is of a newer Weir
 	}
 	return seed, err
 }
 
 // InForce is what checks are decided by.
-func (s *Source) InForce() *Document {
-	d := s.inForce.Load()
-	if s.follower == nil {
-		return d
+func (s *Source) InForce() *Document { return s.inForce.Load() }
+
+// Rejected says that there are newer rules than those in force, which can't be, and where; or "". It is for everyone, and quotes nothing of them.
+func (s *Source) Rejected() string {
+	if s.follower != nil {
+		if err := s.follower.Rejected(); err != nil {
+			return err.Error()
+		}
+		return ""
 	}
-	if err := s.follower.Rejected(); err != nil {
-		shown := *d
-		shown.Rejected = err
-		return &shown
+	if r := s.rejected.Load(); r != nil {
+		return *r
 	}
-	return d
+	return ""
 }
 
 // Run keeps the rules up to date until ctx is done.
@@ -152,12 +152,12 @@ func (s *Source) save(text []byte) {
 	old := s.inForce.Load()
 	next, err := Parse(s.file, text, old.Version+1)
 	if err != nil {
-		kept := *old
-		kept.Rejected = err
-		s.inForce.Store(&kept)
+		short := summary(err).Error()
+		s.rejected.Store(&short)
 		s.logRejected(err)
 		return
 	}
+	s.rejected.Store(nil)
 	s.enforce(next)
 	s.log.Info("rules applied", "file", s.file, "version", next.Version, "rules", len(next.File.Rules.Rules))
 	logWarnings(s.log, next.File)
@@ -167,7 +167,8 @@ func (s *Source) save(text []byte) {
 func (s *Source) apply(v rulestore.Version) error {
 	next, err := Parse(fmt.Sprintf("version %d", v.Number), v.Text, v.Number)
 	if err != nil {
-		return err
+		s.logRejected(err)
+		return summary(err)
 	}
 	s.enforce(next)
 	logWarnings(s.log, next.File)
@@ -178,6 +179,11 @@ func (s *Source) apply(v rulestore.Version) error {
 func (s *Source) enforce(d *Document) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.replace(d)
+}
+
+// replace is called with the lock held.
+func (s *Source) replace(d *Document) {
 	s.limiter.SetRules(d.File.Set)
 	s.inForce.Store(d)
 	if s.expiry != nil {
@@ -191,16 +197,18 @@ func (s *Source) enforce(d *Document) {
 
 // expire reads a document again that is still in force, now that something in it has expired.
 func (s *Source) expire(d *Document) {
-	if s.inForce.Load() != d {
-		return
-	}
 	next, err := Parse(fmt.Sprintf("version %d", d.Version), d.Text, d.Version)
 	if err != nil {
 		s.log.Error("rules can't be read again: what has expired stays", "error", err)
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inForce.Load() != d {
+		return // there are newer rules
+	}
 	s.log.Info("an override has expired", "version", d.Version)
-	s.enforce(next)
+	s.replace(next)
 }
 
 func (s *Source) logRejected(err error) {
@@ -210,14 +218,26 @@ func (s *Source) logRejected(err error) {
 		return
 	}
 	for _, p := range problems {
-		s.log.Error("rules rejected: the ones in force stay", "at", fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column), "error", p.String())
+		s.log.Error("rules rejected: the ones in force stay", "at", place(p), "error", p.Text)
 	}
 }
 
 func logWarnings(log *slog.Logger, f *rulefile.File) {
-	for _, w := range f.Set.Warnings() {
-		log.Warn("rules", "at", w.Path, "warning", w.Text)
+	for _, w := range f.Warnings {
+		log.Warn("rules", "at", place(w), "warning", w.Text)
 	}
+}
+
+// place is where a problem is. Its path, and the line itself, may hold somebody's key: those are not for logs.
+func place(p rulefile.Problem) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// summary says where rules are wrong, without quoting them.
+func summary(err error) error {
+	var problems rulefile.Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	return fmt.Errorf("%d problems, the first at %s", len(problems), place(problems[0]))
 }
 
 // ReadFile reads and compiles the rules of a file.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -37,6 +38,9 @@ type token struct {
 func LoadTokens(all, file string) (Tokens, error) {
 	var ts Tokens
 	if all != "" {
+		if all = strings.TrimSpace(all); all == "" {
+			return nil, errors.New("the token is blank")
+		}
 		ts = append(ts, token{"admin", Operate, sha256.Sum256([]byte(all))})
 	}
 	if file == "" {
@@ -83,7 +87,9 @@ func parseToken(fields []string) (t token, err error) {
 	if err != nil || len(sum) != len(t.sum) {
 		return t, fmt.Errorf("the token of %s must be its SHA-256 in hex, as in: printf %%s \"$TOKEN\" | sha256sum", t.name)
 	}
-	copy(t.sum[:], sum)
+	if copy(t.sum[:], sum); t.sum == sha256.Sum256(nil) {
+		return t, fmt.Errorf("the token of %s is empty: was $TOKEN set?", t.name)
+	}
 	return t, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -48,6 +49,11 @@ func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
 		if f == nil || f.code != codeConflict || c.ifMatch != 0 {
 			return out, f
 		}
+		select {
+		case <-time.After(rand.N(10 * time.Millisecond)):
+		case <-ctx.Done():
+			return nil, storeFault(ctx.Err())
+		}
 	}
 	return nil, newFault(http.StatusServiceUnavailable, "BUSY", "others were faster %d times: try again", attempts)
 }
@@ -90,6 +96,10 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 		Parent: base.Number, Author: c.author, Message: c.message, Time: time.Now().UTC(), Text: text,
 	})
 	switch {
+	case errors.Is(err, rulestore.ErrAwaited):
+		f := newFault(http.StatusServiceUnavailable, "RULES_UNAVAILABLE", "%v", err)
+		f.header = http.Header{"Retry-After": {"3"}}
+		return nil, f
 	case errors.Is(err, rulestore.ErrConflict):
 		return nil, newFault(http.StatusPreconditionFailed, codeConflict, "%v: look at what has changed, and apply yours to that", err)
 	case err != nil && v.Number > 0:

@@ -94,9 +94,10 @@ func conflict(parent, head int64) error {
 	return fmt.Errorf("%w: it is %d, not %d", ErrConflict, head, parent)
 }
 
-func awaited(n int64) error {
-	return fmt.Errorf("%w: the store has lost version %d, and a node is about to put it back: try again in a moment", ErrConflict, n)
-}
+// ErrAwaited is returned to who writes while a node is about to put back a version that the store has lost. It is an ErrConflict.
+var ErrAwaited = fmt.Errorf("%w: the store has lost versions that a node is about to put back: try again in a moment", ErrConflict)
+
+func awaited(n int64) error { return fmt.Errorf("%w: version %d", ErrAwaited, n) }
 
 func notAbove(n, head int64) error {
 	return fmt.Errorf("%w: it is %d, and %d isn't above it", ErrConflict, head, n)

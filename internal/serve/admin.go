@@ -49,8 +49,8 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 func (n *node) readyz(w http.ResponseWriter, _ *http.Request) {
 	doc := n.rules.InForce()
 	body := map[string]any{"status": "ready", "store": n.storeStatus(), "rules_version": doc.Version}
-	if doc.Rejected != nil {
-		body["rules_rejected"] = doc.Rejected.Error()
+	if rejected := n.rules.Rejected(); rejected != "" {
+		body["rules_rejected"] = rejected
 	}
 	status := http.StatusOK
 	if n.draining.Load() {
