@@ -345,3 +345,28 @@ func TestEditRefusals(t *testing.T) {
 		t.Errorf("an inherited window: %v", err)
 	}
 }
+
+// TestExpiredOverridesAreDropped, and nothing else.
+func TestExpiredOverridesAreDropped(t *testing.T) {
+	const text = `rules:
+  - id: a   # one
+    limit: 5/s
+    override:
+      old: {limit: 9/s, expires: 2026-01-01T00:00:00Z}
+      new: {limit: 8/s, expires: 2026-03-01T00:00:00Z}
+      kept: 7/s
+  - id: b
+    limit: 5/s
+    override: {old: {limit: 9/s, expires: 2026-01-01T00:00:00Z}}
+`
+	got, err := DropExpired([]byte(text), time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := string(got); strings.Contains(s, "old") || !strings.Contains(s, "# one") || !strings.Contains(s, "new: {limit: 8/s") || !strings.Contains(s, "kept: 7/s") {
+		t.Errorf("got\n%s", s)
+	}
+	if again, err := DropExpired(got, time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)); err != nil || string(again) != string(got) {
+		t.Errorf("again: %v\n%s", err, again)
+	}
+}

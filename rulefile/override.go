@@ -85,3 +85,25 @@ func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
 	}
 	return doc, next
 }
+
+// dropAtOnce is how many overrides one call drops: each is an edit of its own, and the next call drops more.
+const dropAtOnce = 20
+
+// DropExpired removes overrides that have expired, so that a document that is given new ones again and again doesn't grow.
+func DropExpired(text []byte, now time.Time) ([]byte, error) {
+	f, err := ParseAt("rules", text, now)
+	if err != nil {
+		return nil, err
+	}
+	dropped := 0
+	for id, at := range f.reading.expires {
+		if now.Before(at) || dropped == dropAtOnce {
+			continue
+		}
+		if text, err = DeleteOverride(text, id.rule, id.key); err != nil {
+			return nil, err
+		}
+		dropped++
+	}
+	return text, nil
+}

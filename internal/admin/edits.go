@@ -190,6 +190,10 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *fault {
 		n.Expires = time.Now().Add(d).UTC().Truncate(time.Second).Add(time.Second)
 	}
 	return a.write(w, r, "override a key in rule "+in.Rule, func(text []byte) ([]byte, error) {
+		text, err := rulefile.DropExpired(text, time.Now())
+		if err != nil {
+			return nil, err
+		}
 		return rulefile.SetOverride(text, in.Rule, in.Key, n)
 	})
 }
