@@ -224,19 +224,7 @@ for _ = 1, acts do
         else
           v = pack('<BI7I7', code2, time2, level2)
         end
-        local alone = false
-        if call('HSET', key, p.field, v) == 1 then
-          -- A hash that grows drops fields that can't matter any more.
-          local fields = call('HLEN', key)
-          alone = fields == 1
-          if fields > 8 and fields % 8 == 1 then
-            local all = call('HGETALL', key)
-            for j = 1, #all, 2 do
-              local c, t = unpack('<BI7', all[j + 1])
-              if t + spans[c] < now then call('HDEL', key, all[j]) end
-            end
-          end
-        end
+        local grown = call('HSET', key, p.field, v) == 1
         -- The key is kept until a bit after the counter is whole again, rounded up to a grid: what was there before and
         -- ends in the same cell of it has seen to that, so few checks have to.
         local before, ends, cell = time + old, time2 + spans[code2], cells[code2]
@@ -244,7 +232,18 @@ for _ = 1, acts do
         if code == 0 or cells[code] ~= cell or before - before % cell ~= ends then
           local ms = ceil((ends + cell - now) / 1000)
           ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis doesn't take any number for a TTL
-          if alone then call('PEXPIRE', key, ms) else call('PEXPIRE', key, ms, 'GT') end
+          if not grown or call('PEXPIRE', key, ms, 'NX') == 0 then
+            call('PEXPIRE', key, ms, 'GT')
+            -- A hash that grows drops fields that can't matter any more.
+            local fields = grown and call('HLEN', key) or 0
+            if fields > 8 and fields % 8 == 1 then
+              local all = call('HGETALL', key)
+              for j = 1, #all, 2 do
+                local c, t = unpack('<BI7', all[j + 1])
+                if t + spans[c] < now then call('HDEL', key, all[j]) end
+              end
+            end
+          end
         end
       end
       if kind == TAKE then
