@@ -65,6 +65,9 @@ func TestALostReplyCountsOnce(t *testing.T) {
 				if f.runs && counted == admitted.Load() {
 					t.Error("no script ran whose reply was lost: the test shows nothing")
 				}
+				if !f.runs && counted != admitted.Load() {
+					t.Errorf("%d admitted, %d counted, though no command arrived whose caller got an error", admitted.Load(), counted)
+				}
 				lasting(t, r)
 			})
 		}
