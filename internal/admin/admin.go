@@ -112,7 +112,8 @@ func document(w http.ResponseWriter, r *http.Request) ([]byte, *fault) {
 	return body(w, r, rulefile.MaxSize+1) // the parser says what is too large, too
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
+// WriteJSON answers with JSON.
+func WriteJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)

@@ -72,7 +72,7 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 		a.audit(r, what, "before", out.before, "after", out.Version)
 	}
 	setETag(w, out.Version)
-	writeJSON(w, http.StatusOK, out)
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 

@@ -160,5 +160,5 @@ func (f *fault) write(w http.ResponseWriter) {
 	if f.details != nil {
 		body["details"] = f.details
 	}
-	writeJSON(w, f.status, map[string]any{"error": body})
+	WriteJSON(w, f.status, map[string]any{"error": body})
 }

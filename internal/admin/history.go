@@ -68,7 +68,7 @@ func (a *API) versions(w http.ResponseWriter, r *http.Request) *fault {
 	for i, v := range list {
 		out[i] = infoOf(v)
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"versions": out})
+	WriteJSON(w, http.StatusOK, map[string]any{"versions": out})
 	return nil
 }
 
@@ -85,7 +85,7 @@ func (a *API) version(w http.ResponseWriter, r *http.Request) *fault {
 	if err != nil {
 		return storeFault(err)
 	}
-	writeJSON(w, http.StatusOK, infoOf(v))
+	WriteJSON(w, http.StatusOK, infoOf(v))
 	return nil
 }
 
@@ -116,7 +116,7 @@ func (a *API) diff(w http.ResponseWriter, r *http.Request) *fault {
 		_, _ = w.Write([]byte(d))
 		return nil
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"from": from, "to": to, "diff": d})
+	WriteJSON(w, http.StatusOK, map[string]any{"from": from, "to": to, "diff": d})
 	return nil
 }
 

@@ -61,7 +61,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
 		out.Valid, out.Rules = true, len(file.Rules.Rules)
 		out.Warnings = append(append(out.Warnings, file.Warnings...), rulefile.Compare(a.Source.InForce().File, file)...)
 	}
-	writeJSON(w, http.StatusOK, out)
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
@@ -72,7 +72,7 @@ func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string) *f
 	if out == nil {
 		out = []string{}
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"entries": out})
+	WriteJSON(w, http.StatusOK, map[string]any{"entries": out})
 	return nil
 }
 
@@ -113,12 +113,12 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request) *fault {
 	for i, n := range all {
 		out[i] = nodeInfo{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.Store, max(0, time.Since(n.Seen).Milliseconds())}
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"nodes": out})
+	WriteJSON(w, http.StatusOK, map[string]any{"nodes": out})
 	return nil
 }
 
 func (a *API) about(w http.ResponseWriter, _ *http.Request) *fault {
-	writeJSON(w, http.StatusOK, map[string]any{"version": a.Self().Version, "store": a.Store()})
+	WriteJSON(w, http.StatusOK, map[string]any{"version": a.Self().Version, "store": a.Store()})
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *fault {
 	if f != nil {
 		return f
 	}
-	writeJSON(w, http.StatusOK, Explain(a.Source.InForce().File.Set, &req))
+	WriteJSON(w, http.StatusOK, Explain(a.Source.InForce().File.Set, &req))
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *fault {
 		}
 		out = append(out, c)
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"counters": out})
+	WriteJSON(w, http.StatusOK, map[string]any{"counters": out})
 	return nil
 }
 
@@ -185,6 +185,6 @@ func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *fault {
 		return newFault(http.StatusServiceUnavailable, "STORE_UNAVAILABLE", "not all counters could be reset: %v", err)
 	}
 	a.audit(r, "reset counters", "counters", n)
-	writeJSON(w, http.StatusOK, map[string]any{"reset": n})
+	WriteJSON(w, http.StatusOK, map[string]any{"reset": n})
 	return nil
 }

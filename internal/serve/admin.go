@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -34,12 +33,12 @@ func (n *node) about() rulestore.Node {
 // nothing answers for what isn't there with what is.
 func nothing(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusNotFound, errorBody(checkapi.CodeNotFound, message))
+		admin.WriteJSON(w, http.StatusNotFound, errorBody(checkapi.CodeNotFound, message))
 	}
 }
 
 func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	admin.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
 // readyz says whether new requests should come here. What became of the last
@@ -56,17 +55,9 @@ func (n *node) readyz(w http.ResponseWriter, _ *http.Request) {
 	if n.draining.Load() {
 		body["status"], status = "draining", http.StatusServiceUnavailable
 	}
-	writeJSON(w, status, body)
+	admin.WriteJSON(w, status, body)
 }
 
 func errorBody(code, message string) any {
 	return map[string]any{"error": map[string]string{"code": code, "message": message}}
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // the client may have left
 }
