@@ -51,7 +51,7 @@ func parse(args []string) (*config, error) {
 	c := &config{}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&c.rounds, "rounds", 5, "measure every contender this many times; three times as often with a hot key and over HTTP")
-	f.IntVar(&c.largeRounds, "large-rounds", 3, "the same for the workload of many keys, whose stores take long to fill")
+	f.IntVar(&c.largeRounds, "large-rounds", 5, "the same for the workload of many keys, whose stores take long to fill")
 	f.DurationVar(&c.time, "time", time.Second, "length of a measurement")
 	f.DurationVar(&c.warmup, "warmup", 200*time.Millisecond, "time before each measurement")
 	f.IntVar(&c.again, "again", 2, "repeat a measurement up to this many times while other processes take more than a tenth of the cores")
