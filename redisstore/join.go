@@ -110,12 +110,7 @@ func (l *lane) wait(ctx context.Context, w *waiter, hurried bool) error {
 			return w.release()
 		}
 		w.chosen = nil
-		switch {
-		case hurried:
-		case time.Now().After(w.deadline):
-			l.abandon(f, w)
-			return gaveUp(context.DeadlineExceeded)
-		default:
+		if !hurried {
 			l.send(f, w)
 			return w.release()
 		}
@@ -150,19 +145,11 @@ func (l *lane) leave(w *waiter, cause error) error {
 	switch at {
 	case chosen:
 		<-w.wake
-		l.abandon(w.chosen, w)
+		l.store.background(func() { l.send(w.chosen, nil) }) // others count on it
 	case done:
 		return w.err
 	}
 	return gaveUp(cause)
-}
-
-// abandon has somebody else send for those who counted on one who leaves.
-func (l *lane) abandon(f *flight, w *waiter) {
-	l.mu.Lock()
-	f.waiters = slices.DeleteFunc(f.waiters, func(o *waiter) bool { return o == w })
-	l.mu.Unlock()
-	l.store.background(func() { l.sendUntil(f, nil, time.Now().Add(l.store.timeout)) })
 }
 
 // watch sees to it that nobody waits for too long. One timer does for all who wait: only when
@@ -210,11 +197,7 @@ func (l *lane) expire() {
 
 // send has a flight decided, on behalf of one of it or of nobody, and passes the lane on.
 func (l *lane) send(f *flight, self *waiter) {
-	l.sendUntil(f, self, f.waiters[len(f.waiters)-1].deadline)
-}
-
-func (l *lane) sendUntil(f *flight, self *waiter, deadline time.Time) {
-	errs := l.call(f, deadline)
+	errs := l.call(f, self)
 	l.mu.Lock()
 	ended := make([]*waiter, 0, len(f.waiters))
 	for i, w := range f.waiters {
@@ -234,14 +217,26 @@ func (l *lane) sendUntil(f *flight, self *waiter, deadline time.Time) {
 	}
 }
 
-// call has a flight decided, in one call if it may be, and returns the error of each.
-func (l *lane) call(f *flight, deadline time.Time) func(int) error {
+// call has a flight decided, in one call if it may be, and returns the error of each. Whoever has left by now
+// isn't sent for: it was told that it isn't known whether its act runs, so it had better not. For the same reason
+// nothing is sent too late, and the shard isn't to blame for that.
+func (l *lane) call(f *flight, self *waiter) func(int) error {
+	deadline := f.waiters[len(f.waiters)-1].deadline
+	if f.waiters[0] != self {
+		l.mu.Lock()
+		f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.stage == done })
+		l.mu.Unlock()
+	}
+	var err error
 	acts := make([]*act, len(f.waiters))
 	for i, w := range f.waiters {
 		acts[i] = w.act
 	}
-	var err error
-	if len(acts) > 0 {
+	switch {
+	case len(acts) == 0:
+	case time.Now().After(deadline):
+		err = gaveUp(context.DeadlineExceeded)
+	default:
 		err = l.store.call(l.shard.Load(), acts, deadline)
 	}
 	if !scattered(err) || len(acts) == 1 {

@@ -138,35 +138,72 @@ func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
 	}
 }
 
-// TestAWaiterThatLeavesWhenChosenSendsForTheOthers: it isn't counted, they are.
-func TestAWaiterThatLeavesWhenChosenSendsForTheOthers(t *testing.T) {
+// chosenAmong has takes wait in a lane that nothing else uses, and passes it on to them: the newest is chosen.
+func chosenAmong(t *testing.T, s *Store, p *weir.Policy, wait time.Duration, subjects ...string) []*waiter {
+	t.Helper()
+	l := &s.lanes[0]
+	var all []*waiter
+	for _, subject := range subjects {
+		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+		all = append(all, &waiter{act: takeAct(p, key), wake: make(chan struct{}, 1), deadline: time.Now().Add(wait)})
+	}
+	l.mu.Lock()
+	l.flying++
+	l.queue = append(l.queue, all...)
+	l.mu.Unlock()
+	pass(l)
+	if first, last := all[0].stage, all[len(all)-1].stage; first != flying || last != chosen {
+		t.Fatalf("stages %d and %d", first, last)
+	}
+	return all
+}
+
+// TestNothingIsSentForWhoHasLeft: while the others are, also when it was chosen to send for them.
+func TestNothingIsSentForWhoHasLeft(t *testing.T) {
+	for _, newest := range []bool{false, true} {
+		t.Run(fmt.Sprint("newest=", newest), func(t *testing.T) {
+			r := redistest.New(t, redistest.Options{})
+			s := open(t, Options{URL: "redis://" + r.Addr})
+			p := policy(t, "p", weir.TokenBucket, 1000, year)
+			ws := chosenAmong(t, s, p, s.timeout, "first", "last")
+			gone, stay := ws[0], ws[1]
+			if newest {
+				gone, stay = stay, gone
+			}
+			if err := s.lanes[0].leave(gone, context.Canceled); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+			if err := s.lanes[0].wait(t.Context(), stay, false); err != nil {
+				t.Errorf("one who stayed: %v", err)
+			}
+			if first, last := used(t, s, p, "first"), used(t, s, p, "last"); newest && (first != 1 || last != 0) || !newest && (first != 0 || last != 1) {
+				t.Errorf("counted %d and %d, with newest=%v gone", first, last, newest)
+			}
+			idle(t, s)
+		})
+	}
+}
+
+// TestNothingIsSentTooLate: who wakes after its deadline, and those it should send for, are told so, and aren't
+// counted. Redis can't help it.
+func TestNothingIsSentTooLate(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	p := policy(t, "p", weir.TokenBucket, 1000, year)
-	l := &s.lanes[0]
-	newWaiter := func(subject string) *waiter {
-		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
-		return &waiter{act: takeAct(p, key), wake: make(chan struct{}, 1), deadline: time.Now().Add(s.timeout)}
-	}
-	stay, gone := newWaiter("stay"), newWaiter("gone")
-	l.mu.Lock()
-	l.flying++
-	l.queue = append(l.queue, stay, gone)
-	l.mu.Unlock()
-	pass(l) // the newest is chosen
-	if gone.stage != chosen || stay.stage != flying {
-		t.Fatalf("stages %d and %d", gone.stage, stay.stage)
-	}
-	if err := l.leave(gone, context.Canceled); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	if <-stay.wake; stay.chosen != nil || stay.err != nil {
-		t.Errorf("one who stayed: %v", stay.err)
-	}
-	if a, b := used(t, s, p, "stay"), used(t, s, p, "gone"); a != 1 || b != 0 {
-		t.Errorf("counted %d who stayed of 1, and %d who left", a, b)
+	answers(t, s)
+	ws := chosenAmong(t, s, p, -time.Millisecond, "first", "last")
+	for _, w := range []*waiter{ws[1], ws[0]} {
+		if err := s.lanes[0].wait(t.Context(), w, false); !unavailable(err) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
 	}
 	idle(t, s)
+	if n := s.lanes[0].shard.Load().fails.Load(); n != 0 {
+		t.Errorf("the shard is blamed for %d failures", n)
+	}
+	if first, last := used(t, s, p, "first"), used(t, s, p, "last"); first != 0 || last != 0 {
+		t.Errorf("counted %d and %d of two who were told that it is too late", first, last)
+	}
 }
 
 // TestAWaiterThatLeavesWhileUnderWayIsUnknown: it gets an error at once, may be counted, and the rest goes on.
