@@ -14,10 +14,11 @@ import "time"
 // back only moves it from the one to the other: hence all nodes together admit in
 // any time no more than the bucket alone would in that time and 100 ms.
 //
-// Who asks seldom, beside what the bucket refills, may hold tokens for longer: up to a
-// second. Of such leases there are never more out than refill in 100 ms, so the same
-// bound holds, and a bucket needn't refill less for them. They are counted in slots of
-// 500 ms. A bucket has lent in the one way or in the other, never in both at a time.
+// Who asks seldom may hold tokens for longer: for a second, or, of a bucket that refills too
+// slowly for anything else, for a quarter of the time in which it fills, up to ten. Such leases
+// are counted in slots that are as much longer; the bound is the same, since debits keep the
+// level down for as long as they may be spent. There are few of them, and none of a bucket that is nearly empty,
+// so that nobody misses them. A bucket has lent in the one way or in the other, never in both at a time.
 //
 // Windows need none of this. Their leases end with them, and what is given back
 // names the window it was taken from.
@@ -26,13 +27,14 @@ import "time"
 // be of which there are few.
 const (
 	MaxLease     = 100 * time.Millisecond
-	MaxSlowLease = time.Second
+	MaxSlowLease = 10 * time.Second
 )
 
 // Slots of leases, µs.
 const (
-	leaseSlot = int64(MaxLease/time.Microsecond) / 2
-	slowSlot  = int64(MaxSlowLease/time.Microsecond) / 2
+	leaseSlot     = int64(MaxLease/time.Microsecond) / 2
+	shortSlowSlot = int64(time.Second/time.Microsecond) / 2
+	longSlowSlot  = int64(MaxSlowLease/time.Microsecond) / 2
 )
 
 // Ledger is a State that lends.
@@ -50,17 +52,47 @@ type Pace uint8
 const (
 	// Fast leases end within MaxLease.
 	Fast Pace = iota
-	// Slow leases end within MaxSlowLease.
+	// Slow leases end within SlowLease.
 	Slow
 	// Ending: slow ones are still out, and there will be no more, since somebody asks for fast ones.
 	Ending
 )
 
-func (p Pace) slot() int64 {
-	if p == Fast {
+// slot is how long the debits of a pace are counted as one, µs.
+func (p *Policy) slot(pace Pace) int64 {
+	if pace == Fast {
 		return leaseSlot
 	}
-	return slowSlot
+	return p.slowSlot
+}
+
+// slowSlotOf is the slot of slow leases. Where fast ones are worth it, because two tokens refill in their time,
+// somebody may soon ask for them.
+func slowSlotOf(r rate, fill int64) int64 {
+	if mulDiv(leaseSlot, r.num, r.den) >= 2*micro {
+		return shortSlowSlot
+	}
+	return min(max(shortSlowSlot, fill/8), longSlowSlot)
+}
+
+// SlowLease is for how long slow leases of a bucket may be held, at most, and how many tokens of it may be out in
+// such: no more than refill in a slot, and so few that somebody who needs all that the bucket holds hardly misses them.
+func (p *Policy) SlowLease() (length time.Duration, tokens int64) {
+	if !p.Limit.isBucket() || !p.Lends() {
+		return 0, 0
+	}
+	most, _ := p.slowest()
+	return micros(2 * p.slowSlot), most
+}
+
+// slowest is how many tokens may be out in slow leases, and the level below which there are no more. Long ones save
+// the more calls the more there are of them; of small buckets there are none.
+func (p *Policy) slowest() (most, least int64) {
+	most, least = p.capacity/16, p.capacity/2
+	if p.slowSlot > shortSlowSlot {
+		most, least = max(0, p.capacity-32*micro)/8, p.capacity/4
+	}
+	return min(most, mulDiv(p.slowSlot, p.rate.num, p.rate.den)) / micro, least
 }
 
 // Lends reports whether tokens of this policy may be lent: not those of strict rules, of queues, whose
@@ -73,12 +105,12 @@ func (p *Policy) Lends() bool {
 	return false
 }
 
-// Lend is [Policy.Try] with want more tokens for the caller to hold: of what is left at most three quarters,
+// Lend is [Policy.Try] with more tokens for the caller to hold: of what is left at most three quarters,
 // since others may ask next. Of a window it is a 64th: what its nodes hold at its
-// end is lost to those who ask in vain, where a bucket would still have it. A slow ask is for MaxSlowLease.
-func (p *Policy) Lend(l Ledger, now, n, want int64, slow bool) (_ Ledger, lent int64, ok bool) {
+// end is lost to those who ask in vain, where a bucket would still have it.
+func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok bool) {
 	if !p.Limit.isBucket() {
-		return p.lendWindow(l, now, n, want)
+		return p.lendWindow(l, now, n, a.Want)
 	}
 	l.State = reanchored(l.State, now)
 	if n > p.capacity/micro {
@@ -88,34 +120,39 @@ func (p *Policy) Lend(l Ledger, now, n, want int64, slow bool) (_ Ledger, lent i
 	if level < n*micro || p.maxDelay > 0 && p.wait(p.capacity-level) > p.maxDelay {
 		return l, 0, false
 	}
-	recent, pace := l.recent(now)
+	recent, pace := p.recent(l, now)
 	level -= n * micro
-	if none := recent == [2]int64{}; none && want > 0 && slow {
-		pace = Slow
+	want := a.Want
+	if a.Slow && want > 0 && pace != Fast {
+		if age := now/p.slot(pace) - a.SpentSlot/p.slot(pace); age == 0 || age == 1 {
+			recent[age] -= min(a.Spent, recent[age])
+		}
+	}
+	if recent == [2]int64{} {
+		pace = Fast
+		if want > 0 && a.Slow {
+			pace = Slow
+		}
 	}
 	switch {
 	case pace == Fast && (want > 0 || recent != [2]int64{}):
-		if slow { // for a tenth of the time that it had in mind
-			want /= int64(MaxSlowLease / MaxLease)
+		if a.Slow { // for a part of the time that it had in mind
+			want /= 10
 		}
 		lent = min(want, level/micro*3/4)
 		recent[0] += n + lent
-	case pace == Slow && slow && 2*level >= p.capacity:
-		lent = max(0, min(want, level/micro/2, p.slowest()-recent[0]-recent[1]))
-		recent[0] += lent
-	case pace == Slow && want > 0 && !slow:
+	case pace == Slow && a.Slow:
+		if most, least := p.slowest(); level >= least {
+			lent = max(0, min(want, level/micro/2, most-recent[0]-recent[1]))
+			recent[0] += lent
+		}
+	case pace == Slow && want > 0 && !a.Slow:
 		pace = Ending
 	}
 	if recent == [2]int64{} {
 		pace = Fast
 	}
 	return Ledger{p.bucketState(level-lent*micro, now), recent, pace}, lent, true
-}
-
-// slowest is how many tokens may be out in slow leases: no more than refill in MaxLease, and so few that nobody who
-// needs all that a bucket holds misses them.
-func (p *Policy) slowest() int64 {
-	return min(mulDiv(2*leaseSlot, p.rate.num, p.rate.den), p.capacity/32) / micro
 }
 
 func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
@@ -132,8 +169,8 @@ func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64,
 }
 
 // recent is what was debited in the slot that it is now, and in the one before.
-func (l Ledger) recent(now int64) ([2]int64, Pace) {
-	slot := l.Pace.slot()
+func (p *Policy) recent(l Ledger, now int64) ([2]int64, Pace) {
+	slot := p.slot(l.Pace)
 	switch slots := now/slot - l.Time/slot; {
 	case slots <= 0:
 		return l.Recent, l.Pace
@@ -154,16 +191,17 @@ func (p *Policy) most(recent int64) int64 {
 // caps are the levels past which a bucket that has lent didn't refill, and the moments until which each held.
 // What would have refilled meanwhile is lost: it must not come at once when a slot ends.
 func (p *Policy) caps(l Ledger) (levels, ends [2]int64) {
-	end := (l.Time/leaseSlot + 1) * leaseSlot
+	slot := p.slot(l.Pace)
+	end := (l.Time/slot + 1) * slot
 	for i, recent := range [2]int64{l.Recent[0] + l.Recent[1], l.Recent[0]} {
 		levels[i] = max(p.most(recent), p.stored(l.State))
-		ends[i] = end + int64(i)*leaseSlot
+		ends[i] = end + int64(i)*slot
 	}
 	return levels, ends
 }
 
 // capped: what has left the bucket of late keeps it from refilling as ever.
-func (l Ledger) capped() bool { return l.Pace == Fast && l.Recent != [2]int64{} }
+func (l Ledger) capped() bool { return l.Recent != [2]int64{} }
 
 // lendable is [Policy.tokens] of a bucket that may have lent some.
 func (p *Policy) lendable(l Ledger, now int64) int64 {
@@ -183,7 +221,7 @@ func (p *Policy) lendable(l Ledger, now int64) int64 {
 func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) {
 	p.ReportTo(r, l.State, now, n, v)
 	if lent > 0 {
-		slot := l.Pace.slot()
+		slot := p.slot(l.Pace)
 		end := (now/slot + 2) * slot
 		if !p.Limit.isBucket() {
 			end = min(end, l.Time+p.window)
@@ -216,8 +254,8 @@ func (p *Policy) TakeBack(l Ledger, now, n, slot int64, slow bool) Ledger {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	recent, pace := l.recent(now)
-	age := now/pace.slot() - slot/pace.slot()
+	recent, pace := p.recent(l, now)
+	age := now/p.slot(pace) - slot/p.slot(pace)
 	if age < 0 || age > 1 || slow != (pace != Fast) {
 		return l
 	}
@@ -238,11 +276,8 @@ func (p *Policy) Refund(l Ledger, now, n, slot int64) Ledger {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	recent, pace := l.recent(now)
-	level, most := p.lendable(l, now), p.capacity
-	if pace == Fast {
-		most = p.most(recent[0] + recent[1])
-	}
-	level = max(level, min(level+min(n, MaxTokens)*micro, most))
+	recent, pace := p.recent(l, now)
+	level := p.lendable(l, now)
+	level = max(level, min(level+min(n, MaxTokens)*micro, p.most(recent[0]+recent[1])))
 	return Ledger{p.bucketState(level, now), recent, pace}
 }

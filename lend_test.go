@@ -52,7 +52,7 @@ func TestLendOfNothingIsTry(t *testing.T) {
 						var ok, lends bool
 						var lent int64
 						s, ok = p.Try(s, now, n)
-						l, lent, lends = p.Lend(l, now, n, 0, false)
+						l, lent, lends = p.Lend(l, now, n, Loan{})
 						if lends != ok || lent != 0 {
 							t.Fatalf("%v and %d lent, want %v and none", lends, lent, ok)
 						}
@@ -83,19 +83,21 @@ func TestABucketKeepsItsDebitsInSight(t *testing.T) {
 				var l Ledger
 				now := midnight + d("start", 0, minute)
 				for range d("steps", 1, 200) {
-					switch d("what", 0, 4) {
+					switch d("what", 0, 5) {
 					case 0:
 						now += d("µs", 0, 120*msec)
+					case 5:
+						now += d("µs", 0, p.slot(Slow))
 					case 1:
-						l, _, _ = p.Lend(l, now, d("n", 1, 10), 0, false)
+						l, _, _ = p.Lend(l, now, d("n", 1, 10), Loan{})
 					case 2:
-						l, _, _ = p.Lend(l, now, d("n", 0, 10), d("want", 1, 200), d("slow", 0, 1) == 1)
+						l, _, _ = p.Lend(l, now, d("n", 0, 10), Loan{Want: d("want", 1, 200), Slow: d("slow", 0, 1) == 1})
 					case 3:
-						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 1200*msec), d("slow", 0, 1) == 1)
+						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 3*p.slot(Slow)), d("slow", 0, 1) == 1)
 					case 4:
 						l = p.Refund(l, now, d("n", 0, 200), now)
 					}
-					r, _ := l.recent(now)
+					r, _ := p.recent(l, now)
 					level := p.lendable(l, now)
 					if level < 0 || level > p.capacity || r[0] < 0 || r[1] < 0 {
 						t.Fatalf("%d millionths of %d, debits %v", level, p.capacity, r)
@@ -122,16 +124,16 @@ func TestALedgerTellsTimesToTheMicrosecond(t *testing.T) {
 				}
 				p, n := h.p, d("n", 1, h.p.Limit.Max())
 				if d("soon", 0, 1) == 1 {
-					h.l, _, _ = p.Lend(h.l, h.now, 0, d("want", 1, 200), d("slow", 0, 1) == 1)
+					h.l, _, _ = p.Lend(h.l, h.now, 0, Loan{Want: d("want", 1, 200), Slow: d("slow", 0, 1) == 1})
 					h.l = p.Refund(h.l, h.now, d("back", 0, 300), h.now)
 				}
-				h.now += d("µs", 0, 150*msec)
+				h.now += d("µs", 0, max(150*msec, p.slot(Slow)))
 				fits := func(l Ledger, at, n int64) bool {
-					_, _, ok := p.Lend(l, at, n, 0, false)
+					_, _, ok := p.Lend(l, at, n, Loan{})
 					return ok
 				}
 				var r Result
-				if l, _, ok := p.Lend(h.l, h.now, n, 0, false); !ok {
+				if l, _, ok := p.Lend(h.l, h.now, n, Loan{}); !ok {
 					p.ReportLend(&r, l, h.now, n, 0, Refused)
 					at := h.now + r.RetryAfter.Microseconds()
 					if !fits(l, at, n) || fits(l, at-1, n) {
@@ -152,6 +154,7 @@ func TestALedgerTellsTimesToTheMicrosecond(t *testing.T) {
 type lease struct {
 	n, slot, until int64
 	slow           bool
+	spent          int64 // if it is slow, and as far as the bucket doesn't know
 }
 
 // holders are nodes that share a counter, ask for leases, and spend them or give them back.
@@ -168,7 +171,13 @@ type holders struct {
 }
 
 func (h *holders) ask(n, want int64) error {
-	l, lent, ok := h.p.Lend(h.l, h.now, n, want, h.draws("slow", 0, 1) == 1)
+	loan := Loan{Want: want, Slow: h.draws("slow", 0, 1) == 1}
+	if len(h.leases) > 0 {
+		o := &h.leases[h.draws("lease", 0, int64(len(h.leases)-1))]
+		loan.Spent, loan.SpentSlot = h.draws("spent", 0, o.spent), o.slot
+		o.spent -= loan.Spent
+	}
+	l, lent, ok := h.p.Lend(h.l, h.now, n, loan)
 	h.l = l
 	if !ok {
 		return nil
@@ -183,7 +192,7 @@ func (h *holders) ask(n, want int64) error {
 		return fmt.Errorf("%d lent: %+v", lent, r)
 	}
 	if lent > 0 {
-		h.leases = append(h.leases, lease{lent, r.Slot, h.now + r.LentFor.Microseconds(), r.LentFor > MaxLease})
+		h.leases = append(h.leases, lease{n: lent, slot: r.Slot, until: h.now + r.LentFor.Microseconds(), slow: r.LentFor > MaxLease})
 	}
 	h.spent = lease{n: n, slot: r.Slot}
 	return h.admit(h.now, n)
@@ -222,7 +231,10 @@ func (h *holders) refund(n int64) {
 }
 
 func (h *holders) spend(i int, n int64) error {
-	h.leases[i].n -= n
+	o := &h.leases[i]
+	if o.n -= n; o.slow {
+		o.spent += n
+	}
 	return h.admit(h.now, n)
 }
 
@@ -231,7 +243,7 @@ func (h *holders) pass(us int64) {
 	h.now += us
 	living := h.leases[:0]
 	for _, o := range h.leases {
-		if o.n > 0 && h.now < o.until {
+		if o.n+o.spent > 0 && h.now < o.until {
 			living = append(living, o)
 		}
 	}
@@ -263,7 +275,7 @@ func (h *holders) run(steps int64) error {
 		case what <= 1:
 			h.pass(h.draws("µs", 0, 30*msec))
 		case what == 2:
-			h.pass(h.draws("µs", 0, 300*msec))
+			h.pass(h.draws("µs", 0, max(300*msec, h.p.slot(Slow))))
 		case what <= 4:
 			err = h.ask(h.draws("n", 0, 20), h.draws("want", 0, 200))
 		case what == 5:
@@ -274,10 +286,10 @@ func (h *holders) run(steps int64) error {
 			err = h.hoard()
 		case len(h.leases) == 0:
 		case what == 8:
-			h.giveBack(h.draws("n", 1, h.leases[0].n))
+			h.giveBack(h.draws("n", 0, h.leases[0].n))
 		case what == 9:
 			i := h.draws("lease", 0, int64(len(h.leases)-1))
-			err = h.spend(int(i), h.draws("n", 1, h.leases[i].n))
+			err = h.spend(int(i), h.draws("n", 0, h.leases[i].n))
 		}
 		if err != nil {
 			return err

@@ -354,7 +354,7 @@ func (m *match) add(r *rule, policies []*Policy, n int64, peek bool, from int) {
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]
 		c, o := &m.charges[i], &m.owners[i]
-		c.Policy, c.N, c.Want, c.Slow, c.Peek = p, n, 0, false, peek
+		c.Policy, c.N, c.Peek = p, n, peek
 		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}
 }

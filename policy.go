@@ -36,6 +36,7 @@ type Policy struct {
 	capacity int64  // bucket: micro-tokens
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
+	slowSlot int64  // bucket: µs, see slot
 	perPart  uint64 // MaxSpent over the whole in millionths, times 2^64
 	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
 	perShift uint8  // by this
@@ -61,6 +62,7 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 		p.rate, _ = l.rate() // Validate has seen it
 		p.capacity = l.capacity() * micro
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
+		p.slowSlot = slowSlotOf(p.rate, p.fill)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
 		// Below 1 by as much as it takes, and rounded up: a counter must not seem whole before it is.
 		if e := ratio.MantExp(nil); e > 0 {
@@ -120,12 +122,15 @@ func (p *Policy) Share(nodes int) *Policy {
 }
 
 // Numbers are what the arithmetic runs on, for stores that do it elsewhere. Of a bucket: the
-// capacity in millionths of a token, the rate in millionths per µs as a fraction, and
-// the longest delay in µs, or 0. Of windows and logs: the count, the window in
+// capacity in millionths of a token, the rate in millionths per µs as a fraction, and,
+// in µs, a queue's longest delay, or 0, and for the others the slot of slow leases. Of windows and logs: the count, the window in
 // µs, and, of a sliding counter, the µs of a step of the weight and how many steps a window has.
 func (p *Policy) Numbers() [4]int64 {
-	if p.Limit.isBucket() {
+	switch {
+	case p.Limit.Algorithm == LeakyQueue:
 		return [4]int64{p.capacity, p.rate.num, p.rate.den, p.maxDelay}
+	case p.Limit.isBucket():
+		return [4]int64{p.capacity, p.rate.num, p.rate.den, p.slowSlot}
 	}
 	return [4]int64{p.Limit.Count, p.window, max(1, p.tick), max(1, p.ticks)}
 }

@@ -48,13 +48,21 @@ type Charge struct {
 	Counter
 	// N is how many tokens are needed, all or none.
 	N int64
+	Loan
+	// Peek asks what would happen, and takes nothing.
+	Peek bool
+}
+
+// Loan asks for tokens to hold. The zero value asks for none.
+type Loan struct {
 	// Want is how many more the caller would like to hold and spend by itself.
 	// A store that doesn't lend, or has nothing to spare, lends none.
 	Want int64
-	// Slow: the caller asks so seldom that it would hold them for up to MaxSlowLease.
+	// Slow: the caller asks so seldom that it would hold them for as long as [Policy.SlowLease].
 	Slow bool
-	// Peek asks what would happen, and takes nothing.
-	Peek bool
+	// Spent is how many of the tokens that were lent for so long, in the slot SpentSlot, the caller has spent: they
+	// are out no more. Each is told of once.
+	Spent, SpentSlot int64
 }
 
 // Return is tokens on their way back into a counter.

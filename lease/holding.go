@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,37 +16,43 @@ type holding struct {
 	hash uint64
 	seen atomic.Int64 // when it was last of use, about
 
-	mu      sync.Mutex // guards what follows
-	policy  *weir.Policy
-	subject []byte
-	numbers numbers
-	gone    bool // nobody finds it any more
+	// The lock guards what follows. What a check looks at comes first, to lie in few lines of the cache.
+	mu     sync.Mutex
+	policy *weir.Policy
 
 	held  int64 // tokens
 	until int64 // when they can't be spent any more
 	slot  int64 // the store's name for when they were debited
-	slow  bool  // they were lent for longer than weir.MaxLease
+	out   int64 // tokens of the lease that the store takes to be unspent
 
 	full      int64 // the least cost that is refused,
 	fullUntil int64 // until then
-	fullSince int64 // when it began to refuse, on and off
-	fullAt    int64 // when it last did
+	fullAt    int64 // when it last was
 	refusals  int64 // tokens that were refused since it began to, on and off
-	pause     int64 // how long to refuse when what is held is spent, since the store has hardly more
 
-	last   weir.Result // what the store said last
-	lastAt int64       // when it was asked
+	left   int64         // tokens that the store had when it was last asked,
+	whole  time.Duration // after which all would be there,
+	lastAt int64         // and when that was
 
 	window   int64   // of the rate: its number,
 	arrivals int64   // the tokens asked for in it,
 	before   int64   // and in the one before
-	usual    float64 // tokens in a window, over the last second or so
+	came     int64   // when tokens were last asked for,
+	every    float64 // and after how long they are, as a rule
 
-	since   int64 // when it began to be looked at
-	barren  int64 // until then the store lends none, although it has some
-	asking  *ask  // under way, or nil
-	pending int64 // tokens for which others wait for it
-	outage  bool  // the store couldn't be reached when it was last asked
+	numbers   numbers
+	fullSince int64    // when it began to refuse, on and off
+	pause     int64    // how long to refuse when what is held is spent, since the store has hardly more
+	busy      int64    // when it was last worth a fast lease
+	barren    [2]int64 // until then the store lends none, although it has some: fast, or slowly
+	asking    *ask     // under way, or nil
+	pending   int64    // tokens for which others wait for it
+	subject   []byte
+
+	slow   bool // what is held was lent for longer than weir.MaxLease
+	room   bool // the store admitted what it was last asked for
+	outage bool // it couldn't be reached then
+	gone   bool // nobody finds the holding any more
 }
 
 // ask is a question to the store that several wait for.
@@ -55,6 +60,7 @@ type ask struct {
 	done chan struct{} // closed when it is answered
 	err  error
 	full int64 // the cost that was refused, or 0
+	slow bool  // it was for a slow lease
 	few  bool  // less was lent than was asked for, and than those who wait need
 }
 
@@ -63,7 +69,8 @@ type numbers struct {
 	most    int64   // tokens at once
 	rate    float64 // tokens per ns
 	horizon int64   // for how long tokens are asked for, ns
-	few     int64   // that slow leases may be of
+	slowly  float64 // the same for slow leases, about
+	few     int64   // tokens that they may be of
 }
 
 func numbersOf(p *weir.Policy) numbers {
@@ -72,7 +79,8 @@ func numbersOf(p *weir.Policy) numbers {
 	switch p.Limit.Algorithm {
 	case weir.TokenBucket, weir.LeakyBucket:
 		n.rate = float64(v[1]) / float64(v[2]) / 1e9 // millionths a µs
-		n.few = min(int64(n.rate*float64(weir.MaxLease)), n.most/32)
+		length, few := p.SlowLease()
+		n.slowly, n.few = 0.75*float64(length), few // they end with their slots: that is between half and all of it
 	default:
 		n.rate = float64(n.most) / float64(p.Limit.Window)
 	}
@@ -80,14 +88,15 @@ func numbersOf(p *weir.Policy) numbers {
 	return n
 }
 
-// leases: the counter refills fast enough for anyone to borrow of it. See want.
-func (n numbers) leases() bool { return n.few > 0 || n.rate*float64(n.horizon) >= 2 }
+// fast: the counter refills fast enough for anyone to borrow of it for a moment. See want.
+func (n numbers) fast() bool { return n.rate*float64(n.horizon) >= 2 }
 
 const (
 	rateWindow = int64(100 * time.Millisecond)
-	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
-	slowly     = int64(600 * time.Millisecond) // for how long tokens are asked for by who asks seldom
+	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store, at least
+	drift      = 1000                          // of its length: by which part of it in any case, as clocks differ
 	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
+	calm       = int64(10 * time.Second)       // without being worth a fast lease, after which there may be slow ones
 	maxStretch = int64(100 * time.Millisecond)
 
 	// longestRefusal is for how long a refusal is believed: meanwhile the counter may have been reset elsewhere.
@@ -110,7 +119,8 @@ func (x *holding) adopt(p *weir.Policy) {
 
 // forget drops what the node knows, as if it had never asked.
 func (x *holding) forget() {
-	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause, x.last = 0, 0, 0, 0, 0, 0, weir.Result{}
+	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause = 0, 0, 0, 0, 0, 0
+	x.left, x.whole, x.room = 0, 0, false
 }
 
 // arrive counts tokens that are asked for.
@@ -118,44 +128,54 @@ func (x *holding) arrive(now, n int64) {
 	if w := now / rateWindow; w == x.window {
 		x.arrivals += n
 	} else {
-		x.turn(w, n)
+		if x.before = 0; w == x.window+1 {
+			x.before = x.arrivals
+		}
+		x.window, x.arrivals = w, n
 	}
+	x.every += (float64(now-x.came)/float64(max(1, n)) - x.every) / 8
+	x.came = now
 	if now-x.seen.Load() > int64(time.Millisecond) {
 		x.seen.Store(now)
 	}
 }
 
-// turn begins another window.
-func (x *holding) turn(w, n int64) {
-	passed := w - x.window
-	x.usual += (float64(x.arrivals) - x.usual) / usualWindows
-	if x.before = 0; passed == 1 {
-		x.before = x.arrivals
-	} else {
-		x.usual *= math.Pow(1-1.0/usualWindows, float64(passed-1))
-	}
-	x.window, x.arrivals = w, n
-}
-
-// usualWindows is over how many windows of the rate what is usual is taken, about.
-const usualWindows = 8
-
-// want is how many tokens the node will need within the horizon, or, if that is next to nothing beside what the
-// counter refills, within a longer time. Fast leases of one cost more calls than they save.
-func (x *holding) want(now int64) (n int64, slow bool) {
+// loan is how many tokens the node will need within the horizon, or, if that isn't worth a lease, within a longer
+// time. Fast leases of one cost more calls than they save. A counter that refills fast enough for them has slow ones
+// only while it is asked for next to nothing of that, since those keep fast ones from being lent for a while.
+func (x *holding) loan(now int64) weir.Loan {
 	part := now % rateWindow
 	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
-	usual := x.usual / float64(rateWindow)
-	if now < x.barren {
-		return 0, false
+	n := int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon))
+	few := x.numbers.slowly / x.every
+	slow := x.numbers.few > 0
+	if slow && x.numbers.fast() {
+		slow = 20*max(rate, 1/x.every) <= x.numbers.rate && few <= float64(x.numbers.few) && now-x.busy > calm && now >= x.barren[1]
 	}
-	if x.numbers.few > 0 && 20*max(rate, usual) <= x.numbers.rate && now-x.since > slowly {
-		return min(x.numbers.few, int64(usual*float64(slowly)+0.4)), true // from one a second on
+	switch {
+	case slow && now < x.barren[1]:
+	case slow:
+		a := weir.Loan{Want: min(x.numbers.few, int64(few+1)), Slow: true}
+		if x.slow && now < x.until {
+			a.Spent, a.SpentSlot = x.out-x.held, x.slot
+		}
+		return a
+	case now < x.barren[0]:
+	case n >= 2:
+		x.busy = now
+		return weir.Loan{Want: n + x.stretched(now)}
+	default:
+		return weir.Loan{Want: x.stretched(now)}
 	}
-	if n = int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon)); n < 2 {
-		n = 0
-	}
-	return n + int64(x.numbers.rate*float64(x.stretch(now))), false
+	return weir.Loan{}
+}
+
+// stretched is what refills in a stretch.
+func (x *holding) stretched(now int64) int64 { return int64(x.numbers.rate * float64(x.stretch(now))) }
+
+// plenty: the counter has so much, and so little is used of what refills, that what is left of a slow lease isn't missed.
+func (x *holding) plenty() bool {
+	return x.slow && 4*x.left >= 3*x.numbers.most && x.numbers.rate*x.every >= 2
 }
 
 // spend takes tokens that are held, or tells that there are none.
@@ -175,20 +195,20 @@ func (x *holding) spend(now, n int64, r *weir.Result) bool {
 func (x *holding) fits(now int64, r *weir.Result) {
 	*r = weir.Result{
 		Allowed:    true,
-		Remaining:  x.last.Remaining + x.held,
-		ResetAfter: max(0, x.last.ResetAfter-time.Duration(now-x.lastAt)),
+		Remaining:  x.left + x.held,
+		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
 	}
 }
 
 // knows: the store said a moment ago that as much fits.
 func (x *holding) knows(now, n int64) bool {
-	return x.last.Allowed && !x.outage && now-x.lastAt < int64(weir.MaxLease) && x.last.Remaining+x.held >= n
+	return x.room && !x.outage && now-x.lastAt < int64(weir.MaxLease) && x.left+x.held >= n
 }
 
-// unspend gives back what spend took, if it is still of the same lease.
+// unspend gives back what spend took, if it is still of the same lease, and the store wasn't told of it.
 func (x *holding) unspend(now, n, slot int64) bool {
-	if x.slot != slot || now >= x.until {
+	if x.slot != slot || now >= x.until || x.held+n > x.out {
 		return false
 	}
 	x.held += n
@@ -218,9 +238,9 @@ func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	x.fullAt = now
 	x.refusals += n
 	*r = weir.Result{
-		Remaining:  min(x.last.Remaining+x.held, n-1),
+		Remaining:  min(x.left+x.held, n-1),
 		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.numbers.rate),
-		ResetAfter: max(0, x.last.ResetAfter-time.Duration(now-x.lastAt)),
+		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
 	}
 	if n > x.numbers.most {
@@ -245,35 +265,40 @@ func (x *holding) windowed() bool {
 }
 
 // learn takes in what the store answered to an ask that was sent at some moment.
-func (x *holding) learn(sent, now, n, want int64, r *weir.Result) (leftover weir.Return) {
-	x.last, x.lastAt, x.outage = *r, sent, false
+func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (leftover weir.Return) {
+	x.left, x.whole, x.room, x.lastAt, x.outage = r.Remaining, r.ResetAfter, r.Allowed, sent, false
 	if !r.Allowed {
 		until := sent + longestRefusal
 		if r.RetryAfter != weir.Never {
 			until = min(until, sent+int64(r.RetryAfter)+x.stretch(now))
 		}
 		x.refuse(now, n, until)
-		if now-x.fullSince < 2*int64(weir.MaxLease) && x.numbers.leases() { // others may be about to give some back
+		if now-x.fullSince < 2*int64(weir.MaxLease) && x.numbers.fast() { // others may be about to give some back
 			x.fullUntil = min(until, sent+int64(weir.MaxLease)/4)
 		}
 		return leftover
 	}
 	x.fullUntil, x.pause = 0, 0
-	if r.Remaining == 0 && !x.windowed() && !x.numbers.leases() { // nobody can give any back: the next must refill first
+	if r.Remaining == 0 && !x.windowed() && !x.numbers.fast() { // nobody can give any back: the next must refill first
 		level := float64(x.numbers.most) - x.numbers.rate*float64(r.ResetAfter)
 		x.full, x.fullUntil = 1, sent+min(longestRefusal, int64((1-level)/x.numbers.rate))
 	}
 	if r.Lent == 0 {
-		if want > 0 && r.Remaining >= 2 {
-			x.barren = now + int64(weir.MaxLease)/2
+		if loan.Want > 0 && r.Remaining >= 2 {
+			which := 0
+			if loan.Slow {
+				which = 1
+			}
+			x.barren[which] = now + int64(weir.MaxLease)/2
 		}
 		return leftover
 	}
 	if x.held > 0 && now < x.until {
 		leftover = x.back(x.held)
 	}
-	x.held, x.until, x.slot, x.slow = r.Lent, sent+int64(r.LentFor)-margin, r.Slot, r.LentFor > weir.MaxLease
-	if r.Lent < want {
+	x.held, x.out = r.Lent, r.Lent
+	x.until, x.slot, x.slow = sent+int64(r.LentFor)-max(margin, int64(r.LentFor)/drift), r.Slot, r.LentFor > weir.MaxLease
+	if r.Lent < loan.Want && !loan.Slow {
 		x.pause = x.stretch(now)
 	}
 	return leftover

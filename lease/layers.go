@@ -49,8 +49,9 @@ type layer struct {
 	x      *holding // nil: it is cold, or isn't lent
 	hash   uint64
 	local  bool // decided here
+	spent  bool // of what is held,
 	slot   int64
-	spent  bool
+	slow   bool
 }
 
 // look decides a charge from what the node holds, if it can.
@@ -61,10 +62,9 @@ func (s *Store) look(l *layer, now int64) {
 	}
 	l.hash = s.hash(&c.Counter)
 	if l.x = s.table.find(l.hash); l.x == nil {
-		if !s.heat.is(l.hash, now) {
+		if l.x = s.meet(l.hash, c, now); l.x == nil {
 			return
 		}
-		l.x = s.add(l.hash, c)
 	}
 	x := l.x
 	x.mu.Lock()
@@ -72,7 +72,7 @@ func (s *Store) look(l *layer, now int64) {
 	x.adopt(c.Policy)
 	x.arrive(now, c.N)
 	l.spent = x.spend(now, c.N, l.result)
-	l.slot = x.slot
+	l.slot, l.slow = x.slot, x.slow
 	l.local = l.spent || x.refused(now, c.N, l.result)
 }
 
@@ -110,7 +110,8 @@ func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused b
 		q := *l.charge
 		if l.x != nil {
 			l.x.mu.Lock()
-			q.Want, q.Slow = l.x.want(sent)
+			q.Loan = l.x.loan(sent)
+			l.x.out -= q.Spent
 			l.x.mu.Unlock()
 		}
 		questions = append(questions, q)
@@ -125,7 +126,7 @@ func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused b
 		*l.result = answers[at]
 		switch {
 		case l.x != nil:
-			s.learn(ctx, l.x, l.charge, questions[at].Want, sent, l.result, nil)
+			s.learn(ctx, l.x, l.charge, questions[at].Loan, sent, l.result, nil)
 		case l.hash != 0:
 			s.remember(l.charge, l.result, l.hash, sent)
 		default:
@@ -150,9 +151,9 @@ func (s *Store) undo(layers []layer) {
 		l.spent = false
 		x := l.x
 		x.mu.Lock()
-		if !x.unspend(now, l.charge.N, l.slot) {
+		if !x.unspend(now, l.charge.N, l.slot) && !l.slow { // the store may know already that those of a slow lease were spent
 			back := x.back(l.charge.N)
-			back.Slot = l.slot
+			back.Slot, back.Slow = l.slot, false
 			returns = append(returns, back)
 		}
 		x.fits(now, l.result)

@@ -310,13 +310,15 @@ func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 
 func drawPolicy(t *testing.T, rng *rand.Rand, name string) *weir.Policy {
 	l := weir.Limit{Algorithm: leasing[rng.IntN(len(leasing))], Count: []int64{10, 100, 1000, 5000}[rng.IntN(4)], Window: time.Second}
-	switch rng.IntN(3) {
+	switch rng.IntN(4) {
 	case 0:
 		l.Window = 100 * time.Millisecond * time.Duration(1+rng.IntN(20))
 	case 1:
 		if l.Algorithm <= weir.LeakyBucket {
 			l.Burst = 1 + rng.Int64N(2*l.Count)
 		}
+	case 2:
+		l.Window = time.Duration(2+rng.IntN(60)) * time.Second // slow leases are long here
 	}
 	return storetest.Policy(t, name, l)
 }
@@ -384,10 +386,11 @@ func hoard(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
 
 // linger asks seldom, so that nodes hold tokens for as long as they may, and spends all when some are about to end.
 func linger(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
-	rate /= 10 + 30*rng.Float64()
+	rate /= 1 + 40*rng.Float64()*rng.Float64()
+	length, _ := p.SlowLease()
 	var as []arrival
 	for range 1 + rng.IntN(3) {
-		for quiet := time.Duration(700+rng.IntN(2500)) * time.Millisecond; quiet > 0 && len(as) < 2000; {
+		for quiet := max(time.Second, length) * time.Duration(70+rng.IntN(250)) / 100; quiet > 0 && len(as) < 2000; {
 			after := time.Duration(rng.ExpFloat64() / rate * 1e9)
 			quiet -= after
 			as = append(as, arrival{after: after, key: "k", cost: 1, node: rng.IntN(nodes)})

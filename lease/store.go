@@ -1,8 +1,8 @@
 // Package lease decides checks of hot counters in memory, while one store remains
 // the truth for all nodes. A node that is often asked for a counter borrows some
 // of its tokens and spends them by itself for at most [weir.MaxLease]; what it
-// doesn't spend it gives back. One that asks for a counter seldom, beside what the counter
-// refills, may hold a few for up to [weir.MaxSlowLease]. Refusals are remembered, and concurrent asks for one counter are one.
+// doesn't spend it gives back. One that asks for a counter seldom may hold a few for
+// longer: see [weir.Policy.SlowLease]. Refusals are remembered, and concurrent asks for one counter are one.
 //
 // Tokens are debited before they are spent, so a node that dies strands what it
 // held. All nodes together admit in any time at most what the store alone would
@@ -25,26 +25,28 @@ var _ weir.Store = (*Store)(nil)
 
 // Store is a [weir.Store] around another one that lends. Make one with [New].
 type Store struct {
-	inner weir.Store
-	local weir.Store
-	nodes func() int
-	seed  maphash.Seed
-	start time.Time
-	table table
-	heat  heat
-	stats stats
+	inner  weir.Store
+	local  weir.Store
+	nodes  func() int
+	seed   maphash.Seed
+	start  time.Time
+	table  table
+	sights sightings
+	stats  stats
 
 	closed  atomic.Bool // nothing is borrowed any more
 	mu      sync.Mutex  // guards what follows, and running against additions while Close waits for it
 	due     [dueTicks][]*holding
 	swept   int64 // the last tick whose leases were looked at
 	waiting int   // how many are in due
+	next    int64 // the first tick that has any
+	timer   *time.Timer
 	running sync.WaitGroup
 }
 
 // Options of a Store. The zero value is useful.
 type Options struct {
-	// Counters is how many counters the node knows at a time. 0 means 65,536.
+	// Counters is how many counters the node knows at a time. 0 means 262,144.
 	Counters int
 	// Local is where a limiter counts while the store can't be reached: counters that the
 	// node knows go on there from where they were, with an even share of each for every
@@ -58,9 +60,10 @@ type Options struct {
 func New(inner weir.Store, o Options) *Store {
 	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed(), start: time.Now()}
 	if o.Counters <= 0 {
-		o.Counters = 65_536
+		o.Counters = 262_144
 	}
 	s.table.init(o.Counters)
+	s.sights.init(8 * o.Counters)
 	return s
 }
 
@@ -120,34 +123,34 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 	h, now := s.hash(&c.Counter), s.now()
 	x := s.table.find(h)
 	if x == nil {
-		if !s.heat.is(h, now) {
+		if x = s.meet(h, c, now); x == nil {
 			s.pass(ctx, h, charges, results)
 			s.remember(c, r, h, now)
 			return
 		}
-		x = s.add(h, c)
 	}
 	x.mu.Lock()
 	x.adopt(c.Policy)
 	x.arrive(now, c.N)
-	for few := false; ; {
+	for a := (*ask)(nil); ; {
 		if x.spend(now, c.N, r) || x.refused(now, c.N, r) {
 			x.mu.Unlock()
 			s.countLocal(h, 1)
 			return
 		}
-		switch want, slow := x.want(now); {
-		case want == 0 || few: // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
+		switch loan := x.loan(now); {
+		case loan.Want == 0 || a != nil && a.few && (loan.Slow || !a.slow): // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
 			x.mu.Unlock()
 			s.pass(ctx, h, charges, results)
-			s.learn(ctx, x, c, 0, now, r, nil)
+			s.learn(ctx, x, c, weir.Loan{}, now, r, nil)
 			return
 		case x.asking == nil:
-			s.ask(ctx, x, c, r, want+x.pending, slow)
+			loan.Want += x.pending
+			s.ask(ctx, x, c, r, loan)
 			return
 		}
-		a, err := x.wait(ctx, c.N)
-		if err != nil {
+		var err error
+		if a, err = x.wait(ctx, c.N); err != nil {
 			*r = weir.Result{Err: err}
 			return
 		}
@@ -159,7 +162,6 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 			s.countLocal(h, 1)
 			return
 		}
-		few = a.few
 	}
 }
 
@@ -198,17 +200,18 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 }
 
 // ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
-func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, want int64, slow bool) {
-	a := &ask{done: make(chan struct{})}
+func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, loan weir.Loan) {
+	a := &ask{done: make(chan struct{}), slow: loan.Slow}
 	sent := s.now()
 	x.asking = a
+	x.out -= loan.Spent
 	x.mu.Unlock()
 	question := [1]weir.Charge{*c}
-	question[0].Want, question[0].Slow = want, slow
+	question[0].Loan = loan
 	answer := [1]weir.Result{}
 	s.pass(ctx, x.hash, question[:], answer[:])
 	*r = answer[0]
-	s.learn(ctx, x, c, want, sent, r, a)
+	s.learn(ctx, x, c, loan, sent, r, a)
 }
 
 // pass asks the store.
@@ -218,7 +221,7 @@ func (s *Store) pass(ctx context.Context, h uint64, charges []weir.Charge, resul
 }
 
 // learn takes in what the store answered, and ends the ask, if it was one that others may wait for.
-func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, want, sent int64, r *weir.Result, a *ask) {
+func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir.Loan, sent int64, r *weir.Result, a *ask) {
 	now := s.now()
 	var leftover weir.Return
 	warm := weir.Result{}
@@ -228,7 +231,7 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, want, sen
 	case r.Err != nil:
 		if !x.outage && x.lastAt > 0 {
 			warm.Allowed = true
-			warm.Remaining = x.last.Remaining + x.held + int64(x.numbers.rate*float64(now-x.lastAt))
+			warm.Remaining = x.left + x.held + int64(x.numbers.rate*float64(now-x.lastAt))
 		}
 		x.outage = true
 		if a != nil {
@@ -238,11 +241,11 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, want, sen
 		leftover = weir.Return{Counter: c.Counter, N: r.Lent, Slot: r.Slot, Unspent: true, Slow: r.LentFor > weir.MaxLease}
 		leftover.Subject = x.subject
 	default:
-		leftover = x.learn(sent, now, c.N, want, r)
+		leftover = x.learn(sent, now, c.N, loan, r)
 		if a != nil && !r.Allowed {
 			a.full = c.N
 		} else if a != nil {
-			a.few = r.Lent < min(want, x.pending)
+			a.few = r.Lent < min(loan.Want, x.pending)
 		}
 		if r.Lent > 0 {
 			s.watch(x)
@@ -284,19 +287,36 @@ func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
 	if r.Err != nil || r.Allowed || r.RetryAfter >= 0 && int64(r.RetryAfter) < 5*margin {
 		return
 	}
-	x := s.add(h, c)
+	x := s.add(h, c, numbersOf(c.Policy), 0)
 	x.mu.Lock()
 	x.adopt(c.Policy)
-	x.learn(sent, s.now(), c.N, 0, r)
+	x.learn(sent, s.now(), c.N, weir.Loan{}, r)
 	x.mu.Unlock()
 }
 
-// add makes a holding. Another one may have to go for it: its lease is given back.
-func (s *Store) add(h uint64, c *weir.Charge) *holding {
-	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), numbers: numbersOf(c.Policy)}
-	x.since, x.usual = s.now(), hot/float64(heatWindow/rateWindow)
-	x.window = x.since / rateWindow
-	x.seen.Store(x.since)
+// meet makes a holding of a counter that came before, so short a time ago that it may be worth it.
+func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
+	gap := s.sights.since(h, now)
+	if gap > int64(weir.MaxSlowLease) {
+		return nil
+	}
+	numbers := numbersOf(c.Policy)
+	if gap > often && (numbers.few == 0 || float64(gap) > numbers.slowly) {
+		return nil
+	}
+	return s.add(h, c, numbers, now-gap)
+}
+
+// add makes a holding of a counter that came before at some moment, or 0. Another one may have to go for it: its
+// lease is given back.
+func (s *Store) add(h uint64, c *weir.Charge, n numbers, came int64) *holding {
+	now := s.now()
+	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), numbers: n, came: now, every: 1 / n.rate, busy: -calm}
+	if came > 0 {
+		x.came, x.every = came, float64(now-came)
+	}
+	x.window = now / rateWindow
+	x.seen.Store(now)
 	there, gone := s.table.add(x)
 	if gone != nil {
 		gone.mu.Lock()
@@ -337,7 +357,7 @@ func (s *Store) giveBack(returns []weir.Return) {
 // Leases are looked at when their time is over, by ticks.
 const (
 	tick     = int64(5 * time.Millisecond)
-	dueTicks = 512 // more than twice what a lease has
+	dueTicks = 4096 // more than twice what a lease has
 )
 
 // watch sees to it that what isn't spent by the end of a lease is given back. It is called with the holding's lock held.
@@ -349,11 +369,23 @@ func (s *Store) watch(x *holding) {
 	}
 	if s.waiting == 0 {
 		s.swept = s.now() / tick
-		time.AfterFunc(time.Duration(tick), s.sweep)
 	}
-	s.waiting++
-	at := &s.due[max(x.until/tick, s.swept+1)%dueTicks]
-	*at = append(*at, x)
+	at := max(x.until/tick, s.swept+1)
+	s.due[at%dueTicks] = append(s.due[at%dueTicks], x)
+	if s.waiting++; s.waiting == 1 || at < s.next {
+		s.wake(at)
+	}
+}
+
+// wake has sweep look at a tick in time. It is called with the store's lock held.
+func (s *Store) wake(at int64) {
+	s.next = at
+	in := time.Duration(max(0, (at-1)*tick-s.now()))
+	if s.timer == nil {
+		s.timer = time.AfterFunc(in, s.sweep)
+	} else {
+		s.timer.Reset(in)
+	}
 }
 
 // sweep gives back what is left of the leases that are about to end.
@@ -369,14 +401,18 @@ func (s *Store) sweep() {
 		*at = (*at)[:0]
 	}
 	if s.waiting -= len(over); s.waiting > 0 {
-		time.AfterFunc(time.Duration(tick), s.sweep)
+		at := s.swept + 1
+		for len(s.due[at%dueTicks]) == 0 {
+			at++
+		}
+		s.wake(at)
 	}
 	s.mu.Unlock()
 	var returns []weir.Return
 	for _, x := range over {
 		x.mu.Lock()
 		if x.until/tick <= now/tick+1 { // otherwise there is a newer lease
-			if back := x.empty(now); back.N > 0 {
+			if back := x.empty(now); back.N > 0 && !x.plenty() {
 				returns = append(returns, back)
 			}
 		}

@@ -192,7 +192,7 @@ func TestUnspentTokensGoBack(t *testing.T) {
 		warm(t, s, p, "first")
 		for i := range ways {
 			time.Sleep(2 * time.Millisecond)
-			for range hot {
+			for range 2 {
 				take(s, charge(p, fmt.Sprint("s", i), 1))
 			}
 		}
@@ -264,7 +264,7 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 		p := perHour(t, 1_000_000)
 		warm(t, s, p, "s")
 		time.Sleep(2 * weir.MaxLease)
-		for range hot {
+		for range 2 {
 			take(s, charge(p, "s", 1))
 		}
 		s.withHolding(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *holding) { x.held = 0 })
@@ -347,7 +347,7 @@ func TestLayers(t *testing.T) {
 		// And nothing comes back twice: of what is held, either.
 		held := int64(100)
 		s.withHolding(&weir.Counter{Policy: wide, Subject: []byte("s")}, func(x *holding) {
-			x.held, x.until, x.lastAt, x.last = held, s.now()+int64(time.Second), s.now(), weir.Result{Allowed: true, Remaining: 1000}
+			x.held, x.out, x.until, x.lastAt, x.left, x.room = held, held, s.now()+int64(time.Second), s.now(), 1000, true
 		})
 		s.withHolding(&weir.Counter{Policy: narrow, Subject: []byte("s")}, func(x *holding) {
 			x.full, x.fullUntil = 1, s.now()+int64(time.Second)
@@ -452,7 +452,7 @@ func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 func TestAllocsOfWarmChecks(t *testing.T) {
 	s := New(storetest.NewModel(time.Now), Options{})
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
-	wide, spent := perSecond(t, 8_000_000_000), perDay(t, 1)
+	wide, spent := perSecond(t, 8_000_000_000), storetest.Policy(t, "spent", weir.Limit{Count: 1, Window: 24 * time.Hour})
 	for name, charges := range map[string][]weir.Charge{
 		"admitted": {charge(wide, "s", 1)},
 		"refused":  {charge(spent, "s", 1)},

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -13,14 +14,15 @@ import (
 type table struct {
 	shift uint8
 	sets  []set
+	locks [64]sync.Mutex // guard changes of sets
 }
 
 const ways = 8
 
+// set is two lines of the cache.
 type set struct {
 	tags     [ways]atomic.Uint64
 	holdings [ways]atomic.Pointer[holding]
-	mu       sync.Mutex // guards changes
 }
 
 func (t *table) init(holdings int) {
@@ -30,6 +32,8 @@ func (t *table) init(holdings int) {
 }
 
 func (t *table) set(h uint64) *set { return &t.sets[h>>t.shift&uint64(len(t.sets)-1)] }
+
+func (t *table) lock(h uint64) *sync.Mutex { return &t.locks[h>>t.shift%uint64(len(t.locks))] }
 
 func (t *table) find(h uint64) *holding {
 	s := t.set(h)
@@ -46,9 +50,9 @@ func (t *table) find(h uint64) *holding {
 // add puts a holding in, unless there is one of its hash already. It returns the one that is there now, and
 // the one that had to go.
 func (t *table) add(x *holding) (there, gone *holding) {
-	s := t.set(x.hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s, mu := t.set(x.hash), t.lock(x.hash)
+	mu.Lock()
+	defer mu.Unlock()
 	place := 0
 	for i := range s.holdings {
 		o := s.holdings[i].Load()
@@ -68,9 +72,9 @@ func (t *table) add(x *holding) (there, gone *holding) {
 
 // remove takes a holding out, if it is there.
 func (t *table) remove(x *holding) {
-	s := t.set(x.hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s, mu := t.set(x.hash), t.lock(x.hash)
+	mu.Lock()
+	defer mu.Unlock()
 	for i := range s.holdings {
 		if s.holdings[i].Load() == x {
 			s.tags[i].Store(0)
@@ -90,32 +94,24 @@ func (t *table) all(f func(*holding)) {
 	}
 }
 
-// heat tells which counters that aren't held are asked for often: it counts them in windows of a second. Each
-// place counts one at a time; who meets another there wears its count down, and takes the place when nothing is left.
-type heat struct {
-	places [1 << 16]atomic.Uint64 // 24 bits of the hash, the window's number, and 16 bits of count
-}
+// sightings tell how long ago a counter that isn't held was asked for: each place knows the last that came by.
+type sightings []atomic.Uint32 // a part of the hash, and when, in blinks
 
 const (
-	heatWindow = int64(time.Second)
-	hot        = 3 // times that a counter must come within a window
+	blink = int64(10 * time.Millisecond)
+	often = int64(300 * time.Millisecond) // that often a counter must come to be worth a look, whatever its limit
 )
 
-func (t *heat) is(h uint64, now int64) bool {
-	place := &t.places[h>>48]
-	window := uint64(now/heatWindow) & 0xffffff << 16
-	mine := h<<40 | window
+func (t *sightings) init(places int) { *t = make(sightings, 1<<bits.Len(uint(places-1))) }
+
+// since is how long ago a counter came, about, or for ever. It remembers that it has come now.
+func (t sightings) since(h uint64, now int64) int64 {
+	place := &t[h&uint64(len(t)-1)]
+	mine := uint32(h>>48)<<16 | uint32(now/blink)&0xffff
 	was := place.Load()
-	count := was & 0xffff
-	switch {
-	case was&^0xffff == mine && count >= hot-1:
-		return true
-	case was&^0xffff == mine:
-		place.Store(was + 1) // two at the same moment may count as one
-	case was&0xffffff0000 == window && count > 1:
-		place.Store(was - 1)
-	default:
-		place.Store(mine | 1)
+	place.Store(mine)
+	if (was^mine)>>16 != 0 || was == 0 {
+		return math.MaxInt64
 	}
-	return false
+	return max(blink/2, int64(uint16(mine-was))*blink)
 }

@@ -51,6 +51,7 @@ type charge struct {
 	slot    int64
 	peek    bool
 	want    int64 // more, to be lent
+	spent   int64 // of what was lent before, in that slot
 	unspent bool  // what is given back was lent, and not spent
 	slow    bool  // it is to be lent, or was, for longer than a moment
 
@@ -117,6 +118,10 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			charges = append(charges, flags)
 			if ch.want > 0 {
 				charges = appendUint(charges, 5, ch.want)
+				if ch.slow {
+					charges = appendUint(charges, 5, ch.spent)
+					charges = appendUint(charges, 7, ch.slot)
+				}
 			}
 		}
 		if a.once != "" {

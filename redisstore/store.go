@@ -347,6 +347,7 @@ func (c *charge) take(of *weir.Charge) {
 	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
 	if of.Want > 0 && !of.Peek && c.policy.Lends() {
 		c.want, c.slow = min(of.Want, weir.MaxTokens), of.Slow
+		c.spent, c.slot = min(of.Spent, weir.MaxTokens), max(0, of.SpentSlot)
 	}
 }
 

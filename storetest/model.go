@@ -84,7 +84,7 @@ func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 		if isLog(c.Counter) {
 			fits[i] = c.Policy.FitsLog(m.log(c.Counter), now, c.N)
 		} else {
-			_, _, fits[i] = c.Policy.Lend(m.ledgers[keyOf(c.Counter)], now, c.N, 0, false)
+			_, _, fits[i] = c.Policy.Lend(m.ledgers[keyOf(c.Counter)], now, c.N, weir.Loan{})
 		}
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
@@ -104,11 +104,11 @@ func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 		}
 		ledger, lent := m.ledgers[keyOf(c.Counter)], int64(0)
 		if v != weir.Fits {
-			want := c.Want
+			loan := c.Loan
 			if !c.Policy.Lends() {
-				want = 0
+				loan = weir.Loan{}
 			}
-			ledger, lent, _ = c.Policy.Lend(ledger, now, c.N, want, c.Slow)
+			ledger, lent, _ = c.Policy.Lend(ledger, now, c.N, loan)
 			m.ledgers[keyOf(c.Counter)] = ledger
 		}
 		c.Policy.ReportLend(&results[i], ledger, now, c.N, lent, v)

@@ -137,7 +137,7 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 			b.plan.Workers = 64
 		}
 	}
-	if b.url == nil && b.store == serve.Memory {
+	if b.url == nil {
 		b.plan.Sample = load.InProcessSample
 	}
 	if err := b.completeNodes(f); err != nil {

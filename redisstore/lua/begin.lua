@@ -6,7 +6,8 @@
 --          policies: field, algorithm, four numbers (see Policy.Numbers)
 --          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
 --          happened, if it must happen only once, or 0; then
---          charges: policy, n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants
+--          charges: policy, n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants,
+--          and, if it asks for a slow lease, how many of an earlier one it has spent, and the slot of that
 -- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, and the field
 --          as it is now, or what log.settle says, and, if it would hold more, how many it was lent; and for each act
 --          that gives back whether it is the first
@@ -23,7 +24,7 @@
 
 local TAKE, GIVE_BACK, RESET = 0, 1, 2
 local PEEK, SHADOW, LEND, SLOW = 1, 2, 4, 8 -- flags; of what is given back, LEND tells that it was lent, and not spent
-local LEASE_SLOT, SLOW_SLOT = 50000, 500000 -- µs
+local LEASE_SLOT, SHORT_SLOW_SLOT = 50000, 500000 -- µs; a bucket's own slot of slow leases is its fourth number
 local FAST, LINGERING, ENDING = 0, 1, 2 -- paces
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5

@@ -28,13 +28,17 @@ for _ = 1, acts do
 
     -- All charges are looked at before any is written.
     for i = 1, size do
-      local number, want
+      local number, want, spent
       recent = false
       if kind == TAKE then
         number, n, flags, at = unpack('<I2I7B', body, at)
         if flags >= LEND then
-          want, at = unpack('<I5', body, at)
-          recent, before, pace, lent = 0, 0, FAST, 0
+          recent, before, pace, lent, spent = 0, 0, FAST, 0, 0
+          if flags >= SLOW then
+            want, spent, slot, at = unpack('<I5I5I7', body, at)
+          else
+            want, at = unpack('<I5', body, at)
+          end
         end
       else
         number, n, slot, flags, at = unpack('<I2I7I7B', body, at)
@@ -72,13 +76,10 @@ for _ = 1, acts do
             left = algorithm == TOKEN_BUCKET and level or capacity - level
             left = left + floor(dt / den) * num + floor(dt % den * num / den)
             if left > capacity then left = capacity end
-            if recent and pace > FAST then
-              local slots = floor(now / SLOW_SLOT) - floor(time2 / SLOW_SLOT)
-              if slots > 0 then recent, before = 0, slots == 1 and recent or 0 end
-              if recent + before == 0 then pace = FAST end
-            elseif recent then
+            if recent then
               -- From slot to slot: what the debits of one kept from refilling is lost.
-              local ends, out = time2 - time2 % LEASE_SLOT + LEASE_SLOT, recent + before
+              local length = pace == FAST and LEASE_SLOT or p.d
+              local ends, out = time2 - time2 % length + length, recent + before
               while out > 0 do
                 dt = 2 * LEASE_SLOT
                 local cap = min(floor(dt / den) * num + floor(dt % den * num / den), 2 ^ 53)
@@ -90,29 +91,36 @@ for _ = 1, acts do
                 end
                 dt = now - ends
                 left = min(left, top + floor(dt / den) * num + floor(dt % den * num / den))
-                recent, before, out, ends = 0, recent, recent, ends + LEASE_SLOT
+                recent, before, out, ends = 0, recent, recent, ends + length
               end
+              if out == 0 then pace = FAST end
             end
           end
           if kind == TAKE then
-            local max_delay = p.d
             fits = left >= n * 1000000
-            if fits and max_delay > 0 then
+            if fits and algorithm == LEAKY_QUEUE and p.d > 0 then
               local num, den, queue = p.b, p.c, capacity - left
-              fits = floor(queue / num) * den + ceil(queue % num * den / num) <= max_delay
+              fits = floor(queue / num) * den + ceil(queue % num * den / num) <= p.d
             end
             left = left - n * 1000000
             if recent and fits then
               local slow = flags >= SLOW
-              if slow and recent + before == 0 then pace = LINGERING end
+              if slow and spent > 0 and pace > FAST then
+                local age = floor(now / p.d) - floor(slot / p.d)
+                if age == 0 then recent = max(0, recent - spent) elseif age == 1 then before = max(0, before - spent) end
+              end
+              if recent + before == 0 then pace = slow and LINGERING or FAST end
               if pace == FAST and (want or recent + before > 0) then
                 lent = want and min(slow and floor(want / 10) or want, floor(floor(left / 1000000) * 3 / 4)) or 0
                 recent = recent + n + lent
-              elseif pace == LINGERING and slow and 2 * left >= capacity then
-                local dt, num, den = 2 * LEASE_SLOT, p.b, p.c
-                local most = floor(min(floor(dt / den) * num + floor(dt % den * num / den), floor(capacity / 32)) / 1000000)
-                lent = max(0, min(want, floor(left / 2000000), most - recent - before))
-                recent = recent + lent
+              elseif pace == LINGERING and slow then
+                local most, least = capacity / 16, floor(capacity / 2)
+                if p.d > SHORT_SLOW_SLOT then most, least = max(0, capacity - 32000000) / 8, floor(capacity / 4) end
+                if left >= least then
+                  most = min(most, floor(p.d / p.c) * p.b + floor(p.d % p.c * p.b / p.c))
+                  lent = max(0, min(want, floor(left / 2000000), floor(most / 1000000) - recent - before))
+                  recent = recent + lent
+                end
               elseif pace == LINGERING and want and not slow then
                 pace = ENDING
               end
@@ -123,7 +131,7 @@ for _ = 1, acts do
             left = max(left, min(left + n * 1000000, most))
           elseif recent then
             -- What was lent moves from the debits to the level, or is void when its time is over.
-            local length = pace == FAST and LEASE_SLOT or SLOW_SLOT
+            local length = pace == FAST and LEASE_SLOT or p.d
             local age = floor(now / length) - floor(slot / length)
             if flags >= SLOW ~= (pace > FAST) then
               n = 0
@@ -199,7 +207,7 @@ for _ = 1, acts do
           local num, den, gone = p.b, p.c, level2
           if algorithm == TOKEN_BUCKET then gone = p.a - level2 end
           whole = floor(gone / num) * den + ceil(gone % num * den / num)
-          if recent then whole = whole + 2 * SLOW_SLOT end -- for which leases may be out
+          if recent then whole = whole + 2 * (pace == FAST and LEASE_SLOT or p.d) end -- for which leases may be out
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
