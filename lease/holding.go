@@ -57,7 +57,7 @@ type holding struct {
 
 // ask is a question to the store that several wait for.
 type ask struct {
-	done chan struct{} // closed when it is answered
+	done chan struct{} // closed when it is answered; made by who waits first
 	err  error
 	full int64 // the cost that was refused, or 0
 	slow bool  // it was for a slow lease

@@ -184,6 +184,9 @@ func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
 // wait is until the ask under way is answered. It is called with the lock held, and returns without it.
 func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 	a := x.asking
+	if a.done == nil {
+		a.done = make(chan struct{})
+	}
 	x.pending += n
 	x.mu.Unlock()
 	var err error
@@ -201,7 +204,7 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 
 // ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
 func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, loan weir.Loan) {
-	a := &ask{done: make(chan struct{}), slow: loan.Slow}
+	a := &ask{slow: loan.Slow}
 	sent := s.now()
 	x.asking = a
 	x.out -= loan.Spent
@@ -253,8 +256,9 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 		r.Remaining += x.held
 	}
 	if a != nil {
-		x.asking = nil
-		close(a.done)
+		if x.asking = nil; a.done != nil {
+			close(a.done)
+		}
 	}
 	x.mu.Unlock()
 	r.Lent, r.LentFor = 0, 0

@@ -73,24 +73,34 @@ for _ = 1, acts do
           local left, most = capacity, capacity -- what may be taken, in millionths, and how far that may be raised
           if time > 0 then
             local num, den, dt = p.b, p.c, now - time2
-            left = algorithm == TOKEN_BUCKET and level or capacity - level
-            left = left + floor(dt / den) * num + floor(dt % den * num / den)
+            local was = algorithm == TOKEN_BUCKET and level or capacity - level
+            local part = dt % den
+            local units = part * num
+            left = was + (dt - part) / den * num + (units - units % den) / den
             if left > capacity then left = capacity end
             if recent then
               -- From slot to slot: what the debits of one kept from refilling is lost.
               local length = pace == FAST and LEASE_SLOT or p.d
               local ends, out = time2 - time2 % length + length, recent + before
-              while out > 0 do
+              local slack = p.slack -- what refills in the time of a fast lease
+              if not slack then
                 dt = 2 * LEASE_SLOT
-                local cap = min(floor(dt / den) * num + floor(dt % den * num / den), 2 ^ 53)
-                cap = min(capacity, capacity - out * 1000000 + cap)
-                local top = max(cap, algorithm == TOKEN_BUCKET and level or capacity - level)
+                slack = min(floor(dt / den) * num + floor(dt % den * num / den), 2 ^ 53)
+                p.slack = slack
+              end
+              while out > 0 do
+                local cap = capacity - out * 1000000 + slack
+                if cap > capacity then cap = capacity end
+                local top = cap > was and cap or was
                 if now < ends then
-                  left, most = min(left, top), cap
+                  if left > top then left = top end
+                  most = cap
                   break
                 end
-                dt = now - ends
-                left = min(left, top + floor(dt / den) * num + floor(dt % den * num / den))
+                part = (now - ends) % den
+                units = part * num
+                top = top + (now - ends - part) / den * num + (units - units % den) / den
+                if left > top then left = top end
                 recent, before, out, ends = 0, recent, recent, ends + length
               end
               if out == 0 then pace = FAST end
@@ -106,19 +116,31 @@ for _ = 1, acts do
             if recent and fits then
               local slow = flags >= SLOW
               if slow and spent > 0 and pace > FAST then
-                local age = floor(now / p.d) - floor(slot / p.d)
-                if age == 0 then recent = max(0, recent - spent) elseif age == 1 then before = max(0, before - spent) end
+                local length = p.d
+                local since = now - now % length - slot + slot % length
+                if since == 0 then
+                  recent = recent > spent and recent - spent or 0
+                elseif since == length then
+                  before = before > spent and before - spent or 0
+                end
               end
               if recent + before == 0 then pace = slow and LINGERING or FAST end
               if pace == FAST and (want or recent + before > 0) then
                 lent = want and min(slow and floor(want / 10) or want, floor(floor(left / 1000000) * 3 / 4)) or 0
                 recent = recent + n + lent
               elseif pace == LINGERING and slow then
-                local most, least = capacity / 16, floor(capacity / 2)
-                if p.d > SHORT_SLOW_SLOT then most, least = max(0, capacity - 32000000) / 8, floor(capacity / 4) end
+                local few, least = p.few, p.least
+                if not few then
+                  few, least = capacity / 16, floor(capacity / 2)
+                  if p.d > SHORT_SLOW_SLOT then few, least = max(0, capacity - 32000000) / 8, floor(capacity / 4) end
+                  few = floor(min(few, floor(p.d / p.c) * p.b + floor(p.d % p.c * p.b / p.c)) / 1000000)
+                  p.few, p.least = few, least
+                end
                 if left >= least then
-                  most = min(most, floor(p.d / p.c) * p.b + floor(p.d % p.c * p.b / p.c))
-                  lent = max(0, min(want, floor(left / 2000000), floor(most / 1000000) - recent - before))
+                  lent = (left - left % 2000000) / 2000000
+                  if lent > want then lent = want end
+                  if lent > few - recent - before then lent = few - recent - before end
+                  if lent < 0 then lent = 0 end
                   recent = recent + lent
                 end
               elseif pace == LINGERING and want and not slow then
@@ -206,7 +228,11 @@ for _ = 1, acts do
         if algorithm <= LEAKY_QUEUE then
           local num, den, gone = p.b, p.c, level2
           if algorithm == TOKEN_BUCKET then gone = p.a - level2 end
-          whole = floor(gone / num) * den + ceil(gone % num * den / num)
+          local part = gone % num
+          local units = part * den
+          local rest = units % num
+          whole = (gone - part) / num * den + (units - rest) / num
+          if rest > 0 then whole = whole + 1 end
           if recent then whole = whole + 2 * (pace == FAST and LEASE_SLOT or p.d) end -- for which leases may be out
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
