@@ -133,7 +133,7 @@ func (x *holding) arrive(now, n int64) {
 		}
 		x.window, x.arrivals = w, n
 	}
-	x.every += (float64(now-x.came)/float64(max(1, n)) - x.every) / 8
+	x.every += (float64(max(0, now-x.came))/float64(max(1, n)) - x.every) / 8
 	x.came = now
 	if now-x.seen.Load() > int64(time.Millisecond) {
 		x.seen.Store(now)
@@ -155,7 +155,7 @@ func (x *holding) loan(now int64) weir.Loan {
 	switch {
 	case slow && now < x.barren[1]:
 	case slow:
-		a := weir.Loan{Want: min(x.numbers.few, int64(few+1)), Slow: true}
+		a := weir.Loan{Want: int64(min(few+1, float64(x.numbers.few))), Slow: true}
 		if x.slow && now < x.until {
 			a.Spent, a.SpentSlot = x.out-x.held, x.slot
 		}
@@ -193,9 +193,13 @@ func (x *holding) spend(now, n int64, r *weir.Result) bool {
 
 // fits reports what the node knows of a counter that has room.
 func (x *holding) fits(now int64, r *weir.Result) {
+	left := x.left + x.held
+	if x.slow { // long enough ago for something to have refilled
+		left = min(x.numbers.most, left+int64(x.numbers.rate*float64(now-x.lastAt)))
+	}
 	*r = weir.Result{
 		Allowed:    true,
-		Remaining:  x.left + x.held,
+		Remaining:  left,
 		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
 	}

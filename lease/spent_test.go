@@ -50,3 +50,23 @@ func TestSpentTokensAreToldOfOnce(t *testing.T) {
 		})
 	})
 }
+
+// TestASlowLeaseTellsWhatIsLeft: also seconds after the store was asked, when some has refilled.
+func TestASlowLeaseTellsWhatIsLeft(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := storetest.Policy(t, "p", weir.Limit{Count: 100, Window: time.Minute})
+		take(s, charge(p, "s", 30))
+		take(s, charge(p, "s", 30))
+		local := s.Stats().Local
+		for range 20 {
+			time.Sleep(time.Second)
+			got := take(s, charge(p, "s", 1))[0].Remaining
+			if there := remaining(f, p, "s") + holds(s, p, "s"); got < there-1 || got > there+1 {
+				t.Errorf("says that %d are left, of %d", got, there)
+			}
+		}
+		if s.Stats().Local-local < 10 {
+			t.Error("hardly any was decided here: the test shows nothing")
+		}
+	})
+}
