@@ -40,14 +40,15 @@ type holding struct {
 	came     int64   // when tokens were last asked for,
 	every    float64 // and after how long they are, as a rule
 
-	numbers   numbers
-	fullSince int64    // when it began to refuse, on and off
-	pause     int64    // how long to refuse when what is held is spent, since the store has hardly more
-	busy      int64    // when it was last worth a fast lease
-	barren    [2]int64 // until then the store lends none, although it has some: fast, or slowly
-	asking    *ask     // under way, or nil
-	pending   int64    // tokens for which others wait for it
-	subject   []byte
+	numbers    numbers
+	fullSince  int64 // when it began to refuse, on and off
+	pause      int64 // how long to refuse when what is held is spent, since the store has hardly more
+	busy       int64 // when it was last worth a fast lease
+	barren     int64 // until then the store lends none, although it has some,
+	slowBarren int64 // and none slowly
+	asking     *ask  // under way, or nil
+	pending    int64 // tokens for which others wait for it
+	subject    []byte
 
 	slow   bool // what is held was lent for longer than weir.MaxLease
 	room   bool // the store admitted what it was last asked for
@@ -88,7 +89,7 @@ func numbersOf(p *weir.Policy) numbers {
 	return n
 }
 
-// fast: the counter refills fast enough for anyone to borrow of it for a moment. See want.
+// fast: the counter refills fast enough for anyone to borrow of it for a moment. See loan.
 func (n numbers) fast() bool { return n.rate*float64(n.horizon) >= 2 }
 
 const (
@@ -150,17 +151,17 @@ func (x *holding) loan(now int64) weir.Loan {
 	few := x.numbers.slowly / x.every
 	slow := x.numbers.few > 0
 	if slow && x.numbers.fast() {
-		slow = 20*max(rate, 1/x.every) <= x.numbers.rate && few <= float64(x.numbers.few) && now-x.busy > calm && now >= x.barren[1]
+		slow = 20*max(rate, 1/x.every) <= x.numbers.rate && few <= float64(x.numbers.few) && now-x.busy > calm && now >= x.slowBarren
 	}
 	switch {
-	case slow && now < x.barren[1]:
+	case slow && now < x.slowBarren:
 	case slow:
 		a := weir.Loan{Want: int64(min(few+1, float64(x.numbers.few))), Slow: true}
 		if x.slow && now < x.until {
 			a.Spent, a.SpentSlot = x.out-x.held, x.slot
 		}
 		return a
-	case now < x.barren[0]:
+	case now < x.barren:
 	case n >= 2:
 		x.busy = now
 		return weir.Loan{Want: n + x.stretched(now)}
@@ -283,17 +284,17 @@ func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (lef
 		return leftover
 	}
 	x.fullUntil, x.pause = 0, 0
-	if r.Remaining == 0 && !x.windowed() && !x.numbers.fast() { // nobody can give any back: the next must refill first
+	if r.Remaining == 0 && !x.windowed() && !x.numbers.fast() { // nobody has much to give back: the next must refill first
 		level := float64(x.numbers.most) - x.numbers.rate*float64(r.ResetAfter)
 		x.full, x.fullUntil = 1, sent+min(longestRefusal, int64((1-level)/x.numbers.rate))
 	}
 	if r.Lent == 0 {
-		if loan.Want > 0 && r.Remaining >= 2 {
-			which := 0
-			if loan.Slow {
-				which = 1
-			}
-			x.barren[which] = now + int64(weir.MaxLease)/2
+		switch until := now + int64(weir.MaxLease)/2; {
+		case loan.Want == 0 || r.Remaining < 2:
+		case loan.Slow:
+			x.slowBarren = until
+		default:
+			x.barren = until
 		}
 		return leftover
 	}

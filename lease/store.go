@@ -460,6 +460,9 @@ func (s *Store) withHolding(c *weir.Counter, f func(*holding)) {
 func (s *Store) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed.Store(true)
+	if s.timer != nil {
+		s.timer.Stop() // all that it would give back is given back here
+	}
 	s.mu.Unlock()
 	now := s.now()
 	var returns []weir.Return
