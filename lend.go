@@ -20,6 +20,10 @@ import "time"
 // level down for as long as they may be spent. There are few of them, and none of a bucket that is nearly empty,
 // so that nobody misses them. A bucket has lent in the one way or in the other, never in both at a time.
 //
+// Who alone asks for more than refills takes every token anyway. It may be lent those of a bucket that has none left
+// before they have refilled, so that the level falls below zero. It spends each when it would have refilled, no sooner: the last of them
+// when the level, were it left alone, is at zero again. That is as if it asked for each at its time.
+//
 // Windows need none of this. Their leases end with them, and what is given back
 // names the window it was taken from.
 
@@ -142,10 +146,14 @@ func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok 
 		lent = min(want, level/micro*3/4)
 		recent[0] += n + lent
 	case pace == Slow && a.Slow:
-		if most, least := p.slowest(); level >= least {
-			lent = max(0, min(want, level/micro/2, most-recent[0]-recent[1]))
-			recent[0] += lent
+		most, least := p.slowest()
+		switch lent = max(0, min(want, most-recent[0]-recent[1])); {
+		case level >= least:
+			lent = min(lent, level/micro/2)
+		case !a.Ahead:
+			lent = 0
 		}
+		recent[0] += lent
 	case pace == Slow && want > 0 && !a.Slow:
 		pace = Ending
 	}
@@ -227,6 +235,9 @@ func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) 
 			end = min(end, l.Time+p.window)
 		}
 		r.Lent, r.LentFor = lent, micros(end-now)
+		if p.Limit.isBucket() {
+			r.LentBy = micros(p.wait(-p.stored(l.State)))
+		}
 	}
 	if !l.capped() {
 		return

@@ -24,10 +24,20 @@ func drawnFrom(seed uint64) draws {
 // lender is a limit of the given algorithm whose windows end, and whose buckets refill, while leases live.
 func (d draws) lender(t failer, a Algorithm) *Policy {
 	l := Limit{Algorithm: a, Count: d("count", 1, 300), Window: time.Duration(d("window", 100, 2000)) * time.Millisecond}
+	if d("by the minute", 0, 3) == 0 {
+		l.Window *= 30
+	}
 	if l.isBucket() {
 		l.Burst = d("burst", 0, 500)
 	}
 	return policyOf(t, l)
+}
+
+// loan asks for tokens in any way.
+func (d draws) loan(want int64) Loan {
+	l := Loan{Want: want, Slow: d("slow", 0, 1) == 1}
+	l.Ahead = l.Slow && d("ahead", 0, 1) == 1
+	return l
 }
 
 // TestLendOfNothingIsTry: as long as nobody lends, a ledger is a state.
@@ -91,7 +101,7 @@ func TestABucketKeepsItsDebitsInSight(t *testing.T) {
 					case 1:
 						l, _, _ = p.Lend(l, now, d("n", 1, 10), Loan{})
 					case 2:
-						l, _, _ = p.Lend(l, now, d("n", 0, 10), Loan{Want: d("want", 1, 200), Slow: d("slow", 0, 1) == 1})
+						l, _, _ = p.Lend(l, now, d("n", 0, 10), d.loan(d("want", 1, 200)))
 					case 3:
 						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 3*p.slot(Slow)), d("slow", 0, 1) == 1)
 					case 4:
@@ -99,7 +109,7 @@ func TestABucketKeepsItsDebitsInSight(t *testing.T) {
 					}
 					r, _ := p.recent(l, now)
 					level := p.lendable(l, now)
-					if level < 0 || level > p.capacity || r[0] < 0 || r[1] < 0 {
+					if level < -(r[0]+r[1])*micro || level > p.capacity || r[0] < 0 || r[1] < 0 {
 						t.Fatalf("%d millionths of %d, debits %v", level, p.capacity, r)
 					}
 					if level+(r[0]+r[1])*micro > most {
@@ -124,7 +134,7 @@ func TestALedgerTellsTimesToTheMicrosecond(t *testing.T) {
 				}
 				p, n := h.p, d("n", 1, h.p.Limit.Max())
 				if d("soon", 0, 1) == 1 {
-					h.l, _, _ = p.Lend(h.l, h.now, 0, Loan{Want: d("want", 1, 200), Slow: d("slow", 0, 1) == 1})
+					h.l, _, _ = p.Lend(h.l, h.now, 0, d.loan(d("want", 1, 200)))
 					h.l = p.Refund(h.l, h.now, d("back", 0, 300), h.now)
 				}
 				h.now += d("µs", 0, max(150*msec, p.slot(Slow)))
@@ -155,6 +165,7 @@ type lease struct {
 	n, slot, until int64
 	slow           bool
 	spent          int64 // if it is slow, and as far as the bucket doesn't know
+	ripe           int64 // when all of them have refilled
 }
 
 // holders are nodes that share a counter, ask for leases, and spend them or give them back.
@@ -168,10 +179,19 @@ type holders struct {
 	now      int64
 	leases   []lease
 	spent    lease // by the last who asked
+	hasty    bool  // what is lent is spent before it has refilled
+}
+
+// ripe is how many of a lease's tokens may be spent by now.
+func (h *holders) ripe(o lease) int64 {
+	if h.hasty || h.now >= o.ripe {
+		return o.n
+	}
+	return max(0, o.n-(mulDivCeil(o.ripe-h.now, h.p.rate.num, h.p.rate.den)+micro-1)/micro)
 }
 
 func (h *holders) ask(n, want int64) error {
-	loan := Loan{Want: want, Slow: h.draws("slow", 0, 1) == 1}
+	loan := h.loan(want)
 	if len(h.leases) > 0 {
 		o := &h.leases[h.draws("lease", 0, int64(len(h.leases)-1))]
 		loan.Spent, loan.SpentSlot = h.draws("spent", 0, o.spent), o.slot
@@ -192,7 +212,11 @@ func (h *holders) ask(n, want int64) error {
 		return fmt.Errorf("%d lent: %+v", lent, r)
 	}
 	if lent > 0 {
-		h.leases = append(h.leases, lease{n: lent, slot: r.Slot, until: h.now + r.LentFor.Microseconds(), slow: r.LentFor > MaxLease})
+		o := lease{n: lent, slot: r.Slot, until: h.now + r.LentFor.Microseconds(), slow: r.LentFor > MaxLease}
+		if o.ripe = h.now + r.LentBy.Microseconds(); o.ripe > o.until {
+			return fmt.Errorf("%d lent, of which the last refills at %d, for until %d", lent, o.ripe, o.until)
+		}
+		h.leases = append(h.leases, o)
 	}
 	h.spent = lease{n: n, slot: r.Slot}
 	return h.admit(h.now, n)
@@ -253,7 +277,7 @@ func (h *holders) pass(us int64) {
 // burst spends all there is: what is held, and what is left.
 func (h *holders) burst() error {
 	for i, o := range h.leases {
-		if err := h.spend(i, o.n); err != nil {
+		if err := h.spend(i, h.ripe(o)); err != nil {
 			return err
 		}
 	}
@@ -289,7 +313,7 @@ func (h *holders) run(steps int64) error {
 			h.giveBack(h.draws("n", 0, h.leases[0].n))
 		case what == 9:
 			i := h.draws("lease", 0, int64(len(h.leases)-1))
-			err = h.spend(int(i), h.draws("n", 0, h.leases[i].n))
+			err = h.spend(int(i), h.draws("n", 0, h.ripe(h.leases[i])))
 		}
 		if err != nil {
 			return err
@@ -357,6 +381,19 @@ func TestGivingBackNaivelyBreaksTheBound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSpendingTooSoonBreaksTheBound: the simulation finds what it is for that tokens are spent when they have refilled.
+func TestSpendingTooSoonBreaksTheBound(t *testing.T) {
+	for seed := range uint64(1000) {
+		d := drawnFrom(seed)
+		h := ofABucket(d, d.lender(t, TokenBucket))
+		h.hasty = true
+		if h.run(100) != nil {
+			return
+		}
+	}
+	t.Error("tokens were spent before they had refilled, and nothing happened")
 }
 
 // TestHoldersOfAWindowStayInItsCount: what is admitted in a window, and, of a sliding counter, in the one before as

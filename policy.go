@@ -198,7 +198,7 @@ func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	r.Allowed = v != Refused
 	r.RetryAfter, r.Delay = 0, 0
-	r.Lent, r.LentFor, r.Err = 0, 0, nil
+	r.Lent, r.LentFor, r.LentBy, r.Err = 0, 0, 0, nil
 	switch p.Limit.Algorithm {
 	case FixedWindow:
 		p.reportWindow(r, s, now, n, v)

@@ -60,6 +60,9 @@ type Loan struct {
 	Want int64
 	// Slow: the caller asks so seldom that it would hold them for as long as [Policy.SlowLease].
 	Slow bool
+	// Ahead: the caller takes all that there is, so that it may be lent what is yet to refill, to spend each
+	// token when that has. See [Policy.Lend].
+	Ahead bool
 	// Spent is how many of the tokens that were lent for so long, in the slot SpentSlot, the caller has spent: they
 	// are out no more. Each is told of once.
 	Spent, SpentSlot int64
@@ -96,6 +99,9 @@ type Result struct {
 	Lent int64
 	// LentFor is how long they may be spent, counted from when the call was sent.
 	LentFor time.Duration
+	// LentBy is the time until all of them have refilled, if they were lent ahead: the last may not be spent
+	// before, and the others as the bucket refills.
+	LentBy time.Duration
 	// Err: the counter couldn't be reached, and the fields above say nothing.
 	Err error
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ type holding struct {
 	until int64 // when they can't be spent any more
 	slot  int64 // the store's name for when they were debited
 	out   int64 // tokens of the lease that the store takes to be unspent
+	ripe  int64 // when the last of them has refilled, if they were lent before
 
 	full      int64 // the least cost that is refused,
 	fullUntil int64 // until then
@@ -70,7 +72,7 @@ type numbers struct {
 	most    int64   // tokens at once
 	rate    float64 // tokens per ns
 	horizon int64   // for how long tokens are asked for, ns
-	slowly  float64 // the same for slow leases, about
+	slowly  int64   // the same for slow leases, at least; it is twice as long at most
 	few     int64   // tokens that they may be of
 }
 
@@ -81,7 +83,7 @@ func numbersOf(p *weir.Policy) numbers {
 	case weir.TokenBucket, weir.LeakyBucket:
 		n.rate = float64(v[1]) / float64(v[2]) / 1e9 // millionths a µs
 		length, few := p.SlowLease()
-		n.slowly, n.few = 0.75*float64(length), few // they end with their slots: that is between half and all of it
+		n.slowly, n.few = int64(length)/2, few // they end with their slots: that is between half and all of it
 	default:
 		n.rate = float64(n.most) / float64(p.Limit.Window)
 	}
@@ -121,7 +123,7 @@ func (x *holding) adopt(p *weir.Policy) {
 // forget drops what the node knows, as if it had never asked.
 func (x *holding) forget() {
 	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause = 0, 0, 0, 0, 0, 0
-	x.left, x.whole, x.room = 0, 0, false
+	x.left, x.whole, x.room, x.ripe = 0, 0, false, 0
 }
 
 // arrive counts tokens that are asked for.
@@ -148,7 +150,7 @@ func (x *holding) loan(now int64) weir.Loan {
 	part := now % rateWindow
 	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
 	n := int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon))
-	few := x.numbers.slowly / x.every
+	few := float64(x.slowly(now)) / x.every
 	slow := x.numbers.few > 0
 	if slow && x.numbers.fast() {
 		slow = 20*max(rate, 1/x.every) <= x.numbers.rate && few <= float64(x.numbers.few) && now-x.busy > calm && now >= x.slowBarren
@@ -156,7 +158,7 @@ func (x *holding) loan(now int64) weir.Loan {
 	switch {
 	case slow && now < x.slowBarren:
 	case slow:
-		a := weir.Loan{Want: int64(min(few+1, float64(x.numbers.few))), Slow: true}
+		a := weir.Loan{Want: int64(min(few+1, float64(x.numbers.few))), Slow: true, Ahead: x.takesAll()}
 		if x.slow && now < x.until {
 			a.Spent, a.SpentSlot = x.out-x.held, x.slot
 		}
@@ -171,6 +173,18 @@ func (x *holding) loan(now int64) weir.Loan {
 	return weir.Loan{}
 }
 
+// slowly is how long a slow lease would last, about: they end all together.
+func (x *holding) slowly(now int64) int64 {
+	slot := x.numbers.slowly
+	if !x.slow || slot == 0 {
+		return slot + slot/2
+	}
+	return slot + ((x.until-now)%slot+slot)%slot
+}
+
+// takesAll: so much more is asked for here than refills that this node would take all of it.
+func (x *holding) takesAll() bool { return 1.25*x.numbers.rate*x.every < 1 }
+
 // stretched is what refills in a stretch.
 func (x *holding) stretched(now int64) int64 { return int64(x.numbers.rate * float64(x.stretch(now))) }
 
@@ -181,26 +195,41 @@ func (x *holding) plenty() bool {
 
 // spend takes tokens that are held, or tells that there are none.
 func (x *holding) spend(now, n int64, r *weir.Result) bool {
-	if x.held < n || now >= x.until {
+	if x.held < n || now >= x.until || now < x.ripe && now < x.ripens(n) {
 		return false
 	}
 	x.held -= n
 	x.fits(now, r)
-	if x.held == 0 && x.pause > 0 {
+	switch {
+	case x.held > 0:
+	case x.ripe > x.lastAt: // the store had none left, and has the next when that has refilled
+		x.full, x.fullUntil = 1, x.ripens(1)
+	case x.pause > 0:
 		x.refuse(now, 1, now+x.pause)
 	}
 	return true
 }
 
+// ripens is when as many tokens of the lease have refilled, or, beyond those, of the store.
+func (x *holding) ripens(n int64) int64 { return x.ripe + int64(float64(n-x.held)/x.numbers.rate) }
+
+// there is how many tokens are left, in the store and here, as far as the node knows.
+func (x *holding) there(now int64) int64 {
+	left := x.left + x.held
+	switch {
+	case x.ripe > x.lastAt:
+		left = max(0, x.held+int64(math.Floor(x.numbers.rate*float64(now-x.ripe))))
+	case x.slow: // long enough ago for something to have refilled
+		left += int64(x.numbers.rate * float64(now-x.lastAt))
+	}
+	return min(x.numbers.most, left)
+}
+
 // fits reports what the node knows of a counter that has room.
 func (x *holding) fits(now int64, r *weir.Result) {
-	left := x.left + x.held
-	if x.slow { // long enough ago for something to have refilled
-		left = min(x.numbers.most, left+int64(x.numbers.rate*float64(now-x.lastAt)))
-	}
 	*r = weir.Result{
 		Allowed:    true,
-		Remaining:  left,
+		Remaining:  x.there(now),
 		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
 	}
@@ -208,7 +237,7 @@ func (x *holding) fits(now int64, r *weir.Result) {
 
 // knows: the store said a moment ago that as much fits.
 func (x *holding) knows(now, n int64) bool {
-	return x.room && !x.outage && now-x.lastAt < int64(weir.MaxLease) && x.left+x.held >= n
+	return x.room && !x.outage && now-x.lastAt < int64(weir.MaxLease) && x.there(now) >= n
 }
 
 // unspend gives back what spend took, if it is still of the same lease, and the store wasn't told of it.
@@ -231,7 +260,10 @@ func (x *holding) refuse(now, n, until int64) {
 
 // refused answers from a refusal that is remembered.
 func (x *holding) refused(now, n int64, r *weir.Result) bool {
-	if n < x.full || now >= x.fullUntil {
+	switch {
+	case x.held > 0 && now < x.ripe && now < x.until: // nobody has any
+		x.full, x.fullUntil = n, x.ripens(n)
+	case n < x.full || now >= x.fullUntil:
 		return false
 	}
 	x.turnAway(now, n, r)
@@ -243,7 +275,7 @@ func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	x.fullAt = now
 	x.refusals += n
 	*r = weir.Result{
-		Remaining:  min(x.left+x.held, n-1),
+		Remaining:  min(x.there(now), n-1),
 		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.numbers.rate),
 		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
@@ -301,7 +333,10 @@ func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (lef
 	if x.held > 0 && now < x.until {
 		leftover = x.back(x.held)
 	}
-	x.held, x.out = r.Lent, r.Lent
+	x.held, x.out, x.ripe = r.Lent, r.Lent, 0
+	if r.LentBy > 0 {
+		x.ripe = now + int64(r.LentBy)
+	}
 	x.until, x.slot, x.slow = sent+int64(r.LentFor)-max(margin, int64(r.LentFor)/drift), r.Slot, r.LentFor > weir.MaxLease
 	if r.Lent < loan.Want && !loan.Slow {
 		x.pause = x.stretch(now)

@@ -171,12 +171,20 @@ func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
 		return
 	}
 	s.withHolding(&c.Counter, func(x *holding) {
-		if x.policy != c.Policy || s.now() >= x.until {
-			return
-		}
-		r.Remaining = min(r.Remaining+x.held, x.numbers.most)
-		if x.held >= c.N {
-			r.Allowed, r.RetryAfter = true, 0
+		now := s.now()
+		switch {
+		case x.policy != c.Policy || now >= x.until || x.held == 0:
+		case now >= x.ripe:
+			r.Remaining = min(r.Remaining+x.held, x.numbers.most)
+			if x.held >= c.N {
+				r.Allowed, r.RetryAfter = true, 0
+			}
+		default: // the store has none, and takes all that refills for spent
+			r.Remaining = x.there(now)
+			if c.N <= x.numbers.most {
+				r.RetryAfter = time.Duration(max(0, x.ripens(c.N)-now))
+				r.Allowed = r.RetryAfter == 0
+			}
 		}
 	})
 }
@@ -253,7 +261,7 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 		if r.Lent > 0 {
 			s.watch(x)
 		}
-		r.Remaining += x.held
+		r.Remaining = x.there(now)
 	}
 	if a != nil {
 		if x.asking = nil; a.done != nil {
@@ -261,7 +269,7 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 		}
 	}
 	x.mu.Unlock()
-	r.Lent, r.LentFor = 0, 0
+	r.Lent, r.LentFor, r.LentBy = 0, 0, 0
 	if leftover.N > 0 {
 		s.giveBack([]weir.Return{leftover})
 	}
@@ -298,14 +306,18 @@ func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
 	x.mu.Unlock()
 }
 
-// meet makes a holding of a counter that came before, so short a time ago that it may be worth it.
+// meet makes a holding of a counter that came before, so short a time ago that it may be worth it, and shorter than another
+// that would have to go.
 func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
 	gap := s.sights.since(h, now)
 	if gap > int64(weir.MaxSlowLease) {
 		return nil
 	}
 	numbers := numbersOf(c.Policy)
-	if gap > often && (numbers.few == 0 || float64(gap) > numbers.slowly) {
+	if gap > often && (numbers.few == 0 || 2*gap > 3*numbers.slowly) {
+		return nil
+	}
+	if !s.table.room(h, now-gap) {
 		return nil
 	}
 	return s.add(h, c, numbers, now-gap)
@@ -325,9 +337,9 @@ func (s *Store) add(h uint64, c *weir.Charge, n numbers, came int64) *holding {
 	if gone != nil {
 		gone.mu.Lock()
 		gone.gone = true
-		back := gone.empty(s.now())
+		back, plenty := gone.empty(s.now()), gone.plenty()
 		gone.mu.Unlock()
-		if back.N > 0 {
+		if back.N > 0 && !plenty {
 			s.giveBack([]weir.Return{back})
 		}
 	}

@@ -47,6 +47,17 @@ func (t *table) find(h uint64) *holding {
 	return nil
 }
 
+// room: a hash has a free place, or one of a holding that wasn't seen since some moment.
+func (t *table) room(h uint64, since int64) bool {
+	s := t.set(h)
+	for i := range s.holdings {
+		if x := s.holdings[i].Load(); x == nil || x.seen.Load() <= since {
+			return true
+		}
+	}
+	return false
+}
+
 // add puts a holding in, unless there is one of its hash already. It returns the one that is there now, and
 // the one that had to go.
 func (t *table) add(x *holding) (there, gone *holding) {

@@ -244,6 +244,7 @@ func (w *walker) draw() step {
 			if w.lending && w.IntN(2) == 0 {
 				last := &st.charges[len(st.charges)-1]
 				last.Want, last.Slow = w.amount(c.Policy), w.IntN(2) == 0
+				last.Ahead = last.Slow && w.IntN(2) == 0
 				if last.Slow && len(w.taken) > 0 {
 					o := w.taken[w.IntN(len(w.taken))]
 					last.Spent, last.SpentSlot = w.Int64N(o.N+1), o.Slot

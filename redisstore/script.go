@@ -54,6 +54,7 @@ type charge struct {
 	spent   int64 // of what was lent before, in that slot
 	unspent bool  // what is given back was lent, and not spent
 	slow    bool  // it is to be lent, or was, for longer than a moment
+	ahead   bool  // what is yet to refill may be lent as well
 
 	fits   bool
 	lent   int64
@@ -76,6 +77,7 @@ const (
 	flagShadow = 2
 	flagLend   = 4
 	flagSlow   = 8
+	flagAhead  = 16 // and slow
 )
 
 // call encodes acts as arguments of the script.
@@ -113,6 +115,9 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 				flags |= flagLend
 				if ch.slow {
 					flags |= flagSlow
+					if ch.ahead {
+						flags |= flagAhead
+					}
 				}
 			}
 			charges = append(charges, flags)
@@ -201,13 +206,13 @@ func (r *replyReader) ledger(form int64) (l weir.Ledger) {
 	case 1:
 		l.State = weir.State{Time: r.uint(7), Level: r.uint(4)}
 	case 2:
-		l.State = weir.State{Time: r.uint(7), Level: r.uint(7)}
+		l.State = weir.State{Time: r.uint(7), Level: r.int7()}
 	case 3:
 		l.State = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
 	case 4:
 		l.State = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
 	case 5, 6:
-		l.State = weir.State{Time: r.uint(7), Level: r.uint(7)}
+		l.State = weir.State{Time: r.uint(7), Level: r.int7()}
 		l.Recent = [2]int64{r.uint(5), r.uint(5)}
 		if form == 6 {
 			l.Pace = weir.Pace(r.uint(1))
@@ -217,6 +222,9 @@ func (r *replyReader) ledger(form int64) (l weir.Ledger) {
 	}
 	return l
 }
+
+// int7 is a number of seven bytes with a sign.
+func (r *replyReader) int7() int64 { return r.uint(7) << 8 >> 8 }
 
 func (r *replyReader) uint(size int) int64 {
 	if len(r.rest) < size {

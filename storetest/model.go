@@ -179,6 +179,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 			c := weir.Charge{Counter: pick(), N: rapid.Int64Range(1, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")}
 			if lending {
 				c.Want, c.Slow = rapid.Int64Range(0, 20).Draw(t, "want"), rapid.Bool().Draw(t, "slow")
+				c.Ahead = c.Slow && rapid.Bool().Draw(t, "ahead")
 			}
 			taken = append(taken, compare(t, h, m, now, c)...)
 		case "layers":

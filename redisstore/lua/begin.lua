@@ -23,7 +23,7 @@
 -- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET = 0, 1, 2
-local PEEK, SHADOW, LEND, SLOW = 1, 2, 4, 8 -- flags; of what is given back, LEND tells that it was lent, and not spent
+local PEEK, SHADOW, LEND, SLOW, AHEAD = 1, 2, 4, 8, 16 -- flags; of what is given back, LEND tells that it was lent, and not spent
 local LEASE_SLOT, SHORT_SLOW_SLOT = 50000, 500000 -- µs; a bucket's own slot of slow leases is its fourth number
 local FAST, LINGERING, ENDING = 0, 1, 2 -- paces
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs

@@ -55,14 +55,14 @@ for _ = 1, acts do
           if bytes == 12 then
             code, time, level = unpack('<BI7I4', v)
           elseif bytes == 15 then
-            code, time, level = unpack('<BI7I7', v)
+            code, time, level = unpack('<BI7i7', v)
           elseif bytes == 16 then
             code, time, level, prev = unpack('<BI7I4I4', v)
           elseif bytes == 25 then
-            code, time, level, recent, before = unpack('<BI7I7I5I5', v)
+            code, time, level, recent, before = unpack('<BI7i7I5I5', v)
             pace = FAST
           else
-            code, time, level, recent, before, pace = unpack('<BI7I7I5I5B', v)
+            code, time, level, recent, before, pace = unpack('<BI7i7I5I5B', v)
           end
         end
         -- A refusal leaves all as it was, except a time in the future.
@@ -138,11 +138,13 @@ for _ = 1, acts do
                 end
                 if left >= least then
                   lent = (left - left % 2000000) / 2000000
-                  if lent > want then lent = want end
-                  if lent > few - recent - before then lent = few - recent - before end
-                  if lent < 0 then lent = 0 end
-                  recent = recent + lent
+                elseif flags >= AHEAD then
+                  lent = few
                 end
+                if lent > want then lent = want end
+                if lent > few - recent - before then lent = few - recent - before end
+                if lent < 0 then lent = 0 end
+                recent = recent + lent
               elseif pace == LINGERING and want and not slow then
                 pace = ENDING
               end
@@ -249,14 +251,14 @@ for _ = 1, acts do
           v = pack('<BI7I4I4', code2, time2, level2, prev2)
         elseif recent and recent + before > 0 then
           if pace == FAST then
-            v = pack('<BI7I7I5I5', code2, time2, level2, recent, before)
+            v = pack('<BI7i7I5I5', code2, time2, level2, recent, before)
           else
-            v = pack('<BI7I7I5I5B', code2, time2, level2, recent, before, pace)
+            v = pack('<BI7i7I5I5B', code2, time2, level2, recent, before, pace)
           end
-        elseif level2 < 4294967296 then
+        elseif level2 < 4294967296 and level2 >= 0 then
           v = pack('<BI7I4', code2, time2, level2)
         else
-          v = pack('<BI7I7', code2, time2, level2)
+          v = pack('<BI7i7', code2, time2, level2)
         end
         local grown = call('HSET', key, p.field, v) == 1
         -- The key is kept until a bit after the counter is whole again, rounded up to a grid: what was there before and
