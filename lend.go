@@ -44,10 +44,18 @@ const (
 // Ledger is a State that lends.
 type Ledger struct {
 	State
-	// Recent is how many tokens left a bucket in the slot that Time lies in, and in the one
-	// before: since it lends all of them, and of slow leases those that were lent. Zero as long as it hasn't lent any.
+	Debits
+}
+
+// Debits are what has left a bucket of late. They are zero as long as it hasn't lent any.
+type Debits struct {
+	// Recent is how many tokens left it in the slot that the ledger's Time lies in, and in the one
+	// before: since it lends all of them, and of slow leases those that were lent.
 	Recent [2]int64
 	Pace   Pace
+	// Phase is when slots of slow leases begin: they do so with the first of them, so that leases last for long,
+	// and those of many buckets don't end all at once. In parts of a slot.
+	Phase uint8
 }
 
 // Pace says how a bucket has lent of late.
@@ -62,12 +70,28 @@ const (
 	Ending
 )
 
-// slot is how long the debits of a pace are counted as one, µs.
-func (p *Policy) slot(pace Pace) int64 {
-	if pace == Fast {
-		return leaseSlot
+// phases is how many a slot has.
+const phases = 64
+
+// slots are how long debits are counted as one, and when the first such time begins, µs.
+type slots struct{ length, start int64 }
+
+func (p *Policy) slots(d Debits) slots {
+	if d.Pace == Fast {
+		return slots{leaseSlot, 0}
 	}
-	return p.slowSlot
+	return slots{p.slowSlot, int64(d.Phase) * p.slowSlot / phases}
+}
+
+// number is that of the slot in which a moment lies.
+func (s slots) number(at int64) int64 { return (at - s.start) / s.length }
+
+// end is when a slot ends.
+func (s slots) end(number int64) int64 { return s.start + (number+1)*s.length }
+
+// slowly are debits of slow leases that begin now.
+func (p *Policy) slowly(now int64) Debits {
+	return Debits{Pace: Slow, Phase: uint8(now % p.slowSlot * phases / p.slowSlot)}
 }
 
 // slowSlotOf is the slot of slow leases. Where fast ones are worth it, because two tokens refill in their time,
@@ -124,43 +148,44 @@ func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok 
 	if level < n*micro || p.maxDelay > 0 && p.wait(p.capacity-level) > p.maxDelay {
 		return l, 0, false
 	}
-	recent, pace := p.recent(l, now)
+	d := p.debits(l, now)
 	level -= n * micro
 	want := a.Want
-	if a.Slow && want > 0 && pace != Fast {
-		if age := now/p.slot(pace) - a.SpentSlot/p.slot(pace); age == 0 || age == 1 {
-			recent[age] -= min(a.Spent, recent[age])
+	if a.Slow && want > 0 && d.Pace != Fast {
+		s := p.slots(d)
+		if age := s.number(now) - s.number(a.SpentSlot); age == 0 || age == 1 {
+			d.Recent[age] -= min(a.Spent, d.Recent[age])
 		}
 	}
-	if recent == [2]int64{} {
-		pace = Fast
+	if !d.any() {
+		d = Debits{}
 		if want > 0 && a.Slow {
-			pace = Slow
+			d = p.slowly(now)
 		}
 	}
 	switch {
-	case pace == Fast && (want > 0 || recent != [2]int64{}):
+	case d.Pace == Fast && (want > 0 || d.any()):
 		if a.Slow { // for a part of the time that it had in mind
 			want /= 10
 		}
 		lent = min(want, level/micro*3/4)
-		recent[0] += n + lent
-	case pace == Slow && a.Slow:
+		d.Recent[0] += n + lent
+	case d.Pace == Slow && a.Slow:
 		most, least := p.slowest()
-		switch lent = max(0, min(want, most-recent[0]-recent[1])); {
+		switch lent = max(0, min(want, most-d.Recent[0]-d.Recent[1])); {
 		case level >= least:
 			lent = min(lent, level/micro/2)
 		case !a.Ahead:
 			lent = 0
 		}
-		recent[0] += lent
-	case pace == Slow && want > 0 && !a.Slow:
-		pace = Ending
+		d.Recent[0] += lent
+	case d.Pace == Slow && want > 0 && !a.Slow:
+		d.Pace = Ending
 	}
-	if recent == [2]int64{} {
-		pace = Fast
+	if !d.any() {
+		d = Debits{}
 	}
-	return Ledger{p.bucketState(level-lent*micro, now), recent, pace}, lent, true
+	return Ledger{p.bucketState(level-lent*micro, now), d}, lent, true
 }
 
 func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
@@ -176,16 +201,20 @@ func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64,
 	return Ledger{State: s}, lent, ok
 }
 
-// recent is what was debited in the slot that it is now, and in the one before.
-func (p *Policy) recent(l Ledger, now int64) ([2]int64, Pace) {
-	slot := p.slot(l.Pace)
-	switch slots := now/slot - l.Time/slot; {
-	case slots <= 0:
-		return l.Recent, l.Pace
-	case slots == 1 && l.Recent[0] > 0:
-		return [2]int64{0, l.Recent[0]}, l.Pace
+// any: something has left the bucket of late, which keeps it from refilling as ever.
+func (d Debits) any() bool { return d.Recent != [2]int64{} }
+
+// debits is what was debited in the slot that it is now, and in the one before.
+func (p *Policy) debits(l Ledger, now int64) Debits {
+	d, s := l.Debits, p.slots(l.Debits)
+	switch age := s.number(now) - s.number(l.Time); {
+	case age <= 0:
+		return d
+	case age == 1 && d.Recent[0] > 0:
+		d.Recent = [2]int64{0, d.Recent[0]}
+		return d
 	}
-	return [2]int64{}, Fast
+	return Debits{}
 }
 
 // most is how far a bucket may be raised while that many of its tokens left it of late.
@@ -199,22 +228,18 @@ func (p *Policy) most(recent int64) int64 {
 // caps are the levels past which a bucket that has lent didn't refill, and the moments until which each held.
 // What would have refilled meanwhile is lost: it must not come at once when a slot ends.
 func (p *Policy) caps(l Ledger) (levels, ends [2]int64) {
-	slot := p.slot(l.Pace)
-	end := (l.Time/slot + 1) * slot
+	s := p.slots(l.Debits)
 	for i, recent := range [2]int64{l.Recent[0] + l.Recent[1], l.Recent[0]} {
 		levels[i] = max(p.most(recent), p.stored(l.State))
-		ends[i] = end + int64(i)*slot
+		ends[i] = s.end(s.number(l.Time) + int64(i))
 	}
 	return levels, ends
 }
 
-// capped: what has left the bucket of late keeps it from refilling as ever.
-func (l Ledger) capped() bool { return l.Recent != [2]int64{} }
-
 // lendable is [Policy.tokens] of a bucket that may have lent some.
 func (p *Policy) lendable(l Ledger, now int64) int64 {
 	level := p.tokens(l.State, now)
-	if !l.capped() {
+	if !l.any() {
 		return level
 	}
 	levels, ends := p.caps(l)
@@ -229,8 +254,8 @@ func (p *Policy) lendable(l Ledger, now int64) int64 {
 func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) {
 	p.ReportTo(r, l.State, now, n, v)
 	if lent > 0 {
-		slot := p.slot(l.Pace)
-		end := (now/slot + 2) * slot
+		s := p.slots(l.Debits)
+		end := s.end(s.number(now) + 1)
 		if !p.Limit.isBucket() {
 			end = min(end, l.Time+p.window)
 		}
@@ -239,7 +264,7 @@ func (p *Policy) ReportLend(r *Result, l Ledger, now, n, lent int64, v Verdict) 
 			r.LentBy = micros(p.wait(-p.stored(l.State)))
 		}
 	}
-	if !l.capped() {
+	if !l.any() {
 		return
 	}
 	l.State = reanchored(l.State, now)
@@ -265,30 +290,30 @@ func (p *Policy) TakeBack(l Ledger, now, n, slot int64, slow bool) Ledger {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	recent, pace := p.recent(l, now)
-	age := now/p.slot(pace) - slot/p.slot(pace)
-	if age < 0 || age > 1 || slow != (pace != Fast) {
+	d := p.debits(l, now)
+	s := p.slots(d)
+	age := s.number(now) - s.number(slot)
+	if age < 0 || age > 1 || slow != (d.Pace != Fast) {
 		return l
 	}
-	n = min(n, recent[age])
+	n = min(n, d.Recent[age])
 	if n <= 0 {
 		return l
 	}
-	recent[age] -= n
-	if recent == [2]int64{} {
-		pace = Fast
+	if d.Recent[age] -= n; !d.any() {
+		d = Debits{}
 	}
-	return Ledger{p.bucketState(min(p.lendable(l, now)+n*micro, p.capacity), now), recent, pace}
+	return Ledger{p.bucketState(min(p.lendable(l, now)+n*micro, p.capacity), now), d}
 }
 
 // Refund is [Policy.Return] into a ledger: of tokens that were spent.
 func (p *Policy) Refund(l Ledger, now, n, slot int64) Ledger {
-	if l.Recent == [2]int64{} {
+	if !l.any() {
 		return Ledger{State: p.Return(l.State, now, n, slot)}
 	}
 	l.State = reanchored(l.State, now)
-	recent, pace := p.recent(l, now)
+	d := p.debits(l, now)
 	level := p.lendable(l, now)
-	level = max(level, min(level+min(n, MaxTokens)*micro, p.most(recent[0]+recent[1])))
-	return Ledger{p.bucketState(level, now), recent, pace}
+	level = max(level, min(level+min(n, MaxTokens)*micro, p.most(d.Recent[0]+d.Recent[1])))
+	return Ledger{p.bucketState(level, now), d}
 }

@@ -97,17 +97,17 @@ func TestABucketKeepsItsDebitsInSight(t *testing.T) {
 					case 0:
 						now += d("µs", 0, 120*msec)
 					case 5:
-						now += d("µs", 0, p.slot(Slow))
+						now += d("µs", 0, p.slowSlot)
 					case 1:
 						l, _, _ = p.Lend(l, now, d("n", 1, 10), Loan{})
 					case 2:
 						l, _, _ = p.Lend(l, now, d("n", 0, 10), d.loan(d("want", 1, 200)))
 					case 3:
-						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 3*p.slot(Slow)), d("slow", 0, 1) == 1)
+						l = p.TakeBack(l, now, d("n", 0, 200), now-d("age", -10*msec, 3*p.slowSlot), d("slow", 0, 1) == 1)
 					case 4:
 						l = p.Refund(l, now, d("n", 0, 200), now)
 					}
-					r, _ := p.recent(l, now)
+					r := p.debits(l, now).Recent
 					level := p.lendable(l, now)
 					if level < -(r[0]+r[1])*micro || level > p.capacity || r[0] < 0 || r[1] < 0 {
 						t.Fatalf("%d millionths of %d, debits %v", level, p.capacity, r)
@@ -137,7 +137,7 @@ func TestALedgerTellsTimesToTheMicrosecond(t *testing.T) {
 					h.l, _, _ = p.Lend(h.l, h.now, 0, d.loan(d("want", 1, 200)))
 					h.l = p.Refund(h.l, h.now, d("back", 0, 300), h.now)
 				}
-				h.now += d("µs", 0, max(150*msec, p.slot(Slow)))
+				h.now += d("µs", 0, max(150*msec, p.slowSlot))
 				fits := func(l Ledger, at, n int64) bool {
 					_, _, ok := p.Lend(l, at, n, Loan{})
 					return ok
@@ -299,7 +299,7 @@ func (h *holders) run(steps int64) error {
 		case what <= 1:
 			h.pass(h.draws("µs", 0, 30*msec))
 		case what == 2:
-			h.pass(h.draws("µs", 0, max(300*msec, h.p.slot(Slow))))
+			h.pass(h.draws("µs", 0, max(300*msec, h.p.slowSlot)))
 		case what <= 4:
 			err = h.ask(h.draws("n", 0, 20), h.draws("want", 0, 200))
 		case what == 5:

@@ -72,7 +72,7 @@ type numbers struct {
 	most    int64   // tokens at once
 	rate    float64 // tokens per ns
 	horizon int64   // for how long tokens are asked for, ns
-	slowly  int64   // the same for slow leases, at least; it is twice as long at most
+	slowly  float64 // the same for slow leases
 	few     int64   // tokens that they may be of
 }
 
@@ -83,7 +83,7 @@ func numbersOf(p *weir.Policy) numbers {
 	case weir.TokenBucket, weir.LeakyBucket:
 		n.rate = float64(v[1]) / float64(v[2]) / 1e9 // millionths a µs
 		length, few := p.SlowLease()
-		n.slowly, n.few = int64(length)/2, few // they end with their slots: that is between half and all of it
+		n.slowly, n.few = float64(length), few
 	default:
 		n.rate = float64(n.most) / float64(p.Limit.Window)
 	}
@@ -150,7 +150,7 @@ func (x *holding) loan(now int64) weir.Loan {
 	part := now % rateWindow
 	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
 	n := int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon))
-	few := float64(x.slowly(now)) / x.every
+	few := x.numbers.slowly / x.every
 	slow := x.numbers.few > 0
 	if slow && x.numbers.fast() {
 		slow = 20*max(rate, 1/x.every) <= x.numbers.rate && few <= float64(x.numbers.few) && now-x.busy > calm && now >= x.slowBarren
@@ -171,15 +171,6 @@ func (x *holding) loan(now int64) weir.Loan {
 		return weir.Loan{Want: x.stretched(now)}
 	}
 	return weir.Loan{}
-}
-
-// slowly is how long a slow lease would last, about: they end all together.
-func (x *holding) slowly(now int64) int64 {
-	slot := x.numbers.slowly
-	if !x.slow || slot == 0 {
-		return slot + slot/2
-	}
-	return slot + ((x.until-now)%slot+slot)%slot
 }
 
 // takesAll: so much more is asked for here than refills that this node would take all of it.

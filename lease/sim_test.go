@@ -257,12 +257,12 @@ func (n *naive) Reset(context.Context, []weir.Counter) error { return nil }
 
 // TestNaiveLendingIsCaught: the simulation would see it if a bucket forgot what it has lent.
 func TestNaiveLendingIsCaught(t *testing.T) {
-	for seed := uint64(1); seed < 500; seed++ {
+	for seed := uint64(1); seed < 5000; seed++ {
 		if simulate(t, seed, &naive{states: map[string]weir.State{}}) != "" {
 			return
 		}
 	}
-	t.Error("500 simulations with a store that mints tokens broke no bound")
+	t.Error("5000 simulations with a store that mints tokens broke no bound")
 }
 
 // simulate runs one world and tells how it broke the bound, or "".

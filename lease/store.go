@@ -314,7 +314,7 @@ func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
 		return nil
 	}
 	numbers := numbersOf(c.Policy)
-	if gap > often && (numbers.few == 0 || 2*gap > 3*numbers.slowly) {
+	if gap > often && (numbers.few == 0 || float64(gap) > numbers.slowly) {
 		return nil
 	}
 	if !s.table.room(h, now-gap) {
@@ -362,12 +362,22 @@ func (s *Store) giveBack(returns []weir.Return) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	give := func() { _ = s.inner.GiveBack(context.Background(), weir.Once{}, 0, returns) }
+	give := func() { _ = s.giveBackSome(context.Background(), returns) }
 	if s.closed.Load() {
 		go give()
 		return
 	}
 	s.running.Go(give)
+}
+
+// giveBackSome returns tokens a few at a time: the store does nothing else while it is given back many at once.
+func (s *Store) giveBackSome(ctx context.Context, returns []weir.Return) (err error) {
+	for some := range slices.Chunk(returns, 64) {
+		if err = s.inner.GiveBack(ctx, weir.Once{}, 0, some); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Leases are looked at when their time is over, by ticks.
@@ -486,10 +496,7 @@ func (s *Store) Close(ctx context.Context) error {
 			returns = append(returns, back)
 		}
 	})
-	var err error
-	if len(returns) > 0 {
-		err = s.inner.GiveBack(ctx, weir.Once{}, 0, returns)
-	}
+	err := s.giveBackSome(ctx, returns)
 	s.running.Wait()
 	return err
 }

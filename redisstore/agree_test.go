@@ -49,6 +49,38 @@ func agree(t *testing.T, algorithms []weir.Algorithm, lending bool) {
 	lasting(t, r)
 }
 
+// TestAgreeOnADebt that outlives its lease, since the bucket was made slower: what is lent ahead leaves less than none.
+func TestAgreeOnADebt(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	w := newWalker(t, opener(t, "redis://"+r.Addr), weir.TokenBucket, 0, true)
+	p := storetest.Policy(t, "p", weir.Limit{Count: 100, Window: time.Minute})
+	slower := storetest.Policy(t, "p", weir.Limit{Count: 1, Window: time.Hour, Burst: 100})
+	take := func(p *weir.Policy, n int64, l weir.Loan) step {
+		return step{kind: kindTake, charges: []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte("s")}, N: n, Loan: l}}}
+	}
+	back := step{kind: kindGiveBack, returns: []weir.Return{{Counter: weir.Counter{Policy: slower, Subject: []byte("s")}, N: 1}}}
+	for i, one := range []struct {
+		after time.Duration
+		step
+	}{
+		{0, take(p, 100, weir.Loan{})},
+		{time.Second, take(p, 1, weir.Loan{Want: 8, Slow: true, Ahead: true})},
+		{time.Minute, back},
+		{0, take(slower, 1, weir.Loan{})},
+		{6*time.Hour + 30*time.Minute, take(slower, 1, weir.Loan{})},
+		{2 * time.Hour, take(slower, 1, weir.Loan{})},
+	} {
+		w.now = w.now.Add(one.after)
+		got, want := perform(w.redis, one.step), perform(w.memory, one.step)
+		if diff := compare(one.step, got, want); diff != "" {
+			t.Fatalf("step %d: %s", i, diff)
+		}
+		if one.kind == kindTake && got.results[0].Allowed != (i != 3 && i != 4) {
+			t.Fatalf("step %d: %+v", i, got.results[0])
+		}
+	}
+}
+
 // walker walks at random over a few counters in both stores.
 type walker struct {
 	*rand.Rand

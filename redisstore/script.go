@@ -215,7 +215,8 @@ func (r *replyReader) ledger(form int64) (l weir.Ledger) {
 		l.State = weir.State{Time: r.uint(7), Level: r.int7()}
 		l.Recent = [2]int64{r.uint(5), r.uint(5)}
 		if form == 6 {
-			l.Pace = weir.Pace(r.uint(1))
+			pace := r.uint(1)
+			l.Pace, l.Phase = weir.Pace(pace%4), uint8(pace/4)
 		}
 	default:
 		r.short = true

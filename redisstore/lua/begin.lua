@@ -14,7 +14,7 @@
 --
 -- A field of a hash holds a code for how long after its time it is whole again at the latest (µs, in four steps an
 -- octave), the time, and one or two levels; of a bucket that has lent of late, also how many tokens left it in the
--- slot that the time lies in, and in the one before, and, unless it is a fast one, its pace (see Ledger).
+-- slot that the time lies in, and in the one before, and, unless it is a fast one, its pace and phase (see Ledger).
 --
 -- It is one long loop with hardly a function, because Redis makes every function anew at every call, and calling one,
 -- even min and max, costs more than what it does here. Logs, which are rarer, have theirs.
@@ -26,6 +26,7 @@ local TAKE, GIVE_BACK, RESET = 0, 1, 2
 local PEEK, SHADOW, LEND, SLOW, AHEAD = 1, 2, 4, 8, 16 -- flags; of what is given back, LEND tells that it was lent, and not spent
 local LEASE_SLOT, SHORT_SLOW_SLOT = 50000, 500000 -- µs; a bucket's own slot of slow leases is its fourth number
 local FAST, LINGERING, ENDING = 0, 1, 2 -- paces
+local PHASES = 64 -- of a slot of slow leases, in which it may begin
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 

@@ -24,7 +24,7 @@ for _ = 1, acts do
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
     local p, key, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2
-    local recent, before, pace, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
+    local recent, before, pace, phase, start, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
 
     -- All charges are looked at before any is written.
     for i = 1, size do
@@ -33,7 +33,7 @@ for _ = 1, acts do
       if kind == TAKE then
         number, n, flags, at = unpack('<I2I7B', body, at)
         if flags >= LEND then
-          recent, before, pace, lent, spent = 0, 0, FAST, 0, 0
+          recent, before, pace, phase, start, lent, spent = 0, 0, FAST, 0, 0, 0, 0
           if flags >= SLOW then
             want, spent, slot, at = unpack('<I5I5I7', body, at)
           else
@@ -60,9 +60,11 @@ for _ = 1, acts do
             code, time, level, prev = unpack('<BI7I4I4', v)
           elseif bytes == 25 then
             code, time, level, recent, before = unpack('<BI7i7I5I5', v)
-            pace = FAST
+            pace, phase, start = FAST, 0, 0
           else
             code, time, level, recent, before, pace = unpack('<BI7i7I5I5B', v)
+            phase, pace = (pace - pace % 4) / 4, pace % 4
+            start = floor(phase * p.d / PHASES)
           end
         end
         -- A refusal leaves all as it was, except a time in the future.
@@ -81,7 +83,7 @@ for _ = 1, acts do
             if recent then
               -- From slot to slot: what the debits of one kept from refilling is lost.
               local length = pace == FAST and LEASE_SLOT or p.d
-              local ends, out = time2 - time2 % length + length, recent + before
+              local ends, out = time2 - (time2 - start) % length + length, recent + before
               local slack = p.slack -- what refills in the time of a fast lease
               if not slack then
                 dt = 2 * LEASE_SLOT
@@ -103,7 +105,7 @@ for _ = 1, acts do
                 if left > top then left = top end
                 recent, before, out, ends = 0, recent, recent, ends + length
               end
-              if out == 0 then pace = FAST end
+              if out == 0 then pace, phase, start = FAST, 0, 0 end
             end
           end
           if kind == TAKE then
@@ -117,14 +119,19 @@ for _ = 1, acts do
               local slow = flags >= SLOW
               if slow and spent > 0 and pace > FAST then
                 local length = p.d
-                local since = now - now % length - slot + slot % length
+                local since = now - (now - start) % length - slot + (slot - start) % length
                 if since == 0 then
                   recent = recent > spent and recent - spent or 0
                 elseif since == length then
                   before = before > spent and before - spent or 0
                 end
               end
-              if recent + before == 0 then pace = slow and LINGERING or FAST end
+              if recent + before == 0 then
+                pace, phase, start = FAST, 0, 0
+                if slow then
+                  pace, phase = LINGERING, floor(now % p.d * PHASES / p.d)
+                end
+              end
               if pace == FAST and (want or recent + before > 0) then
                 lent = want and min(slow and floor(want / 10) or want, floor(floor(left / 1000000) * 3 / 4)) or 0
                 recent = recent + n + lent
@@ -156,7 +163,7 @@ for _ = 1, acts do
           elseif recent then
             -- What was lent moves from the debits to the level, or is void when its time is over.
             local length = pace == FAST and LEASE_SLOT or p.d
-            local age = floor(now / length) - floor(slot / length)
+            local age = floor((now - start) / length) - floor((slot - start) / length)
             if flags >= SLOW ~= (pace > FAST) then
               n = 0
             elseif age == 0 then
@@ -202,7 +209,7 @@ for _ = 1, acts do
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
         several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2}
-        if recent then several[i].recent, several[i].before, several[i].pace, several[i].lent = recent, before, pace, lent end
+        if recent then several[i].recent, several[i].before, several[i].pace, several[i].lent = recent, before, pace + 4 * phase, lent end
       end
     end
 
@@ -211,7 +218,10 @@ for _ = 1, acts do
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
         code, time2, level2, prev2, recent = s[10], s[11], s[12], s[13], s.recent
-        if recent then before, pace, lent = s.before, s.pace, s.lent end
+        if recent then
+          before, lent = s.before, s.lent
+          phase, pace = (s.pace - s.pace % 4) / 4, s.pace % 4
+        end
       end
       key = KEYS[from + i]
       local algorithm = p.algorithm
@@ -253,7 +263,7 @@ for _ = 1, acts do
           if pace == FAST then
             v = pack('<BI7i7I5I5', code2, time2, level2, recent, before)
           else
-            v = pack('<BI7i7I5I5B', code2, time2, level2, recent, before, pace)
+            v = pack('<BI7i7I5I5B', code2, time2, level2, recent, before, pace + 4 * phase)
           end
         elseif level2 < 4294967296 and level2 >= 0 then
           v = pack('<BI7I4', code2, time2, level2)
