@@ -337,7 +337,7 @@ func (s *Store) add(h uint64, c *weir.Charge, n numbers, came int64) *holding {
 	if gone != nil {
 		gone.mu.Lock()
 		gone.gone = true
-		back, plenty := gone.empty(s.now()), gone.plenty()
+		back, plenty := gone.empty(now), gone.plenty()
 		gone.mu.Unlock()
 		if back.N > 0 && !plenty {
 			s.giveBack([]weir.Return{back})
@@ -438,6 +438,7 @@ func (s *Store) sweep() {
 	for _, x := range over {
 		x.mu.Lock()
 		if x.until/tick <= now/tick+1 { // otherwise there is a newer lease
+			x.every = max(x.every, float64(now-x.came))
 			if back := x.empty(now); back.N > 0 && !x.plenty() {
 				returns = append(returns, back)
 			}

@@ -42,7 +42,6 @@ type HTTP struct {
 	transport *http.Transport
 	header    http.Header
 	host      string
-	numbers   names  // of clients
 	body      string // of checks, with {n} for the number, up to the address
 }
 
@@ -53,7 +52,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{Timeout: o.Timeout}).DialContext
 	}
-	t := &HTTP{opts: o, header: o.Header.Clone(), host: o.URL.Host, numbers: newNames("{n}", o.Keys)}
+	t := &HTTP{opts: o, header: o.Header.Clone(), host: o.URL.Host}
 	if t.header == nil {
 		t.header = http.Header{}
 	}
@@ -102,16 +101,19 @@ func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
 
 // Probe sends one request and returns its answer with the body, cut to a reasonable length.
 func (t *HTTP) Probe(ctx context.Context) (Answer, []byte) {
-	s := &httpSender{HTTP: t}
+	s := t.sender()
 	a := s.Send(ctx, 0)
 	return a, s.answer.Bytes()
 }
 
 // Sender returns a sender.
-func (t *HTTP) Sender() Sender { return &httpSender{HTTP: t} }
+func (t *HTTP) Sender() Sender { return t.sender() }
+
+func (t *HTTP) sender() *httpSender { return &httpSender{HTTP: t, number: newName("{n}", t.opts.Keys)} }
 
 type httpSender struct {
 	*HTTP
+	number *name
 	answer bytes.Buffer // the last one's body, cut to maxBody
 }
 
@@ -157,7 +159,7 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
 	if s.opts.Check != nil {
-		text := strings.ReplaceAll(s.body, "{n}", s.numbers.at(n))
+		text := strings.ReplaceAll(s.body, "{n}", s.number.of(n))
 		body = strings.NewReader(text + `,"ip":"` + clientAddr(n).String() + `"}`)
 	}
 	req, err := http.NewRequestWithContext(ctx, s.opts.Method, "", body)
@@ -167,7 +169,7 @@ func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, erro
 	req.URL, req.Host, req.Header = s.url(n), s.host, s.header
 	if s.opts.Check == nil && s.opts.KeyHeader != "" {
 		req.Header = s.header.Clone()
-		req.Header.Set(s.opts.KeyHeader, s.opts.KeyPrefix+s.numbers.at(n))
+		req.Header.Set(s.opts.KeyHeader, s.opts.KeyPrefix+strings.Clone(s.number.of(n)))
 	}
 	return req, nil
 }
@@ -178,7 +180,7 @@ func (s *httpSender) url(n uint32) *url.URL {
 		return u
 	}
 	c := *u
-	number := s.numbers.at(n)
+	number := s.number.of(n)
 	c.Path = strings.ReplaceAll(u.Path, "{n}", number)
 	c.RawPath = strings.ReplaceAll(u.RawPath, "{n}", number)
 	c.RawQuery = strings.ReplaceAll(u.RawQuery, "{n}", number)

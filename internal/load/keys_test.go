@@ -74,8 +74,9 @@ func TestNames(t *testing.T) {
 		{"/a", 1000, 999, "/a"},
 		{"", 10, 9, ""},
 	} {
-		s := newNames(c.pattern, c.n)
-		if got := s.at(c.at); got != c.want {
+		s := newName(c.pattern, c.n)
+		s.of(0)
+		if got := s.of(c.at); got != c.want {
 			t.Errorf("name %d of %q for %d: got %q, want %q", c.at, c.pattern, c.n, got, c.want)
 		}
 	}

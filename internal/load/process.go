@@ -23,10 +23,11 @@ type Check struct {
 
 // InProcess is limiters in this process as a target.
 type InProcess struct {
-	limiters    []*weir.Limiter
-	name        string
-	request     weir.Request
-	keys, paths names
+	limiters []*weir.Limiter
+	name     string
+	request  weir.Request
+	check    Check
+	keys     int
 }
 
 var _ Target = (*InProcess)(nil)
@@ -38,25 +39,28 @@ func NewInProcess(l []*weir.Limiter, name string, keys int, c Check) *InProcess 
 		limiters: l, name: name,
 		// Keys are taken for genuine, as the check API does.
 		request: weir.Request{KeyVerified: true, Method: c.Method, Cost: c.Cost, Peek: c.Cost == 0},
-		keys:    newNames(c.KeyPrefix+"{n}", keys),
-		paths:   newNames(c.Path, keys),
+		check:   c,
+		keys:    keys,
 	}
 }
 
 func (t *InProcess) String() string { return t.name }
 
 // Sender returns a sender with a request of its own, which it fills in anew for each check.
-func (t *InProcess) Sender() Sender { return &checker{InProcess: t, request: t.request} }
+func (t *InProcess) Sender() Sender {
+	return &checker{t, t.request, newName(t.check.KeyPrefix+"{n}", t.keys), newName(t.check.Path, t.keys)}
+}
 
 type checker struct {
 	*InProcess
-	request weir.Request
+	request   weir.Request
+	key, path *name
 }
 
 // Send checks. It allocates nothing.
 func (c *checker) Send(ctx context.Context, n uint32) Answer {
-	c.request.APIKey = c.keys.at(n)
-	c.request.Path = c.paths.at(n)
+	c.request.APIKey = c.key.of(n)
+	c.request.Path = c.path.of(n)
 	c.request.IP = clientAddr(n)
 	limiter := c.limiters[0]
 	if len(c.limiters) > 1 {

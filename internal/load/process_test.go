@@ -156,9 +156,10 @@ func BenchmarkClosedLoop(b *testing.B) {
 	b.Run("Bare", measure(func(b *testing.B) {
 		ctx := b.Context()
 		req := weir.Request{KeyVerified: true, Method: "GET", Path: "/", Cost: 1}
+		key := newName("{n}", keys)
 		for i := range b.N {
 			n := uint32(i) % keys
-			req.APIKey, req.IP = to.keys.at(n), clientAddr(n)
+			req.APIKey, req.IP = key.of(n), clientAddr(n)
 			if d, _ := to.limiters[0].Check(ctx, &req); !d.Allowed {
 				b.Fatal("refused")
 			}
