@@ -135,7 +135,8 @@ func (p *Policy) Lends() bool {
 
 // Lend is [Policy.Try] with more tokens for the caller to hold: of what is left at most three quarters,
 // since others may ask next. Of a window it is a 64th: what its nodes hold at its
-// end is lost to those who ask in vain, where a bucket would still have it.
+// end is lost to those who ask in vain, where a bucket would still have it. Ahead, a bucket that is nearly empty
+// lends more than it has: see [Result.LentBy].
 func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok bool) {
 	if !p.Limit.isBucket() {
 		return p.lendWindow(l, now, n, a.Want)

@@ -61,7 +61,7 @@ type Loan struct {
 	// Slow: the caller asks so seldom that it would hold them for as long as [Policy.SlowLease].
 	Slow bool
 	// Ahead: the caller takes all that there is, so that it may be lent what is yet to refill, to spend each
-	// token when that has. See [Policy.Lend].
+	// token when that has. See [Result.LentBy].
 	Ahead bool
 	// Spent is how many of the tokens that were lent for so long, in the slot SpentSlot, the caller has spent: they
 	// are out no more. Each is told of once.
