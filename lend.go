@@ -133,13 +133,16 @@ func (p *Policy) Lends() bool {
 	return false
 }
 
-// Lend is [Policy.Try] with more tokens for the caller to hold: of what is left at most three quarters,
+// Lend is [Policy.Try] with more tokens for the caller to hold: of what is left at most three quarters, or as many as are waited for,
 // since others may ask next. Of a window it is a 64th: what its nodes hold at its
 // end is lost to those who ask in vain, where a bucket would still have it. Ahead, a bucket that is nearly empty
 // lends more than it has: see [Result.LentBy].
 func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok bool) {
+	if a.Slow {
+		a.Waiting = 0
+	}
 	if !p.Limit.isBucket() {
-		return p.lendWindow(l, now, n, a.Want)
+		return p.lendWindow(l, now, n, a)
 	}
 	l.State = reanchored(l.State, now)
 	if n > p.capacity/micro {
@@ -169,7 +172,7 @@ func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok 
 		if a.Slow { // for a part of the time that it had in mind
 			want /= 10
 		}
-		lent = min(want, level/micro*3/4)
+		lent = min(want, max(level/micro*3/4, min(a.Waiting, level/micro)))
 		d.Recent[0] += n + lent
 	case d.Pace == Slow && a.Slow:
 		most, least := p.slowest()
@@ -189,14 +192,14 @@ func (p *Policy) Lend(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok 
 	return Ledger{p.bucketState(level-lent*micro, now), d}, lent, true
 }
 
-func (p *Policy) lendWindow(l Ledger, now, n, want int64) (_ Ledger, lent int64, ok bool) {
+func (p *Policy) lendWindow(l Ledger, now, n int64, a Loan) (_ Ledger, lent int64, ok bool) {
 	s, ok := p.Try(l.State, now, n)
-	if ok && want > 0 {
+	if ok && a.Want > 0 {
 		free := p.Limit.Count - s.Level
 		if p.Limit.Algorithm == SlidingCounter {
 			free -= (s.Prev*p.weight(s, now) + p.ticks - 1) / p.ticks
 		}
-		lent = min(want, free/64)
+		lent = min(a.Want, max(free/64, min(a.Waiting, free)))
 		s.Level += lent
 	}
 	return Ledger{State: s}, lent, ok

@@ -35,7 +35,7 @@ func (d draws) lender(t failer, a Algorithm) *Policy {
 
 // loan asks for tokens in any way.
 func (d draws) loan(want int64) Loan {
-	l := Loan{Want: want, Slow: d("slow", 0, 1) == 1}
+	l := Loan{Want: want, Waiting: d("waiting", 0, want), Slow: d("slow", 0, 1) == 1}
 	l.Ahead = l.Slow && d("ahead", 0, 1) == 1
 	return l
 }

@@ -58,6 +58,8 @@ type Loan struct {
 	// Want is how many more the caller would like to hold and spend by itself.
 	// A store that doesn't lend, or has nothing to spare, lends none.
 	Want int64
+	// Waiting is how many of those requests wait for already: they are lent as if each were asked for. Not of slow ones.
+	Waiting int64
 	// Slow: the caller asks so seldom that it would hold them for as long as [Policy.SlowLease].
 	Slow bool
 	// Ahead: the caller takes all that there is, so that it may be lent what is yet to refill, to spend each

@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,6 +108,7 @@ func TestWhatIsBorrowedAheadGoesBack(t *testing.T) {
 // TestColdCountersDontPutOutHotOnes: for one that seldom comes there is no place while all are taken.
 func TestColdCountersDontPutOutHotOnes(t *testing.T) {
 	bubble(t, Options{Counters: ways}, func(t *testing.T, s *Store, f *far) {
+		s.sights.init(1 << 22) // so many that no two meet
 		p := perMinute(t, 1000)
 		round := func(i int) {
 			for hot := range ways {
@@ -130,6 +133,39 @@ func TestColdCountersDontPutOutHotOnes(t *testing.T) {
 			t.Errorf("asked %d times for %d checks of hot counters, and 100 of others", n, 100*ways)
 		}
 	})
+}
+
+// TestWhoWaitsIsAskedFor together: of a counter at its limit, too, many at once cost about one ask a round trip.
+func TestWhoWaitsIsAskedFor(t *testing.T) {
+	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+		t.Run(a.String(), func(t *testing.T) {
+			bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+				f.delay = 2 * time.Millisecond
+				p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 50_000, Window: time.Second})
+				var admitted atomic.Int64
+				var all sync.WaitGroup
+				begun := time.Now()
+				for i := range 200 {
+					all.Go(func() {
+						time.Sleep(time.Duration(i) * 5 * time.Microsecond)
+						for time.Since(begun) < 3*time.Second {
+							if take(s, charge(p, "s", 1))[0].Allowed {
+								admitted.Add(1)
+							}
+							time.Sleep(500 * time.Microsecond)
+						}
+					})
+				}
+				all.Wait()
+				if asks := f.asks.Load(); asks > 1600 {
+					t.Errorf("asked %d times in %v", asks, time.Since(begun))
+				}
+				if n, most := float64(admitted.Load()), 50_000*(1+time.Since(begun).Seconds()); n < 0.99*most {
+					t.Errorf("admitted %.0f of %.0f", n, most)
+				}
+			})
+		})
+	}
 }
 
 // parts keeps how many returns came at a time, at most, and in all.

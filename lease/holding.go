@@ -30,7 +30,7 @@ type holding struct {
 	full      int64 // the least cost that is refused,
 	fullUntil int64 // until then
 	fullAt    int64 // when it last was
-	refusals  int64 // tokens that were refused since it began to, on and off
+	refusals  int64 // tokens that were refused from memory since it began to, on and off
 
 	left   int64         // tokens that the store had when it was last asked,
 	whole  time.Duration // after which all would be there,
@@ -64,7 +64,8 @@ type ask struct {
 	err  error
 	full int64 // the cost that was refused, or 0
 	slow bool  // it was for a slow lease
-	few  bool  // less was lent than was asked for, and than those who wait need
+	few  bool  // less was lent than those who wait need, although there is more
+	none bool  // less was lent than those who waited needed, since there is no more
 }
 
 // numbers are what of a policy matters here.
@@ -257,6 +258,7 @@ func (x *holding) refused(now, n int64, r *weir.Result) bool {
 	case n < x.full || now >= x.fullUntil:
 		return false
 	}
+	x.refusals += n
 	x.turnAway(now, n, r)
 	return true
 }
@@ -264,7 +266,6 @@ func (x *holding) refused(now, n int64, r *weir.Result) bool {
 // turnAway refuses a cost of at least what the store refused last.
 func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	x.fullAt = now
-	x.refusals += n
 	*r = weir.Result{
 		Remaining:  min(x.there(now), n-1),
 		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.numbers.rate),

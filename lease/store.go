@@ -132,20 +132,22 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 	x.mu.Lock()
 	x.adopt(c.Policy)
 	x.arrive(now, c.N)
-	for a := (*ask)(nil); ; {
+	a, waits := (*ask)(nil), 0
+	for {
 		if x.spend(now, c.N, r) || x.refused(now, c.N, r) {
 			x.mu.Unlock()
 			s.countLocal(h, 1)
 			return
 		}
 		switch loan := x.loan(now); {
-		case loan.Want == 0 || a != nil && a.few && (loan.Slow || !a.slow): // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
+		case loan.Want == 0 || waits > 3 || waits > 0 && a.few && (loan.Slow || !a.slow): // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
 			x.mu.Unlock()
 			s.pass(ctx, h, charges, results)
 			s.learn(ctx, x, c, weir.Loan{}, now, r, nil)
 			return
 		case x.asking == nil:
 			loan.Want += x.pending
+			loan.Waiting = x.pending
 			s.ask(ctx, x, c, r, loan)
 			return
 		}
@@ -154,9 +156,12 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 			*r = weir.Result{Err: err}
 			return
 		}
+		waits++
 		x.mu.Lock()
 		now = s.now()
-		if a.full > 0 && c.N >= a.full && x.held < c.N { // it came before the answer, which holds for it, too
+		// It came before the answer, which holds for it, too. Whether there are enough was asked only for who waited before; the
+		// second of those answers is final, lest what refilled meanwhile be lost when a burst ends.
+		if x.held < c.N && (a.full > 0 && c.N >= a.full || a.none && waits > 2) {
 			x.turnAway(now, c.N, r)
 			x.mu.Unlock()
 			s.countLocal(h, 1)
@@ -253,10 +258,16 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 		leftover.Subject = x.subject
 	default:
 		leftover = x.learn(sent, now, c.N, loan, r)
-		if a != nil && !r.Allowed {
+		switch {
+		case a == nil:
+		case !r.Allowed:
 			a.full = c.N
-		} else if a != nil {
+		case r.Lent < loan.Waiting && r.Remaining == 0: // it was asked for all of them, and has no more
+			a.none = true
+		case loan.Slow:
 			a.few = r.Lent < min(loan.Want, x.pending)
+		default:
+			a.few = r.Lent < loan.Waiting
 		}
 		if r.Lent > 0 {
 			s.watch(x)

@@ -276,7 +276,7 @@ func (w *walker) draw() step {
 			if w.lending && w.IntN(2) == 0 {
 				last := &st.charges[len(st.charges)-1]
 				last.Want, last.Slow = w.amount(c.Policy), w.IntN(2) == 0
-				last.Ahead = last.Slow && w.IntN(2) == 0
+				last.Waiting, last.Ahead = w.Int64N(last.Want+1), last.Slow && w.IntN(2) == 0
 				if last.Slow && len(w.taken) > 0 {
 					o := w.taken[w.IntN(len(w.taken))]
 					last.Spent, last.SpentSlot = w.Int64N(o.N+1), o.Slot

@@ -50,7 +50,8 @@ type charge struct {
 	n       int64
 	slot    int64
 	peek    bool
-	want    int64 // more, to be lent
+	want    int64 // more, to be lent,
+	waiting int64 // of which some are waited for
 	spent   int64 // of what was lent before, in that slot
 	unspent bool  // what is given back was lent, and not spent
 	slow    bool  // it is to be lent, or was, for longer than a moment
@@ -126,6 +127,8 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 				if ch.slow {
 					charges = appendUint(charges, 5, ch.spent)
 					charges = appendUint(charges, 7, ch.slot)
+				} else {
+					charges = appendUint(charges, 5, ch.waiting)
 				}
 			}
 		}

@@ -346,7 +346,7 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 func (c *charge) take(of *weir.Charge) {
 	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
 	if of.Want > 0 && !of.Peek && c.policy.Lends() {
-		c.want, c.slow, c.ahead = min(of.Want, weir.MaxTokens), of.Slow, of.Ahead
+		c.want, c.waiting, c.slow, c.ahead = min(of.Want, weir.MaxTokens), min(of.Waiting, weir.MaxTokens), of.Slow, of.Ahead
 		c.spent, c.slot = min(of.Spent, weir.MaxTokens), max(0, of.SpentSlot)
 	}
 }

@@ -179,7 +179,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 			c := weir.Charge{Counter: pick(), N: rapid.Int64Range(1, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")}
 			if lending {
 				c.Want, c.Slow = rapid.Int64Range(0, 20).Draw(t, "want"), rapid.Bool().Draw(t, "slow")
-				c.Ahead = c.Slow && rapid.Bool().Draw(t, "ahead")
+				c.Ahead, c.Waiting = c.Slow && rapid.Bool().Draw(t, "ahead"), rapid.Int64Range(0, 20).Draw(t, "waiting")
 			}
 			taken = append(taken, compare(t, h, m, now, c)...)
 		case "layers":

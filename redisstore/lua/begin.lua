@@ -7,7 +7,8 @@
 --          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
 --          happened, if it must happen only once, or 0; then
 --          charges: policy, n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants,
---          and, if it asks for a slow lease, how many of an earlier one it has spent, and the slot of that
+--          and how many of those are waited for, or, if it asks for a slow lease, how many of an earlier one it has spent,
+--          and the slot of that
 -- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, and the field
 --          as it is now, or what log.settle says, and, if it would hold more, how many it was lent; and for each act
 --          that gives back whether it is the first

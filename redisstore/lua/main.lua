@@ -28,7 +28,7 @@ for _ = 1, acts do
 
     -- All charges are looked at before any is written.
     for i = 1, size do
-      local number, want, spent
+      local number, want, waiting, spent
       recent = false
       if kind == TAKE then
         number, n, flags, at = unpack('<I2I7B', body, at)
@@ -36,8 +36,9 @@ for _ = 1, acts do
           recent, before, pace, phase, start, lent, spent = 0, 0, FAST, 0, 0, 0, 0
           if flags >= SLOW then
             want, spent, slot, at = unpack('<I5I5I7', body, at)
+            waiting = 0
           else
-            want, at = unpack('<I5', body, at)
+            want, waiting, at = unpack('<I5I5', body, at)
           end
         end
       else
@@ -133,7 +134,11 @@ for _ = 1, acts do
                 end
               end
               if pace == FAST and (want or recent + before > 0) then
-                lent = want and min(slow and floor(want / 10) or want, floor(floor(left / 1000000) * 3 / 4)) or 0
+                lent = 0
+                if want then
+                  local whole = floor(left / 1000000)
+                  lent = min(slow and floor(want / 10) or want, max(floor(whole * 3 / 4), min(waiting, whole)))
+                end
                 recent = recent + n + lent
               elseif pace == LINGERING and slow then
                 local few, least = p.few, p.least
@@ -193,7 +198,7 @@ for _ = 1, acts do
               time2, level2, prev2 = t, l + n, q
               if want then
                 free = free - ceil(q * (ticks - floor((now - t) / tick)) / ticks)
-                lent = min(want, floor(free / 64))
+                lent = min(want, max(floor(free / 64), min(waiting, free)))
                 level2 = level2 + lent
               end
             end
