@@ -103,14 +103,26 @@ func slowSlotOf(r rate, fill int64) int64 {
 	return min(max(shortSlowSlot, fill/8), longSlowSlot)
 }
 
-// SlowLease is for how long slow leases of a bucket may be held, at most, and how many tokens of it may be out in
-// such: no more than refill in a slot, and so few that somebody who needs all that the bucket holds hardly misses them.
-func (p *Policy) SlowLease() (length time.Duration, tokens int64) {
-	if !p.Limit.isBucket() || !p.Lends() {
-		return 0, 0
+// Terms are the numbers that a node needs which borrows.
+type Terms struct {
+	Most   int64   // tokens at once
+	Refill float64 // tokens per ns
+	// SlowLease is for how long slow leases may be held, at most, and SlowTokens how many tokens may be out in such: no more
+	// than refill in a slot, and so few that somebody who needs all that the bucket holds hardly misses them.
+	SlowLease  time.Duration
+	SlowTokens int64
+}
+
+// Terms returns the numbers by which tokens of the policy are lent, if it lends any.
+func (p *Policy) Terms() *Terms { return &p.terms }
+
+func (p *Policy) newTerms() Terms {
+	if !p.Limit.isBucket() {
+		return Terms{Most: p.Limit.Count, Refill: float64(p.Limit.Count) / float64(p.Limit.Window)}
 	}
-	most, _ := p.slowest()
-	return micros(2 * p.slowSlot), most
+	few, _ := p.slowest()
+	refill := float64(p.rate.num) / float64(p.rate.den) / 1e9 // millionths per µs
+	return Terms{p.Limit.Max(), refill, micros(2 * p.slowSlot), few}
 }
 
 // slowest is how many tokens may be out in slow leases, and the level below which there are no more. Long ones save

@@ -43,6 +43,7 @@ type Policy struct {
 	maxDelay int64  // queue: µs, or 0
 	tick     int64  // sliding counter: µs per step of the weight
 	ticks    int64  // sliding counter: steps per window
+	terms    Terms
 }
 
 // NewPolicy prepares a limit. The name tells its counters from those of other policies.
@@ -82,6 +83,7 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 	}
 	p.perPart, _ = bits.Div64(MaxSpent, 0, uint64(whole))
 	p.ID = p.fingerprint("")
+	p.terms = p.newTerms()
 	return p, nil
 }
 

@@ -60,7 +60,7 @@ type Loan struct {
 	Want int64
 	// Waiting is how many of those requests wait for already: they are lent as if each were asked for. Not of slow ones.
 	Waiting int64
-	// Slow: the caller asks so seldom that it would hold them for as long as [Policy.SlowLease].
+	// Slow: the caller asks so seldom that it would hold them for as long as [Terms].SlowLease.
 	Slow bool
 	// Ahead: the caller takes all that there is, so that it may be lent what is yet to refill, to spend each
 	// token when that has. See [Result.LentBy].

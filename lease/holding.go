@@ -42,7 +42,6 @@ type holding struct {
 	came     int64   // when tokens were last asked for,
 	every    float64 // and after how long they are, as a rule
 
-	numbers    numbers
 	fullSince  int64 // when it began to refuse, on and off
 	pause      int64 // how long to refuse when what is held is spent, since the store has hardly more
 	busy       int64 // when it was last worth a fast lease
@@ -68,32 +67,14 @@ type ask struct {
 	none bool  // less was lent than those who waited needed, since there is no more
 }
 
-// numbers are what of a policy matters here.
-type numbers struct {
-	most    int64   // tokens at once
-	rate    float64 // tokens per ns
-	horizon int64   // for how long tokens are asked for, ns
-	slowly  float64 // the same for slow leases
-	few     int64   // tokens that they may be of
-}
+// terms are those of the holding's policy.
+func (x *holding) terms() *weir.Terms { return x.policy.Terms() }
 
-func numbersOf(p *weir.Policy) numbers {
-	n := numbers{most: p.Limit.Max()}
-	v := p.Numbers()
-	switch p.Limit.Algorithm {
-	case weir.TokenBucket, weir.LeakyBucket:
-		n.rate = float64(v[1]) / float64(v[2]) / 1e9 // millionths a µs
-		length, few := p.SlowLease()
-		n.slowly, n.few = float64(length), few
-	default:
-		n.rate = float64(n.most) / float64(p.Limit.Window)
-	}
-	n.horizon = min(int64(weir.MaxLease)/2, int64(float64(n.most)/4/n.rate))
-	return n
-}
+// horizon is for how long tokens are asked for, ns.
+func horizon(t *weir.Terms) float64 { return min(float64(weir.MaxLease)/2, float64(t.Most)/4/t.Refill) }
 
 // fast: the counter refills fast enough for anyone to borrow of it for a moment. See loan.
-func (n numbers) fast() bool { return n.rate*float64(n.horizon) >= 2 }
+func fast(t *weir.Terms) bool { return t.Refill*horizon(t) >= 2 }
 
 const (
 	rateWindow = int64(100 * time.Millisecond)
@@ -116,7 +97,6 @@ func (x *holding) adopt(p *weir.Policy) {
 	}
 	same := x.policy.Limit == p.Limit
 	if x.policy = p; !same {
-		x.numbers = numbersOf(p)
 		x.forget()
 	}
 }
@@ -150,16 +130,17 @@ func (x *holding) arrive(now, n int64) {
 func (x *holding) loan(now int64) weir.Loan {
 	part := now % rateWindow
 	rate := (float64(x.before)*float64(rateWindow-part)/float64(rateWindow) + float64(x.arrivals)) / float64(rateWindow)
-	n := int64(min(rate, x.numbers.rate) * float64(x.numbers.horizon))
-	few := x.numbers.slowly / x.every
-	slow := x.numbers.few > 0
-	if slow && x.numbers.fast() {
-		slow = 20*max(rate, 1/x.every) <= x.numbers.rate && few <= float64(x.numbers.few) && now-x.busy > calm && now >= x.slowBarren
+	t := x.terms()
+	n := int64(min(rate, t.Refill) * horizon(t))
+	few := float64(t.SlowLease) / x.every
+	slow := t.SlowTokens > 0
+	if slow && fast(t) {
+		slow = 20*max(rate, 1/x.every) <= t.Refill && few <= float64(t.SlowTokens) && now-x.busy > calm && now >= x.slowBarren
 	}
 	switch {
 	case slow && now < x.slowBarren:
 	case slow:
-		a := weir.Loan{Want: int64(min(few+1, float64(x.numbers.few))), Slow: true, Ahead: x.takesAll()}
+		a := weir.Loan{Want: int64(min(few+1, float64(t.SlowTokens))), Slow: true, Ahead: x.takesAll()}
 		if x.slow && now < x.until {
 			a.Spent, a.SpentSlot = x.out-x.held, x.slot
 		}
@@ -175,14 +156,16 @@ func (x *holding) loan(now int64) weir.Loan {
 }
 
 // takesAll: so much more is asked for here than refills that this node would take all of it.
-func (x *holding) takesAll() bool { return 1.25*x.numbers.rate*x.every < 1 }
+func (x *holding) takesAll() bool { return 1.25*x.terms().Refill*x.every < 1 }
 
 // stretched is what refills in a stretch.
-func (x *holding) stretched(now int64) int64 { return int64(x.numbers.rate * float64(x.stretch(now))) }
+func (x *holding) stretched(now int64) int64 {
+	return int64(x.terms().Refill * float64(x.stretch(now)))
+}
 
 // plenty: the counter has so much, and so little is used of what refills, that what is left of a slow lease isn't missed.
 func (x *holding) plenty() bool {
-	return x.slow && 4*x.left >= 3*x.numbers.most && x.numbers.rate*x.every >= 2
+	return x.slow && 4*x.left >= 3*x.terms().Most && x.terms().Refill*x.every >= 2
 }
 
 // spend takes tokens that are held, or tells that there are none.
@@ -203,18 +186,18 @@ func (x *holding) spend(now, n int64, r *weir.Result) bool {
 }
 
 // ripens is when as many tokens of the lease have refilled, or, beyond those, of the store.
-func (x *holding) ripens(n int64) int64 { return x.ripe + int64(float64(n-x.held)/x.numbers.rate) }
+func (x *holding) ripens(n int64) int64 { return x.ripe + int64(float64(n-x.held)/x.terms().Refill) }
 
 // there is how many tokens are left, in the store and here, as far as the node knows.
 func (x *holding) there(now int64) int64 {
 	left := x.left + x.held
 	switch {
 	case x.ripe > x.lastAt:
-		left = max(0, x.held+int64(math.Floor(x.numbers.rate*float64(now-x.ripe))))
+		left = max(0, x.held+int64(math.Floor(x.terms().Refill*float64(now-x.ripe))))
 	case x.slow: // long enough ago for something to have refilled
-		left += int64(x.numbers.rate * float64(now-x.lastAt))
+		left += int64(x.terms().Refill * float64(now-x.lastAt))
 	}
-	return min(x.numbers.most, left)
+	return min(x.terms().Most, left)
 }
 
 // fits reports what the node knows of a counter that has room.
@@ -268,11 +251,11 @@ func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	x.fullAt = now
 	*r = weir.Result{
 		Remaining:  min(x.there(now), n-1),
-		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.numbers.rate),
+		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.terms().Refill),
 		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
 		Slot:       x.slot,
 	}
-	if n > x.numbers.most {
+	if n > x.terms().Most {
 		r.RetryAfter = weir.Never
 	}
 }
@@ -284,7 +267,7 @@ func (x *holding) stretch(now int64) int64 {
 	if now-x.fullAt > lull || x.windowed() {
 		return 0
 	}
-	return min(maxStretch, int64(float64(x.numbers.most)/4/x.numbers.rate), int64(lossy*float64(x.refusals)/x.numbers.rate))
+	return min(maxStretch, int64(float64(x.terms().Most)/4/x.terms().Refill), int64(lossy*float64(x.refusals)/x.terms().Refill))
 }
 
 // windowed: what isn't used when its window passes is lost, so every moment counts.
@@ -302,15 +285,15 @@ func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (lef
 			until = min(until, sent+int64(r.RetryAfter)+x.stretch(now))
 		}
 		x.refuse(now, n, until)
-		if now-x.fullSince < 2*int64(weir.MaxLease) && x.numbers.fast() { // others may be about to give some back
+		if now-x.fullSince < 2*int64(weir.MaxLease) && fast(x.terms()) { // others may be about to give some back
 			x.fullUntil = min(until, sent+int64(weir.MaxLease)/4)
 		}
 		return leftover
 	}
 	x.fullUntil, x.pause = 0, 0
-	if r.Remaining == 0 && !x.windowed() && !x.numbers.fast() { // nobody has much to give back: the next must refill first
-		level := float64(x.numbers.most) - x.numbers.rate*float64(r.ResetAfter)
-		x.full, x.fullUntil = 1, sent+min(longestRefusal, int64((1-level)/x.numbers.rate))
+	if r.Remaining == 0 && !x.windowed() && !fast(x.terms()) { // nobody has much to give back: the next must refill first
+		level := float64(x.terms().Most) - x.terms().Refill*float64(r.ResetAfter)
+		x.full, x.fullUntil = 1, sent+min(longestRefusal, int64((1-level)/x.terms().Refill))
 	}
 	if r.Lent == 0 {
 		switch until := now + int64(weir.MaxLease)/2; {

@@ -57,7 +57,7 @@ func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (los
 		w.latency, w.jitter = 250*time.Microsecond, 100*time.Microsecond
 		p := storetest.Policy(t, "p", l)
 		exact := storetest.NewModel(time.Now)
-		rate := numbersOf(p).rate * 1e9 * load
+		rate := p.Terms().Refill * 1e9 * load
 		requests := max(30_000, int(8*rate))
 		var done sync.WaitGroup
 		admitted, left, gap := int64(0), 0, 0.0

@@ -171,7 +171,7 @@ func violation(p *weir.Policy, as []admission) string {
 		return ""
 	}
 	// A meter as large as a full bucket and a lease's refill never overflows: that is the bound for all intervals at once.
-	rate := numbersOf(p).rate
+	rate := p.Terms().Refill
 	most := float64(p.Limit.Max()) + rate*float64(lifetime)
 	level, last := 0.0, time.Time{}
 	for _, a := range as {
@@ -327,7 +327,7 @@ func drawPolicy(t *testing.T, rng *rand.Rand, name string) *weir.Policy {
 // lease lasts, and comes back, or by one who makes nodes hold tokens until the bucket is full again, and then
 // spends all: many tokens for a moment, or a few for long.
 func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
-	rate := numbersOf(p).rate * 1e9
+	rate := p.Terms().Refill * 1e9
 	switch rng.IntN(6) {
 	case 0:
 		return hoard(rng, p, nodes, rate)
@@ -387,7 +387,7 @@ func hoard(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
 // linger asks seldom, so that nodes hold tokens for as long as they may, and spends all when some are about to end.
 func linger(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
 	rate /= 1 + 40*rng.Float64()*rng.Float64()
-	length, _ := p.SlowLease()
+	length := p.Terms().SlowLease
 	var as []arrival
 	for range 1 + rng.IntN(3) {
 		for quiet := max(time.Second, length) * time.Duration(70+rng.IntN(250)) / 100; quiet > 0 && len(as) < 2000; {

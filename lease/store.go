@@ -2,7 +2,7 @@
 // the truth for all nodes. A node that is often asked for a counter borrows some
 // of its tokens and spends them by itself for at most [weir.MaxLease]; what it
 // doesn't spend it gives back. One that asks for a counter seldom may hold a few for
-// longer: see [weir.Policy.SlowLease]. Refusals are remembered, and concurrent asks for one counter are one.
+// longer: see [weir.Terms]. Refusals are remembered, and concurrent asks for one counter are one.
 //
 // Tokens are debited before they are spent, so a node that dies strands what it
 // held. All nodes together admit in any time at most what the store alone would
@@ -180,13 +180,13 @@ func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
 		switch {
 		case x.policy != c.Policy || now >= x.until || x.held == 0:
 		case now >= x.ripe:
-			r.Remaining = min(r.Remaining+x.held, x.numbers.most)
+			r.Remaining = min(r.Remaining+x.held, x.terms().Most)
 			if x.held >= c.N {
 				r.Allowed, r.RetryAfter = true, 0
 			}
 		default: // the store has none, and takes all that refills for spent
 			r.Remaining = x.there(now)
-			if c.N <= x.numbers.most {
+			if c.N <= x.terms().Most {
 				r.RetryAfter = time.Duration(max(0, x.ripens(c.N)-now))
 				r.Allowed = r.RetryAfter == 0
 			}
@@ -247,7 +247,7 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 	case r.Err != nil:
 		if !x.outage && x.lastAt > 0 {
 			warm.Allowed = true
-			warm.Remaining = x.left + x.held + int64(x.numbers.rate*float64(now-x.lastAt))
+			warm.Remaining = x.left + x.held + int64(x.terms().Refill*float64(now-x.lastAt))
 		}
 		x.outage = true
 		if a != nil {
@@ -310,7 +310,7 @@ func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
 	if r.Err != nil || r.Allowed || r.RetryAfter >= 0 && int64(r.RetryAfter) < 5*margin {
 		return
 	}
-	x := s.add(h, c, numbersOf(c.Policy), 0)
+	x := s.add(h, c, 0)
 	x.mu.Lock()
 	x.adopt(c.Policy)
 	x.learn(sent, s.now(), c.N, weir.Loan{}, r)
@@ -324,21 +324,20 @@ func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
 	if gap > int64(weir.MaxSlowLease) {
 		return nil
 	}
-	numbers := numbersOf(c.Policy)
-	if gap > often && (numbers.few == 0 || float64(gap) > numbers.slowly) {
+	if t := c.Policy.Terms(); gap > often && (t.SlowTokens == 0 || gap > int64(t.SlowLease)) {
 		return nil
 	}
 	if !s.table.room(h, now-gap) {
 		return nil
 	}
-	return s.add(h, c, numbers, now-gap)
+	return s.add(h, c, now-gap)
 }
 
 // add makes a holding of a counter that came before at some moment, or 0. Another one may have to go for it: its
 // lease is given back.
-func (s *Store) add(h uint64, c *weir.Charge, n numbers, came int64) *holding {
+func (s *Store) add(h uint64, c *weir.Charge, came int64) *holding {
 	now := s.now()
-	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), numbers: n, came: now, every: 1 / n.rate, busy: -calm}
+	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), came: now, every: 1 / c.Policy.Terms().Refill, busy: -calm}
 	if came > 0 {
 		x.came, x.every = came, float64(now-came)
 	}
