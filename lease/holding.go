@@ -15,46 +15,46 @@ import (
 // Times are ns since the store began, on the node's monotonic clock.
 type holding struct {
 	hash uint64
-	seen atomic.Int64 // when it was last of use, about
-
-	// The lock guards what follows. What a check looks at comes first, to lie in few lines of the cache.
-	mu     sync.Mutex
-	policy *weir.Policy
-
-	held  int64 // tokens
-	until int64 // when they can't be spent any more
-	slot  int64 // the store's name for when they were debited
-	out   int64 // tokens of the lease that the store takes to be unspent
-	ripe  int64 // when the last of them has refilled, if they were lent before
-
-	full      int64 // the least cost that is refused,
-	fullUntil int64 // until then
-	fullAt    int64 // when it last was
-	refusals  int64 // tokens that were refused from memory since it began to, on and off
-
-	left   int64         // tokens that the store had when it was last asked,
-	whole  time.Duration // after which all would be there,
-	lastAt int64         // and when that was
-
-	window   int64   // of the rate: its number,
-	arrivals int64   // the tokens asked for in it,
-	before   int64   // and in the one before
-	came     int64   // when tokens were last asked for,
-	every    float64 // and after how long they are, as a rule
-
-	fullSince  int64 // when it began to refuse, on and off
-	pause      int64 // how long to refuse when what is held is spent, since the store has hardly more
-	busy       int64 // when it was last worth a fast lease
-	barren     int64 // until then the store lends none, although it has some,
-	slowBarren int64 // and none slowly
-	asking     *ask  // under way, or nil
-	pending    int64 // tokens for which others wait for it
-	subject    []byte
+	seen atomic.Uint32 // when it was last of use, in blinks
 
 	slow   bool // what is held was lent for longer than weir.MaxLease
 	room   bool // the store admitted what it was last asked for
 	outage bool // it couldn't be reached then
 	gone   bool // nobody finds the holding any more
+
+	// The lock guards all but the hash and seen. There are many holdings, and most aren't in the cache when they are needed:
+	// a check that spends looks at the first two lines of it, of 64 bytes each, and the size is a power of two for the two
+	// to come together.
+	mu      sync.Mutex
+	policy  *weir.Policy
+	held    int64 // tokens
+	until   int64 // when they can't be spent any more
+	wholeAt int64 // when all would be there, as far as is known
+
+	ripe      int64   // when the last of what is held has refilled, if that was lent before
+	slot      int64   // the store's name for when they were debited
+	left      int64   // tokens that the store had when it was last asked,
+	lastAt    int64   // and when that was
+	came      int64   // when tokens were last asked for,
+	every     float64 // and after how long they are, as a rule
+	fullUntil int64   // until then a cost is refused
+	full      int64   // of that much, or more
+
+	fullAt     int64 // when something last was
+	fullSince  int64 // when that began, on and off
+	refusals   int64 // tokens that were refused from memory since then
+	pause      int64 // how long to refuse when what is held is spent, since the store has hardly more
+	out        int64 // tokens of the lease that the store takes to be unspent
+	busy       int64 // when it was last worth a fast lease
+	barren     int64 // until then the store lends none, although it has some,
+	slowBarren int64 // and none slowly
+
+	window   int64 // of the rate: its number,
+	arrivals int64 // the tokens asked for in it,
+	before   int64 // and in the one before
+	asking   *ask  // under way, or nil
+	pending  int64 // tokens for which others wait for it
+	subject  []byte
 }
 
 // ask is a question to the store that several wait for.
@@ -74,7 +74,7 @@ func (x *holding) terms() *weir.Terms { return x.policy.Terms() }
 func horizon(t *weir.Terms) float64 { return min(float64(weir.MaxLease)/2, float64(t.Most)/4/t.Refill) }
 
 // fast: the counter refills fast enough for anyone to borrow of it for a moment. See loan.
-func fast(t *weir.Terms) bool { return t.Refill*horizon(t) >= 2 }
+func fast(t *weir.Terms) bool { return t.Refill*float64(weir.MaxLease)/2 >= 2 && t.Most >= 8 }
 
 const (
 	rateWindow = int64(100 * time.Millisecond)
@@ -104,23 +104,25 @@ func (x *holding) adopt(p *weir.Policy) {
 // forget drops what the node knows, as if it had never asked.
 func (x *holding) forget() {
 	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause = 0, 0, 0, 0, 0, 0
-	x.left, x.whole, x.room, x.ripe = 0, 0, false, 0
+	x.left, x.wholeAt, x.room, x.ripe = 0, 0, false, 0
 }
 
 // arrive counts tokens that are asked for.
 func (x *holding) arrive(now, n int64) {
-	if w := now / rateWindow; w == x.window {
-		x.arrivals += n
-	} else {
-		if x.before = 0; w == x.window+1 {
-			x.before = x.arrivals
+	if fast(x.terms()) { // otherwise it doesn't matter
+		if w := now / rateWindow; w == x.window {
+			x.arrivals += n
+		} else {
+			if x.before = 0; w == x.window+1 {
+				x.before = x.arrivals
+			}
+			x.window, x.arrivals = w, n
 		}
-		x.window, x.arrivals = w, n
 	}
 	x.every += (float64(max(0, now-x.came))/float64(max(1, n)) - x.every) / 8
 	x.came = now
-	if now-x.seen.Load() > int64(time.Millisecond) {
-		x.seen.Store(now)
+	if b := blinks(now); x.seen.Load() != b {
+		x.seen.Store(b)
 	}
 }
 
@@ -205,7 +207,7 @@ func (x *holding) fits(now int64, r *weir.Result) {
 	*r = weir.Result{
 		Allowed:    true,
 		Remaining:  x.there(now),
-		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
+		ResetAfter: time.Duration(max(0, x.wholeAt-now)),
 		Slot:       x.slot,
 	}
 }
@@ -252,7 +254,7 @@ func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	*r = weir.Result{
 		Remaining:  min(x.there(now), n-1),
 		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.terms().Refill),
-		ResetAfter: max(0, x.whole-time.Duration(now-x.lastAt)),
+		ResetAfter: time.Duration(max(0, x.wholeAt-now)),
 		Slot:       x.slot,
 	}
 	if n > x.terms().Most {
@@ -278,7 +280,7 @@ func (x *holding) windowed() bool {
 
 // learn takes in what the store answered to an ask that was sent at some moment.
 func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (leftover weir.Return) {
-	x.left, x.whole, x.room, x.lastAt, x.outage = r.Remaining, r.ResetAfter, r.Allowed, sent, false
+	x.left, x.wholeAt, x.room, x.lastAt, x.outage = r.Remaining, sent+int64(r.ResetAfter), r.Allowed, sent, false
 	if !r.Allowed {
 		until := sent + longestRefusal
 		if r.RetryAfter != weir.Never {

@@ -46,7 +46,7 @@ type Store struct {
 
 // Options of a Store. The zero value is useful.
 type Options struct {
-	// Counters is how many counters the node knows at a time. 0 means 262,144.
+	// Counters is how many counters the node knows at a time. 0 means 458,752.
 	Counters int
 	// Local is where a limiter counts while the store can't be reached: counters that the
 	// node knows go on there from where they were, with an even share of each for every
@@ -60,7 +60,7 @@ type Options struct {
 func New(inner weir.Store, o Options) *Store {
 	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed(), start: time.Now()}
 	if o.Counters <= 0 {
-		o.Counters = 262_144
+		o.Counters = ways << 16
 	}
 	s.table.init(o.Counters)
 	s.sights.init(8 * o.Counters)
@@ -327,7 +327,7 @@ func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
 	if t := c.Policy.Terms(); gap > often && (t.SlowTokens == 0 || gap > int64(t.SlowLease)) {
 		return nil
 	}
-	if !s.table.room(h, now-gap) {
+	if !s.table.room(h, blinks(now-gap)) {
 		return nil
 	}
 	return s.add(h, c, now-gap)
@@ -342,7 +342,7 @@ func (s *Store) add(h uint64, c *weir.Charge, came int64) *holding {
 		x.came, x.every = came, float64(now-came)
 	}
 	x.window = now / rateWindow
-	x.seen.Store(now)
+	x.seen.Store(blinks(now))
 	there, gone := s.table.add(x)
 	if gone != nil {
 		gone.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// table finds holdings by hash. It is a cache of a fixed size: a hash has eight
+// table finds holdings by hash. It is a cache of a fixed size: a hash has seven
 // places, and who comes when all are taken replaces whoever was not seen for longest.
 // Finding takes no lock.
 type table struct {
@@ -17,16 +17,16 @@ type table struct {
 	locks [64]sync.Mutex // guard changes of sets
 }
 
-const ways = 8
+const ways = 7
 
-// set is two lines of the cache.
+// set is one line of the cache.
 type set struct {
-	tags     [ways]atomic.Uint64
+	tags     atomic.Uint64 // a byte of each holding's hash
 	holdings [ways]atomic.Pointer[holding]
 }
 
 func (t *table) init(holdings int) {
-	n := uint64(max(1, holdings/ways))
+	n := uint64(max(1, (holdings+ways-1)/ways))
 	t.shift = uint8(64 - bits.Len64(n-1))
 	t.sets = make([]set, 1<<bits.Len64(n-1))
 }
@@ -35,10 +35,13 @@ func (t *table) set(h uint64) *set { return &t.sets[h>>t.shift&uint64(len(t.sets
 
 func (t *table) lock(h uint64) *sync.Mutex { return &t.locks[h>>t.shift%uint64(len(t.locks))] }
 
+const eachByte = 0x0101010101010101
+
 func (t *table) find(h uint64) *holding {
 	s := t.set(h)
-	for i := range s.tags {
-		if s.tags[i].Load() == h {
+	differ := s.tags.Load() ^ h&0xff*eachByte
+	for same := (differ - eachByte) &^ differ & (0x80 * eachByte); same != 0; same &= same - 1 { // the lowest is right, others may not be
+		if i := bits.TrailingZeros64(same) / 8; i < ways {
 			if x := s.holdings[i].Load(); x != nil && x.hash == h {
 				return x
 			}
@@ -47,11 +50,21 @@ func (t *table) find(h uint64) *holding {
 	return nil
 }
 
-// room: a hash has a free place, or one of a holding that wasn't seen since some moment.
-func (t *table) room(h uint64, since int64) bool {
+// put has a place hold x, or nothing.
+func (s *set) put(i int, x *holding) {
+	tags := s.tags.Load() &^ (0xff << (8 * i))
+	if x != nil {
+		tags |= x.hash & 0xff << (8 * i)
+	}
+	s.holdings[i].Store(x)
+	s.tags.Store(tags)
+}
+
+// room: a hash has a free place, or one of a holding that wasn't seen since some moment, in blinks.
+func (t *table) room(h uint64, since uint32) bool {
 	s := t.set(h)
 	for i := range s.holdings {
-		if x := s.holdings[i].Load(); x == nil || x.seen.Load() <= since {
+		if x := s.holdings[i].Load(); x == nil || !later(x.seen.Load(), since) {
 			return true
 		}
 	}
@@ -71,13 +84,12 @@ func (t *table) add(x *holding) (there, gone *holding) {
 		case o != nil && o.hash == x.hash:
 			return o, nil
 		case first == nil:
-		case o == nil, o.seen.Load() < first.seen.Load():
+		case o == nil, later(first.seen.Load(), o.seen.Load()):
 			place = i
 		}
 	}
 	gone = s.holdings[place].Load()
-	s.holdings[place].Store(x)
-	s.tags[place].Store(x.hash)
+	s.put(place, x)
 	return x, gone
 }
 
@@ -88,8 +100,7 @@ func (t *table) remove(x *holding) {
 	defer mu.Unlock()
 	for i := range s.holdings {
 		if s.holdings[i].Load() == x {
-			s.tags[i].Store(0)
-			s.holdings[i].Store(nil)
+			s.put(i, nil)
 		}
 	}
 }
@@ -113,12 +124,17 @@ const (
 	often = int64(300 * time.Millisecond) // that often a counter must come to be worth a look, whatever its limit
 )
 
+// blinks are how many there were until some moment; their number begins anew after a year.
+func blinks(at int64) uint32 { return uint32(at / blink) }
+
+func later(a, b uint32) bool { return int32(a-b) > 0 }
+
 func (t *sightings) init(places int) { *t = make(sightings, 1<<bits.Len(uint(places-1))) }
 
 // since is how long ago a counter came, about, or for ever. It remembers that it has come now.
 func (t sightings) since(h uint64, now int64) int64 {
 	place := &t[h&uint64(len(t)-1)]
-	mine := uint32(h>>48)<<16 | uint32(now/blink)&0xffff
+	mine := uint32(h>>48)<<16 | blinks(now)&0xffff
 	was := place.Load()
 	place.Store(mine)
 	if (was^mine)>>16 != 0 || was == 0 {
