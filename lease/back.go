@@ -105,7 +105,7 @@ func (s *Store) sweep() {
 				returns = append(returns, back)
 			}
 		}
-		x.mu.Unlock()
+		x.unlock()
 	}
 	s.giveBack(returns)
 }

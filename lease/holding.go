@@ -22,14 +22,15 @@ type holding struct {
 	outage bool // it couldn't be reached then
 	gone   bool // nobody finds the holding any more
 
-	// The lock guards all but the hash and seen. There are many holdings, and most aren't in the cache when they are needed:
+	// The lock guards changes of all but the hash and seen. There are many holdings, and most aren't in the cache when they are needed:
 	// a check that spends looks at the first two lines of it, of 64 bytes each, and the size is a power of two for the two
 	// to come together.
 	mu      sync.Mutex
-	policy  *weir.Policy
-	held    int64 // tokens
-	until   int64 // when they can't be spent any more
-	wholeAt int64 // when all would be there, as far as is known
+	policy  atomic.Pointer[weir.Policy]
+	held    int64        // tokens
+	until   int64        // when they can't be spent any more
+	wholeAt atomic.Int64 // when all would be there, as far as is known
+	none    atomic.Int64 // until then anybody is refused who asks for one: see closed
 
 	ripe      int64   // when the last of what is held has refilled, if that was lent before
 	slot      int64   // the store's name for when they were debited
@@ -68,7 +69,7 @@ type ask struct {
 }
 
 // terms are those of the holding's policy.
-func (x *holding) terms() *weir.Terms { return x.policy.Terms() }
+func (x *holding) terms() *weir.Terms { return x.policy.Load().Terms() }
 
 // horizon is for how long tokens are asked for, ns.
 func horizon(t *weir.Terms) float64 { return min(float64(weir.MaxLease)/2, float64(t.Most)/4/t.Refill) }
@@ -81,6 +82,8 @@ const (
 	margin     = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store, at least
 	drift      = 1000                          // of its length: by which part of it in any case, as clocks differ
 	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
+	hot        = float64(time.Second / 200)    // more often a counter must be asked for to refuse without its lock
+	oneIn      = 16                            // so many who then come is counted, for all
 	calm       = int64(10 * time.Second)       // without being worth a fast lease, after which there may be slow ones
 	maxStretch = int64(100 * time.Millisecond)
 
@@ -92,11 +95,11 @@ const (
 
 // adopt makes the holding one under other numbers, if they are others.
 func (x *holding) adopt(p *weir.Policy) {
-	if x.policy == p {
+	old := x.policy.Load()
+	if old == p {
 		return
 	}
-	same := x.policy.Limit == p.Limit
-	if x.policy = p; !same {
+	if x.policy.Store(p); old.Limit != p.Limit {
 		x.forget()
 	}
 }
@@ -104,20 +107,27 @@ func (x *holding) adopt(p *weir.Policy) {
 // forget drops what the node knows, as if it had never asked.
 func (x *holding) forget() {
 	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause = 0, 0, 0, 0, 0, 0
-	x.left, x.wholeAt, x.room, x.ripe = 0, 0, false, 0
+	x.left, x.room, x.ripe = 0, false, 0
+	x.wholeAt.Store(0)
 }
 
-// arrive counts tokens that are asked for.
-func (x *holding) arrive(now, n int64) {
+// arrive counts a request for some tokens, or so many of them: see closed.
+func (x *holding) arrive(now, n, times int64) {
 	if fast(x.terms()) { // otherwise it doesn't matter
 		if w := now / rateWindow; w == x.window {
-			x.arrivals += n
+			x.arrivals += n * times
 		} else {
 			if x.before = 0; w == x.window+1 {
 				x.before = x.arrivals
 			}
-			x.window, x.arrivals = w, n
+			x.window, x.arrivals = w, n*times
 		}
+	}
+	if x.every < hot && now-x.fullAt < lull { // not all who come are seen
+		if !sampled(now) {
+			return
+		}
+		n *= oneIn
 	}
 	x.every += (float64(max(0, now-x.came))/float64(max(1, n)) - x.every) / 8
 	x.came = now
@@ -207,7 +217,7 @@ func (x *holding) fits(now int64, r *weir.Result) {
 	*r = weir.Result{
 		Allowed:    true,
 		Remaining:  x.there(now),
-		ResetAfter: time.Duration(max(0, x.wholeAt-now)),
+		ResetAfter: time.Duration(max(0, x.wholeAt.Load()-now)),
 		Slot:       x.slot,
 	}
 }
@@ -254,13 +264,50 @@ func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	*r = weir.Result{
 		Remaining:  min(x.there(now), n-1),
 		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.terms().Refill),
-		ResetAfter: time.Duration(max(0, x.wholeAt-now)),
+		ResetAfter: time.Duration(max(0, x.wholeAt.Load()-now)),
 		Slot:       x.slot,
 	}
 	if n > x.terms().Most {
 		r.RetryAfter = weir.Never
 	}
 }
+
+// unlock ends a change, and tells those who don't take the lock.
+func (x *holding) unlock() {
+	none := int64(0)
+	if x.fullUntil > 0 && x.full == 1 && x.every < hot {
+		if none = x.fullUntil; x.held > 0 {
+			none = min(none, x.ripens(1))
+		}
+	}
+	if none != x.none.Load() {
+		x.none.Store(none)
+	}
+	x.mu.Unlock()
+}
+
+// closed answers from a refusal that is remembered without the lock, and mostly without a trace: those who are refused the
+// most often would wait for each other, and each core for what the other has written.
+func (x *holding) closed(now int64, c *weir.Charge, r *weir.Result) bool {
+	none := x.none.Load()
+	if now >= none || c.N != 1 || c.Policy != x.policy.Load() {
+		return false
+	}
+	if sampled(now) && x.mu.TryLock() {
+		x.fullAt = now
+		x.refusals += oneIn
+		x.arrive(now, 1, oneIn)
+		x.unlock()
+	}
+	*r = weir.Result{
+		RetryAfter: time.Duration(max(none-now, int64(time.Microsecond))),
+		ResetAfter: time.Duration(max(0, x.wholeAt.Load()-now)),
+	}
+	return true
+}
+
+// sampled picks one in so many moments.
+func sampled(now int64) bool { return uint64(now)*0x9e3779b97f4a7c15>>32%oneIn == 0 }
 
 // stretch is by how much longer than the store says a refusal is remembered, so that the store isn't asked
 // for every single token. What refills meanwhile may never be used, if the client stops. It
@@ -274,13 +321,14 @@ func (x *holding) stretch(now int64) int64 {
 
 // windowed: what isn't used when its window passes is lost, so every moment counts.
 func (x *holding) windowed() bool {
-	a := x.policy.Limit.Algorithm
+	a := x.policy.Load().Limit.Algorithm
 	return a == weir.FixedWindow || a == weir.SlidingCounter
 }
 
 // learn takes in what the store answered to an ask that was sent at some moment.
 func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (leftover weir.Return) {
-	x.left, x.wholeAt, x.room, x.lastAt, x.outage = r.Remaining, sent+int64(r.ResetAfter), r.Allowed, sent, false
+	x.left, x.room, x.lastAt, x.outage = r.Remaining, r.Allowed, sent, false
+	x.wholeAt.Store(sent + int64(r.ResetAfter))
 	if !r.Allowed {
 		until := sent + longestRefusal
 		if r.RetryAfter != weir.Never {
@@ -323,5 +371,5 @@ func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (lef
 
 // back is tokens of the lease on their way to the store.
 func (x *holding) back(n int64) weir.Return {
-	return weir.Return{Counter: weir.Counter{Policy: x.policy, Subject: x.subject}, N: n, Slot: x.slot, Unspent: true, Slow: x.slow}
+	return weir.Return{Counter: weir.Counter{Policy: x.policy.Load(), Subject: x.subject}, N: n, Slot: x.slot, Unspent: true, Slow: x.slow}
 }

@@ -33,7 +33,6 @@ func (s *Store) takeAll(ctx context.Context, charges []weir.Charge, results []we
 			}
 		}
 	}
-	s.countLocal(layers[0].hash, len(layers)-asks)
 	if asks > 0 {
 		refused = s.askAll(ctx, layers, asks)
 	}
@@ -68,9 +67,9 @@ func (s *Store) look(l *layer, now int64) {
 	}
 	x := l.x
 	x.mu.Lock()
-	defer x.mu.Unlock()
+	defer x.unlock()
 	x.adopt(c.Policy)
-	x.arrive(now, c.N)
+	x.arrive(now, c.N, 1)
 	l.spent = x.spend(now, c.N, l.result)
 	l.slot, l.slow = x.slot, x.slow
 	l.local = l.spent || x.refused(now, c.N, l.result)
@@ -89,7 +88,7 @@ func (s *Store) recall(layers []layer, now int64) (unknown int) {
 			if l.local = l.x.knows(now, l.charge.N); l.local {
 				l.x.fits(now, l.result)
 			}
-			l.x.mu.Unlock()
+			l.x.unlock()
 		}
 		if !l.local {
 			unknown++
@@ -112,11 +111,11 @@ func (s *Store) askAll(ctx context.Context, layers []layer, asks int) (refused b
 			l.x.mu.Lock()
 			q.Loan = l.x.loan(sent)
 			l.x.out -= q.Spent
-			l.x.mu.Unlock()
+			l.x.unlock()
 		}
 		questions = append(questions, q)
 	}
-	s.pass(ctx, layers[0].hash, questions, answers)
+	s.pass(ctx, questions, answers)
 	at := 0
 	for i := range layers {
 		l := &layers[i]
@@ -157,7 +156,7 @@ func (s *Store) undo(layers []layer) {
 			returns = append(returns, back)
 		}
 		x.fits(now, l.result)
-		x.mu.Unlock()
+		x.unlock()
 	}
 	s.giveBack(returns)
 }

@@ -84,7 +84,7 @@ func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (los
 		total := uint64(0)
 		for _, n := range w.nodes {
 			_ = n.leases.Close(context.Background())
-			total += n.leases.Stats().Asked
+			total += n.leases.Asked()
 		}
 		lost = max(0, float64(admitted-int64(len(w.admitted[counterName{p, "k"}])))) / float64(requests)
 		asked = float64(total) / float64(requests)

@@ -30,12 +30,12 @@ type Store struct {
 	nodes  func() int
 	seed   maphash.Seed
 	start  time.Time
-	table  table
+	closed atomic.Bool // nothing is borrowed any more
 	sights sightings
-	stats  stats
+	table  table
+	asked  atomic.Uint64
 
-	closed  atomic.Bool // nothing is borrowed any more
-	mu      sync.Mutex  // guards what follows, and running against additions while Close waits for it
+	mu      sync.Mutex // guards what follows, and running against additions while Close waits for it
 	due     [dueTicks][]*holding
 	swept   int64 // the last tick whose leases were looked at
 	waiting int   // how many are in due
@@ -67,28 +67,8 @@ func New(inner weir.Store, o Options) *Store {
 	return s
 }
 
-// Stats tell how checks were decided since the start.
-type Stats struct {
-	Local uint64 // charges decided by the node itself
-	Asked uint64 // charges that the store was asked for
-}
-
-// stats are counted in several places, so that cores seldom meet in one.
-type stats [16]struct {
-	local, asked atomic.Uint64
-	_            [48]byte
-}
-
-// Stats returns how charges were decided.
-func (s *Store) Stats() (sum Stats) {
-	for i := range s.stats {
-		sum.Local += s.stats[i].local.Load()
-		sum.Asked += s.stats[i].asked.Load()
-	}
-	return sum
-}
-
-func (s *Store) countLocal(h uint64, n int) { s.stats[h%uint64(len(s.stats))].local.Add(uint64(n)) }
+// Asked is for how many charges the store was asked since the start.
+func (s *Store) Asked() uint64 { return s.asked.Load() }
 
 func (s *Store) now() int64 { return int64(time.Since(s.start)) + 1 }
 
@@ -116,7 +96,7 @@ const maxSubject = 512
 func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	c, r := &charges[0], &results[0]
 	if !s.lends(c) {
-		s.pass(ctx, 0, charges, results)
+		s.pass(ctx, charges, results)
 		s.addHeld(c, r)
 		return
 	}
@@ -124,25 +104,27 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 	x := s.table.find(h)
 	if x == nil {
 		if x = s.meet(h, c, now); x == nil {
-			s.pass(ctx, h, charges, results)
+			s.pass(ctx, charges, results)
 			s.remember(c, r, h, now)
 			return
 		}
 	}
+	if x.closed(now, c, r) {
+		return
+	}
 	x.mu.Lock()
 	x.adopt(c.Policy)
-	x.arrive(now, c.N)
+	x.arrive(now, c.N, 1)
 	a, waits := (*ask)(nil), 0
 	for {
 		if x.spend(now, c.N, r) || x.refused(now, c.N, r) {
-			x.mu.Unlock()
-			s.countLocal(h, 1)
+			x.unlock()
 			return
 		}
 		switch loan := x.loan(now); {
 		case loan.Want == 0 || waits > 3 || waits > 0 && a.few && (loan.Slow || !a.slow): // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
-			x.mu.Unlock()
-			s.pass(ctx, h, charges, results)
+			x.unlock()
+			s.pass(ctx, charges, results)
 			s.learn(ctx, x, c, weir.Loan{}, now, r, nil)
 			return
 		case x.asking == nil:
@@ -163,8 +145,7 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 		// second of those answers is final, lest what refilled meanwhile be lost when a burst ends.
 		if x.held < c.N && (a.full > 0 && c.N >= a.full || a.none && waits > 2) {
 			x.turnAway(now, c.N, r)
-			x.mu.Unlock()
-			s.countLocal(h, 1)
+			x.unlock()
 			return
 		}
 	}
@@ -178,7 +159,7 @@ func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
 	s.withHolding(&c.Counter, func(x *holding) {
 		now := s.now()
 		switch {
-		case x.policy != c.Policy || now >= x.until || x.held == 0:
+		case x.policy.Load() != c.Policy || now >= x.until || x.held == 0:
 		case now >= x.ripe:
 			r.Remaining = min(r.Remaining+x.held, x.terms().Most)
 			if x.held >= c.N {
@@ -201,7 +182,7 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 		a.done = make(chan struct{})
 	}
 	x.pending += n
-	x.mu.Unlock()
+	x.unlock()
 	var err error
 	select {
 	case <-a.done:
@@ -211,7 +192,7 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 	}
 	x.mu.Lock()
 	x.pending -= n
-	x.mu.Unlock()
+	x.unlock()
 	return a, err
 }
 
@@ -221,18 +202,18 @@ func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Res
 	sent := s.now()
 	x.asking = a
 	x.out -= loan.Spent
-	x.mu.Unlock()
+	x.unlock()
 	question := [1]weir.Charge{*c}
 	question[0].Loan = loan
 	answer := [1]weir.Result{}
-	s.pass(ctx, x.hash, question[:], answer[:])
+	s.pass(ctx, question[:], answer[:])
 	*r = answer[0]
 	s.learn(ctx, x, c, loan, sent, r, a)
 }
 
 // pass asks the store.
-func (s *Store) pass(ctx context.Context, h uint64, charges []weir.Charge, results []weir.Result) {
-	s.stats[h%uint64(len(s.stats))].asked.Add(uint64(len(charges)))
+func (s *Store) pass(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	s.asked.Add(uint64(len(charges)))
 	s.inner.Take(ctx, charges, results)
 }
 
@@ -253,7 +234,7 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 		if a != nil {
 			a.err = r.Err
 		}
-	case x.policy != c.Policy, x.gone: // it was asked under other rules, or for nobody
+	case x.policy.Load() != c.Policy, x.gone: // it was asked under other rules, or for nobody
 		leftover = weir.Return{Counter: c.Counter, N: r.Lent, Slot: r.Slot, Unspent: true, Slow: r.LentFor > weir.MaxLease}
 		leftover.Subject = x.subject
 	default:
@@ -279,7 +260,7 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 			close(a.done)
 		}
 	}
-	x.mu.Unlock()
+	x.unlock()
 	r.Lent, r.LentFor, r.LentBy = 0, 0, 0
 	if leftover.N > 0 {
 		s.giveBack([]weir.Return{leftover})
@@ -314,7 +295,7 @@ func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
 	x.mu.Lock()
 	x.adopt(c.Policy)
 	x.learn(sent, s.now(), c.N, weir.Loan{}, r)
-	x.mu.Unlock()
+	x.unlock()
 }
 
 // meet makes a holding of a counter that came before, so short a time ago that it may be worth it, and shorter than another
@@ -337,10 +318,11 @@ func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
 // lease is given back.
 func (s *Store) add(h uint64, c *weir.Charge, came int64) *holding {
 	now := s.now()
-	x := &holding{hash: h, policy: c.Policy, subject: slices.Clone(c.Subject), came: now, every: 1 / c.Policy.Terms().Refill, busy: -calm}
+	x := &holding{hash: h, subject: slices.Clone(c.Subject), came: now, every: 1 / c.Policy.Terms().Refill, busy: -calm}
 	if came > 0 {
 		x.came, x.every = came, float64(now-came)
 	}
+	x.policy.Store(c.Policy)
 	x.window = now / rateWindow
 	x.seen.Store(blinks(now))
 	there, gone := s.table.add(x)
@@ -382,7 +364,7 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
 func (s *Store) withHolding(c *weir.Counter, f func(*holding)) {
 	if x := s.table.find(s.hash(c)); x != nil {
 		x.mu.Lock()
-		defer x.mu.Unlock()
+		defer x.unlock()
 		f(x)
 	}
 }
@@ -399,7 +381,7 @@ func (s *Store) Close(ctx context.Context) error {
 	var returns []weir.Return
 	s.table.all(func(x *holding) {
 		x.mu.Lock()
-		defer x.mu.Unlock()
+		defer x.unlock()
 		x.gone = true
 		if back := x.empty(now); back.N > 0 {
 			returns = append(returns, back)

@@ -14,6 +14,7 @@ import (
 type table struct {
 	shift uint8
 	sets  []set
+	_     [64]byte       // what follows is written, in lines of its own
 	locks [64]sync.Mutex // guard changes of sets
 }
 

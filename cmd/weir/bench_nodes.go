@@ -181,16 +181,15 @@ func (n *redisNodes) measure(b *benchFlags) {
 		b.plan.StoreCalls = n.scripts
 	}
 	if b.leases {
-		b.plan.Charges = n.charges
+		b.plan.Asked = n.asked
 	}
 }
 
-func (n *redisNodes) charges() (local, asked uint64) {
+func (n *redisNodes) asked() (sum uint64) {
 	for _, one := range n.all {
-		s := one.leases.Stats()
-		local, asked = local+s.Local, asked+s.Asked
+		sum += one.leases.Asked()
 	}
-	return local, asked
+	return sum
 }
 
 var errNotMeasured = errors.New("not measured: the store's URL isn't a plain redis:// or unix://")

@@ -42,9 +42,8 @@ type Plan struct {
 	StoreCPU func(context.Context) (time.Duration, error)
 	// StoreCalls tells how many scripts the store's server has run, likewise.
 	StoreCalls func(context.Context) (int64, error)
-	// Charges tells how many charges were decided by nodes themselves, and how many the store was asked for. Nil
-	// means that there are no leases.
-	Charges func() (local, asked uint64)
+	// Asked tells for how many charges the store was asked; nodes decided the others themselves. Nil means that there are no leases.
+	Asked func() uint64
 
 	nap func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
 }

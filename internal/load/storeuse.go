@@ -57,9 +57,9 @@ func (l *Leases) String() string {
 
 // storeReading is what a store's server and the nodes in front of it had done at a moment.
 type storeReading struct {
-	cpu          time.Duration
-	calls        int64
-	local, asked uint64
+	cpu   time.Duration
+	calls int64
+	asked uint64
 
 	cpuErr, callsErr error
 }
@@ -69,8 +69,8 @@ func (p *Plan) readStore(ctx context.Context) *storeReading {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	r := new(storeReading)
-	if p.Charges != nil {
-		r.local, r.asked = p.Charges()
+	if p.Asked != nil {
+		r.asked = p.Asked()
 	}
 	if p.StoreCalls != nil {
 		r.calls, r.callsErr = p.StoreCalls(ctx)
@@ -87,8 +87,9 @@ func (p *Plan) reportStore(begin, end *storeReading, r *Report) {
 		return
 	}
 	per := func(x float64) float64 { return x / float64(max(r.Checks, 1)) }
-	if p.Charges != nil {
-		l := &Leases{Local: int64(end.local - begin.local), Asked: int64(end.asked - begin.asked)}
+	if p.Asked != nil {
+		l := &Leases{Asked: int64(end.asked - begin.asked)}
+		l.Local = max(0, r.charges-l.Asked)
 		l.LocalShare = float64(l.Local) / float64(max(l.Local+l.Asked, 1))
 		l.AskedPerCheck = per(float64(l.Asked))
 		r.Leases = l
