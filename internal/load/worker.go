@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"time"
 )
 
@@ -67,10 +68,17 @@ const (
 	maxPause   = time.Second
 )
 
+// fair is after how many batches a worker lets others go on: those whose answers have come from afar would wait for all who never
+// have to wait, for as long as these may run.
+const fair = 16
+
 // closed sends the next request when the last one is answered. Those count that begin in the measured time.
 func (w *worker) closed(ctx context.Context) {
 	var pause time.Duration
-	for {
+	for i := 0; ; i++ {
+		if i%fair == 0 {
+			runtime.Gosched()
+		}
 		phase := Phase(w.run.phase.Load())
 		if phase == Finishing {
 			return
