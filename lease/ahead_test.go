@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -197,5 +198,27 @@ func TestManyLeasesGoBackInParts(t *testing.T) {
 		if inner.all < 900 || inner.most > 64 {
 			t.Errorf("%d leases were given back, %d at a time", inner.all, inner.most)
 		}
+	})
+}
+
+// TestAnOutageKnowsWhatWasBorrowed: what was spent of tokens that were yet to refill isn't there when they have.
+func TestAnOutageKnowsWhatWasBorrowed(t *testing.T) {
+	local := memstore.New(memstore.Options{Now: time.Now})
+	bubble(t, Options{Local: local}, func(t *testing.T, s *Store, f *far) {
+		p := perMinute(t, 100)
+		drained(t, s, p)
+		f.lost.Store(true)
+		for range 200 {
+			time.Sleep(50 * time.Millisecond)
+			if r := take(s, charge(p, "s", 1))[0]; r.Err != nil {
+				peek := charge(p, "s", 1)
+				peek.Peek = true
+				if n := take(local, peek)[0].Remaining; n > 2 {
+					t.Errorf("%d are left here, of a counter that had none", n)
+				}
+				return
+			}
+		}
+		t.Error("the store wasn't asked")
 	})
 }

@@ -221,14 +221,15 @@ func (s *Store) pass(ctx context.Context, charges []weir.Charge, results []weir.
 func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir.Loan, sent int64, r *weir.Result, a *ask) {
 	now := s.now()
 	var leftover weir.Return
-	warm := weir.Result{}
+	lost, left := false, int64(0)
 	x.mu.Lock()
 	switch {
 	case r.Err != nil && ctx.Err() != nil: // its own fault: those who wait for it ask themselves
 	case r.Err != nil:
-		if !x.outage && x.lastAt > 0 {
-			warm.Allowed = true
-			warm.Remaining = x.left + x.held + int64(x.terms().Refill*float64(now-x.lastAt))
+		if lost = !x.outage && x.lastAt > 0; lost {
+			if left = x.there(now); !x.slow {
+				left += int64(x.terms().Refill * float64(now-x.lastAt))
+			}
 		}
 		x.outage = true
 		if a != nil {
@@ -265,17 +266,17 @@ func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir
 	if leftover.N > 0 {
 		s.giveBack([]weir.Return{leftover})
 	}
-	if warm.Allowed {
-		s.carryOver(c, &warm)
+	if lost {
+		s.carryOver(c, left)
 	}
 }
 
-// carryOver has the local store go on from where a counter was when the store was lost.
-func (s *Store) carryOver(c *weir.Charge, last *weir.Result) {
+// carryOver has the local store go on from what a counter had left when the store was lost.
+func (s *Store) carryOver(c *weir.Charge, left int64) {
 	if s.local == nil {
 		return
 	}
-	used := c.Policy.Limit.Max() - last.Remaining
+	used := c.Policy.Terms().Most - left
 	if s.nodes != nil {
 		used /= int64(max(1, s.nodes()))
 	}
