@@ -214,7 +214,7 @@ for _ = 1, acts do
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
         several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2}
-        if recent then several[i].recent, several[i].before, several[i].pace, several[i].lent = recent, before, pace + 4 * phase, lent end
+        if recent then several[i].recent, several[i].before, several[i].pace, several[i].phase, several[i].lent = recent, before, pace, phase, lent end
       end
     end
 
@@ -224,8 +224,7 @@ for _ = 1, acts do
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
         code, time2, level2, prev2, recent = s[10], s[11], s[12], s[13], s.recent
         if recent then
-          before, lent = s.before, s.lent
-          phase, pace = (s.pace - s.pace % 4) / 4, s.pace % 4
+          before, pace, phase, lent = s.before, s.pace, s.phase, s.lent
         end
       end
       key = KEYS[from + i]
