@@ -22,9 +22,9 @@ type holding struct {
 	outage bool // it couldn't be reached then
 	gone   bool // nobody finds the holding any more
 
-	// The lock guards changes of all but the hash and seen. There are many holdings, and most aren't in the cache when they are needed:
-	// a check that spends looks at the first two lines of it, of 64 bytes each, and the size is a power of two for the two
-	// to come together.
+	// The lock guards changes of all but the hash and seen. There are many holdings, and most aren't in the cache when they are
+	// needed: a check that spends looks at the first two lines of it, of 64 bytes each, and the size is a power of two for
+	// the two to come together.
 	mu      sync.Mutex
 	policy  atomic.Pointer[weir.Policy]
 	held    int64        // tokens
@@ -83,7 +83,7 @@ const (
 	drift      = 1000                          // of its length: by which part of it in any case, as clocks differ
 	lull       = int64(250 * time.Millisecond) // without refusals, after which a counter begins anew
 	hot        = float64(time.Second / 200)    // more often a counter must be asked for to refuse without its lock
-	oneIn      = 16                            // so many who then come is counted, for all
+	oneIn      = 16                            // of those who then come one in so many is counted, for all
 	calm       = int64(10 * time.Second)       // without being worth a fast lease, after which there may be slow ones
 	maxStretch = int64(100 * time.Millisecond)
 
@@ -99,9 +99,10 @@ func (x *holding) adopt(p *weir.Policy) {
 	if old == p {
 		return
 	}
-	if x.policy.Store(p); old.Limit != p.Limit {
-		x.forget()
+	if old.Limit != p.Limit {
+		x.forget() // before, so that no refusal of the old numbers is read as one of these
 	}
+	x.policy.Store(p)
 }
 
 // forget drops what the node knows, as if it had never asked.
@@ -109,6 +110,7 @@ func (x *holding) forget() {
 	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause = 0, 0, 0, 0, 0, 0
 	x.left, x.room, x.ripe = 0, false, 0
 	x.wholeAt.Store(0)
+	x.none.Store(0)
 }
 
 // arrive counts a request for some tokens, or so many of them: see closed.
