@@ -100,7 +100,9 @@ func (s *Store) sweep() {
 	for _, x := range over {
 		x.mu.Lock()
 		if x.until/tick <= now/tick+1 { // otherwise there is a newer lease
-			x.every = max(x.every, float64(now-x.came))
+			if !x.sparse(now) {
+				x.every = max(x.every, float64(now-x.came))
+			}
 			if back := x.empty(now); back.N > 0 && !x.plenty() {
 				returns = append(returns, back)
 			}

@@ -125,7 +125,7 @@ func (x *holding) arrive(now, n, times int64) {
 			x.window, x.arrivals = w, n*times
 		}
 	}
-	if x.every < hot && now-x.fullAt < lull { // not all who come are seen
+	if x.sparse(now) {
 		if !sampled(now) {
 			return
 		}
@@ -137,6 +137,9 @@ func (x *holding) arrive(now, n, times int64) {
 		x.seen.Store(b)
 	}
 }
+
+// sparse: not all who come are counted, since they may be refused without a trace.
+func (x *holding) sparse(now int64) bool { return x.every < hot && now-x.fullAt < lull }
 
 // loan is how many tokens the node will need within the horizon, or, if that isn't worth a lease, within a longer
 // time. Fast leases of one cost more calls than they save. A counter that refills fast enough for them has slow ones
