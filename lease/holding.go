@@ -25,12 +25,12 @@ type holding struct {
 	// The lock guards changes of all but the hash and seen. There are many holdings, and most aren't in the cache when they are
 	// needed: a check that spends looks at the first two lines of it, of 64 bytes each, and the size is a power of two for
 	// the two to come together.
-	mu      sync.Mutex
-	policy  atomic.Pointer[weir.Policy]
-	held    int64        // tokens
-	until   int64        // when they can't be spent any more
-	wholeAt atomic.Int64 // when all would be there, as far as is known
-	none    atomic.Int64 // until then anybody is refused who asks for one: see closed
+	mu        sync.Mutex
+	policy    atomic.Pointer[weir.Policy]
+	held      int64        // tokens
+	until     int64        // when they can't be spent any more
+	wholeAt   atomic.Int64 // when all would be there, as far as is known
+	noneUntil atomic.Int64 // until then anybody is refused who asks for one: see refusedUnlocked
 
 	ripe      int64   // when the last of what is held has refilled, if that was lent before
 	slot      int64   // the store's name for when they were debited
@@ -110,10 +110,10 @@ func (x *holding) forget() {
 	x.held, x.until, x.fullUntil, x.fullAt, x.refusals, x.pause = 0, 0, 0, 0, 0, 0
 	x.left, x.room, x.ripe = 0, false, 0
 	x.wholeAt.Store(0)
-	x.none.Store(0)
+	x.noneUntil.Store(0)
 }
 
-// arrive counts a request for some tokens, or so many of them: see closed.
+// arrive counts a request for some tokens, or so many of them: see refusedUnlocked.
 func (x *holding) arrive(now, n, times int64) {
 	if fast(x.terms()) { // otherwise it doesn't matter
 		if w := now / rateWindow; w == x.window {
@@ -285,16 +285,16 @@ func (x *holding) unlock() {
 			none = min(none, x.ripens(1))
 		}
 	}
-	if none != x.none.Load() {
-		x.none.Store(none)
+	if none != x.noneUntil.Load() {
+		x.noneUntil.Store(none)
 	}
 	x.mu.Unlock()
 }
 
-// closed answers from a refusal that is remembered without the lock, and mostly without a trace: those who are refused the
+// refusedUnlocked answers from a refusal that is remembered without the lock, and mostly without a trace: those who are refused the
 // most often would wait for each other, and each core for what the other has written.
-func (x *holding) closed(now int64, c *weir.Charge, r *weir.Result) bool {
-	none := x.none.Load()
+func (x *holding) refusedUnlocked(now int64, c *weir.Charge, r *weir.Result) bool {
+	none := x.noneUntil.Load()
 	if now >= none || c.N != 1 || c.Policy != x.policy.Load() {
 		return false
 	}

@@ -62,7 +62,7 @@ func closing(t *testing.T, s *Store, p *weir.Policy) (x *holding) {
 	for range 10_000 {
 		take(s, charge(p, "s", 1))
 		time.Sleep(time.Millisecond)
-		if x = s.table.find(s.hash(&weir.Counter{Policy: p, Subject: []byte("s")})); x != nil && x.none.Load() > s.now() {
+		if x = s.table.find(s.hash(&weir.Counter{Policy: p, Subject: []byte("s")})); x != nil && x.noneUntil.Load() > s.now() {
 			return x
 		}
 	}
@@ -81,7 +81,7 @@ func TestWhoIsRefusedOftenTakesNoLock(t *testing.T) {
 		}
 		x := closing(t, s, p)
 		x.mu.Lock()
-		left := time.Duration(x.none.Load() - s.now())
+		left := time.Duration(x.noneUntil.Load() - s.now())
 		for i := range 1000 {
 			r := take(s, charge(p, "s", 1))[0]
 			if wait := left - time.Duration(i)*time.Microsecond; r.Allowed || r.Remaining != 0 || r.RetryAfter != wait || r.ResetAfter < 50*time.Second {

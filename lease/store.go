@@ -109,7 +109,7 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 			return
 		}
 	}
-	if x.closed(now, c, r) {
+	if x.refusedUnlocked(now, c, r) {
 		return
 	}
 	x.mu.Lock()
@@ -135,11 +135,11 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 		}
 		var err error
 		if a, err = x.wait(ctx, c.N); err != nil {
+			x.unlock()
 			*r = weir.Result{Err: err}
 			return
 		}
 		waits++
-		x.mu.Lock()
 		now = s.now()
 		// It came before the answer, which holds for it, too. Whether there are enough was asked only for who waited before; the
 		// second of those answers is final, lest what refilled meanwhile be lost when a burst ends.
@@ -175,7 +175,7 @@ func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
 	})
 }
 
-// wait is until the ask under way is answered. It is called with the lock held, and returns without it.
+// wait is until the ask under way is answered. It is called with the lock held, and returns with it.
 func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 	a := x.asking
 	if a.done == nil {
@@ -192,7 +192,6 @@ func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
 	}
 	x.mu.Lock()
 	x.pending -= n
-	x.unlock()
 	return a, err
 }
 
