@@ -38,8 +38,8 @@ type holding struct {
 	lastAt    int64   // and when that was
 	came      int64   // when tokens were last asked for,
 	every     float64 // and after how long they are, as a rule
-	fullUntil int64   // until then a cost is refused
-	full      int64   // of that much, or more
+	fullUntil int64   // until then a refusal is believed
+	full      int64   // of a cost of that much, or more
 
 	fullAt     int64 // when something last was
 	fullSince  int64 // when that began, on and off
@@ -50,11 +50,12 @@ type holding struct {
 	barren     int64 // until then the store lends none, although it has some,
 	slowBarren int64 // and none slowly
 
-	window   int64 // of the rate: its number,
-	arrivals int64 // the tokens asked for in it,
-	before   int64 // and in the one before
-	asking   *ask  // under way, or nil
-	pending  int64 // tokens for which others wait for it
+	retryAt  atomic.Int64 // when the cost that is refused would fit, if nobody else came
+	window   int64        // of the rate: its number,
+	arrivals float32      // the tokens asked for in it,
+	before   float32      // and in the one before
+	asking   *ask         // under way, or nil
+	pending  int64        // tokens for which others wait for it
 	subject  []byte
 }
 
@@ -117,12 +118,12 @@ func (x *holding) forget() {
 func (x *holding) arrive(now, n, times int64) {
 	if fast(x.terms()) { // otherwise it doesn't matter
 		if w := now / rateWindow; w == x.window {
-			x.arrivals += n * times
+			x.arrivals += float32(n * times)
 		} else {
 			if x.before = 0; w == x.window+1 {
 				x.before = x.arrivals
 			}
-			x.window, x.arrivals = w, n*times
+			x.window, x.arrivals = w, float32(n*times)
 		}
 	}
 	if x.sparse(now) {
@@ -195,9 +196,9 @@ func (x *holding) spend(now, n int64, r *weir.Result) bool {
 	switch {
 	case x.held > 0:
 	case x.ripe > x.lastAt: // the store had none left, and has the next when that has refilled
-		x.full, x.fullUntil = 1, x.ripens(1)
+		x.believe(1, x.ripens(1), x.ripens(1))
 	case x.pause > 0:
-		x.refuse(now, 1, now+x.pause)
+		x.refuse(now, 1, now+x.pause, now+x.pause)
 	}
 	return true
 }
@@ -241,21 +242,31 @@ func (x *holding) unspend(now, n, slot int64) bool {
 	return true
 }
 
-// refuse remembers that a cost doesn't fit until some moment.
-func (x *holding) refuse(now, n, until int64) {
+// refuse remembers a refusal: see believe.
+func (x *holding) refuse(now, n, until, retryAt int64) {
 	if now-x.fullAt > lull {
 		x.fullSince, x.refusals = now, 0
 	}
-	x.full, x.fullUntil, x.fullAt = n, until, now
+	x.believe(n, until, retryAt)
+	x.fullAt = now
 	x.refusals += n
+}
+
+// believe remembers until some moment that a cost is refused, and when it will fit. The two differ: a refusal
+// that lasts for a day is believed for a second, since the counter may be reset elsewhere.
+func (x *holding) believe(n, until, retryAt int64) {
+	x.full, x.fullUntil = n, until
+	x.retryAt.Store(max(until, retryAt))
 }
 
 // refused answers from a refusal that is remembered.
 func (x *holding) refused(now, n int64, r *weir.Result) bool {
 	switch {
 	case x.held > 0 && now < x.ripe && now < x.until: // nobody has any
-		x.full, x.fullUntil = n, x.ripens(n)
+		x.believe(n, x.ripens(n), x.ripens(n))
 	case n < x.full || now >= x.fullUntil:
+		return false
+	case n > x.full && x.policy.Load().Limit.Algorithm == weir.SlidingCounter: // only the store knows when that fits
 		return false
 	}
 	x.refusals += n
@@ -268,13 +279,21 @@ func (x *holding) turnAway(now, n int64, r *weir.Result) {
 	x.fullAt = now
 	*r = weir.Result{
 		Remaining:  min(x.there(now), n-1),
-		RetryAfter: time.Duration(max(x.fullUntil-now, int64(time.Microsecond))) + time.Duration(float64(n-x.full)/x.terms().Refill),
+		RetryAfter: x.retryAfter(now),
 		ResetAfter: time.Duration(max(0, x.wholeAt.Load()-now)),
 		Slot:       x.slot,
 	}
-	if n > x.terms().Most {
+	switch t := x.terms(); {
+	case n > t.Most:
 		r.RetryAfter = weir.Never
+	case n > x.full && !x.windowed():
+		r.RetryAfter += time.Duration(float64(n-x.full)/t.Refill) + 1
 	}
+}
+
+// retryAfter is the time until the cost that is refused fits, in whole µs as stores tell it, rounded up.
+func (x *holding) retryAfter(now int64) time.Duration {
+	return max(time.Duration(x.retryAt.Load()-now+999).Truncate(time.Microsecond), time.Microsecond)
 }
 
 // unlock ends a change, and tells those who don't take the lock.
@@ -305,7 +324,7 @@ func (x *holding) refusedUnlocked(now int64, c *weir.Charge, r *weir.Result) boo
 		x.unlock()
 	}
 	*r = weir.Result{
-		RetryAfter: time.Duration(max(none-now, int64(time.Microsecond))),
+		RetryAfter: x.retryAfter(now),
 		ResetAfter: time.Duration(max(0, x.wholeAt.Load()-now)),
 	}
 	return true
@@ -335,11 +354,12 @@ func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (lef
 	x.left, x.room, x.lastAt, x.outage = r.Remaining, r.Allowed, sent, false
 	x.wholeAt.Store(sent + int64(r.ResetAfter))
 	if !r.Allowed {
-		until := sent + longestRefusal
+		until, retryAt := sent+longestRefusal, int64(0)
 		if r.RetryAfter != weir.Never {
+			retryAt = now + int64(r.RetryAfter) // what was true when it was sent may be late by the way back, never early
 			until = min(until, sent+int64(r.RetryAfter)+x.stretch(now))
 		}
-		x.refuse(now, n, until)
+		x.refuse(now, n, until, retryAt)
 		if now-x.fullSince < 2*int64(weir.MaxLease) && fast(x.terms()) { // others may be about to give some back
 			x.fullUntil = min(until, sent+int64(weir.MaxLease)/4)
 		}
@@ -348,7 +368,8 @@ func (x *holding) learn(sent, now, n int64, loan weir.Loan, r *weir.Result) (lef
 	x.fullUntil, x.pause = 0, 0
 	if r.Remaining == 0 && !x.windowed() && !fast(x.terms()) { // nobody has much to give back: the next must refill first
 		level := float64(x.terms().Most) - x.terms().Refill*float64(r.ResetAfter)
-		x.full, x.fullUntil = 1, sent+min(longestRefusal, int64((1-level)/x.terms().Refill))
+		next := int64((1 - level) / x.terms().Refill)
+		x.believe(1, sent+min(longestRefusal, next), now+next)
 	}
 	if r.Lent == 0 {
 		switch until := now + int64(weir.MaxLease)/2; {

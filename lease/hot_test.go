@@ -81,7 +81,7 @@ func TestWhoIsRefusedOftenTakesNoLock(t *testing.T) {
 		}
 		x := closing(t, s, p)
 		x.mu.Lock()
-		left := time.Duration(x.noneUntil.Load() - s.now())
+		left := x.retryAfter(s.now())
 		for i := range 1000 {
 			r := take(s, charge(p, "s", 1))[0]
 			if wait := left - time.Duration(i)*time.Microsecond; r.Allowed || r.Remaining != 0 || r.RetryAfter != wait || r.ResetAfter < 50*time.Second {
