@@ -13,7 +13,10 @@ type Store interface {
 	// Take decides the charges together, all or nothing, and writes what became
 	// of each into results, which is as long as charges and overwritten whole. When any charge that
 	// isn't in shadow is refused, nothing is debited; the others report
-	// that they would have fit. The charges name different counters.
+	// that they would have fit.
+	//
+	// A counter that several charges name is asked for all of their tokens, once: each
+	// of those charges is decided, and reported, as if it were for the sum, and lends nothing.
 	//
 	// A charge whose counter couldn't be reached has its Err set and is neither
 	// allowed nor refused; the others are decided as if it weren't there.

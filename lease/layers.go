@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/weirhq/weir"
@@ -9,6 +10,10 @@ import (
 // takeAll of a request with several charges: first what can be decided here, then the rest by the store.
 // What was spent here goes back if the request is refused.
 func (s *Store) takeAll(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	if repeats(charges) {
+		s.pass(ctx, charges, results) // the store adds them up, and what it says is of the sum
+		return
+	}
 	var few [8]layer
 	layers := few[:0]
 	refused, asks := false, 0
@@ -39,6 +44,19 @@ func (s *Store) takeAll(ctx context.Context, charges []weir.Charge, results []we
 	if refused {
 		s.undo(layers)
 	}
+}
+
+// repeats: two of the charges name one counter.
+func repeats(charges []weir.Charge) bool {
+	for i := range charges {
+		for j := range i {
+			a, b := &charges[i].Counter, &charges[j].Counter
+			if a.Policy.ID == b.Policy.ID && bytes.Equal(a.Subject, b.Subject) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // layer is one charge of several.

@@ -7,19 +7,20 @@ import (
 )
 
 // log takes a charge from a sliding log, if it may, and reports.
-func (t *table) log(g *segment, h uint64, c *weir.Charge, now int64, fits, take bool) weir.Result {
-	p, l := c.Policy, g.logs[h]
+func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result {
+	g, h := st.segment, st.hash
+	l := g.logs[h]
 	if l == nil {
 		l = &logged{}
 	}
-	if take {
-		p.TryLog(&l.Log, now, c.N)
+	if taken && !st.again {
+		p.TryLog(&l.Log, now, st.n)
 		if g.logs == nil {
 			g.logs = map[uint64]*logged{}
 		}
 		g.logs[h] = l
 	}
-	r := p.ReportLog(&l.Log, now, c.N, verdict(fits, take))
+	r := p.ReportLog(&l.Log, now, st.n, verdict(st.fits, taken))
 	if g.logs[h] == l {
 		t.rebook(g, h, l, p)
 		if t.logUse.Load() > t.cap-t.pageUse.Load() {

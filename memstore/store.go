@@ -10,6 +10,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math/bits"
@@ -144,7 +145,10 @@ func verdict(fits, taken bool) weir.Verdict {
 // step is one charge of several, between looking and taking.
 type step struct {
 	hash    uint64
-	i       int // in charges
+	i       int   // in charges
+	n       int64 // how many tokens it needs
+	log     bool
+	again   bool // it names the counter of the step before, whose debit is for both
 	segment *segment
 	slot    *slot // locked, or nil if there is none
 	old     weir.State
@@ -159,14 +163,17 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 	var few [8]step
 	steps := few[:0]
 	for i := range charges {
-		steps = append(steps, step{hash: s.hash(&charges[i].Counter), i: i})
+		c := &charges[i]
+		steps = append(steps, step{hash: s.hash(&c.Counter), i: i, n: c.N, log: c.Policy.Limit.Algorithm == weir.SlidingLog})
 	}
 	slices.SortFunc(steps, func(a, b step) int {
-		if a.hash < b.hash {
-			return -1
+		if a.hash != b.hash {
+			return cmp.Compare(a.hash, b.hash)
 		}
-		return 1
+		// One counter, named twice: the first debits it for all, so that must be one that enforces, if any does.
+		return cmp.Or(falseFirst(a.log, b.log), falseFirst(charges[a.i].Policy.Shadow, charges[b.i].Policy.Shadow), a.i-b.i)
 	})
+	addUp(steps)
 
 	var g *segment
 	refused := false
@@ -180,6 +187,11 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 	for j := range steps {
 		st := &steps[j]
 		c := &charges[st.i]
+		if st.again {
+			st.slot = steps[j-1].slot // it is locked already
+		} else if !st.log {
+			st.slot = st.segment.layout.find(st.hash)
+		}
 		s.look(st, c, now)
 		refused = refused || !st.fits && !c.Policy.Shadow
 	}
@@ -202,39 +214,68 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 	for j := range steps {
 		st := &steps[j]
 		c := &charges[st.i]
-		if c.Policy.Limit.Algorithm == weir.SlidingLog {
+		if st.log {
 			continue
 		}
 		v, state := verdict(st.fits, !refused && !c.Peek), st.state
 		if v == weir.Fits {
 			state = st.old
 		}
-		c.Policy.ReportTo(&results[st.i], state, now, c.N, v)
+		c.Policy.ReportTo(&results[st.i], state, now, st.n, v)
+	}
+}
+
+// falseFirst compares flags.
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// addUp finds the charges that name one counter, and has each ask for the tokens of all of them.
+func addUp(steps []step) {
+	for from := 0; from < len(steps); {
+		to, n := from+1, steps[from].n
+		for to < len(steps) && steps[to].hash == steps[from].hash && steps[to].log == steps[from].log {
+			n = min(n+steps[to].n, 2*weir.MaxTokens)
+			to++
+		}
+		for j := from; j < to; j++ {
+			steps[j].n, steps[j].again = n, j > from
+		}
+		from = to
 	}
 }
 
 // look finds out whether a charge fits, and changes nothing.
 func (s *Store) look(st *step, c *weir.Charge, now int64) {
-	if c.Policy.Limit.Algorithm == weir.SlidingLog {
+	if st.log {
 		l, ok := st.segment.logs[st.hash]
 		if !ok {
 			l = &logged{}
 		}
-		st.fits = c.Policy.FitsLog(&l.Log, now, c.N)
+		st.fits = c.Policy.FitsLog(&l.Log, now, st.n)
 		return
 	}
-	if st.slot = st.segment.layout.find(st.hash); st.slot != nil {
+	if st.slot != nil {
 		st.old = st.slot.decode(c.Policy, s.table.epoch)
 	}
-	st.state, st.fits = c.Policy.Try(st.old, now, c.N)
+	st.state, st.fits = c.Policy.Try(st.old, now, st.n)
 }
 
 // settle stores what a charge leaves behind: the debit, or for a refusal the
 // clock that was brought back. A log is reported here, since it can't be copied out.
 func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *weir.Result) {
 	taken := st.fits && !refused && !c.Peek
-	if c.Policy.Limit.Algorithm == weir.SlidingLog {
-		*r = s.table.log(st.segment, st.hash, c, now, st.fits, taken)
+	if st.log {
+		*r = s.table.log(st, c.Policy, now, taken)
+		return
+	}
+	if st.again {
 		return
 	}
 	sl := st.slot
@@ -253,7 +294,7 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 func (s *Store) takeLog(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
-	st := step{hash: h, segment: g}
+	st := step{hash: h, n: c.N, log: true, segment: g}
 	s.look(&st, c, now)
 	s.settle(&st, c, now, false, r)
 }

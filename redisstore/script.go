@@ -56,6 +56,7 @@ type charge struct {
 	unspent bool  // what is given back was lent, and not spent
 	slow    bool  // it is to be lent, or was, for longer than a moment
 	ahead   bool  // what is yet to refill may be lent as well
+	payer   int   // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 
 	fits   bool
 	lent   int64

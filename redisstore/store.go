@@ -251,6 +251,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		for j, i := range p.indices {
 			p.charges[j].take(&charges[i])
 		}
+		p.addUp()
 	}
 	if len(parts) == 1 {
 		p := parts[0]
@@ -292,6 +293,57 @@ func each(parts []*part, f func(*part)) {
 	others.Wait()
 }
 
+// addUp finds charges that name one counter, and has each ask for the tokens of all of them. One debits
+// them; the others are sent as peeks, so that a script that looks before it writes needn't know.
+func (p *part) addUp() {
+	again := false
+	for i := range p.charges {
+		for j := range i {
+			again = again || p.charges[j].sameCounter(&p.charges[i])
+		}
+	}
+	if !again {
+		return
+	}
+	for i := range p.charges {
+		c := &p.charges[i]
+		if c.payer > 0 {
+			continue
+		}
+		var all []*charge
+		payer, n := -1, int64(0)
+		for j := range p.charges {
+			if d := &p.charges[j]; d.sameCounter(c) {
+				all = append(all, d)
+				n = min(n+d.n, 2*weir.MaxTokens)
+				if payer < 0 || p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
+					payer = j
+				}
+			}
+		}
+		if len(all) == 1 {
+			continue
+		}
+		for _, d := range all {
+			d.n, d.want = n, 0
+			if d != &p.charges[payer] {
+				d.peek = true
+			}
+			d.payer = payer + 1
+		}
+	}
+}
+
+func (c *charge) sameCounter(d *charge) bool { return c.policy.ID == d.policy.ID && c.key == d.key }
+
+// debit is the charge that takes for this one: mostly itself.
+func (p *part) debit(c *charge) *charge {
+	if c.payer > 0 {
+		return &p.charges[c.payer-1]
+	}
+	return c
+}
+
 // refused: nothing of the part was taken, because one of its charges doesn't fit.
 func (p *part) refused() bool {
 	return p.err == nil && slices.ContainsFunc(p.charges, func(c charge) bool { return !c.fits && !c.policy.Shadow })
@@ -306,7 +358,8 @@ func (p *part) report(results []weir.Result, taken bool) {
 			*r = weir.Result{Err: p.err}
 		case !c.fits:
 			c.report(r, p.now, weir.Refused)
-		case taken && !c.peek:
+		case taken && !p.debit(c).peek:
+			c.ledger = p.debit(c).ledger
 			c.report(r, p.now, weir.Taken)
 		default:
 			c.report(r, p.now, weir.Fits)
@@ -388,6 +441,12 @@ func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun 
 		}
 		c.lent = 0
 		c.report(&results[i], p.now, weir.Fits)
+	}
+	for j, i := range p.indices {
+		if c := &p.charges[j]; c.fits && c.payer > 0 {
+			c.ledger = p.debit(c).ledger
+			c.report(&results[i], p.now, weir.Fits)
+		}
 	}
 	if len(back.charges) == 0 {
 		return

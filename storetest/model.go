@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -80,7 +81,24 @@ func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 	results := make([]weir.Result, len(charges))
 	fits := make([]bool, len(charges))
 	all := true
+	// A counter that several charges name is asked for all their tokens, and debited once: by the first
+	// that isn't in shadow, if there is one.
+	charges = slices.Clone(charges)
+	asked, payer := map[key]int64{}, map[key]int{}
 	for i, c := range charges {
+		k := keyOf(c.Counter)
+		asked[k] = min(asked[k]+c.N, 2*weir.MaxTokens)
+		if j, again := payer[k]; again {
+			charges[i].Loan, charges[j].Loan = weir.Loan{}, weir.Loan{}
+			if !charges[j].Policy.Shadow || c.Policy.Shadow {
+				continue
+			}
+		}
+		payer[k] = i
+	}
+	for i := range charges {
+		c := &charges[i]
+		c.N = asked[keyOf(c.Counter)]
 		if isLog(c.Counter) {
 			fits[i] = c.Policy.FitsLog(m.log(c.Counter), now, c.N)
 		} else {
@@ -88,30 +106,33 @@ func (m *Model) take(now int64, charges []weir.Charge) []weir.Result {
 		}
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
+	verdicts, lent := make([]weir.Verdict, len(charges)), make([]int64, len(charges))
 	for i, c := range charges {
-		v := weir.Refused
-		if fits[i] && all && !c.Peek {
-			v = weir.Taken
-		} else if fits[i] {
-			v = weir.Fits
+		switch {
+		case fits[i] && all && !c.Peek:
+			verdicts[i] = weir.Taken
+		case fits[i]:
+			verdicts[i] = weir.Fits
 		}
-		if isLog(c.Counter) {
-			if v == weir.Taken {
-				c.Policy.TryLog(m.log(c.Counter), now, c.N)
-			}
-			results[i] = c.Policy.ReportLog(m.log(c.Counter), now, c.N, v)
-			continue
-		}
-		ledger, lent := m.ledgers[keyOf(c.Counter)], int64(0)
-		if v != weir.Fits {
+		k := keyOf(c.Counter)
+		switch {
+		case payer[k] != i || verdicts[i] == weir.Fits:
+		case !isLog(c.Counter):
 			loan := c.Loan
 			if !c.Policy.Lends() {
 				loan = weir.Loan{}
 			}
-			ledger, lent, _ = c.Policy.Lend(ledger, now, c.N, loan)
-			m.ledgers[keyOf(c.Counter)] = ledger
+			m.ledgers[k], lent[i], _ = c.Policy.Lend(m.ledgers[k], now, c.N, loan)
+		case verdicts[i] == weir.Taken:
+			c.Policy.TryLog(m.log(c.Counter), now, c.N)
 		}
-		c.Policy.ReportLend(&results[i], ledger, now, c.N, lent, v)
+	}
+	for i, c := range charges {
+		if isLog(c.Counter) {
+			results[i] = c.Policy.ReportLog(m.log(c.Counter), now, c.N, verdicts[i])
+		} else {
+			c.Policy.ReportLend(&results[i], m.ledgers[keyOf(c.Counter)], now, c.N, lent[i], verdicts[i])
+		}
 	}
 	return results
 }
@@ -174,7 +195,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 	var taken []weir.Return
 	for range rapid.IntRange(1, 300).Draw(t, "steps") {
 		now := h.now.UnixMicro()
-		switch rapid.SampledFrom([]string{"take", "take", "take", "layers", "peek", "return", "reset", "change", "time", "time", "back"}).Draw(t, "what") {
+		switch rapid.SampledFrom([]string{"take", "take", "take", "layers", "again", "peek", "return", "reset", "change", "time", "time", "back"}).Draw(t, "what") {
 		case "take", "peek":
 			c := weir.Charge{Counter: pick(), N: rapid.Int64Range(1, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")}
 			if lending {
@@ -187,6 +208,18 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, lending bool) {
 			var cs []weir.Charge
 			for _, p := range policies {
 				cs = append(cs, weir.Charge{Counter: counter(p, subject), N: n})
+			}
+			taken = append(taken, compare(t, h, m, now, cs...)...)
+		case "again":
+			// Other numbers for one counter are alternatives, of which a call may name several all the same.
+			p, q := policies[0], policies[rapid.IntRange(0, 1).Draw(t, "beside")]
+			c, peeks := counter(p, rapid.SampledFrom([]string{"s", "t"}).Draw(t, "subject")), rapid.Bool().Draw(t, "peeks")
+			cs := []weir.Charge{{Counter: c, Peek: peeks}, {Counter: counter(q, string(c.Subject)), Peek: peeks}, {Counter: c, Peek: peeks}}
+			for i := range cs {
+				cs[i].N = rapid.Int64Range(1, 10).Draw(t, "n")
+				if lending {
+					cs[i].Want = rapid.Int64Range(0, 20).Draw(t, "want")
+				}
 			}
 			taken = append(taken, compare(t, h, m, now, cs...)...)
 		case "return":

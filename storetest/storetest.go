@@ -32,6 +32,7 @@ type Open func(tb TB, now func() time.Time) weir.Store
 func Run(t *testing.T, open Open) {
 	t.Run("Takes", func(t *testing.T) { takes(t, open) })
 	t.Run("AllOrNothing", func(t *testing.T) { allOrNothing(t, open) })
+	t.Run("OneCounterTwice", func(t *testing.T) { oneCounterTwice(t, open) })
 	t.Run("Shadow", func(t *testing.T) { shadow(t, open) })
 	t.Run("Peek", func(t *testing.T) { peek(t, open) })
 	t.Run("ClockRunsBackwards", func(t *testing.T) { clockRunsBackwards(t, open) })
@@ -183,6 +184,82 @@ func allOrNothing(t *testing.T, open Open) {
 				}
 			})
 		}
+	}
+}
+
+// oneCounterTwice: a counter that a call names several times is asked for all of the tokens, and charged once.
+// Nobody waits for ever, whatever the order and whoever asks at the same moment.
+func oneCounterTwice(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p, low := Policy(t, "p", hourly(a, 10)), Policy(t, "p", hourly(a, 6))
+			ghost := Policy(t, "p", hourly(a, 10))
+			ghost.Shadow = true
+			other := Policy(t, "other", hourly(a, 100))
+			both := func(ns ...int64) []weir.Result {
+				charges := []weir.Charge{{Counter: counter(other, "s"), N: 1}}
+				for _, n := range ns {
+					charges = append(charges, weir.Charge{Counter: counter(p, "s"), N: n})
+				}
+				return h.charge(charges...)
+			}
+			if rs := both(2, 3); !rs[0].Allowed || !rs[1].Allowed || !rs[2].Allowed || rs[1].Remaining != 5 || rs[2].Remaining != 5 {
+				t.Fatalf("2 and 3 of 10: %+v", rs)
+			}
+			for _, r := range both(3, 3)[1:] {
+				if r.Allowed || r.Remaining != 5 || r.RetryAfter <= 0 {
+					t.Fatalf("3 and 3 of the 5 that are left: %+v", r)
+				}
+			}
+			for _, r := range both(6, 5)[1:] {
+				if r.Allowed || r.RetryAfter != weir.Never {
+					t.Fatalf("6 and 5, which never fit: %+v", r)
+				}
+			}
+			if r := both(2, 2, 1)[3]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("2, 2 and 1 of the 5 that are left: %+v", r)
+			}
+			if r := h.charge(weir.Charge{Counter: counter(other, "s"), N: 1, Peek: true})[0]; r.Remaining != 98 {
+				t.Fatalf("a refused request was charged to another counter: %+v", r)
+			}
+
+			// Numbers that differ, one way round and the other: what doesn't fit the lower ones is refused, and a
+			// shadow that doesn't fit is no reason to charge nothing.
+			for i, order := range [][]*weir.Policy{{p, low}, {low, p}, {ghost, low}, {low, ghost}} {
+				subject := fmt.Sprint("order ", i)
+				if rs := h.take(subject, 4, order...); rs[slices.Index(order, low)].Allowed {
+					t.Fatalf("order %d: 4 and 4 of 6: %+v", i, rs)
+				}
+				if rs := h.take(subject, 3, order...); !rs[0].Allowed || !rs[1].Allowed {
+					t.Fatalf("order %d: 3 and 3 of 6: %+v", i, rs)
+				}
+			}
+			lowGhost := Policy(t, "p", hourly(a, 1))
+			lowGhost.Shadow = true
+			for i, order := range [][]*weir.Policy{{p, lowGhost}, {lowGhost, p}} {
+				if r := h.take(fmt.Sprint("ghost ", i), 2, order...)[slices.Index(order, p)]; !r.Allowed || r.Remaining != 6 {
+					t.Fatalf("beside a shadow that doesn't fit: %+v", r)
+				}
+			}
+
+			var returns []weir.Return
+			for i, n := range []int64{2, 3} {
+				returns = append(returns, weir.Return{Counter: counter(p, "s"), N: n, Slot: both(1, 1)[i].Slot})
+			}
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, returns); err != nil {
+				t.Fatal(err)
+			}
+			if r := h.take("s", 5, p)[0]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("after 2 and 3 were given back: %+v", r)
+			}
+			if err := h.Reset(context.Background(), []weir.Counter{counter(p, "s"), counter(p, "s")}); err != nil {
+				t.Fatal(err)
+			}
+			if got := storm(16, 32, func(int, int) bool { return h.take("s", 1, p, other, p)[0].Allowed }); got != 5 {
+				t.Fatalf("%d requests of 1 and 1 admitted after a reset, want 5", got)
+			}
+		})
 	}
 }
 
