@@ -97,6 +97,7 @@ func Compile(doc Rules) (*RuleSet, error) {
 		rs.compileID(r, path, ids, &bad)
 		rs.compileRule(r, path, &bad)
 	}
+	rs.checkCounters(&bad)
 	for i, p := range doc.Allow {
 		addPattern(&rs.allow, fmt.Sprintf("whitelist[%d]", i), p, &bad)
 	}
@@ -362,6 +363,42 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	r.candidate = policies(r.Candidate, path+".candidate", scope+" candidate", true)
 	if len(r.Limits) == 0 && r.base == nil && (r.Tier == "" || r.Match.APIKeyPattern != "" || r.byTier[r.Tier] == nil) {
 		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
+	}
+}
+
+// checkCounters: no two limits that can hold for one request may be one counter. Of a rule, its own
+// numbers, its tiers' and its overrides' are alternatives, and share it on purpose; a candidate and another
+// rule must not. They would if their names are the same, since a rule's limits are named
+// after their windows: "api" over a second and over an hour are api-1s and api-1h.
+func (rs *RuleSet) checkCounters(bad *Problems) {
+	type owner struct {
+		rule      int32
+		candidate bool
+	}
+	owners := map[uint64]owner{}
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		told := false
+		check := func(policies []*Policy, candidate bool) {
+			for _, p := range policies {
+				me := owner{r.index, candidate}
+				o, taken := owners[p.ID]
+				if !taken {
+					owners[p.ID] = me
+				} else if o != me && !told {
+					told = true
+					bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
+				}
+			}
+		}
+		check(r.base, false)
+		for _, policies := range r.byTier {
+			check(policies, false)
+		}
+		for _, policies := range r.overrides {
+			check(policies, false)
+		}
+		check(r.candidate, true)
 	}
 }
 

@@ -66,6 +66,46 @@ func TestCompileRejectsWhatCannotBe(t *testing.T) {
 	}
 }
 
+// TestCompileKeepsCountersApart: limits that would be one counter, although both hold for a request.
+func TestCompileKeepsCountersApart(t *testing.T) {
+	second, hour, minute := weir.Limit{Count: 20, Window: time.Second}, weir.Limit{Count: 5000, Window: time.Hour}, weir.Limit{Count: 5, Window: time.Minute}
+	two, one := []weir.Limit{second, hour}, []weir.Limit{minute}
+	ip := []string{"ip"}
+	api := weir.Rule{ID: "api", By: ip, Limits: two}
+	tiers := []weir.Tier{{Name: "free", Limits: two}}
+	for name, doc := range map[string]weir.Rules{
+		"a rule's own numbers":    {Rules: []weir.Rule{api, {ID: "api-1s", By: ip, Limits: one}}},
+		"the other way round":     {Rules: []weir.Rule{{ID: "api-1h", By: ip, Limits: one}, api}},
+		"one of them in shadow":   {Rules: []weir.Rule{api, {ID: "api-1s", By: ip, Limits: one, Shadow: true}}},
+		"for other endpoints":     {Rules: []weir.Rule{api, {ID: "api-1s", By: ip, Limits: one, Match: weir.Match{Endpoint: "/a"}}}},
+		"in a layer":              {Rules: []weir.Rule{{ID: "api", By: ip, Limits: two, Layer: "x"}, {ID: "api-1s", By: ip, Limits: one, Layer: "x"}}},
+		"one for all":             {Rules: []weir.Rule{{ID: "api", By: []string{}, Limits: two}, {ID: "api-1s", By: []string{}, Limits: one}}},
+		"of the default tier":     {Tiers: tiers, Rules: []weir.Rule{{ID: "api", By: ip}, {ID: "api-1s", By: ip, Limits: one}}},
+		"of a rule's tier":        {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Tiers: tiers}, {ID: "api-1s", By: ip, Limits: one}}},
+		"of an override":          {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Override: map[string][]weir.Limit{"k": two}}, {ID: "api-1s", By: ip, Limits: one}}},
+		"of two overrides":        {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Override: map[string][]weir.Limit{"k": two}}, {ID: "api-1h", By: ip, Limits: []weir.Limit{second}, Override: map[string][]weir.Limit{"k": one}}}},
+		"of candidates":           {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Candidate: two}, {ID: "api-1s", By: ip, Limits: one, Candidate: one}}},
+		"of names that go deeper": {Rules: []weir.Rule{{ID: "api-1s", By: ip, Limits: two}, {ID: "api-1s-1h", By: ip, Limits: one}}},
+		"of a candidate and a strangely named dimension": {Rules: []weir.Rule{{ID: "api", By: []string{"attr:x"}, Limits: one, Candidate: two},
+			{ID: "api-1s", By: []string{"attr:x candidate"}, Limits: one}}},
+	} {
+		_, err := weir.Compile(doc)
+		if err == nil || !strings.Contains(err.Error(), "would be one counter: rename one of the rules") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, doc := range map[string]weir.Rules{
+		"a candidate beside its own rule": {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Candidate: []weir.Limit{{Count: 3, Window: time.Minute}}}}},
+		"alternatives of a rule":          {Tiers: tiers, Rules: []weir.Rule{{ID: "api", By: ip, Limits: two, Tiers: tiers, Override: map[string][]weir.Limit{"k": two, "l": one}}}},
+		"counted by something else":       {Rules: []weir.Rule{api, {ID: "api-1s", By: []string{"user"}, Limits: one}}},
+		"another algorithm":               {Rules: []weir.Rule{api, {ID: "api-1s", By: ip, Algorithm: weir.FixedWindow, Limits: one}}},
+	} {
+		if _, err := weir.Compile(doc); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestCompileNamesEveryProblem(t *testing.T) {
 	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "!"}, {ID: "b", Limits: per(0, time.Second), By: []string{"?"}}}})
 	if got := strings.Count(err.Error(), "\n") + 1; got != 4 {
