@@ -385,7 +385,7 @@ func (rs *RuleSet) checkCounters(bad *Problems) {
 				o, taken := owners[p.ID]
 				if !taken {
 					owners[p.ID] = me
-				} else if o != me && !told {
+				} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
 					told = true
 					bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
 				}
