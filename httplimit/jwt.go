@@ -90,7 +90,21 @@ func NewVerifier(ctx context.Context, j JWT) (*Verifier, error) {
 		opts = append(opts, jwt.WithAudience(j.Audience))
 	}
 	v.parser = jwt.NewParser(opts...)
+	v.key = understood(v.key)
 	return &v, nil
+}
+
+// understood refuses tokens that ask for extensions. A token lists in crit what its reader must understand (RFC 7515,
+// section 4.1.11), and we know no extension. With b64 (RFC 7797), another payload would be signed than the one we read.
+func understood(key jwt.Keyfunc) jwt.Keyfunc {
+	return func(t *jwt.Token) (any, error) {
+		for _, extension := range []string{"crit", "b64"} {
+			if _, ok := t.Header[extension]; ok {
+				return nil, errors.New("the token asks for an extension: " + extension)
+			}
+		}
+		return key(t)
+	}
 }
 
 func parsePublicKey(text []byte) (key any, methods []string, err error) {

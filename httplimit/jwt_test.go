@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"strings"
 	"sync"
@@ -154,6 +155,32 @@ func TestForgedTokens(t *testing.T) {
 	for kind, v := range verifiers {
 		if got := v.Verify(genuine); (got != nil) != (kind == "rsa") {
 			t.Errorf("the genuine token, held against %s: %v", kind, got)
+		}
+	}
+}
+
+// Tokens that ask for an extension, known to others or not, aren't verified (RFC 7515, section 4.1.11).
+func TestCriticalExtensions(t *testing.T) {
+	v := verifier(t, httplimit.JWT{Secret: secret})
+	for name, c := range map[string]struct {
+		header map[string]any
+		want   bool
+	}{
+		"none":                     {nil, true},
+		"a header that may be new": {map[string]any{"x-new": 1}, true},
+		"unknown":                  {map[string]any{"crit": []string{"x-new"}, "x-new": 1}, false},
+		"unknown and absent":       {map[string]any{"crit": []string{"x-new"}}, false},
+		"b64":                      {map[string]any{"crit": []string{"b64"}, "b64": false}, false},
+		"b64 without crit":         {map[string]any{"b64": false}, false},
+		"registered":               {map[string]any{"crit": []string{"alg"}}, false},
+		"an empty list":            {map[string]any{"crit": []string{}}, false},
+		"no list":                  {map[string]any{"crit": "exp"}, false},
+		"null":                     {map[string]any{"crit": nil}, false},
+	} {
+		token := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{"sub": "u"})
+		maps.Copy(token.Header, c.header)
+		if got := v.Verify(must(token.SignedString(secret))); (got != nil) != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
