@@ -24,6 +24,7 @@ import (
 // client that invents key ids makes anyone wait.
 type keySet struct {
 	url    string
+	shown  string // of the URL, what messages may show
 	client *http.Client
 	told   func(error)
 	keys   atomic.Pointer[[]publicKey]
@@ -47,13 +48,13 @@ const (
 
 func newKeySet(j JWT) (*keySet, error) {
 	u, err := url.Parse(j.JWKSURL)
-	if err != nil {
-		return nil, fmt.Errorf("jwks_url: %w", err)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		// What was given isn't shown: it may hold a password, and url.Parse would quote it.
+		return nil, errors.New("jwks_url: must be a URL such as https://idp.example/keys")
 	}
-	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, fmt.Errorf("jwks_url: must begin with https:// or http://, got %q", j.JWKSURL)
-	}
-	s := &keySet{url: j.JWKSURL, client: j.Client, told: j.OnFetch, wanted: make(chan struct{}, 1)}
+	// User, password and query can each be a secret, and messages end up in logs.
+	shown := (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+	s := &keySet{url: j.JWKSURL, shown: shown, client: j.Client, told: j.OnFetch, wanted: make(chan struct{}, 1)}
 	s.keys.Store(&[]publicKey{})
 	if s.client == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -128,30 +129,40 @@ func (s *keySet) fetch(ctx context.Context) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
-		return fmt.Errorf("jwks_url: %w", err)
+		return s.failed(err)
 	}
 	req.Header.Set("Accept", "application/jwk-set+json, application/json")
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("jwks_url: %w", err)
+		return s.failed(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("jwks_url: %s answered %s", s.url, resp.Status)
+		return s.failed(fmt.Errorf("answered with status %d", resp.StatusCode))
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeySet+1))
 	if err != nil {
-		return fmt.Errorf("jwks_url: %w", err)
+		return s.failed(err)
 	}
 	if len(text) > maxKeySet {
-		return fmt.Errorf("jwks_url: %s answered with more than %d bytes", s.url, maxKeySet)
+		return s.failed(fmt.Errorf("answered with more than %d bytes", maxKeySet))
 	}
 	keys, err := parseKeySet(text)
 	if err != nil {
-		return fmt.Errorf("jwks_url: %s: %w", s.url, err)
+		return s.failed(err)
 	}
 	s.keys.Store(&keys)
 	return nil
+}
+
+// failed says why a fetch failed, without secrets: an http.Client's own errors name the URL with its
+// query, or the one that it was redirected to.
+func (s *keySet) failed(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	return fmt.Errorf("jwks_url: %s: %w", s.shown, err)
 }
 
 // parseKeySet reads the keys that verify signatures and leaves out the others, among

@@ -238,3 +238,53 @@ func TestProviderThatSaysNothing(t *testing.T) {
 		}
 	})
 }
+
+// Whatever goes wrong with a provider, its password and tokens in its URL reach no message.
+func TestProviderSecretsAreNotTold(t *testing.T) {
+	const user, password, token = "us3r", "hunter2", "t0ken"
+	hide := func(address string) string {
+		return strings.Replace(address, "http://", "http://"+user+":"+password+"@", 1) + "?token=" + token
+	}
+	answer := func(h http.HandlerFunc) string {
+		srv := httptest.NewServer(h)
+		t.Cleanup(srv.Close)
+		return hide(srv.URL + "/keys")
+	}
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for name, address := range map[string]string{
+		"not there": hide(gone.URL + "/keys"),
+		"a status":  answer(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }),
+		"no JSON":   answer(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("no")) }),
+		"too long":  answer(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2<<20)) }),
+		"broken off": answer(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte("{"))
+		}),
+		"a redirect to nowhere": answer(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, hide(gone.URL), http.StatusFound)
+		}),
+		"redirects without end": answer(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/keys?token="+token, http.StatusFound)
+		}),
+	} {
+		fetched := make(chan error, 10)
+		verifier(t, httplimit.JWT{JWKSURL: address, OnFetch: func(err error) { fetched <- err }})
+		err := <-fetched
+		if err == nil || !strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("%s: the message doesn't say which provider: %v", name, err)
+			continue
+		}
+		for _, secret := range []string{user, password, token} {
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for _, address := range []string{"https://us3r:hunter2@%zz?t0ken", "ftp://us3r:hunter2@idp/?t0ken", "us3r:hunter2@idp/?t0ken", "https://us3r:hunter2@idp:port/?t0ken"} {
+		_, err := httplimit.NewVerifier(t.Context(), httplimit.JWT{JWKSURL: address})
+		if err == nil || strings.Contains(err.Error(), password) || strings.Contains(err.Error(), token) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}

@@ -71,7 +71,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--gateway and --upstream go together: give the address to listen on and the URL to forward to")
 	}
 	if c.Upstream != nil && (c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" || c.Upstream.Host == "") {
-		return fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000, got %q", c.Upstream.Redacted())
+		return fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000")
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return fmt.Errorf("--tls-cert and --tls-key go together")
