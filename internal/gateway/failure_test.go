@@ -100,6 +100,14 @@ func TestUpstreamThatFails(t *testing.T) {
 		"talks rubbish":  "220 mail.example ESMTP\r\n",
 		"sends half":     "HTTP/1.1 200 OK\r\nContent-Le",
 		"switches alone": "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n",
+		"status 000":     "HTTP/1.1 000 No\r\nContent-Length: 0\r\n\r\n",
+		"status 099":     "HTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n",
+		"status 600":     "HTTP/1.1 600 No\r\nContent-Length: 0\r\n\r\n",
+		"status 999":     "HTTP/1.1 999 No\r\nContent-Length: 0\r\n\r\n",
+		"status -99":     "HTTP/1.1 -99 No\r\nContent-Length: 0\r\n\r\n",
+		"status 1000":    "HTTP/1.1 1000 No\r\nContent-Length: 0\r\n\r\n",
+		"099 after 103":  "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 099 No\r\nContent-Length: 0\r\n\r\n",
+		"1xx for ever":   strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 10_000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -217,6 +218,9 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 
 // modify has the last word on the upstream's answer.
 func (g *Gateway) modify(res *http.Response) error {
+	if s := res.StatusCode; (s < 200 || s > 599) && s != http.StatusSwitchingProtocols {
+		return fmt.Errorf("the upstream's status can't be: %d", s) // net/http would panic at one below 100
+	}
 	x := exchangeOf(res.Request)
 	x.merge(res)
 	x.body.answered()
