@@ -3,9 +3,11 @@ package httplimit
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/felixge/httpsnoop"
 	"github.com/weirhq/weir"
@@ -15,35 +17,59 @@ import (
 // answers. It does so once the handler is done, or earlier if the answer goes on
 // after its status is known: a stream or a WebSocket would hold on to its
 // charge for as long as it lives.
+//
+// A request that got no answer has used its attempt, whoever is to blame: what it asked for may have been done all the same,
+// and to learn whether a guess was right there are other ways than its answer.
 func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d}
-	returned := false
-	defer func() {
-		// Whoever hangs up before the answer pays for it: to learn whether a guess was right
-		// there are other ways than this answer, and a hang-up must not be a free attempt.
-		if a.status == clientClosedRequest || a.status == 0 && r.Context().Err() != nil {
-			return
-		}
-		// A panic is a 500, unless the handler had already told the client of an error.
-		if !returned && a.status < 400 {
-			a.status = http.StatusInternalServerError
-		}
-		a.begun(http.StatusOK)
-		a.settle()
-	}()
-	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r)
-	returned = true
+	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, a))
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &watchedBody{r.Body, a}
+	}
+	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r) // a panic is no answer
+	if a.status == 0 && r.Context().Err() != nil || a.status == clientClosedRequest {
+		return
+	}
+	a.begun(http.StatusOK)
+	a.settle()
 }
 
 // clientClosedRequest is the status with which proxies note that there was nobody to answer.
 const clientClosedRequest = 499
+
+// watchedBody notes that a client's body broke. Whatever a handler, or a proxy of someone else's, then says
+// is about the body, and what came before the break may have been a guess.
+type watchedBody struct {
+	io.ReadCloser
+	answer *answer
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.answer.lost.Store(true)
+	}
+	return n, err
+}
+
+type answerKey struct{}
+
+// NoAnswer tells the limiter in front of a handler that what the handler writes isn't the answer of the service that it
+// stands for: that may have got the request, and its answer is lost. Rules that count by the answer's status then keep
+// what they took. It does nothing without such rules.
+func NoAnswer(r *http.Request) {
+	if a, ok := r.Context().Value(answerKey{}).(*answer); ok {
+		a.lost.Store(true)
+	}
+}
 
 // answer watches what a handler answers with.
 type answer struct {
 	m       *Middleware
 	r       *http.Request
 	d       weir.Decision
-	status  int // 0 until it is known
+	status  int         // 0 until it is known
+	lost    atomic.Bool // what is written isn't the answer
 	settled bool
 }
 
@@ -56,7 +82,7 @@ func (a *answer) begun(status int) {
 }
 
 func (a *answer) settle() {
-	if a.settled {
+	if a.settled || a.lost.Load() {
 		return
 	}
 	a.settled = true

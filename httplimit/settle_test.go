@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -44,7 +45,7 @@ func TestChargingByStatus(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		handler http.HandlerFunc
-		status  int // as which it counts
+		status  int // as which it counts; 0: as any
 		panics  any
 	}{
 		{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, 401, nil},
@@ -55,14 +56,14 @@ func TestChargingByStatus(t *testing.T) {
 		{"an implicit 200 by flushing", func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush() }, 200, nil},
 		{"the first of two", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); w.WriteHeader(200) }, 401, nil},
 		{"too late", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); w.WriteHeader(401) }, 200, nil},
-		{"a panic", func(http.ResponseWriter, *http.Request) { panic(boom) }, 500, boom},
-		{"an abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500, http.ErrAbortHandler},
-		{"a panic in the midst of a 200", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); panic(boom) }, 500, boom},
-		{"a panic after an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); panic(boom) }, 401, boom},
+		{"a panic", func(http.ResponseWriter, *http.Request) { panic(boom) }, 0, boom},
+		{"an abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, http.ErrAbortHandler},
+		{"a panic in the midst of a 200", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); panic(boom) }, 0, boom},
+		{"a panic after an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); panic(boom) }, 0, boom},
 	} {
 		for _, status := range []int{200, 401, 403, 500} {
 			l, want := counting(t, status), int64(0)
-			if status == c.status {
+			if status == c.status || c.status == 0 {
 				want = 1
 			}
 			if got := called(l, c.handler); got != c.panics {
@@ -94,10 +95,10 @@ func TestInformationalAnswers(t *testing.T) {
 	}
 }
 
-// A status that can't be makes net/http panic, which is a 500.
+// A status that can't be makes net/http panic, which is no answer.
 func TestStatusThatCannotBe(t *testing.T) {
 	for _, status := range []int{0, 42, 1000} {
-		l := counting(t, 500)
+		l := counting(t, 401)
 		if called(l, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }) == nil || charged(t, l) != 1 {
 			t.Errorf("status %d: charged %d", status, charged(t, l))
 		}
@@ -157,6 +158,65 @@ func TestStreamsAreSettledAtOnce(t *testing.T) {
 	if got := charged(t, l); got != 0 {
 		t.Errorf("it was charged %d in the end", got)
 	}
+}
+
+// A guess whose body breaks behind the credentials is a guess, whatever the handler, or a proxy in its place, then answers.
+func TestBrokenBodiesCount(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer up.Close()
+	to, err := url.Parse(up.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	for name, h := range map[string]http.Handler{
+		"a handler": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				http.Error(w, "what?", http.StatusBadRequest)
+			}
+		}),
+		"a proxy": &httputil.ReverseProxy{Transport: transport, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }},
+	} {
+		l := counting(t, 401)
+		srv, client := serve(t, wrap(l, httplimit.Options{}, h))
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		resp, _ := raw(t, conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nrubbish\r\n")
+		if got := charged(t, l); got != 1 {
+			t.Errorf("%s: a broken body got %d and was charged %d", name, resp.StatusCode, got)
+		}
+		if got := get(t, client, srv.URL).StatusCode; got != 200 {
+			t.Errorf("%s: a good request got %d", name, got)
+		}
+		resp, err = client.Post(srv.URL, "text/plain", strings.NewReader("hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		srv.Close()
+		if got := charged(t, l); resp.StatusCode != 200 || got != 1 {
+			t.Errorf("%s: a good body got %d; all were charged %d", name, resp.StatusCode, got)
+		}
+	}
+}
+
+// A proxy of one's own says that there was no answer.
+func TestNoAnswer(t *testing.T) {
+	l := counting(t, 401)
+	h := wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		httplimit.NoAnswer(r)
+		w.WriteHeader(http.StatusBadGateway)
+		w.(http.Flusher).Flush()
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), request("/"))
+	if got := charged(t, l); got != 1 {
+		t.Errorf("charged %d", got)
+	}
+	httplimit.NoAnswer(request("/")) // without a limiter it does nothing
 }
 
 // A reverse proxy behind the limiter aborts when its upstream breaks off.

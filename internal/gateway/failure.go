@@ -2,16 +2,18 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+
+	"github.com/weirhq/weir/httplimit"
 )
 
-// statusClientGone is what others call "client closed request". Nobody receives
-// it, but a rule that counts by status may name it.
+// statusClientGone is what others call "client closed request". Nobody receives it.
 const statusClientGone = 499
 
 // failure is an answer of the gateway's own.
@@ -48,6 +50,9 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
 	x.restore(w.Header())
+	if !neverSent(err) {
+		httplimit.NoAnswer(r)
+	}
 	f, level := g.diagnose(r, x, err)
 	g.log.LogAttrs(r.Context(), level, "no answer from the upstream",
 		slog.Int("status", f.status), slog.String("method", r.Method), slog.String("error", err.Error()))
@@ -56,6 +61,13 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	f.write(w, r)
+}
+
+// neverSent reports whether the upstream certainly didn't get any of the request: there was no connection to it.
+func neverSent(err error) bool {
+	var network *net.OpError
+	var certificate *tls.CertificateVerificationError
+	return errors.As(err, &network) && network.Op == "dial" || errors.As(err, &certificate)
 }
 
 // diagnose says whose fault it is that there is no answer, and how loud to say so.

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -129,8 +131,9 @@ func TestUpstreamThatFails(t *testing.T) {
 				<-done
 			}()
 			d := start(t, setup{upstream: "http://" + l.Addr().String(), limiter: limiterOf(t, weir.Options{}, byStatus(200))})
-			for range 2 {
-				wantError(t, d.get(t, "/"), 502, "UPSTREAM_UNAVAILABLE")
+			wantError(t, d.get(t, "/"), 502, "UPSTREAM_UNAVAILABLE")
+			if a := d.get(t, "/"); a.StatusCode != 429 {
+				t.Errorf("what the upstream got without answering wasn't counted: %s", a.Status)
 			}
 		})
 	}
@@ -170,10 +173,11 @@ func TestSlowUpstream(t *testing.T) {
 		upstream: up.URL, opts: Options{ResponseTimeout: 50 * time.Millisecond},
 		limiter: limiterOf(t, weir.Options{}, byStatus(200)),
 	})
-	for range 2 {
-		wantError(t, d.get(t, "/"), 504, "UPSTREAM_TIMEOUT")
+	wantError(t, d.get(t, "/"), 504, "UPSTREAM_TIMEOUT")
+	if a := d.get(t, "/"); a.StatusCode != 429 {
+		t.Errorf("what the upstream got without answering wasn't counted: %s", a.Status)
 	}
-	if len(up.requests()) != 2 || !d.log.loud() {
+	if len(up.requests()) != 1 || !d.log.loud() {
 		t.Errorf("%d requests upstream, log %s", len(up.requests()), d.log)
 	}
 }
@@ -302,5 +306,47 @@ func TestBrokenBody(t *testing.T) {
 	wantError(t, a, 400, "BAD_REQUEST")
 	if !a.Close || d.log.loud() {
 		t.Errorf("connection kept: %t, log %s", !a.Close, d.log)
+	}
+}
+
+// Credentials before a body that breaks, stops or ends too early are a guess like any other: the upstream has seen them.
+func TestBrokenBodiesCount(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rest   string
+		status int
+	}{
+		"an invalid chunk":  {"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nrubbish\r\n", 400},
+		"a body that stops": {"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", 408},
+		"too short":         {"Content-Length: 10\r\n\r\nhello", 408},
+	} {
+		up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+		rule := byStatus(401, 403)
+		rule.Limits[0].Count = 3
+		d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, rule), opts: Options{StallTimeout: 50 * time.Millisecond}})
+		for range 3 {
+			if a := d.raw(t, "POST /login HTTP/1.1\r\nHost: x\r\n"+c.rest); a.StatusCode != c.status {
+				t.Errorf("%s: %s, want %d", name, a.Status, c.status)
+			}
+		}
+		if a := d.get(t, "/login"); a.StatusCode != 429 {
+			t.Errorf("%s: the fourth guess got %s", name, a.Status)
+		}
+		if n := len(up.requests()); n > 3 {
+			t.Errorf("%s: the upstream saw %d guesses", name, n)
+		}
+	}
+}
+
+// A connection that never was carried no guess: neither an upstream that is down nor one with a bad certificate costs an attempt.
+func TestWhatWasNeverSentIsGivenBack(t *testing.T) {
+	stranger := httptest.NewTLSServer(nil)
+	t.Cleanup(stranger.Close)
+	stranger.Config.ErrorLog = log.New(io.Discard, "", 0)
+	for _, upstream := range []string{nowhere(t), stranger.URL} {
+		d := start(t, setup{upstream: upstream, limiter: limiterOf(t, weir.Options{}, byStatus(401, 403))})
+		for range 3 {
+			wantError(t, d.do(t, d.request(t, "POST", "/login", strings.NewReader("hello"))), 502, "UPSTREAM_UNAVAILABLE")
+		}
 	}
 }
