@@ -14,6 +14,7 @@ type RuleSet struct {
 	rules       []rule
 	warnings    []Problem
 	attributes  []string
+	methods     []string // that endpoints name
 	allow, deny accessList
 	keys        keyPatterns
 	tiers       map[string]bool // every tier that is named
@@ -437,6 +438,9 @@ func (rs *RuleSet) index() {
 		switch {
 		case r.endpoint != nil:
 			rs.endpoints.add(r.endpoint, r.index)
+			if m := r.endpoint.method; m != "" && !slices.Contains(rs.methods, m) {
+				rs.methods = append(rs.methods, m)
+			}
 		case r.Match.EndpointRegex != "":
 			rs.regexes.add(r.prefix, r.index)
 		case r.Match.APIKeyPattern != "":

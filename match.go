@@ -227,13 +227,16 @@ func (m *match) choose(r *rule) {
 	m.chosen = append(m.chosen, r)
 }
 
-// subject appends whom the rule counts: which values were missing and replaced
-// by the IP, then the values, all but the last with their length. No two
+// subject appends whom the rule counts: a bit for each value that was missing and replaced
+// by the IP, in as many bytes as that takes, then the values, all but the last with their length. No two
 // subjects of a rule have the same bytes, whatever the values hold. It reports
 // false when the rule can't count the request.
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	mark := len(m.subjects)
 	m.subjects = append(m.subjects, 0)
+	for range (len(r.by) - 1) / 8 {
+		m.subjects = append(m.subjects, 0)
+	}
 	if r.keyOnly && req.APIKey != "" { // most rules, and what the loop below would do
 		m.subjects = append(m.subjects, req.APIKey...)
 		return true
@@ -249,7 +252,7 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 			if r.Missing != MissingIP {
 				return false
 			}
-			m.subjects[mark] |= 1 << min(i, 7)
+			m.subjects[mark+i/8] |= 1 << (i % 8)
 			m.appendIP(req, last)
 			continue
 		}
@@ -270,7 +273,7 @@ func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
 	case byOrg:
 		return req.Org
 	case byMethod:
-		return req.Method
+		return rs.countedMethod(req.Method)
 	case byTier:
 		return m.tier
 	case byEndpoint:

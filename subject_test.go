@@ -1,0 +1,104 @@
+package weir_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"pgregory.net/rapid"
+)
+
+// TestSubjectsAreUnambiguous: requests share a counter if, and only if, the same dimensions have the same
+// values, the same ones are missing, and an address that counts is the same; however many dimensions there are.
+func TestSubjectsAreUnambiguous(t *testing.T) {
+	addresses := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::1")}
+	hostile := []string{"a", "b", "aa", "\x01a", "\x01", "\x00", "\x80", "\x04\x0a\x00\x00\x01", "\x0a\x00\x00\x01", "\x20\x01\x0d\xb8\x00\x00\x00\x00", "*"}
+	type client struct {
+		ip     netip.Addr
+		values []string
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 40).Draw(t, "dimensions")
+		// Few values, so that requests are often nearly the same: what is missing is counted by the address,
+		// and whatever else looks like one must not be taken for it.
+		values := append(rapid.SliceOfN(rapid.SampledFrom(hostile), 0, 3).Draw(t, "values"), "", "\x0a\x00\x00\x01")
+		by := make([]string, n)
+		for i := range by {
+			by[i] = fmt.Sprint("attr:", i)
+		}
+		counted := -1 // which of them is the address
+		if rapid.Bool().Draw(t, "by ip") {
+			counted = rapid.IntRange(0, n-1).Draw(t, "ip at")
+			by[counted] = "ip"
+		}
+		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", By: by, Limits: per(1, time.Hour)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(storeOf(), rules, weir.Options{})
+		draw := func() client {
+			c := client{ip: rapid.SampledFrom(addresses).Draw(t, "ip")}
+			for range n {
+				c.values = append(c.values, rapid.SampledFrom(values).Draw(t, "value"))
+			}
+			return c
+		}
+		check := func(c client) bool {
+			d, err := l.Check(t.Context(), &weir.Request{IP: c.ip, Attr: func(name string) string {
+				return c.values[slices.Index(by, name)]
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Allowed
+		}
+		addressCounts := func(c client) bool {
+			return counted >= 0 || slices.Contains(c.values, "")
+		}
+		a := draw()
+		b := client{a.ip, slices.Clone(a.values)}
+		if rapid.Bool().Draw(t, "another one") {
+			b = draw()
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "changes") {
+			i, j := rapid.IntRange(0, n-1).Draw(t, "at"), rapid.IntRange(0, n-1).Draw(t, "and at")
+			b.values[i], b.values[j] = b.values[j], b.values[i]
+		}
+		if counted >= 0 {
+			a.values[counted], b.values[counted] = "x", "x" // which nobody asks for
+		}
+		same := slices.Equal(a.values, b.values) && (a.ip == b.ip || !addressCounts(a))
+		if !check(a) {
+			t.Fatal("the first request was refused")
+		}
+		if got := check(b); got == same {
+			t.Fatalf("by %v, %+v and then %+v: allowed %v", by, a, b, got)
+		}
+	})
+}
+
+// TestByMethod: whoever counts by method isn't evaded by another spelling or by methods that nobody has.
+func TestByMethod(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		counted [][]string // the methods of each counter
+	}{
+		{"case", [][]string{{"GET", "get", "gEt"}, {"POST", "post"}, {"HEAD", "head"}, {"PATCH", "patch"}}},
+		{"unknown ones", [][]string{{"FOO", "foo", "GETT", "G", "*", "PROPFIND", "\u212aEY", "GET "}, {"GET", "get"}}},
+		{"ones that rules name", [][]string{{"PURGE", "purge"}, {"FOO", "BAN"}}},
+		{"Unicode", [][]string{{"POST", "PO\u017fT"}}},
+	} {
+		l := limiter(t, weir.Rule{ID: "a", By: []string{"method"}, Limits: per(1, time.Hour)},
+			weir.Rule{ID: "purge", By: []string{"ip"}, Match: weir.Match{Endpoint: "PURGE /cache/"}, Limits: per(1000, time.Hour)})
+		for _, methods := range c.counted {
+			for i, m := range methods {
+				if d := check(t, l, weir.Request{Method: m, Path: "/x"}); d.Allowed != (i == 0) {
+					t.Errorf("%s: %q after %q: allowed %v", c.name, m, methods[:i], d.Allowed)
+				}
+			}
+		}
+	}
+}
