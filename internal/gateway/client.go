@@ -40,8 +40,14 @@ func (c *client) hurry() (relax func()) {
 	return func() { _ = c.control.SetWriteDeadline(time.Time{}) }
 }
 
+// minBodyRate is how many bytes a second a client must send of its body, on average, once its patience is used up.
+const minBodyRate = 500
+
 // requestBody is a client's body on its way to the upstream. It ends the
 // exchange if the client stalls, and remembers whose fault a broken body is.
+//
+// A client that sends a byte now and then stalls, too, or it would hold the upstream for as long as it likes. What counts is the time
+// that the gateway has waited for the client, so an upstream that reads slowly isn't the client's fault.
 type requestBody struct {
 	io.ReadCloser
 	in     *http.Request
@@ -51,7 +57,10 @@ type requestBody struct {
 	mu      sync.Mutex
 	idle    sync.Cond // of reading
 	timer   *time.Timer
-	trailer http.Header // what the upstream gets; filled in at the end
+	since   time.Time     // when the read that is under way began
+	waited  time.Duration // in all reads before it
+	arrived int64         // bytes
+	trailer http.Header   // what the upstream gets; filled in at the end
 	reading bool
 	replied bool  // the answer has begun
 	done    bool  // the handler returns: the connection is the server's again
@@ -80,7 +89,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := b.ReadCloser.Read(p)
-	b.end(err)
+	b.end(n, err)
 	return n, err
 }
 
@@ -90,21 +99,29 @@ func (b *requestBody) begin() error {
 	if b.done {
 		return http.ErrBodyReadAfterClose
 	}
-	b.reading = true
+	b.reading, b.since = true, time.Now()
 	switch {
 	case b.replied || b.client.patience <= 0:
 	case b.timer == nil:
-		b.timer = time.AfterFunc(b.client.patience, b.stall)
+		b.timer = time.AfterFunc(b.mayWaitLocked(), b.stall)
 	default:
-		b.timer.Reset(b.client.patience)
+		b.timer.Reset(b.mayWaitLocked())
 	}
 	return nil
 }
 
-func (b *requestBody) end(err error) {
+// mayWaitLocked is how long the next part may take.
+func (b *requestBody) mayWaitLocked() time.Duration {
+	earned := time.Duration(min(b.arrived, 1<<40)/minBodyRate) * time.Second
+	return min(b.client.patience, b.client.patience+earned-b.waited)
+}
+
+func (b *requestBody) end(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
+	b.waited += time.Since(b.since)
+	b.arrived += int64(n)
 	b.idle.Broadcast()
 	b.stopTimerLocked()
 	switch err {

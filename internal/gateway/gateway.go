@@ -42,7 +42,8 @@ type Options struct {
 	// IdleTimeout is how long a connection to the upstream is kept for the next request. 0 means 90 s.
 	IdleTimeout time.Duration
 	// StallTimeout is how long a client may hold up the upstream: by not sending the next part of its body, until the answer begins, or by
-	// not taking the next part of the answer. Neither body is limited in length. 0 means 60 s.
+	// not taking the next part of the answer. In all it may be waited for that long, and a second more for every 500 bytes that it
+	// sends. Neither body is limited in length. 0 means 60 s.
 	StallTimeout time.Duration
 	// TLS is for an https upstream: RootCAs for a certificate authority of one's own. Nil means the system's.
 	TLS *tls.Config

@@ -2,14 +2,17 @@ package gateway
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -227,4 +230,116 @@ func (letters) Read(p []byte) (int, error) {
 		p[i] = 'a'
 	}
 	return len(p), nil
+}
+
+// A client that sends a byte whenever it would be given up on doesn't hold the upstream for ever, either.
+func TestDrippedUpload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up, down := net.Pipe() // the client's body, and the gateway's end of it
+		defer down.Close()
+		r := httptest.NewRequest("POST", "/", down)
+		ctx, cancel := context.WithCancel(t.Context())
+		w := httptest.NewRecorder()
+		begin := time.Now()
+		b := newRequestBody(r, &client{ResponseWriter: w, control: http.NewResponseController(w), patience: time.Minute}, cancel)
+		context.AfterFunc(ctx, func() { up.Close() }) // as the server's read deadline would
+		var sent int
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			defer up.Close()
+			for range 1000 {
+				if _, err := up.Write([]byte("x")); err != nil {
+					return
+				}
+				sent++
+				time.Sleep(10 * time.Second)
+			}
+		})
+		_, err := io.Copy(io.Discard, b)
+		stalled, _ := b.fault()
+		if took := time.Since(begin); err != nil || !stalled || took != time.Minute {
+			t.Errorf("%d bytes in %s: stalled %t, %v", sent, took, stalled, err)
+		}
+		wg.Wait()
+	})
+}
+
+// An upload that makes progress may take for ever, and so may an upstream that takes it slowly.
+func TestSlowUploadThatProgresses(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes     int           // of each part
+		send, use time.Duration // between parts
+		parts     int
+	}{
+		"a slow client":   {20_000, 30 * time.Second, 0, 1000},
+		"a slow upstream": {1, 0, time.Hour, 1000},
+		"pauses":          {30_000, 59 * time.Second, 0, 100},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			up, down := net.Pipe()
+			defer down.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			w := httptest.NewRecorder()
+			b := newRequestBody(httptest.NewRequest("POST", "/", down), &client{ResponseWriter: w, control: http.NewResponseController(w), patience: time.Minute}, cancel)
+			go func() {
+				defer up.Close()
+				for range c.parts {
+					time.Sleep(c.send)
+					if _, err := up.Write(make([]byte, c.bytes)); err != nil {
+						t.Error(name, err)
+						return
+					}
+				}
+			}()
+			buf, total := make([]byte, 64<<10), 0
+			for {
+				n, err := b.Read(buf)
+				total += n
+				if err == io.EOF {
+					break
+				}
+				if err != nil || ctx.Err() != nil {
+					t.Fatalf("%s: after %d bytes: %v", name, total, err)
+				}
+				time.Sleep(c.use)
+			}
+			if total != c.parts*c.bytes {
+				t.Errorf("%s: %d bytes arrived", name, total)
+			}
+		})
+	}
+}
+
+// A body that drips on a real connection ends the upstream's request.
+func TestDripEndsTheUpstreamsRequest(t *testing.T) {
+	t.Parallel()
+	ended := make(chan error, 1)
+	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		ended <- err
+	})
+	d := start(t, setup{upstream: up.URL, opts: Options{StallTimeout: stall}})
+	conn := d.dial(t)
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			if _, err := conn.Write([]byte("x")); err != nil {
+				return
+			}
+			time.Sleep(stall / 10) // the drip itself
+		}
+	}()
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, read(t, res), 408, "REQUEST_TIMEOUT")
+	if err := await(t, ended, "the end of the upstream's request"); err == nil {
+		t.Error("the upstream took half a body for a whole one")
+	}
+	conn.Close()
+	<-done
 }
