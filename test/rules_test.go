@@ -197,7 +197,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 	reached(t, nodes...)
 	version := int64(0)
 	for i := range 3 {
-		version = mustAdmin(t, nodes[0], "PUT", "/v1/denylist", fmt.Sprintf(`{"entries": ["sk_bad_%d"]}`, i))
+		version = mustAdmin(t, nodes[0], "PUT", "/v1/denylist?force=true", fmt.Sprintf(`{"entries": ["sk_bad_%d"]}`, i))
 	}
 	everywhere(t, nodes, version)
 	if err := r.RestartEmpty(); err != nil {
@@ -214,7 +214,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 	everywhere(t, nodes, version)
 	next := int64(0)
 	until(t, func() error {
-		status, text := admin(t, nodes[1], "PUT", "/v1/denylist", `{"entries": ["sk_later"]}`)
+		status, text := admin(t, nodes[1], "PUT", "/v1/denylist?force=true", `{"entries": ["sk_later"]}`)
 		if status != http.StatusOK {
 			return fmt.Errorf("%d %s", status, text)
 		}

@@ -23,9 +23,7 @@ type change struct {
 func (c *change) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&c.dryRun, "dry-run", false, "show what would change, and change nothing")
-	if !c.force { // otherwise it always is
-		f.BoolVar(&c.force, "force", false, "change it in spite of warnings")
-	}
+	f.BoolVar(&c.force, "force", false, "change it in spite of warnings")
 	f.StringVarP(&c.message, "message", "m", "", "why, for the history")
 	complete(cmd, "message", cobra.NoFileCompletions)
 	f.BoolVar(&c.asJSON, "json", false, "print the node's answer")
@@ -35,11 +33,12 @@ func (c *change) register(cmd *cobra.Command) {
 
 // changed is what became of a change.
 type changed struct {
-	Version  int64              `json:"version"`
-	DryRun   bool               `json:"dry_run"`
-	Warnings []rulefile.Problem `json:"warnings"`
-	Diff     string             `json:"diff"`
-	body     []byte
+	Version    int64              `json:"version"`
+	DryRun     bool               `json:"dry_run"`
+	Warnings   []rulefile.Problem `json:"warnings"`
+	NeedsForce bool               `json:"needs_force"`
+	Diff       string             `json:"diff"`
+	body       []byte
 }
 
 // send makes the change. A dry run is sent with force, so that it shows the difference beside the warnings.
@@ -83,7 +82,7 @@ func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 	switch {
 	case out.Diff == "":
 		fmt.Fprintf(w, "nothing to change: version %d is the same\n", out.Version)
-	case out.DryRun && len(out.Warnings) > 0 && !c.force:
+	case out.DryRun && out.NeedsForce && !c.force:
 		return &exit{exitRefused, fmt.Errorf("%s: this change needs --force", count(len(out.Warnings), "warning"))}
 	case out.DryRun:
 		fmt.Fprintln(w, "nothing was changed: a dry run")

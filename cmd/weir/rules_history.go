@@ -108,14 +108,15 @@ func printHistory(w io.Writer, all []json.RawMessage) error {
 func cell(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
 
 func rollbackCommand() *cobra.Command {
-	c := change{force: true} // what was in force once needs no second thought, and who goes back is in a hurry
+	var c change
 	cmd := &cobra.Command{
 		Use:   "rollback [VERSION]",
 		Short: "Put an earlier version of the rules in force again",
 		Long: `Put an earlier version of the rules in force again, on all nodes: the one before
 the newest, or the one that is named. It becomes a new version, so a rollback can
-be undone the same way. The difference goes to stdout, warnings to stderr; they
-don't keep anybody from going back.
+be undone the same way. The difference goes to stdout, warnings to stderr. Most
+don't keep anybody from going back. But blocks, allowances and overrides that the
+version doesn't have are listed, and losing them needs --force.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir rules rollback

@@ -14,7 +14,7 @@ import (
 const (
 	applied = `{"version": 43, "dry_run": false, "warnings": [], "diff": "--- version 42\n+++ new\n@@ -1 +1 @@\n-a\n+b\n"}`
 	warned  = `{"version": 42, "dry_run": true, "diff": "@@ -1 +1 @@\n-a\n+b\n", "warnings": [
-		{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut", "hint": "is it meant?"}]}`
+		{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut", "hint": "is it meant?"}], "needs_force": true}`
 	same    = `{"version": 42, "dry_run": false, "warnings": [], "diff": ""}`
 	warning = `{"error": {"code": "RULES_WARN", "message": "use force", "details": {"warnings": [
 		{"file": "rules", "line": 3, "column": 5, "text": "the limit is cut"}]}}}`
@@ -96,7 +96,6 @@ func TestApplyUsage(t *testing.T) {
 		"VERSION: must be a number":     {"rules", "rollback", "last"},
 		"--limit: must be at least 1":   {"rules", "history", "--limit", "0"},
 		"--version: is of a node":       {"rules", "show", "a.yaml", "--version", "1"},
-		"unknown flag: --force":         {"rules", "rollback", "--force"},
 	} {
 		d := s.run(args...)
 		d.expect(t, exitUsage, "", want)
@@ -186,7 +185,7 @@ func TestRollback(t *testing.T) {
 	d := s.run("rules", "rollback", "-m", "oops")
 	d.expect(t, 0, "+b", "version 43 is in force")
 	post := d.asked[len(d.asked)-1]
-	if post.line() != "POST /v1/rules/rollback?force=true" || post.body != `{"message":"oops","version":41}` || post.header.Get("If-Match") != `"42"` {
+	if post.line() != "POST /v1/rules/rollback" || post.body != `{"message":"oops","version":41}` || post.header.Get("If-Match") != `"42"` {
 		t.Errorf("%+v", post)
 	}
 	d = s.run("rules", "rollback", "40", "--dry-run")
@@ -194,6 +193,16 @@ func TestRollback(t *testing.T) {
 		d.asked[0].header.Get("If-Match") != "" {
 		t.Errorf("%+v", d.asked)
 	}
+	// A version that would unblock somebody needs a second look, and a limit that is cut doesn't.
+	if d = s.run("rules", "rollback", "40", "--force"); d.asked[0].uri != "/v1/rules/rollback?force=true" {
+		t.Errorf("%+v", d.asked)
+	}
+	s = newShell(t, answers{"POST /v1/rules/rollback": text(422, "42", warning)})
+	s.run("rules", "rollback", "40").expect(t, exitRefused, "", "1 warning: nothing was changed; if this is meant, repeat it with --force")
+	s = newShell(t, answers{"POST /v1/rules/rollback": text(200, "42", warned)})
+	s.run("rules", "rollback", "40", "--dry-run").expect(t, exitRefused, "+b", "1 warning: this change needs --force")
+	s = newShell(t, answers{"POST /v1/rules/rollback": text(200, "42", strings.Replace(warned, `"needs_force": true`, `"needs_force": false`, 1))})
+	s.run("rules", "rollback", "40", "--dry-run").expect(t, 0, "+b", "nothing was changed: a dry run")
 	s = newShell(t, answers{"GET /v1/rules/versions": versions(1)})
 	s.run("rules", "rollback").expect(t, exitRefused, "", "there is no version before this one")
 }

@@ -210,7 +210,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"PUT", "bearer secret-all", 200, ""},
 		{"PUT", "", 401, "UNAUTHORIZED"},
 	} {
-		a := p.do(t, c.method, "/v1/denylist", write, "Authorization: "+c.token)
+		a := p.do(t, c.method, "/v1/denylist?force=true", write, "Authorization: "+c.token)
 		p.want(t, a, c.status, c.code)
 	}
 	p.want(t, p.do(t, "PUT", "/v1/denylist?dry_run=true", write, "Authorization: Bearer secret-bob"), 200, "")
@@ -252,7 +252,7 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 	p.want(t, p.do(t, "PUT", "/v1/denylist", body, "Origin: https://evil.example"), 403, "CROSS_SITE")
 	p.want(t, p.do(t, "PUT", "/v1/denylist", body, "Sec-Fetch-Site: cross-site"), 403, "CROSS_SITE")
 	p.want(t, p.do(t, "GET", "/v1/rules", "", "Host: evil.example"), 403, "CROSS_SITE")
-	p.want(t, p.do(t, "PUT", "/v1/denylist", body, "Host: localhost:8082"), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/denylist?force=true", body, "Host: localhost:8082"), 200, "")
 	if p.source.InForce().Version != 2 {
 		t.Errorf("version %d, want 2: only one was let in", p.source.InForce().Version)
 	}
@@ -365,6 +365,62 @@ func TestRollbackIsANewVersion(t *testing.T) {
 	if d := p.do(t, "GET", "/v1/rules/diff?from=2", "", "Accept: text/plain").text; !strings.Contains(d, "-rules: [{id: all") {
 		t.Errorf("the difference is\n%s", d)
 	}
+}
+
+// A block, an allowance or an override that was made by hand isn't lost by going back, by applying an older
+// file, or by who writes a list without having read it, unless that is meant.
+func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
+	p := open(t, nil, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "") // a cut is no reason to stay
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 1}`), 200, "")
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 2}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "sk_prod_leaked_4711"]}`, `If-Match: "4"`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_prod_customer_1", "rule": "search", "limit": "1/minute"}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_prod_customer_2", "rule": "search", "limit": "50/minute", "expires_in": "1s"}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/allowlist?force=true", `{"entries": ["198.51.100.7"]}`), 200, "")
+	hand := p.do(t, "GET", "/v1/rules", "").text
+	for _, c := range []struct {
+		method, path, body, ifMatch string
+		want                        []string
+	}{
+		{"POST", "/v1/rules/rollback", `{"version": 4}`, "", []string{"sk_pro…4711", "198.51.100.7", "sk_pro…er_1"}},
+		{"POST", "/v1/rules/rollback", `{"version": 5}`, "", []string{"198.51.100.7", "sk_pro…er_1"}},
+		{"PUT", "/v1/rules", rules, "*", []string{"sk_pro…4711", "198.51.100.7", "sk_pro…er_1"}},
+		{"PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "sk_new"]}`, "", []string{"sk_pro…4711"}},
+		{"PUT", "/v1/allowlist", `{"entries": []}`, "*", []string{"198.51.100.7"}},
+		{"PUT", "/v1/rules/id/search", `{"id": "search", "match": {"endpoint": "/v1/search"}, "limit": "30/minute"}`, "", []string{"sk_pro…er_1"}},
+	} {
+		a := p.do(t, c.method, c.path, c.body, "If-Match: "+c.ifMatch)
+		p.want(t, a, 422, "RULES_WARN")
+		for _, masked := range c.want {
+			if !strings.Contains(a.text, `"text":"`+masked+" ") {
+				t.Errorf("%s %s doesn't tell of %s: %s", c.method, c.path, masked, a.text)
+			}
+		}
+		if dry := p.do(t, c.method, c.path+"?dry_run=true", c.body, "If-Match: "+c.ifMatch).json(t); dry["needs_force"] != true {
+			t.Errorf("a dry run of %s %s needs no force", c.method, c.path)
+		}
+	}
+	if got := p.do(t, "GET", "/v1/rules", ""); got.text != hand {
+		t.Fatalf("in force is\n%s", got.text)
+	}
+	// Other numbers of a key's own are lost by going back, too.
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_prod_customer_1", "rule": "search", "limit": "2/minute"}`), 200, "")
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 8}`), 422, "RULES_WARN")
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback?force=true", `{"version": 4}`), 200, "")
+	if got := p.do(t, "GET", "/v1/denylist", "").text; strings.Contains(got, "leaked") {
+		t.Errorf("after force: %s", got)
+	}
+}
+
+// What is named is taken away without another question.
+func TestWhatIsTakenAwayByName(t *testing.T) {
+	p := open(t, nil, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": "100/minute"}`), 200, "")
+	p.want(t, p.do(t, "DELETE", "/v1/rules/key", `{"key": "sk_vip", "rule": "search"}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": "100/minute"}`), 200, "")
+	p.want(t, p.do(t, "DELETE", "/v1/rules/id/search", ""), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/denylist", `{"entries": []}`, `If-Match: "5"`), 200, "")
 }
 
 func TestTheFileIsTheTruth(t *testing.T) {

@@ -56,6 +56,16 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit fu
 	return a.make(w, r, what, c)
 }
 
+// remove is a write that is meant to take something away.
+func (a *API) remove(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *fault {
+	c, f := a.change(r, edit)
+	if f != nil {
+		return f
+	}
+	c.removes = true
+	return a.make(w, r, what, c)
+}
+
 func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change) *fault {
 	if len(c.message) > maxMessage {
 		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(c.message), maxMessage)
@@ -103,7 +113,7 @@ func (a *API) putRule(w http.ResponseWriter, r *http.Request) *fault {
 
 func (a *API) deleteRule(w http.ResponseWriter, r *http.Request) *fault {
 	id := r.PathValue("id")
-	return a.write(w, r, "delete rule "+id, func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) })
+	return a.remove(w, r, "delete rule "+id, func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) })
 }
 
 // numbers are a tier's or an override's on the wire.
@@ -206,7 +216,7 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *fault {
 	if f := in.check(); f != nil {
 		return f
 	}
-	return a.write(w, r, "remove an override in rule "+in.Rule, func(text []byte) ([]byte, error) {
+	return a.remove(w, r, "remove an override in rule "+in.Rule, func(text []byte) ([]byte, error) {
 		return rulefile.DeleteOverride(text, in.Rule, in.Key)
 	})
 }
@@ -221,7 +231,13 @@ func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List
 	if in.Entries == nil {
 		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
-	return a.write(w, r, "put "+name, func(text []byte) ([]byte, error) { return rulefile.SetList(text, list, in.Entries) })
+	c, f := a.change(r, func(text []byte) ([]byte, error) { return rulefile.SetList(text, list, in.Entries) })
+	if f != nil {
+		return f
+	}
+	// Who doesn't say which list was read may drop an entry unseen that somebody has just added.
+	c.removes = c.ifMatch != 0
+	return a.make(w, r, "put "+name, c)
 }
 
 func (a *API) putAllowlist(w http.ResponseWriter, r *http.Request) *fault {

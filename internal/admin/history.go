@@ -144,8 +144,7 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
 	if f != nil {
 		return f
 	}
-	// Who goes back wants what was in force then, and is in a hurry.
-	c.force = true
+	c.back = true // and in a hurry, so that only a block or an override that gets lost is worth a second look
 	if in.Message != "" {
 		c.message = in.Message
 	}

@@ -59,7 +59,8 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
 		out.Problems = problems
 	} else {
 		out.Valid, out.Rules = true, len(file.Rules.Rules)
-		out.Warnings = append(append(out.Warnings, file.Warnings...), rulefile.Compare(a.Source.InForce().File, file)...)
+		old := a.Source.InForce().File
+		out.Warnings = append(out.Warnings, slices.Concat(rulefile.Lost(old, file, false), file.Warnings, rulefile.Compare(old, file))...)
 	}
 	WriteJSON(w, http.StatusOK, out)
 	return nil

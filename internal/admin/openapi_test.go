@@ -82,7 +82,7 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"GET", "/v1/allowlist", "", 200},
 		{"PUT", "/v1/allowlist?force=true", `{"entries": ["sk_internal_*"]}`, 200},
 		{"GET", "/v1/denylist", "", 200},
-		{"PUT", "/v1/denylist", `{"entries": []}`, 200},
+		{"PUT", "/v1/denylist?force=true", `{"entries": []}`, 200},
 		{"GET", "/v1/nodes", "", 200},
 		{"GET", "/v1/version", "", 200},
 		{"POST", "/v1/explain", check, 200},

@@ -23,17 +23,20 @@ type change struct {
 	ifMatch int64 // the version that it is meant for; 0: whichever is the newest
 	force   bool
 	dryRun  bool
+	removes bool // it is meant to take something from a client, who is named
+	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
 }
 
 // outcome is what became of it, on the wire.
 type outcome struct {
-	Version  int64              `json:"version"`
-	DryRun   bool               `json:"dry_run"`
-	Warnings []rulefile.Problem `json:"warnings"`
-	Diff     string             `json:"diff"`
-	before   int64
+	Version    int64              `json:"version"`
+	DryRun     bool               `json:"dry_run"`
+	Warnings   []rulefile.Problem `json:"warnings"`
+	NeedsForce bool               `json:"needs_force"`
+	Diff       string             `json:"diff"`
+	before     int64
 }
 
 // attempts at a change that isn't meant for one version, when others are faster.
@@ -80,14 +83,14 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
-	if out.Warnings, f = judge(base.Text, text); f != nil {
+	if f := c.judge(base.Text, text, out); f != nil {
 		return nil, f
 	}
 	out.Diff = diff(base.Number, base.Text, 0, text)
 	if c.dryRun {
 		return out, nil
 	}
-	if len(out.Warnings) > 0 && !c.force {
+	if out.NeedsForce && !c.force {
 		f := newFault(http.StatusUnprocessableEntity, "RULES_WARN", "%s: look at the warnings, and repeat it with force=true if it is meant", out.Warnings[0].String())
 		f.details = map[string]any{"warnings": out.Warnings}
 		return nil, f
@@ -131,23 +134,27 @@ func (s *Source) newest(ctx context.Context) (rulestore.Version, *fault) {
 	return v, nil
 }
 
-// judge rejects what can't be, and returns the warnings that the text before didn't have.
-func judge(before, after []byte) ([]rulefile.Problem, *fault) {
-	next, err := rulefile.Parse("rules", after)
+// judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first.
+func (c *change) judge(before, after []byte, out *outcome) *fault {
+	now := time.Now()
+	next, err := rulefile.ParseAt("rules", after, now)
 	if err != nil {
-		return nil, invalid(err)
+		return invalid(err)
 	}
-	warnings := []rulefile.Problem{}
-	old, err := rulefile.Parse("rules", before)
-	if err != nil {
-		return append(warnings, next.Warnings...), nil
-	}
-	for _, w := range next.Warnings {
-		if !slices.ContainsFunc(old.Warnings, func(o rulefile.Problem) bool { return o.Text == w.Text }) {
-			warnings = append(warnings, w)
+	warnings := next.Warnings
+	if old, err := rulefile.ParseAt("rules", before, now); err == nil {
+		if !c.removes {
+			out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
 		}
+		out.NeedsForce = len(out.Warnings) > 0
+		warnings = slices.DeleteFunc(slices.Clone(warnings), func(w rulefile.Problem) bool {
+			return slices.ContainsFunc(old.Warnings, func(o rulefile.Problem) bool { return o.Text == w.Text })
+		})
+		warnings = append(warnings, rulefile.Compare(old, next)...)
 	}
-	return append(warnings, rulefile.Compare(old, next)...), nil
+	out.Warnings = append(out.Warnings, warnings...)
+	out.NeedsForce = out.NeedsForce || len(warnings) > 0 && !c.back
+	return nil
 }
 
 func invalid(err error) *fault {

@@ -1,0 +1,93 @@
+package rulefile
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weirhq/weir"
+)
+
+// Lost returns what the change from one document to another takes from single clients: entries of the deny and the
+// allow list that the new one doesn't cover, and overrides that are live and not in it. Those are made in a hurry
+// and by hand, and no file or older version has them. With changed, overrides with other numbers count, too. Keys are masked. Both files come from [Parse].
+func Lost(old, new *File, changed bool) []Problem {
+	l := &losses{new: new, problems: &problems{file: new.Name, ids: new.reading.ids}}
+	l.entries("blacklist", old.Rules.Deny, "is blocked now and would not be any more", "keep it in `blacklist`", func(entry string) bool {
+		denied, _ := new.Set.Covers(entry)
+		return denied
+	})
+	l.entries("whitelist", old.Rules.Allow, "passes every limit now and would not any more", "keep it in `whitelist`", func(entry string) bool {
+		_, allowed := new.Set.Covers(entry)
+		return allowed
+	})
+	l.overrides(&old.Rules, &new.Rules, changed)
+	return l.sorted(new.reading.src)
+}
+
+type losses struct {
+	*problems
+	new *File
+}
+
+// listedLosses is how many of a kind are listed one by one.
+const listedLosses = 20
+
+func (l *losses) note(path, hint string, lost []string, format string) {
+	at := l.new.reading.find(path)
+	for i, what := range lost {
+		if i == listedLosses {
+			l.add(at, path, "and %d more of them", len(lost)-i).Hint = hint
+			break
+		}
+		l.add(at, path, format, what).Hint = hint
+	}
+}
+
+func (l *losses) entries(path string, old []string, what, hint string, covered func(string) bool) {
+	var lost []string
+	for _, entry := range old {
+		if !covered(entry) {
+			lost = append(lost, Mask(entry))
+		}
+	}
+	l.note(path, hint, lost, "%s "+what)
+}
+
+func (l *losses) overrides(old, new *weir.Rules, changed bool) {
+	places := make(map[string]int, len(new.Rules))
+	for i := range new.Rules {
+		places[strings.ToLower(new.Rules[i].ID)] = i
+	}
+	for i := range old.Rules {
+		was := &old.Rules[i]
+		path, kept := "rules", map[string][]weir.Limit(nil)
+		if j, there := places[strings.ToLower(was.ID)]; there {
+			path, kept = index("rules", j), new.Rules[j].Override
+		}
+		var lost []string
+		for _, key := range slices.Sorted(maps.Keys(was.Override)) {
+			if limits, there := kept[key]; !there || changed && !slices.Equal(limits, was.Override[key]) {
+				lost = append(lost, Mask(key))
+			}
+		}
+		l.note(join(path, "override"), "keep it, or give it again with weir keys override", lost,
+			fmt.Sprintf("%%s has numbers of its own in the rule %q now, and would not have these any more", shorten(was.ID)))
+	}
+}
+
+// Mask is a key as people may see it: how it begins and ends. Addresses, ranges and the words before an asterisk are no secrets.
+func Mask(key string) string {
+	key = strings.TrimSpace(key)
+	_, noAddr := netip.ParseAddr(key)
+	_, noRange := netip.ParsePrefix(key)
+	if noAddr == nil || noRange == nil || strings.Contains(key, "*") {
+		return printable(shorten(key))
+	}
+	n := utf8.RuneCountInString(key)
+	head, tail := firstRunes(key, min(8, n/3)), lastRunes(key, min(4, n/4))
+	return printable(head + "…" + tail)
+}
