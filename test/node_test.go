@@ -52,6 +52,17 @@ type node struct {
 // serve starts a node on free loopback ports and waits until it serves. It is stopped when the test ends.
 func serve(t testing.TB, args ...string) *node {
 	t.Helper()
+	n := start(t, args...)
+	line := n.await("serving", func(map[string]any) bool { return true })
+	n.HTTP, _ = line["http"].(string)
+	n.Admin, _ = line["admin"].(string)
+	n.Gateway, _ = line["gateway"].(string)
+	return n
+}
+
+// start is serve without waiting.
+func start(t testing.TB, args ...string) *node {
+	t.Helper()
 	n := &node{t: t, exited: make(chan error, 1), wake: make(chan struct{})}
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
 	n.cmd = exec.Command(binary, args...)
@@ -68,10 +79,6 @@ func serve(t testing.TB, args ...string) *node {
 		n.stop()
 		<-n.exited
 	})
-	line := n.await("serving", func(map[string]any) bool { return true })
-	n.HTTP, _ = line["http"].(string)
-	n.Admin, _ = line["admin"].(string)
-	n.Gateway, _ = line["gateway"].(string)
 	return n
 }
 

@@ -65,7 +65,7 @@ func reached(t testing.TB, nodes ...*node) {
 	t.Helper()
 	until(t, func() error {
 		for _, n := range nodes {
-			if r := ready(t, n.HTTP+"/readyz"); r.Store.Status != "up" || r.Store.Nodes != len(nodes) {
+			if r := ready(t, n.Admin+"/readyz"); r.Store.Status != "up" || r.Store.Nodes != len(nodes) {
 				return fmt.Errorf("%s: %+v", n.HTTP, r.Store)
 			}
 		}
@@ -230,10 +230,13 @@ func lost(t *testing.T, n *node, part int) {
 	}
 }
 
-// degraded fails the test unless both ports say that the store is lost, which one, and since when.
+// degraded fails the test unless both ports say that the store is lost, and since when, and the admin port which one.
 func degraded(t *testing.T, n *node, addr string) {
 	t.Helper()
-	for _, url := range []string{n.HTTP + "/readyz", n.Admin + "/readyz", n.Admin + "/v1/version"} {
+	if s := ready(t, n.HTTP+"/readyz").Store; s.Status != "degraded" || s.Since.IsZero() {
+		t.Errorf("%s: %+v", n.HTTP, s)
+	}
+	for _, url := range []string{n.Admin + "/readyz", n.Admin + "/v1/version"} {
 		s := ready(t, url).Store
 		if s.Status != "degraded" || s.Since.IsZero() || len(s.Shards) != 1 {
 			t.Fatalf("%s: %+v", url, s)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 
@@ -15,40 +14,19 @@ import (
 )
 
 // admin is the admin port of a node, and where the token for it is.
-type admin struct{ addr, tokenFile string }
+type admin struct {
+	addr   string
+	secret tokenFlag
+}
 
 func (n *admin) register(cmd *cobra.Command) {
 	addressFlag(cmd, &n.addr, "admin", "127.0.0.1:8082", "admin port")
-	cmd.Flags().StringVar(&n.tokenFile, "admin-token-file", "", "file with the token for the admin port (default: the token in "+tokenVariable+")")
-}
-
-// tokenVariable holds the token. No flag does: whoever may list processes sees command lines.
-const tokenVariable = "WEIR_ADMIN_TOKEN"
-
-// token returns the token, or "", and the name of the place where it was found.
-func (n *admin) token() (token, place string, err error) {
-	place = tokenVariable
-	token = os.Getenv(tokenVariable)
-	if n.tokenFile != "" {
-		place = n.tokenFile
-		text, err := os.ReadFile(n.tokenFile)
-		if err != nil {
-			return "", place, fmt.Errorf("--admin-token-file: %w", err)
-		}
-		if token = string(text); strings.TrimSpace(token) == "" {
-			return "", place, fmt.Errorf("--admin-token-file: %s is empty: it must hold the token", place)
-		}
-	}
-	token = strings.TrimSpace(token)
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", place, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", place)
-	}
-	return token, place, nil
+	n.secret.register(cmd.Flags(), "admin", "admin port")
 }
 
 // call asks the node. Any answer but 2xx is an error that says what to do, with a refusal in it.
 func (n *admin) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
-	token, place, err := n.token()
+	token, place, err := n.secret.read()
 	if err != nil {
 		return nil, &exit{exitUsage, err}
 	}
@@ -67,7 +45,7 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 	if a.status >= 200 && a.status < 300 {
 		return a, nil
 	}
-	r := &refusal{answer: a, url: url}
+	r := &refusal{answer: a, url: url, asked: &n.secret}
 	if token != "" {
 		r.token = place
 	}
@@ -114,13 +92,14 @@ type refusal struct {
 	fault
 	url   string
 	token string // where the token was found that was sent, or ""
+	asked *tokenFlag
 }
 
 // Error says what to do.
 func (r *refusal) Error() string {
 	switch {
 	case r.status == http.StatusUnauthorized && r.token == "":
-		return "the node asks for a token: put it into " + tokenVariable + ", or into a file that --admin-token-file names"
+		return r.asked.wanted()
 	case r.status == http.StatusUnauthorized:
 		return "the node doesn't know the token of " + r.token + ": is it this node's, and whole?"
 	case r.status == http.StatusForbidden && r.Code == "FORBIDDEN":

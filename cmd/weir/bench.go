@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -82,6 +83,7 @@ type benchFlags struct {
 	leases        bool
 	oracle        bool
 	header        []string
+	secret        tokenFlag
 	keyHeader     string
 	timeout       time.Duration
 	asJSON, quiet bool
@@ -112,6 +114,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.BoolVar(&b.oracle, "oracle", false, "with a Redis as --store: compare with an exact limiter; costs some time")
 	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
 	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
+	b.secret.register(f, "http", "check API of a node")
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
 	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
 	f.Var(&b.minRate, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
@@ -153,6 +156,8 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 		return errors.New("--limit: is a rule of its own: give it or --rules")
 	case b.url != nil && !b.node && f.Changed("cost"):
 		return errors.New("--cost: is for checks, and this URL is of another endpoint")
+	case !b.node && f.Changed(b.secret.flag()):
+		return fmt.Errorf("--%s: needs the URL of a node", b.secret.flag())
 	case b.node && f.Changed("key-header"):
 		return errors.New("--key-header: is for endpoints: a check has its key in the body")
 	case f.Changed("zipf") && b.plan.Distribution != load.Zipf:
@@ -176,6 +181,13 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 			return fmt.Errorf("--header: must be 'NAME: VALUE', got %q", h)
 		}
 		b.sent.Add(name, strings.TrimSpace(value))
+	}
+	if b.node && b.sent.Get("Authorization") == "" {
+		token, err := b.secret.header() // for a node alone, and not for any endpoint
+		if err != nil {
+			return err
+		}
+		maps.Copy(b.sent, token)
 	}
 	return nil
 }

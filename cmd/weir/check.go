@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -13,6 +14,7 @@ import (
 func checkCommand() *cobra.Command {
 	var r requestFlags
 	var node string
+	var secret tokenFlag
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -32,22 +34,31 @@ command, 3 if no node answers.`,
 				return err
 			}
 			url := address(node) + "/v1/check"
-			a, err := call(cmd.Context(), http.MethodPost, url, w, nil)
+			header, err := secret.header()
+			if err != nil {
+				return err
+			}
+			a, err := call(cmd.Context(), http.MethodPost, url, w, header)
 			if err != nil {
 				return &exit{exitUnavailable, err}
 			}
-			var d checkapi.CheckResponse
-			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) {
-				code := exitUnavailable
-				if a.status == http.StatusBadRequest {
-					code = exitUsage
+			var d struct {
+				checkapi.CheckResponse
+				Error *checkapi.Error // of an answer that is no decision
+			}
+			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
+				switch {
+				case a.status == http.StatusUnauthorized && header == nil:
+					return &exit{exitUnavailable, errors.New(secret.wanted())}
+				case a.status == http.StatusBadRequest:
+					return &exit{exitUsage, unexpected(url, a.status, a.body)}
 				}
-				return &exit{code, unexpected(url, a.status, a.body)}
+				return &exit{exitUnavailable, unexpected(url, a.status, a.body)}
 			}
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(a.body)
 			} else {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), words(&d))
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), words(&d.CheckResponse))
 			}
 			if err == nil && !d.Allowed {
 				err = &exit{code: exitRefused}
@@ -57,6 +68,7 @@ command, 3 if no node answers.`,
 	}
 	r.register(cmd)
 	addressFlag(cmd, &node, "http", "127.0.0.1:8080", "check API")
+	secret.register(cmd.Flags(), "http", "check API")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
 )
@@ -33,6 +34,53 @@ func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string
 		otherwise = v
 	}
 	cmd.Flags().StringVar(value, name, otherwise, what+" of the node, host:port or URL ("+env+")")
+}
+
+// tokenFlag says where the token for a port of a node is. No flag holds the token itself: whoever may list processes sees
+// command lines.
+type tokenFlag struct{ port, file string }
+
+func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {
+	t.port = port
+	f.StringVar(&t.file, t.flag(), "", "file with the token for the "+what+" (default: the token in "+t.variable()+")")
+}
+
+func (t *tokenFlag) flag() string     { return t.port + "-token-file" }
+func (t *tokenFlag) variable() string { return "WEIR_" + strings.ToUpper(t.port) + "_TOKEN" }
+
+// read returns the token, or "", and the name of the place where it was found.
+func (t *tokenFlag) read() (token, place string, err error) {
+	place = t.variable()
+	token = os.Getenv(place)
+	if t.file != "" {
+		place = t.file
+		text, err := os.ReadFile(t.file)
+		if err != nil {
+			return "", place, fmt.Errorf("--%s: %w", t.flag(), err)
+		}
+		if token = string(text); strings.TrimSpace(token) == "" {
+			return "", place, fmt.Errorf("--%s: %s is empty: it must hold the token", t.flag(), place)
+		}
+	}
+	token = strings.TrimSpace(token)
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", place, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", place)
+	}
+	return token, place, nil
+}
+
+// header is what carries the token, or nil if there is none.
+func (t *tokenFlag) header() (http.Header, error) {
+	token, _, err := t.read()
+	if err != nil || token == "" {
+		return nil, err
+	}
+	return http.Header{"Authorization": {"Bearer " + token}}, nil
+}
+
+// wanted says where to put a token that the node asks for.
+func (t *tokenFlag) wanted() string {
+	return "the node asks for a token: put it into " + t.variable() + ", or into a file that --" + t.flag() + " names"
 }
 
 // client follows no redirects: a node sends none, and a token is for the node alone.

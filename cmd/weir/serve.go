@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,8 +60,8 @@ request in flight is lost.`,
 			if c.TrustedProxies, err = parsePrefixes(proxies); err != nil {
 				return err
 			}
-			log, err := newLogger(cmd.ErrOrStderr(), logFormat, logLevel)
-			if err != nil {
+			var log *slog.Logger
+			if log, c.Audit, err = newLoggers(cmd.ErrOrStderr(), logFormat, logLevel); err != nil {
 				return err
 			}
 			if err := c.Validate(); err != nil {
@@ -89,6 +90,7 @@ request in flight is lost.`,
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB")
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
+	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API must send; better in WEIR_HTTP_TOKEN than in a command line")
 	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")
 	f.StringVar(&c.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
 	f.StringVar(&c.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")
@@ -98,7 +100,9 @@ request in flight is lost.`,
 	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
 	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")
-	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates")
+	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")
+	f.StringVar(&c.HTTPClientCA, "http-client-ca", "", "CA in PEM for clients of the check API alone (default: --tls-client-ca)")
+	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	f.TextVar(&logLevel, "log-level", logLevel, "debug, info, warn or error")
@@ -135,7 +139,11 @@ func urlOf(c *serve.Config, addr net.Addr) string {
 func hints(weir string, c *serve.Config, l serve.Listening) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nTry, in another terminal:\n")
-	fmt.Fprintf(&b, "  curl -i %s/v1/check -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n", urlOf(c, l.HTTP))
+	token := ""
+	if c.HTTPToken != "" {
+		token = ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`
+	}
+	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n", urlOf(c, l.HTTP), token)
 	fmt.Fprintf(&b, "  %s check --http %s --key sk_123 --path /v1/orders\n", weir, urlOf(c, l.HTTP))
 	if l.Admin != nil && c.Rules == "" {
 		admin := urlOf(c, l.Admin)
@@ -157,15 +165,35 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-func newLogger(w io.Writer, format string, level slog.Level) (*slog.Logger, error) {
-	opts := &slog.HandlerOptions{Level: level}
+// newLoggers returns the log and the audit log, which go the same way. The level is the log's: who changed the rules is always told.
+func newLoggers(w io.Writer, format string, level slog.Level) (log, audit *slog.Logger, err error) {
+	var all slog.Handler
+	opts := &slog.HandlerOptions{Level: min(level, slog.LevelInfo)}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
+		all = slog.NewTextHandler(w, opts)
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		all = slog.NewJSONHandler(w, opts)
+	default:
+		return nil, nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
 	}
-	return nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
+	return slog.New(leveled{all, level}), slog.New(all), nil
+}
+
+// leveled leaves out what is below a level.
+type leveled struct {
+	slog.Handler
+	least slog.Level
+}
+
+func (h leveled) Enabled(_ context.Context, l slog.Level) bool { return l >= h.least }
+
+func (h leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return leveled{h.Handler.WithAttrs(attrs), h.least}
+}
+
+func (h leveled) WithGroup(name string) slog.Handler {
+	return leveled{h.Handler.WithGroup(name), h.least}
 }
 
 func parseEmergency(s string) (*weir.Limit, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -21,8 +22,9 @@ import (
 type API struct {
 	Source  *Source
 	Limiter *weir.Limiter
-	Tokens  Tokens
-	Log     *slog.Logger
+	Guard   *guard.Guard
+	// Audit is told who changed what, and who was refused. It must not leave anything out.
+	Audit *slog.Logger
 	// Self tells about this node, and Store how its store of counters is.
 	Self  func() rulestore.Node
 	Store func() any
@@ -31,41 +33,40 @@ type API struct {
 // Route is one thing that the API does.
 type Route struct {
 	Method, Path string
-	Role         Role
+	Role         guard.Role
 	handle       func(*API, http.ResponseWriter, *http.Request) *fault
 	rules        bool // it changes the rules, or with dry_run shows what it would change
 }
 
 // Routes are all of them. Those under /v1/rules are there without /v1 as well.
 var Routes = []Route{
-	{"GET", "/v1/rules", Read, (*API).rules, false},
-	{"PUT", "/v1/rules", Operate, (*API).putRules, true},
-	{"POST", "/v1/rules/validate", Read, (*API).validate, false},
-	{"PUT", "/v1/rules/id/{id}", Operate, (*API).putRule, true},
-	{"DELETE", "/v1/rules/id/{id}", Operate, (*API).deleteRule, true},
-	{"PUT", "/v1/rules/tier/{tier}", Operate, (*API).putTier, true},
-	{"PUT", "/v1/rules/key", Operate, (*API).putKey, true},
-	{"DELETE", "/v1/rules/key", Operate, (*API).deleteKey, true},
-	{"GET", "/v1/rules/versions", Read, (*API).versions, false},
-	{"GET", "/v1/rules/versions/{version}", Read, (*API).version, false},
-	{"GET", "/v1/rules/diff", Read, (*API).diff, false},
-	{"POST", "/v1/rules/rollback", Operate, (*API).rollback, true},
-	{"GET", "/v1/allowlist", Read, (*API).allowlist, false},
-	{"PUT", "/v1/allowlist", Operate, (*API).putAllowlist, true},
-	{"GET", "/v1/denylist", Read, (*API).denylist, false},
-	{"PUT", "/v1/denylist", Operate, (*API).putDenylist, true},
-	{"GET", "/v1/nodes", Read, (*API).nodes, false},
-	{"GET", "/v1/version", Read, (*API).about, false},
-	{"POST", "/v1/explain", Read, (*API).explain, false},
-	{"POST", "/v1/counters", Read, (*API).counters, false},
-	{"POST", "/v1/counters/reset", Operate, (*API).resetCounters, false},
+	{"GET", "/v1/rules", guard.Read, (*API).rules, false},
+	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, true},
+	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, false},
+	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, true},
+	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, true},
+	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, true},
+	{"PUT", "/v1/rules/key", guard.Operate, (*API).putKey, true},
+	{"DELETE", "/v1/rules/key", guard.Operate, (*API).deleteKey, true},
+	{"GET", "/v1/rules/versions", guard.Read, (*API).versions, false},
+	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, false},
+	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, false},
+	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, true},
+	{"GET", "/v1/allowlist", guard.Read, (*API).allowlist, false},
+	{"PUT", "/v1/allowlist", guard.Operate, (*API).putAllowlist, true},
+	{"GET", "/v1/denylist", guard.Read, (*API).denylist, false},
+	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true},
+	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false},
+	{"GET", "/v1/version", guard.Read, (*API).about, false},
+	{"POST", "/v1/explain", guard.Read, (*API).explain, false},
+	{"POST", "/v1/counters", guard.Read, (*API).counters, false},
+	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false},
 }
 
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
-	g := newGuard(a.Tokens, a.Log)
 	for _, r := range Routes {
-		h := g.wrap(r, func(w http.ResponseWriter, req *http.Request) {
+		h := a.admitted(r, func(w http.ResponseWriter, req *http.Request) {
 			if f := r.handle(a, w, req); f != nil {
 				f.write(w)
 			}

@@ -29,7 +29,7 @@ const maxMessage = 1000
 
 // change reads from a request what all writes have in common.
 func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *fault) {
-	c := change{edit: edit, author: whoOf(r).name, message: r.URL.Query().Get("message")}
+	c := change{edit: edit, author: whoOf(r).Name, message: r.URL.Query().Get("message")}
 	var f *fault
 	if c.force, f = flag(r, "force"); f != nil {
 		return c, f
@@ -88,7 +88,7 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 
 // audit tells who did what, and from where. It names no key: those are in the version that came of it.
 func (a *API) audit(r *http.Request, what string, args ...any) {
-	a.Log.Info("audit", append([]any{"who", whoOf(r).name, "from", r.RemoteAddr, "what", what}, args...)...)
+	a.Audit.Info("audit", append([]any{"who", whoOf(r).Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
 
 func (a *API) putRules(w http.ResponseWriter, r *http.Request) *fault {

@@ -7,7 +7,8 @@
 //	POST /v1/refund   gives back what a check or a take took, once, for its receipt
 //
 // The caller is trusted: what it says of a request counts as verified, and so
-// this belongs where only one's own services reach it. It is still not believed
+// this belongs where only one's own services reach it, or behind a token. Web pages of
+// other sites, whose requests a browser sends from within, are refused. The caller is still not believed
 // to be well behaved. Bodies are bounded before they are read, and
 // what isn't exactly understood is refused with a reason: an unknown field, a
 // field given twice, bytes that aren't UTF-8. Each of these would otherwise be a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/guard"
 )
 
 // Options of the check API. The zero value is useful.
@@ -22,6 +24,8 @@ type Options struct {
 	// for a store in this process, and decides checks in their order. For a store that is a round trip away it
 	// should be some dozens: the checks then travel together, and may be decided in any order.
 	Parallel int
+	// Guard decides who may ask. Nil means whoever reaches the port, except for web pages of other sites.
+	Guard *guard.Guard
 	// OnError is told when the store couldn't be reached, once for a request, however many
 	// checks that has. The answer follows the rules all the same. Nil means that nobody is told.
 	OnError func(*http.Request, error)
@@ -47,6 +51,9 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 		if a, err = httplimit.NewAnswerer(httplimit.Answers{}); err != nil {
 			panic(err) // the defaults are good
 		}
+	}
+	if opts.Guard == nil {
+		opts.Guard = guard.New(guard.Options{AnyName: true})
 	}
 	h := &handler{limiter: l, answers: a, opts: opts}
 	h.singles.New = newCall
@@ -112,6 +119,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		answer(w, &fault{status: http.StatusNotFound, err: Error{CodeNotFound,
 			"there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"}})
+		return
+	}
+	if _, refused := h.opts.Guard.Admit(r); refused != nil {
+		maps.Copy(w.Header(), refused.Header)
+		answer(w, &fault{status: refused.Status, err: Error{refused.Code, refused.Message}})
 		return
 	}
 	c := pool.Get().(*call)
@@ -182,8 +194,8 @@ func checkMedia(h http.Header) error {
 	if len(v) == 0 || v[0] == "application/json" {
 		return nil
 	}
-	// curl -d says this of whatever it sends. A page of another site could say it, too, but can't leave out its origin.
-	if v[0] == "application/x-www-form-urlencoded" && len(h["Origin"]) == 0 {
+	// curl -d says this of whatever it sends. Forms of other sites' pages say it, too: the guard has refused those.
+	if v[0] == "application/x-www-form-urlencoded" {
 		return nil
 	}
 	media, params, err := mime.ParseMediaType(v[0])

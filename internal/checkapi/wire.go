@@ -1,6 +1,9 @@
 package checkapi
 
-import "github.com/weirhq/weir"
+import (
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guard"
+)
 
 // Bounds of what is read. Everything beyond them is refused with 400, or 413 for whole bodies.
 const (
@@ -32,6 +35,8 @@ const (
 	CodeTimeout          = "REQUEST_TIMEOUT"        // 408: the body didn't arrive in time
 	CodeTooLarge         = "BODY_TOO_LARGE"         // 413
 	CodeMediaType        = "UNSUPPORTED_MEDIA_TYPE" // 415: not JSON, or compressed
+	CodeCrossSite        = guard.CodeCrossSite      // 403: a web page of another site may have sent it
+	CodeUnauthorized     = guard.CodeUnauthorized   // 401: the node asks for a token
 	CodeReceiptInvalid   = "RECEIPT_INVALID"        // 400: not a receipt of ours
 	CodeReceiptUsed      = "RECEIPT_USED"           // 409: given back already
 	CodeReceiptExpired   = "RECEIPT_EXPIRED"        // 410: the limits have forgotten the charge

@@ -1,21 +1,26 @@
 package serve
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/rulestore"
 )
 
 // admin serves what operators look at and change.
-func (n *node) admin(tokens admin.Tokens) http.Handler {
+func (n *node) admin(g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
-	mux.HandleFunc("GET /readyz", n.readyz)
+	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
+		_, refused := g.Admit(r)
+		return refused == nil
+	}))
 	api := &admin.API{
-		Source: n.rules, Limiter: n.limiter, Tokens: tokens, Log: n.log,
+		Source: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
 		Self: n.about, Store: func() any { return n.storeStatus() },
 	}
 	api.Register(mux)
@@ -45,17 +50,29 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 // save of the rules is told beside it: a node with older rules still serves. And so
 // does a node without its store, since every rule says what happens then: if all
 // nodes lose it at once, a balancer that sends them nobody makes an outage of that.
-func (n *node) readyz(w http.ResponseWriter, _ *http.Request) {
-	doc := n.rules.InForce()
-	body := map[string]any{"status": "ready", "store": n.storeStatus(), "rules_version": doc.Version}
-	if rejected := n.rules.Rejected(); rejected != "" {
-		body["rules_rejected"] = rejected
+//
+// Balancers ask without a token, so anybody may. Where the store is, why it can't be
+// reached and where the rules come from is only for those who may know.
+func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		full := mayKnow(r)
+		store := n.storeStatus()
+		if !full {
+			store = storeStatus{Status: store.Status, Since: store.Since}
+		}
+		body := map[string]any{"status": "ready", "store": store, "rules_version": n.rules.InForce().Version}
+		if rejected := n.rules.Rejected(); rejected != "" {
+			if !full {
+				rejected = "newer rules were rejected: /readyz on the admin port says where they are wrong"
+			}
+			body["rules_rejected"] = rejected
+		}
+		status := http.StatusOK
+		if n.draining.Load() {
+			body["status"], status = "draining", http.StatusServiceUnavailable
+		}
+		admin.WriteJSON(w, status, body)
 	}
-	status := http.StatusOK
-	if n.draining.Load() {
-		body["status"], status = "draining", http.StatusServiceUnavailable
-	}
-	admin.WriteJSON(w, status, body)
 }
 
 func errorBody(code, message string) any {

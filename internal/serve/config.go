@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -31,6 +32,8 @@ type Config struct {
 	MemoryCap int64
 	// HTTP, Admin and Gateway are addresses to listen on; "" opens none.
 	HTTP, Admin, Gateway string
+	// HTTPToken is what callers of the check API must send; "" asks for none.
+	HTTPToken string
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
 	// port is for loopback.
 	AdminToken, AdminTokens string
@@ -39,10 +42,14 @@ type Config struct {
 	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.
 	AllowUnsafePaths bool
 	TrustedProxies   []netip.Prefix
-	// TLSCert and TLSKey are PEM files, for every listener; TLSClientCA asks for client certificates.
+	// TLSCert and TLSKey are PEM files, for every listener; TLSClientCA asks for client certificates on all of them,
+	// and HTTPClientCA and AdminClientCA are for one, in its place.
 	TLSCert, TLSKey, TLSClientCA string
+	HTTPClientCA, AdminClientCA  string
 	// DrainTimeout is how long requests in flight may take at the end.
 	DrainTimeout time.Duration
+	// Audit is told who changed what, and who was refused on the admin port, whatever level the log has. Nil means the log.
+	Audit *slog.Logger
 
 	Identity Identity
 	Answers  httplimit.Answers
@@ -76,8 +83,12 @@ func (c *Config) Validate() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return fmt.Errorf("--tls-cert and --tls-key go together")
 	}
-	if c.TLSClientCA != "" && c.TLSCert == "" {
-		return fmt.Errorf("--tls-client-ca needs --tls-cert and --tls-key")
+	for _, ca := range []struct{ flag, file string }{
+		{"--tls-client-ca", c.TLSClientCA}, {"--http-client-ca", c.HTTPClientCA}, {"--admin-client-ca", c.AdminClientCA},
+	} {
+		if ca.file != "" && c.TLSCert == "" {
+			return fmt.Errorf("%s needs --tls-cert and --tls-key", ca.flag)
+		}
 	}
 	if err := c.validateStore(); err != nil {
 		return err
@@ -89,6 +100,18 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the file is the truth, and there is nothing to seed")
 	}
 	return nil
+}
+
+// hostName is the host of an address to listen on, if that is a name.
+func hostName(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ""
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return host
 }
 
 func isLoopback(addr string) bool {

@@ -4,14 +4,11 @@ package serve
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,6 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/gateway"
+	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
@@ -55,9 +53,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	tokens, err := admin.LoadTokens(c.AdminToken, c.AdminTokens)
+	guards, err := c.guards()
 	if err != nil {
-		return fmt.Errorf("--admin-tokens: %w", err)
+		return err
 	}
 	seed, message, err := c.readRules()
 	if err != nil {
@@ -77,7 +75,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.closeRules()
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	servers, listening, err := n.open(ctx, tokens)
+	servers, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
 	}
@@ -109,7 +107,7 @@ type server struct {
 }
 
 // open opens every port before any is served: a node starts whole or not at all.
-func (n *node) open(ctx context.Context, tokens admin.Tokens) (servers []*server, l Listening, err error) {
+func (n *node) open(ctx context.Context, guards guards) (servers []*server, l Listening, err error) {
 	defer func() {
 		if err != nil {
 			for _, s := range servers {
@@ -125,13 +123,13 @@ func (n *node) open(ctx context.Context, tokens admin.Tokens) (servers []*server
 	if err != nil {
 		return nil, l, err
 	}
-	tlsConfig, err := n.config.tls()
-	if err != nil {
-		return nil, l, err
-	}
 	add := func(name, addr string, h http.Handler) (net.Addr, error) {
 		if addr == "" {
 			return nil, nil
+		}
+		tlsConfig, err := n.config.tls(name)
+		if err != nil {
+			return nil, err
 		}
 		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 		if errors.Is(err, syscall.EADDRINUSE) {
@@ -143,18 +141,17 @@ func (n *node) open(ctx context.Context, tokens admin.Tokens) (servers []*server
 		s := &server{name: name, Listener: lis}
 		s.http = gateway.NewServer(s.closing(h))
 		s.http.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
-		if s.http.TLSConfig = tlsConfig.Clone(); tlsConfig != nil {
-			s.http.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
-		}
+		s.http.TLSConfig = tlsConfig
 		servers = append(servers, s)
 		return lis.Addr(), nil
 	}
-	if l.HTTP, err = add("http", n.config.HTTP, n.api(answers)); err != nil {
+	if l.HTTP, err = add("http", n.config.HTTP, n.api(answers, guards.http)); err != nil {
 		return servers, l, err
 	}
-	if l.Admin, err = add("admin", n.config.Admin, n.admin(tokens)); err != nil {
+	if l.Admin, err = add("admin", n.config.Admin, n.admin(guards.admin)); err != nil {
 		return servers, l, err
 	}
+	n.warnOfStrangers(l.HTTP)
 	for _, s := range servers { // the gateway, whose bodies may stream for hours, looks after them itself
 		// Both run from the request's beginning: who sent too slowly is still to be told so.
 		s.http.ReadTimeout, s.http.WriteTimeout = bodyTimeout, 2*bodyTimeout
@@ -181,11 +178,14 @@ func (n *node) open(ctx context.Context, tokens admin.Tokens) (servers []*server
 }
 
 // api is the check API with health beside it.
-func (n *node) api(answers *httplimit.Answerer) http.Handler {
+func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
-	mux.HandleFunc("GET /readyz", n.readyz)
-	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{OnError: n.storeFailed}))
+	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
+		_, refused := g.Admit(r)
+		return g.Asks() && refused == nil
+	}))
+	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{Guard: g, OnError: n.storeFailed}))
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
 }
@@ -237,28 +237,4 @@ func (s *server) drain(n *node) error {
 		return fmt.Errorf("%s: requests were still in flight after %s", s.name, n.config.DrainTimeout)
 	}
 	return err
-}
-
-// tls is nil without certificates.
-func (c *Config) tls() (*tls.Config, error) {
-	if c.TLSCert == "" {
-		return nil, nil
-	}
-	cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
-	}
-	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if c.TLSClientCA != "" {
-		pem, err := os.ReadFile(c.TLSClientCA)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %w", err)
-		}
-		t.ClientCAs = x509.NewCertPool()
-		if !t.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate in PEM", c.TLSClientCA)
-		}
-		t.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return t, nil
 }

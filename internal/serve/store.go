@@ -97,7 +97,7 @@ func (n *node) storeFailed(_ *http.Request, err error) {
 
 // storeStatus is how the store is, on the wire.
 type storeStatus struct {
-	URL string `json:"url"` // without passwords
+	URL string `json:"url,omitempty"` // without passwords
 	// Status is up, or degraded: what is on a shard that can't be reached is decided by
 	// the failure modes of the rules.
 	Status string        `json:"status"`

@@ -1,4 +1,4 @@
-package admin
+package guard
 
 import (
 	"bufio"
@@ -24,7 +24,7 @@ const (
 
 var roleNames = map[string]Role{"read": Read, "operate": Operate}
 
-// Tokens tell operators apart. Without any, whoever reaches the port may do everything: it is on loopback then.
+// Tokens tell clients apart. Without any, whoever reaches the port may use it.
 type Tokens []token
 
 type token struct {
@@ -33,15 +33,23 @@ type token struct {
 	sum  [sha256.Size]byte
 }
 
+// OneToken is a single token that may do everything, under a name for logs. It must not be blank.
+func OneToken(name, secret string) (Tokens, error) {
+	if secret = strings.TrimSpace(secret); secret == "" {
+		return nil, errors.New("the token is blank")
+	}
+	return Tokens{{name, Operate, sha256.Sum256([]byte(secret))}}, nil
+}
+
 // LoadTokens takes a token that may do everything, if it isn't "", and those of a file, if there is one: a
 // line each, with a name, a role and the token's SHA-256 in hex.
 func LoadTokens(all, file string) (Tokens, error) {
 	var ts Tokens
 	if all != "" {
-		if all = strings.TrimSpace(all); all == "" {
-			return nil, errors.New("the token is blank")
+		var err error
+		if ts, err = OneToken("admin", all); err != nil {
+			return nil, err
 		}
-		ts = append(ts, token{"admin", Operate, sha256.Sum256([]byte(all))})
 	}
 	if file == "" {
 		return ts, nil
@@ -94,12 +102,12 @@ func parseToken(fields []string) (t token, err error) {
 }
 
 // find looks at every token, however early one fits: how long it takes tells nothing.
-func (ts Tokens) find(secret string) (found token, ok bool) {
-	sum := sha256.Sum256([]byte(secret))
-	for _, t := range ts {
-		if subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1 {
-			found, ok = t, true
+func (ts Tokens) find(sum *[sha256.Size]byte) *token {
+	var found *token
+	for i := range ts {
+		if subtle.ConstantTimeCompare(sum[:], ts[i].sum[:]) == 1 {
+			found = &ts[i]
 		}
 	}
-	return found, ok
+	return found
 }

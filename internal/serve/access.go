@@ -1,0 +1,84 @@
+package serve
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/weirhq/weir/internal/guard"
+)
+
+// guards decide who may use the ports that aren't for everybody.
+type guards struct{ http, admin *guard.Guard }
+
+func (c *Config) guards() (g guards, err error) {
+	tokens, err := guard.LoadTokens(c.AdminToken, c.AdminTokens)
+	if err != nil {
+		return g, fmt.Errorf("--admin-tokens: %w", err)
+	}
+	g.admin = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.Admin)})
+	if c.HTTPToken != "" {
+		if tokens, err = guard.OneToken("http", c.HTTPToken); err != nil {
+			return g, fmt.Errorf("--http-token: %w", err)
+		}
+	} else {
+		tokens = nil
+	}
+	g.http = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.HTTP), AnyName: !isLoopback(c.HTTP)})
+	return g, nil
+}
+
+// shortToken is a length below which somebody with time may guess a token.
+const shortToken = 16
+
+// warnOfStrangers says what lets people use a port who aren't meant to. Addr is that of the check API, or nil.
+func (n *node) warnOfStrangers(addr net.Addr) {
+	c := &n.config
+	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {
+		if l := len(t.token); l > 0 && l < shortToken {
+			n.log.Warn(fmt.Sprintf("%s is short enough to be guessed: use at least %d random characters, such as: openssl rand -hex 16", t.flag, shortToken), "characters", l)
+		}
+	}
+	tcp, ok := addr.(*net.TCPAddr)
+	if ok && !tcp.IP.IsLoopback() && c.HTTPToken == "" && c.clientCA("http") == "" {
+		n.log.Warn("the check API can be used by whoever reaches its address: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
+	}
+}
+
+// clientCA is the file whose certificates a listener asks of its clients, or "".
+func (c *Config) clientCA(listener string) string {
+	switch listener {
+	case "http":
+		return cmp.Or(c.HTTPClientCA, c.TLSClientCA)
+	case "admin":
+		return cmp.Or(c.AdminClientCA, c.TLSClientCA)
+	}
+	return c.TLSClientCA
+}
+
+// tls is that of a listener, or nil without a certificate.
+func (c *Config) tls(listener string) (*tls.Config, error) {
+	if c.TLSCert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert: %w", err)
+	}
+	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	if file := c.clientCA(listener); file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("client certificates of --%s: %w", listener, err)
+		}
+		t.ClientCAs = x509.NewCertPool()
+		if !t.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("client certificates of --%s: %s holds no certificate in PEM", listener, file)
+		}
+		t.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return t, nil
+}
