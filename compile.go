@@ -26,6 +26,8 @@ type RuleSet struct {
 	byKey     keyPatterns
 	keyed     bool // byKey has any
 	always    []int32
+
+	limitsPaths bool // a rule that is more than a shadow looks at the path
 }
 
 // rule is a compiled Rule.
@@ -435,6 +437,7 @@ func (rs *RuleSet) index() {
 		r := &rs.rules[i]
 		r.endpointOnly = r.Match == Match{Endpoint: r.Match.Endpoint} && r.Tier == ""
 		r.keyOnly = len(r.by) == 1 && r.by[0].kind == byAPIKey
+		rs.limitsPaths = rs.limitsPaths || r.template != "" && !r.Shadow
 		switch {
 		case r.endpoint != nil:
 			rs.endpoints.add(r.endpoint, r.index)

@@ -20,9 +20,12 @@ const (
 	ReasonIdentityRequired
 	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then.
 	ReasonUnavailable
+	// ReasonUnreadablePath: the path is longer than MaxPath, or can be read in so many ways that the limits
+	// on it can't be told.
+	ReasonUnreadablePath
 )
 
-var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable"}
+var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable", "unreadable_path"}
 
 func (r Reason) String() string { return reasonNames[r] }
 
@@ -71,7 +74,8 @@ type LimitStatus struct {
 	ResetAfter time.Duration
 }
 
-// Limits lists every limit that applied, in the order of the rules.
+// Limits lists every limit that applied, in the order of the rules. If servers may read the path
+// in several ways, those of each reading follow each other.
 func (d *Decision) Limits() []LimitStatus {
 	if d.many != nil {
 		return d.many

@@ -12,13 +12,13 @@ type Explanation struct {
 	Reason Reason
 	// Pattern is the entry of the allow or deny list that decided, if one did.
 	Pattern string
-	// Path is the normal form of the request's path, which rules are matched against.
-	Path string
+	// Paths are the ways in which servers may read the request's path. A rule that matches one of them applies.
+	Paths []string
 	// Tier is the request's tier, and TierWhy where it comes from.
 	Tier, TierWhy string
 	// Ignored lists privileges that the request didn't get, and why.
 	Ignored []string
-	// Rules has every rule, in the order of the file. It is empty when a list decided.
+	// Rules has every rule, in the order of the file. It is empty when a list decided, or the path can't be read.
 	Rules []RuleExplanation
 }
 
@@ -43,16 +43,34 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	m := new(match)
 	rs.run(req, m)
 	x := Explanation{Reason: m.reason, Pattern: m.pattern, Ignored: rs.ignored(req)}
-	if m.pattern != "" {
+	if m.pattern != "" || m.reason == ReasonUnreadablePath {
 		return x
 	}
-	x.Path = m.path
 	x.Tier, x.TierWhy = rs.explainTier(m)
-	for i := range rs.rules {
-		x.Rules = append(x.Rules, rs.explainRule(&rs.rules[i], req, m))
+	x.Rules = make([]RuleExplanation, len(rs.rules))
+	misses := make([]unmet, len(rs.rules))
+	for i := 0; i == 0 || i < len(m.readings.list); i++ {
+		rs.hold(req, m, i)
+		if m.path != nil {
+			x.Paths = append(x.Paths, m.pathText())
+		}
+		for j := range rs.rules {
+			if i > 0 && misses[j] == applies {
+				continue
+			}
+			// Of the readings to which a rule doesn't apply, one that it fails by something else than the path says more.
+			why := rs.whyNot(&rs.rules[j], req, m)
+			if i == 0 || why == applies || misses[j] == unmetEndpoint || misses[j] == unmetRegex {
+				misses[j] = why
+				x.Rules[j] = rs.explainRule(&rs.rules[j], req, m, why)
+			}
+		}
 	}
 	return x
 }
+
+// pathText is a reading as people write it.
+func (m *match) pathText() string { return string(m.path[:max(1, len(m.path)-1)]) }
 
 func (rs *RuleSet) ignored(req *Request) (out []string) {
 	if req.APIKey != "" && !req.KeyVerified {
@@ -86,14 +104,16 @@ func (rs *RuleSet) explainTier(m *match) (tier, why string) {
 	return "", "the rules have no tiers"
 }
 
-func (rs *RuleSet) explainRule(r *rule, req *Request, m *match) RuleExplanation {
+func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleExplanation {
 	x := RuleExplanation{ID: r.ID}
-	why := rs.whyNot(r, req, m)
 	if why != applies {
 		x.Why = rs.describe(why, r, req, m)
 		return x
 	}
 	x.Applies, x.Why = true, r.conditions()
+	if r.template != "" && len(m.readings.list) > 1 {
+		x.Why += ", where the path is read as " + m.pathText()
+	}
 	for _, d := range r.by {
 		x.By = append(x.By, rs.countedBy(r, d, req, m))
 	}

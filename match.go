@@ -1,9 +1,9 @@
 package weir
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
-	"unsafe"
 )
 
 // match is one request held against a RuleSet: what applies, as charges. It is
@@ -16,11 +16,10 @@ type match struct {
 	tier    string
 	tierWhy tierSource
 
-	path     string   // the normal path, perhaps in buffer
-	segments []string // of it
-	buffer   []byte
-	found    []int32
-	chosen   []*rule
+	readings readings
+	path     []byte  // the reading that is held against the rules
+	found    []int32 // candidates of it
+	chosen   []*rule // what applies to it
 	subjects []byte
 	owners   []owner // of charges
 	charges  []Charge
@@ -71,6 +70,39 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	if m.tier = rs.defaultTier; len(rs.tiers) > 0 {
 		rs.resolveTier(req, m)
 	}
+	if req.Path != "" && !m.readings.read(req.Path) && rs.limitsPaths {
+		m.reason = ReasonUnreadablePath
+		return
+	}
+	for i := 0; i == 0 || i < len(m.readings.list); i++ {
+		rs.hold(req, m, i)
+		for _, r := range m.chosen {
+			from := len(m.subjects)
+			if !rs.subject(r, req, m) {
+				if r.Missing == MissingRefuse {
+					m.reason, m.rule, m.charges = ReasonIdentityRequired, r, m.charges[:0]
+					return
+				}
+				continue
+			}
+			if i == 0 || !m.charged(r, from) {
+				m.charge(r, req, from)
+			}
+		}
+	}
+	for i := range m.owners {
+		o := &m.owners[i]
+		m.charges[i].Subject = m.subjects[o.from:o.to:o.to]
+	}
+}
+
+// hold finds what applies to one reading of the path. Layers are decided within it:
+// whichever the server takes, the rule that is the most specific there must have been charged.
+func (rs *RuleSet) hold(req *Request, m *match, i int) {
+	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
+	if i < len(m.readings.list) {
+		m.path = m.readings.at(i)
+	}
 	rs.candidates(req, m)
 	for _, i := range m.found {
 		// Most candidates that don't apply are for another method, so that is looked at first and here.
@@ -82,28 +114,22 @@ func (rs *RuleSet) run(req *Request, m *match) {
 			m.choose(r)
 		}
 	}
-	for _, r := range m.chosen {
-		from := len(m.subjects)
-		if !rs.subject(r, req, m) {
-			if r.Missing == MissingRefuse {
-				m.reason, m.rule, m.charges = ReasonIdentityRequired, r, m.charges[:0]
-				return
-			}
-			continue
+}
+
+// charged: an earlier reading led to the same rule, for the same subject.
+func (m *match) charged(r *rule, from int) bool {
+	for _, o := range m.owners {
+		if o.rule == r && bytes.Equal(m.subjects[o.from:o.to], m.subjects[from:]) {
+			return true
 		}
-		m.charge(r, req, from)
 	}
-	for i := range m.owners {
-		o := &m.owners[i]
-		m.charges[i].Subject = m.subjects[o.from:o.to:o.to]
-	}
+	return false
 }
 
 func (m *match) reset() {
 	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
 	m.tier, m.tierWhy, m.statuses = "", tierDefault, false
-	m.path, m.buffer = "", m.buffer[:0]
-	m.found, m.chosen, m.subjects = m.found[:0], m.chosen[:0], m.subjects[:0]
+	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
 	m.owners, m.charges, m.locals = m.owners[:0], m.charges[:0], m.locals[:0]
 }
 
@@ -147,11 +173,10 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 	if req.APIKey != "" && rs.keyed {
 		m.found = rs.byKey.find(req.APIKey, m.found)
 	}
-	if req.Path != "" {
-		m.normalize(req.Path)
-		m.found = rs.endpoints.find(m.segments, m.found)
+	if len(m.path) > 0 {
+		m.found = rs.endpoints.find(m.path[1:], m.found)
 		if len(rs.regexes.lengths) > 0 {
-			m.found = rs.regexes.find(m.slashed(), m.found)
+			m.found = rs.regexes.find(m.path, m.found)
 		}
 	}
 	// By insertion: they are few, and nearly in order.
@@ -160,26 +185,7 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
 		}
 	}
-}
-
-// normalize cuts the path's normal form into segments.
-func (m *match) normalize(path string) {
-	var normal bool
-	if m.segments, normal = splitNormal(path, m.segments[:0]); !normal {
-		m.buffer = AppendPath(m.buffer[:0], path)
-		path = unsafe.String(&m.buffer[0], len(m.buffer)) // which stays as it is until the next request
-		m.segments = split(path, m.segments[:0])
-	}
-	m.path = path
-}
-
-// slashed is the normal path with a slash behind it.
-func (m *match) slashed() []byte {
-	m.buffer = append(m.buffer[:0], m.path...)
-	if len(m.path) > 1 {
-		m.buffer = append(m.buffer, '/')
-	}
-	return m.buffer
+	m.found = slices.Compact(m.found) // over empty segments, several ways lead to a rule
 }
 
 // check holds a candidate's remaining conditions against the request.
@@ -197,13 +203,13 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 		return unmetKeyPattern
 	case r.Tier != "" && r.Match.APIKeyPattern == "" && r.Tier != m.tier:
 		return unmetTier
-	case r.Match.EndpointRegex != "" && !r.matchesRegex(m.buffer):
+	case r.Match.EndpointRegex != "" && !r.matchesRegex(m.path):
 		return unmetRegex
 	}
 	return applies
 }
 
-// matchesRegex tries the path with and without the slash that normalization folds away.
+// matchesRegex tries a reading with and without the slash behind it.
 func (r *rule) matchesRegex(path []byte) bool {
 	if r.regex == nil {
 		return len(path) >= len(r.prefix) && string(path[:len(r.prefix)]) == r.prefix

@@ -35,6 +35,9 @@ func matchRequests(n int) []Request {
 		{APIKey: "sk_vip_4711", Method: "GET", Path: fmt.Sprintf("/v1/things%d/17/parts/42", n/2)},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/v7/reports/2026/weekly"},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/V1//things3/17/parts/%34%32/"},
+		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/things3/17/parts/42;v=1"},
+		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/x/..;/things3/17/parts/42"},
+		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/x/../things3/17/parts/%252e"},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/nowhere/at/all"},
 	}
 }
@@ -42,14 +45,14 @@ func matchRequests(n int) []Request {
 func BenchmarkMatch(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		rs := manyRules(b, n)
-		for i, name := range []string{"override", "regex", "disguise", "none"} {
+		for i, name := range []string{"override", "regex", "disguise", "readings=2", "readings=3", "readings=7", "none"} {
 			b.Run(fmt.Sprintf("rules=%d/%s", n, name), func(b *testing.B) {
 				req, m := matchRequests(n)[i], new(match)
 				b.ReportAllocs()
 				for b.Loop() {
 					rs.run(&req, m)
 				}
-				if want := 1; i < 3 && len(m.charges) != want || i == 3 && len(m.charges) != 0 {
+				if want := 1; i < 6 && len(m.charges) != want || i == 6 && len(m.charges) != 0 {
 					b.Fatalf("%d charges", len(m.charges))
 				}
 			})

@@ -28,51 +28,149 @@ func applied(t testing.TB, rs *weir.RuleSet, req weir.Request) []string {
 
 func TestPathsInDisguise(t *testing.T) {
 	for _, want := range []string{"/login", "/v1/orders/17"} {
+		rs := compile(t, weir.Rules{Rules: []weir.Rule{
+			{ID: "endpoint", Match: weir.Match{Endpoint: want}, Limits: per(1, time.Second)},
+			{ID: "regex", Match: weir.Match{EndpointRegex: "^" + want + "$"}, Limits: per(1, time.Second)},
+			{ID: "both", Match: weir.Match{Endpoint: want, EndpointRegex: "[0-9n]$"}, Limits: per(1, time.Second)},
+		}})
 		escaped := strings.ReplaceAll(want, "o", "%6F")
 		twice := strings.ReplaceAll(want, "o", "%256f")
 		for _, path := range []string{
 			want, want + "/", "/" + want, "/." + want, "/a/.." + want, "/a/%2e%2e" + want, "/a/..;x=y" + want,
 			strings.ToUpper(want), escaped, twice, want + ";x=y", want + ";", want + "?a=b", want + "//", want + "/.",
 			strings.ReplaceAll(want, "/", "%2f"), strings.ReplaceAll(want, "/", "\\"), strings.ReplaceAll(want, "/", "%5C"),
-			"/.." + want, "/../.." + want, want + "/x/..", want[1:], want + "#frag", "/%2E" + want,
+			"/.." + want, "/../.." + want, want + "/x/..", want[1:], want + "#frag", "/%2E" + want, "//host" + want, "https://host" + want,
+			want + "%00", want + "%3Fa", want + ".", want + "%20", want + "/;/..", want + "/%252e/..", "/x%252fy/../.." + want,
 		} {
-			if got := string(weir.AppendPath(nil, path)); got != want {
-				t.Errorf("%q is read as %q, want %q", path, got, want)
+			if got := applied(t, rs, weir.Request{Path: path}); len(got) != 3 {
+				t.Errorf("of the rules for %s, %q apply to %q", want, got, path)
 			}
 		}
-	}
-	for path, want := range map[string]string{
-		"": "/", "/": "/", "//": "/", "/..": "/", "/a/..": "/", "/%": "/%", "/%zz": "/%zz", "/%2": "/%2",
-		"/\u212Aelvin": "/kelvin", "/STRA\u00dfE": "/stra\u00dfe", "/\xff\xfe": "/\xff\xfe", "/a.b/...": "/a.b/...", "/a/;x/b": "/a/b",
-	} {
-		if got := string(weir.AppendPath(nil, path)); got != want {
-			t.Errorf("%q is read as %q, want %q", path, got, want)
+		for _, path := range []string{want + "x", want + "/x", "/x" + want, "/x?" + want} {
+			if got := applied(t, rs, weir.Request{Path: path}); len(got) != 0 {
+				t.Errorf("of the rules for %s, %q apply to %q", want, got, path)
+			}
 		}
 	}
 }
 
-func FuzzAppendPath(f *testing.F) {
-	for _, s := range []string{"/", "/login", "//a/../%6c;x=y", "/%25252e%2e/", "\\a\\..\\b", "/\u212A", "/%00", "%"} {
-		f.Add(s)
+// A path that leads to an endpoint by one reading is limited there, whatever it is by another.
+func TestEveryReadingIsLimited(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "login", Match: weir.Match{Endpoint: "/login"}, Limits: per(1, time.Second)},
+		{ID: "search", Match: weir.Match{Endpoint: "GET /search/{q}"}, Limits: per(1, time.Second)},
+		{ID: "searchre", Match: weir.Match{EndpointRegex: "^/search/[^/]+$"}, Limits: per(1, time.Second)},
+		{ID: "v1", Match: weir.Match{Endpoint: "/v1/"}, Limits: per(1, time.Second)},
+	}})
+	for path, want := range map[string]string{
+		"/x%252fy/../login":             "login",
+		"/login/;/..":                   "login",
+		"/login/%252e/..":               "login",
+		"/login//..":                    "login",
+		"/search/;shoes":                "search searchre",
+		"/search/..;shoes":              "search searchre",
+		"/search/%252e%252e%252fshoes":  "search searchre",
+		"/search/a%2fb":                 "search searchre",
+		"/search/..":                    "search searchre",
+		"/search/%2e%2e":                "search searchre",
+		"/search;x/%3bq":                "search searchre",
+		"/v1/x/..;/..;/y":               "v1",
+		"/v1/x/%252e%252e/%252e%252e/y": "v1",
+		"/v1/../login":                  "login v1",
+		"/search/..%2f..%2flogin":       "login search searchre",
+		"/other/%25":                    "",
+	} {
+		if got := strings.Join(applied(t, rs, weir.Request{Method: "GET", Path: path}), " "); got != want {
+			t.Errorf("%s is limited by %q, want %q", path, got, want)
+		}
 	}
-	f.Fuzz(func(t *testing.T, path string) {
-		once := string(weir.AppendPath(nil, path))
-		if again := string(weir.AppendPath(nil, once)); again != once && !strings.ContainsAny(once, "?#") {
-			t.Errorf("%q: %q is read as %q", path, once, again)
+}
+
+// A rule may have both an endpoint and an expression, alone among rules without, and whatever was matched before.
+func TestEndpointWithRegex(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "both", Match: weir.Match{Endpoint: "GET /v1/{x}", EndpointRegex: "^/v1/login$"}, Limits: per(1, time.Hour)},
+	}})
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{})
+	for _, c := range []struct{ path, rule string }{
+		{"/v1/login", "both"}, {"/V1//login/", "both"}, {"/v1/loginx", ""}, {"/V1/loginx", ""}, {"/v1/log%69nx", ""}, {"/v1/log%69n", "both"}, {"/v2/login", ""},
+	} {
+		if d := check(t, l, weir.Request{APIKey: c.path, Method: "GET", Path: c.path}); d.Rule != c.rule {
+			t.Errorf("%s is limited by %q, want %q", c.path, d.Rule, c.rule)
 		}
-		if !strings.HasPrefix(once, "/") || strings.Contains(once, "//") || len(once) > 1 && strings.HasSuffix(once, "/") {
-			t.Errorf("%q is read as %q", path, once)
+	}
+}
+
+// Of a layer, the most specific rule of each reading applies.
+func TestLayersOfReadings(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "rest", Layer: "l", Limits: per(1, time.Second)},
+		{ID: "v1", Layer: "l", Match: weir.Match{Endpoint: "/v1/"}, Limits: per(1, time.Second)},
+		{ID: "login", Layer: "l", Match: weir.Match{Endpoint: "/v1/login"}, Limits: per(1, time.Second)},
+	}})
+	for path, want := range map[string]string{
+		"/v1/login":       "login",
+		"/v1/login;x":     "v1 login",
+		"/v1/login/..;/x": "v1",
+		"/v1/login/../..": "rest v1",
+		"/x/../v1/login":  "rest login",
+	} {
+		if got := strings.Join(applied(t, rs, weir.Request{Path: path}), " "); got != want {
+			t.Errorf("%s is limited by %s, want %s", path, got, want)
 		}
-		for _, seg := range strings.Split(once[1:], "/") {
-			if seg == "." || seg == ".." || strings.ContainsAny(seg, ";\\") {
-				t.Errorf("%q is read as %q", path, once)
+	}
+}
+
+// A rule that counts by endpoint counts a path at every endpoint that it may lead to.
+func TestReadingsCountedByEndpoint(t *testing.T) {
+	l := limiter(t,
+		weir.Rule{ID: "each", By: []string{"endpoint"}, Limits: per(1, time.Hour)},
+		weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/a/{x...}"}, Limits: per(100, time.Hour)},
+		weir.Rule{ID: "b", Match: weir.Match{Endpoint: "/b"}, Limits: per(100, time.Hour)})
+	if d := check(t, l, weir.Request{Path: "/a/../b"}); !d.Allowed || len(d.Limits()) != 4 {
+		t.Fatalf("%+v", d.Limits())
+	}
+	for _, path := range []string{"/b", "/a/x", "/a/../b", "/a/%2e%2e/b"} {
+		if d := check(t, l, weir.Request{Path: path}); d.Allowed || d.Rule != "each" {
+			t.Errorf("%s: %+v", path, d)
+		}
+	}
+	if !check(t, l, weir.Request{Path: "/c"}).Allowed {
+		t.Error("other endpoints are used up, too")
+	}
+}
+
+// What a path leads to must be cheap to find out. Where it isn't, the path is refused.
+func TestUnreadablePaths(t *testing.T) {
+	limited := weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, Limits: per(1, time.Hour)}
+	shadow, all := limited, weir.Rule{ID: "all", Limits: per(1, time.Hour)}
+	shadow.Shadow = true
+	for _, path := range []string{
+		"/" + strings.Repeat("a", weir.MaxPath),
+		"/%" + strings.Repeat("25", 100) + "2e",
+		"/" + strings.Repeat("a", 3000) + "/..;%252f%2f%5c%3f//;/%2e/login",
+	} {
+		if d := check(t, limiter(t, limited), weir.Request{Path: path}); d.Allowed || d.Reason != weir.ReasonUnreadablePath || d.RetryAfter != weir.Never {
+			t.Errorf("%.100q: %v", path, d.Reason)
+		}
+		for _, r := range []weir.Rule{shadow, all} { // nobody asks where it leads
+			if d := check(t, limiter(t, r), weir.Request{Path: path}); !d.Allowed {
+				t.Errorf("%.100q: %v with rule %s", path, d.Reason, r.ID)
 			}
 		}
-		prefix := append([]byte("kept"), 0)
-		if got := string(weir.AppendPath(prefix, path)); got != "kept\x00"+once {
-			t.Errorf("%q: appended %q", path, got)
+		if x := compile(t, weir.Rules{Rules: []weir.Rule{limited}}).Explain(&weir.Request{Path: path}); x.Reason != weir.ReasonUnreadablePath {
+			t.Errorf("%.100q is explained as %v", path, x.Reason)
 		}
-	})
+	}
+	for _, path := range []string{
+		"/" + strings.Repeat("a", weir.MaxPath-1),
+		"/" + strings.Repeat("%e4%b8%ad", 400),
+		"/proxy/https%3A%2F%2Fexample.com%2Fa%2Fb%3Fc%3Dd%26e%3D%2525",
+	} {
+		if d := check(t, limiter(t, limited), weir.Request{Path: path}); !d.Allowed || d.Reason != weir.ReasonUnlimited {
+			t.Errorf("%.100q: %v", path, d.Reason)
+		}
+	}
 }
 
 // What isn't plain text at a glance is matched like anything else.
@@ -275,14 +373,14 @@ func TestExplain(t *testing.T) {
 	})
 	x := rs.Explain(&weir.Request{APIKey: "sk_prod_monitor", Method: "POST", Path: "/LOGIN/", IP: ip1, Cost: 2})
 	var b strings.Builder
-	fmt.Fprintln(&b, x.Reason, x.Path, x.Tier, x.TierWhy)
+	fmt.Fprintln(&b, x.Reason, x.Paths, x.Tier, x.TierWhy)
 	for _, s := range x.Ignored {
 		fmt.Fprintln(&b, "ignored", s)
 	}
 	for _, r := range x.Rules {
 		fmt.Fprintln(&b, r.ID, r.Applies, r.Why, r.By, r.Cost, r.From)
 	}
-	want := `within /login free the default tier
+	want := `within [/login] free the default tier
 ignored whitelist entry sk_prod_monitor: the key is not verified
 ignored tier pro of keys entry sk_prod_*: the key is not verified
 quota true it has no conditions [api_key] 2 tier free
@@ -293,6 +391,17 @@ search false the path doesn't match endpoint /search [] 0
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+	x = rs.Explain(&weir.Request{Method: "GET", Path: "/search/..;/login"})
+	if got := strings.Join(x.Paths, " "); got != "/search/..;/login /search/../login /login" {
+		t.Errorf("paths %s", got)
+	}
+	if got := x.Rules[1]; got.Why != "the method GET isn't that of endpoint POST /login" {
+		t.Errorf("login: %+v", got)
+	}
+	x = rs.Explain(&weir.Request{Path: "/login/../search"})
+	if got := x.Rules[4]; !got.Applies || got.Why != "it matches endpoint /search, where the path is read as /search" {
+		t.Errorf("search: %+v", got)
 	}
 	if x := rs.Explain(&weir.Request{APIKey: "sk_prod_monitor", KeyVerified: true}); x.Reason != weir.ReasonBypassed || x.Pattern != "sk_prod_monitor" {
 		t.Errorf("%+v", x)

@@ -1,165 +1,415 @@
 package weir
 
 import (
-	"math/bits"
+	"bytes"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// AppendPath appends the normal form of a request's path to dst: the one spelling
-// that all spellings of a path share, so that no disguise of it escapes its limit.
-// Escapes are decoded, however often they were encoded; case, repeated and
-// trailing slashes, backslashes, ;parameters and dot segments are folded. Two
-// paths that a server may tell apart can share a normal form: a limit
-// that matches too much is safe.
-func AppendPath(dst []byte, path string) []byte {
-	start := len(dst)
-	dst = unescape(append(dst, '/'), path)
-	raw := dst[start:]
+// MaxPath is the longest path that is held against rules, in bytes. What a longer one
+// leads to can't be told at a price that every client may ask for, so it is refused.
+const MaxPath = 4096
 
-	// Segments are resolved in place: the result is never longer than what was read.
-	out := raw[:0]
-	for i := 0; i < len(raw); {
-		i++ // the slash
-		from := i
-		for i < len(raw) && raw[i] != '/' {
-			i++
-		}
-		seg := raw[from:i]
-		for j, c := range seg {
-			if c == ';' {
-				seg = seg[:j]
-				break
-			}
-		}
-		switch string(seg) {
-		case "", ".":
-		case "..":
-			for len(out) > 0 && out[len(out)-1] != '/' {
-				out = out[:len(out)-1]
-			}
-			if len(out) > 0 {
-				out = out[:len(out)-1]
-			}
-		default:
-			out = append(append(out, '/'), seg...)
-		}
-	}
-	if len(out) == 0 {
-		out = append(out, '/')
-	}
-	return dst[:start+len(out)]
+// A path is refused, too, if it takes more than this to write down how servers may read it.
+const (
+	maxReadings     = 32
+	maxReadingBytes = 16 << 10
+)
+
+// reading is one way in which a server may read a path. Servers differ: they
+// decode once, twice, or segment by segment; strip ;parameters or keep them; resolve
+// dots before that, after it, or never. Each reading is held against the rules, and whatever
+// matches one of them applies, so that no spelling of a path escapes its limit.
+//
+// Its text is readings.text[from:to]: in lower case, and with a slash at both ends. What
+// can't change where a path leads, such as %6c, is decoded in all of them.
+type reading struct {
+	from, to int
+	odd      oddity
 }
 
-// splitNormal appends the segments of a path that needs no work, as most don't,
-// and reports false for others.
-func splitNormal(path string, segments []string) ([]string, bool) {
-	if len(path) == 0 || path[0] != '/' {
-		return segments, false
-	}
-	from := 1
-	for i := 1; i < len(path); i += 8 {
-		for odd := unusual(path[i:]); odd != 0; odd &= odd - 1 {
-			j := i + bits.TrailingZeros64(odd)/8
-			switch c := path[j]; {
-			case !special[c]:
-			case j == from || c != '/' && c != '.':
-				return segments, false
-			case c == '/':
-				segments = append(segments, path[from:j])
-				from = j + 1
-			}
-		}
-	}
-	if from < len(path) {
-		return append(segments, path[from:]), true
-	}
-	return segments, len(path) == 1
+// readings are all of a path's. They are scratch space, as match is.
+type readings struct {
+	text []byte
+	list []reading
 }
 
-// split appends the segments of a normal path.
-func split(path string, segments []string) []string {
-	for len(path) > 1 {
-		end := strings.IndexByte(path[1:], '/') + 1
-		if end == 0 {
-			end = len(path)
-		}
-		segments = append(segments, path[1:end])
-		path = path[end:]
-	}
-	return segments
-}
+// at is the text of a reading.
+func (p *readings) at(i int) []byte { return p.text[p.list[i].from:p.list[i].to] }
 
-// unusual marks, by the highest bit of each, which of the first eight bytes are
-// not lower-case letters, digits or dashes. It looks at all of them at once.
-func unusual(s string) uint64 {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	var x uint64
-	if len(s) >= 8 {
-		x = load64(s)
-	} else {
-		x = ones * 'a' << (8 * len(s))
-		for i := range len(s) {
-			x |= uint64(s[i]) << (8 * i)
+// oddity is what in a text another server may read in another way.
+type oddity uint8
+
+const (
+	oddEscape     oddity = 1 << iota // %2e and the like
+	oddSlash                         // %2f
+	oddParameters                    // ;
+	oddBackslash
+	oddCut   // ?, # or NUL, once decoded: to some the path ends there
+	oddDots  // a segment of . or ..
+	oddEmpty // //
+	oddTail  // a segment that ends with a dot or space, which Windows drops
+)
+
+// kind is what a byte of a path means to servers.
+type kind uint8
+
+const (
+	kindText   kind = iota
+	kindUpper       // an upper-case letter
+	kindSlash       // ends a segment
+	kindWide        // part of a character that isn't ASCII
+	kindMeans       // has a meaning where it stands, raw or decoded
+	kindEscape      // %
+)
+
+var kinds = func() (k [256]kind) {
+	for c := range k {
+		switch {
+		case c >= 'A' && c <= 'Z':
+			k[c] = kindUpper
+		case c >= utf8.RuneSelf:
+			k[c] = kindWide
 		}
 	}
-	low := x &^ highs // so that no sum carries into the next byte
-	letter := low + ones*(0x80-'a')
-	digit := (low + ones*(0x80-'0')) &^ (low + ones*(0x80-'9'-1))
-	dash := ^(low ^ ones*'-' + ones*0x7f)
-	return (x | ^(letter | digit | dash)) & highs
-}
-
-// special are bytes that can mean something else than themselves.
-var special = func() (set [256]bool) {
-	for c := range set {
-		set[c] = c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf || strings.IndexByte("/.%;\\?#", byte(c)) >= 0
+	k['/'], k['%'] = kindSlash, kindEscape
+	for _, c := range ";\\?#\x00" {
+		k[c] = kindMeans
 	}
-	return set
+	return k
 }()
 
-// unescape appends path to dst, decoded and in lower case, up to its query.
-func unescape(dst []byte, path string) []byte {
+// structural: decoding the byte can change where a path leads.
+func structural(c byte) bool {
+	switch kinds[c] {
+	case kindSlash, kindMeans, kindEscape:
+		return true
+	}
+	return c == '.'
+}
+
+// read finds how servers may read a path. It reports false if the path is too long,
+// or so odd that there are too many ways.
+func (p *readings) read(path string) bool {
+	p.list = p.list[:0]
+	if len(path) > MaxPath {
+		return false
+	}
+	if p.plain(path) {
+		p.list = append(p.list, reading{to: len(p.text)})
+		return true
+	}
+	path, _, _ = strings.Cut(path, "?")
+	p.text = append(p.text[:0], path...)
+	p.add(p.decode(p.text, decodeText))
+	if !strings.HasPrefix(path, "/") {
+		if colon := schemeEnd(path); colon > 0 { // http://host/path
+			p.add(p.decode(p.text[colon+1:len(path)], decodeText))
+		}
+	}
+	for i := 0; i < len(p.list); i++ {
+		if len(p.list) > maxReadings || len(p.text) > maxReadingBytes {
+			p.list = p.list[:0]
+			return false
+		}
+		p.reread(p.list[i])
+	}
+	return true
+}
+
+// plain takes in a path that all servers read alike, as most are, and reports false for others.
+func (p *readings) plain(path string) bool {
+	p.text = append(p.text[:0], path...)
+	if len(path) == 0 || path[0] != '/' {
+		return false
+	}
+	last := byte('/')
+	text := p.text
+	for i := 1; i < len(text); i++ {
+		c := text[i]
+		switch kinds[c] {
+		case kindText:
+		case kindUpper:
+			text[i] = c + 'a' - 'A'
+		case kindSlash:
+			if last == '/' || last == '.' || last == ' ' {
+				return false
+			}
+		default:
+			return false
+		}
+		last = c
+	}
+	switch last {
+	case '.', ' ':
+		return false
+	case '/':
+	default:
+		p.text = append(p.text, '/')
+	}
+	return true
+}
+
+// schemeEnd is where the colon behind a URL's scheme stands, or -1.
+func schemeEnd(s string) int {
+	for i := range len(s) {
+		switch c := s[i] | 0x20; {
+		case c >= 'a' && c <= 'z':
+		case s[i] == ':':
+			return i
+		case i > 0 && (s[i] >= '0' && s[i] <= '9' || strings.IndexByte("+-.", s[i]) >= 0):
+		default:
+			return -1
+		}
+	}
+	return -1
+}
+
+// reread takes each step that a server may take next. What they lead to is read
+// again in turn, so that the steps count in every order, and over a chain of servers.
+func (p *readings) reread(r reading) {
+	src := p.text[r.from:r.to] // appending to p.text leaves it as it is
+	if r.odd&oddEscape != 0 {
+		p.add(p.decode(src, decodeAll))
+		if r.odd&oddSlash != 0 {
+			p.add(p.decode(src, decodeButSlash))
+		}
+	}
+	if r.odd&oddParameters != 0 {
+		p.add(p.strip(src, 0))
+		p.add(p.strip(src, bytes.LastIndexByte(src[:len(src)-1], '/')))
+	}
+	if r.odd&oddBackslash != 0 {
+		from := p.copy(src)
+		for i, c := range p.text[from:] {
+			if c == '\\' {
+				p.text[from+i] = '/'
+			}
+		}
+		p.add(from)
+	}
+	if r.odd&oddCut != 0 {
+		p.add(p.copy(src[:bytes.IndexAny(src, "?#\x00")]))
+	}
+	if r.odd&oddDots != 0 {
+		p.add(p.resolve(src))
+	}
+	if r.odd&oddEmpty != 0 {
+		p.add(p.merge(src))
+		if src[1] == '/' { // to those that resolve it as a URL, //host/path
+			rest := bytes.TrimLeft(src, "/")
+			p.add(p.copy(rest[bytes.IndexByte(rest, '/'):]))
+		}
+	}
+	if r.odd&oddTail != 0 {
+		p.add(p.trim(src))
+	}
+}
+
+// add takes the end of p.text for a reading, unless it is there already.
+func (p *readings) add(from int) {
+	text := bytes.TrimRight(p.text[from:], "/")
+	p.text = append(p.text[:from+len(text)], '/')
+	text = p.text[from:]
+	for _, r := range p.list {
+		if bytes.Equal(p.text[r.from:r.to], text) {
+			p.text = p.text[:from]
+			return
+		}
+	}
+	p.list = append(p.list, reading{from, len(p.text), oddities(text)})
+}
+
+func oddities(text []byte) (odd oddity) {
+	from := 1 // of the segment
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; kinds[c] {
+		case kindSlash:
+			seg := text[from:i]
+			from = i + 1
+			switch {
+			case len(seg) == 0:
+				odd |= oddEmpty
+			case seg[len(seg)-1] != '.' && seg[len(seg)-1] != ' ':
+			case string(seg) == "." || string(seg) == "..":
+				odd |= oddDots
+			case len(bytes.TrimRight(seg, ". ")) > 0:
+				odd |= oddTail
+			}
+		case kindEscape:
+			if v, ok := escaped(text[i:]); ok && structural(v) {
+				odd |= oddEscape
+				if v == '/' {
+					odd |= oddSlash
+				}
+			}
+		case kindMeans:
+			switch c {
+			case ';':
+				odd |= oddParameters
+			case '\\':
+				odd |= oddBackslash
+			default:
+				odd |= oddCut
+			}
+		}
+	}
+	return odd
+}
+
+// copy begins a reading with a slash and what is given.
+func (p *readings) copy(src []byte) (from int) {
+	from = len(p.text)
+	if len(src) == 0 || src[0] != '/' {
+		p.text = append(p.text, '/')
+	}
+	p.text = append(p.text, src...)
+	return from
+}
+
+// strip cuts ;parameters off the segments from an index on.
+func (p *readings) strip(src []byte, since int) (from int) {
+	from = p.copy(src[:since])
+	p.text = p.text[:from+since]
+	skip := false
+	for _, c := range src[since:] {
+		if skip = c == ';' || skip && c != '/'; !skip {
+			p.text = append(p.text, c)
+		}
+	}
+	return from
+}
+
+// resolve follows dot segments, as RFC 3986 has it: an empty segment is one, too.
+func (p *readings) resolve(src []byte) (from int) {
+	from = len(p.text)
+	out := append(p.text, '/')
+	for rest := src[1:]; len(rest) > 0; {
+		end := bytes.IndexByte(rest, '/') + 1
+		switch string(rest[:end]) {
+		case "./":
+		case "../":
+			if len(out) > from+1 {
+				out = out[:from+bytes.LastIndexByte(out[from:len(out)-1], '/')+1]
+			}
+		default:
+			out = append(out, rest[:end]...)
+		}
+		rest = rest[end:]
+	}
+	p.text = out
+	return from
+}
+
+// merge makes one slash of several.
+func (p *readings) merge(src []byte) (from int) {
+	from = len(p.text)
+	for i, c := range src {
+		if c != '/' || i == 0 || src[i-1] != '/' {
+			p.text = append(p.text, c)
+		}
+	}
+	return from
+}
+
+// trim drops dots and spaces at the end of segments that are more than those.
+func (p *readings) trim(src []byte) (from int) {
+	from = len(p.text)
+	p.text = append(p.text, '/')
+	for rest := src[1:]; len(rest) > 0; {
+		end := bytes.IndexByte(rest, '/')
+		seg := rest[:end]
+		if short := bytes.TrimRight(seg, ". "); len(short) > 0 {
+			seg = short
+		}
+		p.text = append(append(p.text, seg...), '/')
+		rest = rest[end+1:]
+	}
+	return from
+}
+
+// decoding is which escapes are decoded: those of text always are.
+type decoding uint8
+
+const (
+	decodeText     decoding = iota // those that can't change where the path leads
+	decodeButSlash                 // also others, as routers do that split a path before they decode it
+	decodeAll
+)
+
+// decode begins a reading with what is given, decoded once.
+func (p *readings) decode(src []byte, how decoding) (from int) {
+	from = p.copy(nil)
+	if len(src) > 0 && src[0] == '/' {
+		src = src[1:]
+	}
+	p.text = unescape(p.text, src, how)
+	return from
+}
+
+// unescape appends src to dst, decoded and in lower case.
+func unescape(dst, src []byte, how decoding) []byte {
 	floor, wide := len(dst), false
-	for i := 0; i < len(path); i++ {
-		c := path[i]
-		if c == '?' || c == '#' {
-			break
+	for i := 0; i < len(src); i++ {
+		c := src[i]
+		if c == '%' {
+			if v, ok := escaped(src[i:]); ok {
+				i += 2
+				if structural(v) && (how == decodeText || how == decodeButSlash && v == '/') {
+					dst = append(dst, c, lower(src[i-1]), lower(src[i]))
+					continue
+				}
+				c = v
+			}
 		}
-		dst = append(dst, c)
-		// A decoded % may complete another escape, so look again after each.
-		for n := len(dst); n-floor >= 3 && dst[n-3] == '%' && isHex(dst[n-2]) && isHex(dst[n-1]); n = len(dst) {
-			dst = append(dst[:n-3], unhex(dst[n-2])<<4|unhex(dst[n-1]))
-		}
-		switch last := &dst[len(dst)-1]; {
-		case *last == '\\':
-			*last = '/'
-		case *last >= 'A' && *last <= 'Z':
-			*last += 'a' - 'A'
-		case *last >= utf8.RuneSelf:
-			wide = true
+		dst = append(dst, lower(c))
+		wide = wide || c >= utf8.RuneSelf
+		// What was decoded may complete another escape of text, as in %%36c.
+		for n := len(dst); n-floor >= 3 && dst[n-3] == '%'; n = len(dst) {
+			v, ok := escaped(dst[n-3:])
+			if !ok || structural(v) {
+				break
+			}
+			dst = append(dst[:n-3], lower(v))
+			wide = wide || v >= utf8.RuneSelf
 		}
 	}
 	if wide {
-		return append(dst[:floor], foldRunes(dst[floor:])...)
+		end := len(dst)
+		dst = appendFolded(dst, dst[floor:end])
+		dst = dst[:floor+copy(dst[floor:], dst[end:])]
 	}
 	return dst
 }
 
-// foldRunes is rare enough to be allowed its allocations.
-func foldRunes(b []byte) []byte {
-	out := make([]byte, 0, len(b))
+// escaped is the byte that an escape at the beginning of b stands for.
+func escaped(b []byte) (byte, bool) {
+	if len(b) < 3 || b[0] != '%' || !isHex(b[1]) || !isHex(b[2]) {
+		return 0, false
+	}
+	return unhex(b[1])<<4 | unhex(b[2]), true
+}
+
+func lower(c byte) byte {
+	if c >= 'A' && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
+
+// appendFolded appends what all upper- and lower-case spellings of b have in common.
+func appendFolded(dst, b []byte) []byte {
 	for len(b) > 0 {
 		r, size := utf8.DecodeRune(b)
 		if r == utf8.RuneError && size == 1 {
-			out = append(out, b[0]) // not UTF-8: leave the byte as it is
+			dst = append(dst, b[0]) // not UTF-8: leave the byte as it is
 		} else {
-			out = utf8.AppendRune(out, unicode.ToLower(unicode.ToUpper(r)))
+			dst = utf8.AppendRune(dst, unicode.ToLower(unicode.ToUpper(r)))
 		}
 		b = b[size:]
 	}
-	return out
+	return dst
 }
 
 func isHex(c byte) bool {

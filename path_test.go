@@ -1,29 +1,124 @@
 package weir
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
 
-// A path that needs no work must be one that normalizing leaves alone.
-func FuzzSplit(f *testing.F) {
+// readingsOf are a path's readings as people write them, or nil if it can't be read.
+func readingsOf(path string) (out []string) {
+	var m match
+	if !m.readings.read(path) {
+		return nil
+	}
+	for i := range m.readings.list {
+		m.path = m.readings.at(i)
+		out = append(out, m.pathText())
+	}
+	return out
+}
+
+func TestReadings(t *testing.T) {
+	for path, want := range map[string]string{
+		// Most paths have one, however they are spelled.
+		"":               "/",
+		"/":              "/",
+		"/login":         "/login",
+		"/login/":        "/login",
+		"/LOGIN":         "/login",
+		"/login?a=b":     "/login",
+		"login":          "/login",
+		"/%6cogin":       "/login",
+		"/%4Cogin":       "/login",
+		"/%%36cogin":     "/login",
+		"/a%20b":         "/a b",
+		"/caf%C3%A9":     "/café",
+		"/CAF\u00c9":     "/café",
+		"/\u212Aelvin":   "/kelvin",
+		"/STRA\u00dfE":   "/stra\u00dfe",
+		"/\xff\xfe":      "/\xff\xfe",
+		"/%":             "/%",
+		"/%zz":           "/%zz",
+		"/%2":            "/%2",
+		"/a.b/c.d":       "/a.b/c.d",
+		"/a/...":         "/a/...",
+		"/.well-known/x": "/.well-known/x",
+
+		// What servers disagree on is read in every way, and in every order.
+		"/a//b":                           "/a//b | /a/b",
+		"/100%25":                         "/100%25 | /100%",
+		"/%256cogin":                      "/%256cogin | /login",
+		"/login;x=y":                      "/login;x=y | /login",
+		"/search/;shoes":                  "/search/;shoes | /search",
+		"/search/..;shoes":                "/search/..;shoes | /search/.. | /",
+		"/a/../login":                     "/a/../login | /login",
+		"/a/%2e%2e/login":                 "/a/%2e%2e/login | /a/../login | /login",
+		"/a%2fb":                          "/a%2fb | /a/b",
+		`/a\b`:                            `/a\b | /a/b`,
+		"/login#x":                        "/login#x | /login",
+		"/login%00.css":                   "/login%00.css | /login\x00.css | /login",
+		"/login%3fx":                      "/login%3fx | /login?x | /login",
+		"/login.":                         "/login. | /login",
+		"/login%20":                       "/login  | /login",
+		"//login":                         "//login | /login | /",
+		"//host/login":                    "//host/login | /host/login | /login",
+		`/\host/login`:                    `/\host/login | //host/login | /host/login | /login`,
+		"http://host/login":               "/http://host/login | //host/login | /http:/host/login | /host/login | /login",
+		"http:login":                      "/http:login | /login",
+		"/login//..":                      "/login//.. | /login | / | /login/..",
+		"/x%252fy/../login":               "/x%252fy/../login | /x%2fy/../login | /login | /x/y/../login | /x/login",
+		"/login/;/..":                     "/login/;/.. | /login//.. | /login | / | /login/..",
+		"/v1/x/..;/..;/y":                 "/v1/x/..;/..;/y | /v1/x/../../y | /y",
+		"/search/%252e%252e%252fshoes":    "/search/%252e%252e%252fshoes | /search/%2e%2e%2fshoes | /search/../shoes | /search/..%2fshoes | /shoes",
+		"/v1/x/%252e%252e/%252e%252e/y":   "/v1/x/%252e%252e/%252e%252e/y | /v1/x/%2e%2e/%2e%2e/y | /v1/x/../../y | /y",
+		"/a;x/%3bq":                       "/a;x/%3bq | /a;x/;q | /a/%3bq | /a | /a;x | /a/;q",
+		"/files/a%2F..%2Fb":               "/files/a%2f..%2fb | /files/a/../b | /files/b",
+		"/proxy/https%3A%2F%2Fa.b%2F%3Fc": "/proxy/https:%2f%2fa.b%2f%3fc | /proxy/https://a.b/?c | /proxy/https:%2f%2fa.b%2f?c | /proxy/https:%2f%2fa.b%2f | /proxy/https://a.b | /proxy/https:/a.b/?c | /proxy/https:/a.b",
+	} {
+		got := readingsOf(path)
+		want := strings.Split(want, " | ")
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%q is read as\n%q, want\n%q", path, got, want)
+		}
+	}
+}
+
+// A path that passes for plain is one that no step changes.
+func FuzzReadings(f *testing.F) {
 	for _, path := range []string{
-		"", "/", "//", "/a", "/a/", "/a/b", "/a//b", "/.", "/..", "/a/..", "/a/.b", "/a/b.c", "a/b", "/A", "/a%62", "/a;x", `/a\b`, "/a?b", "/a#b",
-		"/v1/resource12/8431", "/abcdefgh/ijklmno/p", "/abcdefg/", "/ab-cd_ef~gh!ij", "/é", "/a/b/c/d/e/f/g/h/i/j/k", "/12345678/", "/1234567/.", "/{|}~\x7f",
+		"", "/", "//", "/a", "/a/", "/A/b.c", "/a//b", "/.", "/a/..", "/a/.b", "/a. /b", "a/b", "/a%62", "/%2e%252f", "/a;x/..;y", `/a\b`, "/a?b", "/a#b",
+		"/é", "/%c3%89", "/Ⱥ", "/%00", "%", "/%%36c", "http://h/a", "//h", "/;/;", "/..%3b/..%5c%2f/", "/a%3f%23",
 	} {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		segments, normal := splitNormal(path, nil)
-		clean := string(AppendPath(nil, path))
-		if normal && clean != path {
-			t.Fatalf("%q passes for normal, but its normal form is %q", path, clean)
+		var p, q readings
+		if !p.read(path) {
+			return
 		}
-		if normal && "/"+strings.Join(segments, "/") != path {
-			t.Fatalf("%q has segments %q", path, segments)
+		if q.plain(path) {
+			q.add(q.decode([]byte(path), decodeText))
+			if got, want := string(p.at(0)), string(q.at(0)); got != want || q.list[0].odd != 0 {
+				t.Fatalf("%q passes for %q, but is %q with oddities %b", path, got, want, q.list[0].odd)
+			}
+			return
 		}
-		if got := "/" + strings.Join(split(clean, nil), "/"); got != clean {
-			t.Fatalf("the normal path %q is split as %q", clean, got)
+		for i, r := range p.list {
+			text := string(p.at(i))
+			if !strings.HasPrefix(text, "/") || !strings.HasSuffix(text, "/") || len(text) > 1 && strings.HasSuffix(text, "//") {
+				t.Errorf("%q is read as %q", path, text)
+			}
+			if i > maxReadings {
+				t.Errorf("%q has %d readings", path, len(p.list))
+			}
+			// Every step from it leads to another one.
+			before := len(p.list)
+			if p.reread(r); len(p.list) != before {
+				t.Errorf("%q: %q leads to %q, which isn't among its readings", path, text, p.at(before))
+			}
 		}
 	})
 }

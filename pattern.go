@@ -1,9 +1,9 @@
 package weir
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"regexp/syntax"
 	"slices"
@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// endpoint is a parsed pattern of net/http.ServeMux, on normal paths.
+// endpoint is a parsed pattern of net/http.ServeMux.
 type endpoint struct {
 	method  string   // "" is any
 	segs    []string // "" is a wildcard
@@ -48,8 +48,8 @@ func parseEndpoint(s string) (endpoint, error) {
 			if strings.ContainsAny(seg, "{}") {
 				return e, fmt.Errorf("the segment %q mixes text and a wildcard: a wildcard is a whole segment, as in /orders/{id}", seg)
 			}
-			literal := string(AppendPath(nil, seg)[1:])
-			if literal == "" || strings.Contains(literal, "/") {
+			literal := decoded(seg)
+			if literal == "." || literal == ".." || strings.ContainsAny(literal, "/\\?#\x00") {
 				return e, fmt.Errorf("the segment %q is not a plain path segment", seg)
 			}
 			e.segs = append(e.segs, literal)
@@ -80,6 +80,17 @@ func parseEndpoint(s string) (endpoint, error) {
 		e.segs = append(e.segs, wildcard)
 	}
 	return e, nil
+}
+
+// decoded is a pattern's segment as readings of a path spell it.
+func decoded(seg string) string {
+	for text := []byte(seg); ; {
+		next := unescape(nil, text, decodeAll)
+		if bytes.Equal(next, text) {
+			return string(text)
+		}
+		text = next
+	}
 }
 
 func isIdentifier(s string) bool {
@@ -121,31 +132,28 @@ func (e *endpoint) within(f *endpoint) bool {
 // trie finds the rules whose endpoint matches a path, in time that depends on
 // the path's depth and not on how many rules there are.
 type trie struct {
-	literal []edge // a hash table by segment: open addressing, at most half full, or nil
-	count   int    // of edges in it
+	literal map[string]*trie
 	wild    *trie
 	exact   []int32 // rules that end here
 	subtree []int32 // rules for here and below
 }
 
-type edge struct {
-	segment string
-	to      *trie
-}
-
 func (t *trie) add(e *endpoint, rule int32) {
 	for _, seg := range e.segs {
-		if seg == wildcard {
-			if t.wild == nil {
-				t.wild = &trie{}
-			}
-			t = t.wild
-			continue
+		next := t.wild
+		if seg != wildcard {
+			next = t.literal[seg]
 		}
-		next := t.child(seg)
 		if next == nil {
 			next = &trie{}
-			t.link(edge{seg, next})
+			switch {
+			case seg == wildcard:
+				t.wild = next
+			case t.literal == nil:
+				t.literal = map[string]*trie{seg: next}
+			default:
+				t.literal[seg] = next
+			}
 		}
 		t = next
 	}
@@ -156,85 +164,23 @@ func (t *trie) add(e *endpoint, rule int32) {
 	}
 }
 
-func (t *trie) link(e edge) {
-	if t.count++; 2*t.count > len(t.literal) {
-		old := t.literal
-		t.literal = make([]edge, max(2, 2*len(old)))
-		for _, o := range old {
-			if o.to != nil {
-				t.put(o)
-			}
-		}
-	}
-	t.put(e)
-}
-
-func (t *trie) put(e edge) {
-	i := segmentHash(e.segment) & uint64(len(t.literal)-1)
-	for t.literal[i].to != nil {
-		i = (i + 1) & uint64(len(t.literal)-1)
-	}
-	t.literal[i] = e
-}
-
-func (t *trie) child(seg string) *trie {
-	switch len(t.literal) {
-	case 0:
-		return nil
-	case 2: // a single edge
-		for i := range t.literal {
-			if e := &t.literal[i]; e.to != nil && e.segment == seg {
-				return e.to
-			}
-		}
-		return nil
-	}
-	for i := segmentHash(seg) & uint64(len(t.literal)-1); ; i = (i + 1) & uint64(len(t.literal)-1) {
-		if e := &t.literal[i]; e.to == nil || e.segment == seg {
-			return e.to
-		}
-	}
-}
-
-// segmentHash looks at both ends of a segment, which is where routes differ.
-func segmentHash(s string) uint64 {
-	var a, b uint64
-	switch n := len(s); {
-	case n >= 8:
-		a, b = load64(s), load64(s[n-8:])
-	case n >= 4:
-		a, b = uint64(load32(s)), uint64(load32(s[n-4:]))
-	default:
-		for i := range n {
-			a = a<<8 | uint64(s[i])
-		}
-	}
-	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^uint64(len(s))^0xd1b54a32d192ed03)
-	return hi ^ lo
-}
-
-func load64(s string) uint64 {
-	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-}
-
-func load32(s string) uint32 {
-	_ = s[3]
-	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
-}
-
-// find appends the rules that match a normal path.
-func (t *trie) find(segments []string, found []int32) []int32 {
+// find appends the rules that match the rest of a reading: its segments, with a slash behind each.
+func (t *trie) find(rest []byte, found []int32) []int32 {
 	for {
-		if len(t.subtree) > 0 {
-			found = append(found, t.subtree...)
+		found = append(found, t.subtree...)
+		end := bytes.IndexByte(rest, '/')
+		for ; end == 0; end = bytes.IndexByte(rest, '/') {
+			// An empty segment is nothing to most servers, and enough for a wildcard of others.
+			rest = rest[1:]
+			if t.wild != nil {
+				found = t.wild.find(rest, found)
+			}
 		}
-		if len(segments) == 0 {
+		if end < 0 {
 			return append(found, t.exact...)
 		}
-		next := t.child(segments[0])
-		segments = segments[1:]
+		next := t.literal[string(rest[:end])]
+		rest = rest[end+1:]
 		switch {
 		case t.wild == nil && next == nil:
 			return found
@@ -243,7 +189,7 @@ func (t *trie) find(segments []string, found []int32) []int32 {
 		case next == nil:
 			t = t.wild
 		default:
-			found = next.find(segments, found)
+			found = next.find(rest, found)
 			t = t.wild
 		}
 	}
@@ -276,7 +222,7 @@ func (p *prefixes) find(s []byte, found []int32) []int32 {
 	return found
 }
 
-// regexPrefix is the text that every match of an expression over normal paths
+// regexPrefix is the text that every match of an expression over readings
 // begins with, and whether having that prefix is all that the expression asks for.
 func regexPrefix(expr string) (prefix string, whole bool) {
 	re, err := syntax.Parse(expr, syntax.Perl|syntax.FoldCase|syntax.DotNL)
@@ -291,7 +237,7 @@ func regexPrefix(expr string) (prefix string, whole bool) {
 	if anchored {
 		subs = subs[1:]
 		if len(subs) > 0 && subs[0].Op == syntax.OpLiteral {
-			prefix = string(foldRunes([]byte(string(subs[0].Rune))))
+			prefix = string(appendFolded(nil, []byte(string(subs[0].Rune))))
 			subs = subs[1:]
 		}
 	}

@@ -2,8 +2,10 @@ package httplimit_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,10 +19,11 @@ func TestPathsInDisguise(t *testing.T) {
 		"/login", "//login", "///login", "/./login", "/%6cogin", "/%6Cogin", "/a/../login", "/a/%2e%2e/login", "/%2e%2e/login",
 		"/a/%2E%2E/login", "/a/.%2e/login", "/%2e/login", "/login/", "/login//", "/login/.", "/login/x/..", "/LOGIN", "/Login", "/login;x=y",
 		"/login;", "/login;jsessionid=1/", "/;x/login", "/%2flogin", "/%2Flogin", "/a%2f..%2flogin", "/%5clogin", `/\login`, `\login`,
-		`/a\..\login`, "/%256cogin", "/%25%36%63ogin", "/..%2flogin", "/%252e%252e/login", "/login?x=/other", "/login%3fx", "/login#x",
+		`/a\..\login`, "/%256cogin", "/%25%36%63ogin", "/..%2flogin", "/%252e%252e/login", "/login?x=/other", "/login%3fx", "/login#x", "/login%00.css", "/login.", "/login%20",
+		"/x%252fy/../login", "/login/;/..", "/login/%252e/..", "/login//..", "//example.com/login",
 		"/..;/login", "/a/..;x/login", "/%4c%4f%47%49%4e", "http://example.com/login", "http://example.com//LOGIN;x", "http:login", "http:/login",
 	}
-	exempt := map[string]bool{"/login%3fx": true, `\login`: true} // another path to every server, and no request to net/http
+	exempt := map[string]bool{`\login`: true} // no request to net/http
 	for _, target := range disguises {
 		l := limiter(t, rules(weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"ip"}, Limits: per(1, time.Hour)}))
 		srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
@@ -88,5 +91,25 @@ func TestPathAsRewritten(t *testing.T) {
 	srv, client = serve(t, rewrite)
 	if got := get(t, client, srv.URL+"/x").StatusCode; got != 429 {
 		t.Errorf("behind a rewrite: %d", got)
+	}
+}
+
+// A path that can't be told apart from a limited one at a bearable price is refused.
+func TestUnreadablePaths(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"ip"}, Limits: per(1, time.Hour)}))
+	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
+	for _, path := range []string{"/" + strings.Repeat("a", weir.MaxPath), "/%" + strings.Repeat("25", 100) + "2e"} {
+		resp, err := client.Get(srv.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != 400 || !strings.Contains(string(body), `"code":"UNREADABLE_PATH"`) {
+			t.Errorf("%.40s: %d %s", path, resp.StatusCode, body)
+		}
 	}
 }

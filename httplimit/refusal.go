@@ -12,7 +12,7 @@ import (
 
 // Refused is what clients are told of a refusal, and what a template can show.
 type Refused struct {
-	// Status is 429, 403 or 503, and Code a word for programs.
+	// Status is 429, 403, 400 or 503, and Code a word for programs.
 	Status            int
 	Code, Message     string
 	Rule              string
@@ -153,6 +153,8 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 		x.Status, x.Code, x.Message = http.StatusForbidden, "KEY_BLOCKED", "This client is blocked"
 	case weir.ReasonIdentityRequired:
 		x.Status, x.Code, x.Message = http.StatusForbidden, "IDENTITY_REQUIRED", "This request must identify its client"
+	case weir.ReasonUnreadablePath:
+		x.Status, x.Code, x.Message = http.StatusBadRequest, "UNREADABLE_PATH", unreadable
 	case weir.ReasonUnavailable:
 		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, "LIMITER_UNAVAILABLE", "The rate limiter is unavailable; try again shortly"
 	default:
@@ -160,6 +162,10 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 	}
 	return x
 }
+
+// unreadable says what to send in place of a path that can't be held against rules.
+var unreadable = "The path is longer than " + strconv.Itoa(weir.MaxPath) +
+	" bytes, or its escapes, dots, slashes and ;parameters can be read in too many ways: send it shorter, and as plain as it is meant"
 
 // exceeded is the message of a refusal by a limit.
 func exceeded(d *weir.Decision) string {

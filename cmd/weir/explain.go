@@ -79,8 +79,13 @@ func printExplanation(w io.Writer, x *adminapi.Explanation) {
 		fmt.Fprintf(w, "denied by blacklist entry %s\n", x.Pattern)
 	case weir.ReasonBypassed.String():
 		fmt.Fprintf(w, "bypassed by whitelist entry %s\n", x.Pattern)
+	case weir.ReasonUnreadablePath.String():
+		fmt.Fprintf(w, "refused: the path is longer than %d bytes, or can be read in too many ways\n", weir.MaxPath)
 	default:
-		if x.Path != "" {
+		switch {
+		case len(x.Paths) > 0:
+			fmt.Fprintf(w, "path  %s\n", strings.Join(x.Paths, " or "))
+		case x.Path != "":
 			fmt.Fprintf(w, "path  %s\n", x.Path)
 		}
 		if x.Tier != "" {

@@ -7,6 +7,7 @@ type Explanation struct {
 	Reason  string            `json:"reason"`
 	Pattern string            `json:"pattern,omitempty"`
 	Path    string            `json:"path,omitempty"`
+	Paths   []string          `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
 	Tier    string            `json:"tier,omitempty"`
 	TierWhy string            `json:"tier_why,omitempty"`
 	Ignored []string          `json:"ignored,omitempty"`
@@ -37,8 +38,14 @@ type ExplainedLimit struct {
 func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	x := rules.Explain(req)
 	out := Explanation{
-		Reason: x.Reason.String(), Pattern: x.Pattern, Path: x.Path,
+		Reason: x.Reason.String(), Pattern: x.Pattern,
 		Tier: x.Tier, TierWhy: x.TierWhy, Ignored: x.Ignored, Rules: []RuleExplanation{},
+	}
+	if len(x.Paths) > 0 {
+		out.Path = x.Paths[0]
+	}
+	if len(x.Paths) > 1 {
+		out.Paths = x.Paths
 	}
 	for _, r := range x.Rules {
 		e := RuleExplanation{ID: r.ID, Applies: r.Applies, Why: r.Why, By: r.By, Cost: r.Cost, From: r.From}

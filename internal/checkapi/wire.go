@@ -28,6 +28,7 @@ const (
 	CodeLimited          = "RATE_LIMIT_EXCEEDED"    // 429: a limit is used up
 	CodeBlocked          = "KEY_BLOCKED"            // 403: the deny list refuses the request
 	CodeIdentity         = "IDENTITY_REQUIRED"      // 403: a rule refuses requests that lack what it counts by
+	CodeUnreadablePath   = "UNREADABLE_PATH"        // 400: the path is too long, or can be read in too many ways
 	CodeUnavailable      = "LIMITER_UNAVAILABLE"    // 503: the store can't be reached, and a rule refuses requests then
 	CodeBadRequest       = "BAD_REQUEST"            // 400: the request can't be read
 	CodeNotFound         = "NOT_FOUND"              // 404: there is no such endpoint
@@ -86,8 +87,8 @@ type CheckResponse struct {
 	Limits []LimitStatus `json:"limits"`
 	// Receipt is there if it was asked for and something was taken.
 	Receipt string `json:"receipt,omitempty"`
-	// Reason, Code and Message are there on refusals: limited, denied, identity_required or
-	// unavailable; one of the codes above; and a sentence.
+	// Reason, Code and Message are there on refusals: limited, denied, identity_required,
+	// unreadable_path or unavailable; one of the codes above; and a sentence.
 	Reason  string `json:"reason,omitempty"`
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
