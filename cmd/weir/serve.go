@@ -96,7 +96,7 @@ request in flight is lost.`,
 	f.StringVar(&c.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")
 	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
 	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
-	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward encoded slashes, backslashes and NUL")
+	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
 	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
 	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")

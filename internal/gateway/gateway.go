@@ -22,7 +22,6 @@ import (
 // Options of a Gateway. Upstream and Limit must be given; the rest has useful zeros.
 type Options struct {
 	// Upstream is where requests go: an http or https URL. Its path, if it has one, is put in front of theirs.
-	// That is no fence: a path with dot segments is forwarded as it came, and may lead out of it.
 	Upstream *url.URL
 	// Limit decides which requests go there.
 	Limit *httplimit.Middleware
@@ -30,8 +29,9 @@ type Options struct {
 	TrustedProxies []netip.Prefix
 	// PreserveHost sends the client's Host to the upstream. By default it gets its own, and the client's as X-Forwarded-Host.
 	PreserveHost bool
-	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C) and NUL (%00). By default they are
-	// refused with 400, since servers read them in different ways, and some would find a limited endpoint behind them.
+	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL (%00), each of these and dots
+	// encoded twice (%252e), overlong UTF-8, dot segments with parameters (..;), and .. where Upstream has a path. By default they
+	// are refused with 400, since servers read them in different ways, and some would find a limited endpoint behind them.
 	AllowUnsafePaths bool
 
 	// DialTimeout is how long connecting to the upstream may take, and its TLS handshake. 0 means 5 s. Of this

@@ -287,7 +287,7 @@ func TestHTTPSUpstream(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(up.Certificate())
 	d := start(t, setup{upstream: up.URL, opts: Options{TLS: &tls.Config{RootCAs: roots}}})
-	for _, path := range []string{"//a/%2e;x?y", "/a|b", "//a%7Cb"} {
+	for _, path := range []string{"//a/%2e/;x?y", "/a|b", "//a%7Cb"} {
 		if a := d.rawPath(t, path); a.body != "2 "+path {
 			t.Errorf("%s: %s %q", path, a.Status, a.body)
 		}

@@ -31,9 +31,13 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *failure) {
 		// (HTTP/2 can carry one) for the protocol: it would see a shorter path than the limiter.
 		return r, badTarget("The request target holds a space or #, which must be sent as %20 and %23")
 	}
-	if what := unsafePart(path); what != "" && !g.opts.AllowUnsafePaths {
+	what := unsafePart(path)
+	if what == "" && g.prefix != "" && g.prefix != "/" && climbs(path) {
+		what = "a .. segment, which could lead out of the upstream's own path and back into it"
+	}
+	if what != "" && !g.opts.AllowUnsafePaths {
 		return r, &failure{http.StatusBadRequest, "UNSAFE_PATH", "The path holds " + what +
-			", which servers read in different ways, so that a limit could be evaded; the gateway refuses it unless it runs with --allow-unsafe-paths"}
+			": servers read that in different ways, so that a limit could be evaded; the gateway refuses it unless it runs with --allow-unsafe-paths"}
 	}
 	if u := r.Header.Get("Upgrade"); strings.ContainsFunc(u, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return r, &failure{http.StatusBadRequest, "BAD_REQUEST", "The Upgrade header must be printable ASCII"}
@@ -64,18 +68,79 @@ func unsafePart(path string) string {
 		switch {
 		case path[i] == '\\':
 			return `a backslash`
-		case path[i] == '%' && i+2 < len(path):
-			switch strings.ToLower(path[i+1 : i+3]) {
-			case "2f":
-				return "an encoded slash (%2F)"
-			case "5c":
-				return "an encoded backslash (%5C)"
-			case "00":
-				return "an encoded NUL (%00)"
+		case path[i] == '%':
+			if what := unsafeEscape(path[i:]); what != "" {
+				return what
+			}
+		case path[i] == ';':
+			// Some servers resolve dots before they cut ;parameters off, some afterwards.
+			if seg := path[strings.LastIndexByte(path[:i], '/')+1 : i]; isDots(seg) {
+				return "a dot segment with parameters (..;)"
 			}
 		}
 	}
 	return ""
+}
+
+// unsafeEscape names what an escape at the beginning of s stands for, if that isn't safe.
+func unsafeEscape(s string) string {
+	code := s[1:]
+	for strings.HasPrefix(code, "25") { // an encoded % that makes another escape
+		code = code[2:]
+	}
+	if len(code) < 2 {
+		return ""
+	}
+	what, twice := "", len(code) < len(s)-1
+	switch strings.ToLower(code[:2]) {
+	case "2f":
+		what = "slash"
+	case "5c":
+		what = "backslash"
+	case "00":
+		what = "NUL"
+	case "2e":
+		if !twice { // which everyone reads as a dot
+			return ""
+		}
+		what = "dot"
+	case "c0", "c1":
+		// No character of UTF-8, but to careless decoders a slash or dot: %c0%af.
+		if len(code) >= 5 && code[2] == '%' && code[3] >= '8' {
+			return "an overlong character (" + s[:len(s)-len(code)] + code[:5] + ")"
+		}
+		return ""
+	default:
+		return ""
+	}
+	if twice {
+		return "a twice encoded " + what + " (" + s[:len(s)-len(code)+2] + ")"
+	}
+	return "an encoded " + what + " (" + s[:3] + ")"
+}
+
+// climbs reports whether a path holds a .. segment.
+func climbs(path string) bool {
+	for seg := range strings.SplitSeq(path, "/") {
+		if isDots(seg) && len(seg) > 1 && !strings.EqualFold(seg, "%2e") {
+			return true
+		}
+	}
+	return false
+}
+
+// isDots reports whether a segment is . or .., encoded or not.
+func isDots(seg string) bool {
+	for n := 0; n < 2; n++ {
+		if rest, ok := strings.CutPrefix(seg, "."); ok {
+			seg = rest
+		} else if len(seg) >= 3 && strings.EqualFold(seg[:3], "%2e") {
+			seg = seg[3:]
+		} else {
+			return n > 0 && seg == ""
+		}
+	}
+	return seg == ""
 }
 
 // target is where a request goes: its path byte for byte, behind the upstream's own, and its query.
