@@ -3,6 +3,7 @@ package weir
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -102,10 +103,10 @@ func Compile(doc Rules) (*RuleSet, error) {
 	}
 	rs.checkCounters(&bad)
 	for i, p := range doc.Allow {
-		addPattern(&rs.allow, fmt.Sprintf("whitelist[%d]", i), p, &bad)
+		rs.addPattern(&rs.allow, fmt.Sprintf("whitelist[%d]", i), p, "none of them would be limited", &bad)
 	}
 	for i, p := range doc.Deny {
-		addPattern(&rs.deny, fmt.Sprintf("blacklist[%d]", i), p, &bad)
+		rs.addPattern(&rs.deny, fmt.Sprintf("blacklist[%d]", i), p, "all of them would be refused", &bad)
 	}
 	if len(bad) > 0 {
 		return nil, bad
@@ -135,11 +136,44 @@ func (rs *RuleSet) Warnings() []Problem { return rs.warnings }
 // Attributes lists the names that [Request.Attr] will be asked for.
 func (rs *RuleSet) Attributes() []string { return rs.attributes }
 
-func addPattern(list *accessList, path, pattern string, bad *Problems) {
-	if strings.TrimSpace(pattern) == "" {
+// addPattern adds an entry to a list. The consequence is what an entry for everybody would lead to.
+func (rs *RuleSet) addPattern(list *accessList, path, pattern, consequence string, bad *Problems) {
+	pattern = strings.TrimSpace(pattern)
+	if pattern == "" {
 		bad.addf(path, "must be a key, a pattern such as sk_internal_* or an IP range, got nothing")
-	} else if err := list.add(pattern); err != nil {
+		return
+	}
+	if wrong := foreignNet(pattern); wrong != "" {
+		bad.addf(path, "%q %s", pattern, wrong)
+		return
+	}
+	if strings.Trim(pattern, "*") == "" {
+		bad.addf(path, "%q matches every key, and %s: name those that are meant, as in sk_internal_*", pattern, consequence)
+		return
+	}
+	net, err := list.add(pattern)
+	switch {
+	case err != nil:
 		bad.addf(path, "%v", err)
+		return
+	case !net.IsValid():
+		rs.checkKey(path, pattern, bad)
+		return
+	}
+	switch everybody, wide := wideNet(net); {
+	case everybody:
+		bad.addf(path, "%q covers every address, and %s: name those that are meant, as in 203.0.113.0/24", pattern, consequence)
+	case wide:
+		rs.warnf(path, "%q covers a large part of all addresses, and %s: name those that are meant, as in 203.0.113.0/24", pattern, consequence)
+	}
+}
+
+// checkKey looks at a key or a pattern of keys for what other languages would mean by it.
+func (rs *RuleSet) checkKey(path, pattern string, bad *Problems) {
+	if wrong, odd := foreignKey(pattern); wrong != "" {
+		bad.addf(path, "%s", wrong)
+	} else if odd != "" {
+		rs.warnf(path, "%s", odd)
 	}
 }
 
@@ -172,6 +206,7 @@ func (rs *RuleSet) compileTiers(bad *Problems) {
 		if k.Pattern == "" {
 			bad.addf(fmt.Sprintf("keys[%d]", i), "must be a key or a pattern such as sk_prod_*, got nothing")
 		}
+		rs.checkKey(path, k.Pattern, bad)
 		if !rs.tiers[k.Tier] {
 			bad.addf(path, "%s", unknownTier(k.Tier, rs.tiers))
 		}
@@ -237,7 +272,7 @@ func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Prob
 }
 
 func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
-	r.compileMatch(path+".match", bad)
+	rs.compileMatch(r, path+".match", bad)
 	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
 		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
 	}
@@ -252,6 +287,10 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%v", err)
 		case slices.Contains(r.by, d):
 			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%s is listed twice", name)
+		case d.kind == byAttr:
+			if wrong := foreignAttribute(name); wrong != "" {
+				bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%s", wrong)
+			}
 		}
 		r.by = append(r.by, d)
 		if d.kind == byAttr && !slices.Contains(rs.attributes, name) {
@@ -270,12 +309,18 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
 }
 
-func (r *rule) compileMatch(path string, bad *Problems) {
+func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 	m := &r.Match
 	if m.Endpoint != "" {
+		wrong, odd := foreignEndpoint(m.Endpoint)
 		e, err := parseEndpoint(m.Endpoint)
-		if err != nil {
+		switch {
+		case wrong != "":
+			bad.addf(path+".endpoint", "%s", wrong)
+		case err != nil:
 			bad.addf(path+".endpoint", "%v", err)
+		case odd != "":
+			rs.warnf(path+".endpoint", "%s", odd)
 		}
 		r.endpoint, r.template = &e, m.Endpoint
 	}
@@ -287,6 +332,8 @@ func (r *rule) compileMatch(path string, bad *Problems) {
 		}
 		if err != nil {
 			bad.addf(path+".endpoint_regex", "%v", err)
+		} else if wrong := foreignRegex(m.EndpointRegex); wrong != "" {
+			bad.addf(path+".endpoint_regex", "%s", wrong)
 		}
 		prefix, whole := regexPrefix(m.EndpointRegex)
 		if r.prefix = prefix; !whole {
@@ -295,6 +342,9 @@ func (r *rule) compileMatch(path string, bad *Problems) {
 		if r.template == "" {
 			r.template = m.EndpointRegex
 		}
+	}
+	if m.APIKeyPattern != "" {
+		rs.checkKey(path+".api_key_pattern", m.APIKeyPattern, bad)
 	}
 	if m.APIKeyPattern != "" && m.APIKey == Absent {
 		bad.addf(path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
@@ -354,12 +404,15 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		r.byTier[t.Name] = policies(t.Limits, path+".tiers."+t.Name, scope, false)
 	}
 	r.overrides = make(map[string][]*Policy, len(r.Override))
-	for key, limits := range r.Override {
+	for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+		limits := r.Override[key]
 		if len(limits) == 0 {
 			bad.addf(path+".override."+key, `needs a limit such as "100/minute"`)
 		}
 		if key == "" || strings.Contains(key, "*") {
 			bad.addf(path+".override."+key, "must be a whole API key: overrides take no patterns")
+		} else {
+			rs.checkKey(path+".override."+key, key, bad)
 		}
 		r.overrides[key] = policies(limits, path+".override."+key, scope, false)
 	}

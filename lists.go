@@ -9,7 +9,7 @@ func (rs *RuleSet) Covers(entry string) (denied, allowed bool) {
 
 func (a *accessList) covers(entry string) bool {
 	var one accessList
-	if one.add(entry) != nil {
+	if _, err := one.add(entry); err != nil {
 		return false
 	}
 	for net := range one.nets { // one at most

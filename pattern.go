@@ -339,7 +339,8 @@ type accessList struct {
 	patterns []string
 }
 
-func (a *accessList) add(pattern string) error {
+// add takes an entry, and returns the range that it is, if it isn't a pattern of keys.
+func (a *accessList) add(pattern string) (netip.Prefix, error) {
 	pattern = strings.TrimSpace(pattern)
 	id := int32(len(a.patterns))
 	a.patterns = append(a.patterns, pattern)
@@ -347,14 +348,11 @@ func (a *accessList) add(pattern string) error {
 	if err != nil {
 		addr, err := netip.ParseAddr(pattern)
 		if err != nil {
-			if strings.Trim(pattern, "*") == "" {
-				return fmt.Errorf("%q matches every key", pattern)
-			}
 			if host, _, _ := strings.Cut(pattern, "/"); looksLikeAddress(host) {
-				return fmt.Errorf("%q is neither a key nor an IP range: write ranges as 203.0.113.0/24 or 2001:db8::/32", pattern)
+				return net, fmt.Errorf("%q is neither a key nor an IP range: write ranges as 203.0.113.0/24 or 2001:db8::/32", pattern)
 			}
 			a.keys.add(pattern, id)
-			return nil
+			return net, nil
 		}
 		net = netip.PrefixFrom(addr.Unmap().WithZone(""), addr.Unmap().BitLen())
 	}
@@ -369,7 +367,7 @@ func (a *accessList) add(pattern string) error {
 	if !slices.Contains(a.lengths, n) {
 		a.lengths = append(a.lengths, n)
 	}
-	return nil
+	return net, nil
 }
 
 // looksLikeAddress: what is meant for an address must not silently become a pattern that no key matches.

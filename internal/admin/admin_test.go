@@ -304,6 +304,22 @@ func TestWarningsNeedForce(t *testing.T) {
 	p.want(t, p.do(t, "PUT", "/v1/rules/id/search", `{"match": {"endpoint": "/v1/search"}, "limit": "31/minute"}`), 200, "")
 }
 
+// TestListsForEverybody: an entry for every address is rejected, and one for very many needs force, each time.
+func TestListsForEverybody(t *testing.T) {
+	for _, list := range []string{"/v1/allowlist", "/v1/denylist"} {
+		p := open(t, nil, "")
+		for _, entry := range []string{"0.0.0.0/0", "::/0", "*"} {
+			p.want(t, p.do(t, "PUT", list+"?force=true", `{"entries": ["`+entry+`"]}`), 422, "RULES_INVALID")
+		}
+		entries := `"0.0.0.0/1"`
+		for _, more := range []string{"128.0.0.0/1", "sk_[a]", "sk_[b]", ""} {
+			p.want(t, p.do(t, "PUT", list, `{"entries": [`+entries+`]}`), 422, "RULES_WARN")
+			p.want(t, p.do(t, "PUT", list+"?force=true", `{"entries": [`+entries+`]}`), 200, "")
+			entries += `, "` + more + `"`
+		}
+	}
+}
+
 func TestEdits(t *testing.T) {
 	p := open(t, nil, "")
 	for _, c := range []struct{ method, path, body, want string }{

@@ -147,8 +147,13 @@ func (c *change) judge(before, after []byte, out *outcome) *fault {
 			out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
 		}
 		out.NeedsForce = len(out.Warnings) > 0
+		known := map[string]int{} // how often: a text can be about one entry of many
+		for _, w := range old.Warnings {
+			known[w.Text]++
+		}
 		warnings = slices.DeleteFunc(slices.Clone(warnings), func(w rulefile.Problem) bool {
-			return slices.ContainsFunc(old.Warnings, func(o rulefile.Problem) bool { return o.Text == w.Text })
+			known[w.Text]--
+			return known[w.Text] >= 0
 		})
 		warnings = append(warnings, rulefile.Compare(old, next)...)
 	}

@@ -1,0 +1,326 @@
+package weir
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Rules are also written by people who know other languages of patterns: globs, routers, regular
+// expressions, SQL. Read literally, such a pattern matches nothing that anybody sends, and the limit
+// doesn't exist. What follows finds them. Each text says what to write instead.
+
+// registeredMethods are those of IANA's registry, beside the common ones, and of caches.
+var registeredMethods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL
+	MKREDIRECTREF MKWORKSPACE MOVE ORDERPATCH PRI PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK
+	UPDATEREDIRECTREF VERSION-CONTROL PURGE BAN`)
+
+// foreignEndpoint says what is wrong with an endpoint, or else what is probably not meant.
+func foreignEndpoint(s string) (wrong, odd string) {
+	if trimmed := strings.TrimSpace(s); trimmed != s {
+		return fmt.Sprintf("has spaces around it: write %q", trimmed), ""
+	}
+	path, method := s, ""
+	if at := strings.IndexAny(s, " \t"); at >= 0 && s[0] != '/' {
+		method, path = s[:at], strings.TrimLeft(s[at:], " \t")
+		if wrong, odd = foreignMethod(method, path); wrong != "" {
+			return wrong, ""
+		}
+		method += " "
+	}
+	if _, rest, ok := strings.Cut(path, "://"); ok {
+		_, rest, _ = strings.Cut(rest, "/")
+		return fmt.Sprintf("must be a path, without scheme and host: write %q", method+"/"+rest), ""
+	}
+	if at := strings.IndexAny(path, "?#"); at >= 0 && !strings.ContainsAny(path[:at], "{(") {
+		return fmt.Sprintf("must be a path: a query is no part of it; write %q", method+path[:at]), ""
+	}
+	if strings.ContainsAny(path, " \t") {
+		return fmt.Sprintf("%q has a space: give each endpoint a rule of its own; a space in a path is written %%20", path), ""
+	}
+	return foreignPath(method, path), odd
+}
+
+func foreignMethod(method, path string) (wrong, odd string) {
+	switch {
+	case strings.ContainsAny(method, ",|"):
+		return fmt.Sprintf("has several methods: write a rule for each, such as %q, or %q for all of them", strings.FieldsFunc(method, func(r rune) bool { return r == ',' || r == '|' || r == '(' })[0]+" "+path, path), ""
+	case slices.Contains([]string{"*", "ANY", "ALL", "_"}, strings.ToUpper(method)):
+		return fmt.Sprintf("%s isn't a method: for all of them write %q", method, path), ""
+	case strings.Trim(strings.ToUpper(method), "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "":
+		return fmt.Sprintf("%q isn't a method: write %q or %q", method, path, "GET "+path), ""
+	case strings.ToUpper(method) != method:
+		return fmt.Sprintf("the method must be in capitals: write %q", strings.ToUpper(method)+" "+path), ""
+	case slices.Contains(commonMethods, method) || slices.Contains(registeredMethods, method):
+		return "", ""
+	}
+	for _, m := range commonMethods {
+		if oneTypo(m, method) {
+			return fmt.Sprintf("%s isn't a method: write %q", method, m+" "+path), ""
+		}
+	}
+	return "", fmt.Sprintf("%s isn't a method of HTTP, so hardly any request matches: write %q, or %q for all methods, unless your clients do send it", method, "GET "+path, path)
+}
+
+// oneTypo: the texts differ by a letter, or by two that have changed places.
+func oneTypo(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	switch {
+	case len(b) == len(a)+1:
+		return a[i:] == b[i+1:]
+	case len(b) != len(a) || i == len(a):
+		return false
+	case a[i+1:] == b[i+1:]:
+		return true
+	}
+	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+}
+
+var (
+	wildName  = `[A-Za-z_][A-Za-z0-9_]*`
+	wildWhole = regexp.MustCompile(`^(?:\*{1,2}|:(` + wildName + `)|<(?:[a-z]+:)?(` + wildName + `)>|\[(` + wildName + `)\]|\{\*?(` + wildName + `)[:?][^}]*\})$`)
+	wildRest  = regexp.MustCompile(`^(?:\*{1,2}|\.{3}|\.\*|\(\.\*\)|:(` + wildName + `)[*+]|\*(` + wildName + `)|<path:(` + wildName + `)>|\[{1,2}\.{3}(` + wildName + `)\]{1,2}|\{\*{1,2}(` + wildName + `)\}|\{(` + wildName + `)(?:\*|:\.[*+]|:path|=\*\*)\})$`)
+)
+
+// foreignPath finds the wildcards of other languages in a path.
+func foreignPath(method, path string) string {
+	if !strings.HasPrefix(path, "/") {
+		if strings.HasPrefix(path, "^") {
+			return fmt.Sprintf("is a regular expression: write endpoint_regex: %q", path)
+		}
+		return "" // which is told of elsewhere
+	}
+	segments := strings.Split(path[1:], "/")
+	foreign, mixed, n := "", "", 0
+	for i, seg := range segments {
+		last := i == len(segments)-1
+		switch rest, whole := wildRest.FindStringSubmatch(seg), wildWhole.FindStringSubmatch(seg); {
+		case last && rest != nil:
+			foreign = seg
+			if segments[i] = ""; name(rest) != "" {
+				segments[i] = "{" + name(rest) + "...}"
+			}
+		case whole != nil:
+			foreign = seg
+			if segments[i] = "{" + name(whole) + "}"; name(whole) == "" {
+				n++
+				segments[i] = fmt.Sprintf("{any%d}", n)
+			}
+		case strings.ContainsAny(seg, `*<>[]^|?#\`+"`\"") || strings.HasPrefix(seg, ":") || seg == "..." || strings.Contains(seg, "(?") || strings.Contains(seg, ".+") || last && len(seg) > 1 && strings.HasSuffix(seg, "$"):
+			mixed = seg
+		case !last && strings.HasSuffix(seg, ","):
+			return fmt.Sprintf("%q has a comma before a slash: give each endpoint a rule of its own", path)
+		case strings.Contains(seg, ";"):
+			plain, _, _ := strings.Cut(seg, ";")
+			segments[i] = plain
+			return fmt.Sprintf("%q can't be told apart: ;parameters are no part of a path; write %q", seg, method+"/"+strings.Join(segments, "/"))
+		case strings.ContainsFunc(seg, unicode.IsControl):
+			return fmt.Sprintf("%q has a character that no path has: remove it", seg)
+		}
+	}
+	switch {
+	case mixed != "":
+		return fmt.Sprintf("%q is no pattern of a segment: a wildcard is a whole one, as in /orders/{id}, and /orders/ is all that is below; for anything else use endpoint_regex, such as %q", mixed, "^/v1/orders-[0-9]+$")
+	case foreign != "":
+		return fmt.Sprintf("%q would be matched letter by letter: write %q", foreign, method+"/"+strings.Join(segments, "/"))
+	}
+	return ""
+}
+
+// name is the name of a wildcard that was found, if it has one.
+func name(found []string) string { return strings.Join(found[1:], "") }
+
+var (
+	regexMethod = regexp.MustCompile(`^\^?\(?[A-Z]{3,}[A-Z|)]* +\^?/`)
+	regexBraces = regexp.MustCompile(`[^pPx\\]\{` + wildName + `(?:\.\.\.)?\}`)
+	regexColon  = regexp.MustCompile(`/:` + wildName + `(?:[/$]|$)`)
+)
+
+// foreignRegex says what is wrong with an expression over paths.
+func foreignRegex(s string) string {
+	switch {
+	case strings.TrimSpace(s) != s:
+		return fmt.Sprintf("has spaces around it: write %q", strings.TrimSpace(s))
+	case regexMethod.MatchString(s):
+		return `is matched against the path alone: leave the method out, or use endpoint, as in "POST /login"`
+	case regexBraces.MatchString(s) || regexColon.MatchString(s):
+		return "has a wildcard of endpoint's, which an expression matches letter by letter: write [^/]+ for a segment, or use endpoint"
+	}
+	re, err := syntax.Parse(s, syntax.Perl|syntax.FoldCase|syntax.DotNL)
+	if err != nil {
+		return "" // which is told of elsewhere
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil || matchesAPath(prog) {
+		return ""
+	}
+	return `matches no path: a path begins with "/", has no "//" and no query, and nothing comes before ^ or after $; write it as in "^/v1/orders"`
+}
+
+// Where a walk through a path can be, as far as that limits what comes next.
+const (
+	atStart = iota
+	afterSlash
+	inSegment
+	atEnd
+	positions
+)
+
+// matchesAPath: there is a path that the expression matches. It follows the expression along all paths at once,
+// and when in doubt says yes.
+func matchesAPath(prog *syntax.Prog) bool {
+	type step struct {
+		pc uint32
+		at int
+	}
+	seen := make([]bool, positions*len(prog.Inst))
+	var next []step
+	follow := func(pc uint32, at int) {
+		if i := int(pc)*positions + at; !seen[i] {
+			seen[i] = true
+			next = append(next, step{pc, at})
+		}
+	}
+	for at := atStart; at < atEnd; at++ { // it may begin to match anywhere
+		follow(uint32(prog.Start), at)
+	}
+	for len(next) > 0 {
+		s := next[len(next)-1]
+		next = next[:len(next)-1]
+		switch i := &prog.Inst[s.pc]; i.Op {
+		case syntax.InstMatch:
+			return true
+		case syntax.InstAlt, syntax.InstAltMatch:
+			follow(i.Out, s.at)
+			follow(i.Arg, s.at)
+		case syntax.InstCapture, syntax.InstNop:
+			follow(i.Out, s.at)
+		case syntax.InstEmptyWidth:
+			begins, ends := syntax.EmptyOp(i.Arg)&syntax.EmptyBeginText != 0, syntax.EmptyOp(i.Arg)&syntax.EmptyEndText != 0
+			switch {
+			case begins && s.at != atStart, ends && s.at == atStart: // no path is empty
+			case ends:
+				follow(i.Out, atEnd)
+			default:
+				follow(i.Out, s.at)
+			}
+		case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+			if (s.at == atStart || s.at == inSegment) && i.MatchRune('/') {
+				follow(i.Out, afterSlash)
+			}
+			if (s.at == afterSlash || s.at == inSegment) && hasText(i) {
+				follow(i.Out, inSegment)
+			}
+		}
+	}
+	return false
+}
+
+// hasText: the instruction takes a character that a segment can have.
+func hasText(i *syntax.Inst) bool {
+	if i.Op != syntax.InstRune && i.Op != syntax.InstRune1 {
+		return true
+	}
+	for j := 0; j < len(i.Rune); j += 2 {
+		lo, hi := i.Rune[j], i.Rune[min(j+1, len(i.Rune)-1)]
+		for r := lo; r <= hi && r <= lo+3; r++ { // there are only three of them
+			if r != '/' && r != '?' && r != '#' {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// foreignKey says what is wrong with a key or a pattern of keys, or else what is probably not meant. A key can look
+// like anything, so that little is certain. What it says goes into logs: it quotes patterns, never a key.
+func foreignKey(s string) (wrong, odd string) {
+	const star = "* stands for any characters, and everything else for itself"
+	has := func(any ...string) bool {
+		return slices.ContainsFunc(any, func(t string) bool { return strings.Contains(s, t) })
+	}
+	pattern := strings.Trim(s, "^$/")
+	for _, any := range []string{".*", ".+", "%"} {
+		pattern = strings.ReplaceAll(pattern, any, "*")
+	}
+	instead := fmt.Sprintf("write %q", pattern)
+	if !strings.Contains(pattern, "*") {
+		instead = "write it as in sk_prod_*"
+	}
+	switch {
+	case strings.TrimSpace(s) != s:
+		return "has spaces around it, which no key has: remove them", ""
+	case has("…"):
+		return "is the short form in which keys are shown: write the whole key, or a pattern such as sk_prod_*", ""
+	case strings.HasPrefix(s, "^") && has(".*", ".+", `\d`, `\w`), strings.HasSuffix(s, ".*$"), strings.HasSuffix(s, ".+$"):
+		return fmt.Sprintf("is a regular expression, which would be matched letter by letter: %s; %s", star, instead), ""
+	case has(".*", ".+"):
+		return "", fmt.Sprintf("the dot is part of the key: %s; %s, unless your keys do have it", star, instead)
+	case strings.HasPrefix(s, "^"), strings.HasSuffix(s, "%"), len(s) > 2 && s[0] == '/' && s[len(s)-1] == '/',
+		has("?", "[", "]", "(", ")", "{", "}", `\d`, `\w`, "..."):
+		return "", fmt.Sprintf("is matched letter by letter: %s; %s, unless your keys do look like this", star, instead)
+	case has(", ", "*,"):
+		return "", "is one pattern, with its comma: write an entry for each"
+	case len(s) > 7 && strings.EqualFold(s[:7], "bearer "):
+		return "", fmt.Sprintf("the key is what follows %q: leave that out", s[:7])
+	}
+	return "", ""
+}
+
+// foreignAttribute says what is wrong with the name of a header, claim or attribute.
+func foreignAttribute(s string) string {
+	kind, name, _ := strings.Cut(s, ":")
+	switch {
+	case strings.TrimSpace(name) != name:
+		return fmt.Sprintf("has spaces around the name: write %q", kind+":"+strings.TrimSpace(name))
+	case kind == "header" && strings.ContainsFunc(name, notInHeaderName):
+		return fmt.Sprintf("no header has the name %q: write it as in header:X-Tenant", name)
+	}
+	return ""
+}
+
+func notInHeaderName(r rune) bool {
+	return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+}
+
+// foreignNet says what is wrong with an entry of a list that is meant for addresses, and isn't one.
+func foreignNet(s string) string {
+	const ranges = "write ranges as 203.0.113.0/24 or 2001:db8::/32"
+	if n, err := netip.ParsePrefix(s); err == nil && n.Addr().Is4In6() && n.Bits() < 96 {
+		return "mixes IPv4 and IPv6 addresses: " + ranges
+	}
+	if addr, err := netip.ParseAddrPort(s); err == nil {
+		return fmt.Sprintf("clients have no fixed port: write %s", addr.Addr())
+	}
+	if from, to, ok := strings.Cut(s, "-"); ok {
+		if _, err := netip.ParseAddr(strings.TrimSpace(from)); err == nil && strings.Trim(to, " 0123456789abcdefABCDEF.:") == "" {
+			return "is neither a key nor an IP range: " + ranges
+		}
+	}
+	if host, bits, ok := strings.Cut(s, "/"); ok && host != "" && bits != "" && strings.Trim(host, "0123456789.") == "" && strings.Trim(bits, "0123456789.") == "" {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			return "is neither a key nor an IP range: " + ranges
+		}
+	}
+	if rest, ok := strings.CutPrefix(s, "ip:"); ok && looksLikeAddress(rest) {
+		return fmt.Sprintf("write %s", rest)
+	}
+	return ""
+}
+
+// wideNet says whether a range covers everybody, or a large part of all addresses.
+func wideNet(n netip.Prefix) (everybody, wide bool) {
+	public := netip.MustParsePrefix("2000::/3") // the IPv6 addresses that are given to anybody
+	wide = n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 16 && n.Overlaps(public)
+	return n.Bits() == 0, wide
+}
