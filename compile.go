@@ -474,13 +474,24 @@ func (rs *RuleSet) rankLayers() {
 		}
 		return r.endpoint
 	}
-	for _, waiting := range layers {
-		for rank := 0; len(waiting) > 0; rank++ {
-			first := slices.IndexFunc(waiting, func(r *rule) bool {
-				return !slices.ContainsFunc(waiting, func(o *rule) bool { return of(o).moreSpecific(of(r)) })
-			})
-			waiting[first].rank = rank
-			waiting = slices.Delete(waiting, first, first+1)
+	for _, layer := range layers {
+		above := make([]int, len(layer)) // how many that are more specific have no rank yet
+		for i, r := range layer {
+			for _, o := range layer {
+				if of(o).moreSpecific(of(r)) {
+					above[i]++
+				}
+			}
+		}
+		for rank := range layer {
+			first := slices.Index(above, 0)
+			above[first] = -1
+			layer[first].rank = rank
+			for i, r := range layer {
+				if above[i] > 0 && of(layer[first]).moreSpecific(of(r)) {
+					above[i]--
+				}
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"regexp/syntax"
 	"slices"
@@ -308,6 +309,28 @@ func (k *keyPatterns) first(key string) int32 {
 	return best
 }
 
+// firstWithin is first for ids below another one, and for as long as the search may go on.
+func (k *keyPatterns) firstWithin(key string, below int32, c *compared) int32 {
+	best := below
+	simple := keyPatterns{exact: k.exact, prefixed: k.prefixed}
+	c.add(2 + len(k.prefixed.lengths))
+	if id := simple.first(key); id >= 0 {
+		best = min(best, id)
+	}
+	for _, g := range k.globs { // in the order of their ids
+		if g.id >= best || !c.add(2) {
+			break
+		}
+		if head, _, _ := strings.Cut(g.pattern, "*"); strings.HasPrefix(key, head) && c.add(len(g.pattern)+len(key)) && matchGlob(g.pattern, key) {
+			best = g.id
+		}
+	}
+	if best == below {
+		return -1
+	}
+	return best
+}
+
 // matchGlob: * stands for any characters, everything else for itself.
 func matchGlob(pattern, s string) bool {
 	head, tail, star := strings.Cut(pattern, "*")
@@ -404,6 +427,14 @@ func (a *accessList) matchIP(ip netip.Addr) string {
 				return a.patterns[id]
 			}
 		}
+	}
+	return ""
+}
+
+// matchWithin is matchKey for as long as the search may go on.
+func (a *accessList) matchWithin(key string, c *compared) string {
+	if id := a.keys.firstWithin(key, math.MaxInt32, c); id >= 0 {
+		return a.patterns[id]
 	}
 	return ""
 }

@@ -69,61 +69,81 @@ func (rs *RuleSet) warnOfTiers() {
 	}
 }
 
-// maxGlobs is how many patterns with a star in their midst are held against each other.
-const maxGlobs = 1000
+// maxCompared bounds how much each search for mistakes looks at, in bytes of patterns and paths: all against all would
+// let a document of a few megabytes occupy a node for minutes. It is enough for thousands of rules, and some
+// tenths of a second.
+const maxCompared = 1 << 26
+
+// compared is how much a search has looked at.
+type compared int
+
+// add counts what is looked at next, and reports whether the search may go on.
+func (c *compared) add(n int) bool {
+	*c += compared(n)
+	return *c <= maxCompared
+}
 
 // warnOfKeys: patterns that come after one which matches all that they do.
-func (rs *RuleSet) warnOfKeys() {
-	if len(rs.keys.globs) > maxGlobs {
-		return
-	}
+func (rs *RuleSet) warnOfKeys() (c compared) {
 	for i, k := range rs.doc.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
-		first := rs.keys.first(k.Pattern)
-		if first >= 0 && int(first) < i && rs.doc.Keys[first].Tier != k.Tier {
+		first := rs.keys.firstWithin(k.Pattern, int32(i), &c)
+		if c > maxCompared {
+			rs.warnf("keys", "there are too many patterns to hold them all against each other: those further down may come after one that matches the same keys; write fewer with an asterisk before their end")
+			return c
+		}
+		if first >= 0 && rs.doc.Keys[first].Tier != k.Tier {
 			rs.warnf("keys."+k.Pattern, "no key gets here: %q stands before it, matches the same keys, and the first match wins; move it up, or remove it", rs.doc.Keys[first].Pattern)
 		}
 	}
+	return c
 }
 
 // warnOfLists: rules and overrides for keys that the lists decide about.
-func (rs *RuleSet) warnOfLists() {
-	if len(rs.allow.patterns)+len(rs.deny.patterns) == 0 || len(rs.allow.keys.globs)+len(rs.deny.keys.globs) > maxGlobs {
-		return
-	}
+func (rs *RuleSet) warnOfLists() (c compared) {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		if p := r.Match.APIKeyPattern; p != "" {
 			path := rulePath(r) + ".match.api_key_pattern"
-			if by := rs.deny.matchKey(p); by != "" {
+			if by := rs.deny.matchWithin(p, &c); by != "" {
 				rs.warnf(path, "the rule applies to nobody: %q in the blacklist refuses these keys before; remove one of them", by)
-			} else if by := rs.allow.matchKey(p); by != "" {
+			} else if by := rs.allow.matchWithin(p, &c); by != "" {
 				rs.warnf(path, "the rule applies to no verified key: %q in the whitelist lets these keys bypass every rule; remove one of them", by)
 			}
 		}
-		if len(rs.deny.patterns) == 0 {
-			continue
-		}
-		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
-			if by := rs.deny.matchKey(key); by != "" {
-				rs.warnf(rulePath(r)+".override."+key, "changes nothing: %q in the blacklist refuses this key; remove one of them", by)
+		if len(rs.deny.patterns) > 0 {
+			for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+				if by := rs.deny.matchWithin(key, &c); by != "" {
+					rs.warnf(rulePath(r)+".override."+key, "changes nothing: %q in the blacklist refuses this key; remove one of them", by)
+				}
 			}
 		}
+		if c > maxCompared {
+			rs.warnf("rules", "there are too many patterns in the blacklist and the whitelist to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
+			return c
+		}
 	}
+	return c
 }
 
 // warnOfLayers: rules of a layer that another one always goes before, and such
 // that give more to whoever invents the right key.
-func (rs *RuleSet) warnOfLayers() {
+func (rs *RuleSet) warnOfLayers() (c compared) {
 	layers := map[string][]*rule{}
+	sizes := map[string]int{} // of all rules of a layer
 	for i := range rs.rules {
 		if r := &rs.rules[i]; r.Layer != "" {
 			layers[r.Layer] = append(layers[r.Layer], r)
+			sizes[r.Layer] += r.size()
 		}
 	}
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		layer := layers[r.Layer]
+		if !c.add(len(layer)*r.size() + sizes[r.Layer]) {
+			rs.warnf("rules", "too many rules share a layer to hold them all against each other: those further down may never apply; give them more layers")
+			return c
+		}
 		if over := slices.IndexFunc(layer, func(o *rule) bool { return o.rank < r.rank && o.covers(r) }); over >= 0 {
 			o := layer[over]
 			advice := "move it before that one, narrow that one's `match`, or give them different layers"
@@ -137,6 +157,7 @@ func (rs *RuleSet) warnOfLayers() {
 			rs.warnOfPrivilege(r, layer)
 		}
 	}
+	return c
 }
 
 // warnOfPrivilege: a request gets out of a lower limit by a key that nobody has verified.
@@ -197,14 +218,47 @@ func (r *rule) tierCondition() string {
 	return r.Tier
 }
 
+// size is about how many bytes of the rule [rule.covers] looks at.
+func (r *rule) size() int {
+	n := 8 + len(r.Match.APIKeyPattern) + len(r.Match.EndpointRegex)/8
+	if r.endpoint != nil {
+		n += 4*len(r.endpoint.segs) + len(r.Match.Endpoint)/8
+	}
+	return n
+}
+
 // Dropped returns, by their numbers, the rules of an older set that limited
 // requests which no rule of this one limits, as far as can be told from their
-// conditions. Of those that were for the same requests, it is the widest.
-func (rs *RuleSet) Dropped(old *RuleSet) []int {
+// conditions. Of those that were for the same requests, it is the widest. All is
+// false if there were too many rules to look at every one.
+func (rs *RuleSet) Dropped(old *RuleSet) (rules []int, all bool) {
+	dropped, c := rs.dropped(old)
+	return dropped, c <= maxCompared
+}
+
+func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c compared) {
+	// Most rules are still there, or stand before one without conditions: those are tried first.
+	byID, wide, size := make(map[string]*rule, len(rs.rules)), []*rule{}, 0
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		byID[r.ID] = r
+		if size += r.size(); r.Match == (Match{}) {
+			wide = append(wide, r)
+		}
+	}
 	var dropped []int
 	for i := range old.rules {
 		r := &old.rules[i]
-		kept := r.Shadow
+		kept := r.Shadow || byID[r.ID] != nil && byID[r.ID].limitsAll(r)
+		for j := 0; j < len(wide) && !kept && c.add(wide[j].size()+r.size()); j++ {
+			kept = wide[j].limitsAll(r)
+		}
+		if kept {
+			continue
+		}
+		if !c.add(len(rs.rules)*r.size() + size) {
+			break
+		}
 		for j := 0; j < len(rs.rules) && !kept; j++ {
 			kept = rs.rules[j].limitsAll(r)
 		}
@@ -212,9 +266,11 @@ func (rs *RuleSet) Dropped(old *RuleSet) []int {
 			dropped = append(dropped, i)
 		}
 	}
-	widest := make([]int, 0, len(dropped))
-	for _, i := range dropped {
+	for n, i := range dropped {
 		r := &old.rules[i]
+		if !c.add(len(dropped) * 2 * r.size()) {
+			return append(widest, dropped[n:]...), c
+		}
 		if !slices.ContainsFunc(dropped, func(j int) bool {
 			o := &old.rules[j]
 			return o.limitsAll(r) && (j < i || !r.limitsAll(o))
@@ -222,7 +278,7 @@ func (rs *RuleSet) Dropped(old *RuleSet) []int {
 			widest = append(widest, i)
 		}
 	}
-	return widest
+	return widest, c
 }
 
 // limitsAll: the rule limits whatever another one limits.

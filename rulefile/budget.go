@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"regexp/syntax"
+	"strings"
 
 	"github.com/weirhq/weir"
 )
@@ -10,6 +11,7 @@ import (
 const (
 	maxRules    = 10_000
 	maxPerLayer = 1_000   // rules of a layer are compared with each other
+	maxSegments = 1 << 26 // that are compared then: of each layer, its rules times their segments
 	maxPolicies = 100_000 // each rule without numbers has those of every tier
 	maxRegex    = 500_000 // instructions of all expressions together
 )
@@ -27,14 +29,22 @@ func (d *decoder) rules(v value) []value {
 // withinBudget notes what would be too much. The document must not be compiled then.
 func (d *decoder) withinBudget(doc *weir.Rules) bool {
 	before := len(d.list)
-	layers := map[string]int{}
-	policies, regex := 0, 0
+	layers, segments := map[string]int{}, map[string]int{}
+	policies, regex, compared := 0, 0, 0
 	for i := range doc.Rules {
 		r := &doc.Rules[i]
 		path := index("rules", i)
 		if r.Layer != "" {
 			if layers[r.Layer]++; layers[r.Layer] == maxPerLayer+1 {
 				d.add(d.find(path+".layer"), path+".layer", "at most %d rules can share a layer", maxPerLayer)
+			}
+			// One more rule is compared with all others, and all others with it.
+			n := strings.Count(r.Match.Endpoint, "/")
+			was := compared
+			compared += segments[r.Layer] + layers[r.Layer]*n
+			segments[r.Layer] += n
+			if was <= maxSegments && compared > maxSegments {
+				d.add(d.find(path+".layer"), path+".layer", "the layers up to here have too many rules for such long endpoints: give them more layers")
 			}
 		}
 		if len(r.Limits) == 0 {

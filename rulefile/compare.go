@@ -237,11 +237,20 @@ func compareLimit(was, is weir.Limit, at int) *limitCut {
 
 // dropped notes rules that are gone, or for less than they were, where nothing else limits the same requests.
 func (c *comparison) dropped() {
-	for _, i := range c.new.Set.Dropped(c.old.Set) {
+	is := make(map[string]int, len(c.new.Rules.Rules))
+	for j := range c.new.Rules.Rules {
+		is[strings.ToLower(c.new.Rules.Rules[j].ID)] = j
+	}
+	dropped, all := c.new.Set.Dropped(c.old.Set)
+	if !all {
+		c.problems.add(c.new.reading.find("rules"), "rules", "too many rules have changed to tell whether all requests that were limited still are").
+			Hint = "change fewer at a time, or add a rule without `match`"
+	}
+	for _, i := range dropped {
 		id := strings.ToLower(c.old.Rules.Rules[i].ID)
-		j := slices.IndexFunc(c.new.Rules.Rules, func(r weir.Rule) bool { return strings.EqualFold(r.ID, id) })
+		j, there := is[id]
 		switch {
-		case j < 0:
+		case !there:
 			c.problems.add(c.new.reading.find("rules"), "rules", "the rule %q is gone, and no other limits the requests that it was for", id).
 				Hint = "keep it, or add a rule without `match`"
 		case c.new.Rules.Rules[j].Shadow:

@@ -46,6 +46,8 @@ func hostileTexts() []hostileText {
 		{"an unknown field", "rules:\n  - id: a\n    limit: 5/m\n    brust: 3\n", `rules.yaml:4:5: rules[0] "a": brust: a rule has no field "brust"`},
 		{"no time", "rules:\n  - id: a\n    limit: 5/m\n    override: {k: {limit: 5/m, expires: tomorrow}}\n", `rules.yaml:4:41: rules[0] "a": override.k.expires: must be a time such as 2026-01-31T12:00:00Z, got "tomorrow"`},
 		{"layers", numbered("rules:\n", "- {id: r%[1]d, limit: 5/m, layer: x, match: {api_key_pattern: '*%[1]d*'}}\n", 1_000) + "- {id: y, limit: 5/q}", "rules[1000]"},
+		{"layers of long endpoints", numbered("rules:\n", "- {id: r%[1]d, limit: 5/m, layer: x, match: {endpoint: "+strings.Repeat("/a", 100)+"/%[1]d}}\n", 1_000),
+			`rules[815] "r815": layer: the layers up to here have too many rules for such long endpoints: give them more layers`},
 		{"brackets", repeat("", "[", "", mib), "too large"},
 		{"brackets, fewer", repeat("rules: ", "[", "", 200_000), "nested"},
 		{"brackets and back", strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), "nested"},
@@ -223,5 +225,35 @@ func TestProblems(t *testing.T) {
 		strings.Join(ruleFields.names, ", ") + `","hint":"did you mean \"limit\"?","excerpt":"  - {id: r1, limt: 5/m}","caret":13}`
 	if string(js) != want {
 		t.Errorf("got  %s\nwant %s", js, want)
+	}
+}
+
+// A search for mistakes that would take minutes is given up, and says so.
+func TestHostilePatternsAreWarnedOf(t *testing.T) {
+	text := numbered("tiers: {a: 1/s, b: 2/s}\nrules: [{id: quota}]\nkeys: {\n", `"`+strings.Repeat("*a", 40)+`b%d*c": a,`+"\n", 999) +
+		numbered("", `"`+strings.Repeat("a", 60)+`%d": b,`+"\n", 38_000) + "}\n"
+	f, err := Parse("rules.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "rules.yaml:3:7: keys: there are too many patterns to hold them all against each other"
+	if !strings.Contains(fmt.Sprint(f.Warnings), want) {
+		t.Errorf("want %q in %v", want, f.Warnings)
+	}
+}
+
+// Rules by the thousand that have all changed are compared as far as is affordable.
+func TestHostileChangesAreWarnedOf(t *testing.T) {
+	parse := func(path string) *File {
+		t.Helper()
+		f, err := Parse("rules.yaml", []byte(numbered("rules:\n", "- {id: r%[1]d, limit: 5/m, match: {endpoint: /"+path+"/%[1]d}}\n", 5_000)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	const want = "too many rules have changed to tell whether all requests that were limited still are"
+	if got := fmt.Sprint(Compare(parse("a"), parse("b"))); !strings.Contains(got, want) {
+		t.Errorf("want %q in %.2000s", want, got)
 	}
 }

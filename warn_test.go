@@ -1,0 +1,159 @@
+package weir
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func compiled(t *testing.T, doc Rules) *RuleSet {
+	t.Helper()
+	rs, err := Compile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rs
+}
+
+// most is what one step of a search may look at beyond its bound: a rule against a whole layer, or against a whole document.
+const most = maxCompared + maxCompared/4
+
+func said(rs *RuleSet, text string) bool {
+	return slices.ContainsFunc(rs.Warnings(), func(p Problem) bool { return strings.Contains(p.Text, text) })
+}
+
+// What a document can make Compile look at is bounded, whatever is in it, and it says what it hasn't looked at.
+func TestSearchesForMistakesAreBounded(t *testing.T) {
+	stars := strings.Repeat("*a", 40)
+	tiers := []Tier{{"free", []Limit{PerMinute(1)}}, {"pro", []Limit{PerMinute(2)}}}
+	keys, lists := Rules{Tiers: tiers, Rules: []Rule{{ID: "quota"}}}, Rules{Rules: []Rule{{ID: "quota", Limits: []Limit{PerMinute(9)}, Override: map[string][]Limit{}}}}
+	for i := range 999 {
+		keys.Keys = append(keys.Keys, KeyTier{fmt.Sprint(stars, "b", i, "*c"), "free"})
+		lists.Deny = append(lists.Deny, fmt.Sprint(stars, "b", i, "*c"))
+	}
+	for i := range 38_000 {
+		name := fmt.Sprint(strings.Repeat("a", 60), i)
+		keys.Keys = append(keys.Keys, KeyTier{name, "pro"})
+		lists.Rules[0].Override[name] = []Limit{PerMinute(9)}
+	}
+	rs := compiled(t, keys)
+	if c := rs.warnOfKeys(); c <= maxCompared || c > most || !said(rs, "too many patterns to hold them all against each other") {
+		t.Errorf("keys: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
+	}
+	rs = compiled(t, lists)
+	if c := rs.warnOfLists(); c <= maxCompared || c > most || !said(rs, "too many patterns in the blacklist") {
+		t.Errorf("lists: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
+	}
+
+	var layers Rules
+	for i := range 6000 {
+		layers.Rules = append(layers.Rules, Rule{
+			ID: fmt.Sprint("r", i), Layer: fmt.Sprint("l", i/1000), Limits: []Limit{PerMinute(1)},
+			Match: Match{APIKeyPattern: fmt.Sprint("*a*a*a*a*a*", i), Endpoint: fmt.Sprint("/a/", i)},
+		})
+	}
+	rs = compiled(t, layers)
+	if c := rs.warnOfLayers(); c <= maxCompared || c > most || !said(rs, "too many rules share a layer") {
+		t.Errorf("layers: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
+	}
+
+	other := layers
+	other.Rules = slices.Clone(layers.Rules)
+	for i := range other.Rules {
+		other.Rules[i].Match.Endpoint = fmt.Sprint("/b/", i)
+	}
+	dropped, c := compiled(t, other).dropped(rs)
+	if c <= maxCompared || c > most || len(dropped) == 0 {
+		t.Errorf("dropped: looked at %d of %d, and found %d", c, maxCompared, len(dropped))
+	}
+	if _, all := compiled(t, other).Dropped(rs); all {
+		t.Error("dropped: says that it has looked at all")
+	}
+}
+
+// Large documents of people who mean no harm are looked at whole.
+func TestLargeDocumentsAreLookedAtWhole(t *testing.T) {
+	doc := Rules{Tiers: []Tier{{"free", []Limit{PerMinute(1)}}, {"pro", []Limit{PerMinute(2)}}}}
+	for i := range 20 {
+		doc.Keys = append(doc.Keys, KeyTier{fmt.Sprint("sk_", i, "_*_live"), "free"})
+		doc.Deny = append(doc.Deny, fmt.Sprint("*_leaked_", i))
+	}
+	for i := range 40_000 {
+		doc.Keys = append(doc.Keys, KeyTier{fmt.Sprintf("sk_customer_%032d", i), "pro"})
+	}
+	doc.Keys = append(doc.Keys, KeyTier{"sk_7_x_live", "pro"})
+	for i := range 1000 {
+		doc.Rules = append(doc.Rules, Rule{ID: fmt.Sprint("r", i), Layer: "api", Match: Match{Endpoint: fmt.Sprint("GET /v1/things/", i, "/parts/{part}")}})
+	}
+	doc.Rules = append(doc.Rules, Rule{ID: "never", Layer: "api", Match: Match{Endpoint: "GET /v1/things/7/parts/{other}"}})
+	rs := compiled(t, doc)
+	if said(rs, "too many") || !said(rs, `"sk_7_*_live" stands before it`) || !said(rs, "never applies") {
+		t.Error(rs.Warnings())
+	}
+	older := doc
+	older.Rules = append(slices.Clone(doc.Rules), Rule{ID: "gone", Match: Match{Endpoint: "/gone"}})
+	if dropped, all := rs.Dropped(compiled(t, older)); !all || len(dropped) != 1 || dropped[0] != len(doc.Rules) {
+		t.Errorf("dropped %v, %v", dropped, all)
+	}
+}
+
+// A bounded search finds what an unbounded one does.
+func TestFirstWithin(t *testing.T) {
+	random := func() string {
+		b := make([]byte, 1+rand.IntN(4))
+		for i := range b {
+			b[i] = "aab*"[rand.IntN(4)]
+		}
+		return string(b)
+	}
+	for range 2000 {
+		var k keyPatterns
+		var all []string
+		for i := range 1 + rand.IntN(8) {
+			all = append(all, random())
+			k.add(all[i], int32(i))
+		}
+		key, below := random(), int32(rand.IntN(9))
+		want := int32(slices.IndexFunc(all, func(p string) bool { return matchGlob(p, key) }))
+		if want >= below {
+			want = -1
+		}
+		var c compared
+		if got := k.firstWithin(key, below, &c); got != want || c == 0 {
+			t.Fatalf("%q in %q below %d: %d, want %d", key, all, below, got, want)
+		}
+	}
+}
+
+// Ranks are those of the definition: of the rules that are left, the first that none is more specific than.
+func TestRanksOfALayer(t *testing.T) {
+	paths := []string{"", "/", "/a/", "/a", "/{x}", "/{x}/", "/a/b", "/a/{y}", "/{x}/b", "GET /a/", "GET /{x}/b", "HEAD /a/b", "/a/b/"}
+	for range 500 {
+		var doc Rules
+		for i := range 1 + rand.IntN(12) {
+			doc.Rules = append(doc.Rules, Rule{ID: fmt.Sprint("r", i), Layer: "l", Limits: []Limit{PerMinute(1)}, Match: Match{Endpoint: paths[rand.IntN(len(paths))]}})
+		}
+		rs := compiled(t, doc)
+		left := make([]*rule, len(rs.rules))
+		for i := range rs.rules {
+			left[i] = &rs.rules[i]
+		}
+		of := func(r *rule) *endpoint {
+			if r.endpoint == nil {
+				return &endpoint{subtree: true}
+			}
+			return r.endpoint
+		}
+		for rank := range rs.rules {
+			first := slices.IndexFunc(left, func(r *rule) bool {
+				return !slices.ContainsFunc(left, func(o *rule) bool { return of(o).moreSpecific(of(r)) })
+			})
+			if left[first].rank != rank {
+				t.Fatalf("%s %q has rank %d, want %d", left[first].ID, left[first].Match.Endpoint, left[first].rank, rank)
+			}
+			left = slices.Delete(left, first, first+1)
+		}
+	}
+}
