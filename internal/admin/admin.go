@@ -28,6 +28,9 @@ type API struct {
 	// Self tells about this node, and Store how its store of counters is.
 	Self  func() rulestore.Node
 	Store func() any
+
+	// Those who only look wait for each other, and those who write do: no reader holds up a write.
+	looks, writes *lane
 }
 
 // Route is one thing that the API does.
@@ -36,35 +39,37 @@ type Route struct {
 	Role         guard.Role
 	handle       func(*API, http.ResponseWriter, *http.Request) *fault
 	rules        bool // it changes the rules, or with dry_run shows what it would change
+	costly       bool // it has a lane, and begins by waiting for its turn
 }
 
 // Routes are all of them. Those under /v1/rules are there without /v1 as well.
 var Routes = []Route{
-	{"GET", "/v1/rules", guard.Read, (*API).rules, false},
-	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, true},
-	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, false},
-	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, true},
-	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, true},
-	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, true},
-	{"PUT", "/v1/rules/key", guard.Operate, (*API).putKey, true},
-	{"DELETE", "/v1/rules/key", guard.Operate, (*API).deleteKey, true},
-	{"GET", "/v1/rules/versions", guard.Read, (*API).versions, false},
-	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, false},
-	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, false},
-	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, true},
-	{"GET", "/v1/allowlist", guard.Read, (*API).allowlist, false},
-	{"PUT", "/v1/allowlist", guard.Operate, (*API).putAllowlist, true},
-	{"GET", "/v1/denylist", guard.Read, (*API).denylist, false},
-	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true},
-	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false},
-	{"GET", "/v1/version", guard.Read, (*API).about, false},
-	{"POST", "/v1/explain", guard.Read, (*API).explain, false},
-	{"POST", "/v1/counters", guard.Read, (*API).counters, false},
-	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false},
+	{"GET", "/v1/rules", guard.Read, (*API).rules, false, false},
+	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, true, true},
+	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, false, true},
+	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, true, true},
+	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, true, true},
+	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, true, true},
+	{"PUT", "/v1/rules/key", guard.Operate, (*API).putKey, true, true},
+	{"DELETE", "/v1/rules/key", guard.Operate, (*API).deleteKey, true, true},
+	{"GET", "/v1/rules/versions", guard.Read, (*API).versions, false, false},
+	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, false, false},
+	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, false, true},
+	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, true, true},
+	{"GET", "/v1/allowlist", guard.Read, (*API).allowlist, false, false},
+	{"PUT", "/v1/allowlist", guard.Operate, (*API).putAllowlist, true, true},
+	{"GET", "/v1/denylist", guard.Read, (*API).denylist, false, false},
+	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true, true},
+	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
+	{"GET", "/v1/version", guard.Read, (*API).about, false, false},
+	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
+	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
+	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false, false},
 }
 
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
+	a.looks, a.writes = newLane(lookSeats), newLane(writeSeats)
 	for _, r := range Routes {
 		h := a.admitted(r, func(w http.ResponseWriter, req *http.Request) {
 			if f := r.handle(a, w, req); f != nil {

@@ -15,12 +15,27 @@ func whoOf(r *http.Request) guard.Who {
 	return w
 }
 
+type laneKey struct{}
+
+// begin waits for the turn of a request whose route is costly. If it is nobody's fault, end must be called.
+func begin(r *http.Request) (end func(), f *fault) {
+	l := r.Context().Value(laneKey{}).(*lane)
+	if f := l.begin(r.Context()); f != nil {
+		return nil, f
+	}
+	return l.end, nil
+}
+
 // admitted lets requests through to what answers them. Whatever changes nothing may be looked at.
 func (a *API) admitted(route Route, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		role := route.Role
-		if dry, err := flag(r, "dry_run"); route.rules && dry && err == nil {
-			role = guard.Read
+		role, lane := route.Role, a.looks
+		if route.rules {
+			if dry, err := flag(r, "dry_run"); dry && err == nil {
+				role = guard.Read
+			} else {
+				lane = a.writes
+			}
 		}
 		who, refused := a.Guard.Admit(r)
 		switch {
@@ -33,8 +48,15 @@ func (a *API) admitted(route Route, h http.HandlerFunc) http.HandlerFunc {
 			f := newFault(http.StatusForbidden, "FORBIDDEN", "the token of %s may only read", who.Name)
 			a.refused(r, who, f.code)
 			f.write(w)
+		case route.costly && !lane.enter():
+			busy().write(w)
 		default:
-			h(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, who)))
+			ctx := context.WithValue(r.Context(), whoKey{}, who)
+			if route.costly {
+				defer lane.leave()
+				ctx = context.WithValue(ctx, laneKey{}, lane)
+			}
+			h(w, r.WithContext(ctx))
 		}
 	}
 }

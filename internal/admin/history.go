@@ -110,6 +110,11 @@ func (a *API) diff(w http.ResponseWriter, r *http.Request) *fault {
 		}
 		texts[i] = v.Text
 	}
+	end, f := begin(r)
+	if f != nil {
+		return f
+	}
+	defer end()
 	d := diff(from, texts[0], to, texts[1])
 	if wants(r, "text/plain") {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -26,6 +26,14 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
 	doc := a.Source.InForce()
 	setETag(w, doc.Version)
 	if wants(r, "json") {
+		if !a.looks.enter() {
+			return busy()
+		}
+		defer a.looks.leave()
+		if f := a.looks.begin(r.Context()); f != nil {
+			return f
+		}
+		defer a.looks.end()
 		body, err := yaml.YAMLToJSON(doc.Text)
 		if err != nil {
 			return newFault(http.StatusInternalServerError, "INTERNAL", "the rules in force can't be shown as JSON; ask for YAML")
@@ -50,7 +58,15 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
 		Problems []rulefile.Problem `json:"problems"`
 		Warnings []rulefile.Problem `json:"warnings"`
 	}{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
+	end, f := begin(r)
+	if f != nil {
+		return f
+	}
+	defer end()
 	file, err := rulefile.Parse("rules", text)
+	if r.Context().Err() != nil {
+		return left()
+	}
 	if err != nil {
 		var problems rulefile.Problems
 		if !errors.As(err, &problems) {

@@ -58,7 +58,7 @@ func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
 			return nil, storeFault(ctx.Err())
 		}
 	}
-	return nil, newFault(http.StatusServiceUnavailable, "BUSY", "others were faster %d times: try again", attempts)
+	return nil, newFault(http.StatusServiceUnavailable, codeBusy, "others were faster %d times: try again", attempts)
 }
 
 const (
@@ -83,8 +83,11 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
-	if f := c.judge(base.Text, text, out); f != nil {
+	if f := c.judge(ctx, base.Text, text, out); f != nil {
 		return nil, f
+	}
+	if ctx.Err() != nil {
+		return nil, left()
 	}
 	out.Diff = diff(base.Number, base.Text, 0, text)
 	if c.dryRun {
@@ -135,11 +138,14 @@ func (s *Source) newest(ctx context.Context) (rulestore.Version, *fault) {
 }
 
 // judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first.
-func (c *change) judge(before, after []byte, out *outcome) *fault {
+func (c *change) judge(ctx context.Context, before, after []byte, out *outcome) *fault {
 	now := time.Now()
 	next, err := rulefile.ParseAt("rules", after, now)
 	if err != nil {
 		return invalid(err)
+	}
+	if ctx.Err() != nil {
+		return left()
 	}
 	warnings := next.Warnings
 	if old, err := rulefile.ParseAt("rules", before, now); err == nil {
@@ -155,6 +161,9 @@ func (c *change) judge(before, after []byte, out *outcome) *fault {
 			known[w.Text]--
 			return known[w.Text] >= 0
 		})
+		if ctx.Err() != nil {
+			return left()
+		}
 		warnings = append(warnings, rulefile.Compare(old, next)...)
 	}
 	out.Warnings = append(out.Warnings, warnings...)

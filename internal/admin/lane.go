@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+)
+
+// lane lets one request at a time do what costs a node up to some seconds of a core: parse, compile and compare
+// documents of any sender's making. A few more may wait, or have their bodies read. The rest are told to come back.
+type lane struct{ seats, turn chan struct{} }
+
+// Seats bound the documents that a lane holds in memory. Operators, who are trusted more, may come in crowds.
+const (
+	lookSeats  = 8
+	writeSeats = 256
+)
+
+func newLane(seats int) *lane { return &lane{make(chan struct{}, seats), make(chan struct{}, 1)} }
+
+// enter takes a seat, if one is free.
+func (l *lane) enter() bool {
+	select {
+	case l.seats <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *lane) leave() { <-l.seats }
+
+// begin waits for the turn of a request, which holds a seat, for no longer than its client does.
+func (l *lane) begin(ctx context.Context) *fault {
+	select {
+	case l.turn <- struct{}{}:
+		if ctx.Err() == nil {
+			return nil
+		}
+		l.end()
+	case <-ctx.Done():
+	}
+	return left()
+}
+
+func (l *lane) end() { <-l.turn }
+
+const codeBusy = "BUSY"
+
+// busy is for those who find no seat.
+func busy() *fault {
+	f := newFault(http.StatusServiceUnavailable, codeBusy, "others are having rules looked at: try again in a second")
+	f.header = http.Header{"Retry-After": {"1"}}
+	return f
+}
+
+// left is the answer to a client that has gone, which nobody reads.
+func left() *fault {
+	return newFault(http.StatusServiceUnavailable, codeBusy, "the client has left")
+}

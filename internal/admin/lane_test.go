@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirhq/weir/internal/guard"
+)
+
+func newAPI(t *testing.T) (*API, http.Handler) {
+	t.Helper()
+	doc, err := Parse("rules", []byte("rules: [{id: quota, limit: 5/minute}]\n"), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &API{Source: &Source{file: "rules.yaml"}, Guard: guard.New(guard.Options{}), Audit: slog.New(slog.DiscardHandler)}
+	a.Source.inForce.Store(doc)
+	mux := http.NewServeMux()
+	a.Register(mux)
+	return a, mux
+}
+
+// ask sends a request that ends with ctx, and returns the status and the body.
+func ask(ctx context.Context, h http.Handler, method, path string) (int, string) {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader("rules: [{id: quota, limit: 9/minute}]\n"))
+	r.Header.Set("If-Match", "*")
+	if method == http.MethodGet {
+		r.Header.Set("Accept", "application/json")
+	}
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+// looking is what a token that may only read can ask for, and costs a parse, a compilation or a comparison.
+var looking = []struct{ method, path string }{
+	{"POST", "/v1/rules/validate"}, {"POST", "/rules/validate"}, {"PUT", "/v1/rules?dry_run=true"}, {"GET", "/v1/rules"},
+}
+
+// While one looks, others wait; who finds no seat is told to come back; and who leaves is forgotten.
+func TestOneLookAtATime(t *testing.T) {
+	for _, c := range looking {
+		synctest.Test(t, func(t *testing.T) {
+			a, h := newAPI(t)
+			a.looks.seats <- struct{}{}
+			a.looks.turn <- struct{}{} // somebody is at it
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			var wg sync.WaitGroup
+			var mu sync.Mutex // guards statuses
+			statuses := map[int]int{}
+			wait := func(ctx context.Context) {
+				wg.Go(func() {
+					status, _ := ask(ctx, h, c.method, c.path)
+					mu.Lock()
+					defer mu.Unlock()
+					statuses[status]++
+				})
+			}
+			for range lookSeats - 2 {
+				wait(t.Context())
+			}
+			wait(ctx)
+			synctest.Wait()
+			if len(statuses) != 0 {
+				t.Fatalf("%s %s: answered before its turn: %v", c.method, c.path, statuses)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost/v1/rules/validate", nil))
+			if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "BUSY") {
+				t.Errorf("%s %s: the ninth gets %d %v %s", c.method, c.path, w.Code, w.Header(), w.Body)
+			}
+			leave() // one that waits
+			synctest.Wait()
+			if len(a.looks.seats) != lookSeats-1 || statuses[http.StatusServiceUnavailable] != 1 {
+				t.Errorf("%s %s: a client that has left has still a seat: %v", c.method, c.path, statuses)
+			}
+			a.looks.end()
+			a.looks.leave()
+			wg.Wait()
+			if statuses[http.StatusOK] != lookSeats-2 || len(a.looks.seats) != 0 || len(a.looks.turn) != 0 {
+				t.Errorf("%s %s: %v, and %d seats taken", c.method, c.path, statuses, len(a.looks.seats))
+			}
+		})
+	}
+}
+
+// Readers, however many, hold up no write.
+func TestWritesDontWaitForReaders(t *testing.T) {
+	a, h := newAPI(t)
+	for range lookSeats {
+		a.looks.seats <- struct{}{}
+	}
+	a.looks.turn <- struct{}{}
+	if status, body := ask(t.Context(), h, "PUT", "/v1/rules"); status != http.StatusConflict || !strings.Contains(body, codeInFile) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := ask(t.Context(), h, "PUT", "/v1/rules?dry_run=true"); status != http.StatusServiceUnavailable || !strings.Contains(body, codeBusy) {
+		t.Errorf("a dry run: %d %s", status, body)
+	}
+}
+
+// A client that has left has nothing compared for it.
+func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
+	_, h := newAPI(t)
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	for _, c := range looking {
+		if status, body := ask(ctx, h, c.method, c.path); status == http.StatusOK {
+			t.Errorf("%s %s: %d %s", c.method, c.path, status, body)
+		}
+	}
+	out := &outcome{}
+	if f := new(change).judge(ctx, []byte("rules: [{id: quota, limit: 100/minute}]"), []byte("rules: [{id: quota, limit: 5/minute}]"), out); f == nil || len(out.Warnings) > 0 {
+		t.Errorf("%v, %v", f, out.Warnings)
+	}
+}
