@@ -11,10 +11,11 @@ import (
 // leads to can't be told at a price that every client may ask for, so it is refused.
 const MaxPath = 4096
 
-// A path is refused, too, if it takes more than this to write down how servers may read it.
+// A path is refused, too, if it takes more than this to write down how servers may read it. All
+// readings are held against expressions, so together they mustn't be much longer than the longest path.
 const (
 	maxReadings     = 32
-	maxReadingBytes = 16 << 10
+	maxReadingBytes = 3 * MaxPath // with the path as it came
 )
 
 // reading is one way in which a server may read a path. Servers differ: they
@@ -33,6 +34,7 @@ type reading struct {
 type readings struct {
 	text []byte
 	list []reading
+	over bool // there are more than fit
 }
 
 // at is the text of a reading.
@@ -92,7 +94,7 @@ func structural(c byte) bool {
 // read finds how servers may read a path. It reports false if the path is too long,
 // or so odd that there are too many ways.
 func (p *readings) read(path string) bool {
-	p.list = p.list[:0]
+	p.list, p.over = p.list[:0], false
 	if len(path) > MaxPath {
 		return false
 	}
@@ -108,14 +110,13 @@ func (p *readings) read(path string) bool {
 			p.add(p.decode(p.text[colon+1:len(path)], decodeText))
 		}
 	}
-	for i := 0; i < len(p.list); i++ {
-		if len(p.list) > maxReadings || len(p.text) > maxReadingBytes {
-			p.list = p.list[:0]
-			return false
-		}
+	for i := 0; i < len(p.list) && !p.over; i++ {
 		p.reread(p.list[i])
 	}
-	return true
+	if p.over {
+		p.list = p.list[:0]
+	}
+	return !p.over
 }
 
 // plain takes in a path that all servers read alike, as most are, and reports false for others.
@@ -217,6 +218,10 @@ func (p *readings) add(from int) {
 			p.text = p.text[:from]
 			return
 		}
+	}
+	if len(p.list) == maxReadings || len(p.text) > maxReadingBytes {
+		p.text, p.over = p.text[:from], true
+		return
 	}
 	p.list = append(p.list, reading{from, len(p.text), oddities(text)})
 }

@@ -106,17 +106,17 @@ func FuzzReadings(f *testing.F) {
 			}
 			return
 		}
+		if len(p.list) > maxReadings || len(p.text) > maxReadingBytes {
+			t.Errorf("%q has %d readings, in %d bytes", path, len(p.list), len(p.text))
+		}
 		for i, r := range p.list {
 			text := string(p.at(i))
 			if !strings.HasPrefix(text, "/") || !strings.HasSuffix(text, "/") || len(text) > 1 && strings.HasSuffix(text, "//") {
 				t.Errorf("%q is read as %q", path, text)
 			}
-			if i > maxReadings {
-				t.Errorf("%q has %d readings", path, len(p.list))
-			}
 			// Every step from it leads to another one.
 			before := len(p.list)
-			if p.reread(r); len(p.list) != before {
+			if p.reread(r); len(p.list) != before || p.over {
 				t.Errorf("%q: %q leads to %q, which isn't among its readings", path, text, p.at(before))
 			}
 		}
