@@ -61,7 +61,14 @@ func isForwarding(name string) bool {
 		return false
 	}
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
-	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
+	switch name {
+	case "forwarded", "x-real-ip":
+		return true
+	case "x-original-url", "x-original-uri", "x-rewrite-url":
+		// Some frameworks route by these: a stranger could name a path that wasn't limited.
+		return true
+	}
+	return strings.HasPrefix(name, "x-forwarded-")
 }
 
 // trusts reports whether an address is a trusted proxy's.

@@ -147,6 +147,20 @@ func TestUpstreamPathIsAFence(t *testing.T) {
 	}
 }
 
+// Frameworks that route by a header of a proxy don't get one from a stranger.
+func TestPathsInHeaders(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL})
+	for _, name := range []string{"X-Original-URL", "X-Original-URI", "X-Rewrite-URL", "x_rewrite_url"} {
+		if a := d.raw(t, "GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"+name+": /login\r\n\r\n"); a.StatusCode != 200 {
+			t.Fatal(a.Status)
+		}
+		if got := up.last(t).Header; got.Get(name) != "" {
+			t.Errorf("the upstream got %v", got)
+		}
+	}
+}
+
 // Ordinary escapes are nobody's disguise.
 func TestOrdinaryEscapesAreForwarded(t *testing.T) {
 	up := startUpstream(t, nil)
