@@ -1,10 +1,11 @@
 # make run is what a newcomer types first, make test what CI runs. Tools come
-# through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs.
+# through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs, and
+# nginx and Node with Express, which make upstreams does.
 GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds redis fuzz bench bench-redis bench-rules faults help simulate
+.PHONY: run build test check race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules faults help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -25,12 +26,12 @@ check:
 	for m in bench examples; do (cd $$m && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...) || exit 1; done
 
 ## race: every test under the race detector, import rules among them
-race: redis
+race: redis upstreams
 	$(GO) test -race -timeout 20m ./...
 	for m in bench examples; do (cd $$m && $(GO) test -race ./...) || exit 1; done
 
 ## seeds: without the race detector, what it would falsify: allocations and memory; and the fuzz targets' seeds
-seeds:
+seeds: upstreams
 	$(GO) test -run 'Alloc|Memory|Fuzz|Example' ./...
 
 ## simulate: leases in 10,000 simulated worlds, and the table of what they lose; some minutes
@@ -46,8 +47,31 @@ redis:
 		{ echo "tests start redis-server (7.0 or later), which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
 	}
 
+## upstreams: install nginx, Node and Express if they aren't there; tests try spellings of paths on them
+upstreams: test/paths/node_modules/.package-lock.json
+	@PATH=$$PATH:/usr/sbin; command -v nginx >/dev/null || { \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y nginx-light"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests start nginx, which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
+	}
+
+test/paths/node_modules/.package-lock.json: test/paths/package-lock.json
+	@command -v npm >/dev/null || { \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y nodejs npm"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests start Node (18 or later), which isn't on PATH and can't be installed by apt-get: please install it, with npm" >&2; exit 1; }; \
+	}
+	cd test/paths && npm ci --no-audit --no-fund
+	@touch $@
+
+## fuzz-paths: spellings of paths, tried on nginx, ServeMux, Express and Node, for FUZZTIME
+fuzz-paths: upstreams
+	$(GO) test -run '^$$' -fuzz FuzzSpellings -fuzztime $(FUZZTIME) ./test/paths
+
 ## fuzz: each fuzz target for FUZZTIME (5m)
-fuzz:
+fuzz: upstreams
 	@set -e; for pkg in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "$$pkg $$target $(FUZZTIME)"; \

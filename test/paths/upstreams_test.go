@@ -1,0 +1,336 @@
+// Package paths tries spellings of paths on real servers: whatever route one of
+// them takes a request to, Weir must have charged the limit of that route.
+package paths
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/gateway"
+	"github.com/weirhq/weir/memstore"
+)
+
+// patience is how long a server may take to start or to answer before that counts as a failure.
+const patience = 30 * time.Second
+
+// routes are what every server has, by the names that it gives in X-Route.
+var routes = []string{"login", "search", "v1"}
+
+// rules are what must apply where a server takes a request to a route: each of those whose id begins with its name.
+func rules() weir.Rules {
+	of := func(id, layer string, m weir.Match) weir.Rule {
+		return weir.Rule{ID: id, Layer: layer, Match: m, By: []string{"ip"}, Limits: []weir.Limit{{Count: 1e9, Window: time.Hour}}}
+	}
+	return weir.Rules{Rules: []weir.Rule{
+		of("login-endpoint", "", weir.Match{Endpoint: "/login"}),
+		of("login-regex", "", weir.Match{EndpointRegex: "^/login$"}),
+		of("login-both", "", weir.Match{Endpoint: "/{page}", EndpointRegex: "login"}),
+		of("login-layer", "layer", weir.Match{Endpoint: "/login"}),
+		of("search-endpoint", "", weir.Match{Endpoint: "GET /search/{q}"}),
+		of("search-regex", "", weir.Match{EndpointRegex: "^/search/[^/]+$"}),
+		of("search-layer", "layer", weir.Match{Endpoint: "/search/{q}"}),
+		of("v1-endpoint", "", weir.Match{Endpoint: "/v1/"}),
+		of("v1-regex", "", weir.Match{EndpointRegex: "^/v1/"}),
+		of("v1-layer", "layer", weir.Match{Endpoint: "/v1/{rest...}"}),
+		of("rest", "layer", weir.Match{}),
+	}}
+}
+
+// door is a way to a server, past Weir. It takes one request at a time.
+type door struct {
+	name    string
+	addr    string
+	conn    net.Conn
+	in      *bufio.Reader
+	decided atomic.Pointer[weir.Decision] // by Weir, of the last request
+	reached map[string]int                // how often each route was
+	refused int                           // how often Weir refused to read the path
+}
+
+// limit is the middleware of a door.
+func (d *door) limit(set *weir.RuleSet) *httplimit.Middleware {
+	return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Observe: func(_ *weir.Request, got *weir.Decision) {
+		c := *got
+		d.decided.Store(&c)
+	}}), httplimit.Options{})
+}
+
+// open starts the servers, and Weir in front of each, once in a process: fuzzing runs in several.
+var open = sync.OnceValues(func() (doors []*door, err error) {
+	set, err := weir.Compile(rules())
+	if err != nil {
+		return nil, err
+	}
+	node, err := startNode()
+	if err != nil {
+		return nil, err
+	}
+	mux := serve(serveMux(""))
+	nginx, err := startNginx(map[string]string{"express": node["express"], "servemux": mux})
+	if err != nil {
+		return nil, err
+	}
+	upstreams := map[string]string{"servemux": mux, "path.Clean": serve(byCleanPath)}
+	for name, addr := range node {
+		upstreams[name] = addr
+	}
+	for name, addr := range nginx {
+		upstreams[name] = addr
+	}
+	add := func(name, upstream string, opts gateway.Options) error {
+		u, err := url.Parse("http://" + upstream)
+		if err != nil {
+			return err
+		}
+		d := &door{name: name, reached: map[string]int{}}
+		opts.Upstream, opts.Limit = u, d.limit(set)
+		g, err := gateway.New(opts)
+		if err != nil {
+			return err
+		}
+		d.addr, doors = serve(g), append(doors, d)
+		return nil
+	}
+	for name, addr := range upstreams {
+		if err := add(name, addr, gateway.Options{AllowUnsafePaths: true}); err != nil {
+			return nil, err
+		}
+	}
+	if err := add("servemux below a path", serve(serveMux("/base"))+"/base", gateway.Options{}); err != nil {
+		return nil, err
+	}
+	d := &door{name: "servemux behind the middleware", reached: map[string]int{}}
+	d.addr = serve(d.limit(set).Wrap(serveMux("")))
+	return append(doors, d), nil
+})
+
+// children are the processes that were started. Each ends when its standard input does: with
+// this process, however that ends, or if nobody held on to it.
+var children []io.Closer
+
+func start(cmd *exec.Cmd) error {
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	children = append(children, in)
+	cmd.Stderr = os.Stderr
+	return cmd.Start()
+}
+
+// serve starts a server in this process, which ends with it.
+func serve(h http.Handler) string {
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Config.MaxHeaderBytes = gateway.MaxHeaderBytes
+	s.Start()
+	return s.Listener.Addr().String()
+}
+
+func route(name string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Route", name) }
+}
+
+func serveMux(prefix string) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(prefix+"/login", route("login"))
+	mux.Handle("GET "+prefix+"/search/{q}", route("search"))
+	mux.Handle(prefix+"/v1/", route("v1"))
+	return mux
+}
+
+// byCleanPath is a router that looks at the decoded path, as many do.
+var byCleanPath = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := path.Clean(r.URL.Path)
+	q, search := strings.CutPrefix(p, "/search/")
+	switch {
+	case p == "/login":
+		w.Header().Set("X-Route", "login")
+	case search && !strings.Contains(q, "/"):
+		w.Header().Set("X-Route", "search")
+	case strings.HasPrefix(p, "/v1/"):
+		w.Header().Set("X-Route", "v1")
+	}
+})
+
+// startNode starts upstreams.js and returns where its servers listen.
+func startNode() (map[string]string, error) {
+	if _, err := os.Stat("node_modules/express"); err != nil {
+		return nil, fmt.Errorf("express isn't there: run `make upstreams`, which installs it: %w", err)
+	}
+	cmd := exec.Command("node", "upstreams.js")
+	cmd.Env = append(os.Environ(), "NODE_ENV=test") // in which Express doesn't print its errors
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := start(cmd); err != nil {
+		return nil, err
+	}
+	var ports map[string]int
+	if err := json.NewDecoder(out).Decode(&ports); err != nil {
+		return nil, fmt.Errorf("upstreams.js: %w", err)
+	}
+	addrs := map[string]string{}
+	for name, port := range ports {
+		addrs[name] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return addrs, nil
+}
+
+const nginxConf = `
+daemon off; worker_processes 1; pid nginx.pid; error_log /dev/null crit;
+events { worker_connections 256; }
+http {
+	access_log off; keepalive_requests 1000000000; large_client_header_buffers 4 32k;
+	client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+	server { listen %[1]s; include routes; }
+	server { listen %[2]s; merge_slashes off; include routes; }
+	# With a path behind the host, nginx passes on what it made of the path; without, what came.
+	server { listen %[3]s; location / { proxy_pass http://%[5]s/; } }
+	server { listen %[4]s; location / { proxy_pass http://%[6]s/; } }
+}`
+
+const nginxRoutes = `
+location = /login { add_header X-Route login; return 200; }
+location ~ ^/search/[^/]+/?$ { add_header X-Route search; return 200; }
+location /v1/ { add_header X-Route v1; return 200; }
+location / { return 404; }`
+
+// startNginx starts nginx with routes of its own, and in front of other upstreams.
+func startNginx(behind map[string]string) (map[string]string, error) {
+	dir, err := os.MkdirTemp("", "weir-nginx-")
+	if err != nil {
+		return nil, err
+	}
+	// nginx inherits the sockets that it listens on, so that no other process can take its ports.
+	var ports []string
+	var sockets []*os.File
+	for range 4 {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			return nil, err
+		}
+		f, err := l.File()
+		if err != nil {
+			return nil, err
+		}
+		ports, sockets = append(ports, l.Addr().String()), append(sockets, f)
+		defer func() { _, _ = l.Close(), f.Close() }()
+	}
+	conf := fmt.Sprintf(nginxConf, ports[0], ports[1], ports[2], ports[3], behind["express"], behind["servemux"])
+	for name, text := range map[string]string{"nginx.conf": conf, "routes": nginxRoutes} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	// The shell ends it with its own input.
+	cmd := exec.Command("sh", "-c", `PATH=$PATH:/usr/sbin; nginx -p "$0" -c nginx.conf -e /dev/null </dev/null & read -r _; kill $!; wait; rm -rf "$0"`, dir)
+	cmd.Env, cmd.ExtraFiles = append(os.Environ(), "NGINX=3;4;5;6;"), sockets
+	if err := start(cmd); err != nil {
+		return nil, err
+	}
+	return map[string]string{"nginx": ports[0], "nginx, slashes kept": ports[1], "nginx before express": ports[2], "nginx before servemux": ports[3]}, nil
+}
+
+// send asks for a target, byte for byte, and returns the route that it was taken to, or "".
+func (d *door) send(target string) (string, error) {
+	if d.conn == nil {
+		conn, err := net.Dial("tcp", d.addr)
+		if err != nil {
+			return "", err
+		}
+		d.conn, d.in = conn, bufio.NewReader(conn)
+	}
+	if err := d.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", err
+	}
+	_, err := io.WriteString(d.conn, "GET "+target+" HTTP/1.1\r\nHost: shop.example\r\n\r\n")
+	if err != nil {
+		return "", errors.Join(err, d.hangUp())
+	}
+	res, err := http.ReadResponse(d.in, nil)
+	if err != nil {
+		return "", errors.Join(err, d.hangUp())
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil || res.Close {
+		return "", errors.Join(err, d.hangUp())
+	}
+	return res.Header.Get("X-Route"), nil
+}
+
+func (d *door) hangUp() error {
+	err := d.conn.Close()
+	d.conn = nil
+	return err
+}
+
+// try sends targets, and reports those that get past a limit.
+func (d *door) try(t testing.TB, targets ...string) {
+	for _, target := range targets {
+		d.decided.Store(&weir.Decision{})
+		name, err := d.send(target)
+		if err != nil {
+			t.Errorf("%s: %q: %v", d.name, target, err)
+			return
+		}
+		decided := d.decided.Load()
+		if decided.Reason == weir.ReasonUnreadablePath {
+			d.refused++
+		}
+		if name == "" {
+			continue
+		}
+		d.reached[name]++
+		if missed := missing(name, decided); missed != "" {
+			t.Errorf("%s took %q to %s, past the limit of rule %s", d.name, target, name, missed)
+		}
+	}
+}
+
+// tryAll sends targets through every door, side by side.
+func tryAll(t testing.TB, doors []*door, targets ...string) {
+	targets = slices.DeleteFunc(targets, func(target string) bool {
+		_, err := url.ParseRequestURI(target)
+		return err != nil // which net/http answers before Weir sees it, and with the end of the connection
+	})
+	var all sync.WaitGroup
+	for _, d := range doors {
+		all.Go(func() { d.try(t, targets...) })
+	}
+	all.Wait()
+}
+
+// missing is the first rule of a route that a decision didn't charge, or "".
+func missing(route string, d *weir.Decision) string {
+	charged := map[string]bool{}
+	for _, s := range d.Limits() {
+		charged[s.Policy.Rule] = true
+	}
+	for _, r := range rules().Rules {
+		if strings.HasPrefix(r.ID, route+"-") && !charged[r.ID] {
+			return r.ID
+		}
+	}
+	return ""
+}
