@@ -379,7 +379,7 @@ func (w *walker) ask(steps []step) ([]outcome, error) {
 		parts[i] = w.part(st)
 		acts = append(acts, &parts[i].act)
 	}
-	if err := w.redis.call(w.redis.lanes[0].shard.Load(), acts, time.Now().Add(patience)); err != nil {
+	if err := w.redis.call(context.Background(), &w.redis.lanes[0], acts); err != nil {
 		return nil, err
 	}
 	answers := make([]outcome, len(steps))

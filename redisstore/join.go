@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,9 @@ type lane struct {
 	mu      sync.Mutex // guards what follows, and the waiters' stages
 	flying  int        // calls under way
 	queue   []*waiter  // the oldest first
-	flights []*flight  // calls under way that somebody waits for beside who sends
-	watched bool       // expire is going to look at those who wait
+	flights []*flight  // calls under way
+	ticks   int64      // the lane's clock: see tick
+	ticking bool
 }
 
 // How many calls may be under way in a lane, and how many acts one carries. The
@@ -33,12 +35,40 @@ const (
 	maxJoined = 64
 )
 
-// flight is a call, with those whose acts it carries, the oldest first.
-type flight struct{ waiters []*waiter }
+// flight is a call, with those whose acts it carries, the oldest first. It is also the call's
+// context, which ends when the lane's clock reaches the deadline of the newest.
+type flight struct {
+	waiters  []*waiter
+	deadline int64
+	done     chan struct{} // closed at the deadline
+	over     bool          // so it is; guarded by the lane's lock
+}
+
+var _ context.Context = (*flight)(nil)
+
+func newFlight(deadline int64, waiters ...*waiter) *flight {
+	return &flight{waiters: waiters, deadline: deadline, done: make(chan struct{})}
+}
+
+// Deadline has none to tell: it isn't known what the time will be. A client that heard of one would also end
+// the connection then, on which other calls are under way.
+func (f *flight) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (f *flight) Done() <-chan struct{}       { return f.done }
+func (f *flight) Value(any) any               { return nil }
+
+// Err tells why the call is over, if it is.
+func (f *flight) Err() error {
+	select {
+	case <-f.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
 
 type waiter struct {
 	act      *act
-	deadline time.Time
+	deadline int64 // on the lane's clock
 	stage    stage
 	err      error
 	held     bool          // by a flight, although it has left
@@ -71,15 +101,19 @@ func (l *lane) do(ctx context.Context, a *act) error {
 		return sh.unavailable()
 	}
 	w := waiters.Get().(*waiter)
-	w.act, w.deadline, w.stage, w.err = a, time.Now().Add(l.store.timeout), queued, nil
+	w.act, w.stage, w.err = a, queued, nil
 	d, hurried := ctx.Deadline()
-	hurried = hurried && d.Before(w.deadline)
+	hurried = hurried && time.Until(d) < l.store.timeout
 	l.mu.Lock()
+	w.deadline = l.budget()
 	if l.flying < maxFlying && len(l.queue) == 0 {
 		l.flying++
-		w.stage = flying
+		if w.stage = chosen; hurried {
+			w.stage = flying
+		}
+		f := newFlight(w.deadline, w)
+		l.flights = append(l.flights, f)
 		l.mu.Unlock()
-		f := &flight{[]*waiter{w}}
 		if !hurried {
 			l.send(f, w)
 			return w.release()
@@ -87,7 +121,6 @@ func (l *lane) do(ctx context.Context, a *act) error {
 		l.store.background(func() { l.send(f, nil) })
 	} else {
 		l.queue = append(l.queue, w)
-		l.watch()
 		l.mu.Unlock()
 	}
 	return l.wait(ctx, w, hurried)
@@ -152,28 +185,32 @@ func (l *lane) leave(w *waiter, cause error) error {
 	return gaveUp(cause)
 }
 
-// watch sees to it that nobody waits for too long. One timer does for all who wait: only when
-// Redis is slow is there anything for it to do. It is called with the lock held.
-func (l *lane) watch() {
-	if !l.watched {
-		l.watched = true
-		time.AfterFunc(l.store.timeout, l.expire)
+// steps is how many ticks of a lane's clock make the budget of a check.
+const steps = 8
+
+// budget is when, on the lane's clock, the budget of a check that begins now is spent. The clock
+// runs while anybody waits. It is called with the lock held.
+func (l *lane) budget() int64 {
+	if l.ticking {
+		return l.ticks + steps + 1 // the next tick is due sooner
 	}
+	l.ticking = true
+	time.AfterFunc(l.store.timeout/steps, l.tick)
+	return l.ticks + steps
 }
 
-// expire tells those to leave who have waited for as long as they may.
-func (l *lane) expire() {
-	now, next := time.Now(), time.Time{}
+// tick moves the lane's clock, and tells those to leave whose budget is spent.
+//
+// The clock stands still while the node itself is late, lest Redis be blamed for replies that nobody had time to
+// read: a tick counts once however late it comes, and first lets everyone run who is ready to. So when a
+// budget is spent, whoever reads replies has had several turns since the call was sent.
+func (l *lane) tick() {
+	runtime.Gosched()
 	l.mu.Lock()
+	l.ticks++
 	var late []*waiter
 	look := func(w *waiter) bool {
-		if w.stage != queued && w.stage != flying {
-			return false
-		}
-		if w.deadline.After(now) {
-			if next.IsZero() || w.deadline.Before(next) {
-				next = w.deadline
-			}
+		if w.stage != queued && w.stage != flying || w.deadline > l.ticks {
 			return false
 		}
 		w.stage, w.err, w.held = done, gaveUp(context.DeadlineExceeded), true
@@ -181,13 +218,17 @@ func (l *lane) expire() {
 		return true
 	}
 	for _, f := range l.flights {
+		if f.deadline <= l.ticks && !f.over {
+			f.over = true
+			close(f.done)
+		}
 		for _, w := range f.waiters {
 			look(w)
 		}
 	}
 	l.queue = slices.DeleteFunc(l.queue, look)
-	if l.watched = !next.IsZero(); l.watched {
-		time.AfterFunc(next.Sub(now), l.expire)
+	if l.ticking = len(l.flights) > 0 || len(l.queue) > 0; l.ticking {
+		time.AfterFunc(l.store.timeout/steps, l.tick)
 	}
 	l.mu.Unlock()
 	for _, w := range late {
@@ -209,7 +250,7 @@ func (l *lane) send(f *flight, self *waiter) {
 			ended = append(ended, w)
 		}
 	}
-	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
+	l.land(f)
 	ended = l.next(ended)
 	l.mu.Unlock()
 	for _, w := range ended {
@@ -221,7 +262,6 @@ func (l *lane) send(f *flight, self *waiter) {
 // isn't sent for: it was told that it isn't known whether its act runs, so it had better not. For the same reason
 // nothing is sent too late, and the shard isn't to blame for that.
 func (l *lane) call(f *flight, self *waiter) func(int) error {
-	deadline := f.waiters[len(f.waiters)-1].deadline
 	if f.waiters[0] != self {
 		l.mu.Lock()
 		f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.stage == done })
@@ -234,10 +274,10 @@ func (l *lane) call(f *flight, self *waiter) func(int) error {
 	}
 	switch {
 	case len(acts) == 0:
-	case time.Now().After(deadline):
-		err = gaveUp(context.DeadlineExceeded)
+	case f.Err() != nil:
+		err = gaveUp(f.Err())
 	default:
-		err = l.store.call(l.shard.Load(), acts, deadline)
+		err = l.store.call(f, l, acts)
 	}
 	if !scattered(err) || len(acts) == 1 {
 		return func(int) error { return err }
@@ -245,7 +285,7 @@ func (l *lane) call(f *flight, self *waiter) func(int) error {
 	errs := make([]error, len(acts))
 	var calls sync.WaitGroup
 	for i := range acts {
-		calls.Go(func() { errs[i] = l.store.call(l.shard.Load(), acts[i:i+1], deadline) })
+		calls.Go(func() { errs[i] = l.store.call(f, l, acts[i:i+1]) })
 	}
 	calls.Wait()
 	return func(i int) error { return errs[i] }
@@ -264,13 +304,32 @@ func (l *lane) next(wake []*waiter) []*waiter {
 		l.flying--
 		return wake
 	}
-	f := &flight{slices.Clone(l.queue[:min(len(l.queue), maxJoined)])}
-	l.queue = slices.Delete(l.queue, 0, len(f.waiters))
+	n := min(len(l.queue), maxJoined)
+	newest := l.queue[n-1]
+	f := newFlight(newest.deadline, slices.Clone(l.queue[:n])...)
+	l.queue = slices.Delete(l.queue, 0, n)
 	for _, w := range f.waiters {
 		w.stage = flying
 	}
-	newest := f.waiters[len(f.waiters)-1]
 	newest.stage, newest.chosen = chosen, f
 	l.flights = append(l.flights, f)
 	return append(wake, newest)
+}
+
+// alone has something done within the budget of a check, beside the calls that the lane bounds.
+func (l *lane) alone(do func(context.Context) error) error {
+	l.mu.Lock()
+	f := newFlight(l.budget())
+	l.flights = append(l.flights, f)
+	l.mu.Unlock()
+	err := do(f)
+	l.mu.Lock()
+	l.land(f)
+	l.mu.Unlock()
+	return err
+}
+
+// land ends a flight. It is called with the lock held.
+func (l *lane) land(f *flight) {
+	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
 }

@@ -139,15 +139,18 @@ func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
 }
 
 // chosenAmong has takes wait in a lane that nothing else uses, and passes it on to them: the newest is chosen.
-func chosenAmong(t *testing.T, s *Store, p *weir.Policy, wait time.Duration, subjects ...string) []*waiter {
+func chosenAmong(t *testing.T, s *Store, p *weir.Policy, subjects ...string) []*waiter {
 	t.Helper()
 	l := &s.lanes[0]
 	var all []*waiter
 	for _, subject := range subjects {
 		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
-		all = append(all, &waiter{act: takeAct(p, key), wake: make(chan struct{}, 1), deadline: time.Now().Add(wait)})
+		all = append(all, &waiter{act: takeAct(p, key), wake: make(chan struct{}, 1)})
 	}
 	l.mu.Lock()
+	for _, w := range all {
+		w.deadline = l.budget()
+	}
 	l.flying++
 	l.queue = append(l.queue, all...)
 	l.mu.Unlock()
@@ -165,7 +168,7 @@ func TestNothingIsSentForWhoHasLeft(t *testing.T) {
 			r := redistest.New(t, redistest.Options{})
 			s := open(t, Options{URL: "redis://" + r.Addr})
 			p := policy(t, "p", weir.TokenBucket, 1000, year)
-			ws := chosenAmong(t, s, p, s.timeout, "first", "last")
+			ws := chosenAmong(t, s, p, "first", "last")
 			gone, stay := ws[0], ws[1]
 			if newest {
 				gone, stay = stay, gone
@@ -191,7 +194,10 @@ func TestNothingIsSentTooLate(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	p := policy(t, "p", weir.TokenBucket, 1000, year)
 	answers(t, s)
-	ws := chosenAmong(t, s, p, -time.Millisecond, "first", "last")
+	ws := chosenAmong(t, s, p, "first", "last")
+	for range steps + 1 {
+		s.lanes[0].tick()
+	}
 	for _, w := range []*waiter{ws[1], ws[0]} {
 		if err := s.lanes[0].wait(t.Context(), w, false); !unavailable(err) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)

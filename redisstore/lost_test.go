@@ -243,12 +243,8 @@ func TestKeysInTwoPlaces(t *testing.T) {
 	move := func(key string) { do(t, from, "MIGRATE", host, port, key, "0", "5000") }
 
 	// The one key is still here, the other was never anywhere.
-	deadline := time.Now().Add(patience)
-	batch := []*waiter{
-		{act: takeAct(bucket, name(bucket, subject)), deadline: deadline},
-		{act: takeAct(bucket, name(bucket, other)), deadline: deadline},
-	}
-	errs := s.lanes[tag].call(&flight{batch}, batch[1])
+	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
+	errs := s.lanes[tag].call(newFlight(0, batch...), batch[1])
 	for i := range batch {
 		if errs(i) != nil || !batch[i].act.charges[0].fits {
 			t.Errorf("act %d of a joined call: %v", i, errs(i))

@@ -121,10 +121,9 @@ func code(re *rueidis.RedisError) string {
 	return text
 }
 
-// call has the script decide acts, within the deadline.
-func (s *Store) call(sh *shard, acts []*act, deadline time.Time) error {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
+// call has the script decide acts of a lane before the context ends.
+func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
+	sh := l.shard.Load()
 	again := retry
 	if len(acts) > 1 {
 		again = retryJoined
@@ -134,11 +133,12 @@ func (s *Store) call(sh *shard, acts []*act, deadline time.Time) error {
 	reply, err := s.within(ctx, sh, func() (string, error) {
 		return s.eval(ctx, again, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		sh.succeeded()
 		return decode(reply, acts)
-	}
-	if !(len(acts) > 1 && scattered(err)) && sh.failed(err) {
+	case len(acts) > 1 && scattered(err): // they are sent again, one by one
+	case sh.failed(err):
 		s.opened(sh)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -233,24 +233,32 @@ func (s *Store) opened(sh *shard) {
 		return // it was we who left
 	}
 	s.logger.Warn("redis can't be reached", "shard", sh.name, "error", *sh.cause.Load())
-	select {
-	case s.lost <- struct{}{}:
-	default: // it is known
-	}
+	s.lookAgain()
 	s.background(func() { s.probe(sh) })
 }
 
-// probe looks whether a shard takes writes again, until it does or nobody uses it any more.
+// lookAgain has it looked up now who serves what.
+func (s *Store) lookAgain() {
+	select {
+	case s.lost <- struct{}{}:
+	default: // it is going to be
+	}
+}
+
+// probe looks whether a shard takes writes again, until it does or nobody uses it any more. It has the budget
+// of a check, on a lane's clock: a server that is slower would be lost again at once, and a late
+// node must be able to find its store.
 func (s *Store) probe(sh *shard) {
 	for sleep(s.life, jittered(probeEvery)) {
 		tag := s.tagOf(sh)
 		if tag < 0 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(s.life, s.timeout)
 		client := *s.client.Load()
-		err := client.Do(ctx, client.B().Set().Key(s.names.Load().probe(tag)).Value("1").Px(time.Minute).Build()).Error()
-		cancel()
+		key := s.names.Load().probe(tag)
+		err := s.lane(tag).alone(func(ctx context.Context) error {
+			return client.Do(ctx, client.B().Set().Key(key).Value("1").Px(time.Minute).Build()).Error()
+		})
 		if err == nil {
 			sh.close()
 			s.logger.Info("redis is back", "shard", sh.name)

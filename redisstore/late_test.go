@@ -1,0 +1,111 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// late makes this process a late node: whatever is ready to run waits for hundreds of others, each of which
+// keeps the only core for a while. A round of them takes twice the budget of a check.
+func late(t *testing.T) (end func()) {
+	t.Helper()
+	const others, turn = 100, time.Millisecond
+	cores := runtime.GOMAXPROCS(1)
+	var over atomic.Bool
+	var hogs sync.WaitGroup
+	for range others {
+		hogs.Go(func() {
+			for !over.Load() {
+				for begun := time.Now(); time.Since(begun) < turn; {
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	return func() {
+		over.Store(true)
+		hogs.Wait()
+		runtime.GOMAXPROCS(cores)
+	}
+}
+
+// TestALateNodeKeepsItsStore: a node that is late itself, by far more than the budget of a check, decides every
+// check by its store all the same, and the breaker stays closed.
+func TestALateNodeKeepsItsStore(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
+	p := policy(t, "p", weir.TokenBucket, 10, year)
+	answers(t, s)
+	sh := s.lanes[0].shard.Load()
+	defer late(t)()
+	if n := storm(40, 80, func(int) bool { return mustTake(t, s, charge1(p, "s")) }); n != 10 {
+		t.Errorf("%d of 80 were admitted by a limit of 10", n)
+	}
+	if sh.open.Load() || sh.fails.Load() != 0 {
+		t.Errorf("the store is blamed for its node: %d failures, open %v", sh.fails.Load(), sh.open.Load())
+	}
+	if r := take(t.Context(), s, peek1(p, "s"))[0]; r.Err != nil {
+		t.Errorf("after all that: %v", r.Err)
+	}
+}
+
+// TestTicksAreTheBudget: a call has its whole budget of ticks, however late they come, and no more.
+func TestTicksAreTheBudget(t *testing.T) {
+	l := &lane{store: &Store{timeout: time.Hour}}
+	begun, spent := make(chan struct{}), make(chan error)
+	go func() {
+		spent <- l.alone(func(ctx context.Context) error {
+			close(begun)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-begun
+	l.mu.Lock()
+	f := l.flights[0]
+	l.mu.Unlock()
+	for i := range steps {
+		if f.Err() != nil {
+			t.Fatalf("over after %d ticks of %d", i, steps)
+		}
+		l.tick()
+	}
+	if err := <-spent; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestALateNodeNoticesALostStore, and that it is back: lateness is no excuse for ever.
+func TestALateNodeNoticesALostStore(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
+	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	answers(t, s)
+	sh := s.lanes[0].shard.Load()
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	end := late(t)
+	storm(2*maxFlying, 4*maxFlying, func(int) bool {
+		if err := take(t.Context(), s, charge1(p, "s"))[0].Err; !unavailable(err) {
+			t.Errorf("got %v from a store that is stopped", err)
+		}
+		return true
+	})
+	end()
+	if !sh.open.Load() {
+		t.Error("the breaker is closed before a store that is stopped")
+	}
+	if err := r.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func(ctx context.Context) error { return take(ctx, s, peek1(p, "s"))[0].Err })
+}
