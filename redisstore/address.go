@@ -172,7 +172,10 @@ func clientOption() rueidis.ClientOption {
 			TopologyRefreshInterval: time.Second,
 		},
 		// Else the client looks for new shards only after a command went wrong.
-		ClusterOption: rueidis.ClusterOption{ShardsRefreshInterval: 5 * time.Second},
+		ClusterOption: rueidis.ClusterOption{
+			ShardsRefreshInterval: 5 * time.Second,
+			MaxMovedRedirections:  8, // else two servers that each name the other are asked in turn until the budget is spent
+		},
 	}
 }
 

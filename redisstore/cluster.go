@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"time"
@@ -121,11 +122,13 @@ func (s *Store) assign(owners [tags]string) {
 	}
 }
 
-// tagOf is a tag that belongs to the shard now, or -1: slots move.
+// tagOf is a tag that belongs to the shard now, or -1: slots move. It is any of them, since of one slot
+// the server may know nothing.
 func (s *Store) tagOf(sh *shard) int {
+	from := rand.IntN(len(s.lanes))
 	for i := range s.lanes {
-		if s.lanes[i].shard.Load() == sh {
-			return i
+		if tag := (from + i) % len(s.lanes); s.lanes[tag].shard.Load() == sh {
+			return tag
 		}
 	}
 	return -1

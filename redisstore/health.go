@@ -22,7 +22,8 @@ type Health struct {
 	// Nodes is how many nodes use this Redis. See [Store.Nodes].
 	Nodes int
 	// Shards are the servers that keep a part of the keys: the primaries of a Cluster,
-	// in the order of the slots that they keep, or the one server there is.
+	// in the order of the slots that they keep, or the one server there is. Slots that no
+	// server serves come last, as one.
 	Shards []ShardHealth
 }
 
@@ -60,6 +61,12 @@ func (s *Store) Health() Health {
 		if h.Since.IsZero() || !one.Since.IsZero() && one.Since.Before(h.Since) {
 			h.Since = one.Since
 		}
+	}
+	if lost, some := s.unservedSlots(); some {
+		if h.Up || lost.Since.Before(h.Since) {
+			h.Since = lost.Since
+		}
+		h.Up, h.Shards = false, append(h.Shards, lost)
 	}
 	return h
 }

@@ -19,6 +19,9 @@ type lane struct {
 	store *Store
 	shard atomic.Pointer[shard]
 
+	unserved atomic.Pointer[unserved] // nil while a server serves the lane's slot
+	missed   atomic.Int32             // calls in a row that no server took for its own
+
 	mu      sync.Mutex // guards what follows, and the waiters' stages
 	flying  int        // calls under way
 	queue   []*waiter  // the oldest first
@@ -99,6 +102,9 @@ func (l *lane) do(ctx context.Context, a *act) error {
 	}
 	if sh := l.shard.Load(); sh.open.Load() {
 		return sh.unavailable()
+	}
+	if u := l.unserved.Load(); u != nil && time.Now().Before(u.until) {
+		return u.err
 	}
 	w := waiters.Get().(*waiter)
 	w.act, w.stage, w.err = a, queued, nil

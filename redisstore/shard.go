@@ -136,8 +136,11 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	switch {
 	case err == nil:
 		sh.succeeded()
+		l.served()
 		return decode(reply, acts)
 	case len(acts) > 1 && scattered(err): // they are sent again, one by one
+	case ofSlot(err):
+		l.failed(err)
 	case sh.failed(err):
 		s.opened(sh)
 	}
@@ -185,6 +188,7 @@ func retryJoined(err error) again {
 // eval runs a script, again where that is safe, until the context ends.
 func (s *Store) eval(ctx context.Context, retry func(error) again, sc script, keys []string, args ...string) rueidis.RedisResult {
 	body, pause := false, time.Millisecond
+	var told *rueidis.RedisResult // what Redis said says more than that time ran out while it was asked again
 	for {
 		client := *s.client.Load() // each time: Sentinels may have named another primary
 		var cmd rueidis.Completed
@@ -198,6 +202,9 @@ func (s *Store) eval(ctx context.Context, retry func(error) again, sc script, ke
 		if err == nil {
 			return r
 		}
+		if told != nil && ctx.Err() != nil {
+			return *told
+		}
 		switch retry(err) {
 		case never:
 			return r
@@ -207,6 +214,7 @@ func (s *Store) eval(ctx context.Context, retry func(error) again, sc script, ke
 			if !sleep(ctx, pause) {
 				return r
 			}
+			told = &r
 			pause = min(2*pause, 20*time.Millisecond)
 		}
 	}

@@ -1,0 +1,87 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// unserved is what a lane knows of a slot that no server serves. Its charges fail at once until it is
+// tried again; those of the other slots on the same server don't notice.
+type unserved struct {
+	since, until time.Time
+	err          error
+}
+
+// ofSlot: the error is about one slot, and its server is well. No server has the slot, each says that another does, or its
+// keys are in two places.
+func ofSlot(err error) bool {
+	var re *rueidis.RedisError
+	if !errors.As(err, &re) {
+		return false
+	}
+	_, moved := re.IsMoved()
+	_, ask := re.IsAsk()
+	return moved || ask || re.IsTryAgain() || re.IsClusterDown() && strings.Contains(re.Error(), "slot")
+}
+
+// served says that a server took a call for its own.
+func (l *lane) served() {
+	if l.missed.Load() == 0 {
+		return
+	}
+	l.missed.Store(0)
+	if l.unserved.Swap(nil) != nil {
+		l.store.logger.Info("a slot of the Cluster is served again", "slot", l.store.slotOf(l))
+	}
+}
+
+// failed says that no server did. After some of these in a row, charges fail at once for a moment.
+func (l *lane) failed(err error) {
+	if l.missed.Add(1) < opensAfter {
+		return
+	}
+	now := time.Now()
+	u := &unserved{since: now, until: now.Add(jittered(probeEvery)), err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
+	before := l.unserved.Load()
+	if before != nil {
+		u.since = before.since
+	}
+	if l.unserved.CompareAndSwap(before, u) && before == nil {
+		l.store.logger.Warn("no server serves a slot of the Cluster", "slot", l.store.slotOf(l), "error", err)
+		l.store.lookAgain()
+	}
+}
+
+// recent is for how long after it was last tried a slot is taken for unserved, where people look.
+const recent = 10 * time.Second
+
+// unservedSlots tells of the slots that no server serves, as charges found lately.
+func (s *Store) unservedSlots() (h ShardHealth, some bool) {
+	n := 0
+	for i := range s.lanes {
+		u := s.lanes[i].unserved.Load()
+		if u == nil || time.Since(u.until) > recent {
+			continue
+		}
+		n++
+		if h.Since.IsZero() || u.since.Before(h.Since) {
+			h.Since, h.Error = u.since, u.err.Error()
+		}
+	}
+	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.lanes))
+	return h, n > 0
+}
+
+// slotOf is the slot of a lane.
+func (s *Store) slotOf(l *lane) int {
+	for tag := range s.lanes {
+		if &s.lanes[tag] == l {
+			return slotOf(tagNames[tag])
+		}
+	}
+	return -1
+}

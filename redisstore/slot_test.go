@@ -1,0 +1,100 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// TestAnUnservedSlotIsItsOwnFault: of a slot that no server serves the charges fail, and only those. The others
+// on the same server are decided by it, and so is that slot once it is served again.
+func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	owner := c.Nodes[0]
+	const lost, healthy = 5, 6 // tags that it owns
+	slot := strconv.Itoa(slotOf(tagNames[lost]))
+	id := func(r *redistest.Server) string { return do(t, r, "CLUSTER", "MYID").(string) }
+	cases := []struct {
+		name       string
+		lose, mend func(context.Context)
+	}{
+		{"deleted everywhere", func(ctx context.Context) {
+			for _, node := range c.Nodes { // an error where gossip was faster
+				_, _ = node.Do(ctx, "CLUSTER", "DELSLOTS", slot)
+			}
+		}, func(ctx context.Context) { _, _ = owner.Do(ctx, "CLUSTER", "ADDSLOTS", slot) }},
+		{"deleted at its server", func(ctx context.Context) {
+			_, _ = owner.Do(ctx, "CLUSTER", "DELSLOTS", slot)
+		}, func(ctx context.Context) { _, _ = owner.Do(ctx, "CLUSTER", "ADDSLOTS", slot) }},
+		{"each names another", func(context.Context) {
+			do(t, owner, "FLUSHALL") // a slot that has keys isn't given away
+			do(t, owner, "CLUSTER", "SETSLOT", slot, "NODE", id(c.Nodes[1]))
+		}, func(context.Context) { do(t, owner, "CLUSTER", "SETSLOT", slot, "NODE", id(owner)) }},
+	}
+	for _, k := range cases {
+		t.Run(k.name, func(t *testing.T) {
+			s := open(t, Options{URL: clusterURL(c), Timeout: 200 * time.Millisecond})
+			p := policy(t, k.name, weir.TokenBucket, 1_000_000, year)
+			here, gone := tagged(s, healthy, "s"), tagged(s, lost, "s")
+			mustTake(t, s, charge1(p, here))
+			mustTake(t, s, charge1(p, gone))
+			sh := s.lanes[healthy].shard.Load()
+			if sh != s.lanes[lost].shard.Load() {
+				t.Fatal("the two are on different servers: the test shows nothing")
+			}
+			until(t, func(ctx context.Context) error {
+				k.lose(ctx)
+				return whatFails(take(ctx, s, charge1(p, gone))[0].Err)
+			})
+			before := used(t, s, p, here)
+			var failed atomic.Int64
+			total := 4000 / slowness
+			storm(32, total, func(i int) bool {
+				if i%2 == 0 {
+					return mustTake(t, s, charge1(p, here))
+				}
+				if err := take(t.Context(), s, charge1(p, gone))[0].Err; unavailable(err) {
+					failed.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+				return true
+			})
+			if n := used(t, s, p, here) - before; int(n) != total/2 {
+				t.Errorf("%d of %d charges of a slot that is served were counted", n, total/2)
+			}
+			if sh.open.Load() || sh.fails.Load() != 0 {
+				t.Errorf("the server is blamed for a slot: %d failures", sh.fails.Load())
+			}
+			if h := s.Health(); h.Up || h.Since.IsZero() || !h.Shards[0].Up || h.Shards[len(h.Shards)-1].Up {
+				t.Errorf("health: %+v", h)
+			}
+			if failed.Load() == 0 {
+				t.Error("no charge failed: the test shows nothing")
+			}
+			until(t, func(ctx context.Context) error {
+				k.mend(ctx)
+				return take(ctx, s, charge1(p, gone))[0].Err
+			})
+			mustTake(t, s, charge1(p, gone))
+			if h := s.Health(); !h.Up {
+				t.Errorf("the slot is served, and taken for unserved: %+v", h)
+			}
+			until(t, c.Healthy)
+		})
+	}
+}
+
+// whatFails is nil for a charge that failed.
+func whatFails(err error) error {
+	if err == nil {
+		return fmt.Errorf("the slot is still served")
+	}
+	return nil
+}
