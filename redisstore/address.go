@@ -163,6 +163,9 @@ func clientOption() rueidis.ClientOption {
 		Dialer:           dialer,
 		ConnWriteTimeout: 300 * time.Millisecond, // also how long it waits for a ping's answer: then the connection is dead
 		DisableRetry:     true,                   // who charges decides what may be sent again
+		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+			return dial(ctx, "tcp", addr, d, t)
+		},
 		// Nothing is read twice. And an ACL need not allow the commands for either.
 		DisableCache:  true,
 		ClientSetInfo: rueidis.DisableClientSetInfo,
@@ -254,7 +257,7 @@ func (s scheme) target(o *rueidis.ClientOption, authority, path string, given ma
 		}
 		o.InitAddress = []string{path}
 		o.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", path)
+			return dial(ctx, "unix", path, d, nil)
 		}
 		return setDB(o, given["db"])
 	}

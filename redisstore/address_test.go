@@ -30,7 +30,7 @@ func pointedAt(a address) pointed {
 	o := a.option
 	return pointed{
 		hosts: strings.Join(o.InitAddress, " "), user: o.Username, password: o.Password, db: o.SelectDB,
-		single: o.ForceSingleClient, cluster: a.cluster, tls: o.TLSConfig != nil, unix: o.DialCtxFn != nil,
+		single: o.ForceSingleClient, cluster: a.cluster, tls: o.TLSConfig != nil, unix: strings.HasPrefix(o.InitAddress[0], "/"),
 		master: o.Sentinel.MasterSet, sentinelUser: o.Sentinel.Username, sentinelPassword: o.Sentinel.Password,
 		shown: a.shown,
 	}

@@ -26,8 +26,9 @@ type lane struct {
 	flying  int        // calls under way
 	queue   []*waiter  // the oldest first
 	flights []*flight  // calls under way
-	ticks   int64      // the lane's clock: see tick
 	ticking bool
+
+	ticks atomic.Int64 // the lane's clock: see tick
 }
 
 // How many calls may be under way in a lane, and how many acts one carries. The
@@ -41,23 +42,27 @@ const (
 // flight is a call, with those whose acts it carries, the oldest first. It is also the call's
 // context, which ends when the lane's clock reaches the deadline of the newest.
 type flight struct {
+	lane     *lane
 	waiters  []*waiter
-	deadline int64
-	done     chan struct{} // closed at the deadline
+	deadline int64         // on the lane's clock
+	done     chan struct{} // closed then
 	over     bool          // so it is; guarded by the lane's lock
 }
 
 var _ context.Context = (*flight)(nil)
 
-func newFlight(deadline int64, waiters ...*waiter) *flight {
-	return &flight{waiters: waiters, deadline: deadline, done: make(chan struct{})}
+func (l *lane) flight(deadline int64, waiters ...*waiter) *flight {
+	return &flight{lane: l, waiters: waiters, deadline: deadline, done: make(chan struct{})}
 }
 
-// Deadline has none to tell: it isn't known what the time will be. A client that heard of one would also end
-// the connection then, on which other calls are under way.
-func (f *flight) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (f *flight) Done() <-chan struct{}       { return f.done }
-func (f *flight) Value(any) any               { return nil }
+// Deadline is when the call is over if the node is punctual from now on.
+func (f *flight) Deadline() (time.Time, bool) {
+	left := f.deadline - f.lane.ticks.Load()
+	return time.Now().Add(time.Duration(left) * f.lane.store.timeout / steps), true
+}
+
+func (f *flight) Done() <-chan struct{} { return f.done }
+func (f *flight) Value(any) any         { return nil }
 
 // Err tells why the call is over, if it is.
 func (f *flight) Err() error {
@@ -117,7 +122,7 @@ func (l *lane) do(ctx context.Context, a *act) error {
 		if w.stage = chosen; hurried {
 			w.stage = flying
 		}
-		f := newFlight(w.deadline, w)
+		f := l.flight(w.deadline, w)
 		l.flights = append(l.flights, f)
 		l.mu.Unlock()
 		if !hurried {
@@ -191,32 +196,25 @@ func (l *lane) leave(w *waiter, cause error) error {
 	return gaveUp(cause)
 }
 
-// steps is how many ticks of a lane's clock make the budget of a check.
-const steps = 8
-
 // budget is when, on the lane's clock, the budget of a check that begins now is spent. The clock
 // runs while anybody waits. It is called with the lock held.
 func (l *lane) budget() int64 {
 	if l.ticking {
-		return l.ticks + steps + 1 // the next tick is due sooner
+		return l.ticks.Load() + steps + 1 // the next tick is due sooner
 	}
 	l.ticking = true
 	time.AfterFunc(l.store.timeout/steps, l.tick)
-	return l.ticks + steps
+	return l.ticks.Load() + steps
 }
 
-// tick moves the lane's clock, and tells those to leave whose budget is spent.
-//
-// The clock stands still while the node itself is late, lest Redis be blamed for replies that nobody had time to
-// read: a tick counts once however late it comes, and first lets everyone run who is ready to. So when a
-// budget is spent, whoever reads replies has had several turns since the call was sent.
+// tick moves the lane's clock, which like [after] keeps the node's own time, and tells those to leave whose budget is spent.
 func (l *lane) tick() {
 	runtime.Gosched()
 	l.mu.Lock()
-	l.ticks++
+	now := l.ticks.Add(1)
 	var late []*waiter
 	look := func(w *waiter) bool {
-		if w.stage != queued && w.stage != flying || w.deadline > l.ticks {
+		if w.stage != queued && w.stage != flying || w.deadline > now {
 			return false
 		}
 		w.stage, w.err, w.held = done, gaveUp(context.DeadlineExceeded), true
@@ -224,7 +222,7 @@ func (l *lane) tick() {
 		return true
 	}
 	for _, f := range l.flights {
-		if f.deadline <= l.ticks && !f.over {
+		if f.deadline <= now && !f.over {
 			f.over = true
 			close(f.done)
 		}
@@ -312,7 +310,7 @@ func (l *lane) next(wake []*waiter) []*waiter {
 	}
 	n := min(len(l.queue), maxJoined)
 	newest := l.queue[n-1]
-	f := newFlight(newest.deadline, slices.Clone(l.queue[:n])...)
+	f := l.flight(newest.deadline, slices.Clone(l.queue[:n])...)
 	l.queue = slices.Delete(l.queue, 0, n)
 	for _, w := range f.waiters {
 		w.stage = flying
@@ -320,19 +318,6 @@ func (l *lane) next(wake []*waiter) []*waiter {
 	newest.stage, newest.chosen = chosen, f
 	l.flights = append(l.flights, f)
 	return append(wake, newest)
-}
-
-// alone has something done within the budget of a check, beside the calls that the lane bounds.
-func (l *lane) alone(do func(context.Context) error) error {
-	l.mu.Lock()
-	f := newFlight(l.budget())
-	l.flights = append(l.flights, f)
-	l.mu.Unlock()
-	err := do(f)
-	l.mu.Lock()
-	l.land(f)
-	l.mu.Unlock()
-	return err
 }
 
 // land ends a flight. It is called with the lock held.

@@ -244,7 +244,7 @@ func TestKeysInTwoPlaces(t *testing.T) {
 
 	// The one key is still here, the other was never anywhere.
 	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
-	errs := s.lanes[tag].call(newFlight(0, batch...), batch[1])
+	errs := s.lanes[tag].call(s.lanes[tag].flight(steps, batch...), batch[1])
 	for i := range batch {
 		if errs(i) != nil || !batch[i].act.charges[0].fits {
 			t.Errorf("act %d of a joined call: %v", i, errs(i))

@@ -104,7 +104,7 @@ func retry(err error) again {
 		}
 		return never
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, rueidis.ErrNoSlot) {
 		return later
 	}
 	return never
@@ -254,8 +254,8 @@ func (s *Store) lookAgain() {
 }
 
 // probe looks whether a shard takes writes again, until it does or nobody uses it any more. It has the budget
-// of a check, on a lane's clock: a server that is slower would be lost again at once, and a late
-// node must be able to find its store.
+// of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be
+// able to find its store.
 func (s *Store) probe(sh *shard) {
 	for sleep(s.life, jittered(probeEvery)) {
 		tag := s.tagOf(sh)
@@ -264,9 +264,12 @@ func (s *Store) probe(sh *shard) {
 		}
 		client := *s.client.Load()
 		key := s.names.Load().probe(tag)
-		err := s.lane(tag).alone(func(ctx context.Context) error {
-			return client.Do(ctx, client.B().Set().Key(key).Value("1").Px(time.Minute).Build()).Error()
-		})
+		ctx, cancel := patient(s.life, s.timeout)
+		err := client.Do(ctx, client.B().Set().Key(key).Value("1").Px(time.Minute).Build()).Error()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		cancel()
 		if err == nil {
 			sh.close()
 			s.logger.Info("redis is back", "shard", sh.name)

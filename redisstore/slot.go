@@ -21,7 +21,7 @@ type unserved struct {
 func ofSlot(err error) bool {
 	var re *rueidis.RedisError
 	if !errors.As(err, &re) {
-		return false
+		return errors.Is(err, rueidis.ErrNoSlot) // the client knows of no server for it
 	}
 	_, moved := re.IsMoved()
 	_, ask := re.IsAsk()
