@@ -2,10 +2,14 @@ package httplimit
 
 import (
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/weirhq/weir"
 )
@@ -30,8 +34,9 @@ type Identity struct {
 	TrustUnverified bool
 }
 
-// Source is a place in a request. Of several that are given, the first that has
-// a value counts: the claim, the header, the bearer token, the query parameter.
+// Source is a place in a request. Name every place at which your service looks. If several are named, the first that has a value
+// counts: the claim, the header, the bearer token, the query parameter. Values that differ are ambiguous, see [Identifier.Identify];
+// only a verified token may stand beside another key.
 type Source struct {
 	Header string // a header's name
 	Query  string // a query parameter's name
@@ -52,6 +57,8 @@ func (k KnownKeys) Contains(key string) bool {
 type Identifier struct {
 	id      Identity
 	trusted []netip.Prefix
+	headers watch
+	bearer  bool // the Authorization header says something
 }
 
 // NewIdentifier prepares an Identity.
@@ -63,6 +70,8 @@ func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 		s.Header = http.CanonicalHeaderKey(s.Header)
 	}
 	x := &Identifier{id: id, trusted: make([]netip.Prefix, len(trusted))}
+	x.bearer = id.JWT != nil || id.APIKey.Bearer || id.User.Bearer || id.Org.Bearer || id.Tier.Bearer
+	x.headers = newWatch(x.headerNames()...)
 	for i, p := range trusted {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -72,26 +81,50 @@ func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 	return x
 }
 
-// Identify fills in what a check wants to know of a request. The headers and
-// claims that rules count by are looked up when they are asked for.
-func (x *Identifier) Identify(r *http.Request, req *weir.Request) {
-	a := new(attributes)
-	x.identify(r, req, a)
-	req.Attr = a.lookUp
+// headerNames lists the headers that identities come from.
+func (x *Identifier) headerNames() []string {
+	names := []string{x.id.APIKey.Header, x.id.User.Header, x.id.Org.Header, x.id.Tier.Header}
+	if x.bearer {
+		names = append(names, "Authorization")
+	}
+	return names
 }
 
-func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes) {
+// Identify fills in what a check wants to know of a request. The headers and
+// claims that rules count by are looked up when they are asked for.
+//
+// The error, whose text is for the client, means that an identity is ambiguous: given twice, or in a way that servers read
+// differently. The service might then serve another client than the one that the limiter has seen, so refuse the request with 400.
+func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
+	a := new(attributes)
+	fault := x.headers.fault(r)
+	if fault == "" {
+		fault = x.identify(r, req, a)
+	}
+	req.Attr = a.lookUp
+	if fault != "" {
+		return errors.New(fault)
+	}
+	return nil
+}
+
+// identify is Identify for headers that were looked at already. It returns the fault.
+func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes) string {
 	*a = attributes{r: r, jwt: x.id.JWT}
 	req.Method, req.Path = r.Method, requestPath(r.URL)
 	req.IP = ClientIP(r, x.trusted)
 	req.Preflight = r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+	if x.bearer {
+		a.bearer() // for its faults
+	}
 	var proven bool
-	req.APIKey, proven = a.read(&x.id.APIKey)
+	req.APIKey, proven = a.read(&x.id.APIKey, "API key")
 	req.KeyVerified = req.APIKey != "" && (proven || x.id.TrustUnverified || x.id.KnownKeys != nil && x.id.KnownKeys.Contains(req.APIKey))
-	req.User, _ = a.read(&x.id.User)
-	req.Org, _ = a.read(&x.id.Org)
-	req.Tier, proven = a.read(&x.id.Tier)
+	req.User, _ = a.read(&x.id.User, "user")
+	req.Org, _ = a.read(&x.id.Org, "organisation")
+	req.Tier, proven = a.read(&x.id.Tier, "tier")
 	req.TierVerified = req.Tier != "" && (proven || x.id.TrustUnverified)
+	return a.doubt
 }
 
 // attributes answers for what a request says of its client.
@@ -99,76 +132,140 @@ type attributes struct {
 	r        *http.Request
 	jwt      *Verifier
 	claims   Claims
-	verified bool // the token has been looked at
+	verified bool   // the token has been looked at
+	doubt    string // what is ambiguous, in words for the client
 }
 
 // lookUp answers what rules ask beyond the fields of a request.
 func (a *attributes) lookUp(name string) string {
 	switch kind, name, _ := strings.Cut(name, ":"); kind {
 	case "header":
-		value, _ := a.header(http.CanonicalHeaderKey(name))
-		return value
+		return a.header(http.CanonicalHeaderKey(name))
 	case "claim":
 		return a.claim(name)
 	}
 	return ""
 }
 
-// claim is a claim of the verified token. Verifying costs more than all the rest of a check, so it waits until someone asks.
-func (a *attributes) claim(name string) string {
+// claim is a claim of the verified token.
+func (a *attributes) claim(name string) string { return a.token().Text(name) }
+
+// token is the claims of the verified token, or nil. Verifying costs more than all the rest of a check, so it waits until someone asks.
+func (a *attributes) token() Claims {
 	if !a.verified && a.jwt != nil {
-		token, _ := a.bearer()
-		a.claims = a.jwt.Verify(token)
+		a.claims = a.jwt.Verify(a.bearer())
 	}
 	a.verified = true
-	return a.claims.Text(name)
+	return a.claims
 }
 
-// header is the value of a header, given in its canonical form. Given twice, it is nobody's: servers
-// disagree on which one counts, and a client could rotate the other.
-func (a *attributes) header(name string) (value string, twice bool) {
+// header is the value of a header, given in its canonical form. Given twice, it is nobody's.
+func (a *attributes) header(name string) string {
 	switch v := a.r.Header[name]; {
-	case len(v) > 1:
-		return "", true
 	case len(v) == 1:
-		return v[0], false
-	case name == "Host": // net/http keeps it elsewhere
-		return strings.ToLower(a.r.Host), false
+		return v[0]
+	case len(v) == 0 && name == "Host": // net/http keeps it elsewhere
+		return strings.ToLower(a.r.Host)
 	}
-	return "", false
+	return ""
 }
 
-// bearer is the token of the Authorization header.
-func (a *attributes) bearer() (token string, twice bool) {
-	value, twice := a.header("Authorization")
-	scheme, token, ok := strings.Cut(value, " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return "", twice
+// bearer is the token of the Authorization header: the one word behind Bearer, with whatever blanks, or behind any other scheme,
+// or alone. Many a service cuts off "Bearer ", or takes the second word, and doesn't look at the first.
+func (a *attributes) bearer() string {
+	value := a.header("Authorization")
+	scheme, token := value, ""
+	if at := strings.IndexAny(value, " \t"); at >= 0 {
+		scheme, token = value[:at], strings.Trim(value[at:], " \t")
 	}
-	return strings.TrimSpace(token), false
+	isBearer := strings.EqualFold(scheme, "bearer")
+	if token == "" && !isBearer {
+		token = scheme
+	}
+	switch {
+	case !plain(scheme) || !plain(strings.ReplaceAll(token, "\t", " ")):
+		a.doubtf("The Authorization header must be printable ASCII") // others than HTTP have blanks of their own
+	case !strings.ContainsAny(token, " \t,"):
+		return token
+	case isBearer || !isParameter(token) || hidesBearer(token):
+		a.doubtf("The Authorization header must be Bearer and one token")
+	}
+	return ""
+}
+
+// isParameter reports whether credentials begin with name=value, as those of Digest do.
+func isParameter(credentials string) bool {
+	name, value, ok := strings.Cut(credentials, "=")
+	return ok && value != "" && value[0] != '=' && !strings.ContainsAny(name, " \t,")
+}
+
+// hidesBearer reports whether credentials of another scheme hold something that looks like a bearer token.
+func hidesBearer(credentials string) bool {
+	for i := 0; i+len("bearer ") <= len(credentials); i++ {
+		if end := i + len("bearer"); strings.EqualFold(credentials[i:end], "bearer") && (credentials[end] == ' ' || credentials[end] == '\t') {
+			return true
+		}
+	}
+	return false
+}
+
+// plain reports whether every server reads a value alike: some cut off white space (Unicode's, too) at its ends, or end it at a NUL.
+func plain(value string) bool {
+	for i, r := range value {
+		if !unicode.IsPrint(r) || r == utf8.RuneError || r == ' ' && (i == 0 || i == len(value)-1) {
+			return false
+		}
+	}
+	return true
 }
 
 // read returns the value at a source, and whether it comes from a verified token.
-func (a *attributes) read(s *Source) (value string, proven bool) {
+func (a *attributes) read(s *Source, what string) (value string, proven bool) {
 	if s.Claim != "" {
-		if v := a.claim(s.Claim); v != "" {
-			return v, true
-		}
+		value = a.claim(s.Claim)
+		proven = value != ""
 	}
 	if s.Header != "" {
-		if v, twice := a.header(s.Header); v != "" || twice {
-			return v, false
+		v := a.header(s.Header)
+		if strings.Contains(v, ",") { // two lines, joined by a proxy
+			a.doubtf("The header %s must hold one value, without a comma", s.Header)
 		}
+		value = a.agree(value, v, what)
 	}
-	if s.Bearer {
-		if v, twice := a.bearer(); v != "" || twice {
-			return v, false
+	if s.Bearer && !proven { // a claim is from the same token
+		if v := a.bearer(); value == "" || v != value && a.token() == nil {
+			value = a.agree(value, v, what)
 		}
 	}
 	if s.Query != "" {
-		return queryValue(a.r.URL.RawQuery, s.Query), false
+		v, doubt := queryValue(a.r.URL.RawQuery, s.Query)
+		if doubt != "" {
+			a.doubtf("%s", doubt)
+		}
+		value = a.agree(value, v, what)
 	}
-	return "", false
+	return value, proven
+}
+
+// agree is the value that two places give, if they agree.
+func (a *attributes) agree(value, other, what string) string {
+	switch {
+	case other == "":
+	case !plain(other):
+		a.doubtf("The %s must be printable UTF-8, without white space at its ends", what)
+	case value == "":
+		return other
+	case value != other:
+		a.doubtf("The %s is given twice, with different values", what)
+	}
+	return value
+}
+
+// doubtf notes what is ambiguous. The first doubt is the one that is told.
+func (a *attributes) doubtf(format string, args ...any) {
+	if a.doubt == "" {
+		a.doubt = fmt.Sprintf(format, args...)
+	}
 }
 
 // requestPath is the path of a URL as it came. A request has one even if its
@@ -189,27 +286,4 @@ func requestPath(u *url.URL) string {
 		return "/"
 	}
 	return path
-}
-
-// queryValue is a parameter's value, or "" if it is given twice, without making a map.
-func queryValue(query, name string) (found string) {
-	seen := false
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		if pair == "" || strings.Contains(pair, ";") {
-			continue // net/url, and so the handler, doesn't see it either
-		}
-		key, value, _ := strings.Cut(pair, "=")
-		if key, err := url.QueryUnescape(key); err != nil || key != name {
-			continue
-		}
-		if value, err := url.QueryUnescape(value); err == nil {
-			if seen {
-				return ""
-			}
-			found, seen = value, true
-		}
-	}
-	return found
 }

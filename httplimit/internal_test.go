@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A handler that asks net/url sees the same key as the limiter, unless it is given twice: then it is nobody's.
+// Where no doubt is raised, a handler that asks net/url sees the same key as the limiter, and sees it once.
 func TestQueryValueIsThatOfNetURL(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.SampledFrom([]string{"key", "k%65y", "%6bey", "KEY", "k", "=", "==", "&", "&&", ";", "%", "%zz", "%3d", "%26", "+", " ", "a", "é", "%00", ""})
@@ -17,14 +17,14 @@ func TestQueryValueIsThatOfNetURL(t *testing.T) {
 		for range rapid.IntRange(0, 12).Draw(t, "parts") {
 			query += part.Draw(t, "part")
 		}
-		name := rapid.SampledFrom([]string{"key", "k", "", "a b", "a+b", "é"}).Draw(t, "name")
+		name := rapid.SampledFrom([]string{"key", "k", "a b", "a+b", "é"}).Draw(t, "name")
 		values, _ := url.ParseQuery(query) // as URL.Query, what can't be read is left out
-		want := values.Get(name)
-		if len(values[name]) > 1 {
-			want = ""
+		got, doubt := queryValue(query, name)
+		if doubt == "" && (got != values.Get(name) || len(values[name]) > 1) {
+			t.Errorf("%q in %q: got %q, want %q", name, query, got, values[name])
 		}
-		if got := queryValue(query, name); got != want {
-			t.Errorf("%q in %q: got %q, want %q", name, query, got, want)
+		if doubt != "" && got != "" {
+			t.Errorf("%q in %q: %q, and %s", name, query, got, doubt)
 		}
 	})
 }

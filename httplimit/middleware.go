@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -32,6 +34,30 @@ type Middleware struct {
 	opts     Options
 	identity *Identifier
 	answers  *Answerer
+	watched  atomic.Pointer[watched]
+}
+
+// watched is the headers that identities come from, and those that some rules count by.
+type watched struct {
+	rules   *weir.RuleSet
+	headers watch
+}
+
+// headers are those to watch under the rules in force.
+func (m *Middleware) headers() *watch {
+	rules := m.limiter.Rules()
+	if w := m.watched.Load(); w != nil && w.rules == rules {
+		return &w.headers
+	}
+	names := m.identity.headerNames()
+	for _, name := range rules.Attributes() {
+		if name, ok := strings.CutPrefix(name, "header:"); ok {
+			names = append(names, http.CanonicalHeaderKey(name))
+		}
+	}
+	w := &watched{rules, newWatch(names...)}
+	m.watched.Store(w)
+	return &w.headers
 }
 
 // New prepares a middleware. It panics if the options can't be: an unknown
@@ -66,7 +92,16 @@ var visits = sync.Pool{New: func() any {
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := visits.Get().(*visit)
 	req := &v.req
-	m.identity.identify(r, req, &v.attrs)
+	fault := m.headers().fault(r)
+	if fault == "" {
+		fault = m.identity.identify(r, req, &v.attrs)
+	}
+	if fault != "" {
+		m.answers.ambiguous(w, r, fault)
+		v.req, v.attrs = weir.Request{}, attributes{}
+		visits.Put(v)
+		return
+	}
 	req.Attr = v.lookUp
 	if m.opts.Identify != nil {
 		m.opts.Identify(r, req)

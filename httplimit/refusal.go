@@ -78,6 +78,14 @@ func (a *Answerer) giveUp(w http.ResponseWriter, r *http.Request, d *weir.Decisi
 	}, d)
 }
 
+// ambiguous answers a request whose identity can be read in more than one way.
+func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault string) {
+	a.send(w, r, &Refused{
+		Status: http.StatusBadRequest, Code: "AMBIGUOUS_IDENTITY",
+		Message: fault + "; servers read that in different ways, so that it is not clear who is asking",
+	}, &weir.Decision{})
+}
+
 func (a *Answerer) send(w http.ResponseWriter, r *http.Request, x *Refused, d *weir.Decision) {
 	contentType, body := a.render(x, d, r)
 	values := [...]string{"no-store", contentType, strconv.Itoa(len(body)), x.Rule, strconv.FormatInt(x.RetryAfterSeconds, 10)}

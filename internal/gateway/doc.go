@@ -11,7 +11,6 @@
 // what a proxy must (headers of one connection), what would let a stranger
 // lie (X-Forwarded-*), and the rate-limit headers of the answer, which are Weir's.
 //
-// A query is forwarded untouched because others may have signed it. So where
-// API keys come from the query, the upstream and the limiter should agree on how
-// to read one that is malformed or names the key twice; headers avoid the question.
+// A query is forwarded untouched because others may have signed it. The limiter
+// refuses those in which an upstream could read another API key than it did.
 package gateway

@@ -1,0 +1,79 @@
+package httplimit
+
+import (
+	"net/url"
+	"strings"
+)
+
+// queryValue is a parameter's value, found without making a map. It returns a doubt, in words for the client, if servers could
+// read another value for that name, or read one where others see none.
+func queryValue(query, name string) (found, doubt string) {
+	if strings.Contains(query, "#") {
+		return "", "The query holds a #, at which some servers end it"
+	}
+	seen := false
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		split := strings.Contains(pair, ";") // Some servers take it for an &, others give up on the pair.
+		for part := range strings.SplitSeq(pair, ";") {
+			key, value, _ := strings.Cut(part, "=")
+			if !couldMean(key, name) {
+				continue
+			}
+			if seen {
+				return "", "The query parameter " + name + " is given twice"
+			}
+			seen = true
+			plain, err := url.QueryUnescape(key)
+			if split || err != nil || plain != name {
+				return "", "The query parameter " + name + " must be written as " + name + "=VALUE, between & and &"
+			}
+			if found, err = url.QueryUnescape(value); err != nil || strings.Contains(value, "+") {
+				return "", "The value of the query parameter " + name + " must be percent-encoded, with %20 for a space and %2B for a +"
+			}
+		}
+	}
+	return found, ""
+}
+
+// couldMean reports whether some server takes a parameter's name, as it stands in a query, for this one: without
+// case (nginx, ASP.NET), with a dot, a space or a bracket for the underscore (PHP), with blanks around it, or as an array's or an object's (api_key[]).
+func couldMean(raw, name string) bool {
+	if raw == name {
+		return true
+	}
+	at := 0
+	for raw != "" {
+		c := raw[0]
+		switch {
+		case c == '%' && len(raw) > 2 && unhex(raw[1]) < 16 && unhex(raw[2]) < 16:
+			c, raw = unhex(raw[1])<<4|unhex(raw[2]), raw[3:]
+		case c == '+':
+			c, raw = ' ', raw[1:]
+		default:
+			raw = raw[1:]
+		}
+		switch {
+		case at == 0 && c <= ' ':
+		case at == len(name):
+			return c <= ' ' || c == '['
+		case lower(c) == lower(name[at]), strings.IndexByte("_. [", c) >= 0 && strings.IndexByte("_. [", name[at]) >= 0:
+			at++
+		default:
+			return false
+		}
+	}
+	return at == len(name)
+}
+
+// unhex is the value of a hexadecimal digit, or 16.
+func unhex(c byte) byte {
+	switch c = lower(c); {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 16
+}
