@@ -1,19 +1,82 @@
 package weir
 
+import "sort"
+
 // Log is the state of a sliding window log: every admission of the last window,
 // exact over any interval of that length. Its memory follows what was admitted:
 // sixteen bytes an admission, whatever its cost. The zero Log is untouched.
 // It is not safe for concurrent use.
+//
+// Whatever a client asks, an answer takes time in proportion to the logarithm of
+// the log's length; only growing and shrinking copy it, once in so many admissions.
 type Log struct {
 	ring []entry // a ring buffer; its length is a power of two
 	head int     // the oldest entry
-	n    int     // how many
+	n    int     // how many; their moments ascend, and the last one's cost isn't 0
 	sum  int64   // of their costs
 }
 
-type entry struct{ time, cost int64 }
+// entry is a place in the ring. Its sum is that of the costs in some of the places up to and with this one, as
+// in a Fenwick tree. Places that aren't in use keep their cost: sums of what is in use leave them out.
+type entry struct{ time, sum int64 }
 
-func (l *Log) at(i int) *entry { return &l.ring[(l.head+i)&(len(l.ring)-1)] }
+func (l *Log) at(i int) *entry { return &l.ring[l.place(i)] }
+
+func (l *Log) place(i int) int { return (l.head + i) & (len(l.ring) - 1) }
+
+// cost is the cost of entry i.
+func (l *Log) cost(i int) int64 {
+	at := l.place(i)
+	cost := l.ring[at].sum
+	for below := at & (at + 1); at != below; at &= at - 1 {
+		cost -= l.ring[at-1].sum
+	}
+	return cost
+}
+
+// add adds to the cost of entry i.
+func (l *Log) add(i int, cost int64) {
+	for at := l.place(i); at < len(l.ring); at |= at + 1 {
+		l.ring[at].sum += cost
+	}
+}
+
+// upTo is the sum of the first places of the ring.
+func (l *Log) upTo(places int) (sum int64) {
+	for ; places > 0; places &= places - 1 {
+		sum += l.ring[places-1].sum
+	}
+	return sum
+}
+
+// first is the sum of the first n entries.
+func (l *Log) first(n int) int64 {
+	end := l.head + n
+	if over := end - len(l.ring); over > 0 {
+		return l.upTo(len(l.ring)) - l.upTo(l.head) + l.upTo(over)
+	}
+	return l.upTo(end) - l.upTo(l.head)
+}
+
+// reach is the entry with which the sum of the first entries reaches the given one.
+func (l *Log) reach(sum int64) int {
+	if sum += l.upTo(l.head); sum > l.upTo(len(l.ring)) {
+		sum -= l.upTo(len(l.ring))
+	}
+	at := 0
+	for half := len(l.ring); half > 0; half /= 2 {
+		if at+half <= len(l.ring) && l.ring[at+half-1].sum < sum {
+			at += half
+			sum -= l.ring[at-1].sum
+		}
+	}
+	return (at - l.head) & (len(l.ring) - 1)
+}
+
+// since is the first entry at the given moment or later.
+func (l *Log) since(moment int64) int {
+	return sort.Search(l.n, func(i int) bool { return l.at(i).time >= moment })
+}
 
 // Size is the memory that the log holds, in bytes.
 func (l *Log) Size() int { return 16*len(l.ring) + 56 }
@@ -35,19 +98,25 @@ func (p *Policy) TryLog(l *Log, now, n int64) bool {
 	return ok
 }
 
-// prune drops what has left the window.
+// prune brings what is in the future to now, as one entry, and drops what has left the window.
 func (p *Policy) prune(l *Log, now int64) {
-	for i := l.n - 1; i >= 0 && l.at(i).time > now; i-- {
-		l.at(i).time = now
+	if l.n > 0 && l.at(l.n-1).time > now {
+		k := l.since(now)
+		l.at(k).time = now
+		l.add(k, l.sum-l.first(k)-l.cost(k))
+		l.n = k + 1
 	}
-	for l.n > 0 && l.at(0).time <= now-p.window {
-		l.sum -= l.at(0).cost
-		l.head = (l.head + 1) & (len(l.ring) - 1)
-		l.n--
+	if l.n == 0 || l.at(l.n-1).time <= now-p.window {
+		*l = Log{}
+		return
 	}
-	if l.n == 0 {
-		l.ring, l.head = nil, 0
-	} else if len(l.ring) > 8 && l.n < len(l.ring)/4 {
+	if l.at(0).time <= now-p.window {
+		gone := l.since(now - p.window + 1)
+		l.sum -= l.first(gone)
+		l.head = l.place(gone)
+		l.n -= gone
+	}
+	if len(l.ring) > 8 && l.n < len(l.ring)/4 {
 		l.resize(len(l.ring) / 2)
 	}
 }
@@ -55,22 +124,32 @@ func (p *Policy) prune(l *Log, now int64) {
 func (l *Log) push(now, n int64) {
 	l.sum += n
 	if l.n > 0 && l.at(l.n-1).time == now {
-		l.at(l.n - 1).cost += n
+		l.add(l.n-1, n)
 		return
 	}
 	if l.n == len(l.ring) {
 		l.resize(max(1, 2*len(l.ring)))
 	}
 	l.n++
-	*l.at(l.n - 1) = entry{now, n}
+	l.at(l.n - 1).time = now
+	l.add(l.n-1, n-l.cost(l.n-1))
 }
 
+// resize moves what costs anything into another ring.
 func (l *Log) resize(size int) {
-	ring := make([]entry, size)
+	ring, n := make([]entry, size), 0
 	for i := range l.n {
-		ring[i] = *l.at(i)
+		if cost := l.cost(i); cost != 0 {
+			ring[n] = entry{l.at(i).time, cost}
+			n++
+		}
 	}
-	l.ring, l.head = ring, 0
+	for i := range ring {
+		if above := i | (i + 1); above < size {
+			ring[above].sum += ring[i].sum
+		}
+	}
+	l.ring, l.head, l.n = ring, 0, n
 }
 
 // ReportLog describes the log as [Policy.Report] does a state.
@@ -91,36 +170,24 @@ func (p *Policy) ReportLog(l *Log, now, n int64, v Verdict) Result {
 
 // logRetry is when enough old entries have left.
 func (p *Policy) logRetry(l *Log, n int64) int64 {
-	over := l.sum + n - p.Limit.Count
-	for i := 0; ; i++ {
-		e := l.at(i)
-		if over -= e.cost; over <= 0 {
-			return e.time + p.window
-		}
-	}
+	return l.at(l.reach(l.sum+n-p.Limit.Count)).time + p.window
 }
 
 // ReturnLog takes n tokens off the entry that was made at the slot's moment.
 func (p *Policy) ReturnLog(l *Log, now, n, slot int64) {
 	p.prune(l, now)
-	for i := l.n - 1; i >= 0 && l.at(i).time >= slot; i-- {
-		e := l.at(i)
-		if e.time != slot {
-			continue
-		}
-		// After a clock ran backwards, several entries can stand at one moment.
-		part := min(n, e.cost)
-		e.cost -= part
-		l.sum -= part
-		if n -= part; e.cost == 0 {
-			for j := i; j < l.n-1; j++ {
-				*l.at(j) = *l.at(j + 1)
-			}
-			l.n--
-		}
-		if n == 0 {
-			return
-		}
+	i := l.since(slot)
+	if i == l.n || l.at(i).time != slot {
+		return
+	}
+	part := min(n, l.cost(i))
+	l.add(i, -part)
+	l.sum -= part
+	switch {
+	case l.sum == 0:
+		*l = Log{}
+	case i == l.n-1 && l.cost(i) == 0:
+		l.n = l.reach(l.sum) + 1 // what cost nothing before it goes as well
 	}
 }
 

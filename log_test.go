@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -65,7 +66,6 @@ func TestSlidingLogIsExactOverAnyInterval(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := rapidPicker(t)
 		g := newGauge(policyOf(t, *slidingLog(pick(1, 40), 10*time.Millisecond)))
-		type admission struct{ at, n int64 }
 		var all []admission
 		now := midnight
 		for range pick(1, 120) {
@@ -99,6 +99,87 @@ func TestSlidingLogIsExactOverAnyInterval(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A log of any length answers as a plain list of admissions would, whatever is given back, and whatever the clock does.
+func TestSlidingLogIsAListOfAdmissions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pick := rapidPicker(t)
+		g := newGauge(policyOf(t, *slidingLog(pick(1, 300), 10*time.Millisecond)))
+		count, window := g.p.Limit.Count, g.p.window
+		var list []admission
+		now := midnight
+		for range pick(1, 600) {
+			switch pick(0, 40) {
+			case 0:
+				now -= pick(0, 2*window)
+			case 1:
+				now += pick(0, 2*window)
+			default:
+				now += pick(0, 30)
+			}
+			var kept []admission
+			for _, a := range list {
+				if a.at = min(a.at, now); a.at > now-window {
+					kept = append(kept, a)
+				}
+			}
+			list = kept
+			if len(list) > 0 && pick(0, 2) == 0 {
+				a := &list[pick(0, int64(len(list))-1)]
+				back := pick(1, 3)
+				g.giveBack(now, back, a.at)
+				for i := range list {
+					if part := min(back, list[i].n); list[i].at == a.at {
+						list[i].n -= part
+						back -= part
+					}
+				}
+				list = slices.DeleteFunc(list, func(a admission) bool { return a.n == 0 })
+			}
+			sum, newest, n := int64(0), now-window, pick(1, 20)
+			for _, a := range list {
+				sum, newest = sum+a.n, a.at
+			}
+			want := Result{Allowed: sum+n <= count, Remaining: max(0, count-sum), Slot: now}
+			switch {
+			case want.Allowed:
+				list = append(list, admission{now, n})
+				want.Remaining, newest = count-sum-n, now
+			case n > count:
+				want.RetryAfter = Never
+			default:
+				over := sum + n - count
+				for _, a := range list {
+					if over -= a.n; over <= 0 {
+						want.RetryAfter = time.Duration(a.at+window-now) * time.Microsecond
+						break
+					}
+				}
+			}
+			want.ResetAfter = time.Duration(newest+window-now) * time.Microsecond
+			if got := g.take(now, n); got != want {
+				t.Fatalf("%d of %d at %d:\n got %+v\nwant %+v", n, count, now-midnight, got, want)
+			}
+		}
+	})
+}
+
+// A client that takes and gives back, again and again, can't grow a log past what it holds.
+func TestSlidingLogForgetsWhatWasGivenBack(t *testing.T) {
+	p := policyOf(t, *slidingLog(10, time.Hour))
+	var l Log
+	now := midnight
+	for range 10_000 { // two requests that overlap, so that neither is the last
+		now++
+		if !p.TryLog(&l, now, 1) {
+			t.Fatal("refused")
+		}
+		p.ReturnLog(&l, now, 1, now-1)
+	}
+	if l.sum != 1 || l.Size() > 56+16*16 {
+		t.Errorf("%d tokens take %d bytes", l.sum, l.Size())
+	}
 }
 
 // A log's memory follows what it holds, up and down.

@@ -148,12 +148,16 @@ func (g *gauge) longest() int64 {
 	return g.p.window
 }
 
+// admission is what a log remembers of a moment.
+type admission struct{ at, n int64 }
+
 // entries is what a log remembers at the given moment.
-func (g *gauge) entries(now int64) []entry {
+func (g *gauge) entries(now int64) (all []admission) {
 	l := g.anchored(now).log
-	all := make([]entry, l.n)
-	for i := range all {
-		all[i] = *l.at(i)
+	for i := range l.n {
+		if n := l.cost(i); n != 0 {
+			all = append(all, admission{l.at(i).time, n})
+		}
 	}
 	return all
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirhq/weir"
 )
 
 // lane joins the acts that wait at the same moment into one script call. An act
@@ -31,13 +33,26 @@ type lane struct {
 	ticks atomic.Int64 // the lane's clock: see tick
 }
 
-// How many calls may be under way in a lane, and how many acts one carries. The
+// How many calls may be under way in a lane, and how much work one carries. The
 // first keeps Redis busy while a node reads the last reply; the second keeps
 // a call short, since Redis does nothing else meanwhile.
 const (
 	maxFlying = 3
 	maxJoined = 64
 )
+
+// work is how much an act is for Redis: as many charges of a hash's field.
+func (a *act) work() (n int) {
+	const long, longWork = 1000, 8 // a log that may be long is searched
+	for i := range a.charges {
+		if l := &a.charges[i].policy.Limit; l.Algorithm == weir.SlidingLog && l.Count > long {
+			n += longWork
+		} else {
+			n++
+		}
+	}
+	return n
+}
 
 // flight is a call, with those whose acts it carries, the oldest first. It is also the call's
 // context, which ends when the lane's clock reaches the deadline of the newest.
@@ -308,7 +323,12 @@ func (l *lane) next(wake []*waiter) []*waiter {
 		l.flying--
 		return wake
 	}
-	n := min(len(l.queue), maxJoined)
+	n := 1
+	for work := l.queue[0].act.work(); n < len(l.queue); n++ {
+		if work += l.queue[n].act.work(); work > maxJoined {
+			break
+		}
+	}
 	newest := l.queue[n-1]
 	f := l.flight(newest.deadline, slices.Clone(l.queue[:n])...)
 	l.queue = slices.Delete(l.queue, 0, n)

@@ -13,7 +13,7 @@ import (
 //
 //	weir{4k}3q2-7w…        prefix, tag in braces, 128 bits of a keyed hash of the subject
 //
-// and a log's list has its field behind that. No name holds anything that a
+// and a log's own hash has its field behind that, after a slash. No name holds anything that a
 // client sent: neither a key in clear, nor a delimiter or a brace of its making.
 
 // tags is how many hash tags there are: in a Cluster, what shares a tag shares a
@@ -79,7 +79,7 @@ func (n *namer) subject(c *weir.Counter) (name string, tag int) {
 	buf = base64.RawURLEncoding.AppendEncode(buf, hash[:])
 	if c.Policy.Limit.Algorithm == weir.SlidingLog {
 		f := field(c.Policy)
-		buf = base64.RawURLEncoding.AppendEncode(append(buf, ':'), f[:])
+		buf = base64.RawURLEncoding.AppendEncode(append(buf, '/'), f[:])
 	}
 	return string(buf), tag
 }

@@ -4,7 +4,7 @@
 // under way at the same moment share a call.
 //
 // A subject is one hash with a small field for each of its counters, and a
-// sliding log is a list beside it. Every key but the nodes' common secret has a TTL,
+// sliding log is another beside it. Every key but the nodes' common secret has a TTL,
 // set by the script that writes it.
 //
 // A Redis that can't be reached is an error of the charge, never a refusal: what

@@ -24,4 +24,7 @@
 // again by rueidis without anything around it.
 //
 // Memory is Redis' used_memory, divided by the counters that it has grown by.
+//
+// The hostile client does whatever could be costly to sliding logs that it has filled, and Redis' slow log
+// tells how long each script call took: nobody else is served meanwhile.
 package main

@@ -17,7 +17,12 @@ type (
 		Seconds   float64             `json:"seconds_per_measurement"`
 		Workloads []jsonTable         `json:"workloads"`
 		Memory    []jsonFootprint     `json:"memory"`
+		Slowest   []jsonSlowest       `json:"slowest_script_calls"`
 		Targets   []report.JSONTarget `json:"targets"`
+	}
+	jsonSlowest struct {
+		Act   string    `json:"act"`
+		Tries []float64 `json:"ms"`
 	}
 	jsonTable struct {
 		Workload   string    `json:"workload"`
@@ -58,6 +63,9 @@ func (r *results) writeJSON(path string, c *config) error {
 	}
 	for _, f := range r.footprints {
 		out.Memory = append(out.Memory, jsonFootprint{f.label, f.counters, f.keys, f.bytes})
+	}
+	for _, s := range r.slowest {
+		out.Slowest = append(out.Slowest, jsonSlowest{s.what, s.tries})
 	}
 	for i := range r.targets {
 		out.Targets = append(out.Targets, r.targets[i].JSON())

@@ -21,6 +21,7 @@ type config struct {
 	time, warmup          time.Duration
 	keys, goroutines      int
 	clients, rivals       int
+	long                  int
 	contenders, workloads *regexp.Regexp
 	json                  string
 	strict                bool
@@ -60,15 +61,16 @@ func parse(args []string) (*config, error) {
 	f.IntVar(&c.goroutines, "goroutines", 256, "goroutines, in the workload that has many")
 	f.IntVar(&c.clients, "clients", 1_000_000, "memory: clients of Weir, with ten counters each; 0 measures no memory")
 	f.IntVar(&c.rivals, "rival-counters", 1_000_000, "memory: counters of each rival")
+	f.IntVar(&c.long, "long", 100_000, "hostile client: admissions in its sliding logs; 0 leaves it out")
 	contenders := f.String("contenders", "", "measure only those whose name matches this regular expression")
-	workloads := f.String("workloads", "", `run only workloads that match: "256 goroutines", "1 goroutine", "memory"`)
+	workloads := f.String("workloads", "", `run only workloads that match: "256 goroutines", "1 goroutine", "memory", "hostile client"`)
 	f.StringVar(&c.json, "json", "", "write the results to this file as well")
 	f.BoolVar(&c.strict, "strict", false, "exit with 1 unless every target is met")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if c.rounds < 1 || c.keys < 2 || c.goroutines < 2 || c.clients < 0 || c.clients == 1 || c.rivals < 2 {
-		return nil, errors.New("-rounds must be at least 1; -keys, -goroutines and -rival-counters at least 2, -clients, too, or 0")
+	if c.rounds < 1 || c.keys < 2 || c.goroutines < 2 || c.clients < 0 || c.clients == 1 || c.rivals < 2 || c.long < 0 || c.long > 0 && c.long < 100 {
+		return nil, errors.New("-rounds must be at least 1; -keys, -goroutines and -rival-counters at least 2, -clients, too, or 0; -long at least 100, or 0")
 	}
 	var err, err2 error
 	c.contenders, err = regexp.Compile(*contenders)

@@ -19,7 +19,7 @@ import (
 func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	c, err := parse([]string{"-rounds", "2", "-again", "0", "-time", "10ms", "-warmup", "1ms",
-		"-keys", "100", "-goroutines", "8", "-clients", "50", "-rival-counters", "100", "-json", file})
+		"-keys", "100", "-goroutines", "8", "-clients", "50", "-rival-counters", "100", "-long", "200", "-json", file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestRun(t *testing.T) {
 	if _, err := run(t.Context(), c, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{many(c), alone, "Memory", "Targets"} {
+	for _, want := range []string{many(c), alone, "Memory", hostileName, "Targets"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
@@ -40,8 +40,13 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(text, &written); err != nil {
 		t.Fatal(err)
 	}
-	if len(written.Workloads) != 2 || len(written.Memory) != 4 {
-		t.Errorf("the file has %d workloads and %d weights", len(written.Workloads), len(written.Memory))
+	if len(written.Workloads) != 2 || len(written.Memory) != 4 || len(written.Slowest) == 0 {
+		t.Errorf("the file has %d workloads, %d weights and %d slow calls", len(written.Workloads), len(written.Memory), len(written.Slowest))
+	}
+	for _, s := range written.Slowest {
+		if len(s.Tries) == 0 || slices.Min(s.Tries) <= 0 {
+			t.Errorf("%s: %v ms", s.Act, s.Tries)
+		}
 	}
 	for _, w := range written.Workloads {
 		for _, text := range w.Warnings {

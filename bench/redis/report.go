@@ -13,6 +13,7 @@ import (
 type results struct {
 	tables     []table
 	footprints []footprint
+	slowest    []slowest
 	targets    []report.Target
 }
 
@@ -43,6 +44,7 @@ func (r *results) print(w io.Writer, c *config) {
 		r.tables[i].print(w)
 	}
 	printFootprints(w, r.footprints)
+	printHostile(w, r.slowest, c.long)
 	report.PrintTargets(w, r.targets)
 }
 

@@ -53,6 +53,10 @@ func measureAll(ctx context.Context, c *config, stderr io.Writer) (*results, err
 	entries, weights := pick(c.contenders), planWeights(c)
 	r := &results{tables: plan(c, entries)}
 	steps := len(weights)
+	provoked := c.long > 0 && c.workloads.MatchString(hostileName)
+	if provoked {
+		steps++
+	}
 	if len(r.tables) > 0 {
 		steps += len(entries) + c.rounds
 	}
@@ -70,6 +74,13 @@ func measureAll(ctx context.Context, c *config, stderr io.Writer) (*results, err
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
 		r.footprints = append(r.footprints, f)
+	}
+	if provoked {
+		p.Step("a hostile client with logs of %s admissions", report.Amount(c.long))
+		var err error
+		if r.slowest, err = provoke(ctx, c.long); err != nil {
+			return nil, fmt.Errorf("%s: %w", hostileName, err)
+		}
 	}
 	p.Done()
 	return r, nil

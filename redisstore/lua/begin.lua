@@ -1,6 +1,6 @@
 -- Decides acts, one after the other: takes, each all or nothing over its charges; tokens given back; counters reset.
 --
--- KEYS     one for each charge: the hash of its subject, or the list of its log; after those of an act that
+-- KEYS     one for each charge: the hash of its subject, or that of its log; after those of an act that
 --          happens only once, the key that marks it
 -- ARGV[1]  now (µs; 0 is Redis' own clock), the least TTL (ms), how many policies and acts, then
 --          policies: field, algorithm, four numbers (see Policy.Numbers)

@@ -1,137 +1,203 @@
--- Sliding log: a list of what was admitted in the window, oldest first. An entry holds its moment, its cost,
--- and the sum of all costs up to and with it, so that what is in the log costs two reads, however long it is.
+-- Sliding log: a hash of what was admitted in the window, as records of a moment and an amount, oldest first.
+--
+-- Field 'h' holds where the log begins, its sum, and the newest records, up to FAN of them: the tail. A tail that is full
+-- becomes leaf 0, then 1, 2 and so on, each a field of its own. A record of level 1 stands for a leaf: the moment of its
+-- newest record, and the sum of its amounts. FAN of those make a node, which a record of level 2 stands for, and so on
+-- up. So a search passes whole nodes over, and an amount is taken off anywhere, in a few reads however long the log is:
+-- a client chooses how long it is, what it asks for and when it comes back, and Redis does nothing else meanwhile.
 
 local log = {}
 if logs then
-  local ENTRY = '<I7I4I7'
-  local CHUNK = 32
+  local HEADER, HEAD = '<I5I5BI5I7I6', 29 -- leaves, head, offset, dropped, first, sum: see read
+  local RECORD, SIZE = '<I7I6', 13
+  local FAN = 16
+  local sub, HUGE = string.sub, math.huge
+
+  local function name(level, number) return pack('<BI5', level, number) end
+
+  local function read(key)
+    local v = call('HGET', key, 'h')
+    if not v then return nil end
+    local h = {tail = sub(v, HEAD + 1)}
+    -- leaves: how many there are; head: the leaf, or else the tail, that the window begins in, after offset records that
+    -- have left it; dropped: how many leaves were deleted; first: the moment of the oldest record; sum: of the window.
+    h.leaves, h.head, h.offset, h.dropped, h.first, h.sum = unpack(HEADER, v)
+    h.time, h.amount = unpack(RECORD, v, #v - SIZE + 1) -- of the newest
+    return h
+  end
+
+  -- Writes the header, and deletes a few of the leaves that have left the window: more than are added meanwhile.
+  local function write(key, h)
+    for _ = 1, min(4, h.head - h.dropped) do
+      call('HDEL', key, name(0, h.dropped))
+      h.dropped = h.dropped + 1
+      local level, number = 1, h.dropped
+      while number % FAN == 0 do
+        number = number / FAN
+        call('HDEL', key, name(level, number - 1))
+        level = level + 1
+      end
+    end
+    call('HSET', key, 'h', pack(HEADER, h.leaves, h.head, h.offset, h.dropped, h.first, h.sum) .. h.tail)
+  end
 
   local function keep(key, p)
     local ms = ceil(p.b / 1000)
     if call('PTTL', key) < ms then call('PEXPIRE', key, max(ms + floor(ms / 8) + 1000, least_ttl)) end
   end
 
-  local function entry(v)
-    if not v then return nil end
-    local time, cost, sum = unpack(ENTRY, v)
-    return {time = time, cost = cost, sum = sum}
-  end
-
-  local function entries(key, from, to)
-    local list = call('LRANGE', key, from, to)
-    for i = 1, #list do list[i] = entry(list[i]) end
-    return list
-  end
-
-  -- Appends entries from the given one on, with the sums that follow from what was there before them.
-  local function push(key, list, from, sum)
-    local packed = {}
-    for i = from, #list do
-      sum = sum + list[i].cost
-      packed[#packed + 1] = pack(ENTRY, list[i].time, list[i].cost, sum)
-      if #packed == 1000 or i == #list then
-        call('RPUSH', key, _G.unpack(packed))
-        packed = {}
-      end
-    end
-  end
-
-  -- Writes a log anew.
-  local function rewrite(key, p, list)
-    call('DEL', key)
-    if #list == 0 then return end
-    push(key, list, 1, 0)
-    keep(key, p)
-  end
-
-  -- Drops what has left the window, and brings entries of the future to now. Returns the oldest and the
-  -- newest entry, or nothing.
-  local function prune(key, p)
-    local last = entry(call('LINDEX', key, -1))
-    if not last then return nil end
-    if last.time > now then
-      local list = entries(key, 0, -1)
-      for i = 1, #list do list[i].time = min(list[i].time, now) end
-      rewrite(key, p, list)
-      last = entry(call('LINDEX', key, -1))
-    end
-    if last.time <= now - p.b then
-      call('DEL', key)
-        return nil
-    end
-    local first = entry(call('LINDEX', key, 0))
-    if first.time > now - p.b then return first, last end
-    local dead = 0
-    repeat
-      local list, i = entries(key, dead, dead + CHUNK - 1), 1
-      while list[i] and list[i].time <= now - p.b do i = i + 1 end
-      dead, first = dead + i - 1, list[i]
-    until first
-    call('LTRIM', key, dead, -1)
-    return first, last
-  end
-
-  -- Whether n fits, the newest entry, and the sum.
-  function log.look(key, p, n)
-    local first, last = prune(key, p)
-    local sum = first and last.sum - first.sum + first.cost or 0
-    return n <= p.a - sum, last, sum
-  end
-
-  -- The moment of the entry whose leaving makes room for n.
-  local function makes_room(key, p, sum, n)
-    local over, i = sum + n - p.a, 0
+  -- Finds the first record in the window that is newer than a moment, or with which the sum reaches an amount; it may be
+  -- told to look in the tail only. Returns its leaf, where it stands there, its moment, its amount, the sum of those
+  -- passed over, and the leaf's text.
+  local function seek(key, h, after, reach, in_tail)
+    local p, at, sum = h.head, 1 + SIZE * h.offset, 0
+    if in_tail and p < h.leaves then p, at = h.leaves, 1 end
     while true do
-      local list = entries(key, i, i + CHUNK - 1)
-      if #list == 0 then return now end -- never; but a loop without an end would stop Redis
-      for j = 1, #list do
-        over = over - list[j].cost
-        if over <= 0 then return list[j].time end
+      local leaf = p >= h.leaves and h.tail or call('HGET', key, name(0, p)) or ''
+      for i = at, #leaf - SIZE + 1, SIZE do
+        local time, amount = unpack(RECORD, leaf, i)
+        if time > after or sum + amount >= reach then return p, i, time, amount, sum, leaf end
+        sum = sum + amount
       end
-      i = i + CHUNK
+      if p >= h.leaves then return nil end
+      -- On to the next leaf that may hold it: up where whole nodes lie ahead, and down where one can't be passed over.
+      local level, q, up, node, held = 1, p + 1, true
+      while true do
+        local count = floor(h.leaves / FAN ^ (level - 1))
+        local parent = floor(q / FAN)
+        if up and q % FAN == 0 and parent < floor(count / FAN) then
+          level, q, held = level + 1, parent, nil
+        elseif q >= count then
+          if level == 1 then break end
+          level, q, held = level - 1, q * FAN, nil
+        else
+          if held ~= parent then node, held = call('HGET', key, name(level, parent)) or '', parent end
+          local i, time, amount = 1 + SIZE * (q % FAN), 0, 0
+          if i < #node then time, amount = unpack(RECORD, node, i) end
+          if amount > 0 and (time > after or sum + amount >= reach) then
+            if level == 1 then break end
+            level, q, up, held = level - 1, q * FAN, false, nil
+          else
+            sum, q, up = sum + amount, q + 1, true
+          end
+        end
+      end
+      p, at = q, 1
     end
   end
 
-  -- Takes n, or doesn't. Returns the newest entry's moment, the sum, and, where n doesn't fit, the moment of the
-  -- entry whose leaving makes room, or, where it was taken, that of the newest entry before.
-  function log.settle(key, p, n, fits, last, sum, taken)
-    local newest = last and last.time or 0
-    if taken then
-      if newest == now then
-        call('LSET', key, -1, pack(ENTRY, now, last.cost + n, last.sum + n))
-      else
-        call('RPUSH', key, pack(ENTRY, now, n, (last and last.sum or 0) + n))
+  -- Makes the tail a leaf, and enters it in the levels above.
+  local function flush(key, h)
+    local level, number, node, time = 0, h.leaves, h.tail, h.time
+    call('HSET', key, name(0, number), node)
+    h.leaves, h.tail = number + 1, ''
+    repeat
+      local sum = 0
+      for i = 1, #node, SIZE do
+        local _, amount = unpack(RECORD, node, i)
+        sum = sum + amount
       end
+      level = level + 1
+      local at, field = number % FAN, name(level, floor(number / FAN))
+      node = at > 0 and call('HGET', key, field) or ''
+      node = sub(node, 1, at * SIZE) -- what is behind that was cut off
+      node = node .. string.rep('\0', at * SIZE - #node) .. pack(RECORD, time, sum)
+      call('HSET', key, field, node)
+      number = floor(number / FAN)
+    until at < FAN - 1
+  end
+
+  -- Reads a log, brings what is in the future to now, as one record, and drops what has left the window. Returns nothing
+  -- if nothing is left.
+  local function load(key, p)
+    local h, changed = read(key), false
+    if not h then return nil end
+    if h.time > now then
+      local leaf, at, _, _, before, text = seek(key, h, now - 1, HUGE)
+      h.leaves, h.time, h.amount = leaf, now, h.sum - before
+      h.tail = sub(text, 1, at - 1) .. pack(RECORD, now, h.amount)
+      h.first, changed = min(h.first, now), true
+    end
+    if h.time <= now - p.b then
+      call('UNLINK', key)
+      return nil
+    end
+    if h.first <= now - p.b then
+      local leaf, at, time, _, before = seek(key, h, now - p.b, HUGE)
+      h.head, h.offset, h.first, h.sum, changed = leaf, (at - 1) / SIZE, time, h.sum - before, true
+    end
+    if changed then write(key, h) end -- at once: a call may name a log twice
+    return h
+  end
+
+  -- Whether n fits, the log, and its sum.
+  function log.look(key, p, n)
+    local h = load(key, p)
+    local sum = h and h.sum or 0
+    return n <= p.a - sum, h, sum
+  end
+
+  -- Takes n, or doesn't. Returns the newest record's moment, the sum, and, where n doesn't fit, the moment of the
+  -- record whose leaving makes room, or, where it was taken, that of the newest record before.
+  function log.settle(key, p, n, fits, h, sum, taken)
+    local newest = h and h.time or 0
+    if taken then
+      h = h or {leaves = 0, head = 0, offset = 0, dropped = 0, first = now, tail = ''}
+      h.sum = sum + n
+      if newest == now then
+        h.tail = sub(h.tail, 1, -SIZE - 1) .. pack(RECORD, now, h.amount + n)
+      else
+        if #h.tail >= FAN * SIZE then flush(key, h) end
+        h.tail = h.tail .. pack(RECORD, now, n)
+      end
+      write(key, h)
       keep(key, p)
       return now, sum + n, newest
     end
-    return newest, sum, not fits and n <= p.a and makes_room(key, p, sum, n) or 0
+    if fits or n > p.a then return newest, sum, 0 end
+    local _, _, moment = seek(key, h, HUGE, sum + n - p.a)
+    return newest, sum, moment
+  end
+
+  -- Takes an amount off a leaf, whose text is then the given one, and off what stands for it above. Of what becomes
+  -- empty, only the record that stands for it stays: clients who take and give back leave next to nothing behind.
+  local function reduce(key, h, leaf, text, part)
+    if text ~= '' then call('HSET', key, name(0, leaf), text) end
+    local level, number, count = 1, leaf, h.leaves
+    while number < count do
+      local field, at = name(level, floor(number / FAN)), 1 + SIZE * (number % FAN)
+      local node = call('HGET', key, field) or ''
+      if at > #node then return end
+      local time, amount = unpack(RECORD, node, at)
+      call('HSET', key, field, sub(node, 1, at - 1) .. pack(RECORD, time, max(0, amount - part)) .. sub(node, at + SIZE))
+      if amount <= part then call('HDEL', key, name(level - 1, number)) end
+      level, number, count = level + 1, floor(number / FAN), floor(count / FAN)
+    end
   end
 
   -- Takes n off what was admitted at the slot's moment.
   function log.give_back(key, p, n, slot)
-    if not prune(key, p) then return end
-    -- What is given back was taken not long ago: only the end of the list has to be read and written.
-    local size, list, whole = CHUNK
-    repeat
-      list = entries(key, -size, -1)
-      whole = #list < size
-      size = 8 * size
-    until whole or list[1].time < slot
-    local count, changed = #list, false
-    for i = #list, 1, -1 do
-      local e = list[i]
-      if n == 0 or e.time < slot then break end
-      if e.time == slot then
-        local part = min(n, e.cost)
-        e.cost, n, changed = e.cost - part, n - part, true
-        if e.cost == 0 then table.remove(list, i) end
-      end
+    local h = load(key, p)
+    if not h then return end
+    local leaf, at, time, amount, _, text = seek(key, h, slot - 1, HUGE, slot >= unpack(RECORD, h.tail))
+    if time ~= slot then return end
+    local part = min(n, amount)
+    h.sum = h.sum - part
+    if h.sum == 0 then
+      call('UNLINK', key)
+      return
     end
-    if not changed then return end
-    if whole then return rewrite(key, p, list) end
-    call('LTRIM', key, 0, -count) -- up to the first that was read, which is older
-    push(key, list, 2, list[1].sum)
+    text = sub(text, 1, at - 1) .. (part < amount and pack(RECORD, time, amount - part) or '') .. sub(text, at + SIZE)
+    if leaf < h.leaves then
+      reduce(key, h, leaf, text, part)
+    elseif text ~= '' then
+      h.tail = text
+    else -- the log ends in an older leaf now
+      h.tail = ''
+      leaf, at, _, _, _, text = seek(key, h, HUGE, h.sum)
+      h.leaves, h.tail = leaf, sub(text, 1, at + SIZE - 1)
+    end
+    write(key, h)
   end
 end
 

@@ -47,7 +47,7 @@ for _ = 1, acts do
       p, key = policy[number], KEYS[from + i]
       local algorithm = p.algorithm
       if algorithm == SLIDING_LOG then
-        if kind == TAKE then fits, time, level = log.look(key, p, n) end -- time: the newest entry; level: the sum
+        if kind == TAKE then fits, time, level = log.look(key, p, n) end -- time: the log; level: its sum
       else
         time, level, prev, code = 0, 0, 0, 0
         v = call('HGET', key, p.field)
@@ -284,13 +284,14 @@ for _ = 1, acts do
           ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis doesn't take any number for a TTL
           if not grown or call('PEXPIRE', key, ms, 'NX') == 0 then
             call('PEXPIRE', key, ms, 'GT')
-            -- A hash that grows drops fields that can't matter any more.
+            -- A hash that grows drops fields that can't matter any more: those of twice as many as it grew by, so that
+            -- it holds about as many as matter again, and no call looks at all of a large one.
             local fields = grown and call('HLEN', key) or 0
             if fields > 8 and fields % 8 == 1 then
-              local all = call('HGETALL', key)
-              for j = 1, #all, 2 do
-                local c, t = unpack('<BI7', all[j + 1])
-                if t + spans[c] < now then call('HDEL', key, all[j]) end
+              local some = call('HRANDFIELD', key, 17, 'WITHVALUES')
+              for j = 1, #some, 2 do
+                local c, t = unpack('<BI7', some[j + 1])
+                if t + spans[c] < now then call('HDEL', key, some[j]) end
               end
             end
           end
