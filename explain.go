@@ -167,7 +167,7 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 	case unmetTier:
 		return fmt.Sprintf("the rule is for tier %s, the request is in tier %s", r.Tier, m.tier)
 	case unmetPreflight:
-		return "a CORS preflight is exempt from rules that don't name OPTIONS"
+		return "a CORS preflight is exempt from rules that don't name OPTIONS: preflight_limit holds instead"
 	case unmetLayer:
 		for _, o := range m.chosen {
 			if o.Layer == r.Layer {

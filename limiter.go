@@ -16,6 +16,7 @@ type Limiter struct {
 	store     Store
 	local     Store
 	emergency *Policy
+	preflight *Policy
 	observe   func(*Request, *Decision)
 	sealer    atomic.Pointer[sealer]
 	rules     atomic.Pointer[RuleSet]
@@ -35,13 +36,22 @@ type Options struct {
 	// Emergency is one more limit while the store can't be reached, by IP address
 	// and counted in Local, for whatever rules then allow. Nil means none.
 	Emergency *Policy
+	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
+	// means [DefaultPreflight]. While the store can't be reached it is counted in Local.
+	Preflight *Policy
 }
+
+// DefaultPreflight is how many CORS preflights an address may send, unless [Options] say otherwise.
+var DefaultPreflight = PerSecond(50)
 
 // NewLimiter makes a Limiter of a store and the rules to begin with.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe}
 	if opts.Local != nil {
 		l.emergency = opts.Emergency
+	}
+	if l.preflight = opts.Preflight; l.preflight == nil {
+		l.preflight, _ = NewPolicy("preflight", DefaultPreflight) // which can be a limit
 	}
 	l.scratch.New = func() any { return new(match) }
 	l.SetSecret(opts.Secret)
@@ -71,6 +81,9 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	rs := l.rules.Load()
 	m := l.scratch.Get().(*match)
 	rs.run(req, m)
+	if req.Preflight && m.reason == ReasonWithin {
+		m.addByIP(&preflightRule, l.preflight, req)
+	}
 	d.RulesVersion = rs.doc.Version
 	switch {
 	case m.reason != ReasonWithin:
@@ -100,8 +113,11 @@ func (l *Limiter) finish(req *Request, m *match, d *Decision) {
 	l.scratch.Put(m)
 }
 
-// noRule owns the charges of CheckPolicy.
-var noRule = rule{Rule: &Rule{}}
+// noRule owns the charges of CheckPolicy, and preflightRule those of preflights.
+var (
+	noRule        = rule{Rule: &Rule{}}
+	preflightRule = rule{Rule: &Rule{OnStoreFailure: FailLocal}}
+)
 
 // CheckPolicy decides a request by one policy and no rule. It is counted by its APIKey.
 func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d Decision, err error) {
@@ -165,13 +181,17 @@ func (l *Limiter) chargeLocal(ctx context.Context, m *match, i int) {
 
 // chargeEmergency adds the limit that holds while the store can't be reached.
 func (l *Limiter) chargeEmergency(ctx context.Context, req *Request, m *match) {
+	m.addByIP(&noRule, l.emergency, req)
+	m.results = append(m.results, Result{})
+	l.chargeLocal(ctx, m, len(m.charges)-1)
+}
+
+// addByIP adds a charge that is counted by the request's address, behind those that run has found.
+func (m *match) addByIP(r *rule, p *Policy, req *Request) {
 	from := len(m.subjects)
 	m.appendIP(req, true)
-	m.add(&noRule, []*Policy{l.emergency}, min(max(req.Cost, 1), 2*MaxTokens), req.Peek, from)
-	last := len(m.charges) - 1
-	m.charges[last].Subject = m.subjects[from:]
-	m.results = append(m.results, Result{})
-	l.chargeLocal(ctx, m, last)
+	m.add(r, []*Policy{p}, min(max(req.Cost, 1), 2*MaxTokens), req.Peek, from)
+	m.charges[len(m.charges)-1].Subject = m.subjects[from:]
 }
 
 // refused reports whether the store refused the charges, and so took nothing.

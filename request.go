@@ -19,7 +19,8 @@ type Request struct {
 	IP netip.Addr
 	// Method and Path are those of an HTTP request; the path as it came, without query.
 	Method, Path string
-	// Preflight marks a real CORS preflight. Those are exempt from rules that don't name OPTIONS.
+	// Preflight marks a real CORS preflight: as a browser sends them, without body and credentials. Those are exempt from rules
+	// that don't name OPTIONS, and have a limit of their own: see [Options].
 	Preflight bool
 	// Attr looks up what else rules may count by: "header:X-Tenant", "claim:plan",
 	// "attr:region". It answers "" for what the request lacks. [RuleSet.Attributes] lists what is asked for.

@@ -113,7 +113,6 @@ func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes)
 	*a = attributes{r: r, jwt: x.id.JWT}
 	req.Method, req.Path = r.Method, requestPath(r.URL)
 	req.IP = ClientIP(r, x.trusted)
-	req.Preflight = r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 	if x.bearer {
 		a.bearer() // for its faults
 	}
@@ -124,7 +123,25 @@ func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes)
 	req.Org, _ = a.read(&x.id.Org, "organisation")
 	req.Tier, proven = a.read(&x.id.Tier, "tier")
 	req.TierVerified = req.Tier != "" && (proven || x.id.TrustUnverified)
+	req.Preflight = r.Method == http.MethodOptions && isPreflight(r) && req.APIKey == "" && req.User == "" && req.Org == "" && req.Tier == ""
 	return a.doubt
+}
+
+// isPreflight reports whether an OPTIONS request is a preflight as browsers send them: it asks for a method that there is, and has
+// neither credentials nor a body, with which a service could be made to do something else than answer it.
+func isPreflight(r *http.Request) bool {
+	h := r.Header
+	if len(h["Origin"]) != 1 || h["Origin"][0] == "" || len(h["Access-Control-Request-Method"]) != 1 {
+		return false
+	}
+	switch h["Access-Control-Request-Method"][0] {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
+	default:
+		return false
+	}
+	return r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+		h["Authorization"] == nil && h["Cookie"] == nil && h["Proxy-Authorization"] == nil && h["Upgrade"] == nil &&
+		h["X-Http-Method-Override"] == nil && h["X-Method-Override"] == nil && h["X-Http-Method"] == nil
 }
 
 // attributes answers for what a request says of its client.

@@ -2,9 +2,13 @@ package httplimit_test
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -136,22 +140,80 @@ func TestKnownKeys(t *testing.T) {
 	}
 }
 
+// A preflight is what a browser sends, and nothing that a service could take for more.
 func TestPreflight(t *testing.T) {
+	preflight := []string{"Origin", "https://a.example", "Access-Control-Request-Method", "PUT"}
+	with := func(more ...string) []string { return append(slices.Clone(preflight), more...) }
 	for _, c := range []struct {
-		name, method string
-		headers      []string
-		want         bool
+		name, method, target string
+		headers              []string
+		body                 string
+		want                 bool
 	}{
-		{"a real one", http.MethodOptions, []string{"Origin", "https://a.example", "Access-Control-Request-Method", "PUT"}, true},
-		{"without an origin", http.MethodOptions, []string{"Access-Control-Request-Method", "PUT"}, false},
-		{"without a method", http.MethodOptions, []string{"Origin", "https://a.example"}, false},
-		{"another method", http.MethodPost, []string{"Origin", "https://a.example", "Access-Control-Request-Method", "PUT"}, false},
+		{"a real one", "OPTIONS", "/", preflight, "", true},
+		{"for headers", "OPTIONS", "/", with("Access-Control-Request-Headers", "x-api-key,authorization"), "", true},
+		{"without an origin", "OPTIONS", "/", preflight[2:], "", false},
+		{"without a method", "OPTIONS", "/", preflight[:2], "", false},
+		{"with two methods", "OPTIONS", "/", with("Access-Control-Request-Method", "GET"), "", false},
+		{"for a method that isn't one", "OPTIONS", "/", []string{"Origin", "https://a.example", "Access-Control-Request-Method", "X"}, "", false},
+		{"another method", "POST", "/", preflight, "", false},
+		{"in small letters", "options", "/", preflight, "", false},
+		{"with a body", "OPTIONS", "/", preflight, "hello", false},
+		{"with a key", "OPTIONS", "/", with("X-API-Key", "k"), "", false},
+		{"with a key in its query", "OPTIONS", "/?api_key=k", preflight, "", false},
+		{"with a user", "OPTIONS", "/", with("X-User", "u"), "", false},
+		{"with a token", "OPTIONS", "/", with("Authorization", "Bearer k"), "", false},
+		{"with a cookie", "OPTIONS", "/", with("Cookie", "a=b"), "", false},
+		{"that is something else to frameworks", "OPTIONS", "/", with("X-HTTP-Method-Override", "POST"), "", false},
 	} {
-		r := request("/", c.headers...)
-		r.Method = c.method
-		if got := identify(httplimit.Identity{}, r).Preflight; got != c.want {
+		r := httptest.NewRequest(c.method, c.target, strings.NewReader(c.body))
+		for i := 0; i < len(c.headers); i += 2 {
+			r.Header.Add(c.headers[i], c.headers[i+1])
+		}
+		id := httplimit.Identity{APIKey: httplimit.Source{Header: "X-API-Key", Query: "api_key"}, User: httplimit.Source{Header: "X-User"}}
+		if got := identify(id, r).Preflight; got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
+	}
+}
+
+// Preflights are limited by address, an IPv6 client by its /64; what only looks like one is limited as any request.
+func TestPreflightLimit(t *testing.T) {
+	synctest.Test(t, testPreflightLimit)
+}
+
+func testPreflightLimit(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "all", By: []string{}, Limits: per(1, 366*24*time.Hour)}))
+	h := wrap(l, httplimit.Options{}, ok)
+	do := func(from, key, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodOptions, "/", strings.NewReader(body))
+		r.RemoteAddr = from
+		r.Header.Set("Origin", "https://a.example")
+		r.Header.Set("Access-Control-Request-Method", "POST")
+		if key != "" {
+			r.Header.Set("X-API-Key", key)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	for i := range 50 {
+		if got := do(fmt.Sprintf("[2001:db8::%x]:1", i), "", "").Code; got != 200 {
+			t.Fatalf("preflight %d: %d", i, got)
+		}
+	}
+	if w := do("[2001:db8::ffff]:1", "", ""); w.Code != 429 || w.Header().Get("X-RateLimit-Rule") != "preflight" || w.Header().Get("Retry-After") != "1" {
+		t.Errorf("the 51st of a /64: %d, %v", w.Code, w.Header())
+	}
+	if got := do("[2001:db8:0:1::1]:1", "", "").Code; got != 200 {
+		t.Errorf("another /64: %d", got)
+	}
+	time.Sleep(time.Second)
+	if got := do("[2001:db8::1]:1", "", "").Code; got != 200 {
+		t.Errorf("a second later: %d", got)
+	}
+	if a, b := do("192.0.2.1:1", "k", "").Code, do("192.0.2.1:1", "", "hello").Code; a != 200 || b != 429 {
+		t.Errorf("a limit of one, for what isn't a preflight: %d, then %d", a, b)
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 
 func serveCommand() *cobra.Command {
 	var c serve.Config
-	var upstream, emergency, config, logFormat string
+	var upstream, emergency, preflight, config, logFormat string
 	var proxies []string
 	logLevel := slog.LevelInfo
 	memoryCap := size(memstore.DefaultMemoryCap)
@@ -51,7 +51,10 @@ request in flight is lost.`,
 			}
 			s.apply(&c)
 			c.MemoryCap = int64(memoryCap)
-			if c.Emergency, err = parseEmergency(emergency); err != nil {
+			if c.Emergency, err = parseLimit("--emergency-limit", emergency); err != nil {
+				return err
+			}
+			if c.Preflight, err = parseLimit("--preflight-limit", preflight); err != nil {
 				return err
 			}
 			if c.Upstream, err = parseUpstream(upstream); err != nil {
@@ -97,6 +100,7 @@ request in flight is lost.`,
 	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
 	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
 	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
+	f.StringVar(&preflight, "preflight-limit", weir.DefaultPreflight.String(), "limit by address of CORS preflights at the gateway, from which rules leave them out")
 	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
 	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")
@@ -196,7 +200,8 @@ func (h leveled) WithGroup(name string) slog.Handler {
 	return leveled{h.Handler.WithGroup(name), h.least}
 }
 
-func parseEmergency(s string) (*weir.Limit, error) {
+// parseLimit reads a flag that is a limit, or "" for none.
+func parseLimit(flag, s string) (*weir.Limit, error) {
 	if s == "" {
 		return nil, nil
 	}
@@ -205,7 +210,7 @@ func parseEmergency(s string) (*weir.Limit, error) {
 		err = l.Validate()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--emergency-limit: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	return &l, nil
 }

@@ -27,6 +27,8 @@ type Config struct {
 	StoreTimeout time.Duration
 	// Emergency is a limit by address while Redis can't be reached; nil means none.
 	Emergency *weir.Limit
+	// Preflight is the limit of CORS preflights by address, at the gateway; nil means weir.DefaultPreflight.
+	Preflight *weir.Limit
 	// MemoryCap of the in-process store, in bytes. Beside Redis there is one, too: for what
 	// has to be counted while Redis can't be reached.
 	MemoryCap int64

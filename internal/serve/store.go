@@ -41,11 +41,18 @@ func (c *Config) validateStore() error {
 func (n *node) openStore(rules *weir.RuleSet) error {
 	c := &n.config
 	local := memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
+	var options weir.Options
+	if c.Preflight != nil {
+		p, err := weir.NewPolicy("preflight", *c.Preflight)
+		if err != nil {
+			return fmt.Errorf("--preflight-limit: %w", err)
+		}
+		options.Preflight = p
+	}
 	if c.inMemory() {
-		n.limiter = weir.NewLimiter(local, rules, weir.Options{})
+		n.limiter = weir.NewLimiter(local, rules, options)
 		return nil
 	}
-	var options weir.Options
 	if c.Emergency != nil {
 		p, err := weir.NewPolicy("emergency", *c.Emergency)
 		if err != nil {
