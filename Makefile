@@ -5,7 +5,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules faults help simulate
+.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules faults help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -18,12 +18,18 @@ build:
 ## test: all that CI runs
 test: redis check race seeds
 
-## check: formatting, vet and staticcheck, of all modules; no tests
-check:
+## check: formatting, vet and staticcheck, of all modules, and vulns; no tests
+check: vulns
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not gofmt'ed: $$files"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	for m in bench examples; do (cd $$m && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...) || exit 1; done
+
+## vulns: known vulnerabilities of what is called, if their database can be reached
+vulns:
+	@out=$$($(GO) tool govulncheck ./... 2>&1); status=$$?; \
+	case "$$out" in *"fetching vulnerabilities:"*) echo "govulncheck skipped: the database of vulnerabilities can't be reached"; exit 0;; esac; \
+	echo "$$out"; exit $$status
 
 ## race: every test under the race detector, import rules among them
 race: redis upstreams
