@@ -5,6 +5,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -79,5 +80,28 @@ func TestAllocsPerIdentity(t *testing.T) {
 		if got := testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, c.r) }); got != 0 {
 			t.Errorf("%s: %v allocations", name, got)
 		}
+	}
+}
+
+// TestAllocsOfOneThatIsShed: fewer than of a request that is decided, which is the point of it.
+func TestAllocsOfOneThatIsShed(t *testing.T) {
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	defer close(goOn)
+	l := limiter(t, rules(weir.Rule{ID: "a", Limits: per(1e9, time.Hour)}))
+	h := wrap(l, httplimit.Options{MaxInFlight: 1, Identify: func(*http.Request, *weir.Request) { close(entered); <-goOn }},
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	go h.ServeHTTP(&sink{header: http.Header{}}, request("/"))
+	<-entered
+	gone, leave := context.WithCancel(t.Context())
+	leave() // so that it doesn't wait
+	r := request("/", "Accept", "*/*").WithContext(gone)
+	w := &sink{header: http.Header{}}
+	got := testing.AllocsPerRun(1000, func() {
+		clear(w.header)
+		h.ServeHTTP(w, r)
+	})
+	t.Logf("%v allocations", got)
+	if got >= 5 || w.status != http.StatusServiceUnavailable {
+		t.Errorf("%v allocations, of a refusal 5 (status %d)", got, w.status)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/inflight"
 )
 
 // Options of a Middleware. The zero value identifies clients by X-API-Key and
@@ -24,6 +25,10 @@ type Options struct {
 	TrustedProxies []netip.Prefix
 	// Answers says which headers and bodies clients get.
 	Answers Answers
+	// MaxInFlight is how many requests are decided at a time. Others wait for up to a second, and are then answered with 503
+	// and the code OVERLOADED, which costs less than to decide them. A request counts until it is decided: in
+	// the handler, or in a queue, it doesn't, lest slow ones keep all others out. 0 means no bound.
+	MaxInFlight int
 	// OnError is told when the store couldn't be reached. The request goes on as its rules say. Nil means nobody is told.
 	OnError func(*http.Request, error)
 }
@@ -34,6 +39,7 @@ type Middleware struct {
 	opts     Options
 	identity *Identifier
 	answers  *Answerer
+	gate     *inflight.Gate
 	watched  atomic.Pointer[watched]
 }
 
@@ -67,7 +73,7 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 	if err != nil {
 		panic(err)
 	}
-	return &Middleware{limiter: l, opts: opts, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a}
+	return &Middleware{limiter: l, opts: opts, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a, gate: inflight.New(opts.MaxInFlight)}
 }
 
 // Wrap puts the limiter in front of a handler.
@@ -81,6 +87,8 @@ type visit struct {
 	req    weir.Request
 	attrs  attributes
 	lookUp func(string) string // of attrs, bound once
+	fault  string              // why it isn't clear who asks; "" if it is
+	asked  time.Time           // before the check, so that the times of its answer, added to this, are never late
 }
 
 var visits = sync.Pool{New: func() any {
@@ -90,24 +98,14 @@ var visits = sync.Pool{New: func() any {
 }}
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	v := visits.Get().(*visit)
-	req := &v.req
-	fault := m.headers().fault(r)
-	if fault == "" {
-		fault = m.identity.identify(r, req, &v.attrs)
-	}
-	if fault != "" {
-		m.answers.ambiguous(w, r, fault)
-		v.req, v.attrs = weir.Request{}, attributes{}
-		visits.Put(v)
+	if !m.gate.Enter(r.Context()) {
+		shed(w, r)
 		return
 	}
-	req.Attr = v.lookUp
-	if m.opts.Identify != nil {
-		m.opts.Identify(r, req)
-	}
-	now := time.Now() // before the check, so that the times it answers with, added to this, are never late
-	d, err := m.limiter.Check(r.Context(), req)
+	v := visits.Get().(*visit)
+	req := &v.req
+	d, err := m.decide(r, v)
+	now := v.asked
 	if err != nil {
 		m.tell(r, err)
 	}
@@ -116,6 +114,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay)
 	}
 	switch {
+	case v.fault != "":
+		m.answers.ambiguous(w, r, v.fault)
 	case left:
 		m.leave(w, r, &d)
 	case !d.Allowed:
@@ -124,7 +124,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case m.answers.speaks(&d): // else leave the headers alone: net/http copies those of handlers that ask for them
 		m.answers.SetHeaders(w.Header(), req, &d, now)
 	}
-	v.req, v.attrs = weir.Request{}, attributes{}
+	v.req, v.attrs, v.fault = weir.Request{}, attributes{}, ""
 	visits.Put(v) // before a handler that may run for hours
 	switch {
 	case left || !d.Allowed:
@@ -133,6 +133,23 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		next.ServeHTTP(w, r)
 	}
+}
+
+// decide checks a request, and gives back its place among those that are decided. One that isn't clear is refused.
+func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
+	defer m.gate.Leave()
+	if v.fault = m.headers().fault(r); v.fault == "" {
+		v.fault = m.identity.identify(r, &v.req, &v.attrs)
+	}
+	if v.fault != "" {
+		return weir.Decision{}, nil
+	}
+	v.req.Attr = v.lookUp
+	if m.opts.Identify != nil {
+		m.opts.Identify(r, &v.req)
+	}
+	v.asked = time.Now()
+	return m.limiter.Check(r.Context(), &v.req)
 }
 
 // leave gives up the place in a queue, to those behind.

@@ -86,8 +86,31 @@ func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault strin
 	}, &weir.Decision{})
 }
 
+// overloaded is what clients are told whom a node has no time for. It is written beforehand.
+var (
+	overloaded = Refused{
+		Status: http.StatusServiceUnavailable, Code: "OVERLOADED", Message: "The server is overloaded; try again shortly",
+		RetryAfterSeconds: 1,
+	}
+	overloadedError   = appendError(nil, &overloaded)
+	overloadedProblem = appendProblem(nil, &overloaded, &weir.Decision{})
+)
+
+// shed answers a request that isn't decided.
+func shed(w http.ResponseWriter, r *http.Request) {
+	if acceptsProblem(r.Header["Accept"]) {
+		write(w, r, &overloaded, "application/problem+json", overloadedProblem)
+		return
+	}
+	write(w, r, &overloaded, "application/json", overloadedError)
+}
+
 func (a *Answerer) send(w http.ResponseWriter, r *http.Request, x *Refused, d *weir.Decision) {
 	contentType, body := a.render(x, d, r)
+	write(w, r, x, contentType, body)
+}
+
+func write(w http.ResponseWriter, r *http.Request, x *Refused, contentType string, body []byte) {
 	values := [...]string{"no-store", contentType, strconv.Itoa(len(body)), x.Rule, strconv.FormatInt(x.RetryAfterSeconds, 10)}
 	h := w.Header()
 	h["Cache-Control"] = values[0:1:1]

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/serve"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -92,6 +93,7 @@ request in flight is lost.`,
 	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB")
+	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("requests that are decided at a time on each of --http and --gateway; others wait for up to 1 s, and then get 503 (default: %d for each core)", inflight.PerCore))
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
 	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API must send; better in WEIR_HTTP_TOKEN than in a command line")
 	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")

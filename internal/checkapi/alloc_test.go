@@ -5,9 +5,12 @@
 package checkapi_test
 
 import (
+	"context"
+	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
 )
 
@@ -32,5 +35,29 @@ func TestAllocsPerRequest(t *testing.T) {
 		if got := testing.AllocsPerRun(1000, func() { s.serve(h) }); got > c.most {
 			t.Errorf("%s: %v allocations, want at most %v", c.name, got, c.most)
 		}
+	}
+}
+
+// TestAllocsOfOneThatIsShed: fewer than of a check, which is the point of it.
+func TestAllocsOfOneThatIsShed(t *testing.T) {
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(*weir.Request, *weir.Decision) { close(entered); <-goOn }})
+	h := checkapi.New(l, nil, checkapi.Options{MaxInFlight: 1})
+	go newSink("/v1/check", []byte(benchBody)).serve(h)
+	<-entered
+	defer close(goOn)
+	s := newSink("/v1/check", []byte(benchBody))
+	gone, leave := context.WithCancel(t.Context())
+	leave() // so that it doesn't wait
+	s.r = s.r.WithContext(gone)
+	s.serve(h)
+	got := testing.AllocsPerRun(1000, func() { s.serve(h) })
+	t.Logf("%v allocations", got)
+	if got >= 3 || s.status != http.StatusServiceUnavailable {
+		t.Errorf("%v allocations, of a check 3 (status %d)", got, s.status)
 	}
 }

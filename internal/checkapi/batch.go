@@ -121,6 +121,7 @@ func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *call) error 
 	c.out = append(c.out, "]}\n"...)
 	h.report(r, err)
 	w.Header()["Content-Type"] = jsonType
+	h.leave(c) // a client that takes a long answer slowly holds nobody up
 	send(w, http.StatusOK, c.out)
 	return nil
 }

@@ -4,14 +4,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 )
 
 // fault is an answer that is no decision.
 type fault struct {
 	status     int
 	err        Error
-	retryAfter int // seconds; 0 for none
+	retryAfter []string // the header; nil for none
+	body       []byte   // what is sent, if it was written beforehand
+}
+
+var inASecond = []string{"1"}
+
+// overloaded is sent when there is no time to write anything.
+var overloaded = func() *fault {
+	f := &fault{status: http.StatusServiceUnavailable, retryAfter: inASecond, err: Error{CodeOverloaded,
+		"this node is overloaded: try again shortly, or ask another"}}
+	f.body = f.render()
+	return f
+}()
+
+func (f *fault) render() []byte {
+	if f.body != nil {
+		return f.body
+	}
+	return append(marshal(ErrorResponse{f.err}), '\n')
 }
 
 func (f *fault) Error() string { return f.err.Message }
@@ -31,11 +48,11 @@ func (f *fault) write(w http.ResponseWriter) {
 	case http.StatusRequestEntityTooLarge, http.StatusRequestTimeout:
 		h["Connection"] = []string{"close"}
 	}
-	if f.retryAfter > 0 {
-		h["Retry-After"] = []string{strconv.Itoa(f.retryAfter)}
+	if f.retryAfter != nil {
+		h["Retry-After"] = f.retryAfter
 	}
 	w.WriteHeader(f.status)
-	_, _ = w.Write(append(marshal(ErrorResponse{f.err}), '\n')) // the client may have left
+	_, _ = w.Write(f.render()) // the client may have left
 }
 
 // marshal is for what is rare. It escapes <, > and &, so that no text in an answer is markup anywhere.

@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/inflight"
 )
 
 // Options of the check API. The zero value is useful.
@@ -26,6 +27,9 @@ type Options struct {
 	Parallel int
 	// Guard decides who may ask. Nil means whoever reaches the port, except for web pages of other sites.
 	Guard *guard.Guard
+	// MaxInFlight is how many requests are decided at a time. Others wait for up to a second, and then get
+	// 503. One whose body hasn't arrived, or whose answer isn't taken, doesn't count. 0 means no bound.
+	MaxInFlight int
 	// OnError is told when the store couldn't be reached, once for a request, however many
 	// checks that has. The answer follows the rules all the same. Nil means that nobody is told.
 	OnError func(*http.Request, error)
@@ -36,6 +40,7 @@ type handler struct {
 	limiter  *weir.Limiter
 	answers  *httplimit.Answerer
 	opts     Options
+	gate     *inflight.Gate
 	policies policies
 	singles  sync.Pool // of *call, for bodies up to MaxBody
 	batches  sync.Pool // of *call, for bodies up to MaxBatchBody
@@ -55,7 +60,7 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 	if opts.Guard == nil {
 		opts.Guard = guard.New(guard.Options{AnyName: true})
 	}
-	h := &handler{limiter: l, answers: a, opts: opts}
+	h := &handler{limiter: l, answers: a, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 	h.singles.New = newCall
 	h.batches.New = newCall
 	return h
@@ -70,6 +75,7 @@ type call struct {
 	attr    func(string) string // attribute, bound once
 	in, out []byte
 	batch   *batch // of calls to /v1/checks
+	inside  bool   // it has a place among those that are decided
 }
 
 func newCall() any {
@@ -129,11 +135,28 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := pool.Get().(*call)
 	err := c.receive(r, most)
 	if err == nil {
-		err = serve(h, w, r, c)
+		err = h.decide(w, r, c, serve)
 	}
 	release(pool, c)
 	if err != nil {
 		answer(w, err)
+	}
+}
+
+// decide serves a request whose body has arrived, when it is its turn.
+func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *call, serve func(*handler, http.ResponseWriter, *http.Request, *call) error) error {
+	if c.inside = h.gate.Enter(r.Context()); !c.inside {
+		return overloaded
+	}
+	defer h.leave(c)
+	return serve(h, w, r, c)
+}
+
+// leave gives up the place among those that are decided, if it hasn't been yet.
+func (h *handler) leave(c *call) {
+	if c.inside {
+		c.inside = false
+		h.gate.Leave()
 	}
 }
 
@@ -150,7 +173,7 @@ func answer(w http.ResponseWriter, err error) {
 	var f *fault
 	if !errors.As(err, &f) {
 		// What isn't a fault came from the store, and its words are not for clients.
-		f = &fault{status: http.StatusServiceUnavailable, retryAfter: 1, err: Error{CodeUnavailable,
+		f = &fault{status: http.StatusServiceUnavailable, retryAfter: inASecond, err: Error{CodeUnavailable,
 			"the limiter can't reach its store: try again shortly"}}
 	}
 	f.write(w)

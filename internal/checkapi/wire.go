@@ -30,6 +30,7 @@ const (
 	CodeIdentity         = "IDENTITY_REQUIRED"      // 403: a rule refuses requests that lack what it counts by
 	CodeUnreadablePath   = "UNREADABLE_PATH"        // 400: the path is too long, or can be read in too many ways
 	CodeUnavailable      = "LIMITER_UNAVAILABLE"    // 503: the store can't be reached, and a rule refuses requests then
+	CodeOverloaded       = "OVERLOADED"             // 503: as many requests are being decided as may be
 	CodeBadRequest       = "BAD_REQUEST"            // 400: the request can't be read
 	CodeNotFound         = "NOT_FOUND"              // 404: there is no such endpoint
 	CodeMethodNotAllowed = "METHOD_NOT_ALLOWED"     // 405: not a POST

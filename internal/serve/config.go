@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/inflight"
 )
 
 // Config is all that a node is told at its start. The zero value of a field is its default.
@@ -32,6 +33,8 @@ type Config struct {
 	// MemoryCap of the in-process store, in bytes. Beside Redis there is one, too: for what
 	// has to be counted while Redis can't be reached.
 	MemoryCap int64
+	// MaxInFlight is how many requests are decided at a time, on each of HTTP and Gateway. 0 means inflight.Default.
+	MaxInFlight int
 	// HTTP, Admin and Gateway are addresses to listen on; "" opens none.
 	HTTP, Admin, Gateway string
 	// HTTPToken is what callers of the check API must send; "" asks for none.
@@ -91,6 +94,9 @@ func (c *Config) Validate() error {
 		if ca.file != "" && c.TLSCert == "" {
 			return fmt.Errorf("%s needs --tls-cert and --tls-key", ca.flag)
 		}
+	}
+	if c.MaxInFlight < 0 {
+		return fmt.Errorf("--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight)
 	}
 	if err := c.validateStore(); err != nil {
 		return err

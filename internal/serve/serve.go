@@ -19,6 +19,7 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
@@ -60,6 +61,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	seed, message, err := c.readRules()
 	if err != nil {
 		return err
+	}
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, version: version, log: log}
 	if err := n.openStore(seed.File.Set); err != nil {
@@ -164,7 +168,7 @@ func (n *node) open(ctx context.Context, guards guards) (servers []*server, l Li
 			Logger:           n.log,
 			Limit: httplimit.New(n.limiter, httplimit.Options{
 				Identity: identity, TrustedProxies: n.config.TrustedProxies, Answers: n.config.Answers,
-				OnError: n.storeFailed,
+				MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed,
 			}),
 		})
 		if err != nil {
@@ -185,7 +189,7 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 		_, refused := g.Admit(r)
 		return g.Asks() && refused == nil
 	}))
-	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{Guard: g, OnError: n.storeFailed}))
+	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed}))
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
 }
