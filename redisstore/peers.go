@@ -23,10 +23,12 @@ type peers struct {
 }
 
 const (
-	beatEvery  = 2 * time.Second
-	silentFor  = "10"                   // s, until a node counts as gone
-	firstBeat  = 50 * time.Millisecond  // between attempts to reach Redis at first
-	slowestTry = 300 * time.Millisecond // likewise, after a while
+	beatEvery = 2 * time.Second
+	silentFor = "10" // s, until a node counts as gone
+	// leastSecret is how many bytes a secret in Redis has at least.
+	leastSecret = "16"
+	firstBeat   = 50 * time.Millisecond  // between attempts to reach Redis at first
+	slowestTry  = 300 * time.Millisecond // likewise, after a while
 )
 
 func (p *peers) init(secret []byte) {
@@ -125,11 +127,11 @@ func (s *Store) beat(ctx context.Context) error {
 			offer = string(fresh)
 		}
 	}
-	reply, err := s.eval(ctx, retry, heartbeat, s.beatKeys(), s.peers.name, silentFor, offer).ToArray()
+	reply, err := s.eval(ctx, retry, heartbeat, s.beatKeys(), s.peers.name, silentFor, offer, leastSecret).ToArray()
 	if err != nil {
 		return err
 	}
-	if len(reply) != 2 {
+	if len(reply) != 3 {
 		return errReply
 	}
 	live, err := reply[0].AsInt64()
@@ -143,6 +145,9 @@ func (s *Store) beat(ctx context.Context) error {
 	secret, err := reply[1].ToString()
 	if err != nil {
 		return err
+	}
+	if replaced, err := reply[2].AsInt64(); err == nil && replaced > 0 {
+		s.tell("the nodes' secret in redis was empty, too short or no text: another was put in its place")
 	}
 	s.adopt([]byte(secret))
 	return nil

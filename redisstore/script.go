@@ -59,6 +59,7 @@ type charge struct {
 	payer   int   // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 
 	fits   bool
+	full   bool // it fits, but Redis has no memory for a new counter
 	lent   int64
 	ledger weir.Ledger // as it is now; of a log see reportLog
 }
@@ -72,6 +73,7 @@ type act struct {
 
 	now  int64 // when Redis decided, µs
 	used bool  // it had been done before
+	full bool  // Redis has no memory to mark it as done, so it isn't
 }
 
 const (
@@ -170,8 +172,9 @@ func appendUint[T int | int64](b []byte, size int, v T) []byte {
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
-// decode reads the script's reply into the acts.
-func decode(reply string, acts []*act) error {
+// decode reads the script's reply into the acts. It returns the keys whose data was dropped, and whether memory was
+// missing.
+func decode(reply string, acts []*act) (dropped []string, full bool, err error) {
 	r := replyReader{rest: reply}
 	now := r.uint(7)
 	for _, a := range acts {
@@ -180,19 +183,32 @@ func decode(reply string, acts []*act) error {
 		case kindTake:
 			for i := range a.charges {
 				c, head := &a.charges[i], r.uint(1)
+				if c.full = head == 15; c.full {
+					head, full = 1, true
+				}
 				c.fits, c.ledger, c.lent = head%2 == 1, r.ledger(head/2), 0
 				if c.want > 0 {
 					c.lent = r.uint(5)
 				}
 			}
 		case kindGiveBack:
-			a.used = r.uint(1) == 0
+			mark := r.uint(1)
+			a.used, a.full = mark == 0, mark == 2
+			full = full || a.full
 		}
 	}
-	if r.short || r.rest != "" {
-		return errReply
+	for r.rest != "" {
+		n := int(r.uint(2))
+		if n > len(r.rest) {
+			return nil, full, errReply
+		}
+		dropped = append(dropped, r.rest[:n])
+		r.rest = r.rest[n:]
 	}
-	return nil
+	if r.short {
+		return nil, full, errReply
+	}
+	return dropped, full, nil
 }
 
 type replyReader struct {

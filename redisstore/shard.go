@@ -15,6 +15,14 @@ import (
 // ErrUnavailable is wrapped by the errors of charges that Redis couldn't decide.
 var ErrUnavailable = errors.New("redis can't be reached")
 
+// errFull is the error of a charge that fits, but would need a new counter. It says nothing about the others.
+var errFull error = fullError{}
+
+type fullError struct{}
+
+func (fullError) Error() string        { return "redis is out of memory for new counters" }
+func (fullError) Is(target error) bool { return target == ErrUnavailable }
+
 // shard is a server that keeps a part of the keys, with a breaker in front: after
 // some failures in a row nobody waits for it any more, while a probe looks
 // whether it is back. It stands in front of the client because a client that
@@ -137,7 +145,14 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	case err == nil:
 		sh.succeeded()
 		l.served()
-		return decode(reply, acts)
+		dropped, full, err := decode(reply, acts)
+		if full {
+			s.tell("redis is out of memory for new counters: what would need one is decided by its rule's failure mode", "shard", sh.name)
+		}
+		if len(dropped) > 0 {
+			s.tell("data of a counter made no sense, and was dropped", "shard", sh.name, "key", dropped[0])
+		}
+		return err
 	case len(acts) > 1 && scattered(err): // they are sent again, one by one
 	case ofSlot(err):
 		l.failed(err)
@@ -265,7 +280,7 @@ func (s *Store) probe(sh *shard) {
 		client := *s.client.Load()
 		key := s.names.Load().probe(tag)
 		ctx, cancel := patient(s.life, s.timeout)
-		err := client.Do(ctx, client.B().Set().Key(key).Value("1").Px(time.Minute).Build()).Error()
+		err := client.Do(ctx, client.B().Del().Key(key).Build()).Error()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}

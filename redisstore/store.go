@@ -37,6 +37,7 @@ type Store struct {
 	leastTTL int64 // ms
 	logger   *slog.Logger
 	onSecret func([]byte)
+	told     sync.Map // of what was said: when, a time.Time
 
 	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names  atomic.Pointer[namer]          // nil until the secret is known
@@ -117,6 +118,9 @@ func New(o Options) (*Store, error) {
 	if s.clock != nil {
 		s.leastTTL = time.Hour.Milliseconds() // its time and that of the TTLs have nothing in common
 	}
+	if o.Secret != nil && len(o.Secret) == 0 {
+		return nil, errors.New("the secret is empty: give at least one byte, better 32 random ones, or none at all")
+	}
 	if o.Secret != nil {
 		s.names.Store(newNamer(s.prefix, o.Secret))
 	}
@@ -165,6 +169,16 @@ func (s *Store) background(f func()) {
 		return
 	}
 	s.running.Go(f)
+}
+
+// tell warns of something that may happen many times a second, once a minute.
+func (s *Store) tell(what string, args ...any) {
+	now := time.Now()
+	last, known := s.told.LoadOrStore(what, now)
+	if known && (now.Sub(last.(time.Time)) < time.Minute || !s.told.CompareAndSwap(what, last, now)) {
+		return
+	}
+	s.logger.Warn(what, args...)
 }
 
 // Ready waits until Redis was reached for the first time.
@@ -358,6 +372,8 @@ func (p *part) report(results []weir.Result, taken bool) {
 			*r = weir.Result{Err: p.err}
 		case !c.fits:
 			c.report(r, p.now, weir.Refused)
+		case taken && p.debit(c).full:
+			*r = weir.Result{Err: errFull}
 		case taken && !p.debit(c).peek:
 			c.ledger = p.debit(c).ledger
 			c.report(r, p.now, weir.Taken)
@@ -416,7 +432,7 @@ func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun 
 	back := act{kind: kindGiveBack}
 	for j, i := range p.indices {
 		c := &p.charges[j]
-		if !c.fits || c.peek {
+		if !c.fits || c.peek || c.full {
 			continue
 		}
 		g := charge{policy: c.policy, key: c.key, n: c.n, slot: results[i].Slot}
@@ -492,6 +508,9 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 		}
 		if p.used {
 			return weir.ErrUsed
+		}
+		if p.full {
+			return errFull
 		}
 	}
 	return nil

@@ -9,9 +9,11 @@
 --          charges: policy, n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants,
 --          and how many of those are waited for, or, if it asks for a slow lease, how many of an earlier one it has spent,
 --          and the slot of that
--- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, and the field
+-- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, or that it would but
+--          Redis has no memory for a new counter, and the field
 --          as it is now, or what log.settle says, and, if it would hold more, how many it was lent; and for each act
---          that gives back whether it is the first
+--          that gives back whether it is the first, or can't be marked for lack of memory; then the keys whose data was
+--          dropped because it made no sense
 --
 -- A field of a hash holds a code for how long after its time it is whole again at the latest (µs, in four steps an
 -- octave), the time, and one or two levels; of a bucket that has lent of late, also how many tokens left it in the
@@ -31,8 +33,13 @@ local PHASES = 64 -- of a slot of slow leases, in which it may begin
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 
-local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local call, pcall, pack, unpack = redis.call, redis.pcall, struct.pack, struct.unpack
 local byte, format, floor, ceil, min, max, frexp = string.byte, string.format, math.floor, math.ceil, math.min, math.max, math.frexp
+
+-- A Redis that is out of memory refuses the first command of a script that could take some, unless it has written
+-- otherwise before. Counters that are there go on: they are written after a command that deletes nothing. New ones aren't.
+local full = false
+local dropped = {}
 
 local body = ARGV[1]
 local now, least_ttl, policies, acts, at = unpack('<I7I5I2I2', body)

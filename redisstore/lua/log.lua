@@ -15,9 +15,28 @@ if logs then
 
   local function name(level, number) return pack('<BI5', level, number) end
 
+  -- Drops a log that makes no sense: it begins anew.
+  local function drop(key)
+    call('UNLINK', key)
+    dropped[#dropped + 1] = key
+    return nil
+  end
+
+  -- Writes a field of a log that is there, whether Redis has memory or not.
+  local function set(key, field, value)
+    local r = pcall('HSET', key, field, value)
+    if r == 0 or r == 1 then return end
+    if not r.err:find('^OOM') then error(r) end
+    full = true
+    call('HDEL', key, '')
+    call('HSET', key, field, value)
+  end
+
   local function read(key)
-    local v = call('HGET', key, 'h')
+    local v = pcall('HGET', key, 'h')
     if not v then return nil end
+    if v.err and not v.err:find('^WRONGTYPE') then error(v) end
+    if #v < HEAD + SIZE or (#v - HEAD) % SIZE > 0 then return drop(key) end
     local h = {tail = sub(v, HEAD + 1)}
     -- leaves: how many there are; head: the leaf, or else the tail, that the window begins in, after offset records that
     -- have left it; dropped: how many leaves were deleted; first: the moment of the oldest record; sum: of the window.
@@ -38,7 +57,7 @@ if logs then
         level = level + 1
       end
     end
-    call('HSET', key, 'h', pack(HEADER, h.leaves, h.head, h.offset, h.dropped, h.first, h.sum) .. h.tail)
+    set(key, 'h', pack(HEADER, h.leaves, h.head, h.offset, h.dropped, h.first, h.sum) .. h.tail)
   end
 
   local function keep(key, p)
@@ -89,7 +108,7 @@ if logs then
   -- Makes the tail a leaf, and enters it in the levels above.
   local function flush(key, h)
     local level, number, node, time = 0, h.leaves, h.tail, h.time
-    call('HSET', key, name(0, number), node)
+    set(key, name(0, number), node)
     h.leaves, h.tail = number + 1, ''
     repeat
       local sum = 0
@@ -102,7 +121,7 @@ if logs then
       node = at > 0 and call('HGET', key, field) or ''
       node = sub(node, 1, at * SIZE) -- what is behind that was cut off
       node = node .. string.rep('\0', at * SIZE - #node) .. pack(RECORD, time, sum)
-      call('HSET', key, field, node)
+      set(key, field, node)
       number = floor(number / FAN)
     until at < FAN - 1
   end
@@ -114,6 +133,7 @@ if logs then
     if not h then return nil end
     if h.time > now then
       local leaf, at, _, _, before, text = seek(key, h, now - 1, HUGE)
+      if not leaf or before >= h.sum then return drop(key) end
       h.leaves, h.time, h.amount = leaf, now, h.sum - before
       h.tail = sub(text, 1, at - 1) .. pack(RECORD, now, h.amount)
       h.first, changed = min(h.first, now), true
@@ -124,6 +144,7 @@ if logs then
     end
     if h.first <= now - p.b then
       local leaf, at, time, _, before = seek(key, h, now - p.b, HUGE)
+      if not leaf or before >= h.sum then return drop(key) end
       h.head, h.offset, h.first, h.sum, changed = leaf, (at - 1) / SIZE, time, h.sum - before, true
     end
     if changed then write(key, h) end -- at once: a call may name a log twice
@@ -138,12 +159,22 @@ if logs then
   end
 
   -- Takes n, or doesn't. Returns the newest record's moment, the sum, and, where n doesn't fit, the moment of the
-  -- record whose leaving makes room, or, where it was taken, that of the newest record before.
+  -- record whose leaving makes room, or, where it was taken, that of the newest record before; or nothing, where there is
+  -- no memory for a new log.
   function log.settle(key, p, n, fits, h, sum, taken)
     local newest = h and h.time or 0
     if taken then
+      local new = not h
       h = h or {leaves = 0, head = 0, offset = 0, dropped = 0, first = now, tail = ''}
       h.sum = sum + n
+      if new then
+        local r = not full and pcall('HSET', key, 'h', '')
+        if r and r ~= 1 then
+          if not r.err:find('^OOM') then error(r) end
+          full = true
+        end
+        if full then return nil end
+      end
       if newest == now then
         h.tail = sub(h.tail, 1, -SIZE - 1) .. pack(RECORD, now, h.amount + n)
       else
@@ -156,20 +187,20 @@ if logs then
     end
     if fits or n > p.a then return newest, sum, 0 end
     local _, _, moment = seek(key, h, HUGE, sum + n - p.a)
-    return newest, sum, moment
+    return newest, sum, moment or now
   end
 
   -- Takes an amount off a leaf, whose text is then the given one, and off what stands for it above. Of what becomes
   -- empty, only the record that stands for it stays: clients who take and give back leave next to nothing behind.
   local function reduce(key, h, leaf, text, part)
-    if text ~= '' then call('HSET', key, name(0, leaf), text) end
+    if text ~= '' then set(key, name(0, leaf), text) end
     local level, number, count = 1, leaf, h.leaves
     while number < count do
       local field, at = name(level, floor(number / FAN)), 1 + SIZE * (number % FAN)
       local node = call('HGET', key, field) or ''
       if at > #node then return end
       local time, amount = unpack(RECORD, node, at)
-      call('HSET', key, field, sub(node, 1, at - 1) .. pack(RECORD, time, max(0, amount - part)) .. sub(node, at + SIZE))
+      set(key, field, sub(node, 1, at - 1) .. pack(RECORD, time, max(0, amount - part)) .. sub(node, at + SIZE))
       if amount <= part then call('HDEL', key, name(level - 1, number)) end
       level, number, count = level + 1, floor(number / FAN), floor(count / FAN)
     end
@@ -183,7 +214,7 @@ if logs then
     if time ~= slot then return end
     local part = min(n, amount)
     h.sum = h.sum - part
-    if h.sum == 0 then
+    if h.sum <= 0 then
       call('UNLINK', key)
       return
     end
@@ -195,6 +226,7 @@ if logs then
     else -- the log ends in an older leaf now
       h.tail = ''
       leaf, at, _, _, _, text = seek(key, h, HUGE, h.sum)
+      if not leaf then return drop(key) end
       h.leaves, h.tail = leaf, sub(text, 1, at + SIZE - 1)
     end
     write(key, h)

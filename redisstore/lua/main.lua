@@ -17,7 +17,13 @@ for _ = 1, acts do
   at = at + 3
   if kind == GIVE_BACK then
     once, at = unpack('<I6', body, at)
-    first = once == 0 or call('SET', KEYS[k + count + 1], 1, 'NX', 'PX', once)
+    if once > 0 then
+      first = not full and pcall('SET', KEYS[k + count + 1], 1, 'NX', 'PX', once)
+      if first and first.err then
+        if not first.err:find('^OOM') then error(first) end
+        first, full = false, true
+      end
+    end
   end
   -- A take's charges are decided together. Others may name a counter twice, and go one by one.
   local size = kind == TAKE and count or 1
@@ -50,7 +56,7 @@ for _ = 1, acts do
         if kind == TAKE then fits, time, level = log.look(key, p, n) end -- time: the log; level: its sum
       else
         time, level, prev, code = 0, 0, 0, 0
-        v = call('HGET', key, p.field)
+        v = pcall('HGET', key, p.field)
         if v then
           local bytes = #v
           if bytes == 12 then
@@ -62,10 +68,15 @@ for _ = 1, acts do
           elseif bytes == 25 then
             code, time, level, recent, before = unpack('<BI7i7I5I5', v)
             pace, phase, start = FAST, 0, 0
-          else
+          elseif bytes == 26 then
             code, time, level, recent, before, pace = unpack('<BI7i7I5I5B', v)
             phase, pace = (pace - pace % 4) / 4, pace % 4
             start = floor(phase * p.d / PHASES)
+          else
+            -- It makes no sense, which is a matter of this counter alone: it begins anew.
+            if v.err and not v.err:find('^WRONGTYPE') then error(v) end
+            if v.err then call('UNLINK', key) else call('HDEL', key, p.field) end
+            dropped[#dropped + 1], v = key, false
           end
         end
         -- A refusal leaves all as it was, except a time in the future.
@@ -230,11 +241,13 @@ for _ = 1, acts do
       key = KEYS[from + i]
       local algorithm = p.algorithm
       local taken = fits and kind == TAKE and not refused and flags % 2 ~= PEEK
+      local unwritten = false
       if kind == RESET then
         if algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
       elseif algorithm == SLIDING_LOG then
         if kind == TAKE then
-          v = pack('<I7I7I7', log.settle(key, p, n, fits, time, level, taken))
+          local newest, sum, moment = log.settle(key, p, n, fits, time, level, taken)
+          if newest then v = pack('<I7I7I7', newest, sum, moment) else unwritten = true end
         elseif first then
           log.give_back(key, p, n, slot)
         end
@@ -274,12 +287,21 @@ for _ = 1, acts do
         else
           v = pack('<BI7i7', code2, time2, level2)
         end
-        local grown = call('HSET', key, p.field, v) == 1
+        local grown = not (full and code == 0) and pcall('HSET', key, p.field, v)
+        if grown ~= 0 and grown ~= 1 then
+          if grown and not grown.err:find('^OOM') then error(grown) end
+          full, grown, unwritten = true, 0, code == 0
+          if not unwritten then
+            call('HDEL', key, '')
+            call('HSET', key, p.field, v)
+          end
+        end
+        grown = grown == 1
         -- The key is kept until a bit after the counter is whole again, rounded up to a grid: what was there before and
         -- ends in the same cell of it has seen to that, so few checks have to.
         local before, ends, cell = time + old, time2 + spans[code2], cells[code2]
         ends = ends - ends % cell
-        if code == 0 or cells[code] ~= cell or before - before % cell ~= ends then
+        if not unwritten and (code == 0 or cells[code] ~= cell or before - before % cell ~= ends) then
           local ms = ceil((ends + cell - now) / 1000)
           ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis doesn't take any number for a TTL
           if not grown or call('PEXPIRE', key, ms, 'NX') == 0 then
@@ -290,7 +312,9 @@ for _ = 1, acts do
             if fields > 8 and fields % 8 == 1 then
               local some = call('HRANDFIELD', key, 17, 'WITHVALUES')
               for j = 1, #some, 2 do
-                local c, t = unpack('<BI7', some[j + 1])
+                local text = some[j + 1]
+                if #text < 8 then text = '\0\0\0\0\0\0\0\0' end -- it makes no sense
+                local c, t = unpack('<BI7', text)
                 if t + spans[c] < now then call('HDEL', key, some[j]) end
               end
             end
@@ -299,7 +323,9 @@ for _ = 1, acts do
       end
       if kind == TAKE then
         local bytes, head = v and #v or 0
-        if fits then
+        if unwritten then
+          head, v, lent = '\15', '', 0
+        elseif fits then
           head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or bytes == 25 and '\11' or bytes == 26 and '\13' or '\1'
         else
           head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or bytes == 25 and '\10' or bytes == 26 and '\12' or '\0'
@@ -317,8 +343,9 @@ for _ = 1, acts do
   k = k + count + (once > 0 and 1 or 0)
   if kind == GIVE_BACK then
     replies = replies + 1
-    reply[replies] = first and '\1' or '\0'
+    reply[replies] = first and '\1' or full and once > 0 and '\2' or '\0'
   end
 end
 
+for i = 1, #dropped do reply[replies + i] = pack('<I2', #dropped[i]) .. dropped[i] end
 return table.concat(reply)

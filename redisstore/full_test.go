@@ -1,0 +1,117 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/storetest"
+)
+
+// TestAFullRedisGoesOn: without memory, whoever is known is counted and refused as ever; only what would need a new
+// counter fails, alone. Nodes start and find their store, and all is as before once there is memory.
+func TestAFullRedisGoesOn(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	url := "redis://" + r.Addr
+	var log lines
+	s := open(t, Options{URL: url, Logger: log.logger()})
+	c10 := func(p *weir.Policy, subject string) weir.Charge {
+		c := charge1(p, subject)
+		c.N = 10
+		return c
+	}
+	policies := map[weir.Algorithm]*weir.Policy{}
+	for _, a := range storetest.Algorithms {
+		policies[a] = policy(t, fmt.Sprint("p", a), a, 10, year/2)
+		mustTake(t, s, c10(policies[a], "blocked"))
+		mustTake(t, s, charge1(policies[a], "known"))
+	}
+	do(t, r, "CONFIG", "SET", "maxmemory", "1")
+	for a, p := range policies {
+		for range 3 {
+			if res := take(t.Context(), s, charge1(p, "blocked"))[0]; res.Err != nil || res.Allowed || res.RetryAfter <= 0 {
+				t.Errorf("%s: blocked: %+v", a, res)
+			}
+			res := take(t.Context(), s, charge1(p, "known"), charge1(p, "new"))
+			if res[0].Err != nil || !res[0].Allowed {
+				t.Errorf("%s: known: %+v", a, res[0])
+			}
+			if !errors.Is(res[1].Err, ErrUnavailable) {
+				t.Errorf("%s: new: %+v", a, res[1])
+			}
+			if res := take(t.Context(), s, peek1(p, "new"))[0]; res.Err != nil || !res.Allowed || res.Remaining != 10 {
+				t.Errorf("%s: peek: %+v", a, res)
+			}
+		}
+		if got := used(t, s, p, "known"); got != 4 {
+			t.Errorf("%s: known: %d used, want 4", a, got)
+		}
+		res := take(t.Context(), s, charge1(p, "known"))[0]
+		back := []weir.Return{{Counter: charge1(p, "known").Counter, N: 1, Slot: res.Slot}}
+		if err := s.GiveBack(t.Context(), weir.Once{byte(a), 1}, time.Hour, back); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: given back without a mark: %v", a, err)
+		}
+		if err := s.GiveBack(t.Context(), weir.Once{}, 0, back); err != nil || used(t, s, p, "known") != 4 {
+			t.Errorf("%s: given back: %v, %d used", a, err, used(t, s, p, "known"))
+		}
+		if got := do(t, r, "EXISTS", keyOf(s, p, "new")); got != int64(0) {
+			t.Errorf("%s: a new counter was written", a)
+		}
+	}
+	if h := s.Health(); !h.Up {
+		t.Errorf("held against Redis: %+v", h)
+	}
+	if n := log.count("out of memory"); n != 1 {
+		t.Errorf("%d lines about it, want one a minute", n)
+	}
+
+	// A node that starts now, and one that lost Redis before.
+	p := policies[weir.TokenBucket]
+	if got := used(t, open(t, Options{URL: url}), p, "known"); got != 4 {
+		t.Errorf("another node sees %d used", got)
+	}
+	sh := s.lanes[0].shard.Load()
+	sh.trip(os.ErrDeadlineExceeded)
+	s.opened(sh)
+	until(t, func(context.Context) error { return take(t.Context(), s, peek1(p, "known"))[0].Err })
+
+	do(t, r, "CONFIG", "SET", "maxmemory", "0")
+	if !mustTake(t, s, charge1(p, "new")) || used(t, s, p, "new") != 1 {
+		t.Error("memory is back, and nothing is counted")
+	}
+	lasting(t, r)
+}
+
+// TestAFullRedisLocksNobodyKnownOut: a rule that refuses when the store fails refuses new clients only.
+func TestAFullRedisLocksNobodyKnownOut(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{
+		ID: "r", Limits: []weir.Limit{{Count: 5, Window: time.Hour}}, OnStoreFailure: weir.FailRefuse,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := weir.NewLimiter(s, rules, weir.Options{})
+	check := func(key string) weir.Decision {
+		d, _ := l.Check(t.Context(), &weir.Request{APIKey: key, Method: "GET", Path: "/"})
+		return d
+	}
+	check("known")
+	do(t, r, "CONFIG", "SET", "maxmemory", "1")
+	for i := range 20 {
+		if d := check(fmt.Sprint("invented", i)); d.Allowed {
+			t.Fatalf("a new client: %+v", d)
+		}
+	}
+	for i := range 6 {
+		if d := check("known"); d.Allowed != (i < 4) || d.Degraded {
+			t.Errorf("request %d of a known client: %+v", i+2, d)
+		}
+	}
+}
