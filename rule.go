@@ -78,7 +78,7 @@ type Rule struct {
 type Match struct {
 	// Endpoint is a pattern as net/http.ServeMux has them: "GET /v1/orders/{id}".
 	Endpoint string
-	// EndpointRegex is a regular expression over the normalized path.
+	// EndpointRegex is a regular expression over the path, decoded and in lower case.
 	EndpointRegex string
 	// APIKeyPattern matches the key; * stands for any characters.
 	APIKeyPattern string
