@@ -178,7 +178,7 @@ func TestEndpointsOfUnusualCharacters(t *testing.T) {
 	for path, want := range map[string]string{
 		"/.well-known/jwks.json": "dot", "/.Well-Known/jwks.json": "dot",
 		"/caf\u00e9/menu": "accent", "/CAF%C3%89/menu/": "accent",
-		"/100%": "percent", "/a!b(c)/x": "marks",
+		"/100%": "percent", "/100%25": "percent", "/SALE%": "sale", "/sale%25": "sale", "/a!b(c)/x": "marks",
 		"/": "root", "//": "root", "/.": "root",
 		"/.well-known": "", "/caf\u00e9": "", "/..a": "",
 	} {
@@ -187,6 +187,7 @@ func TestEndpointsOfUnusualCharacters(t *testing.T) {
 			{ID: "dot", Match: weir.Match{Endpoint: "/.well-known/{file}"}, Limits: per(1, time.Hour)},
 			{ID: "accent", Match: weir.Match{Endpoint: "/caf\u00e9/menu"}, Limits: per(1, time.Hour)},
 			{ID: "percent", Match: weir.Match{Endpoint: "/100%"}, Limits: per(1, time.Hour)},
+			{ID: "sale", Match: weir.Match{Endpoint: "/Sale%"}, Limits: per(1, time.Hour)},
 			{ID: "marks", Match: weir.Match{Endpoint: "/a!b(c)/{x}"}, Limits: per(1, time.Hour)},
 		}})
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{})

@@ -277,11 +277,14 @@ func (p *readings) copy(src []byte) (from int) {
 func (p *readings) strip(src []byte, since int) (from int) {
 	from = p.copy(src[:since])
 	p.text = p.text[:from+since]
-	skip := false
-	for _, c := range src[since:] {
-		if skip = c == ';' || skip && c != '/'; !skip {
-			p.text = append(p.text, c)
+	for rest := src[since:]; len(rest) > 0; {
+		end := bytes.IndexByte(rest, ';')
+		if end < 0 {
+			end = len(rest)
 		}
+		p.text = append(p.text, rest[:end]...)
+		rest = rest[end:]
+		rest = rest[max(0, bytes.IndexByte(rest, '/')):]
 	}
 	return from
 }
@@ -355,8 +358,12 @@ func (p *readings) decode(src []byte, how decoding) (from int) {
 
 // unescape appends src to dst, decoded and in lower case.
 func unescape(dst, src []byte, how decoding) []byte {
-	floor, wide := len(dst), false
-	for i := 0; i < len(src); i++ {
+	floor, wide, clean := len(dst), false, 0
+	if how != decodeText { // then src is a reading, and there is nothing to do before its first escape
+		clean = max(0, bytes.IndexByte(src, '%'))
+		dst = append(dst, src[:clean]...)
+	}
+	for i := clean; i < len(src); i++ {
 		c := src[i]
 		if c == '%' {
 			if v, ok := escaped(src[i:]); ok {

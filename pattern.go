@@ -85,7 +85,7 @@ func parseEndpoint(s string) (endpoint, error) {
 
 // decoded is a pattern's segment as readings of a path spell it.
 func decoded(seg string) string {
-	for text := []byte(seg); ; {
+	for text := unescape(nil, []byte(seg), decodeText); ; {
 		next := unescape(nil, text, decodeAll)
 		if bytes.Equal(next, text) {
 			return string(text)
