@@ -73,12 +73,11 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 	if c.message == "" {
 		c.message = what
 	}
-	end, f := begin(r)
-	if f != nil {
-		return f
+	var out *outcome
+	var f *fault
+	if gone := inTurn(r, func() { out, f = a.Source.write(r.Context(), c) }); gone != nil {
+		return gone
 	}
-	defer end()
-	out, f := a.Source.write(r.Context(), c)
 	if f != nil {
 		a.audit(r, what, "answer", f.code)
 		return f

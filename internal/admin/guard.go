@@ -17,13 +17,9 @@ func whoOf(r *http.Request) guard.Who {
 
 type laneKey struct{}
 
-// begin waits for the turn of a request whose route is costly. If it is nobody's fault, end must be called.
-func begin(r *http.Request) (end func(), f *fault) {
-	l := r.Context().Value(laneKey{}).(*lane)
-	if f := l.begin(r.Context()); f != nil {
-		return nil, f
-	}
-	return l.end, nil
+// inTurn does the work of a request whose route is costly, and not the answer: a slow client must not keep the others waiting.
+func inTurn(r *http.Request, work func()) *fault {
+	return r.Context().Value(laneKey{}).(*lane).work(r.Context(), work)
 }
 
 // admitted lets requests through to what answers them. Whatever changes nothing may be looked at.

@@ -110,12 +110,10 @@ func (a *API) diff(w http.ResponseWriter, r *http.Request) *fault {
 		}
 		texts[i] = v.Text
 	}
-	end, f := begin(r)
-	if f != nil {
+	var d string
+	if f := inTurn(r, func() { d = diff(from, texts[0], to, texts[1]) }); f != nil {
 		return f
 	}
-	defer end()
-	d := diff(from, texts[0], to, texts[1])
 	if wants(r, "text/plain") {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(d))

@@ -29,20 +29,19 @@ func (l *lane) enter() bool {
 
 func (l *lane) leave() { <-l.seats }
 
-// begin waits for the turn of a request, which holds a seat, for no longer than its client does.
-func (l *lane) begin(ctx context.Context) *fault {
+// work waits for the turn of a request, which holds a seat, for no longer than its client does, and does its work.
+func (l *lane) work(ctx context.Context, work func()) *fault {
 	select {
 	case l.turn <- struct{}{}:
-		if ctx.Err() == nil {
-			return nil
-		}
-		l.end()
+		defer func() { <-l.turn }()
 	case <-ctx.Done():
 	}
-	return left()
+	if ctx.Err() != nil {
+		return left()
+	}
+	work()
+	return nil
 }
-
-func (l *lane) end() { <-l.turn }
 
 const codeBusy = "BUSY"
 

@@ -29,13 +29,17 @@ func newAPI(t *testing.T) (*API, http.Handler) {
 // ask sends a request that ends with ctx, and returns the status and the body.
 func ask(ctx context.Context, h http.Handler, method, path string) (int, string) {
 	w := httptest.NewRecorder()
+	answerTo(ctx, w, h, method, path)
+	return w.Code, w.Body.String()
+}
+
+func answerTo(ctx context.Context, w http.ResponseWriter, h http.Handler, method, path string) {
 	r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader("rules: [{id: quota, limit: 9/minute}]\n"))
 	r.Header.Set("If-Match", "*")
 	if method == http.MethodGet {
 		r.Header.Set("Accept", "application/json")
 	}
 	h.ServeHTTP(w, r)
-	return w.Code, w.Body.String()
 }
 
 // looking is what a token that may only read can ask for, and costs a parse, a compilation or a comparison.
@@ -81,12 +85,41 @@ func TestOneLookAtATime(t *testing.T) {
 			if len(a.looks.seats) != lookSeats-1 || statuses[http.StatusServiceUnavailable] != 1 {
 				t.Errorf("%s %s: a client that has left has still a seat: %v", c.method, c.path, statuses)
 			}
-			a.looks.end()
+			<-a.looks.turn
 			a.looks.leave()
 			wg.Wait()
 			if statuses[http.StatusOK] != lookSeats-2 || len(a.looks.seats) != 0 || len(a.looks.turn) != 0 {
 				t.Errorf("%s %s: %v, and %d seats taken", c.method, c.path, statuses, len(a.looks.seats))
 			}
+		})
+	}
+}
+
+// stuck is a client that doesn't read its answer.
+type stuck struct {
+	*httptest.ResponseRecorder
+	written chan struct{}
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	s.written <- struct{}{}
+	return len(p), nil
+}
+
+// A client that is slow to read its answer keeps nobody waiting.
+func TestSlowReadersHaveNoTurn(t *testing.T) {
+	for _, c := range looking {
+		synctest.Test(t, func(t *testing.T) {
+			a, h := newAPI(t)
+			w := &stuck{httptest.NewRecorder(), make(chan struct{})}
+			var wg sync.WaitGroup
+			wg.Go(func() { answerTo(t.Context(), w, h, c.method, c.path) })
+			synctest.Wait()
+			if len(a.looks.turn) != 0 {
+				t.Errorf("%s %s has its turn while it waits for its client", c.method, c.path)
+			}
+			<-w.written
+			wg.Wait()
 		})
 	}
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -30,11 +31,11 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
 			return busy()
 		}
 		defer a.looks.leave()
-		if f := a.looks.begin(r.Context()); f != nil {
+		var body []byte
+		var err error
+		if f := a.looks.work(r.Context(), func() { body, err = yaml.YAMLToJSON(doc.Text) }); f != nil {
 			return f
 		}
-		defer a.looks.end()
-		body, err := yaml.YAMLToJSON(doc.Text)
 		if err != nil {
 			return newFault(http.StatusInternalServerError, "INTERNAL", "the rules in force can't be shown as JSON; ask for YAML")
 		}
@@ -47,38 +48,46 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
 	return nil
 }
 
+// validation is what is wrong with a document, on the wire.
+type validation struct {
+	Valid    bool               `json:"valid"`
+	Rules    int                `json:"rules"`
+	Problems []rulefile.Problem `json:"problems"`
+	Warnings []rulefile.Problem `json:"warnings"`
+}
+
 func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
 	text, f := document(w, r)
 	if f != nil {
 		return f
 	}
-	out := struct {
-		Valid    bool               `json:"valid"`
-		Rules    int                `json:"rules"`
-		Problems []rulefile.Problem `json:"problems"`
-		Warnings []rulefile.Problem `json:"warnings"`
-	}{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
-	end, f := begin(r)
+	out := validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
+	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Source.InForce().File) }); gone != nil {
+		return gone
+	}
 	if f != nil {
 		return f
 	}
-	defer end()
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// of looks at a document, and at what it would change, for as long as somebody wants to know.
+func (v *validation) of(ctx context.Context, text []byte, old *rulefile.File) *fault {
 	file, err := rulefile.Parse("rules", text)
-	if r.Context().Err() != nil {
-		return left()
-	}
 	if err != nil {
 		var problems rulefile.Problems
 		if !errors.As(err, &problems) {
 			return invalid(err)
 		}
-		out.Problems = problems
-	} else {
-		out.Valid, out.Rules = true, len(file.Rules.Rules)
-		old := a.Source.InForce().File
-		out.Warnings = append(out.Warnings, slices.Concat(rulefile.Lost(old, file, false), file.Warnings, rulefile.Compare(old, file))...)
+		v.Problems = problems
+		return nil
 	}
-	WriteJSON(w, http.StatusOK, out)
+	if ctx.Err() != nil {
+		return left()
+	}
+	v.Valid, v.Rules = true, len(file.Rules.Rules)
+	v.Warnings = append(v.Warnings, slices.Concat(rulefile.Lost(old, file, false), file.Warnings, rulefile.Compare(old, file))...)
 	return nil
 }
 
