@@ -62,7 +62,7 @@ var Routes = []Route{
 	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true, true},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
 	{"GET", "/v1/version", guard.Read, (*API).about, false, false},
-	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
+	{"POST", "/v1/explain", guard.Read, (*API).explain, false, true},
 	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
 	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false, false},
 }

@@ -34,7 +34,11 @@ func ask(ctx context.Context, h http.Handler, method, path string) (int, string)
 }
 
 func answerTo(ctx context.Context, w http.ResponseWriter, h http.Handler, method, path string) {
-	r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader("rules: [{id: quota, limit: 9/minute}]\n"))
+	body := "rules: [{id: quota, limit: 9/minute}]\n"
+	if path == "/v1/explain" {
+		body = `{"key": "k"}`
+	}
+	r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("If-Match", "*")
 	if method == http.MethodGet {
 		r.Header.Set("Accept", "application/json")
@@ -44,7 +48,7 @@ func answerTo(ctx context.Context, w http.ResponseWriter, h http.Handler, method
 
 // looking is what a token that may only read can ask for, and costs a parse, a compilation or a comparison.
 var looking = []struct{ method, path string }{
-	{"POST", "/v1/rules/validate"}, {"POST", "/rules/validate"}, {"PUT", "/v1/rules?dry_run=true"}, {"GET", "/v1/rules"},
+	{"POST", "/v1/rules/validate"}, {"POST", "/rules/validate"}, {"PUT", "/v1/rules?dry_run=true"}, {"GET", "/v1/rules"}, {"POST", "/v1/explain"},
 }
 
 // While one looks, others wait; who finds no seat is told to come back; and who leaves is forgotten.

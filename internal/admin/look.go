@@ -166,7 +166,11 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *fault {
 	if f != nil {
 		return f
 	}
-	WriteJSON(w, http.StatusOK, Explain(a.Source.InForce().File.Set, &req))
+	var out Explanation
+	if f := inTurn(r, func() { out = Explain(a.Source.InForce().File.Set, &req) }); f != nil {
+		return f
+	}
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
