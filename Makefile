@@ -5,7 +5,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules faults help simulate
+.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -96,6 +96,10 @@ bench-redis: redis
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis
 	$(GO) test ./test ./internal/rulestore -run '^$$' -bench 'RuleChange|TwoHundredNodes' -benchtime 100x -p 1
+
+## bench-memory: what a node's process takes in a flood of five million keys over HTTP, beside its cap; Linux
+bench-memory: build
+	$(GO) run ./test/memory
 
 ## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
 faults: redis

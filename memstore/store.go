@@ -362,9 +362,12 @@ type Stats struct {
 	Evicted  uint64 // counters forgotten before they were whole, for want of memory
 }
 
+// Bytes is what counters take now.
+func (s *Store) Bytes() int64 { return s.table.pageUse.Load() + s.table.logUse.Load() }
+
 // Stats walks the whole table, a segment at a time.
 func (s *Store) Stats() Stats {
-	st := Stats{Bytes: s.table.pageUse.Load() + s.table.logUse.Load(), Evicted: s.table.evicted.Load()}
+	st := Stats{Bytes: s.Bytes(), Evicted: s.table.evicted.Load()}
 	s.table.each(func(g *segment) {
 		st.Counters += len(g.logs)
 		for _, n := range g.counts {

@@ -92,7 +92,7 @@ request in flight is lost.`,
 	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
 	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
-	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB")
+	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
 	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("requests that are decided at a time on each of --http and --gateway; others wait for up to 1 s, and then get 503 (default: %d for each core)", inflight.PerCore))
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
 	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API must send; better in WEIR_HTTP_TOKEN than in a command line")

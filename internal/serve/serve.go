@@ -22,6 +22,7 @@ import (
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 	"golang.org/x/sync/errgroup"
 )
@@ -32,6 +33,7 @@ type node struct {
 	version  string
 	log      *slog.Logger
 	limiter  *weir.Limiter
+	counters *memstore.Store   // in this process: all of them, or what is counted while Redis is lost
 	redis    *redisstore.Store // nil with the in-process store
 	leases   *lease.Store      // in front of it
 	rules    *admin.Source
@@ -90,6 +92,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.gateway.Close()
 	}
 	group.Go(func() error { return n.rules.Run(ctx) })
+	group.Go(func() error { return tendGarbage(ctx, n.counters) })
 	listening.Store, listening.Rules = n.storeStatus().URL, fmt.Sprint("version ", n.rules.InForce().Version)
 	if ready != nil {
 		ready(listening)

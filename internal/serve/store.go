@@ -40,7 +40,7 @@ func (c *Config) validateStore() error {
 // openStore makes the limiter and what it counts in. It doesn't wait for Redis.
 func (n *node) openStore(rules *weir.RuleSet) error {
 	c := &n.config
-	local := memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
+	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
 	var options weir.Options
 	if c.Preflight != nil {
 		p, err := weir.NewPolicy("preflight", *c.Preflight)
@@ -50,7 +50,7 @@ func (n *node) openStore(rules *weir.RuleSet) error {
 		options.Preflight = p
 	}
 	if c.inMemory() {
-		n.limiter = weir.NewLimiter(local, rules, options)
+		n.limiter = weir.NewLimiter(n.counters, rules, options)
 		return nil
 	}
 	if c.Emergency != nil {
@@ -72,7 +72,7 @@ func (n *node) openStore(rules *weir.RuleSet) error {
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	options.Local = store.Share(local)
+	options.Local = store.Share(n.counters)
 	n.redis, n.leases = store, lease.New(store, lease.Options{Local: options.Local, Nodes: store.Nodes})
 	n.limiter = weir.NewLimiter(n.leases, rules, options)
 	close(made)
