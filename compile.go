@@ -361,6 +361,9 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			if l.MaxDelay == 0 {
 				l.MaxDelay = r.MaxDelay
 			}
+			if l.MaxDelay == 0 && l.Algorithm == LeakyQueue {
+				l.MaxDelay = DefaultMaxDelay
+			}
 			name := r.ID
 			if len(limits) > 1 {
 				name += "-" + shortWindow(l.Window)

@@ -74,6 +74,9 @@ type Limit struct {
 	MaxDelay time.Duration
 }
 
+// DefaultMaxDelay is the longest wait in a rule's queue, unless the rule says otherwise.
+const DefaultMaxDelay = 30 * time.Second
+
 // PerSecond is a token bucket of n tokens a second.
 func PerSecond(n int64) Limit { return Limit{Count: n, Window: time.Second} }
 

@@ -51,7 +51,7 @@ type Rule struct {
 	Layer string
 	// Algorithm of all the rule's limits.
 	Algorithm Algorithm
-	// MaxDelay of the rule's limits, for a LeakyQueue.
+	// MaxDelay of the rule's limits, for a LeakyQueue. 0 means DefaultMaxDelay.
 	MaxDelay time.Duration
 	// Limits are the rule's own numbers. Without any, a request gets those of its tier.
 	Limits []Limit

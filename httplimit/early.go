@@ -12,6 +12,9 @@ import (
 // HTTP/1 a server notices that a client has left only once its body was read, and
 // until then whoever left would keep the place of others.
 type early struct {
+	room    *room
+	held    atomic.Int64 // bytes of room.ahead
+	over    atomic.Bool  // the handler is done
 	body    io.ReadCloser
 	control *http.ResponseController
 	turn    atomic.Bool   // the handler is next: read no further ahead
@@ -32,31 +35,69 @@ const (
 )
 
 // readEarly begins to read a request's body, or returns nil if that is no use or not ours to do.
-func readEarly(w http.ResponseWriter, r *http.Request) *early {
+func readEarly(w http.ResponseWriter, r *http.Request, room *room) *early {
 	if r.ProtoMajor != 1 || r.ContentLength <= 0 || r.ContentLength > maxEarly || r.Header["Expect"] != nil {
 		return nil
 	}
-	e := &early{body: r.Body, control: http.NewResponseController(w), done: make(chan struct{})}
+	e := &early{room: room, body: r.Body, control: http.NewResponseController(w), done: make(chan struct{})}
 	// The time that a request waits isn't its client's slowness, and a read whose
 	// deadline passes would look as if the client had left.
 	if e.control.SetReadDeadline(time.Time{}) != nil {
 		return nil // nobody is at the other end
 	}
-	go e.readAhead(make([]byte, r.ContentLength+1)) // with room to see the end
+	go e.readAhead(int(r.ContentLength) + 1) // with room to see the end
 	r.Body = e
 	return e
 }
 
-func (e *early) readAhead(buf []byte) {
-	defer close(e.done)
+// readAhead reads up to most bytes. The buffer grows with what arrives: what a client announces costs it nothing.
+func (e *early) readAhead(most int) {
+	defer func() {
+		close(e.done)
+		if e.over.Load() {
+			e.release()
+		}
+	}()
+	var buf []byte
 	n := 0
-	for e.err == nil && n < len(buf) && !e.turn.Load() {
+	for e.err == nil && n < most && !e.turn.Load() {
+		if n == len(buf) {
+			grown := make([]byte, min(max(512, 2*n), most))
+			if !e.hold(len(grown) - len(buf)) {
+				break
+			}
+			copy(grown, buf)
+			buf = grown
+		}
 		var more int
 		more, e.err = e.body.Read(buf[n:])
 		n += more
 	}
 	e.ahead = buf[:n]
 	e.end(e.err)
+}
+
+// hold takes bytes of what all requests that wait may read ahead.
+func (e *early) hold(n int) bool {
+	if e.room.ahead.Add(int64(n)) > maxAhead {
+		e.room.ahead.Add(int64(-n))
+		return false
+	}
+	e.held.Add(int64(n))
+	return true
+}
+
+// release gives them back: once the handler is done, or later, if a read is still under way then.
+func (e *early) release() {
+	if e == nil {
+		return
+	}
+	e.over.Store(true)
+	select {
+	case <-e.done:
+		e.room.ahead.Add(-e.held.Swap(0))
+	default:
+	}
 }
 
 // end notes that a read ended the body. A deadline that hand set a moment later must not stay:

@@ -2,8 +2,11 @@ package httplimit
 
 import (
 	"encoding/json"
+	"io"
+	"net/http/httptest"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
@@ -53,3 +56,48 @@ func TestStringsCanBeRead(t *testing.T) {
 		}
 	})
 }
+
+// What clients announce isn't allocated, and what they send of it is bounded for all of them together.
+func TestReadingAheadIsBounded(t *testing.T) {
+	room := newRoom(0)
+	var all []*early
+	begin := func(announced, sent int) *early {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequest("POST", "/", io.LimitReader(endless{}, int64(sent)))
+		r.ContentLength = int64(announced)
+		e := readEarly(w, r, room)
+		<-e.done
+		all = append(all, e)
+		return e
+	}
+	if e := begin(maxEarly, 1); cap(e.ahead) > 512 || room.ahead.Load() > 512 {
+		t.Errorf("for a byte of %d announced, %d were allocated", maxEarly, cap(e.ahead))
+	}
+	for range 2 * maxAhead / maxEarly {
+		begin(maxEarly, maxEarly)
+	}
+	if got := room.ahead.Load(); got > maxAhead || got < maxAhead-maxEarly {
+		t.Errorf("%d bytes are held", got)
+	}
+	last := all[len(all)-1]
+	last.hand()
+	if n, err := io.Copy(io.Discard, last); n != maxEarly || err != nil {
+		t.Errorf("a body of which little was read ahead: %d bytes, %v", n, err)
+	}
+	for _, e := range all {
+		e.release()
+		e.release()
+	}
+	if got := room.ahead.Load(); got != 0 {
+		t.Errorf("%d bytes are held in the end", got)
+	}
+}
+
+// deadlines is a writer that takes deadlines.
+type deadlines struct{ *httptest.ResponseRecorder }
+
+func (*deadlines) SetReadDeadline(time.Time) error { return nil }
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

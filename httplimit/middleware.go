@@ -29,6 +29,9 @@ type Options struct {
 	// and the code OVERLOADED, which costs less than to decide them. A request counts until it is decided: in
 	// the handler, or in a queue, it doesn't, lest slow ones keep all others out. 0 means no bound.
 	MaxInFlight int
+	// MaxWaiting is how many requests may wait in queues at a time; a rule may have half of them. More are refused with 503 QUEUE_FULL.
+	// 0 means DefaultMaxWaiting.
+	MaxWaiting int
 	// OnError is told when the store couldn't be reached. The request goes on as its rules say. Nil means nobody is told.
 	OnError func(*http.Request, error)
 }
@@ -40,6 +43,7 @@ type Middleware struct {
 	identity *Identifier
 	answers  *Answerer
 	gate     *inflight.Gate
+	room     *room
 	watched  atomic.Pointer[watched]
 }
 
@@ -73,7 +77,10 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 	if err != nil {
 		panic(err)
 	}
-	return &Middleware{limiter: l, opts: opts, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a, gate: inflight.New(opts.MaxInFlight)}
+	return &Middleware{
+		limiter: l, opts: opts, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a,
+		gate: inflight.New(opts.MaxInFlight), room: newRoom(opts.MaxWaiting),
+	}
 }
 
 // Wrap puts the limiter in front of a handler.
@@ -109,15 +116,24 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if err != nil {
 		m.tell(r, err)
 	}
-	left := d.Delay > 0 && !wait(w, r, d.Delay)
-	if d.Delay > 0 { // as seen from after the wait
-		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay)
+	gone := false // given up, by the client or by us, and answered
+	if d.Delay > 0 {
+		body, ended := m.wait(w, r, &d)
+		defer body.release()
+		switch gone = ended != turnCame; ended {
+		case clientLeft:
+			m.cancel(r, &d)
+			m.answers.giveUp(w, r, &d)
+		case roomFull:
+			m.cancel(r, &d)
+			m.answers.full(w, r, req, &d)
+		}
+		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
 	}
 	switch {
 	case v.fault != "":
 		m.answers.ambiguous(w, r, v.fault)
-	case left:
-		m.leave(w, r, &d)
+	case gone:
 	case !d.Allowed:
 		m.answers.SetHeaders(w.Header(), req, &d, now)
 		m.answers.Refuse(w, r, req, &d, now)
@@ -127,7 +143,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	v.req, v.attrs, v.fault = weir.Request{}, attributes{}, ""
 	visits.Put(v) // before a handler that may run for hours
 	switch {
-	case left || !d.Allowed:
+	case gone || !d.Allowed:
 	case d.Unsettled():
 		m.serveAndSettle(w, r, next, d)
 	default:
@@ -152,12 +168,11 @@ func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	return m.limiter.Check(r.Context(), &v.req)
 }
 
-// leave gives up the place in a queue, to those behind.
-func (m *Middleware) leave(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
+// cancel gives up the place in a queue, to those behind, and all that was taken with it.
+func (m *Middleware) cancel(r *http.Request, d *weir.Decision) {
 	if err := m.limiter.Cancel(context.WithoutCancel(r.Context()), d); err != nil {
 		m.tell(r, err)
 	}
-	m.answers.giveUp(w, r, d)
 }
 
 func (m *Middleware) tell(r *http.Request, err error) {
@@ -166,17 +181,31 @@ func (m *Middleware) tell(r *http.Request, err error) {
 	}
 }
 
-// wait sleeps, and reports false if the client left first.
-func wait(w http.ResponseWriter, r *http.Request, d time.Duration) bool {
-	body := readEarly(w, r)
-	t := time.NewTimer(d)
+// waited is how a wait ended.
+type waited uint8
+
+const (
+	turnCame waited = iota
+	clientLeft
+	roomFull
+)
+
+// wait waits for the request's turn. The body is what was read of it meanwhile.
+func (m *Middleware) wait(w http.ResponseWriter, r *http.Request, d *weir.Decision) (body *early, ended waited) {
+	rule := queueOf(d)
+	if !m.room.enter(rule) {
+		return nil, roomFull
+	}
+	defer m.room.leave(rule)
+	body = readEarly(w, r, m.room)
+	t := time.NewTimer(d.Delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		body.hand()
-		return true
+		return body, turnCame
 	case <-r.Context().Done():
 		body.abandon()
-		return false
+		return body, clientLeft
 	}
 }

@@ -217,7 +217,7 @@ func TestHangingUpOnARealNetwork(t *testing.T) {
 }
 
 func hangUpOnARealNetwork(t *testing.T, start func(testing.TB, http.Handler) (*httptest.Server, *http.Client), body string) {
-	l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: per(2, 366*24*time.Hour)}))
+	l := limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, MaxDelay: 366 * 24 * time.Hour, Limits: per(2, 366*24*time.Hour)}))
 	entered, left := make(chan struct{}, 2), make(chan struct{}, 2)
 	limited := wrap(l, httplimit.Options{}, ok)
 	srv, client := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -311,4 +311,78 @@ func TestErrorsOfGivingBackAreTold(t *testing.T) {
 			t.Error("an error of leaving the queue wasn't told")
 		}
 	})
+}
+
+// crowd has a queue for each client, so that none is ever full.
+func crowd(t testing.TB) *weir.Limiter {
+	rule := func(id string) weir.Rule {
+		return weir.Rule{ID: id, Match: weir.Match{Endpoint: "/" + id}, Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)} // a turn every 10 s
+	}
+	return limiter(t, rules(rule("a"), rule("b")))
+}
+
+// However many queues clients invent, the requests that wait in them have a bound, and a rule has half of it. Who is refused for it has
+// taken nothing, and is told when to return; who leaves makes room.
+func TestWaitingRoomIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := crowd(t)
+		network := servePipes(t, wrap(l, httplimit.Options{MaxWaiting: 4}, ok))
+		head := func(path, key string) string {
+			return "GET " + path + " HTTP/1.1\r\nHost: x\r\nX-API-Key: " + key + "\r\n\r\n"
+		}
+		park := func(path, key string) net.Conn { // the second of a client's requests waits
+			if resp, _ := raw(t, network.dial(t), head(path, key)); resp.StatusCode != 200 {
+				t.Fatalf("%s of %s: %d", path, key, resp.StatusCode)
+			}
+			c := network.dial(t)
+			send(t, c, head(path, key))
+			synctest.Wait()
+			return c
+		}
+		full := func(path, key string) {
+			t.Helper()
+			if resp, _ := raw(t, network.dial(t), head(path, key)); resp.StatusCode != 200 {
+				t.Fatalf("who needn't wait: %d", resp.StatusCode)
+			}
+			for range 3 {
+				resp, body := raw(t, network.dial(t), head(path, key))
+				after := atoi(t, resp.Header.Get("Retry-After"))
+				if resp.StatusCode != 503 || !strings.Contains(body, "QUEUE_FULL") || after < 10 || after > 12 {
+					t.Errorf("%d after %d s: %s", resp.StatusCode, after, body)
+				}
+			}
+			d, err := l.Check(t.Context(), &weir.Request{APIKey: key, Path: path, Peek: true})
+			if err != nil || d.Remaining != 5 {
+				t.Errorf("what was refused has taken something: %d left, %v", d.Remaining, err)
+			}
+		}
+		first := park("/a", "1")
+		park("/a", "2")
+		full("/a", "3") // half of the places are taken
+		park("/b", "1")
+		park("/b", "2")
+		full("/b", "3")
+		first.Close()
+		synctest.Wait()
+		last := park("/a", "4")
+		full("/a", "5")
+		if got := answered(t, last); got != 200 {
+			t.Errorf("whose turn came: %d", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		park("/a", "6") // all have had their turn
+		park("/a", "7")
+	})
+}
+
+// A queue of a rule that doesn't say how long its requests may wait is 30 s long.
+func TestMaxDelayHasADefault(t *testing.T) {
+	l := crowd(t)
+	for i := range 6 {
+		d, err := l.Check(t.Context(), &weir.Request{APIKey: "k", Path: "/a"})
+		if err != nil || d.Allowed != (i < 4) || d.Delay > weir.DefaultMaxDelay {
+			t.Errorf("request %d: allowed %t, %s, %v", i, d.Allowed, d.Delay, err)
+		}
+	}
 }

@@ -78,6 +78,15 @@ func (a *Answerer) giveUp(w http.ResponseWriter, r *http.Request, d *weir.Decisi
 	}, d)
 }
 
+// full answers a request that would have had to wait, where no more may. Its turn is when it should return: those before it are through then.
+func (a *Answerer) full(w http.ResponseWriter, r *http.Request, req *weir.Request, d *weir.Decision) {
+	a.send(w, r, &Refused{
+		Status: http.StatusServiceUnavailable, Code: "QUEUE_FULL", Rule: queueOf(d),
+		Message:           "Too many requests wait for their turn",
+		RetryAfterSeconds: RetryAfter(req, &weir.Decision{RetryAfter: d.Delay, Policy: d.Policy}),
+	}, d)
+}
+
 // ambiguous answers a request whose identity can be read in more than one way.
 func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault string) {
 	a.send(w, r, &Refused{

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/serve"
 	"github.com/weirhq/weir/memstore"
@@ -103,6 +104,7 @@ request in flight is lost.`,
 	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
 	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
 	f.StringVar(&preflight, "preflight-limit", weir.DefaultPreflight.String(), "limit by address of CORS preflights at the gateway, from which rules leave them out")
+	f.IntVar(&c.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
 	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
 	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")

@@ -158,7 +158,7 @@ func TestQueue(t *testing.T) {
 	queue := func(id string, rate float64, length int64) weir.Rule {
 		return weir.Rule{
 			ID: id, Match: weir.Match{Endpoint: "/" + id}, By: []string{"ip"}, Algorithm: weir.LeakyQueue,
-			Limits: []weir.Limit{{Algorithm: weir.LeakyQueue, Count: length, Window: time.Hour, Refill: rate}},
+			Limits: []weir.Limit{{Algorithm: weir.LeakyQueue, Count: length, Window: time.Hour, Refill: rate, MaxDelay: 2 * time.Hour}},
 		}
 	}
 	up := startUpstream(t, nil)

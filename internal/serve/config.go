@@ -30,6 +30,8 @@ type Config struct {
 	Emergency *weir.Limit
 	// Preflight is the limit of CORS preflights by address, at the gateway; nil means weir.DefaultPreflight.
 	Preflight *weir.Limit
+	// MaxWaiting is how many requests may wait in queues at the gateway.
+	MaxWaiting int
 	// MemoryCap of the in-process store, in bytes. Beside Redis there is one, too: for what
 	// has to be counted while Redis can't be reached.
 	MemoryCap int64

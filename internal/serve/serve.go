@@ -171,7 +171,7 @@ func (n *node) open(ctx context.Context, guards guards) (servers []*server, l Li
 			Logger:           n.log,
 			Limit: httplimit.New(n.limiter, httplimit.Options{
 				Identity: identity, TrustedProxies: n.config.TrustedProxies, Answers: n.config.Answers,
-				MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed,
+				MaxInFlight: n.config.MaxInFlight, MaxWaiting: n.config.MaxWaiting, OnError: n.storeFailed,
 			}),
 		})
 		if err != nil {
