@@ -44,6 +44,7 @@ type rule struct {
 	cost     int64
 	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
 	endpointOnly, keyOnly bool
+	invented              bool                 // a client that isn't verified can make its subjects up
 	base                  []*Policy            // for requests whose tier has no numbers of its own
 	byTier                map[string][]*Policy // what differs from base
 	overrides             map[string][]*Policy
@@ -504,6 +505,9 @@ func (rs *RuleSet) index() {
 		r := &rs.rules[i]
 		r.endpointOnly = r.Match == Match{Endpoint: r.Match.Endpoint} && r.Tier == ""
 		r.keyOnly = len(r.by) == 1 && r.by[0].kind == byAPIKey
+		r.invented = slices.ContainsFunc(r.by, func(d dimension) bool {
+			return d.kind == byAPIKey || strings.HasPrefix(d.name, "header:")
+		})
 		rs.limitsPaths = rs.limitsPaths || r.template != "" && !r.Shadow
 		switch {
 		case r.endpoint != nil:

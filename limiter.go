@@ -138,7 +138,7 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	var err error
 	for i := range m.results {
 		if m.results[i].Err != nil {
-			if err = l.fallBack(ctx, m); l.emergency != nil {
+			if err = l.fallBack(ctx, req, m); err != nil && l.emergency != nil {
 				l.chargeEmergency(ctx, req, m)
 			}
 			break
@@ -151,17 +151,28 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	return err
 }
 
-// fallBack applies the failure mode of each rule whose counter couldn't be reached.
-func (l *Limiter) fallBack(ctx context.Context, m *match) error {
+// fallBack applies the failure mode of each rule whose counter couldn't be reached. A guest for whose
+// subject there is no room is counted by its address instead: subjects can be made up, and must not fill the store.
+func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	var err error
 	for i := range m.results {
 		r := &m.results[i]
 		if r.Err == nil {
 			continue
 		}
+		if m.charges[i].Guest && req.IP.IsValid() && errors.Is(r.Err, ErrNoRoom) {
+			from := len(m.subjects)
+			m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
+			m.appendIP(req, true)
+			m.charges[i].Subject, m.charges[i].Guest = m.subjects[from:], false
+			l.chargeApart(ctx, l.store, m, i)
+			if r.Err == nil {
+				continue
+			}
+		}
 		err = errors.Join(err, r.Err)
 		if m.owners[i].OnStoreFailure == FailLocal && l.local != nil {
-			l.chargeLocal(ctx, m, i)
+			l.chargeApart(ctx, l.local, m, i)
 			continue
 		}
 		r.Allowed = m.owners[i].OnStoreFailure != FailRefuse
@@ -169,13 +180,15 @@ func (l *Limiter) fallBack(ctx context.Context, m *match) error {
 	return err
 }
 
-// chargeLocal has the Limiter's own store decide a charge. A request that is refused anyway takes nothing here, either.
-func (l *Limiter) chargeLocal(ctx context.Context, m *match, i int) {
-	m.locals = append(m.locals, i)
+// chargeApart has a charge decided by itself. A request that is refused anyway takes nothing here, either.
+func (l *Limiter) chargeApart(ctx context.Context, store Store, m *match, i int) {
+	if !slices.Contains(m.locals, i) {
+		m.locals = append(m.locals, i)
+	}
 	c := &m.charges[i]
 	peek := c.Peek
 	c.Peek = peek || m.refused()
-	l.local.Take(ctx, m.charges[i:i+1], m.results[i:i+1])
+	store.Take(ctx, m.charges[i:i+1], m.results[i:i+1])
 	c.Peek = peek
 }
 
@@ -183,7 +196,7 @@ func (l *Limiter) chargeLocal(ctx context.Context, m *match, i int) {
 func (l *Limiter) chargeEmergency(ctx context.Context, req *Request, m *match) {
 	m.addByIP(&noRule, l.emergency, req)
 	m.results = append(m.results, Result{})
-	l.chargeLocal(ctx, m, len(m.charges)-1)
+	l.chargeApart(ctx, l.local, m, len(m.charges)-1)
 }
 
 // addByIP adds a charge that is counted by the request's address, behind those that run has found.

@@ -24,8 +24,9 @@ type match struct {
 	owners   []owner // of charges
 	charges  []Charge
 	results  []Result
+	guest    bool  // the client isn't verified
 	statuses bool  // an owner counts by the answer's status
-	locals   []int // charges that were decided by the Limiter's own store
+	locals   []int // charges that were decided apart: by the Limiter's own store, or by the address
 	decision Decision
 }
 
@@ -64,6 +65,7 @@ const (
 // only place that decides what applies; Explain reports on it.
 func (rs *RuleSet) run(req *Request, m *match) {
 	m.reset()
+	m.guest = !req.KeyVerified
 	if len(rs.deny.patterns)+len(rs.allow.patterns) > 0 && rs.listed(req, m) {
 		return
 	}
@@ -363,7 +365,7 @@ func (m *match) add(r *rule, policies []*Policy, n int64, peek bool, from int) {
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]
 		c, o := &m.charges[i], &m.owners[i]
-		c.Policy, c.N, c.Peek = p, n, peek
+		c.Policy, c.N, c.Peek, c.Guest = p, n, peek, r.invented && m.guest
 		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}
 }

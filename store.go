@@ -35,6 +35,9 @@ type Store interface {
 // ErrUsed is returned by [Store.GiveBack] for a second use of one Once.
 var ErrUsed = errors.New("weir: already given back")
 
+// ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.
+var ErrNoRoom = errors.New("weir: no room for a new counter")
+
 // Once names an act that must happen a single time. The zero value names none.
 type Once [16]byte
 
@@ -54,6 +57,9 @@ type Charge struct {
 	Loan
 	// Peek asks what would happen, and takes nothing.
 	Peek bool
+	// Guest: whoever sent the request could choose the subject freely. A store that is short of memory may
+	// answer [ErrNoRoom] instead of making a new counter for it.
+	Guest bool
 }
 
 // Loan asks for tokens to hold. The zero value asks for none.

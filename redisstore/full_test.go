@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -66,7 +68,7 @@ func TestAFullRedisGoesOn(t *testing.T) {
 	if h := s.Health(); !h.Up {
 		t.Errorf("held against Redis: %+v", h)
 	}
-	if n := log.count("out of memory"); n != 1 {
+	if n := log.count("short of memory"); n != 1 {
 		t.Errorf("%d lines about it, want one a minute", n)
 	}
 
@@ -113,5 +115,73 @@ func TestAFullRedisLocksNobodyKnownOut(t *testing.T) {
 		if d := check("known"); d.Allowed != (i < 4) || d.Degraded {
 			t.Errorf("request %d of a known client: %+v", i+2, d)
 		}
+	}
+}
+
+// TestGuestsLeaveRoomForOthers: keys that were made up get counters of their own only while there is much memory. Then they
+// are counted by their address, while known and verified clients are counted as ever.
+func TestGuestsLeaveRoomForOthers(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr})
+	for _, a := range storetest.Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			do(t, r, "CONFIG", "SET", "maxmemory", "0")
+			s.weigh()
+			rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
+				{ID: "r", Algorithm: a, Limits: []weir.Limit{{Count: 5, Window: year / 2}}},
+				{ID: "ip", By: []string{"ip"}, Limits: []weir.Limit{{Count: 1000, Window: year / 2}}},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := weir.NewLimiter(lease.New(s, lease.Options{}), rules, weir.Options{})
+			check := func(key, ip string, verified bool) bool {
+				d, err := l.Check(t.Context(), &weir.Request{APIKey: key, KeyVerified: verified, Method: "GET", Path: "/", IP: netip.MustParseAddr(ip)})
+				if err != nil {
+					t.Error(err)
+				}
+				return d.Allowed
+			}
+			known := fmt.Sprint("known", a)
+			check(known, "192.0.2.1", false)
+			used, err := r.Memory(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			do(t, r, "CONFIG", "SET", "maxmemory", fmt.Sprint(used*5/4))
+			s.weigh()
+			before := do(t, r, "DBSIZE").(int64)
+			admitted := 0
+			for i := range 40 {
+				if check(fmt.Sprint("invented", a, i), "192.0.2.1", false) {
+					admitted++
+				}
+			}
+			if admitted != 5 {
+				t.Errorf("%d requests with made-up keys were admitted, want what one client may", admitted)
+			}
+			if got := do(t, r, "DBSIZE").(int64); got > before+1 {
+				t.Errorf("made-up keys took %d keys in Redis", got-before)
+			}
+			if !check("other", "192.0.2.2", false) {
+				t.Error("somebody at another address is refused")
+			}
+			for i := range 6 {
+				if got := check(known, "192.0.2.1", false); got != (i < 4) {
+					t.Errorf("request %d of a known client: %v", i+2, got)
+				}
+				if got := check(fmt.Sprint("verified", a), "192.0.2.1", true); got != (i < 5) {
+					t.Errorf("request %d of a verified client: %v", i+1, got)
+				}
+			}
+			if !s.Health().Up {
+				t.Error("held against Redis")
+			}
+			do(t, r, "CONFIG", "SET", "maxmemory", "0")
+			s.weigh()
+			if !check(fmt.Sprint("late", a), "192.0.2.1", false) {
+				t.Error("memory is back, and a new client is refused")
+			}
+		})
 	}
 }

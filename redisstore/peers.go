@@ -4,6 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +63,7 @@ func (s *Store) run(first *shard) {
 	case s.sentinels != nil:
 		s.running.Go(s.followPrimary)
 	}
+	s.weigh()
 	first.close()
 	close(s.ready)
 	s.logger.Info("connected", "store", s.address.shown, "nodes", s.Nodes())
@@ -66,7 +71,34 @@ func (s *Store) run(first *shard) {
 		ctx, cancel := context.WithTimeout(s.life, time.Second)
 		_ = s.beat(ctx) // the charges notice, too
 		cancel()
+		s.weigh()
 	}
+}
+
+// guestShare is the part of a server's memory up to which guests get new counters: what they make up must leave room for
+// the others.
+const guestShare = 0.75
+
+// weigh looks whether a server is so full that guests get no new counters. Of one that doesn't tell, nothing is held against them.
+func (s *Store) weigh() {
+	ctx, cancel := context.WithTimeout(s.life, time.Second)
+	defer cancel()
+	client := *s.client.Load()
+	servers := []rueidis.Client{client}
+	if s.address.cluster {
+		servers = slices.Collect(maps.Values(client.Nodes()))
+	}
+	tight := false
+	for _, c := range servers {
+		info, _ := c.Do(ctx, c.B().Info().Section("memory").Build()).ToString()
+		var used, most float64
+		for line := range strings.Lines(info) {
+			_, _ = fmt.Sscanf(line, "used_memory:%g", &used)
+			_, _ = fmt.Sscanf(line, "maxmemory:%g", &most)
+		}
+		tight = tight || most > 0 && used > guestShare*most
+	}
+	s.tight.Store(tight)
 }
 
 // connect tries until Redis is there, and reports false if the store was closed first.

@@ -56,6 +56,7 @@ type charge struct {
 	unspent bool  // what is given back was lent, and not spent
 	slow    bool  // it is to be lent, or was, for longer than a moment
 	ahead   bool  // what is yet to refill may be lent as well
+	guest   bool  // it may make no new counter
 	payer   int   // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 
 	fits   bool
@@ -82,6 +83,8 @@ const (
 	flagLend   = 4
 	flagSlow   = 8
 	flagAhead  = 16 // and slow
+
+	flagGuest = 1 << 15 // added to a policy's number
 )
 
 // call encodes acts as arguments of the script.
@@ -103,7 +106,11 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 		for i := range a.charges {
 			ch := &a.charges[i]
 			c.keys = append(c.keys, ch.key)
-			charges = appendUint(charges, 2, c.policy(ch.policy))
+			number := c.policy(ch.policy)
+			if ch.guest {
+				number += flagGuest
+			}
+			charges = appendUint(charges, 2, number)
 			charges = appendUint(charges, 7, ch.n)
 			if a.kind != kindTake {
 				charges = appendUint(charges, 7, ch.slot)

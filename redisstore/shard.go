@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir"
 )
 
 // ErrUnavailable is wrapped by the errors of charges that Redis couldn't decide.
@@ -20,8 +22,8 @@ var errFull error = fullError{}
 
 type fullError struct{}
 
-func (fullError) Error() string        { return "redis is out of memory for new counters" }
-func (fullError) Is(target error) bool { return target == ErrUnavailable }
+func (fullError) Error() string        { return "redis is short of memory for new counters" }
+func (fullError) Is(target error) bool { return target == ErrUnavailable || target == weir.ErrNoRoom }
 
 // shard is a server that keeps a part of the keys, with a breaker in front: after
 // some failures in a row nobody waits for it any more, while a probe looks
@@ -147,7 +149,7 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 		l.served()
 		dropped, full, err := decode(reply, acts)
 		if full {
-			s.tell("redis is out of memory for new counters: what would need one is decided by its rule's failure mode", "shard", sh.name)
+			s.tell("redis is short of memory: new counters aren't written, for clients that aren't verified or for anybody", "shard", sh.name)
 		}
 		if len(dropped) > 0 {
 			s.tell("data of a counter made no sense, and was dropped", "shard", sh.name, "key", dropped[0])

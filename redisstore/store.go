@@ -37,7 +37,8 @@ type Store struct {
 	leastTTL int64 // ms
 	logger   *slog.Logger
 	onSecret func([]byte)
-	told     sync.Map // of what was said: when, a time.Time
+	told     sync.Map    // of what was said: when, a time.Time
+	tight    atomic.Bool // guests get no new counters
 
 	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names  atomic.Pointer[namer]          // nil until the secret is known
@@ -264,6 +265,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	for _, p := range parts {
 		for j, i := range p.indices {
 			p.charges[j].take(&charges[i])
+			p.charges[j].guest = charges[i].Guest && s.tight.Load()
 		}
 		p.addUp()
 	}

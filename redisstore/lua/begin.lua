@@ -6,7 +6,7 @@
 --          policies: field, algorithm, four numbers (see Policy.Numbers)
 --          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
 --          happened, if it must happen only once, or 0; then
---          charges: policy, n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants,
+--          charges: policy (and GUEST more, if it may make no new counter), n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants,
 --          and how many of those are waited for, or, if it asks for a slow lease, how many of an earlier one it has spent,
 --          and the slot of that
 -- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, or that it would but
@@ -27,6 +27,7 @@
 
 local TAKE, GIVE_BACK, RESET = 0, 1, 2
 local PEEK, SHADOW, LEND, SLOW, AHEAD = 1, 2, 4, 8, 16 -- flags; of what is given back, LEND tells that it was lent, and not spent
+local GUEST = 32768
 local LEASE_SLOT, SHORT_SLOW_SLOT = 50000, 500000 -- µs; a bucket's own slot of slow leases is its fourth number
 local FAST, LINGERING, ENDING = 0, 1, 2 -- paces
 local PHASES = 64 -- of a slot of slow leases, in which it may begin

@@ -161,19 +161,19 @@ if logs then
   -- Takes n, or doesn't. Returns the newest record's moment, the sum, and, where n doesn't fit, the moment of the
   -- record whose leaving makes room, or, where it was taken, that of the newest record before; or nothing, where there is
   -- no memory for a new log.
-  function log.settle(key, p, n, fits, h, sum, taken)
+  function log.settle(key, p, n, fits, h, sum, taken, guest)
     local newest = h and h.time or 0
     if taken then
       local new = not h
       h = h or {leaves = 0, head = 0, offset = 0, dropped = 0, first = now, tail = ''}
       h.sum = sum + n
       if new then
-        local r = not full and pcall('HSET', key, 'h', '')
+        local r = not (full or guest) and pcall('HSET', key, 'h', '')
         if r and r ~= 1 then
           if not r.err:find('^OOM') then error(r) end
           full = true
         end
-        if full then return nil end
+        if full or guest then return nil end
       end
       if newest == now then
         h.tail = sub(h.tail, 1, -SIZE - 1) .. pack(RECORD, now, h.amount + n)

@@ -29,7 +29,7 @@ for _ = 1, acts do
   local size = kind == TAKE and count or 1
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
-    local p, key, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2
+    local p, key, n, slot, flags, guest, fits, v, time, level, prev, code, time2, level2, prev2
     local recent, before, pace, phase, start, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
 
     -- All charges are looked at before any is written.
@@ -38,6 +38,8 @@ for _ = 1, acts do
       recent = false
       if kind == TAKE then
         number, n, flags, at = unpack('<I2I7B', body, at)
+        guest = number >= GUEST
+        if guest then number = number - GUEST end
         if flags >= LEND then
           recent, before, pace, phase, start, lent, spent = 0, 0, FAST, 0, 0, 0, 0
           if flags >= SLOW then
@@ -224,7 +226,7 @@ for _ = 1, acts do
       end
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
-        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2}
+        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, guest}
         if recent then several[i].recent, several[i].before, several[i].pace, several[i].phase, several[i].lent = recent, before, pace, phase, lent end
       end
     end
@@ -233,7 +235,7 @@ for _ = 1, acts do
       if several then
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
-        code, time2, level2, prev2, recent = s[10], s[11], s[12], s[13], s.recent
+        code, time2, level2, prev2, guest, recent = s[10], s[11], s[12], s[13], s[14], s.recent
         if recent then
           before, pace, phase, lent = s.before, s.pace, s.phase, s.lent
         end
@@ -246,7 +248,7 @@ for _ = 1, acts do
         if algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
       elseif algorithm == SLIDING_LOG then
         if kind == TAKE then
-          local newest, sum, moment = log.settle(key, p, n, fits, time, level, taken)
+          local newest, sum, moment = log.settle(key, p, n, fits, time, level, taken, guest)
           if newest then v = pack('<I7I7I7', newest, sum, moment) else unwritten = true end
         elseif first then
           log.give_back(key, p, n, slot)
@@ -287,10 +289,13 @@ for _ = 1, acts do
         else
           v = pack('<BI7i7', code2, time2, level2)
         end
-        local grown = not (full and code == 0) and pcall('HSET', key, p.field, v)
+        local grown = not (code == 0 and (full or guest)) and pcall('HSET', key, p.field, v)
         if grown ~= 0 and grown ~= 1 then
-          if grown and not grown.err:find('^OOM') then error(grown) end
-          full, grown, unwritten = true, 0, code == 0
+          if grown then
+            if not grown.err:find('^OOM') then error(grown) end
+            full = true
+          end
+          grown, unwritten = 0, code == 0
           if not unwritten then
             call('HDEL', key, '')
             call('HSET', key, p.field, v)
