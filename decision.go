@@ -18,7 +18,7 @@ const (
 	ReasonDenied
 	// ReasonIdentityRequired: a rule refuses requests that lack what it counts by.
 	ReasonIdentityRequired
-	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then.
+	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then; or there are no rules yet.
 	ReasonUnavailable
 	// ReasonUnreadablePath: the path is longer than MaxPath, or can be read in so many ways that the limits
 	// on it can't be told.

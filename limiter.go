@@ -44,7 +44,8 @@ type Options struct {
 // DefaultPreflight is how many CORS preflights an address may send, unless [Options] say otherwise.
 var DefaultPreflight = PerSecond(50)
 
-// NewLimiter makes a Limiter of a store and the rules to begin with.
+// NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
+// refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe}
 	if opts.Local != nil {
@@ -67,8 +68,15 @@ func (l *Limiter) SetRules(rules *RuleSet) { l.rules.Store(rules) }
 // nodes learn what they share only after they have started.
 func (l *Limiter) SetSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
 
-// Rules returns the rules in force.
-func (l *Limiter) Rules() *RuleSet { return l.rules.Load() }
+// Rules returns the rules in force. As long as there are none, it is a set without rules.
+func (l *Limiter) Rules() *RuleSet {
+	if rs := l.rules.Load(); rs != nil {
+		return rs
+	}
+	return noRules
+}
+
+var noRules = &RuleSet{}
 
 // Check decides a request and, if it is allowed, takes its cost from every limit
 // that applies. A refusal takes nothing, and is not an error. An error means that
@@ -80,6 +88,12 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	}
 	rs := l.rules.Load()
 	m := l.scratch.Get().(*match)
+	if rs == nil {
+		m.reset()
+		d.Degraded, d.Reason, d.RetryAfter = true, ReasonUnavailable, time.Second
+		l.finish(req, m, &d)
+		return d, nil
+	}
 	rs.run(req, m)
 	if req.Preflight && m.reason == ReasonWithin {
 		m.addByIP(&preflightRule, l.preflight, req)
@@ -126,7 +140,9 @@ func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d D
 	m.subjects = append(append(m.subjects, 0), req.APIKey...)
 	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects}, N: min(max(req.Cost, 1), 2*MaxTokens), Peek: req.Peek})
 	m.owners = append(m.owners, owner{rule: &noRule})
-	d.RulesVersion = l.rules.Load().doc.Version
+	if rs := l.rules.Load(); rs != nil {
+		d.RulesVersion = rs.doc.Version
+	}
 	err = l.decide(ctx, req, m, &d)
 	l.finish(req, m, &d)
 	return d, err
@@ -350,10 +366,16 @@ func (l *Limiter) Refund(ctx context.Context, receipt string) error {
 	return err
 }
 
+var errNoRules = errors.New("there are no rules yet, so nobody knows which counters are meant")
+
 // Reset makes the counters that the request would be charged to untouched, and returns how many they are.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
+	rs := l.rules.Load()
+	if rs == nil {
+		return 0, errNoRules
+	}
 	m := new(match)
-	l.rules.Load().run(req, m)
+	rs.run(req, m)
 	counters := make([]Counter, len(m.charges))
 	for i, c := range m.charges {
 		counters[i] = c.Counter

@@ -562,3 +562,31 @@ func TestResetByRequest(t *testing.T) {
 		t.Error("the counters weren't reset")
 	}
 }
+
+// Without rules nothing is let through, and what needs no rules works.
+func TestNoRulesYet(t *testing.T) {
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+	req := &weir.Request{APIKey: "k", Path: "/", Cost: 1}
+	d, err := l.Check(t.Context(), req)
+	if d.Allowed || d.Reason != weir.ReasonUnavailable || !d.Degraded || d.RetryAfter <= 0 || err != nil {
+		t.Errorf("without rules: %+v, %v", d, err)
+	}
+	if n, err := l.Reset(t.Context(), req); n != 0 || err == nil {
+		t.Errorf("reset: %d, %v", n, err)
+	}
+	p, err := weir.NewPolicy("p", weir.Limit{Count: 5, Window: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.CheckPolicy(t.Context(), p, req); !d.Allowed || err != nil {
+		t.Errorf("a policy of its own: %+v, %v", d, err)
+	}
+	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: []weir.Limit{{Count: 5, Window: time.Minute}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetRules(rs)
+	if d, err := l.Check(t.Context(), req); !d.Allowed || err != nil {
+		t.Errorf("with rules: %+v, %v", d, err)
+	}
+}

@@ -230,7 +230,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 func TestRulesSurviveARestart(t *testing.T) {
 	data := t.TempDir()
 	n := serve(t, "--data", data)
-	version := mustAdmin(t, n, "PUT", "/v1/denylist", `{"entries": ["sk_bad"]}`)
+	version := mustAdmin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_bad"]}`)
 	n.stop()
 	if err := <-n.exited; err != nil {
 		t.Fatal(err)

@@ -69,6 +69,9 @@ func (n *admin) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Comp
 		var page struct{ Versions []ruleVersion }
 		if a.decode(&page) == nil {
 			for _, v := range page.Versions {
+				if v.Orphan {
+					continue
+				}
 				out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Version, 10), v.words()))
 			}
 		}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
-	"strconv"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
@@ -125,7 +125,7 @@ func count(n int, what string) string {
 func showCommand() *cobra.Command {
 	var node admin
 	var asJSON bool
-	var version int64
+	var version string
 	cmd := &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print the rules in force on a node, an earlier version, or those of a file",
@@ -168,7 +168,7 @@ func showCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().Int64Var(&version, "version", 0, "print this version instead of the one in force")
+	cmd.Flags().StringVar(&version, "version", "", "print this version instead of the one in force: 41, or 41-abcdef12 for an orphan")
 	complete(cmd, "version", node.versions)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
@@ -176,8 +176,8 @@ func showCommand() *cobra.Command {
 }
 
 // ruleVersion returns the rules as they were.
-func (n *admin) ruleVersion(cmd *cobra.Command, version int64) ([]byte, error) {
-	a, err := n.call(cmd, http.MethodGet, "/v1/rules/versions/"+strconv.FormatInt(version, 10), nil, nil)
+func (n *admin) ruleVersion(cmd *cobra.Command, version string) ([]byte, error) {
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil, nil)
 	if err != nil {
 		return nil, err
 	}

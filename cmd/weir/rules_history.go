@@ -17,6 +17,8 @@ import (
 // ruleVersion is one version of the rules, as history lists it.
 type ruleVersion struct {
 	Version int64
+	Hash    string
+	Orphan  bool
 	Author  string
 	Time    time.Time
 	Message string
@@ -35,7 +37,12 @@ func historyCommand() *cobra.Command {
 		Use:   "history",
 		Short: "List versions of the rules: when, who and why",
 		Long: `List versions of the rules, the newest first: when, who and why. weir rules show
---version has the document of one, weir rules diff --from how it was changed since.`,
+--version has the document of one, weir rules diff --from how it was changed since.
+
+An orphan was in force on some node, until it turned out that the store had gone on
+without it: after a failover that lost it, or a network that was divided. weir rules
+show --version 42-abcdef12 has its document, weir rules rollback 42-abcdef12 puts it
+in force.`,
 		Example:           "  weir rules history\n  weir rules history --limit 100 --json",
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -59,12 +66,12 @@ func historyCommand() *cobra.Command {
 	return cmd
 }
 
-// history asks for page after page: a node decides how much it tells at once.
+// history asks for page after page: a node decides how much it tells at once. Orphans come beside the versions that are asked for.
 func (n *admin) history(cmd *cobra.Command, limit int) ([]json.RawMessage, error) {
 	all := []json.RawMessage{}
 	var before int64
-	for len(all) < limit {
-		path := "/v1/rules/versions?limit=" + strconv.Itoa(min(limit-len(all), 50))
+	for count := 0; count < limit; {
+		path := "/v1/rules/versions?limit=" + strconv.Itoa(min(limit-count, 50))
 		if before > 0 {
 			path += "&before=" + strconv.FormatInt(before, 10)
 		}
@@ -79,27 +86,44 @@ func (n *admin) history(cmd *cobra.Command, limit int) ([]json.RawMessage, error
 		if len(page.Versions) == 0 {
 			break
 		}
-		var last ruleVersion
-		if err := json.Unmarshal(page.Versions[len(page.Versions)-1], &last); err != nil || before > 0 && last.Version >= before {
-			return nil, &exit{exitUnavailable, errors.New("the node's history isn't understood: is it a Weir node, of this version?")}
+		for _, raw := range page.Versions {
+			var v ruleVersion
+			if err := json.Unmarshal(raw, &v); err != nil {
+				return nil, notUnderstood(err)
+			}
+			if v.Orphan {
+				continue
+			}
+			if before > 0 && v.Version >= before {
+				return nil, notUnderstood(errors.New("it doesn't end"))
+			}
+			count, before = count+1, v.Version
 		}
-		all, before = append(all, page.Versions...), last.Version
-		if before <= 1 {
+		all = append(all, page.Versions...)
+		if before <= 1 || count == 0 { // of orphans alone there is one page
 			break
 		}
 	}
-	return all[:min(len(all), limit)], nil
+	return all, nil
+}
+
+func notUnderstood(err error) error {
+	return &exit{exitUnavailable, fmt.Errorf("the node's history isn't understood: is it a Weir node, of this version? %w", err)}
 }
 
 func printHistory(w io.Writer, all []json.RawMessage) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "VERSION\tWHEN\tWHO\tMESSAGE")
+	fmt.Fprintln(t, "VERSION\tHASH\tWHEN\tWHO\tMESSAGE")
 	for _, raw := range all {
 		var v ruleVersion
 		if err := json.Unmarshal(raw, &v); err != nil {
 			return &exit{exitUnavailable, err}
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\n", v.Version, v.Time.Local().Format(time.DateTime), cell(v.Author), cell(v.Message))
+		message := cell(v.Message)
+		if v.Orphan {
+			message = "(orphan) " + message
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Version, cell(v.Hash[:min(8, len(v.Hash))]), v.Time.Local().Format(time.DateTime), cell(v.Author), message)
 	}
 	return t.Flush()
 }
@@ -125,21 +149,24 @@ Exit codes are those of weir rules apply.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: one(c.versions),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var version int64
+			body := map[string]any{}
 			var header http.Header
-			var err error
 			if len(args) == 1 {
-				if version, err = strconv.ParseInt(args[0], 10, 64); err != nil || version < 1 {
-					return fmt.Errorf("VERSION: must be a number as weir rules history has it, got %q", args[0])
+				number, hash, hashed := strings.Cut(args[0], "-")
+				version, err := strconv.ParseInt(number, 10, 64)
+				if err != nil || version < 1 || hashed && len(hash) < 4 {
+					return fmt.Errorf("VERSION: must be a number as weir rules history has it, or with the hash as in 42-abcdef12, got %q", args[0])
+				}
+				if body["version"] = version; hashed {
+					body["hash"] = hash
 				}
 			} else {
-				var newest int64
-				if version, newest, err = c.beforeNewest(cmd); err != nil {
+				version, newest, err := c.beforeNewest(cmd)
+				if err != nil {
 					return err
 				}
-				header = ifMatch(newest) // what somebody else changed meanwhile isn't undone unseen
+				body["version"], header = version, ifMatch(newest) // what somebody else changed meanwhile isn't undone unseen
 			}
-			body := map[string]any{"version": version}
 			if c.message != "" {
 				body["message"], c.message = c.message, ""
 			}
@@ -155,14 +182,18 @@ func (n *admin) beforeNewest(cmd *cobra.Command) (before, newest int64, err erro
 	if err != nil {
 		return 0, 0, err
 	}
-	if len(all) < 2 {
-		return 0, 0, &exit{exitRefused, errors.New("there is no version before this one: nothing to roll back to")}
-	}
-	var vs [2]ruleVersion
-	for i := range vs {
-		if err := json.Unmarshal(all[i], &vs[i]); err != nil {
-			return 0, 0, &exit{exitUnavailable, err}
+	var versions []int64
+	for _, raw := range all {
+		var v ruleVersion
+		if err := json.Unmarshal(raw, &v); err != nil {
+			return 0, 0, notUnderstood(err)
+		}
+		if !v.Orphan {
+			versions = append(versions, v.Version)
 		}
 	}
-	return vs[1].Version, vs[0].Version, nil
+	if len(versions) < 2 {
+		return 0, 0, &exit{exitRefused, errors.New("there is no version before this one: nothing to roll back to")}
+	}
+	return versions[1], versions[0], nil
 }

@@ -153,7 +153,7 @@ func versions(newest int) func(http.ResponseWriter, *http.Request) {
 		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
 		var page []string
 		for ; n > 0 && len(page) < min(limit, 2); n-- {
-			page = append(page, fmt.Sprintf(`{"version": %d, "author": "ada", "time": "2026-01-05T12:00:00Z", "message": "change\n%d\u001b[2J"}`, n, n))
+			page = append(page, fmt.Sprintf(`{"version": %d, "hash": "abcdef1234567890", "author": "ada", "time": "2026-01-05T12:00:00Z", "message": "change\n%d\u001b[2J"}`, n, n))
 		}
 		fmt.Fprintf(w, `{"versions": [%s]}`, strings.Join(page, ", "))
 	}
@@ -163,7 +163,7 @@ func TestHistoryAsksForAllPages(t *testing.T) {
 	s := newShell(t, answers{"GET /v1/rules/versions": versions(5)})
 	d := s.run("rules", "history", "--limit", "3")
 	lines := strings.Split(strings.TrimSpace(d.stdout), "\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "VERSION  WHEN") || !strings.HasPrefix(lines[3], "3        2026-01-0") {
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "VERSION  HASH      WHEN") || !strings.HasPrefix(lines[3], "3        abcdef12  2026-01-0") {
 		t.Errorf("%q", lines)
 	}
 	// What others wrote stays on its line.
@@ -173,6 +173,28 @@ func TestHistoryAsksForAllPages(t *testing.T) {
 	if d = s.run("rules", "history", "--json"); strings.Count(d.stdout, `"author": "ada"`) != 5 || len(d.asked) != 3 {
 		t.Errorf("%s, %v", d.stdout, d.lines())
 	}
+}
+
+// Orphans are listed beside what was asked for, and nobody goes back to one who doesn't name it.
+func TestHistoryWithOrphans(t *testing.T) {
+	s := newShell(t, answers{"POST /v1/rules/rollback": text(200, "43", applied), "GET /v1/rules/versions": text(200, "", `{"versions": [
+		{"version": 9, "hash": "0009", "orphan": true}, {"version": 3, "hash": "aaaaaaaa11"}, {"version": 3, "hash": "bbbbbbbb22", "orphan": true, "author": "bob", "message": "mine"},
+		{"version": 2, "hash": "cccccccc33"}]}`)})
+	d := s.run("rules", "history", "--limit", "2")
+	lines := strings.Split(strings.TrimSpace(d.stdout), "\n")
+	if len(lines) != 5 || len(d.asked) != 1 || !strings.HasPrefix(lines[3], "3        bbbbbbbb  ") || !strings.HasSuffix(lines[3], "  bob  (orphan) mine") {
+		t.Errorf("%q, %v", lines, d.lines())
+	}
+	d = s.run("rules", "rollback")
+	if post := d.asked[len(d.asked)-1]; post.body != `{"version":2}` || post.header.Get("If-Match") != `"3"` {
+		t.Errorf("%+v", post)
+	}
+	d = s.run("rules", "rollback", "3-bbbbbbbb")
+	if post := d.asked[len(d.asked)-1]; post.body != `{"hash":"bbbbbbbb","version":3}` {
+		t.Errorf("%+v", post)
+	}
+	s = newShell(t, answers{"GET /v1/rules/versions": text(200, "", `{"versions": [{"version": 9, "orphan": true}]}`)})
+	s.run("rules", "rollback").expect(t, exitRefused, "", "nothing to roll back to")
 }
 
 func TestHistoryThatDoesNotEndIsAnError(t *testing.T) {

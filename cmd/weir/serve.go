@@ -89,7 +89,7 @@ request in flight is lost.`,
 	f.StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
 	f.StringVar(&c.Rules, "rules", "", "rule file that is the truth: saving it applies it, and nothing else changes the rules")
 	f.StringVar(&c.SeedRules, "seed-rules", "", "rule file that an empty rule store begins with (default: starter rules)")
-	f.StringVar(&c.Data, "data", "weir-data", "folder of the rules' versions, when the store is memory")
+	f.StringVar(&c.Data, "data", "weir-data", "folder of the last good rules; and of all their versions, when the store is memory")
 	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
 	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")

@@ -91,7 +91,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = dir.Close() })
-		p.source = admin.FromStore(t.Context(), rulestore.Options{Store: dir, Node: self, Logger: log}, seed, "seed", p.limiter)
+		p.source = admin.FromStore(t.Context(), rulestore.Options{Store: dir, Node: self, Logger: log}, admin.Start{Seed: seed, Message: "seed"}, p.limiter)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- p.source.Run(ctx) }()

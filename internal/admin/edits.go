@@ -38,11 +38,10 @@ func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change
 		return c, f
 	}
 	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
-		n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`), 10, 64)
-		if err != nil || n < 1 {
-			return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `If-Match: must be the ETag of the rules, such as "42", got %s`, tag)
+		var ok bool
+		if c.ifMatch, ok = parseName(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`)); !ok {
+			return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12", got %s`, tag)
 		}
-		c.ifMatch = n
 	}
 	return c, nil
 }
@@ -103,7 +102,12 @@ func (a *API) putRules(w http.ResponseWriter, r *http.Request) *fault {
 	if r.Header.Get("If-Match") == "" {
 		return newFault(http.StatusPreconditionRequired, "IF_MATCH_REQUIRED", "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
 	}
-	return a.write(w, r, "put rules", func([]byte) ([]byte, error) { return text, nil })
+	c, f := a.change(r, func([]byte) ([]byte, error) { return text, nil })
+	if f != nil {
+		return f
+	}
+	c.whole = true
+	return a.make(w, r, "put rules", c)
 }
 
 func (a *API) putRule(w http.ResponseWriter, r *http.Request) *fault {
@@ -240,7 +244,7 @@ func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List
 		return f
 	}
 	// Who doesn't say which list was read may drop an entry unseen that somebody has just added.
-	c.removes = c.ifMatch != 0
+	c.removes = c.ifMatch.Number != 0
 	return a.make(w, r, "put "+name, c)
 }
 

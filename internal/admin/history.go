@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir/internal/checkapi"
@@ -11,16 +13,38 @@ import (
 
 // versionInfo is a version on the wire.
 type versionInfo struct {
-	Version int64     `json:"version"`
-	Parent  int64     `json:"parent"`
-	Author  string    `json:"author"`
-	Time    time.Time `json:"time"`
-	Message string    `json:"message"`
-	Text    string    `json:"text,omitempty"`
+	Version    int64     `json:"version"`
+	Hash       string    `json:"hash"`
+	Parent     int64     `json:"parent"`
+	ParentHash string    `json:"parent_hash"`
+	Orphan     bool      `json:"orphan"`
+	Author     string    `json:"author"`
+	Time       time.Time `json:"time"`
+	Message    string    `json:"message"`
+	Text       string    `json:"text,omitempty"`
 }
 
 func infoOf(v rulestore.Version) versionInfo {
-	return versionInfo{v.Number, v.Parent, v.Author, v.Time, v.Message, string(v.Text)}
+	return versionInfo{v.Number, v.Hash, v.Parent, v.ParentHash, v.Orphan, v.Author, v.Time, v.Message, string(v.Text)}
+}
+
+// parseName reads 42, or 42-abcdef12, of which the hash may be a part.
+func parseName(text string) (v rulestore.Version, ok bool) {
+	number, hash, hashed := strings.Cut(text, "-")
+	n, err := strconv.ParseInt(number, 10, 64)
+	return rulestore.Version{Number: n, Hash: hash}, err == nil && n > 0 && (!hashed || len(hash) >= 4)
+}
+
+// find returns a version, or an orphan, by its name.
+func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (rulestore.Version, *fault) {
+	v, err := store.Get(ctx, name.Number)
+	if name.Hash != "" && !strings.HasPrefix(v.Hash, name.Hash) {
+		v, err = store.Orphan(ctx, name.Number, name.Hash)
+	}
+	if err != nil {
+		return v, storeFault(err)
+	}
+	return v, nil
 }
 
 // history is where versions are looked up, if there are any.
@@ -77,13 +101,13 @@ func (a *API) version(w http.ResponseWriter, r *http.Request) *fault {
 	if f != nil {
 		return f
 	}
-	n, err := strconv.ParseInt(r.PathValue("version"), 10, 64)
-	if err != nil || n < 1 {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "a version is a number from 1 on, got %q", r.PathValue("version"))
+	name, ok := parseName(r.PathValue("version"))
+	if !ok {
+		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "a version is a number from 1 on, or with its hash as in 42-abcdef12, got %q", r.PathValue("version"))
 	}
-	v, err := store.Get(r.Context(), n)
-	if err != nil {
-		return storeFault(err)
+	v, f := find(r.Context(), store, name)
+	if f != nil {
+		return f
 	}
 	WriteJSON(w, http.StatusOK, infoOf(v))
 	return nil
@@ -130,6 +154,7 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
 	}
 	var in struct {
 		Version int64  `json:"version"`
+		Hash    string `json:"hash"`
 		Message string `json:"message"`
 	}
 	if f := decode(w, r, &in); f != nil {
@@ -138,16 +163,19 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
 	if in.Version < 1 {
 		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "version: must be the number of the version to go back to")
 	}
-	v, err := store.Get(r.Context(), in.Version)
-	if err != nil {
-		return storeFault(err)
+	v, f := find(r.Context(), store, rulestore.Version{Number: in.Version, Hash: in.Hash})
+	if f != nil {
+		return f
 	}
 	what := "rollback to version " + strconv.FormatInt(in.Version, 10)
+	if v.Orphan {
+		what = "rollback to version " + v.Name()
+	}
 	c, f := a.change(r, func([]byte) ([]byte, error) { return v.Text, nil })
 	if f != nil {
 		return f
 	}
-	c.back = true // and in a hurry, so that only a block or an override that gets lost is worth a second look
+	c.whole, c.back = true, true // and in a hurry, so that only a block or an override that gets lost is worth a second look
 	if in.Message != "" {
 		c.message = in.Message
 	}

@@ -23,8 +23,19 @@ func setETag(w http.ResponseWriter, version int64) {
 
 func wants(r *http.Request, what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
+// inForce returns the rules that decide, if there are any.
+func (a *API) inForce() (*Document, *fault) {
+	if why := a.Source.Waiting(); why != "" {
+		return nil, newFault(http.StatusServiceUnavailable, codeUnavailable, "%s", why)
+	}
+	return a.Source.InForce(), nil
+}
+
 func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
-	doc := a.Source.InForce()
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
 	setETag(w, doc.Version)
 	if wants(r, "json") {
 		if !a.looks.enter() {
@@ -92,7 +103,10 @@ func (v *validation) of(ctx context.Context, text []byte, old *rulefile.File) *f
 }
 
 func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string) *fault {
-	doc := a.Source.InForce()
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
 	setETag(w, doc.Version)
 	out := entries(&doc.File.Rules)
 	if out == nil {
@@ -116,6 +130,7 @@ type nodeInfo struct {
 	Self         bool   `json:"self"`
 	Version      string `json:"version"`
 	RulesVersion int64  `json:"rules_version"`
+	RulesHash    string `json:"rules_hash"`
 	Store        string `json:"store"`
 	SeenAgo      int64  `json:"seen_ms_ago"`
 }
@@ -137,7 +152,7 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request) *fault {
 	slices.SortFunc(all, func(a, b rulestore.Node) int { return strings.Compare(a.Name, b.Name) })
 	out := make([]nodeInfo, len(all))
 	for i, n := range all {
-		out[i] = nodeInfo{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.Store, max(0, time.Since(n.Seen).Milliseconds())}
+		out[i] = nodeInfo{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.RulesHash, n.Store, max(0, time.Since(n.Seen).Milliseconds())}
 	}
 	WriteJSON(w, http.StatusOK, map[string]any{"nodes": out})
 	return nil
@@ -166,8 +181,12 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *fault {
 	if f != nil {
 		return f
 	}
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
 	var out Explanation
-	if f := inTurn(r, func() { out = Explain(a.Source.InForce().File.Set, &req) }); f != nil {
+	if f := inTurn(r, func() { out = Explain(doc.File.Set, &req) }); f != nil {
 		return f
 	}
 	WriteJSON(w, http.StatusOK, out)

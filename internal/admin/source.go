@@ -21,12 +21,14 @@ type Source struct {
 	file     string              // "" with a rule store
 	follower *rulestore.Follower // nil with a file
 	store    rulestore.Store
+	copy     *rulestore.Copy // nil: none
+	applied  chan struct{}   // holds a value when there is something to keep in it
 	limiter  *weir.Limiter
 	log      *slog.Logger
 	mu       sync.Mutex // held while rules are put in force
 	expiry   *time.Timer
-	inForce  atomic.Pointer[Document]
-	rejected atomic.Pointer[string] // what the file holds, if it can't be
+	inForce  atomic.Pointer[Document] // nil: nothing yet
+	rejected atomic.Pointer[string]   // what the file holds, if it can't be
 }
 
 // Document is rules in force and the text they were made of.
@@ -34,7 +36,17 @@ type Document struct {
 	Text    []byte
 	File    *rulefile.File
 	Version int64
+	Hash    string // of the version, if it is of a rule store
 }
+
+// none stands for the rules while there are none.
+var none = func() *Document {
+	d, err := Parse("rules", []byte("rules: []\n"), 0)
+	if err != nil {
+		panic(err) // it is ours
+	}
+	return d
+}()
 
 // Parse reads and compiles a document.
 func Parse(name string, text []byte, version int64) (*Document, error) {
@@ -53,49 +65,88 @@ func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logge
 	return s
 }
 
-// FromStore takes rules from a rule store. Seed is in force as long as the store can't be asked, and becomes the
-// first version of an empty one.
-func FromStore(ctx context.Context, o rulestore.Options, seed *Document, message string, limiter *weir.Limiter) *Source {
-	s := &Source{store: o.Store, limiter: limiter, log: o.Logger}
-	s.enforce(seed)
-	o.First = rulestore.Version{Text: seed.Text, Author: "weir", Message: message}
-	if v, err := s.begin(ctx, o.First); err != nil {
-		s.log.Warn("rules: their store can't be asked: until it can, these are in force", "rules", message, "error", err)
-	} else {
-		o.First = v
+// Start is how a node with a rule store begins.
+type Start struct {
+	// Seed becomes the first version of a store that is empty, and Message says where it is from.
+	Seed    *Document
+	Message string
+	// Given: it was named by the operator, so that it serves while the store can't be read. Starter rules don't: who has
+	// blocked a key would find it let in.
+	Given bool
+	// Copy is where this node keeps what it has of the store. Nil means that it doesn't.
+	Copy *rulestore.Copy
+}
+
+// FromStore takes rules from a rule store. While that can't be read, those are in force that this node has kept, or
+// else the seed, if it was given; or else none: checks are refused, and the node isn't ready.
+func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Source {
+	s := &Source{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
+	if s.copy != nil {
+		o.First = s.load()
 	}
+	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
 	o.Apply = s.apply
 	s.follower = rulestore.Follow(o)
+	s.follower.Look(ctx)
+	switch {
+	case s.follower.FromDisk():
+		s.log.Warn("rules: their store can't be read: until it can, those that this node has kept are in force", "version", o.First.Name(), "folder", s.copy.Path)
+	case s.follower.Current().Number > 0:
+	case start.Given:
+		s.enforce(start.Seed)
+		s.log.Warn("rules: their store can't be read: until it can, these are in force", "rules", start.Message)
+	default:
+		s.log.Error("rules: " + waiting)
+	}
 	return s
 }
 
-// begin puts the newest version in force that can be, and writes the first one if there is none.
-func (s *Source) begin(ctx context.Context, seed rulestore.Version) (rulestore.Version, error) {
-	head, err := s.store.Head(ctx)
-	if err == nil && head == 0 {
-		var first rulestore.Version
-		if first, err = s.store.Append(ctx, 0, seed); err == nil {
-			return first, s.apply(first)
+const waiting = "there are none: their store can't be read, this node has kept none, and no --seed-rules were given; until the store is back, checks are answered with 503"
+
+// load puts in force what this node has kept.
+func (s *Source) load() rulestore.Version {
+	v, err := s.copy.Load(func(v rulestore.Version) error {
+		doc, err := Parse(fmt.Sprintf("version %d", v.Number), v.Text, v.Number)
+		if err != nil {
+			return summary(err)
 		}
-		if errors.Is(err, rulestore.ErrConflict) { // another node has seeded it meanwhile
-			head, err = s.store.Head(ctx)
-		}
+		doc.Hash = v.Hash
+		s.enforce(doc)
+		return nil
+	})
+	if err != nil {
+		s.log.Warn("rules: not all that this node has kept can be used", "in force", v.Number, "error", err)
 	}
-	for err == nil && head > 0 {
-		var v rulestore.Version
-		if v, err = s.store.Get(ctx, head); err != nil {
-			break
-		}
-		if s.apply(v) == nil {
-			return v, nil
-		}
-		head = v.Parent // perhaps it is of a newer Weir
-	}
-	return seed, err
+	return v
 }
 
-// InForce is what checks are decided by.
-func (s *Source) InForce() *Document { return s.inForce.Load() }
+// InForce is what checks are decided by. Without any it is a document without rules: see Waiting.
+func (s *Source) InForce() *Document {
+	if d := s.inForce.Load(); d != nil {
+		return d
+	}
+	return none
+}
+
+// Waiting says why there are no rules yet, or "".
+func (s *Source) Waiting() string {
+	if s.inForce.Load() != nil {
+		return ""
+	}
+	return waiting
+}
+
+// Stale says that the rules in force aren't those of the store, which can't be read, or "".
+func (s *Source) Stale() string {
+	switch {
+	case s.follower == nil || s.inForce.Load() == nil:
+	case s.follower.FromDisk():
+		return "the rule store can't be read: these rules are the last that this node has kept"
+	case s.follower.Current().Number == 0:
+		return "the rule store can't be read: these are the --seed-rules"
+	}
+	return ""
+}
 
 // Rejected says that there are newer rules than those in force, which can't be, and where; or "". It is for everyone, and quotes nothing of them.
 func (s *Source) Rejected() string {
@@ -121,9 +172,9 @@ func (s *Source) Run(ctx context.Context) error {
 		}
 	}()
 	if s.follower != nil {
-		var seeding sync.WaitGroup
-		defer seeding.Wait()
-		seeding.Go(func() { s.seed(ctx) })
+		var keeping sync.WaitGroup
+		defer keeping.Wait()
+		keeping.Go(func() { s.keep(ctx) })
 		return s.follower.Run(ctx)
 	}
 	return watch.File(ctx, s.file, s.inForce.Load().Text, s.save, func(err error) {
@@ -131,21 +182,28 @@ func (s *Source) Run(ctx context.Context) error {
 	})
 }
 
-// seed writes the first version, should the store have been out of reach when the node began, and be empty now.
-func (s *Source) seed(ctx context.Context) {
-	for s.follower.Current().Number == 0 {
-		if head, err := s.store.Head(ctx); err == nil && head == 0 {
-			_, _ = s.follower.Publish(ctx, s.follower.Current()) // another node may have been faster
-		}
+// keep keeps what is put in force, for a start without the store. A folder that can't be written is told once.
+func (s *Source) keep(ctx context.Context) {
+	failing := false
+	for {
 		select {
+		case <-s.applied:
 		case <-ctx.Done():
 			return
-		case <-time.After(seedEvery):
 		}
+		if s.copy == nil {
+			continue
+		}
+		err := s.copy.Save(s.follower.Current())
+		switch {
+		case err != nil && !failing:
+			s.log.Warn("rules can't be kept on disk: started without the rule store, this node would have older ones or none", "error", err)
+		case err == nil && failing:
+			s.log.Info("rules are kept on disk again")
+		}
+		failing = err != nil
 	}
 }
-
-const seedEvery = time.Second
 
 // save takes what the file holds now. What can't be is reported and changes nothing.
 func (s *Source) save(text []byte) {
@@ -170,8 +228,13 @@ func (s *Source) apply(v rulestore.Version) error {
 		s.logRejected(err)
 		return summary(err)
 	}
+	next.Hash = v.Hash
 	s.enforce(next)
 	logWarnings(s.log, next.File)
+	select {
+	case s.applied <- struct{}{}:
+	default: // it holds one
+	}
 	return nil
 }
 
@@ -202,6 +265,7 @@ func (s *Source) expire(d *Document) {
 		s.log.Error("rules can't be read again: what has expired stays", "error", err)
 		return
 	}
+	next.Hash = d.Hash
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inForce.Load() != d {

@@ -20,9 +20,10 @@ import (
 // change is a write as somebody asked for it.
 type change struct {
 	edit    func(text []byte) ([]byte, error)
-	ifMatch int64 // the version that it is meant for; 0: whichever is the newest
+	ifMatch rulestore.Version // the version that it is meant for; Number 0: whichever is the newest; Hash "": whichever has the number
 	force   bool
 	dryRun  bool
+	whole   bool // the edit replaces the document, whatever it is
 	removes bool // it is meant to take something from a client, who is named
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
@@ -49,7 +50,7 @@ func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
 	}
 	for range attempts {
 		out, f := s.try(ctx, c)
-		if f == nil || f.code != codeConflict || c.ifMatch != 0 {
+		if f == nil || f.code != codeConflict || c.ifMatch.Number != 0 {
 			return out, f
 		}
 		select {
@@ -64,16 +65,18 @@ func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
 const (
 	codeConflict = "CONFLICT"
 	codeInFile   = "RULES_IN_FILE"
+
+	codeUnavailable = "RULES_UNAVAILABLE"
 )
 
 func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
-	base, f := s.newest(ctx)
+	base, f := s.newest(ctx, c.whole)
 	if f != nil {
 		return nil, f
 	}
-	if c.ifMatch != 0 && c.ifMatch != base.Number {
+	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		return nil, newFault(http.StatusPreconditionFailed, codeConflict,
-			"the rules are at version %d by now, not %d: look at what has changed, and apply yours to that", base.Number, c.ifMatch)
+			"the rules are at version %s by now, not %s: look at what has changed, and apply yours to that", base.Name(), m.Name())
 	}
 	text, err := c.edit(base.Text)
 	if err != nil {
@@ -99,11 +102,11 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 		return nil, f
 	}
 	v, err := s.follower.Publish(ctx, rulestore.Version{
-		Parent: base.Number, Author: c.author, Message: c.message, Time: time.Now().UTC(), Text: text,
+		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: c.message, Time: time.Now().UTC(), Text: text,
 	})
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):
-		f := newFault(http.StatusServiceUnavailable, "RULES_UNAVAILABLE", "%v", err)
+		f := newFault(http.StatusServiceUnavailable, codeUnavailable, "%v", err)
 		f.header = http.Header{"Retry-After": {"3"}}
 		return nil, f
 	case errors.Is(err, rulestore.ErrConflict):
@@ -117,24 +120,37 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 	return out, nil
 }
 
-// newest is the version that a change is made to: that of the store, should this node not have it yet.
-func (s *Source) newest(ctx context.Context) (rulestore.Version, *fault) {
+// newest is the version that a change is made to: that of the store, should this node not have it yet. A damaged one has
+// no text, and can only be replaced as a whole.
+func (s *Source) newest(ctx context.Context, whole bool) (rulestore.Version, *fault) {
 	if s.follower == nil {
 		doc := s.InForce()
 		return rulestore.Version{Number: doc.Version, Text: doc.Text}, nil
 	}
+	for range 2 {
+		head, err := s.store.Head(ctx)
+		if err != nil {
+			return head, storeFault(err)
+		}
+		if mine := s.follower.Current(); mine.Number > 0 && (head.Number == mine.Number && head.Hash == mine.Hash) {
+			return mine, nil
+		}
+		s.follower.Look(ctx) // it puts back what the store has lost, and keeps what the store doesn't have
+	}
 	head, err := s.store.Head(ctx)
 	if err != nil {
-		return rulestore.Version{}, storeFault(err)
+		return head, storeFault(err)
 	}
-	if mine := s.follower.Current(); head <= mine.Number {
-		return mine, nil
+	v, err := s.store.Get(ctx, head.Number)
+	switch {
+	case err == nil, errors.Is(err, rulestore.ErrDamaged) && whole:
+		return v, nil
+	case errors.Is(err, rulestore.ErrDamaged):
+		return v, newFault(http.StatusServiceUnavailable, codeUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
+	case head.Number == 0:
+		return v, newFault(http.StatusServiceUnavailable, codeUnavailable, "the rule store is empty: try again in a moment")
 	}
-	v, err := s.store.Get(ctx, head)
-	if err != nil {
-		return v, storeFault(err)
-	}
-	return v, nil
+	return v, storeFault(err)
 }
 
 // judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first.
@@ -205,7 +221,7 @@ func storeFault(err error) *fault {
 	if errors.Is(err, rulestore.ErrNotFound) {
 		return newFault(http.StatusNotFound, "NOT_FOUND", "%v", err)
 	}
-	return newFault(http.StatusServiceUnavailable, "RULES_UNAVAILABLE", "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
+	return newFault(http.StatusServiceUnavailable, codeUnavailable, "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
 }
 
 // diff is how texts differ, as diff -u shows it. Version 0 hasn't been written yet.

@@ -80,6 +80,13 @@ func (p *Proxy) Down() { p.proxy.Stop() }
 // Up ends Down.
 func (p *Proxy) Up() error { return p.proxy.Start() }
 
+// Redirect makes the proxy lead to another server from now on. Its connections end.
+func (p *Proxy) Redirect(upstream string) error {
+	p.proxy.Stop()
+	p.proxy.Upstream = upstream
+	return p.proxy.Start()
+}
+
 // Close ends the proxy and its connections.
 func (p *Proxy) Close() error {
 	p.Heal()

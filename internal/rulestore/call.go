@@ -24,11 +24,12 @@ func script(name string) string {
 }
 
 var (
-	appendScript  = script("append")
-	restoreScript = script("restore")
+	appendScript  = script("versions") + script("append")
+	restoreScript = script("versions") + script("restore")
 	getScript     = script("get")
-	beatScript    = rueidis.NewLuaScript(script("beat"))
-	listScript    = rueidis.NewLuaScript(script("list"))
+	headScript    = rueidis.NewLuaScript(script("versions") + script("head"))
+	beatScript    = rueidis.NewLuaScript(script("versions") + script("beat"))
+	listScript    = rueidis.NewLuaScript(script("versions") + script("list"))
 	nodesScript   = rueidis.NewLuaScript(script("nodes"))
 )
 
@@ -59,21 +60,6 @@ func (r *Redis) carry(ctx context.Context, script string, keys []string, args ..
 }
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
-
-// write runs a script that writes a version, and returns a number and what it means, by the script's words.
-func (r *Redis) write(ctx context.Context, script string, keys []string, args ...string) (number int64, outcome string, err error) {
-	reply, err := r.carry(ctx, script, keys, args...)
-	if err != nil {
-		return 0, "", err
-	}
-	if len(reply) != 2 {
-		return 0, "", errReply
-	}
-	number, err = strconv.ParseInt(reply[0], 10, 64)
-	return number, reply[1], err
-}
-
-const written = "1"
 
 // again calls f until Redis has answered, or patience ends: f is something that may happen
 // twice. The client is asked for each time: Sentinels may have named another primary.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 func TestStores(t *testing.T) {
 	everyStore(t, func(t *testing.T, open func() Store) {
 		s, ctx := open(), t.Context()
-		if head, err := s.Head(ctx); head != 0 || err != nil {
-			t.Fatalf("the head of an empty store: %d, %v", head, err)
+		if head, err := s.Head(ctx); head.Number != 0 || err != nil {
+			t.Fatalf("the head of an empty store: %v, %v", head, err)
 		}
 		if all, err := s.List(ctx, 0, 10); len(all) != 0 || err != nil {
 			t.Fatalf("the versions of an empty store: %v, %v", all, err)
@@ -36,7 +37,7 @@ func TestStores(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first.Number, first.Time = 1, when.UTC()
+		first.Number, first.Time, first.Hash = 1, when.UTC(), got.Hash
 		if !reflect.DeepEqual(got, first) {
 			t.Errorf("append: got %v, want %v", got, first)
 		}
@@ -69,28 +70,37 @@ func TestStores(t *testing.T) {
 		if v, err := s.Append(ctx, 9, Version{Parent: 2}); err != nil || v.Number != 10 {
 			t.Errorf("append above 9: %v, %v", v.Number, err)
 		}
-		if head, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, Store: "up"}); head != 10 || err != nil {
-			t.Errorf("beat: %d, %v", head, err)
+		back := dated(Version{Number: 19, Parent: 18, ParentHash: "18", Text: []byte("lost")})
+		if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); p.Head.Number != 10 || p.Mine != Absent || err != nil {
+			t.Errorf("beat: %v, %v", p, err)
 		}
 		if _, err := s.Append(ctx, 0, Version{Parent: 10}); !errors.Is(err, ErrConflict) {
 			t.Errorf("append before what a node has is put back: %v", err)
 		}
-		if err := s.Restore(ctx, Version{Number: 19, Parent: 18}); err != nil {
-			t.Fatal(err)
+		for range 2 {
+			if err := s.Restore(ctx, back); err != nil {
+				t.Fatal(err)
+			}
+			if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); !p.Head.is(back) || p.Mine != InLine || err != nil {
+				t.Errorf("beat: %v, %v", p, err)
+			}
 		}
 		if v, err := s.Append(ctx, 0, Version{Parent: 19}); err != nil || v.Number != 20 {
 			t.Errorf("append above what a node has: %v, %v", v.Number, err)
 		}
 		told(20)
 
-		for _, n := range []int64{1, 5, 20} {
+		for _, n := range []int64{1, 20} {
 			if err := s.Restore(ctx, Version{Number: n, Text: []byte("other")}); !errors.Is(err, ErrConflict) {
 				t.Errorf("restore of %d: %v", n, err)
 			}
 		}
-		back := Version{Number: 30, Parent: 29, Author: "ann", Time: first.Time, Message: "restored", Text: []byte("text")}
+		back = dated(Version{Number: 30, Parent: 29, ParentHash: "29", Author: "ann", Time: first.Time, Message: "restored", Text: []byte("text")})
 		if err := s.Restore(ctx, back); err != nil {
 			t.Fatal(err)
+		}
+		if _, err := s.Append(ctx, 0, Version{Parent: 30, ParentHash: first.Hash}); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "it is "+back.Name()+", not 30-") {
+			t.Errorf("append after another version of that number: %v", err)
 		}
 		told(30)
 		if got, err := s.Get(ctx, 30); err != nil || !reflect.DeepEqual(got, back) {
@@ -127,6 +137,8 @@ func TestStores(t *testing.T) {
 			t.Errorf("list: got %v, %v, want %v", all, err, first)
 		}
 
+		orphans(t, s, open())
+
 		nodes, err := s.Nodes(ctx)
 		if err != nil || len(nodes) != 1 {
 			t.Fatalf("nodes: %v, %v", nodes, err)
@@ -135,10 +147,99 @@ func TestStores(t *testing.T) {
 			t.Errorf("a node was seen %v ago", ago)
 		}
 		nodes[0].Seen = time.Time{}
-		if want := (Node{Name: "n", Version: "v1", RulesVersion: 19, Store: "up"}); nodes[0] != want {
+		if want := (Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: nodes[0].RulesHash, Store: "up"}); nodes[0] != want || nodes[0].RulesHash == "" {
 			t.Errorf("nodes: got %v, want %v", nodes[0], want)
 		}
 	})
+}
+
+// orphans: what lost its number, or its place, stays in the history beside what has it.
+func orphans(t *testing.T, s, view Store) {
+	t.Helper()
+	ctx := t.Context()
+	head, err := s.Head(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := s.Get(ctx, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin := dated(Version{Number: 20, Parent: 19, Author: "bob", Message: "lost", Text: []byte("the other 20")})
+	above := dated(Version{Number: 100, Parent: 99, Author: "cy", Text: []byte("stale")})
+	for range 2 {
+		for _, v := range []Version{twin, above, here} {
+			if err := s.Keep(ctx, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if now, err := view.Head(ctx); err != nil || !now.is(head) {
+		t.Errorf("an orphan is the newest: %v, %v", now, err)
+	}
+	if got, err := view.Get(ctx, 20); err != nil || !reflect.DeepEqual(got, here) {
+		t.Errorf("version 20 is %v, %v", got, err)
+	}
+	want := twin
+	want.Orphan = true
+	for _, hash := range []string{twin.Hash, Short(twin.Hash)} {
+		if got, err := view.Orphan(ctx, 20, hash); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the orphan is %v, %v", got, err)
+		}
+	}
+	for _, hash := range []string{"", "nothing", here.Hash, twin.Hash + "0"} {
+		if got, err := view.Orphan(ctx, 20, hash); !errors.Is(err, ErrNotFound) {
+			t.Errorf("an orphan with the hash %q: %v, %v", hash, got, err)
+		}
+	}
+	if err := s.Restore(ctx, above); !errors.Is(err, ErrConflict) {
+		t.Errorf("an orphan was put back: %v", err)
+	}
+	for _, c := range []struct {
+		before int64
+		limit  int
+		want   string
+	}{
+		{0, 1, "[100* 30]"}, {30, 1, "[20 20*]"}, {20, 1, "[19]"}, {0, 2, "[100* 30 20 20*]"}, {21, 100, "[20 20* 19 10 2 1]"}, {0, 0, "[]"},
+	} {
+		all, err := view.List(ctx, c.before, c.limit)
+		got := []string{}
+		for _, v := range all {
+			name := fmt.Sprint(v.Number)
+			if v.Orphan {
+				name += "*"
+			}
+			got = append(got, name)
+			if v.Hash == "" || v.Text != nil || v.Orphan && v.Author == "" {
+				t.Errorf("list: %v", v)
+			}
+		}
+		if err != nil || fmt.Sprint(got) != c.want {
+			t.Errorf("list before %d, %d at most: got %v, %v, want %s", c.before, c.limit, got, err, c.want)
+		}
+	}
+	for i, v := range []Version{twin, above, here} {
+		want := []Presence{Orphaned, Orphaned, InLine}[i]
+		if p, err := s.Beat(ctx, Node{Name: "m", RulesVersion: v.Number, RulesHash: v.Hash}); p.Mine != want || err != nil {
+			t.Errorf("of %s there is %v, want %v: %v", v.Name(), p.Mine, want, err)
+		}
+	}
+	if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: "other", Store: "up"}, twin, here); p.Mine != Absent || p.Lost != nil || err != nil {
+		t.Errorf("another version 19 is there: %v", err)
+	}
+	if r, over := s.(*Redis); over { // a folder has one node
+		c, err := r.store.Client()
+		if err == nil {
+			err = errors.Join(c.Do(ctx, c.B().Zrem().Key(r.nodes).Member("m").Build()).Error(), c.Do(ctx, c.B().Hdel().Key(r.said).Field("m").Build()).Error())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// No number is given twice.
+	if v, err := s.Append(ctx, 0, Version{Parent: head.Number, ParentHash: head.Hash}); err != nil || v.Number != 101 {
+		t.Errorf("append above an orphan: %v, %v", v.Number, err)
+	}
 }
 
 // watch watches a store until the test ends, and returns what waits to be told of a version.
@@ -211,7 +312,7 @@ func TestOneWriterWinsEachVersion(t *testing.T) {
 						return
 					}
 					text := fmt.Sprintf("%d of writer %d", i, w)
-					v, err := s.Append(t.Context(), 0, Version{Parent: head, Text: []byte(text)})
+					v, err := s.Append(t.Context(), 0, Version{Parent: head.Number, ParentHash: head.Hash, Text: []byte(text)})
 					if errors.Is(err, ErrConflict) {
 						continue
 					}

@@ -3,6 +3,7 @@ package rulestore
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,6 +31,8 @@ type Dir struct {
 
 	mu      sync.Mutex    // guards what follows
 	numbers []int64       // rising
+	newest  Version       // without its text
+	orphans []Version     // numbers and hashes
 	changed chan struct{} // closed when numbers are added
 	node    *Node         // that beats; nil: none yet
 }
@@ -66,16 +69,24 @@ func OpenDir(path string) (_ *Dir, err error) {
 				return nil, err
 			}
 		}
-		number, is := strings.CutSuffix(e.Name(), extension)
-		if n, err := strconv.ParseInt(number, 10, 64); is && err == nil && n > 0 && d.file(n) == filepath.Join(path, e.Name()) {
-			d.numbers = append(d.numbers, n)
+		name, is := strings.CutSuffix(e.Name(), extension)
+		number, hash, orphan := strings.Cut(name, "-")
+		v := Version{Hash: hash, Orphan: orphan}
+		if v.Number, err = strconv.ParseInt(number, 10, 64); !is || err != nil || v.Number < 1 || d.file(v) != filepath.Join(path, e.Name()) {
+			continue
+		}
+		if orphan {
+			d.orphans = append(d.orphans, v)
+		} else {
+			d.numbers = append(d.numbers, v.Number)
 		}
 	}
 	slices.Sort(d.numbers)
-	if head := d.head(); head > 0 {
-		if _, err := d.read(head, true); err != nil {
+	if n := len(d.numbers); n > 0 {
+		if d.newest, err = d.read(Version{Number: d.numbers[n-1]}, true); err != nil {
 			return nil, err
 		}
+		d.newest.Text = nil
 	}
 	return d, nil
 }
@@ -83,43 +94,89 @@ func OpenDir(path string) (_ *Dir, err error) {
 // Close lets another process have the folder.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-func (d *Dir) file(n int64) string { return filepath.Join(d.path, strconv.FormatInt(n, 10)+extension) }
-
-func (d *Dir) head() int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.numbers) == 0 {
-		return 0
+func (d *Dir) file(v Version) string {
+	name := strconv.FormatInt(v.Number, 10)
+	if v.Orphan {
+		name += "-" + v.Hash
 	}
-	return d.numbers[len(d.numbers)-1]
+	return filepath.Join(d.path, name+extension)
 }
 
-// Head is the number of the newest version.
-func (d *Dir) Head(context.Context) (int64, error) { return d.head(), nil }
+func (d *Dir) head() Version {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.newest
+}
+
+// Head is the newest version.
+func (d *Dir) Head(context.Context) (Version, error) { return d.head(), nil }
 
 // Get reads a version.
-func (d *Dir) Get(_ context.Context, n int64) (Version, error) { return d.read(n, true) }
+func (d *Dir) Get(_ context.Context, n int64) (Version, error) {
+	return d.read(Version{Number: n}, true)
+}
+
+// Orphan reads an orphan.
+func (d *Dir) Orphan(_ context.Context, n int64, hash string) (Version, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, v := range d.orphans {
+		if hash != "" && v.Number == n && strings.HasPrefix(v.Hash, hash) {
+			return d.read(v, true)
+		}
+	}
+	return Version{}, missing(n)
+}
 
 // List reads the first lines of versions.
 func (d *Dir) List(_ context.Context, before int64, limit int) ([]Version, error) {
 	d.mu.Lock()
-	numbers := slices.Clone(d.numbers)
+	numbers, orphans := slices.Clone(d.numbers), slices.Clone(d.orphans)
 	d.mu.Unlock()
-	var all []Version
+	if limit < 1 {
+		return nil, nil
+	}
+	var wanted []Version
+	down := int64(0)
 	for _, n := range slices.Backward(numbers) {
 		if before > 0 && n >= before {
 			continue
 		}
-		if len(all) >= limit {
+		if len(wanted) == limit {
+			down = wanted[limit-1].Number
 			break
 		}
-		v, err := d.read(n, false)
-		if err != nil {
+		wanted = append(wanted, Version{Number: n})
+	}
+	for _, v := range orphans {
+		if (before == 0 || v.Number < before) && v.Number >= down {
+			wanted = append(wanted, v)
+		}
+	}
+	sortVersions(wanted)
+	for i, v := range wanted {
+		var err error
+		if wanted[i], err = d.read(v, false); err != nil {
 			return nil, err
 		}
-		all = append(all, v)
 	}
-	return all, nil
+	return wanted, nil
+}
+
+// sortVersions sorts the newest first, and orphans behind the version that has their number.
+func sortVersions(all []Version) {
+	slices.SortStableFunc(all, func(a, b Version) int {
+		if a.Number != b.Number {
+			return cmp.Compare(b.Number, a.Number)
+		}
+		if a.Orphan != b.Orphan {
+			if a.Orphan {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.Hash, b.Hash)
+	})
 }
 
 // header is a file's first line, behind its mark and the sum of all that follows.
@@ -129,11 +186,24 @@ type header struct {
 }
 
 // read reads a version, with its text or, unchecked, without.
-func (d *Dir) read(n int64, whole bool) (Version, error) {
-	f, err := os.Open(d.file(n))
-	if errors.Is(err, fs.ErrNotExist) {
-		return Version{}, missing(n)
+func (d *Dir) read(want Version, whole bool) (Version, error) {
+	v, err := readFile(d.file(want), whole)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Version{}, missing(want.Number)
+	case err == nil && v.Number != want.Number:
+		err = damaged(d.file(want), "its first line is of another version")
 	}
+	if errors.Is(err, ErrDamaged) {
+		return v, fmt.Errorf("%w: put it back from a backup, or move it away to go on with the version before it", err)
+	}
+	v.Orphan = want.Orphan
+	return v, err
+}
+
+// readFile reads the file of a version.
+func readFile(path string, whole bool) (Version, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return Version{}, err
 	}
@@ -146,20 +216,21 @@ func (d *Dir) read(n int64, whole bool) (Version, error) {
 	var h header
 	rest, marked := bytes.CutPrefix(line, []byte(mark))
 	sum, said, _ := bytes.Cut(rest, []byte(" "))
-	if !marked || json.Unmarshal(said, &h) != nil || h.Number != n {
-		return Version{}, d.damaged(n, "its first line isn't one that Weir wrote")
+	if !marked || json.Unmarshal(said, &h) != nil || h.Number < 1 {
+		return Version{}, damaged(path, "its first line isn't one that Weir wrote")
 	}
-	v := h.version(n)
+	v := h.version(h.Number)
 	if !whole {
 		return v, nil
 	}
-	if v.Text, err = io.ReadAll(in); err != nil {
+	text, err := io.ReadAll(in)
+	if err != nil {
 		return Version{}, err
 	}
-	if !bytes.Equal(sum, sumOf(said, v.Text)) {
-		return Version{}, d.damaged(n, "it isn't what was written")
+	if !bytes.Equal(sum, sumOf(said, text)) {
+		return Version{}, damaged(path, "it isn't what was written")
 	}
-	return v, nil
+	return checked(v, text)
 }
 
 func sumOf(parts ...[]byte) []byte {
@@ -170,23 +241,25 @@ func sumOf(parts ...[]byte) []byte {
 	return hex.AppendEncode(nil, h.Sum(nil))
 }
 
-func (d *Dir) damaged(n int64, why string) error {
-	return fmt.Errorf("%s is damaged: %s: put it back from a backup, or move it away to go on with the version before it", d.file(n), why)
-}
+func damaged(path, why string) error { return fmt.Errorf("%w: %s: %s", ErrDamaged, path, why) }
 
 // Append writes a version.
 func (d *Dir) Append(ctx context.Context, floor int64, v Version) (Version, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	head := d.head()
-	if head != v.Parent {
-		return Version{}, conflict(v.Parent, head)
+	if head.Number != v.Parent || v.ParentHash != "" && v.ParentHash != head.Hash {
+		return Version{}, conflict(Version{Number: v.Parent, Hash: v.ParentHash}, head)
 	}
-	if nodes, _ := d.Nodes(ctx); len(nodes) > 0 && nodes[0].RulesVersion > head {
+	if nodes, _ := d.Nodes(ctx); len(nodes) > 0 && nodes[0].RulesVersion > head.Number {
 		return Version{}, awaited(nodes[0].RulesVersion)
 	}
 	v = dated(v)
-	v.Number = max(head, floor) + 1
+	v.Number = max(head.Number, floor)
+	for _, o := range d.orphans {
+		v.Number = max(v.Number, o.Number)
+	}
+	v.Number++
 	return v, d.write(v)
 }
 
@@ -194,22 +267,69 @@ func (d *Dir) Append(ctx context.Context, floor int64, v Version) (Version, erro
 func (d *Dir) Restore(_ context.Context, v Version) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if head := d.head(); v.Number <= head {
-		return notAbove(v.Number, head)
+	v = dated(v)
+	there, err := d.read(Version{Number: v.Number}, false)
+	switch {
+	case err == nil && there.is(v):
+		return nil
+	case err == nil || d.hasOrphan(v):
+		return taken(v)
+	case !errors.Is(err, ErrNotFound):
+		return err
 	}
-	return d.write(dated(v))
+	return d.write(v)
+}
+
+// Keep keeps an orphan.
+func (d *Dir) Keep(_ context.Context, v Version) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	v = dated(v)
+	if there, err := d.read(Version{Number: v.Number}, false); err == nil && there.is(v) || d.hasOrphan(v) {
+		return nil
+	}
+	v.Orphan = true
+	return d.write(v)
+}
+
+func (d *Dir) hasOrphan(v Version) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.ContainsFunc(d.orphans, v.is)
 }
 
 // write makes a version last before anyone hears of it. The lock on writing is held, also across
 // the disk's work: it is what keeps two versions from being the same one.
 func (d *Dir) write(v Version) error {
+	if err := writeFile(d.path, d.file(v), v); err != nil {
+		return err
+	}
+	v.Text = nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if v.Orphan {
+		d.orphans = append(d.orphans, v)
+		return nil
+	}
+	d.numbers = append(d.numbers, v.Number)
+	slices.Sort(d.numbers)
+	if v.Number > d.newest.Number {
+		d.newest = v
+	}
+	close(d.changed)
+	d.changed = make(chan struct{})
+	return nil
+}
+
+// writeFile writes the file of a version whole, or not at all.
+func writeFile(dir, path string, v Version) error {
 	said, err := json.Marshal(header{aboutOf(v), v.Number})
 	if err != nil {
 		return err
 	}
 	said = append(said, '\n')
 	line := fmt.Appendf(nil, "%s%s %s", mark, sumOf(said, v.Text), said)
-	f, err := os.CreateTemp(d.path, tempName) // 0600
+	f, err := os.CreateTemp(dir, tempName) // 0600
 	if err != nil {
 		return err
 	}
@@ -218,28 +338,23 @@ func (d *Dir) write(v Version) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), d.file(v.Number)); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	if err := syncDir(d.path); err != nil {
-		return errors.Join(err, os.Remove(d.file(v.Number))) // who wrote it is told that it failed
+	if err := syncDir(dir); err != nil {
+		return errors.Join(err, os.Remove(path)) // who wrote it is told that it failed
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.numbers = append(d.numbers, v.Number)
-	close(d.changed)
-	d.changed = make(chan struct{})
 	return nil
 }
 
 // Watch tells of what this process writes: nobody else does.
 func (d *Dir) Watch(ctx context.Context, f func(n int64)) {
-	last := d.head()
+	last := d.head().Number
 	for {
 		d.mu.Lock()
 		changed := d.changed
 		d.mu.Unlock()
-		if head := d.head(); head != last {
+		if head := d.head().Number; head != last {
 			last = head
 			f(head)
 		}
@@ -251,13 +366,22 @@ func (d *Dir) Watch(ctx context.Context, f func(n int64)) {
 	}
 }
 
-// Beat remembers this node.
-func (d *Dir) Beat(_ context.Context, n Node) (int64, error) {
+// Beat remembers this node. A folder that this process alone writes loses nothing.
+func (d *Dir) Beat(_ context.Context, n Node, _ ...Version) (Pulse, error) {
 	n.Seen = time.Now()
 	d.mu.Lock()
 	d.node = &n
 	d.mu.Unlock()
-	return d.head(), nil
+	p := Pulse{Head: d.head()}
+	mine := Version{Number: n.RulesVersion, Hash: n.RulesHash}
+	if p.Head.is(mine) {
+		p.Mine = InLine
+	} else if there, err := d.read(mine, false); err == nil && there.is(mine) {
+		p.Mine = InLine
+	} else if d.hasOrphan(mine) {
+		p.Mine = Orphaned
+	}
+	return p, nil
 }
 
 // Nodes is this node alone.

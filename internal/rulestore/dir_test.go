@@ -74,7 +74,7 @@ func TestACrashLeavesTheOldVersion(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
 	write(t, d, "one")
-	whole, err := os.ReadFile(d.file(1))
+	whole, err := os.ReadFile(d.file(Version{Number: 1}))
 	if err := errors.Join(err, d.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -85,8 +85,8 @@ func TestACrashLeavesTheOldVersion(t *testing.T) {
 		}
 	}
 	d = openDir(t, path)
-	if head, _ := d.Head(t.Context()); head != 1 {
-		t.Errorf("the newest is %d", head)
+	if head, _ := d.Head(t.Context()); head.Number != 1 {
+		t.Errorf("the newest is %v", head)
 	}
 	if left, _ := filepath.Glob(filepath.Join(path, tempName+"*")); left != nil {
 		t.Errorf("still there: %v", left)
@@ -109,7 +109,7 @@ func TestADamagedFileIsNamed(t *testing.T) {
 			d := openDir(t, path)
 			write(t, d, "one")
 			write(t, d, "two")
-			file := d.file(2)
+			file := d.file(Version{Number: 2})
 			whole, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -125,15 +125,15 @@ func TestADamagedFileIsNamed(t *testing.T) {
 			_ = d.Close()
 			_, opened := OpenDir(path)
 			for _, err := range []error{err, opened} {
-				if err == nil || !strings.HasPrefix(err.Error(), file+" is damaged: ") || !strings.Contains(err.Error(), "move it away") {
+				if err == nil || !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), file+": ") || !strings.Contains(err.Error(), "move it away") {
 					t.Errorf("got %v", err)
 				}
 			}
 			if err := os.Rename(file, file+".damaged"); err != nil {
 				t.Fatal(err)
 			}
-			if head, err := openDir(t, path).Head(t.Context()); head != 1 || err != nil {
-				t.Errorf("without it the newest is %d, %v", head, err)
+			if head, err := openDir(t, path).Head(t.Context()); head.Number != 1 || err != nil {
+				t.Errorf("without it the newest is %v, %v", head, err)
 			}
 		})
 	}
@@ -144,13 +144,13 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
 	write(t, d, "one")
-	if err := os.Mkdir(d.file(2), 0o700); err != nil { // which can't be renamed over
+	if err := os.Mkdir(d.file(Version{Number: 2}), 0o700); err != nil { // which can't be renamed over
 		t.Fatal(err)
 	}
 	if _, err := d.Append(t.Context(), 0, Version{Parent: 1}); err == nil {
 		t.Error("it was written")
 	}
-	if err := os.Remove(d.file(2)); err != nil {
+	if err := os.Remove(d.file(Version{Number: 2})); err != nil {
 		t.Fatal(err)
 	}
 	if v := write(t, d, "two"); v.Number != 2 {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -17,9 +16,11 @@ type Options struct {
 	Node  Node // its name and version; the rest is filled in
 	// StoreHealth says how the node's store of counters is, for the others to see. Nil means that nothing is said.
 	StoreHealth func() string
-	// First is what is in force at the start. Number 0 means something that isn't in the store.
+	// First is what is in force at the start, from this node's disk. Number 0 means that nothing of a store is.
 	First Version
-	// Apply puts a version in force, or returns what is wrong with it. It is called by one goroutine at a time, with rising numbers.
+	// Seed is what an empty store begins with. Without a text it stays empty.
+	Seed Version
+	// Apply puts a version in force, or returns what is wrong with it. It is called by one goroutine at a time.
 	Apply func(Version) error
 	// Logger is told of versions, and of a store that is lost and back. Nil means nobody is.
 	Logger *slog.Logger
@@ -27,21 +28,24 @@ type Options struct {
 	Poll time.Duration
 }
 
-// Follower keeps a node at the newest version. The numbers that it applies only rise, whatever it is told and when.
+// Follower keeps a node at the newest version of its store.
 //
 // A version that can't be applied, and a store that can't be reached or has lost its data, change
-// nothing: the last good version stays in force, and if the store has lost it, it is put back.
+// nothing: the last good version stays in force, and if the store has lost it, it is put back. Where the store went
+// on without it, the store's is taken, and what this node had stays in the history as an orphan.
 type Follower struct {
 	o    Options
-	told atomic.Int64  // the highest number heard of since it was last looked at
-	wake chan struct{} // holds a value when told has one
+	wake chan struct{} // holds a value when there is something to look at
 
 	mu       sync.Mutex // guards what follows, and is held while a version is applied
 	current  Version
-	rejected Version // the newest that couldn't be applied; Number 0: none
-	wrong    error   // with it
-	away     bool    // the store couldn't be reached when it was last called
-	lost     bool    // the store has lost what is in force here, and that was logged
+	recent   []Version // that were in force here, rising, the last is current; only the last few have their texts
+	disk     bool      // current is from this node's disk, and the store hasn't been asked about it
+	rejected Version   // the newest that couldn't be applied; Number 0: none
+	wrong    error     // with it
+	away     bool      // the store couldn't be reached when it was last called
+	lost     bool      // the store has lost what is in force here, and that was logged
+	parted   Version   // that was in force here, and is an orphan, and that was logged
 }
 
 // Follow makes a follower. It follows while [Follower.Run] runs.
@@ -55,30 +59,44 @@ func Follow(o Options) *Follower {
 	if o.Poll <= 0 {
 		o.Poll = 2 * time.Second
 	}
-	return &Follower{o: o, wake: make(chan struct{}, 1), current: o.First}
+	f := &Follower{o: o, wake: make(chan struct{}, 1), disk: o.First.Number > 0}
+	if f.disk {
+		f.o.First = dated(o.First)
+		f.remember(f.o.First)
+	}
+	return f
 }
+
+// unsettled is the longest time between looks of a node that has no rules from the store yet, or whose last look failed.
+const unsettled = 500 * time.Millisecond
 
 // Run follows until ctx is done.
 func (f *Follower) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { f.o.Store.Watch(ctx, f.hear) })
-	f.look(ctx)
-	timer := time.NewTimer(jittered(f.o.Poll))
+	f.Look(ctx)
+	timer := time.NewTimer(f.pause())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-f.wake:
-			if err := f.catchUp(ctx, f.told.Swap(0)); err != nil {
-				f.reached(ctx, err) // it is tried again with the next look
-			}
 		case <-timer.C:
-			f.look(ctx)
-			timer.Reset(jittered(f.o.Poll))
 		}
+		f.Look(ctx)
+		timer.Reset(f.pause())
 	}
+}
+
+func (f *Follower) pause() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current.Number == 0 || f.disk || f.away {
+		return jittered(min(f.o.Poll, unsettled))
+	}
+	return jittered(f.o.Poll)
 }
 
 // Current is the version in force here.
@@ -86,6 +104,13 @@ func (f *Follower) Current() Version {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current
+}
+
+// FromDisk reports whether what is in force was kept by this node, and the store hasn't been reached since it started.
+func (f *Follower) FromDisk() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.disk
 }
 
 // Rejected says what is wrong with the newest version, if it couldn't be applied: an older one is in force.
@@ -102,26 +127,20 @@ func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 	written, err := f.o.Store.Append(ctx, current, v)
 	if errors.Is(err, ErrConflict) && v.Parent == current {
 		// It is the newest as far as we know. If the store has lost it, it is put back first.
-		f.look(ctx)
+		f.Look(ctx)
 		written, err = f.o.Store.Append(ctx, current, v)
 	}
 	if err != nil {
 		return Version{}, err
 	}
-	if err := f.apply(written); err != nil {
+	if err := f.apply(written, written); err != nil {
 		return written, fmt.Errorf("version %d is written, but can't be applied: %w", written.Number, err)
 	}
 	return written, nil
 }
 
-// hear is told of a number that may be old, known, or of a version that is lost. It never waits.
-func (f *Follower) hear(n int64) {
-	for {
-		old := f.told.Load()
-		if n <= old || f.told.CompareAndSwap(old, n) {
-			break
-		}
-	}
+// hear is told of a number that may be old, known, or of a version that is lost: a reason to look, no more. It never waits.
+func (f *Follower) hear(int64) {
 	select {
 	case f.wake <- struct{}{}:
 	default: // it holds one
@@ -131,109 +150,267 @@ func (f *Follower) hear(n int64) {
 // beatTimeout is the longest that a look at the store waits for its answer.
 const beatTimeout = time.Second
 
-// look asks for the newest number, and does what follows from it.
-func (f *Follower) look(ctx context.Context) {
+// Look asks for the newest version, and does what follows from it. Errors are logged.
+func (f *Follower) Look(ctx context.Context) {
 	node := f.o.Node
-	current := f.Current()
-	node.RulesVersion, node.Store = current.Number, f.o.StoreHealth()
+	mine := f.Current()
+	node.RulesVersion, node.RulesHash, node.Store = mine.Number, mine.Hash, f.o.StoreHealth()
 	beat, cancel := context.WithTimeout(ctx, beatTimeout)
-	head, err := f.o.Store.Beat(beat, node)
+	pulse, err := f.o.Store.Beat(beat, node, f.before(mine)...)
 	cancel()
-	if err == nil {
-		f.mu.Lock()
-		if head < f.rejected.Number {
-			f.rejected, f.wrong = Version{}, nil // it is lost, and its number may come again
-		}
-		f.mu.Unlock()
-		if head < current.Number {
-			err = f.restore(ctx, current, head)
-		} else {
-			f.mu.Lock()
-			f.lost = false
-			f.mu.Unlock()
-			err = f.catchUp(ctx, head)
-		}
+	switch {
+	case errors.Is(err, ErrDamaged) && mine.Number > 0:
+		err = f.restore(ctx, mine, Version{})
+	case err == nil:
+		err = f.meet(ctx, mine, pulse)
 	}
 	f.reached(ctx, err)
+	if now := f.Current(); now.Number <= mine.Number && !now.is(mine) {
+		f.hear(0) // nobody needs to wait until it is put back
+	}
+}
+
+// meet does what follows from what is in force here and what is the newest in the store.
+func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
+	head, has := p.Head, p.Mine
+	f.mu.Lock()
+	if head.Number <= f.rejected.Number && !head.is(f.rejected) {
+		f.rejected, f.wrong = Version{}, nil // it is lost
+	}
+	if has != Absent {
+		f.lost, f.disk = false, false
+	}
+	f.mu.Unlock()
+	switch {
+	case mine.Number == 0 && head.Number == 0:
+		return f.seed(ctx, f.o.Seed)
+	case mine.Number == 0:
+	case has == InLine:
+		// Another node has put back what is in force, and didn't have these.
+		if err := f.putBack(ctx, p.Lost...); err != nil {
+			return err
+		}
+	case has == Absent && f.outranks(mine, head):
+		return f.restore(ctx, mine, head)
+	case has == Absent && elder(mine, head):
+		mine.Parent, mine.ParentHash, mine.Message = head.Number, head.Hash, restoredMessage(mine)
+		return f.seed(ctx, mine)
+	default:
+		if err := f.part(ctx, mine, head, has, p.Lost); err != nil {
+			return err
+		}
+	}
+	return f.catchUp(ctx, head, mine)
+}
+
+// seed writes a version where no living node has a higher one.
+func (f *Follower) seed(ctx context.Context, v Version) error {
+	if v.Text == nil {
+		return nil
+	}
+	written, err := f.o.Store.Append(ctx, v.Parent, v)
+	if errors.Is(err, ErrConflict) {
+		return nil // another node was faster, or is about to put back what was lost
+	}
+	if err == nil {
+		_ = f.apply(written, written) // it has said why not
+	}
+	return err
+}
+
+// outranks: the store, which doesn't have this node's version, has lost it, rather than gone on without it.
+func (f *Follower) outranks(mine, head Version) bool {
+	if head.Number == 0 {
+		return true
+	}
+	if head.Number >= mine.Number {
+		return false
+	}
+	if head.Parent == 0 {
+		return true // it had lost everything, and a node that knew of nothing has seeded it since
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.recent {
+		if v.Number == head.Number {
+			return v.Hash == head.Hash
+		}
+		if v.Parent == head.Number && v.ParentHash != "" {
+			return v.ParentHash == head.Hash
+		}
+	}
+	return !f.disk // who knows how old that is
+}
+
+// elder: both are the first versions of a store, and this node's is the older one. So the store was emptied and seeded by a newer node.
+func elder(mine, head Version) bool {
+	return mine.Number == head.Number && mine.Parent == 0 && head.Parent == 0 && mine.Time.Before(head.Time)
 }
 
 // restored begins the message of a version that was put back.
 const restored = "restored: "
 
-// restore puts back the version in force here, which the store has lost. Of several nodes that do, the highest wins.
-func (f *Follower) restore(ctx context.Context, v Version, head int64) error {
+func restoredMessage(v Version) string { return restored + strings.TrimPrefix(v.Message, restored) }
+
+// restore puts back the version in force here, which the store has lost, and those before it. Of several nodes that do, the highest wins.
+func (f *Follower) restore(ctx context.Context, mine, head Version) error {
 	f.mu.Lock()
 	known := f.lost
 	f.lost = true
 	f.mu.Unlock()
 	if !known {
-		f.o.Logger.Warn("the store has lost rules: those in force stay, and are put back", "version", v.Number, "newest in the store", head)
+		f.o.Logger.Warn("the store has lost rules: those in force stay, and are put back", "version", mine.Name(), "newest in the store", head.Number)
 	}
-	if !strings.HasPrefix(v.Message, restored) {
-		v.Message = restored + v.Message
+	if err := f.putBack(ctx, append(f.before(mine), mine)...); err != nil {
+		return err
 	}
-	err := f.o.Store.Restore(ctx, v)
-	if errors.Is(err, ErrConflict) {
-		return nil // another node was faster; what it has put back is looked at next time
+	f.mu.Lock()
+	f.disk = false
+	f.mu.Unlock()
+	if !known {
+		f.o.Logger.Info("rules put back", "version", mine.Name())
 	}
-	if err == nil {
-		f.o.Logger.Info("rules put back", "version", v.Number)
-	}
-	return err
+	return nil
 }
 
-// catchUp applies a version, if it is newer than the one in force. If it can't be applied,
-// the one that it is based on is tried, which this node may have missed.
-func (f *Follower) catchUp(ctx context.Context, n int64) error {
-	for f.news(n) {
-		v, err := f.o.Store.Get(ctx, n)
-		if errors.Is(err, ErrNotFound) {
-			return nil // it was lost meanwhile
+// putBack puts versions back into the history: each under its number, or as an orphan if another has that.
+func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
+	for _, v := range versions {
+		v.Message = restoredMessage(v)
+		err := f.o.Store.Restore(ctx, v)
+		if errors.Is(err, ErrConflict) {
+			err = f.o.Store.Keep(ctx, v)
 		}
 		if err != nil {
 			return err
 		}
-		if f.apply(v) == nil {
-			return nil
-		}
-		n = v.Parent
 	}
 	return nil
 }
 
-// news: a version of this number is worth a try.
-func (f *Follower) news(n int64) bool {
+// part gives up the version in force here, since the store has gone on without it. First of all it is kept as an orphan, with those before it
+// that the store doesn't have either: once another is in force here, nobody may have them any more.
+func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, lost []Version) error {
+	for _, v := range append(lost, mine) {
+		if has == Orphaned && v.is(mine) {
+			continue
+		}
+		if err := f.o.Store.Keep(ctx, v); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	return n > f.current.Number && n != f.rejected.Number
+	known := f.parted.is(mine)
+	f.parted = mine
+	f.mu.Unlock()
+	if !known {
+		f.o.Logger.Warn("the store has gone on without the rules in force here: its own are taken, and these stay in the history as an orphan",
+			"version", mine.Name(), "author", mine.Author, "message", mine.Message, "newest in the store", head.Name(), "its author", head.Author)
+	}
+	return nil
 }
 
-// apply puts a version in force, unless a newer one is.
-func (f *Follower) apply(v Version) error {
+// catchUp applies the newest version, unless it is in force. If it can't be applied, the one that it is
+// based on is tried, which this node may have missed.
+func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
+	for v := head; f.news(v, head); {
+		got, err := f.o.Store.Get(ctx, v.Number)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			return nil // it was lost meanwhile
+		case errors.Is(err, ErrDamaged):
+			got.Number, got.Hash = v.Number, v.Hash
+			f.reject(got, err)
+		case err != nil:
+			return err
+		case f.apply(got, mine) == nil:
+			return nil
+		}
+		v = Version{Number: got.Parent, Hash: got.ParentHash}
+	}
+	return nil
+}
+
+// news: the version is worth a try.
+func (f *Follower) news(v, head Version) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if v.Number <= f.current.Number {
+	return v.Number > 0 && !v.is(f.current) && !v.is(f.rejected) && (v.Number > f.current.Number || v.is(head))
+}
+
+// apply puts a version in force, in place of a certain one or of any with a lower number.
+func (f *Follower) apply(v, instead Version) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.is(f.current) || v.Number <= f.current.Number && !instead.is(f.current) {
 		return nil
 	}
 	if err := f.o.Apply(v); err != nil {
-		f.o.Logger.Error("rules rejected: the ones in force stay",
-			"version", v.Number, "author", v.Author, "in force", f.current.Number, "error", err)
-		if v.Number > f.rejected.Number {
-			f.rejected, f.wrong = v, fmt.Errorf("version %d: %w", v.Number, err)
-		}
+		f.rejectLocked(v, err)
 		return err
 	}
-	f.current = v
-	if v.Number > f.rejected.Number {
+	f.remember(v)
+	f.disk = false
+	if v.Number >= f.rejected.Number {
 		f.rejected, f.wrong = Version{}, nil
 	}
-	f.o.Logger.Info("rules applied", "version", v.Number, "author", v.Author, "message", v.Message)
+	f.o.Logger.Info("rules applied", "version", v.Number, "hash", Short(v.Hash), "author", v.Author, "message", v.Message)
 	return nil
+}
+
+func (f *Follower) reject(v Version, why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rejectLocked(v, why)
+}
+
+func (f *Follower) rejectLocked(v Version, why error) {
+	f.o.Logger.Error("rules rejected: the ones in force stay",
+		"version", v.Number, "author", v.Author, "in force", f.current.Number, "error", why)
+	if v.Number > f.rejected.Number {
+		f.rejected, f.wrong = v, fmt.Errorf("version %d: %w", v.Number, why)
+	}
+}
+
+// What is remembered of versions that were in force: enough of them to tell what has become of the store, and the
+// texts of the last few, in case it has lost more than one.
+const (
+	recentVersions = 256
+	recentTexts    = 8
+	recentBytes    = 8 << 20
+)
+
+// remember makes a version the current one.
+func (f *Follower) remember(v Version) {
+	for len(f.recent) > 0 && f.recent[len(f.recent)-1].Number >= v.Number {
+		f.recent = f.recent[:len(f.recent)-1] // they are orphans
+	}
+	f.current, f.recent = v, append(f.recent, v)
+	f.recent = f.recent[max(0, len(f.recent)-recentVersions):]
+	bytes := 0
+	for i := range f.recent {
+		old := &f.recent[len(f.recent)-1-i]
+		if bytes += len(old.Text); i > 0 && (i >= recentTexts || bytes > recentBytes) {
+			old.Text = nil
+		}
+	}
+}
+
+// before are the versions that led to a certain one, as far as their texts are remembered, rising.
+func (f *Follower) before(mine Version) (all []Version) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.recent {
+		if v.Text != nil && v.Number < mine.Number {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // reached tells when the store is lost and when it is back.
 func (f *Follower) reached(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && err != nil {
 		return // it is we who left
 	}
 	f.mu.Lock()

@@ -34,11 +34,11 @@ func TestVersionsOnlyRise(t *testing.T) {
 		var good int64
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			head, _ := d.Head(ctx)
-			switch rapid.IntRange(0, 5).Draw(t, "step") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0, 1:
 				text := rapid.SampledFrom([]string{"good", "good", "bad"}).Draw(t, "text")
-				floor := rapid.Int64Range(0, head+3).Draw(t, "floor")
-				v, err := d.Append(ctx, floor, Version{Parent: head, Text: []byte(text)})
+				floor := rapid.Int64Range(0, head.Number+3).Draw(t, "floor")
+				v, err := d.Append(ctx, floor, Version{Parent: head.Number, Text: []byte(text)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -46,20 +46,17 @@ func TestVersionsOnlyRise(t *testing.T) {
 					good = v.Number
 				}
 			case 2:
-				n.hear(rapid.Int64Range(-1, head+3).Draw(t, "told"))
-			case 3:
-				if err := n.catchUp(ctx, n.told.Swap(0)); err != nil {
-					t.Fatal(err)
+				n.hear(rapid.Int64Range(-1, head.Number+3).Draw(t, "told"))
+			case 3: // what a look found that took its time
+				old, err := d.Get(ctx, rapid.Int64Range(1, head.Number+3).Draw(t, "number"))
+				if err == nil && string(old.Text) == "good" {
+					_ = n.Follower.apply(old, Version{Number: rapid.Int64Range(0, head.Number).Draw(t, "in place of")})
 				}
 			case 4:
-				if err := n.catchUp(ctx, rapid.Int64Range(-1, head+3).Draw(t, "number")); err != nil {
-					t.Fatal(err)
-				}
-			case 5:
-				n.look(ctx)
+				n.Look(ctx)
 			}
 		}
-		n.look(ctx)
+		n.Look(ctx)
 		numbers := n.numbers()
 		if !slices.IsSorted(numbers) || len(slices.Compact(slices.Clone(numbers))) != len(numbers) {
 			t.Errorf("applied %v", numbers)
@@ -68,8 +65,8 @@ func TestVersionsOnlyRise(t *testing.T) {
 			t.Errorf("%d is in force, and the newest that can be is %d", got, good)
 		}
 		head, _ := d.Head(ctx)
-		if wrong := n.Rejected(); (wrong != nil) != (head != good) {
-			t.Errorf("rejected: %v, with %d in force and %d the newest", wrong, good, head)
+		if wrong := n.Rejected(); (wrong != nil) != (head.Number != good) {
+			t.Errorf("rejected: %v, with %d in force and %d the newest", wrong, good, head.Number)
 		}
 	})
 }
@@ -133,11 +130,11 @@ func TestTheLastGoodVersionIsFound(t *testing.T) {
 		write(t, d, text)
 	}
 	n := newNode(d, "n", never, Version{})
-	n.look(t.Context())
+	n.Look(t.Context())
 	if err := n.Rejected(); n.Current().Number != 2 || err == nil || !strings.HasPrefix(err.Error(), "version 4: ") {
 		t.Errorf("%d is in force, rejected: %v", n.Current().Number, err)
 	}
-	n.look(t.Context())
+	n.Look(t.Context())
 	if got := n.log.count("rules rejected"); got != 2 {
 		t.Errorf("logged %d times", got)
 	}
@@ -252,8 +249,8 @@ func TestARedisThatLostItsData(t *testing.T) {
 	}
 	until(t, func(ctx context.Context) error {
 		head, err := s.Head(ctx)
-		if err == nil && head != 42 {
-			err = fmt.Errorf("the newest is %d", head)
+		if err == nil && head.Number != 42 {
+			err = fmt.Errorf("the newest is %v", head)
 		}
 		return err
 	})
@@ -268,7 +265,7 @@ func TestARedisThatLostItsData(t *testing.T) {
 		told += n.log.count("the store has lost rules")
 		back += n.log.count("rules put back")
 	}
-	if told < 1 || told > len(nodes) || back != 1 {
+	if told < 1 || told > len(nodes) || back < 1 || back > told {
 		t.Errorf("%d nodes said that rules were lost, and %d that they are back", told, back)
 	}
 	if v = write(t, s, "new"); v.Number != 43 {
@@ -298,7 +295,7 @@ func TestPublishOnARedisThatLostItsData(t *testing.T) {
 	if v, err := n.Publish(t.Context(), Version{Parent: 3, Text: []byte("next")}); err != nil || v.Number != 4 {
 		t.Errorf("published %d, %v", v.Number, err)
 	}
-	if all, err := s.List(t.Context(), 0, 10); err != nil || len(all) != 2 || all[1].Message != "restored: " {
+	if all, err := s.List(t.Context(), 0, 10); err != nil || len(all) != 4 || all[0].Message != "" || all[1].Message != "restored: " || all[3].Message != "restored: " {
 		t.Errorf("the history is %v, %v", all, err)
 	}
 }
@@ -312,8 +309,8 @@ func TestTheHighestVersionWins(t *testing.T) {
 	if _, err := fresh.Publish(t.Context(), Version{Text: []byte("seed")}); err != nil {
 		t.Fatal(err)
 	}
-	old.look(t.Context())
-	fresh.look(t.Context())
+	old.Look(t.Context())
+	fresh.Look(t.Context())
 	if got := fresh.Current(); got.Number != 42 || string(got.Text) != "rules" {
 		t.Errorf("in force: %v", got)
 	}
@@ -333,15 +330,15 @@ func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
 		}
 	}
 	do(t, r, "FLUSHALL")
-	if head, err := s.Beat(t.Context(), Node{Name: "old", RulesVersion: 3}); head != 0 || err != nil { // and is about to restore
-		t.Fatal(head, err)
+	if p, err := s.Beat(t.Context(), Node{Name: "old", RulesVersion: 3}); p.Head.Number != 0 || err != nil { // and is about to restore
+		t.Fatal(p, err)
 	}
 	fresh := newNode(s, "fresh", never, Version{})
 	if v, err := fresh.Publish(t.Context(), Version{Text: []byte("seed")}); !errors.Is(err, ErrConflict) {
 		t.Errorf("seeded: %v, %v", v, err)
 	}
-	old.look(t.Context())
-	fresh.look(t.Context())
+	old.Look(t.Context())
+	fresh.Look(t.Context())
 	if got := fresh.Current(); got.Number != 3 || string(got.Text) != "rules" {
 		t.Errorf("in force: %v", got)
 	}

@@ -110,7 +110,7 @@ func write(t testing.TB, s Store, text string) Version {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := s.Append(t.Context(), 0, Version{Parent: head, Author: "ann", Message: "why", Text: []byte(text)})
+	v, err := s.Append(t.Context(), 0, Version{Parent: head.Number, ParentHash: head.Hash, Author: "ann", Message: "why", Text: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}

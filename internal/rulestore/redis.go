@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -20,7 +21,8 @@ import (
 type Redis struct {
 	store *redisstore.Store
 
-	numbers, about, texts string // a sorted set; hashes by number
+	numbers, about, texts string // a sorted set; hashes by number, or number-hash for orphans
+	orphans               string // a sorted set of number-hash
 	nodes, said           string // a sorted set by when they were last heard; a hash by name
 	channel               string
 }
@@ -30,25 +32,50 @@ func OverRedis(s *redisstore.Store) *Redis {
 	key := s.Prefix() + "{rules}"
 	return &Redis{
 		store:   s,
-		numbers: key + "numbers", about: key + "about", texts: key + "texts",
+		numbers: key + "numbers", about: key + "about", texts: key + "texts", orphans: key + "orphans",
 		nodes: key + "nodes", said: key + "said",
 		channel: key + "new",
 	}
 }
 
-// Head is the number of the newest version.
-func (r *Redis) Head(ctx context.Context) (int64, error) {
-	all, err := r.List(ctx, 0, 1)
-	if err != nil || len(all) == 0 {
-		return 0, err
+// Head is the newest version.
+func (r *Redis) Head(ctx context.Context) (Version, error) {
+	reply, err := r.read(ctx, headScript, []string{r.numbers, r.about})
+	if err != nil {
+		return Version{}, err
 	}
-	return all[0].Number, nil
+	return decodeHead(reply)
+}
+
+// decodeHead reads a number and what is known of it.
+func decodeHead(reply []string) (Version, error) {
+	switch {
+	case len(reply) == 0:
+		return Version{}, fmt.Errorf("%w: redis holds entries of them, and none is a version that Weir wrote", ErrDamaged)
+	case len(reply) < 2:
+		return Version{}, errReply
+	case reply[0] == "0":
+		return Version{}, nil
+	}
+	return decode(reply[0], reply[1])
 }
 
 // Get fetches a version.
-func (r *Redis) Get(ctx context.Context, n int64) (Version, error) {
+func (r *Redis) Get(ctx context.Context, n int64) (Version, error) { return r.get(ctx, n, "") }
+
+// Orphan fetches an orphan.
+func (r *Redis) Orphan(ctx context.Context, n int64, hash string) (Version, error) {
+	if hash == "" {
+		return Version{}, missing(n)
+	}
+	v, err := r.get(ctx, n, hash)
+	v.Orphan = true
+	return v, err
+}
+
+func (r *Redis) get(ctx context.Context, n int64, hash string) (Version, error) {
 	number := strconv.FormatInt(n, 10)
-	reply, err := r.carry(ctx, getScript, []string{r.about, r.texts}, number)
+	reply, err := r.carry(ctx, getScript, []string{r.about, r.texts, r.orphans}, number, hash)
 	switch {
 	case err != nil:
 		return Version{}, err
@@ -58,35 +85,43 @@ func (r *Redis) Get(ctx context.Context, n int64) (Version, error) {
 		return Version{}, errReply
 	}
 	v, err := decode(number, reply[0])
-	v.Text = []byte(reply[1])
-	return v, err
+	if err != nil {
+		return v, err
+	}
+	return checked(v, []byte(reply[1]))
 }
 
 func decode(number, known string) (Version, error) {
+	number, hash, orphan := strings.Cut(number, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
 	var a about
 	if err == nil {
 		err = json.Unmarshal([]byte(known), &a)
 	}
 	if err != nil {
-		return Version{}, fmt.Errorf("version %s in redis isn't one that Weir wrote: %w", number, err)
+		return Version{Number: n}, fmt.Errorf("%w: version %s in redis isn't one that Weir wrote: %w", ErrDamaged, number, err)
 	}
-	return a.version(n), nil
+	v := a.version(n)
+	if v.Orphan = orphan; orphan {
+		v.Hash = hash
+	}
+	return v, nil
 }
 
-// List lists versions without their texts.
+// List lists versions without their texts. What isn't from Weir is left out.
 func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, error) {
 	below := "+inf"
 	if before > 0 {
 		below = "(" + strconv.FormatInt(before, 10)
 	}
-	reply, err := r.read(ctx, listScript, []string{r.numbers, r.about}, below, strconv.Itoa(limit))
+	reply, err := r.read(ctx, listScript, []string{r.numbers, r.about, r.orphans}, below, strconv.Itoa(limit))
 	var all []Version
 	for i := 0; err == nil && i+1 < len(reply); i += 2 {
-		var v Version
-		v, err = decode(reply[i], reply[i+1])
-		all = append(all, v)
+		if v, err := decode(reply[i], reply[i+1]); err == nil {
+			all = append(all, v)
+		}
 	}
+	sortVersions(all)
 	return all, err
 }
 
@@ -102,55 +137,101 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	if err != nil {
 		return Version{}, err
 	}
-	number, outcome, err := r.write(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.nodes, r.said},
-		strconv.FormatInt(v.Parent, 10), strconv.FormatInt(floor, 10), string(known), rueidis.BinaryString(v.Text), nonce, silentFor, r.channel)
+	reply, err := r.carry(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.nodes, r.said, r.orphans},
+		strconv.FormatInt(v.Parent, 10), v.ParentHash, strconv.FormatInt(floor, 10), string(known), rueidis.BinaryString(v.Text), nonce, silentFor, r.channel)
+	if err != nil {
+		return Version{}, err
+	}
+	if len(reply) < 2 {
+		return Version{}, errReply
+	}
+	number, err := strconv.ParseInt(reply[0], 10, 64)
 	switch {
 	case err != nil:
-		return Version{}, err
-	case outcome == "2":
+		return Version{}, errReply
+	case reply[1] == "1":
+		v.Number = number
+		return v, nil
+	case reply[1] == "2":
 		return Version{}, awaited(number)
-	case outcome != written:
-		return Version{}, conflict(v.Parent, number)
+	case reply[1] == "3":
+		return decodeHead(nil)
+	case len(reply) < 3:
+		return Version{}, errReply
 	}
-	v.Number = number
-	return v, nil
+	return Version{}, conflict(Version{Number: v.Parent, Hash: v.ParentHash}, Version{Number: number, Hash: reply[2]})
 }
 
 // Restore puts a version back.
-func (r *Redis) Restore(ctx context.Context, v Version) error {
-	known, err := json.Marshal(aboutOf(dated(v)))
+func (r *Redis) Restore(ctx context.Context, v Version) error { return r.restore(ctx, v, "0") }
+
+// Keep keeps an orphan.
+func (r *Redis) Keep(ctx context.Context, v Version) error { return r.restore(ctx, v, "1") }
+
+func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
+	v = dated(v)
+	known, err := json.Marshal(aboutOf(v))
 	if err != nil {
 		return err
 	}
-	head, outcome, err := r.write(ctx, restoreScript, []string{r.numbers, r.about, r.texts},
-		strconv.FormatInt(v.Number, 10), string(known), rueidis.BinaryString(v.Text), r.channel)
-	if err == nil && outcome != written {
-		return notAbove(v.Number, head)
+	reply, err := r.carry(ctx, restoreScript, []string{r.numbers, r.about, r.texts, r.orphans},
+		strconv.FormatInt(v.Number, 10), v.Hash, string(known), rueidis.BinaryString(v.Text), r.channel, orphan)
+	switch {
+	case err != nil:
+		return err
+	case len(reply) != 1:
+		return errReply
+	case reply[0] != "1":
+		return taken(v)
 	}
-	return err
+	return nil
 }
 
 // said is what a node says about itself.
 type said struct {
 	Version string `json:"version"`
 	Rules   int64  `json:"rules"`
+	Hash    string `json:"hash"`
 	Store   string `json:"store"`
 }
 
 // Beat tells the others about this node. It is tried once.
-func (r *Redis) Beat(ctx context.Context, n Node) (head int64, err error) {
-	says, err := json.Marshal(said{n.Version, n.RulesVersion, n.Store})
+func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, err error) {
+	says, err := json.Marshal(said{n.Version, n.RulesVersion, n.RulesHash, n.Store})
 	if err != nil {
-		return 0, err
+		return p, err
 	}
 	c, err := r.store.Client()
 	if err != nil {
-		return 0, err
+		return p, err
 	}
-	return beatScript.Exec(ctx, c, []string{r.numbers, r.nodes, r.said}, []string{n.Name, string(says), silentFor}).AsInt64()
+	args := []string{n.Name, string(says), silentFor, strconv.FormatInt(n.RulesVersion, 10), n.RulesHash}
+	for _, v := range others {
+		args = append(args, strconv.FormatInt(v.Number, 10), v.Hash)
+	}
+	reply, err := beatScript.Exec(ctx, c, []string{r.numbers, r.about, r.nodes, r.said}, args).AsStrSlice()
+	if err != nil {
+		return p, err
+	}
+	if p.Head, err = decodeHead(reply); err != nil {
+		return p, err
+	}
+	if len(reply) != 3+len(others) {
+		return p, errReply
+	}
+	p.Mine = presences[reply[2]]
+	for i, v := range others {
+		if presences[reply[3+i]] == Absent {
+			p.Lost = append(p.Lost, v)
+		}
+	}
+	return p, nil
 }
 
-// Nodes lists the nodes that live. When they were seen is by this node's clock.
+// presences are in the words of the script.
+var presences = map[string]Presence{"1": InLine, "2": Orphaned}
+
+// Nodes lists the nodes that live, and leaves out what isn't from Weir. When they were seen is by this node's clock.
 func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
 	reply, err := r.read(ctx, nodesScript, []string{r.nodes, r.said}, silentFor)
 	if err != nil {
@@ -160,14 +241,14 @@ func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
 	var all []Node
 	for i := 0; i+2 < len(reply); i += 3 {
 		var s said
-		if err := json.Unmarshal([]byte(reply[i+1]), &s); err != nil {
-			return nil, fmt.Errorf("what node %q says in redis isn't from Weir: %w", reply[i], err)
+		if json.Unmarshal([]byte(reply[i+1]), &s) != nil {
+			continue
 		}
 		ago, err := strconv.ParseInt(reply[i+2], 10, 64)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Node{reply[i], s.Version, s.Rules, s.Store, now.Add(-time.Duration(ago) * time.Millisecond)})
+		all = append(all, Node{reply[i], s.Version, s.Rules, s.Hash, s.Store, now.Add(-time.Duration(ago) * time.Millisecond)})
 	}
 	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil

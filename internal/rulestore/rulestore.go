@@ -4,21 +4,56 @@
 // A version is written once and never changed. Two who write at the same time
 // can't both win: each says which version it is based on, and the second is told
 // that it isn't the newest any more.
+//
+// A number alone doesn't name a version. A failover may lose one that was
+// acknowledged, and the next is given the same number. So a version has a hash,
+// too, and two that differ are told apart wherever they meet. The store's is then in
+// force, and the other stays in the history as an orphan.
 package rulestore
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
-// Version is the rules as someone wrote them.
+// Version is the rules as someone wrote them. Number and Hash together are its name.
 type Version struct {
-	Number, Parent  int64
-	Author, Message string
-	Time            time.Time
-	Text            []byte // the whole document, as it was written
+	Number, Parent int64
+	// Hash is of the text, of who wrote it and when, and of the parent with its hash. Stores fill it in.
+	Hash, ParentHash string
+	Author, Message  string
+	Time             time.Time
+	Text             []byte // the whole document, as it was written
+	// Orphan: another version has its number, or the store went on without it. It was in force on some node, and isn't any more.
+	Orphan bool
+}
+
+// Name is what people call the version: its number, and enough of its hash.
+func (v Version) Name() string {
+	name := strconv.FormatInt(v.Number, 10)
+	if v.Hash != "" {
+		name += "-" + Short(v.Hash)
+	}
+	return name
+}
+
+// Short is as much of a hash as people need.
+func Short(hash string) string { return hash[:min(8, len(hash))] }
+
+// is reports whether both are one version, whatever of them is known.
+func (v Version) is(o Version) bool { return v.Number == o.Number && v.Hash == o.Hash }
+
+// sum is the version's hash. Its number is given by the store, and its message may be added to when it is put back.
+func (v Version) sum() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %s %d %q\n", v.Parent, v.ParentHash, v.Time.UnixMilli(), v.Author)
+	h.Write(v.Text)
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 var (
@@ -26,32 +61,57 @@ var (
 	ErrConflict = errors.New("another version of the rules is the newest")
 	// ErrNotFound is returned for a version that isn't there.
 	ErrNotFound = errors.New("there is no such version of the rules")
+	// ErrDamaged is returned for a version that isn't what was written, and by a store that holds something, but no version.
+	ErrDamaged = errors.New("the rules are damaged")
 )
 
 // Store keeps versions. Nothing in it is ever overwritten.
 type Store interface {
-	// Head is the number of the newest version, or 0 if there is none yet.
-	Head(ctx context.Context) (int64, error)
-	// Get returns a version, or ErrNotFound.
+	// Head is the newest version without its text. Its number is 0 if the store is empty.
+	Head(ctx context.Context) (Version, error)
+	// Get returns a version, or ErrNotFound. Beside ErrDamaged comes what is known of it.
 	Get(ctx context.Context, n int64) (Version, error)
-	// List returns up to limit versions below before, the newest first, without their texts. 0 means from the newest.
+	// Orphan returns the orphan of a number whose hash begins like that, or ErrNotFound.
+	Orphan(ctx context.Context, n int64, hash string) (Version, error)
+	// List returns up to limit versions below before, the newest first, without their texts, and with them
+	// the orphans of their numbers and of numbers between them. 0 means from the newest.
 	List(ctx context.Context, before int64, limit int) ([]Version, error)
 	// Append writes a version if the newest is still its parent, and returns it with its number, which
-	// is above the parent and above floor. Otherwise it returns ErrConflict; and also while a living node has
-	// a version above the parent, which the store must have lost and the node is about to restore. So
-	// numbers are above what every living node has. A Time of zero means now.
+	// is above the parent, above floor, and above every other that was ever given. Otherwise it returns ErrConflict; and also while
+	// a living node has a version above the parent, which the store must have lost and the node is about to restore. So
+	// numbers are above what every living node has. A ParentHash of "" stands for the version of that number, whichever it is.
+	// A Time of zero means now.
 	Append(ctx context.Context, floor int64, v Version) (Version, error)
-	// Restore puts back a version that the store has lost, under its own number, which is
-	// above the store's newest. Otherwise it returns ErrConflict.
+	// Restore puts back a version that the store has lost, under its own number. It is the newest then, if its
+	// number is above the others. If another version has the number, or this one is an orphan, it returns ErrConflict.
 	Restore(ctx context.Context, v Version) error
+	// Keep adds a version as an orphan, unless the store has it already.
+	Keep(ctx context.Context, v Version) error
 	// Watch calls f whenever it is told of a new version, which may be late, twice or out of
 	// order, until ctx is done. It reconnects by itself. F isn't to wait for anything.
 	Watch(ctx context.Context, f func(n int64))
-	// Beat tells the others about this node, and returns the newest version's number, in one round trip.
-	Beat(ctx context.Context, n Node) (head int64, err error)
+	// Beat tells the others about this node, and returns the newest version without its text, what
+	// the store has of the one that is in force on this node, and which of some others it has lost, in one round trip.
+	Beat(ctx context.Context, n Node, others ...Version) (Pulse, error)
 	// Nodes returns the nodes that were heard in the last ten seconds, by name.
 	Nodes(ctx context.Context) ([]Node, error)
 }
+
+// Pulse is what a store answers to a beat.
+type Pulse struct {
+	Head Version // without its text; Number 0: the store is empty
+	Mine Presence
+	Lost []Version
+}
+
+// Presence is what a store has of a version.
+type Presence uint8
+
+const (
+	Absent Presence = iota
+	InLine          // it is one of those that led to the newest, or that itself
+	Orphaned
+)
 
 var (
 	_ Store = (*Dir)(nil)
@@ -63,35 +123,53 @@ type Node struct {
 	Name         string
 	Version      string // of its binary
 	RulesVersion int64  // in force there; 0: none of the store's
+	RulesHash    string // of that version
 	Store        string // how its store is
 	Seen         time.Time
 }
 
 // about is what is kept of a version beside its text.
 type about struct {
-	Parent  int64     `json:"parent"`
-	Author  string    `json:"author"`
-	Message string    `json:"message"`
-	Time    time.Time `json:"time"`
+	Parent     int64     `json:"parent"`
+	ParentHash string    `json:"parent_hash"`
+	Hash       string    `json:"hash"`
+	Author     string    `json:"author"`
+	Message    string    `json:"message"`
+	Time       time.Time `json:"time"`
 }
 
-func aboutOf(v Version) about { return about{v.Parent, v.Author, v.Message, v.Time} }
+func aboutOf(v Version) about {
+	return about{v.Parent, v.ParentHash, v.Hash, v.Author, v.Message, v.Time}
+}
 
 func (a about) version(n int64) Version {
-	return Version{Number: n, Parent: a.Parent, Author: a.Author, Message: a.Message, Time: a.Time}
+	return Version{Number: n, Parent: a.Parent, ParentHash: a.ParentHash, Hash: a.Hash, Author: a.Author, Message: a.Message, Time: a.Time}
 }
 
-// dated is the version with a time that reads the same after it was written down.
+// dated is the version with its hash, and with a time that reads the same after it was written down.
 func dated(v Version) Version {
 	if v.Time.IsZero() {
 		v.Time = time.Now()
 	}
 	v.Time = v.Time.UTC().Truncate(time.Millisecond)
+	v.Hash = v.sum()
 	return v
 }
 
-func conflict(parent, head int64) error {
-	return fmt.Errorf("%w: it is %d, not %d", ErrConflict, head, parent)
+// checked is the version with its text, if that is what was written.
+func checked(v Version, text []byte) (Version, error) {
+	v.Text = text
+	if sum := v.sum(); v.Hash == "" {
+		v.Hash = sum // it is from before there were hashes
+	} else if sum != v.Hash {
+		v.Text = nil
+		return v, fmt.Errorf("%w: version %s isn't what was written", ErrDamaged, v.Name())
+	}
+	return v, nil
+}
+
+func conflict(parent Version, head Version) error {
+	return fmt.Errorf("%w: it is %s, not %s", ErrConflict, head.Name(), parent.Name())
 }
 
 // ErrAwaited is returned to who writes while a node is about to put back a version that the store has lost. It is an ErrConflict.
@@ -99,8 +177,8 @@ var ErrAwaited = fmt.Errorf("%w: the store has lost versions that a node is abou
 
 func awaited(n int64) error { return fmt.Errorf("%w: version %d", ErrAwaited, n) }
 
-func notAbove(n, head int64) error {
-	return fmt.Errorf("%w: it is %d, and %d isn't above it", ErrConflict, head, n)
+func taken(v Version) error {
+	return fmt.Errorf("%w: %s isn't it, and can't be put back", ErrConflict, v.Name())
 }
 
 func missing(n int64) error { return fmt.Errorf("%w: %d", ErrNotFound, n) }

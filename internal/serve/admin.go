@@ -31,7 +31,8 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 // about is this node as the others see it.
 func (n *node) about() rulestore.Node {
 	out := n.self
-	out.RulesVersion, out.Store, out.Seen = n.rules.InForce().Version, n.storeStatus().Status, time.Now()
+	doc := n.rules.InForce()
+	out.RulesVersion, out.RulesHash, out.Store, out.Seen = doc.Version, doc.Hash, n.storeStatus().Status, time.Now()
 	return out
 }
 
@@ -49,7 +50,8 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 // readyz says whether new requests should come here. What became of the last
 // save of the rules is told beside it: a node with older rules still serves. And so
 // does a node without its store, since every rule says what happens then: if all
-// nodes lose it at once, a balancer that sends them nobody makes an outage of that.
+// nodes lose it at once, a balancer that sends them nobody makes an outage of that. But
+// a node that has no rules yet refuses everything, and isn't ready.
 //
 // Balancers ask without a token, so anybody may. Where the store is, why it can't be
 // reached and where the rules come from is only for those who may know.
@@ -60,7 +62,14 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		if !full {
 			store = storeStatus{Status: store.Status, Since: store.Since}
 		}
-		body := map[string]any{"status": "ready", "store": store, "rules_version": n.rules.InForce().Version}
+		doc := n.rules.InForce()
+		body := map[string]any{"status": "ready", "store": store, "rules_version": doc.Version}
+		if doc.Hash != "" {
+			body["rules_hash"] = rulestore.Short(doc.Hash)
+		}
+		if stale := n.rules.Stale(); stale != "" {
+			body["rules_stale"] = stale
+		}
 		if rejected := n.rules.Rejected(); rejected != "" {
 			if !full {
 				rejected = "newer rules were rejected: /readyz on the admin port says where they are wrong"
@@ -68,6 +77,9 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 			body["rules_rejected"] = rejected
 		}
 		status := http.StatusOK
+		if waiting := n.rules.Waiting(); waiting != "" {
+			body["status"], body["reason"], status = "no rules", waiting, http.StatusServiceUnavailable
+		}
 		if n.draining.Load() {
 			body["status"], status = "draining", http.StatusServiceUnavailable
 		}

@@ -18,9 +18,11 @@ type Config struct {
 	// Rules is the rule file that is the truth; "" means that rules are kept in a rule store: in Redis, if
 	// that is the store, or in Data.
 	Rules string
-	// SeedRules is the file that an empty rule store begins with; "" means the starter rules.
+	// SeedRules is the file that an empty rule store begins with, and that serves while the store can't be read and nothing is in
+	// Data; "" means the starter rules for the former, and nothing for the latter.
 	SeedRules string
-	// Data is the folder for what must survive a restart when the store is Memory.
+	// Data is the folder for what must survive a restart: all versions of the rules when the store is Memory, else the last
+	// good ones; "" keeps none of the latter.
 	Data string
 	// Store is where counters are: Memory, or the URL of a Redis. "" means Memory.
 	Store string

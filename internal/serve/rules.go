@@ -3,14 +3,17 @@ package serve
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/redisstore"
 )
 
 //go:embed starter.yaml
@@ -35,8 +38,8 @@ func (c *Config) readRules() (doc *admin.Document, message string, err error) {
 	return doc, message, err
 }
 
-// patience is how long a node waits for the rules of its rule store before it begins with those it was seeded with.
-const patience = 2 * time.Second
+// patience is how long a node waits for the rules of its rule store before it begins without them.
+const patience = 500 * time.Millisecond
 
 // openRules makes the source of the rules.
 func (n *node) openRules(ctx context.Context, seed *admin.Document, message string) error {
@@ -46,9 +49,13 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 		n.rules = admin.FromFile(c.Rules, seed, n.limiter, n.log)
 		return nil
 	}
+	start := admin.Start{Seed: seed, Message: message, Given: c.SeedRules != ""}
 	var store rulestore.Store
 	if n.redis != nil {
 		store = rulestore.OverRedis(n.redis)
+		if c.Data != "" {
+			start.Copy = &rulestore.Copy{Path: filepath.Join(c.Data, copyName(n.redis))}
+		}
 	} else {
 		dir, err := rulestore.OpenDir(c.Data)
 		if err != nil {
@@ -64,8 +71,14 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 	}
 	n.rules = admin.FromStore(ctx, rulestore.Options{
 		Store: store, Node: n.self, Logger: n.log, StoreHealth: func() string { return n.storeStatus().Status },
-	}, seed, message, n.limiter)
+	}, start, n.limiter)
 	return nil
+}
+
+// copyName is the folder for the rules of a Redis: those of another, or of a node alone, are none for this one.
+func copyName(s *redisstore.Store) string {
+	sum := sha256.Sum256([]byte(s.Health().URL + " " + s.Prefix()))
+	return "redis-" + hex.EncodeToString(sum[:4])
 }
 
 // nodeName tells this node from the others, on this machine and elsewhere.

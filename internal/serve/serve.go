@@ -68,7 +68,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, version: version, log: log}
-	if err := n.openStore(seed.File.Set); err != nil {
+	if err := n.openStore(); err != nil {
 		return err
 	}
 	defer n.closeStore() // after the last request
@@ -93,7 +93,11 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	group.Go(func() error { return n.rules.Run(ctx) })
 	group.Go(func() error { return tendGarbage(ctx, n.counters) })
-	listening.Store, listening.Rules = n.storeStatus().URL, fmt.Sprint("version ", n.rules.InForce().Version)
+	doc := n.rules.InForce()
+	listening.Store, listening.Rules = n.storeStatus().URL, "version "+rulestore.Version{Number: doc.Version, Hash: doc.Hash}.Name()
+	if n.rules.Waiting() != "" {
+		listening.Rules = "none yet"
+	}
 	if ready != nil {
 		ready(listening)
 	}

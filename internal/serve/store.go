@@ -37,8 +37,8 @@ func (c *Config) validateStore() error {
 	return nil
 }
 
-// openStore makes the limiter and what it counts in. It doesn't wait for Redis.
-func (n *node) openStore(rules *weir.RuleSet) error {
+// openStore makes the limiter, which has no rules yet, and what it counts in. It doesn't wait for Redis.
+func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
 	var options weir.Options
@@ -50,7 +50,7 @@ func (n *node) openStore(rules *weir.RuleSet) error {
 		options.Preflight = p
 	}
 	if c.inMemory() {
-		n.limiter = weir.NewLimiter(n.counters, rules, options)
+		n.limiter = weir.NewLimiter(n.counters, nil, options)
 		return nil
 	}
 	if c.Emergency != nil {
@@ -74,7 +74,7 @@ func (n *node) openStore(rules *weir.RuleSet) error {
 	}
 	options.Local = store.Share(n.counters)
 	n.redis, n.leases = store, lease.New(store, lease.Options{Local: options.Local, Nodes: store.Nodes})
-	n.limiter = weir.NewLimiter(n.leases, rules, options)
+	n.limiter = weir.NewLimiter(n.leases, nil, options)
 	close(made)
 	return nil
 }

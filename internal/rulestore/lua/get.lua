@@ -1,7 +1,16 @@
 -- Gets a version.
--- KEYS  what is known of each version, by number; texts, by number
--- ARGV  number
+-- KEYS  what is known of each version, by number, or number-hash; texts, likewise; orphans
+-- ARGV  number; how an orphan's hash begins, or '' for the version that isn't one
 -- Returns what is known of it and its text, or nothing if it isn't there.
-local known = redis.call('HGET', KEYS[1], ARGV[1])
-if not known then return {} end
-return {known, redis.call('HGET', KEYS[2], ARGV[1])}
+local field = ARGV[1]
+if ARGV[2] ~= '' then
+  field = nil
+  for _, member in ipairs(redis.call('ZRANGE', KEYS[3], ARGV[1], ARGV[1], 'BYSCORE')) do
+    local begin = ARGV[1] .. '-' .. ARGV[2]
+    if string.sub(member, 1, #begin) == begin then field = member end
+  end
+  if not field then return {} end
+end
+local text = redis.call('HGET', KEYS[1], field)
+if not text then return {} end
+return {text, redis.call('HGET', KEYS[2], field) or ''}

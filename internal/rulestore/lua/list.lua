@@ -1,10 +1,27 @@
--- Lists versions, the newest first, without their texts.
--- KEYS  numbers; what is known of each version
+-- Lists versions, the newest first, without their texts, and behind them the orphans among their numbers.
+-- KEYS  numbers; what is known of each version; orphans
 -- ARGV  below which number, or +inf; how many
--- Returns numbers and what is known of each, in turn.
+-- Returns numbers, or numbers-hashes, and what is known of each, in turn.
 local found = {}
-for _, number in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[2])) do
-  found[#found + 1] = number
-  found[#found + 1] = redis.call('HGET', KEYS[2], number)
+local count, last = 0, nil
+local members = redis.call('ZRANGE', KEYS[1], ARGV[1], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[2] + 16, 'WITHSCORES')
+for i = 1, #members, 2 do
+  local v, text = nil, nil
+  if count < tonumber(ARGV[2]) and isNumber(members[i], members[i + 1]) then v, text = known(KEYS[2], members[i]) end
+  if v then
+    found[#found + 1] = members[i]
+    found[#found + 1] = text
+    count, last = count + 1, members[i]
+  end
+end
+if count == 0 and tonumber(ARGV[2]) == 0 then return found end
+local down = '-inf'
+if count == tonumber(ARGV[2]) then down = last end
+for _, member in ipairs(redis.call('ZRANGE', KEYS[3], ARGV[1], down, 'BYSCORE', 'REV', 'LIMIT', 0, 1000)) do
+  local v, text = known(KEYS[2], member)
+  if v then
+    found[#found + 1] = member
+    found[#found + 1] = text
+  end
 end
 return found
