@@ -42,6 +42,11 @@ func (n *node) warnOfStrangers(addr net.Addr) {
 			n.log.Warn(fmt.Sprintf("%s is short enough to be guessed: use at least %d random characters, such as: openssl rand -hex 16", t.flag, shortToken), "characters", l)
 		}
 	}
+	for _, p := range c.TrustedProxies {
+		if p.Bits() == 0 {
+			n.log.Warn("--trusted-proxies trusts everybody: any client chooses its own address, and limits by ip hold for nobody; name your proxies' addresses", "range", p.String())
+		}
+	}
 	tcp, ok := addr.(*net.TCPAddr)
 	if ok && !tcp.IP.IsLoopback() && c.HTTPToken == "" && c.clientCA("http") == "" {
 		n.log.Warn("the check API can be used by whoever reaches its address: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
