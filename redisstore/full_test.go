@@ -127,8 +127,12 @@ func TestGuestsLeaveRoomForOthers(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			do(t, r, "CONFIG", "SET", "maxmemory", "0")
 			s.weigh()
+			var delay time.Duration
+			if a == weir.LeakyQueue {
+				delay = year / 2
+			}
 			rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
-				{ID: "r", Algorithm: a, Limits: []weir.Limit{{Count: 5, Window: year / 2}}},
+				{ID: "r", Algorithm: a, MaxDelay: delay, Limits: []weir.Limit{{Count: 5, Window: year / 2}}},
 				{ID: "ip", By: []string{"ip"}, Limits: []weir.Limit{{Count: 1000, Window: year / 2}}},
 			}})
 			if err != nil {
