@@ -80,7 +80,9 @@ func (s *Store) hash(c *weir.Counter) uint64 {
 // Take decides the charges, all or nothing: those of hot counters here, if it can.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	if len(charges) == 1 {
-		s.takeOne(ctx, charges, results)
+		if s.takeOne(ctx, charges, results); results[0].Err != nil && ctx.Err() == nil {
+			s.goOn(&charges[0], &results[0])
+		}
 		return
 	}
 	s.takeAll(ctx, charges, results)
@@ -149,6 +151,21 @@ func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []we
 			return
 		}
 	}
+}
+
+// goOn refuses, while the store can't be reached, what it refused before for longer than that. For as long a refusal
+// isn't believed while the store can be asked, but nothing has refilled meanwhile, and what a rule does
+// without the store would let it pass.
+func (s *Store) goOn(c *weir.Charge, r *weir.Result) {
+	if !s.lends(c) {
+		return
+	}
+	s.withHolding(&c.Counter, func(x *holding) {
+		now := s.now()
+		if x.fullUntil > 0 && c.N >= x.full && x.policy.Load() == c.Policy && now < x.retryAt.Load() {
+			x.turnAway(now, c.N, r)
+		}
+	})
 }
 
 // addHeld tells who peeks of what the node holds, too: that is there for the next one who takes.

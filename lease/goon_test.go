@@ -1,0 +1,44 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/storetest"
+)
+
+// TestAnOutageGoesOnRefusing: what the store refused for longer than the outage has lasted stays refused, with the
+// time that is true, and no longer; one that wasn't refused gets the error.
+func TestAnOutageGoesOnRefusing(t *testing.T) {
+	for _, a := range leasing {
+		t.Run(fmt.Sprint(a), func(t *testing.T) {
+			bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+				p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 10, Window: 24 * time.Hour})
+				for take(s, charge(p, "s", 2))[0].Allowed {
+				}
+				told := take(s, charge(p, "s", 2))[0].RetryAfter
+				if told < time.Minute {
+					t.Fatalf("told to retry after %v: the test shows nothing", told)
+				}
+				f.lost.Store(true)
+				time.Sleep(10 * time.Second) // for longer than it is believed while there is a store
+				for range 3 {
+					r := take(s, charge(p, "s", 2))[0]
+					if r.Err != nil || r.Allowed || r.RetryAfter < told-11*time.Second || r.RetryAfter > told {
+						t.Errorf("%+v, want a refusal for %v", r, told-10*time.Second)
+					}
+				}
+				if r := take(s, charge(p, "other", 2))[0]; !errors.Is(r.Err, errLost) {
+					t.Errorf("of another: %+v", r)
+				}
+				time.Sleep(told)
+				if r := take(s, charge(p, "s", 2))[0]; !errors.Is(r.Err, errLost) {
+					t.Errorf("after the refusal: %+v", r)
+				}
+			})
+		})
+	}
+}
