@@ -5,7 +5,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults help simulate
+.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -104,6 +104,10 @@ bench-memory: build
 ## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
 faults: redis
 	$(GO) run ./test/faults $(FLAGS)
+
+## overload: ten times the load that a node on one core can bear, made on another core: its goodput, and whether limits hold
+overload: build redis
+	taskset -c 1 $(GO) run ./test/overload $(FLAGS)
 
 help:
 	@grep -h '^## ' Makefile | sed 's/^## //'
