@@ -17,6 +17,7 @@ type Scenario struct {
 	config  []string
 	early   bool // the fault is there before the node starts
 	forgets bool // counters may be lost
+	unseen  bool // clients with a counter see nothing of it
 	fault   func(b *bed, budget time.Duration) error
 	heal    func(b *bed) error // returns when Redis is back
 }
@@ -57,7 +58,7 @@ var Scenarios = []Scenario{
 		},
 	},
 	{
-		Name: "OOM", Hold: 2 * time.Second, on: alone,
+		Name: "OOM", Hold: 2 * time.Second, on: alone, unseen: true,
 		fault: func(b *bed, _ time.Duration) error { return b.do("CONFIG", "SET", "maxmemory", "1") },
 		heal:  func(b *bed) error { return b.do("CONFIG", "SET", "maxmemory", "0") },
 	},
