@@ -17,7 +17,7 @@ type Scenario struct {
 	config  []string
 	early   bool // the fault is there before the node starts
 	forgets bool // counters may be lost
-	unseen  bool // clients with a counter see nothing of it
+	unseen  bool // only clients without a counter notice, if there are any
 	fault   func(b *bed, budget time.Duration) error
 	heal    func(b *bed) error // returns when Redis is back
 }
