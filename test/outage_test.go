@@ -207,6 +207,18 @@ func TestAFolderThatCantBeWritten(t *testing.T) {
 	wantStatus(t, n, stolen, 403)
 }
 
+// Nor does a node alone fail to start: it serves by what the folder has, if it can be read, and changes of rules live as long as it does.
+func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
+	data := write(t, filepath.Join(t.TempDir(), "data"), "this is no folder")
+	n := serve(t, "--data", data)
+	if !n.said("--data can't be written: changes of rules are lost with the end of this node") {
+		t.Error("nobody says so")
+	}
+	version := mustAdmin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_stolen"]}`)
+	everywhere(t, []*node{n}, version)
+	wantStatus(t, n, stolen, 403)
+}
+
 // Something odd among the versions, or rules that this node can't read, are no reason to begin anew.
 func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
 	for name, spoil := range map[string][][]string{

@@ -14,7 +14,11 @@ import (
 
 // Copy is a folder in which a node keeps the rules that it has of a store elsewhere, for a start without it. It is no
 // store: what counts in it is what was saved last, whatever its number. Processes may share it.
-type Copy struct{ Path string }
+type Copy struct {
+	Path string
+	// ReadOnly is for a folder, also that of a [Dir], that can only be read, if at all.
+	ReadOnly bool
+}
 
 // copies is how many versions are kept: the last, and others in case its file is damaged, or this Weir can't read it.
 const copies = 3
@@ -42,7 +46,7 @@ func (c Copy) file(n int64) string {
 // with those after it, or with the folder, comes beside it.
 func (c Copy) Load(good func(Version) error) (Version, error) {
 	all, err := c.files()
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || c.ReadOnly && len(all) == 0 {
 		return Version{}, nil
 	}
 	wrong := []error{err}
@@ -61,6 +65,9 @@ func (c Copy) Load(good func(Version) error) (Version, error) {
 
 // Save keeps a version, so that it survives this process and the machine's fall.
 func (c Copy) Save(v Version) error {
+	if c.ReadOnly {
+		return nil
+	}
 	if err := os.MkdirAll(c.Path, 0o700); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ func good(Version) error { return nil }
 
 // What was saved last is loaded, whatever its number, and only a few are kept.
 func TestACopy(t *testing.T) {
-	c := Copy{filepath.Join(t.TempDir(), "data", "redis")}
+	c := Copy{Path: filepath.Join(t.TempDir(), "data", "redis")}
 	if v, err := c.Load(good); v.Number != 0 || err != nil {
 		t.Errorf("a folder that isn't there: %v, %v", v, err)
 	}
@@ -64,7 +64,7 @@ func TestADamagedCopy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Copy{t.TempDir()}
+			c := Copy{Path: t.TempDir()}
 			for n := range int64(2) {
 				if err := c.Save(dated(Version{Number: n + 1, Text: fmt.Appendf(nil, "text %d", n+1)})); err != nil {
 					t.Fatal(err)
@@ -83,7 +83,7 @@ func TestADamagedCopy(t *testing.T) {
 			}
 		})
 	}
-	c := Copy{t.TempDir()}
+	c := Copy{Path: t.TempDir()}
 	for n := range int64(3) {
 		if err := c.Save(dated(Version{Number: n + 1, Text: []byte("text")})); err != nil {
 			t.Fatal(err)
@@ -105,7 +105,7 @@ func TestADamagedCopy(t *testing.T) {
 
 // A process that ended while it wrote leaves the copy as it was, and its file is swept away some time.
 func TestACopyAfterACrash(t *testing.T) {
-	c := Copy{t.TempDir()}
+	c := Copy{Path: t.TempDir()}
 	v := dated(Version{Number: 1, Text: []byte("text")})
 	if err := c.Save(v); err != nil {
 		t.Fatal(err)
@@ -127,6 +127,23 @@ func TestACopyAfterACrash(t *testing.T) {
 	}
 	if _, err := os.Stat(young); err != nil {
 		t.Errorf("what another process may be writing: %v", err)
+	}
+}
+
+// A folder of versions that can't be written any more still has the newest one.
+func TestACopyThatIsOnlyRead(t *testing.T) {
+	d := openDir(t, t.TempDir())
+	write(t, d, "one")
+	want := write(t, d, "two")
+	c := Copy{Path: d.path, ReadOnly: true}
+	if v, err := c.Load(good); !v.is(want) || string(v.Text) != "two" || err != nil {
+		t.Errorf("%s is loaded, %v", v.Name(), err)
+	}
+	if err := c.Save(dated(Version{Number: 9})); err != nil {
+		t.Error(err)
+	}
+	if v, err := c.Load(good); !v.is(want) || err != nil {
+		t.Errorf("%s is loaded after a save, %v", v.Name(), err)
 	}
 }
 

@@ -6,9 +6,12 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/weirhq/weir/internal/admin"
@@ -58,10 +61,16 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 		}
 	} else {
 		dir, err := rulestore.OpenDir(c.Data)
+		n.closeRules = func() error { return dir.Close() }
+		if unwritable(err) {
+			// Its rules are read all the same. What is changed lives as long as this node.
+			n.log.Warn("--data can't be written: changes of rules are lost with the end of this node", "error", err)
+			start.Copy = &rulestore.Copy{Path: c.Data, ReadOnly: true}
+			dir, n.closeRules, err = openTemporary()
+		}
 		if err != nil {
 			return fmt.Errorf("--data: %w", err)
 		}
-		n.closeRules = dir.Close
 		store = dir
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -73,6 +82,22 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 		Store: store, Node: n.self, Logger: n.log, StoreHealth: func() string { return n.storeStatus().Status },
 	}, start, n.limiter)
 	return nil
+}
+
+func unwritable(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// openTemporary opens a folder of rules that goes with this node.
+func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
+	path, err := os.MkdirTemp("", "weir-data-")
+	if err != nil {
+		return nil, nil, err
+	}
+	if dir, err = rulestore.OpenDir(path); err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(path))
+	}
+	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
 // copyName is the folder for the rules of a Redis: those of another, or of a node alone, are none for this one.
