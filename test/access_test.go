@@ -243,7 +243,7 @@ func TestAuditIsAlwaysLogged(t *testing.T) {
 			t.Fatalf("%d %s", status, text)
 		}
 		n.await("admin: refused", func(l map[string]any) bool { return l["why"] == "UNAUTHORIZED" })
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, n.Admin+"/v1/denylist", strings.NewReader(`{"entries": ["sk_leaked"]}`))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, n.Admin+"/v1/denylist?force=true", strings.NewReader(`{"entries": ["sk_leaked"]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
