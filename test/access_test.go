@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -199,8 +200,10 @@ func TestReadyzTellsNoAddresses(t *testing.T) {
 	r.Kill()
 	write(t, rules, "rules:\n  - {id: quota, limit: none}\n")
 	until(t, func() error {
+		// A node notices by its checks that the store is lost.
+		send(t, n.HTTP+"/v1/check", `{"key": "k"}`, "Authorization: Bearer correct-horse-battery-staple")
 		if text := get(n.HTTP, ""); !strings.Contains(text, "degraded") || !strings.Contains(text, "rules_rejected") {
-			return io.EOF
+			return errors.New(text)
 		}
 		return nil
 	})
