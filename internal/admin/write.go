@@ -65,6 +65,7 @@ func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
 const (
 	codeConflict = "CONFLICT"
 	codeInFile   = "RULES_IN_FILE"
+	codeRejected = "NEWEST_REJECTED"
 
 	codeUnavailable = "RULES_UNAVAILABLE"
 )
@@ -75,6 +76,12 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 		return nil, f
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
+		if why := s.Rejected(); why != "" && m.Number == s.InForce().Version {
+			// Who would look at what has changed finds nothing: what is in force here is what they have read.
+			return nil, newFault(http.StatusPreconditionFailed, codeRejected,
+				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
+				m.Name(), why, base.Number)
+		}
 		return nil, newFault(http.StatusPreconditionFailed, codeConflict,
 			"the rules are at version %s by now, not %s: look at what has changed, and apply yours to that", base.Name(), m.Name())
 	}
@@ -132,7 +139,7 @@ func (s *Source) newest(ctx context.Context, whole bool) (rulestore.Version, *fa
 		if err != nil {
 			return head, storeFault(err)
 		}
-		if mine := s.follower.Current(); mine.Number > 0 && (head.Number == mine.Number && head.Hash == mine.Hash) {
+		if mine := s.follower.Current(); mine.Number > 0 && head.Is(mine) {
 			return mine, nil
 		}
 		s.follower.Look(ctx) // it puts back what the store has lost, and keeps what the store doesn't have

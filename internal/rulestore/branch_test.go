@@ -65,7 +65,7 @@ func decidesBy(t *testing.T, text string, nodes ...*node) {
 	}
 	for _, n := range nodes[1:] {
 		until(t, func(context.Context) error {
-			if a, b := n.Current(), nodes[0].Current(); !a.is(b) {
+			if a, b := n.Current(), nodes[0].Current(); !a.Is(b) {
 				return fmt.Errorf("%s is at %s, and %s at %s", n.o.Node.Name, a.Name(), nodes[0].o.Node.Name, b.Name())
 			}
 			return nil
@@ -538,7 +538,7 @@ func TestNodesConverge(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range nodes {
-			if got := n.Current(); !got.is(head) {
+			if got := n.Current(); !got.Is(head) {
 				t.Errorf("%s is at %s, and the store at %s:\n%s", n.o.Node.Name, got.Name(), head.Name(), n.log.text.String())
 			}
 		}
@@ -563,4 +563,50 @@ func TestNodesConverge(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Versions that were written before there were hashes are fetched once, and rejected once, as others are.
+func TestVersionsWithoutAHash(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := overRedis(t, "redis://"+r.Addr)
+	old := func(n, parent int, text string) {
+		number := fmt.Sprint(n)
+		about := fmt.Sprintf(`{"parent": %d, "author": "ada", "message": "why", "time": "2026-01-05T12:00:0%d.123456789Z"}`, parent, n)
+		do(t, r, "HSET", "weir{rules}about", number, about)
+		do(t, r, "HSET", "weir{rules}texts", number, text)
+		do(t, r, "ZADD", "weir{rules}numbers", number, number)
+	}
+	fetched := func() (calls int) {
+		for line := range strings.Lines(do(t, r, "INFO", "commandstats").(string)) {
+			_, _ = fmt.Sscanf(line, "cmdstat_hget:calls=%d", &calls)
+		}
+		return calls
+	}
+	n := newNode(s, "n", never, Version{})
+	look := func() (gets int) {
+		n.Look(t.Context())
+		before := fetched()
+		n.Look(t.Context())
+		return fetched() - before
+	}
+	old(1, 0, "good")
+	if gets := look(); n.Current().Number != 1 || gets > 2 { // two are the beat's own
+		t.Errorf("version %d is in force, and a look reads %d fields", n.Current().Number, gets)
+	}
+	old(2, 1, "bad")
+	if gets := look(); n.Current().Number != 1 || n.Rejected() == nil || gets > 2 {
+		t.Errorf("version %d is in force, rejected: %v, and a look reads %d fields", n.Current().Number, n.Rejected(), gets)
+	}
+	if got := n.log.count("rules rejected"); got != 1 {
+		t.Errorf("logged %d times", got)
+	}
+	// A version that was lost is put back, also if the one before it has no hash.
+	old(3, 2, "good again")
+	n.Look(t.Context())
+	n.publish(t, "newest")
+	do(t, r, "ZREM", "weir{rules}numbers", "4")
+	do(t, r, "HDEL", "weir{rules}about", "4")
+	do(t, r, "HDEL", "weir{rules}texts", "4")
+	n.Look(t.Context())
+	wantHistory(t, s, "4-newest", "3-good again", "2-bad", "1-good")
 }

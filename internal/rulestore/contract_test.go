@@ -81,7 +81,7 @@ func TestStores(t *testing.T) {
 			if err := s.Restore(ctx, back); err != nil {
 				t.Fatal(err)
 			}
-			if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); !p.Head.is(back) || p.Mine != InLine || err != nil {
+			if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); !p.Head.Is(back) || p.Mine != InLine || err != nil {
 				t.Errorf("beat: %v, %v", p, err)
 			}
 		}
@@ -174,7 +174,7 @@ func orphans(t *testing.T, s, view Store) {
 			}
 		}
 	}
-	if now, err := view.Head(ctx); err != nil || !now.is(head) {
+	if now, err := view.Head(ctx); err != nil || !now.Is(head) {
 		t.Errorf("an orphan is the newest: %v, %v", now, err)
 	}
 	if got, err := view.Get(ctx, 20); err != nil || !reflect.DeepEqual(got, here) {

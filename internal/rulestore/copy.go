@@ -77,7 +77,7 @@ func (c Copy) Save(v Version) error {
 	}
 	next := int64(1)
 	if len(all) > 0 {
-		if last, err := readFile(c.file(all[0]), true); err == nil && last.is(v) {
+		if last, err := readFile(c.file(all[0]), true); err == nil && last.Is(v) {
 			return nil
 		}
 		next = all[0] + 1

@@ -26,7 +26,7 @@ func TestACopy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if v, err := c.Load(good); !v.is(last) || string(v.Text) != string(last.Text) || err != nil {
+		if v, err := c.Load(good); !v.Is(last) || string(v.Text) != string(last.Text) || err != nil {
 			t.Errorf("after %s: %s, %v", last.Name(), v.Name(), err)
 		}
 	}
@@ -78,7 +78,7 @@ func TestADamagedCopy(t *testing.T) {
 			if err := c.Save(next); err != nil {
 				t.Fatal(err)
 			}
-			if v, err := c.Load(good); !v.is(next) || err != nil {
+			if v, err := c.Load(good); !v.Is(next) || err != nil {
 				t.Errorf("%s is loaded then, %v", v.Name(), err)
 			}
 		})
@@ -116,7 +116,7 @@ func TestACopyAfterACrash(t *testing.T) {
 	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-2*abandoned)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.Load(good); !got.is(v) || err != nil {
+	if got, err := c.Load(good); !got.Is(v) || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 	if err := c.Save(dated(Version{Number: 2, Text: []byte("next")})); err != nil {
@@ -136,13 +136,13 @@ func TestACopyThatIsOnlyRead(t *testing.T) {
 	write(t, d, "one")
 	want := write(t, d, "two")
 	c := Copy{Path: d.path, ReadOnly: true}
-	if v, err := c.Load(good); !v.is(want) || string(v.Text) != "two" || err != nil {
+	if v, err := c.Load(good); !v.Is(want) || string(v.Text) != "two" || err != nil {
 		t.Errorf("%s is loaded, %v", v.Name(), err)
 	}
 	if err := c.Save(dated(Version{Number: 9})); err != nil {
 		t.Error(err)
 	}
-	if v, err := c.Load(good); !v.is(want) || err != nil {
+	if v, err := c.Load(good); !v.Is(want) || err != nil {
 		t.Errorf("%s is loaded after a save, %v", v.Name(), err)
 	}
 }

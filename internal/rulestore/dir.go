@@ -270,7 +270,7 @@ func (d *Dir) Restore(_ context.Context, v Version) error {
 	v = dated(v)
 	there, err := d.read(Version{Number: v.Number}, false)
 	switch {
-	case err == nil && there.is(v):
+	case err == nil && there.Is(v):
 		return nil
 	case err == nil || d.hasOrphan(v):
 		return taken(v)
@@ -285,7 +285,7 @@ func (d *Dir) Keep(_ context.Context, v Version) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	v = dated(v)
-	if there, err := d.read(Version{Number: v.Number}, false); err == nil && there.is(v) || d.hasOrphan(v) {
+	if there, err := d.read(Version{Number: v.Number}, false); err == nil && there.Is(v) || d.hasOrphan(v) {
 		return nil
 	}
 	v.Orphan = true
@@ -295,7 +295,7 @@ func (d *Dir) Keep(_ context.Context, v Version) error {
 func (d *Dir) hasOrphan(v Version) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.ContainsFunc(d.orphans, v.is)
+	return slices.ContainsFunc(d.orphans, v.Is)
 }
 
 // write makes a version last before anyone hears of it. The lock on writing is held, also across
@@ -374,9 +374,9 @@ func (d *Dir) Beat(_ context.Context, n Node, _ ...Version) (Pulse, error) {
 	d.mu.Unlock()
 	p := Pulse{Head: d.head()}
 	mine := Version{Number: n.RulesVersion, Hash: n.RulesHash}
-	if p.Head.is(mine) {
+	if p.Head.Is(mine) {
 		p.Mine = InLine
-	} else if there, err := d.read(mine, false); err == nil && there.is(mine) {
+	} else if there, err := d.read(mine, false); err == nil && there.Is(mine) {
 		p.Mine = InLine
 	} else if d.hasOrphan(mine) {
 		p.Mine = Orphaned

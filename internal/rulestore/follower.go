@@ -165,7 +165,7 @@ func (f *Follower) Look(ctx context.Context) {
 		err = f.meet(ctx, mine, pulse)
 	}
 	f.reached(ctx, err)
-	if now := f.Current(); now.Number <= mine.Number && !now.is(mine) {
+	if now := f.Current(); now.Number <= mine.Number && !now.Is(mine) {
 		f.hear(0) // nobody needs to wait until it is put back
 	}
 }
@@ -174,7 +174,7 @@ func (f *Follower) Look(ctx context.Context) {
 func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	head, has := p.Head, p.Mine
 	f.mu.Lock()
-	if head.Number <= f.rejected.Number && !head.is(f.rejected) {
+	if head.Number <= f.rejected.Number && !head.Is(f.rejected) {
 		f.rejected, f.wrong = Version{}, nil // it is lost
 	}
 	if has != Absent {
@@ -233,10 +233,10 @@ func (f *Follower) outranks(mine, head Version) bool {
 	defer f.mu.Unlock()
 	for _, v := range f.recent {
 		if v.Number == head.Number {
-			return v.Hash == head.Hash
+			return v.Is(head)
 		}
 		if v.Parent == head.Number && v.ParentHash != "" {
-			return v.ParentHash == head.Hash
+			return v.ParentHash == head.Hash || head.Hash == ""
 		}
 	}
 	return !f.disk // who knows how old that is
@@ -292,7 +292,7 @@ func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 // that the store doesn't have either: once another is in force here, nobody may have them any more.
 func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, lost []Version) error {
 	for _, v := range append(lost, mine) {
-		if has == Orphaned && v.is(mine) {
+		if has == Orphaned && v.Is(mine) {
 			continue
 		}
 		if err := f.o.Store.Keep(ctx, v); err != nil {
@@ -300,7 +300,7 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 		}
 	}
 	f.mu.Lock()
-	known := f.parted.is(mine)
+	known := f.parted.Is(mine)
 	f.parted = mine
 	f.mu.Unlock()
 	if !known {
@@ -335,14 +335,14 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 func (f *Follower) news(v, head Version) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return v.Number > 0 && !v.is(f.current) && !v.is(f.rejected) && (v.Number > f.current.Number || v.is(head))
+	return v.Number > 0 && !v.Is(f.current) && !v.Is(f.rejected) && (v.Number > f.current.Number || v.Is(head))
 }
 
 // apply puts a version in force, in place of a certain one or of any with a lower number.
 func (f *Follower) apply(v, instead Version) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if v.is(f.current) || v.Number <= f.current.Number && !instead.is(f.current) {
+	if v.Is(f.current) || v.Number <= f.current.Number && !instead.Is(f.current) {
 		return nil
 	}
 	if err := f.o.Apply(v); err != nil {

@@ -45,8 +45,17 @@ func (v Version) Name() string {
 // Short is as much of a hash as people need.
 func Short(hash string) string { return hash[:min(8, len(hash))] }
 
-// is reports whether both are one version, whatever of them is known.
-func (v Version) is(o Version) bool { return v.Number == o.Number && v.Hash == o.Hash }
+// Is reports whether both are one version, whatever of them is known. The hash of one that was written before there were hashes is
+// known only together with its text: until then, who wrote it and when must do.
+func (v Version) Is(o Version) bool {
+	switch {
+	case v.Number != o.Number:
+		return false
+	case v.Hash == "" || o.Hash == "":
+		return v.Parent == o.Parent && v.Author == o.Author && v.Time.UnixMilli() == o.Time.UnixMilli()
+	}
+	return v.Hash == o.Hash
+}
 
 // sum is the version's hash. Its number is given by the store, and its message may be added to when it is put back.
 func (v Version) sum() string {
