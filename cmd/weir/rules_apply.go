@@ -44,7 +44,7 @@ rejected, or have warnings; 2 for a mistake in the command; 3 if no node answers
 				}
 			}
 			err = c.run(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version), args[0])
-			if r, ok := refused(err, http.StatusPreconditionFailed); ok {
+			if r, ok := refused(err, http.StatusPreconditionFailed); ok && r.Code == "CONFLICT" {
 				return &exit{exitRefused, fmt.Errorf("%w; to see it: weir rules diff --from %d", r, version)}
 			}
 			return err

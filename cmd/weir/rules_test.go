@@ -75,6 +75,16 @@ func TestApplyOutcomes(t *testing.T) {
 	}
 }
 
+// A node that rejects the newest rules has nothing to compare with those in force there.
+func TestApplyWhereTheNewestAreRejected(t *testing.T) {
+	s := newShell(t, answers{"GET /v1/rules": text(200, "42", "a"), "PUT /v1/rules": text(412, "", `{"error": {"code": "NEWEST_REJECTED", "message": "go back"}}`)})
+	d := s.run("rules", "apply", file(t, "b"))
+	d.expect(t, 1, "", "weir: go back")
+	if strings.Contains(d.stderr, "rules diff") {
+		t.Errorf("it says %s", d.stderr)
+	}
+}
+
 // A dry run asks with force: otherwise the warnings would hide the difference.
 func TestDryRunChangesNothing(t *testing.T) {
 	s := newShell(t, answers{"GET /v1/rules": text(200, "42", "a"), "PUT /v1/rules": text(200, "42", warned)})

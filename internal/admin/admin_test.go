@@ -52,6 +52,7 @@ type port struct {
 	*httptest.Server
 	limiter *weir.Limiter
 	source  *admin.Source
+	dir     *rulestore.Dir // nil with a file
 	log     *lockedBuffer
 }
 
@@ -91,6 +92,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = dir.Close() })
+		p.dir = dir
 		p.source = admin.FromStore(t.Context(), rulestore.Options{Store: dir, Node: self, Logger: log}, admin.Start{Seed: seed, Message: "seed"}, p.limiter)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
@@ -554,6 +556,31 @@ func TestRejectedRulesAreNotQuoted(t *testing.T) {
 	if told := p.source.Rejected(); !strings.Contains(told, ":1:") || strings.Contains(told+p.log.String(), "sk_secret") {
 		t.Errorf("it says %q, and the log\n%s", told, p.log.String())
 	}
+}
+
+// TestTheNewestRulesAreRejected: a node of an older release, or a younger one, wrote what this one doesn't take. Whoever
+// changes the rules is told so, and how to get out of it.
+func TestTheNewestRulesAreRejected(t *testing.T) {
+	p := open(t, nil, "")
+	if _, err := p.dir.Append(t.Context(), 0, rulestore.Version{Parent: 1, Author: "ada", Text: []byte("rules: [{id: a, limit: 5/s, match: {endpoint: /v1/*}}]")}); err != nil {
+		t.Fatal(err)
+	}
+	for p.source.Rejected() == "" {
+		runtime.Gosched()
+	}
+	etag := p.do(t, "GET", "/v1/rules", "").header.Get("ETag")
+	for _, path := range []string{"/v1/rules", "/v1/denylist"} {
+		body := map[string]string{"/v1/rules": rules + "# new", "/v1/denylist": `{"entries": ["sk_leaked"]}`}[path]
+		a := p.do(t, "PUT", path, body, "If-Match: "+etag)
+		p.want(t, a, 412, "NEWEST_REJECTED")
+		for _, want := range []string{"goes on with version 1 (version 2: a problem at version 2:1:", "--if-version 2", "weir rules rollback"} {
+			if !strings.Contains(a.text, want) {
+				t.Errorf("PUT %s: it doesn't say %q: %s", path, want, a.text)
+			}
+		}
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", rules+"# new", `If-Match: "2"`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules", rules+"# newer", `If-Match: "2"`), 412, "CONFLICT")
 }
 
 // TestAnOverrideExpires by itself, under the same version.

@@ -96,12 +96,12 @@ func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *w
 		s.enforce(start.Seed)
 		s.log.Warn("rules: their store can't be read: until it can, these are in force", "rules", start.Message)
 	default:
-		s.log.Error("rules: " + waiting)
+		s.log.Error(waiting)
 	}
 	return s
 }
 
-const waiting = "there are none: their store can't be read, this node has kept none, and no --seed-rules were given; until the store is back, checks are answered with 503"
+const waiting = "there are no rules: the rule store can't be read, this node has kept none, and no --seed-rules were given; until the store is back, checks are answered with 503"
 
 // load puts in force what this node has kept.
 func (s *Source) load() rulestore.Version {
@@ -300,6 +300,9 @@ func summary(err error) error {
 	var problems rulefile.Problems
 	if !errors.As(err, &problems) {
 		return err
+	}
+	if len(problems) == 1 {
+		return fmt.Errorf("a problem at %s", place(problems[0]))
 	}
 	return fmt.Errorf("%d problems, the first at %s", len(problems), place(problems[0]))
 }
