@@ -40,7 +40,7 @@ func TestPathsInDisguise(t *testing.T) {
 			strings.ToUpper(want), escaped, twice, want + ";x=y", want + ";", want + "?a=b", want + "//", want + "/.",
 			strings.ReplaceAll(want, "/", "%2f"), strings.ReplaceAll(want, "/", "\\"), strings.ReplaceAll(want, "/", "%5C"),
 			"/.." + want, "/../.." + want, want + "/x/..", want[1:], want + "#frag", "/%2E" + want, "//host" + want, "https://host" + want,
-			want + "%00", want + "%3Fa", want + ".", want + "%20", want + "/;/..", want + "/%252e/..", "/x%252fy/../.." + want,
+			want + "%00", want + "%0a", want + "%250A", want + "%0d%0ax", want + "%3Fa", want + ".", want + "%20", want + "/;/..", want + "/%252e/..", "/x%252fy/../.." + want,
 		} {
 			if got := applied(t, rs, weir.Request{Path: path}); len(got) != 3 {
 				t.Errorf("of the rules for %s, %q apply to %q", want, got, path)

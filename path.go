@@ -48,7 +48,7 @@ const (
 	oddSlash                         // %2f
 	oddParameters                    // ;
 	oddBackslash
-	oddCut   // ?, # or NUL, once decoded: to some the path ends there
+	oddCut   // ?, #, NUL or the end of a line, once decoded: to some the path ends there
 	oddDots  // a segment of . or ..
 	oddEmpty // //
 	oddTail  // a segment that ends with a dot or space, which Windows drops
@@ -76,7 +76,7 @@ var kinds = func() (k [256]kind) {
 		}
 	}
 	k['/'], k['%'] = kindSlash, kindEscape
-	for _, c := range ";\\?#\x00" {
+	for _, c := range ";\\?#\x00\n\r" {
 		k[c] = kindMeans
 	}
 	return k
@@ -191,7 +191,7 @@ func (p *readings) reread(r reading) {
 		p.add(from)
 	}
 	if r.odd&oddCut != 0 {
-		p.add(p.copy(src[:bytes.IndexAny(src, "?#\x00")]))
+		p.add(p.copy(src[:bytes.IndexAny(src, "?#\x00\n\r")]))
 	}
 	if r.odd&oddDots != 0 {
 		p.add(p.resolve(src))

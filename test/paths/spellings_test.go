@@ -15,7 +15,7 @@ var plain = []string{"/login", "/search/shoes", "/v1/x/y", "/v1/login", "/search
 var pieces = []string{
 	"/", "//", "\\", ".", "..", "./", "../", "/.", "/..", "x/../", "/x/..", "x/y/../../", "login", "search/", "v1/", "shoes",
 	";", ";a=b", "..;/", "..;x/", ".;/", "/;/", "/;x/..", ";/../", "%", "%25", "%2525", "25", "2e", "2f",
-	"%2e", "%2E%2e/", "%2e%2e", ".%2e/", "%2f", "%2F", "%5c", "%3b", "%3B", "%3f", "%23", "%00", "%20", "%09", "+",
+	"%2e", "%2E%2e/", "%2e%2e", ".%2e/", "%2f", "%2F", "%5c", "%3b", "%3B", "%3f", "%23", "%00", "%20", "%09", "%0a", "%0d%0a", "+",
 	"%252e", "%252e%252e/", "%252f", "%255c", "%253b", "%25252e", "?", "?a=/../", "#", "#/../", "http://h", "//h", "http:", "*", "@", ":80",
 	"%c0%af", "%c0%ae", "%ef%bc%8f", "%e2%84%aa", "\u212a", "%u002f", "%%32%65", "|", "{", "~", "^", "\xff",
 }
@@ -115,7 +115,7 @@ func indexes(s string, c byte) (at []int) {
 // known are spellings that once got past a limit.
 var known = []string{
 	"/x%252fy/../login", "/login/;/..", "/login/%252e/..", "/search/;shoes", "/search/..;shoes", "/search/%252e%252e%252fshoes",
-	"/v1/x/..;/..;/y", "/v1/x/%252e%252e/%252e%252e/y", "/login//..", "//h/login", `/\h/login`, "/search/..", "/search/a%2fb", "/../base/login", "/login#x",
+	"/v1/x/..;/..;/y", "/v1/x/%252e%252e/%252e%252e/y", "/login//..", "//h/login", `/\h/login`, "/search/..", "/search/a%2fb", "/../base/login", "/login#x", "/login%0a",
 }
 
 // TestSpellings tries a few thousand targets on every server. FuzzSpellings goes on from there.

@@ -213,6 +213,7 @@ http {
 
 const nginxRoutes = `
 location = /login { add_header X-Route login; return 200; }
+location ~ ^/login$ { add_header X-Route login; return 200; }
 location ~ ^/search/[^/]+/?$ { add_header X-Route search; return 200; }
 location /v1/ { add_header X-Route v1; return 200; }
 location / { return 404; }`
