@@ -29,7 +29,7 @@ func (l *lane) enter() bool {
 
 func (l *lane) leave() { <-l.seats }
 
-// work waits for the turn of a request, which holds a seat, for no longer than its client does, and does its work.
+// work waits for the turn of a request for no longer than its client does, and does its work.
 func (l *lane) work(ctx context.Context, work func()) *fault {
 	select {
 	case l.turn <- struct{}{}:

@@ -48,7 +48,30 @@ func answerTo(ctx context.Context, w http.ResponseWriter, h http.Handler, method
 
 // looking is what a token that may only read can ask for, and costs a parse, a compilation or a comparison.
 var looking = []struct{ method, path string }{
-	{"POST", "/v1/rules/validate"}, {"POST", "/rules/validate"}, {"PUT", "/v1/rules?dry_run=true"}, {"GET", "/v1/rules"}, {"POST", "/v1/explain"},
+	{"POST", "/v1/rules/validate"}, {"POST", "/rules/validate"}, {"PUT", "/v1/rules?dry_run=true"}, {"GET", "/v1/rules"},
+}
+
+// An explanation takes its turn, and needs no seat: clients whose documents come slowly don't keep it out.
+func TestAnExplanationNeedsNoSeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, h := newAPI(t)
+		for range lookSeats {
+			a.looks.seats <- struct{}{}
+		}
+		a.looks.turn <- struct{}{} // somebody is at it
+		status := 0
+		var wg sync.WaitGroup
+		wg.Go(func() { status, _ = ask(t.Context(), h, "POST", "/v1/explain") })
+		synctest.Wait()
+		if status != 0 {
+			t.Errorf("answered %d before its turn", status)
+		}
+		<-a.looks.turn
+		wg.Wait()
+		if status != http.StatusOK {
+			t.Errorf("answered %d, with all seats taken", status)
+		}
+	})
 }
 
 // While one looks, others wait; who finds no seat is told to come back; and who leaves is forgotten.

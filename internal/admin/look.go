@@ -186,7 +186,8 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *fault {
 		return f
 	}
 	var out Explanation
-	if f := inTurn(r, func() { out = Explain(doc.File.Set, &req) }); f != nil {
+	// It waits for its turn, and holds no seat: its body is small, and one that comes slowly must keep nobody out.
+	if f := a.looks.work(r.Context(), func() { out = Explain(doc.File.Set, &req) }); f != nil {
 		return f
 	}
 	WriteJSON(w, http.StatusOK, out)
