@@ -109,7 +109,28 @@ func TestAmbiguousIdentitiesAreRefused(t *testing.T) {
 		{"one word of another scheme", asBearer, "/", "Authorization: Token sk_blocked\r\n", 403},
 		{"two words of another scheme", asBearer, "/", "Authorization: Token sk_blocked x\r\n", 400},
 		{"parameters of another scheme", asBearer, "/", "Authorization: Digest username=\"bearer\", realm=\"x\"\r\n", 200},
+		{"the last word of another scheme", asBearer, "/", "Authorization: Digest a=b sk_blocked\r\n", 400},
+		{"the last word of parameters", asBearer, "/", "Authorization: Digest a=b, sk_blocked\r\n", 400},
+		{"parameters that end in a quote", asBearer, "/", "Authorization: Signature keyId=\"a\",headers=\"host date\"\r\n", 200},
+		{"parameters of Amazon's", asBearer, "/", "Authorization: AWS4-HMAC-SHA256 Credential=A/b/s3/aws4_request, SignedHeaders=host;range, Signature=fe5f\r\n", 200},
+		{"no blank behind the scheme", asBearer, "/", "Authorization: Bearersk_blocked\r\n", 400},
+		{"something else behind the scheme", asBearer, "/", "Authorization: Bearer=sk_blocked\r\n", 400},
+		{"the scheme within the token", asBearer, "/", "Authorization: sk_Bearer blocked\r\n", 400},
+		{"the scheme within the token, again", asBearer, "/", "Authorization: Bearer sk_Bearerblocked\r\n", 400},
+		{"the scheme within a token alone", asBearer, "/", "Authorization: sk_Bearerblocked\r\n", 400},
+		{"a foreign blank in parameters", asBearer, "/", "Authorization: Digest a=b\xa0c, d=e\r\n", 400},
+		{"a token in quotes", asBearer, "/", "Authorization: Bearer \"sk_blocked\"\r\n", 403},
+		{"a token with a name", asBearer, "/", "Authorization: Bearer token=sk_blocked\r\n", 403},
+		{"a token with parameters", asBearer, "/", "Authorization: Bearer sk_blocked;x\r\n", 400},
+		{"a token as Rails has it", asBearer, "/", "Authorization: Token token=\"sk_blocked\"\r\n", 403},
+		{"a token as Rails has it, with more", asBearer, "/", "Authorization: Token token=\"sk_blocked\", nonce=\"x\"\r\n", 403},
+		{"a token as Rails reads it", asBearer, "/", "Authorization: Token token=sk_blocked;x, nonce=\"x\"\r\n", 400},
+		{"a good one as Rails has it", asBearer, "/", "Authorization: Token token=\"sk_other\", nonce=\"x\"\r\n", 200},
+		{"a token in the header Authorization", source{Header: "authorization"}, "/", "Authorization: bearer  sk_blocked\r\n", 403},
 		{"not looked at", inHeader, "/", "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n", 200},
+
+		{"behind a second question mark", inQuery, "/??api_key=sk_blocked", "", 400},
+		{"a name in ASP's escapes", inQuery, "/?api%u005Fkey=sk_blocked", "", 400},
 
 		{"two places", both, "/?api_key=sk_blocked", "X-API-Key: sk_other\r\n", 400},
 		{"two other places", both, "/", "X-API-Key: sk_other\r\nAuthorization: Bearer sk_blocked\r\n", 400},
@@ -154,5 +175,21 @@ func TestWatchedHeadersFollowTheRules(t *testing.T) {
 	l.SetRules(compile(t, rules(weir.Rule{ID: "b", By: []string{"header:X-B"}, Limits: per(100, time.Hour)})))
 	if a, b := twice("X-A"), twice("X-B"); a != 200 || b != 400 {
 		t.Errorf("by other rules X-A twice: %d, X-B twice: %d", a, b)
+	}
+}
+
+// A rule that counts by the Authorization header counts its token, however the header is spelled.
+func TestCountingByAuthorization(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "a", By: []string{"header:Authorization"}, Limits: per(1, time.Hour)}))
+	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
+	for value, want := range map[string]int{"Bearer k": 429, "bearer   k": 429, "Bearer\tk": 429, "k": 429, "Bearer \"k\"": 429, "Bearer k j": 400, "Bearerk": 400} {
+		get(t, client, srv.URL, "Authorization", "Bearer k")
+		if got := get(t, client, srv.URL, "Authorization", value).StatusCode; got != want {
+			t.Errorf("%q: %d, want %d", value, got, want)
+		}
+	}
+	digest := `Digest username="a", response="b"`
+	if a, b := get(t, client, srv.URL, "Authorization", digest).StatusCode, get(t, client, srv.URL, "Authorization", digest).StatusCode; a != 200 || b != 429 {
+		t.Errorf("without a token: %d, then %d", a, b)
 	}
 }

@@ -68,6 +68,9 @@ func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 	}
 	for _, s := range []*Source{&id.APIKey, &id.User, &id.Org, &id.Tier} {
 		s.Header = http.CanonicalHeaderKey(s.Header)
+		if s.Header == "Authorization" { // as services read it: the scheme can be spelled in many ways
+			s.Header, s.Bearer = "", true
+		}
 	}
 	x := &Identifier{id: id, trusted: make([]netip.Prefix, len(trusted))}
 	x.bearer = id.JWT != nil || id.APIKey.Bearer || id.User.Bearer || id.Org.Bearer || id.Tier.Bearer
@@ -99,7 +102,7 @@ func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
 	a := new(attributes)
 	fault := x.headers.fault(r)
 	if fault == "" {
-		fault = x.identify(r, req, a)
+		fault = x.identify(r, req, a, x.bearer)
 	}
 	req.Attr = a.lookUp
 	if fault != "" {
@@ -108,12 +111,12 @@ func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
 	return nil
 }
 
-// identify is Identify for headers that were looked at already. It returns the fault.
-func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes) string {
+// identify is Identify for headers that were looked at already; bearer, if the Authorization header must be clear. It returns the fault.
+func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes, bearer bool) string {
 	*a = attributes{r: r, jwt: x.id.JWT}
 	req.Method, req.Path = r.Method, requestPath(r.URL)
 	req.IP = ClientIP(r, x.trusted)
-	if x.bearer {
+	if bearer {
 		a.bearer() // for its faults
 	}
 	var proven bool
@@ -157,7 +160,12 @@ type attributes struct {
 func (a *attributes) lookUp(name string) string {
 	switch kind, name, _ := strings.Cut(name, ":"); kind {
 	case "header":
-		return a.header(http.CanonicalHeaderKey(name))
+		if name = http.CanonicalHeaderKey(name); name == "Authorization" {
+			if token := a.bearer(); token != "" { // the scheme can be spelled in many ways
+				return token
+			}
+		}
+		return a.header(name)
 	case "claim":
 		return a.claim(name)
 	}
@@ -199,15 +207,38 @@ func (a *attributes) bearer() string {
 	if token == "" && !isBearer {
 		token = scheme
 	}
-	switch {
-	case !plain(scheme) || !plain(strings.ReplaceAll(token, "\t", " ")):
+	if !plain(scheme) || !plain(strings.ReplaceAll(token, "\t", " ")) {
 		a.doubtf("The Authorization header must be printable ASCII") // others than HTTP have blanks of their own
-	case !strings.ContainsAny(token, " \t,"):
-		return token
-	case isBearer || !isParameter(token) || hidesBearer(token):
-		a.doubtf("The Authorization header must be Bearer and one token")
+		return ""
 	}
-	return ""
+	named := isBearer || strings.EqualFold(scheme, "token")
+	hidden := !isBearer && (hidesBearer(value) || len(scheme) > 6 && strings.EqualFold(scheme[:6], "bearer")) // Bearer=token
+	if !isBearer && !hidden && isList(token) {
+		first, _, _ := strings.Cut(token, ",")
+		if !named || !strings.HasPrefix(first, "token=") {
+			return ""
+		}
+		token = first // Token token="…", nonce="…", as Rails has it
+	}
+	if named {
+		token = unwrap(token)
+		hidden = hidden || strings.ContainsAny(token, `";`) // at which Rails ends a token
+	}
+	// Services that cut Bearer out, wherever it stands, make another token of sk_Bearer17.
+	if hidden || strings.ContainsAny(token, " \t,") || strings.Contains(token, "Bearer") {
+		a.doubtf("The Authorization header must be Bearer and one token")
+		return ""
+	}
+	return token
+}
+
+// unwrap takes off what Rails does: the name and the quotes of token="…".
+func unwrap(token string) string { return strings.Trim(strings.TrimPrefix(token, "token="), `"`) }
+
+// isList reports whether credentials are several parameters, as those of Digest, to the last word: some services take that one.
+func isList(credentials string) bool {
+	at := strings.LastIndexAny(credentials, " \t,")
+	return at >= 0 && isParameter(credentials) && (isParameter(credentials[at+1:]) || strings.HasSuffix(credentials, `"`))
 }
 
 // isParameter reports whether credentials begin with name=value, as those of Digest do.
@@ -216,7 +247,7 @@ func isParameter(credentials string) bool {
 	return ok && value != "" && value[0] != '=' && !strings.ContainsAny(name, " \t,")
 }
 
-// hidesBearer reports whether credentials of another scheme hold something that looks like a bearer token.
+// hidesBearer reports whether there is something in credentials that looks like a bearer token.
 func hidesBearer(credentials string) bool {
 	for i := 0; i+len("bearer ") <= len(credentials); i++ {
 		if end := i + len("bearer"); strings.EqualFold(credentials[i:end], "bearer") && (credentials[end] == ' ' || credentials[end] == '\t') {

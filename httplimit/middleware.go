@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,13 +52,14 @@ type Middleware struct {
 type watched struct {
 	rules   *weir.RuleSet
 	headers watch
+	bearer  bool // Authorization is one of them, and its faults count
 }
 
 // headers are those to watch under the rules in force.
-func (m *Middleware) headers() *watch {
+func (m *Middleware) headers() *watched {
 	rules := m.limiter.Rules()
 	if w := m.watched.Load(); w != nil && w.rules == rules {
-		return &w.headers
+		return w
 	}
 	names := m.identity.headerNames()
 	for _, name := range rules.Attributes() {
@@ -65,9 +67,9 @@ func (m *Middleware) headers() *watch {
 			names = append(names, http.CanonicalHeaderKey(name))
 		}
 	}
-	w := &watched{rules, newWatch(names...)}
+	w := &watched{rules, newWatch(names...), slices.Contains(names, "Authorization")}
 	m.watched.Store(w)
-	return &w.headers
+	return w
 }
 
 // New prepares a middleware. It panics if the options can't be: an unknown
@@ -154,8 +156,9 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 // decide checks a request, and gives back its place among those that are decided. One that isn't clear is refused.
 func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	defer m.gate.Leave()
-	if v.fault = m.headers().fault(r); v.fault == "" {
-		v.fault = m.identity.identify(r, &v.req, &v.attrs)
+	watched := m.headers()
+	if v.fault = watched.headers.fault(r); v.fault == "" {
+		v.fault = m.identity.identify(r, &v.req, &v.attrs, watched.bearer)
 	}
 	if v.fault != "" {
 		return weir.Decision{}, nil

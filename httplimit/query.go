@@ -49,13 +49,15 @@ func couldMean(raw, name string) bool {
 		switch {
 		case c == '%' && len(raw) > 2 && unhex(raw[1]) < 16 && unhex(raw[2]) < 16:
 			c, raw = unhex(raw[1])<<4|unhex(raw[2]), raw[3:]
+		case c == '%' && len(raw) > 5 && lower(raw[1]) == 'u' && raw[2:4] == "00" && unhex(raw[4]) < 16 && unhex(raw[5]) < 16: // ASP
+			c, raw = unhex(raw[4])<<4|unhex(raw[5]), raw[6:]
 		case c == '+':
 			c, raw = ' ', raw[1:]
 		default:
 			raw = raw[1:]
 		}
 		switch {
-		case at == 0 && c <= ' ':
+		case at == 0 && (c <= ' ' || c == '?'): // JavaScript's URLSearchParams drop a second ?
 		case at == len(name):
 			return c <= ' ' || c == '['
 		case lower(c) == lower(name[at]), strings.IndexByte("_. [", c) >= 0 && strings.IndexByte("_. [", name[at]) >= 0:
