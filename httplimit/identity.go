@@ -143,8 +143,19 @@ func isPreflight(r *http.Request) bool {
 		return false
 	}
 	return r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
-		h["Authorization"] == nil && h["Cookie"] == nil && h["Proxy-Authorization"] == nil && h["Upgrade"] == nil &&
-		h["X-Http-Method-Override"] == nil && h["X-Method-Override"] == nil && h["X-Http-Method"] == nil
+		h["Authorization"] == nil && h["Cookie"] == nil && h["Proxy-Authorization"] == nil && h["Upgrade"] == nil && !overridden(h)
+}
+
+var overrides = newWatch("X-Http-Method-Override", "X-Method-Override", "X-Http-Method")
+
+// overridden reports whether frameworks may take a request for one of another method.
+func overridden(h http.Header) bool {
+	for name := range h {
+		if overrides.find(name) != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // attributes answers for what a request says of its client.
@@ -165,7 +176,8 @@ func (a *attributes) lookUp(name string) string {
 				return token
 			}
 		}
-		return a.header(name)
+		// Over HTTP/2, blanks around a value arrive. They are gone where it is passed on over HTTP/1.
+		return strings.TrimSpace(a.header(name))
 	case "claim":
 		return a.claim(name)
 	}
@@ -190,9 +202,17 @@ func (a *attributes) header(name string) string {
 	case len(v) == 1:
 		return v[0]
 	case len(v) == 0 && name == "Host": // net/http keeps it elsewhere
-		return strings.ToLower(a.r.Host)
+		return hostName(a.r.Host)
 	}
 	return ""
+}
+
+// hostName is a host without what clients may add to it at will.
+func hostName(host string) string {
+	if colon := strings.LastIndexByte(host, ':'); colon > strings.LastIndexByte(host, ']') {
+		host = host[:colon]
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
 // bearer is the token of the Authorization header: the one word behind Bearer, with whatever blanks, or behind any other scheme,

@@ -115,10 +115,10 @@ func TestSources(t *testing.T) {
 
 func TestAttributes(t *testing.T) {
 	id := httplimit.Identity{JWT: verifier(t, httplimit.JWT{Secret: secret})}
-	r := request("http://Tenant.example/", "X-Tenant", "a", "X-Twice", "a", "X-Twice", "b", "Authorization", "Bearer "+sign(t, secret, claims{"org": "acme"}))
+	r := request("http://Tenant.example.:8080/", "X-Tenant", "a", "X-Blanks", " \ta\u00a0", "X-Twice", "a", "X-Twice", "b", "Authorization", "Bearer "+sign(t, secret, claims{"org": "acme"}))
 	req := identify(id, r)
 	for name, want := range map[string]string{
-		"header:X-Tenant": "a", "header:x-tenant": "a", "header:Host": "tenant.example", "header:nope": "", "header:X-Twice": "",
+		"header:X-Tenant": "a", "header:x-tenant": "a", "header:Host": "tenant.example", "header:X-Blanks": "a", "header:nope": "", "header:X-Twice": "",
 		"claim:org": "acme", "claim:nope": "", "attr:region": "", "": "", "header": "",
 	} {
 		if got := req.Attr(name); got != want {
@@ -165,6 +165,7 @@ func TestPreflight(t *testing.T) {
 		{"with a token", "OPTIONS", "/", with("Authorization", "Bearer k"), "", false},
 		{"with a cookie", "OPTIONS", "/", with("Cookie", "a=b"), "", false},
 		{"that is something else to frameworks", "OPTIONS", "/", with("X-HTTP-Method-Override", "POST"), "", false},
+		{"that is something else to CGI", "OPTIONS", "/", with("X_HTTP_Method_Override", "POST"), "", false},
 	} {
 		r := httptest.NewRequest(c.method, c.target, strings.NewReader(c.body))
 		for i := 0; i < len(c.headers); i += 2 {

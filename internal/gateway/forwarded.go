@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"unicode"
 
 	"github.com/weirhq/weir/httplimit"
 )
@@ -15,9 +16,9 @@ func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	peer := httplimit.ClientIP(in, nil) // trusting nobody, it is the one at the other end of the connection
 	trusted := g.trusts(peer)
 	for name := range out {
-		// Servers that hand headers on as variables take X_Forwarded_For for
+		// Servers that hand headers on as variables take X_Forwarded_For, and some X.Forwarded.For, for
 		// X-Forwarded-For, and proxies that overwrite the one let the other through.
-		if isForwarding(name) && (!trusted || strings.Contains(name, "_")) {
+		if isForwarding(name) && (!trusted || strings.ContainsFunc(name, notInHeader)) {
 			delete(out, name)
 		}
 	}
@@ -60,7 +61,12 @@ func isForwarding(name string) bool {
 	if name == "" || name[0] != 'X' && name[0] != 'x' && name[0] != 'F' && name[0] != 'f' {
 		return false
 	}
-	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	name = strings.Map(func(c rune) rune {
+		if notInHeader(c) {
+			return '-'
+		}
+		return unicode.ToLower(c)
+	}, name)
 	switch name {
 	case "forwarded", "x-real-ip":
 		return true
@@ -69,6 +75,11 @@ func isForwarding(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(name, "x-forwarded-")
+}
+
+// notInHeader: a character of none of those names.
+func notInHeader(c rune) bool {
+	return c != '-' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9')
 }
 
 // trusts reports whether an address is a trusted proxy's.

@@ -29,6 +29,7 @@ func TestForwardedHeaders(t *testing.T) {
 		"X-Real-Ip":          {"203.0.113.7"},
 		"Forwarded":          {"for=203.0.113.7;proto=https"},
 		"X_Forwarded_For":    {"127.0.0.1"},
+		"X.forwarded.for":    {"127.0.0.1"},
 		"X-Forwarded_Host":   {"evil.example"},
 		"X-Forward":          {"unrelated"},
 		"Fetch-Mode":         {"unrelated"},
@@ -45,7 +46,7 @@ func TestForwardedHeaders(t *testing.T) {
 		}},
 		{"nobody trusted, forged", nil, forged, map[string]string{
 			"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": self, "X-Forwarded-Proto": "http", "Forwarded": "",
-			"X-Forwarded-Port": "", "X-Forwarded-Prefix": "", "X-Real-Ip": "", "X_forwarded_for": "", "X-Forwarded_host": "",
+			"X-Forwarded-Port": "", "X-Forwarded-Prefix": "", "X-Real-Ip": "", "X_forwarded_for": "", "X.forwarded.for": "", "X-Forwarded_host": "",
 			"X-Forward": "unrelated", "Fetch-Mode": "unrelated",
 		}},
 		{"others trusted, forged", []netip.Prefix{elsewhere}, forged, map[string]string{
@@ -54,7 +55,7 @@ func TestForwardedHeaders(t *testing.T) {
 		{"trusted", []netip.Prefix{elsewhere, loopback4}, forged, map[string]string{
 			"X-Forwarded-For": "203.0.113.7, 10.0.0.1, 10.0.0.2, 127.0.0.1", "X-Forwarded-Host": "shop.example", "X-Forwarded-Proto": "https",
 			"Forwarded": "for=203.0.113.7;proto=https", "X-Forwarded-Port": "8443", "X-Forwarded-Prefix": "/admin", "X-Real-Ip": "203.0.113.7",
-			"X_forwarded_for": "", "X-Forwarded_host": "",
+			"X_forwarded_for": "", "X.forwarded.for": "", "X-Forwarded_host": "",
 		}},
 		{"trusted as IPv4 in IPv6", []netip.Prefix{loopback46}, forged, map[string]string{
 			"X-Forwarded-For": "203.0.113.7, 10.0.0.1, 10.0.0.2, 127.0.0.1",
