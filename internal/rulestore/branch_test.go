@@ -408,6 +408,12 @@ func TestOddEntriesInRedis(t *testing.T) {
 		"nothing known of any":        {[]string{"DEL", "weir{rules}about"}, true, ""},
 		"nonsense of a node":          {[]string{"HSET", "weir{rules}said", "old", "nonsense"}, true, "two"},
 		"a list of a node":            {[]string{"HSET", "weir{rules}said", "old", "[7]"}, true, "two"},
+		"numbers of another type":     {[]string{"SET", "weir{rules}numbers", "x"}, true, ""},
+		"knowledge of another type":   {[]string{"SET", "weir{rules}about", "x"}, true, ""},
+		"texts of another type":       {[]string{"SET", "weir{rules}texts", "x"}, false, ""},
+		"orphans of another type":     {[]string{"SET", "weir{rules}orphans", "x"}, true, "two"},
+		"nodes of another type":       {[]string{"SET", "weir{rules}nodes", "x"}, true, "two"},
+		"what they said, likewise":    {[]string{"SET", "weir{rules}said", "x"}, true, "two"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := redistest.New(t, redistest.Options{})
@@ -432,7 +438,7 @@ func TestOddEntriesInRedis(t *testing.T) {
 			}
 			fresh := seeded(s, "fresh", never, "seed")
 			fresh.Look(t.Context())
-			if got := string(fresh.Current().Text); c.healed && got != "two" || !c.healed && got != "one" {
+			if got := string(fresh.Current().Text); c.healed && got != "two" || !c.healed && got != c.without {
 				t.Errorf("another new node decides by %q", got)
 			}
 			if v := old.publish(t, "three"); v.Number < 3 {

@@ -26,7 +26,7 @@ func script(name string) string {
 var (
 	appendScript  = script("versions") + script("append")
 	restoreScript = script("versions") + script("restore")
-	getScript     = script("get")
+	getScript     = script("versions") + script("get")
 	headScript    = rueidis.NewLuaScript(script("versions") + script("head"))
 	beatScript    = rueidis.NewLuaScript(script("versions") + script("beat"))
 	listScript    = rueidis.NewLuaScript(script("versions") + script("list"))

@@ -225,6 +225,27 @@ func TestWhatIsntOursIsNamed(t *testing.T) {
 	}
 }
 
+// TestARedisThatIsFull: whoever fills Redis must not keep a key from being blocked, nor a node from starting.
+func TestARedisThatIsFull(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := overRedis(t, "redis://"+r.Addr)
+	old := newNode(s, "old", never, Version{})
+	old.publish(t, "one")
+	do(t, r, "CONFIG", "SET", "maxmemory", "1")
+	old.publish(t, "two")
+	fresh := newNode(s, "fresh", never, Version{})
+	fresh.Look(t.Context())
+	if got := string(fresh.Current().Text); got != "two" {
+		t.Errorf("a new node decides by %q", got)
+	}
+	if all, err := s.Nodes(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("nodes: %v, %v", all, err)
+	}
+	do(t, r, "DEL", "weir{rules}numbers", "weir{rules}about", "weir{rules}texts")
+	old.Look(t.Context())
+	wantHistory(t, s, "2-two", "1-one")
+}
+
 func do(t testing.TB, r *redistest.Server, args ...string) any {
 	t.Helper()
 	v, err := r.Do(t.Context(), args...)

@@ -19,11 +19,13 @@ end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function ms(n) return string.format('%.0f', n) end
-for _, name in ipairs(redis.call('ZRANGE', KEYS[4], ms(now - ARGV[7]), ms(now + ARGV[7]), 'BYSCORE')) do
-  local ok, node = pcall(cjson.decode, redis.call('HGET', KEYS[5], name) or '{}')
+for _, name in ipairs(read('ZRANGE', KEYS[4], ms(now - ARGV[7]), ms(now + ARGV[7]), 'BYSCORE') or {}) do
+  local ok, node = pcall(cjson.decode, read('HGET', KEYS[5], name) or '{}')
   local has = ok and type(node) == 'table' and tonumber(node.rules) or 0
   if has > tonumber(ARGV[1]) then return {ms(has), '2'} end
 end
+ours('ZREM', KEYS[1], KEYS[6])
+ours('HDEL', KEYS[2], KEYS[3])
 -- No number is given twice, not even an orphan's, or that of an entry that can't be read any more.
 local highest = math.max(ARGV[1], ARGV[3])
 for _, key in ipairs({KEYS[1], KEYS[6]}) do

@@ -7,6 +7,8 @@
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function ms(n) return string.format('%.0f', n) end
+ours('ZREM', KEYS[3])
+ours('HDEL', KEYS[4])
 redis.call('ZADD', KEYS[3], ms(now), ARGV[1])
 redis.call('HSET', KEYS[4], ARGV[1], ARGV[2])
 local function forget(from, to)

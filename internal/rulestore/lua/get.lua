@@ -5,12 +5,12 @@
 local field = ARGV[1]
 if ARGV[2] ~= '' then
   field = nil
-  for _, member in ipairs(redis.call('ZRANGE', KEYS[3], ARGV[1], ARGV[1], 'BYSCORE')) do
+  for _, member in ipairs(read('ZRANGE', KEYS[3], ARGV[1], ARGV[1], 'BYSCORE') or {}) do
     local begin = ARGV[1] .. '-' .. ARGV[2]
     if string.sub(member, 1, #begin) == begin then field = member end
   end
   if not field then return {} end
 end
-local text = redis.call('HGET', KEYS[1], field)
+local text = read('HGET', KEYS[1], field)
 if not text then return {} end
-return {text, redis.call('HGET', KEYS[2], field) or ''}
+return {text, read('HGET', KEYS[2], field) or ''}

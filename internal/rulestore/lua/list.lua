@@ -4,7 +4,7 @@
 -- Returns numbers, or numbers-hashes, and what is known of each, in turn.
 local found = {}
 local count, last = 0, nil
-local members = redis.call('ZRANGE', KEYS[1], ARGV[1], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[2] + 16, 'WITHSCORES')
+local members = read('ZRANGE', KEYS[1], ARGV[1], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[2] + 16, 'WITHSCORES') or {}
 for i = 1, #members, 2 do
   local v, text = nil, nil
   if count < tonumber(ARGV[2]) and isNumber(members[i], members[i + 1]) then v, text = known(KEYS[2], members[i]) end
@@ -17,7 +17,7 @@ end
 if count == 0 and tonumber(ARGV[2]) == 0 then return found end
 local down = '-inf'
 if count == tonumber(ARGV[2]) then down = last end
-for _, member in ipairs(redis.call('ZRANGE', KEYS[3], ARGV[1], down, 'BYSCORE', 'REV', 'LIMIT', 0, 1000)) do
+for _, member in ipairs(read('ZRANGE', KEYS[3], ARGV[1], down, 'BYSCORE', 'REV', 'LIMIT', 0, 1000) or {}) do
   local v, text = known(KEYS[2], member)
   if v then
     found[#found + 1] = member

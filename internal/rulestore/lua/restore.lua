@@ -6,13 +6,16 @@ local orphan = ARGV[1] .. '-' .. ARGV[2]
 local v = written(KEYS[1], KEYS[2], ARGV[1])
 if same(v, ARGV[2]) then return {'1'} end
 local known = known(KEYS[2], orphan)
+if ARGV[6] == '1' and known then return {'1'} end
+if ARGV[6] ~= '1' and (v or known) then return {'0'} end
+ours('ZREM', KEYS[1], KEYS[4])
+ours('HDEL', KEYS[2], KEYS[3])
 if ARGV[6] ~= '1' then
-  if v or known then return {'0'} end
   redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
   redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
   redis.call('ZADD', KEYS[1], ARGV[1], ARGV[1])
   redis.call('PUBLISH', ARGV[5], ARGV[1])
-elseif not known then
+else
   redis.call('HSET', KEYS[3], orphan, ARGV[4])
   redis.call('HSET', KEYS[2], orphan, ARGV[3])
   redis.call('ZADD', KEYS[4], ARGV[1], orphan)
