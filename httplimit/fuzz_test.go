@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,13 @@ func secondKey(s httplimit.Source, r *http.Request, proof map[string]any, knownK
 
 func bearerOf(authorization string) string {
 	switch words := strings.FieldsFunc(authorization, func(r rune) bool { return r == ' ' || r == '\t' }); {
+	case len(words) >= 2 && strings.EqualFold(words[0], "token") && strings.HasPrefix(words[1], "token="):
+		first, _, _ := strings.Cut(strings.Join(words[1:], " "), ",")
+		return strings.Trim(first[len("token="):], `"`)
 	case len(words) == 2 && !strings.Contains(words[1], ","):
+		if strings.EqualFold(words[0], "token") || strings.EqualFold(words[0], "bearer") {
+			return strings.Trim(strings.TrimPrefix(words[1], "token="), `"`)
+		}
 		return words[1]
 	case len(words) == 1 && !strings.EqualFold(words[0], "bearer"):
 		return words[0]
@@ -121,10 +128,14 @@ func proven(authorization string) map[string]any {
 	if len(parts) != 3 {
 		return nil
 	}
+	parts[2] = regexp.MustCompile("[^A-Za-z0-9_-]").ReplaceAllString(strings.NewReplacer("+", "-", "/", "_").Replace(parts[2]), "")
+	if len(parts[2])%4 == 1 {
+		parts[2] = parts[2][:len(parts[2])-1]
+	}
 	var decoded [3][]byte
 	for i, p := range parts {
 		var err error
-		if decoded[i], err = base64.RawURLEncoding.Strict().DecodeString(p); err != nil {
+		if decoded[i], err = base64.RawURLEncoding.DecodeString(p); err != nil {
 			return nil
 		}
 	}
@@ -145,7 +156,7 @@ func proven(authorization string) map[string]any {
 	if !hmac.Equal(mac.Sum(nil), decoded[2]) || json.Unmarshal(decoded[1], &claims) != nil || claims["iss"] != "idp" {
 		return nil
 	}
-	if exp, ok := claims["exp"].(float64); ok && time.Now().After(time.Unix(int64(exp)+10, 0)) {
+	if exp, ok := claims["exp"].(float64); ok && time.Now().After(time.Unix(int64(exp)+300, 0)) {
 		return nil
 	}
 	return claims

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -43,8 +44,9 @@ type Verifier struct {
 const (
 	// maxToken is longer than any token that fits the headers a server should accept.
 	maxToken = 16 << 10
-	// leeway is by how much the issuer's clock may differ from ours.
-	leeway = 10 * time.Second
+	// leeway is for how long a token is still good, or already. Where a service is more patient, whoever has expired here is nobody
+	// to the limiter, and still somebody to the service: it is what ASP.NET grants.
+	leeway = 5 * time.Minute
 )
 
 // The algorithms of each kind of key. What a token says of itself never decides
@@ -82,7 +84,7 @@ func NewVerifier(ctx context.Context, j JWT) (*Verifier, error) {
 	default:
 		return nil, errors.New("jwt: give one of secret, public key and jwks_url")
 	}
-	opts := []jwt.ParserOption{jwt.WithValidMethods(methods), jwt.WithJSONNumber(), jwt.WithStrictDecoding(), jwt.WithLeeway(leeway)}
+	opts := []jwt.ParserOption{jwt.WithValidMethods(methods), jwt.WithJSONNumber(), jwt.WithLeeway(leeway)}
 	if j.Issuer != "" {
 		opts = append(opts, jwt.WithIssuer(j.Issuer))
 	}
@@ -149,10 +151,34 @@ func (v *Verifier) Verify(token string) Claims {
 		return nil
 	}
 	var claims jwt.MapClaims
-	if t, err := v.parser.ParseWithClaims(token, &claims, v.key); err != nil || !t.Valid {
+	if t, err := v.parser.ParseWithClaims(respell(token), &claims, v.key); err != nil || !t.Valid {
 		return nil
 	}
 	return Claims(claims)
+}
+
+// respell brings the signature of a token to one form. Header and payload are signed as they stand, but libraries decode
+// the signature with more or less care, and a token that they accept must not be nobody's here.
+func respell(token string) string {
+	at := strings.LastIndexByte(token, '.') + 1
+	clean := strings.Map(func(c rune) rune {
+		switch {
+		case c == '+':
+			return '-'
+		case c == '/':
+			return '_'
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			return c
+		}
+		return -1
+	}, token[at:])
+	if len(clean)%4 == 1 {
+		clean = clean[:len(clean)-1] // six bits are no byte
+	}
+	if clean == token[at:] {
+		return token
+	}
+	return token[:at] + clean
 }
 
 // Text is a claim's value as text: of a string, a number or a truth value.
