@@ -219,6 +219,24 @@ func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
 	wantStatus(t, n, stolen, 403)
 }
 
+// But where the folder has rules, and they can't be read, they aren't the starter rules: a blocked key stays out.
+func TestAFolderOfANodeAloneThatCantBeRead(t *testing.T) {
+	data := t.TempDir()
+	write(t, filepath.Join(data, "1.yaml"), "damaged")
+	if err := os.Symlink(write(t, filepath.Join(t.TempDir(), "file"), "")+"/lock", filepath.Join(data, "lock")); err != nil { // fails for root, too
+		t.Fatal(err)
+	}
+	n := serve(t, "--data", data)
+	if status, body := readyz(t, n); status != 503 || body["status"] != "no rules" || !strings.Contains(fmt.Sprint(body["reason"]), "--data") {
+		t.Errorf("ready: %d %v", status, body)
+	}
+	wantStatus(t, n, stolen, 503)
+
+	n = serve(t, "--data", data, "--seed-rules", write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: mine, limit: 5/m}]\nblacklist: [sk_stolen]"))
+	everywhere(t, []*node{n}, 1)
+	wantStatus(t, n, stolen, 403)
+}
+
 // Something odd among the versions, or rules that this node can't read, are no reason to begin anew.
 func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
 	for name, spoil := range map[string][][]string{

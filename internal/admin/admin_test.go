@@ -610,3 +610,28 @@ func TestAnOverrideExpires(t *testing.T) {
 		}
 	})
 }
+
+// A node alone whose folder is empty, and can't be written, decides by its seed all the same: nobody has blocked anything there.
+func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
+	seed, err := admin.Parse("rules", []byte(rules), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, empty := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "data")
+		dir, err := rulestore.OpenDir(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		if err := os.RemoveAll(path); err != nil { // as a disk that is full
+			t.Fatal(err)
+		}
+		limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+		o := rulestore.Options{Store: dir, Node: rulestore.Node{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}
+		s := admin.FromStore(t.Context(), o, admin.Start{Seed: seed, Message: "seed", Empty: empty}, limiter)
+		if (s.Waiting() == "") != empty || (s.Stale() != "") != empty {
+			t.Errorf("empty %v: waiting %q, stale %q", empty, s.Waiting(), s.Stale())
+		}
+	}
+}

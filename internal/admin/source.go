@@ -22,6 +22,7 @@ type Source struct {
 	follower *rulestore.Follower // nil with a file
 	store    rulestore.Store
 	copy     *rulestore.Copy // nil: none
+	waiting  string          // why there are no rules, while there are none
 	applied  chan struct{}   // holds a value when there is something to keep in it
 	limiter  *weir.Limiter
 	log      *slog.Logger
@@ -73,6 +74,8 @@ type Start struct {
 	// Given: it was named by the operator, so that it serves while the store can't be read. Starter rules don't: who has
 	// blocked a key would find it let in.
 	Given bool
+	// Empty: the store is this node's own, and has no version. So the seed serves also while it can't be written.
+	Empty bool
 	// Copy is where this node keeps what it has of the store. Nil means that it doesn't.
 	Copy *rulestore.Copy
 }
@@ -81,10 +84,15 @@ type Start struct {
 // else the seed, if it was given; or else none: checks are refused, and the node isn't ready.
 func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Source {
 	s := &Source{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
-	if s.copy != nil {
-		o.First = s.load()
-	}
+	s.waiting = waiting
 	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
+	if s.copy != nil {
+		var unread bool
+		if o.First, unread = s.load(); unread && s.copy.ReadOnly && !start.Given {
+			// The folder is the rule store of a node alone, and isn't empty, though what stands in for it is.
+			s.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
+		}
+	}
 	o.Apply = s.apply
 	s.follower = rulestore.Follow(o)
 	s.follower.Look(ctx)
@@ -92,19 +100,21 @@ func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *w
 	case s.follower.FromDisk():
 		s.log.Warn("rules: their store can't be read: until it can, those that this node has kept are in force", "version", o.First.Name(), "folder", s.copy.Path)
 	case s.follower.Current().Number > 0:
-	case start.Given:
+	case start.Given || start.Empty:
 		s.enforce(start.Seed)
-		s.log.Warn("rules: their store can't be read: until it can, these are in force", "rules", start.Message)
+		s.log.Warn("rules: their store can't be read or written: until it can, these are in force", "rules", start.Message)
 	default:
-		s.log.Error(waiting)
+		s.log.Error(s.waiting)
 	}
 	return s
 }
 
 const waiting = "there are no rules: the rule store can't be read, this node has kept none, and no --seed-rules were given; until the store is back, checks are answered with 503"
 
-// load puts in force what this node has kept.
-func (s *Source) load() rulestore.Version {
+const unreadable = "there are no rules: those in --data can't be read, and no --seed-rules were given; until that is mended and the node started again, checks are answered with 503"
+
+// load puts in force what this node has kept. Unread: there is something, or may be, and none of it can be used.
+func (s *Source) load() (v rulestore.Version, unread bool) {
 	v, err := s.copy.Load(func(v rulestore.Version) error {
 		doc, err := Parse(fmt.Sprintf("version %d", v.Number), v.Text, v.Number)
 		if err != nil {
@@ -117,7 +127,7 @@ func (s *Source) load() rulestore.Version {
 	if err != nil {
 		s.log.Warn("rules: not all that this node has kept can be used", "in force", v.Number, "error", err)
 	}
-	return v
+	return v, err != nil && v.Number == 0
 }
 
 // InForce is what checks are decided by. Without any it is a document without rules: see Waiting.
@@ -133,7 +143,7 @@ func (s *Source) Waiting() string {
 	if s.inForce.Load() != nil {
 		return ""
 	}
-	return waiting
+	return s.waiting
 }
 
 // Stale says that the rules in force aren't those of the store, which can't be read, or "".
@@ -143,7 +153,7 @@ func (s *Source) Stale() string {
 	case s.follower.FromDisk():
 		return "the rule store can't be read: these rules are the last that this node has kept"
 	case s.follower.Current().Number == 0:
-		return "the rule store can't be read: these are the --seed-rules"
+		return "the rule store can't be read or written: these are the rules that it is to begin with"
 	}
 	return ""
 }

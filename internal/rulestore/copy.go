@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -46,7 +47,7 @@ func (c Copy) file(n int64) string {
 // with those after it, or with the folder, comes beside it.
 func (c Copy) Load(good func(Version) error) (Version, error) {
 	all, err := c.files()
-	if errors.Is(err, fs.ErrNotExist) || c.ReadOnly && len(all) == 0 {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return Version{}, nil
 	}
 	wrong := []error{err}

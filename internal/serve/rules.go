@@ -71,6 +71,8 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 		if err != nil {
 			return fmt.Errorf("--data: %w", err)
 		}
+		head, err := dir.Head(ctx)
+		start.Empty = err == nil && head.Number == 0
 		store = dir
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -85,7 +87,8 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 }
 
 func unwritable(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR)
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) ||
+		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // openTemporary opens a folder of rules that goes with this node.
