@@ -78,10 +78,15 @@ func parseEndpoint(s string) (endpoint, error) {
 			e.subtree = true
 			continue
 		}
-		e.segs = append(e.segs, wildcard)
+		if e.segs = append(e.segs, wildcard); len(names) > maxWildcards {
+			return e, fmt.Errorf("has more than %d wildcards: write {rest...} for the last of them, or use endpoint_regex", maxWildcards)
+		}
 	}
 	return e, nil
 }
+
+// maxWildcards bounds how often a trie is searched for one path: an empty segment may be a wildcard's or nobody's.
+const maxWildcards = 10
 
 // decoded is a pattern's segment as readings of a path spell it.
 func decoded(seg string) string {
@@ -170,12 +175,16 @@ func (t *trie) find(rest []byte, found []int32) []int32 {
 	for {
 		found = append(found, t.subtree...)
 		end := bytes.IndexByte(rest, '/')
-		for ; end == 0; end = bytes.IndexByte(rest, '/') {
-			// An empty segment is nothing to most servers, and enough for a wildcard of others.
-			rest = rest[1:]
+		if end == 0 {
+			// An empty segment is nothing to most servers, and enough for a wildcard of others. Of several in a row, trying the
+			// first is enough: whatever a later one leads to, this one does, too.
 			if t.wild != nil {
-				found = t.wild.find(rest, found)
+				found = t.wild.find(rest[1:], found)
+				slices.Sort(found) // several ways lead to a rule
+				found = slices.Compact(found)
 			}
+			rest = bytes.TrimLeft(rest, "/")
+			end = bytes.IndexByte(rest, '/')
 		}
 		if end < 0 {
 			return append(found, t.exact...)
