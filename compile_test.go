@@ -122,6 +122,7 @@ func TestCompileWarnings(t *testing.T) {
 	}{
 		{"nothing", []weir.Rule{{ID: "a", Limits: ok}, {ID: "ip", By: []string{"ip"}, Limits: ok}}, nil},
 		{"folded id", []weir.Rule{{ID: "Quota", By: []string{"ip"}, Limits: ok}}, []string{`rules[0].id: "Quota" is read as "quota"`}},
+		{"an address in a header", []weir.Rule{{ID: "a", By: []string{"header:x-forwarded-for"}, Limits: ok}, {ID: "b", By: []string{"ip"}, Limits: ok}}, []string{"rules[0]: counts by X-Forwarded-For"}},
 		{"no ip rule", []weir.Rule{{ID: "a", Limits: ok}}, []string{"rules[0]: no rule counts by ip behind it"}},
 		{"gaps", []weir.Rule{{ID: "a", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a"}, Limits: ok}}, []string{"rules: a request can match no rule"}},
 		{"shadow is no rule", []weir.Rule{{ID: "a", By: []string{"ip"}, Shadow: true, Limits: ok}}, []string{"rules: a request can match no rule"}},

@@ -144,6 +144,7 @@ var (
 	regexMethod = regexp.MustCompile(`^\^?\(?[A-Z]{3,}[A-Z|)]* +\^?/`)
 	regexBraces = regexp.MustCompile(`[^pPx\\]\{` + wildName + `(?:\.\.\.)?\}`)
 	regexColon  = regexp.MustCompile(`/:` + wildName + `(?:[/$]|$)`)
+	regexEscape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+`)
 )
 
 // foreignRegex says what is wrong with an expression over paths.
@@ -155,6 +156,11 @@ func foreignRegex(s string) string {
 		return `is matched against the path alone: leave the method out, or use endpoint, as in "POST /login"`
 	case regexBraces.MatchString(s) || regexColon.MatchString(s):
 		return "has a wildcard of endpoint's, which an expression matches letter by letter: write [^/]+ for a segment, or use endpoint"
+	}
+	for _, escapes := range regexEscape.FindAllString(s, -1) {
+		if text := string(unescape(nil, []byte(escapes), decodeText)); !strings.EqualFold(text, escapes) {
+			return fmt.Sprintf("%q stands in no path, since paths are decoded before they are matched: write %q", escapes, regexp.QuoteMeta(text))
+		}
 	}
 	re, err := syntax.Parse(s, syntax.Perl|syntax.FoldCase|syntax.DotNL)
 	if err != nil {
@@ -266,7 +272,7 @@ func foreignKey(s string) (wrong, odd string) {
 		return fmt.Sprintf("is a regular expression, which would be matched letter by letter: %s; %s", star, instead), ""
 	case has(".*", ".+"):
 		return "", fmt.Sprintf("the dot is part of the key: %s; %s, unless your keys do have it", star, instead)
-	case strings.HasPrefix(s, "^"), strings.HasSuffix(s, "%"), len(s) > 2 && s[0] == '/' && s[len(s)-1] == '/',
+	case strings.HasPrefix(s, "^"), strings.HasSuffix(s, "*$"), strings.HasSuffix(s, "%"), len(s) > 2 && s[0] == '/' && s[len(s)-1] == '/',
 		has("?", "[", "]", "(", ")", "{", "}", `\d`, `\w`, "..."):
 		return "", fmt.Sprintf("is matched letter by letter: %s; %s, unless your keys do look like this", star, instead)
 	case has(", ", "*,"):

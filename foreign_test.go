@@ -141,6 +141,7 @@ func TestForeignRegexes(t *testing.T) {
 	for _, regex := range []string{
 		"^v1/", "^v1", "^https?://x", "^(v1|v2)/", "/login$ ", " ^/x", "/login$/", "/x^/y", `/x\?y=1`, `^/x\?`, "/x#top", "^//x", "/x//y", `^[?#]`, "^$", "a^", "^/login$x",
 		"GET /x", "^POST /login", "^(GET|POST) /x", "/v1/{id}", "^/v1/{id}/x", "/v1/{rest...}", "/v1/:id", "^/v1/:id/x$", `/^\/v1\/orders/`,
+		"^/x%20y", "^/caf%C3%A9$", "^/%6cogin", "/a%2b(b|c)",
 	} {
 		if bad, _ := verdict(ruleFor(weir.Match{EndpointRegex: regex})); !strings.Contains(bad, "rules[0].match.endpoint_regex: ") {
 			t.Errorf("%s: got %q", regex, bad)
@@ -148,7 +149,7 @@ func TestForeignRegexes(t *testing.T) {
 	}
 	for _, regex := range []string{
 		"^/V1/", "^/v1/", "orders", "^/(v1|v2)/", "/login$", "^/$", "/$", ".*", "^.*$", "^/v1/orders.*", `^/v1/\d{2,3}/x`, `\bfoo\b`, "^(?:/x)?/y", "(?i)^/X", `^/\p{L}+$`, `/\x{e9}`,
-		"^[/x]", "^/v1/a:b", "^/+v1", `\.json$`, "[^/]+$", "^/[?x]", "^|x", "(^v1|/v2)", "/a b", `^/orders(\?.*)?$`,
+		"^[/x]", "^/v1/a:b", "^/+v1", `\.json$`, "[^/]+$", "^/[?x]", "^|x", "(^v1|/v2)", "/a b", `^/orders(\?.*)?$`, "^/a%2Fb", "^/a%25", "/100%", "/a%zz",
 	} {
 		if bad, _ := verdict(ruleFor(weir.Match{EndpointRegex: regex})); bad != "" {
 			t.Errorf("%s: %s", regex, bad)
@@ -207,6 +208,7 @@ func TestForeignKeys(t *testing.T) {
 		{"sk_prod_…c123", "write the whole key", ""},
 		{"sk_.*", "", `write "sk_*"`},
 		{"sk_.+", "", `write "sk_*"`},
+		{"sk_*$", "", `write "sk_*"`},
 		{"^sk_", "", "write it as in sk_prod_*"},
 		{"^sk_*", "", `write "sk_*"`},
 		{"sk_%", "", `write "sk_*"`},

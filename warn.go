@@ -22,6 +22,9 @@ func (rs *RuleSet) warnf(path, format string, args ...any) {
 
 func rulePath(r *rule) string { return fmt.Sprintf("rules[%d]", r.index) }
 
+// addressHeaders are those in which proxies tell of a client's address, and clients what they like.
+var addressHeaders = []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"}
+
 // warnOfGaps: requests, and clients, that no rule limits.
 func (rs *RuleSet) warnOfGaps() {
 	catchAll, ipRule, identity := false, false, -1
@@ -29,6 +32,13 @@ func (rs *RuleSet) warnOfGaps() {
 		r := &rs.rules[i]
 		if r.Match.APIKey == Absent && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
 			rs.warnf(rulePath(r), "counts nothing: it is for requests without a key, and skips those; write `by: [ip]`")
+		}
+		for _, d := range r.by {
+			for _, name := range addressHeaders {
+				if strings.EqualFold(d.name, "header:"+name) {
+					rs.warnf(rulePath(r), "counts by %s, in which a client can write another address for each request: write `by: [ip]`, and name your proxies in --trusted-proxies", name)
+				}
+			}
 		}
 		if r.Shadow {
 			continue
