@@ -304,8 +304,14 @@ func TestReloadUnderLoad(t *testing.T) {
 	t.Logf("%d checks during 1,000 saves", checks.Load())
 }
 
-// SIGTERM under load: every request that a connection carried is answered.
+// A node that is ended under load answers every request that a connection carried, also when its terminal is closed.
 func TestDrainLosesNothing(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(signal.String(), func(t *testing.T) { drains(t, signal) })
+	}
+}
+
+func drains(t *testing.T, signal syscall.Signal) {
 	var inside sync.WaitGroup
 	inside.Add(8)
 	release := make(chan struct{})
@@ -363,7 +369,7 @@ func TestDrainLosesNothing(t *testing.T) {
 		})
 	}
 	inside.Wait()
-	n.stop()
+	_ = n.cmd.Process.Signal(signal)
 	// New requests go on until the port is closed; then the slow ones may end.
 	for {
 		c, err := net.Dial("tcp", strings.TrimPrefix(n.Gateway, "http://"))
@@ -371,6 +377,9 @@ func TestDrainLosesNothing(t *testing.T) {
 			break
 		}
 		c.Close()
+	}
+	if signal == syscall.SIGHUP { // once from the shell, and once from the kernel
+		_ = n.cmd.Process.Signal(signal)
 	}
 	close(release)
 	wg.Wait()
