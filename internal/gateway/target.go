@@ -64,8 +64,11 @@ func rawPath(r *http.Request) string {
 
 // unsafePart names what in an escaped path servers disagree on, or returns "".
 func unsafePart(path string) string {
+	from := 0 // of the segment
 	for i := range len(path) {
 		switch {
+		case path[i] == '/':
+			from = i + 1
 		case path[i] == '\\':
 			return `a backslash`
 		case path[i] == '%':
@@ -74,7 +77,7 @@ func unsafePart(path string) string {
 			}
 		case path[i] == ';':
 			// Some servers resolve dots before they cut ;parameters off, some afterwards.
-			if seg := path[strings.LastIndexByte(path[:i], '/')+1 : i]; isDots(seg) {
+			if isDots(path[from:i]) {
 				return "a dot segment with parameters (..;)"
 			}
 		}
