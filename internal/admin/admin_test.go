@@ -580,6 +580,9 @@ func TestTheNewestRulesAreRejected(t *testing.T) {
 		}
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", rules+"# new", `If-Match: "2"`), 200, "")
+	if a := p.do(t, "GET", "/v1/rules/versions/3-abcd", ""); a.status != 404 || !strings.Contains(a.text, "no such version of the rules: 3-abcd") {
+		t.Errorf("an orphan that isn't there: %d %s", a.status, a.text)
+	}
 	p.want(t, p.do(t, "PUT", "/v1/rules", rules+"# newer", `If-Match: "2"`), 412, "CONFLICT")
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -41,7 +42,10 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 	if name.Hash != "" && !strings.HasPrefix(v.Hash, name.Hash) {
 		v, err = store.Orphan(ctx, name.Number, name.Hash)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, rulestore.ErrNotFound) && name.Hash != "":
+		return v, newFault(http.StatusNotFound, "NOT_FOUND", "%v: %s", rulestore.ErrNotFound, name.Name())
+	case err != nil:
 		return v, storeFault(err)
 	}
 	return v, nil

@@ -102,6 +102,9 @@ func (c *Config) Validate() error {
 	if c.MaxInFlight < 0 {
 		return fmt.Errorf("--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight)
 	}
+	if c.MaxWaiting < 0 {
+		return fmt.Errorf("--max-waiting: must be at least 1, or 0 for %d, got %d", httplimit.DefaultMaxWaiting, c.MaxWaiting)
+	}
 	if err := c.validateStore(); err != nil {
 		return err
 	}
