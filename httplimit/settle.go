@@ -37,7 +37,7 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next
 // clientClosedRequest is the status with which proxies note that there was nobody to answer.
 const clientClosedRequest = 499
 
-// watchedBody notes that a client's body broke. Whatever a handler, or a proxy of someone else's, then says
+// watchedBody notes that a client's body broke. Whatever a handler, or a proxy of someone else's, begins to say then
 // is about the body, and what came before the break may have been a guess.
 type watchedBody struct {
 	io.ReadCloser
@@ -47,7 +47,7 @@ type watchedBody struct {
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
-		b.answer.lost.Store(true)
+		b.answer.broken.Store(true)
 	}
 	return n, err
 }
@@ -70,6 +70,7 @@ type answer struct {
 	d       weir.Decision
 	status  int         // 0 until it is known
 	lost    atomic.Bool // what is written isn't the answer
+	broken  atomic.Bool // the request's body is
 	settled bool
 }
 
@@ -78,6 +79,9 @@ type answer struct {
 func (a *answer) begun(status int) {
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status
+		if a.broken.Load() {
+			a.lost.Store(true)
+		}
 	}
 }
 

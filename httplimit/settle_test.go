@@ -204,6 +204,26 @@ func TestBrokenBodiesCount(t *testing.T) {
 	}
 }
 
+// Once the answer has begun, its status is known, and what then becomes of the body doesn't matter: services answer uploads before their end.
+func TestBodiesThatBreakBehindTheAnswer(t *testing.T) {
+	l := counting(t, 401)
+	srv, _ := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+		if _, err := io.Copy(io.Discard, r.Body); err == nil {
+			t.Error("the body is whole")
+		}
+	})))
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	resp, _ := raw(t, conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nrubbish\r\n")
+	if got := charged(t, l); resp.StatusCode != 204 || got != 0 {
+		t.Errorf("got %d and was charged %d", resp.StatusCode, got)
+	}
+}
+
 // A proxy of one's own says that there was no answer.
 func TestNoAnswer(t *testing.T) {
 	l := counting(t, 401)
