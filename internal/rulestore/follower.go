@@ -311,7 +311,8 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 }
 
 // catchUp applies the newest version, unless it is in force. If it can't be applied, the one that it is
-// based on is tried, which this node may have missed.
+// based on is tried, which this node may have missed: but not what the store was seeded with by a node of its own
+// accord. Whoever has replaced the starter rules doesn't want them back, and a node without rules isn't ready.
 func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 	for v := head; f.news(v, head); {
 		got, err := f.o.Store.Get(ctx, v.Number)
@@ -323,6 +324,8 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 			f.reject(got, err)
 		case err != nil:
 			return err
+		case got.Starter() && !v.Is(head) && f.Current().Number == 0:
+			return nil
 		case f.apply(got, mine) == nil:
 			return nil
 		}

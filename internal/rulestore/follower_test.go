@@ -141,6 +141,24 @@ func TestTheLastGoodVersionIsFound(t *testing.T) {
 }
 
 // twoHundred are nodes on twenty connections, that poll never, and one who writes.
+// A node that can't read what replaced the starter rules doesn't go back to them: it has none. What an operator wrote before
+// is another matter.
+func TestStarterRulesDontComeBack(t *testing.T) {
+	for message, want := range map[string]int64{StarterMessage: 0, "seeded from ours.yaml": 1} {
+		d := openDir(t, t.TempDir())
+		for _, v := range []Version{{Author: "weir", Message: message, Text: []byte("good")}, {Parent: 1, Author: "ann", Text: []byte("bad")}} {
+			if _, err := d.Append(t.Context(), 0, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := newNode(d, "n", never, Version{})
+		n.Look(t.Context())
+		if got := n.Current().Number; got != want || n.Rejected() == nil {
+			t.Errorf("%s: %d is in force, not %d; rejected: %v", message, got, want, n.Rejected())
+		}
+	}
+}
+
 func twoHundred(t testing.TB) (nodes []*node, writer *Redis) {
 	r := redistest.New(t, redistest.Options{})
 	for i := range 20 {

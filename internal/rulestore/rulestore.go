@@ -33,6 +33,12 @@ type Version struct {
 	Orphan bool
 }
 
+// StarterMessage is that of a first version which nobody wrote: the rules that come with the binary.
+const StarterMessage = "starter rules"
+
+// Starter reports whether nobody wrote the version.
+func (v Version) Starter() bool { return v.Parent == 0 && v.Message == StarterMessage }
+
 // Name is what people call the version: its number, and enough of its hash.
 func (v Version) Name() string {
 	name := strconv.FormatInt(v.Number, 10)

@@ -36,7 +36,7 @@ func (c *Config) readRules() (doc *admin.Document, message string, err error) {
 		message = "seeded from " + c.SeedRules
 	default:
 		doc, err = admin.Parse(StarterName, starter, 0)
-		message = "starter rules"
+		message = rulestore.StarterMessage
 	}
 	return doc, message, err
 }
