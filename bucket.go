@@ -6,15 +6,15 @@ package weir
 // less than a millionth of a token for each request that it was granted, and
 // polling costs it nothing.
 
-// tokens is what may be taken at the given moment. It is negative when a leaky
-// bucket was made smaller than the water in it.
-func (p *Policy) tokens(s State, now int64) int64 {
+// Level is what may be taken of a bucket at the given moment, in millionths of a token. It is
+// negative when a leaky bucket was made smaller than the water in it.
+func (p *Policy) Level(s State, now int64) int64 {
 	if s.Time == 0 {
 		return p.capacity
 	}
 	level := p.stored(s)
 	if dt := now - s.Time; dt > 0 {
-		level += mulDiv(dt, p.rate.num, p.rate.den)
+		level += p.Refill(dt)
 	}
 	return min(level, p.capacity)
 }
@@ -27,11 +27,12 @@ func (p *Policy) stored(s State) int64 {
 	return p.capacity - s.Level
 }
 
-func (p *Policy) bucketState(tokens, now int64) State {
+// AtLevel is the state of a bucket that has that many millionths of a token now.
+func (p *Policy) AtLevel(level, now int64) State {
 	if p.Limit.Algorithm != TokenBucket {
-		tokens = p.capacity - tokens
+		level = p.capacity - level
 	}
-	return State{Time: now, Level: tokens}
+	return State{Time: now, Level: level}
 }
 
 func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
@@ -41,15 +42,18 @@ func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
 	if n > p.capacity/micro {
 		return s, false
 	}
-	level := p.tokens(s, now)
-	if level < n*micro || p.maxDelay > 0 && p.wait(p.capacity-level) > p.maxDelay {
+	level := p.Level(s, now)
+	if level < n*micro || p.maxDelay > 0 && p.Wait(p.capacity-level) > p.maxDelay {
 		return s, false
 	}
-	return p.bucketState(level-n*micro, now), true
+	return p.AtLevel(level-n*micro, now), true
 }
 
-// wait is how long the bucket takes to gain that many millionths.
-func (p *Policy) wait(amount int64) int64 {
+// Refill is how many millionths of a token a bucket gains in a time, µs.
+func (p *Policy) Refill(time int64) int64 { return mulDiv(time, p.rate.num, p.rate.den) }
+
+// Wait is how long a bucket takes to gain that many millionths of a token, µs.
+func (p *Policy) Wait(amount int64) int64 {
 	if amount <= 0 {
 		return 0
 	}
@@ -58,11 +62,11 @@ func (p *Policy) wait(amount int64) int64 {
 
 func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 	if s.Time == 0 || s.Time > now {
-		s = p.bucketState(p.tokens(s, now), now)
+		s = p.AtLevel(p.Level(s, now), now)
 	}
-	level := p.tokens(s, now)
+	level := p.Level(s, now)
 	// Times count from the state's own moment: the level at now is rounded down, and rounding twice would be late.
-	at := func(level int64) int64 { return max(0, s.Time+p.wait(level-min(p.stored(s), p.capacity))-now) }
+	at := func(level int64) int64 { return max(0, s.Time+p.Wait(level-min(p.stored(s), p.capacity))-now) }
 	r.Remaining = max(0, level) / micro
 	r.ResetAfter = micros(at(p.capacity))
 	r.Slot = now
@@ -76,7 +80,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 			}
 			if p.maxDelay > 0 {
 				// The wait in the queue must have come down, too.
-				need = max(need, p.capacity-mulDiv(p.maxDelay, p.rate.num, p.rate.den))
+				need = max(need, p.capacity-p.Refill(p.maxDelay))
 			}
 			r.RetryAfter = micros(at(need))
 		}
@@ -84,7 +88,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 		if v == Taken {
 			level += n * micro // the queue in front of this request is what was there before it
 		}
-		r.Delay = micros(p.wait(p.capacity - level))
+		r.Delay = micros(p.Wait(p.capacity - level))
 	}
 }
 
@@ -92,6 +96,6 @@ func (p *Policy) returnBucket(s State, now, n int64) State {
 	if s.Time > now {
 		s.Time = now
 	}
-	level := p.tokens(s, now)
-	return p.bucketState(max(level, min(level+min(n, MaxTokens)*micro, p.capacity)), now)
+	level := p.Level(s, now)
+	return p.AtLevel(max(level, min(level+min(n, MaxTokens)*micro, p.capacity)), now)
 }

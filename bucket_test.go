@@ -272,7 +272,7 @@ func TestBucketGainsItsCountInAWindow(t *testing.T) {
 		{Limit{Count: 1000, Window: 24 * time.Hour}, 10}, {Limit{Count: 13, Window: 7 * time.Minute}, 100},
 	} {
 		p := policyOf(t, tt.limit)
-		if got := p.tokens(State{Time: midnight, Level: 0}, midnight+p.window); got != tt.limit.Count*micro {
+		if got := p.Level(State{Time: midnight, Level: 0}, midnight+p.window); got != tt.limit.Count*micro {
 			t.Errorf("%v: %d millionths in a window", tt.limit, got)
 		}
 		g, now := newGauge(p), midnight

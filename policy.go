@@ -36,14 +36,12 @@ type Policy struct {
 	capacity int64  // bucket: micro-tokens
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
-	slowSlot int64  // bucket: µs, see slot
 	perPart  uint64 // MaxSpent over the whole in millionths, times 2^64
 	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
 	perShift uint8  // by this
 	maxDelay int64  // queue: µs, or 0
 	tick     int64  // sliding counter: µs per step of the weight
 	ticks    int64  // sliding counter: steps per window
-	terms    Terms
 }
 
 // NewPolicy prepares a limit. The name tells its counters from those of other policies.
@@ -63,7 +61,6 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 		p.rate, _ = l.rate() // Validate has seen it
 		p.capacity = l.capacity() * micro
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
-		p.slowSlot = slowSlotOf(p.rate, p.fill)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
 		// Below 1 by as much as it takes, and rounded up: a counter must not seem whole before it is.
 		if e := ratio.MantExp(nil); e > 0 {
@@ -83,7 +80,6 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 	}
 	p.perPart, _ = bits.Div64(MaxSpent, 0, uint64(whole))
 	p.ID = p.fingerprint("")
-	p.terms = p.newTerms()
 	return p, nil
 }
 
@@ -124,15 +120,12 @@ func (p *Policy) Share(nodes int) *Policy {
 }
 
 // Numbers are what the arithmetic runs on, for stores that do it elsewhere. Of a bucket: the
-// capacity in millionths of a token, the rate in millionths per µs as a fraction, and,
-// in µs, a queue's longest delay, or 0, and for the others the slot of slow leases. Of windows and logs: the count, the window in
-// µs, and, of a sliding counter, the µs of a step of the weight and how many steps a window has.
+// capacity in millionths of a token, the rate in millionths per µs as a fraction, and a queue's longest delay
+// in µs, or 0. Of windows and logs: the count, the window in µs, and, of a sliding counter, the
+// µs of a step of the weight and how many steps a window has.
 func (p *Policy) Numbers() [4]int64 {
-	switch {
-	case p.Limit.Algorithm == LeakyQueue:
+	if p.Limit.isBucket() {
 		return [4]int64{p.capacity, p.rate.num, p.rate.den, p.maxDelay}
-	case p.Limit.isBucket():
-		return [4]int64{p.capacity, p.rate.num, p.rate.den, p.slowSlot}
 	}
 	return [4]int64{p.Limit.Count, p.window, max(1, p.tick), max(1, p.ticks)}
 }
@@ -200,7 +193,7 @@ func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	r.Allowed = v != Refused
 	r.RetryAfter, r.Delay = 0, 0
-	r.Lent, r.LentFor, r.LentBy, r.Err = 0, 0, 0, nil
+	r.Err = nil
 	switch p.Limit.Algorithm {
 	case FixedWindow:
 		p.reportWindow(r, s, now, n, v)

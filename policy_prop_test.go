@@ -72,7 +72,7 @@ func (g *gauge) report(now, n int64, v Verdict) Result {
 	if g.isLog() {
 		return g.p.ReportLog(g.log, now, n, v)
 	}
-	r := Result{true, 7, 7, 7, 7, 7, 7, 7, 7, ErrUsed} // whatever was there before
+	r := Result{true, 7, 7, 7, 7, 7, ErrUsed} // whatever was there before
 	g.p.ReportTo(&r, g.s, now, n, v)
 	return r
 }
@@ -132,7 +132,7 @@ func (g *gauge) held(now int64) int64 {
 	case SlidingLog:
 		return g.anchored(now).log.sum
 	}
-	return g.p.capacity - g.p.tokens(g.s, now)
+	return g.p.capacity - g.p.Level(g.s, now)
 }
 
 // longest is how long the counter can make anyone wait, in µs.
@@ -141,7 +141,7 @@ func (g *gauge) longest() int64 {
 	case g.p.Limit.Algorithm == TokenBucket:
 		return g.p.fill
 	case g.p.Limit.isBucket():
-		return max(g.p.fill, g.p.wait(g.s.Level)) // a bucket made smaller still has all its water to lose
+		return max(g.p.fill, g.p.Wait(g.s.Level)) // a bucket made smaller still has all its water to lose
 	case g.p.Limit.Algorithm == SlidingCounter:
 		return 2 * g.p.window
 	}

@@ -54,29 +54,11 @@ type Charge struct {
 	Counter
 	// N is how many tokens are needed, all or none.
 	N int64
-	Loan
 	// Peek asks what would happen, and takes nothing.
 	Peek bool
 	// Guest: whoever sent the request could choose the subject freely. A store that is short of memory may
 	// answer [ErrNoRoom] instead of making a new counter for it.
 	Guest bool
-}
-
-// Loan asks for tokens to hold. The zero value asks for none.
-type Loan struct {
-	// Want is how many more the caller would like to hold and spend by itself.
-	// A store that doesn't lend, or has nothing to spare, lends none.
-	Want int64
-	// Waiting is how many of those requests wait for already: they are lent as if each were asked for. Not of slow ones.
-	Waiting int64
-	// Slow: the caller asks so seldom that it would hold them for as long as [Terms].SlowLease.
-	Slow bool
-	// Ahead: the caller takes all that there is, so that it may be lent what is yet to refill, to spend each
-	// token when that has. See [Result.LentBy].
-	Ahead bool
-	// Spent is how many of the tokens that were lent for so long, in the slot SpentSlot, the caller has spent: they
-	// are out no more. Each is told of once.
-	Spent, SpentSlot int64
 }
 
 // Return is tokens on their way back into a counter.
@@ -85,10 +67,6 @@ type Return struct {
 	N int64
 	// Slot is the Result.Slot of the charge that took them.
 	Slot int64
-	// Unspent tokens were lent, and nobody was admitted for them.
-	Unspent bool
-	// Slow tokens were lent for longer than MaxLease.
-	Slow bool
 }
 
 // Result is what became of one charge.
@@ -106,13 +84,6 @@ type Result struct {
 	Delay time.Duration
 	// Slot names when the tokens were debited, for giving them back.
 	Slot int64
-	// Lent is how many tokens beyond N were debited for the caller to spend.
-	Lent int64
-	// LentFor is how long they may be spent, counted from when the call was sent.
-	LentFor time.Duration
-	// LentBy is the time until all of them have refilled, if they were lent ahead: the last may not be spent
-	// before, and the others as the bucket refills.
-	LentBy time.Duration
 	// Err: the counter couldn't be reached, and the fields above say nothing.
 	Err error
 }

@@ -2,8 +2,11 @@ package lease
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,81 +16,203 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestLostAdmissions: what one exact limiter would have admitted of the same requests, and the nodes didn't,
-// is less than a thousandth of them. It prints the table.
-func TestLostAdmissions(t *testing.T) {
-	limits := []weir.Limit{
-		{Count: 10, Window: time.Second},
-		{Count: 100, Window: time.Second},
-		{Count: 100, Window: time.Minute},
-		{Count: 10_000, Window: time.Second, Burst: 1_000},
-		{Algorithm: weir.FixedWindow, Count: 1_000, Window: time.Second},
-		{Algorithm: weir.SlidingCounter, Count: 1_000, Window: time.Second},
-		{Algorithm: weir.LeakyBucket, Count: 1_000, Window: time.Second},
+var everyCell = flag.Bool("cells", false, "run every cell of the table of lost admissions, not some")
+
+// cell is one load of the table: clients with a limit each, on some nodes.
+type cell struct {
+	limit weir.Limit
+	nodes int
+	route string // how a client's requests are spread over the nodes
+	begin string // what a client's bucket holds at first
+	load  float64
+	cost  string
+}
+
+func (c cell) String() string {
+	return fmt.Sprintf("%s %s, %d nodes, %s, %s, %.1f×, cost %s", c.limit.Algorithm, c.limit, c.nodes, c.route, c.begin, c.load, c.cost)
+}
+
+// router picks the nodes of a client's requests.
+func (c cell) router(rng *rand.Rand) func() int {
+	at, moved := rng.IntN(c.nodes), time.Now()
+	switch c.route {
+	case "round robin":
+		return func() int { at++; return at % c.nodes }
+	case "random":
+		return func() int { return rng.IntN(c.nodes) }
 	}
-	nodes, loads := []int{1, 4, 20, 50}, []float64{0.5, 0.9, 1.5, 3}
-	if slow {
-		limits, nodes = limits[1:2], []int{4}
+	every, err := time.ParseDuration(c.route)
+	if err != nil {
+		panic(err)
 	}
-	fmt.Printf("lost admissions, %% of requests, and asks per check, on 1, 4, 20 and 50 nodes\n")
-	for _, l := range limits {
-		for _, bursty := range []bool{false, true} {
-			for _, load := range loads {
-				name := fmt.Sprintf("%s %d/%s burst %d, %.1f× %s", l.Algorithm, l.Count, l.Window, l.Burst, load, map[bool]string{false: "Poisson", true: "bursty"}[bursty])
-				fmt.Printf("  %-60s", name)
-				for _, n := range nodes {
-					lost, asked := lose(t, l, n, load, bursty)
-					fmt.Printf("  %6.3f (%.2f)", 100*lost, asked)
-					if lost >= 0.001 {
-						t.Errorf("%s, %d nodes: lost %.3f%%", name, n, 100*lost)
-					}
-				}
-				fmt.Println()
-			}
+	moved = moved.Add(-time.Duration(rng.Int64N(int64(every))))
+	return func() int {
+		if time.Since(moved) > every {
+			at, moved = at+1, time.Now()
 		}
+		return at % c.nodes
 	}
 }
 
-// lose runs requests against nodes and against one exact limiter. It returns the part of them that only the
-// latter admitted, and how many charges the store was asked for per request.
-func lose(t *testing.T, l weir.Limit, nodes int, load float64, bursty bool) (lost, asked float64) {
-	synctest.Test(t, func(t *testing.T) {
-		rng := rand.New(rand.NewPCG(7, uint64(nodes)))
-		w := newWorld(uint64(nodes), nodes)
-		w.latency, w.jitter = 250*time.Microsecond, 100*time.Microsecond
-		p := storetest.Policy(t, "p", l)
-		exact := storetest.NewModel(time.Now)
-		rate := p.Terms().Refill * 1e9 * load
-		requests := max(30_000, int(8*rate))
-		var done sync.WaitGroup
-		admitted, left, gap := int64(0), 0, 0.0
-		for range requests {
-			after := rng.ExpFloat64() / rate
-			if bursty { // half a second at four times the rate, and then none
-				if left == 0 {
-					left = max(1, int(2*rate))
-					gap = 1.5
+// pricer draws the costs of a client's requests, and returns their mean.
+func (c cell) pricer(rng *rand.Rand) (draw func() int64, mean float64) {
+	most := c.limit.Max()
+	few := max(2, most/10)
+	switch c.cost {
+	case "1":
+		return func() int64 { return 1 }, 1
+	case "few":
+		return func() int64 { return 1 + rng.Int64N(few) }, float64(1+few) / 2
+	case "all": // mostly of one, and now and then all that fits
+		return func() int64 {
+			if rng.IntN(16) == 0 {
+				return most
+			}
+			return 1
+		}, 1 + float64(most-1)/16
+	}
+	panic(c.cost)
+}
+
+// client sends a client's requests for the time in which its bucket fills, and at least until it has sent some, to the nodes and
+// to one exact limiter. It returns how many tokens each admitted.
+func (w *world) client(c cell, p *weir.Policy, exact weir.Store, key string, rng *rand.Rand) (nodes, one int64) {
+	var done sync.WaitGroup
+	var mu sync.Mutex // guards nodes
+	take := func(s weir.Store, n int64) bool {
+		charges := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(key)}, N: n}}
+		var results [1]weir.Result
+		s.Take(context.Background(), charges[:], results[:])
+		return results[0].Allowed && results[0].Err == nil
+	}
+	route := c.router(rng)
+	cost, mean := c.pricer(rng)
+	first := map[string]int64{"half": p.Limit.Max() / 2, "empty": p.Limit.Max()}[c.begin]
+	if first > 0 && (!take(w.nodes[route()].leases, first) || !take(exact, first)) {
+		panic("a fresh bucket has less than it holds")
+	}
+	rate := perNS(p) * 1e9 * c.load / mean
+	burst := 0
+	for end := time.Now().Add(max(p.Memory()*life(c), time.Duration(50/rate*1e9))); ; {
+		switch {
+		case c.begin != "bursts":
+			time.Sleep(time.Duration(rng.ExpFloat64() / rate * 1e9))
+		case burst > 0: // as many as fit, within a second
+			time.Sleep(time.Duration(rng.ExpFloat64() / float64(p.Limit.Max()) * 1e9))
+			burst--
+		default:
+			time.Sleep(time.Duration(rng.ExpFloat64() / rate * 1e9))
+			if rng.IntN(int(p.Limit.Max())) == 0 {
+				burst = int(p.Limit.Max())
+			}
+		}
+		if time.Now().After(end) {
+			break
+		}
+		n, at := cost(), route()
+		if take(exact, n) {
+			one += n
+		}
+		done.Go(func() {
+			if take(w.nodes[at].leases, n) {
+				mu.Lock()
+				defer mu.Unlock()
+				nodes += n
+			}
+		})
+	}
+	done.Wait()
+	return nodes, one
+}
+
+func life(c cell) time.Duration {
+	if c.begin == "bursts" {
+		return 20
+	}
+	return 1
+}
+
+// loss is what a cell lost: the part of what one exact limiter admitted, and its standard error.
+type loss struct {
+	part, err float64
+	admitted  int64
+	asked     float64 // charges of the store per request
+}
+
+// lose runs clients until one exact limiter has admitted enough.
+func (c cell) lose(t *testing.T, seed uint64, enough int64) (l loss) {
+	p := storetest.Policy(t, "p", c.limit)
+	_, mean := c.pricer(rand.New(rand.NewPCG(0, 0)))
+	var diffs []float64
+	var one int64
+	for batch := uint64(0); float64(one) < float64(enough)*mean; batch++ {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(seed+batch, c.nodes)
+			w.latency, w.jitter = 250*time.Microsecond, 100*time.Microsecond
+			exact := storetest.NewModel(time.Now)
+			var clients sync.WaitGroup
+			var mu sync.Mutex // guards what is summed up
+			for i := range 20 {
+				clients.Go(func() {
+					rng := rand.New(rand.NewPCG(seed+batch, uint64(i)))
+					time.Sleep(time.Duration(rng.Int64N(int64(time.Second))))
+					n, o := w.client(c, p, exact, fmt.Sprint("k", i), rng)
+					mu.Lock()
+					defer mu.Unlock()
+					one += o
+					diffs = append(diffs, float64(o-n))
+				})
+			}
+			clients.Wait()
+			for _, n := range w.nodes {
+				_ = n.leases.Close(context.Background())
+			}
+		})
+	}
+	sum, squares := 0.0, 0.0
+	for _, d := range diffs {
+		sum += d
+	}
+	for _, d := range diffs {
+		squares += (d - sum/float64(len(diffs))) * (d - sum/float64(len(diffs)))
+	}
+	return loss{part: sum / float64(one), err: math.Sqrt(squares) / float64(one), admitted: one}
+}
+
+// TestLostAdmissions: what one exact limiter would have admitted of the same requests, and the nodes didn't, is less than a
+// thousandth of it, however clients move between nodes. It prints the table, all of it with -cells.
+func TestLostAdmissions(t *testing.T) {
+	var cells []cell
+	for _, perMinute := range []int64{60, 100, 600, 6000} {
+		for _, nodes := range []int{2, 4, 8} {
+			for _, route := range []string{"round robin", "random", "1s", "3s", "10s"} {
+				for _, begin := range []string{"fresh", "half", "empty"} {
+					for _, load := range []float64{0.5, 0.9, 1.3, 3} {
+						for _, cost := range []string{"1", "few", "all"} {
+							cells = append(cells, cell{weir.PerMinute(perMinute), nodes, route, begin, load, cost})
+						}
+					}
 				}
-				left--
-				after, gap = after/4+gap, 0
 			}
-			time.Sleep(time.Duration(after * 1e9))
-			charges := []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}}
-			results := make([]weir.Result, 1)
-			exact.Take(context.Background(), charges, results)
-			if results[0].Allowed {
-				admitted++
-			}
-			w.send(&done, w.nodes[rng.IntN(nodes)], []*weir.Policy{p}, arrival{key: "k", cost: 1})
 		}
-		done.Wait()
-		total := uint64(0)
-		for _, n := range w.nodes {
-			_ = n.leases.Close(context.Background())
-			total += n.leases.Asked()
+	}
+	every := 1
+	if !*everyCell {
+		every = 97 // a prime, so that all kinds are among them
+	}
+	worst := 0.0
+	for i := 0; i < len(cells); i += every {
+		c := cells[i]
+		l := c.lose(t, uint64(i), 10_000)
+		worst = max(worst, l.part)
+		mark := ""
+		if l.part > 0.001 {
+			mark = "  <--"
 		}
-		lost = max(0, float64(admitted-int64(len(w.admitted[counterName{p, "k"}])))) / float64(requests)
-		asked = float64(total) / float64(requests)
-	})
-	return lost, asked
+		if l.part > 0.001+2*l.err {
+			t.Errorf("%s: lost %.3f%% ± %.3f of %d", c, 100*l.part, 100*l.err, l.admitted)
+		}
+		fmt.Fprintf(os.Stdout, "  %-80s %7.3f%% ± %.3f  of %d%s\n", c, 100*l.part, 100*l.err, l.admitted, mark)
+	}
+	fmt.Printf("lost at worst: %.3f%%\n", 100*worst)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -24,13 +25,12 @@ var (
 	oneSeed  = flag.Uint64("seed", 0, "run only this one")
 	budget   = 50 * time.Millisecond
 	errLost  = errors.New("lost")
-	lifetime = weir.MaxLease
+	lifetime = ledger.MaxLease
 )
 
 // world is a simulation in virtual time: nodes with their leases, a network that
 // delays and loses, and a store that is the arithmetic of package weir. It runs in a bubble of synctest.
 type world struct {
-	model   weir.Store
 	nodes   []*node
 	latency time.Duration // each way, at least
 	jitter  time.Duration
@@ -55,15 +55,17 @@ type admission struct {
 // node is one Weir, and the way from it to the store.
 type node struct {
 	*world
+	model   Lender // the store
 	leases  *Store
 	crashed atomic.Bool
 	cutOff  [2]time.Time // while it can't reach the store
 }
 
 func newWorld(seed uint64, nodes int) *world {
-	w := &world{luck: rand.New(rand.NewPCG(seed, 1)), model: storetest.NewModel(time.Now), admitted: map[counterName][]admission{}}
-	for range nodes {
-		n := &node{world: w}
+	w := &world{luck: rand.New(rand.NewPCG(seed, 1)), admitted: map[counterName][]admission{}}
+	model := storetest.NewModel(time.Now)
+	for i := range nodes {
+		n := &node{world: w, model: model.Node(uint32(i + 1))}
 		n.leases = New(n, Options{Counters: 64})
 		w.nodes = append(w.nodes, n)
 	}
@@ -83,26 +85,37 @@ func (n *node) trip() bool {
 	return n.float() >= n.loss && !n.crashed.Load() && !(now.After(n.cutOff[0]) && now.Before(n.cutOff[1]))
 }
 
-// Take is the store, from far.
-func (n *node) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+// Take is never called: leases ask for all that they need.
+func (n *node) Take(context.Context, []weir.Charge, []weir.Result) { panic("leases lend") }
+
+// Lend is the store's, from far.
+func (n *node) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
 	sent := time.Now()
 	fail := func() {
 		time.Sleep(time.Until(sent.Add(budget)))
-		for i := range results {
-			results[i] = weir.Result{Err: errLost}
+		for i := range grants {
+			grants[i] = ledger.Grant{Result: weir.Result{Err: errLost}}
 		}
 	}
 	if !n.trip() {
 		fail()
 		return
 	}
-	answers := make([]weir.Result, len(results))
-	n.model.Take(ctx, charges, answers)
+	answers := make([]ledger.Grant, len(grants))
+	n.model.Lend(ctx, asks, answers)
 	if !n.trip() {
 		fail()
 		return
 	}
-	copy(results, answers)
+	copy(grants, answers)
+}
+
+// TakeBack is the store's, from far.
+func (n *node) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
+	if !n.trip() {
+		return errLost
+	}
+	return n.model.TakeBack(ctx, unspent)
 }
 
 // GiveBack is the store's, from far.
@@ -171,7 +184,7 @@ func violation(p *weir.Policy, as []admission) string {
 		return ""
 	}
 	// A meter as large as a full bucket and a lease's refill never overflows: that is the bound for all intervals at once.
-	rate := p.Terms().Refill
+	rate := perNS(p)
 	most := float64(p.Limit.Max()) + rate*float64(lifetime)
 	level, last := 0.0, time.Time{}
 	for _, a := range as {
@@ -219,70 +232,30 @@ func TestBound(t *testing.T) {
 	})
 }
 
-// naive lends as one would without thinking: it debits, and adds what comes back to whatever is there.
-type naive struct {
-	mu     sync.Mutex // guards states
-	states map[string]weir.State
-}
-
-func (n *naive) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now, c := time.Now().UnixMicro(), charges[0]
-	s, ok := c.Policy.Try(n.states[string(c.Subject)], now, c.N)
-	if !ok {
-		results[0] = c.Policy.Report(s, now, c.N, weir.Refused)
-		return
+// perNS is how many tokens refill in a ns.
+func perNS(p *weir.Policy) float64 {
+	if p.Limit.Algorithm <= weir.LeakyBucket {
+		return float64(p.Refill(1e9)) / 1e18
 	}
-	lent := min(c.Want, c.Policy.Report(s, now, c.N, weir.Taken).Remaining/2)
-	if lent > 0 {
-		s, _ = c.Policy.Try(s, now, lent)
-	}
-	n.states[string(c.Subject)] = s
-	results[0] = c.Policy.Report(s, now, c.N, weir.Taken)
-	results[0].Lent, results[0].LentFor = lent, lifetime
-}
-
-func (n *naive) GiveBack(_ context.Context, _ weir.Once, _ time.Duration, returns []weir.Return) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, r := range returns {
-		now := time.Now().UnixMicro()
-		n.states[string(r.Subject)] = r.Policy.Return(n.states[string(r.Subject)], now, r.N, r.Slot)
-	}
-	return nil
-}
-
-func (n *naive) Reset(context.Context, []weir.Counter) error { return nil }
-
-// TestNaiveLendingIsCaught: the simulation would see it if a bucket forgot what it has lent.
-func TestNaiveLendingIsCaught(t *testing.T) {
-	for seed := uint64(1); seed < 5000; seed++ {
-		if simulate(t, seed, &naive{states: map[string]weir.State{}}) != "" {
-			return
-		}
-	}
-	t.Error("5000 simulations with a store that mints tokens broke no bound")
+	return float64(p.Limit.Count) / float64(p.Limit.Window)
 }
 
 // simulate runs one world and tells how it broke the bound, or "".
-func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
+func simulate(t *testing.T, seed uint64, spoil func(Lender) Lender) (broken string) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		w := newWorld(seed, 1+rng.IntN(50)*rng.IntN(2)+rng.IntN(4))
-		if store != nil {
-			w.model = store
+		w := newWorld(seed, 8+rng.IntN(40)*rng.IntN(2))
+		for _, n := range w.nodes {
+			if spoil != nil {
+				n.model = spoil(n.model)
+			}
 		}
 		w.latency = time.Duration(rng.IntN(2000)) * time.Microsecond
 		w.jitter = time.Duration(rng.IntN(3000)) * time.Microsecond
 		if rng.IntN(2) == 0 {
 			w.loss = 0.1 * rng.Float64()
 		}
-		policies := []*weir.Policy{drawPolicy(t, rng, "p")}
-		if store == nil && rng.IntN(3) == 0 { // layers, of which the second refuses more or less often
-			policies = append(policies, drawPolicy(t, rng, "q"))
-		}
-		arrivals := draw(rng, policies[0], len(w.nodes))
+		clients := drawClients(t, rng, len(w.nodes))
 		if rng.IntN(2) == 0 {
 			crash := w.nodes[rng.IntN(len(w.nodes))]
 			time.AfterFunc(time.Duration(rng.IntN(1000))*time.Millisecond, func() { crash.crashed.Store(true) })
@@ -291,9 +264,13 @@ func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 			cut.cutOff = [2]time.Time{from, from.Add(time.Duration(rng.IntN(500)) * time.Millisecond)}
 		}
 		var done sync.WaitGroup
-		for _, a := range arrivals {
-			time.Sleep(a.after)
-			w.send(&done, w.nodes[a.node], policies, a)
+		for _, c := range clients {
+			done.Go(func() {
+				for _, a := range c.arrivals {
+					time.Sleep(a.after)
+					w.send(&done, w.nodes[a.node], c.policies, a)
+				}
+			})
 		}
 		done.Wait()
 		for _, n := range w.nodes {
@@ -301,7 +278,7 @@ func simulate(t *testing.T, seed uint64, store weir.Store) (broken string) {
 		}
 		for counter, as := range w.admitted {
 			if v := violation(counter.policy, as); v != "" {
-				broken = fmt.Sprintf("%s of %+v on %d nodes: %s", counter.key, counter.policy.Limit, len(w.nodes), v)
+				broken = fmt.Sprintf("%s of %s %+v on %d nodes: %s", counter.key, counter.policy.Name, counter.policy.Limit, len(w.nodes), v)
 			}
 		}
 	})
@@ -323,18 +300,44 @@ func drawPolicy(t *testing.T, rng *rand.Rand, name string) *weir.Policy {
 	return storetest.Policy(t, name, l)
 }
 
-// draw makes the requests of a run: steady, in bursts, by one who spends all, waits for as long as a
-// lease lasts, and comes back, or by one who makes nodes hold tokens until the bucket is full again, and then
-// spends all: many tokens for a moment, or a few for long.
-func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
-	rate := p.Terms().Refill * 1e9
-	switch rng.IntN(6) {
-	case 0:
-		return hoard(rng, p, nodes, rate)
-	case 1:
-		return linger(rng, p, nodes, rate)
+// client sends requests under some limits.
+type client struct {
+	policies []*weir.Policy
+	arrivals []arrival
+}
+
+// drawClients has one client of every kind: one that comes as it likes, and some that know how leases work.
+func drawClients(t *testing.T, rng *rand.Rand, nodes int) []client {
+	any := []*weir.Policy{drawPolicy(t, rng, "p")}
+	if rng.IntN(3) == 0 { // layers, of which the second refuses more or less often
+		any = append(any, drawPolicy(t, rng, "q"))
 	}
-	rate *= 0.5 + 2.5*rng.Float64()
+	bucket := func(name string, l weir.Limit) *weir.Policy {
+		l.Algorithm = leasing[rng.IntN(2)]
+		return storetest.Policy(t, name, l)
+	}
+	quick := func(name string) *weir.Policy {
+		return bucket(name, weir.Limit{Count: []int64{1000, 3000, 8000}[rng.IntN(3)], Window: time.Second, Burst: 200 + rng.Int64N(300)})
+	}
+	slow := func(name string) *weir.Policy {
+		return bucket(name, weir.Limit{Count: 100 + rng.Int64N(400), Window: time.Minute})
+	}
+	hoarded, lingering, staying, moving := quick("hoarded"), slow("lingering"), slow("staying"), slow("moving")
+	drained := bucket("drained", weir.Limit{Count: 400 + rng.Int64N(800), Window: time.Second, Burst: 50 + rng.Int64N(50)})
+	return []client{
+		{any, draw(rng, any[0], 1+rng.IntN(nodes))},
+		{[]*weir.Policy{hoarded}, hoard(rng, hoarded, nodes)},
+		{[]*weir.Policy{drained}, drain(rng, drained, nodes)},
+		{[]*weir.Policy{lingering}, linger(rng, lingering, nodes)},
+		{[]*weir.Policy{staying}, linger(rng, staying, nodes)},
+		{[]*weir.Policy{moving}, move(rng, moving, nodes)},
+	}
+}
+
+// draw makes the requests of a client: steady, in bursts, or by one who spends all, waits for as long as a
+// lease lasts, and comes back.
+func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
+	rate := perNS(p) * 1e9 * (0.5 + 2.5*rng.Float64())
 	keys := 1 + rng.IntN(3)
 	costs := rng.IntN(2) == 0
 	kind := rng.IntN(3)
@@ -366,37 +369,104 @@ func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
 	return as
 }
 
-// hoard keeps nodes believing that they need tokens, with requests that are far too large, and has them
-// borrow with small ones, no faster than the bucket refills.
-func hoard(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
-	const every = 70 * time.Millisecond
-	nodes = max(1, min(nodes, int(rate*every.Seconds()*(0.3+0.6*rng.Float64()))))
-	var as []arrival
-	for range 5 + rng.IntN(25) {
-		for n := range nodes {
-			as = append(as, arrival{key: "k", cost: p.Limit.Max() + 1, node: n}, arrival{key: "k", cost: 1, node: n})
-		}
-		as = append(as, arrival{after: every, key: "k", cost: p.Limit.Max() + 1})
-	}
-	for range min(3000, 3*p.Limit.Max()) {
-		as = append(as, arrival{after: time.Duration(rng.IntN(20)) * time.Microsecond, key: "k", cost: 1, node: rng.IntN(nodes)})
+// borrow makes a node believe that it needs many tokens, by a request that never fits, and borrow them, by one that does.
+// The first has it forget that the other kind is refused, which it would be without being counted.
+func borrow(p *weir.Policy, after time.Duration, node int) []arrival {
+	const trip = 12 * time.Millisecond
+	return []arrival{{after: after, key: "k", cost: 1, node: node}, {after: trip, key: "k", cost: p.Limit.Max() + 1, node: node}, {key: "k", cost: 1, node: node}}
+}
+
+// spree asks all nodes for all that there is, and for all that they could hold, after a pause in which leases end, or not.
+func spree(rng *rand.Rand, p *weir.Policy, nodes int, pause time.Duration) (as []arrival) {
+	as = append(as, arrival{after: pause, key: "k", cost: 1})
+	for range min(4000, 2*(p.Limit.Max()+int64(nodes)*refills(p))) {
+		as = append(as, arrival{after: time.Duration(rng.IntN(10)) * time.Microsecond, key: "k", cost: 1, node: rng.IntN(nodes)})
 	}
 	return as
 }
 
-// linger asks seldom, so that nodes hold tokens for as long as they may, and spends all when some are about to end.
-func linger(rng *rand.Rand, p *weir.Policy, nodes int, rate float64) []arrival {
-	rate /= 1 + 40*rng.Float64()*rng.Float64()
-	length := p.Terms().SlowLease
-	var as []arrival
-	for range 1 + rng.IntN(3) {
-		for quiet := max(time.Second, length) * time.Duration(70+rng.IntN(250)) / 100; quiet > 0 && len(as) < 2000; {
-			after := time.Duration(rng.ExpFloat64() / rate * 1e9)
-			quiet -= after
-			as = append(as, arrival{after: after, key: "k", cost: 1, node: rng.IntN(nodes)})
+// hoard has one node after the other borrow, so that what one gives back makes room for what another takes: tokens that
+// are held while the bucket is full. Then it spends all.
+func hoard(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
+	nodes = min(nodes, 12)
+	var each [][]arrival
+	for n := range nodes {
+		var mine []arrival
+		for range 12 + rng.IntN(8) {
+			mine = append(mine, borrow(p, time.Duration(rng.IntN(80))*time.Millisecond, n)...)
 		}
-		for range min(2000, 2*p.Limit.Max()) {
-			as = append(as, arrival{after: time.Duration(rng.IntN(20)) * time.Microsecond, key: "k", cost: 1, node: rng.IntN(nodes)})
+		each = append(each, mine)
+	}
+	return append(merge(each), spree(rng, p, nodes, lifetime*time.Duration(rng.IntN(3)))...)
+}
+
+// drain has some nodes borrow what they never spend, and another one spend whatever they give back.
+func drain(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
+	const on, off = 100 * time.Millisecond, 100 * time.Millisecond
+	gap := time.Duration(0.25 / perNS(p))
+	each := make([][]arrival, min(nodes, 8))
+	for i := range 3000 {
+		a := arrival{after: gap, key: "k", cost: 1}
+		if i%int(on/gap) == 0 {
+			a.after += off // in which the others find something to borrow
+		}
+		each[0] = append(each[0], a)
+	}
+	for n := 1; n < len(each); n++ {
+		for range int(2 * 3000 * gap / (50 * time.Millisecond)) {
+			each[n] = append(each[n], borrow(p, time.Duration(rng.IntN(80))*time.Millisecond, n)...)
+		}
+	}
+	return merge(each)
+}
+
+// merge makes one sequence of several.
+func merge(each [][]arrival) (all []arrival) {
+	at := map[*arrival]time.Duration{}
+	var order []*arrival
+	for _, mine := range each {
+		elapsed := time.Duration(0)
+		for i := range mine {
+			elapsed += mine[i].after
+			at[&mine[i]] = elapsed
+			order = append(order, &mine[i])
+		}
+	}
+	sort.SliceStable(order, func(i, j int) bool { return at[order[i]] < at[order[j]] })
+	last := time.Duration(0)
+	for _, a := range order {
+		one := *a
+		one.after, last = at[a]-last, at[a]
+		all = append(all, one)
+	}
+	return all
+}
+
+// linger stays with one node until that is lent tokens for seconds, and spends all when they are about to end.
+func linger(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
+	length := 2 * ledger.Interval(p)
+	for range 2 {
+		for quiet := length * time.Duration(200+rng.IntN(150)) / 100; quiet > 0; {
+			after := time.Duration(rng.ExpFloat64() * 2 / perNS(p))
+			quiet -= after
+			as = append(as, arrival{after: after, key: "k", cost: 1})
+		}
+		as = append(as, spree(rng, p, nodes, length*time.Duration(rng.IntN(2)*(20+rng.IntN(100)))/100)...)
+		as = append(as, arrival{after: 2 * p.Memory(), key: "k", cost: 1})
+	}
+	return as
+}
+
+// move goes from node to node, and stays at each for long enough to be lent something, or not quite.
+func move(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
+	rate := perNS(p) * 1e9 * (0.5 + 2*rng.Float64())
+	length := 2 * ledger.Interval(p)
+	for range 4 {
+		node := rng.IntN(nodes)
+		for stay := length * time.Duration(10+rng.IntN(200)) / 100; stay > 0 && len(as) < 2000; {
+			after := time.Duration(rng.ExpFloat64() / rate * 1e9)
+			stay -= after
+			as = append(as, arrival{after: after, key: "k", cost: 1 + rng.Int64N(1+p.Limit.Max()/8)*int64(rng.IntN(30)/29), node: node})
 		}
 	}
 	return as

@@ -1,47 +1,49 @@
-// Package lease decides checks of hot counters in memory, while one store remains
-// the truth for all nodes. A node that is often asked for a counter borrows some
-// of its tokens and spends them by itself for at most [weir.MaxLease]; what it
-// doesn't spend it gives back. One that asks for a counter seldom may hold a few for
-// longer: see [weir.Terms]. Refusals are remembered, and concurrent asks for one counter are one.
+// Package lease decides checks of busy counters in memory, while one store remains the truth for
+// all nodes. A node that is asked for a counter often borrows some of its tokens, spends
+// them without asking, and gives back what it doesn't spend. It remembers what the store said of a
+// counter, so that most refusals need no call either. Requests that need the store for the same
+// counter at the same moment share a call.
 //
-// Tokens are debited before they are spent, so a node that dies strands what it
-// held. All nodes together admit in any time at most what the store alone would
-// admit in that time and one lease's; see [weir.Policy.Lend] for why.
+// Package ledger has the arithmetic, and says why all nodes together keep the limit. What clients
+// are told comes from the policy's own arithmetic, on the state that the store sent with its answer.
 package lease
 
 import (
+	"bytes"
 	"context"
 	"hash/maphash"
 	"math/bits"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
 )
+
+// Lender is a store that can also lend tokens, and take them back.
+type Lender interface {
+	weir.Store
+	// Lend is Take for charges that would hold more tokens than they need.
+	Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant)
+	// TakeBack returns lent tokens that weren't spent. What comes too late is void.
+	TakeBack(ctx context.Context, unspent []ledger.Unspent) error
+}
 
 var _ weir.Store = (*Store)(nil)
 
-// Store is a [weir.Store] around another one that lends. Make one with [New].
+// Store is a [weir.Store] around one that lends. Make one with [New].
 type Store struct {
-	inner  weir.Store
+	inner  Lender
 	local  weir.Store
 	nodes  func() int
 	seed   maphash.Seed
-	start  time.Time
-	closed atomic.Bool // nothing is borrowed any more
+	clock  func() int64 // the node's: ns since some moment, and never 0
+	closed atomic.Bool  // nothing is borrowed any more
 	sights sightings
 	table  table
 	asked  atomic.Uint64
-
-	mu      sync.Mutex // guards what follows, and running against additions while Close waits for it
-	due     [dueTicks][]*holding
-	swept   int64 // the last tick whose leases were looked at
-	waiting int   // how many are in due
-	next    int64 // the first tick that has any
-	timer   *time.Timer
-	running sync.WaitGroup
+	leases calendar
 }
 
 // Options of a Store. The zero value is useful.
@@ -57,242 +59,425 @@ type Options struct {
 }
 
 // New makes a Store around one that lends.
-func New(inner weir.Store, o Options) *Store {
-	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed(), start: time.Now()}
+func New(inner Lender, o Options) *Store {
+	start := time.Now()
+	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed()}
+	s.clock = func() int64 { return int64(time.Since(start)) + 1 }
 	if o.Counters <= 0 {
 		o.Counters = ways << 16
 	}
 	s.table.init(o.Counters)
 	s.sights.init(8 * o.Counters)
+	s.leases.store = s
 	return s
 }
 
-// Asked is for how many charges the store was asked since the start.
+// Asked is how many charges the store was asked for since the start.
 func (s *Store) Asked() uint64 { return s.asked.Load() }
 
-func (s *Store) now() int64 { return int64(time.Since(s.start)) + 1 }
+func (s *Store) now() int64 { return s.clock() }
 
 func (s *Store) hash(c *weir.Counter) uint64 {
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
 	return max(1, hi^lo)
 }
 
-// Take decides the charges, all or nothing: those of hot counters here, if it can.
+// entry is one charge of a request on its way to a decision.
+type entry struct {
+	charge  *weir.Charge
+	result  *weir.Result
+	counter *counter // nil: the store decides
+	hash    uint64   // 0: it isn't lent
+	verdict verdict
+	spent   int64 // of what the node held, of this lease:
+	lease   int64
+}
+
+type verdict uint8
+
+const (
+	open    verdict = iota // the store must be asked
+	allowed                // from what is held
+	refused                // from what is known
+)
+
+// Take decides the charges, all or nothing: from what the node holds and knows, if that is enough.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	if len(charges) == 1 {
-		if s.takeOne(ctx, charges, results); results[0].Err != nil && ctx.Err() == nil {
-			s.goOn(&charges[0], &results[0])
+	if len(charges) > 1 && repeats(charges) {
+		s.asked.Add(uint64(len(charges)))
+		s.inner.Take(ctx, charges, results) // the store adds them up, and what it says is of the sum
+		for i := range charges {
+			s.withCounter(&charges[i].Counter, (*counter).forget)
 		}
 		return
 	}
-	s.takeAll(ctx, charges, results)
+	var few [4]entry
+	entries := few[:0]
+	now := s.now()
+	for i := range charges {
+		entries = append(entries, entry{charge: &charges[i], result: &results[i]})
+		s.find(&entries[i], now)
+	}
+	for waits := 0; !s.decide(entries, now); waits++ {
+		a := &ask{}
+		busy := claim(entries, a, waits < maxWaits)
+		if busy == nil {
+			s.ask(ctx, entries, a)
+			return
+		}
+		if err := wait(ctx, entries, busy); err != nil {
+			for i := range entries {
+				if e := &entries[i]; e.verdict == open {
+					*e.result = weir.Result{Err: err}
+				}
+			}
+			if ctx.Err() == nil {
+				s.goOn(entries, s.now())
+			}
+			return
+		}
+		now = s.now()
+	}
 }
 
-// lends: a charge that may be decided here.
-func (s *Store) lends(c *weir.Charge) bool {
-	return !c.Peek && c.Policy.Lends() && len(c.Subject) <= maxSubject && !s.closed.Load()
+// maxWaits is how often a request waits for others' calls before it makes one of its own.
+const maxWaits = 16
+
+// repeats: two of the charges name one counter.
+func repeats(charges []weir.Charge) bool {
+	for i := range charges {
+		for j := range i {
+			a, b := &charges[i].Counter, &charges[j].Counter
+			if a.Policy.ID == b.Policy.ID && bytes.Equal(a.Subject, b.Subject) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// find looks up what the node knows of a charge's counter.
+func (s *Store) find(e *entry, now int64) {
+	c := e.charge
+	if c.Peek || !ledger.Lends(c.Policy) || len(c.Subject) > maxSubject || s.closed.Load() {
+		return
+	}
+	e.hash = s.hash(&c.Counter)
+	if e.counter = s.table.find(e.hash); e.counter == nil {
+		e.counter = s.meet(e.hash, c, now)
+	}
 }
 
 const maxSubject = 512
 
-func (s *Store) takeOne(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	c, r := &charges[0], &results[0]
-	if !s.lends(c) {
-		s.pass(ctx, charges, results)
-		s.addHeld(c, r)
-		return
+// decide does so from what the node holds and knows, and reports whether that was enough.
+func (s *Store) decide(entries []entry, now int64) bool {
+	refuses, opens := false, false
+	for i := range entries {
+		e := &entries[i]
+		if e.counter == nil {
+			opens = true
+			continue
+		}
+		if e.verdict == open {
+			s.consult(e, now)
+		}
+		opens = opens || e.verdict == open
+		refuses = refuses || e.verdict == refused && !e.charge.Policy.Shadow
 	}
-	h, now := s.hash(&c.Counter), s.now()
-	x := s.table.find(h)
-	if x == nil {
-		if x = s.meet(h, c, now); x == nil {
-			s.pass(ctx, charges, results)
-			s.remember(c, r, h, now)
-			return
+	if !refuses {
+		return !opens
+	}
+	// The request is refused. What to say of the other limits is known, or else the store is asked for
+	// all of them: the longest wait of all is what counts.
+	s.undo(entries, now)
+	known := true
+	for i := range entries {
+		e := &entries[i]
+		known = known && e.counter != nil && (e.verdict == refused || e.counter.recall(now, e))
+	}
+	if !known {
+		for i := range entries {
+			entries[i].verdict = open
 		}
 	}
-	if x.refusedUnlocked(now, c, r) {
+	return known
+}
+
+// consult has the node's knowledge of a counter decide, if it can.
+func (s *Store) consult(e *entry, now int64) {
+	if e.counter.refusesUnlocked(now, e) {
 		return
 	}
+	x := e.counter
 	x.mu.Lock()
-	x.adopt(c.Policy)
-	x.arrive(now, c.N, 1)
-	a, waits := (*ask)(nil), 0
-	for {
-		if x.spend(now, c.N, r) || x.refused(now, c.N, r) {
-			x.unlock()
-			return
+	stale := x.adopt(e.charge.Policy, now)
+	x.arrive(now, e.charge.N)
+	x.decide(now, e)
+	x.mu.Unlock()
+	if stale.N > 0 {
+		s.takeBack(stale)
+	}
+}
+
+// undo gives back what was spent here for a request that isn't admitted.
+func (s *Store) undo(entries []entry, now int64) {
+	for i := range entries {
+		e := &entries[i]
+		if e.spent == 0 {
+			continue
 		}
-		switch loan := x.loan(now); {
-		case loan.Want == 0 || waits > 3 || waits > 0 && a.few && (loan.Slow || !a.slow): // it isn't worth a lease, or there will be none for all: nobody needs to wait for another
-			x.unlock()
-			s.pass(ctx, charges, results)
-			s.learn(ctx, x, c, weir.Loan{}, now, r, nil)
-			return
-		case x.asking == nil:
-			loan.Want += x.pending
-			loan.Waiting = x.pending
-			s.ask(ctx, x, c, r, loan)
-			return
-		}
-		var err error
-		if a, err = x.wait(ctx, c.N); err != nil {
-			x.unlock()
-			*r = weir.Result{Err: err}
-			return
-		}
-		waits++
-		now = s.now()
-		// It came before the answer, which holds for it, too. Whether there are enough was asked only for who waited before; the
-		// second of those answers is final, lest what refilled meanwhile be lost when a burst ends.
-		if x.held < c.N && (a.full > 0 && c.N >= a.full || a.none && waits > 2) {
-			x.turnAway(now, c.N, r)
-			x.unlock()
-			return
+		x := e.counter
+		x.mu.Lock()
+		late := x.unspend(now, e)
+		x.mu.Unlock()
+		if late.N > 0 {
+			s.takeBack(late)
 		}
 	}
 }
 
-// goOn refuses, while the store can't be reached, what it refused before for longer than that. For as long a refusal
-// isn't believed while the store can be asked, but nothing has refilled meanwhile, and what a rule does
-// without the store would let it pass.
-func (s *Store) goOn(c *weir.Charge, r *weir.Result) {
-	if !s.lends(c) {
-		return
-	}
-	s.withHolding(&c.Counter, func(x *holding) {
-		now := s.now()
-		if x.fullUntil > 0 && c.N >= x.full && x.policy.Load() == c.Policy && now < x.retryAt.Load() {
-			x.turnAway(now, c.N, r)
-		}
-	})
+// ask is a call of the store under way that others may wait for.
+type ask struct {
+	done atomic.Pointer[chan struct{}] // closed when it is answered; made by who waits first
+	err  error                         // for all who wait
 }
 
-// addHeld tells who peeks of what the node holds, too: that is there for the next one who takes.
-func (s *Store) addHeld(c *weir.Charge, r *weir.Result) {
-	if !c.Peek || r.Err != nil {
-		return
+// answered is done from the start.
+var answered = func() *chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return &c
+}()
+
+func (a *ask) wait() <-chan struct{} {
+	if a.done.Load() == nil {
+		c := make(chan struct{})
+		a.done.CompareAndSwap(nil, &c)
 	}
-	s.withHolding(&c.Counter, func(x *holding) {
-		now := s.now()
-		switch {
-		case x.policy.Load() != c.Policy || now >= x.until || x.held == 0:
-		case now >= x.ripe:
-			r.Remaining = min(r.Remaining+x.held, x.terms().Most)
-			if x.held >= c.N {
-				r.Allowed, r.RetryAfter = true, 0
+	return *a.done.Load()
+}
+
+func (a *ask) end() {
+	if c := a.done.Swap(answered); c != nil {
+		close(*c)
+	}
+}
+
+// claim begins a call for every counter that the store must be asked for, unless one of them has a call under
+// way already: that is returned, and nothing is claimed. Who must not wait any longer claims nothing.
+func claim(entries []entry, a *ask, patient bool) (busy *ask) {
+	for i := range entries {
+		x := entries[i].counter
+		if x == nil || entries[i].verdict != open || !patient {
+			continue
+		}
+		x.mu.Lock()
+		if busy = x.asking; busy == nil {
+			x.asking = a
+		}
+		x.mu.Unlock()
+		if busy != nil {
+			release(entries[:i], a)
+			return busy
+		}
+	}
+	return nil
+}
+
+// release ends the claims of an ask, and wakes who waits for it.
+func release(entries []entry, a *ask) {
+	for i := range entries {
+		if x := entries[i].counter; x != nil {
+			x.mu.Lock()
+			if x.asking == a {
+				x.asking = nil
 			}
-		default: // the store has none, and takes all that refills for spent
-			r.Remaining = x.there(now)
-			if c.N <= x.terms().Most {
-				r.RetryAfter = time.Duration(max(0, x.ripens(c.N)-now))
-				r.Allowed = r.RetryAfter == 0
-			}
+			x.mu.Unlock()
 		}
-	})
+	}
+	a.end()
 }
 
-// wait is until the ask under way is answered. It is called with the lock held, and returns with it.
-func (x *holding) wait(ctx context.Context, n int64) (*ask, error) {
-	a := x.asking
-	if a.done == nil {
-		a.done = make(chan struct{})
-	}
-	x.pending += n
-	x.unlock()
-	var err error
+// wait is until another request's call is answered. What this one needs is asked for with the next.
+func wait(ctx context.Context, entries []entry, busy *ask) (err error) {
+	pend(entries, 1)
 	select {
-	case <-a.done:
-		err = a.err
+	case <-busy.wait():
+		err = busy.err
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	x.mu.Lock()
-	x.pending -= n
-	return a, err
+	pend(entries, -1)
+	return err
 }
 
-// ask asks the store for a charge, and for some more. It is called with the holding's lock held, and returns without it.
-func (s *Store) ask(ctx context.Context, x *holding, c *weir.Charge, r *weir.Result, loan weir.Loan) {
-	a := &ask{slow: loan.Slow}
+func pend(entries []entry, sign int64) {
+	for i := range entries {
+		if e := &entries[i]; e.counter != nil && e.verdict == open {
+			e.counter.mu.Lock()
+			e.counter.pending += sign * e.charge.N
+			e.counter.mu.Unlock()
+		}
+	}
+}
+
+// call is what a call of the store is made of, to be used again.
+type call struct {
+	asks   []ledger.Ask
+	grants []ledger.Grant
+}
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+// ask has the store decide what is open. It is asked for what others wait for, too, and for what the node is
+// likely to need soon.
+func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
+	c := calls.Get().(*call)
+	asks := c.asks[:0]
 	sent := s.now()
-	x.asking = a
-	x.out -= loan.Spent
-	x.unlock()
-	question := [1]weir.Charge{*c}
-	question[0].Loan = loan
-	answer := [1]weir.Result{}
-	s.pass(ctx, question[:], answer[:])
-	*r = answer[0]
-	s.learn(ctx, x, c, loan, sent, r, a)
+	for i := range entries {
+		e := &entries[i]
+		if e.verdict != open {
+			continue
+		}
+		q := ledger.Ask{Charge: *e.charge}
+		if x := e.counter; x != nil {
+			x.mu.Lock()
+			x.prepare(sent, e, &q)
+			x.mu.Unlock()
+		}
+		asks = append(asks, q)
+	}
+	grants := append(c.grants[:0], make([]ledger.Grant, len(asks))...)
+	s.asked.Add(uint64(len(asks)))
+	s.inner.Lend(ctx, asks, grants)
+
+	now, refuses, next := s.now(), false, 0
+	for i := range entries {
+		e := &entries[i]
+		if e.verdict == open {
+			g := &grants[next]
+			next++
+			refuses = refuses || g.Err == nil && !g.Allowed && !e.charge.Policy.Shadow
+			if g.Err != nil && ctx.Err() == nil {
+				a.err = g.Err
+			}
+			s.learn(e, g, sent, now)
+		}
+	}
+	clear(asks) // they hold subjects
+	c.asks, c.grants = asks, grants
+	calls.Put(c)
+	release(entries, a)
+	if refuses {
+		s.undo(entries, now)
+	} else if ctx.Err() == nil {
+		s.goOn(entries, now)
+	}
 }
 
-// pass asks the store.
-func (s *Store) pass(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	s.asked.Add(uint64(len(charges)))
-	s.inner.Take(ctx, charges, results)
+// goOn refuses, while the store can't be reached, what it refused before for longer than that. While it can be
+// asked a refusal isn't believed for so long, but nothing has refilled meanwhile, and what a rule does without the store might let
+// the request pass.
+func (s *Store) goOn(entries []entry, now int64) {
+	refuses := false
+	for i := range entries {
+		e := &entries[i]
+		if e.verdict == open && e.result.Err == nil {
+			return // a part of the store answered, and may have taken something
+		}
+	}
+	for i := range entries {
+		if e := &entries[i]; e.verdict == open && e.counter != nil && e.counter.refusesStill(now, e) {
+			refuses = refuses || !e.charge.Policy.Shadow
+		}
+	}
+	if refuses {
+		s.undo(entries, now)
+	}
 }
 
-// learn takes in what the store answered, and ends the ask, if it was one that others may wait for.
-func (s *Store) learn(ctx context.Context, x *holding, c *weir.Charge, loan weir.Loan, sent int64, r *weir.Result, a *ask) {
-	now := s.now()
-	var leftover weir.Return
-	lost, left := false, int64(0)
+// learn takes in what the store answered for one charge, and tells the caller.
+func (s *Store) learn(e *entry, g *ledger.Grant, sent, now int64) {
+	x := e.counter
+	*e.result = g.Result
+	switch {
+	case x != nil:
+	case e.charge.Peek:
+		s.peek(e, g, now)
+		return
+	default:
+		s.remember(e, g, sent, now)
+		return
+	}
+	lost := int64(-1)
+	var back ledger.Unspent
 	x.mu.Lock()
 	switch {
-	case r.Err != nil && ctx.Err() != nil: // its own fault: those who wait for it ask themselves
-	case r.Err != nil:
-		if lost = !x.outage && x.lastAt > 0; lost {
-			if left = x.there(now); !x.slow {
-				left += int64(x.terms().Refill * float64(now-x.lastAt))
-			}
-		}
-		x.outage = true
-		if a != nil {
-			a.err = r.Err
-		}
-	case x.policy.Load() != c.Policy, x.gone: // it was asked under other rules, or for nobody
-		leftover = weir.Return{Counter: c.Counter, N: r.Lent, Slot: r.Slot, Unspent: true, Slow: r.LentFor > weir.MaxLease}
-		leftover.Subject = x.subject
+	case g.Err != nil:
+		lost = x.fail(now)
+	case x.policy.Load() != e.charge.Policy || x.gone:
+		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or for nobody
 	default:
-		leftover = x.learn(sent, now, c.N, loan, r)
-		switch {
-		case a == nil:
-		case !r.Allowed:
-			a.full = c.N
-		case r.Lent < loan.Waiting && r.Remaining == 0: // it was asked for all of them, and has no more
-			a.none = true
-		case loan.Slow:
-			a.few = r.Lent < min(loan.Want, x.pending)
-		default:
-			a.few = r.Lent < loan.Waiting
-		}
-		if r.Lent > 0 {
-			s.watch(x)
-		}
-		r.Remaining = x.there(now)
+		back = x.learn(e, g, sent, now)
 	}
-	if a != nil {
-		if x.asking = nil; a.done != nil {
-			close(a.done)
-		}
+	leased := x.held > 0
+	x.mu.Unlock()
+	if back.N > 0 {
+		s.takeBack(back)
 	}
-	x.unlock()
-	r.Lent, r.LentFor, r.LentBy = 0, 0, 0
-	if leftover.N > 0 {
-		s.giveBack([]weir.Return{leftover})
+	if leased {
+		s.leases.add(x)
 	}
-	if lost {
-		s.carryOver(c, left)
+	if lost >= 0 {
+		s.carryOver(e.charge, lost)
 	}
 }
+
+// peek adds what the node holds to what the store has: it is there for the next request.
+func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
+	if g.Err != nil || !ledger.Lends(e.charge.Policy) {
+		return
+	}
+	s.withCounter(&e.charge.Counter, func(x *counter) {
+		if x.held == 0 || now >= x.leaseEnd || x.policy.Load() != e.charge.Policy {
+			return
+		}
+		p, n := e.charge.Policy, e.charge.N
+		state := g.Account.View(p, g.Now, x.held)
+		if x.base == g.Account.Time {
+			state = x.state
+		}
+		v := weir.Refused
+		if _, ok := p.Try(state, g.Now, n); ok {
+			v = weir.Fits
+		}
+		p.ReportTo(e.result, state, g.Now, n, v)
+	})
+}
+
+// remember keeps a refusal of a counter that the node doesn't know, if it lasts.
+func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
+	if e.hash == 0 || g.Err != nil || g.Allowed || g.RetryAfter >= 0 && g.RetryAfter < worthKnowing {
+		return
+	}
+	x := s.add(e.hash, e.charge, now)
+	x.mu.Lock()
+	if x.policy.Load() == e.charge.Policy && x.asking == nil {
+		x.learn(e, g, sent, now)
+	}
+	x.mu.Unlock()
+}
+
+const worthKnowing = 10 * time.Millisecond
 
 // carryOver has the local store go on from what a counter had left when the store was lost.
 func (s *Store) carryOver(c *weir.Charge, left int64) {
 	if s.local == nil {
 		return
 	}
-	used := c.Policy.Terms().Most - left
+	used := c.Policy.Limit.Max() - left
 	if s.nodes != nil {
 		used /= int64(max(1, s.nodes()))
 	}
@@ -303,53 +488,26 @@ func (s *Store) carryOver(c *weir.Charge, left int64) {
 	}
 }
 
-// remember keeps a refusal of a counter that isn't held, if it lasts.
-func (s *Store) remember(c *weir.Charge, r *weir.Result, h uint64, sent int64) {
-	if r.Err != nil || r.Allowed || r.RetryAfter >= 0 && int64(r.RetryAfter) < 5*margin {
-		return
-	}
-	x := s.add(h, c, 0)
-	x.mu.Lock()
-	x.adopt(c.Policy)
-	x.learn(sent, s.now(), c.N, weir.Loan{}, r)
-	x.unlock()
-}
-
-// meet makes a holding of a counter that came before, so short a time ago that it may be worth it, and shorter than another
-// that would have to go.
-func (s *Store) meet(h uint64, c *weir.Charge, now int64) *holding {
+// meet begins to know a counter that came before, so short a time ago that it may be worth it, and
+// more lately than another that would have to go.
+func (s *Store) meet(h uint64, c *weir.Charge, now int64) *counter {
 	gap := s.sights.since(h, now)
-	if gap > int64(weir.MaxSlowLease) {
+	if gap > max(often, 2*int64(ledger.Interval(c.Policy))) || !s.table.room(h, blinks(now-gap)) {
 		return nil
 	}
-	if t := c.Policy.Terms(); gap > often && (t.SlowTokens == 0 || gap > int64(t.SlowLease)) {
-		return nil
-	}
-	if !s.table.room(h, blinks(now-gap)) {
-		return nil
-	}
-	return s.add(h, c, now-gap)
+	return s.add(h, c, now)
 }
 
-// add makes a holding of a counter that came before at some moment, or 0. Another one may have to go for it: its
-// lease is given back.
-func (s *Store) add(h uint64, c *weir.Charge, came int64) *holding {
-	now := s.now()
-	x := &holding{hash: h, subject: slices.Clone(c.Subject), came: now, every: 1 / c.Policy.Terms().Refill, busy: -calm}
-	if came > 0 {
-		x.came, x.every = came, float64(now-came)
-	}
-	x.policy.Store(c.Policy)
-	x.window = now / rateWindow
-	x.seen.Store(blinks(now))
-	there, gone := s.table.add(x)
+// add begins to know a counter. Another one may have to go for it: what it holds is given back.
+func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
+	there, gone := s.table.add(newCounter(h, c, now))
 	if gone != nil {
 		gone.mu.Lock()
+		back := gone.empty(now)
 		gone.gone = true
-		back, plenty := gone.empty(now), gone.plenty()
 		gone.mu.Unlock()
-		if back.N > 0 && !plenty {
-			s.giveBack([]weir.Return{back})
+		if back.N > 0 {
+			s.takeBack(back)
 		}
 	}
 	return there
@@ -359,52 +517,47 @@ func (s *Store) add(h uint64, c *weir.Charge, came int64) *holding {
 func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
 	err := s.inner.GiveBack(ctx, once, keep, returns)
 	for i := range returns {
-		s.withHolding(&returns[i].Counter, func(x *holding) { x.fullUntil, x.pause = 0, 0 })
+		s.withCounter(&returns[i].Counter, (*counter).forget)
 	}
 	return err
 }
 
 // Reset makes counters untouched, and forgets what this node knows of them. Other nodes
-// may spend what they hold until their leases end.
+// may spend what they hold until their leases end, and believe a refusal for a second.
 func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
 	err := s.inner.Reset(ctx, counters)
 	for i := range counters {
-		s.withHolding(&counters[i], func(x *holding) {
-			x.gone = true
+		s.withCounter(&counters[i], func(x *counter) {
 			x.forget()
-			s.table.remove(x)
+			x.held = 0
 		})
 	}
 	return err
 }
 
-func (s *Store) withHolding(c *weir.Counter, f func(*holding)) {
+func (s *Store) withCounter(c *weir.Counter, f func(*counter)) {
 	if x := s.table.find(s.hash(c)); x != nil {
 		x.mu.Lock()
-		defer x.unlock()
+		defer x.mu.Unlock()
 		f(x)
 	}
 }
 
 // Close gives back everything that is held. Charges that come later all go to the store.
 func (s *Store) Close(ctx context.Context) error {
-	s.mu.Lock()
 	s.closed.Store(true)
-	if s.timer != nil {
-		s.timer.Stop() // all that it would give back is given back here
-	}
-	s.mu.Unlock()
+	s.leases.stop()
 	now := s.now()
-	var returns []weir.Return
-	s.table.all(func(x *holding) {
+	var unspent []ledger.Unspent
+	s.table.all(func(x *counter) {
 		x.mu.Lock()
-		defer x.unlock()
+		defer x.mu.Unlock()
 		x.gone = true
 		if back := x.empty(now); back.N > 0 {
-			returns = append(returns, back)
+			unspent = append(unspent, back)
 		}
 	})
-	err := s.giveBackSome(ctx, returns)
-	s.running.Wait()
+	err := s.takeBackSome(ctx, unspent)
+	s.leases.running.Wait()
 	return err
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// table finds holdings by hash. It is a cache of a fixed size: a hash has seven
+// table finds counters by hash. It is a cache of a fixed size: a hash has seven
 // places, and who comes when all are taken replaces whoever was not seen for longest.
 // Finding takes no lock.
 type table struct {
@@ -22,12 +22,12 @@ const ways = 7
 
 // set is one line of the cache.
 type set struct {
-	tags     atomic.Uint64 // a byte of each holding's hash
-	holdings [ways]atomic.Pointer[holding]
+	tags     atomic.Uint64 // a byte of each counter's hash
+	counters [ways]atomic.Pointer[counter]
 }
 
-func (t *table) init(holdings int) {
-	n := uint64(max(1, (holdings+ways-1)/ways))
+func (t *table) init(counters int) {
+	n := uint64(max(1, (counters+ways-1)/ways))
 	t.shift = uint8(64 - bits.Len64(n-1))
 	t.sets = make([]set, 1<<bits.Len64(n-1))
 }
@@ -38,12 +38,12 @@ func (t *table) lock(h uint64) *sync.Mutex { return &t.locks[h>>t.shift%uint64(l
 
 const eachByte = 0x0101010101010101
 
-func (t *table) find(h uint64) *holding {
+func (t *table) find(h uint64) *counter {
 	s := t.set(h)
 	differ := s.tags.Load() ^ h&0xff*eachByte
 	for same := (differ - eachByte) &^ differ & (0x80 * eachByte); same != 0; same &= same - 1 { // the lowest is right, others may not be
 		if i := bits.TrailingZeros64(same) / 8; i < ways {
-			if x := s.holdings[i].Load(); x != nil && x.hash == h {
+			if x := s.counters[i].Load(); x != nil && x.hash == h {
 				return x
 			}
 		}
@@ -52,36 +52,36 @@ func (t *table) find(h uint64) *holding {
 }
 
 // put has a place hold x, or nothing.
-func (s *set) put(i int, x *holding) {
+func (s *set) put(i int, x *counter) {
 	tags := s.tags.Load() &^ (0xff << (8 * i))
 	if x != nil {
 		tags |= x.hash & 0xff << (8 * i)
 	}
-	s.holdings[i].Store(x)
+	s.counters[i].Store(x)
 	s.tags.Store(tags)
 }
 
-// room: a hash has a free place, or one of a holding that wasn't seen since some moment, in blinks.
+// room: a hash has a free place, or one of a counter that wasn't seen since some moment, in blinks.
 func (t *table) room(h uint64, since uint32) bool {
 	s := t.set(h)
-	for i := range s.holdings {
-		if x := s.holdings[i].Load(); x == nil || !later(x.seen.Load(), since) {
+	for i := range s.counters {
+		if x := s.counters[i].Load(); x == nil || !later(x.seen.Load(), since) {
 			return true
 		}
 	}
 	return false
 }
 
-// add puts a holding in, unless there is one of its hash already. It returns the one that is there now, and
+// add puts a counter in, unless there is one of its hash already. It returns the one that is there now, and
 // the one that had to go.
-func (t *table) add(x *holding) (there, gone *holding) {
+func (t *table) add(x *counter) (there, gone *counter) {
 	s, mu := t.set(x.hash), t.lock(x.hash)
 	mu.Lock()
 	defer mu.Unlock()
 	place := 0
-	for i := range s.holdings {
-		o := s.holdings[i].Load()
-		switch first := s.holdings[place].Load(); {
+	for i := range s.counters {
+		o := s.counters[i].Load()
+		switch first := s.counters[place].Load(); {
 		case o != nil && o.hash == x.hash:
 			return o, nil
 		case first == nil:
@@ -89,28 +89,28 @@ func (t *table) add(x *holding) (there, gone *holding) {
 			place = i
 		}
 	}
-	gone = s.holdings[place].Load()
+	gone = s.counters[place].Load()
 	s.put(place, x)
 	return x, gone
 }
 
-// remove takes a holding out, if it is there.
-func (t *table) remove(x *holding) {
+// remove takes a counter out, if it is there.
+func (t *table) remove(x *counter) {
 	s, mu := t.set(x.hash), t.lock(x.hash)
 	mu.Lock()
 	defer mu.Unlock()
-	for i := range s.holdings {
-		if s.holdings[i].Load() == x {
+	for i := range s.counters {
+		if s.counters[i].Load() == x {
 			s.put(i, nil)
 		}
 	}
 }
 
-// all calls f with every holding.
-func (t *table) all(f func(*holding)) {
+// all calls f with every counter.
+func (t *table) all(f func(*counter)) {
 	for i := range t.sets {
-		for j := range t.sets[i].holdings {
-			if x := t.sets[i].holdings[j].Load(); x != nil {
+		for j := range t.sets[i].counters {
+			if x := t.sets[i].counters[j].Load(); x != nil {
 				f(x)
 			}
 		}

@@ -25,14 +25,11 @@ func TestRememberedRefusalsAreTrue(t *testing.T) {
 						asked, remembered := f.asks.Load(), 0
 						for i := range 200 {
 							c := charge(p, "s", 1+int64(i%3))
-							if a == weir.SlidingCounter {
-								c.N = 2 // other costs wait for other times, which only the store knows
-							}
 							got := take(s, c)[0]
 							if f.asks.Load() == asked && !got.Allowed {
 								remembered++
 								c.Peek = true
-								truth(t, p, c.N, got, take(f.Store, c)[0])
+								truth(t, p, c.N, got, take(f.Lender, c)[0])
 							}
 							asked = f.asks.Load()
 							time.Sleep(every)
@@ -54,7 +51,7 @@ func truth(t *testing.T, p *weir.Policy, n int64, got, want weir.Result) {
 	const trip = 2 * time.Millisecond
 	late := trip
 	if a := p.Limit.Algorithm; a == weir.TokenBucket || a == weir.LeakyBucket {
-		late += time.Duration(maxStretch)
+		late += time.Duration(maxPause)
 	}
 	if wait := want.RetryAfter; got.RetryAfter < wait || got.RetryAfter > wait+late {
 		t.Errorf("%d tokens: told to retry after %v, the store says %v", n, got.RetryAfter, wait)

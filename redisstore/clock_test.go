@@ -50,7 +50,7 @@ func TestTheNodesClockDecidesNothing(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
 	var c call
-	c.encode([]*act{takeAct(p, "key")}, s.time(), s.leastTTL)
+	c.encode([]*act{takeAct(p, "key")}, s.time(), s.leastTTL, s.peers.id)
 	if now := string(c.body[:7]); now != "\x00\x00\x00\x00\x00\x00\x00" {
 		t.Errorf("the call carries the time %x", now)
 	}

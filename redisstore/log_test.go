@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -33,7 +34,7 @@ func fill(t testing.TB, s *Store, p *weir.Policy, subject string, from, step int
 		var cmds rueidis.Commands
 		for ; done < n && len(cmds) < 1000; done++ {
 			var c call
-			c.encode([]*act{{charges: []charge{{policy: p, key: key, n: 1}}}}, from+int64(done)*step, s.leastTTL)
+			c.encode([]*act{{charges: []charge{{policy: p, key: key, n: 1}}}}, from+int64(done)*step, s.leastTTL, s.peers.id)
 			cmds = append(cmds, client.B().Evalsha().Sha1(decide.sha).Numkeys(1).Key(key).Arg(rueidis.BinaryString(c.body)).Build())
 		}
 		for _, r := range client.DoMulti(t.Context(), cmds...) {
@@ -198,23 +199,23 @@ func TestAgreeOnLongLogs(t *testing.T) {
 					now = now.Add(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
 				}
 				c := charge1(p, "s")
-				st := step{kind: kindTake, charges: []weir.Charge{c}}
+				st := step{kind: kindTake, asks: []ledger.Ask{{Charge: c}}}
 				switch {
 				case len(slots) > 0 && rnd.IntN(3) == 0:
 					back := weir.Return{Counter: c.Counter, N: 1 + rnd.Int64N(3), Slot: slots[len(slots)-1-rnd.IntN(min(len(slots), 1+rnd.IntN(6000)))]}
 					st = step{kind: kindGiveBack, returns: []weir.Return{back}}
 				case rnd.IntN(8) == 0:
-					st.charges[0].N = 1 + rnd.Int64N(5000)
-					st.charges[0].Peek = true
+					st.asks[0].N = 1 + rnd.Int64N(5000)
+					st.asks[0].Peek = true
 				case rnd.IntN(4) == 0:
-					st.charges[0].N = 2
+					st.asks[0].N = 2
 				}
 				got, want := perform(redis, st), perform(memory, st)
 				if diff := compare(st, got, want); diff != "" {
 					t.Fatalf("step %d, seed %d: %s", n, *seed, diff)
 				}
-				if st.kind == kindTake && got.results[0].Allowed && !st.charges[0].Peek {
-					slots = append(slots, got.results[0].Slot)
+				if st.kind == kindTake && got.grants[0].Allowed && !st.asks[0].Peek {
+					slots = append(slots, got.grants[0].Slot)
 				}
 			}
 		})

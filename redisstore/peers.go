@@ -20,6 +20,7 @@ import (
 // peers is what a node knows of the others.
 type peers struct {
 	name   string // of this node
+	id     uint32 // the same in short, for accounts that remember who asks; never 0
 	given  bool   // the secret was given, and isn't in Redis
 	live   atomic.Int32
 	mu     sync.Mutex
@@ -39,6 +40,7 @@ func (p *peers) init(secret []byte) {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	p.name, p.secret, p.given = hex.EncodeToString(id), secret, secret != nil
+	p.id = max(1, uint32(id[0])|uint32(id[1])<<8|uint32(id[2])<<16)
 	p.live.Store(1)
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
 )
 
 //go:embed lua
@@ -31,7 +32,7 @@ func newScript(names ...string) script {
 }
 
 var (
-	decide    = newScript("begin", "log", "main")
+	decide    = newScript("begin", "log", "lend", "main")
 	heartbeat = newScript("heartbeat")
 )
 
@@ -41,6 +42,7 @@ const (
 	kindTake kind = iota
 	kindGiveBack
 	kindReset
+	kindTakeBack
 )
 
 // charge is one counter in an act, with what came back for it.
@@ -48,22 +50,22 @@ type charge struct {
 	policy  *weir.Policy
 	key     string
 	n       int64
-	slot    int64
+	slot    int64 // of what is given back; of what was lent, its interval
 	peek    bool
-	want    int64 // more, to be lent,
-	waiting int64 // of which some are waited for
-	spent   int64 // of what was lent before, in that slot
-	unspent bool  // what is given back was lent, and not spent
-	slow    bool  // it is to be lent, or was, for longer than a moment
-	ahead   bool  // what is yet to refill may be lent as well
-	guest   bool  // it may make no new counter
-	payer   int   // 1 + the index of the charge that takes for all that name this counter; 0: no other does
+	waiting int64 // more, to be lent: others wait for it,
+	want    int64 // or the node is likely to need it
+	claim   ledger.Claim
+	guest   bool // it may make no new counter
+	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 
-	fits   bool
-	full   bool // it fits, but Redis has no memory for a new counter
-	lent   int64
-	ledger weir.Ledger // as it is now; of a log see reportLog
+	fits    bool
+	full    bool // it fits, but Redis has no memory for a new counter
+	lent    int64
+	account ledger.Account // as it is now; of a log see reportLog
 }
+
+// lends: the charge asks for tokens to hold.
+func (c *charge) lends() bool { return c.waiting > 0 || c.want > 0 }
 
 // act is what happens at once: a take, or counters given back or reset. Its keys share a tag where that matters.
 type act struct {
@@ -81,8 +83,7 @@ const (
 	flagPeek   = 1
 	flagShadow = 2
 	flagLend   = 4
-	flagSlow   = 8
-	flagAhead  = 16 // and slow
+	flagClaim  = 8
 
 	flagGuest = 1 << 15 // added to a policy's number
 )
@@ -94,7 +95,7 @@ type call struct {
 	body     []byte
 }
 
-func (c *call) encode(acts []*act, now, leastTTL int64) {
+func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 	c.keys = make([]string, 0, len(acts)+1)
 	charges := make([]byte, 0, 16*len(acts)+32)
 	for _, a := range acts {
@@ -112,9 +113,6 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			}
 			charges = appendUint(charges, 2, number)
 			charges = appendUint(charges, 7, ch.n)
-			if a.kind != kindTake {
-				charges = appendUint(charges, 7, ch.slot)
-			}
 			flags := byte(0)
 			if ch.peek {
 				flags |= flagPeek
@@ -122,24 +120,29 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 			if ch.policy.Shadow {
 				flags |= flagShadow
 			}
-			if ch.want > 0 || ch.unspent {
+			if ch.lends() {
 				flags |= flagLend
-				if ch.slow {
-					flags |= flagSlow
-					if ch.ahead {
-						flags |= flagAhead
-					}
-				}
+			}
+			if ch.claim.Base > 0 {
+				flags |= flagClaim
 			}
 			charges = append(charges, flags)
-			if ch.want > 0 {
+			if a.kind != kindTake {
+				charges = appendUint(charges, 7, ch.slot)
+			}
+			if ch.lends() {
+				charges = appendUint(charges, 5, ch.waiting)
 				charges = appendUint(charges, 5, ch.want)
-				if ch.slow {
-					charges = appendUint(charges, 5, ch.spent)
-					charges = appendUint(charges, 7, ch.slot)
-				} else {
-					charges = appendUint(charges, 5, ch.waiting)
+			}
+			if cl := &ch.claim; cl.Base > 0 {
+				level := cl.State.Level
+				if ch.policy.Limit.Algorithm != weir.TokenBucket {
+					level = ch.policy.Limit.Max()*1_000_000 - level
 				}
+				charges = appendUint(charges, 7, cl.Base)
+				charges = appendUint(charges, 7, cl.State.Time)
+				charges = appendUint(charges, 7, level)
+				charges = appendUint(charges, 5, cl.Held)
 			}
 		}
 		if a.once != "" {
@@ -149,12 +152,17 @@ func (c *call) encode(acts []*act, now, leastTTL int64) {
 	c.body = make([]byte, 0, 64+64*len(c.policies)+len(charges))
 	c.body = appendUint(c.body, 7, now)
 	c.body = appendUint(c.body, 5, leastTTL)
+	c.body = appendUint(c.body, 3, int64(node))
 	c.body = appendUint(c.body, 2, len(c.policies))
 	c.body = appendUint(c.body, 2, len(acts))
 	for _, p := range c.policies {
 		f := field(p)
 		c.body = append(append(c.body, f[:]...), byte(p.Limit.Algorithm))
-		for _, n := range p.Numbers() {
+		numbers := p.Numbers()
+		if p.Limit.Algorithm <= weir.LeakyBucket {
+			numbers[3] = ledger.Interval(p).Microseconds() // in place of a queue's longest delay
+		}
+		for _, n := range numbers {
 			c.body = appendUint(c.body, 7, n)
 		}
 	}
@@ -189,12 +197,10 @@ func decode(reply string, acts []*act) (dropped []string, full bool, err error) 
 		switch a.kind {
 		case kindTake:
 			for i := range a.charges {
-				c, head := &a.charges[i], r.uint(1)
-				if c.full = head == 15; c.full {
-					head, full = 1, true
-				}
-				c.fits, c.ledger, c.lent = head%2 == 1, r.ledger(head/2), 0
-				if c.want > 0 {
+				c, answer := &a.charges[i], r.uint(1)
+				c.fits, c.full, c.account, c.lent = answer > 0, answer == 2, r.account(), 0
+				full = full || c.full
+				if c.lends() {
 					c.lent = r.uint(5)
 				}
 			}
@@ -223,32 +229,40 @@ type replyReader struct {
 	short bool
 }
 
-// ledger reads a field of a hash in one of its forms, or what there is to say of a log.
-func (r *replyReader) ledger(form int64) (l weir.Ledger) {
-	if form != 0 && form != 4 {
-		r.uint(1) // how long it takes to be whole again
+// Forms of a field, as in main.lua.
+const (
+	formNone    = 0
+	formSmall   = 241
+	formLarge   = 242
+	formPair    = 243
+	formAccount = 244
+	formLog     = 245
+)
+
+// account reads a field of a hash in one of its forms, or what there is to say of a log.
+func (r *replyReader) account() (a ledger.Account) {
+	form := r.uint(1)
+	if form != formNone && form != formLog {
+		r.uint(1) // how long it takes to be full again
 	}
 	switch form {
-	case 0:
-	case 1:
-		l.State = weir.State{Time: r.uint(7), Level: r.uint(4)}
-	case 2:
-		l.State = weir.State{Time: r.uint(7), Level: r.int7()}
-	case 3:
-		l.State = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
-	case 4:
-		l.State = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
-	case 5, 6:
-		l.State = weir.State{Time: r.uint(7), Level: r.int7()}
-		l.Recent = [2]int64{r.uint(5), r.uint(5)}
-		if form == 6 {
-			pace := r.uint(1)
-			l.Pace, l.Phase = weir.Pace(pace%4), uint8(pace/4)
-		}
+	case formNone:
+	case formSmall:
+		a.State = weir.State{Time: r.uint(7), Level: r.uint(4)}
+	case formLarge:
+		a.State = weir.State{Time: r.uint(7), Level: r.int7()}
+	case formPair:
+		a.State = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
+	case formLog:
+		a.State = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+	case formAccount:
+		a.State = weir.State{Time: r.uint(7), Level: r.int7()}
+		a.Lent = [2]int64{r.uint(5), r.uint(5)}
+		a.Since, a.Node, a.Streak = r.uint(7), uint32(r.uint(3)), uint8(r.uint(1))
 	default:
 		r.short = true
 	}
-	return l
+	return a
 }
 
 // int7 is a number of seven bytes with a sign.

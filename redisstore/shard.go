@@ -139,7 +139,7 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 		again = retryJoined
 	}
 	var c call // not reused: after a time-out the client may still be reading from it
-	c.encode(acts, s.time(), s.leastTTL)
+	c.encode(acts, s.time(), s.leastTTL, s.peers.id)
 	reply, err := s.within(ctx, sh, func() (string, error) {
 		return s.eval(ctx, again, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
 	})

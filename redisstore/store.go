@@ -24,6 +24,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
 )
 
 var _ weir.Store = (*Store)(nil)
@@ -254,25 +255,53 @@ func (s *Store) split(parts []*part, k kind, n int, counter func(int) *weir.Coun
 // Take decides the charges, all or nothing. Charges whose keys lie in different
 // slots of a Cluster are taken in parallel, and given back if one is refused.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	s.take(ctx, outcomes{results: results}, func(i int) *weir.Charge { return &charges[i] }, nil)
+}
+
+// Lend is Take for charges that would hold more tokens. See package lease.
+func (s *Store) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
+	s.take(ctx, outcomes{grants: grants}, func(i int) *weir.Charge { return &asks[i].Charge }, asks)
+}
+
+// outcomes is where the answers of a take go: results, or grants.
+type outcomes struct {
+	results []weir.Result
+	grants  []ledger.Grant
+}
+
+func (a outcomes) len() int { return max(len(a.results), len(a.grants)) }
+
+func (a outcomes) result(i int) *weir.Result {
+	if a.grants != nil {
+		return &a.grants[i].Result
+	}
+	return &a.results[i]
+}
+
+func (s *Store) take(ctx context.Context, to outcomes, charge func(int) *weir.Charge, asks []ledger.Ask) {
 	var few [1]*part
-	parts, err := s.split(few[:0], kindTake, len(charges), func(i int) *weir.Counter { return &charges[i].Counter })
+	parts, err := s.split(few[:0], kindTake, to.len(), func(i int) *weir.Counter { return &charge(i).Counter })
 	if err != nil {
-		for i := range results {
-			results[i] = weir.Result{Err: err}
+		for i := range to.len() {
+			*to.result(i) = weir.Result{Err: err}
 		}
 		return
 	}
 	for _, p := range parts {
 		for j, i := range p.indices {
-			p.charges[j].take(&charges[i])
-			p.charges[j].guest = charges[i].Guest && s.tight.Load()
+			var more *ledger.Ask
+			if asks != nil {
+				more = &asks[i]
+			}
+			p.charges[j].ask(charge(i), more)
+			p.charges[j].guest = charge(i).Guest && s.tight.Load()
 		}
 		p.addUp()
 	}
 	if len(parts) == 1 {
 		p := parts[0]
 		p.err = p.lane.do(ctx, &p.act)
-		p.report(results, p.err == nil && !p.refused())
+		s.report(p, to, p.err == nil && !p.refused())
 		p.release()
 		return
 	}
@@ -282,9 +311,9 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	refused := slices.ContainsFunc(parts, (*part).refused)
 	each(parts, func(p *part) {
 		taken := p.err == nil && !p.refused()
-		p.report(results, taken)
+		s.report(p, to, taken)
 		if taken && refused {
-			s.undo(ctx, p, results, begun)
+			s.undo(ctx, p, to, begun)
 		}
 		p.release()
 	})
@@ -341,7 +370,7 @@ func (p *part) addUp() {
 			continue
 		}
 		for _, d := range all {
-			d.n, d.want = n, 0
+			d.n, d.want, d.waiting, d.claim = n, 0, 0, ledger.Claim{}
 			if d != &p.charges[payer] {
 				d.peek = true
 			}
@@ -366,22 +395,24 @@ func (p *part) refused() bool {
 }
 
 // report writes what became of the charges.
-func (p *part) report(results []weir.Result, taken bool) {
+func (s *Store) report(p *part, to outcomes, taken bool) {
 	for j, i := range p.indices {
-		c, r := &p.charges[j], &results[i]
+		c, r := &p.charges[j], to.result(i)
 		switch {
 		case p.err != nil:
 			*r = weir.Result{Err: p.err}
+			continue
 		case !c.fits:
 			c.report(r, p.now, weir.Refused)
 		case taken && p.debit(c).full:
 			*r = weir.Result{Err: errFull}
 		case taken && !p.debit(c).peek:
-			c.ledger = p.debit(c).ledger
+			c.account = p.debit(c).account
 			c.report(r, p.now, weir.Taken)
 		default:
 			c.report(r, p.now, weir.Fits)
 		}
+		s.grant(p, to, j)
 	}
 }
 
@@ -390,14 +421,25 @@ func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
 		*r = c.reportLog(now, v)
 		return
 	}
-	c.policy.ReportLend(r, c.ledger, now, c.n, c.lent, v)
+	c.account.Report(c.policy, r, now, c.n, v)
+}
+
+// grant writes what else a node that borrows is told of a charge.
+func (s *Store) grant(p *part, to outcomes, j int) {
+	c := &p.charges[j]
+	if to.grants == nil || !ledger.Lends(c.policy) {
+		return
+	}
+	g := &to.grants[p.indices[j]]
+	g.Account, g.Now, g.Lent = c.account, p.now, c.lent
+	g.LeaseTime, g.Interval = c.account.Lease(c.policy, p.now, s.peers.id)
 }
 
 // reportLog is [weir.Policy.ReportLog] of a log that is in Redis. Of its state
 // came the newest entry's moment, the sum, and, of a refusal, the moment of the entry
 // whose leaving makes room.
 func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
-	newest, sum, blocking := c.ledger.Time, c.ledger.Level, c.ledger.Prev
+	newest, sum, blocking := c.account.Time, c.account.Level, c.account.Prev
 	count, window := c.policy.Limit.Count, c.policy.Limit.Window
 	in := func(moment int64) time.Duration { return time.Duration(moment-now)*time.Microsecond + window }
 	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, count-sum), Slot: now}
@@ -413,66 +455,64 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 	return r
 }
 
-// take says what to take.
-func (c *charge) take(of *weir.Charge) {
+// ask says what to take, and what to lend beside that, if anything.
+func (c *charge) ask(of *weir.Charge, more *ledger.Ask) {
 	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
-	if of.Want > 0 && !of.Peek && c.policy.Lends() {
-		c.want, c.waiting, c.slow, c.ahead = min(of.Want, weir.MaxTokens), min(of.Waiting, weir.MaxTokens), of.Slow, of.Ahead
-		c.spent, c.slot = min(of.Spent, weir.MaxTokens), max(0, of.SpentSlot)
+	if more == nil || !ledger.Lends(c.policy) {
+		return
+	}
+	c.claim = more.Claim
+	if !c.peek {
+		c.waiting, c.want = min(more.Waiting, weir.MaxTokens), min(more.Want, weir.MaxTokens)
 	}
 }
 
 // giveBack says what to give back.
-func (c *charge) giveBack(r *weir.Return) {
-	c.n, c.slot, c.unspent, c.slow = min(r.N, weir.MaxTokens), max(0, r.Slot), r.Unspent, r.Slow
-}
+func (c *charge) giveBack(n, slot int64) { c.n, c.slot = min(n, weir.MaxTokens), max(0, slot) }
 
 // undo gives back what a part took for a request that another part refused. If
 // Redis is lost meanwhile, the tokens are stranded: that mints none. It happens
 // also when the caller has gone, and when the rest of its budget is too short to wait for it.
-func (s *Store) undo(ctx context.Context, p *part, results []weir.Result, begun time.Time) {
-	back := act{kind: kindGiveBack}
+func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time) {
+	spent, lent := act{kind: kindGiveBack}, act{kind: kindTakeBack}
 	for j, i := range p.indices {
 		c := &p.charges[j]
 		if !c.fits || c.peek || c.full {
 			continue
 		}
-		g := charge{policy: c.policy, key: c.key, n: c.n, slot: results[i].Slot}
-		// Nobody was admitted for any of it: what stands among a bucket's debits comes off them.
-		switch {
-		case c.ledger.Pace == weir.Fast:
-			g.n += c.lent
-			g.unspent = c.ledger.Recent != [2]int64{}
-		case c.lent > 0:
-			lent := charge{policy: c.policy, key: c.key, n: c.lent, slot: g.slot, unspent: true, slow: true}
-			back.charges = append(back.charges, lent)
-			c.ledger = c.policy.TakeBack(c.ledger, p.now, lent.n, lent.slot, true)
+		if c.lent > 0 {
+			_, interval := c.account.Lease(c.policy, p.now, s.peers.id)
+			back := ledger.Unspent{N: c.lent, Interval: interval}
+			lent.charges = append(lent.charges, charge{policy: c.policy, key: c.key, n: c.lent, slot: interval})
+			c.account = c.account.TakeBack(c.policy, p.now, s.peers.id, &back)
+			c.lent = 0
 		}
-		back.charges = append(back.charges, g)
-		switch {
-		case c.policy.Limit.Algorithm == weir.SlidingLog:
-			c.ledger.State = weir.State{Time: c.ledger.Prev, Level: c.ledger.Level - c.n} // of a take came the newest entry before it
-		case g.unspent:
-			c.ledger = c.policy.TakeBack(c.ledger, p.now, g.n, g.slot, false)
-		default:
-			c.ledger = c.policy.Refund(c.ledger, p.now, g.n, g.slot)
+		g := charge{policy: c.policy, key: c.key, n: c.n, slot: to.result(i).Slot}
+		spent.charges = append(spent.charges, g)
+		if c.policy.Limit.Algorithm == weir.SlidingLog {
+			c.account.State = weir.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest entry before it
+		} else {
+			c.account = c.account.Refund(c.policy, p.now, g.n, g.slot)
 		}
-		c.lent = 0
-		c.report(&results[i], p.now, weir.Fits)
+		c.report(to.result(i), p.now, weir.Fits)
+		s.grant(p, to, j)
 	}
 	for j, i := range p.indices {
 		if c := &p.charges[j]; c.fits && c.payer > 0 {
-			c.ledger = p.debit(c).ledger
-			c.report(&results[i], p.now, weir.Fits)
+			c.account = p.debit(c).account
+			c.report(to.result(i), p.now, weir.Fits)
 		}
 	}
-	if len(back.charges) == 0 {
+	if len(spent.charges) == 0 {
 		return
 	}
 	given := make(chan struct{})
 	s.background(func() {
 		defer close(given)
-		_ = p.lane.do(context.Background(), &back)
+		if len(lent.charges) > 0 {
+			_ = p.lane.do(context.Background(), &lent)
+		}
+		_ = p.lane.do(context.Background(), &spent)
 	})
 	enough := time.NewTimer(s.timeout - time.Since(begun))
 	defer enough.Stop()
@@ -492,7 +532,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	}
 	for _, p := range parts {
 		for j, i := range p.indices {
-			p.charges[j].giveBack(&returns[i])
+			p.charges[j].giveBack(returns[i].N, returns[i].Slot)
 		}
 	}
 	if once != (weir.Once{}) {
@@ -516,6 +556,20 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 		}
 	}
 	return nil
+}
+
+// TakeBack returns lent tokens that weren't spent.
+func (s *Store) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
+	parts, err := s.split(nil, kindTakeBack, len(unspent), func(i int) *weir.Counter { return &unspent[i].Counter })
+	for _, p := range parts {
+		for j, i := range p.indices {
+			c, u := &p.charges[j], &unspent[i]
+			c.giveBack(u.N, u.Interval)
+			c.claim = u.Claim
+		}
+		err = errors.Join(err, p.lane.do(ctx, &p.act))
+	}
+	return err
 }
 
 // Reset makes counters untouched.

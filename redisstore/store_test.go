@@ -7,17 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
 
-// opener makes stores on one Redis that share its client, each under a prefix of its own.
-func opener(t *testing.T, url string) storetest.Open {
+// opener makes stores on one Redis that share its client, each under a prefix of its own, as two nodes see it.
+func opener(t *testing.T, url string) storetest.OpenLender {
 	var n atomic.Int64
 	var mu sync.Mutex
 	var base *Store
-	return func(tb storetest.TB, now func() time.Time) weir.Store {
+	return func(tb storetest.TB, now func() time.Time) (nodes [2]storetest.Lender) {
 		mu.Lock()
 		defer mu.Unlock()
 		if base == nil {
@@ -30,15 +29,20 @@ func opener(t *testing.T, url string) storetest.Open {
 				tb.Fatalf("%v", err)
 			}
 		}
-		s := &Store{timeout: base.timeout, clock: now, leastTTL: base.leastTTL, logger: base.logger, life: base.life}
-		s.client.Store(base.client.Load())
-		s.names.Store(newNamer(fmt.Sprint("t", n.Add(1)), nil))
-		s.lanes = make([]lane, len(base.lanes))
-		for i := range s.lanes {
-			s.lanes[i].store = s
-			s.lanes[i].shard.Store(base.lanes[i].shard.Load())
+		prefix := fmt.Sprint("t", n.Add(1))
+		for node := range nodes {
+			s := &Store{timeout: base.timeout, clock: now, leastTTL: base.leastTTL, logger: base.logger, life: base.life}
+			s.client.Store(base.client.Load())
+			s.names.Store(newNamer(prefix, nil))
+			s.peers.id = uint32(node + 1)
+			s.lanes = make([]lane, len(base.lanes))
+			for i := range s.lanes {
+				s.lanes[i].store = s
+				s.lanes[i].shard.Store(base.lanes[i].shard.Load())
+			}
+			nodes[node] = s
 		}
-		return s
+		return nodes
 	}
 }
 

@@ -13,16 +13,17 @@ import (
 
 const module = "github.com/weirhq/weir"
 
-// rooms says what each package may import of ours, beside itself: the core
-// nothing, what surrounds it the core, and siblings not each other. A package that isn't
-// listed may import anything: edges and commands wire.
-var rooms = map[string][]string{
+// mayImport says what each package may import of ours, beside itself: the core nothing, what surrounds it
+// the core and, if it lends or borrows, the ledger, and siblings not each other. A package that isn't listed may
+// import anything: edges and commands wire.
+var mayImport = map[string][]string{
 	"":            {},
+	"/ledger":     {""},
 	"/memstore":   {""},
-	"/lease":      {""},
-	"/redisstore": {"", "/internal/guess"},
+	"/lease":      {"", "/ledger"},
+	"/redisstore": {"", "/ledger", "/internal/guess"},
 	"/rulefile":   {"", "/internal/guess"},
-	"/storetest":  {""},
+	"/storetest":  {"", "/ledger"},
 }
 
 type listed struct {
@@ -59,8 +60,8 @@ func TestImportRules(t *testing.T) {
 	}
 	seen := 0
 	for _, p := range packages {
-		room, ours := strings.CutPrefix(p.ImportPath, module)
-		allowed, ruled := rooms[room]
+		name, ours := strings.CutPrefix(p.ImportPath, module)
+		allowed, ruled := mayImport[name]
 		if !ours || !ruled {
 			continue
 		}
@@ -69,13 +70,13 @@ func TestImportRules(t *testing.T) {
 			if to, ours := strings.CutPrefix(imp, module); ours && !slices.Contains(allowed, to) {
 				t.Errorf("%s imports %s", p.ImportPath, imp)
 			}
-			if room == "" && !standard[imp] {
+			if name == "" && !standard[imp] {
 				t.Errorf("the core imports %s: it is to import the standard library alone", imp)
 			}
 		}
 	}
-	if seen != len(rooms) {
-		t.Errorf("%d of %d packages found", seen, len(rooms))
+	if seen != len(mayImport) {
+		t.Errorf("%d of %d packages found", seen, len(mayImport))
 	}
 }
 

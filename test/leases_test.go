@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/ledger"
 )
 
 // limited is a limit that a load runs against, and what it was seen to admit.
@@ -31,7 +31,7 @@ type limited struct {
 
 // most is what a bucket on four nodes may admit in a time: what it would alone, in that time and one lease's.
 func (l *limited) most(elapsed time.Duration) int64 {
-	return l.capacity + int64(l.rate*(elapsed+weir.MaxLease).Seconds())
+	return l.capacity + int64(l.rate*(elapsed+ledger.MaxLease).Seconds())
 }
 
 // Four nodes spend what they borrow of one bucket, and one of them is killed with tokens in its hands: they are lost, and none is

@@ -1,36 +1,33 @@
--- Decides acts, one after the other: takes, each all or nothing over its charges; tokens given back; counters reset.
+-- Decides acts, one after the other: takes, each all or nothing over its charges; tokens given back; lent tokens
+-- taken back; counters reset.
 --
 -- KEYS     one for each charge: the hash of its subject, or that of its log; after those of an act that
 --          happens only once, the key that marks it
--- ARGV[1]  now (µs; 0 is Redis' own clock), the least TTL (ms), how many policies and acts, then
---          policies: field, algorithm, four numbers (see Policy.Numbers)
+-- ARGV[1]  now (µs; 0 is Redis' own clock), the least TTL (ms), the node, how many policies and acts, then
+--          policies: field, algorithm, four numbers (see call.encode)
 --          acts: kind, how many charges, and, where they are given back, how long (ms) to remember that it
 --          happened, if it must happen only once, or 0; then
---          charges: policy (and GUEST more, if it may make no new counter), n, slot unless it is taken, flags, and, of a take that would hold more, how many it wants,
---          and how many of those are waited for, or, if it asks for a slow lease, how many of an earlier one it has spent,
---          and the slot of that
--- Reply    now, then for each charge that is taken a byte that tells its length and whether it fits, or that it would but
---          Redis has no memory for a new counter, and the field
---          as it is now, or what log.settle says, and, if it would hold more, how many it was lent; and for each act
---          that gives back whether it is the first, or can't be marked for lack of memory; then the keys whose data was
---          dropped because it made no sense
+--          charges: policy (and GUEST more, if it may make no new counter), n, flags, and
+--            what is given back, its slot; what is taken back, its interval
+--            with LEND, how many others wait for, and how many more the node wants
+--            with CLAIM, the claim: base, time, level, held
+-- Reply    now, then for each charge that is taken whether it fits (1), doesn't (0), or would, but Redis has no memory for a
+--          new counter (2), and its field as it is now, or 0, or what log.settle says; with LEND, how many it was lent; and
+--          for each act that gives back whether it is the first, or can't be marked for lack of memory; then the keys
+--          whose data was dropped because it made no sense
 --
--- A field of a hash holds a code for how long after its time it is whole again at the latest (µs, in four steps an
--- octave), the time, and one or two levels; of a bucket that has lent of late, also how many tokens left it in the
--- slot that the time lies in, and in the one before, and, unless it is a fast one, its pace and phase (see Ledger).
+-- A field of a hash begins with its form, which tells what follows (see main.lua): a code for how long after its time it is full again at the latest
+-- (µs, in four steps an octave), the time, one or two levels, and, of a bucket that lends, its account.
 --
--- It is one long loop with hardly a function, because Redis makes every function anew at every call, and calling one,
--- even min and max, costs more than what it does here. Logs, which are rarer, have theirs.
+-- The way of a charge that doesn't lend is one long loop with hardly a function, because Redis makes every function anew
+-- at every call, and calling one, even min and max, costs more than what it does here.
 --
 -- Every number is whole and below 2^53. A bucket's rate num/den is in millionths of a token per µs, num * den < 2^53,
 -- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
 
-local TAKE, GIVE_BACK, RESET = 0, 1, 2
-local PEEK, SHADOW, LEND, SLOW, AHEAD = 1, 2, 4, 8, 16 -- flags; of what is given back, LEND tells that it was lent, and not spent
+local TAKE, GIVE_BACK, RESET, TAKE_BACK = 0, 1, 2, 3
+local PEEK, SHADOW, LEND, CLAIM = 1, 2, 4, 8 -- flags
 local GUEST = 32768
-local LEASE_SLOT, SHORT_SLOW_SLOT = 50000, 500000 -- µs; a bucket's own slot of slow leases is its fourth number
-local FAST, LINGERING, ENDING = 0, 1, 2 -- paces
-local PHASES = 64 -- of a slot of slow leases, in which it may begin
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 
@@ -43,7 +40,7 @@ local full = false
 local dropped = {}
 
 local body = ARGV[1]
-local now, least_ttl, policies, acts, at = unpack('<I7I5I2I2', body)
+local now, least_ttl, node, policies, acts, at = unpack('<I7I5I3I2I2', body)
 if now == 0 then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]

@@ -1,5 +1,10 @@
 -- The acts. See begin.lua for the arguments.
 
+-- Forms of a field. No older version's field begins with one of these bytes.
+local SMALL, LARGE, PAIR, ACCOUNT, LOG = 241, 242, 243, 244, 245
+local SMALL_FIELD, LARGE_FIELD, PAIR_FIELD = '<BBI7I4', '<BBI7i7', '<BBI7I4I4'
+local ACCOUNT_FIELD = '<BBI7i7I5I5I7I3B'
+
 local reply, replies, k = {pack('<I7', now)}, 1, 0
 
 -- What the codes stand for that were met, and the grid of TTLs that goes with them.
@@ -30,27 +35,21 @@ for _ = 1, acts do
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
     local p, key, n, slot, flags, guest, fits, v, time, level, prev, code, time2, level2, prev2
-    local recent, before, pace, phase, start, lent -- of a charge that lends, or a bucket that has lent: its debits of late, by slot
+    local account, changed, lent, claim -- of a bucket that lends; whether it is another now; what the charge was lent
 
     -- All charges are looked at before any is written.
     for i = 1, size do
-      local number, want, waiting, spent
-      recent = false
-      if kind == TAKE then
-        number, n, flags, at = unpack('<I2I7B', body, at)
-        guest = number >= GUEST
-        if guest then number = number - GUEST end
-        if flags >= LEND then
-          recent, before, pace, phase, start, lent, spent = 0, 0, FAST, 0, 0, 0, 0
-          if flags >= SLOW then
-            want, spent, slot, at = unpack('<I5I5I7', body, at)
-            waiting = 0
-          else
-            want, waiting, at = unpack('<I5I5', body, at)
-          end
-        end
-      else
-        number, n, slot, flags, at = unpack('<I2I7I7B', body, at)
+      local number, waiting, want
+      number, n, flags, at = unpack('<I2I7B', body, at)
+      guest = number >= GUEST
+      if guest then number = number - GUEST end
+      waiting, want, account, changed, lent, claim = 0, 0, false, false, 0, nil
+      if kind ~= TAKE then slot, at = unpack('<I7', body, at) end
+      if flags % CLAIM >= LEND then waiting, want, at = unpack('<I5I5', body, at) end
+      if flags >= CLAIM then
+        local base, moment, left, held
+        base, moment, left, held, at = unpack('<I7I7i7I5', body, at)
+        claim = {base = base, time = moment, level = left, held = held}
       end
       p, key = policy[number], KEYS[from + i]
       local algorithm = p.algorithm
@@ -60,20 +59,17 @@ for _ = 1, acts do
         time, level, prev, code = 0, 0, 0, 0
         v = pcall('HGET', key, p.field)
         if v then
-          local bytes = #v
-          if bytes == 12 then
-            code, time, level = unpack('<BI7I4', v)
-          elseif bytes == 15 then
-            code, time, level = unpack('<BI7i7', v)
-          elseif bytes == 16 then
-            code, time, level, prev = unpack('<BI7I4I4', v)
-          elseif bytes == 25 then
-            code, time, level, recent, before = unpack('<BI7i7I5I5', v)
-            pace, phase, start = FAST, 0, 0
-          elseif bytes == 26 then
-            code, time, level, recent, before, pace = unpack('<BI7i7I5I5B', v)
-            phase, pace = (pace - pace % 4) / 4, pace % 4
-            start = floor(phase * p.d / PHASES)
+          local form = byte(v.err and '' or v)
+          if form == SMALL and #v == 13 then
+            form, code, time, level = unpack(SMALL_FIELD, v)
+          elseif form == LARGE and #v == 16 then
+            form, code, time, level = unpack(LARGE_FIELD, v)
+          elseif form == PAIR and #v == 17 then
+            form, code, time, level, prev = unpack(PAIR_FIELD, v)
+          elseif form == ACCOUNT and #v == 37 then
+            local out, before, since, alone, streak
+            form, code, time, level, out, before, since, alone, streak = unpack(ACCOUNT_FIELD, v)
+            account = {time = time, level = level, lent = out, before = before, since = since, node = alone, streak = streak}
           else
             -- It makes no sense, which is a matter of this counter alone: it begins anew.
             if v.err and not v.err:find('^WRONGTYPE') then error(v) end
@@ -84,43 +80,27 @@ for _ = 1, acts do
         -- A refusal leaves all as it was, except a time in the future.
         time2, level2, prev2 = time, level, prev
         if time > now then time2 = now end
-        if algorithm <= LEAKY_QUEUE then
+        if algorithm <= LEAKY_QUEUE and (account or flags >= LEND) then
+          account = account or {time = 0, level = 0, lent = 0, before = 0, since = 0, node = 0, streak = 0}
+          account.time, account.level = time, algorithm == TOKEN_BUCKET and level or p.a - level
+          if kind == TAKE then
+            fits, lent, changed = lend(p, account, n, waiting, want, claim)
+          elseif kind == TAKE_BACK then
+            changed = take_back(p, account, n, slot, claim)
+          else
+            refund(p, account, n)
+            changed = true
+          end
+          time2, level2 = account.time, algorithm == TOKEN_BUCKET and account.level or p.a - account.level
+        elseif algorithm <= LEAKY_QUEUE then
           local capacity = p.a
-          local left, most = capacity, capacity -- what may be taken, in millionths, and how far that may be raised
+          local left = capacity -- what may be taken, in millionths
           if time > 0 then
             local num, den, dt = p.b, p.c, now - time2
-            local was = algorithm == TOKEN_BUCKET and level or capacity - level
             local part = dt % den
             local units = part * num
-            left = was + (dt - part) / den * num + (units - units % den) / den
+            left = (algorithm == TOKEN_BUCKET and level or capacity - level) + (dt - part) / den * num + (units - units % den) / den
             if left > capacity then left = capacity end
-            if recent then
-              -- From slot to slot: what the debits of one kept from refilling is lost.
-              local length = pace == FAST and LEASE_SLOT or p.d
-              local ends, out = time2 - (time2 - start) % length + length, recent + before
-              local slack = p.slack -- what refills in the time of a fast lease
-              if not slack then
-                dt = 2 * LEASE_SLOT
-                slack = min(floor(dt / den) * num + floor(dt % den * num / den), 2 ^ 53)
-                p.slack = slack
-              end
-              while out > 0 do
-                local cap = capacity - out * 1000000 + slack
-                if cap > capacity then cap = capacity end
-                local top = cap > was and cap or was
-                if now < ends then
-                  if left > top then left = top end
-                  most = cap
-                  break
-                end
-                part = (now - ends) % den
-                units = part * num
-                top = top + (now - ends - part) / den * num + (units - units % den) / den
-                if left > top then left = top end
-                recent, before, out, ends = 0, recent, recent, ends + length
-              end
-              if out == 0 then pace, phase, start = FAST, 0, 0 end
-            end
           end
           if kind == TAKE then
             fits = left >= n * 1000000
@@ -129,69 +109,9 @@ for _ = 1, acts do
               fits = floor(queue / num) * den + ceil(queue % num * den / num) <= p.d
             end
             left = left - n * 1000000
-            if recent and fits then
-              local slow = flags >= SLOW
-              if slow and spent > 0 and pace > FAST then
-                local length = p.d
-                local since = now - (now - start) % length - slot + (slot - start) % length
-                if since == 0 then
-                  recent = recent > spent and recent - spent or 0
-                elseif since == length then
-                  before = before > spent and before - spent or 0
-                end
-              end
-              if recent + before == 0 then
-                pace, phase, start = FAST, 0, 0
-                if slow then
-                  pace, phase = LINGERING, floor(now % p.d * PHASES / p.d)
-                end
-              end
-              if pace == FAST and (want or recent + before > 0) then
-                lent = 0
-                if want then
-                  local whole = floor(left / 1000000)
-                  lent = min(slow and floor(want / 10) or want, max(floor(whole * 3 / 4), min(waiting, whole)))
-                end
-                recent = recent + n + lent
-              elseif pace == LINGERING and slow then
-                local few, least = p.few, p.least
-                if not few then
-                  few, least = capacity / 16, floor(capacity / 2)
-                  if p.d > SHORT_SLOW_SLOT then few, least = max(0, capacity - 32000000) / 8, floor(capacity / 4) end
-                  few = floor(min(few, floor(p.d / p.c) * p.b + floor(p.d % p.c * p.b / p.c)) / 1000000)
-                  p.few, p.least = few, least
-                end
-                if left >= least then
-                  lent = (left - left % 2000000) / 2000000
-                elseif flags >= AHEAD then
-                  lent = few
-                end
-                if lent > want then lent = want end
-                if lent > few - recent - before then lent = few - recent - before end
-                if lent < 0 then lent = 0 end
-                recent = recent + lent
-              elseif pace == LINGERING and want and not slow then
-                pace = ENDING
-              end
-              if want then left = left - lent * 1000000 end
-            end
-          elseif flags < LEND then
-            fits = true
-            left = max(left, min(left + n * 1000000, most))
-          elseif recent then
-            -- What was lent moves from the debits to the level, or is void when its time is over.
-            local length = pace == FAST and LEASE_SLOT or p.d
-            local age = floor((now - start) / length) - floor((slot - start) / length)
-            if flags >= SLOW ~= (pace > FAST) then
-              n = 0
-            elseif age == 0 then
-              n = min(n, recent)
-              recent, fits = recent - n, n > 0
-            elseif age == 1 then
-              n = min(n, before)
-              before, fits = before - n, n > 0
-            end
-            left = min(left + n * 1000000, capacity)
+          else
+            fits = kind == GIVE_BACK
+            left = max(left, min(left + n * 1000000, capacity))
           end
           if fits then
             time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
@@ -209,9 +129,9 @@ for _ = 1, acts do
             fits = free >= 0 and q * (ticks - floor((now - t) / tick)) <= free * ticks
             if fits then
               time2, level2, prev2 = t, l + n, q
-              if want then
-                free = free - ceil(q * (ticks - floor((now - t) / tick)) / ticks)
-                lent = min(want, max(floor(free / 64), min(waiting, free)))
+              if flags >= LEND then
+                free = max(0, free - ceil(q * (ticks - floor((now - t) / tick)) / ticks))
+                lent = min(waiting + want, max(floor(free / 64), min(waiting, free)))
                 level2 = level2 + lent
               end
             end
@@ -226,8 +146,7 @@ for _ = 1, acts do
       end
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
-        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, guest}
-        if recent then several[i].recent, several[i].before, several[i].pace, several[i].phase, several[i].lent = recent, before, pace, phase, lent end
+        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, account, changed, lent, claim, guest}
       end
     end
 
@@ -235,10 +154,7 @@ for _ = 1, acts do
       if several then
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
-        code, time2, level2, prev2, guest, recent = s[10], s[11], s[12], s[13], s[14], s.recent
-        if recent then
-          before, pace, phase, lent = s.before, s.pace, s.phase, s.lent
-        end
+        code, time2, level2, prev2, account, changed, lent, claim, guest = s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17], s[18]
       end
       key = KEYS[from + i]
       local algorithm = p.algorithm
@@ -249,12 +165,12 @@ for _ = 1, acts do
       elseif algorithm == SLIDING_LOG then
         if kind == TAKE then
           local newest, sum, moment = log.settle(key, p, n, fits, time, level, taken, guest)
-          if newest then v = pack('<I7I7I7', newest, sum, moment) else unwritten = true end
+          if newest then v = pack('<BI7I7I7', LOG, newest, sum, moment) else unwritten = true end
         elseif first then
           log.give_back(key, p, n, slot)
         end
-      elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev or recent and fits) and
-          (kind == TAKE and not fits or kind == GIVE_BACK and first and time > 0) then
+      elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev or changed) and
+          (kind == TAKE and not fits or kind ~= TAKE and first and time > 0) then
         local whole = p.b
         if algorithm <= LEAKY_QUEUE then
           local num, den, gone = p.b, p.c, level2
@@ -264,11 +180,11 @@ for _ = 1, acts do
           local rest = units % num
           whole = (gone - part) / num * den + (units - rest) / num
           if rest > 0 then whole = whole + 1 end
-          if recent then whole = whole + 2 * (pace == FAST and LEASE_SLOT or p.d) end -- for which leases may be out
+          if account then whole = whole + 2 * p.d end -- for which leases may be out
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
-        -- How long it takes to be whole again is rounded up, to four times as much while the counter is young: it grows, and
+        -- How long it takes to be full again is rounded up, to four times as much while the counter is young: it grows, and
         -- every longer time costs a call. It stays as long as it isn't far too much.
         local code2, old = code, spans[code]
         if whole > old or 8 * whole < old then
@@ -277,17 +193,13 @@ for _ = 1, acts do
           code2 = min(4 * octave + ceil(8 * part) - 4, 255)
         end
         if algorithm == SLIDING_COUNTER then
-          v = pack('<BI7I4I4', code2, time2, level2, prev2)
-        elseif recent and recent + before > 0 then
-          if pace == FAST then
-            v = pack('<BI7i7I5I5', code2, time2, level2, recent, before)
-          else
-            v = pack('<BI7i7I5I5B', code2, time2, level2, recent, before, pace + 4 * phase)
-          end
+          v = pack(PAIR_FIELD, PAIR, code2, time2, level2, prev2)
+        elseif account and account.since > 0 then
+          v = pack(ACCOUNT_FIELD, ACCOUNT, code2, time2, level2, account.lent, account.before, account.since, account.node, account.streak)
         elseif level2 < 4294967296 and level2 >= 0 then
-          v = pack('<BI7I4', code2, time2, level2)
+          v = pack(SMALL_FIELD, SMALL, code2, time2, level2)
         else
-          v = pack('<BI7i7', code2, time2, level2)
+          v = pack(LARGE_FIELD, LARGE, code2, time2, level2)
         end
         local grown = not (code == 0 and (full or guest)) and pcall('HSET', key, p.field, v)
         if grown ~= 0 and grown ~= 1 then
@@ -302,7 +214,7 @@ for _ = 1, acts do
           end
         end
         grown = grown == 1
-        -- The key is kept until a bit after the counter is whole again, rounded up to a grid: what was there before and
+        -- The key is kept until a bit after the counter is full again, rounded up to a grid: what was there before and
         -- ends in the same cell of it has seen to that, so few checks have to.
         local before, ends, cell = time + old, time2 + spans[code2], cells[code2]
         ends = ends - ends % cell
@@ -318,26 +230,28 @@ for _ = 1, acts do
               local some = call('HRANDFIELD', key, 17, 'WITHVALUES')
               for j = 1, #some, 2 do
                 local text = some[j + 1]
-                if #text < 8 then text = '\0\0\0\0\0\0\0\0' end -- it makes no sense
-                local c, t = unpack('<BI7', text)
+                if #text < 9 then text = '\0\0\0\0\0\0\0\0\0' end -- it makes no sense
+                local _, c, t = unpack('<BBI7', text)
                 if t + spans[c] < now then call('HDEL', key, some[j]) end
               end
             end
           end
         end
+      elseif account and fits and v and byte(v) == ACCOUNT then
+        -- It fits, and isn't taken: what is told is the account with the node's claim.
+        local a, _ = {}
+        _, _, a.time, a.level, a.lent, a.before, a.since, a.node, a.streak = unpack(ACCOUNT_FIELD, v)
+        if algorithm ~= TOKEN_BUCKET then a.level = p.a - a.level end
+        if accept(p, a, claim) then
+          if algorithm ~= TOKEN_BUCKET then a.level = p.a - a.level end
+          v = pack(ACCOUNT_FIELD, ACCOUNT, code, a.time, a.level, a.lent, a.before, a.since, a.node, a.streak)
+        end
       end
       if kind == TAKE then
-        local bytes, head = v and #v or 0
-        if unwritten then
-          head, v, lent = '\15', '', 0
-        elseif fits then
-          head = bytes == 12 and '\3' or bytes == 15 and '\5' or bytes == 16 and '\7' or bytes == 21 and '\9' or bytes == 25 and '\11' or bytes == 26 and '\13' or '\1'
-        else
-          head = bytes == 12 and '\2' or bytes == 15 and '\4' or bytes == 16 and '\6' or bytes == 21 and '\8' or bytes == 25 and '\10' or bytes == 26 and '\12' or '\0'
-        end
-        reply[replies + 1], reply[replies + 2] = head, v or ''
+        if unwritten then v, lent = false, 0 end
+        reply[replies + 1], reply[replies + 2] = unwritten and '\2' or fits and '\1' or '\0', v or '\0'
         replies = replies + 2
-        if flags >= LEND then
+        if flags % CLAIM >= LEND then
           replies = replies + 1
           reply[replies] = pack('<I5', taken and lent or 0)
         end

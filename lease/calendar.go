@@ -1,0 +1,131 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir/ledger"
+)
+
+// calendar has a node's leases by when they end, in ticks, so that what isn't spent by then goes back.
+type calendar struct {
+	store *Store
+
+	mu      sync.Mutex // guards what follows, and running against additions while Close waits for it
+	days    [4096][]*counter
+	looked  int64 // the last tick whose leases were looked at
+	entries int
+	next    int64 // the first tick that has any
+	timer   *time.Timer
+	stopped bool
+	running sync.WaitGroup
+}
+
+const tick = int64(5 * time.Millisecond) // 4096 of them are more than twice what a lease lasts
+
+// add sees to it that what isn't spent by the end of a lease is given back.
+func (c *calendar) add(x *counter) {
+	x.mu.Lock()
+	ends := x.leaseEnd
+	x.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return
+	}
+	if c.entries == 0 {
+		c.looked = c.store.now() / tick
+	}
+	at := max(ends/tick, c.looked+1)
+	day := &c.days[at%int64(len(c.days))]
+	*day = append(*day, x)
+	if c.entries++; c.entries == 1 || at < c.next {
+		c.wake(at)
+	}
+}
+
+// wake has look called in time for a tick. It is called with the lock held.
+func (c *calendar) wake(at int64) {
+	c.next = at
+	in := time.Duration(max(0, (at-1)*tick-c.store.now()))
+	if c.timer == nil {
+		c.timer = time.AfterFunc(in, c.look)
+	} else {
+		c.timer.Reset(in)
+	}
+}
+
+// look gives back what is left of the leases that are about to end.
+func (c *calendar) look() {
+	now := c.store.now()
+	var over []*counter
+	c.mu.Lock()
+	if c.stopped {
+		c.mu.Unlock()
+		return
+	}
+	c.looked = max(c.looked, now/tick+1-int64(len(c.days))) // a machine may have slept
+	for c.looked < now/tick+1 {
+		c.looked++
+		day := &c.days[c.looked%int64(len(c.days))]
+		over = append(over, *day...)
+		clear(*day)
+		*day = (*day)[:0]
+	}
+	if c.entries -= len(over); c.entries > 0 {
+		at := c.looked + 1
+		for len(c.days[at%int64(len(c.days))]) == 0 {
+			at++
+		}
+		c.wake(at)
+	}
+	c.mu.Unlock()
+	var unspent []ledger.Unspent
+	for _, x := range over {
+		x.mu.Lock()
+		if x.leaseEnd/tick <= now/tick+1 { // otherwise there is a newer lease
+			if back := x.end(now); back.N > 0 {
+				unspent = append(unspent, back)
+			}
+		}
+		x.mu.Unlock()
+	}
+	c.store.takeBack(unspent...)
+}
+
+// stop ends it: all that it would give back is given back by who stops it.
+func (c *calendar) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// takeBack returns tokens to the store, beside the caller. If the store can't be reached they are stranded.
+func (s *Store) takeBack(unspent ...ledger.Unspent) {
+	if len(unspent) == 0 {
+		return
+	}
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	give := func() { _ = s.takeBackSome(context.Background(), unspent) }
+	if s.leases.stopped {
+		go give()
+		return
+	}
+	s.leases.running.Go(give)
+}
+
+// takeBackSome returns tokens a few at a time: the store does nothing else while it is given back many at once.
+func (s *Store) takeBackSome(ctx context.Context, unspent []ledger.Unspent) (err error) {
+	for some := range slices.Chunk(unspent, 64) {
+		if e := s.inner.TakeBack(ctx, some); e != nil && err == nil {
+			err = e
+		}
+	}
+	return err
+}

@@ -1,0 +1,380 @@
+package lease
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
+)
+
+// counter is what a node knows of a counter that it is asked for often: its state as the store last told it,
+// and the tokens that the node may spend by itself.
+//
+// Times are ns on the node's clock; those that the arithmetic runs on, in µs, are the store's.
+type counter struct {
+	hash    uint64
+	subject []byte
+	seen    atomic.Uint32 // when it was last of use, in blinks
+
+	// refusal is what a check that is refused needs, so that a flood of them takes no lock. Nil means that
+	// the lock must be taken.
+	refusal atomic.Pointer[refusal]
+
+	mu     sync.Mutex // guards what follows, and changes of policy and refusal
+	policy atomic.Pointer[weir.Policy]
+	state  weir.State // the store's, with all that is held given back
+	clock  int64      // the store's clock less the node's, µs, or a bit less
+	base   int64      // the account's time when the store last told it, for claims; 0 if there is nothing to claim
+	known  int64      // until when the state is believed: others may have given back, or reset it
+	fresh  int64      // until when it is also believed to have room
+
+	held     int64 // tokens
+	leaseEnd int64
+	lease    int64 // the store's name for the lease's interval
+
+	refusing int64 // since when the store has refused, on and off
+	refused  int64 // when it last did
+	outage   bool  // it couldn't be reached when it was last asked
+	gone     bool  // nobody finds the counter any more
+
+	window   int64 // of the rate: its number,
+	arrivals int64 // the tokens asked for in it,
+	before   int64 // and in the one before
+
+	asking  *ask  // under way, or nil
+	pending int64 // tokens that others wait for meanwhile
+}
+
+// refusal is a state in which the counter refuses.
+type refusal struct {
+	policy *weir.Policy
+	state  weir.State
+	clock  int64
+	until  int64 // it is believed
+	pause  int64 // until then a cost isn't admitted, though it would fit: see stretch
+	cost   int64
+	turned atomic.Int64 // tokens that were asked for in vain, about
+}
+
+const (
+	margin    = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
+	drift     = 1000                          // of its length: by which part of it in any case, as clocks differ
+	belief    = int64(time.Second)            // for how long a state is believed, unless others may give back
+	briefly   = int64(25 * time.Millisecond)  // and if they may
+	lull      = int64(250 * time.Millisecond) // without refusals, after which refusing begins anew
+	patience  = 2000                          // what part of the time in which it has refused a counter refuses for longer
+	maxPause  = int64(100 * time.Millisecond)
+	leastWant = 2 // a lease of one costs more calls than it saves
+)
+
+func newCounter(hash uint64, c *weir.Charge, now int64) *counter {
+	x := &counter{hash: hash, subject: slices.Clone(c.Subject)}
+	x.policy.Store(c.Policy)
+	x.seen.Store(blinks(now))
+	return x
+}
+
+// storeTime is the store's clock at a moment of the node's: not later than it is.
+func storeTime(clock, now int64) int64 { return clock + now/1000 }
+
+// adopt goes over to other numbers, if they are others. What is held under the old ones goes back.
+func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
+	old := x.policy.Load()
+	if old == p {
+		return back
+	}
+	if old.Limit != p.Limit {
+		back = x.empty(now)
+		back.Policy = p // the account is read by the numbers that are in force
+		x.forget()
+	}
+	x.policy.Store(p)
+	x.refusal.Store(nil)
+	return back
+}
+
+// forget drops what the node believes of the counter, but not what it holds.
+func (x *counter) forget() {
+	x.known, x.fresh, x.base = 0, 0, 0
+	x.refusal.Store(nil)
+}
+
+// empty takes out all that is held, and returns what may still be given back.
+func (x *counter) empty(now int64) (back ledger.Unspent) {
+	if x.held > 0 && now < x.leaseEnd+margin {
+		back = x.unspent(x.held, x.lease)
+		x.held = 0
+		back.Claim = x.claim()
+		x.base = 0 // that of the account after this isn't known
+	}
+	x.held = 0
+	return back
+}
+
+// lendsLong: the bucket refills so slowly that leases last for seconds.
+func (x *counter) lendsLong() bool { return ledger.Interval(x.policy.Load()) > ledger.MaxLease }
+
+// above: the bucket has at least so many hundredths of what it can hold, as far as the node knows.
+func (x *counter) above(now, percent int64) bool {
+	p := x.policy.Load()
+	return p.Level(x.state, storeTime(x.clock, now))/10_000 >= percent*p.Limit.Max()
+}
+
+// end takes out what is held of a lease that ends, and returns what to give back. Where a claim will tell of it, and
+// the bucket has so much that nobody misses it meanwhile, that is nothing.
+func (x *counter) end(now int64) (back ledger.Unspent) {
+	if x.base != 0 && x.lendsLong() && x.above(now, 75) {
+		x.held = 0
+		return back
+	}
+	return x.empty(now)
+}
+
+// claim is what the node takes the store to have, if no other node has asked meanwhile.
+func (x *counter) claim() ledger.Claim {
+	p := x.policy.Load()
+	if p.Limit.Algorithm > weir.LeakyBucket {
+		return ledger.Claim{}
+	}
+	s := p.AtLevel(p.Level(x.state, x.state.Time)-x.held*1_000_000, x.state.Time)
+	return ledger.Claim{Base: x.base, State: s, Held: x.held}
+}
+
+func (x *counter) unspent(n, interval int64) ledger.Unspent {
+	return ledger.Unspent{Counter: weir.Counter{Policy: x.policy.Load(), Subject: x.subject}, N: n, Interval: interval}
+}
+
+// arrive counts a request for some tokens.
+func (x *counter) arrive(now, n int64) {
+	if w := now / int64(ledger.Interval(x.policy.Load())); w == x.window {
+		x.arrivals += n
+	} else {
+		if x.before = 0; w == x.window+1 {
+			x.before = x.arrivals
+		}
+		x.window, x.arrivals = w, n
+	}
+	if b := blinks(now); x.seen.Load() != b {
+		x.seen.Store(b)
+	}
+}
+
+// want is how many tokens the node is likely to need before a lease ends: as many as it was asked for in the last
+// interval, for as many intervals as a lease of seconds lasts, and no more than refill in one.
+func (x *counter) want(now int64) int64 {
+	p := x.policy.Load()
+	length := int64(ledger.Interval(p))
+	part := float64(now%length) / float64(length)
+	rate := float64(x.before)*(1-part) + float64(x.arrivals)
+	if length > int64(ledger.MaxLease) {
+		rate *= 1.5
+	}
+	if n := min(int64(rate), refills(p)); n >= leastWant {
+		return n
+	}
+	return 0
+}
+
+// refills is how many tokens come in an interval.
+func refills(p *weir.Policy) int64 {
+	each := ledger.Interval(p)
+	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
+		return int64(float64(p.Limit.Count) * float64(each) / float64(p.Limit.Window))
+	}
+	return p.Refill(each.Microseconds()) / 1_000_000
+}
+
+// decide does so from what is held and known, if that is enough. It is called with the lock held.
+func (x *counter) decide(now int64, e *entry) {
+	p, n := x.policy.Load(), e.charge.N
+	at := storeTime(x.clock, now)
+	if x.held >= n && now < x.leaseEnd {
+		if s, ok := p.Try(x.state, at, n); ok {
+			x.state = s
+			x.held -= n
+			e.verdict, e.spent, e.lease = allowed, n, x.lease
+			p.ReportTo(e.result, s, at, n, weir.Taken)
+			return
+		}
+	}
+	if now >= x.known {
+		return
+	}
+	if _, ok := p.Try(x.state, at, n); !ok {
+		x.refuse(e, now)
+	}
+}
+
+// refusesUnlocked decides without the lock, if it can be told that the counter refuses.
+func (x *counter) refusesUnlocked(now int64, e *entry) bool {
+	r := x.refusal.Load()
+	if r == nil || now >= r.until || r.policy != e.charge.Policy {
+		return false
+	}
+	if now >= r.pause || e.charge.N < r.cost {
+		if _, ok := r.policy.Try(r.state, storeTime(r.clock, now), e.charge.N); ok {
+			return false
+		}
+	}
+	if sampled(now) { // a flood must not have every core write to one place
+		r.turned.Add(oneIn * e.charge.N)
+		x.seen.Store(blinks(now))
+	}
+	r.report(now, e)
+	return true
+}
+
+const oneIn = 16
+
+// sampled picks one in so many moments.
+func sampled(now int64) bool { return uint64(now)*0x9e3779b97f4a7c15>>32%oneIn == 0 }
+
+func (r *refusal) report(now int64, e *entry) {
+	e.verdict = refused
+	r.policy.ReportTo(e.result, r.state, storeTime(r.clock, now), e.charge.N, weir.Refused)
+	if e.result.RetryAfter != weir.Never && e.charge.N >= r.cost {
+		e.result.RetryAfter = max(e.result.RetryAfter, time.Duration(r.pause-now))
+	}
+}
+
+// recall reports that a charge would fit, if the store said so a moment ago.
+func (x *counter) recall(now int64, e *entry) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p, at := x.policy.Load(), storeTime(x.clock, now)
+	if now >= x.fresh || p != e.charge.Policy || x.outage {
+		return false
+	}
+	if _, ok := p.Try(x.state, at, e.charge.N); !ok {
+		return false
+	}
+	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+	return true
+}
+
+// prepare sets what to ask the store for. All that is held is spent first, however little it is.
+func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
+	if x.policy.Load() != e.charge.Policy {
+		return
+	}
+	if now >= x.leaseEnd {
+		x.held = 0
+	}
+	q.Claim = x.claim()
+	if x.held > 0 && q.N <= e.charge.Policy.Limit.Max() { // what never fits doesn't fit in two parts, either
+		e.spent, e.lease = min(x.held, q.N-1), x.lease
+		x.held -= e.spent
+		q.N -= e.spent
+	}
+	turned := int64(0)
+	if r := x.refusal.Load(); r != nil {
+		turned = r.turned.Swap(0)
+		x.arrivals += turned
+	}
+	q.Waiting, q.Want = x.pending, x.want(now)
+	if x.lendsLong() && !x.above(now, 50) {
+		q.Want = 0 // the store wouldn't lend it
+	}
+	if turned > q.Want { // they are as good as waiting
+		q.Waiting, q.Want = q.Waiting+q.Want, 0
+	}
+}
+
+// unspend gives back what a request spent that isn't admitted: to the lease, if that still runs, or to the store.
+func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
+	n := e.spent
+	e.spent = 0
+	p, at := x.policy.Load(), storeTime(x.clock, now)
+	if p != e.charge.Policy || x.lease != e.lease || now >= x.leaseEnd || x.gone {
+		return x.unspent(n, e.lease)
+	}
+	x.held += n
+	x.state = p.Return(x.state, at, n, x.lease)
+	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+	return late
+}
+
+// learn takes in what the store answered. It returns what is left of an older lease.
+func (x *counter) learn(e *entry, g *ledger.Grant, sent, now int64) (back ledger.Unspent) {
+	p := e.charge.Policy
+	x.outage = false
+	x.clock = g.Now - now/1000
+	x.known, x.fresh = sent+belief, sent+int64(ledger.MaxLease)
+	if g.Lent > 0 {
+		back = x.empty(now)
+		x.held, x.lease = g.Lent, g.Interval
+		x.leaseEnd = sent + int64(g.LeaseTime) - max(margin, int64(g.LeaseTime)/drift)
+	}
+	if !g.Allowed && x.lease == e.lease && now < x.leaseEnd {
+		x.held += e.spent
+		e.spent = 0
+	}
+	x.state, x.base = g.Account.View(p, g.Now, x.held), 0
+	if g.Account.Since > 0 {
+		x.base = g.Account.Time
+	}
+	if out := g.Account.Lent[0] + g.Account.Lent[1]; out > x.held {
+		x.known = sent + briefly
+	}
+	x.refusal.Store(nil)
+	if !g.Allowed {
+		x.refuse(e, now)
+		return back
+	}
+	p.ReportTo(e.result, x.state, g.Now, e.charge.N, weir.Taken)
+	return back
+}
+
+// refuse does so, and remembers it.
+func (x *counter) refuse(e *entry, now int64) {
+	if now-x.refused > lull {
+		x.refusing = now
+	}
+	x.refused = now
+	r := &refusal{policy: e.charge.Policy, state: x.state, clock: x.clock, until: x.known}
+	r.report(now, e)
+	if wait := e.result.RetryAfter; wait != weir.Never {
+		r.pause, r.cost = now+int64(wait)+x.stretch(now), e.charge.N
+		r.until = min(r.until, r.pause)
+	}
+	x.refusal.Store(r)
+}
+
+// stretch is by how much longer than it must a counter refuses that has refused for a while, so that the store
+// isn't asked for every single token. What refills meanwhile isn't lost, unless the client stops: then it is a small part
+// of what was admitted in that time.
+func (x *counter) stretch(now int64) int64 {
+	p := x.policy.Load()
+	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
+		return 0 // what isn't used when its window passes is lost, so every moment counts
+	}
+	return min(maxPause, (now-x.refusing)/patience/int64(time.Millisecond)*int64(time.Millisecond))
+}
+
+// refusesStill: by what the store said last, however long ago, a charge doesn't fit yet.
+func (x *counter) refusesStill(now int64, e *entry) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.policy.Load()
+	if x.known == 0 || p != e.charge.Policy {
+		return false
+	}
+	if _, ok := p.Try(x.state, storeTime(x.clock, now), e.charge.N); ok {
+		return false
+	}
+	(&refusal{policy: p, state: x.state, clock: x.clock}).report(now, e)
+	return true
+}
+
+// fail takes in that the store couldn't be reached, and returns what the counter had left if that is news, or -1.
+func (x *counter) fail(now int64) (left int64) {
+	left = -1
+	if !x.outage && x.known > 0 {
+		left = x.policy.Load().Report(x.state, storeTime(x.clock, now), 1, weir.Fits).Remaining
+	}
+	x.outage = true
+	return left
+}

@@ -1,0 +1,375 @@
+// Package ledger is the arithmetic of lending: what a store must remember of tokens that
+// a node took beyond its need, so that it can spend them without asking again. It is pure, as
+// package weir is; stores that lend build on it, and package lease borrows.
+//
+// Lent tokens are debited before they are spent, so a node that dies strands what it held and
+// mints nothing. The danger is the other way round: a bucket that refills while its tokens
+// are out, and then gets them back, would admit them twice. So a bucket remembers what it has lent, in two
+// intervals, this one and the one before, and refills to no more than its capacity less what is out, plus
+// what refills in [MaxLease]. A lease ends with the interval after the one that it was granted in.
+// Every token that can be spent stands in the level or among those lent; giving back only moves it. Hence all
+// nodes together admit in any time no more than the bucket alone would in that time and 100 ms.
+//
+// A bucket that refills quickly lends to whoever asks, for 45 to 90 ms. A slow one would have nothing to
+// lend in so short a time. It lends a few tokens for seconds, and only to a node that has been
+// the only one to ask for a while: where clients move between nodes, tokens held by one would be missed by the others.
+//
+// Windows need none of this. Their leases end with them, and what is given back
+// names the window that it was taken from.
+package ledger
+
+import (
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// MaxLease is how long a lease of a quick bucket, or of a window, may last, and by what refills in
+// that time all nodes together may exceed what the store alone would admit.
+const MaxLease = 100 * time.Millisecond
+
+// Intervals, µs. Two of the short ones are less than MaxLease by what answers may take on their way.
+const (
+	shortInterval = 45_000
+	leastInterval = 500_000
+	mostInterval  = 5_000_000
+)
+
+const micro = 1_000_000 // of a token, as in package weir
+
+// Ask is a charge that would hold more tokens than it needs.
+type Ask struct {
+	weir.Charge
+	// Waiting is how many more tokens other requests of the node wait for already.
+	Waiting int64
+	// Want is how many more the node is likely to need before the lease would end.
+	Want int64
+	Claim
+}
+
+// Claim is a node's own account of a counter that it believes to be asked for by no other node. The store can't know
+// when lent tokens were spent, and so has to keep the bucket from refilling as if they were
+// still out. A node that has been alone since it last heard of the counter knows all that happened to it.
+type Claim struct {
+	// Base is the account's Time in the last grant. The claim holds if nothing has happened since. 0 is no claim.
+	Base int64
+	// State is what the store would have, and Held how many tokens the node holds beside that.
+	State weir.State
+	Held  int64
+}
+
+// Grant is the answer to an Ask.
+type Grant struct {
+	weir.Result
+	// Account is the counter after the charge, and Now the store's clock then, µs. They are
+	// zero for limits that don't lend.
+	Account Account
+	Now     int64
+	// Lent is how many tokens beyond N were debited. They may be spent for LeaseTime from when the
+	// ask was sent, and given back until then, under the name of their Interval.
+	Lent      int64
+	LeaseTime time.Duration
+	Interval  int64
+}
+
+// Unspent is lent tokens on their way back.
+type Unspent struct {
+	weir.Counter
+	N        int64
+	Interval int64 // of the grant
+	Claim          // what there is when they are back
+}
+
+// Account is a counter that lends. The zero Account is untouched.
+type Account struct {
+	weir.State
+	// Lent is how many tokens were lent in the interval that State.Time lies in, and in the one before.
+	Lent [2]int64
+	// Since is when the first interval began: with the first lease, or, of a slow bucket, when Node was first
+	// the only one to ask. 0 while nothing is out and nobody is alone.
+	Since int64
+	// Node is the only one to have asked a slow bucket since then, or 0, and Streak how often it did, up to [longStreak].
+	Node   uint32
+	Streak uint8
+}
+
+// longStreak is how often in a row a node must have asked to count as alone: where requests go to nodes at random, it
+// is the only one by chance in one of 2^8 cases.
+const longStreak = 8
+
+// Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
+// requests have turns, or of logs, which know each moment.
+func Lends(p *weir.Policy) bool {
+	switch p.Limit.Algorithm {
+	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
+		return !p.Strict
+	}
+	return false
+}
+
+func isBucket(p *weir.Policy) bool { return p.Limit.Algorithm <= weir.LeakyBucket }
+
+// Interval is the length of a policy's intervals.
+func Interval(p *weir.Policy) time.Duration { return time.Duration(interval(p)) * time.Microsecond }
+
+func interval(p *weir.Policy) int64 {
+	if !isBucket(p) || p.Refill(shortInterval) >= 2*micro {
+		return shortInterval
+	}
+	return min(max(leastInterval, p.Memory().Microseconds()/8), mostInterval)
+}
+
+// Most is how many tokens of a slow bucket may be out for longer than a moment: so few that somebody who
+// needs all that the bucket holds hardly misses them.
+func Most(p *weir.Policy) int64 {
+	return min(max(0, p.Limit.Max()-32)/8, p.Refill(interval(p))/micro)
+}
+
+// slow: tokens are lent for seconds, to a node that is alone.
+func slow(p *weir.Policy) bool { return interval(p) > shortInterval }
+
+// start is when the interval of a moment began.
+func (a *Account) start(length, at int64) int64 {
+	return at - max(0, at-a.Since)%length
+}
+
+func (a *Account) out() int64 { return a.Lent[0] + a.Lent[1] }
+
+// anchor brings times in the future to now, which a clock that ran backwards leaves behind.
+func (a *Account) anchor(now int64) { a.Time, a.Since = min(a.Time, now), min(a.Since, now) }
+
+// Claimed is the account with a claim in its place, if that holds: what an ask that takes nothing reports.
+func (a Account) Claimed(p *weir.Policy, now int64, node uint32, c *Claim) Account {
+	if b := a; isBucket(p) && b.accept(p, now, node, c) {
+		return b
+	}
+	return a
+}
+
+// accept puts a claim in the account's place, if it holds.
+func (a *Account) accept(p *weir.Policy, now int64, node uint32, c *Claim) (holds bool) {
+	holds = c.Base != 0 && c.Base == a.Time && node != 0 && node == a.Node
+	a.anchor(now)
+	if holds {
+		a.roll(p, now)
+		at := max(a.Time, min(c.State.Time, now))
+		a.State = p.AtLevel(min(p.Level(c.State, at), (p.Limit.Max()-c.Held)*micro), at)
+		a.Lent = [2]int64{c.Held, 0}
+	}
+	return holds
+}
+
+// roll brings the intervals to now.
+func (a *Account) roll(p *weir.Policy, now int64) {
+	if a.out() == 0 {
+		return
+	}
+	length := interval(p)
+	switch a.start(length, now) - a.start(length, a.Time) {
+	case 0:
+	case length:
+		a.Lent = [2]int64{0, a.Lent[0]}
+	default:
+		a.Lent = [2]int64{}
+	}
+	if a.out() == 0 && a.Node == 0 {
+		a.Since = 0
+	}
+}
+
+// ceiling is how far a bucket may refill while that many of its tokens are out.
+func ceiling(p *weir.Policy, out int64) int64 {
+	capacity := p.Limit.Max() * micro
+	return min(capacity, capacity+p.Refill(2*shortInterval)-out*micro)
+}
+
+// caps are the levels that the bucket didn't refill past while tokens were out, and until when each held. What
+// would have refilled meanwhile is lost: it must not come at once when an interval ends.
+func (a *Account) caps(p *weir.Policy) (levels, ends [2]int64) {
+	length := interval(p)
+	stored := p.Level(a.State, a.Time)
+	begun := a.start(length, a.Time)
+	for i, out := range [2]int64{a.out(), a.Lent[0]} {
+		levels[i] = max(ceiling(p, out), stored)
+		ends[i] = begun + int64(i+1)*length
+	}
+	return levels, ends
+}
+
+// level is what may be taken of a bucket, in millionths.
+func (a *Account) level(p *weir.Policy, now int64) int64 {
+	level := p.Level(a.State, now)
+	if a.out() == 0 {
+		return level
+	}
+	levels, ends := a.caps(p)
+	level = min(level, levels[0]+p.Refill(max(0, now-ends[0])))
+	if now >= ends[0] {
+		level = min(level, levels[1]+p.Refill(max(0, now-ends[1])))
+	}
+	return level
+}
+
+// Lend is [weir.Policy.Try] with more tokens for the node that asks. A refusal leaves the
+// account as it was, but for a time in the future, and a claim that holds.
+func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Account, lent int64, ok bool) {
+	if !isBucket(p) {
+		return a.lendWindow(p, now, ask)
+	}
+	a.accept(p, now, node, &ask.Claim)
+	level := a.level(p, now) - ask.N*micro
+	if level < 0 {
+		return a, 0, false
+	}
+	a.roll(p, now)
+	lent = max(0, min(ask.Waiting, level/micro))
+	level -= lent * micro
+	more := int64(0)
+	if slow(p) {
+		if a.alone(p, now, node, ask) && 2*level >= p.Limit.Max()*micro {
+			more = min(ask.Want, level/micro/2, Most(p)-a.out()-lent)
+		}
+	} else {
+		// Not all: others may ask next.
+		more = min(ask.Want, level/micro*3/4)
+	}
+	if more = max(0, more); lent+more > 0 && a.Since == 0 {
+		a.Since = now
+	}
+	a.Lent[0] += lent + more
+	a.State = p.AtLevel(level-more*micro, now)
+	return a, lent + more, true
+}
+
+// alone notes who asks, and reports whether that node has been the only one for long. Whoever asks
+// for much at once might need what others hold, and counts as somebody else. Of a node that wants nothing, nothing is kept.
+func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
+	small := 16*ask.N <= p.Limit.Max()
+	if a.Node == node && node != 0 && small && (ask.Want > 0 || a.out() > 0) {
+		a.Streak = min(a.Streak+1, longStreak)
+		return a.Streak == longStreak && now-a.Since >= 2*interval(p)
+	}
+	a.Node, a.Streak = 0, 0
+	switch {
+	case a.out() > 0: // the intervals must go on until it is back
+	case ask.Want > 0 && small:
+		a.Node, a.Since = node, now
+	default:
+		a.Since = 0
+	}
+	return false
+}
+
+// lendWindow lends a 64th of what is left: what nodes hold when a window ends is lost to those
+// who ask in vain, where a bucket would still have it.
+func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, lent int64, ok bool) {
+	if a.State, ok = p.Try(a.State, now, ask.N); !ok {
+		return a, 0, false
+	}
+	free := p.Report(a.State, now, 1, weir.Taken).Remaining
+	lent = max(0, min(ask.Waiting+ask.Want, max(free/64, min(ask.Waiting, free))))
+	if lent > 0 {
+		a.State, _ = p.Try(a.State, now, lent)
+	}
+	return a, lent, true
+}
+
+// Lease is how long tokens may be spent that were lent to a node just now, and the name of their interval.
+func (a *Account) Lease(p *weir.Policy, now int64, node uint32) (length time.Duration, name int64) {
+	left := int64(2 * shortInterval)
+	if !isBucket(p) {
+		window := p.Report(a.State, now, 1, weir.Taken).Slot
+		left = min(left, window+p.Limit.Window.Microseconds()-now)
+		return time.Duration(left) * time.Microsecond, window
+	}
+	each := interval(p)
+	begun := a.start(each, now)
+	if !slow(p) || a.Node == node && node != 0 {
+		left = begun + 2*each - now
+	}
+	return time.Duration(left) * time.Microsecond, begun
+}
+
+// TakeBack returns lent tokens that nobody was admitted for. Those of a bucket are void when their lease is over.
+func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Account {
+	n, name := u.N, u.Interval
+	if a.State == (weir.State{}) {
+		return a
+	}
+	if !isBucket(p) {
+		a.State = p.Return(a.State, now, n, name)
+		return a
+	}
+	if a.accept(p, now, node, &u.Claim) {
+		return a
+	}
+	level := a.level(p, now)
+	b := a
+	b.roll(p, now)
+	length := interval(p)
+	i := 0
+	switch b.start(length, now) - name {
+	case 0:
+	case length:
+		i = 1
+	default:
+		return a
+	}
+	if n = min(n, b.Lent[i]); n <= 0 {
+		return a
+	}
+	if b.Lent[i] -= n; b.out() == 0 && b.Node == 0 {
+		b.Since = 0
+	}
+	b.State = p.AtLevel(min(level+n*micro, p.Limit.Max()*micro), now)
+	return b
+}
+
+// View is the state of the counter as a node sees it that holds some of its tokens: as if they were given back.
+func (a Account) View(p *weir.Policy, now, held int64) weir.State {
+	switch {
+	case a.State == (weir.State{}):
+		return a.State
+	case !isBucket(p):
+		return p.Return(a.State, now, held, p.Report(a.State, now, 1, weir.Fits).Slot)
+	}
+	a.anchor(now)
+	level := a.level(p, now)
+	if at := a.Time; level == p.Level(a.State, now) { // at its own time, lest it is rounded twice
+		return p.AtLevel(p.Level(a.State, at)+held*micro, at)
+	}
+	return p.AtLevel(min(level+held*micro, p.Limit.Max()*micro), now)
+}
+
+// Refund is [weir.Policy.Return]: of tokens that were spent.
+func (a Account) Refund(p *weir.Policy, now, n, slot int64) Account {
+	if !isBucket(p) || a.State == (weir.State{}) {
+		a.State = p.Return(a.State, now, n, slot)
+		return a
+	}
+	a.anchor(now)
+	level := a.level(p, now)
+	a.roll(p, now)
+	level = max(level, min(level+min(n, weir.MaxTokens)*micro, ceiling(p, a.out())))
+	a.State = p.AtLevel(level, now)
+	return a
+}
+
+// Report is [weir.Policy.ReportTo] of an account: tokens that are out keep it from refilling.
+func (a Account) Report(p *weir.Policy, r *weir.Result, now, n int64, v weir.Verdict) {
+	p.ReportTo(r, a.State, now, n, v)
+	if a.out() == 0 {
+		return
+	}
+	a.anchor(now)
+	r.Remaining = max(0, a.level(p, now)) / micro
+	levels, ends := a.caps(p)
+	for i, level := range levels {
+		if full := p.Limit.Max() * micro; level < full {
+			r.ResetAfter = max(r.ResetAfter, time.Duration(ends[i]+p.Wait(full-level)-now)*time.Microsecond)
+		}
+		if v == weir.Refused && r.RetryAfter != weir.Never && level < n*micro {
+			r.RetryAfter = max(r.RetryAfter, time.Duration(ends[i]+p.Wait(n*micro-level)-now)*time.Microsecond)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+-- Accounts: buckets that lend, or may soon. See package ledger, whose arithmetic this is. Levels are in millionths
+-- of a token, of a leaky bucket, too: what may be taken, not what was.
+
+local SHORT_INTERVAL = 45000 -- µs
+local LONG_STREAK = 8
+
+-- What a bucket gains in a time.
+local function refill(p, dt)
+  local part = dt % p.c
+  return (dt - part) / p.c * p.b + floor(part * p.b / p.c)
+end
+
+-- When the interval of a moment began.
+local function start(p, a, at)
+  return at - max(0, at - a.since) % p.d
+end
+
+-- How far a bucket may refill while that many of its tokens are out.
+local function ceiling(p, out)
+  p.slack = p.slack or min(refill(p, 2 * SHORT_INTERVAL), 2 ^ 53)
+  return min(p.a, p.a + p.slack - out * 1000000)
+end
+
+-- What may be taken now. What tokens that were out kept from refilling doesn't come at once when their interval ends.
+local function level(p, a)
+  local l = a.time == 0 and p.a or min(p.a, a.level + refill(p, now - a.time))
+  local out = a.lent + a.before
+  if out == 0 then return l end
+  local ends = start(p, a, a.time) + p.d
+  l = min(l, max(ceiling(p, out), a.level) + refill(p, max(0, now - ends)))
+  if now >= ends then l = min(l, max(ceiling(p, a.lent), a.level) + refill(p, max(0, now - ends - p.d))) end
+  return l
+end
+
+-- Brings the intervals to now.
+local function roll(p, a)
+  if a.lent + a.before == 0 then return end
+  local passed = start(p, a, now) - start(p, a, a.time)
+  if passed == p.d then
+    a.lent, a.before = 0, a.lent
+  elseif passed ~= 0 then
+    a.lent, a.before = 0, 0
+  end
+  if a.lent + a.before == 0 and a.node == 0 then a.since = 0 end
+end
+
+-- Puts a node's claim in the account's place, if nothing has happened since the state that it is based on. Returns whether it holds.
+local function accept(p, a, claim)
+  local holds = claim and claim.base == a.time and node ~= 0 and node == a.node or false
+  a.time, a.since = min(a.time, now), min(a.since, now)
+  if holds then
+    roll(p, a)
+    local at = max(a.time, min(claim.time, now))
+    local l = min(p.a, claim.level + refill(p, max(0, at - claim.time)))
+    a.time, a.level, a.lent, a.before = at, min(l, p.a - claim.held * 1000000), claim.held, 0
+  end
+  return holds
+end
+
+-- Notes who asks, and tells whether that node has been the only one for long.
+local function alone(p, a, n, want)
+  local small = 16000000 * n <= p.a
+  if a.node == node and node ~= 0 and small and (want > 0 or a.lent + a.before > 0) then
+    a.streak = min(a.streak + 1, LONG_STREAK)
+    return a.streak == LONG_STREAK and now - a.since >= 2 * p.d
+  end
+  a.node, a.streak = 0, 0
+  if a.lent + a.before == 0 then
+    a.since = 0
+    if want > 0 and small then a.node, a.since = node, now end
+  end
+  return false
+end
+
+-- Takes n and lends some more. Returns whether n fits, how many were lent, and whether that changed the account.
+local function lend(p, a, n, waiting, want, claim)
+  local accepted = accept(p, a, claim)
+  local left = level(p, a) - n * 1000000
+  if left < 0 then return false, 0, accepted end
+  roll(p, a)
+  local lent = min(waiting, floor(left / 1000000))
+  left = left - lent * 1000000
+  local whole, more = floor(left / 1000000), 0
+  if p.d == SHORT_INTERVAL then
+    more = min(want, floor(whole * 3 / 4))
+  elseif alone(p, a, n, want) and 2 * left >= p.a then
+    local most = min(floor(max(0, p.a / 1000000 - 32) / 8), floor(refill(p, p.d) / 1000000))
+    more = max(0, min(want, floor(whole / 2), most - a.lent - a.before - lent))
+  end
+  lent = lent + more
+  if lent > 0 and a.since == 0 then a.since = now end
+  a.lent, a.time, a.level = a.lent + lent, now, left - more * 1000000
+  return true, lent, true
+end
+
+-- Takes back n lent tokens that weren't spent. Returns whether that changed the account.
+local function take_back(p, a, n, interval, claim)
+  if accept(p, a, claim) then return true end
+  local left = level(p, a)
+  local b = {time = a.time, lent = a.lent, before = a.before, since = a.since, node = a.node}
+  roll(p, b)
+  local passed = start(p, b, now) - interval
+  if passed == 0 then
+    n = min(n, b.lent)
+    b.lent = b.lent - n
+  elseif passed == p.d then
+    n = min(n, b.before)
+    b.before = b.before - n
+  else
+    n = 0
+  end
+  if n <= 0 then return false end
+  if b.lent + b.before == 0 and b.node == 0 then b.since = 0 end
+  a.lent, a.before, a.since = b.lent, b.before, b.since
+  a.time, a.level = now, min(left + n * 1000000, p.a)
+  return true
+end
+
+-- Gives back n tokens that were spent.
+local function refund(p, a, n)
+  a.time, a.since = min(a.time, now), min(a.since, now)
+  local left = level(p, a)
+  roll(p, a)
+  a.time, a.level = now, max(left, min(left + n * 1000000, ceiling(p, a.lent + a.before)))
+end
