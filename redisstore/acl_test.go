@@ -141,3 +141,34 @@ var elsewhere = map[string]bool{
 	"cluster|slots": true, "asking": true, "role": true,
 	"publish": true, "subscribe": true, "zrange": true,
 }
+
+// A probe needs what a check needs. Otherwise a permission that is missing would lose and find a shard many times a second.
+func TestAMissingPermissionIsFoundByTheProbe(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	allow(t, documentedACL(t), r)
+	s := open(t, Options{URL: "redis://weir:secret@" + r.Addr})
+	p := policy(t, "p", weir.TokenBucket, 1000, time.Hour)
+	for _, command := range []string{"hset", "hget", "time"} {
+		answers(t, s)
+		do(t, r, "ACL", "SETUSER", "weir", "-"+command)
+		sh := s.lanes[0].shard.Load()
+		until(t, func(ctx context.Context) error {
+			if _ = take(ctx, s, charge1(p, "s")); !sh.open.Load() {
+				return errors.New("the breaker is closed")
+			}
+			return nil
+		})
+		before, since := calls(t, r, "evalsha"), sh.since.Load()
+		until(t, func(context.Context) error {
+			if n := calls(t, r, "evalsha") - before; n < 5 {
+				return fmt.Errorf("%d probes", n)
+			}
+			return nil
+		})
+		if !sh.open.Load() || sh.since.Load() != since {
+			t.Errorf("without %s the breaker closed", command)
+		}
+		do(t, r, "ACL", "SETUSER", "weir", "+"+command)
+	}
+	answers(t, s)
+}

@@ -270,7 +270,17 @@ func (s *Store) lookAgain() {
 	}
 }
 
-// probe looks whether a shard takes writes again, until it does or nobody uses it any more. It has the budget
+// probed is the limit of the counter that a probe charges.
+var probed = func() *weir.Policy {
+	p, err := weir.NewPolicy("probe", weir.PerSecond(1_000_000))
+	if err != nil {
+		panic(err) // there is such a limit
+	}
+	return p
+}()
+
+// probe looks whether a shard takes checks again, until it does or nobody uses it any more, by making one: a shard that
+// takes other writes may still refuse a check, for want of a permission. It has the budget
 // of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be
 // able to find its store.
 func (s *Store) probe(sh *shard) {
@@ -279,10 +289,10 @@ func (s *Store) probe(sh *shard) {
 		if tag < 0 {
 			return
 		}
-		client := *s.client.Load()
-		key := s.names.Load().probe(tag)
+		var c call
+		c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, s.time(), s.leastTTL, s.peers.id)
 		ctx, cancel := patient(s.life, s.timeout)
-		err := client.Do(ctx, client.B().Del().Key(key).Build()).Error()
+		err := s.eval(ctx, retry, decide, c.keys, rueidis.BinaryString(c.body)).Error()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
