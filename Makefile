@@ -36,13 +36,13 @@ race: redis upstreams
 	$(GO) test -race -timeout 20m ./...
 	for m in bench examples; do (cd $$m && $(GO) test -race ./...) || exit 1; done
 
-## seeds: without the race detector, what it would falsify: allocations and memory; and the fuzz targets' seeds
+## seeds: without the race detector, what it would falsify or slow down: allocations, memory, simulations; and the fuzz targets' seeds
 seeds: upstreams
-	$(GO) test -run 'Alloc|Memory|Fuzz|Example' ./...
+	$(GO) test -run 'Alloc|Memory|Fuzz|Example|Bound|Planted|LostAdmissions' ./...
 
 ## simulate: leases in 10,000 simulated worlds, and the table of what they lose; some minutes
 simulate:
-	$(GO) test ./lease -run 'Bound|Naive|Lost' -timeout 60m -v -seeds 10000
+	$(GO) test ./lease -run 'Bound|Planted|LostAdmissions' -timeout 60m -v -seeds 10000 -cells
 
 ## redis: install redis-server if it isn't there; tests start their own, on free ports
 redis:

@@ -94,18 +94,6 @@ func (t *table) add(x *counter) (there, gone *counter) {
 	return x, gone
 }
 
-// remove takes a counter out, if it is there.
-func (t *table) remove(x *counter) {
-	s, mu := t.set(x.hash), t.lock(x.hash)
-	mu.Lock()
-	defer mu.Unlock()
-	for i := range s.counters {
-		if s.counters[i].Load() == x {
-			s.put(i, nil)
-		}
-	}
-}
-
 // all calls f with every counter.
 func (t *table) all(f func(*counter)) {
 	for i := range t.sets {
