@@ -1,0 +1,207 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirhq/weir/ledger"
+)
+
+// ask is a call of the store under way that others may wait for.
+type ask struct {
+	done atomic.Pointer[chan struct{}] // closed when it is answered; made by who waits first
+	err  error                         // for all who wait
+}
+
+// answered is done from the start.
+var answered = func() *chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return &c
+}()
+
+func (a *ask) wait() <-chan struct{} {
+	if a.done.Load() == nil {
+		c := make(chan struct{})
+		a.done.CompareAndSwap(nil, &c)
+	}
+	return *a.done.Load()
+}
+
+func (a *ask) end() {
+	if c := a.done.Swap(answered); c != nil {
+		close(*c)
+	}
+}
+
+// claim begins a call for every counter that the store must be asked for, unless one of them has a call under
+// way already: that is returned, and nothing is claimed. Who must not wait any longer claims nothing.
+func claim(entries []entry, a *ask, patient bool) (busy *ask) {
+	for i := range entries {
+		x := entries[i].counter
+		if x == nil || entries[i].verdict != open || !patient {
+			continue
+		}
+		x.mu.Lock()
+		if busy = x.asking; busy == nil {
+			x.asking = a
+		}
+		x.mu.Unlock()
+		if busy != nil {
+			release(entries[:i], a)
+			return busy
+		}
+	}
+	return nil
+}
+
+// release ends the claims of an ask, and wakes who waits for it.
+func release(entries []entry, a *ask) {
+	for i := range entries {
+		if x := entries[i].counter; x != nil {
+			x.mu.Lock()
+			if x.asking == a {
+				x.asking = nil
+			}
+			x.mu.Unlock()
+		}
+	}
+	a.end()
+}
+
+// wait is until another request's call is answered. What this one needs is asked for with the next.
+func wait(ctx context.Context, entries []entry, busy *ask) (err error) {
+	pend(entries, 1)
+	select {
+	case <-busy.wait():
+		err = busy.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	pend(entries, -1)
+	return err
+}
+
+func pend(entries []entry, sign int64) {
+	for i := range entries {
+		if e := &entries[i]; e.counter != nil && e.verdict == open {
+			e.counter.mu.Lock()
+			e.counter.pending += sign * e.charge.N
+			e.counter.mu.Unlock()
+		}
+	}
+}
+
+// call is what a call of the store is made of, to be used again.
+type call struct {
+	asks   []ledger.Ask
+	grants []ledger.Grant
+}
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+// ask has the store decide what is open. It is asked for what others wait for, too, and for what the node is
+// likely to need soon.
+func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
+	c := calls.Get().(*call)
+	asks := c.asks[:0]
+	sent := s.now()
+	for i := range entries {
+		e := &entries[i]
+		if e.verdict != open {
+			continue
+		}
+		q := ledger.Ask{Charge: *e.charge}
+		if x := e.counter; x != nil {
+			x.mu.Lock()
+			x.prepare(sent, e, &q)
+			x.mu.Unlock()
+		}
+		asks = append(asks, q)
+	}
+	grants := append(c.grants[:0], make([]ledger.Grant, len(asks))...)
+	s.asked.Add(uint64(len(asks)))
+	s.inner.Lend(ctx, asks, grants)
+
+	now, refuses, next := s.now(), false, 0
+	for i := range entries {
+		e := &entries[i]
+		if e.verdict == open {
+			g := &grants[next]
+			next++
+			refuses = refuses || g.Err == nil && !g.Allowed && !e.charge.Policy.Shadow
+			if g.Err != nil && ctx.Err() == nil {
+				a.err = g.Err
+			}
+			s.learn(e, g, sent, now)
+		}
+	}
+	clear(asks) // they hold subjects
+	c.asks, c.grants = asks, grants
+	calls.Put(c)
+	release(entries, a)
+	if refuses {
+		s.undo(entries, now)
+	} else if ctx.Err() == nil {
+		s.goOn(entries, now)
+	}
+}
+
+// goOn repeats refusals of the store while it can't be reached. As long as the store can be asked, a refusal is
+// believed for a second. In an outage it holds until the cost would fit, since the rule's failure mode might let
+// the request pass.
+func (s *Store) goOn(entries []entry, now int64) {
+	refuses := false
+	for i := range entries {
+		e := &entries[i]
+		if e.verdict == open && e.result.Err == nil {
+			return // a part of the store answered, and may have taken something
+		}
+	}
+	for i := range entries {
+		if e := &entries[i]; e.verdict == open && e.counter != nil && e.counter.refusesStill(now, e) {
+			refuses = refuses || !e.charge.Policy.Shadow
+		}
+	}
+	if refuses {
+		s.undo(entries, now)
+	}
+}
+
+// learn takes in what the store answered for one charge, and tells the caller.
+func (s *Store) learn(e *entry, g *ledger.Grant, sent, now int64) {
+	x := e.counter
+	*e.result = g.Result
+	switch {
+	case x != nil:
+	case e.charge.Peek:
+		s.peek(e, g, now)
+		return
+	default:
+		s.remember(e, g, sent, now)
+		return
+	}
+	lost := int64(-1)
+	var back ledger.Unspent
+	x.mu.Lock()
+	switch {
+	case g.Err != nil:
+		lost = x.fail(now)
+	case x.policy.Load() != e.charge.Policy || x.gone:
+		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or for nobody
+	default:
+		back = x.learn(e, g, sent, now)
+	}
+	leased := x.held > 0
+	x.mu.Unlock()
+	if back.N > 0 {
+		s.takeBack(back)
+	}
+	if leased {
+		s.leases.add(x)
+	}
+	if lost >= 0 {
+		s.carryOver(e.charge, lost)
+	}
+}
