@@ -188,6 +188,10 @@ func (n *node) open(ctx context.Context, guards guards) (servers []*server, l Li
 	return servers, l, nil
 }
 
+// batchParallel is how many checks of a batch are decided at the same time where each may need Redis: so many that they
+// travel in few calls.
+const batchParallel = 256
+
 // api is the check API with health beside it.
 func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
@@ -196,7 +200,11 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 		_, refused := g.Admit(r)
 		return g.Asks() && refused == nil
 	}))
-	mux.Handle("/v1/", checkapi.New(n.limiter, answers, checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed}))
+	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed}
+	if n.redis != nil {
+		o.Parallel = batchParallel
+	}
+	mux.Handle("/v1/", checkapi.New(n.limiter, answers, o))
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
 }
