@@ -52,7 +52,7 @@ type Decision struct {
 	Delay time.Duration
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
-	// Receipt gives back what was taken, if one was asked for. See [Limiter.Refund].
+	// Receipt gives back what was taken, if one was asked for. See [Limiter.Finish].
 	Receipt string
 
 	// Few limits fit inside the decision, so that a check needn't allocate.
@@ -95,23 +95,4 @@ func (d *Decision) Uncounted() bool {
 		}
 	}
 	return true
-}
-
-// Unsettled reports whether a rule counts by the answer's status, so that [Limiter.Settle] is due.
-func (d *Decision) Unsettled() bool {
-	if d.held != nil {
-		for _, s := range d.held.statuses {
-			if s != nil {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// held is what a decision took and may give back.
-type held struct {
-	returns  []Return
-	statuses [][]int // of returns: which answers count; nil for all
-	expires  time.Duration
 }

@@ -46,19 +46,24 @@ func ExampleLimiter_Check() {
 	// search 3/minute 2
 }
 
-// A job that turns out not to run gives back what it took.
-func ExampleLimiter_Refund() {
+// A job that turns out not to run gives back what it took, once, on any node that has its receipt.
+func ExampleLimiter_Finish_receipt() {
 	rules, _ := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "tokens", By: []string{"org"}, Limits: []weir.Limit{weir.PerHour(10_000)}}}})
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{})
 	ctx := context.Background()
 	d, _ := limiter.Check(ctx, &weir.Request{Org: "acme", Cost: 4000, Receipt: true})
-	fmt.Println(d.Remaining, limiter.Refund(ctx, d.Receipt), limiter.Refund(ctx, d.Receipt))
+	fmt.Println(d.Remaining)
+	for range 2 {
+		fmt.Println(limiter.Finish(ctx, &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Abandoned: true}))
+	}
 	// Output:
-	// 6000 <nil> weir: the receipt has been used
+	// 6000
+	// <nil>
+	// weir: already given back
 }
 
 // A failed login counts, a successful one doesn't.
-func ExampleLimiter_Settle() {
+func ExampleLimiter_Finish() {
 	rules, _ := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "login", By: []string{"user"}, Statuses: []int{401}, Algorithm: weir.SlidingLog,
 		Limits: []weir.Limit{{Count: 5, Window: 15 * time.Minute}},
@@ -67,7 +72,7 @@ func ExampleLimiter_Settle() {
 	ctx := context.Background()
 	for _, status := range []int{200, 200, 401} {
 		d, _ := limiter.Check(ctx, &weir.Request{User: "ada"})
-		_ = limiter.Settle(ctx, &d, status)
+		_ = limiter.Finish(ctx, &d, weir.Outcome{Status: status})
 	}
 	d, _ := limiter.Check(ctx, &weir.Request{User: "ada", Peek: true})
 	fmt.Println(d.Remaining, "guesses left")

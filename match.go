@@ -353,7 +353,7 @@ func (m *match) charge(r *rule, req *Request, from int) {
 	if req.Cost > 1 {
 		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
-	m.statuses = m.statuses || r.Statuses != nil
+	m.statuses = m.statuses || len(r.Statuses) > 0
 	m.add(r, r.numbers(req, m.tier), n, req.Peek, from)
 	m.add(r, r.candidate, n, req.Peek, from)
 }

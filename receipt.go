@@ -16,7 +16,6 @@ import (
 var (
 	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
 	ErrReceiptExpired = errors.New("weir: the receipt has expired")
-	ErrReceiptUsed    = errors.New("weir: the receipt has been used")
 )
 
 // sealer makes receipts: sealed rather than signed, since what they hold names
@@ -24,7 +23,7 @@ var (
 type sealer struct{ aead cipher.AEAD }
 
 func newSealer(secret []byte) *sealer {
-	key := sha256.Sum256(append([]byte("weir receipt "), secret...))
+	key := sha256.Sum256(append([]byte("weir receipt 2 "), secret...)) // 2: the version of what is sealed
 	if secret == nil {
 		_, _ = rand.Read(key[:]) // never fails
 	}
@@ -39,58 +38,64 @@ func newSealer(secret []byte) *sealer {
 	return &sealer{aead}
 }
 
-type opened struct {
-	once    Once
-	expires time.Duration
-	returns []Return
-}
-
 func (s *sealer) seal(h *held, now time.Time) string {
 	var once Once
 	_, _ = rand.Read(once[:])
 	b := append([]byte(nil), once[:]...)
 	b = binary.AppendVarint(b, now.Add(h.expires).UnixMicro())
-	for _, r := range h.returns {
+	for i, r := range h.returns {
 		b = appendLimit(b, r.Policy.Limit)
 		b = binary.AppendUvarint(b, r.Policy.ID)
 		b = appendBytes(b, []byte(r.Policy.Name))
 		b = appendBytes(b, r.Subject)
 		b = binary.AppendVarint(b, r.N)
 		b = binary.AppendVarint(b, r.Slot)
+		b = binary.AppendUvarint(b, uint64(len(h.statuses[i])))
+		for _, status := range h.statuses[i] {
+			b = binary.AppendUvarint(b, uint64(status))
+		}
 	}
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, nil))
 }
 
-func (s *sealer) open(receipt string, now time.Time) (opened, error) {
+func (s *sealer) open(receipt string, now time.Time) (*held, error) {
 	sealed, err := base64.RawURLEncoding.DecodeString(receipt)
 	if err != nil {
-		return opened{}, ErrReceiptInvalid
+		return nil, ErrReceiptInvalid
 	}
 	b, err := s.aead.Open(nil, nil, sealed, nil)
 	if err != nil {
-		return opened{}, ErrReceiptInvalid
+		return nil, ErrReceiptInvalid
 	}
 	r := reader{b: b}
-	var o opened
-	copy(o.once[:], r.take(len(o.once)))
-	o.expires = time.UnixMicro(r.varint()).Sub(now)
+	h := &held{}
+	copy(h.once[:], r.take(len(h.once)))
+	h.expires = time.UnixMicro(r.varint()).Sub(now)
 	for len(r.b) > 0 && !r.bad {
 		limit := r.limit()
 		id := r.uvarint()
 		p, err := NewPolicy(string(r.bytes()), limit)
 		if err != nil {
-			return opened{}, ErrReceiptInvalid // sealed by a version with other bounds
+			return nil, ErrReceiptInvalid // sealed by a version with other bounds
 		}
 		p.ID = id
-		o.returns = append(o.returns, Return{Counter: Counter{Policy: p, Subject: r.bytes()}, N: r.varint(), Slot: r.varint()})
+		h.returns = append(h.returns, Return{Counter: Counter{Policy: p, Subject: r.bytes()}, N: r.varint(), Slot: r.varint()})
+		var statuses []int
+		for range r.uvarint() {
+			if r.bad {
+				break
+			}
+			statuses = append(statuses, int(r.uvarint()))
+		}
+		h.statuses = append(h.statuses, statuses)
 	}
 	if r.bad {
-		return opened{}, ErrReceiptInvalid
+		return nil, ErrReceiptInvalid
 	}
-	if o.expires <= 0 {
-		return opened{}, ErrReceiptExpired
+	if h.expires <= 0 {
+		return nil, ErrReceiptExpired
 	}
-	return o, nil
+	return h, nil
 }
 
 func appendBytes(b, v []byte) []byte { return append(binary.AppendUvarint(b, uint64(len(v))), v...) }

@@ -32,7 +32,7 @@ type Store interface {
 	Reset(ctx context.Context, counters []Counter) error
 }
 
-// ErrUsed is returned by [Store.GiveBack] for a second use of one Once.
+// ErrUsed is returned by [Store.GiveBack] for a second use of one Once, and by [Limiter.Finish] for that of a receipt.
 var ErrUsed = errors.New("weir: already given back")
 
 // ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.

@@ -124,10 +124,10 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		defer body.release()
 		switch gone = ended != turnCame; ended {
 		case clientLeft:
-			m.cancel(r, &d)
+			m.finish(r, &d, weir.Outcome{Abandoned: true}) // its place goes to those behind
 			m.answers.giveUp(w, r, &d)
 		case roomFull:
-			m.cancel(r, &d)
+			m.finish(r, &d, weir.Outcome{Abandoned: true}) // its place goes to those behind
 			m.answers.full(w, r, req, &d)
 		}
 		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
@@ -146,8 +146,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	visits.Put(v) // before a handler that may run for hours
 	switch {
 	case gone || !d.Allowed:
-	case d.Unsettled():
-		m.serveAndSettle(w, r, next, d)
+	case d.Unfinished():
+		m.serveAndFinish(w, r, next, d)
 	default:
 		next.ServeHTTP(w, r)
 	}
@@ -171,9 +171,9 @@ func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	return m.limiter.Check(r.Context(), &v.req)
 }
 
-// cancel gives up the place in a queue, to those behind, and all that was taken with it.
-func (m *Middleware) cancel(r *http.Request, d *weir.Decision) {
-	if err := m.limiter.Cancel(context.WithoutCancel(r.Context()), d); err != nil {
+// finish tells the limiter how an allowed request ended, also when the client has gone.
+func (m *Middleware) finish(r *http.Request, d *weir.Decision, o weir.Outcome) {
+	if err := m.limiter.Finish(context.WithoutCancel(r.Context()), d, o); err != nil {
 		m.tell(r, err)
 	}
 }

@@ -113,7 +113,7 @@ func TestDesign(t *testing.T) {
 			if !d.Allowed {
 				t.Fatalf("refused by %s", d.Rule)
 			}
-			if err := b.limiter.Settle(t.Context(), &d, status); err != nil {
+			if err := b.limiter.Finish(t.Context(), &d, weir.Outcome{Status: status}); err != nil {
 				t.Fatal(err)
 			}
 		}

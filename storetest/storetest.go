@@ -413,6 +413,18 @@ func giveBackOnce(t *testing.T, open Open) {
 		t.Fatalf("after three returns of one token: %+v", r)
 	}
 
+	// A return of nothing uses its Once, too: a receipt whose tokens stay taken has been finished.
+	nothing := []weir.Return{{Counter: counter(p, "s"), Slot: slot}}
+	if err := h.GiveBack(context.Background(), weir.Once{9}, time.Hour, nothing); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.GiveBack(context.Background(), weir.Once{9}, time.Hour, back); err != weir.ErrUsed {
+		t.Fatalf("the second use of a Once that gave back nothing: %v, want ErrUsed", err)
+	}
+	if r := h.take("s", 1, p)[0]; r.Allowed {
+		t.Fatalf("after a return of nothing: %+v", r)
+	}
+
 	// Whoever races for one Once, one wins.
 	once := weir.Once{0: 1}
 	var wg sync.WaitGroup

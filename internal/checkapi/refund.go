@@ -16,12 +16,12 @@ func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error 
 	if receipt == "" {
 		return badRequest(`receipt: is missing: ask for one with "receipt": true in a check`)
 	}
-	err := h.limiter.Refund(r.Context(), receipt)
+	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
 	switch {
 	case errors.Is(err, weir.ErrReceiptInvalid):
 		return &fault{status: http.StatusBadRequest, err: Error{CodeReceiptInvalid,
 			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret"}}
-	case errors.Is(err, weir.ErrReceiptUsed):
+	case errors.Is(err, weir.ErrUsed):
 		return &fault{status: http.StatusConflict, err: Error{CodeReceiptUsed,
 			"what this receipt stands for has been given back already"}}
 	case errors.Is(err, weir.ErrReceiptExpired):

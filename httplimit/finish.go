@@ -13,14 +13,14 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// serveAndSettle gives back what rules that count by status took for other
+// serveAndFinish gives back what rules that count by status took for other
 // answers. It does so once the handler is done, or earlier if the answer goes on
 // after its status is known: a stream or a WebSocket would hold on to its
 // charge for as long as it lives.
 //
 // A request that got no answer has used its attempt, whoever is to blame: what it asked for may have been done all the same,
 // and to learn whether a guess was right there are other ways than its answer.
-func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
+func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d}
 	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, a))
 	if r.Body != nil && r.Body != http.NoBody {
@@ -31,7 +31,7 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next
 		return
 	}
 	a.begun(http.StatusOK)
-	a.settle()
+	a.finish()
 }
 
 // clientClosedRequest is the status with which proxies note that there was nobody to answer.
@@ -65,13 +65,13 @@ func NoAnswer(r *http.Request) {
 
 // answer watches what a handler answers with.
 type answer struct {
-	m       *Middleware
-	r       *http.Request
-	d       weir.Decision
-	status  int         // 0 until it is known
-	lost    atomic.Bool // what is written isn't the answer
-	broken  atomic.Bool // the request's body is
-	settled bool
+	m        *Middleware
+	r        *http.Request
+	d        weir.Decision
+	status   int         // 0 until it is known
+	lost     atomic.Bool // what is written isn't the answer
+	broken   atomic.Bool // the request's body is
+	finished bool
 }
 
 // begun notes the status of an answer, if it is the first. 1xx are not the
@@ -85,14 +85,12 @@ func (a *answer) begun(status int) {
 	}
 }
 
-func (a *answer) settle() {
-	if a.settled || a.lost.Load() {
+func (a *answer) finish() {
+	if a.finished || a.lost.Load() {
 		return
 	}
-	a.settled = true
-	if err := a.m.limiter.Settle(context.WithoutCancel(a.r.Context()), &a.d, a.status); err != nil {
-		a.m.tell(a.r, err)
-	}
+	a.finished = true
+	a.m.finish(a.r, &a.d, weir.Outcome{Status: a.status})
 }
 
 func (a *answer) hooks() httpsnoop.Hooks {
@@ -125,7 +123,7 @@ func (a *answer) hooks() httpsnoop.Hooks {
 			return func() {
 				a.begun(http.StatusOK)
 				flush() // first: whoever waits for it shouldn't wait for the store as well
-				a.settle()
+				a.finish()
 			}
 		},
 		Hijack: func(hijack httpsnoop.HijackFunc) httpsnoop.HijackFunc {
@@ -133,7 +131,7 @@ func (a *answer) hooks() httpsnoop.Hooks {
 				conn, rw, err := hijack()
 				if err == nil {
 					a.begun(http.StatusSwitchingProtocols)
-					a.settle()
+					a.finish()
 				}
 				return conn, rw, err
 			}
