@@ -5,7 +5,7 @@ GO ?= go
 FUZZTIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload help simulate
+.PHONY: run build test check vulns race seeds redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload losses help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -108,6 +108,10 @@ faults: redis
 ## overload: ten times the load that a node on one core can bear, made on another core: its goodput, and whether limits hold
 overload: build redis
 	taskset -c 1 $(GO) run ./test/overload $(FLAGS)
+
+## losses: what four processes on one Redis lose beside an exact limiter where clients move between them; 10 minutes; FLAGS="-only 4 -duration 20s"
+losses: build redis
+	$(GO) run ./test/losses $(FLAGS)
 
 help:
 	@grep -h '^## ' Makefile | sed 's/^## //'
