@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Bodies are written by hand, since in a storm of retries a refusal has to cost
@@ -14,8 +14,7 @@ import (
 
 // appendError writes Weir's own error body.
 func appendError(b []byte, x *Refused) []byte {
-	b = appendString(append(b, `{"error":{"code":`...), x.Code)
-	b = appendString(append(b, `,"message":`...), x.Message)
+	b = jsonerror.AppendHead(append(b, '{'), x.Code, x.Message)
 	b = appendDetails(append(b, `,"details":`...), x)
 	return append(b, "}}\n"...)
 }
@@ -32,9 +31,9 @@ func appendDetails(b []byte, x *Refused) []byte {
 	}
 	if x.Rule != "" {
 		member("rule")
-		b = appendString(b, x.Rule)
+		b = jsonerror.AppendString(b, x.Rule)
 	}
-	limited := x.Code == "RATE_LIMIT_EXCEEDED"
+	limited := x.Code == jsonerror.RateLimitExceeded
 	if limited {
 		member("limit")
 		b = strconv.AppendInt(b, x.Limit, 10)
@@ -57,20 +56,20 @@ func appendProblem(b []byte, x *Refused, d *weir.Decision) []byte {
 	const types = "https://iana.org/assignments/http-problem-types#"
 	kind, title := "about:blank", http.StatusText(x.Status)
 	switch {
-	case x.Code == "RATE_LIMIT_EXCEEDED":
+	case x.Code == jsonerror.RateLimitExceeded:
 		kind, title = types+"quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"
 	case x.Status == http.StatusServiceUnavailable:
 		kind, title = types+"temporary-reduced-capacity", "Request cannot be satisfied due to temporary server capacity constraints"
 	}
-	b = appendString(append(b, `{"type":`...), kind)
-	b = appendString(append(b, `,"title":`...), title)
+	b = jsonerror.AppendString(append(b, `{"type":`...), kind)
+	b = jsonerror.AppendString(append(b, `,"title":`...), title)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(x.Status), 10)
-	b = appendString(append(b, `,"detail":`...), x.Message)
-	b = appendString(append(b, `,"code":`...), x.Code)
+	b = jsonerror.AppendString(append(b, `,"detail":`...), x.Message)
+	b = jsonerror.AppendString(append(b, `,"code":`...), x.Code)
 	between := `,"violated-policies":[`
 	for _, l := range d.Limits() {
 		if !l.Allowed && !l.Degraded && !l.Policy.Shadow {
-			b = appendString(append(b, between...), l.Policy.Name)
+			b = jsonerror.AppendString(append(b, between...), l.Policy.Name)
 			between = ","
 		}
 	}
@@ -79,21 +78,4 @@ func appendProblem(b []byte, x *Refused, d *weir.Decision) []byte {
 	}
 	b = appendDetails(append(b, `,"details":`...), x)
 	return append(b, "}\n"...)
-}
-
-// appendString writes a JSON string.
-func appendString(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for _, r := range s { // what isn't UTF-8 becomes U+FFFD
-		switch {
-		case r == '"' || r == '\\':
-			b = append(b, '\\', byte(r))
-		case r < ' ':
-			b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
-		default:
-			b = utf8.AppendRune(b, r)
-		}
-	}
-	return append(b, '"')
 }

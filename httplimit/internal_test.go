@@ -10,6 +10,8 @@ import (
 
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
+
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Where no doubt is raised, a handler that asks net/url sees the same key as the limiter, and sees it once.
@@ -37,7 +39,7 @@ func TestStringsCanBeRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.OneOf(rapid.String(), rapid.StringMatching(`[ -~]*`), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) })).Draw(t, "s")
 		var got string
-		if err := json.Unmarshal(appendString(nil, s), &got); err != nil || got != string([]rune(s)) {
+		if err := json.Unmarshal(jsonerror.AppendString(nil, s), &got); err != nil || got != string([]rune(s)) {
 			t.Errorf("JSON: %q is read as %q, %v", s, got, err)
 		}
 		quoted := string(appendQuoted(nil, s))

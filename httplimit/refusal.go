@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Refused is what clients are told of a refusal, and what a template can show.
@@ -72,7 +73,7 @@ func (a *Answerer) Refuse(w http.ResponseWriter, r *http.Request, req *weir.Requ
 // giveUp answers a request whose time ran out in a queue. As a rule its client has left, and nobody reads it.
 func (a *Answerer) giveUp(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
 	a.send(w, r, &Refused{
-		Status: http.StatusServiceUnavailable, Code: "QUEUE_TIMEOUT", Rule: d.Rule,
+		Status: http.StatusServiceUnavailable, Code: jsonerror.QueueTimeout, Rule: d.Rule,
 		Message:           "The request ran out of time while it waited for its turn",
 		RetryAfterSeconds: max(1, seconds(d.Delay)),
 	}, d)
@@ -81,7 +82,7 @@ func (a *Answerer) giveUp(w http.ResponseWriter, r *http.Request, d *weir.Decisi
 // full answers a request that would have had to wait, where no more may. Its turn is when it should return: those before it are through then.
 func (a *Answerer) full(w http.ResponseWriter, r *http.Request, req *weir.Request, d *weir.Decision) {
 	a.send(w, r, &Refused{
-		Status: http.StatusServiceUnavailable, Code: "QUEUE_FULL", Rule: queueOf(d),
+		Status: http.StatusServiceUnavailable, Code: jsonerror.QueueFull, Rule: queueOf(d),
 		Message:           "Too many requests wait for their turn",
 		RetryAfterSeconds: RetryAfter(req, &weir.Decision{RetryAfter: d.Delay, Policy: d.Policy}),
 	}, d)
@@ -90,7 +91,7 @@ func (a *Answerer) full(w http.ResponseWriter, r *http.Request, req *weir.Reques
 // ambiguous answers a request whose identity can be read in more than one way.
 func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault string) {
 	a.send(w, r, &Refused{
-		Status: http.StatusBadRequest, Code: "AMBIGUOUS_IDENTITY",
+		Status: http.StatusBadRequest, Code: jsonerror.AmbiguousIdentity,
 		Message: fault + "; servers read that in different ways, so that it is not clear who is asking",
 	}, &weir.Decision{})
 }
@@ -98,7 +99,7 @@ func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault strin
 // overloaded is what clients are told whom a node has no time for. It is written beforehand.
 var (
 	overloaded = Refused{
-		Status: http.StatusServiceUnavailable, Code: "OVERLOADED", Message: "The server is overloaded; try again shortly",
+		Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "The server is overloaded; try again shortly",
 		RetryAfterSeconds: 1,
 	}
 	overloadedError   = appendError(nil, &overloaded)
@@ -183,20 +184,20 @@ func acceptsProblem(accept []string) bool {
 
 // Describe says in words and numbers why a request was refused at now, for edges that answer in a form of their own.
 func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
-	x := Refused{Status: http.StatusTooManyRequests, Code: "RATE_LIMIT_EXCEEDED", Rule: d.Rule, RetryAfterSeconds: RetryAfter(req, d)}
+	x := Refused{Status: http.StatusTooManyRequests, Code: jsonerror.RateLimitExceeded, Rule: d.Rule, RetryAfterSeconds: RetryAfter(req, d)}
 	if p := d.Policy; p != nil {
 		x.Limit, x.WindowSeconds = p.Limit.Count, seconds(p.Limit.Window)
 		x.ResetAt = time.Unix(resetUnix(d, now), 0).UTC()
 	}
 	switch d.Reason {
 	case weir.ReasonDenied:
-		x.Status, x.Code, x.Message = http.StatusForbidden, "KEY_BLOCKED", "This client is blocked"
+		x.Status, x.Code, x.Message = http.StatusForbidden, jsonerror.KeyBlocked, "This client is blocked"
 	case weir.ReasonIdentityRequired:
-		x.Status, x.Code, x.Message = http.StatusForbidden, "IDENTITY_REQUIRED", "This request must identify its client"
+		x.Status, x.Code, x.Message = http.StatusForbidden, jsonerror.IdentityRequired, "This request must identify its client"
 	case weir.ReasonUnreadablePath:
-		x.Status, x.Code, x.Message = http.StatusBadRequest, "UNREADABLE_PATH", unreadable
+		x.Status, x.Code, x.Message = http.StatusBadRequest, jsonerror.UnreadablePath, unreadable
 	case weir.ReasonUnavailable:
-		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, "LIMITER_UNAVAILABLE", "The rate limiter is unavailable; try again shortly"
+		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, jsonerror.LimiterUnavailable, "The rate limiter is unavailable; try again shortly"
 	default:
 		x.Message = exceeded(d)
 	}

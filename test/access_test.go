@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -89,7 +90,7 @@ func TestWebPagesSpendNothing(t *testing.T) {
 		"a name that looks like localhost":           {"Host: localhost.evil.example" + port},
 	} {
 		for path, body := range bodies {
-			if status, text := send(t, n.HTTP+path, body, headers...); status != http.StatusForbidden || !strings.Contains(text, checkapi.CodeCrossSite) {
+			if status, text := send(t, n.HTTP+path, body, headers...); status != http.StatusForbidden || !strings.Contains(text, jsonerror.CrossSite) {
 				t.Errorf("%s, %s: %d %s", name, path, status, text)
 			}
 		}
@@ -140,7 +141,7 @@ func TestTokenOfTheCheckAPI(t *testing.T) {
 	n := serve(t, "--log-level", "debug")
 	for path, body := range map[string]string{"/v1/check": `{"key": "k"}`, "/v1/checks": `{"checks": []}`, "/v1/take": `{"key": "k", "limit": "1/s"}`, "/v1/refund": `{"receipt": "r"}`} {
 		for _, bad := range []string{"", "Basic " + token, "Bearer", "Bearer " + token + "x", "Bearer " + token[1:], token} {
-			if status, text := send(t, n.HTTP+path, body, "Authorization: "+bad); status != http.StatusUnauthorized || !strings.Contains(text, checkapi.CodeUnauthorized) {
+			if status, text := send(t, n.HTTP+path, body, "Authorization: "+bad); status != http.StatusUnauthorized || !strings.Contains(text, jsonerror.Unauthorized) {
 				t.Errorf("%s with %q: %d %s", path, bad, status, text)
 			}
 		}

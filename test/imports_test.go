@@ -24,6 +24,9 @@ var mayImport = map[string][]string{
 	"/redisstore": {"", "/ledger", "/internal/guess"},
 	"/rulefile":   {"", "/internal/guess"},
 	"/storetest":  {"", "/ledger"},
+	// What people put into their own services carries no YAML, no Redis and no command line.
+	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror"},
+	"/internal/jsonerror": {},
 }
 
 type listed struct {

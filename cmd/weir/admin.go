@@ -10,7 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/weirhq/weir/rulefile"
+	adminapi "github.com/weirhq/weir/internal/admin"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // admin is the admin port of a node, and where the token for it is.
@@ -49,9 +50,9 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 	if token != "" {
 		r.token = place
 	}
-	var e struct{ Error *fault }
-	if json.Unmarshal(a.body, &e) == nil && e.Error != nil {
-		r.fault = *e.Error
+	var e struct{ Error fault }
+	if json.Unmarshal(a.body, &e) == nil {
+		r.fault = e.Error
 	}
 	return nil, &exit{r.exitCode(), r}
 }
@@ -79,11 +80,10 @@ func ifMatch(version int64) http.Header {
 	return http.Header{"If-Match": {`"` + strconv.FormatInt(version, 10) + `"`}}
 }
 
-// fault is the body of an answer that isn't the one that was wanted.
+// fault is the error of an answer that isn't the one that was wanted.
 type fault struct {
-	Code    string
-	Message string
-	Details struct{ Problems, Warnings []rulefile.Problem }
+	jsonerror.Error
+	Details adminapi.Rejection `json:"details"`
 }
 
 // refusal is such an answer.
@@ -102,7 +102,7 @@ func (r *refusal) Error() string {
 		return r.asked.wanted()
 	case r.status == http.StatusUnauthorized:
 		return "the node doesn't know the token of " + r.token + ": is it this node's, and whole?"
-	case r.status == http.StatusForbidden && r.Code == "FORBIDDEN":
+	case r.status == http.StatusForbidden && r.Code == jsonerror.Forbidden:
 		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
 	case r.status == http.StatusTooManyRequests:
 		wait := "a minute"

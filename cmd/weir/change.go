@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	"github.com/spf13/cobra"
+	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -31,14 +32,10 @@ func (c *change) register(cmd *cobra.Command) {
 	c.admin.register(cmd)
 }
 
-// changed is what became of a change.
+// changed is what became of a change, and the answer that says so.
 type changed struct {
-	Version    int64              `json:"version"`
-	DryRun     bool               `json:"dry_run"`
-	Warnings   []rulefile.Problem `json:"warnings"`
-	NeedsForce bool               `json:"needs_force"`
-	Diff       string             `json:"diff"`
-	body       []byte
+	adminapi.Changed
+	body []byte
 }
 
 // send makes the change. A dry run is sent with force, so that it shows the difference beside the warnings.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 func checkCommand() *cobra.Command {
@@ -44,7 +45,7 @@ command, 3 if no node answers.`,
 			}
 			var d struct {
 				checkapi.CheckResponse
-				Error *checkapi.Error // of an answer that is no decision
+				Error *jsonerror.Error // of an answer that is no decision
 			}
 			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
 				switch {

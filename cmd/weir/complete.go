@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -66,13 +67,14 @@ func (n *admin) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Compl
 func (n *admin) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	if a, err := n.quietly(cmd, "/v1/rules/versions?limit=20"); err == nil {
-		var page struct{ Versions []ruleVersion }
+		var page adminapi.Versions
 		if a.decode(&page) == nil {
 			for _, v := range page.Versions {
 				if v.Orphan {
 					continue
 				}
-				out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Version, 10), v.words()))
+				words := strings.Join([]string{v.Time.Local().Format(time.DateTime), v.Author, v.Message}, " ")
+				out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Number, 10), cell(words)))
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
+	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -77,19 +79,18 @@ Exit codes are those of weir rules apply.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body := map[string]any{"rule": rule}
-			if err := numbers(cmd, body, limit, burst, lasting, remove); err != nil {
+			body := adminapi.Override{OverrideName: adminapi.OverrideName{Rule: rule}}
+			if err := numbers(cmd, &body, limit, burst, lasting, remove); err != nil {
 				return err
 			}
 			var err error
-			if body["key"], err = keyOf(cmd, args[0]); err != nil {
+			if body.Key, err = keyOf(cmd, args[0]); err != nil {
 				return err
 			}
-			method := http.MethodPut
 			if remove {
-				method = http.MethodDelete
+				return c.run(cmd, http.MethodDelete, "/v1/rules/key", body.OverrideName, nil, "")
 			}
-			return c.run(cmd, method, "/v1/rules/key", body, nil, "")
+			return c.run(cmd, http.MethodPut, "/v1/rules/key", body, nil, "")
 		},
 	}
 	f := cmd.Flags()
@@ -110,7 +111,7 @@ Exit codes are those of weir rules apply.`,
 }
 
 // numbers puts an override's numbers into the body of its request.
-func numbers(cmd *cobra.Command, body map[string]any, limit string, burst int64, lasting string, remove bool) error {
+func numbers(cmd *cobra.Command, body *adminapi.Override, limit string, burst int64, lasting string, remove bool) error {
 	f := cmd.Flags()
 	if remove {
 		if f.Changed("limit") || f.Changed("burst") || f.Changed("for") {
@@ -121,25 +122,28 @@ func numbers(cmd *cobra.Command, body map[string]any, limit string, burst int64,
 	if limit == "" {
 		return errors.New("--limit: is missing: give the key's limit, such as 3000/minute, or --remove")
 	}
+	var wanted any = limit
 	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
-		body["limit"] = n
+		wanted = n
 	} else if _, err := weir.ParseLimit(limit); err != nil {
 		return fmt.Errorf("--limit: %w", err)
-	} else {
-		body["limit"] = limit
+	}
+	var err error
+	if body.Limit, err = json.Marshal(wanted); err != nil {
+		return err
 	}
 	if f.Changed("burst") {
 		if burst < 1 {
 			return fmt.Errorf("--burst: must be at least 1, got %d", burst)
 		}
-		body["capacity"] = burst
+		body.Capacity = burst
 	}
 	if f.Changed("for") {
 		d, err := weir.ParseWindow(lasting)
 		if err != nil || d <= 0 {
 			return fmt.Errorf("--for: must be a time such as 90m, 1h or 7d, got %q", lasting)
 		}
-		body["expires_in"] = d.String()
+		body.ExpiresIn = d.String()
 	}
 	return nil
 }
@@ -202,7 +206,7 @@ func (c *change) entry(cmd *cobra.Command, path, entry string, remove bool) erro
 		if err != nil {
 			return err
 		}
-		var list struct{ Entries []string }
+		var list adminapi.List
 		if err := a.decode(&list); err != nil {
 			return err
 		}
@@ -218,8 +222,7 @@ func (c *change) entry(cmd *cobra.Command, path, entry string, remove bool) erro
 		default:
 			list.Entries = append(list.Entries, entry)
 		}
-		body := map[string]any{"entries": append([]string{}, list.Entries...)}
-		err = c.run(cmd, http.MethodPut, path, body, ifMatch(version), "")
+		err = c.run(cmd, http.MethodPut, path, list, ifMatch(version), "")
 		if _, conflict := refused(err, http.StatusPreconditionFailed); !conflict || try == listTries {
 			return err
 		}
@@ -232,7 +235,7 @@ func (c *change) entry(cmd *cobra.Command, path, entry string, remove bool) erro
 // nothing reports a change that isn't one.
 func (c *change) nothing(cmd *cobra.Command, version int64) error {
 	if c.asJSON {
-		return printJSON(cmd, changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}})
+		return printJSON(cmd, adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}})
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "nothing to change: version %d is the same\n", version)
 	return nil

@@ -65,7 +65,7 @@ apply with its --method and --path. Nothing is counted.`,
 		if err := explained.decode(&x); err != nil {
 			return err
 		}
-		var counters struct{ Counters []counter }
+		var counters adminapi.Counters
 		if err := counted.decode(&counters); err != nil {
 			return err
 		}
@@ -85,18 +85,7 @@ apply with its --method and --path. Nothing is counted.`,
 	})
 }
 
-// counter is one of a client's, as the node tells it.
-type counter struct {
-	Rule         string
-	Limit        string
-	Max          int64
-	Remaining    int64
-	ResetAfterMS int64 `json:"reset_after_ms"`
-	RetryAfterMS int64 `json:"retry_after_ms"`
-	Degraded     bool
-}
-
-func printCounters(w io.Writer, all []counter) error {
+func printCounters(w io.Writer, all []adminapi.Counter) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -132,7 +121,7 @@ lists the counters.`,
 		if err != nil {
 			return err
 		}
-		var done struct{ Reset int }
+		var done adminapi.Reset
 		if err := a.decode(&done); err != nil {
 			return err
 		}

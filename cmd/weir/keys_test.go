@@ -86,10 +86,10 @@ func TestLastEntryCanBeTakenOff(t *testing.T) {
 func TestOverride(t *testing.T) {
 	s := newShell(t, answers{"PUT /v1/rules/key": text(200, "43", applied), "DELETE /v1/rules/key": text(200, "43", applied)})
 	for args, want := range map[string]string{
-		"--limit 3000/minute":                  `PUT {"key":"sk_1","limit":"3000/minute","rule":"search"}`,
-		"--limit 3000 --burst 500":             `PUT {"capacity":500,"key":"sk_1","limit":3000,"rule":"search"}`,
-		"--limit 30/s --for 7d":                `PUT {"expires_in":"168h0m0s","key":"sk_1","limit":"30/s","rule":"search"}`,
-		"--limit 30/s --for 90m --force -m up": `PUT {"expires_in":"1h30m0s","key":"sk_1","limit":"30/s","rule":"search"}`,
+		"--limit 3000/minute":                  `PUT {"key":"sk_1","rule":"search","limit":"3000/minute"}`,
+		"--limit 3000 --burst 500":             `PUT {"key":"sk_1","rule":"search","limit":3000,"capacity":500}`,
+		"--limit 30/s --for 7d":                `PUT {"key":"sk_1","rule":"search","limit":"30/s","expires_in":"168h0m0s"}`,
+		"--limit 30/s --for 90m --force -m up": `PUT {"key":"sk_1","rule":"search","limit":"30/s","expires_in":"1h30m0s"}`,
 		"--remove":                             `DELETE {"key":"sk_1","rule":"search"}`,
 	} {
 		d := s.run(append(strings.Fields("keys override sk_1 --rule search"), strings.Fields(args)...)...)

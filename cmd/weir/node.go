@@ -134,9 +134,7 @@ func call(ctx context.Context, method, url string, body any, header http.Header)
 
 // unexpected is the error of an answer that is neither wanted nor a refusal.
 func unexpected(url string, status int, answer []byte) error {
-	var e struct {
-		Error struct{ Message string }
-	}
+	var e checkapi.ErrorResponse
 	if json.Unmarshal(answer, &e) == nil && e.Error.Message != "" {
 		return fmt.Errorf("%s answers %d: %s", url, status, e.Error.Message)
 	}

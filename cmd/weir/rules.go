@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -181,7 +182,7 @@ func (n *admin) ruleVersion(cmd *cobra.Command, version string) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	var v struct{ Text string }
+	var v adminapi.Version
 	err = a.decode(&v)
 	return []byte(v.Text), err
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -44,7 +45,7 @@ rejected, or have warnings; 2 for a mistake in the command; 3 if no node answers
 				}
 			}
 			err = c.run(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version), args[0])
-			if r, ok := refused(err, http.StatusPreconditionFailed); ok && r.Code == "CONFLICT" {
+			if r, ok := refused(err, http.StatusPreconditionFailed); ok && r.Code == jsonerror.Conflict {
 				return &exit{exitRefused, fmt.Errorf("%w; to see it: weir rules diff --from %d", r, version)}
 			}
 			return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,22 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	adminapi "github.com/weirhq/weir/internal/admin"
 )
-
-// ruleVersion is one version of the rules, as history lists it.
-type ruleVersion struct {
-	Version int64
-	Hash    string
-	Orphan  bool
-	Author  string
-	Time    time.Time
-	Message string
-}
-
-// words say what the version is, on one line.
-func (v *ruleVersion) words() string {
-	return strings.Join(strings.Fields(printable(v.Time.Local().Format(time.DateTime)+" "+v.Author+" "+v.Message)), " ")
-}
 
 func historyCommand() *cobra.Command {
 	var node admin
@@ -55,7 +41,7 @@ in force.`,
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd, map[string]any{"versions": all})
+				return printJSON(cmd, adminapi.Versions{Versions: all})
 			}
 			return printHistory(cmd.OutOrStdout(), all)
 		},
@@ -67,8 +53,8 @@ in force.`,
 }
 
 // history asks for page after page: a node decides how much it tells at once. Orphans come beside the versions that are asked for.
-func (n *admin) history(cmd *cobra.Command, limit int) ([]json.RawMessage, error) {
-	all := []json.RawMessage{}
+func (n *admin) history(cmd *cobra.Command, limit int) ([]adminapi.Version, error) {
+	all := []adminapi.Version{}
 	var before int64
 	for count := 0; count < limit; {
 		path := "/v1/rules/versions?limit=" + strconv.Itoa(min(limit-count, 50))
@@ -79,25 +65,21 @@ func (n *admin) history(cmd *cobra.Command, limit int) ([]json.RawMessage, error
 		if err != nil {
 			return nil, err
 		}
-		var page struct{ Versions []json.RawMessage }
+		var page adminapi.Versions
 		if err := a.decode(&page); err != nil {
 			return nil, err
 		}
 		if len(page.Versions) == 0 {
 			break
 		}
-		for _, raw := range page.Versions {
-			var v ruleVersion
-			if err := json.Unmarshal(raw, &v); err != nil {
-				return nil, notUnderstood(err)
-			}
+		for _, v := range page.Versions {
 			if v.Orphan {
 				continue
 			}
-			if before > 0 && v.Version >= before {
-				return nil, notUnderstood(errors.New("it doesn't end"))
+			if before > 0 && v.Number >= before {
+				return nil, &exit{exitUnavailable, errors.New("the node's history isn't understood, since it doesn't end: is it a Weir node, of this version?")}
 			}
-			count, before = count+1, v.Version
+			count, before = count+1, v.Number
 		}
 		all = append(all, page.Versions...)
 		if before <= 1 || count == 0 { // of orphans alone there is one page
@@ -107,23 +89,15 @@ func (n *admin) history(cmd *cobra.Command, limit int) ([]json.RawMessage, error
 	return all, nil
 }
 
-func notUnderstood(err error) error {
-	return &exit{exitUnavailable, fmt.Errorf("the node's history isn't understood: is it a Weir node, of this version? %w", err)}
-}
-
-func printHistory(w io.Writer, all []json.RawMessage) error {
+func printHistory(w io.Writer, all []adminapi.Version) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "VERSION\tHASH\tWHEN\tWHO\tMESSAGE")
-	for _, raw := range all {
-		var v ruleVersion
-		if err := json.Unmarshal(raw, &v); err != nil {
-			return &exit{exitUnavailable, err}
-		}
+	for _, v := range all {
 		message := cell(v.Message)
 		if v.Orphan {
 			message = "(orphan) " + message
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Version, cell(v.Hash[:min(8, len(v.Hash))]), v.Time.Local().Format(time.DateTime), cell(v.Author), message)
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Number, cell(v.Hash[:min(8, len(v.Hash))]), v.Time.Local().Format(time.DateTime), cell(v.Author), message)
 	}
 	return t.Flush()
 }
@@ -149,7 +123,7 @@ Exit codes are those of weir rules apply.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: one(c.versions),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body := map[string]any{}
+			var body adminapi.Rollback
 			var header http.Header
 			if len(args) == 1 {
 				number, hash, hashed := strings.Cut(args[0], "-")
@@ -157,19 +131,15 @@ Exit codes are those of weir rules apply.`,
 				if err != nil || version < 1 || hashed && len(hash) < 4 {
 					return fmt.Errorf("VERSION: must be a number as weir rules history has it, or with the hash as in 42-abcdef12, got %q", args[0])
 				}
-				if body["version"] = version; hashed {
-					body["hash"] = hash
-				}
+				body.Version, body.Hash = version, hash
 			} else {
 				version, newest, err := c.beforeNewest(cmd)
 				if err != nil {
 					return err
 				}
-				body["version"], header = version, ifMatch(newest) // what somebody else changed meanwhile isn't undone unseen
+				body.Version, header = version, ifMatch(newest) // what somebody else changed meanwhile isn't undone unseen
 			}
-			if c.message != "" {
-				body["message"], c.message = c.message, ""
-			}
+			body.Message, c.message = c.message, ""
 			return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
 		},
 	}
@@ -183,13 +153,9 @@ func (n *admin) beforeNewest(cmd *cobra.Command) (before, newest int64, err erro
 		return 0, 0, err
 	}
 	var versions []int64
-	for _, raw := range all {
-		var v ruleVersion
-		if err := json.Unmarshal(raw, &v); err != nil {
-			return 0, 0, notUnderstood(err)
-		}
+	for _, v := range all {
 		if !v.Orphan {
-			versions = append(versions, v.Version)
+			versions = append(versions, v.Number)
 		}
 	}
 	if len(versions) < 2 {

@@ -200,7 +200,7 @@ func TestHistoryWithOrphans(t *testing.T) {
 		t.Errorf("%+v", post)
 	}
 	d = s.run("rules", "rollback", "3-bbbbbbbb")
-	if post := d.asked[len(d.asked)-1]; post.body != `{"hash":"bbbbbbbb","version":3}` {
+	if post := d.asked[len(d.asked)-1]; post.body != `{"version":3,"hash":"bbbbbbbb"}` {
 		t.Errorf("%+v", post)
 	}
 	s = newShell(t, answers{"GET /v1/rules/versions": text(200, "", `{"versions": [{"version": 9, "orphan": true}]}`)})
@@ -217,7 +217,7 @@ func TestRollback(t *testing.T) {
 	d := s.run("rules", "rollback", "-m", "oops")
 	d.expect(t, 0, "+b", "version 43 is in force")
 	post := d.asked[len(d.asked)-1]
-	if post.line() != "POST /v1/rules/rollback" || post.body != `{"message":"oops","version":41}` || post.header.Get("If-Match") != `"42"` {
+	if post.line() != "POST /v1/rules/rollback" || post.body != `{"version":41,"message":"oops"}` || post.header.Get("If-Match") != `"42"` {
 		t.Errorf("%+v", post)
 	}
 	d = s.run("rules", "rollback", "40", "--dry-run")

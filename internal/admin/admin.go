@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -37,7 +37,7 @@ type API struct {
 type Route struct {
 	Method, Path string
 	Role         guard.Role
-	handle       func(*API, http.ResponseWriter, *http.Request) *fault
+	handle       func(*API, http.ResponseWriter, *http.Request) *jsonerror.Error
 	rules        bool // it changes the rules, or with dry_run shows what it would change
 	costly       bool // it sends a document: it takes a seat before it is read
 }
@@ -73,7 +73,7 @@ func (a *API) Register(mux *http.ServeMux) {
 	for _, r := range Routes {
 		h := a.admitted(r, func(w http.ResponseWriter, req *http.Request) {
 			if f := r.handle(a, w, req); f != nil {
-				f.write(w)
+				f.Write(w)
 			}
 		})
 		mux.HandleFunc(r.Method+" "+r.Path, h)
@@ -84,20 +84,20 @@ func (a *API) Register(mux *http.ServeMux) {
 }
 
 // body reads a request's body, of at most that many bytes.
-func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *fault) {
+func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerror.Error) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, newFault(http.StatusRequestEntityTooLarge, checkapi.CodeTooLarge, "the body is larger than %d bytes", most)
+		return nil, jsonerror.New(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "the body is larger than %d bytes", most)
 	case err != nil:
-		return nil, newFault(http.StatusRequestTimeout, checkapi.CodeTimeout, "the body did not arrive")
+		return nil, jsonerror.New(http.StatusRequestTimeout, jsonerror.RequestTimeout, "the body did not arrive")
 	}
 	return text, nil
 }
 
 // decode reads a JSON body. Unknown fields are an error.
-func decode(w http.ResponseWriter, r *http.Request, into any) *fault {
+func decode(w http.ResponseWriter, r *http.Request, into any) *jsonerror.Error {
 	text, f := body(w, r, rulefile.MaxSize)
 	if f != nil {
 		return f
@@ -105,16 +105,16 @@ func decode(w http.ResponseWriter, r *http.Request, into any) *fault {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "the body must be JSON as the documentation has it: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return jsonerror.Bad("the body must be JSON as the documentation has it: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "the body must be one JSON object, and something follows it")
+		return jsonerror.Bad("the body must be one JSON object, and something follows it")
 	}
 	return nil
 }
 
 // document reads a rule document.
-func document(w http.ResponseWriter, r *http.Request) ([]byte, *fault) {
+func document(w http.ResponseWriter, r *http.Request) ([]byte, *jsonerror.Error) {
 	return body(w, r, rulefile.MaxSize+1) // the parser says what is too large, too
 }
 

@@ -7,19 +7,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/rulefile"
 )
 
 // flag reads one from the query.
-func flag(r *http.Request, name string) (bool, *fault) {
+func flag(r *http.Request, name string) (bool, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return false, nil
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "%s: must be true or false, got %q", name, text)
+		return false, jsonerror.Bad("%s: must be true or false, got %q", name, text)
 	}
 	return v, nil
 }
@@ -28,9 +28,9 @@ func flag(r *http.Request, name string) (bool, *fault) {
 const maxMessage = 1000
 
 // change reads from a request what all writes have in common.
-func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *fault) {
+func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *jsonerror.Error) {
 	c := change{edit: edit, author: whoOf(r).Name, message: r.URL.Query().Get("message")}
-	var f *fault
+	var f *jsonerror.Error
 	if c.force, f = flag(r, "force"); f != nil {
 		return c, f
 	}
@@ -40,14 +40,14 @@ func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change
 	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
 		var ok bool
 		if c.ifMatch, ok = parseName(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`)); !ok {
-			return c, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12", got %s`, tag)
+			return c, jsonerror.Bad(`If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12", got %s`, tag)
 		}
 	}
 	return c, nil
 }
 
 // write makes a change, tells what came of it, and keeps a record of who made it.
-func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *fault {
+func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *jsonerror.Error {
 	c, f := a.change(r, edit)
 	if f != nil {
 		return f
@@ -56,7 +56,7 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit fu
 }
 
 // remove is a write that is meant to take something away.
-func (a *API) remove(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *fault {
+func (a *API) remove(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *jsonerror.Error {
 	c, f := a.change(r, edit)
 	if f != nil {
 		return f
@@ -65,20 +65,20 @@ func (a *API) remove(w http.ResponseWriter, r *http.Request, what string, edit f
 	return a.make(w, r, what, c)
 }
 
-func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change) *fault {
+func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change) *jsonerror.Error {
 	if len(c.message) > maxMessage {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "message: has %d bytes, and may have %d", len(c.message), maxMessage)
+		return jsonerror.Bad("message: has %d bytes, and may have %d", len(c.message), maxMessage)
 	}
 	if c.message == "" {
 		c.message = what
 	}
-	var out *outcome
-	var f *fault
+	var out *Changed
+	var f *jsonerror.Error
 	if gone := inTurn(r, func() { out, f = a.Source.write(r.Context(), c) }); gone != nil {
 		return gone
 	}
 	if f != nil {
-		a.audit(r, what, "answer", f.code)
+		a.audit(r, what, "answer", f.Code)
 		return f
 	}
 	if out.Version != out.before {
@@ -94,13 +94,13 @@ func (a *API) audit(r *http.Request, what string, args ...any) {
 	a.Audit.Info("audit", append([]any{"who", whoOf(r).Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
 
-func (a *API) putRules(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) putRules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	text, f := document(w, r)
 	if f != nil {
 		return f
 	}
 	if r.Header.Get("If-Match") == "" {
-		return newFault(http.StatusPreconditionRequired, "IF_MATCH_REQUIRED", "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
+		return jsonerror.New(http.StatusPreconditionRequired, jsonerror.IfMatchRequired, "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
 	}
 	c, f := a.change(r, func([]byte) ([]byte, error) { return text, nil })
 	if f != nil {
@@ -110,7 +110,7 @@ func (a *API) putRules(w http.ResponseWriter, r *http.Request) *fault {
 	return a.make(w, r, "put rules", c)
 }
 
-func (a *API) putRule(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) putRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	rule, f := document(w, r)
 	if f != nil {
 		return f
@@ -119,26 +119,20 @@ func (a *API) putRule(w http.ResponseWriter, r *http.Request) *fault {
 	return a.write(w, r, "put rule "+id, func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) })
 }
 
-func (a *API) deleteRule(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) deleteRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	id := r.PathValue("id")
 	return a.remove(w, r, "delete rule "+id, func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) })
 }
 
-// numbers are a tier's or an override's on the wire.
-type numbers struct {
-	Limit    json.RawMessage `json:"limit"`
-	Capacity int64           `json:"capacity"`
-}
-
 // read takes a limit as a text, "500/minute", or a number, which leaves the window as it is.
-func (n *numbers) read() (rulefile.Numbers, *fault) {
+func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	out := rulefile.Numbers{Capacity: n.Capacity}
 	if n.Capacity < 0 {
-		return out, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "capacity: must be at least 1, got %d", n.Capacity)
+		return out, jsonerror.Bad("capacity: must be at least 1, got %d", n.Capacity)
 	}
 	if len(n.Limit) == 0 {
 		if n.Capacity == 0 {
-			return out, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `give a limit, such as {"limit": 500} or {"limit": "500/minute"}, or a capacity`)
+			return out, jsonerror.Bad(`give a limit, such as {"limit": 500} or {"limit": "500/minute"}, or a capacity`)
 		}
 		return out, nil
 	}
@@ -150,13 +144,13 @@ func (n *numbers) read() (rulefile.Numbers, *fault) {
 	case json.Unmarshal(n.Limit, &count) == nil:
 		out.Limit = strconv.FormatInt(count, 10)
 	default:
-		return out, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `limit: must be a number, or a text such as "500/minute", got %s`, n.Limit)
+		return out, jsonerror.Bad(`limit: must be a number, or a text such as "500/minute", got %s`, n.Limit)
 	}
 	return out, nil
 }
 
-func (a *API) putTier(w http.ResponseWriter, r *http.Request) *fault {
-	var in numbers
+func (a *API) putTier(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var in Numbers
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
@@ -168,28 +162,18 @@ func (a *API) putTier(w http.ResponseWriter, r *http.Request) *fault {
 	return a.write(w, r, "put tier "+tier, func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) })
 }
 
-// keyed names an override.
-type keyed struct {
-	Key  string `json:"key"`
-	Rule string `json:"rule"`
-}
-
-func (k *keyed) check() *fault {
+func (k *OverrideName) check() *jsonerror.Error {
 	switch {
 	case k.Key == "":
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "key: must be the API key that the override is for")
+		return jsonerror.Bad("key: must be the API key that the override is for")
 	case k.Rule == "":
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "rule: must be the id of the rule whose numbers it overrides")
+		return jsonerror.Bad("rule: must be the id of the rule whose numbers it overrides")
 	}
 	return nil
 }
 
-func (a *API) putKey(w http.ResponseWriter, r *http.Request) *fault {
-	var in struct {
-		keyed
-		numbers
-		ExpiresIn string `json:"expires_in"`
-	}
+func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var in Override
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
@@ -203,7 +187,7 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *fault {
 	if in.ExpiresIn != "" {
 		d, err := time.ParseDuration(in.ExpiresIn)
 		if err != nil || d <= 0 {
-			return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "expires_in: must be a time such as 30m or 24h, got %q", in.ExpiresIn)
+			return jsonerror.Bad("expires_in: must be a time such as 30m or 24h, got %q", in.ExpiresIn)
 		}
 		n.Expires = time.Now().Add(d).UTC().Truncate(time.Second).Add(time.Second)
 	}
@@ -216,8 +200,8 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *fault {
 	})
 }
 
-func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *fault {
-	var in keyed
+func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var in OverrideName
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
@@ -229,15 +213,13 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *fault {
 	})
 }
 
-func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *fault {
-	var in struct {
-		Entries []string `json:"entries"`
-	}
+func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *jsonerror.Error {
+	var in List
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
 	if in.Entries == nil {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, `entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
+		return jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
 	c, f := a.change(r, func(text []byte) ([]byte, error) { return rulefile.SetList(text, list, in.Entries) })
 	if f != nil {
@@ -248,10 +230,10 @@ func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List
 	return a.make(w, r, "put "+name, c)
 }
 
-func (a *API) putAllowlist(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) putAllowlist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return a.putList(w, r, rulefile.Allowlist, "allowlist")
 }
 
-func (a *API) putDenylist(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) putDenylist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return a.putList(w, r, rulefile.Denylist, "denylist")
 }

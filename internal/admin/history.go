@@ -6,27 +6,13 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 )
 
-// versionInfo is a version on the wire.
-type versionInfo struct {
-	Version    int64     `json:"version"`
-	Hash       string    `json:"hash"`
-	Parent     int64     `json:"parent"`
-	ParentHash string    `json:"parent_hash"`
-	Orphan     bool      `json:"orphan"`
-	Author     string    `json:"author"`
-	Time       time.Time `json:"time"`
-	Message    string    `json:"message"`
-	Text       string    `json:"text,omitempty"`
-}
-
-func infoOf(v rulestore.Version) versionInfo {
-	return versionInfo{v.Number, v.Hash, v.Parent, v.ParentHash, v.Orphan, v.Author, v.Time, v.Message, string(v.Text)}
+func onWire(v rulestore.Version) Version {
+	return Version{v.Number, v.Hash, v.Parent, v.ParentHash, v.Orphan, v.Author, v.Time, v.Message, string(v.Text)}
 }
 
 // parseName reads 42, or 42-abcdef12, of which the hash may be a part.
@@ -37,14 +23,14 @@ func parseName(text string) (v rulestore.Version, ok bool) {
 }
 
 // find returns a version, or an orphan, by its name.
-func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (rulestore.Version, *fault) {
+func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (rulestore.Version, *jsonerror.Error) {
 	v, err := store.Get(ctx, name.Number)
 	if name.Hash != "" && !strings.HasPrefix(v.Hash, name.Hash) {
 		v, err = store.Orphan(ctx, name.Number, name.Hash)
 	}
 	switch {
 	case errors.Is(err, rulestore.ErrNotFound) && name.Hash != "":
-		return v, newFault(http.StatusNotFound, "NOT_FOUND", "%v: %s", rulestore.ErrNotFound, name.Name())
+		return v, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v: %s", rulestore.ErrNotFound, name.Name())
 	case err != nil:
 		return v, storeFault(err)
 	}
@@ -52,22 +38,22 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 }
 
 // history is where versions are looked up, if there are any.
-func (a *API) history() (rulestore.Store, *fault) {
+func (a *API) history() (rulestore.Store, *jsonerror.Error) {
 	if a.Source.store == nil {
-		return nil, newFault(http.StatusConflict, codeInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", a.Source.file)
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", a.Source.file)
 	}
 	return a.Source.store, nil
 }
 
 // number reads a number from the query.
-func number(r *http.Request, name string, otherwise int64) (int64, *fault) {
+func number(r *http.Request, name string, otherwise int64) (int64, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return otherwise, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 {
-		return 0, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "%s: must be a number from 1 on, got %q", name, text)
+		return 0, jsonerror.Bad("%s: must be a number from 1 on, got %q", name, text)
 	}
 	return n, nil
 }
@@ -75,7 +61,7 @@ func number(r *http.Request, name string, otherwise int64) (int64, *fault) {
 // maxListed is how many versions one answer lists.
 const maxListed = 1000
 
-func (a *API) versions(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) versions(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	store, f := a.history()
 	if f != nil {
 		return f
@@ -92,32 +78,32 @@ func (a *API) versions(w http.ResponseWriter, r *http.Request) *fault {
 	if err != nil {
 		return storeFault(err)
 	}
-	out := make([]versionInfo, len(list))
+	out := make([]Version, len(list))
 	for i, v := range list {
-		out[i] = infoOf(v)
+		out[i] = onWire(v)
 	}
-	WriteJSON(w, http.StatusOK, map[string]any{"versions": out})
+	WriteJSON(w, http.StatusOK, Versions{out})
 	return nil
 }
 
-func (a *API) version(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) version(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	store, f := a.history()
 	if f != nil {
 		return f
 	}
 	name, ok := parseName(r.PathValue("version"))
 	if !ok {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "a version is a number from 1 on, or with its hash as in 42-abcdef12, got %q", r.PathValue("version"))
+		return jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12, got %q", r.PathValue("version"))
 	}
 	v, f := find(r.Context(), store, name)
 	if f != nil {
 		return f
 	}
-	WriteJSON(w, http.StatusOK, infoOf(v))
+	WriteJSON(w, http.StatusOK, onWire(v))
 	return nil
 }
 
-func (a *API) diff(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) diff(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	store, f := a.history()
 	if f != nil {
 		return f
@@ -147,25 +133,21 @@ func (a *API) diff(w http.ResponseWriter, r *http.Request) *fault {
 		_, _ = w.Write([]byte(d))
 		return nil
 	}
-	WriteJSON(w, http.StatusOK, map[string]any{"from": from, "to": to, "diff": d})
+	WriteJSON(w, http.StatusOK, Difference{from, to, d})
 	return nil
 }
 
-func (a *API) rollback(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) rollback(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	store, f := a.history()
 	if f != nil {
 		return f
 	}
-	var in struct {
-		Version int64  `json:"version"`
-		Hash    string `json:"hash"`
-		Message string `json:"message"`
-	}
+	var in Rollback
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
 	if in.Version < 1 {
-		return newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "version: must be the number of the version to go back to")
+		return jsonerror.Bad("version: must be the number of the version to go back to")
 	}
 	v, f := find(r.Context(), store, rulestore.Version{Number: in.Version, Hash: in.Hash})
 	if f != nil {

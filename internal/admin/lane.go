@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"net/http"
+
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // lane lets one request at a time do what costs a node up to some seconds of a core: parse, compile and compare
@@ -30,7 +32,7 @@ func (l *lane) enter() bool {
 func (l *lane) leave() { <-l.seats }
 
 // work waits for the turn of a request for no longer than its client does, and does its work.
-func (l *lane) work(ctx context.Context, work func()) *fault {
+func (l *lane) work(ctx context.Context, work func()) *jsonerror.Error {
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
@@ -43,16 +45,14 @@ func (l *lane) work(ctx context.Context, work func()) *fault {
 	return nil
 }
 
-const codeBusy = "BUSY"
-
 // busy is for those who find no seat.
-func busy() *fault {
-	f := newFault(http.StatusServiceUnavailable, codeBusy, "others are having rules looked at: try again in a second")
-	f.header = http.Header{"Retry-After": {"1"}}
+func busy() *jsonerror.Error {
+	f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others are having rules looked at: try again in a second")
+	f.Header = http.Header{"Retry-After": {"1"}}
 	return f
 }
 
 // left is the answer to a client that has gone, which nobody reads.
-func left() *fault {
-	return newFault(http.StatusServiceUnavailable, codeBusy, "the client has left")
+func left() *jsonerror.Error {
+	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "the client has left")
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 func newAPI(t *testing.T) (*API, http.Handler) {
@@ -158,10 +159,10 @@ func TestWritesDontWaitForReaders(t *testing.T) {
 		a.looks.seats <- struct{}{}
 	}
 	a.looks.turn <- struct{}{}
-	if status, body := ask(t.Context(), h, "PUT", "/v1/rules"); status != http.StatusConflict || !strings.Contains(body, codeInFile) {
+	if status, body := ask(t.Context(), h, "PUT", "/v1/rules"); status != http.StatusConflict || !strings.Contains(body, jsonerror.RulesInFile) {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, body := ask(t.Context(), h, "PUT", "/v1/rules?dry_run=true"); status != http.StatusServiceUnavailable || !strings.Contains(body, codeBusy) {
+	if status, body := ask(t.Context(), h, "PUT", "/v1/rules?dry_run=true"); status != http.StatusServiceUnavailable || !strings.Contains(body, jsonerror.Busy) {
 		t.Errorf("a dry run: %d %s", status, body)
 	}
 }
@@ -176,7 +177,7 @@ func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
 			t.Errorf("%s %s: %d %s", c.method, c.path, status, body)
 		}
 	}
-	out := &outcome{}
+	out := &Changed{}
 	if f := new(change).judge(ctx, []byte("rules: [{id: quota, limit: 100/minute}]"), []byte("rules: [{id: quota, limit: 5/minute}]"), out); f == nil || len(out.Warnings) > 0 {
 		t.Errorf("%v, %v", f, out.Warnings)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -24,14 +25,14 @@ func setETag(w http.ResponseWriter, version int64) {
 func wants(r *http.Request, what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
 // inForce returns the rules that decide, if there are any.
-func (a *API) inForce() (*Document, *fault) {
+func (a *API) inForce() (*Document, *jsonerror.Error) {
 	if why := a.Source.Waiting(); why != "" {
-		return nil, newFault(http.StatusServiceUnavailable, codeUnavailable, "%s", why)
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%s", why)
 	}
 	return a.Source.InForce(), nil
 }
 
-func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	doc, f := a.inForce()
 	if f != nil {
 		return f
@@ -48,7 +49,7 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
 			return f
 		}
 		if err != nil {
-			return newFault(http.StatusInternalServerError, "INTERNAL", "the rules in force can't be shown as JSON; ask for YAML")
+			return jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be shown as JSON; ask for YAML")
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(body)
@@ -59,20 +60,12 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *fault {
 	return nil
 }
 
-// validation is what is wrong with a document, on the wire.
-type validation struct {
-	Valid    bool               `json:"valid"`
-	Rules    int                `json:"rules"`
-	Problems []rulefile.Problem `json:"problems"`
-	Warnings []rulefile.Problem `json:"warnings"`
-}
-
-func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	text, f := document(w, r)
 	if f != nil {
 		return f
 	}
-	out := validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
+	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Source.InForce().File) }); gone != nil {
 		return gone
 	}
@@ -84,7 +77,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *fault {
 }
 
 // of looks at a document, and at what it would change, for as long as somebody wants to know.
-func (v *validation) of(ctx context.Context, text []byte, old *rulefile.File) *fault {
+func (v *Validation) of(ctx context.Context, text []byte, old *rulefile.File) *jsonerror.Error {
 	file, err := rulefile.Parse("rules", text)
 	if err != nil {
 		var problems rulefile.Problems
@@ -102,7 +95,7 @@ func (v *validation) of(ctx context.Context, text []byte, old *rulefile.File) *f
 	return nil
 }
 
-func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string) *fault {
+func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string) *jsonerror.Error {
 	doc, f := a.inForce()
 	if f != nil {
 		return f
@@ -112,30 +105,19 @@ func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string) *f
 	if out == nil {
 		out = []string{}
 	}
-	WriteJSON(w, http.StatusOK, map[string]any{"entries": out})
+	WriteJSON(w, http.StatusOK, List{out})
 	return nil
 }
 
-func (a *API) allowlist(w http.ResponseWriter, _ *http.Request) *fault {
+func (a *API) allowlist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	return a.list(w, func(r *weir.Rules) []string { return r.Allow })
 }
 
-func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *fault {
+func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	return a.list(w, func(r *weir.Rules) []string { return r.Deny })
 }
 
-// nodeInfo is a node on the wire.
-type nodeInfo struct {
-	Name         string `json:"name"`
-	Self         bool   `json:"self"`
-	Version      string `json:"version"`
-	RulesVersion int64  `json:"rules_version"`
-	RulesHash    string `json:"rules_hash"`
-	Store        string `json:"store"`
-	SeenAgo      int64  `json:"seen_ms_ago"`
-}
-
-func (a *API) nodes(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) nodes(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	self := a.Self()
 	all := []rulestore.Node{self}
 	if a.Source.store != nil {
@@ -150,33 +132,33 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request) *fault {
 		}
 	}
 	slices.SortFunc(all, func(a, b rulestore.Node) int { return strings.Compare(a.Name, b.Name) })
-	out := make([]nodeInfo, len(all))
+	out := make([]Node, len(all))
 	for i, n := range all {
-		out[i] = nodeInfo{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.RulesHash, n.Store, max(0, time.Since(n.Seen).Milliseconds())}
+		out[i] = Node{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.RulesHash, n.Store, max(0, time.Since(n.Seen).Milliseconds())}
 	}
-	WriteJSON(w, http.StatusOK, map[string]any{"nodes": out})
+	WriteJSON(w, http.StatusOK, Nodes{out})
 	return nil
 }
 
-func (a *API) about(w http.ResponseWriter, _ *http.Request) *fault {
+func (a *API) about(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	WriteJSON(w, http.StatusOK, map[string]any{"version": a.Self().Version, "store": a.Store()})
 	return nil
 }
 
 // request reads a request as for /v1/check.
-func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *fault) {
+func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *jsonerror.Error) {
 	text, f := body(w, r, checkapi.MaxBody)
 	if f != nil {
 		return req, f
 	}
 	req, err := checkapi.DecodeCheck(bytes.TrimSpace(text))
 	if err != nil {
-		return req, newFault(http.StatusBadRequest, checkapi.CodeBadRequest, "%v", err)
+		return req, jsonerror.Bad("%v", err)
 	}
 	return req, nil
 }
 
-func (a *API) explain(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	req, f := request(w, r)
 	if f != nil {
 		return f
@@ -194,47 +176,36 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *fault {
 	return nil
 }
 
-// counterInfo is how a counter stands, on the wire.
-type counterInfo struct {
-	Rule       string `json:"rule"`
-	Limit      string `json:"limit"`
-	Max        int64  `json:"max"`
-	Remaining  int64  `json:"remaining"`
-	ResetAfter int64  `json:"reset_after_ms"`
-	RetryAfter int64  `json:"retry_after_ms"`
-	Degraded   bool   `json:"degraded"`
-}
-
-func (a *API) counters(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	req, f := request(w, r)
 	if f != nil {
 		return f
 	}
 	req.Peek, req.Cost = true, 1
 	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
-	out := []counterInfo{}
+	out := []Counter{}
 	for _, l := range d.Limits() {
-		c := counterInfo{
+		c := Counter{
 			Rule: l.Policy.Rule, Limit: l.Policy.Limit.String(), Max: l.Policy.Limit.Max(), Remaining: l.Remaining,
-			ResetAfter: l.ResetAfter.Milliseconds(), RetryAfter: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
+			ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
 		}
 		out = append(out, c)
 	}
-	WriteJSON(w, http.StatusOK, map[string]any{"counters": out})
+	WriteJSON(w, http.StatusOK, Counters{out})
 	return nil
 }
 
-func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *fault {
+func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	req, f := request(w, r)
 	if f != nil {
 		return f
 	}
 	n, err := a.Limiter.Reset(r.Context(), &req)
 	if err != nil {
-		a.audit(r, "reset counters", "answer", "STORE_UNAVAILABLE")
-		return newFault(http.StatusServiceUnavailable, "STORE_UNAVAILABLE", "not all counters could be reset: %v", err)
+		a.audit(r, "reset counters", "answer", jsonerror.StoreUnavailable)
+		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "not all counters could be reset: %v", err)
 	}
 	a.audit(r, "reset counters", "counters", n)
-	WriteJSON(w, http.StatusOK, map[string]any{"reset": n})
+	WriteJSON(w, http.StatusOK, Reset{n})
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -30,27 +31,17 @@ type change struct {
 	message string
 }
 
-// outcome is what became of it, on the wire.
-type outcome struct {
-	Version    int64              `json:"version"`
-	DryRun     bool               `json:"dry_run"`
-	Warnings   []rulefile.Problem `json:"warnings"`
-	NeedsForce bool               `json:"needs_force"`
-	Diff       string             `json:"diff"`
-	before     int64
-}
-
 // attempts at a change that isn't meant for one version, when others are faster.
 const attempts = 20
 
 // write makes a new version of the newest one. Errors are faults.
-func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
+func (s *Source) write(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
 	if s.follower == nil && !c.dryRun {
-		return nil, newFault(http.StatusConflict, codeInFile, "the rules of this node are those of %s: change the file, and it applies them", s.file)
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", s.file)
 	}
 	for range attempts {
 		out, f := s.try(ctx, c)
-		if f == nil || f.code != codeConflict || c.ifMatch.Number != 0 {
+		if f == nil || f.Code != jsonerror.Conflict || c.ifMatch.Number != 0 {
 			return out, f
 		}
 		select {
@@ -59,18 +50,10 @@ func (s *Source) write(ctx context.Context, c change) (*outcome, *fault) {
 			return nil, storeFault(ctx.Err())
 		}
 	}
-	return nil, newFault(http.StatusServiceUnavailable, codeBusy, "others were faster %d times: try again", attempts)
+	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
 }
 
-const (
-	codeConflict = "CONFLICT"
-	codeInFile   = "RULES_IN_FILE"
-	codeRejected = "NEWEST_REJECTED"
-
-	codeUnavailable = "RULES_UNAVAILABLE"
-)
-
-func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
+func (s *Source) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
 	base, f := s.newest(ctx, c.whole)
 	if f != nil {
 		return nil, f
@@ -78,18 +61,18 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		if why := s.Rejected(); why != "" && m.Number == s.InForce().Version {
 			// Who would look at what has changed finds nothing: what is in force here is what they have read.
-			return nil, newFault(http.StatusPreconditionFailed, codeRejected,
+			return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.NewestRejected,
 				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
 				m.Name(), why, base.Number)
 		}
-		return nil, newFault(http.StatusPreconditionFailed, codeConflict,
+		return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.Conflict,
 			"the rules are at version %s by now, not %s: look at what has changed, and apply yours to that", base.Name(), m.Name())
 	}
 	text, err := c.edit(base.Text)
 	if err != nil {
 		return nil, editFault(err)
 	}
-	out := &outcome{Version: base.Number, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: base.Number}
+	out := &Changed{Version: base.Number, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: base.Number}
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
@@ -104,8 +87,8 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 		return out, nil
 	}
 	if out.NeedsForce && !c.force {
-		f := newFault(http.StatusUnprocessableEntity, "RULES_WARN", "%s: look at the warnings, and repeat it with force=true if it is meant", out.Warnings[0].String())
-		f.details = map[string]any{"warnings": out.Warnings}
+		f := jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesWarn, "%s: look at the warnings, and repeat it with force=true if it is meant", out.Warnings[0].String())
+		f.Details = Rejection{Warnings: out.Warnings}
 		return nil, f
 	}
 	v, err := s.follower.Publish(ctx, rulestore.Version{
@@ -113,13 +96,13 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 	})
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):
-		f := newFault(http.StatusServiceUnavailable, codeUnavailable, "%v", err)
-		f.header = http.Header{"Retry-After": {"3"}}
+		f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v", err)
+		f.Header = http.Header{"Retry-After": {"3"}}
 		return nil, f
 	case errors.Is(err, rulestore.ErrConflict):
-		return nil, newFault(http.StatusPreconditionFailed, codeConflict, "%v: look at what has changed, and apply yours to that", err)
+		return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.Conflict, "%v: look at what has changed, and apply yours to that", err)
 	case err != nil && v.Number > 0:
-		return nil, newFault(http.StatusInternalServerError, "NOT_APPLIED", "%v", err)
+		return nil, jsonerror.New(http.StatusInternalServerError, jsonerror.NotApplied, "%v", err)
 	case err != nil:
 		return nil, storeFault(err)
 	}
@@ -129,7 +112,7 @@ func (s *Source) try(ctx context.Context, c change) (*outcome, *fault) {
 
 // newest is the version that a change is made to: that of the store, should this node not have it yet. A damaged one has
 // no text, and can only be replaced as a whole.
-func (s *Source) newest(ctx context.Context, whole bool) (rulestore.Version, *fault) {
+func (s *Source) newest(ctx context.Context, whole bool) (rulestore.Version, *jsonerror.Error) {
 	if s.follower == nil {
 		doc := s.InForce()
 		return rulestore.Version{Number: doc.Version, Text: doc.Text}, nil
@@ -153,15 +136,15 @@ func (s *Source) newest(ctx context.Context, whole bool) (rulestore.Version, *fa
 	case err == nil, errors.Is(err, rulestore.ErrDamaged) && whole:
 		return v, nil
 	case errors.Is(err, rulestore.ErrDamaged):
-		return v, newFault(http.StatusServiceUnavailable, codeUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
+		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
 	case head.Number == 0:
-		return v, newFault(http.StatusServiceUnavailable, codeUnavailable, "the rule store is empty: try again in a moment")
+		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store is empty: try again in a moment")
 	}
 	return v, storeFault(err)
 }
 
 // judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first.
-func (c *change) judge(ctx context.Context, before, after []byte, out *outcome) *fault {
+func (c *change) judge(ctx context.Context, before, after []byte, out *Changed) *jsonerror.Error {
 	now := time.Now()
 	next, err := rulefile.ParseAt("rules", after, now)
 	if err != nil {
@@ -194,41 +177,39 @@ func (c *change) judge(ctx context.Context, before, after []byte, out *outcome) 
 	return nil
 }
 
-func invalid(err error) *fault {
+func invalid(err error) *jsonerror.Error {
 	var problems rulefile.Problems
 	if !errors.As(err, &problems) {
-		return newFault(http.StatusUnprocessableEntity, codeInvalid, "%v", err)
+		return jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%v", err)
 	}
-	f := newFault(http.StatusUnprocessableEntity, codeInvalid, "%s", problems[0].String())
+	f := jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%s", problems[0].String())
 	if n := len(problems) - 1; n > 0 {
-		f.message += fmt.Sprintf(", and %d more", n)
+		f.Message += fmt.Sprintf(", and %d more", n)
 	}
-	f.details = map[string]any{"problems": problems}
+	f.Details = Rejection{Problems: problems}
 	return f
 }
 
-const codeInvalid = "RULES_INVALID"
-
 // editFault is for an edit that can't be made.
-func editFault(err error) *fault {
-	var f *fault
+func editFault(err error) *jsonerror.Error {
+	var f *jsonerror.Error
 	var problems rulefile.Problems
 	switch {
 	case errors.As(err, &f):
 		return f
 	case errors.Is(err, rulefile.ErrNotFound):
-		return newFault(http.StatusNotFound, "NOT_FOUND", "%v", err)
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
 	case errors.As(err, &problems):
 		return invalid(err)
 	}
-	return newFault(http.StatusUnprocessableEntity, codeInvalid, "%v", err)
+	return jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%v", err)
 }
 
-func storeFault(err error) *fault {
+func storeFault(err error) *jsonerror.Error {
 	if errors.Is(err, rulestore.ErrNotFound) {
-		return newFault(http.StatusNotFound, "NOT_FOUND", "%v", err)
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
 	}
-	return newFault(http.StatusServiceUnavailable, codeUnavailable, "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
+	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
 }
 
 // diff is how texts differ, as diff -u shows it. Version 0 hasn't been written yet.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // batch is the body of /v1/checks. All of it is read before anything is
@@ -24,7 +25,7 @@ type batch struct {
 type item struct {
 	req         weir.Request
 	first, last int // in attrs
-	err         *fault
+	err         *jsonerror.Error
 }
 
 func (x *batch) reset() {
@@ -38,7 +39,7 @@ func (x *batch) field(p *parser, name []byte) error {
 		return unknownField(name, batchFields)
 	}
 	if x.seen {
-		return badRequest("checks: is given twice")
+		return jsonerror.Bad("checks: is given twice")
 	}
 	x.seen = true
 	if p.peek() != '[' {
@@ -51,7 +52,7 @@ func (x *batch) field(p *parser, name []byte) error {
 	}
 	for {
 		if len(x.items) == MaxChecks {
-			return badRequest("checks: there may be at most %d: send the rest in another call", MaxChecks)
+			return jsonerror.Bad("checks: there may be at most %d: send the rest in another call", MaxChecks)
 		}
 		if err := x.item(p); err != nil {
 			return err
@@ -87,7 +88,7 @@ func (x *batch) item(p *parser) error {
 		err = tooLarge(MaxBody)
 	}
 	if err != nil {
-		var f *fault
+		var f *jsonerror.Error
 		errors.As(err, &f)
 		x.items = append(x.items, item{err: f})
 		return nil
@@ -109,7 +110,7 @@ func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *call) error 
 		return err
 	}
 	if !x.seen {
-		return badRequest(`checks: is missing: send {"checks": [{"key": …}, …]}`)
+		return jsonerror.Bad(`checks: is missing: send {"checks": [{"key": …}, …]}`)
 	}
 	c.out = append(c.out[:0], `{"results":[`...)
 	var err error
@@ -135,8 +136,7 @@ func (h *handler) decideAll(r *http.Request, c *call, x *batch, items []item) (f
 			c.out = append(c.out, ',')
 		}
 		if it.err != nil {
-			c.out = append(appendStatus(c.out, it.err.status), `"error":`...)
-			c.out = append(append(c.out, marshal(it.err.err)...), '}')
+			c.out = append(it.err.Append(appendStatus(c.out, it.err.Status)), '}')
 			continue
 		}
 		if it.last > it.first { // the request looks them up in the call that read it: show it to this one

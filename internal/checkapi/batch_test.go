@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 func batchOf(checks ...string) string { return `{"checks":[` + strings.Join(checks, ",") + `]}` }
@@ -124,7 +125,7 @@ func TestLargeCheckInBatch(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)})
 	fits := `{"key":"k","path":"` + strings.Repeat("x", checkapi.MaxBody-21) + `"}`
 	got := results(t, post(h, "/v1/checks", batchOf(fits, fits[:len(fits)-2]+`x"}`, `{"key":"k"}`)))
-	if got[0].Status != 200 || got[1].Status != 413 || got[1].Error.Code != checkapi.CodeTooLarge || got[2].Status != 200 || got[2].Remaining != 8 {
+	if got[0].Status != 200 || got[1].Status != 413 || got[1].Error.Code != jsonerror.BodyTooLarge || got[2].Status != 200 || got[2].Remaining != 8 {
 		t.Errorf("%+v", got)
 	}
 	if w := post(h, "/v1/check", fits); w.Code != 200 {
@@ -176,7 +177,7 @@ func TestStoreErrorsAreToldOnce(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if w.Code != 503 || got.Code != checkapi.CodeUnavailable || got.Remaining != -1 || got.Limits[0].Remaining != -1 || !got.Limits[1].Allowed {
+	if w.Code != 503 || got.Code != jsonerror.LimiterUnavailable || got.Remaining != -1 || got.Limits[0].Remaining != -1 || !got.Limits[1].Allowed {
 		t.Errorf("%d %+v", w.Code, got)
 	}
 }

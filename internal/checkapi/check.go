@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // check serves /v1/check.
@@ -24,7 +25,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *call) error {
 }
 
 // DecodeCheck reads the body of a check for whoever else takes one, to explain it
-// instead of deciding it. The error is an *[Error].
+// instead of deciding it. The error is a *[jsonerror.Error].
 func DecodeCheck(src []byte) (weir.Request, error) {
 	c := newCall().(*call)
 	err := c.parse(src).document((*checkBody)(&c.body))
@@ -32,7 +33,7 @@ func DecodeCheck(src []byte) (weir.Request, error) {
 		err = c.request()
 	}
 	if err != nil {
-		var e *Error
+		var e *jsonerror.Error
 		errors.As(err, &e)
 		return weir.Request{}, e
 	}

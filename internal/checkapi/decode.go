@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // body is what the fields of a check or a take held. Texts are decoded into one
@@ -61,7 +62,7 @@ const (
 // once notes a field, and refuses a second one of its name.
 func (b *body) once(bit uint16, name string) error {
 	if b.seen&bit != 0 {
-		return badRequest("%s: is given twice", name)
+		return jsonerror.Bad("%s: is given twice", name)
 	}
 	b.seen |= bit
 	return nil
@@ -89,7 +90,7 @@ func (b *body) anyText(p *parser, name string, most int, into *span) error {
 	}
 	*into = span{from, len(b.texts)}
 	if n := len(b.texts) - from; n > most {
-		return badRequest("%s: must be at most %d bytes, got %d", name, most, n)
+		return jsonerror.Bad("%s: must be at most %d bytes, got %d", name, most, n)
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func (b *body) int(p *parser, bit uint16, name string, low, high int64, into *in
 		return err
 	}
 	if n < low || n > high {
-		return badRequest("%s: must be from %d to %d", name, low, high)
+		return jsonerror.Bad("%s: must be from %d to %d", name, low, high)
 	}
 	*into = n
 	return nil
@@ -161,13 +162,13 @@ func (a *attributesBody) field(p *parser, name []byte) error {
 	}
 	switch {
 	case len(name) == 0 || len(name) > MaxAttributeName:
-		return badRequest("attributes: a name must have from 1 to %d bytes", MaxAttributeName)
+		return jsonerror.Bad("attributes: a name must have from 1 to %d bytes", MaxAttributeName)
 	case len(b.attributes) == MaxAttributes:
-		return badRequest("attributes: there may be at most %d beside user, org and tier", MaxAttributes)
+		return jsonerror.Bad("attributes: there may be at most %d beside user, org and tier", MaxAttributes)
 	}
 	for _, x := range b.attributes {
 		if sameAttribute(b.texts[x.name.from:x.name.to], name) {
-			return badRequest("%s: is given twice", attributeLabel(name))
+			return jsonerror.Bad("%s: is given twice", attributeLabel(name))
 		}
 	}
 	var x attributeSpan
@@ -181,7 +182,7 @@ func (a *attributesBody) field(p *parser, name []byte) error {
 		return err
 	}
 	if n := x.value.to - x.value.from; n > MaxText {
-		return badRequest("%s: must be at most %d bytes, got %d", attributeLabel(name), MaxText, n)
+		return jsonerror.Bad("%s: must be at most %d bytes, got %d", attributeLabel(name), MaxText, n)
 	}
 	b.attributes = append(b.attributes, x)
 	return nil
@@ -281,9 +282,9 @@ func (b *body) word(p *parser, bit uint16, name string, words []string, set func
 		}
 	}
 	if meant := guess.Closest(string(written), words); meant != "" {
-		return badRequest("%s: there is no such one: did you mean %q?", name, meant)
+		return jsonerror.Bad("%s: there is no such one: did you mean %q?", name, meant)
 	}
-	return badRequest("%s: must be one of %s", name, strings.Join(words, ", "))
+	return jsonerror.Bad("%s: must be one of %s", name, strings.Join(words, ", "))
 }
 
 // refundBody is the body of /v1/refund.
@@ -310,7 +311,7 @@ func (c *call) request() error {
 	if ip := b.ip.of(text); ip != "" {
 		addr, err := netip.ParseAddr(ip)
 		if err != nil {
-			return badRequest("ip: must be an IPv4 or IPv6 address without a port, such as 203.0.113.7 or 2001:db8::1")
+			return jsonerror.Bad("ip: must be an IPv4 or IPv6 address without a port, such as 203.0.113.7 or 2001:db8::1")
 		}
 		c.req.IP = addr.WithZone("")
 	}

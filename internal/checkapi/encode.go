@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // appendDecision appends the fields of a CheckResponse and the brace that ends
@@ -20,7 +21,7 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 		}
 	}
 	b = appendBool(append(b, `"allowed":`...), d.Allowed)
-	b = appendText(append(b, `,"rule":`...), d.Rule)
+	b = jsonerror.AppendString(append(b, `,"rule":`...), d.Rule)
 	b = appendInt(append(b, `,"limit":`...), limit)
 	b = appendInt(append(b, `,"remaining":`...), remaining)
 	b = appendInt(append(b, `,"retry_after_ms":`...), retryAfterMS(d, x))
@@ -30,12 +31,12 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 	b = appendInt(append(b, `,"rules_version":`...), d.RulesVersion)
 	b = appendLimits(append(b, `,"limits":`...), d)
 	if d.Receipt != "" {
-		b = appendText(append(b, `,"receipt":`...), d.Receipt)
+		b = jsonerror.AppendString(append(b, `,"receipt":`...), d.Receipt)
 	}
 	if !d.Allowed {
-		b = appendText(append(b, `,"reason":`...), d.Reason.String())
-		b = appendText(append(b, `,"code":`...), x.Code)
-		b = appendText(append(b, `,"message":`...), x.Message)
+		b = jsonerror.AppendString(append(b, `,"reason":`...), d.Reason.String())
+		b = jsonerror.AppendString(append(b, `,"code":`...), x.Code)
+		b = jsonerror.AppendString(append(b, `,"message":`...), x.Message)
 	}
 	return append(b, '}')
 }
@@ -52,7 +53,7 @@ func appendLimits(b []byte, d *weir.Decision) []byte {
 		if l.Degraded {
 			remaining = -1
 		}
-		b = appendText(append(b, `{"rule":`...), l.Policy.Rule)
+		b = jsonerror.AppendString(append(b, `{"rule":`...), l.Policy.Rule)
 		b = appendBool(append(b, `,"allowed":`...), l.Allowed)
 		b = appendInt(append(b, `,"limit":`...), l.Policy.Limit.Count)
 		b = appendInt(append(b, `,"remaining":`...), remaining)
@@ -82,16 +83,6 @@ func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
 func appendBool(b []byte, v bool) []byte { return strconv.AppendBool(b, v) }
-
-// appendText appends a JSON string. The ids of rules and receipts need no escaping, and get it if they do.
-func appendText(b []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; !plain[c] || c == '<' || c == '>' || c == '&' {
-			return append(b, marshal(s)...)
-		}
-	}
-	return append(append(append(b, '"'), s...), '"')
-}
 
 var noStore = []string{"no-store"}
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 const notJSON = "not valid JSON at byte "
@@ -169,7 +170,7 @@ func TestErrors(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}
-		if w.Code != http.StatusBadRequest || got.Error.Code != checkapi.CodeBadRequest || got.Error.Message != c.want {
+		if w.Code != http.StatusBadRequest || got.Error.Code != jsonerror.BadRequest || got.Error.Message != c.want {
 			t.Errorf("%s %.80s\ngot  %d %s\nwant %s", c.path, c.body, w.Code, got.Error.Message, c.want)
 		}
 		// Whatever was understood before the fault, nothing was charged.
@@ -186,28 +187,28 @@ func TestWrongMethodPathOrMedia(t *testing.T) {
 		status                     int
 		code                       string
 	}{
-		{"GET", "/v1/check", "", "", 405, checkapi.CodeMethodNotAllowed},
-		{"PUT", "/v1/checks", "", "{}", 405, checkapi.CodeMethodNotAllowed},
-		{"HEAD", "/v1/take", "", "", 405, checkapi.CodeMethodNotAllowed},
-		{"OPTIONS", "/v1/refund", "", "", 405, checkapi.CodeMethodNotAllowed},
-		{"POST", "/", "", "{}", 404, checkapi.CodeNotFound},
-		{"GET", "/v1/check/", "", "", 404, checkapi.CodeNotFound},
-		{"POST", "/v1/nothing", "", "{}", 404, checkapi.CodeNotFound},
-		{"POST", "/v1/check", "Content-Type: text/plain", "{}", 415, checkapi.CodeMediaType},
+		{"GET", "/v1/check", "", "", 405, jsonerror.MethodNotAllowed},
+		{"PUT", "/v1/checks", "", "{}", 405, jsonerror.MethodNotAllowed},
+		{"HEAD", "/v1/take", "", "", 405, jsonerror.MethodNotAllowed},
+		{"OPTIONS", "/v1/refund", "", "", 405, jsonerror.MethodNotAllowed},
+		{"POST", "/", "", "{}", 404, jsonerror.NotFound},
+		{"GET", "/v1/check/", "", "", 404, jsonerror.NotFound},
+		{"POST", "/v1/nothing", "", "{}", 404, jsonerror.NotFound},
+		{"POST", "/v1/check", "Content-Type: text/plain", "{}", 415, jsonerror.UnsupportedMediaType},
 		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded", "{}", 200, ""}, // curl -d
-		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded; a=b", "{}", 415, checkapi.CodeMediaType},
-		{"POST", "/v1/check", "Content-Type: application/json; charset=latin1", "{}", 415, checkapi.CodeMediaType},
-		{"POST", "/v1/check", "Content-Type: ;", "{}", 415, checkapi.CodeMediaType},
-		{"POST", "/v1/check", "Content-Encoding: gzip", "{}", 415, checkapi.CodeMediaType},
+		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded; a=b", "{}", 415, jsonerror.UnsupportedMediaType},
+		{"POST", "/v1/check", "Content-Type: application/json; charset=latin1", "{}", 415, jsonerror.UnsupportedMediaType},
+		{"POST", "/v1/check", "Content-Type: ;", "{}", 415, jsonerror.UnsupportedMediaType},
+		{"POST", "/v1/check", "Content-Encoding: gzip", "{}", 415, jsonerror.UnsupportedMediaType},
 		{"POST", "/v1/check", "Content-Encoding: identity", "{}", 200, ""},
 		{"POST", "/v1/check", "Content-Type: application/json; charset=UTF-8", "{}", 200, ""},
 		{"POST", "/v1/check", "Content-Type: application/vnd.acme+json", "{}", 200, ""},
 		{"POST", "/v1/check", "Content-Type: Application/JSON", "{}", 200, ""},
-		{"POST", "/v1/check", "", `{"path":"` + strings.Repeat("x", checkapi.MaxBody) + `"}`, 413, checkapi.CodeTooLarge},
+		{"POST", "/v1/check", "", `{"path":"` + strings.Repeat("x", checkapi.MaxBody) + `"}`, 413, jsonerror.BodyTooLarge},
 		{"POST", "/v1/check", "", `{"path":"` + strings.Repeat("x", checkapi.MaxBody-11) + `"}`, 200, ""},
-		{"POST", "/v1/take", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, checkapi.CodeTooLarge},
-		{"POST", "/v1/refund", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, checkapi.CodeTooLarge},
-		{"POST", "/v1/checks", "", strings.Repeat(" ", checkapi.MaxBatchBody+1), 413, checkapi.CodeTooLarge},
+		{"POST", "/v1/take", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, jsonerror.BodyTooLarge},
+		{"POST", "/v1/refund", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, jsonerror.BodyTooLarge},
+		{"POST", "/v1/checks", "", strings.Repeat(" ", checkapi.MaxBatchBody+1), 413, jsonerror.BodyTooLarge},
 		{"POST", "/v1/checks", "", `{"checks":[]}` + strings.Repeat(" ", checkapi.MaxBatchBody-13), 200, ""},
 	} {
 		r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))

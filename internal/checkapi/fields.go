@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir/internal/guess"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // What each body may hold.
@@ -31,9 +32,9 @@ func unknownField(name []byte, known []string) error {
 	written := string(name)
 	shown := strconv.Quote(clip(written))
 	if meant := meantBy(written, known); meant != "" {
-		return badRequest("there is no field %s: did you mean %q?", shown, meant)
+		return jsonerror.Bad("there is no field %s: did you mean %q?", shown, meant)
 	}
-	return badRequest("there is no field %s: the fields are %s", shown, strings.Join(known, ", "))
+	return jsonerror.Bad("there is no field %s: the fields are %s", shown, strings.Join(known, ", "))
 }
 
 // clip keeps a name from filling the answer.

@@ -3,9 +3,7 @@ package checkapi
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Options of the check API. The zero value is useful.
@@ -123,13 +122,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/v1/refund":
 		serve = (*handler).refund
 	default:
-		answer(w, &fault{status: http.StatusNotFound, err: Error{CodeNotFound,
-			"there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"}})
+		answer(w, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"))
 		return
 	}
 	if _, refused := h.opts.Guard.Admit(r); refused != nil {
-		maps.Copy(w.Header(), refused.Header)
-		answer(w, &fault{status: refused.Status, err: Error{refused.Code, refused.Message}})
+		refused.Write(w)
 		return
 	}
 	c := pool.Get().(*call)
@@ -168,21 +165,29 @@ func release(pool *sync.Pool, c *call) {
 	}
 }
 
+var (
+	inASecond   = http.Header{"Retry-After": {"1"}}
+	lastAnswer  = http.Header{"Connection": {"close"}} // the rest of a body may still be under way
+	overloaded  = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "this node is overloaded: try again shortly, or ask another", Header: inASecond}
+	unavailable = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.LimiterUnavailable, Message: "the limiter can't reach its store: try again shortly", Header: inASecond}
+	wrongMethod = &jsonerror.Error{Status: http.StatusMethodNotAllowed, Code: jsonerror.MethodNotAllowed, Message: "use POST, with a JSON object as the body", Header: http.Header{"Allow": {http.MethodPost}}}
+	tooLate     = &jsonerror.Error{Status: http.StatusRequestTimeout, Code: jsonerror.RequestTimeout, Message: "the body did not arrive in time", Header: lastAnswer}
+)
+
 // answer sends an error.
 func answer(w http.ResponseWriter, err error) {
-	var f *fault
+	var f *jsonerror.Error
 	if !errors.As(err, &f) {
 		// What isn't a fault came from the store, and its words are not for clients.
-		f = &fault{status: http.StatusServiceUnavailable, retryAfter: inASecond, err: Error{CodeUnavailable,
-			"the limiter can't reach its store: try again shortly"}}
+		f = unavailable
 	}
-	f.write(w)
+	f.Write(w)
 }
 
 // receive reads the body of a request into c.in.
 func (c *call) receive(r *http.Request, most int) error {
 	if r.Method != http.MethodPost {
-		return &fault{status: http.StatusMethodNotAllowed, err: Error{CodeMethodNotAllowed, "use POST, with a JSON object as the body"}}
+		return wrongMethod
 	}
 	if err := checkMedia(r.Header); err != nil {
 		return err
@@ -198,20 +203,21 @@ func (c *call) receive(r *http.Request, most int) error {
 	case errors.Is(err, errTooLarge):
 		return tooLarge(most)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &fault{status: http.StatusRequestTimeout, err: Error{CodeTimeout, "the body did not arrive in time"}}
+		return tooLate
 	}
-	return badRequest("the body ended before its announced length")
+	return jsonerror.Bad("the body ended before its announced length")
 }
 
 func tooLarge(most int) error {
-	return &fault{status: http.StatusRequestEntityTooLarge, err: Error{CodeTooLarge,
-		fmt.Sprintf("too large: at most %d KiB are read", most>>10)}}
+	e := jsonerror.New(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "too large: at most %d KiB are read", most>>10)
+	e.Header = lastAnswer
+	return e
 }
 
 // checkMedia refuses what says that it isn't JSON. What says nothing is taken for JSON.
 func checkMedia(h http.Header) error {
 	if v := h["Content-Encoding"]; len(v) > 0 && !strings.EqualFold(v[0], "identity") {
-		return &fault{status: http.StatusUnsupportedMediaType, err: Error{CodeMediaType, "send the body as it is, without Content-Encoding"}}
+		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send the body as it is, without Content-Encoding")
 	}
 	v := h["Content-Type"]
 	if len(v) == 0 || v[0] == "application/json" {
@@ -224,7 +230,7 @@ func checkMedia(h http.Header) error {
 	media, params, err := mime.ParseMediaType(v[0])
 	isJSON := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 	if charset, ok := params["charset"]; err != nil || !isJSON || ok && !strings.EqualFold(charset, "utf-8") {
-		return &fault{status: http.StatusUnsupportedMediaType, err: Error{CodeMediaType, "send JSON in UTF-8, with Content-Type: application/json"}}
+		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send JSON in UTF-8, with Content-Type: application/json")
 	}
 	return nil
 }

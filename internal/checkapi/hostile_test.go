@@ -10,6 +10,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // hostileKeys look alike, or look like something else; no two are the same.
@@ -116,7 +117,7 @@ func TestHeaderDialects(t *testing.T) {
 				t.Errorf("%+v has %s: %s", c.answers, name, dump(w))
 			}
 		}
-		if d := decision(t, w); w.Code != http.StatusTooManyRequests || d.Code != checkapi.CodeLimited {
+		if d := decision(t, w); w.Code != http.StatusTooManyRequests || d.Code != jsonerror.RateLimitExceeded {
 			t.Errorf("%d %+v", w.Code, d)
 		}
 	}
@@ -134,7 +135,7 @@ func TestDecodeCheck(t *testing.T) {
 		t.Errorf("%+v %v", req, err)
 	}
 	_, err = checkapi.DecodeCheck([]byte(`{"kee":"k"}`))
-	if e, ok := err.(*checkapi.Error); !ok || e.Code != checkapi.CodeBadRequest || e.Error() != `there is no field "kee": did you mean "key"?` {
+	if e, ok := err.(*jsonerror.Error); !ok || e.Code != jsonerror.BadRequest || e.Error() != `there is no field "kee": did you mean "key"?` {
 		t.Errorf("%v", err)
 	}
 }

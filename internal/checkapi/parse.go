@@ -5,6 +5,8 @@ import (
 	"math"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // parser reads JSON as RFC 8259 has it and no more. It exists because the
@@ -43,7 +45,7 @@ func (p *parser) peek() byte {
 
 func (p *parser) syntax(format string, args ...any) error {
 	where := fmt.Sprintf("not valid JSON at byte %d: ", p.pos+1)
-	return badRequest("%s", where+fmt.Sprintf(format, args...))
+	return jsonerror.Bad("%s", where+fmt.Sprintf(format, args...))
 }
 
 // mismatch is the error of a value that isn't of the type its field wants.
@@ -67,13 +69,13 @@ func (p *parser) mismatch(field, want string) error {
 	default:
 		return p.syntax("this begins no value")
 	}
-	return badRequest("%s: must be %s, got %s", field, want, got)
+	return jsonerror.Bad("%s: must be %s, got %s", field, want, got)
 }
 
 // document reads an object that is all there is.
 func (p *parser) document(f fields) error {
 	if p.peek() == 0 && p.pos == len(p.src) {
-		return badRequest("the body is empty: send a JSON object")
+		return jsonerror.Bad("the body is empty: send a JSON object")
 	}
 	if err := p.object("body", f); err != nil {
 		return err
@@ -191,7 +193,7 @@ func (p *parser) int(field string) (int64, error) {
 	p.pos = end
 	switch {
 	case !whole:
-		return 0, badRequest("%s: must be a whole number, written without fraction and exponent", field)
+		return 0, jsonerror.Bad("%s: must be a whole number, written without fraction and exponent", field)
 	case len(digits) > 18:
 		n = math.MaxInt64 // out of every field's bounds, which its reader checks
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // refund serves /v1/refund.
@@ -14,19 +15,16 @@ func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error 
 	}
 	receipt := string(c.body.texts[c.body.receiptText.from:c.body.receiptText.to])
 	if receipt == "" {
-		return badRequest(`receipt: is missing: ask for one with "receipt": true in a check`)
+		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
 	}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
 	switch {
 	case errors.Is(err, weir.ErrReceiptInvalid):
-		return &fault{status: http.StatusBadRequest, err: Error{CodeReceiptInvalid,
-			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret"}}
+		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid, "this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret")
 	case errors.Is(err, weir.ErrUsed):
-		return &fault{status: http.StatusConflict, err: Error{CodeReceiptUsed,
-			"what this receipt stands for has been given back already"}}
+		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been given back already")
 	case errors.Is(err, weir.ErrReceiptExpired):
-		return &fault{status: http.StatusGone, err: Error{CodeReceiptExpired,
-			"the receipt has expired: the limits have forgotten the check it stands for"}}
+		return jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")
 	case err != nil:
 		h.report(r, err)
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 func decision(t *testing.T, w *httptest.ResponseRecorder) checkapi.CheckResponse {
@@ -60,7 +61,7 @@ func TestReceiptsOnTwoNodes(t *testing.T) {
 		t.Error(dump(w))
 	}
 	for _, h := range []http.Handler{a, b} {
-		wantError(t, refund(h, first.Receipt), http.StatusConflict, checkapi.CodeReceiptUsed)
+		wantError(t, refund(h, first.Receipt), http.StatusConflict, jsonerror.ReceiptUsed)
 	}
 	now := decision(t, post(a, "/v1/check", `{"key":"k","attributes":{"org":"acme"},"cost":0}`))
 	if now.Remaining != 6 || now.Limits[1].Remaining != 96 {
@@ -127,14 +128,14 @@ func TestBadReceipts(t *testing.T) {
 				t.Errorf("forged: %s", dump(w))
 			}
 		}
-		wantError(t, refund(h, flip(5)), http.StatusBadRequest, checkapi.CodeReceiptInvalid)
+		wantError(t, refund(h, flip(5)), http.StatusBadRequest, jsonerror.ReceiptInvalid)
 		other := weir.NewLimiter(store, mustCompile(t, rules), weir.Options{Secret: []byte("of others")})
-		wantError(t, refund(checkapi.New(other, nil, checkapi.Options{}), receipt), http.StatusBadRequest, checkapi.CodeReceiptInvalid)
+		wantError(t, refund(checkapi.New(other, nil, checkapi.Options{}), receipt), http.StatusBadRequest, jsonerror.ReceiptInvalid)
 
 		// The store can't be reached: nothing is known to have been given back, so trying again is right.
 		store.receipts = true
 		w := refund(h, receipt)
-		wantError(t, w, http.StatusServiceUnavailable, checkapi.CodeUnavailable)
+		wantError(t, w, http.StatusServiceUnavailable, jsonerror.LimiterUnavailable)
 		if w.Header().Get("Retry-After") != "1" || strings.Contains(w.Body.String(), "shard") {
 			t.Error(dump(w))
 		}
@@ -145,7 +146,7 @@ func TestBadReceipts(t *testing.T) {
 
 		receipt = fresh()
 		time.Sleep(time.Minute + time.Microsecond)
-		wantError(t, refund(h, receipt), http.StatusGone, checkapi.CodeReceiptExpired)
+		wantError(t, refund(h, receipt), http.StatusGone, jsonerror.ReceiptExpired)
 	})
 }
 

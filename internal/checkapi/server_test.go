@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // serve runs a handler behind a real server.
@@ -115,7 +116,7 @@ func TestSlowClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), checkapi.CodeTimeout) || !resp.Close {
+		if err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), jsonerror.RequestTimeout) || !resp.Close {
 			t.Error(resp.Status, resp.Header, string(body), err)
 		}
 		if took := time.Since(start); took != 5*time.Second {
@@ -163,7 +164,7 @@ func TestAnnouncedHugeBody(t *testing.T) {
 		resp, body := exchange(t, addr, func(w io.Writer) {
 			fmt.Fprintf(w, "POST %s HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n{", path, n)
 		})
-		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close || !strings.Contains(body, checkapi.CodeTooLarge) {
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close || !strings.Contains(body, jsonerror.BodyTooLarge) {
 			t.Error(path, resp.Status, resp.Header, body)
 		}
 	}
@@ -182,7 +183,7 @@ func TestEndlessBody(t *testing.T) {
 				}
 			}
 		})
-		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close || !strings.Contains(body, checkapi.CodeTooLarge) {
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close || !strings.Contains(body, jsonerror.BodyTooLarge) {
 			t.Error(path, resp.Status, resp.Header, body)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // take serves /v1/take.
@@ -18,11 +19,11 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	}
 	switch {
 	case b.key.to == b.key.from:
-		return badRequest("key: is missing: it names the counter")
+		return jsonerror.Bad("key: is missing: it names the counter")
 	case b.limit.to == b.limit.from:
-		return badRequest(`limit: is missing: give a count and a window such as "100/minute"`)
+		return jsonerror.Bad(`limit: is missing: give a count and a window such as "100/minute"`)
 	case b.mode != noMode && b.algorithm != weir.LeakyBucket:
-		return badRequest(`mode: only "algorithm": "leaky_bucket" has one`)
+		return jsonerror.Bad(`mode: only "algorithm": "leaky_bucket" has one`)
 	case b.mode == queue:
 		b.algorithm = weir.LeakyQueue
 	}
@@ -100,22 +101,22 @@ func (p *policies) addLocked(key policyKey, policy *weir.Policy) {
 func newPolicy(key policyKey) (*weir.Policy, error) {
 	limit, err := weir.ParseLimit(key.limit)
 	if err != nil {
-		return nil, badRequest(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
+		return nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
 	p, err := weir.NewPolicy(takeName, limit)
 	if err != nil {
 		var le *weir.LimitError
 		if !errors.As(err, &le) {
-			return nil, badRequest("limit: %v", err)
+			return nil, jsonerror.Bad("limit: %v", err)
 		}
 		switch le.Field {
 		case "window":
-			return nil, badRequest("limit: the window %s", le.Text)
+			return nil, jsonerror.Bad("limit: the window %s", le.Text)
 		case "refill_rate":
-			return nil, badRequest("limit: %s", le.Text)
+			return nil, jsonerror.Bad("limit: %s", le.Text)
 		}
-		return nil, badRequest("%s: %s", le.Field, le.Text)
+		return nil, jsonerror.Bad("%s: %s", le.Field, le.Text)
 	}
 	p.PerClient = true // the key is the counter's owner
 	return p, nil

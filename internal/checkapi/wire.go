@@ -2,7 +2,7 @@ package checkapi
 
 import (
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Bounds of what is read. Everything beyond them is refused with 400, or 413 for whole bodies.
@@ -21,27 +21,6 @@ const (
 	MaxAttributeName = 256
 	// MaxCost is the highest cost: no limit admits more at once.
 	MaxCost = weir.MaxTokens
-)
-
-// Codes of answers other than 200, for programs.
-const (
-	CodeLimited          = "RATE_LIMIT_EXCEEDED"    // 429: a limit is used up
-	CodeBlocked          = "KEY_BLOCKED"            // 403: the deny list refuses the request
-	CodeIdentity         = "IDENTITY_REQUIRED"      // 403: a rule refuses requests that lack what it counts by
-	CodeUnreadablePath   = "UNREADABLE_PATH"        // 400: the path is too long, or can be read in too many ways
-	CodeUnavailable      = "LIMITER_UNAVAILABLE"    // 503: the store can't be reached, and a rule refuses requests then
-	CodeOverloaded       = "OVERLOADED"             // 503: as many requests are being decided as may be
-	CodeBadRequest       = "BAD_REQUEST"            // 400: the request can't be read
-	CodeNotFound         = "NOT_FOUND"              // 404: there is no such endpoint
-	CodeMethodNotAllowed = "METHOD_NOT_ALLOWED"     // 405: not a POST
-	CodeTimeout          = "REQUEST_TIMEOUT"        // 408: the body didn't arrive in time
-	CodeTooLarge         = "BODY_TOO_LARGE"         // 413
-	CodeMediaType        = "UNSUPPORTED_MEDIA_TYPE" // 415: not JSON, or compressed
-	CodeCrossSite        = guard.CodeCrossSite      // 403: a web page of another site may have sent it
-	CodeUnauthorized     = guard.CodeUnauthorized   // 401: the node asks for a token
-	CodeReceiptInvalid   = "RECEIPT_INVALID"        // 400: not a receipt of ours
-	CodeReceiptUsed      = "RECEIPT_USED"           // 409: given back already
-	CodeReceiptExpired   = "RECEIPT_EXPIRED"        // 410: the limits have forgotten the charge
 )
 
 // CheckRequest is the body of POST /v1/check. A field that is left out, empty
@@ -122,7 +101,7 @@ type BatchResult struct {
 	// Status is what /v1/check would have answered with.
 	Status int `json:"status"`
 	*CheckResponse
-	Error *Error `json:"error,omitempty"`
+	Error *jsonerror.Error `json:"error,omitempty"`
 }
 
 // TakeRequest is the body of POST /v1/take.
@@ -153,15 +132,7 @@ type RefundResponse struct {
 	Refunded bool `json:"refunded"`
 }
 
-// Error says why a request wasn't understood, and what to do.
-type Error struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-}
-
-func (e *Error) Error() string { return e.Message }
-
 // ErrorResponse is the body of every answer that isn't a decision.
 type ErrorResponse struct {
-	Error Error `json:"error"`
+	Error jsonerror.Error `json:"error"`
 }

@@ -3,47 +3,21 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // statusClientGone is what others call "client closed request". Nobody receives it.
 const statusClientGone = 499
 
-// failure is an answer of the gateway's own.
-type failure struct {
-	status        int
-	code, message string
-}
-
-// write answers with a failure. The client learns nothing of what lies behind the gateway.
-func (f *failure) write(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Error struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	body.Error.Code, body.Error.Message = f.code, f.message
-	text, err := json.Marshal(body)
-	if err != nil {
-		panic(err) // strings alone
-	}
-	text = append(text, '\n')
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(text)))
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(f.status)
-	if r.Method != http.MethodHead {
-		_, _ = w.Write(text) // the client may have left
-	}
+// failure is an answer of the gateway's own. The client learns nothing of what lies behind the gateway.
+func failure(status int, code, message string) *jsonerror.Error {
+	return &jsonerror.Error{Status: status, Code: code, Message: message, Header: http.Header{"Cache-Control": {"no-store"}}}
 }
 
 // fail answers a request that got no answer from the upstream.
@@ -55,12 +29,12 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	f, level := g.diagnose(r, x, err)
 	g.log.LogAttrs(r.Context(), level, "no answer from the upstream",
-		slog.Int("status", f.status), slog.String("method", r.Method), slog.String("error", err.Error()))
-	if f.status == statusClientGone {
-		w.WriteHeader(f.status)
+		slog.Int("status", f.Status), slog.String("method", r.Method), slog.String("error", err.Error()))
+	if f.Status == statusClientGone {
+		w.WriteHeader(f.Status)
 		return
 	}
-	f.write(w, r)
+	f.Write(w)
 }
 
 // neverSent reports whether the upstream certainly didn't get any of the request: there was no connection to it.
@@ -71,21 +45,21 @@ func neverSent(err error) bool {
 }
 
 // diagnose says whose fault it is that there is no answer, and how loud to say so.
-func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (failure, slog.Level) {
+func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.Error, slog.Level) {
 	stalled, broken := x.body.fault()
 	var tooLarge *http.MaxBytesError
 	var network net.Error
 	switch {
 	case stalled:
-		return failure{http.StatusRequestTimeout, "REQUEST_TIMEOUT", "The request body stopped arriving"}, slog.LevelDebug
+		return failure(http.StatusRequestTimeout, jsonerror.RequestTimeout, "The request body stopped arriving"), slog.LevelDebug
 	case errors.As(broken, &tooLarge):
-		return failure{http.StatusRequestEntityTooLarge, "BODY_TOO_LARGE", "The request body is too large"}, slog.LevelDebug
+		return failure(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "The request body is too large"), slog.LevelDebug
 	case errors.Is(r.Context().Err(), context.Canceled):
-		return failure{status: statusClientGone}, slog.LevelDebug
+		return failure(statusClientGone, "", ""), slog.LevelDebug
 	case broken != nil:
-		return failure{http.StatusBadRequest, "BAD_REQUEST", "The request body could not be read"}, slog.LevelDebug
+		return failure(http.StatusBadRequest, jsonerror.BadRequest, "The request body could not be read"), slog.LevelDebug
 	case errors.As(err, &network) && network.Timeout():
-		return failure{http.StatusGatewayTimeout, "UPSTREAM_TIMEOUT", "The upstream did not answer in time"}, slog.LevelWarn
+		return failure(http.StatusGatewayTimeout, jsonerror.UpstreamTimeout, "The upstream did not answer in time"), slog.LevelWarn
 	}
-	return failure{http.StatusBadGateway, "UPSTREAM_UNAVAILABLE", "The upstream could not be reached, or broke off"}, slog.LevelWarn
+	return failure(http.StatusBadGateway, jsonerror.UpstreamUnavailable, "The upstream could not be reached, or broke off"), slog.LevelWarn
 }

@@ -170,7 +170,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	r, bad := g.checkTarget(r)
 	if bad != nil {
-		bad.write(w, r)
+		bad.Write(w)
 		return
 	}
 	g.limited.ServeHTTP(w, r)

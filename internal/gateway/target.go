@@ -4,12 +4,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // checkTarget refuses requests that can't be forwarded as they came, or whose
 // path an upstream may read differently than the limiter does. It returns the
 // request to serve, which has a path.
-func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *failure) {
+func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error) {
 	if r.Method == http.MethodConnect {
 		return r, badTarget("CONNECT is not forwarded: the gateway is no tunnel")
 	}
@@ -36,17 +38,17 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *failure) {
 		what = "a .. segment, which could lead out of the upstream's own path and back into it"
 	}
 	if what != "" && !g.opts.AllowUnsafePaths {
-		return r, &failure{http.StatusBadRequest, "UNSAFE_PATH", "The path holds " + what +
-			": servers read that in different ways, so that a limit could be evaded; the gateway refuses it unless it runs with --allow-unsafe-paths"}
+		return r, failure(http.StatusBadRequest, jsonerror.UnsafePath, "The path holds "+what+
+			": servers read that in different ways, so that a limit could be evaded; the gateway refuses it unless it runs with --allow-unsafe-paths")
 	}
 	if u := r.Header.Get("Upgrade"); strings.ContainsFunc(u, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return r, &failure{http.StatusBadRequest, "BAD_REQUEST", "The Upgrade header must be printable ASCII"}
+		return r, failure(http.StatusBadRequest, jsonerror.BadRequest, "The Upgrade header must be printable ASCII")
 	}
 	return r, nil
 }
 
-func badTarget(message string) *failure {
-	return &failure{http.StatusBadRequest, "BAD_TARGET", message}
+func badTarget(message string) *jsonerror.Error {
+	return failure(http.StatusBadRequest, jsonerror.BadTarget, message)
 }
 
 // rawPath is the path of a request as it came, escapes and all.

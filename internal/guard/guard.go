@@ -13,14 +13,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/memstore"
-)
-
-// Codes of refusals, for programs.
-const (
-	CodeCrossSite       = "CROSS_SITE"        // 403: a page of another site may have sent it
-	CodeUnauthorized    = "UNAUTHORIZED"      // 401: no token, or a bad one
-	CodeTooManyAttempts = "TOO_MANY_ATTEMPTS" // 429: many bad tokens from the same address
 )
 
 // Options of a Guard.
@@ -73,9 +67,7 @@ type Who struct {
 
 // Refusal says why a request isn't let in.
 type Refusal struct {
-	Status        int
-	Code, Message string
-	Header        http.Header // beside the usual ones
+	*jsonerror.Error
 	// Log: it is worth a line. A hundred a minute are, of all strangers together: more would let anybody fill the disk.
 	Log bool
 }
@@ -86,7 +78,7 @@ func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
 		return g.byToken(r)
 	}
 	if message := g.foreign(r); message != "" {
-		return Who{}, g.refuse(&Refusal{Status: http.StatusForbidden, Code: CodeCrossSite, Message: message})
+		return Who{}, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", message))
 	}
 	return Who{"local", Operate}, nil
 }
@@ -102,10 +94,8 @@ func (g *Guard) byToken(r *http.Request) (Who, *Refusal) {
 	if t := g.opts.Tokens.find(&sum); t != nil && secret != "" {
 		return Who{t.name, t.role}, nil
 	}
-	f := &Refusal{
-		Status: http.StatusUnauthorized, Code: CodeUnauthorized, Message: "send a token of this node as Authorization: Bearer TOKEN",
-		Header: http.Header{"Www-Authenticate": {`Bearer realm="weir"`}},
-	}
+	f := jsonerror.New(http.StatusUnauthorized, jsonerror.Unauthorized, "send a token of this node as Authorization: Bearer TOKEN")
+	f.Header = http.Header{"Www-Authenticate": {`Bearer realm="weir"`}}
 	if secret != "" {
 		f.Message = "the token isn't one of this node's"
 		from := network(r.RemoteAddr)
@@ -115,7 +105,7 @@ func (g *Guard) byToken(r *http.Request) (Who, *Refusal) {
 			wait = g.take(g.attempts, from, false)
 		}
 		if wait > 0 {
-			f.Status, f.Code = http.StatusTooManyRequests, CodeTooManyAttempts
+			f.Status, f.Code = http.StatusTooManyRequests, jsonerror.TooManyAttempts
 			f.Message = "too many bad tokens from this address: send a good one, which is let in, or wait " + wait.Round(time.Second).String()
 			f.Header = http.Header{"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}
 		}
@@ -123,9 +113,8 @@ func (g *Guard) byToken(r *http.Request) (Who, *Refusal) {
 	return Who{}, g.refuse(f)
 }
 
-func (g *Guard) refuse(f *Refusal) *Refusal {
-	f.Log = g.lines.take(time.Now())
-	return f
+func (g *Guard) refuse(why *jsonerror.Error) *Refusal {
+	return &Refusal{why, g.lines.take(time.Now())}
 }
 
 // lines counts the refusals that were logged in a minute.

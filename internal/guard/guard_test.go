@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 func tokens(t *testing.T) Tokens {
@@ -51,15 +53,15 @@ func TestBadTokensAreThrottledByNetwork(t *testing.T) {
 				if strings.Contains(from, "%") {
 					from = fmt.Sprintf(from, i+1)
 				}
-				if code := try(g, from, fmt.Sprint("guess", i)); code != CodeUnauthorized {
+				if code := try(g, from, fmt.Sprint("guess", i)); code != jsonerror.Unauthorized {
 					t.Errorf("%s: %s", from, code)
 				}
 			}
 			same, other := strings.ReplaceAll(c.same, "%%", "%"), strings.ReplaceAll(c.other, "%%", "%")
-			if code := try(g, same, "another"); code != CodeTooManyAttempts {
+			if code := try(g, same, "another"); code != jsonerror.TooManyAttempts {
 				t.Errorf("%s after %s: %q", same, c.guesses, code)
 			}
-			if code := try(g, other, "another"); code != CodeUnauthorized {
+			if code := try(g, other, "another"); code != jsonerror.Unauthorized {
 				t.Errorf("%s after %s: %q", other, c.guesses, code)
 			}
 			for range 100 {
@@ -68,7 +70,7 @@ func TestBadTokensAreThrottledByNetwork(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			if code := try(g, same, "another"); code != CodeUnauthorized {
+			if code := try(g, same, "another"); code != jsonerror.Unauthorized {
 				t.Errorf("%s after a minute: %q", same, code)
 			}
 		})

@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/weirhq/weir/internal/checkapi"
 )
 
 // HTTPOptions describe what is sent to an HTTP server.
@@ -81,12 +83,9 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	}
 	t.opts.Method = http.MethodPost
 	t.header.Set("Content-Type", "application/json")
-	body, err := json.Marshal(struct {
-		Cost   int64  `json:"cost"`
-		Method string `json:"method"`
-		Path   string `json:"path"`
-		Key    string `json:"key"`
-	}{o.Check.Cost, o.Check.Method, o.Check.Path, o.Check.KeyPrefix + "{n}"})
+	body, err := json.Marshal(checkapi.CheckRequest{
+		Key: o.Check.KeyPrefix + "{n}", Method: o.Check.Method, Path: o.Check.Path, Cost: &o.Check.Cost,
+	})
 	if err != nil {
 		return nil, err
 	}

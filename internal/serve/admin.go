@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/admin"
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 )
 
@@ -39,7 +39,7 @@ func (n *node) about() rulestore.Node {
 // nothing answers for what isn't there with what is.
 func nothing(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		admin.WriteJSON(w, http.StatusNotFound, errorBody(checkapi.CodeNotFound, message))
+		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%s", message).Write(w)
 	}
 }
 
@@ -85,8 +85,4 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		}
 		admin.WriteJSON(w, status, body)
 	}
-}
-
-func errorBody(code, message string) any {
-	return map[string]any{"error": map[string]string{"code": code, "message": message}}
 }

@@ -1,0 +1,161 @@
+package admin
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/weirhq/weir/rulefile"
+)
+
+// What goes over the wire, for the API and for whoever calls it.
+
+// Changed answers a write: what became of it.
+type Changed struct {
+	Version    int64              `json:"version"`
+	DryRun     bool               `json:"dry_run"`
+	Warnings   []rulefile.Problem `json:"warnings"`
+	NeedsForce bool               `json:"needs_force"`
+	Diff       string             `json:"diff"`
+
+	before int64 // the version that was changed
+}
+
+// Rejection is the details of an error about a document.
+type Rejection struct {
+	Problems []rulefile.Problem `json:"problems,omitempty"`
+	Warnings []rulefile.Problem `json:"warnings,omitempty"`
+}
+
+// Validation answers POST /v1/rules/validate.
+type Validation struct {
+	Valid    bool               `json:"valid"`
+	Rules    int                `json:"rules"`
+	Problems []rulefile.Problem `json:"problems"`
+	Warnings []rulefile.Problem `json:"warnings"`
+}
+
+// Numbers is the body of PUT /v1/rules/tier/{tier}.
+type Numbers struct {
+	// Limit is a text, "500/minute", or a number, which leaves the window as it is.
+	Limit    json.RawMessage `json:"limit,omitempty"`
+	Capacity int64           `json:"capacity,omitempty"`
+}
+
+// OverrideName names an override. It is the body of DELETE /v1/rules/key.
+type OverrideName struct {
+	Key  string `json:"key"`
+	Rule string `json:"rule"`
+}
+
+// Override is the body of PUT /v1/rules/key.
+type Override struct {
+	OverrideName
+	Numbers
+	ExpiresIn string `json:"expires_in,omitempty"`
+}
+
+// List is the allow list or the deny list.
+type List struct {
+	Entries []string `json:"entries"`
+}
+
+// Rollback is the body of POST /v1/rules/rollback.
+type Rollback struct {
+	Version int64  `json:"version"`
+	Hash    string `json:"hash,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Version is one of the rules, with its text where one alone was asked for.
+type Version struct {
+	Number     int64     `json:"version"`
+	Hash       string    `json:"hash"`
+	Parent     int64     `json:"parent"`
+	ParentHash string    `json:"parent_hash"`
+	Orphan     bool      `json:"orphan"`
+	Author     string    `json:"author"`
+	Time       time.Time `json:"time"`
+	Message    string    `json:"message"`
+	Text       string    `json:"text,omitempty"`
+}
+
+// Versions answers GET /v1/rules/versions.
+type Versions struct {
+	Versions []Version `json:"versions"`
+}
+
+// Difference answers GET /v1/rules/diff.
+type Difference struct {
+	From int64  `json:"from"`
+	To   int64  `json:"to"`
+	Diff string `json:"diff"`
+}
+
+// Node is one of those that share a store.
+type Node struct {
+	Name         string `json:"name"`
+	Self         bool   `json:"self"`
+	Version      string `json:"version"`
+	RulesVersion int64  `json:"rules_version"`
+	RulesHash    string `json:"rules_hash"`
+	Store        string `json:"store"`
+	SeenMSAgo    int64  `json:"seen_ms_ago"`
+}
+
+// Nodes answers GET /v1/nodes.
+type Nodes struct {
+	Nodes []Node `json:"nodes"`
+}
+
+// Counter is how a counter of a client stands.
+type Counter struct {
+	Rule         string `json:"rule"`
+	Limit        string `json:"limit"`
+	Max          int64  `json:"max"`
+	Remaining    int64  `json:"remaining"`
+	ResetAfterMS int64  `json:"reset_after_ms"`
+	RetryAfterMS int64  `json:"retry_after_ms"` // -1 if waiting doesn't help
+	Degraded     bool   `json:"degraded"`
+}
+
+// Counters answers POST /v1/counters.
+type Counters struct {
+	Counters []Counter `json:"counters"`
+}
+
+// Reset answers POST /v1/counters/reset.
+type Reset struct {
+	Reset int `json:"reset"`
+}
+
+// Explanation answers POST /v1/explain.
+type Explanation struct {
+	Reason  string            `json:"reason"`
+	Pattern string            `json:"pattern,omitempty"`
+	Path    string            `json:"path,omitempty"`
+	Paths   []string          `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
+	Tier    string            `json:"tier,omitempty"`
+	TierWhy string            `json:"tier_why,omitempty"`
+	Ignored []string          `json:"ignored,omitempty"`
+	Rules   []RuleExplanation `json:"rules"`
+}
+
+// RuleExplanation says of one rule whether it applies, and why.
+type RuleExplanation struct {
+	ID      string           `json:"rule"`
+	Applies bool             `json:"applies"`
+	Why     string           `json:"why"`
+	By      []string         `json:"by,omitempty"`
+	Cost    int64            `json:"cost,omitempty"`
+	From    string           `json:"numbers_from,omitempty"`
+	Limits  []ExplainedLimit `json:"limits,omitempty"`
+}
+
+// ExplainedLimit is one of the limits of a rule that applies.
+type ExplainedLimit struct {
+	Policy    string `json:"policy"`
+	Algorithm string `json:"algorithm"`
+	Limit     string `json:"limit"`
+	Burst     int64  `json:"burst,omitempty"`
+	Shadow    bool   `json:"shadow,omitempty"`
+}
