@@ -48,4 +48,16 @@ func TestAllocsPerCheckAreNone(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("%v allocations a check", got)
 	}
+	p, err := NewPolicy("p", PerMinute(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := []byte("acme")
+	if got := testing.AllocsPerRun(1000, func() {
+		if d, err := l.Take(t.Context(), req, []Charge{{Counter: Counter{Policy: p, Subject: subject}, N: 1}}); !d.Allowed || err != nil {
+			t.Error(d, err)
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations a take", got)
+	}
 }

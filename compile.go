@@ -383,6 +383,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			}
 			p.ID = p.fingerprint(scope)
 			p.Rule, p.Strict, p.Shadow, p.PerClient = r.ID, r.Strict, r.Shadow || shadow, perClient
+			p.OnStoreFailure, p.Statuses = r.OnStoreFailure, r.Statuses
 			out = append(out, p)
 		}
 		return out

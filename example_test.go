@@ -99,3 +99,21 @@ func ExampleRuleSet_Explain() {
 	// quota true it has no conditions
 	// login false the path doesn't match endpoint POST /login
 }
+
+// An edge with limits of its own, such as a protocol that brings them along, makes its charges itself.
+func ExampleLimiter_Take() {
+	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+	perTenant, _ := weir.NewPolicy("tenant", weir.PerMinute(100))
+	perUser, _ := weir.NewPolicy("user", weir.PerMinute(2))
+	for range 3 {
+		d, _ := limiter.Take(context.Background(), &weir.Request{}, []weir.Charge{
+			{Counter: weir.Counter{Policy: perTenant, Subject: []byte("acme")}, N: 10},
+			{Counter: weir.Counter{Policy: perUser, Subject: []byte("ada")}, N: 1},
+		})
+		fmt.Println(d.Allowed, d.Rule, d.Limits()[0].Remaining, d.Limits()[1].Remaining)
+	}
+	// Output:
+	// true user 90 1
+	// true user 80 0
+	// false user 80 0
+}

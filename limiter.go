@@ -16,7 +16,7 @@ type Limiter struct {
 	store     Store
 	local     Store
 	emergency *Policy
-	preflight *Policy
+	preflight Policy
 	observe   func(*Request, *Decision)
 	sealer    atomic.Pointer[sealer]
 	rules     atomic.Pointer[RuleSet]
@@ -51,9 +51,12 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	if opts.Local != nil {
 		l.emergency = opts.Emergency
 	}
-	if l.preflight = opts.Preflight; l.preflight == nil {
-		l.preflight, _ = NewPolicy("preflight", DefaultPreflight) // which can be a limit
+	preflight := opts.Preflight
+	if preflight == nil {
+		preflight, _ = NewPolicy("preflight", DefaultPreflight) // which can be a limit
 	}
+	l.preflight = *preflight
+	l.preflight.OnStoreFailure = FailLocal
 	l.scratch.New = func() any { return new(match) }
 	l.SetSecret(opts.Secret)
 	l.rules.Store(rules)
@@ -96,7 +99,7 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	}
 	rs.run(req, m)
 	if req.Preflight && m.reason == ReasonWithin {
-		m.addByIP(&preflightRule, l.preflight, req)
+		m.addByIP(&l.preflight, req)
 	}
 	d.RulesVersion = rs.doc.Version
 	switch {
@@ -108,8 +111,6 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 		if m.rule != nil {
 			d.Rule = m.rule.ID
 		}
-	case len(m.charges) == 0:
-		d.Allowed, d.Reason = true, ReasonUnlimited
 	default:
 		err = l.decide(ctx, req, m, &d)
 	}
@@ -127,19 +128,16 @@ func (l *Limiter) finish(req *Request, m *match, d *Decision) {
 	l.scratch.Put(m)
 }
 
-// noRule owns the charges of CheckPolicy, and preflightRule those of preflights.
-var (
-	noRule        = rule{Rule: &Rule{}}
-	preflightRule = rule{Rule: &Rule{OnStoreFailure: FailLocal}}
-)
-
-// CheckPolicy decides a request by one policy and no rule. It is counted by its APIKey.
-func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d Decision, err error) {
+// Take decides charges that an edge makes itself, by policies of its own, as Check decides those that rules make
+// of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP and cost serve the
+// limits by address that hold while the store can't be reached; Peek makes every charge a peek.
+func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
 	m := l.scratch.Get().(*match)
 	m.reset()
-	m.subjects = append(append(m.subjects, 0), req.APIKey...)
-	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects}, N: min(max(req.Cost, 1), 2*MaxTokens), Peek: req.Peek})
-	m.owners = append(m.owners, owner{rule: &noRule})
+	for _, c := range charges {
+		c.N, c.Peek = bounded(c.N), c.Peek || req.Peek
+		m.charges = append(m.charges, c)
+	}
 	if rs := l.rules.Load(); rs != nil {
 		d.RulesVersion = rs.doc.Version
 	}
@@ -148,105 +146,124 @@ func (l *Limiter) CheckPolicy(ctx context.Context, p *Policy, req *Request) (d D
 	return d, err
 }
 
+// decide makes a decision of the charges in m.
 func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
+	if len(m.charges) == 0 {
+		d.Allowed, d.Reason = true, ReasonUnlimited
+		return nil
+	}
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
 	l.store.Take(ctx, m.charges, m.results)
 	var err error
 	for i := range m.results {
 		if m.results[i].Err != nil {
-			if err = l.fallBack(ctx, req, m); err != nil && l.emergency != nil {
-				l.chargeEmergency(ctx, req, m)
-			}
+			err = l.fallBack(ctx, req, m)
 			break
 		}
 	}
-	l.conclude(m, d)
-	if !req.Peek && (req.Receipt || m.statuses || d.Delay > 0 || err != nil) {
+	if byStatus := l.conclude(m, d); !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil) {
 		l.keep(ctx, req, m, d)
 	}
 	return err
 }
 
-// fallBack applies the failure mode of each rule whose counter couldn't be reached. A guest for whose
-// subject there is no room is counted by its address instead: subjects can be made up, and must not fill the store.
+// fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that
+// are counted locally, the emergency limit among them, are decided together, all or nothing; if the request is
+// refused anyway, they take nothing.
 func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	var err error
+	refused := m.refused()
+	var local []int
 	for i := range m.results {
-		r := &m.results[i]
-		if r.Err == nil {
+		r, c := &m.results[i], &m.charges[i]
+		if r.Err == nil || l.chargeAddress(ctx, req, m, i, refused) {
+			refused = refused || !r.Allowed && !c.Policy.Shadow
 			continue
-		}
-		if m.charges[i].Guest && req.IP.IsValid() && errors.Is(r.Err, ErrNoRoom) {
-			from := len(m.subjects)
-			m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
-			m.appendIP(req, true)
-			m.charges[i].Subject, m.charges[i].Guest = m.subjects[from:], false
-			l.chargeApart(ctx, l.store, m, i)
-			if r.Err == nil {
-				continue
-			}
 		}
 		err = errors.Join(err, r.Err)
-		if m.owners[i].OnStoreFailure == FailLocal && l.local != nil {
-			l.chargeApart(ctx, l.local, m, i)
-			continue
+		switch {
+		case c.Policy.OnStoreFailure == FailLocal && l.local != nil:
+			local = append(local, i)
+		case c.Policy.OnStoreFailure == FailRefuse:
+			refused = refused || !c.Policy.Shadow
+		default:
+			r.Allowed = true
 		}
-		r.Allowed = m.owners[i].OnStoreFailure != FailRefuse
 	}
+	if err != nil && l.emergency != nil {
+		m.addByIP(l.emergency, req)
+		m.results = append(m.results, Result{})
+		local = append(local, len(m.charges)-1)
+	}
+	if len(local) == 0 {
+		return err
+	}
+	charges, results := make([]Charge, len(local)), make([]Result, len(local))
+	for j, i := range local {
+		charges[j] = m.charges[i]
+		charges[j].Peek = charges[j].Peek || refused
+	}
+	l.local.Take(ctx, charges, results)
+	for j, i := range local {
+		m.results[i] = results[j]
+	}
+	m.apart = append(m.apart, local...)
 	return err
 }
 
-// chargeApart has a charge decided by itself. A request that is refused anyway takes nothing here, either.
-func (l *Limiter) chargeApart(ctx context.Context, store Store, m *match, i int) {
-	if !slices.Contains(m.locals, i) {
-		m.locals = append(m.locals, i)
+// chargeAddress counts a guest for whose subject there is no room by its address instead: subjects can be
+// made up, and must not fill the store. It reports whether the store decided.
+func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i int, refused bool) bool {
+	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, ErrNoRoom) {
+		return false
 	}
-	c := &m.charges[i]
-	peek := c.Peek
-	c.Peek = peek || m.refused()
-	store.Take(ctx, m.charges[i:i+1], m.results[i:i+1])
-	c.Peek = peek
-}
-
-// chargeEmergency adds the limit that holds while the store can't be reached.
-func (l *Limiter) chargeEmergency(ctx context.Context, req *Request, m *match) {
-	m.addByIP(&noRule, l.emergency, req)
-	m.results = append(m.results, Result{})
-	l.chargeApart(ctx, l.local, m, len(m.charges)-1)
+	from := len(m.subjects)
+	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
+	m.appendIP(req, true)
+	c := m.charges[i]
+	c.Subject, c.Guest, c.Peek = m.subjects[from:], false, c.Peek || refused
+	m.charges[i].Counter = c.Counter
+	m.apart = append(m.apart, i)
+	l.store.Take(ctx, []Charge{c}, m.results[i:i+1])
+	return m.results[i].Err == nil
 }
 
 // addByIP adds a charge that is counted by the request's address, behind those that run has found.
-func (m *match) addByIP(r *rule, p *Policy, req *Request) {
+func (m *match) addByIP(p *Policy, req *Request) {
 	from := len(m.subjects)
 	m.appendIP(req, true)
-	m.add(r, []*Policy{p}, min(max(req.Cost, 1), 2*MaxTokens), req.Peek, from)
-	m.charges[len(m.charges)-1].Subject = m.subjects[from:]
+	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: bounded(req.Cost), Peek: req.Peek})
 }
+
+// bounded is a cost as a store may be asked for it: at least 1, and no more than what no limit admits.
+func bounded(n int64) int64 { return min(max(n, 1), 2*MaxTokens) }
 
 // refused reports whether the store refused the charges, and so took nothing.
 func (m *match) refused() bool {
 	for i := range m.results {
-		if r := &m.results[i]; !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow && !slices.Contains(m.locals, i) {
+		if r := &m.results[i]; !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow && !slices.Contains(m.apart, i) {
 			return true
 		}
 	}
 	return false
 }
 
-// conclude makes one decision of the results: the most restrictive wins.
-func (l *Limiter) conclude(m *match, d *Decision) {
+// conclude makes one decision of the results: the most restrictive wins. It reports whether a limit counts by the
+// answer's status.
+func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	if len(m.results) > len(d.few) {
 		d.many = make([]LimitStatus, len(m.results))
 	}
 	d.n = len(m.results)
 	statuses := d.Limits()
-	d.Allowed, d.Degraded = true, len(m.locals) > 0
+	d.Allowed, d.Degraded = true, len(m.apart) > 0
 	binding := -1
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
 		s := &statuses[i]
 		s.Policy, s.Allowed, s.Degraded = c.Policy, r.Allowed, r.Err != nil
 		s.Remaining, s.RetryAfter, s.ResetAfter = r.Remaining, r.RetryAfter, r.ResetAfter
+		byStatus = byStatus || len(c.Policy.Statuses) > 0
 		if c.Policy.Shadow {
 			continue
 		}
@@ -261,7 +278,7 @@ func (l *Limiter) conclude(m *match, d *Decision) {
 		d.Reason, d.Delay = ReasonLimited, 0
 	}
 	if binding < 0 {
-		return
+		return byStatus
 	}
 	r, p := &m.results[binding], m.charges[binding].Policy
 	d.Rule, d.Policy = p.Rule, p
@@ -269,6 +286,7 @@ func (l *Limiter) conclude(m *match, d *Decision) {
 	if r.Err != nil && !r.Allowed {
 		d.Reason = ReasonUnavailable
 	}
+	return byStatus
 }
 
 // binds reports whether charge i says more about the decision than charge j:

@@ -583,7 +583,7 @@ func TestNoRulesYet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := l.CheckPolicy(t.Context(), p, req); !d.Allowed || err != nil {
+	if d, err := l.Take(t.Context(), req, []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}}); !d.Allowed || err != nil {
 		t.Errorf("a policy of its own: %+v, %v", d, err)
 	}
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: []weir.Limit{{Count: 5, Window: time.Minute}}}}})

@@ -25,8 +25,7 @@ type match struct {
 	charges  []Charge
 	results  []Result
 	guest    bool  // the client isn't verified
-	statuses bool  // an owner counts by the answer's status
-	locals   []int // charges that were decided apart: by the Limiter's own store, or by the address
+	apart    []int // charges that were decided apart: by the Limiter's own store, or by the address
 	decision Decision
 }
 
@@ -130,9 +129,9 @@ func (m *match) charged(r *rule, from int) bool {
 
 func (m *match) reset() {
 	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
-	m.tier, m.tierWhy, m.statuses = "", tierDefault, false
+	m.tier, m.tierWhy = "", tierDefault
 	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
-	m.owners, m.charges, m.locals = m.owners[:0], m.charges[:0], m.locals[:0]
+	m.owners, m.charges, m.apart = m.owners[:0], m.charges[:0], m.apart[:0]
 }
 
 // listed reports whether the deny or the allow list decides. Deny goes first.
@@ -353,7 +352,6 @@ func (m *match) charge(r *rule, req *Request, from int) {
 	if req.Cost > 1 {
 		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
-	m.statuses = m.statuses || len(r.Statuses) > 0
 	m.add(r, r.numbers(req, m.tier), n, req.Peek, from)
 	m.add(r, r.candidate, n, req.Peek, from)
 }

@@ -35,13 +35,13 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	var h held
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
-		if !r.Allowed || r.Err != nil || slices.Contains(m.locals, i) {
+		if !r.Allowed || r.Err != nil || c.Peek || slices.Contains(m.apart, i) {
 			continue
 		}
 		ret := Return{Counter: c.Counter, N: c.N, Slot: r.Slot}
 		ret.Subject = slices.Clone(c.Subject)
 		h.returns = append(h.returns, ret)
-		h.statuses = append(h.statuses, m.owners[i].Statuses)
+		h.statuses = append(h.statuses, c.Policy.Statuses)
 		h.expires = max(h.expires, c.Policy.Memory(), time.Minute)
 	}
 	switch {

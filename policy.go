@@ -27,6 +27,10 @@ type Policy struct {
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
 	Shadow bool
+	// OnStoreFailure says what happens while the store can't be reached.
+	OnStoreFailure FailureMode
+	// Statuses, if any, are the HTTP statuses that count: see [Limiter.Finish].
+	Statuses []int
 	// PerClient limits count by API key or user: nobody else waits for the same counter.
 	PerClient bool
 	// PerNode limits hold for each node by itself: they are never shared out.

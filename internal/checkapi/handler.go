@@ -73,6 +73,7 @@ type call struct {
 	attrs   []attribute
 	attr    func(string) string // attribute, bound once
 	in, out []byte
+	subject []byte // of calls to /v1/take
 	batch   *batch // of calls to /v1/checks
 	inside  bool   // it has a place among those that are decided
 }

@@ -34,7 +34,8 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	}
 	c.req = weir.Request{APIKey: b.key.of(text), KeyVerified: true, Cost: max(b.cost, 1), Peek: b.cost == 0, Receipt: b.receipt}
 	now := time.Now()
-	d, err := h.limiter.CheckPolicy(r.Context(), policy, &c.req)
+	c.subject = append(append(c.subject[:0], 0), c.req.APIKey...) // as rules that count by key write it
+	d, err := h.limiter.Take(r.Context(), &c.req, []weir.Charge{{Counter: weir.Counter{Policy: policy, Subject: c.subject}, N: c.req.Cost}})
 	h.report(r, err)
 	h.respond(w, c, &d, now)
 	return nil
