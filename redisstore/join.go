@@ -59,16 +59,13 @@ func (a *act) work() (n int) {
 type flight struct {
 	lane     *lane
 	waiters  []*waiter
-	deadline int64         // on the lane's clock
-	done     chan struct{} // closed then
-	over     bool          // so it is; guarded by the lane's lock
+	alone    [1]*waiter // behind waiters, when there is but one
+	deadline int64      // on the lane's clock
+	over     atomic.Bool
+	done     chan struct{} // closed then, if anybody asked for it; guarded by the lane's lock
 }
 
 var _ context.Context = (*flight)(nil)
-
-func (l *lane) flight(deadline int64, waiters ...*waiter) *flight {
-	return &flight{lane: l, waiters: waiters, deadline: deadline, done: make(chan struct{})}
-}
 
 // Deadline is when the call is over if the node is punctual from now on.
 func (f *flight) Deadline() (time.Time, bool) {
@@ -76,17 +73,27 @@ func (f *flight) Deadline() (time.Time, bool) {
 	return time.Now().Add(time.Duration(left) * f.lane.store.timeout / steps), true
 }
 
-func (f *flight) Done() <-chan struct{} { return f.done }
-func (f *flight) Value(any) any         { return nil }
+// Done is made when it is asked for, which the client seldom does.
+func (f *flight) Done() <-chan struct{} {
+	f.lane.mu.Lock()
+	defer f.lane.mu.Unlock()
+	if f.done == nil {
+		f.done = make(chan struct{})
+		if f.over.Load() {
+			close(f.done)
+		}
+	}
+	return f.done
+}
+
+func (f *flight) Value(any) any { return nil }
 
 // Err tells why the call is over, if it is.
 func (f *flight) Err() error {
-	select {
-	case <-f.done:
+	if f.over.Load() {
 		return context.DeadlineExceeded
-	default:
-		return nil
 	}
+	return nil
 }
 
 type waiter struct {
@@ -137,7 +144,8 @@ func (l *lane) do(ctx context.Context, a *act) error {
 		if w.stage = chosen; hurried {
 			w.stage = flying
 		}
-		f := l.flight(w.deadline, w)
+		f := &flight{lane: l, deadline: w.deadline, alone: [1]*waiter{w}}
+		f.waiters = f.alone[:]
 		l.flights = append(l.flights, f)
 		l.mu.Unlock()
 		if !hurried {
@@ -237,8 +245,7 @@ func (l *lane) tick() {
 		return true
 	}
 	for _, f := range l.flights {
-		if f.deadline <= now && !f.over {
-			f.over = true
+		if f.deadline <= now && !f.over.Swap(true) && f.done != nil {
 			close(f.done)
 		}
 		for _, w := range f.waiters {
@@ -257,14 +264,17 @@ func (l *lane) tick() {
 
 // send has a flight decided, on behalf of one of it or of nobody, and passes the lane on.
 func (l *lane) send(f *flight, self *waiter) {
-	errs := l.call(f, self)
+	errs, err := l.call(f, self)
 	l.mu.Lock()
-	ended := make([]*waiter, 0, len(f.waiters))
+	var ended []*waiter
 	for i, w := range f.waiters {
 		if w.stage == done { // it has left, and its act is nobody's
 			continue
 		}
-		w.stage, w.err = done, errs(i)
+		if errs != nil {
+			err = errs[i]
+		}
+		w.stage, w.err = done, err
 		if w != self {
 			ended = append(ended, w)
 		}
@@ -277,19 +287,19 @@ func (l *lane) send(f *flight, self *waiter) {
 	}
 }
 
-// call has a flight decided, in one call if it may be, and returns the error of each. Whoever has left by now
-// isn't sent for: it was told that it isn't known whether its act runs, so it had better not. For the same reason
-// nothing is sent too late, and the shard isn't to blame for that.
-func (l *lane) call(f *flight, self *waiter) func(int) error {
+// call has a flight decided, in one call if it may be, and returns the error of all or that of each. A waiter that has
+// left by now isn't sent for: it was told that it isn't known whether its act runs, so it had better not. For the same
+// reason nothing is sent too late, and the shard isn't to blame for that.
+func (l *lane) call(f *flight, self *waiter) (each []error, err error) {
 	if f.waiters[0] != self {
 		l.mu.Lock()
 		f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.stage == done })
 		l.mu.Unlock()
 	}
-	var err error
-	acts := make([]*act, len(f.waiters))
-	for i, w := range f.waiters {
-		acts[i] = w.act
+	var few [1]*act
+	acts := few[:0]
+	for _, w := range f.waiters {
+		acts = append(acts, w.act)
 	}
 	switch {
 	case len(acts) == 0:
@@ -298,16 +308,21 @@ func (l *lane) call(f *flight, self *waiter) func(int) error {
 	default:
 		err = l.store.call(f, l, acts)
 	}
-	if !scattered(err) || len(acts) == 1 {
-		return func(int) error { return err }
+	if err == nil || !scattered(err) || len(acts) == 1 {
+		return nil, err
 	}
-	errs := make([]error, len(acts))
+	return l.callEach(f), nil
+}
+
+// callEach has the acts of a flight decided one by one.
+func (l *lane) callEach(f *flight) []error {
+	errs := make([]error, len(f.waiters))
 	var calls sync.WaitGroup
-	for i := range acts {
-		calls.Go(func() { errs[i] = l.store.call(f, l, acts[i:i+1]) })
+	for i, w := range f.waiters {
+		calls.Go(func() { errs[i] = l.store.call(f, l, []*act{w.act}) })
 	}
 	calls.Wait()
-	return func(i int) error { return errs[i] }
+	return errs
 }
 
 // next passes the lane to those who wait, and returns whom to wake beside the given ones. It is called with the lock held.
@@ -330,7 +345,7 @@ func (l *lane) next(wake []*waiter) []*waiter {
 		}
 	}
 	newest := l.queue[n-1]
-	f := l.flight(newest.deadline, slices.Clone(l.queue[:n])...)
+	f := &flight{lane: l, deadline: newest.deadline, waiters: slices.Clone(l.queue[:n])}
 	l.queue = slices.Delete(l.queue, 0, n)
 	for _, w := range f.waiters {
 		w.stage = flying

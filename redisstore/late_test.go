@@ -61,7 +61,7 @@ func TestALateNodeKeepsItsStore(t *testing.T) {
 func TestTicksAreTheBudget(t *testing.T) {
 	l := &lane{store: &Store{timeout: time.Hour}}
 	l.mu.Lock()
-	f := l.flight(l.budget())
+	f := &flight{lane: l, deadline: l.budget()}
 	l.flights = append(l.flights, f)
 	l.mu.Unlock()
 	for i := range steps {

@@ -244,10 +244,11 @@ func TestKeysInTwoPlaces(t *testing.T) {
 
 	// The one key is still here, the other was never anywhere.
 	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
-	errs := s.lanes[tag].call(s.lanes[tag].flight(steps, batch...), batch[1])
+	l := &s.lanes[tag]
+	errs, _ := l.call(&flight{lane: l, deadline: steps, waiters: batch}, batch[1])
 	for i := range batch {
-		if errs(i) != nil || !batch[i].act.charges[0].fits {
-			t.Errorf("act %d of a joined call: %v", i, errs(i))
+		if errs[i] != nil || !batch[i].act.charges[0].fits {
+			t.Errorf("act %d of a joined call: %v", i, errs[i])
 		}
 	}
 	if err := refused(t.Context(), from, "TRYAGAIN"); err != nil {

@@ -92,12 +92,14 @@ const (
 type call struct {
 	keys     []string
 	policies []*weir.Policy
+	few      [2]*weir.Policy // behind policies, mostly
 	body     []byte
 }
 
 func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
-	c.keys = make([]string, 0, len(acts)+1)
-	charges := make([]byte, 0, 16*len(acts)+32)
+	c.keys, c.policies = make([]string, 0, len(acts)+1), c.few[:0]
+	var few [256]byte
+	charges := few[:0]
 	for _, a := range acts {
 		charges = append(charges, byte(a.kind))
 		charges = appendUint(charges, 2, len(a.charges))

@@ -140,9 +140,7 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	}
 	var c call // not reused: after a time-out the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL, s.peers.id)
-	reply, err := s.within(ctx, sh, func() (string, error) {
-		return s.eval(ctx, again, decide, c.keys, rueidis.BinaryString(c.body)).ToString()
-	})
+	reply, err := s.decide(ctx, sh, again, c.keys, rueidis.BinaryString(c.body))
 	switch {
 	case err == nil:
 		sh.succeeded()
@@ -164,12 +162,12 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// within is f, or an error when the context ends first. The client heeds deadlines
-// unless it has to connect: who comes second waits for as long as who came first. So a server
-// that is in doubt is called from beside. The others are spared what that costs.
-func (s *Store) within(ctx context.Context, sh *shard, f func() (string, error)) (string, error) {
+// decide runs the script, or returns an error when the context ends first. The client heeds deadlines unless it has to
+// connect: a second caller waits for as long as the first one does. So a server that is in doubt is called by a goroutine
+// that can be left behind. The others are spared what that costs.
+func (s *Store) decide(ctx context.Context, sh *shard, again func(error) again, keys []string, body string) (string, error) {
 	if sh.fails.Load() == 0 {
-		return f()
+		return s.eval(ctx, again, decide, keys, body).ToString()
 	}
 	type result struct {
 		reply string
@@ -177,7 +175,7 @@ func (s *Store) within(ctx context.Context, sh *shard, f func() (string, error))
 	}
 	done := make(chan result, 1)
 	s.background(func() {
-		reply, err := f()
+		reply, err := s.eval(ctx, again, decide, keys, body).ToString()
 		done <- result{reply, err}
 	})
 	select {
