@@ -47,7 +47,7 @@ func foreignEndpoint(s string) (wrong, odd string) {
 
 func foreignMethod(method, path string) (wrong, odd string) {
 	switch {
-	case strings.ContainsAny(method, ",|"):
+	case strings.ContainsAny(method, ",|") && strings.Trim(method, ",|(") != "":
 		return fmt.Sprintf("has several methods: write a rule for each, such as %q, or %q for all of them", strings.FieldsFunc(method, func(r rune) bool { return r == ',' || r == '|' || r == '(' })[0]+" "+path, path), ""
 	case slices.Contains([]string{"*", "ANY", "ALL", "_"}, strings.ToUpper(method)):
 		return fmt.Sprintf("%s isn't a method: for all of them write %q", method, path), ""
