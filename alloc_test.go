@@ -39,7 +39,7 @@ func TestAllocsPerCheckAreNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := NewLimiter(yes{}, rs, Options{Observe: func(*Request, *Decision) {}})
+	l := NewLimiter(yes{}, rs, Options{Observe: func(*Observation) {}})
 	req := &Request{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/orders/17"}
 	if got := testing.AllocsPerRun(1000, func() {
 		if d, err := l.Check(t.Context(), req); !d.Allowed || err != nil {

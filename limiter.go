@@ -17,7 +17,7 @@ type Limiter struct {
 	local     Store
 	emergency *Policy
 	preflight Policy
-	observe   func(*Request, *Decision)
+	observe   func(*Observation)
 	sealer    atomic.Pointer[sealer]
 	rules     atomic.Pointer[RuleSet]
 	scratch   sync.Pool
@@ -26,8 +26,8 @@ type Limiter struct {
 // Options of a Limiter. The zero value is useful.
 type Options struct {
 	// Observe is told of every decision, in the caller's goroutine: it must be quick
-	// and keep neither argument. Nil means nobody is told.
-	Observe func(*Request, *Decision)
+	// and keep nothing of it. Nil means nobody is told, and no time is measured.
+	Observe func(*Observation)
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
 	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
 	Secret []byte
@@ -43,6 +43,16 @@ type Options struct {
 
 // DefaultPreflight is how many CORS preflights an address may send, unless [Options] say otherwise.
 var DefaultPreflight = PerSecond(50)
+
+// Observation is what [Options.Observe] is told of a decision.
+type Observation struct {
+	Request  *Request
+	Decision *Decision
+	// Took is how long it took to decide: nearly all of it is the store's.
+	Took time.Duration
+	// Err is why the store couldn't be reached for some limit, or nil.
+	Err error
+}
 
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
@@ -90,11 +100,10 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 		prefetch(unsafe.StringData(req.APIKey)) // of many clients' keys most are far away: it comes while the rules are looked at
 	}
 	rs := l.rules.Load()
-	m := l.scratch.Get().(*match)
+	m, began := l.begin()
 	if rs == nil {
-		m.reset()
 		d.Degraded, d.Reason, d.RetryAfter = true, ReasonUnavailable, time.Second
-		l.finish(req, m, &d)
+		l.end(req, m, began, &d, nil)
 		return d, nil
 	}
 	rs.run(req, m)
@@ -114,16 +123,26 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	default:
 		err = l.decide(ctx, req, m, &d)
 	}
-	l.finish(req, m, &d)
+	l.end(req, m, began, &d, err)
 	return d, err
 }
 
-// finish tells the observer, and ends the use of the scratch space.
-func (l *Limiter) finish(req *Request, m *match, d *Decision) {
+// begin gets scratch space for a decision, and looks at the clock if anybody wants to know.
+func (l *Limiter) begin() (m *match, began time.Time) {
+	m = l.scratch.Get().(*match)
+	if l.observe != nil {
+		began = time.Now()
+	}
+	return m, began
+}
+
+// end tells the observer, and ends the use of the scratch space.
+func (l *Limiter) end(req *Request, m *match, began time.Time, d *Decision, err error) {
 	if l.observe != nil {
 		m.decision = *d // a copy, since handing out d itself would move it to the heap
-		l.observe(req, &m.decision)
-		m.decision = Decision{}
+		m.observation = Observation{req, &m.decision, time.Since(began), err}
+		l.observe(&m.observation)
+		m.decision, m.observation = Decision{}, Observation{}
 	}
 	l.scratch.Put(m)
 }
@@ -132,7 +151,7 @@ func (l *Limiter) finish(req *Request, m *match, d *Decision) {
 // of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP and cost serve the
 // limits by address that hold while the store can't be reached; Peek makes every charge a peek.
 func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
-	m := l.scratch.Get().(*match)
+	m, began := l.begin()
 	m.reset()
 	for _, c := range charges {
 		c.N, c.Peek = bounded(c.N), c.Peek || req.Peek
@@ -142,7 +161,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 		d.RulesVersion = rs.doc.Version
 	}
 	err = l.decide(ctx, req, m, &d)
-	l.finish(req, m, &d)
+	l.end(req, m, began, &d, err)
 	return d, err
 }
 

@@ -529,8 +529,14 @@ func TestEmergencyLimit(t *testing.T) {
 
 func TestObserverSeesEveryDecision(t *testing.T) {
 	var seen []weir.Reason
+	var asked []string
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Match: weir.Match{Endpoint: "/a"}, Limits: per(1, time.Hour)}}, Deny: []string{"bad"}})
-	l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{Observe: func(_ *weir.Request, d *weir.Decision) { seen = append(seen, d.Reason) }})
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{Observe: func(o *weir.Observation) {
+		seen, asked = append(seen, o.Decision.Reason), append(asked, o.Request.Path+o.Request.APIKey)
+		if o.Err != nil {
+			t.Error(o.Err)
+		}
+	}})
 	for _, req := range []weir.Request{{Path: "/a"}, {Path: "/a"}, {Path: "/b"}, {APIKey: "bad"}} {
 		check(t, l, req)
 	}
@@ -538,6 +544,39 @@ func TestObserverSeesEveryDecision(t *testing.T) {
 	if !slices.Equal(seen, want) {
 		t.Errorf("saw %v, want %v", seen, want)
 	}
+	if want := []string{"/a", "/a", "/b", "bad"}; !slices.Equal(asked, want) {
+		t.Errorf("saw requests %v, want %v", asked, want)
+	}
+}
+
+// slowStore takes its time.
+type slowStore struct {
+	weir.Store
+	time.Duration
+}
+
+func (s slowStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	time.Sleep(s.Duration)
+	s.Store.Take(ctx, charges, results)
+}
+
+func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := &brokenStore{Store: memstore.New(memstore.Options{})}
+		var seen []weir.Observation
+		rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}})
+		l := weir.NewLimiter(slowStore{broken, 7 * time.Millisecond}, rs, weir.Options{Observe: func(o *weir.Observation) { seen = append(seen, *o) }})
+		check(t, l, weir.Request{})
+		broken.fails = []string{"a"}
+		_, _ = l.Check(t.Context(), &weir.Request{})
+		_, _ = l.Take(t.Context(), &weir.Request{}, []weir.Charge{charge(ownPolicy(t, "a", 1, weir.FailAllow), "s", 1)})
+		_, _ = l.Take(t.Context(), &weir.Request{}, nil)
+		for i, want := range []weir.Observation{{Took: 7 * time.Millisecond}, {Took: 7 * time.Millisecond, Err: errGone}, {Took: 7 * time.Millisecond, Err: errGone}, {}} {
+			if got := seen[i]; got.Took != want.Took || !errors.Is(got.Err, want.Err) || (got.Err == nil) != (want.Err == nil) {
+				t.Errorf("observation %d: %v and %v, want %v and %v", i, got.Took, got.Err, want.Took, want.Err)
+			}
+		}
+	})
 }
 
 func TestSecretThatComesLater(t *testing.T) {

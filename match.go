@@ -26,7 +26,10 @@ type match struct {
 	results  []Result
 	guest    bool  // the client isn't verified
 	apart    []int // charges that were decided apart: by the Limiter's own store, or by the address
-	decision Decision
+
+	// What an observer is shown.
+	decision    Decision
+	observation Observation
 }
 
 // owner is whose charge it is, and where its subject lies, while that buffer may still move.

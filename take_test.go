@@ -43,7 +43,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	var seen []weir.Decision
 	rules := compile(t, weir.Rules{Version: 7, Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}, Deny: []string{"k"}})
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{
-		Observe: func(_ *weir.Request, d *weir.Decision) { seen = append(seen, *d) }})
+		Observe: func(o *weir.Observation) { seen = append(seen, *o.Decision) }})
 	small, large := ownPolicy(t, "small", 5, weir.FailAllow), ownPolicy(t, "large", 100, weir.FailAllow)
 	charges := []weir.Charge{charge(large, "acme", 3), charge(small, "ada", 2)}
 	req := &weir.Request{APIKey: "k"} // whom the rules deny: they have no say here

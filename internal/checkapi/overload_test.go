@@ -21,8 +21,8 @@ func held(t *testing.T, most int) (h http.Handler, deciding, goOn chan struct{})
 		t.Fatal(err)
 	}
 	deciding, goOn = make(chan struct{}, 100), make(chan struct{})
-	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(req *weir.Request, _ *weir.Decision) {
-		if req.APIKey == "panic" {
+	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(o *weir.Observation) {
+		if o.Request.APIKey == "panic" {
 			panic(http.ErrAbortHandler)
 		}
 		deciding <- struct{}{}

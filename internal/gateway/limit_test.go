@@ -154,7 +154,7 @@ func TestUpstreamRateLimitHeaders(t *testing.T) {
 // Requests of a queue wait for their turn, and those who leave it make room.
 func TestQueue(t *testing.T) {
 	decided := make(chan weir.Decision, 10)
-	observe := func(_ *weir.Request, d *weir.Decision) { decided <- *d }
+	observe := func(o *weir.Observation) { decided <- *o.Decision }
 	queue := func(id string, rate float64, length int64) weir.Rule {
 		return weir.Rule{
 			ID: id, Match: weir.Match{Endpoint: "/" + id}, By: []string{"ip"}, Algorithm: weir.LeakyQueue,

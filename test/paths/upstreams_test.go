@@ -69,8 +69,8 @@ type door struct {
 
 // limit is the middleware of a door.
 func (d *door) limit(set *weir.RuleSet) *httplimit.Middleware {
-	return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Observe: func(_ *weir.Request, got *weir.Decision) {
-		c := *got
+	return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Observe: func(o *weir.Observation) {
+		c := *o.Decision
 		d.decided.Store(&c)
 	}}), httplimit.Options{})
 }
