@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // mapEvery is how often the owners of slots are looked up; while one can't be reached, probeEvery.
@@ -33,7 +35,7 @@ func (s *Store) await(pause time.Duration) bool {
 			pause = probeEvery
 		}
 	}
-	timer := time.NewTimer(jittered(pause))
+	timer := time.NewTimer(rediscall.Jittered(pause))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

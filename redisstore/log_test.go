@@ -27,7 +27,7 @@ func fill(t testing.TB, s *Store, p *weir.Policy, subject string, from, step int
 	}
 	defer client.Close()
 	key := keyOf(s, p, subject)
-	if err := client.Do(t.Context(), client.B().ScriptLoad().Script(decide.body).Build()).Error(); err != nil {
+	if err := client.Do(t.Context(), client.B().ScriptLoad().Script(decide.Body).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	for done := 0; done < n; {
@@ -35,7 +35,7 @@ func fill(t testing.TB, s *Store, p *weir.Policy, subject string, from, step int
 		for ; done < n && len(cmds) < 1000; done++ {
 			var c call
 			c.encode([]*act{{charges: []charge{{policy: p, key: key, n: 1}}}}, from+int64(done)*step, s.leastTTL, s.peers.id)
-			cmds = append(cmds, client.B().Evalsha().Sha1(decide.sha).Numkeys(1).Key(key).Arg(rueidis.BinaryString(c.body)).Build())
+			cmds = append(cmds, client.B().Evalsha().Sha1(decide.SHA).Numkeys(1).Key(key).Arg(rueidis.BinaryString(c.body)).Build())
 		}
 		for _, r := range client.DoMulti(t.Context(), cmds...) {
 			if err := r.Error(); err != nil {

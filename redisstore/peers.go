@@ -1,12 +1,14 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,13 +17,16 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// peers is what a node knows of the others.
+// peers is what a node knows of the others, and they of it.
 type peers struct {
 	name   string // of this node
-	id     uint32 // the same in short, for accounts that remember who asks; never 0
+	id     uint32 // of this node, for accounts that remember who asks; never 0
 	given  bool   // the secret was given, and isn't in Redis
+	says   atomic.Pointer[string]
+	news   chan struct{} // holds a value when the others don't know yet what this node says
 	live   atomic.Int32
 	mu     sync.Mutex
 	secret []byte // guarded by mu; nil until it is known
@@ -36,12 +41,55 @@ const (
 	slowestTry  = 300 * time.Millisecond // likewise, after a while
 )
 
-func (p *peers) init(secret []byte) {
+func (p *peers) init(name string, secret []byte) {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
-	p.name, p.secret, p.given = hex.EncodeToString(id), secret, secret != nil
+	p.name, p.secret, p.given = cmp.Or(name, hex.EncodeToString(id)), secret, secret != nil
 	p.id = max(1, uint32(id[0])|uint32(id[1])<<8|uint32(id[2])<<16)
+	p.news = make(chan struct{}, 1)
+	p.says.Store(new(string))
 	p.live.Store(1)
+}
+
+// Say tells the other nodes something about this one, in place of what it said before: at once, and with
+// every heartbeat from then on. It doesn't wait until they know. See [Store.Peers].
+func (s *Store) Say(text string) {
+	if *s.peers.says.Swap(&text) == text {
+		return
+	}
+	select {
+	case s.peers.news <- struct{}{}:
+	default: // it holds one
+	}
+}
+
+// Peer is a node that uses this Redis.
+type Peer struct {
+	Name string
+	Says string // see [Store.Say]
+	Seen time.Time
+}
+
+// Peers asks Redis for the nodes that were heard in the last ten seconds, this one included. When they
+// were seen is by this node's clock.
+func (s *Store) Peers(ctx context.Context) ([]Peer, error) {
+	m, err := listPeers.Run(ctx, s, rediscall.Twice, s.beatKeys()[:2], silentFor)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := m.AsStrSlice()
+	if err != nil {
+		return nil, err
+	}
+	var all []Peer
+	for ; len(reply) >= 3; reply = reply[3:] {
+		ago, err := strconv.ParseFloat(reply[2], 64)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Peer{reply[0], reply[1], time.Now().Add(-time.Duration(ago * float64(time.Second)))})
+	}
+	return all, nil
 }
 
 // Nodes is how many nodes use this Redis, this one included; during an outage, how many did before it.
@@ -69,11 +117,20 @@ func (s *Store) run(first *shard) {
 	first.close()
 	close(s.ready)
 	s.logger.Info("connected", "store", s.address.shown, "nodes", s.Nodes())
-	for sleep(s.life, jittered(beatEvery)) {
+	timer := time.NewTimer(rediscall.Jittered(beatEvery))
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			s.weigh()
+			timer.Reset(rediscall.Jittered(beatEvery))
+		case <-s.peers.news:
+		case <-s.life.Done():
+			return
+		}
 		ctx, cancel := context.WithTimeout(s.life, time.Second)
 		_ = s.beat(ctx) // the charges notice, too
 		cancel()
-		s.weigh()
 	}
 }
 
@@ -114,7 +171,7 @@ func (s *Store) connect(first *shard) bool {
 			s.logger.Warn("redis can't be reached", "store", s.address.shown, "error", text)
 			first.cause.Store(&text)
 		}
-		if !sleep(s.life, jittered(pause)) {
+		if !rediscall.Sleep(s.life, rediscall.Jittered(pause)) {
 			return false
 		}
 	}
@@ -146,10 +203,10 @@ func (s *Store) newClient(ctx context.Context) (rueidis.Client, error) {
 }
 
 func (s *Store) beatKeys() []string {
-	return []string{s.prefix + "{nodes}", s.prefix + "{nodes}secret"}
+	return []string{s.prefix + "{nodes}", s.prefix + "{nodes}said", s.prefix + "{nodes}secret"}
 }
 
-// beat tells the others that this node lives, and learns how many do and what the
+// beat tells the others that this node lives and what it says, and learns how many do and what the
 // secret is. Nodes that disagree on it, after Redis lost its data while a node
 // started, follow what is in Redis now.
 func (s *Store) beat(ctx context.Context) error {
@@ -161,7 +218,11 @@ func (s *Store) beat(ctx context.Context) error {
 			offer = string(fresh)
 		}
 	}
-	reply, err := s.eval(ctx, retry, heartbeat, s.beatKeys(), s.peers.name, silentFor, offer, leastSecret).ToArray()
+	m, err := heartbeat.Run(ctx, s, rediscall.Once, s.beatKeys(), s.peers.name, silentFor, offer, leastSecret, *s.peers.says.Load())
+	if err != nil {
+		return err
+	}
+	reply, err := m.ToArray()
 	if err != nil {
 		return err
 	}
@@ -207,8 +268,12 @@ func (s *Store) adopt(secret []byte) {
 func (s *Store) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	c := *s.client.Load()
-	_ = c.Do(ctx, c.B().Zrem().Key(s.beatKeys()[0]).Member(s.peers.name).Build()).Error()
+	c, keys := *s.client.Load(), s.beatKeys()
+	cmds := []rueidis.Completed{c.B().Zrem().Key(keys[0]).Member(s.peers.name).Build()}
+	if *s.peers.says.Load() != "" {
+		cmds = append(cmds, c.B().Hdel().Key(keys[1]).Field(s.peers.name).Build())
+	}
+	c.DoMulti(ctx, cmds...)
 }
 
 // Share is a store for rules that go on by themselves while Redis can't be

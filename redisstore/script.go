@@ -1,39 +1,23 @@
 package redisstore
 
 import (
-	"crypto/sha1"
 	"embed"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"slices"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/ledger"
 )
 
 //go:embed lua
 var files embed.FS
 
-// script is Lua with the hash by which Redis knows it.
-type script struct{ body, sha string }
-
-func newScript(names ...string) script {
-	var body []byte
-	for _, name := range names {
-		b, err := files.ReadFile("lua/" + name + ".lua")
-		if err != nil {
-			panic(err) // it is embedded
-		}
-		body = append(body, b...)
-	}
-	sum := sha1.Sum(body)
-	return script{string(body), hex.EncodeToString(sum[:])}
-}
-
 var (
-	decide    = newScript("begin", "log", "lend", "main")
-	heartbeat = newScript("heartbeat")
+	decide    = rediscall.NewScript(files, "begin", "log", "lend", "main")
+	heartbeat = rediscall.NewScript(files, "heartbeat")
+	listPeers = rediscall.NewScript(files, "peers")
 )
 
 type kind uint8

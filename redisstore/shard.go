@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // ErrUnavailable is wrapped by the errors of charges that Redis couldn't decide.
@@ -86,61 +85,16 @@ func (sh *shard) close() {
 	sh.since.Store(time.Now().UnixMicro())
 }
 
-// again says what to do after an error.
-type again uint8
-
-const (
-	never    again = iota // it may have run, or will fail the same way
-	withBody              // Redis doesn't know the script yet
-	later                 // it certainly didn't run, and may when asked in a moment
-)
-
-// retry is the list of errors after which the script certainly did not run. After
-// any other, and above all after a lost connection or a time-out, it may have.
-func retry(err error) again {
-	if re, ok := rueidis.IsRedisErr(err); ok {
-		if re.IsNoScript() {
-			return withBody
-		}
-		if _, moved := re.IsMoved(); moved {
-			return later
-		}
-		if _, ask := re.IsAsk(); ask || re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() {
-			return later
-		}
-		switch code(re) {
-		case "READONLY", "MASTERDOWN":
-			return later
-		}
-		return never
-	}
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, rueidis.ErrNoSlot) {
-		return later
-	}
-	return never
-}
-
-// code is the first word of a Redis error.
-func code(re *rueidis.RedisError) string {
-	text := re.Error()
-	for i := range len(text) {
-		if text[i] == ' ' {
-			return text[:i]
-		}
-	}
-	return text
-}
-
 // call has the script decide acts of a lane before the context ends.
 func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	sh := l.shard.Load()
-	again := retry
+	policy := rediscall.Once
 	if len(acts) > 1 {
-		again = retryJoined
+		policy = joined
 	}
 	var c call // not reused: after a time-out the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL, s.peers.id)
-	reply, err := s.decide(ctx, sh, again, c.keys, rueidis.BinaryString(c.body))
+	reply, err := s.decide(ctx, sh, policy, c.keys, rueidis.BinaryString(c.body))
 	switch {
 	case err == nil:
 		sh.succeeded()
@@ -165,9 +119,9 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 // decide runs the script, or returns an error when the context ends first. The client heeds deadlines unless it has to
 // connect: a second caller waits for as long as the first one does. So a server that is in doubt is called by a goroutine
 // that can be left behind. The others are spared what that costs.
-func (s *Store) decide(ctx context.Context, sh *shard, again func(error) again, keys []string, body string) (string, error) {
+func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys []string, body string) (string, error) {
 	if sh.fails.Load() == 0 {
-		return s.eval(ctx, again, decide, keys, body).ToString()
+		return run(ctx, s, p, keys, body)
 	}
 	type result struct {
 		reply string
@@ -175,7 +129,7 @@ func (s *Store) decide(ctx context.Context, sh *shard, again func(error) again, 
 	}
 	done := make(chan result, 1)
 	s.background(func() {
-		reply, err := s.eval(ctx, again, decide, keys, body).ToString()
+		reply, err := run(ctx, s, p, keys, body)
 		done <- result{reply, err}
 	})
 	select {
@@ -186,69 +140,31 @@ func (s *Store) decide(ctx context.Context, sh *shard, again func(error) again, 
 	}
 }
 
+func run(ctx context.Context, s *Store, p rediscall.Policy, keys []string, body string) (string, error) {
+	m, err := decide.Run(ctx, s, p, keys, body)
+	if err != nil {
+		return "", err
+	}
+	return m.ToString()
+}
+
 // scattered: the slot is moving, and the keys of the call are in two places. Those of one act seldom are.
 func scattered(err error) bool {
 	var re *rueidis.RedisError
 	return errors.As(err, &re) && re.IsTryAgain()
 }
 
-// retryJoined is retry for acts that can be sent one by one instead.
-func retryJoined(err error) again {
-	if scattered(err) {
-		return never
+// joined is the policy for acts that can be sent one by one instead.
+var joined = func() rediscall.Policy {
+	p := rediscall.Once
+	p.After = func(err error) rediscall.Next {
+		if scattered(err) {
+			return rediscall.GiveUp
+		}
+		return rediscall.Once.After(err)
 	}
-	return retry(err)
-}
-
-// eval runs a script, again where that is safe, until the context ends.
-func (s *Store) eval(ctx context.Context, retry func(error) again, sc script, keys []string, args ...string) rueidis.RedisResult {
-	body, pause := false, time.Millisecond
-	var told *rueidis.RedisResult // what Redis said says more than that time ran out while it was asked again
-	for {
-		client := *s.client.Load() // each time: Sentinels may have named another primary
-		var cmd rueidis.Completed
-		if body {
-			cmd = client.B().Eval().Script(sc.body).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
-		} else {
-			cmd = client.B().Evalsha().Sha1(sc.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
-		}
-		r := client.Do(ctx, cmd)
-		err := r.Error()
-		if err == nil {
-			return r
-		}
-		if told != nil && ctx.Err() != nil {
-			return *told
-		}
-		switch retry(err) {
-		case never:
-			return r
-		case withBody:
-			body = true
-		case later:
-			if !sleep(ctx, pause) {
-				return r
-			}
-			told = &r
-			pause = min(2*pause, 20*time.Millisecond)
-		}
-	}
-}
-
-// sleep waits, and reports false if the context ended instead.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// jittered keeps nodes that lost the same Redis from coming back in step.
-func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+	return p
+}()
 
 // opened tells of a shard that was lost, and begins to look for it.
 func (s *Store) opened(sh *shard) {
@@ -282,7 +198,7 @@ var probed = func() *weir.Policy {
 // of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be
 // able to find its store.
 func (s *Store) probe(sh *shard) {
-	for sleep(s.life, jittered(probeEvery)) {
+	for rediscall.Sleep(s.life, rediscall.Jittered(probeEvery)) {
 		tag := s.tagOf(sh)
 		if tag < 0 {
 			return
@@ -290,7 +206,7 @@ func (s *Store) probe(sh *shard) {
 		var c call
 		c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, s.time(), s.leastTTL, s.peers.id)
 		ctx, cancel := patient(s.life, s.timeout)
-		err := s.eval(ctx, retry, decide, c.keys, rueidis.BinaryString(c.body)).Error()
+		_, err := decide.Run(ctx, s, rediscall.Once, c.keys, rueidis.BinaryString(c.body))
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}

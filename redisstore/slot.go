@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // unserved is what a lane knows of a slot that no server serves. Its charges fail at once until it is
@@ -45,7 +47,7 @@ func (l *lane) failed(err error) {
 		return
 	}
 	now := time.Now()
-	u := &unserved{since: now, until: now.Add(jittered(probeEvery)), err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
+	u := &unserved{since: now, until: now.Add(rediscall.Jittered(probeEvery)), err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	before := l.unserved.Load()
 	if before != nil {
 		u.since = before.since

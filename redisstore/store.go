@@ -64,6 +64,8 @@ type Options struct {
 	URL string
 	// Prefix begins the name of every key. "" means "weir".
 	Prefix string
+	// Name is what other nodes call this one, and no other node's. "" means that one is made up.
+	Name string
 	// Secret is what names of keys are hashed under; all nodes share it. Nil
 	// means one that is made up and kept in Redis.
 	Secret []byte
@@ -126,7 +128,7 @@ func New(o Options) (*Store, error) {
 	if o.Secret != nil {
 		s.names.Store(newNamer(s.prefix, o.Secret))
 	}
-	s.peers.init(o.Secret)
+	s.peers.init(o.Name, o.Secret)
 	if a.option.Sentinel.MasterSet != "" {
 		s.sentinels = newSentinels(a.option)
 	}

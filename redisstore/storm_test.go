@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
@@ -69,7 +70,7 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				sleep(t.Context(), 3*time.Millisecond) // how often they are flushed
+				rediscall.Sleep(t.Context(), 3*time.Millisecond) // how often they are flushed
 			}
 		})
 	})

@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"/ledger":     {""},
 	"/memstore":   {""},
 	"/lease":      {"", "/ledger"},
-	"/redisstore": {"", "/ledger", "/internal/guess"},
+	"/redisstore": {"", "/ledger", "/internal/guess", "/internal/rediscall"},
 	"/rulefile":   {"", "/internal/guess"},
 	"/storetest":  {"", "/ledger"},
 	// What people put into their own services carries no YAML, no Redis and no command line.

@@ -220,7 +220,7 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	inSync(t, b, a)
 	n2.proxy.Down()
 	do(t, b, "REPLICAOF", "NO", "ONE")
-	do(t, b, "DEL", "weir{rules}nodes", "weir{rules}said") // ten seconds pass
+	do(t, b, "DEL", "weir{nodes}", "weir{nodes}said") // ten seconds pass
 	if err := n2.proxy.Redirect(b.Addr); err != nil {
 		t.Fatal(err)
 	}
@@ -406,14 +406,14 @@ func TestOddEntriesInRedis(t *testing.T) {
 		"half of the text":            {[]string{"HSET", "weir{rules}texts", "2", "tw"}, false, "one"},
 		"no numbers":                  {[]string{"DEL", "weir{rules}numbers"}, true, "seed"},
 		"nothing known of any":        {[]string{"DEL", "weir{rules}about"}, true, ""},
-		"nonsense of a node":          {[]string{"HSET", "weir{rules}said", "old", "nonsense"}, true, "two"},
-		"a list of a node":            {[]string{"HSET", "weir{rules}said", "old", "[7]"}, true, "two"},
+		"nonsense of a node":          {[]string{"HSET", "weir{nodes}said", "old", "nonsense"}, true, "two"},
+		"a list of a node":            {[]string{"HSET", "weir{nodes}said", "old", "[7]"}, true, "two"},
 		"numbers of another type":     {[]string{"SET", "weir{rules}numbers", "x"}, true, ""},
 		"knowledge of another type":   {[]string{"SET", "weir{rules}about", "x"}, true, ""},
 		"texts of another type":       {[]string{"SET", "weir{rules}texts", "x"}, false, ""},
 		"orphans of another type":     {[]string{"SET", "weir{rules}orphans", "x"}, true, "two"},
-		"nodes of another type":       {[]string{"SET", "weir{rules}nodes", "x"}, true, "two"},
-		"what they said, likewise":    {[]string{"SET", "weir{rules}said", "x"}, true, "two"},
+		"nodes of another type":       {[]string{"SET", "weir{nodes}", "x"}, true, "two"},
+		"what they said, likewise":    {[]string{"SET", "weir{nodes}said", "x"}, true, "two"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := redistest.New(t, redistest.Options{})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // Options of a Follower. Store, Node.Name and Apply are needed.
@@ -94,9 +96,9 @@ func (f *Follower) pause() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.current.Number == 0 || f.disk || f.away {
-		return jittered(min(f.o.Poll, unsettled))
+		return rediscall.Jittered(min(f.o.Poll, unsettled))
 	}
-	return jittered(f.o.Poll)
+	return rediscall.Jittered(f.o.Poll)
 }
 
 // Current is the version in force here.

@@ -351,7 +351,8 @@ func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
 	if p, err := s.Beat(t.Context(), Node{Name: "old", RulesVersion: 3}); p.Head.Number != 0 || err != nil { // and is about to restore
 		t.Fatal(p, err)
 	}
-	fresh := newNode(s, "fresh", never, Version{})
+	until(t, says(s, 3))
+	fresh := newNode(overRedis(t, "redis://"+r.Addr), "fresh", never, Version{})
 	if v, err := fresh.Publish(t.Context(), Version{Text: []byte("seed")}); !errors.Is(err, ErrConflict) {
 		t.Errorf("seeded: %v, %v", v, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,13 +121,14 @@ func write(t testing.TB, s Store, text string) Version {
 // listening waits until nodes that never poll are told of what is written.
 func listening(t testing.TB, s Store, nodes ...*node) {
 	t.Helper()
-	until(t, func(ctx context.Context) error { // what they have when they have beaten once isn't by a message
-		all, err := s.Nodes(ctx)
-		if len(all) != len(nodes) {
-			return fmt.Errorf("%d nodes, %w", len(all), err)
-		}
-		return err
-	})
+	for _, n := range nodes {
+		until(t, func(context.Context) error { // what it has when it has looked once isn't by a message
+			if !n.beaten.Load() {
+				return fmt.Errorf("%s hasn't looked yet", n.o.Node.Name)
+			}
+			return nil
+		})
+	}
 	for _, n := range nodes {
 		until(t, func(context.Context) error {
 			if n.Current().Number == 0 {
@@ -141,10 +143,22 @@ func listening(t testing.TB, s Store, nodes ...*node) {
 // node is a follower with what it applied, and what it logged.
 type node struct {
 	*Follower
-	log *journal
+	log    *journal
+	beaten atomic.Bool
 
 	mu      sync.Mutex
 	applied []int64
+}
+
+// heard is a store that knows whether a node has beaten.
+type heard struct {
+	Store
+	beaten *atomic.Bool
+}
+
+func (h heard) Beat(ctx context.Context, n Node, others ...Version) (Pulse, error) {
+	defer h.beaten.Store(true)
+	return h.Store.Beat(ctx, n, others...)
 }
 
 // journal collects what is logged.
@@ -185,7 +199,7 @@ func (n *node) numbers() []int64 {
 func newNode(s Store, name string, poll time.Duration, first Version) *node {
 	n := &node{log: &journal{}}
 	n.Follower = Follow(Options{
-		Store: s, Node: Node{Name: name, Version: "test"}, StoreHealth: func() string { return "up" },
+		Store: heard{s, &n.beaten}, Node: Node{Name: name, Version: "test"}, StoreHealth: func() string { return "up" },
 		First: first, Apply: n.apply, Poll: poll, Logger: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	return n

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,8 +15,34 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/redisstore"
 )
+
+//go:embed lua
+var files embed.FS
+
+var (
+	lookScript    = rediscall.NewScript(files, "versions", "look")
+	listScript    = rediscall.NewScript(files, "versions", "list")
+	getScript     = apart("versions", "get")
+	appendScript  = apart("versions", "append")
+	restoreScript = apart("versions", "restore")
+)
+
+// apart is a script that carries a document.
+func apart(names ...string) *rediscall.Script {
+	s := rediscall.NewScript(files, names...)
+	s.Apart = true
+	return s
+}
+
+const (
+	patience   = 5 * time.Second        // the longest that a call waits for Redis
+	watchAgain = 200 * time.Millisecond // about, after a subscription was lost
+)
+
+var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
 // Redis is a [Store] beside the counters of a [redisstore.Store]. Its keys share a
 // hash tag, so that scripts work in a Cluster; versions have no TTL.
@@ -23,24 +51,34 @@ type Redis struct {
 
 	numbers, about, texts string // a sorted set; hashes by number, or number-hash for orphans
 	orphans               string // a sorted set of number-hash
-	nodes, said           string // a sorted set by when they were last heard; a hash by name
 	channel               string
 }
 
-// OverRedis keeps versions where a store keeps counters.
+// OverRedis keeps versions where a store keeps counters. What nodes say about their rules goes with that store's
+// heartbeat.
 func OverRedis(s *redisstore.Store) *Redis {
 	key := s.Prefix() + "{rules}"
 	return &Redis{
 		store:   s,
 		numbers: key + "numbers", about: key + "about", texts: key + "texts", orphans: key + "orphans",
-		nodes: key + "nodes", said: key + "said",
 		channel: key + "new",
 	}
 }
 
+// run runs a script, which may happen twice, until Redis has answered or patience ends.
+func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, args ...string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	m, err := s.Run(ctx, r.store, rediscall.Twice, keys, args...)
+	if err != nil {
+		return nil, err
+	}
+	return m.AsStrSlice()
+}
+
 // Head is the newest version.
 func (r *Redis) Head(ctx context.Context) (Version, error) {
-	reply, err := r.read(ctx, headScript, []string{r.numbers, r.about})
+	reply, err := r.run(ctx, lookScript, []string{r.numbers, r.about})
 	if err != nil {
 		return Version{}, err
 	}
@@ -75,7 +113,7 @@ func (r *Redis) Orphan(ctx context.Context, n int64, hash string) (Version, erro
 
 func (r *Redis) get(ctx context.Context, n int64, hash string) (Version, error) {
 	number := strconv.FormatInt(n, 10)
-	reply, err := r.carry(ctx, getScript, []string{r.about, r.texts, r.orphans}, number, hash)
+	reply, err := r.run(ctx, getScript, []string{r.about, r.texts, r.orphans}, number, hash)
 	switch {
 	case err != nil:
 		return Version{}, err
@@ -114,7 +152,7 @@ func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, e
 	if before > 0 {
 		below = "(" + strconv.FormatInt(before, 10)
 	}
-	reply, err := r.read(ctx, listScript, []string{r.numbers, r.about, r.orphans}, below, strconv.Itoa(limit))
+	reply, err := r.run(ctx, listScript, []string{r.numbers, r.about, r.orphans}, below, strconv.Itoa(limit))
 	var all []Version
 	for i := 0; err == nil && i+1 < len(reply); i += 2 {
 		if v, err := decode(reply[i], reply[i+1]); err == nil {
@@ -137,8 +175,9 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	if err != nil {
 		return Version{}, err
 	}
-	reply, err := r.carry(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.nodes, r.said, r.orphans},
-		strconv.FormatInt(v.Parent, 10), v.ParentHash, strconv.FormatInt(floor, 10), string(known), rueidis.BinaryString(v.Text), nonce, silentFor, r.channel)
+	reply, err := r.run(ctx, appendScript, []string{r.numbers, r.about, r.texts, r.orphans},
+		strconv.FormatInt(v.Parent, 10), v.ParentHash, strconv.FormatInt(floor, 10), string(known), rueidis.BinaryString(v.Text), nonce,
+		strconv.FormatInt(r.highest(ctx), 10), r.channel)
 	if err != nil {
 		return Version{}, err
 	}
@@ -174,7 +213,7 @@ func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 	if err != nil {
 		return err
 	}
-	reply, err := r.carry(ctx, restoreScript, []string{r.numbers, r.about, r.texts, r.orphans},
+	reply, err := r.run(ctx, restoreScript, []string{r.numbers, r.about, r.texts, r.orphans},
 		strconv.FormatInt(v.Number, 10), v.Hash, string(known), rueidis.BinaryString(v.Text), r.channel, orphan)
 	switch {
 	case err != nil:
@@ -195,21 +234,22 @@ type said struct {
 	Store   string `json:"store"`
 }
 
-// Beat tells the others about this node. It is tried once.
+// Beat tells the others about this node, with the next heartbeat of its store of counters. It is tried once.
 func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, err error) {
 	says, err := json.Marshal(said{n.Version, n.RulesVersion, n.RulesHash, n.Store})
 	if err != nil {
 		return p, err
 	}
-	c, err := r.store.Client()
-	if err != nil {
-		return p, err
-	}
-	args := []string{n.Name, string(says), silentFor, strconv.FormatInt(n.RulesVersion, 10), n.RulesHash}
+	r.store.Say(string(says))
+	args := []string{strconv.FormatInt(n.RulesVersion, 10), n.RulesHash}
 	for _, v := range others {
 		args = append(args, strconv.FormatInt(v.Number, 10), v.Hash)
 	}
-	reply, err := beatScript.Exec(ctx, c, []string{r.numbers, r.about, r.nodes, r.said}, args).AsStrSlice()
+	m, err := lookScript.Run(ctx, r.store, rediscall.Once, []string{r.numbers, r.about}, args...)
+	if err != nil {
+		return p, err
+	}
+	reply, err := m.AsStrSlice()
 	if err != nil {
 		return p, err
 	}
@@ -231,27 +271,32 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 // presences are in the words of the script.
 var presences = map[string]Presence{"1": InLine, "2": Orphaned}
 
-// Nodes lists the nodes that live, and leaves out what isn't from Weir. When they were seen is by this node's clock.
+// Nodes lists the nodes that live and say which rules they have.
 func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
-	reply, err := r.read(ctx, nodesScript, []string{r.nodes, r.said}, silentFor)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	peers, err := r.store.Peers(ctx)
 	var all []Node
-	for i := 0; i+2 < len(reply); i += 3 {
+	for _, p := range peers {
 		var s said
-		if json.Unmarshal([]byte(reply[i+1]), &s) != nil {
-			continue
+		if json.Unmarshal([]byte(p.Says), &s) == nil {
+			all = append(all, Node{p.Name, s.Version, s.Rules, s.Hash, s.Store, p.Seen})
 		}
-		ago, err := strconv.ParseInt(reply[i+2], 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, Node{reply[i], s.Version, s.Rules, s.Hash, s.Store, now.Add(-time.Duration(ago) * time.Millisecond)})
 	}
 	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return all, nil
+	return all, err
+}
+
+// highest is the highest number that a living node has. It is 0, too, while nobody can be asked: rules can be changed then all
+// the same, and hashes tell versions of one number apart.
+func (r *Redis) highest(ctx context.Context) (n int64) {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	nodes, _ := r.Nodes(ctx)
+	for _, node := range nodes {
+		n = max(n, node.RulesVersion)
+	}
+	return n
 }
 
 // Watch listens for the message that comes with every version.
@@ -264,7 +309,7 @@ func (r *Redis) Watch(ctx context.Context, f func(n int64)) {
 				}
 			}) // which polls make good, whatever it is
 		}
-		if !sleep(ctx, jittered(watchAgain)) {
+		if !rediscall.Sleep(ctx, rediscall.Jittered(watchAgain)) {
 			return
 		}
 	}

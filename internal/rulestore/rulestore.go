@@ -105,7 +105,7 @@ type Store interface {
 	// Watch calls f whenever it is told of a new version, which may be late, twice or out of
 	// order, until ctx is done. It reconnects by itself. F isn't to wait for anything.
 	Watch(ctx context.Context, f func(n int64))
-	// Beat tells the others about this node, and returns the newest version without its text, what
+	// Beat tells the others about this node, in a moment, and returns the newest version without its text, what
 	// the store has of the one that is in force on this node, and which of some others it has lost, in one round trip.
 	Beat(ctx context.Context, n Node, others ...Version) (Pulse, error)
 	// Nodes returns the nodes that were heard in the last ten seconds, by name.

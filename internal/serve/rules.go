@@ -47,7 +47,6 @@ const patience = 500 * time.Millisecond
 // openRules makes the source of the rules.
 func (n *node) openRules(ctx context.Context, seed *admin.Document, message string) error {
 	c := &n.config
-	n.self = rulestore.Node{Name: nodeName(), Version: n.version}
 	if c.Rules != "" {
 		n.rules = admin.FromFile(c.Rules, seed, n.limiter, n.log)
 		return nil

@@ -30,7 +30,6 @@ import (
 // node is a running Weir.
 type node struct {
 	config   Config
-	version  string
 	log      *slog.Logger
 	limiter  *weir.Limiter
 	counters *memstore.Store   // in this process: all of them, or what is counted while Redis is lost
@@ -67,7 +66,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if c.MaxInFlight == 0 {
 		c.MaxInFlight = inflight.Default()
 	}
-	n := &node{config: c, version: version, log: log}
+	n := &node{config: c, log: log, self: rulestore.Node{Name: nodeName(), Version: version}}
 	if err := n.openStore(); err != nil {
 		return err
 	}

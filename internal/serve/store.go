@@ -63,7 +63,7 @@ func (n *node) openStore() error {
 	}
 	made := make(chan struct{})
 	store, err := redisstore.New(redisstore.Options{
-		URL: c.Store, Timeout: c.StoreTimeout, Logger: n.log,
+		URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log,
 		OnSecret: func(secret []byte) {
 			<-made
 			n.limiter.SetSecret(secret)

@@ -1,23 +1,39 @@
 -- Says that a node lives, and tells how many do, the secret that they share, and whether what was there in its place
 -- had to be replaced.
--- KEYS  the nodes, by when they were last heard; the secret
+-- KEYS  the nodes, by when they were last heard (s); what they say; the secret
 -- ARGV  the node's name; how long (s) a silent node counts as living; a secret, for when there is none, or nothing, if
---       it needs none; how long a secret must be
+--       it needs none; how long a secret must be; what the node says, or nothing
 local t = redis.call('TIME')
-local now = tonumber(t[1])
+local now = t[1] + t[2] / 1e6
 -- What deletes comes first: then even a Redis that is out of memory lets the rest be written.
-local silent = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
-if type(silent) == 'table' then redis.call('UNLINK', KEYS[1]) end -- it is of another type
+local function ours(key, reply)
+  if type(reply) == 'table' and reply.err then redis.call('UNLINK', key) end -- it is of another type
+end
+ours(KEYS[1], redis.pcall('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2]))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf') -- from before a clock was set back
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('EXPIRE', KEYS[1], 10 * ARGV[2])
+local live = redis.call('ZCARD', KEYS[1])
+if ARGV[5] ~= '' then
+  ours(KEYS[2], redis.pcall('HDEL', KEYS[2], ''))
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[5])
+  if redis.call('HLEN', KEYS[2]) > live then -- of nodes that are gone, too
+    local said = {}
+    for _, name in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+      said[name] = redis.call('HGET', KEYS[2], name) or nil
+    end
+    redis.call('UNLINK', KEYS[2])
+    for name, text in pairs(said) do redis.call('HSET', KEYS[2], name, text) end
+  end
+  redis.call('EXPIRE', KEYS[2], 10 * ARGV[2])
+end
 local secret, replaced = '', 0
 if ARGV[3] ~= '' then
-  secret = redis.pcall('GET', KEYS[2])
+  secret = redis.pcall('GET', KEYS[3])
   if not secret or #secret < tonumber(ARGV[4]) then -- the length of an error is 0
     if secret then replaced = 1 end
     secret = ARGV[3]
-    redis.call('SET', KEYS[2], secret)
+    redis.call('SET', KEYS[3], secret)
   end
 end
-return {redis.call('ZCARD', KEYS[1]), secret, replaced}
+return {live, secret, replaced}
