@@ -1,8 +1,11 @@
 package checkapi
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -10,317 +13,259 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// body is what the fields of a check or a take held. Texts are decoded into one
-// buffer and become strings in one piece once all are known: one allocation for
-// a request, however many fields it has, and nothing that keeps the whole body alive.
+// What each body may hold.
+var (
+	checkFields   = []string{"key", "method", "path", "ip", "attributes", "cost", "receipt"}
+	subjectFields = []string{"user", "org", "tier"} // of attributes, beside others
+	batchFields   = []string{"checks"}
+	takeFields    = []string{"key", "limit", "burst", "cost", "receipt", "algorithm", "mode"}
+	refundFields  = []string{"receipt"}
+)
+
+// body is what the fields of a check, a take or a refund held. Its texts are parts of one string, the
+// body as it came: whoever keeps one of them has to clone it.
 type body struct {
-	seen  uint16 // fields that were there, by their bit
-	texts []byte
-
-	key, method, path, ip span
-	user, org, tier       span
-	limit                 span
-	receiptText           span
-	attributes            []attributeSpan
-
-	cost, burst int64
-	receipt     bool
-	algorithm   weir.Algorithm
-	mode        mode
+	req             weir.Request
+	ip              string
+	cost            int64
+	limit           string // this and the next three are of a take
+	burst           int64
+	algorithm, mode string
+	receipt         string // of a refund
 }
-
-type span struct{ from, to int }
-
-func (s span) of(text string) string { return text[s.from:s.to] }
-
-type attributeSpan struct{ name, value span }
 
 type attribute struct{ name, value string }
 
-func (b *body) reset() {
-	*b = body{texts: b.texts[:0], attributes: b.attributes[:0], cost: 1}
-}
-
-// The bits of seen.
-const (
-	hasKey = 1 << iota
-	hasMethod
-	hasPath
-	hasIP
-	hasAttributes
-	hasCost
-	hasReceipt
-	hasLimit
-	hasBurst
-	hasAlgorithm
-	hasMode
-	hasUser
-	hasOrg
-	hasTier
-)
-
-// once notes a field, and refuses a second one of its name.
-func (b *body) once(bit uint16, name string) error {
-	if b.seen&bit != 0 {
-		return jsonerror.Bad("%s: is given twice", name)
+// document reads src, which must be one object of these fields.
+func (c *call) document(src []byte, known []string, read func(name string) error) error {
+	c.parser, c.body = parser{src: string(src)}, body{cost: 1}
+	if c.peek(); c.pos == len(c.src) {
+		return jsonerror.Bad("the body is empty: send a JSON object")
 	}
-	b.seen |= bit
+	if err := c.object("body", known, read, nil); err != nil {
+		return err
+	}
+	if c.peek(); c.pos < len(c.src) {
+		return c.syntax("nothing may follow the object")
+	}
 	return nil
 }
 
-// text reads a string, or a null as no string at all.
-func (b *body) text(p *parser, bit uint16, name string, most int, into *span) error {
-	if err := b.once(bit, name); err != nil {
-		return err
+// object reads an object. It refuses fields that are given twice, and those it doesn't know unless other reads them.
+func (c *call) object(field string, known []string, read, other func(name string) error) error {
+	if c.peek() != '{' {
+		return c.mismatch(field, "an object")
 	}
-	return b.anyText(p, name, most, into)
+	var seen uint
+	return c.elements('}', func() error {
+		name, err := c.name()
+		i := slices.Index(known, name)
+		switch {
+		case err != nil:
+			return err
+		case i < 0 && other == nil:
+			return unknownField(name, known)
+		case i < 0:
+			return other(name)
+		case seen>>i&1 == 1 && field == "attributes":
+			return jsonerror.Bad("attributes.%s: is given twice", name)
+		case seen>>i&1 == 1:
+			return jsonerror.Bad("%s: is given twice", name)
+		}
+		seen |= 1 << i
+		return read(name)
+	})
 }
 
-func (b *body) anyText(p *parser, name string, most int, into *span) error {
-	if p.peek() != '"' {
-		if p.null() {
+// textOf reads a string, or a null as no string at all.
+func (c *call) textOf(field string, most int, into *string) (err error) {
+	if c.peek() != '"' {
+		if c.literal("null") {
 			return nil
 		}
-		return p.mismatch(name, "a string")
+		return c.mismatch(field, "a string")
 	}
-	from := len(b.texts)
-	var err error
-	if b.texts, err = p.text(b.texts); err != nil {
-		return err
+	if *into, err = c.text(); err == nil && len(*into) > most {
+		return jsonerror.Bad("%s: must be at most %d bytes, got %d", field, most, len(*into))
 	}
-	*into = span{from, len(b.texts)}
-	if n := len(b.texts) - from; n > most {
-		return jsonerror.Bad("%s: must be at most %d bytes, got %d", name, most, n)
-	}
-	return nil
-}
-
-// int reads a whole number within bounds, or a null as none.
-func (b *body) int(p *parser, bit uint16, name string, low, high int64, into *int64) error {
-	if err := b.once(bit, name); err != nil || p.null() {
-		return err
-	}
-	n, err := p.int(name)
-	if err != nil {
-		return err
-	}
-	if n < low || n > high {
-		return jsonerror.Bad("%s: must be from %d to %d", name, low, high)
-	}
-	*into = n
-	return nil
-}
-
-func (b *body) bool(p *parser, bit uint16, name string, into *bool) error {
-	err := b.once(bit, name)
-	if err != nil || p.null() {
-		return err
-	}
-	*into, err = p.bool(name)
 	return err
 }
 
-// checkBody is the body of /v1/check.
-type checkBody body
-
-func (c *checkBody) field(p *parser, name []byte) error {
-	b := (*body)(c)
-	switch string(name) {
-	case "key":
-		return b.text(p, hasKey, "key", MaxText, &b.key)
-	case "method":
-		return b.text(p, hasMethod, "method", MaxText, &b.method)
-	case "path":
-		return b.text(p, hasPath, "path", MaxBody, &b.path)
-	case "ip":
-		return b.text(p, hasIP, "ip", MaxText, &b.ip)
-	case "attributes":
-		if err := b.once(hasAttributes, "attributes"); err != nil || p.null() {
-			return err
+// wholeOf reads a whole number within bounds, or a null as none.
+func (c *call) wholeOf(field string, low, high int64, into *int64) error {
+	if !beginsNumber(c.peek()) {
+		if c.literal("null") {
+			return nil
 		}
-		return p.object("attributes", (*attributesBody)(b))
-	case "cost":
-		return b.int(p, hasCost, "cost", 0, MaxCost, &b.cost)
-	case "receipt":
-		return b.bool(p, hasReceipt, "receipt", &b.receipt)
+		return c.mismatch(field, "a whole number")
 	}
-	return unknownField(name, checkFields)
-}
-
-// attributesBody is the attributes of a check.
-type attributesBody body
-
-func (a *attributesBody) field(p *parser, name []byte) error {
-	b := (*body)(a)
-	switch string(name) {
-	case "user":
-		return b.text(p, hasUser, "attributes.user", MaxText, &b.user)
-	case "org":
-		return b.text(p, hasOrg, "attributes.org", MaxText, &b.org)
-	case "tier":
-		return b.text(p, hasTier, "attributes.tier", MaxText, &b.tier)
-	}
-	switch {
-	case len(name) == 0 || len(name) > MaxAttributeName:
-		return jsonerror.Bad("attributes: a name must have from 1 to %d bytes", MaxAttributeName)
-	case len(b.attributes) == MaxAttributes:
-		return jsonerror.Bad("attributes: there may be at most %d beside user, org and tier", MaxAttributes)
-	}
-	for _, x := range b.attributes {
-		if sameAttribute(b.texts[x.name.from:x.name.to], name) {
-			return jsonerror.Bad("%s: is given twice", attributeLabel(name))
-		}
-	}
-	var x attributeSpan
-	x.name.from = len(b.texts)
-	b.texts = append(b.texts, name...)
-	x.name.to = len(b.texts)
-	if c := p.peek(); c != '"' && c != 'n' {
-		return p.mismatch(attributeLabel(name), "a string")
-	}
-	if err := b.anyText(p, "attributes", MaxBody, &x.value); err != nil {
+	text, err := c.number()
+	if err != nil {
 		return err
 	}
-	if n := x.value.to - x.value.from; n > MaxText {
-		return jsonerror.Bad("%s: must be at most %d bytes, got %d", attributeLabel(name), MaxText, n)
+	*into, err = strconv.ParseInt(text, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return jsonerror.Bad("%s: must be a whole number, written without fraction and exponent", field)
+	case *into < low || *into > high: // also of one that isn't of 64 bits, which is read as the nearest
+		return jsonerror.Bad("%s: must be from %d to %d", field, low, high)
 	}
-	b.attributes = append(b.attributes, x)
 	return nil
 }
 
-func attributeLabel(name []byte) string { return fmt.Sprintf("attributes[%q]", clip(string(name))) }
+func (c *call) boolOf(field string, into *bool) error {
+	switch {
+	case c.literal("true"):
+		*into = true
+	case c.literal("false"), c.literal("null"):
+	default:
+		return c.mismatch(field, "true or false")
+	}
+	return nil
+}
+
+// checkField reads a field of /v1/check.
+func (c *call) checkField(name string) error {
+	switch name {
+	case "key":
+		return c.textOf(name, MaxText, &c.req.APIKey)
+	case "method":
+		return c.textOf(name, MaxText, &c.req.Method)
+	case "path":
+		return c.textOf(name, MaxBody, &c.req.Path)
+	case "ip":
+		return c.textOf(name, MaxText, &c.ip)
+	case "cost":
+		return c.wholeOf(name, 0, MaxCost, &c.cost)
+	case "receipt":
+		return c.boolOf(name, &c.req.Receipt)
+	}
+	if c.literal("null") {
+		return nil
+	}
+	return c.object("attributes", subjectFields, c.subjectField, c.attributeField)
+}
+
+func (c *call) subjectField(name string) error {
+	switch name {
+	case "user":
+		return c.textOf("attributes.user", MaxText, &c.req.User)
+	case "org":
+		return c.textOf("attributes.org", MaxText, &c.req.Org)
+	}
+	return c.textOf("attributes.tier", MaxText, &c.req.Tier)
+}
+
+// attributeField reads an attribute of another name.
+func (c *call) attributeField(name string) error {
+	mine := c.attrs[c.first:]
+	switch {
+	case name == "" || len(name) > MaxAttributeName:
+		return jsonerror.Bad("attributes: a name must have from 1 to %d bytes", MaxAttributeName)
+	case len(mine) == MaxAttributes:
+		return jsonerror.Bad("attributes: there may be at most %d beside user, org and tier", MaxAttributes)
+	}
+	label := func() string { return fmt.Sprintf("attributes[%q]", clip(name)) }
+	for i := range mine {
+		if sameAttribute(mine[i].name, name) {
+			return jsonerror.Bad("%s: is given twice", label())
+		}
+	}
+	x := attribute{name: name}
+	if b := c.peek(); b != '"' && b != 'n' {
+		return c.mismatch(label(), "a string")
+	}
+	if err := c.textOf("attributes", MaxBody, &x.value); err != nil {
+		return err
+	}
+	if n := len(x.value); n > MaxText {
+		return jsonerror.Bad("%s: must be at most %d bytes, got %d", label(), MaxText, n)
+	}
+	c.attrs = append(c.attrs, x)
+	return nil
+}
 
 // sameAttribute reports whether two names answer one question of the rules:
 // attr:region is region, and the names of headers have no case.
-func sameAttribute[A, B string | []byte](a A, b B) bool {
-	x, y := bareName(a), bareName(b)
-	if len(x) != len(y) {
-		return false
-	}
-	fold := isHeader(x) && isHeader(y)
-	for i := range len(x) {
-		if c, d := x[i], y[i]; c != d && !(fold && lower(c) == lower(d)) {
-			return false
-		}
-	}
-	return true
+func sameAttribute(a, b string) bool {
+	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
+	x, isHeader := strings.CutPrefix(a, "header:")
+	y, alsoHeader := strings.CutPrefix(b, "header:")
+	return a == b || isHeader && alsoHeader && strings.EqualFold(x, y)
 }
 
-func bareName[T string | []byte](name T) T {
-	if len(name) > 5 && string(name[:5]) == "attr:" {
-		return name[5:]
-	}
-	return name
-}
-
-func isHeader[T string | []byte](name T) bool { return len(name) > 7 && string(name[:7]) == "header:" }
-
-func lower(c byte) byte {
-	if c >= 'A' && c <= 'Z' {
-		c += 'a' - 'A'
-	}
-	return c
-}
-
-// takeBody is the body of /v1/take.
-type takeBody body
-
-func (t *takeBody) field(p *parser, name []byte) error {
-	b := (*body)(t)
-	switch string(name) {
+// takeField reads a field of /v1/take.
+func (c *call) takeField(name string) error {
+	switch name {
 	case "key":
-		return b.text(p, hasKey, "key", MaxText, &b.key)
+		return c.textOf(name, MaxText, &c.req.APIKey)
 	case "limit":
-		return b.text(p, hasLimit, "limit", 64, &b.limit)
+		return c.textOf(name, 64, &c.limit)
 	case "burst":
-		return b.int(p, hasBurst, "burst", 1, weir.MaxTokens, &b.burst)
+		return c.wholeOf(name, 1, weir.MaxTokens, &c.burst)
 	case "cost":
-		return b.int(p, hasCost, "cost", 0, MaxCost, &b.cost)
+		return c.wholeOf(name, 0, MaxCost, &c.cost)
 	case "receipt":
-		return b.bool(p, hasReceipt, "receipt", &b.receipt)
+		return c.boolOf(name, &c.req.Receipt)
 	case "algorithm":
-		return b.word(p, hasAlgorithm, "algorithm", algorithms, func(i int) { b.algorithm = weir.Algorithm(i) })
-	case "mode":
-		return b.word(p, hasMode, "mode", modes, func(i int) { b.mode = mode(i + 1) })
+		return c.textOf(name, MaxText, &c.algorithm)
 	}
-	return unknownField(name, takeFields)
+	return c.textOf(name, MaxText, &c.mode)
 }
 
-// algorithms are the names of weir's, each at its number.
-var algorithms = func() (names []string) {
-	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
-		names = append(names, a.String())
-	}
-	return names
-}()
+// refundField reads the field of /v1/refund.
+func (c *call) refundField(name string) error { return c.textOf(name, MaxBody, &c.receipt) }
 
-// mode is that of a leaky bucket.
-type mode uint8
-
-const (
-	noMode mode = iota
-	meter
-	queue
-)
-
-var modes = []string{"meter", "queue"}
-
-// word reads one of a few words.
-func (b *body) word(p *parser, bit uint16, name string, words []string, set func(int)) error {
-	var s span
-	if err := b.text(p, bit, name, MaxText, &s); err != nil {
-		return err
-	}
-	written := b.texts[s.from:s.to]
-	if len(written) == 0 {
-		return nil
-	}
-	for i, w := range words {
-		if string(written) == w {
-			set(i)
-			return nil
-		}
-	}
-	if meant := guess.Closest(string(written), words); meant != "" {
-		return jsonerror.Bad("%s: there is no such one: did you mean %q?", name, meant)
-	}
-	return jsonerror.Bad("%s: must be one of %s", name, strings.Join(words, ", "))
-}
-
-// refundBody is the body of /v1/refund.
-type refundBody body
-
-func (r *refundBody) field(p *parser, name []byte) error {
-	b := (*body)(r)
-	if string(name) == "receipt" {
-		return b.text(p, hasReceipt, "receipt", MaxBody, &b.receiptText)
-	}
-	return unknownField(name, refundFields)
-}
-
-// request makes a request of what was read of a check.
-func (c *call) request() error {
-	b, text := &c.body, string(c.body.texts)
-	c.req = weir.Request{
-		APIKey: b.key.of(text), KeyVerified: true,
-		User: b.user.of(text), Org: b.org.of(text),
-		Tier: b.tier.of(text), TierVerified: true,
-		Method: b.method.of(text), Path: b.path.of(text),
-		Cost: max(b.cost, 1), Peek: b.cost == 0, Receipt: b.receipt,
-	}
-	if ip := b.ip.of(text); ip != "" {
-		addr, err := netip.ParseAddr(ip)
+// complete makes a request of what was read.
+func (c *call) complete() error {
+	c.req.KeyVerified, c.req.TierVerified = true, true
+	c.req.Cost, c.req.Peek = max(c.cost, 1), c.cost == 0
+	if c.ip != "" {
+		addr, err := netip.ParseAddr(c.ip)
 		if err != nil {
 			return jsonerror.Bad("ip: must be an IPv4 or IPv6 address without a port, such as 203.0.113.7 or 2001:db8::1")
 		}
 		c.req.IP = addr.WithZone("")
 	}
-	c.attrs = c.attrs[:0]
-	for _, x := range b.attributes {
-		c.attrs = append(c.attrs, attribute{x.name.of(text), x.value.of(text)})
-	}
-	if len(c.attrs) > 0 {
-		c.req.Attr = c.attr
-	}
 	return nil
+}
+
+// elsewhere are names that people try, and how the thing is called here.
+var elsewhere = map[string]string{
+	"api_key": "key", "apikey": "key", "id": "key",
+	"url": "path", "uri": "path", "endpoint": "path",
+	"address": "ip", "client_ip": "ip", "remote_addr": "ip",
+	"tokens": "cost", "quantity": "cost", "hits": "cost", "n": "cost", "amount": "cost", "weight": "cost",
+	"user": "attributes.user", "org": "attributes.org", "tier": "attributes.tier",
+	"rate": "limit", "capacity": "burst", "requests": "checks", "items": "checks",
+}
+
+// unknownField names a field that doesn't exist and, if there is a guess, the one that was meant.
+func unknownField(name string, known []string) error {
+	shown := strconv.Quote(clip(name))
+	if meant := meantBy(name, known); meant != "" {
+		return jsonerror.Bad("there is no field %s: did you mean %q?", shown, meant)
+	}
+	return jsonerror.Bad("there is no field %s: the fields are %s", shown, strings.Join(known, ", "))
+}
+
+// clip keeps a name from filling the answer.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// meantBy is what was probably meant, or "".
+func meantBy(written string, known []string) string {
+	if best := guess.Closest(written, known); best != "" {
+		return best
+	}
+	meant := elsewhere[strings.ToLower(written)]
+	if root, _, _ := strings.Cut(meant, "."); slices.Contains(known, root) {
+		return meant
+	}
+	return ""
 }

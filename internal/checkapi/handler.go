@@ -67,73 +67,80 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 
 // call is what serving one request needs, reused from request to request.
 type call struct {
-	parser  parser
-	body    body
-	req     weir.Request
-	attrs   []attribute
-	attr    func(string) string // attribute, bound once
-	in, out []byte
-	subject []byte // of calls to /v1/take
-	batch   *batch // of calls to /v1/checks
+	parser
+	body
+	attrs   []attribute // of all checks that were read
+	first   int         // in attrs: of the check that is being read
+	shown   []attribute // of the check that is being decided
+	attr    func(string) string
+	items   []item // of /v1/checks
+	in      bytes.Buffer
+	limited io.LimitedReader // of the request's body
+	out     []byte
+	subject []byte // of /v1/take
 	inside  bool   // it has a place among those that are decided
 }
 
 func newCall() any {
 	c := new(call)
-	c.attr = c.attribute
+	c.attr = func(name string) string {
+		for i := range c.shown {
+			if sameAttribute(c.shown[i].name, name) {
+				return c.shown[i].value
+			}
+		}
+		return ""
+	}
 	return c
 }
 
-// attribute answers what rules ask beyond the fields of a request.
-func (c *call) attribute(name string) string {
-	for i := range c.attrs {
-		if sameAttribute(c.attrs[i].name, name) {
-			return c.attrs[i].value
-		}
+// show lets rules look at attributes beyond the fields of a request. The call can show those of one request at a time.
+func (c *call) show(req *weir.Request, attrs []attribute) {
+	if len(attrs) > 0 {
+		c.shown, req.Attr = attrs, c.attr
 	}
-	return ""
 }
 
 // forget lets go of the client's values, which would otherwise live as long as the pool.
 func (c *call) forget() {
-	c.req = weir.Request{}
+	c.parser, c.body, c.shown, c.limited.R = parser{}, body{}, nil, nil
 	clear(c.attrs)
-	c.parser.src = nil
-}
-
-// parse begins to read src.
-func (c *call) parse(src []byte) *parser {
-	c.body.reset()
-	c.parser.src, c.parser.pos = src, 0
-	return &c.parser
+	clear(c.items)
 }
 
 var jsonType = []string{"application/json"}
 
+// endpoint answers requests, and says how long their bodies may be.
+type endpoint struct {
+	serve func(*handler, http.ResponseWriter, *http.Request, *call) error
+	most  int
+}
+
+var endpoints = map[string]endpoint{
+	"/v1/check":  {(*handler).check, MaxBody},
+	"/v1/checks": {(*handler).checks, MaxBatchBody},
+	"/v1/take":   {(*handler).take, MaxBody},
+	"/v1/refund": {(*handler).refund, MaxBody},
+}
+
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	pool, most := &h.singles, MaxBody
-	var serve func(*handler, http.ResponseWriter, *http.Request, *call) error
-	switch r.URL.Path {
-	case "/v1/check":
-		serve = (*handler).check
-	case "/v1/checks":
-		serve, pool, most = (*handler).checks, &h.batches, MaxBatchBody
-	case "/v1/take":
-		serve = (*handler).take
-	case "/v1/refund":
-		serve = (*handler).refund
-	default:
-		answer(w, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"))
+	e, there := endpoints[r.URL.Path]
+	if !there {
+		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund").Write(w)
 		return
+	}
+	pool := &h.singles
+	if e.most > MaxBody {
+		pool = &h.batches
 	}
 	if _, refused := h.opts.Guard.Admit(r); refused != nil {
 		refused.Write(w)
 		return
 	}
 	c := pool.Get().(*call)
-	err := c.receive(r, most)
+	err := c.receive(r, e.most)
 	if err == nil {
-		err = h.decide(w, r, c, serve)
+		err = h.decide(w, r, c, e)
 	}
 	release(pool, c)
 	if err != nil {
@@ -142,12 +149,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // decide serves a request whose body has arrived, when it is its turn.
-func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *call, serve func(*handler, http.ResponseWriter, *http.Request, *call) error) error {
+func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *call, e endpoint) error {
 	if c.inside = h.gate.Enter(r.Context()); !c.inside {
 		return overloaded
 	}
 	defer h.leave(c)
-	return serve(h, w, r, c)
+	return e.serve(h, w, r, c)
 }
 
 // leave gives up the place among those that are decided, if it hasn't been yet.
@@ -196,13 +203,14 @@ func (c *call) receive(r *http.Request, most int) error {
 	if r.ContentLength > int64(most) {
 		return tooLarge(most)
 	}
-	var err error
-	c.in, err = read(r.Body, c.in[:0], most)
+	c.in.Reset() // it grows with what really arrives: a length that is only announced costs nothing
+	c.limited = io.LimitedReader{R: r.Body, N: int64(most) + 1}
+	n, err := c.in.ReadFrom(&c.limited)
 	switch {
+	case n > int64(most):
+		return tooLarge(most)
 	case err == nil:
 		return nil
-	case errors.Is(err, errTooLarge):
-		return tooLarge(most)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return tooLate
 	}
@@ -234,31 +242,6 @@ func checkMedia(h http.Header) error {
 		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send JSON in UTF-8, with Content-Type: application/json")
 	}
 	return nil
-}
-
-var errTooLarge = errors.New("too large")
-
-// read reads all of r into b, which grows with what really arrives: a length that
-// is only announced costs nothing. It stops once there is more than is allowed.
-func read(r io.Reader, b []byte, most int) ([]byte, error) {
-	if cap(b) == 0 {
-		b = make([]byte, 0, bytes.MinRead)
-	}
-	for {
-		n, err := r.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case len(b) > most:
-			return b, errTooLarge
-		case err == io.EOF:
-			return b, nil
-		case err != nil:
-			return b, err
-		}
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-	}
 }
 
 // report tells of a store that couldn't be reached.

@@ -3,42 +3,79 @@ package checkapi
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // take serves /v1/take.
 func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
-	b := &c.body
-	if err := c.parse(c.in).document((*takeBody)(b)); err != nil {
+	if err := c.document(c.in.Bytes(), takeFields, c.takeField); err != nil {
 		return err
 	}
-	switch {
-	case b.key.to == b.key.from:
-		return jsonerror.Bad("key: is missing: it names the counter")
-	case b.limit.to == b.limit.from:
-		return jsonerror.Bad(`limit: is missing: give a count and a window such as "100/minute"`)
-	case b.mode != noMode && b.algorithm != weir.LeakyBucket:
-		return jsonerror.Bad(`mode: only "algorithm": "leaky_bucket" has one`)
-	case b.mode == queue:
-		b.algorithm = weir.LeakyQueue
-	}
-	text := string(b.texts)
-	policy, err := h.policies.get(b.limit.of(text), b.burst, b.algorithm)
+	number, err := oneOf("algorithm", c.algorithm, algorithms)
 	if err != nil {
 		return err
 	}
-	c.req = weir.Request{APIKey: b.key.of(text), KeyVerified: true, Cost: max(b.cost, 1), Peek: b.cost == 0, Receipt: b.receipt}
+	algorithm := weir.Algorithm(number)
+	mode, err := oneOf("mode", c.mode, modes)
+	switch {
+	case err != nil:
+		return err
+	case c.req.APIKey == "":
+		return jsonerror.Bad("key: is missing: it names the counter")
+	case c.limit == "":
+		return jsonerror.Bad(`limit: is missing: give a count and a window such as "100/minute"`)
+	case c.mode != "" && algorithm != weir.LeakyBucket:
+		return jsonerror.Bad(`mode: only "algorithm": "leaky_bucket" has one`)
+	case mode == queue:
+		algorithm = weir.LeakyQueue
+	}
+	policy, err := h.policies.get(c.limit, c.burst, algorithm)
+	if err != nil {
+		return err
+	}
+	if err := c.complete(); err != nil {
+		return err
+	}
 	now := time.Now()
 	c.subject = append(append(c.subject[:0], 0), c.req.APIKey...) // as rules that count by key write it
 	d, err := h.limiter.Take(r.Context(), &c.req, []weir.Charge{{Counter: weir.Counter{Policy: policy, Subject: c.subject}, N: c.req.Cost}})
 	h.report(r, err)
 	h.respond(w, c, &d, now)
 	return nil
+}
+
+// algorithms are the names of weir's, each at its number.
+var algorithms = func() (names []string) {
+	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
+		names = append(names, a.String())
+	}
+	return names
+}()
+
+// modes are those of a leaky bucket.
+var modes = []string{"meter", "queue"}
+
+const queue = 1 // among modes
+
+// oneOf returns which of a few words was written, by its number. "" is the first.
+func oneOf(field, written string, words []string) (int, error) {
+	if written == "" {
+		return 0, nil
+	}
+	if i := slices.Index(words, written); i >= 0 {
+		return i, nil
+	}
+	if meant := guess.Closest(written, words); meant != "" {
+		return 0, jsonerror.Bad("%s: there is no such one: did you mean %q?", field, meant)
+	}
+	return 0, jsonerror.Bad("%s: must be one of %s", field, strings.Join(words, ", "))
 }
 
 // takeName is the name of every policy of /v1/take. Being the same for all
