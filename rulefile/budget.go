@@ -31,6 +31,13 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 	before := len(d.list)
 	layers, segments := map[string]int{}, map[string]int{}
 	policies, regex, compared := 0, 0, 0
+	// spend notes where a budget is exceeded first.
+	spend := func(total *int, n, most int, path, format string, args ...any) {
+		was := *total
+		if *total += n; was <= most && *total > most {
+			d.add(d.find(path), path, format, args...)
+		}
+	}
 	for i := range doc.Rules {
 		r := &doc.Rules[i]
 		path := index("rules", i)
@@ -40,27 +47,14 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 			}
 			// One more rule is compared with all others, and all others with it.
 			n := strings.Count(r.Match.Endpoint, "/")
-			was := compared
-			compared += segments[r.Layer] + layers[r.Layer]*n
+			spend(&compared, segments[r.Layer]+layers[r.Layer]*n, maxSegments, path+".layer", "the layers up to here have too many rules for such long endpoints: give them more layers")
 			segments[r.Layer] += n
-			if was <= maxSegments && compared > maxSegments {
-				d.add(d.find(path+".layer"), path+".layer", "the layers up to here have too many rules for such long endpoints: give them more layers")
-			}
 		}
 		if len(r.Limits) == 0 {
-			was := policies
-			policies += len(doc.Tiers)
-			if was <= maxPolicies && policies > maxPolicies {
-				d.add(d.find(path), path, "too many rules without numbers for so many tiers: one times the other must be at most %d", maxPolicies)
-			}
+			spend(&policies, len(doc.Tiers), maxPolicies, path, "too many rules without numbers for so many tiers: one times the other must be at most %d", maxPolicies)
 		}
 		if r.Match.EndpointRegex != "" {
-			was := regex
-			regex += regexSize(r.Match.EndpointRegex)
-			if was <= maxRegex && regex > maxRegex {
-				path += ".match.endpoint_regex"
-				d.add(d.find(path), path, "the regular expressions up to here are too large: repeat less, or write endpoint patterns")
-			}
+			spend(&regex, regexSize(r.Match.EndpointRegex), maxRegex, path+".match.endpoint_regex", "the regular expressions up to here are too large: repeat less, or write endpoint patterns")
 		}
 	}
 	return len(d.list) == before

@@ -16,10 +16,10 @@
 // several documents) is refused by name. None of it helps to say what a limit
 // is, and some of it lets a short file unfold into a huge one.
 //
-// Input isn't trusted. A document is at most [MaxSize] long, and what it costs
-// to read is known before the YAML parser sees it: first the text is checked
-// (source.go), then the tokens (guard.go), and only then is a tree built
-// (tree.go) and decoded (decode.go, rule.go, numbers.go). What the words mean
-// together is checked by [github.com/weirhq/weir.Compile], whose findings are
-// brought back to the line that they are about (locate.go).
+// Input isn't trusted. A document is at most [MaxSize] long. The text is checked
+// first (source.go), then its layout (scan.go): the scanner says where a mistake is
+// and what to write instead, and bounds what is left to read. Then go.yaml.in/yaml
+// builds the tree (tree.go), and that is decoded (decode.go, rule.go, numbers.go).
+// What the words mean together is checked by [github.com/weirhq/weir.Compile], whose
+// findings are brought back to the line that they are about (locate.go).
 package rulefile

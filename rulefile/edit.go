@@ -32,15 +32,6 @@ func missing(what, name string, names []string) error {
 	return &notFound{text}
 }
 
-// listed is a list of names, as far as people read them.
-func listed(names []string) string {
-	list := cut(strings.Join(names[:min(len(names), maxListed)], ", "), 1000)
-	if len(names) > maxListed {
-		list += fmt.Sprintf(" and %d more", len(names)-maxListed)
-	}
-	return list
-}
-
 // Numbers are what a tier, or an override, is set to.
 type Numbers struct {
 	// Limit is "500/minute", or "500", which leaves the window as it is. "" leaves it alone.

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // editor changes a text in single places, found by the tree that was read from
@@ -22,9 +21,8 @@ type editor struct {
 	text []byte
 	open bool
 	// begins are the offsets of the lines.
-	begins []int
-	// columns are the offsets of the characters of lines where they aren't bytes.
-	columns map[int][]int
+	begins  []int
+	cursor  cursor
 	json    bool
 	eol     string
 	colon   string // between a name and its value
@@ -46,7 +44,7 @@ func edit(text []byte) (*editor, error) {
 	if r.any() {
 		return nil, r.sorted(r.src)
 	}
-	e := &editor{reading: r, columns: map[int][]int{}, eol: "\n", colon: ": ", comma: ", "}
+	e := &editor{reading: r, eol: "\n", colon: ": ", comma: ", "}
 	if first := bytes.IndexByte(text, '\n'); first > 0 && text[first-1] == '\r' {
 		e.eol = "\r\n"
 	}
@@ -64,9 +62,6 @@ func edit(text []byte) (*editor, error) {
 	}
 	for i := begin; i < len(text); i += bytes.IndexByte(text[i:], '\n') + 1 {
 		e.begins = append(e.begins, i)
-	}
-	if e.expires == nil {
-		e.expires = map[overrideID]time.Time{}
 	}
 	return e, nil
 }
@@ -115,23 +110,7 @@ func (e *editor) replace(from, to int, with string) {
 }
 
 // offset is where a place is in the text.
-func (e *editor) offset(p place) int {
-	begin, line := e.begins[p.line-1], e.src.lines[p.line-1]
-	columns, ok := e.columns[p.line]
-	if !ok {
-		if utf8.RuneCountInString(line) < len(line) {
-			for i := range line {
-				columns = append(columns, i)
-			}
-			columns = append(columns, len(line))
-		}
-		e.columns[p.line] = columns
-	}
-	if columns == nil {
-		return begin + p.column - 1
-	}
-	return begin + columns[min(p.column, len(columns))-1]
-}
+func (e *editor) offset(p place) int { return e.begins[p.line-1] + e.cursor.offset(e.src, p) }
 
 // begin and end are the bounds of a value in the text.
 func (e *editor) begin(n *node) int { return e.offset(n.first) }
@@ -140,12 +119,30 @@ func (e *editor) end(n *node) int {
 	switch {
 	case n.kind == scalar:
 		return e.textEnd(e.begin(n), n.text)
-	case n.flow:
-		return e.offset(n.last) + 1
-	case n.kind == mapping:
-		return e.end(n.fields[len(n.fields)-1].value)
+	case len(n.fields)+len(n.items) == 0:
+		return e.skip(e.begin(n)+1) + 1
 	}
-	return e.end(n.items[len(n.items)-1])
+	end := 0
+	if n.kind == mapping {
+		end = e.end(n.fields[len(n.fields)-1].value)
+	} else {
+		end = e.end(n.items[len(n.items)-1])
+	}
+	if n.flow {
+		if end = e.skip(end); e.text[end] == ',' {
+			end = e.skip(end + 1)
+		}
+		end++
+	}
+	return end
+}
+
+// dash is where the dash of an item is, in a list on lines of its own.
+func (e *editor) dash(list *node, i int) int {
+	if i == 0 {
+		return e.begin(list)
+	}
+	return e.skip(e.end(list.items[i-1]))
 }
 
 // textEnd is where a scalar ends that begins at an offset.
@@ -154,18 +151,7 @@ func (e *editor) textEnd(from int, plain string) int {
 	if quote != '"' && quote != '\'' {
 		return from + len(plain)
 	}
-	for i := from + 1; i < len(e.text); i++ {
-		switch {
-		case e.text[i] == '\\' && quote == '"':
-			i++
-		case e.text[i] != quote:
-		case quote == '\'' && i+1 < len(e.text) && e.text[i+1] == quote:
-			i++
-		default:
-			return i + 1
-		}
-	}
-	return len(e.text)
+	return from + quotedLen(e.text[from:])
 }
 
 // afterColon is behind the colon of a field.
@@ -284,7 +270,7 @@ func (e *editor) removeItems(f field, gone func(i int) bool) {
 	}
 	for i, item := range list.items {
 		if gone(i) {
-			e.removeLines(e.offset(list.dashes[i]), e.end(item))
+			e.removeLines(e.dash(list, i), e.end(item))
 		}
 	}
 }
@@ -339,7 +325,7 @@ func (e *editor) appendItem(list *node, item string) {
 	last := len(list.items) - 1
 	switch {
 	case !list.flow:
-		e.insertLine(e.end(list.items[last]), indent(list.dashes[0].column)+"- "+item)
+		e.insertLine(e.end(list.items[last]), indent(list.first.column)+"- "+item)
 	case last < 0:
 		e.replace(e.begin(list)+1, e.begin(list)+1, item)
 	default:

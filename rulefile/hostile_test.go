@@ -48,13 +48,11 @@ func hostileTexts() []hostileText {
 		{"layers", numbered("rules:\n", "- {id: r%[1]d, limit: 5/m, layer: x, match: {api_key_pattern: '*%[1]d*'}}\n", 1_000) + "- {id: y, limit: 5/q}", "rules[1000]"},
 		{"layers of long endpoints", numbered("rules:\n", "- {id: r%[1]d, limit: 5/m, layer: x, match: {endpoint: "+strings.Repeat("/a", 100)+"/%[1]d}}\n", 1_000),
 			`rules[815] "r815": layer: the layers up to here have too many rules for such long endpoints: give them more layers`},
-		{"brackets", repeat("", "[", "", mib), "too large"},
-		{"brackets, fewer", repeat("rules: ", "[", "", 200_000), "nested"},
+		{"brackets", repeat("", "[", "", mib), "nested"},
 		{"brackets and back", strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), "nested"},
-		{"braces", repeat("", "{a: ", "", mib), "too large"},
-		{"braces, fewer", repeat("", "{a: ", "", 300_000), "nested"},
+		{"braces", repeat("", "{a: ", "", mib), "nested"},
 		{"dashes", repeat("", "- ", "", 400_000), "nested"},
-		{"names on one line", repeat("", "a: ", "", 300_000), "nested"},
+		{"names on one line", repeat("", "a: ", "", 300_000), "a field's value can't be another field on the same line"},
 		{"staircase", func() string {
 			var b strings.Builder
 			for i := range 1500 {
@@ -62,16 +60,15 @@ func hostileTexts() []hostileText {
 			}
 			return b.String()
 		}(), "nested"},
-		{"angles", repeat("a: ", "<", "", 4*mib), `no value holds so many "<"`},
-		{"shorter angles", repeat("a: ", strings.Repeat("<", 15)+" ", "", 4*mib), `no field "a"`},
+		{"angles", repeat("a: ", "<", "", 4*mib), `no field "a"`},
 		{"tabs in quotes", repeat(`a: "`, "\t", `"`, 4*mib), "write a space in place of this tab"},
 		{"blank lines in a block", "a: |\n  " + strings.Repeat("a", 2*mib) + strings.Repeat("\n", 200_000) + "b: c\n", "blocks of text"},
 		{"spaces", repeat("a: b", " ", "c", 4*mib), `no field "a"`},
-		{"empty values", repeat("", "a:\n", "", 300_000), "too many fields"},
-		{"empty values in braces", repeat("a: {", "a,", "}", 400_000), "too many fields"},
-		{"empty values in many braces", repeat("a: [", "{a},", "]", 200_000), "too many fields"},
-		{"fields", numbered("", "a%d: b\n", 60_000), "too many fields"},
-		{"long name over many", strings.Repeat("k", 2*mib) + ": {" + strings.Repeat("a: b, ", 70_000) + "}\n", "too many fields"},
+		{"empty values", repeat("", "a:\n", "", 300_000), "is written twice"},
+		{"empty values in braces", repeat("a: {", "a,", "}", 400_000), `no field "a"`},
+		{"empty values in many braces", repeat("a: [", "{a},", "]", 200_000), `no field "a"`},
+		{"fields", numbered("", "a%d: b\n", 60_000), `no field "a0"`},
+		{"long name over many", strings.Repeat("k", 2*mib) + ": {" + strings.Repeat("a: b, ", 70_000) + "}\n", "a name has at most 1024 characters"},
 		{"documents", repeat("", "---\n", "", 200_000), "one document"},
 		{"aliases", "a: &a [b]\nb: [" + strings.Repeat("*a, ", 50_000) + "]\n", "anchors"},
 		{"quotes", repeat("a: ", `"" `, "", 200_000), "doesn't belong here"},
@@ -86,7 +83,10 @@ func hostileTexts() []hostileText {
 		{"limits", "rules: [{id: a, limits: [" + numbered("", "5/%ds, ", 1_000) + "]}]", "must be at most 16 limits, got 1000"},
 		{"deep expression", "rules: [{id: a, limit: 5/m, match: {endpoint_regex: '" + strings.Repeat("(", 100_000) + "'}}]", "endpoint_regex"},
 		{"long names everywhere", "rules: [{id: a, limit: 5/m, by: [" + strings.Repeat("x", mib) + "]}]", "by[0]"},
-		{"a long key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", mib) + ": 5/q}}]", "override.xxx"},
+		{"a long key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", maxName) + ": 5/q}}]", "override.xxx"},
+		{"a longer key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", maxName+1) + ": 5/q}}]", "1:40: is too long: a name has at most 1024 characters"},
+		{"values", "a: [" + strings.Repeat("a,", maxValues-2) + "]", `no field "a"`},
+		{"one value more", "a: [" + strings.Repeat("a,", maxValues-1) + "]", "is too large: a rule file has at most 250000 names and values"},
 	}
 }
 
@@ -106,8 +106,14 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestManyOverrides: files as large as people write them are read.
-func TestManyOverrides(t *testing.T) {
+// TestManyKeys: files as large as people write them are read.
+func TestManyKeys(t *testing.T) {
+	keys := numbered("tiers: {free: 5/minute}\nrules: [{id: quota}]\nkeys:\n", "  sk_%05d: free\n", 60_000)
+	soon(t, func() {
+		if f, err := Parse("rules.yaml", []byte(keys)); err != nil || len(f.Rules.Keys) != 60_000 {
+			t.Errorf("%.500v", err)
+		}
+	})
 	text := numbered("rules:\n  - id: a\n    limit: 5/minute\n    override:\n", "      sk_prod_vip_%05d: {limit: 3000/minute, burst: 500}\n", 10_000)
 	var f *File
 	var err error

@@ -19,7 +19,7 @@ type member struct {
 }
 
 // TestLayoutsAgree writes random documents as indented YAML, as YAML between
-// braces, and as JSON: all three must mean the same, and say so if they are wrong.
+// braces, and as JSON: all must mean the same, and say so if they are wrong.
 func TestLayoutsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc := drawDocument(t)
@@ -27,7 +27,11 @@ func TestLayoutsAgree(t *testing.T) {
 		flow := writeFlow(doc)
 		js := writeJSON(doc)
 		want, wantErr := Parse("rules.yaml", []byte(block))
-		for name, text := range map[string]string{"flow": flow, "json": js} {
+		written, err := JSON([]byte(block))
+		if err != nil || !json.Valid(written) {
+			t.Fatalf("%s\nis written as\n%s\n%v", block, written, err)
+		}
+		for name, text := range map[string]string{"flow": flow, "json": js, "written JSON": string(written)} {
 			got, err := Parse("rules.yaml", []byte(text))
 			if (err == nil) != (wantErr == nil) {
 				t.Fatalf("%s differs.\n%s\n%v\n%s\n%v", name, block, wantErr, text, err)

@@ -9,12 +9,6 @@ import (
 
 // hint keeps a guess for the case that Compile finds the value at a path to be wrong.
 func (d *decoder) hint(path, text string) {
-	if text == "" {
-		return
-	}
-	if d.hints == nil {
-		d.hints = map[string]string{}
-	}
 	d.hints[path] = text
 }
 

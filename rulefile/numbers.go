@@ -312,7 +312,7 @@ func (d *decoder) valid(l weir.Limit, v value, where map[string]value, s scope) 
 		return true
 	}
 	var le *weir.LimitError
-	if !asLimitError(err, &le) {
+	if !errors.As(err, &le) {
 		d.fail(v, "%v", err)
 		return false
 	}
@@ -327,5 +327,3 @@ func (d *decoder) valid(l weir.Limit, v value, where map[string]value, s scope) 
 	d.fail(at, "%s", text)
 	return false
 }
-
-func asLimitError(err error, target **weir.LimitError) bool { return errors.As(err, target) }

@@ -29,9 +29,6 @@ func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Lim
 		}
 		overrides[e.name] = d.numbers(e.value, s)
 		if at, ok := d.expiry(e.value); ok {
-			if d.expires == nil {
-				d.expires = map[overrideID]time.Time{}
-			}
 			d.expires[overrideID{rule, e.name}] = at
 		}
 	}
@@ -43,11 +40,11 @@ func (d *decoder) expiry(v value) (time.Time, bool) {
 	if v.kind != mapping {
 		return time.Time{}, false
 	}
-	i := slices.IndexFunc(v.fields, func(f field) bool { return f.name == "expires" })
+	f, i := v.get("expires")
 	if i < 0 {
 		return time.Time{}, false
 	}
-	at := value{v.fields[i].value, join(v.path, "expires")}
+	at := value{f.value, join(v.path, "expires")}
 	text := d.text(at)
 	if text == "" {
 		return time.Time{}, false

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // Problem is something wrong with a rule file, and where. Its fields are for
@@ -132,8 +134,7 @@ func (ps *problems) sorted(src *source) Problems {
 	for i := range ps.list {
 		p := &ps.list[i]
 		if p.Line > 0 && p.Line <= len(src.lines) {
-			p.Excerpt, p.Caret = c.excerpt(src.lines[p.Line-1], p.Line, p.Column)
-			p.Column = c.column // at most one past the line's end
+			p.Excerpt, p.Caret = excerpt(src.lines[p.Line-1], c.offset(src, place{p.Line, p.Column}))
 		}
 		if i := ruleIndex(p.Path); i >= 0 && i < len(ps.ids) {
 			p.Rule = shorten(ps.ids[i])
@@ -159,38 +160,41 @@ func ruleIndex(path string) int {
 // excerptWidth is how much of a long line is shown.
 const excerptWidth = 100
 
-// cursor finds characters in lines, for places that come in the order of the
-// file: a file of one long line with many problems is walked through once.
-type cursor struct{ line, column, offset int }
-
-// seek moves to a column of a line, or to the line's end if there is no such column.
-func (c *cursor) seek(s string, line, column int) {
-	if c.line != line || c.column > column {
-		*c = cursor{line: line, column: 1}
-	}
-	for c.column < column && c.offset < len(s) {
-		_, n := utf8.DecodeRuneInString(s[c.offset:])
-		c.offset += n
-		c.column++
-	}
-}
-
-// excerpt returns the part of a line around a column, fit to be printed, and
-// how many characters of it come before that column.
-func (c *cursor) excerpt(s string, line, column int) (string, int) {
-	c.seek(s, line, column)
-	before, after := s[:c.offset], s[c.offset:]
+// excerpt returns the part of a line around an offset, fit to be printed, and
+// how many characters of it come before that.
+func excerpt(line string, offset int) (string, int) {
+	before, after := line[:offset], line[offset:]
 	head, tail := "", ""
-	if len(s) > 4*excerptWidth || utf8.RuneCountInString(s) > excerptWidth {
+	if len(line) > 4*excerptWidth || utf8.RuneCountInString(line) > excerptWidth {
 		before, after = lastRunes(before, excerptWidth/2), firstRunes(after, excerptWidth/2)
-		if len(before) < c.offset {
+		if len(before) < offset {
 			head = "…"
 		}
-		if c.offset+len(after) < len(s) {
+		if offset+len(after) < len(line) {
 			tail = "…"
 		}
 	}
 	return head + printable(before) + printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
+}
+
+// didYouMean is a hint at the candidate that is closest to what was written, or "" if none is close.
+func didYouMean(written string, candidates []string) string {
+	if best := guess.Closest(written, candidates); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	return ""
+}
+
+// maxListed is how many names a message lists.
+const maxListed = 10
+
+// listed is a list of names, as far as people read them.
+func listed(names []string) string {
+	list := cut(strings.Join(names[:min(len(names), maxListed)], ", "), 1000)
+	if len(names) > maxListed {
+		list += fmt.Sprintf(" and %d more", len(names)-maxListed)
+	}
+	return list
 }
 
 // cut shortens text that is longer than n characters.

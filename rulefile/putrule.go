@@ -2,7 +2,6 @@ package rulefile
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"strings"
 
@@ -11,8 +10,7 @@ import (
 
 // newRule is a rule that comes alone.
 type newRule struct {
-	*node
-	src  *source
+	*reading
 	rule weir.Rule
 	// id is written before the rest, if the rule came without one.
 	id string
@@ -20,39 +18,31 @@ type newRule struct {
 
 // readRule reads a rule that will have an id.
 func (e *editor) readRule(id string, text []byte) (*newRule, error) {
-	if len(text) > MaxSize {
-		return nil, Problems{{File: "rule", Text: fmt.Sprintf("is too large: a rule has at most %d MiB", MaxSize>>20)}}
+	read, err := readTree("rule", text)
+	if err != nil {
+		return nil, err
 	}
-	list := &problems{file: "rule"}
-	src := readSource(text, list)
-	if list.any() {
-		return nil, list.sorted(src)
+	r := &newRule{reading: read}
+	if r.root == nil || r.root.kind == empty {
+		r.add(place{}, "", `is empty: write at least {"limit": "100/minute"}`)
+		return nil, r.sorted(r.src)
 	}
-	root := parseTree(src, list)
-	if root == nil || root.kind == empty {
-		if !list.any() {
-			list.add(place{}, "", `is empty: write at least {"limit": "100/minute"}`)
-		}
-		return nil, list.sorted(src)
-	}
-	d := &decoder{problems: list, warned: &problems{}, places: map[string]place{}}
-	r := &newRule{node: root, src: src}
-	given, at := root.get("id")
+	given, at := r.root.get("id")
 	if at >= 0 && given.value.kind == scalar && !strings.EqualFold(given.value.text, id) {
-		list.add(given.value.at, "id", "must be %q, or be left out: a rule keeps its id, got %q", shorten(id), shorten(given.value.text))
-		return nil, list.sorted(src)
+		r.add(given.value.at, "id", "must be %q, or be left out: a rule keeps its id, got %q", shorten(id), shorten(given.value.text))
+		return nil, r.sorted(r.src)
 	}
-	if at < 0 && root.kind == mapping {
+	if at < 0 && r.root.kind == mapping {
 		r.id = id
 		first := field{name: "id", value: &node{kind: scalar, text: id, quoted: true}}
-		r.node = &node{kind: mapping, flow: root.flow, first: root.first, at: root.at, fields: append([]field{first}, root.fields...)}
+		r.root.fields = append([]field{first}, r.root.fields...)
 	}
-	r.rule = d.rule(value{r.node, ""})
-	if list.any() {
-		return nil, list.sorted(src)
+	r.rule = r.decoder.rule(value{r.root, ""})
+	if r.any() {
+		return nil, r.sorted(r.src)
 	}
 	e.forget(r.rule.ID)
-	maps.Copy(e.expires, d.expires)
+	maps.Copy(e.expires, r.expires)
 	return r, nil
 }
 
@@ -77,9 +67,9 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	if notThere != nil {
 		e.doc.Rules = append(e.doc.Rules, r.rule)
 		if rules.flow {
-			e.appendItem(rules, e.flow(r.node))
+			e.appendItem(rules, e.flow(r.root))
 		} else {
-			e.appendItem(rules, e.blockRule(r, rules.dashes[0].column+2))
+			e.appendItem(rules, e.blockRule(r, rules.first.column+2))
 		}
 		return e.result()
 	}
@@ -87,14 +77,14 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	old := rules.items[i]
 	// Comments are worth keeping: the new rule's if it has any, or else the old one's.
 	if !bytes.ContainsRune(rule, '#') {
-		if e.merge(old, r.node) == nil {
+		if e.merge(old, r.root) == nil {
 			if out, err := e.result(); err == nil {
 				return out, nil
 			}
 		}
 		e.changes = nil
 	}
-	with := e.flow(r.node)
+	with := e.flow(r.root)
 	if !old.flow {
 		with = e.blockRule(r, old.fields[0].at.column)
 	}
@@ -104,22 +94,22 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 
 // blockRule writes a rule on lines of its own, in the words and with the comments that it came with if it came so.
 func (e *editor) blockRule(r *newRule, column int) string {
-	if r.flow {
-		return e.block(r.node, column)
+	if r.root.flow {
+		return e.block(r.root, column)
 	}
 	var lines []string
 	if r.id != "" {
 		lines = append(lines, "id: "+e.scalar(r.id, 0))
 	}
-	for i, line := range r.src.lines[r.first.line-1:] {
+	for i, line := range r.src.lines[r.root.first.line-1:] {
 		content := strings.TrimLeft(line, " ")
 		if content == "" || strings.HasPrefix(content, "...") {
 			continue
 		}
-		deeper := max(len(line)-len(content)-(r.first.column-1), 0)
+		deeper := max(len(line)-len(content)-(r.root.first.column-1), 0)
 		if i == 0 {
 			deeper = 0 // there may be a --- before it
-			content = string([]rune(line)[r.first.column-1:])
+			content = string([]rune(line)[r.root.first.column-1:])
 		}
 		lines = append(lines, strings.Repeat(" ", deeper)+content)
 	}

@@ -53,6 +53,19 @@ func (e *editor) setText(n *node, s string) {
 
 func (e *editor) setNumber(n *node, s string) { e.replace(e.begin(n), e.end(n), s) }
 
+// JSON writes a document as JSON, with its fields in their order. The error is [Problems].
+func JSON(text []byte) ([]byte, error) {
+	r, err := read("rules", text)
+	if err != nil {
+		return nil, err
+	}
+	if r.root == nil {
+		return []byte("null\n"), nil
+	}
+	e := &editor{json: true, colon: ": ", comma: ", "}
+	return []byte(e.flow(r.root) + "\n"), nil
+}
+
 // pair is a field as it will be written.
 type pair struct{ name, value string }
 

@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"errors"
 	"regexp"
 	"slices"
 	"strconv"
@@ -198,7 +199,7 @@ func (d *decoder) maxDelay(v value, a weir.Algorithm) time.Duration {
 		return 0
 	}
 	var le *weir.LimitError
-	if asLimitError((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &le) {
+	if errors.As((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &le) {
 		d.fail(v, "%s", le.Text)
 		return 0
 	}

@@ -1,7 +1,6 @@
 package rulefile
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"time"
@@ -68,20 +67,30 @@ type reading struct {
 // read reads a document as far as its words go. What is wrong with them is
 // noted, and the error is of texts that aren't YAML.
 func read(name string, src []byte) (*reading, error) {
-	if len(src) > MaxSize {
-		return nil, Problems{{File: name, Text: fmt.Sprintf("is too large: a rule file has at most %d MiB", MaxSize>>20)}}
+	r, err := readTree(name, src)
+	if err == nil {
+		r.doc = r.document(r.root)
 	}
+	return r, err
+}
+
+// readTree reads a text as far as its layout goes.
+func readTree(name string, src []byte) (*reading, error) {
 	list := &problems{file: name}
+	if len(src) > MaxSize {
+		list.add(place{}, "", "is too large: a rule file has at most %d MiB", MaxSize>>20)
+		return nil, list.sorted(nil)
+	}
 	text := readSource(src, list)
+	var root *node
+	if !list.any() {
+		root = parseTree(text, list)
+	}
 	if list.any() {
 		return nil, list.sorted(text)
 	}
-	root := parseTree(text, list)
-	if list.any() {
-		return nil, list.sorted(text)
-	}
-	d := &decoder{problems: list, warned: &problems{file: name}, places: map[string]place{}}
-	return &reading{decoder: d, src: text, root: root, doc: d.document(root)}, nil
+	d := &decoder{problems: list, warned: &problems{file: name}, places: map[string]place{}, hints: map[string]string{}, expires: map[overrideID]time.Time{}}
+	return &reading{decoder: d, src: text, root: root}, nil
 }
 
 // file compiles what was read, as it is at a time.

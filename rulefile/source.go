@@ -10,24 +10,8 @@ import (
 // place is a position in the text. Both numbers count from 1, columns in characters.
 type place struct{ line, column int }
 
-// source is the text of a rule file.
-type source struct {
-	// lines are the lines as they were written, for excerpts.
-	lines []string
-	// text is what the YAML lexer gets to see. Every character of the language
-	// stands at the same line and column as in lines.
-	text string
-}
-
-// What the lexer takes more than linear time or memory for is bounded before it starts.
-const (
-	// maxMarks bounds how many tokens a text can have: each takes some 200
-	// bytes while the file is read. A file with 10,000 overrides has about 100,000.
-	maxMarks = 250_000
-	// maxBlank and maxAngles bound runs of blank lines and of "<", which cost their square.
-	maxBlank  = 8
-	maxAngles = 16
-)
+// source is the text of a rule file, line by line and without line ends.
+type source struct{ lines []string }
 
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
@@ -40,92 +24,68 @@ func readSource(src []byte, list *problems) *source {
 	}
 	s := &source{lines: strings.Split(string(src), "\n")}
 	json := bytes.HasPrefix(bytes.TrimLeft(src, " \t\r\n"), []byte("{"))
-	var text strings.Builder
-	text.Grow(len(src))
-	blank, marks, end := 0, 0, 0
 	for i, line := range s.lines {
-		line = strings.TrimSuffix(line, "\r")
-		s.lines[i] = line
-		clean := cleanLine(line, i+1, json, list)
-		if clean == "" {
-			// A comment breaks a long run of blank lines and means the same.
-			if blank++; blank%maxBlank == 0 {
-				clean = "#"
-			}
-		} else {
-			blank = 0
-		}
-		if marks += countMarks(clean); marks > maxMarks {
-			list.add(place{i + 1, 1}, "", "is too large: a rule file has at most %d lines and punctuation marks", maxMarks)
-			return s
-		}
-		text.WriteString(clean)
-		text.WriteByte('\n')
-		if blank == 0 {
-			end = text.Len()
-		}
+		s.lines[i] = strings.TrimSuffix(line, "\r")
+		s.checkLine(i+1, json, list)
 	}
-	s.text = text.String()[:end]
 	return s
 }
 
-// cleanLine checks one line and returns it for the lexer: tabs have become
-// spaces, since the lexer loses count of columns behind them, and a line
-// without content is "". In JSON, indentation means nothing and may be of tabs.
-func cleanLine(line string, number int, json bool, list *problems) string {
-	at := func(offset int) place { return place{number, utf8.RuneCountInString(line[:offset]) + 1} }
+// checkLine refuses what can't be seen, and what no rule file has. In JSON,
+// indentation means nothing and may be of tabs.
+func (s *source) checkLine(number int, json bool, list *problems) {
+	line := s.lines[number-1]
+	fail := func(offset int, format string, args ...any) {
+		list.add(place{number, utf8.RuneCountInString(line[:offset]) + 1}, "", format, args...)
+	}
 	if !utf8.ValidString(line) {
 		i := 0
-		for {
-			r, n := utf8.DecodeRuneInString(line[i:])
-			if r == utf8.RuneError && n <= 1 {
-				break
-			}
+		for r, n := utf8.DecodeRuneInString(line); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRuneInString(line[i:]) {
 			i += n
 		}
-		list.add(at(i), "", "the byte 0x%02x is not UTF-8: save the file as UTF-8", line[i])
-		return ""
+		fail(i, "the byte 0x%02x is not UTF-8: save the file as UTF-8", line[i])
+		return
 	}
 	if i := strings.IndexFunc(line, isControl); i >= 0 {
 		r, _ := utf8.DecodeRuneInString(line[i:])
-		list.add(at(i), "", "%s is not allowed here: remove it", controlName(r))
-		return ""
+		fail(i, "%s is not allowed here: remove it", controlName(r))
+		return
 	}
-	line = strings.TrimRight(line, " \t") // the lexer counts what stands there to the value before it
 	content := strings.TrimLeft(line, " \t")
-	indent := len(line) - len(content)
-	if content == "" {
-		return ""
-	}
-	if content[0] == '#' {
-		return strings.ReplaceAll(line, "\t", " ")
-	}
-	if i := strings.IndexByte(line[:indent], '\t'); i >= 0 && !json {
-		list.add(at(i), "", "lines are indented with spaces, not with tabs")
-		return ""
+	if tab := strings.IndexByte(line[:len(line)-len(content)], '\t'); tab >= 0 && !json && content != "" && content[0] != '#' {
+		fail(tab, "lines are indented with spaces, not with tabs")
 	}
 	if strings.HasPrefix(line, "<<<<<<< ") || strings.HasPrefix(line, ">>>>>>> ") {
-		list.add(at(0), "", "a merge conflict was left in the file: keep one of the two sides")
-		return ""
+		fail(0, "a merge conflict was left in the file: keep one of the two sides")
 	}
-	if rest, ok := strings.CutPrefix(line, "..."); ok && rest != "" && rest[0] != ' ' {
-		list.add(at(0), "", "text that begins with ... must be quoted")
-		return ""
-	}
-	if i := strings.Index(line, strings.Repeat("<", maxAngles)); i >= 0 {
-		list.add(at(i), "", `no value holds so many "<"`)
-		return ""
-	}
-	if tab := strings.LastIndexByte(line, '\t'); tab >= 0 {
-		// Between quotes a tab is part of the value, and nobody can see it there.
-		first, last := strings.IndexAny(line, `"'`), strings.LastIndexAny(line, `"'`)
-		if inside := strings.IndexByte(line[max(first, 0):], '\t'); first >= 0 && inside >= 0 && first+inside < last {
-			list.add(at(first+inside), "", "write a space in place of this tab")
-			return ""
+}
+
+// cursor finds characters in the lines of a text. It remembers a line, so that
+// many places in one long line cost no more than its length.
+type cursor struct {
+	line int
+	// offsets of the line's characters, or nil if each is a byte.
+	offsets []int
+}
+
+// offset is where a place is in its line, or the line's end if there is no such column.
+func (c *cursor) offset(s *source, p place) int {
+	line := s.lines[p.line-1]
+	if c.line != p.line {
+		*c = cursor{line: p.line}
+		if utf8.RuneCountInString(line) < len(line) {
+			for i := range line {
+				c.offsets = append(c.offsets, i)
+			}
 		}
-		line = strings.ReplaceAll(line, "\t", " ")
 	}
-	return line
+	switch i := p.column - 1; {
+	case c.offsets == nil:
+		return min(i, len(line))
+	case i < len(c.offsets):
+		return c.offsets[i]
+	}
+	return len(line)
 }
 
 // isControl: control characters but the tab, and what breaks or turns around a
@@ -137,7 +97,7 @@ func isControl(r rune) bool {
 	case r < 0x2028:
 		return r >= 0x7f && r < 0xa0
 	}
-	return r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff
+	return r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }
 
 func controlName(r rune) string {
@@ -150,23 +110,4 @@ func controlName(r rune) string {
 		return "an escape character"
 	}
 	return fmt.Sprintf("the control character U+%04X", r)
-}
-
-// isMark holds the characters that can begin or end a token.
-var isMark = func() (marks [256]bool) {
-	for _, c := range []byte("[]{},:-?#&*!|>%@`'\"") {
-		marks[c] = true
-	}
-	return marks
-}()
-
-// countMarks bounds the number of tokens that a line can become: there are at most twice as many.
-func countMarks(line string) int {
-	n := 1
-	for i := range len(line) {
-		if isMark[line[i]] {
-			n++
-		}
-	}
-	return n
 }

@@ -1,9 +1,7 @@
 package rulefile
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
@@ -24,9 +22,6 @@ func (d *decoder) tierName(v value) string {
 	}
 	return name
 }
-
-// maxListed is how many names a message lists.
-const maxListed = 10
 
 // checkTiers notes names of tiers that don't exist, and takes them out of the
 // document. A tier exists if it is listed, or if a rule has numbers for it.
@@ -75,11 +70,7 @@ func (d *decoder) unknownTier(use tierUse, names []string) {
 		d.fail(use.value, "there is no tier %q: none are listed under tiers", shorten(use.name))
 		return
 	}
-	list := strings.Join(names[:min(len(names), maxListed)], ", ")
-	if len(names) > maxListed {
-		list += fmt.Sprintf(" and %d more", len(names)-maxListed)
-	}
-	d.fail(use.value, "there is no tier %q: write one of %s", shorten(use.name), list).Hint = didYouMean(use.name, names)
+	d.fail(use.value, "there is no tier %q: write one of %s", shorten(use.name), listed(names)).Hint = didYouMean(use.name, names)
 }
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, where its name looks like one that is.

@@ -484,6 +484,10 @@ func TestServeRefusesBadSettings(t *testing.T) {
 	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: a, limt: 5/minute}\n")
 	settings := write(t, filepath.Join(dir, "weir.yaml"), "htp: 127.0.0.1:0\n")
 	nested := write(t, filepath.Join(dir, "nested.yaml"), "identity:\n  api_key: {heder: X-Key}\n")
+	typed := write(t, filepath.Join(dir, "typed.yaml"), "http: 127.0.0.1:0\nrefusal: {status: many}\nheaders: [ietf]\n")
+	list := write(t, filepath.Join(dir, "list.yaml"), "- http: 127.0.0.1:0\n")
+	mapped := write(t, filepath.Join(dir, "mapped.yaml"), "# a comment\nhttp: {host: 127.0.0.1}\n")
+	broken := write(t, filepath.Join(dir, "broken.yaml"), "# a comment\nhttp: [127.0.0.1\n")
 	for _, c := range []struct{ args, want string }{
 		{"--rules " + bad, `did you mean "limit"?`},
 		{"--rules " + filepath.Join(dir, "none.yaml"), "no such file"},
@@ -505,7 +509,12 @@ func TestServeRefusesBadSettings(t *testing.T) {
 		{"--emergency-limit 10/s", "--emergency-limit: is for a --store that can be lost"},
 		{"--log-format xml", "--log-format: must be text or json"},
 		{"--config " + settings, `there is no setting "htp"`},
-		{"--config " + nested, `heder`},
+		{"--config " + nested, `nested.yaml: line 2: there is no setting "heder" here: write one of header, query, claim, bearer`},
+		{"--config " + typed, "typed.yaml: line 2: must be a number, got `many`"},
+		{"--config " + typed, "line 3: must be a map: write one of dialects, names, expose"},
+		{"--config " + list, "list.yaml: line 1: must be settings, a line each, such as http: 127.0.0.1:8080"},
+		{"--config " + mapped, "mapped.yaml: line 2: http: must be a value"},
+		{"--config " + broken, "broken.yaml: is not valid YAML near line 1: did not find expected ',' or ']': is a bracket or a quote missing"},
 		{"--config " + filepath.Join(dir, "none.yaml"), "no such file"},
 		{"--http 127.0.0.1:notaport", "--http:"},
 		{"--nonsense", "unknown flag"},

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/rulefile"
@@ -161,7 +160,7 @@ func showCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				if text, err = yaml.YAMLToJSON(text); err != nil {
+				if text, err = rulefile.JSON(text); err != nil {
 					return &exit{exitRefused, err}
 				}
 			}

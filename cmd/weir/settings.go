@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/serve"
 )
@@ -21,6 +26,8 @@ type settingsFile struct {
 	Identity identitySettings `yaml:"identity"`
 	Headers  headerSettings   `yaml:"headers"`
 	Refusal  refusalSettings  `yaml:"refusal"`
+	// Flags is all the rest.
+	Flags map[string]yaml.Node `yaml:",inline"`
 }
 
 type identitySettings struct {
@@ -99,59 +106,78 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 
 // parse reads the sections into s, and returns the flags that the file sets.
 func (s *settingsFile) parse(text []byte, flags *pflag.FlagSet) (map[string]string, error) {
-	file, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return nil, yamlError(err)
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(s); err != nil && err != io.EOF {
+		return nil, settingsError(err)
 	}
 	values := map[string]string{}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return values, nil
-	}
-	var all []*ast.MappingValueNode
-	switch body := file.Docs[0].Body.(type) {
-	case *ast.MappingNode:
-		all = body.Values
-	case *ast.MappingValueNode:
-		all = []*ast.MappingValueNode{body}
-	case *ast.NullNode, *ast.CommentGroupNode:
-	default:
-		return nil, errors.New("must be settings, a line each, such as `http: 127.0.0.1:8080`")
-	}
-	into := map[string]any{"identity": &s.Identity, "headers": &s.Headers, "refusal": &s.Refusal}
-	for _, item := range all {
-		key, at := item.Key.String(), item.Key.GetToken().Position
-		if section, ok := into[key]; ok {
-			if err := yaml.NodeToValue(item.Value, section, yaml.Strict()); err != nil {
-				return nil, yamlError(err)
-			}
-			continue
-		}
+	for _, key := range slices.SortedFunc(maps.Keys(s.Flags), func(a, b string) int { return s.Flags[a].Line - s.Flags[b].Line }) {
+		node := s.Flags[key]
 		name := strings.ReplaceAll(key, "_", "-")
 		if flags.Lookup(name) == nil || name == "config" {
-			return nil, fmt.Errorf("line %d: there is no setting %q: write one of %s", at.Line, key, strings.Join(settingNames(flags), ", "))
+			return nil, fmt.Errorf("line %d: there is no setting %q: write one of %s", node.Line, key, strings.Join(settingNames(flags), ", "))
 		}
-		var value any
-		if err := yaml.NodeToValue(item.Value, &value); err != nil {
-			return nil, yamlError(err)
+		items := []*yaml.Node{&node}
+		if node.Kind == yaml.SequenceNode {
+			items = node.Content
 		}
-		switch v := value.(type) {
-		case []any:
-			parts := make([]string, len(v))
-			for i := range v {
-				parts[i] = fmt.Sprint(v[i])
+		parts := make([]string, len(items))
+		for i, item := range items {
+			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+				return nil, fmt.Errorf("line %d: %s: must be a value", item.Line, key)
 			}
-			values[name] = strings.Join(parts, ",")
-		case string, bool, int64, uint64, float64:
-			values[name] = fmt.Sprint(v)
-		default:
-			return nil, fmt.Errorf("line %d: %s: must be a value", at.Line, key)
+			parts[i] = item.Value
 		}
+		values[name] = strings.Join(parts, ",")
 	}
 	return values, nil
 }
 
-// yamlError shows the place, as the library formats it.
-func yamlError(err error) error { return errors.New(yaml.FormatError(err, false, true)) }
+var (
+	unknownField = regexp.MustCompile(`field (\S+) not found in type (\S+)`)
+	wrongType    = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*` )?into (\\S+)")
+)
+
+// settingsError says in the words of weir.yaml what the YAML library says of Go's types.
+func settingsError(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) { // the line may be that of what encloses the fault
+		return fmt.Errorf("is not valid YAML near %s: is a bracket or a quote missing, or a line indented too far?", text)
+	}
+	text = strings.Join(wrong.Errors, "\n")
+	text = unknownField.ReplaceAllStringFunc(text, func(s string) string {
+		m := unknownField.FindStringSubmatch(s)
+		return fmt.Sprintf("there is no setting %q here%s", m[1], sectionFields(m[2]))
+	})
+	text = wrongType.ReplaceAllStringFunc(text, func(s string) string {
+		m := wrongType.FindStringSubmatch(s)
+		want, ok := map[string]string{
+			"bool": "true or false", "int": "a number", "string": "text", "[]httplimit.Dialect": "a list such as [x-ratelimit, ietf]",
+			"main.settingsFile": "settings, a line each, such as http: 127.0.0.1:8080",
+		}[m[2]]
+		if !ok {
+			want = "a map" + sectionFields(m[2])
+		}
+		return strings.TrimSpace(fmt.Sprintf("must be %s, got %s", want, m[1]))
+	})
+	return errors.New(strings.TrimSuffix(text, ", got"))
+}
+
+// sectionFields lists what can stand in a section, by the name of its type.
+func sectionFields(name string) string {
+	for _, section := range []any{identitySettings{}, headerSettings{}, refusalSettings{}, httplimit.Source{}, serve.JWT{}} {
+		if t := reflect.TypeOf(section); t.String() == name {
+			var names []string
+			for i := range t.NumField() {
+				names = append(names, cmp.Or(t.Field(i).Tag.Get("yaml"), strings.ToLower(t.Field(i).Name)))
+			}
+			return ": write one of " + strings.Join(names, ", ")
+		}
+	}
+	return ""
+}
 
 func settingNames(flags *pflag.FlagSet) []string {
 	names := []string{"identity", "headers", "refusal"}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -45,7 +44,7 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		defer a.looks.leave()
 		var body []byte
 		var err error
-		if f := a.looks.work(r.Context(), func() { body, err = yaml.YAMLToJSON(doc.Text) }); f != nil {
+		if f := a.looks.work(r.Context(), func() { body, err = rulefile.JSON(doc.Text) }); f != nil {
 			return f
 		}
 		if err != nil {
