@@ -74,13 +74,13 @@ func TestGarbagePercent(t *testing.T) {
 		live, counters int64
 		want           int
 	}{
-		{4 * mib, 0, 100},           // a small heap, as Go has it
-		{4 * mib, 3 * mib, 100},     //
-		{400 * mib, 0, 100},         // large, and nothing of it counters
+		{4 * mib, 0, 900},           // a small heap would be collected all the time
+		{4 * mib, 3 * mib, 825},     //
+		{400 * mib, 0, 108},         // large, and nothing of it counters: as Go has it
 		{256 * mib, 224 * mib, 25},  // a flood
 		{1024 * mib, 1000 * mib, 5}, // a large cap
 		{100 * mib, 200 * mib, 32},  // counters that the last collection hasn't seen
-		{0, 0, 100},                 // before the first
+		{0, 0, 1000},                // before the first
 		{64 << 30, 64 << 30, 1},     // never all the time
 		{1000 * mib, 500 * mib, 53}, // half of it
 	} {

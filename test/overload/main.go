@@ -54,6 +54,7 @@ func main() {
 	bare := flag.String("bare", "", "serve a handler that does nothing at this address, and nothing else")
 	flag.Parse()
 	if *bare != "" {
+		stop() // a signal ends it
 		fmt.Fprintln(os.Stderr, "overload:", http.ListenAndServe(*bare, http.HandlerFunc(doNothing)))
 		os.Exit(2)
 	}
