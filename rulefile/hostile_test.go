@@ -85,6 +85,10 @@ func hostileTexts() []hostileText {
 		{"long names everywhere", "rules: [{id: a, limit: 5/m, by: [" + strings.Repeat("x", mib) + "]}]", "by[0]"},
 		{"a long key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", maxName) + ": 5/q}}]", "override.xxx"},
 		{"a longer key", "rules: [{id: a, limit: 5/m, override: {" + strings.Repeat("x", maxName+1) + ": 5/q}}]", "1:40: is too long: a name has at most 1024 characters"},
+		{"pairs in a list", "a: [" + strings.Repeat("b: c, ", 60_000) + "]", `no field "a"`},
+		{"quotes before blanks", "a: [" + strings.Repeat(`"b",`, 200_000) + strings.Repeat(" ", 3*mib), `this "[" is never closed`},
+		{"names before blanks", "a: {" + strings.Repeat("b: c,", 100_000) + strings.Repeat(" ", 3*mib) + "}", `no field "a"`},
+		{"escapes", "a: [" + strings.Repeat(`"\u0041",`, 200_000) + "]", `no field "a"`},
 		{"values", "a: [" + strings.Repeat("a,", maxValues-2) + "]", `no field "a"`},
 		{"one value more", "a: [" + strings.Repeat("a,", maxValues-1) + "]", "is too large: a rule file has at most 250000 names and values"},
 	}

@@ -32,16 +32,18 @@ type scanner struct {
 	values int
 	ended  bool // by a line "..."
 
-	// line is what is left to read of the current line, and at where that begins.
+	// line is what is left to read of the current line, with blanks for tabs, and at where that begins.
 	line string
 	at   place
+	// written is the current line with its tabs.
+	written string
 	// first: nothing but dashes came before in the line.
 	first bool
 	// last is the token before: '-', ':', ',', a bracket, or 'a' for text. It is 0 before the first.
 	last byte
-	// alone is the last text that isn't a name and begins its line.
-	alone   string
-	aloneAt place
+	// text is the last value that is text.
+	text   string
+	textAt place
 }
 
 // level is a map or a list that is open where the scanner is.
@@ -56,7 +58,8 @@ type level struct {
 func scan(src *source, list *problems) (string, map[place]string) {
 	s := &scanner{list: list, src: src, texts: map[place]string{}}
 	for i, line := range src.lines {
-		s.line = strings.ReplaceAll(strings.TrimRight(line, " \t"), "\t", " ")
+		s.written = strings.TrimRight(line, " \t")
+		s.line = strings.ReplaceAll(s.written, "\t", " ")
 		s.at, s.first = place{i + 1, 1}, true
 		if !s.marker() {
 			return "", nil
@@ -185,7 +188,7 @@ func (s *scanner) token() bool {
 		return s.plain()
 	}
 	s.take(1)
-	s.last, s.first, s.alone = c, false, ""
+	s.last, s.first = c, false
 	return true
 }
 
@@ -246,8 +249,8 @@ func (s *scanner) enter(at place, dash bool) bool {
 // misplaced notes what begins a line though no value can come next.
 func (s *scanner) misplaced(at place) bool {
 	switch {
-	case len(s.levels) == 0 && s.alone != "":
-		return s.fail(s.aloneAt, "is there a colon missing behind "+shorten(s.alone)+"?", "must be the name of a field")
+	case len(s.levels) == 0 && s.last == 'a':
+		return s.fail(s.textAt, "is there a colon missing behind "+shorten(s.text)+"?", "must be the name of a field")
 	case len(s.levels) > 0 && s.top().at.column < at.column:
 		return s.fail(at, "is this line indented too far?", "doesn't belong here: the field above already has a value")
 	}
@@ -321,8 +324,7 @@ func (s *scanner) quoted() bool {
 		return s.fail(s.at, "", "the quote %c that opens here is never closed", s.line[0])
 	}
 	text := s.line[:n]
-	written := strings.TrimRight(s.src.lines[s.at.line-1], " \t")
-	if tab := strings.IndexByte(written[len(written)-len(s.line):][:n], '\t'); tab >= 0 {
+	if tab := strings.IndexByte(s.written[len(s.written)-len(s.line):][:n], '\t'); tab >= 0 {
 		s.take(tab)
 		return s.fail(s.at, "", "write a space in place of this tab")
 	}
@@ -427,7 +429,7 @@ func (s *scanner) scalar(text, is string, misread bool) bool {
 		return s.fail(at, "", "is too long: a name has at most %d characters", maxName)
 	case flow && s.top().colon && s.last != 'a':
 		return s.fail(at, "", "a comma is missing before this, or text that holds a colon needs quotes")
-	case flow && s.top().open == '[' && strings.IndexByte(",]", (behind + ",")[1]) >= 0:
+	case flow && s.top().open == '[' && len(behind) > 1 && (behind[1] == ',' || behind[1] == ']'):
 		return s.fail(at, "", "text that holds a colon needs quotes here")
 	case flow && !s.value(at, text), !flow && !s.count(at):
 		return false
@@ -452,8 +454,8 @@ func (s *scanner) scalar(text, is string, misread bool) bool {
 		if flow {
 			s.top().colon = true
 		}
-	} else if first && !flow {
-		s.alone, s.aloneAt = text, at
+	} else {
+		s.text, s.textAt = text, at
 	}
 	return true
 }
