@@ -15,17 +15,14 @@ import (
 func Compare(old, new *File) []Problem {
 	c := &comparison{
 		old: old, new: new, problems: &problems{file: new.Name, ids: new.reading.ids},
-		said: map[string]bool{}, was: map[string]*weir.Rule{}, before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
-	}
-	for i := range old.Rules.Rules {
-		r := &old.Rules.Rules[i]
-		c.was[strings.ToLower(r.ID)] = r
+		said: map[string]bool{}, before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
 	}
 	c.tiers()
+	was := byID(&old.Rules)
 	for i := range new.Rules.Rules {
 		r := &new.Rules.Rules[i]
-		if was := c.was[strings.ToLower(r.ID)]; was != nil && !r.Shadow && !was.Shadow {
-			c.rule(was, r, index("rules", i))
+		if j, ok := was[strings.ToLower(r.ID)]; ok && !r.Shadow && !old.Rules.Rules[j].Shadow {
+			c.rule(&old.Rules.Rules[j], r, index("rules", i))
 		}
 	}
 	c.dropped()
@@ -35,8 +32,7 @@ func Compare(old, new *File) []Problem {
 type comparison struct {
 	*problems
 	old, new *File
-	was      map[string]*weir.Rule // the old rules, by id
-	said     map[string]bool       // the paths of problems so far
+	said     map[string]bool // the paths of problems so far
 	// before and after are the numbers of tiers.
 	before, after map[string][]weir.Limit
 }
@@ -47,6 +43,15 @@ func (c *comparison) add(path, hint, format string, args ...any) {
 		c.said[path] = true
 		c.problems.add(c.new.reading.find(path), path, format, args...).Hint = hint
 	}
+}
+
+// byID are the numbers of the rules. Ids differ in more than capitals.
+func byID(doc *weir.Rules) map[string]int {
+	numbers := make(map[string]int, len(doc.Rules))
+	for i, r := range doc.Rules {
+		numbers[strings.ToLower(r.ID)] = i
+	}
+	return numbers
 }
 
 func byTier(tiers []weir.Tier) map[string][]weir.Limit {
@@ -237,10 +242,7 @@ func compareLimit(was, is weir.Limit, at int) *limitCut {
 
 // dropped notes rules that are gone, or for less than they were, where nothing else limits the same requests.
 func (c *comparison) dropped() {
-	is := make(map[string]int, len(c.new.Rules.Rules))
-	for j := range c.new.Rules.Rules {
-		is[strings.ToLower(c.new.Rules.Rules[j].ID)] = j
-	}
+	is := byID(&c.new.Rules)
 	dropped, all := c.new.Set.Dropped(c.old.Set)
 	if !all {
 		c.problems.add(c.new.reading.find("rules"), "rules", "too many rules have changed to tell whether all requests that were limited still are").

@@ -71,6 +71,16 @@ func (e *editor) findRule(id string) (int, error) {
 	return -1, missing("rule", id, ids)
 }
 
+// editRule begins an edit of the rule that has an id, and returns its number.
+func editRule(text []byte, id string) (*editor, int, error) {
+	e, err := edit(text)
+	if err != nil {
+		return nil, -1, err
+	}
+	i, err := e.findRule(id)
+	return e, i, err
+}
+
 // rulesField holds the list of rules.
 func (e *editor) rulesField() field {
 	f, _ := e.root.get("rules")
@@ -139,11 +149,7 @@ func (e *editor) missingTier(tier string) error {
 
 // DeleteRule removes a rule from the text of a document.
 func DeleteRule(text []byte, id string) ([]byte, error) {
-	e, err := edit(text)
-	if err != nil {
-		return nil, err
-	}
-	i, err := e.findRule(id)
+	e, i, err := editRule(text, id)
 	if err != nil {
 		return nil, err
 	}
@@ -169,11 +175,7 @@ func (e *editor) forget(rule string) {
 // SetOverride gives one key numbers of its own in a rule, or changes them. A
 // limit without a window takes that of the numbers it replaces.
 func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
-	e, err := edit(text)
-	if err != nil {
-		return nil, err
-	}
-	i, err := e.findRule(rule)
+	e, i, err := editRule(text, rule)
 	if err != nil {
 		return nil, err
 	}
@@ -224,11 +226,7 @@ func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
 
 // DeleteOverride removes a key's own numbers from a rule.
 func DeleteOverride(text []byte, rule, key string) ([]byte, error) {
-	e, err := edit(text)
-	if err != nil {
-		return nil, err
-	}
-	i, err := e.findRule(rule)
+	e, i, err := editRule(text, rule)
 	if err != nil {
 		return nil, err
 	}

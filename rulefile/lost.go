@@ -58,10 +58,7 @@ func (l *losses) entries(path string, old []string, what, hint string, covered f
 }
 
 func (l *losses) overrides(old, new *weir.Rules, changed bool) {
-	places := make(map[string]int, len(new.Rules))
-	for i := range new.Rules {
-		places[strings.ToLower(new.Rules[i].ID)] = i
-	}
+	places := byID(new)
 	for i := range old.Rules {
 		was := &old.Rules[i]
 		path, kept := "rules", map[string][]weir.Limit(nil)
