@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
@@ -20,7 +21,7 @@ import (
 
 // API is a node's admin port.
 type API struct {
-	Source  *Source
+	Rules   *inforce.Rules
 	Limiter *weir.Limiter
 	Guard   *guard.Guard
 	// Audit is told who changed what, and who was refused. It must not leave anything out.

@@ -17,14 +17,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/memstore"
 )
@@ -51,7 +50,7 @@ blacklist: ["sk_revoked_*"]
 type port struct {
 	*httptest.Server
 	limiter *weir.Limiter
-	source  *admin.Source
+	source  *inforce.Rules
 	dir     *rulestore.Dir // nil with a file
 	log     *lockedBuffer
 }
@@ -78,14 +77,14 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	t.Helper()
 	p := &port{log: &lockedBuffer{}}
 	log := slog.New(slog.NewTextHandler(p.log, nil))
-	seed, err := admin.Parse("rules", []byte(rules), 0)
+	seed, err := inforce.Parse("rules", []byte(rules), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), seed.File.Set, weir.Options{})
 	self := rulestore.Node{Name: "n1", Version: "test", Store: "up"}
 	if file != "" {
-		p.source = admin.FromFile(file, seed, p.limiter, log)
+		p.source = inforce.FromFile(file, seed, p.limiter, log)
 	} else {
 		dir, err := rulestore.OpenDir(t.TempDir())
 		if err != nil {
@@ -93,7 +92,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 		}
 		t.Cleanup(func() { _ = dir.Close() })
 		p.dir = dir
-		p.source = admin.FromStore(t.Context(), rulestore.Options{Store: dir, Node: self, Logger: log}, admin.Start{Seed: seed, Message: "seed"}, p.limiter)
+		p.source = inforce.FromStore(t.Context(), rulestore.Options{Store: dir, Node: self, Logger: log}, inforce.Start{Seed: seed, Message: "seed"}, p.limiter)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- p.source.Run(ctx) }()
@@ -105,7 +104,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 		})
 	}
 	api := &admin.API{
-		Source: p.source, Limiter: p.limiter, Guard: guard.New(guard.Options{Tokens: tokens}), Audit: log,
+		Rules: p.source, Limiter: p.limiter, Guard: guard.New(guard.Options{Tokens: tokens}), Audit: log,
 		Self: func() rulestore.Node {
 			out := self
 			out.RulesVersion = p.source.InForce().Version
@@ -584,57 +583,4 @@ func TestTheNewestRulesAreRejected(t *testing.T) {
 		t.Errorf("an orphan that isn't there: %d %s", a.status, a.text)
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules", rules+"# newer", `If-Match: "2"`), 412, "CONFLICT")
-}
-
-// TestAnOverrideExpires by itself, under the same version.
-func TestAnOverrideExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-		doc, err := admin.Parse("rules", []byte(text), 7)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := weir.NewLimiter(memstore.New(memstore.Options{Now: time.Now}), doc.File.Set, weir.Options{})
-		source := admin.FromFile("rules.yaml", doc, l, slog.New(slog.DiscardHandler))
-		limit := func() int64 {
-			d, err := l.Check(t.Context(), &weir.Request{APIKey: "vip", Peek: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return d.Policy.Limit.Count
-		}
-		if limit() != 50 {
-			t.Errorf("the limit is %d, want the override's", limit())
-		}
-		time.Sleep(time.Hour + time.Second)
-		synctest.Wait()
-		if limit() != 5 || source.InForce().Version != 7 {
-			t.Errorf("the limit is %d at version %d after the override has expired", limit(), source.InForce().Version)
-		}
-	})
-}
-
-// A node alone whose folder is empty, and can't be written, decides by its seed all the same: nobody has blocked anything there.
-func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
-	seed, err := admin.Parse("rules", []byte(rules), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, empty := range []bool{true, false} {
-		path := filepath.Join(t.TempDir(), "data")
-		dir, err := rulestore.OpenDir(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer dir.Close()
-		if err := os.RemoveAll(path); err != nil { // as a disk that is full
-			t.Fatal(err)
-		}
-		limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
-		o := rulestore.Options{Store: dir, Node: rulestore.Node{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}
-		s := admin.FromStore(t.Context(), o, admin.Start{Seed: seed, Message: "seed", Empty: empty}, limiter)
-		if (s.Waiting() == "") != empty || (s.Stale() != "") != empty {
-			t.Errorf("empty %v: waiting %q, stale %q", empty, s.Waiting(), s.Stale())
-		}
-	}
 }

@@ -74,7 +74,7 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 	}
 	var out *Changed
 	var f *jsonerror.Error
-	if gone := inTurn(r, func() { out, f = a.Source.write(r.Context(), c) }); gone != nil {
+	if gone := inTurn(r, func() { out, f = a.commit(r.Context(), c) }); gone != nil {
 		return gone
 	}
 	if f != nil {

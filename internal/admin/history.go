@@ -39,10 +39,10 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 
 // history is where versions are looked up, if there are any.
 func (a *API) history() (rulestore.Store, *jsonerror.Error) {
-	if a.Source.store == nil {
-		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", a.Source.file)
+	if file := a.Rules.File(); file != "" {
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", file)
 	}
-	return a.Source.store, nil
+	return a.Rules.Store(), nil
 }
 
 // number reads a number from the query.
@@ -108,7 +108,7 @@ func (a *API) diff(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f != nil {
 		return f
 	}
-	to, f := number(r, "to", a.Source.InForce().Version)
+	to, f := number(r, "to", a.Rules.InForce().Version)
 	if f != nil {
 		return f
 	}

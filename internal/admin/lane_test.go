@@ -10,18 +10,22 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/memstore"
 )
 
 func newAPI(t *testing.T) (*API, http.Handler) {
 	t.Helper()
-	doc, err := Parse("rules", []byte("rules: [{id: quota, limit: 5/minute}]\n"), 1)
+	doc, err := inforce.Parse("rules", []byte("rules: [{id: quota, limit: 5/minute}]\n"), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &API{Source: &Source{file: "rules.yaml"}, Guard: guard.New(guard.Options{}), Audit: slog.New(slog.DiscardHandler)}
-	a.Source.inForce.Store(doc)
+	log := slog.New(slog.DiscardHandler)
+	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+	a := &API{Rules: inforce.FromFile("rules.yaml", doc, limiter, log), Guard: guard.New(guard.Options{}), Audit: log}
 	mux := http.NewServeMux()
 	a.Register(mux)
 	return a, mux

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
@@ -24,11 +25,11 @@ func setETag(w http.ResponseWriter, version int64) {
 func wants(r *http.Request, what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
 // inForce returns the rules that decide, if there are any.
-func (a *API) inForce() (*Document, *jsonerror.Error) {
-	if why := a.Source.Waiting(); why != "" {
+func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
+	if why := a.Rules.Waiting(); why != "" {
 		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%s", why)
 	}
-	return a.Source.InForce(), nil
+	return a.Rules.InForce(), nil
 }
 
 func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -65,7 +66,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		return f
 	}
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
-	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Source.InForce().File) }); gone != nil {
+	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Rules.InForce().File) }); gone != nil {
 		return gone
 	}
 	if f != nil {
@@ -119,8 +120,8 @@ func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error 
 func (a *API) nodes(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	self := a.Self()
 	all := []rulestore.Node{self}
-	if a.Source.store != nil {
-		others, err := a.Source.store.Nodes(r.Context())
+	if store := a.Rules.Store(); store != nil {
+		others, err := store.Nodes(r.Context())
 		if err != nil {
 			return storeFault(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/rulefile"
@@ -34,13 +35,13 @@ type change struct {
 // attempts at a change that isn't meant for one version, when others are faster.
 const attempts = 20
 
-// write makes a new version of the newest one. Errors are faults.
-func (s *Source) write(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
-	if s.follower == nil && !c.dryRun {
-		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", s.file)
+// commit makes a new version of the newest one.
+func (a *API) commit(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
+	if file := a.Rules.File(); file != "" && !c.dryRun {
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", file)
 	}
 	for range attempts {
-		out, f := s.try(ctx, c)
+		out, f := a.try(ctx, c)
 		if f == nil || f.Code != jsonerror.Conflict || c.ifMatch.Number != 0 {
 			return out, f
 		}
@@ -53,13 +54,13 @@ func (s *Source) write(ctx context.Context, c change) (*Changed, *jsonerror.Erro
 	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
 }
 
-func (s *Source) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
-	base, f := s.newest(ctx, c.whole)
+func (a *API) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
+	base, f := a.newest(ctx, c.whole)
 	if f != nil {
 		return nil, f
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
-		if why := s.Rejected(); why != "" && m.Number == s.InForce().Version {
+		if why := a.Rules.Rejected(); why != "" && m.Number == a.Rules.InForce().Version {
 			// Who would look at what has changed finds nothing: what is in force here is what they have read.
 			return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.NewestRejected,
 				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
@@ -91,7 +92,7 @@ func (s *Source) try(ctx context.Context, c change) (*Changed, *jsonerror.Error)
 		f.Details = Rejection{Warnings: out.Warnings}
 		return nil, f
 	}
-	v, err := s.follower.Publish(ctx, rulestore.Version{
+	v, err := a.Rules.Publish(ctx, rulestore.Version{
 		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: c.message, Time: time.Now().UTC(), Text: text,
 	})
 	switch {
@@ -110,35 +111,16 @@ func (s *Source) try(ctx context.Context, c change) (*Changed, *jsonerror.Error)
 	return out, nil
 }
 
-// newest is the version that a change is made to: that of the store, should this node not have it yet. A damaged one has
-// no text, and can only be replaced as a whole.
-func (s *Source) newest(ctx context.Context, whole bool) (rulestore.Version, *jsonerror.Error) {
-	if s.follower == nil {
-		doc := s.InForce()
-		return rulestore.Version{Number: doc.Version, Text: doc.Text}, nil
-	}
-	for range 2 {
-		head, err := s.store.Head(ctx)
-		if err != nil {
-			return head, storeFault(err)
-		}
-		if mine := s.follower.Current(); mine.Number > 0 && head.Is(mine) {
-			return mine, nil
-		}
-		s.follower.Look(ctx) // it puts back what the store has lost, and keeps what the store doesn't have
-	}
-	head, err := s.store.Head(ctx)
-	if err != nil {
-		return head, storeFault(err)
-	}
-	v, err := s.store.Get(ctx, head.Number)
+// newest is the version that a change is made to. A damaged one has no text, and can only be replaced as a whole.
+func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsonerror.Error) {
+	v, err := a.Rules.Newest(ctx)
 	switch {
 	case err == nil, errors.Is(err, rulestore.ErrDamaged) && whole:
 		return v, nil
 	case errors.Is(err, rulestore.ErrDamaged):
 		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
-	case head.Number == 0:
-		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store is empty: try again in a moment")
+	case errors.Is(err, inforce.ErrEmpty):
+		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: try again in a moment", err)
 	}
 	return v, storeFault(err)
 }

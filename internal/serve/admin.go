@@ -20,7 +20,7 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 		return refused == nil
 	}))
 	api := &admin.API{
-		Source: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
+		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
 		Self: n.about, Store: func() any { return n.storeStatus() },
 	}
 	api.Register(mux)
@@ -66,6 +66,9 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		body := map[string]any{"status": "ready", "store": store, "rules_version": doc.Version}
 		if doc.Hash != "" {
 			body["rules_hash"] = rulestore.Short(doc.Hash)
+		}
+		if !doc.Since.IsZero() {
+			body["rules_since"] = known(doc.Since)
 		}
 		if stale := n.rules.Stale(); stale != "" {
 			body["rules_stale"] = stale

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirhq/weir/internal/admin"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -27,15 +27,15 @@ const StarterName = "starter.yaml"
 
 // readRules reads the rules to begin with: of the file that is the truth, of the one that
 // seeds an empty rule store, or those that come with the binary.
-func (c *Config) readRules() (doc *admin.Document, message string, err error) {
+func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
 	switch {
 	case c.Rules != "":
-		doc, err = admin.ReadFile(c.Rules, 1)
+		doc, err = inforce.ReadFile(c.Rules, 1)
 	case c.SeedRules != "":
-		doc, err = admin.ReadFile(c.SeedRules, 0)
+		doc, err = inforce.ReadFile(c.SeedRules, 0)
 		message = "seeded from " + c.SeedRules
 	default:
-		doc, err = admin.Parse(StarterName, starter, 0)
+		doc, err = inforce.Parse(StarterName, starter, 0)
 		message = rulestore.StarterMessage
 	}
 	return doc, message, err
@@ -45,13 +45,13 @@ func (c *Config) readRules() (doc *admin.Document, message string, err error) {
 const patience = 500 * time.Millisecond
 
 // openRules makes the source of the rules.
-func (n *node) openRules(ctx context.Context, seed *admin.Document, message string) error {
+func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
 	c := &n.config
 	if c.Rules != "" {
-		n.rules = admin.FromFile(c.Rules, seed, n.limiter, n.log)
+		n.rules = inforce.FromFile(c.Rules, seed, n.limiter, n.log)
 		return nil
 	}
-	start := admin.Start{Seed: seed, Message: message, Given: c.SeedRules != ""}
+	start := inforce.Start{Seed: seed, Message: message, Given: c.SeedRules != ""}
 	var store rulestore.Store
 	if n.redis != nil {
 		store = rulestore.OverRedis(n.redis)
@@ -79,7 +79,7 @@ func (n *node) openRules(ctx context.Context, seed *admin.Document, message stri
 	if n.redis != nil {
 		_ = n.redis.Ready(ctx) // the store says what is wrong
 	}
-	n.rules = admin.FromStore(ctx, rulestore.Options{
+	n.rules = inforce.FromStore(ctx, rulestore.Options{
 		Store: store, Node: n.self, Logger: n.log, StoreHealth: func() string { return n.storeStatus().Status },
 	}, start, n.limiter)
 	return nil

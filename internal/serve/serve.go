@@ -15,11 +15,11 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/memstore"
@@ -35,7 +35,7 @@ type node struct {
 	counters *memstore.Store   // in this process: all of them, or what is counted while Redis is lost
 	redis    *redisstore.Store // nil with the in-process store
 	leases   *lease.Store      // in front of it
-	rules    *admin.Source
+	rules    *inforce.Rules
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody
 
@@ -92,8 +92,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	group.Go(func() error { return n.rules.Run(ctx) })
 	group.Go(func() error { return tendGarbage(ctx, n.counters) })
-	doc := n.rules.InForce()
-	listening.Store, listening.Rules = n.storeStatus().URL, "version "+rulestore.Version{Number: doc.Version, Hash: doc.Hash}.Name()
+	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
 	if n.rules.Waiting() != "" {
 		listening.Rules = "none yet"
 	}

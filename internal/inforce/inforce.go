@@ -1,0 +1,387 @@
+// Package inforce keeps the rules that a node decides by: the document, its version, since when it is in force, and
+// where it came from. They come from a file that is the truth, or from a rule store. Whoever shows or changes rules
+// asks here; the limiter is told.
+package inforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/watch"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// Rules are those in force on a node. Make them with [FromFile] or [FromStore].
+type Rules struct {
+	file     string              // "" with a rule store
+	follower *rulestore.Follower // nil with a file
+	store    rulestore.Store
+	copy     *rulestore.Copy // nil: none
+	waiting  string          // why there are no rules, while there are none
+	applied  chan struct{}   // holds a value when there is something to keep in it
+	limiter  *weir.Limiter
+	log      *slog.Logger
+	mu       sync.Mutex // held while rules are put in force
+	expiry   *time.Timer
+	inForce  atomic.Pointer[Document] // nil: nothing yet
+	rejected atomic.Pointer[string]   // what the file holds, if it can't be
+}
+
+// Document is rules in force and the text they were made of.
+type Document struct {
+	Text    []byte
+	File    *rulefile.File
+	Version int64
+	Hash    string    // of the version, if it is of a rule store
+	Since   time.Time // when it was put in force here; zero for a document that isn't
+}
+
+// Name is what people call its version.
+func (d *Document) Name() string { return rulestore.Version{Number: d.Version, Hash: d.Hash}.Name() }
+
+// none stands for the rules while there are none.
+var none = func() *Document {
+	d, err := Parse("rules", []byte("rules: []\n"), 0)
+	if err != nil {
+		panic(err) // it is ours
+	}
+	return d
+}()
+
+// Parse reads and compiles a document.
+func Parse(name string, text []byte, version int64) (*Document, error) {
+	f, err := rulefile.Parse(name, text)
+	if err != nil {
+		return nil, err
+	}
+	f.Set = f.Set.WithVersion(version)
+	return &Document{Text: text, File: f, Version: version}, nil
+}
+
+// parseVersion reads and compiles a version of a rule store.
+func parseVersion(v rulestore.Version) (*Document, error) {
+	d, err := Parse(fmt.Sprintf("version %d", v.Number), v.Text, v.Number)
+	if err != nil {
+		return nil, err
+	}
+	d.Hash = v.Hash
+	return d, nil
+}
+
+// FromFile takes rules from a file that was read into doc, and from then on whenever it is saved.
+func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
+	r := &Rules{file: file, limiter: limiter, log: log}
+	r.enforce(doc)
+	return r
+}
+
+// Start is how a node with a rule store begins.
+type Start struct {
+	// Seed becomes the first version of a store that is empty, and Message says where it is from.
+	Seed    *Document
+	Message string
+	// Given: it was named by the operator, so that it serves while the store can't be read. Starter rules don't: who has
+	// blocked a key would find it let in.
+	Given bool
+	// Empty: the store is this node's own, and has no version. So the seed serves also while it can't be written.
+	Empty bool
+	// Copy is where this node keeps what it has of the store. Nil means that it doesn't.
+	Copy *rulestore.Copy
+}
+
+// FromStore takes rules from a rule store. While that can't be read, those are in force that this node has kept, or
+// else the seed, if it was given; or else none: checks are refused, and the node isn't ready.
+func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
+	r := &Rules{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
+	r.waiting = waiting
+	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
+	if r.copy != nil {
+		var unread bool
+		if o.First, unread = r.load(); unread && r.copy.ReadOnly && !start.Given {
+			// The folder is the rule store of a node alone, and isn't empty, though what stands in for it is.
+			r.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
+		}
+	}
+	o.Apply = r.apply
+	r.follower = rulestore.Follow(o)
+	r.follower.Look(ctx)
+	switch {
+	case r.follower.FromDisk():
+		r.log.Warn("rules: their store can't be read: until it can, those that this node has kept are in force", "version", o.First.Name(), "folder", r.copy.Path)
+	case r.follower.Current().Number > 0:
+	case start.Given || start.Empty:
+		r.enforce(start.Seed)
+		r.log.Warn("rules: their store can't be read or written: until it can, these are in force", "rules", start.Message)
+	default:
+		r.log.Error(r.waiting)
+	}
+	return r
+}
+
+const waiting = "there are no rules: the rule store can't be read, this node has kept none, and no --seed-rules were given; until the store is back, checks are answered with 503"
+
+const unreadable = "there are no rules: those in --data can't be read, and no --seed-rules were given; until that is mended and the node started again, checks are answered with 503"
+
+// load puts in force what this node has kept. Unread: there is something, or may be, and none of it can be used.
+func (r *Rules) load() (v rulestore.Version, unread bool) {
+	v, err := r.copy.Load(func(v rulestore.Version) error {
+		doc, err := parseVersion(v)
+		if err != nil {
+			return summary(err)
+		}
+		r.enforce(doc)
+		return nil
+	})
+	if err != nil {
+		r.log.Warn("rules: not all that this node has kept can be used", "in force", v.Number, "error", err)
+	}
+	return v, err != nil && v.Number == 0
+}
+
+// InForce is what checks are decided by. Without any it is a document without rules: see Waiting.
+func (r *Rules) InForce() *Document {
+	if d := r.inForce.Load(); d != nil {
+		return d
+	}
+	return none
+}
+
+// Waiting says why there are no rules yet, or "".
+func (r *Rules) Waiting() string {
+	if r.inForce.Load() != nil {
+		return ""
+	}
+	return r.waiting
+}
+
+// Stale says that the rules in force aren't those of the store, which can't be read, or "".
+func (r *Rules) Stale() string {
+	switch {
+	case r.follower == nil || r.inForce.Load() == nil:
+	case r.follower.FromDisk():
+		return "the rule store can't be read: these rules are the last that this node has kept"
+	case r.follower.Current().Number == 0:
+		return "the rule store can't be read or written: these are the rules that it is to begin with"
+	}
+	return ""
+}
+
+// Rejected says that there are newer rules than those in force, which can't be, and where; or "". It is for everyone, and quotes nothing of them.
+func (r *Rules) Rejected() string {
+	if r.follower != nil {
+		if err := r.follower.Rejected(); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	if why := r.rejected.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// File is the file that the rules are in, or "" with a rule store.
+func (r *Rules) File() string { return r.file }
+
+// Store is where versions of the rules are kept, or nil with a file.
+func (r *Rules) Store() rulestore.Store { return r.store }
+
+// ErrEmpty is returned for a rule store that has no version yet.
+var ErrEmpty = errors.New("the rule store is empty")
+
+// Newest is the version that a change is to be based on: that of the store, should this node not have it yet. Beside
+// rulestore.ErrDamaged comes what is known of it.
+func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
+	if r.follower == nil {
+		doc := r.InForce()
+		return rulestore.Version{Number: doc.Version, Text: doc.Text}, nil
+	}
+	for range 2 {
+		head, err := r.store.Head(ctx)
+		if err != nil {
+			return head, err
+		}
+		if mine := r.follower.Current(); mine.Number > 0 && head.Is(mine) {
+			return mine, nil
+		}
+		r.follower.Look(ctx) // it puts back what the store has lost, and keeps what the store doesn't have
+	}
+	head, err := r.store.Head(ctx)
+	if err != nil {
+		return head, err
+	}
+	v, err := r.store.Get(ctx, head.Number)
+	if err != nil && head.Number == 0 && !errors.Is(err, rulestore.ErrDamaged) {
+		err = ErrEmpty
+	}
+	return v, err
+}
+
+// Publish makes a version the newest, and puts it in force on this node at once: see [rulestore.Follower.Publish].
+func (r *Rules) Publish(ctx context.Context, v rulestore.Version) (rulestore.Version, error) {
+	return r.follower.Publish(ctx, v)
+}
+
+// Run keeps the rules up to date until ctx is done.
+func (r *Rules) Run(ctx context.Context) error {
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.expiry != nil {
+			r.expiry.Stop()
+		}
+	}()
+	if r.follower != nil {
+		var keeping sync.WaitGroup
+		defer keeping.Wait()
+		keeping.Go(func() { r.keep(ctx) })
+		return r.follower.Run(ctx)
+	}
+	return watch.File(ctx, r.file, r.inForce.Load().Text, r.save, func(err error) {
+		r.log.Error("rules can't be read: the ones in force stay", "file", r.file, "error", err)
+	})
+}
+
+// keep keeps what is put in force, for a start without the store. A folder that can't be written is told once.
+func (r *Rules) keep(ctx context.Context) {
+	failing := false
+	for {
+		select {
+		case <-r.applied:
+		case <-ctx.Done():
+			return
+		}
+		if r.copy == nil {
+			continue
+		}
+		err := r.copy.Save(r.follower.Current())
+		switch {
+		case err != nil && !failing:
+			r.log.Warn("rules can't be kept on disk: started without the rule store, this node would have older ones or none", "error", err)
+		case err == nil && failing:
+			r.log.Info("rules are kept on disk again")
+		}
+		failing = err != nil
+	}
+}
+
+// save takes what the file holds now. What can't be is reported and changes nothing.
+func (r *Rules) save(text []byte) {
+	old := r.inForce.Load()
+	next, err := Parse(r.file, text, old.Version+1)
+	if err != nil {
+		short := summary(err).Error()
+		r.rejected.Store(&short)
+		r.logRejected(err)
+		return
+	}
+	r.rejected.Store(nil)
+	r.enforce(next)
+	r.log.Info("rules applied", "file", r.file, "version", next.Version, "rules", len(next.File.Rules.Rules))
+	logWarnings(r.log, next.File)
+}
+
+// apply puts a version of the rule store in force.
+func (r *Rules) apply(v rulestore.Version) error {
+	next, err := parseVersion(v)
+	if err != nil {
+		r.logRejected(err)
+		return summary(err)
+	}
+	r.enforce(next)
+	logWarnings(r.log, next.File)
+	select {
+	case r.applied <- struct{}{}:
+	default: // it holds one
+	}
+	return nil
+}
+
+// enforce puts a document in force, and has it read again when something in it expires.
+func (r *Rules) enforce(d *Document) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.replace(d)
+}
+
+// replace is called with the lock held.
+func (r *Rules) replace(d *Document) {
+	if d.Since.IsZero() {
+		d.Since = time.Now()
+	}
+	r.limiter.SetRules(d.File.Set)
+	r.inForce.Store(d)
+	if r.expiry != nil {
+		r.expiry.Stop()
+		r.expiry = nil
+	}
+	if at := d.File.NextExpiry; !at.IsZero() {
+		r.expiry = time.AfterFunc(time.Until(at), func() { r.expire(d) })
+	}
+}
+
+// expire reads a document again that is still in force, now that something in it has expired.
+func (r *Rules) expire(d *Document) {
+	next, err := parseVersion(rulestore.Version{Number: d.Version, Hash: d.Hash, Text: d.Text})
+	if err != nil {
+		r.log.Error("rules can't be read again: what has expired stays", "error", err)
+		return
+	}
+	next.Since = d.Since
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inForce.Load() != d {
+		return // there are newer rules
+	}
+	r.log.Info("an override has expired", "version", d.Version)
+	r.replace(next)
+}
+
+func (r *Rules) logRejected(err error) {
+	var problems rulefile.Problems
+	if !errors.As(err, &problems) {
+		r.log.Error("rules rejected: the ones in force stay", "error", err)
+		return
+	}
+	for _, p := range problems {
+		r.log.Error("rules rejected: the ones in force stay", "at", place(p), "error", p.Text)
+	}
+}
+
+func logWarnings(log *slog.Logger, f *rulefile.File) {
+	for _, w := range f.Warnings {
+		log.Warn("rules", "at", place(w), "warning", w.Text)
+	}
+}
+
+// place is where a problem is. Its path, and the line itself, may hold somebody's key: those are not for logs.
+func place(p rulefile.Problem) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// summary says where rules are wrong, without quoting them.
+func summary(err error) error {
+	var problems rulefile.Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	if len(problems) == 1 {
+		return fmt.Errorf("a problem at %s", place(problems[0]))
+	}
+	return fmt.Errorf("%d problems, the first at %s", len(problems), place(problems[0]))
+}
+
+// ReadFile reads and compiles the rules of a file.
+func ReadFile(path string, version int64) (*Document, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text, version)
+}

@@ -1,0 +1,76 @@
+package inforce_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/memstore"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestAnOverrideExpires by itself, under the same version.
+func TestAnOverrideExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		doc, err := inforce.Parse("rules", []byte(text), 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(memstore.New(memstore.Options{Now: time.Now}), doc.File.Set, weir.Options{})
+		source := inforce.FromFile("rules.yaml", doc, l, slog.New(slog.DiscardHandler))
+		limit := func() int64 {
+			d, err := l.Check(t.Context(), &weir.Request{APIKey: "vip", Peek: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Policy.Limit.Count
+		}
+		if limit() != 50 {
+			t.Errorf("the limit is %d, want the override's", limit())
+		}
+		began := time.Now()
+		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
+		if limit() != 5 || source.InForce().Version != 7 {
+			t.Errorf("the limit is %d at version %d after the override has expired", limit(), source.InForce().Version)
+		}
+		if since := source.InForce().Since; !since.Equal(began) {
+			t.Errorf("in force since %s, want %s: an override that expires makes no new rules", since, began)
+		}
+	})
+}
+
+// A node alone whose folder is empty, and can't be written, decides by its seed all the same: nobody has blocked anything there.
+func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
+	seed, err := inforce.Parse("rules", []byte("rules: [{id: all, limit: 5/hour}]"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, empty := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "data")
+		dir, err := rulestore.OpenDir(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		if err := os.RemoveAll(path); err != nil { // as a disk that is full
+			t.Fatal(err)
+		}
+		limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+		o := rulestore.Options{Store: dir, Node: rulestore.Node{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}
+		s := inforce.FromStore(t.Context(), o, inforce.Start{Seed: seed, Message: "seed", Empty: empty}, limiter)
+		if (s.Waiting() == "") != empty || (s.Stale() != "") != empty {
+			t.Errorf("empty %v: waiting %q, stale %q", empty, s.Waiting(), s.Stale())
+		}
+	}
+}
