@@ -18,6 +18,7 @@ type counter struct {
 	hash    uint64
 	subject []byte
 	seen    atomic.Uint32 // when it was last of use, in blinks
+	turned  atomic.Uint32 // charges refused without the lock since the store was last asked, about
 
 	// refusal is what a check that is refused needs, so that a flood of them takes no lock. Nil means that
 	// the lock must be taken.
@@ -39,6 +40,7 @@ type counter struct {
 	refused  int64 // when it last did
 	outage   bool  // it couldn't be reached when it was last asked
 	gone     bool  // nobody finds the counter any more
+	decided  int32 // charges decided under the lock since the store was last asked
 
 	window   int64 // of the rate: its number,
 	arrivals int64 // the tokens asked for in it,
@@ -221,6 +223,8 @@ func (x *counter) refusesUnlocked(now int64, e *entry) bool {
 	}
 	if sampled(now) { // a flood must not have every core write to one place
 		r.turned.Add(oneIn * e.charge.N)
+		x.turned.Add(oneIn)
+		e.counted = oneIn
 		x.seen.Store(blinks(now))
 	}
 	r.report(now, e)
@@ -252,6 +256,7 @@ func (x *counter) recall(now int64, e *entry) bool {
 		return false
 	}
 	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+	x.countLocked(e)
 	return true
 }
 

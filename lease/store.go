@@ -41,8 +41,13 @@ type Store struct {
 	closed atomic.Bool  // nothing is borrowed any more
 	sights sightings
 	table  table
-	asked  atomic.Uint64
 	leases calendar
+
+	// For [Store.Stats]: charges, but for evicted, which is counters.
+	asked   atomic.Uint64
+	decided atomic.Int64 // here, beside those that counters know of
+	evicted atomic.Uint64
+	told    atomic.Uint64 // the highest sum of those decided here that anybody was told
 }
 
 // Options of a Store. The zero value is useful.
@@ -71,9 +76,6 @@ func New(inner Lender, o Options) *Store {
 	return s
 }
 
-// Asked is how many charges the store was asked for since the start.
-func (s *Store) Asked() uint64 { return s.asked.Load() }
-
 func (s *Store) now() int64 { return s.clock() }
 
 func (s *Store) hash(c *weir.Counter) uint64 {
@@ -88,6 +90,7 @@ type entry struct {
 	counter *counter // nil: the store decides
 	hash    uint64   // 0: it isn't lent
 	verdict verdict
+	counted uint8 // how often the charge was counted as decided here
 	spent   int64 // of what the node held, of this lease:
 	lease   int64
 }
@@ -197,7 +200,9 @@ func (s *Store) decide(entries []entry, now int64) bool {
 	}
 	if !known {
 		for i := range entries {
-			entries[i].verdict = open
+			e := &entries[i]
+			e.verdict = open
+			e.counter.uncount(e)
 		}
 	}
 	return known
@@ -213,6 +218,9 @@ func (s *Store) consult(e *entry, now int64) {
 	stale := x.adopt(e.charge.Policy, now)
 	x.arrive(now, e.charge.N)
 	x.decide(now, e)
+	if e.verdict != open {
+		x.countLocked(e)
+	}
 	x.mu.Unlock()
 	if stale.N > 0 {
 		s.takeBack(stale)
@@ -306,7 +314,10 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 		gone.mu.Lock()
 		back := gone.empty(now)
 		gone.gone = true
+		count := gone.takeCountLocked()
 		gone.mu.Unlock()
+		s.decided.Add(count)
+		s.evicted.Add(1)
 		if back.N > 0 {
 			s.takeBack(back)
 		}

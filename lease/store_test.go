@@ -363,7 +363,7 @@ func TestLayers(t *testing.T) {
 		if got := holds(s, wide, "s"); got != held {
 			t.Errorf("%d are held after a refusal, %d before it", got, held)
 		}
-		if asked := s.Asked(); asked > 2000 {
+		if asked := s.Stats().Asked; asked > 2000 {
 			t.Errorf("%d of 4000 charges were asked for", asked)
 		}
 	})

@@ -42,17 +42,8 @@ type ShardHealth struct {
 func (s *Store) Health() Health {
 	h := Health{URL: s.address.shown, Up: true, Nodes: s.Nodes()}
 	reached := s.reached()
-	seen := map[*shard]bool{}
-	for i := range s.lanes {
-		sh := s.lanes[i].shard.Load()
-		if seen[sh] {
-			continue
-		}
-		seen[sh] = true
-		one := sh.health(reached)
-		if one.Name == s.address.shown {
-			one.Name = s.address.server()
-		}
+	for _, sh := range s.shards() {
+		one := s.shardHealth(sh, reached)
 		h.Shards = append(h.Shards, one)
 		if one.Up {
 			continue
@@ -71,6 +62,18 @@ func (s *Store) Health() Health {
 	return h
 }
 
+// shards are the shards that lanes have now, in the order of their slots.
+func (s *Store) shards() (all []*shard) {
+	seen := map[*shard]bool{}
+	for i := range s.lanes {
+		if sh := s.lanes[i].shard.Load(); !seen[sh] {
+			seen[sh] = true
+			all = append(all, sh)
+		}
+	}
+	return all
+}
+
 // String is the store's URL without passwords.
 func (s *Store) String() string { return s.address.shown }
 
@@ -84,8 +87,11 @@ func (s *Store) reached() bool {
 	}
 }
 
-func (sh *shard) health(reached bool) ShardHealth {
+func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
 	h := ShardHealth{Name: sh.name, Up: reached && !sh.open.Load()}
+	if h.Name == s.address.shown {
+		h.Name = s.address.server()
+	}
 	if at := sh.since.Load(); at != 0 {
 		h.Since = time.UnixMicro(at)
 	}

@@ -224,3 +224,17 @@ func tagged(s *Store, tag int, from string) string {
 }
 
 func unavailable(err error) bool { return errors.Is(err, ErrUnavailable) }
+
+// lost returns nil when a charge was refused for want of the server, without a call.
+func lost(s *Store) func(context.Context) error {
+	p, err := weir.NewPolicy("lost", weir.PerHour(10))
+	return func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		if take(ctx, s, charge1(p, "s")); s.Health().Up {
+			return errors.New("not lost yet")
+		}
+		return nil
+	}
+}

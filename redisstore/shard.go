@@ -34,6 +34,7 @@ type shard struct {
 	open  atomic.Bool
 	since atomic.Int64 // when open changed, Unix µs
 	cause atomic.Pointer[string]
+	tally tally
 }
 
 func newShard(name string) *shard {
@@ -94,7 +95,9 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	}
 	var c call // not reused: after a time-out the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL, s.peers.id)
+	begun := time.Now()
 	reply, err := s.decide(ctx, sh, policy, c.keys, rueidis.BinaryString(c.body))
+	sh.tally.count(len(acts), time.Since(begun), err)
 	switch {
 	case err == nil:
 		sh.succeeded()

@@ -3,14 +3,10 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/load"
@@ -100,10 +96,7 @@ type redisNode struct {
 	leases *lease.Store // nil without
 }
 
-type redisNodes struct {
-	all   []redisNode
-	admin rueidis.Client // nil if it can't be asked
-}
+type redisNodes struct{ all []redisNode }
 
 // openNodes waits until Redis is there: a load that is decided without it measures nothing.
 func (b *benchFlags) openNodes(ctx context.Context) (*redisNodes, error) {
@@ -166,74 +159,30 @@ func (n *redisNodes) close() {
 		}
 		one.redis.Close()
 	}
-	if n.admin != nil {
-		n.admin.Close()
-	}
 }
 
 // measure has the plan ask Redis and the nodes for what they did.
 func (n *redisNodes) measure(b *benchFlags) {
 	b.plan.StoreCPU = n.all[0].redis.CPU
-	var err error
-	if n.admin, err = openAdmin(b.store); err != nil {
-		b.plan.StoreCalls = func(context.Context) (int64, error) { return 0, err }
-	} else {
-		b.plan.StoreCalls = n.scripts
-	}
+	b.plan.StoreCalls = n.calls
 	if b.leases {
-		b.plan.Asked = n.asked
+		b.plan.Leases = n.charges
 	}
 }
 
-func (n *redisNodes) asked() (sum uint64) {
+func (n *redisNodes) calls() (sum uint64) {
 	for _, one := range n.all {
-		sum += one.leases.Asked()
+		for _, sh := range one.redis.Stats().Shards {
+			sum += sh.Calls
+		}
 	}
 	return sum
 }
 
-var errNotMeasured = errors.New("not measured: the store's URL isn't a plain redis:// or unix://")
-
-// openAdmin connects to Redis to ask for its statistics. Its errors don't quote the URL, in which there may be a password.
-func openAdmin(store string) (rueidis.Client, error) {
-	u, err := url.Parse(store)
-	if err != nil || u.Scheme != "redis" && u.Scheme != "unix" || u.Query().Has("password_file") {
-		return nil, errNotMeasured
+func (n *redisNodes) charges() (local, asked uint64) {
+	for _, one := range n.all {
+		s := one.leases.Stats()
+		local, asked = local+s.Local, asked+s.Asked
 	}
-	o, err := rueidis.ParseURL(store)
-	if err != nil {
-		return nil, errNotMeasured
-	}
-	o.DisableCache, o.ForceSingleClient = true, true
-	c, err := rueidis.NewClient(o)
-	if err != nil {
-		return nil, errors.New("not measured: no further connection to Redis can be made")
-	}
-	return c, nil
-}
-
-// scripts is how many scripts Redis has run since it was started.
-func (n *redisNodes) scripts(ctx context.Context) (int64, error) {
-	info, err := n.admin.Do(ctx, n.admin.B().Info().Section("commandstats").Build()).ToString()
-	if err != nil {
-		return 0, fmt.Errorf("INFO commandstats: %w", err)
-	}
-	return scriptCalls(info)
-}
-
-// scriptCalls reads lines such as cmdstat_evalsha:calls=17,usec=4,….
-func scriptCalls(info string) (sum int64, err error) {
-	for line := range strings.Lines(info) {
-		name, rest, _ := strings.Cut(strings.TrimSpace(line), ":calls=")
-		if name != "cmdstat_evalsha" && name != "cmdstat_eval" {
-			continue
-		}
-		text, _, _ := strings.Cut(rest, ",")
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("INFO commandstats: %w", err)
-		}
-		sum += n
-	}
-	return sum, nil
+	return local, asked
 }

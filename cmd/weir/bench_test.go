@@ -127,7 +127,7 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 			t.Errorf("%+v", r.Oracle)
 		}
 		// Refusals are remembered: by the time that is measured, all may be.
-		if l, c := r.Leases, r.StoreCalls; l == nil || l.LocalShare < 0.5 || l.AskedPerCheck > 0.5 || c == nil || c.Unknown != "" || c.PerCheck > 0.5 {
+		if l, c := r.Leases, r.StoreCalls; l == nil || l.LocalShare < 0.5 || l.AskedPerCheck > 0.5 || c == nil || c.PerCheck > 0.5 {
 			t.Errorf("%+v, %+v", l, c)
 		}
 	}
@@ -141,16 +141,6 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
-	}
-}
-
-func TestScriptCalls(t *testing.T) {
-	n, err := scriptCalls("# Commandstats\r\ncmdstat_evalsha:calls=17,usec=4\r\ncmdstat_evalsha_ro:calls=100,usec=1\r\ncmdstat_eval:calls=2,usec=4,usec_per_call=2.00\r\ncmdstat_ping:calls=5,usec=1\r\n")
-	if n != 19 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	if _, err := scriptCalls("cmdstat_eval:calls=x,usec=4"); err == nil {
-		t.Error("no error")
 	}
 }
 

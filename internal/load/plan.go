@@ -40,10 +40,10 @@ type Plan struct {
 	// StoreCPU tells what processor time the store's server has used. It is asked when the
 	// measured time begins, and after the last answer. Nil means that there is none to ask.
 	StoreCPU func(context.Context) (time.Duration, error)
-	// StoreCalls tells how many scripts the store's server has run, likewise.
-	StoreCalls func(context.Context) (int64, error)
-	// Asked tells for how many charges the store was asked; nodes decided the others themselves. Nil means that there are no leases.
-	Asked func() uint64
+	// StoreCalls tells how many calls the nodes have made to the store's server, likewise.
+	StoreCalls func() uint64
+	// Leases tells how many charges nodes decided themselves, and for how many they asked the store. Nil means that there are no leases.
+	Leases func() (local, asked uint64)
 
 	nap func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
 }

@@ -67,7 +67,7 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 		limiter = c.limiters[rand.IntN(len(c.limiters))]
 	}
 	d, err := limiter.Check(ctx, &c.request)
-	a := Answer{Degraded: d.Degraded, Charges: len(d.Limits()), Err: err}
+	a := Answer{Degraded: d.Degraded, Err: err}
 	if !d.Allowed {
 		a.Outcome = Refused
 	}

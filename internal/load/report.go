@@ -68,7 +68,6 @@ type Report struct {
 	Verdict *Verdict `json:"verdict,omitempty"`
 
 	latency histogram
-	charges int64
 }
 
 // OpenLoop is what became of a schedule.
@@ -124,7 +123,6 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 		Latency:  sum.latency.quantiles(), TimedOneIn: r.sample,
 		CPUSeconds: cpu.Seconds(),
 		latency:    sum.latency,
-		charges:    c.charges,
 	}
 	if p.Distribution == Zipf {
 		out.Exponent = p.Exponent

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -21,21 +22,14 @@ func (c *StoreCPU) String() string {
 	return fmt.Sprintf("%.3g s per million checks, in the store's server", c.PerMillion)
 }
 
-// StoreCalls is how many scripts the store's server ran for the checks that were measured, with what
-// nodes gave back and with their heartbeats.
+// StoreCalls is how many calls nodes made to the store's server for the checks that were measured, with
+// those that gave back.
 type StoreCalls struct {
 	Calls    int64   `json:"calls"`
 	PerCheck float64 `json:"per_check"`
-	// Unknown is why it isn't known; "" if it is.
-	Unknown string `json:"unknown,omitempty"`
 }
 
-func (c *StoreCalls) String() string {
-	if c.Unknown != "" {
-		return c.Unknown
-	}
-	return fmt.Sprintf("%.3g per check", c.PerCheck)
-}
+func (c *StoreCalls) String() string { return fmt.Sprintf("%.3g per check", c.PerCheck) }
 
 // Leases is how the charges of the checks that were measured were decided.
 type Leases struct {
@@ -57,11 +51,9 @@ func (l *Leases) String() string {
 
 // storeReading is what a store's server and the nodes in front of it had done at a moment.
 type storeReading struct {
-	cpu   time.Duration
-	calls int64
-	asked uint64
-
-	cpuErr, callsErr error
+	cpu                 time.Duration
+	cpuErr              error
+	calls, local, asked uint64
 }
 
 // readStore asks the store's server, also when ctx is done: an interrupted run is reported, too.
@@ -69,11 +61,11 @@ func (p *Plan) readStore(ctx context.Context) *storeReading {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	r := new(storeReading)
-	if p.Asked != nil {
-		r.asked = p.Asked()
+	if p.Leases != nil {
+		r.local, r.asked = p.Leases()
 	}
 	if p.StoreCalls != nil {
-		r.calls, r.callsErr = p.StoreCalls(ctx)
+		r.calls = p.StoreCalls()
 	}
 	if p.StoreCPU != nil {
 		r.cpu, r.cpuErr = p.StoreCPU(ctx)
@@ -87,36 +79,24 @@ func (p *Plan) reportStore(begin, end *storeReading, r *Report) {
 		return
 	}
 	per := func(x float64) float64 { return x / float64(max(r.Checks, 1)) }
-	if p.Asked != nil {
-		l := &Leases{Asked: int64(end.asked - begin.asked)}
-		l.Local = max(0, r.charges-l.Asked)
+	if p.Leases != nil {
+		l := &Leases{Local: int64(end.local - begin.local), Asked: int64(end.asked - begin.asked)}
 		l.LocalShare = float64(l.Local) / float64(max(l.Local+l.Asked, 1))
 		l.AskedPerCheck = per(float64(l.Asked))
 		r.Leases = l
 	}
 	if p.StoreCalls != nil {
-		c := &StoreCalls{Unknown: firstError(begin.callsErr, end.callsErr)}
-		if c.Unknown == "" {
-			c.Calls = end.calls - begin.calls
-			c.PerCheck = per(float64(c.Calls))
-		}
-		r.StoreCalls = c
+		calls := int64(end.calls - begin.calls)
+		r.StoreCalls = &StoreCalls{Calls: calls, PerCheck: per(float64(calls))}
 	}
 	if p.StoreCPU != nil {
-		c := &StoreCPU{Unknown: firstError(begin.cpuErr, end.cpuErr)}
-		if c.Unknown == "" {
+		c := &StoreCPU{}
+		if err := cmp.Or(begin.cpuErr, end.cpuErr); err != nil {
+			c.Unknown = err.Error()
+		} else {
 			c.Seconds = (end.cpu - begin.cpu).Seconds()
 			c.PerMillion = per(c.Seconds * 1e6)
 		}
 		r.StoreCPU = c
 	}
-}
-
-func firstError(errs ...error) string {
-	for _, err := range errs {
-		if err != nil {
-			return err.Error()
-		}
-	}
-	return ""
 }

@@ -13,13 +13,11 @@ import (
 type counts struct {
 	outcome  [outcomes]int64
 	degraded int64
-	charges  int64
 	late     int64 // open loop: sent after they were due
 }
 
 func (c *counts) add(a *Answer) {
 	c.outcome[a.Outcome]++
-	c.charges += int64(a.Charges)
 	if a.Degraded {
 		c.degraded++
 	}
@@ -30,7 +28,6 @@ func (c *counts) merge(o *counts) {
 		c.outcome[i] += o.outcome[i]
 	}
 	c.degraded += o.degraded
-	c.charges += o.charges
 	c.late += o.late
 }
 

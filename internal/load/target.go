@@ -21,8 +21,6 @@ type Answer struct {
 	Outcome Outcome
 	// Degraded: decided without the store.
 	Degraded bool
-	// Charges is how many counters were asked for it, as far as is known.
-	Charges int
 	// Status is the HTTP status, or 0.
 	Status uint16
 	// Err is why there is no answer, or why it is degraded.

@@ -1,0 +1,108 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Stats are what a store has done since it was made. Heartbeats and probes aren't in it.
+type Stats struct {
+	// Shards are the servers that keep a part of the keys now, as in [Health].
+	Shards []ShardStats
+}
+
+// ShardStats are what was asked of one server.
+type ShardStats struct {
+	Name string // see [ShardHealth]
+	// Up is the state of the shard's breaker: while it isn't up, charges fail at once and without a call.
+	Up bool
+	// Calls are script calls, and Acts what they carried: one for each take, return or reset that has keys there. Acts
+	// that are under way at the same moment share a call.
+	Calls, Acts uint64
+	// Errors are calls that failed.
+	Errors ErrorStats
+	// Time is what calls took, those that failed included.
+	Time TimeStats
+}
+
+// ErrorStats are calls that failed, by what was wrong.
+type ErrorStats struct {
+	Timeout    uint64 // no answer within the budget
+	Connection uint64 // none could be made, or it was lost
+	Reply      uint64 // Redis answered with an error
+	Slot       uint64 // no server serves the slot
+}
+
+// TimeStats is a histogram of times.
+type TimeStats struct {
+	Sum time.Duration
+	// Buckets count times up to each of [TimeBounds] and above the one before it, and last those above all.
+	Buckets [len(TimeBounds) + 1]uint64
+}
+
+// TimeBounds are powers of two of a second, from about 61 µs to half a second: the buckets of a classic histogram, and of
+// a native one with schema 0.
+var TimeBounds = [14]time.Duration{
+	time.Second >> 14, time.Second >> 13, time.Second >> 12, time.Second >> 11, time.Second >> 10, time.Second >> 9, time.Second >> 8,
+	time.Second >> 7, time.Second >> 6, time.Second >> 5, time.Second >> 4, time.Second >> 3, time.Second >> 2, time.Second >> 1,
+}
+
+// tally is what a shard counts. A call writes to it a few times, and a call is a round trip.
+type tally struct {
+	acts                             atomic.Uint64
+	timeout, connection, reply, slot atomic.Uint64
+	sum                              atomic.Int64 // ns
+	buckets                          [len(TimeBounds) + 1]atomic.Uint64
+}
+
+// count counts a call.
+func (t *tally) count(acts int, took time.Duration, err error) {
+	t.acts.Add(uint64(acts))
+	t.sum.Add(int64(took))
+	at := 0
+	for at < len(TimeBounds) && took > TimeBounds[at] {
+		at++
+	}
+	t.buckets[at].Add(1)
+	if err != nil {
+		t.kind(err).Add(1)
+	}
+}
+
+func (t *tally) kind(err error) *atomic.Uint64 {
+	var re *rueidis.RedisError
+	var slow net.Error
+	switch {
+	case ofSlot(err):
+		return &t.slot
+	case errors.As(err, &re):
+		return &t.reply
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
+		return &t.timeout
+	}
+	return &t.connection
+}
+
+// Stats tells what the store has done. It asks nobody and never waits.
+func (s *Store) Stats() Stats {
+	var out Stats
+	reached := s.reached()
+	for _, sh := range s.shards() {
+		h := s.shardHealth(sh, reached)
+		one := ShardStats{Name: h.Name, Up: h.Up, Acts: sh.tally.acts.Load()}
+		one.Errors = ErrorStats{sh.tally.timeout.Load(), sh.tally.connection.Load(), sh.tally.reply.Load(), sh.tally.slot.Load()}
+		one.Time.Sum = time.Duration(sh.tally.sum.Load())
+		for i := range one.Time.Buckets {
+			one.Time.Buckets[i] = sh.tally.buckets[i].Load()
+			one.Calls += one.Time.Buckets[i]
+		}
+		out.Shards = append(out.Shards, one)
+	}
+	return out
+}

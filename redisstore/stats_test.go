@@ -1,0 +1,65 @@
+package redisstore
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// TestStats: calls are counted with what they carried and what they took, by server and without passwords.
+func TestStats(t *testing.T) {
+	r := redistest.New(t, redistest.Options{Password: "hunter2secret"})
+	s := open(t, Options{URL: "redis://:hunter2secret@" + r.Addr})
+	if got := s.Stats(); len(got.Shards) != 1 || got.Shards[0] != (ShardStats{Name: r.Addr, Up: true}) {
+		t.Errorf("of a new store: %+v", got)
+	}
+	p := policy(t, "p", weir.TokenBucket, 1_000_000, time.Hour)
+	before := time.Now()
+	for range 10 {
+		mustTake(t, s, charge1(p, "s"))
+	}
+	took := time.Since(before)
+	got := s.Stats().Shards[0]
+	if got.Calls != 10 || got.Acts != 10 || got.Errors != (ErrorStats{}) || got.Time.Sum <= 0 || got.Time.Sum > took {
+		t.Errorf("%+v in %v", got, took)
+	}
+	storm(100, 10_000, func(i int) bool { return mustTake(t, s, charge1(p, fmt.Sprint(i))) })
+	got = s.Stats().Shards[0]
+	if got.Acts != 10_010 || got.Calls <= 10 || got.Calls >= got.Acts {
+		t.Errorf("takes that share calls: %+v", got)
+	}
+	sum, times := uint64(0), time.Duration(0)
+	for i, n := range got.Time.Buckets {
+		sum += n
+		if i > 0 {
+			times += time.Duration(n) * TimeBounds[i-1]
+		}
+	}
+	if sum != got.Calls || times > got.Time.Sum {
+		t.Errorf("%d calls are in the buckets, and took %v at least: %+v", sum, times, got)
+	}
+	if text := fmt.Sprintf("%+v", got); strings.Contains(text, "hunter2secret") {
+		t.Errorf("the password is shown: %s", text)
+	}
+	r.Kill()
+	until(t, lost(s))
+	if got := s.Stats().Shards[0]; got.Up || got.Errors.Connection+got.Errors.Timeout < opensAfter || got.Errors.Reply+got.Errors.Slot > 0 {
+		t.Errorf("a server that is gone: %+v", got)
+	}
+}
+
+func TestTimeBounds(t *testing.T) {
+	for i, b := range TimeBounds {
+		var c tally
+		for _, took := range []time.Duration{b, b + 1} {
+			c.count(1, took, nil)
+		}
+		if c.buckets[i].Load() != 1 || c.buckets[i+1].Load() != 1 || i > 0 && b/2 != TimeBounds[i-1] {
+			t.Errorf("%v isn't the bound of a bucket, or not twice the one before it", b)
+		}
+	}
+}
