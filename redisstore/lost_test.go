@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -274,4 +275,40 @@ func TestKeysInTwoPlaces(t *testing.T) {
 
 func takeAct(p *weir.Policy, key string) *act {
 	return &act{kind: kindTake, charges: []charge{{policy: p, key: key, n: 1}}}
+}
+
+// TestWhatRedisSaysIsTold: a server that refuses to write is lost for what it says, not for the time that was spent on asking
+// it again.
+func TestWhatRedisSaysIsTold(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	var log lines
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout, Logger: log.logger()})
+	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+	mustTake(t, s, charge1(p, "s"))
+	do(t, r, "REPLICAOF", "127.0.0.1", "1")
+	until(t, func(ctx context.Context) error {
+		take(ctx, s, charge1(p, "s"))
+		if log.count("redis can't be reached") == 0 {
+			return errors.New("not lost yet")
+		}
+		return nil
+	})
+	if log.count("READONLY") != 1 || log.count("deadline") != 0 {
+		t.Errorf("it is lost for another reason:\n%s", log.text.String())
+	}
+	for range 3 { // probes say so, too
+		was := s.lanes[0].shard.Load().cause.Load()
+		until(t, func(context.Context) error {
+			if s.lanes[0].shard.Load().cause.Load() == was {
+				return errors.New("not probed yet")
+			}
+			return nil
+		})
+		if h := s.Health(); !strings.Contains(h.Shards[0].Error, "READONLY") {
+			t.Errorf("%+v", h.Shards[0])
+		}
+	}
+	if got := s.Stats().Shards[0]; got.Errors.Reply < opensAfter || got.Errors.Timeout > 0 || got.Up {
+		t.Errorf("%+v", got)
+	}
 }

@@ -192,7 +192,11 @@ func (s *Store) dial() error {
 			return err
 		}
 	}
-	return s.beat(ctx)
+	err := s.beat(ctx)
+	if s.peers.given && err != nil && ofSlot(err) {
+		return nil // the other slots are served, and nothing in this one is needed
+	}
+	return err
 }
 
 func (s *Store) newClient(ctx context.Context) (rueidis.Client, error) {

@@ -131,6 +131,12 @@ func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys 
 		err   error
 	}
 	done := make(chan result, 1)
+	var told atomic.Pointer[error] // what Redis said says more than that time ran out while it was asked again
+	after := p.After
+	p.After = func(err error) rediscall.Next {
+		told.Store(&err)
+		return after(err)
+	}
 	s.background(func() {
 		reply, err := run(ctx, s, p, keys, body)
 		done <- result{reply, err}
@@ -139,6 +145,9 @@ func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys 
 	case r := <-done:
 		return r.reply, r.err
 	case <-ctx.Done():
+		if err := told.Load(); err != nil {
+			return "", *err
+		}
 		return "", ctx.Err()
 	}
 }
@@ -210,7 +219,7 @@ func (s *Store) probe(sh *shard) {
 		c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, s.time(), s.leastTTL, s.peers.id)
 		ctx, cancel := patient(s.life, s.timeout)
 		_, err := decide.Run(ctx, s, rediscall.Once, c.keys, rueidis.BinaryString(c.body))
-		if ctx.Err() != nil {
+		if late := ctx.Err(); late != nil && (err == nil || errors.Is(err, late)) {
 			err = context.Cause(ctx)
 		}
 		cancel()

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -98,4 +99,24 @@ func whatFails(err error) error {
 		return errors.New("the slot is still served")
 	}
 	return nil
+}
+
+// TestAStartWithoutTheNodesSlot: a node that was given the secret needs nothing of the slot in which nodes are counted.
+func TestAStartWithoutTheNodesSlot(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no"}})
+	slot, err := c.Slot(t.Context(), "weir{nodes}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range c.Nodes {
+		_, _ = node.Do(t.Context(), "CLUSTER", "DELSLOTS", fmt.Sprint(slot)) // replicas refuse
+	}
+	s := open(t, Options{URL: clusterURL(c), Secret: []byte("a secret")})
+	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+	for tag := range 10 {
+		until(t, func(ctx context.Context) error { return take(ctx, s, charge1(p, tagged(s, 100*tag, "s")))[0].Err })
+	}
+	if h := s.Health(); !h.Up || h.Nodes != 1 {
+		t.Errorf("%+v", h)
+	}
 }
