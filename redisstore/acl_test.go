@@ -139,7 +139,7 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 // elsewhere are permissions that a server alone needn't give, and those for rules, which internal/rulestore looks at.
 var elsewhere = map[string]bool{
 	"cluster|slots": true, "asking": true, "role": true,
-	"publish": true, "subscribe": true, "zrange": true,
+	"publish": true, "subscribe": true, "zrange": true, "hexists": true,
 }
 
 // A probe needs what a check needs. Otherwise a permission that is missing would lose and find a shard many times a second.

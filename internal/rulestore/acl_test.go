@@ -46,10 +46,16 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range []string{"publish", "subscribe", "zrange"} {
+		for _, command := range []string{"publish", "subscribe", "zrange", "hexists"} {
 			if !strings.Contains(acl, "+"+command+" ") || info["cmdstat_"+command] == "" {
 				t.Errorf("%s isn't in the docs, or isn't used", command)
 			}
+		}
+		// A node without the one that is new in this release follows all the same.
+		do(t, r, "ACL", "SETUSER", "weir", "-hexists")
+		n := newNode(overRedis(t, "redis://weir:secret@"+r.Addr), "n", never, Version{})
+		if n.Look(t.Context()); n.Current().Number == 0 || n.log.count("can't be reached") > 0 {
+			t.Errorf("without HEXISTS: %s", n.log.text.String())
 		}
 		for _, channel := range []string{"other", "weir{nodes}"} {
 			if v := do(t, r, "ACL", "DRYRUN", "weir", "SUBSCRIBE", channel); v == "OK" {

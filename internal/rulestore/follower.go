@@ -187,9 +187,12 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	case mine.Number == 0 && head.Number == 0:
 		return f.seed(ctx, f.o.Seed)
 	case mine.Number == 0:
-	case has == InLine:
-		// Another node has put back what is in force, and didn't have these.
-		if err := f.putBack(ctx, p.Lost...); err != nil {
+	case has == InLine || has == Textless:
+		lost := p.Lost // another node has put back what is in force, and didn't have these
+		if has == Textless {
+			lost = append(lost, mine)
+		}
+		if err := f.putBack(ctx, lost...); err != nil {
 			return err
 		}
 	case has == Absent && f.outranks(mine, head):

@@ -78,7 +78,7 @@ func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, arg
 
 // Head is the newest version.
 func (r *Redis) Head(ctx context.Context) (Version, error) {
-	reply, err := r.run(ctx, lookScript, []string{r.numbers, r.about})
+	reply, err := r.run(ctx, lookScript, []string{r.numbers, r.about, r.texts})
 	if err != nil {
 		return Version{}, err
 	}
@@ -245,7 +245,7 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 	for _, v := range others {
 		args = append(args, strconv.FormatInt(v.Number, 10), v.Hash)
 	}
-	m, err := lookScript.Run(ctx, r.store, rediscall.Once, []string{r.numbers, r.about}, args...)
+	m, err := lookScript.Run(ctx, r.store, rediscall.Once, []string{r.numbers, r.about, r.texts}, args...)
 	if err != nil {
 		return p, err
 	}
@@ -261,7 +261,7 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 	}
 	p.Mine = presences[reply[2]]
 	for i, v := range others {
-		if presences[reply[3+i]] == Absent {
+		if has := presences[reply[3+i]]; has == Absent || has == Textless {
 			p.Lost = append(p.Lost, v)
 		}
 	}
@@ -269,7 +269,7 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 }
 
 // presences are in the words of the script.
-var presences = map[string]Presence{"1": InLine, "2": Orphaned}
+var presences = map[string]Presence{"1": InLine, "2": Orphaned, "3": Textless}
 
 // Nodes lists the nodes that live and say which rules they have.
 func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {

@@ -126,6 +126,7 @@ const (
 	Absent Presence = iota
 	InLine          // it is one of those that led to the newest, or that itself
 	Orphaned
+	Textless // it is in line, but somebody has deleted its text
 )
 
 var (

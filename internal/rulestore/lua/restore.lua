@@ -4,7 +4,13 @@
 -- Returns 1 if the version is here now as it should be, and 0 if another has its number, or it is an orphan already.
 local orphan = ARGV[1] .. '-' .. ARGV[2]
 local v = written(KEYS[1], KEYS[2], ARGV[1])
-if same(v, ARGV[2]) then return {'1'} end
+if same(v, ARGV[2]) then
+  if not read('HGET', KEYS[3], ARGV[1]) then
+    ours('HDEL', KEYS[3])
+    redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
+  end
+  return {'1'}
+end
 local known = known(KEYS[2], orphan)
 if ARGV[6] == '1' and known then return {'1'} end
 if ARGV[6] ~= '1' and (v or known) then return {'0'} end
