@@ -27,6 +27,12 @@ type address struct {
 	shown   string // the URL without passwords, for logs and errors
 }
 
+// place is where the keys are, whatever the credentials and in whatever order hosts are named.
+func (a *address) place() string {
+	hosts := slices.Sorted(slices.Values(a.option.InitAddress))
+	return fmt.Sprintf("%s/%s/%d", strings.Join(hosts, ","), a.option.Sentinel.MasterSet, a.option.SelectDB)
+}
+
 type scheme struct {
 	name       string
 	example    string

@@ -316,3 +316,41 @@ func FuzzAddressKeepsPassword(f *testing.F) {
 		}
 	})
 }
+
+// TestPlace: it is the same with another user, password or certificate, and another for another database or server.
+func TestPlace(t *testing.T) {
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	place := func(url string) string {
+		t.Helper()
+		a, err := parseAddress(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.place()
+	}
+	for _, same := range [][]string{
+		{"redis://h", "redis://h:6379/0", "redis://:x@h", "redis://weir:x@h", "redis://weir@h?password_file=" + password, "rediss://h"},
+		{"redis://h/1", "redis://h?db=1"},
+		{"redis://i"},
+		{"redis-sentinel://h,i/m", "redis-sentinel://weir:x@i,h/m?sentinel_password=y"},
+		{"redis-sentinel://h,i/n"},
+		{"redis-cluster://h,i", "redis-cluster://i,h?tls=true"},
+		{"unix:///h", "unix:///h?db=0"},
+	} {
+		for _, url := range same {
+			if got, want := place(url), place(same[0]); got != want {
+				t.Errorf("%s: %s, want %s", url, got, want)
+			}
+		}
+	}
+	seen := map[string]string{}
+	for _, url := range []string{"redis://h", "redis://h/1", "redis://i", "redis-sentinel://h,i/m", "redis-sentinel://h,i/n", "redis-sentinel://h,i/m/1", "unix:///h"} {
+		if other := seen[place(url)]; other != "" {
+			t.Errorf("%s and %s are one", url, other)
+		}
+		seen[place(url)] = url
+	}
+}

@@ -12,5 +12,9 @@ func (s *Store) Client() (rueidis.Client, error) {
 	return *c, nil
 }
 
+// Place names where the keys are: hosts, under Sentinels the primary's name, and database. It is the same whoever asks, with
+// whatever password or certificate.
+func (s *Store) Place() string { return s.address.place() }
+
 // Prefix begins the name of every key.
 func (s *Store) Prefix() string { return s.prefix }

@@ -87,7 +87,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 	})
 	crash(n)
 	r.Kill()
-	n = serve(t, args...)
+	n = serve(t, "--store", "redis://weir:another@"+r.Addr, "--data", data) // what was kept doesn't depend on who asks
 	if status, body := readyz(t, n); status != 200 || body["rules_version"] != float64(version) || body["rules_stale"] == nil {
 		t.Errorf("ready: %d %v", status, body)
 	}

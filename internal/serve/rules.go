@@ -56,7 +56,7 @@ func (n *node) openRules(ctx context.Context, seed *inforce.Document, message st
 	if n.redis != nil {
 		store = rulestore.OverRedis(n.redis)
 		if c.Data != "" {
-			start.Copy = &rulestore.Copy{Path: filepath.Join(c.Data, copyName(n.redis))}
+			start.Copy = &rulestore.Copy{Path: copyFolder(c.Data, n.redis)}
 		}
 	} else {
 		dir, err := rulestore.OpenDir(c.Data)
@@ -102,10 +102,19 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyName is the folder for the rules of a Redis: those of another, or of a node alone, are none for this one.
-func copyName(s *redisstore.Store) string {
-	sum := sha256.Sum256([]byte(s.Health().URL + " " + s.Prefix()))
-	return "redis-" + hex.EncodeToString(sum[:4])
+// copyFolder is the folder for the rules of a Redis: those of another, or of a node alone, are none for this one. Its
+// name tells where that is, and nothing of users and files, which change: what was kept must be found when a new
+// password is wrong. It did tell those once, so a folder of such a name is taken over.
+func copyFolder(data string, s *redisstore.Store) string {
+	named := func(of string) string {
+		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))
+		return filepath.Join(data, "redis-"+hex.EncodeToString(sum[:4]))
+	}
+	folder := named(s.Place())
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Rename(named(s.String()), folder) // mostly there is none
+	}
+	return folder
 }
 
 // nodeName tells this node from the others, on this machine and elsewhere.
