@@ -318,7 +318,7 @@ func (x *counter) learn(e *entry, g *ledger.Grant, sent, now int64) (back ledger
 		e.spent = 0
 	}
 	x.state, x.base = g.Account.View(p, g.Now, x.held), 0
-	if g.Account.Since > 0 {
+	if g.Account.Node != 0 { // a claim holds for the node that is alone
 		x.base = g.Account.Time
 	}
 	if out := g.Account.Lent[0] + g.Account.Lent[1]; out > x.held {

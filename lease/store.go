@@ -106,11 +106,7 @@ const (
 // Take decides the charges, all or nothing: from what the node holds and knows, if that is enough.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	if len(charges) > 1 && repeats(charges) {
-		s.asked.Add(uint64(len(charges)))
-		s.inner.Take(ctx, charges, results) // the store adds them up, and what it says is of the sum
-		for i := range charges {
-			s.withCounter(&charges[i].Counter, (*counter).forget)
-		}
+		s.takeSums(ctx, charges, results)
 		return
 	}
 	var few [4]entry
@@ -156,6 +152,26 @@ func repeats(charges []weir.Charge) bool {
 		}
 	}
 	return false
+}
+
+// takeSums leaves charges to the store of which some name the same counter: it adds them up, and what it says is of the
+// sum. What the node holds goes back first, since the sum may need it.
+func (s *Store) takeSums(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	now := s.now()
+	var unspent []ledger.Unspent
+	for i := range charges {
+		s.withCounter(&charges[i].Counter, func(x *counter) {
+			if back := x.empty(now); back.N > 0 {
+				unspent = append(unspent, back)
+			}
+		})
+	}
+	_ = s.takeBackSome(ctx, unspent) // what can't be given back is stranded
+	s.asked.Add(uint64(len(charges)))
+	s.inner.Take(ctx, charges, results)
+	for i := range charges {
+		s.withCounter(&charges[i].Counter, (*counter).forget)
+	}
 }
 
 // find looks up what the node knows of a charge's counter.
@@ -249,14 +265,16 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	if g.Err != nil || !ledger.Lends(e.charge.Policy) {
 		return
 	}
+	p, n := e.charge.Policy, e.charge.N
 	s.withCounter(&e.charge.Counter, func(x *counter) {
-		if x.held == 0 || now >= x.leaseEnd || x.policy.Load() != e.charge.Policy {
-			return
-		}
-		p, n := e.charge.Policy, e.charge.N
-		state := g.Account.View(p, g.Now, x.held)
-		if x.base == g.Account.Time {
+		var state weir.State
+		switch {
+		case x.base != 0 && x.base == g.Account.Time && x.policy.Load() == p: // no other node has asked: what was spent here is known here alone
 			state = x.state
+		case x.held > 0 && now < x.leaseEnd:
+			state = g.Account.View(p, g.Now, x.held)
+		default:
+			return
 		}
 		v := weir.Refused
 		if _, ok := p.Try(state, g.Now, n); ok {
@@ -328,8 +346,15 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 // GiveBack returns the tokens of requests that were admitted to the store.
 func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
 	err := s.inner.GiveBack(ctx, once, keep, returns)
+	now := s.now()
 	for i := range returns {
-		s.withCounter(&returns[i].Counter, (*counter).forget)
+		r := &returns[i]
+		s.withCounter(&r.Counter, func(x *counter) {
+			if err == nil { // what is held is spent by this state
+				x.state = x.policy.Load().Return(x.state, storeTime(x.clock, now), r.N, r.Slot)
+			}
+			x.forget()
+		})
 	}
 	return err
 }

@@ -328,7 +328,7 @@ func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Ac
 // View is the state of the counter as a node sees it that holds some of its tokens: as if they were given back.
 func (a Account) View(p *weir.Policy, now, held int64) weir.State {
 	switch {
-	case a.State == (weir.State{}):
+	case a.State == (weir.State{}) || held == 0 && a.out() == 0:
 		return a.State
 	case !isBucket(p):
 		return p.Return(a.State, now, held, p.Report(a.State, now, 1, weir.Fits).Slot)

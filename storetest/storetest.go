@@ -31,12 +31,19 @@ type Open func(tb TB, now func() time.Time) weir.Store
 
 // Run tests a store against the contract.
 func Run(t *testing.T, open Open) {
-	RunCases(t, open)
-	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open) })
+	runCases(t, open)
+	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open, all) })
 }
 
-// RunCases is Run without the random sequences that are held against the model.
-func RunCases(t *testing.T, open Open) {
+// RunAlone is Run for the only node that borrows of a store. Its random sequences are made to borrow. They have
+// buckets that are lent for seconds, and answers may differ from the model's by what package ledger says. Layers, returns, changed
+// numbers and clocks that run backwards are left to the cases: after these the store knows less, for a while, than the node.
+func RunAlone(t *testing.T, open Open) {
+	runCases(t, open)
+	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open, borrowing) })
+}
+
+func runCases(t *testing.T, open Open) {
 	t.Run("Takes", func(t *testing.T) { takes(t, open) })
 	t.Run("AllOrNothing", func(t *testing.T) { allOrNothing(t, open) })
 	t.Run("OneCounterTwice", func(t *testing.T) { oneCounterTwice(t, open) })

@@ -1,0 +1,106 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/storetest"
+)
+
+// aloneWith is a node alone with a store, its clock, and charges of one counter.
+func aloneWith(t *testing.T, l weir.Limit) (pass func(time.Duration), take func(ns ...int64) weir.Result, s *stepped, c weir.Counter) {
+	now := storetest.Start
+	s = newStepped(func() time.Time { return now })
+	c = weir.Counter{Policy: storetest.Policy(t, "p", l), Subject: []byte("k")}
+	pass = func(d time.Duration) { now = now.Add(d) }
+	take = func(ns ...int64) weir.Result {
+		charges, results := make([]weir.Charge, len(ns)), make([]weir.Result, len(ns))
+		for i, n := range ns {
+			charges[i] = weir.Charge{Counter: c, N: max(1, n), Peek: n == 0}
+		}
+		s.Take(context.Background(), charges, results)
+		return results[0]
+	}
+	return pass, take, s, c
+}
+
+// held fails unless the node holds some of the counter's tokens.
+func held(t *testing.T, s *stepped, c weir.Counter) {
+	t.Helper()
+	n := int64(0)
+	if s.withCounter(&c, func(x *counter) { n = x.held }); n == 0 {
+		t.Fatal("the node holds nothing")
+	}
+}
+
+// A call that names a counter twice needs what the node holds of it.
+func TestSumsNeedWhatIsHeld(t *testing.T) {
+	_, take, s, c := aloneWith(t, weir.PerSecond(50))
+	for range 3 {
+		take(1)
+	}
+	held(t, s, c)
+	if r := take(1, 1); !r.Allowed || r.Remaining != 45 {
+		t.Errorf("1 and 1 of 47: %+v", r)
+	}
+	if r := take(40, 5); !r.Allowed || r.Remaining != 0 {
+		t.Errorf("40 and 5 of 45: %+v", r)
+	}
+}
+
+// Tokens that were given back show at once on the node that holds others.
+func TestReturnsShowBesideALease(t *testing.T) {
+	_, take, s, c := aloneWith(t, weir.PerSecond(50))
+	r := weir.Result{}
+	for range 3 {
+		r = take(1)
+	}
+	held(t, s, c)
+	back := []weir.Return{{Counter: c, N: 2, Slot: r.Slot}}
+	if err := s.GiveBack(context.Background(), weir.Once{}, 0, back); err != nil {
+		t.Fatal(err)
+	}
+	if r := take(1); r.Remaining != 48 {
+		t.Errorf("3 taken, 2 given back and 1 taken of 50: %+v", r)
+	}
+}
+
+// A slow bucket may lend for a moment to a node that isn't alone, so that refused clients needn't ask one by one. No claim
+// tells of what is left of it, so it goes back, also where the bucket has plenty.
+func TestWhatNoClaimTellsGoesBack(t *testing.T) {
+	pass, take, s, c := aloneWith(t, weir.Limit{Count: 80, Burst: 10, Window: 20 * time.Second})
+	for range 200 {
+		take(1)
+		pass(time.Microsecond)
+	}
+	pass(3 * time.Second)
+	take(1)
+	held(t, s, c)
+	pass(83 * time.Millisecond)
+	if r := take(1); r.Remaining != 8 {
+		t.Errorf("10 refilled, 1 taken, 0.3 refilled and 1 taken: %+v", r)
+	}
+}
+
+// Only the node that was alone knows when it spent what it had borrowed, so a look at the counter must ask it.
+func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
+	pass, take, s, c := aloneWith(t, weir.PerMinute(600))
+	for range 30 {
+		take(1)
+		pass(500 * time.Millisecond)
+	}
+	for {
+		n := int64(0)
+		if s.withCounter(&c, func(x *counter) { n = x.held }); n == 0 {
+			break
+		}
+		take(1)
+	}
+	pass(time.Second) // by which all is full, but for what was spent at once
+	r := take(0)
+	if r.Remaining < 590 || r.ResetAfter > time.Duration(600-r.Remaining)*100*time.Millisecond {
+		t.Errorf("%+v", r)
+	}
+}
