@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // Limiter decides requests by rules. It is safe for concurrent use, and needs
@@ -96,9 +95,6 @@ var noRules = &RuleSet{}
 // the store couldn't be reached for some limit; the decision is then what
 // the rules say should happen, and is to be followed all the same.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
-	if req.APIKey != "" {
-		prefetch(unsafe.StringData(req.APIKey)) // of many clients' keys most are far away: it comes while the rules are looked at
-	}
 	rs := l.rules.Load()
 	m, began := l.begin()
 	if rs == nil {

@@ -86,8 +86,7 @@ func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 		s.takeNew(s.time(), c, r, h)
 		return
 	}
-	prefetch(&page[home(h)])
-	now := s.time() // after the prefetch, which goes on meanwhile
+	now := s.time()
 	sl := page.find(h)
 	if sl == nil {
 		s.takeNew(now, c, r, h)
