@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // RuleSet is a compiled rule document: immutable, and safe to share.
@@ -243,12 +244,9 @@ func limitPath(path string, i, n int) string {
 }
 
 func (ps *Problems) addLimit(path string, err error) {
-	var le *LimitError
-	if errors.As(err, &le) {
-		ps.addf(path+"."+le.Field, "%s", le.Text)
-		return
-	}
-	ps.addf(path, "%v", err)
+	var p Problem
+	errors.As(err, &p)
+	ps.addf(path+"."+p.Path, "%s", p.Text)
 }
 
 func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Problems) {
@@ -363,7 +361,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				l.MaxDelay = r.MaxDelay
 			}
 			if l.MaxDelay == 0 && l.Algorithm == LeakyQueue {
-				l.MaxDelay = DefaultMaxDelay
+				l.MaxDelay = 30 * time.Second
 			}
 			name := r.ID
 			if len(limits) > 1 {

@@ -139,7 +139,7 @@ func checkWarnings(t *testing.T, name string, doc weir.Rules, want []string) {
 		return
 	}
 	for i, w := range want {
-		if !strings.HasPrefix(got[i].String(), w) {
+		if !strings.HasPrefix(got[i].Error(), w) {
 			t.Errorf("%s: %q, want %q", name, got[i], w)
 		}
 	}

@@ -2,7 +2,7 @@
 //
 // The words, from the outside in:
 //
-//   - A [Request] is what an edge knows of a call: who, what, from where, and its cost.
+//   - A [Request] is what an edge knows of a call, and its cost.
 //   - A [Rule] says whom and what it applies to, what it counts by, and its limits.
 //     Rules are compiled once into an immutable [RuleSet].
 //   - A [Limit] is an algorithm with its numbers: 100 per minute, burst 20. Under a
@@ -10,17 +10,15 @@
 //   - A subject is whom a rule counts: the values of its By dimensions.
 //   - A [Counter] is the state of one policy for one subject, kept in a [Store].
 //   - A [Charge] asks one counter for tokens, and gets a [Result].
-//   - A [Decision] sums up: allowed or refused, what is left, when to retry, and which rule bound.
+//   - A [Decision] sums up: allowed or refused, what is left, when to retry.
 //
-// One check, end to end: [Limiter.Check] loads the RuleSet in force, finds the
-// rules that match and turns each of their limits into a charge. The store
-// decides all charges together, all or nothing. The most restrictive limit
-// speaks for the decision. Down once, up once, and nothing is allocated.
+// One check, end to end: [Limiter.Check] loads the RuleSet in force and turns each limit that
+// applies into a charge. The store decides all charges together, all or nothing, and the most
+// restrictive limit speaks for the decision. Nothing is allocated.
 //
-// This package imports the standard library alone and does no I/O. The
-// arithmetic of the algorithms is pure: a state, a moment and a cost give a new
-// state. Times are whole microseconds of the store's clock.
+// This package imports the standard library alone and does no I/O. The arithmetic of the algorithms
+// is pure: a state, a moment and a cost give a new state. Times are whole microseconds.
 //
-// Most programs want [Compile], [NewLimiter] and [Limiter.Check], with a store
-// from package memstore and, unless they write rules in Go, package rulefile.
+// Most programs want [Compile], [NewLimiter] and [Limiter.Check], with a store from package memstore
+// and, unless they write rules in Go, package rulefile.
 package weir

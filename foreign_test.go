@@ -23,7 +23,7 @@ func verdict(doc weir.Rules) (bad, warnings string) {
 	}
 	var all []string
 	for _, w := range rs.Warnings() {
-		all = append(all, w.String())
+		all = append(all, w.Error())
 	}
 	return "", strings.Join(all, "\n")
 }

@@ -74,9 +74,6 @@ type Limit struct {
 	MaxDelay time.Duration
 }
 
-// DefaultMaxDelay is the longest wait in a rule's queue, unless the rule says otherwise.
-const DefaultMaxDelay = 30 * time.Second
-
 // PerSecond is a token bucket of n tokens a second.
 func PerSecond(n int64) Limit { return Limit{Count: n, Window: time.Second} }
 
@@ -198,19 +195,12 @@ func ParseWindow(s string) (time.Duration, error) {
 	return 0, fmt.Errorf(`must be a time such as second, minute, hour, day, 15m or 1h30m, got %q`, s)
 }
 
-// LimitError says which of a limit's fields is wrong, and why.
-type LimitError struct {
-	Field string // as in the rule language: limit, window, burst, refill_rate, max_delay
-	Text  string
-}
-
-func (e *LimitError) Error() string { return e.Field + ": " + e.Text }
-
+// limitErrorf names the field as the rule language does: limit, window, burst, refill_rate, max_delay.
 func limitErrorf(field, format string, args ...any) error {
-	return &LimitError{Field: field, Text: fmt.Sprintf(format, args...)}
+	return Problem{field, fmt.Sprintf(format, args...)}
 }
 
-// Validate reports the first thing that makes the limit impossible, as a *LimitError.
+// Validate reports the first thing that makes the limit impossible, as a [Problem].
 func (l Limit) Validate() error {
 	highest := int64(MaxTokens)
 	switch {

@@ -166,7 +166,7 @@ func TestValidateNamesTheField(t *testing.T) {
 				}
 				return
 			}
-			var le *LimitError
+			var le Problem
 			if tt.want == "" || !strings.HasPrefix(err.Error(), tt.want) || !errors.As(err, &le) {
 				t.Errorf("%T %q, want %q", err, err, tt.want)
 			}

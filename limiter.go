@@ -36,12 +36,9 @@ type Options struct {
 	// and counted in Local, for whatever rules then allow. Nil means none.
 	Emergency *Policy
 	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
-	// means [DefaultPreflight]. While the store can't be reached it is counted in Local.
+	// means 50 a second. While the store can't be reached it is counted in Local.
 	Preflight *Policy
 }
-
-// DefaultPreflight is how many CORS preflights an address may send, unless [Options] say otherwise.
-var DefaultPreflight = PerSecond(50)
 
 // Observation is what [Options.Observe] is told of a decision.
 type Observation struct {
@@ -62,7 +59,7 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	}
 	preflight := opts.Preflight
 	if preflight == nil {
-		preflight, _ = NewPolicy("preflight", DefaultPreflight) // which can be a limit
+		preflight, _ = NewPolicy("preflight", PerSecond(50)) // which can be a limit
 	}
 	l.preflight = *preflight
 	l.preflight.OnStoreFailure = FailLocal

@@ -196,5 +196,5 @@ func (p *Policy) SpentLog(l *Log) (used, whole int64) {
 	if l.n == 0 {
 		return 0, 0
 	}
-	return min(MaxSpent, max(1, l.sum*MaxSpent/p.Limit.Count)), l.at(l.n-1).time + p.window
+	return min(maxSpent, max(1, l.sum*maxSpent/p.Limit.Count)), l.at(l.n-1).time + p.window
 }

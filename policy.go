@@ -40,7 +40,7 @@ type Policy struct {
 	capacity int64  // bucket: micro-tokens
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
-	perPart  uint64 // MaxSpent over the whole in millionths, times 2^64
+	perPart  uint64 // maxSpent over the whole in millionths, times 2^64
 	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
 	perShift uint8  // by this
 	maxDelay int64  // queue: µs, or 0
@@ -53,13 +53,15 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Policy{
-		Name:     name,
-		Rule:     name,
-		Limit:    l,
-		window:   l.Window.Microseconds(),
-		maxDelay: l.MaxDelay.Microseconds(),
-	}
+	p := &Policy{Name: name, Rule: name}
+	p.prepare(l)
+	p.ID = p.fingerprint("")
+	return p, nil
+}
+
+// prepare works out the numbers of a limit that is possible.
+func (p *Policy) prepare(l Limit) {
+	p.Limit, p.window, p.maxDelay = l, l.Window.Microseconds(), l.MaxDelay.Microseconds()
 	switch {
 	case l.isBucket():
 		p.rate, _ = l.rate() // Validate has seen it
@@ -82,9 +84,7 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 	if !l.isBucket() {
 		whole = l.Count * micro
 	}
-	p.perPart, _ = bits.Div64(MaxSpent, 0, uint64(whole))
-	p.ID = p.fingerprint("")
-	return p, nil
+	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(whole))
 }
 
 // fingerprint is the same on every node and in every version: the identity of a counter must outlive both.
@@ -115,12 +115,12 @@ func (p *Policy) Share(nodes int) *Policy {
 	if l.Burst > 0 {
 		l.Burst = max(1, l.Burst/n)
 	}
-	q, err := NewPolicy(p.Name, l)
-	if err != nil {
+	if l.Validate() != nil {
 		return p // a part too small to be a limit
 	}
-	q.Rule, q.ID, q.Strict, q.Shadow, q.PerClient = p.Rule, p.ID, p.Strict, p.Shadow, p.PerClient
-	return q
+	q := *p
+	q.prepare(l)
+	return &q
 }
 
 // Numbers are what the arithmetic runs on, for stores that do it elsewhere. Of a bucket: the
@@ -232,10 +232,9 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 	return p.returnBucket(s, now, n)
 }
 
-// MaxSpent is what [Policy.Spent] calls a counter that blocks its client.
-const MaxSpent = 63
+const maxSpent = 63
 
-// Spent says how far a state is from untouched, from 0 to MaxSpent, and how long
+// Spent says how far a state is from untouched, from 0 to 63 for a counter that blocks its client, and how long
 // after its Time (µs) it is certainly whole again. Both are rounded, the time up:
 // stores decide by them what to forget first, and do so at every check.
 func (p *Policy) Spent(s State) (used, whole int64) {
@@ -256,7 +255,7 @@ func (p *Policy) Spent(s State) (used, whole int64) {
 		hi, _ := bits.Mul64(uint64(gone), p.perMicro)
 		whole = int64(hi+1) << p.perShift
 	}
-	return min(int64(part), MaxSpent), whole
+	return min(int64(part), maxSpent), whole
 }
 
 // mulDiv is ⌊a·b/c⌋ for non-negative numbers, saturating instead of overflowing.

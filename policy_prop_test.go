@@ -579,15 +579,15 @@ func (f *life) standing() {
 		used, whole = g.p.Spent(g.s)
 		whole += g.s.Time
 	}
-	if used < 0 || used > MaxSpent {
+	if used < 0 || used > maxSpent {
 		f.failf("spent: %v", used)
 	}
 	if !f.cut(reset) && left(whole) != most {
 		f.failf("said to be whole at %d, but then %d of %d remain", whole-midnight, left(whole), most)
 	}
 	// Rounded down to a part of the whole, and not more.
-	if gone := most - left(g.s.Time); !g.isLog() && used*most > gone*MaxSpent+MaxSpent {
-		f.failf("%d of %d gone, said to be %d of %d", gone, most, used, MaxSpent)
+	if gone := most - left(g.s.Time); !g.isLog() && used*most > gone*maxSpent+maxSpent {
+		f.failf("%d of %d gone, said to be %d of %d", gone, most, used, maxSpent)
 	}
 }
 

@@ -7,15 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
-	"math"
 	"time"
-)
-
-// What can be wrong with a receipt.
-var (
-	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
-	ErrReceiptExpired = errors.New("weir: the receipt has expired")
 )
 
 // sealer makes receipts: sealed rather than signed, since what they hold names
@@ -38,124 +30,68 @@ func newSealer(secret []byte) *sealer {
 	return &sealer{aead}
 }
 
+// sealed is one limit in a receipt. What has no fixed length follows: the policy's name, the subject, and the statuses.
+type sealed struct {
+	Limit                   Limit
+	ID                      uint64
+	N, Slot                 int64
+	Name, Subject, Statuses uint32
+}
+
 func (s *sealer) seal(h *held, now time.Time) string {
 	var once Once
 	_, _ = rand.Read(once[:])
-	b := append([]byte(nil), once[:]...)
-	b = binary.AppendVarint(b, now.Add(h.expires).UnixMicro())
+	b := binary.LittleEndian.AppendUint64(once[:], uint64(now.Add(h.expires).UnixMicro()))
 	for i, r := range h.returns {
-		b = appendLimit(b, r.Policy.Limit)
-		b = binary.AppendUvarint(b, r.Policy.ID)
-		b = appendBytes(b, []byte(r.Policy.Name))
-		b = appendBytes(b, r.Subject)
-		b = binary.AppendVarint(b, r.N)
-		b = binary.AppendVarint(b, r.Slot)
-		b = binary.AppendUvarint(b, uint64(len(h.statuses[i])))
-		for _, status := range h.statuses[i] {
-			b = binary.AppendUvarint(b, uint64(status))
+		p, statuses := r.Policy, h.statuses[i]
+		b, _ = binary.Append(b, binary.LittleEndian, sealed{
+			p.Limit, p.ID, r.N, r.Slot, uint32(len(p.Name)), uint32(len(r.Subject)), uint32(len(statuses))})
+		b = append(append(b, p.Name...), r.Subject...)
+		for _, status := range statuses {
+			b = binary.LittleEndian.AppendUint16(b, uint16(status))
 		}
 	}
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, nil))
 }
 
 func (s *sealer) open(receipt string, now time.Time) (*held, error) {
-	sealed, err := base64.RawURLEncoding.DecodeString(receipt)
+	b, err := base64.RawURLEncoding.DecodeString(receipt)
 	if err != nil {
 		return nil, ErrReceiptInvalid
 	}
-	b, err := s.aead.Open(nil, nil, sealed, nil)
-	if err != nil {
+	if b, err = s.aead.Open(nil, nil, b, nil); err != nil {
 		return nil, ErrReceiptInvalid
 	}
-	r := reader{b: b}
+	// From here on it is what seal wrote.
 	h := &held{}
-	copy(h.once[:], r.take(len(h.once)))
-	h.expires = time.UnixMicro(r.varint()).Sub(now)
-	for len(r.b) > 0 && !r.bad {
-		limit := r.limit()
-		id := r.uvarint()
-		p, err := NewPolicy(string(r.bytes()), limit)
-		if err != nil {
-			return nil, ErrReceiptInvalid // sealed by a version with other bounds
-		}
-		p.ID = id
-		h.returns = append(h.returns, Return{Counter: Counter{Policy: p, Subject: r.bytes()}, N: r.varint(), Slot: r.varint()})
-		var statuses []int
-		for range r.uvarint() {
-			if r.bad {
-				break
-			}
-			statuses = append(statuses, int(r.uvarint()))
-		}
-		h.statuses = append(h.statuses, statuses)
-	}
-	if r.bad {
-		return nil, ErrReceiptInvalid
-	}
+	b = b[copy(h.once[:], b):]
+	h.expires = time.UnixMicro(int64(binary.LittleEndian.Uint64(b))).Sub(now)
 	if h.expires <= 0 {
 		return nil, ErrReceiptExpired
 	}
+	for b = b[8:]; len(b) > 0; {
+		var in sealed
+		n, err := binary.Decode(b, binary.LittleEndian, &in)
+		if err != nil {
+			return nil, ErrReceiptInvalid
+		}
+		cut := func(length uint32) []byte {
+			b = b[n:]
+			n = int(length)
+			return b[:n:n]
+		}
+		p, err := NewPolicy(string(cut(in.Name)), in.Limit)
+		if err != nil {
+			return nil, ErrReceiptInvalid // sealed by a version with other bounds
+		}
+		p.ID = in.ID
+		h.returns = append(h.returns, Return{Counter: Counter{Policy: p, Subject: cut(in.Subject)}, N: in.N, Slot: in.Slot})
+		var statuses []int
+		for packed := cut(2 * in.Statuses); len(packed) > 0; packed = packed[2:] {
+			statuses = append(statuses, int(binary.LittleEndian.Uint16(packed)))
+		}
+		h.statuses = append(h.statuses, statuses)
+		b = b[n:]
+	}
 	return h, nil
-}
-
-func appendBytes(b, v []byte) []byte { return append(binary.AppendUvarint(b, uint64(len(v))), v...) }
-
-func appendLimit(b []byte, l Limit) []byte {
-	b = append(b, byte(l.Algorithm))
-	b = binary.AppendVarint(b, l.Count)
-	b = binary.AppendVarint(b, int64(l.Window))
-	b = binary.AppendVarint(b, l.Burst)
-	b = binary.AppendUvarint(b, math.Float64bits(l.Refill))
-	return binary.AppendVarint(b, int64(l.MaxDelay))
-}
-
-// reader reads what a sealer wrote; bad is set instead of running past the end.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) take(n int) []byte {
-	if n < 0 || n > len(r.b) {
-		r.bad, r.b = true, nil
-		return nil
-	}
-	v := r.b[:n]
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) bytes() []byte { return r.take(int(min(r.uvarint(), math.MaxInt32))) }
-
-func (r *reader) limit() Limit {
-	var l Limit
-	if a := r.take(1); a != nil {
-		l.Algorithm = Algorithm(a[0])
-	}
-	l.Count = r.varint()
-	l.Window = time.Duration(r.varint())
-	l.Burst = r.varint()
-	l.Refill = math.Float64frombits(r.uvarint())
-	l.MaxDelay = time.Duration(r.varint())
-	return l
 }

@@ -51,7 +51,7 @@ type Rule struct {
 	Layer string
 	// Algorithm of all the rule's limits.
 	Algorithm Algorithm
-	// MaxDelay of the rule's limits, for a LeakyQueue. 0 means DefaultMaxDelay.
+	// MaxDelay of the rule's limits, for a LeakyQueue. 0 means 30 s.
 	MaxDelay time.Duration
 	// Limits are the rule's own numbers. Without any, a request gets those of its tier.
 	Limits []Limit
@@ -120,7 +120,7 @@ const (
 	FailLocal
 )
 
-// Problem is something wrong with a rule document, and where.
+// Problem is something wrong with a rule document, or with one limit, and where.
 type Problem struct {
 	// Path leads to the fault: rules[2].match.endpoint.
 	Path string
@@ -128,7 +128,7 @@ type Problem struct {
 	Text string
 }
 
-func (p Problem) String() string { return p.Path + ": " + p.Text }
+func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
 // Problems is the error of a rule document: everything that is wrong with it.
 type Problems []Problem
@@ -136,7 +136,7 @@ type Problems []Problem
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {
-		lines[i] = p.String()
+		lines[i] = p.Error()
 	}
 	return strings.Join(lines, "\n")
 }

@@ -32,11 +32,16 @@ type Store interface {
 	Reset(ctx context.Context, counters []Counter) error
 }
 
-// ErrUsed is returned by [Store.GiveBack] for a second use of one Once, and by [Limiter.Finish] for that of a receipt.
-var ErrUsed = errors.New("weir: already given back")
-
-// ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.
-var ErrNoRoom = errors.New("weir: no room for a new counter")
+// Errors that a caller can do something about.
+var (
+	// ErrUsed is returned by [Store.GiveBack] for a second use of one Once, and by [Limiter.Finish] for that of a receipt.
+	ErrUsed = errors.New("weir: already given back")
+	// ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.
+	ErrNoRoom = errors.New("weir: no room for a new counter")
+	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
+	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
+	ErrReceiptExpired = errors.New("weir: the receipt has expired")
+)
 
 // Once names an act that must happen a single time. The zero value names none.
 type Once [16]byte

@@ -205,3 +205,24 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 }
+
+// The store took nothing for a request that one of its limits refused. What fits beside it must not be given back,
+// also where a third limit couldn't be reached: that would mint tokens.
+func TestARefusalBesideAFailureGivesNothingBack(t *testing.T) {
+	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal} {
+		store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"gone"}}
+		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
+		gone, few, many := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "few", 1, weir.FailAllow), ownPolicy(t, "many", 9, weir.FailAllow)
+		healthy := []weir.Charge{charge(few, "s", 1), charge(many, "s", 3)}
+		if d, err := l.Take(t.Context(), &weir.Request{}, healthy); !d.Allowed || err != nil {
+			t.Fatal(d, err)
+		}
+		d, err := l.Take(t.Context(), &weir.Request{}, append(healthy, charge(gone, "s", 1)))
+		if d.Allowed || !errors.Is(err, errGone) {
+			t.Fatal(d, err)
+		}
+		if got := left(t, l, healthy...); !slices.Equal(got, []int64{0, 6}) {
+			t.Errorf("mode %d: %v left, want 0 and 6", mode, got)
+		}
+	}
+}

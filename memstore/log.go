@@ -78,7 +78,7 @@ func (t *table) overLogs() bool { return t.logUse.Load() > t.cap-t.pageUse.Load(
 func (t *table) evictFrom(g *segment, keep uint64, now int64) {
 	for n := len(g.logs) / 2; n > 0 && t.overLogs(); n-- {
 		const sample = 8
-		victim, least, seen := uint64(0), int64(weir.MaxSpent+1), 0
+		victim, least, seen := uint64(0), int64(maxUsed+1), 0
 		for h, l := range g.logs { // in random order
 			if h == keep {
 				continue

@@ -20,7 +20,7 @@ type slot struct{ tag, when, level uint64 }
 const (
 	usedBits = 6
 	spanBits = 8
-	maxUsed  = weir.MaxSpent
+	maxUsed  = 1<<usedBits - 1 // as [weir.Policy.Spent] has it
 	maxTime  = 1<<(64-usedBits-spanBits) - 1
 )
 

@@ -2,7 +2,6 @@ package rulefile
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -311,18 +310,15 @@ func (d *decoder) valid(l weir.Limit, v value, where map[string]value, s scope) 
 	if err == nil {
 		return true
 	}
-	var le *weir.LimitError
-	if !errors.As(err, &le) {
-		d.fail(v, "%v", err)
-		return false
-	}
-	at, text := where[le.Field], le.Text
+	var wrong weir.Problem
+	errors.As(err, &wrong)
+	at, text := where[wrong.Path], wrong.Text
 	if at.node == nil {
 		// The fault is in a part of another field, or follows from all of them.
 		if at = where["limit"]; at.node == nil {
 			at = v
 		}
-		text = fmt.Sprintf("%s: %s", le.Field, le.Text)
+		text = wrong.Error()
 	}
 	d.fail(at, "%s", text)
 	return false

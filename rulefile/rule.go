@@ -198,9 +198,9 @@ func (d *decoder) maxDelay(v value, a weir.Algorithm) time.Duration {
 		d.fail(v, "must be at least 1ms, got %s: without it, requests wait as long as the queue is", delay)
 		return 0
 	}
-	var le *weir.LimitError
-	if errors.As((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &le) {
-		d.fail(v, "%s", le.Text)
+	var wrong weir.Problem
+	if errors.As((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &wrong) {
+		d.fail(v, "%s", wrong.Text)
 		return 0
 	}
 	return delay

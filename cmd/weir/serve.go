@@ -103,7 +103,7 @@ request in flight is lost.`,
 	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
 	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
 	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
-	f.StringVar(&preflight, "preflight-limit", weir.DefaultPreflight.String(), "limit by address of CORS preflights at the gateway, from which rules leave them out")
+	f.StringVar(&preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
 	f.IntVar(&c.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
 	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")

@@ -144,17 +144,15 @@ func newPolicy(key policyKey) (*weir.Policy, error) {
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
 	p, err := weir.NewPolicy(takeName, limit)
 	if err != nil {
-		var le *weir.LimitError
-		if !errors.As(err, &le) {
-			return nil, jsonerror.Bad("limit: %v", err)
-		}
-		switch le.Field {
+		var wrong weir.Problem
+		errors.As(err, &wrong)
+		switch wrong.Path {
 		case "window":
-			return nil, jsonerror.Bad("limit: the window %s", le.Text)
+			return nil, jsonerror.Bad("limit: the window %s", wrong.Text)
 		case "refill_rate":
-			return nil, jsonerror.Bad("limit: %s", le.Text)
+			return nil, jsonerror.Bad("limit: %s", wrong.Text)
 		}
-		return nil, jsonerror.Bad("%s: %s", le.Field, le.Text)
+		return nil, jsonerror.Bad("%s: %s", wrong.Path, wrong.Text)
 	}
 	p.PerClient = true // the key is the counter's owner
 	return p, nil

@@ -30,7 +30,7 @@ type Config struct {
 	StoreTimeout time.Duration
 	// Emergency is a limit by address while Redis can't be reached; nil means none.
 	Emergency *weir.Limit
-	// Preflight is the limit of CORS preflights by address, at the gateway; nil means weir.DefaultPreflight.
+	// Preflight is the limit of CORS preflights by address, at the gateway; nil means 50 a second.
 	Preflight *weir.Limit
 	// MaxWaiting is how many requests may wait in queues at the gateway.
 	MaxWaiting int
