@@ -1,0 +1,327 @@
+package redisstore
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
+)
+
+// part is what of a call goes to one lane.
+type part struct {
+	act
+	lane    *lane
+	tag     int
+	indices []int // of charges: where they stand in what the caller gave
+	err     error
+}
+
+// takeParts are used again once Redis has answered. After an error they may still be under way.
+var takeParts = sync.Pool{New: func() any { return new(part) }}
+
+func newPart(k kind, l *lane, tag int) *part {
+	if k != kindTake {
+		return &part{act: act{kind: k}, lane: l, tag: tag}
+	}
+	p := takeParts.Get().(*part)
+	*p = part{act: act{kind: k, charges: p.charges[:0]}, lane: l, tag: tag, indices: p.indices[:0]}
+	return p
+}
+
+// split sorts counters into acts by lane, each in the order in which they were given, and appends them to parts.
+func (s *Store) split(parts []*part, k kind, n int, counter func(int) *weir.Counter) ([]*part, error) {
+	names := s.names.Load()
+	if names == nil {
+		return nil, s.lanes[0].shard.Load().unavailable()
+	}
+	for i := range n {
+		c := counter(i)
+		key, tag := names.subject(c)
+		l := s.lane(tag)
+		at := 0
+		for at < len(parts) && parts[at].lane != l {
+			at++
+		}
+		if at == len(parts) {
+			parts = append(parts, newPart(k, l, tag))
+		}
+		p := parts[at]
+		p.charges = append(p.charges, charge{policy: c.Policy, key: key})
+		p.indices = append(p.indices, i)
+	}
+	return parts, nil
+}
+
+// Take decides the charges, all or nothing. Charges whose keys lie in different
+// slots of a Cluster are taken in parallel, and given back if one is refused.
+func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	s.take(ctx, outcomes{results: results}, func(i int) *weir.Charge { return &charges[i] }, nil)
+}
+
+// Lend is Take for charges that would hold more tokens. See package lease.
+func (s *Store) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
+	s.take(ctx, outcomes{grants: grants}, func(i int) *weir.Charge { return &asks[i].Charge }, asks)
+}
+
+// outcomes is where the answers of a take go: results, or grants.
+type outcomes struct {
+	results []weir.Result
+	grants  []ledger.Grant
+}
+
+func (a outcomes) len() int { return max(len(a.results), len(a.grants)) }
+
+func (a outcomes) result(i int) *weir.Result {
+	if a.grants != nil {
+		return &a.grants[i].Result
+	}
+	return &a.results[i]
+}
+
+func (s *Store) take(ctx context.Context, to outcomes, charge func(int) *weir.Charge, asks []ledger.Ask) {
+	var few [1]*part
+	parts, err := s.split(few[:0], kindTake, to.len(), func(i int) *weir.Counter { return &charge(i).Counter })
+	if err != nil {
+		for i := range to.len() {
+			*to.result(i) = weir.Result{Err: err}
+		}
+		return
+	}
+	for _, p := range parts {
+		for j, i := range p.indices {
+			var more *ledger.Ask
+			if asks != nil {
+				more = &asks[i]
+			}
+			p.charges[j].ask(charge(i), more)
+			p.charges[j].guest = charge(i).Guest && s.tight.Load()
+		}
+		p.addUp()
+	}
+	if len(parts) == 1 {
+		p := parts[0]
+		p.err = p.lane.do(ctx, &p.act)
+		s.report(p, to, p.err == nil && !p.refused())
+		p.release()
+		return
+	}
+	begun := time.Now()
+	each(parts, func(p *part) { p.err = p.lane.do(ctx, &p.act) })
+
+	refused := slices.ContainsFunc(parts, (*part).refused)
+	each(parts, func(p *part) {
+		taken := p.err == nil && !p.refused()
+		s.report(p, to, taken)
+		if taken && refused {
+			s.undo(ctx, p, to, begun)
+		}
+		p.release()
+	})
+}
+
+func (p *part) release() {
+	if p.err == nil {
+		takeParts.Put(p)
+	}
+}
+
+// each calls f with every part, in parallel if there are several.
+func each(parts []*part, f func(*part)) {
+	if len(parts) == 0 {
+		return
+	}
+	var others sync.WaitGroup
+	for _, p := range parts[1:] {
+		others.Go(func() { f(p) })
+	}
+	f(parts[0])
+	others.Wait()
+}
+
+// addUp finds charges that name one counter, and has each ask for the tokens of all of them. One debits
+// them; the others are sent as peeks, so that a script that looks before it writes needn't know.
+func (p *part) addUp() {
+	again := false
+	for i := range p.charges {
+		for j := range i {
+			again = again || p.charges[j].sameCounter(&p.charges[i])
+		}
+	}
+	if !again {
+		return
+	}
+	for i := range p.charges {
+		c := &p.charges[i]
+		if c.payer > 0 {
+			continue
+		}
+		var all []*charge
+		payer, n := -1, int64(0)
+		for j := range p.charges {
+			if d := &p.charges[j]; d.sameCounter(c) {
+				all = append(all, d)
+				n = min(n+d.n, 2*weir.MaxTokens)
+				if payer < 0 || p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
+					payer = j
+				}
+			}
+		}
+		if len(all) == 1 {
+			continue
+		}
+		for _, d := range all {
+			d.n, d.want, d.waiting, d.claim = n, 0, 0, ledger.Claim{}
+			if d != &p.charges[payer] {
+				d.peek = true
+			}
+			d.payer = payer + 1
+		}
+	}
+}
+
+func (c *charge) sameCounter(d *charge) bool { return c.policy.ID == d.policy.ID && c.key == d.key }
+
+// debit is the charge that takes for this one: mostly itself.
+func (p *part) debit(c *charge) *charge {
+	if c.payer > 0 {
+		return &p.charges[c.payer-1]
+	}
+	return c
+}
+
+// refused: nothing of the part was taken, because one of its charges doesn't fit.
+func (p *part) refused() bool {
+	return p.err == nil && slices.ContainsFunc(p.charges, func(c charge) bool { return !c.fits && !c.policy.Shadow })
+}
+
+// report writes what became of the charges.
+func (s *Store) report(p *part, to outcomes, taken bool) {
+	for j, i := range p.indices {
+		c, r := &p.charges[j], to.result(i)
+		switch {
+		case p.err != nil:
+			*r = weir.Result{Err: p.err}
+			continue
+		case !c.fits:
+			c.report(r, p.now, weir.Refused)
+		case taken && p.debit(c).full:
+			*r = weir.Result{Err: errFull}
+		case taken && !p.debit(c).peek:
+			c.account = p.debit(c).account
+			c.report(r, p.now, weir.Taken)
+		default:
+			c.report(r, p.now, weir.Fits)
+		}
+		s.grant(p, to, j)
+	}
+}
+
+func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
+	if c.policy.Limit.Algorithm == weir.SlidingLog {
+		*r = c.reportLog(now, v)
+		return
+	}
+	c.account.Report(c.policy, r, now, c.n, v)
+}
+
+// grant writes what else a node that borrows is told of a charge.
+func (s *Store) grant(p *part, to outcomes, j int) {
+	c := &p.charges[j]
+	if to.grants == nil || !ledger.Lends(c.policy) {
+		return
+	}
+	g := &to.grants[p.indices[j]]
+	g.Account, g.Now, g.Lent = c.account, p.now, c.lent
+	g.LeaseTime, g.Interval = c.account.Lease(c.policy, p.now, s.peers.id)
+}
+
+// reportLog is [weir.Policy.ReportLog] of a log that is in Redis. Of its state
+// came the newest entry's moment, the sum, and, of a refusal, the moment of the entry
+// whose leaving makes room.
+func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
+	newest, sum, blocking := c.account.Time, c.account.Level, c.account.Prev
+	count, window := c.policy.Limit.Count, c.policy.Limit.Window
+	in := func(moment int64) time.Duration { return time.Duration(moment-now)*time.Microsecond + window }
+	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, count-sum), Slot: now}
+	if newest != 0 {
+		r.ResetAfter = in(newest)
+	}
+	if v == weir.Refused {
+		r.RetryAfter = weir.Never
+		if c.n <= count {
+			r.RetryAfter = in(blocking)
+		}
+	}
+	return r
+}
+
+// ask says what to take, and what to lend beside that, if anything.
+func (c *charge) ask(of *weir.Charge, more *ledger.Ask) {
+	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
+	if more == nil || !ledger.Lends(c.policy) {
+		return
+	}
+	c.claim = more.Claim
+	if !c.peek {
+		c.waiting, c.want = min(more.Waiting, weir.MaxTokens), min(more.Want, weir.MaxTokens)
+	}
+}
+
+// giveBack says what to give back.
+func (c *charge) giveBack(n, slot int64) { c.n, c.slot = min(n, weir.MaxTokens), max(0, slot) }
+
+// undo gives back what a part took for a request that another part refused. If
+// Redis is lost meanwhile, the tokens are stranded: that mints none. It happens
+// also when the caller has gone, and when the rest of its budget is too short to wait for it.
+func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time) {
+	spent, lent := act{kind: kindGiveBack}, act{kind: kindTakeBack}
+	for j, i := range p.indices {
+		c := &p.charges[j]
+		if !c.fits || c.peek || c.full {
+			continue
+		}
+		if c.lent > 0 {
+			_, interval := c.account.Lease(c.policy, p.now, s.peers.id)
+			back := ledger.Unspent{N: c.lent, Interval: interval}
+			lent.charges = append(lent.charges, charge{policy: c.policy, key: c.key, n: c.lent, slot: interval})
+			c.account = c.account.TakeBack(c.policy, p.now, s.peers.id, &back)
+			c.lent = 0
+		}
+		g := charge{policy: c.policy, key: c.key, n: c.n, slot: to.result(i).Slot}
+		spent.charges = append(spent.charges, g)
+		if c.policy.Limit.Algorithm == weir.SlidingLog {
+			c.account.State = weir.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest entry before it
+		} else {
+			c.account = c.account.Refund(c.policy, p.now, g.n, g.slot)
+		}
+		c.report(to.result(i), p.now, weir.Fits)
+		s.grant(p, to, j)
+	}
+	for j, i := range p.indices {
+		if c := &p.charges[j]; c.fits && c.payer > 0 {
+			c.account = p.debit(c).account
+			c.report(to.result(i), p.now, weir.Fits)
+		}
+	}
+	if len(spent.charges) == 0 {
+		return
+	}
+	given := make(chan struct{})
+	s.background(func() {
+		defer close(given)
+		if len(lent.charges) > 0 {
+			_ = p.lane.do(context.Background(), &lent)
+		}
+		_ = p.lane.do(context.Background(), &spent)
+	})
+	enough := time.NewTimer(s.timeout - time.Since(begun))
+	defer enough.Stop()
+	select {
+	case <-given:
+	case <-enough.C:
+	case <-ctx.Done():
+	}
+}
