@@ -326,9 +326,12 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 			t.Errorf("%s: who is alone? %+v", c.what, b)
 		}
 	}
+	// What is out already counts.
+	some, _, _ := a.Lend(p, now, 1, ask(1, 0, 20))
+	if _, lent, _ := some.Lend(p, now, 1, ask(1, 0, 1000)); lent != 30 {
+		t.Errorf("beside 20: lent %d", lent)
+	}
 	// Of a bucket that is less than half full nothing is lent.
-	b, _, _ := a.Lend(p, now, 1, ask(37, 0, 0))
-	_ = b
 	for spent, want := range map[int64]int64{250: 20, 310: 0} {
 		low := a
 		low.State = p.AtLevel((600-spent)*micro, now)

@@ -119,7 +119,8 @@ func (n *node) ask(ctx context.Context, client *http.Client, a arm, batch []*req
 	at := time.Since(begun)
 	for i, r := range answers.Results {
 		if r.CheckResponse == nil || r.Degraded || r.Rule != a.String() {
-			return fmt.Errorf("not decided by the store: %+v", r)
+			said, _ := json.Marshal(r) // it was JSON
+			return fmt.Errorf("not decided by the store, by the rule %s: %s", a, said)
 		}
 		batch[i].answers[a] = answer{at: at, admitted: r.Allowed}
 	}
