@@ -4,14 +4,10 @@ package serve
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
-	"syscall"
-	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -80,12 +76,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.closeRules()
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	servers, listening, err := n.open(ctx, guards)
+	ports, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
 	}
-	for _, s := range servers {
-		group.Go(func() error { return s.serve(ctx, n) })
+	for _, p := range ports {
+		group.Go(func() error { return p.serve(ctx, n) })
 	}
 	if n.gateway != nil {
 		defer n.gateway.Close()
@@ -103,87 +99,46 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	return group.Wait()
 }
 
-// bodyTimeout is how long a request to the check API or the admin port may take
-// to arrive, and its answer to be taken.
-const bodyTimeout = 10 * time.Second
-
-// server is one listener with what answers on it.
-type server struct {
-	name string
-	http *http.Server
-	net.Listener
-	closed atomic.Bool // connections end after their next answer
+// open opens the ports, and makes what answers on them.
+func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, error) {
+	c := &n.config
+	answers, err := httplimit.NewAnswerer(c.Answers)
+	if err != nil {
+		return nil, Listening{}, err
+	}
+	identity, err := c.Identity.load(ctx, n.log)
+	if err != nil {
+		return nil, Listening{}, err
+	}
+	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, guards.http), bodyTimeout, n.log)}
+	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(guards.admin), bodyTimeout, n.log)}
+	through := &port{name: "gateway", addr: c.Gateway}
+	if c.Gateway != "" {
+		if n.gateway, err = n.newGateway(identity); err != nil {
+			return nil, Listening{}, err
+		}
+		through.server = newHTTP(n.gateway, 0, n.log) // its bodies may stream for hours
+	}
+	ports, err := openAll(ctx, c, []*port{check, operate, through})
+	if err != nil {
+		return nil, Listening{}, err
+	}
+	n.warnOfStrangers(check.where())
+	return ports, Listening{HTTP: check.where(), Admin: operate.where(), Gateway: through.where()}, nil
 }
 
-// open opens every port before any is served: a node starts whole or not at all.
-func (n *node) open(ctx context.Context, guards guards) (servers []*server, l Listening, err error) {
-	defer func() {
-		if err != nil {
-			for _, s := range servers {
-				s.Close()
-			}
-		}
-	}()
-	answers, err := httplimit.NewAnswerer(n.config.Answers)
-	if err != nil {
-		return nil, l, err
-	}
-	identity, err := n.config.Identity.load(ctx, n.log)
-	if err != nil {
-		return nil, l, err
-	}
-	add := func(name, addr string, h http.Handler) (net.Addr, error) {
-		if addr == "" {
-			return nil, nil
-		}
-		tlsConfig, err := n.config.tls(name)
-		if err != nil {
-			return nil, err
-		}
-		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("--%s: %s is in use, perhaps by another node: give another address", name, addr)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", name, err)
-		}
-		s := &server{name: name, Listener: lis}
-		s.http = gateway.NewServer(s.closing(h))
-		s.http.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
-		s.http.TLSConfig = tlsConfig
-		servers = append(servers, s)
-		return lis.Addr(), nil
-	}
-	if l.HTTP, err = add("http", n.config.HTTP, n.api(answers, guards.http)); err != nil {
-		return servers, l, err
-	}
-	if l.Admin, err = add("admin", n.config.Admin, n.admin(guards.admin)); err != nil {
-		return servers, l, err
-	}
-	n.warnOfStrangers(l.HTTP)
-	for _, s := range servers { // the gateway, whose bodies may stream for hours, looks after them itself
-		// Both run from the request's beginning: who sent too slowly is still to be told so.
-		s.http.ReadTimeout, s.http.WriteTimeout = bodyTimeout, 2*bodyTimeout
-	}
-	if n.config.Gateway != "" {
-		n.gateway, err = gateway.New(gateway.Options{
-			Upstream:         n.config.Upstream,
-			TrustedProxies:   n.config.TrustedProxies,
-			AllowUnsafePaths: n.config.AllowUnsafePaths,
-			Logger:           n.log,
-			Limit: httplimit.New(n.limiter, httplimit.Options{
-				Identity: identity, TrustedProxies: n.config.TrustedProxies, Answers: n.config.Answers,
-				MaxInFlight: n.config.MaxInFlight, MaxWaiting: n.config.MaxWaiting, OnError: n.storeFailed,
-			}),
-		})
-		if err != nil {
-			return servers, l, err
-		}
-		if l.Gateway, err = add("gateway", n.config.Gateway, n.gateway); err != nil {
-			return servers, l, err
-		}
-	}
-	return servers, l, nil
+func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {
+	c := &n.config
+	return gateway.New(gateway.Options{
+		Upstream:         c.Upstream,
+		TrustedProxies:   c.TrustedProxies,
+		AllowUnsafePaths: c.AllowUnsafePaths,
+		Logger:           n.log,
+		Limit: httplimit.New(n.limiter, httplimit.Options{
+			Identity: identity, TrustedProxies: c.TrustedProxies, Answers: c.Answers,
+			MaxInFlight: c.MaxInFlight, MaxWaiting: c.MaxWaiting, OnError: n.storeFailed,
+		}),
+	})
 }
 
 // batchParallel is how many checks of a batch are decided at the same time where each may need Redis: so many that they
@@ -205,53 +160,4 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 	mux.Handle("/v1/", checkapi.New(n.limiter, answers, o))
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
-}
-
-// closing tells clients, once this port is closed, not to send more on a connection:
-// one that is closed while idle can lose a request that was already on its way. Not before, or
-// they would open others, and those that the kernel has and we haven't accepted are lost with the port.
-func (s *server) closing(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.closed.Load() && r.ProtoMajor == 1 {
-			w.Header().Set("Connection", "close")
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// drainNotice is how long a draining node goes on accepting, so that balancers
-// hear of it, and then how long connections have to be told of their end by an answer.
-const drainNotice = 250 * time.Millisecond
-
-// serve answers until ctx is done, then drains.
-func (s *server) serve(ctx context.Context, n *node) error {
-	drained := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { drained <- s.drain(n) })
-	var err error
-	if s.http.TLSConfig != nil {
-		err = s.http.ServeTLS(s.Listener, "", "")
-	} else {
-		err = s.http.Serve(s.Listener)
-	}
-	if stop() { // it ended by itself
-		return fmt.Errorf("%s: %w", s.name, err)
-	}
-	return <-drained
-}
-
-// drain ends in an order in which nothing is lost: not ready, no new connections, a last answer on each, the end.
-func (s *server) drain(n *node) error {
-	n.draining.Store(true)
-	time.Sleep(drainNotice)
-	s.Close()
-	s.closed.Store(true)
-	time.Sleep(drainNotice)
-	ctx, cancel := context.WithTimeout(context.Background(), n.config.DrainTimeout)
-	defer cancel()
-	err := s.http.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		s.http.Close()
-		return fmt.Errorf("%s: requests were still in flight after %s", s.name, n.config.DrainTimeout)
-	}
-	return err
 }
