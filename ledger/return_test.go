@@ -1,0 +1,108 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
+)
+
+// Windows lend a 64th of what is left, or what is waited for, and give back to the window that it came from.
+func TestWindows(t *testing.T) {
+	for _, algorithm := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+		p := policy(t, perMinute(algorithm, 641))
+		for _, c := range []struct{ n, waiting, want, lent int64 }{
+			{1, 0, 0, 0}, {1, 0, 9, 9}, {1, 0, 11, 10}, {1, 0, 1000, 10}, {1, 5, 0, 5}, {1, 5, 3, 8}, {1, 50, 0, 50}, {1, 50, 10, 50}, {600, 60, 0, 41}, {641, 5, 5, 0}, {1, -3, 0, 0},
+		} {
+			a, lent, ok := ledger.Account{}.Lend(p, start, 1, ask(c.n, c.waiting, c.want))
+			if !ok || lent != c.lent || a.Level != c.n+c.lent || a.Lent != [2]int64{} {
+				t.Errorf("%s: %+v: lent %d, %+v", algorithm, c, lent, a)
+			}
+			_, name := a.Lease(p, start, 1)
+			if got := a.View(p, start, lent); got.Level != c.n {
+				t.Errorf("%s: %+v: seen as %+v by who holds %d", algorithm, c, got, lent)
+			}
+			if b := a.TakeBack(p, start, 1, unspent(lent, name)); b.Level != c.n {
+				t.Errorf("%s: %+v: after %d came back: %+v", algorithm, c, lent, b)
+			}
+			if b := a.Refund(p, start, 1, name); b.Level != c.n+lent-1 {
+				t.Errorf("%s: %+v: after a refund: %+v", algorithm, c, b)
+			}
+			if b := a.TakeBack(p, start, 1, unspent(lent, name-60*second)); b.Level != c.n+c.lent {
+				t.Errorf("%s: tokens of an older window came back: %+v", algorithm, b)
+			}
+		}
+		if a, _, ok := (ledger.Account{}).Lend(p, start, 1, ask(642, 0, 0)); ok || a.Level != 0 {
+			t.Errorf("%s: 642 of 641: %+v", algorithm, a)
+		}
+	}
+}
+
+// Who holds tokens sees a bucket as if they were given back.
+func TestView(t *testing.T) {
+	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+		p := policy(t, perSecond(algorithm, 100))
+		a, lent, _ := ledger.Account{}.Lend(p, start, 1, ask(40, 20, 0)) // 40 left, 20 out
+		if lent != 20 {
+			t.Fatal(lent)
+		}
+		for _, c := range []struct{ after, held, level int64 }{{0, 20, 60}, {0, 5, 45}, {0, 0, 40}, {20_000, 20, 62}, {80_000, 20, 68}, {10 * second, 0, 100}} {
+			now := start + c.after
+			if got := p.Level(a.View(p, now, c.held), now) / micro; got != c.level {
+				t.Errorf("%s: %+v: seen as %d", algorithm, c, got)
+			}
+		}
+		full, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 20, 0))
+		now := int64(start + 60_000)
+		if got := p.Level(full.View(p, now, 20), now); got != 100*micro {
+			t.Errorf("%s: a full bucket is seen as %d", algorithm, got)
+		}
+		if got := (ledger.Account{}).View(p, start, 0); got != (weir.State{}) {
+			t.Errorf("%s: an untouched account is seen as %+v", algorithm, got)
+		}
+	}
+}
+
+// A refund fills a bucket no further than what is out allows.
+func TestRefunds(t *testing.T) {
+	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+		p := policy(t, perSecond(algorithm, 100))
+		a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(40, 20, 0)) // 40 left, 20 out
+		for _, c := range []struct{ n, after, left int64 }{
+			{10, 0, 50}, {49, 0, 89}, {60, 0, 89}, {1 << 62, 0, 89}, {0, 0, 40}, {10, 20_000, 52}, {10, 45_000, 54}, {60, 90_000, 100}, {5, 10 * second, 100},
+		} {
+			b := a.Refund(p, start+c.after, c.n, start)
+			if got := left(t, b, p, start+c.after); got != c.left {
+				t.Errorf("%s: %+v: %d left: %+v", algorithm, c, got, b)
+			}
+		}
+		if b := (ledger.Account{}).Refund(p, start, 5, start); b != (ledger.Account{}) {
+			t.Errorf("%s: an untouched account: %+v", algorithm, b)
+		}
+	}
+}
+
+// A clock that ran backwards mints nothing and freezes nobody.
+func TestClockRunsBackwards(t *testing.T) {
+	p := policy(t, perSecond(weir.TokenBucket, 100))
+	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(60, 40, 0))
+	before := int64(start) - 3600*second
+	b, _, ok := a.Lend(p, before, 1, ask(1, 0, 0))
+	if ok || b.Time != before || b.Since > before {
+		t.Errorf("an hour earlier: %v, %+v", ok, b)
+	}
+	if got := left(t, b, p, before+second); got != 100 {
+		t.Errorf("a second later: %d left", got)
+	}
+	if got := p.Level(a.View(p, before, 0), before); got != 0 {
+		t.Errorf("seen as %d", got)
+	}
+	var r weir.Result
+	if a.Report(p, &r, before, 1, weir.Refused); r.RetryAfter > 200*time.Millisecond || r.Remaining != 0 {
+		t.Errorf("%+v", r)
+	}
+	if c := a.Refund(p, before, 5, start); left(t, c, p, before) != 5 {
+		t.Errorf("after a refund: %+v", c)
+	}
+}
