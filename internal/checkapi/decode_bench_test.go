@@ -11,10 +11,11 @@ import (
 // request over HTTP, which costs 25 µs of processor time on the machine below, it saves a tenth. Of a batch of 100 it
 // saves two thirds: a check in it costs 1.2 µs in all, and encoding/json alone would take 2.6 µs.
 //
-// Measured on two cores of an AMD EPYC, in ns for one check:
+// Measured on two cores of an AMD EPYC, in ns for one check. The machine wasn't quiet: the same binary varied by a third
+// within an hour, so compare in one run.
 //
-//	this parser                             280 – 430, one allocation
-//	go-json-experiment's jsontext, tokens   590, one allocation: a batch would take a fifth longer
+//	this parser                             430, one allocation
+//	go-json-experiment's jsontext, tokens   590, one allocation, on a faster minute; and without the checks of fields
 //	segmentio/encoding                    1,400
 //	go-json-experiment's Unmarshal        1,500
 //	encoding/json                         2,800
