@@ -10,8 +10,8 @@ import (
 
 // ask is a call of the store under way that others may wait for.
 type ask struct {
-	done atomic.Pointer[chan struct{}] // closed when it is answered; made by who waits first
-	err  error                         // for all who wait
+	done atomic.Pointer[chan struct{}] // closed when it is answered; made by the first waiter
+	err  error                         // for all waiters
 }
 
 // answered is done from the start.
@@ -35,8 +35,9 @@ func (a *ask) end() {
 	}
 }
 
-// claim begins a call for every counter that the store must be asked for, unless one of them has a call under
-// way already: that is returned, and nothing is claimed. Who must not wait any longer claims nothing.
+// claim begins a call for every counter that the store must be asked for, unless one of them has a
+// call under way already: that call is returned, and nothing is claimed. A request that must not
+// wait any longer claims nothing.
 func claim(entries []entry, a *ask, patient bool) (busy *ask) {
 	for i := range entries {
 		x := entries[i].counter
@@ -56,7 +57,7 @@ func claim(entries []entry, a *ask, patient bool) (busy *ask) {
 	return nil
 }
 
-// release ends the claims of an ask, and wakes who waits for it.
+// release ends the claims of an ask, and wakes its waiters.
 func release(entries []entry, a *ask) {
 	for i := range entries {
 		if x := entries[i].counter; x != nil {
@@ -70,7 +71,8 @@ func release(entries []entry, a *ask) {
 	a.end()
 }
 
-// wait is until another request's call is answered. What this one needs is asked for with the next.
+// wait blocks until another request's call is answered. Meanwhile this request's tokens count as
+// pending: the next call asks for them, too.
 func wait(ctx context.Context, entries []entry, busy *ask) (err error) {
 	pend(entries, 1)
 	select {
@@ -93,7 +95,7 @@ func pend(entries []entry, sign int64) {
 	}
 }
 
-// call is what a call of the store is made of, to be used again.
+// call holds the slices of a call of the store, for reuse.
 type call struct {
 	asks   []ledger.Ask
 	grants []ledger.Grant
@@ -101,8 +103,8 @@ type call struct {
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// ask has the store decide what is open. It is asked for what others wait for, too, and for what the node is
-// likely to need soon.
+// ask has the store decide the open charges. It also asks for tokens that other requests wait for,
+// and for those that the node is likely to need soon.
 func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	c := calls.Get().(*call)
 	asks := c.asks[:0]
@@ -150,8 +152,8 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	}
 }
 
-// goOn repeats refusals of the store while it can't be reached. As long as the store can be asked, a refusal is
-// believed for a second. In an outage it holds until the cost would fit, since the rule's failure mode might let
+// goOn repeats the store's refusals while it can't be reached. Normally a refusal is believed for a
+// second. In an outage it holds until the cost would fit, since the rule's failure mode might let
 // the request pass.
 func (s *Store) goOn(entries []entry, now int64) {
 	refuses := false
@@ -191,7 +193,7 @@ func (s *Store) learn(e *entry, g *ledger.Grant, sent, now int64) {
 	case g.Err != nil:
 		lost = x.fail(now)
 	case x.policy.Load() != e.charge.Policy || x.gone:
-		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or for nobody
+		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or the counter was evicted
 	default:
 		back = x.learn(e, g, sent, now)
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// calendar has a node's leases by when they end, in ticks, so that what isn't spent by then goes back.
+// calendar sorts a node's leases by the tick in which they end, so that unspent tokens are given
+// back in time.
 type calendar struct {
 	store *Store
 
@@ -25,7 +26,7 @@ type calendar struct {
 
 const tick = int64(5 * time.Millisecond) // 4096 of them are more than twice what a lease lasts
 
-// add sees to it that what isn't spent by the end of a lease is given back.
+// add has the tokens of a lease that are unspent at its end given back.
 func (c *calendar) add(x *counter) {
 	x.mu.Lock()
 	ends := x.leaseEnd
@@ -46,7 +47,7 @@ func (c *calendar) add(x *counter) {
 	}
 }
 
-// wake has look called in time for a tick. It is called with the lock held.
+// wake has look called in time for a tick. The caller holds the lock.
 func (c *calendar) wake(at int64) {
 	c.next = at
 	in := time.Duration(max(0, (at-1)*tick-c.store.now()))
@@ -57,7 +58,7 @@ func (c *calendar) wake(at int64) {
 	}
 }
 
-// look gives back what is left of the leases that are about to end.
+// look gives back the unspent tokens of leases that are about to end.
 func (c *calendar) look() {
 	now := c.store.now()
 	var over []*counter
@@ -95,7 +96,7 @@ func (c *calendar) look() {
 	c.store.takeBack(unspent...)
 }
 
-// stop ends it: all that it would give back is given back by who stops it.
+// stop ends the calendar. Its caller gives back all tokens.
 func (c *calendar) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +106,8 @@ func (c *calendar) stop() {
 	}
 }
 
-// takeBack returns tokens to the store, beside the caller. If the store can't be reached they are stranded.
+// takeBack gives tokens back to the store, without keeping the caller. If the store can't be
+// reached, they are stranded.
 func (s *Store) takeBack(unspent ...ledger.Unspent) {
 	if len(unspent) == 0 {
 		return
@@ -120,7 +122,8 @@ func (s *Store) takeBack(unspent ...ledger.Unspent) {
 	s.leases.running.Go(give)
 }
 
-// takeBackSome returns tokens a few at a time: the store does nothing else while it is given back many at once.
+// takeBackSome gives tokens back a few counters at a time, because the store does nothing else
+// while it takes back many at once.
 func (s *Store) takeBackSome(ctx context.Context, unspent []ledger.Unspent) (err error) {
 	for some := range slices.Chunk(unspent, 64) {
 		if e := s.inner.TakeBack(ctx, some); e != nil && err == nil {

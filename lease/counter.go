@@ -10,23 +10,23 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// counter is what a node knows of a counter that it is asked for often: its state as the store last told it,
-// and the tokens that the node may spend by itself.
+// counter is what a node knows of a busy counter: its state as the store last told it, and the
+// tokens that the node has borrowed.
 //
 // Times are ns on the node's clock; those that the arithmetic runs on, in µs, are the store's.
 type counter struct {
 	hash    uint64
 	subject []byte
-	seen    atomic.Uint32 // when it was last of use, in blinks
+	seen    atomic.Uint32 // when it was last used, in blinks
 	turned  atomic.Uint32 // charges refused without the lock since the store was last asked, about
 
-	// refusal is what a check that is refused needs, so that a flood of them takes no lock. Nil means that
-	// the lock must be taken.
+	// refusal has what a check needs to be refused without the lock, so that a flood of refusals
+	// takes none. Nil means that a check must take the lock.
 	refusal atomic.Pointer[refusal]
 
 	mu     sync.Mutex // guards what follows, and changes of policy and refusal
 	policy atomic.Pointer[weir.Policy]
-	state  weir.State // the store's, with all that is held given back
+	state  weir.State // the store's, as if all held tokens were given back
 	clock  int64      // the store's clock less the node's, µs, or a bit less
 	base   int64      // the account's time when the store last told it, for claims; 0 if there is nothing to claim
 	known  int64      // until when the state is believed: others may have given back, or reset it
@@ -39,7 +39,7 @@ type counter struct {
 	refusing int64 // since when the store has refused, on and off
 	refused  int64 // when it last did
 	outage   bool  // it couldn't be reached when it was last asked
-	gone     bool  // nobody finds the counter any more
+	gone     bool  // it was evicted, or the store is closed
 	decided  int32 // charges decided under the lock since the store was last asked
 
 	window   int64 // of the rate: its number,
@@ -47,7 +47,7 @@ type counter struct {
 	before   int64 // and in the one before
 
 	asking  *ask  // under way, or nil
-	pending int64 // tokens that others wait for meanwhile
+	pending int64 // tokens that waiting requests need
 }
 
 // refusal is a state in which the counter refuses.
@@ -56,20 +56,20 @@ type refusal struct {
 	state  weir.State
 	clock  int64
 	until  int64 // it is believed
-	pause  int64 // until then a cost isn't admitted, though it would fit: see stretch
+	pause  int64 // until then the cost is refused, even if it would fit: see stretch
 	cost   int64
-	turned atomic.Int64 // tokens that were asked for in vain, about
+	turned atomic.Int64 // roughly how many tokens it has refused
 }
 
 const (
 	margin    = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
-	drift     = 1000                          // of its length: by which part of it in any case, as clocks differ
-	belief    = int64(time.Second)            // for how long a state is believed, unless others may give back
+	drift     = 1000                          // a lease ends sooner by at least its length / drift, as clocks differ
+	belief    = int64(time.Second)            // for how long a state is believed, unless other nodes may give back
 	briefly   = int64(25 * time.Millisecond)  // and if they may
-	lull      = int64(250 * time.Millisecond) // without refusals, after which refusing begins anew
-	patience  = 2000                          // what part of the time in which it has refused a counter refuses for longer
+	lull      = int64(250 * time.Millisecond) // without refusals, after which refusing starts over
+	patience  = 2000                          // a pause is the time for which the counter has refused / patience
 	maxPause  = int64(100 * time.Millisecond)
-	leastWant = 2 // a lease of one costs more calls than it saves
+	leastWant = 2 // a lease of one token costs more calls than it saves
 )
 
 func newCounter(hash uint64, c *weir.Charge, now int64) *counter {
@@ -82,7 +82,8 @@ func newCounter(hash uint64, c *weir.Charge, now int64) *counter {
 // storeTime is the store's clock at a moment of the node's: not later than it is.
 func storeTime(clock, now int64) int64 { return clock + now/1000 }
 
-// adopt goes over to other numbers, if they are others. What is held under the old ones goes back.
+// adopt switches to a policy's new numbers, if they have changed. Tokens held under the old ones
+// are given back.
 func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
 	old := x.policy.Load()
 	if old == p {
@@ -90,7 +91,7 @@ func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
 	}
 	if old.Limit != p.Limit {
 		back = x.empty(now)
-		back.Policy = p // the account is read by the numbers that are in force
+		back.Policy = p // the store reads the account by the numbers in force
 		x.forget()
 	}
 	x.policy.Store(p)
@@ -98,35 +99,36 @@ func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
 	return back
 }
 
-// forget drops what the node believes of the counter, but not what it holds.
+// forget drops what the node believes of the counter, but not the tokens that it holds.
 func (x *counter) forget() {
 	x.known, x.fresh, x.base = 0, 0, 0
 	x.refusal.Store(nil)
 }
 
-// empty takes out all that is held, and returns what may still be given back.
+// empty takes out all held tokens, and returns those that may still be given back.
 func (x *counter) empty(now int64) (back ledger.Unspent) {
 	if x.held > 0 && now < x.leaseEnd+margin {
 		back = x.unspent(x.held, x.lease)
 		x.held = 0
 		back.Claim = x.claim()
-		x.base = 0 // that of the account after this isn't known
+		x.base = 0 // the account's next time isn't known
 	}
 	x.held = 0
 	return back
 }
 
-// lendsLong: the bucket refills so slowly that leases last for seconds.
+// lendsLong reports whether the bucket refills so slowly that leases last for seconds.
 func (x *counter) lendsLong() bool { return ledger.Interval(x.policy.Load()) > ledger.MaxLease }
 
-// above: the bucket has at least so many hundredths of what it can hold, as far as the node knows.
+// above reports whether the bucket is full to at least so many percent, as far as the node knows.
 func (x *counter) above(now, percent int64) bool {
 	p := x.policy.Load()
 	return p.Level(x.state, storeTime(x.clock, now))/10_000 >= percent*p.Limit.Max()
 }
 
-// end takes out what is held of a lease that ends, and returns what to give back. Where a claim will tell of it, and
-// the bucket has so much that nobody misses it meanwhile, that is nothing.
+// end takes out the tokens of a lease that ends, and returns those to give back. If the node's next
+// claim will account for them, and the bucket is so full that no other node misses them, it returns
+// none and spares the call.
 func (x *counter) end(now int64) (back ledger.Unspent) {
 	if x.base != 0 && x.lendsLong() && x.above(now, 75) {
 		x.held = 0
@@ -135,7 +137,7 @@ func (x *counter) end(now int64) (back ledger.Unspent) {
 	return x.empty(now)
 }
 
-// claim is what the node takes the store to have, if no other node has asked meanwhile.
+// claim is the account as the node knows it, which is right if no other node has asked meanwhile.
 func (x *counter) claim() ledger.Claim {
 	p := x.policy.Load()
 	if p.Limit.Algorithm > weir.LeakyBucket {
@@ -164,8 +166,9 @@ func (x *counter) arrive(now, n int64) {
 	}
 }
 
-// want is how many tokens the node is likely to need before a lease ends: as many as it was asked for in the last
-// interval, for as many intervals as a lease of seconds lasts, and no more than refill in one.
+// want is how many tokens the node is likely to need before a lease ends: as many as it was asked
+// for in the last interval, half as many more for leases of seconds, which last 1.5 intervals on
+// average, and no more than refill in one interval.
 func (x *counter) want(now int64) int64 {
 	p := x.policy.Load()
 	length := int64(ledger.Interval(p))
@@ -180,7 +183,7 @@ func (x *counter) want(now int64) int64 {
 	return 0
 }
 
-// refills is how many tokens come in an interval.
+// refills is how many tokens refill in an interval.
 func refills(p *weir.Policy) int64 {
 	each := ledger.Interval(p)
 	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
@@ -189,7 +192,8 @@ func refills(p *weir.Policy) int64 {
 	return p.Refill(each.Microseconds()) / 1_000_000
 }
 
-// decide does so from what is held and known, if that is enough. It is called with the lock held.
+// decide allows a charge from held tokens, or refuses it from the known state. If neither suffices,
+// the charge stays open. The caller holds the lock.
 func (x *counter) decide(now int64, e *entry) {
 	p, n := x.policy.Load(), e.charge.N
 	at := storeTime(x.clock, now)
@@ -210,7 +214,7 @@ func (x *counter) decide(now int64, e *entry) {
 	}
 }
 
-// refusesUnlocked decides without the lock, if it can be told that the counter refuses.
+// refusesUnlocked refuses a charge without the lock, if a published refusal covers it.
 func (x *counter) refusesUnlocked(now int64, e *entry) bool {
 	r := x.refusal.Load()
 	if r == nil || now >= r.until || r.policy != e.charge.Policy {
@@ -221,7 +225,7 @@ func (x *counter) refusesUnlocked(now int64, e *entry) bool {
 			return false
 		}
 	}
-	if sampled(now) { // a flood must not have every core write to one place
+	if sampled(now) { // in a flood, not every core may write to one place
 		r.turned.Add(oneIn * e.charge.N)
 		x.turned.Add(oneIn)
 		e.counted = oneIn
@@ -260,7 +264,7 @@ func (x *counter) recall(now int64, e *entry) bool {
 	return true
 }
 
-// prepare sets what to ask the store for. All that is held is spent first, however little it is.
+// prepare fills in what to ask the store for. Held tokens are spent first, however few they are.
 func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 	if x.policy.Load() != e.charge.Policy {
 		return
@@ -269,7 +273,7 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 		x.held = 0
 	}
 	q.Claim = x.claim()
-	if x.held > 0 && q.N <= e.charge.Policy.Limit.Max() { // what never fits doesn't fit in two parts, either
+	if x.held > 0 && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
 		e.spent, e.lease = min(x.held, q.N-1), x.lease
 		x.held -= e.spent
 		q.N -= e.spent
@@ -283,12 +287,13 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 	if x.lendsLong() && !x.above(now, 50) {
 		q.Want = 0 // the store wouldn't lend it
 	}
-	if turned > q.Want { // they are as good as waiting
+	if turned > q.Want { // refused tokens count as waiting
 		q.Waiting, q.Want = q.Waiting+q.Want, 0
 	}
 }
 
-// unspend gives back what a request spent that isn't admitted: to the lease, if that still runs, or to the store.
+// unspend gives back the tokens that a refused request had spent: to the lease, if it still runs,
+// else to the store.
 func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	n := e.spent
 	e.spent = 0
@@ -302,7 +307,7 @@ func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	return late
 }
 
-// learn takes in what the store answered. It returns what is left of an older lease.
+// learn takes in the store's answer. It returns the unspent tokens of an older lease.
 func (x *counter) learn(e *entry, g *ledger.Grant, sent, now int64) (back ledger.Unspent) {
 	p := e.charge.Policy
 	x.outage = false
@@ -333,7 +338,7 @@ func (x *counter) learn(e *entry, g *ledger.Grant, sent, now int64) (back ledger
 	return back
 }
 
-// refuse does so, and remembers it.
+// refuse refuses a charge, and publishes the refusal.
 func (x *counter) refuse(e *entry, now int64) {
 	if now-x.refused > lull {
 		x.refusing = now
@@ -348,18 +353,19 @@ func (x *counter) refuse(e *entry, now int64) {
 	x.refusal.Store(r)
 }
 
-// stretch is by how much longer than it must a counter refuses that has refused for a while, so that the store
-// isn't asked for every single token. What refills meanwhile isn't lost, unless the client stops: then it is a small part
-// of what was admitted in that time.
+// stretch is for how much longer a counter that has refused for a while goes on refusing, so that
+// the store isn't asked for every single token. Tokens that refill meanwhile are lost only if the
+// client stops; then they are a small part of what was admitted in that time.
 func (x *counter) stretch(now int64) int64 {
 	p := x.policy.Load()
 	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
-		return 0 // what isn't used when its window passes is lost, so every moment counts
+		return 0 // unused tokens are lost when their window passes, so every moment counts
 	}
 	return min(maxPause, (now-x.refusing)/patience/int64(time.Millisecond)*int64(time.Millisecond))
 }
 
-// refusesStill: by what the store said last, however long ago, a charge doesn't fit yet.
+// refusesStill reports whether a charge doesn't fit yet by the store's last state, however old that
+// is.
 func (x *counter) refusesStill(now int64, e *entry) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -374,7 +380,8 @@ func (x *counter) refusesStill(now int64, e *entry) bool {
 	return true
 }
 
-// fail takes in that the store couldn't be reached, and returns what the counter had left if that is news, or -1.
+// fail takes in that the store couldn't be reached. It returns what the counter had left at the
+// beginning of an outage, and -1 after that.
 func (x *counter) fail(now int64) (left int64) {
 	left = -1
 	if !x.outage && x.known > 0 {

@@ -54,9 +54,9 @@ type Store struct {
 type Options struct {
 	// Counters is how many counters the node knows at a time. 0 means 458,752.
 	Counters int
-	// Local is where a limiter counts while the store can't be reached: counters that the
-	// node knows go on there from where they were, with an even share of each for every
-	// node. Nil means that they begin anew.
+	// Local is where a limiter counts while the store can't be reached: counters that the node
+	// knows go on there from where they were, with an even share of each for every node. Nil means
+	// that they start untouched.
 	Local weir.Store
 	// Nodes is how many nodes share the store. Nil means one.
 	Nodes func() int
@@ -91,7 +91,7 @@ type entry struct {
 	hash    uint64   // 0: it isn't lent
 	verdict verdict
 	counted uint8 // how often the charge was counted as decided here
-	spent   int64 // of what the node held, of this lease:
+	spent   int64 // held tokens that it has spent, and the lease that they are of:
 	lease   int64
 }
 
@@ -103,7 +103,8 @@ const (
 	refused                // from what is known
 )
 
-// Take decides the charges, all or nothing: from what the node holds and knows, if that is enough.
+// Take decides the charges, all or nothing. It asks the store only if the node's tokens and
+// knowledge aren't enough.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	if len(charges) > 1 && repeats(charges) {
 		s.takeSums(ctx, charges, results)
@@ -141,7 +142,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 // maxWaits is how often a request waits for others' calls before it makes one of its own.
 const maxWaits = 16
 
-// repeats: two of the charges name one counter.
+// repeats reports whether two of the charges name one counter.
 func repeats(charges []weir.Charge) bool {
 	for i := range charges {
 		for j := range i {
@@ -188,7 +189,8 @@ func (s *Store) find(e *entry, now int64) {
 
 const maxSubject = 512
 
-// decide does so from what the node holds and knows, and reports whether that was enough.
+// decide settles charges from the node's tokens and knowledge, and reports whether that was enough
+// for all.
 func (s *Store) decide(entries []entry, now int64) bool {
 	refuses, opens := false, false
 	for i := range entries {
@@ -206,8 +208,8 @@ func (s *Store) decide(entries []entry, now int64) bool {
 	if !refuses {
 		return !opens
 	}
-	// The request is refused. What to say of the other limits is known, or else the store is asked for
-	// all of them: the longest wait of all is what counts.
+	// The request is refused, and its other limits must be reported as well, since the longest wait
+	// counts. If one of them isn't known, the store is asked for all.
 	s.undo(entries, now)
 	known := true
 	for i := range entries {
@@ -224,7 +226,7 @@ func (s *Store) decide(entries []entry, now int64) bool {
 	return known
 }
 
-// consult has the node's knowledge of a counter decide, if it can.
+// consult decides a charge from the node's tokens and knowledge, if they suffice.
 func (s *Store) consult(e *entry, now int64) {
 	if e.counter.refusesUnlocked(now, e) {
 		return
@@ -243,7 +245,7 @@ func (s *Store) consult(e *entry, now int64) {
 	}
 }
 
-// undo gives back what was spent here for a request that isn't admitted.
+// undo gives back the tokens that a refused request had spent here.
 func (s *Store) undo(entries []entry, now int64) {
 	for i := range entries {
 		e := &entries[i]
@@ -260,7 +262,7 @@ func (s *Store) undo(entries []entry, now int64) {
 	}
 }
 
-// peek adds what the node holds to what the store has: it is there for the next request.
+// peek adds the tokens that the node holds to those in the store: the next request can spend both.
 func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	if g.Err != nil || !ledger.Lends(e.charge.Policy) {
 		return
@@ -284,7 +286,7 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	})
 }
 
-// remember keeps a refusal of a counter that the node doesn't know, if it lasts.
+// remember keeps a refusal of an unknown counter, if it lasts long enough to be worth a place.
 func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 	if e.hash == 0 || g.Err != nil || g.Allowed || g.RetryAfter >= 0 && g.RetryAfter < worthKnowing {
 		return
@@ -299,7 +301,8 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 
 const worthKnowing = 10 * time.Millisecond
 
-// carryOver has the local store go on from what a counter had left when the store was lost.
+// carryOver charges the local store with what a counter had used when the store was lost, so that
+// it goes on from there.
 func (s *Store) carryOver(c *weir.Charge, left int64) {
 	if s.local == nil {
 		return
@@ -315,8 +318,8 @@ func (s *Store) carryOver(c *weir.Charge, left int64) {
 	}
 }
 
-// meet begins to know a counter that came before, so short a time ago that it may be worth it, and
-// more lately than another that would have to go.
+// meet adds a counter to the table if it came before, so recently that a lease may pay, and more
+// recently than the counter that it would evict.
 func (s *Store) meet(h uint64, c *weir.Charge, now int64) *counter {
 	gap := s.sights.since(h, now)
 	if gap > max(often, 2*int64(ledger.Interval(c.Policy))) || !s.table.room(h, blinks(now-gap)) {
@@ -325,7 +328,7 @@ func (s *Store) meet(h uint64, c *weir.Charge, now int64) *counter {
 	return s.add(h, c, now)
 }
 
-// add begins to know a counter. Another one may have to go for it: what it holds is given back.
+// add adds a counter to the table. If that evicts another one, the other's tokens are given back.
 func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 	there, gone := s.table.add(newCounter(h, c, now))
 	if gone != nil {
@@ -343,7 +346,7 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 	return there
 }
 
-// GiveBack returns the tokens of requests that were admitted to the store.
+// GiveBack gives the tokens of admitted requests back to the store.
 func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
 	err := s.inner.GiveBack(ctx, once, keep, returns)
 	now := s.now()
@@ -380,7 +383,7 @@ func (s *Store) withCounter(c *weir.Counter, f func(*counter)) {
 	}
 }
 
-// Close gives back everything that is held. Charges that come later all go to the store.
+// Close gives back all held tokens. Later charges all go to the store.
 func (s *Store) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	s.leases.stop()

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// table finds counters by hash. It is a cache of a fixed size: a hash has seven
-// places, and who comes when all are taken replaces whoever was not seen for longest.
-// Finding takes no lock.
+// table finds counters by hash. It is a cache of a fixed size: a hash has seven places, and a
+// counter that finds all of them taken evicts the least recently used one. Finding takes no lock.
 type table struct {
 	shift uint8
 	sets  []set
@@ -51,7 +50,7 @@ func (t *table) find(h uint64) *counter {
 	return nil
 }
 
-// put has a place hold x, or nothing.
+// put sets a place to x, or clears it.
 func (s *set) put(i int, x *counter) {
 	tags := s.tags.Load() &^ (0xff << (8 * i))
 	if x != nil {
@@ -61,7 +60,8 @@ func (s *set) put(i int, x *counter) {
 	s.tags.Store(tags)
 }
 
-// room: a hash has a free place, or one of a counter that wasn't seen since some moment, in blinks.
+// room reports whether a hash has a free place, or a counter that wasn't used since some moment, in
+// blinks.
 func (t *table) room(h uint64, since uint32) bool {
 	s := t.set(h)
 	for i := range s.counters {
@@ -72,8 +72,8 @@ func (t *table) room(h uint64, since uint32) bool {
 	return false
 }
 
-// add puts a counter in, unless there is one of its hash already. It returns the one that is there now, and
-// the one that had to go.
+// add puts a counter in, unless there is one of its hash already. It returns the one that is there
+// now, and the one that was evicted.
 func (t *table) add(x *counter) (there, gone *counter) {
 	s, mu := t.set(x.hash), t.lock(x.hash)
 	mu.Lock()
@@ -105,22 +105,24 @@ func (t *table) all(f func(*counter)) {
 	}
 }
 
-// sightings tell how long ago a counter that isn't held was asked for: each place knows the last that came by.
+// sightings tell how long ago a counter outside the table was asked for. Each place remembers the
+// last counter that fell on it.
 type sightings []atomic.Uint32 // a part of the hash, and when, in blinks
 
 const (
 	blink = int64(10 * time.Millisecond)
-	often = int64(300 * time.Millisecond) // that often a counter must come to be worth a look, whatever its limit
+	often = int64(300 * time.Millisecond) // a counter that comes this often gets a place, whatever its limit
 )
 
-// blinks are how many there were until some moment; their number begins anew after a year.
+// blinks is a moment in blinks. The number wraps after a year.
 func blinks(at int64) uint32 { return uint32(at / blink) }
 
 func later(a, b uint32) bool { return int32(a-b) > 0 }
 
 func (t *sightings) init(places int) { *t = make(sightings, 1<<bits.Len(uint(places-1))) }
 
-// since is how long ago a counter came, about, or for ever. It remembers that it has come now.
+// since is roughly how long ago a counter came, or MaxInt64. It remembers that the counter has come
+// now.
 func (t sightings) since(h uint64, now int64) int64 {
 	place := &t[h&uint64(len(t)-1)]
 	mine := uint32(h>>48)<<16 | blinks(now)&0xffff

@@ -1,21 +1,22 @@
-// Package ledger is the arithmetic of lending: what a store must remember of tokens that
-// a node took beyond its need, so that it can spend them without asking again. It is pure, as
-// package weir is; stores that lend build on it, and package lease borrows.
+// Package ledger is the arithmetic of lending: what a store must remember of tokens that it has
+// lent to a node, which spends them without asking again. It is pure, as package weir is. Stores
+// that lend build on it, and package lease borrows.
 //
-// Lent tokens are debited before they are spent, so a node that dies strands what it held and
-// mints nothing. The danger is the other way round: a bucket that refills while its tokens
-// are out, and then gets them back, would admit them twice. So a bucket remembers what it has lent, in two
-// intervals, this one and the one before, and refills to no more than its capacity less what is out, plus
-// what refills in [MaxLease]. A lease ends with the interval after the one that it was granted in.
-// Every token that can be spent stands in the level or among those lent; giving back only moves it. Hence all
-// nodes together admit in any time no more than the bucket alone would in that time and 100 ms.
+// Lent tokens are debited before they are spent, so a node that dies strands its tokens and mints
+// none. The danger is in giving back: a bucket that refills while its tokens are out, and then gets
+// them back, would admit them twice. So a bucket remembers how many tokens it has lent, in this
+// interval and in the one before, and refills to no more than its capacity less those, plus what
+// refills in [MaxLease]. A lease ends with the interval after the one that it was granted in. Every
+// token that can be spent stands in the level or among those lent; giving back only moves it. Hence
+// all nodes together admit in any time no more than the bucket alone would in that time and 100 ms.
 //
-// A bucket that refills quickly lends to whoever asks, for 45 to 90 ms. A slow one would have nothing to
-// lend in so short a time. It lends a few tokens for seconds, and only to a node that has been
-// the only one to ask for a while: where clients move between nodes, tokens held by one would be missed by the others.
+// A bucket that refills quickly lends to every node that asks, for 45 to 90 ms. A slow one refills
+// too little in so short a time. It lends a few tokens for seconds, and only to a node that has
+// been the only one to ask for a while: where clients move between nodes, the others would miss
+// tokens that one holds.
 //
-// Windows need none of this. Their leases end with them, and what is given back
-// names the window that it was taken from.
+// Windows need none of this. Their leases end with them, and returned tokens name the window that
+// they were taken from.
 package ledger
 
 import (
@@ -24,11 +25,11 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// MaxLease is how long a lease of a quick bucket, or of a window, may last, and by what refills in
-// that time all nodes together may exceed what the store alone would admit.
+// MaxLease is the longest lease of a quick bucket or of a window. All nodes together may exceed
+// what the store alone would admit by what refills in that time.
 const MaxLease = 100 * time.Millisecond
 
-// Intervals, µs. Two of the short ones are less than MaxLease by what answers may take on their way.
+// Intervals, µs. Two short ones are less than MaxLease, which leaves time for answers on their way.
 const (
 	shortInterval = 45_000
 	leastInterval = 500_000
@@ -47,13 +48,16 @@ type Ask struct {
 	Claim
 }
 
-// Claim is a node's own account of a counter that it believes to be asked for by no other node. The store can't know
-// when lent tokens were spent, and so has to keep the bucket from refilling as if they were
-// still out. A node that has been alone since it last heard of the counter knows all that happened to it.
+// Claim is a node's own account of a counter that no other node seems to ask for. The store can't
+// know when lent tokens were spent, so it holds back refill as if all of them were still out. A
+// node that has been alone since the store's last answer knows everything that happened to the
+// counter.
 type Claim struct {
-	// Base is the account's Time in the last grant. The claim holds if nothing has happened since. 0 is no claim.
+	// Base is the account's Time in the last grant. The claim holds if the store's account still
+	// has it. 0 is no claim.
 	Base int64
-	// State is what the store would have, and Held how many tokens the node holds beside that.
+	// State is the account's state by the node's count, and Held how many tokens the node holds
+	// beside that.
 	State weir.State
 	Held  int64
 }
@@ -77,7 +81,7 @@ type Unspent struct {
 	weir.Counter
 	N        int64
 	Interval int64 // of the grant
-	Claim          // what there is when they are back
+	Claim          // the account once they are back
 }
 
 // Account is a counter that lends. The zero Account is untouched.
@@ -85,16 +89,17 @@ type Account struct {
 	weir.State
 	// Lent is how many tokens were lent in the interval that State.Time lies in, and in the one before.
 	Lent [2]int64
-	// Since is when the first interval began: with the first lease, or, of a slow bucket, when Node was first
-	// the only one to ask. 0 while nothing is out and nobody is alone.
+	// Since is when the first interval began: with the first lease, or, of a slow bucket, when Node
+	// was first the only one to ask. 0 while nothing is out and no node is alone.
 	Since int64
-	// Node is the only one to have asked a slow bucket since then, or 0, and Streak how often it did, up to [longStreak].
+	// Node is the only node to have asked a slow bucket since then, or 0, and Streak how often it
+	// has asked, up to [longStreak].
 	Node   uint32
 	Streak uint8
 }
 
-// longStreak is how often in a row a node must have asked to count as alone: where requests go to nodes at random, it
-// is the only one by chance in one of 2^8 cases.
+// longStreak is how often in a row a node must have asked to count as alone. Where requests go to
+// two nodes at random, that happens by chance in one of 2^8 cases.
 const longStreak = 8
 
 // Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
@@ -119,13 +124,13 @@ func interval(p *weir.Policy) int64 {
 	return min(max(leastInterval, p.Memory().Microseconds()/8), mostInterval)
 }
 
-// Most is how many tokens of a slow bucket may be out for longer than a moment: so few that somebody who
-// needs all that the bucket holds hardly misses them.
+// Most is how many tokens of a slow bucket may be out on long leases: so few that a client that
+// needs the full bucket hardly misses them.
 func Most(p *weir.Policy) int64 {
 	return min(max(0, p.Limit.Max()-32)/8, p.Refill(interval(p))/micro)
 }
 
-// slow: tokens are lent for seconds, to a node that is alone.
+// slow reports whether tokens are lent for seconds, to a node that is alone.
 func slow(p *weir.Policy) bool { return interval(p) > shortInterval }
 
 // start is when the interval of a moment began.
@@ -135,10 +140,10 @@ func (a *Account) start(length, at int64) int64 {
 
 func (a *Account) out() int64 { return a.Lent[0] + a.Lent[1] }
 
-// anchor brings times in the future to now, which a clock that ran backwards leaves behind.
+// anchor brings times in the future to now. A clock that ran backwards leaves them behind.
 func (a *Account) anchor(now int64) { a.Time, a.Since = min(a.Time, now), min(a.Since, now) }
 
-// Claimed is the account with a claim in its place, if that holds: what an ask that takes nothing reports.
+// Claimed is the claim if it holds, else the account: what an ask that takes nothing reports.
 func (a Account) Claimed(p *weir.Policy, now int64, node uint32, c *Claim) Account {
 	if b := a; isBucket(p) && b.accept(p, now, node, c) {
 		return b
@@ -146,7 +151,7 @@ func (a Account) Claimed(p *weir.Policy, now int64, node uint32, c *Claim) Accou
 	return a
 }
 
-// accept puts a claim in the account's place, if it holds.
+// accept replaces the account by a claim, if that holds.
 func (a *Account) accept(p *weir.Policy, now int64, node uint32, c *Claim) (holds bool) {
 	holds = c.Base != 0 && c.Base == a.Time && node != 0 && node == a.Node
 	a.anchor(now)
@@ -183,8 +188,8 @@ func ceiling(p *weir.Policy, out int64) int64 {
 	return min(capacity, capacity+p.Refill(2*shortInterval)-out*micro)
 }
 
-// caps are the levels that the bucket didn't refill past while tokens were out, and until when each held. What
-// would have refilled meanwhile is lost: it must not come at once when an interval ends.
+// caps are the levels at which refilling stopped while tokens were out, and until when each
+// applied. Refill held back by them is lost: it must not come at once when an interval ends.
 func (a *Account) caps(p *weir.Policy) (levels, ends [2]int64) {
 	length := interval(p)
 	stored := p.Level(a.State, a.Time)
@@ -210,8 +215,8 @@ func (a *Account) level(p *weir.Policy, now int64) int64 {
 	return level
 }
 
-// Lend is [weir.Policy.Try] with more tokens for the node that asks. A refusal leaves the
-// account as it was, but for a time in the future, and a claim that holds.
+// Lend is [weir.Policy.Try] with more tokens for the node that asks. A refusal leaves the account
+// as it was, except that it corrects a time in the future and accepts a claim that holds.
 func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Account, lent int64, ok bool) {
 	if !isBucket(p) {
 		return a.lendWindow(p, now, ask)
@@ -230,7 +235,7 @@ func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Accou
 			more = min(ask.Want, level/micro/2, Most(p)-a.out()-lent)
 		}
 	} else {
-		// Not all: others may ask next.
+		// Not all: another node may ask next.
 		more = min(ask.Want, level/micro*3/4)
 	}
 	if more = max(0, more); lent+more > 0 && a.Since == 0 {
@@ -241,8 +246,9 @@ func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Accou
 	return a, lent + more, true
 }
 
-// alone notes who asks, and reports whether that node has been the only one for long. Whoever asks
-// for much at once might need what others hold, and counts as somebody else. Of a node that wants nothing, nothing is kept.
+// alone notes the node that asks, and reports whether it has been the only one for long. An ask for
+// many tokens at once might need those that are out, and counts as another node's. A node that
+// wants no lease isn't noted.
 func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
 	small := 16*ask.N <= p.Limit.Max()
 	if a.Node == node && node != 0 && small && (ask.Want > 0 || a.out() > 0) {
@@ -260,8 +266,8 @@ func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
 	return false
 }
 
-// lendWindow lends a 64th of what is left: what nodes hold when a window ends is lost to those
-// who ask in vain, where a bucket would still have it.
+// lendWindow lends a 64th of what is left, because tokens that nodes hold when a window ends are
+// lost to clients that were refused. A bucket would still have them.
 func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, lent int64, ok bool) {
 	if a.State, ok = p.Try(a.State, now, ask.N); !ok {
 		return a, 0, false
@@ -274,7 +280,7 @@ func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, len
 	return a, lent, true
 }
 
-// Lease is how long tokens may be spent that were lent to a node just now, and the name of their interval.
+// Lease is how long tokens lent to a node just now may be spent, and the name of their interval.
 func (a *Account) Lease(p *weir.Policy, now int64, node uint32) (length time.Duration, name int64) {
 	left := int64(2 * shortInterval)
 	if !isBucket(p) {
@@ -290,7 +296,8 @@ func (a *Account) Lease(p *weir.Policy, now int64, node uint32) (length time.Dur
 	return time.Duration(left) * time.Microsecond, begun
 }
 
-// TakeBack returns lent tokens that nobody was admitted for. Those of a bucket are void when their lease is over.
+// TakeBack takes back lent tokens that weren't spent. A bucket's tokens are void once their lease
+// is over.
 func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Account {
 	n, name := u.N, u.Interval
 	if a.State == (weir.State{}) {
@@ -325,7 +332,7 @@ func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Ac
 	return b
 }
 
-// View is the state of the counter as a node sees it that holds some of its tokens: as if they were given back.
+// View is the counter's state for a node that holds some of its tokens: as if they were given back.
 func (a Account) View(p *weir.Policy, now, held int64) weir.State {
 	switch {
 	case a.State == (weir.State{}) || held == 0 && a.out() == 0:
@@ -335,13 +342,13 @@ func (a Account) View(p *weir.Policy, now, held int64) weir.State {
 	}
 	a.anchor(now)
 	level := a.level(p, now)
-	if at := a.Time; level == p.Level(a.State, now) { // at its own time, lest it is rounded twice
+	if at := a.Time; level == p.Level(a.State, now) { // at its own time, so that it isn't rounded twice
 		return p.AtLevel(p.Level(a.State, at)+held*micro, at)
 	}
 	return p.AtLevel(min(level+held*micro, p.Limit.Max()*micro), now)
 }
 
-// Refund is [weir.Policy.Return]: of tokens that were spent.
+// Refund is [weir.Policy.Return], for tokens that were spent.
 func (a Account) Refund(p *weir.Policy, now, n, slot int64) Account {
 	if !isBucket(p) || a.State == (weir.State{}) {
 		a.State = p.Return(a.State, now, n, slot)

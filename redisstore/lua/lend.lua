@@ -21,7 +21,8 @@ local function ceiling(p, out)
   return min(p.a, p.a + p.slack - out * 1000000)
 end
 
--- What may be taken now. What tokens that were out kept from refilling doesn't come at once when their interval ends.
+-- What may be taken now. Refill that was held back while tokens were out doesn't come at once when
+-- their interval ends.
 local function level(p, a)
   local l = a.time == 0 and p.a or min(p.a, a.level + refill(p, now - a.time))
   local out = a.lent + a.before
@@ -44,7 +45,8 @@ local function roll(p, a)
   if a.lent + a.before == 0 and a.node == 0 then a.since = 0 end
 end
 
--- Puts a node's claim in the account's place, if nothing has happened since the state that it is based on. Returns whether it holds.
+-- Replaces the account by a node's claim, if nothing has happened since the state that the claim is
+-- based on. Returns whether it holds.
 local function accept(p, a, claim)
   local holds = claim and claim.base == a.time and node ~= 0 and node == a.node or false
   a.time, a.since = min(a.time, now), min(a.since, now)
@@ -57,7 +59,7 @@ local function accept(p, a, claim)
   return holds
 end
 
--- Notes who asks, and tells whether that node has been the only one for long.
+-- Notes the node that asks. Returns whether it has been the only one for long.
 local function alone(p, a, n, want)
   local small = 16000000 * n <= p.a
   if a.node == node and node ~= 0 and small and (want > 0 or a.lent + a.before > 0) then
