@@ -6,7 +6,7 @@ import "time"
 type Reason uint8
 
 const (
-	// ReasonWithin: every limit that applies has room.
+	// ReasonWithin: the request fits every limit that applies.
 	ReasonWithin Reason = iota
 	// ReasonUnlimited: no rule applies.
 	ReasonUnlimited
@@ -34,8 +34,8 @@ func (r Reason) String() string { return reasonNames[r] }
 // one that leaves room for the fewest such requests.
 type Decision struct {
 	Allowed bool
-	// Degraded: the store couldn't be reached for a limit that applies. What a rule with
-	// FailLocal counted by itself instead is told as ever.
+	// Degraded: the store couldn't be reached for a limit that applies. A rule with FailLocal that
+	// counted by itself instead is reported as usual.
 	Degraded bool
 	Reason   Reason
 	// Rule is the id of the rule that binds, or "".
@@ -46,7 +46,7 @@ type Decision struct {
 	Remaining int64
 	// RetryAfter, of a refusal, is the time until the request would be allowed if it alone retries, or Never.
 	RetryAfter time.Duration
-	// ResetAfter is the time until the counter that binds is whole again.
+	// ResetAfter is the time until the counter that binds is full again.
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration

@@ -37,8 +37,8 @@ type RuleExplanation struct {
 	From   string
 }
 
-// Explain holds a request against the rules, as a check would, and tells what it found.
-// It asks no counter.
+// Explain matches a request against the rules, as a check would, and reports what it found. It asks
+// no counter.
 func (rs *RuleSet) Explain(req *Request) Explanation {
 	m := new(match)
 	rs.run(req, m)

@@ -85,7 +85,7 @@ func PerHour(n int64) Limit { return Limit{Count: n, Window: time.Hour} }
 
 func (l Limit) isBucket() bool { return l.Algorithm <= LeakyQueue }
 
-// capacity is what a bucket holds when it is whole.
+// capacity is what a full bucket holds.
 func (l Limit) capacity() int64 {
 	if l.Burst > 0 {
 		return l.Burst

@@ -24,8 +24,8 @@ type Limiter struct {
 
 // Options of a Limiter. The zero value is useful.
 type Options struct {
-	// Observe is told of every decision, in the caller's goroutine: it must be quick
-	// and keep nothing of it. Nil means nobody is told, and no time is measured.
+	// Observe is told of every decision, in the caller's goroutine: it must be quick and keep
+	// nothing of it. Nil means that there is no observer, and no time is measured.
 	Observe func(*Observation)
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
 	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
@@ -69,8 +69,8 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	return l
 }
 
-// SetRules puts other rules in force. Checks under way finish with those they
-// began with; the next one sees these, whole.
+// SetRules puts other rules in force. Checks under way finish with those they began with; the next
+// one sees only these.
 func (l *Limiter) SetRules(rules *RuleSet) { l.rules.Store(rules) }
 
 // SetSecret seals and opens receipts with another secret from now on, for when

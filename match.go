@@ -237,10 +237,10 @@ func (m *match) choose(r *rule) {
 	m.chosen = append(m.chosen, r)
 }
 
-// subject appends whom the rule counts: a bit for each value that was missing and replaced
-// by the IP, in as many bytes as that takes, then the values, all but the last with their length. No two
-// subjects of a rule have the same bytes, whatever the values hold. It reports
-// false when the rule can't count the request.
+// subject appends the client that the rule counts: a bit for each value that was missing and
+// replaced by the IP, in as many bytes as that takes, then the values, all but the last with their
+// length. No two subjects of a rule have the same bytes, whatever the values hold. It reports false
+// when the rule can't count the request.
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	mark := len(m.subjects)
 	m.subjects = append(m.subjects, 0)
@@ -312,7 +312,7 @@ func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	return best.template
 }
 
-// appendIP appends what an address is counted by: an IPv4 address whole, an IPv6 one by its /64.
+// appendIP appends what an address is counted by: all of an IPv4 address, the /64 of an IPv6 one.
 func (m *match) appendIP(req *Request, last bool) {
 	ip := req.IP.Unmap()
 	n := 0

@@ -24,9 +24,9 @@ type held struct {
 	statuses [][]int // of returns: which answers count; none means all
 }
 
-// keep remembers what was taken, where it may have to go back: at once, when a
-// limit that the store couldn't decide refuses the whole; later, for a receipt,
-// for rules that count by the answer's status, and for places in a queue.
+// keep remembers what was taken, where it may have to go back: at once, when a limit that the store
+// couldn't decide refuses the request; later, for a receipt, for rules that count by the answer's
+// status, and for places in a queue.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
 	if undo && m.refused() {
@@ -62,11 +62,11 @@ func (d *Decision) Unfinished() bool {
 	return d.held != nil && slices.ContainsFunc(d.held.statuses, func(s []int) bool { return len(s) > 0 })
 }
 
-// Finish ends an allowed request: what its outcome says it shouldn't have taken goes
-// back, once. Call it for decisions that are [Decision.Unfinished], for those with a Delay that
-// isn't waited for, and whenever the caller has a receipt. A receipt outlives its decision and
-// its node: &Decision{Receipt: receipt} stands for the whole. It can be finished a single
-// time, by any node, after which the error is [ErrUsed].
+// Finish ends an allowed request: what its outcome says it shouldn't have taken goes back, once.
+// Call it for decisions that are [Decision.Unfinished], for those with a Delay that isn't waited
+// for, and whenever the caller has a receipt. A receipt outlives its decision and its node:
+// &Decision{Receipt: receipt} stands for both. It can be finished a single time, by any node, after
+// which the error is [ErrUsed].
 func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	h := d.held
 	d.held = nil

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is the longest path that is held against rules, in bytes. What a longer one
-// leads to can't be told at a price that every client may ask for, so it is refused.
+// MaxPath is the longest path that is matched against rules, in bytes. Reading a longer one in
+// every way would cost too much for a client to ask for, so it is refused.
 const MaxPath = 4096
 
 // A path is refused, too, if it takes more than this to write down how servers may read it. All

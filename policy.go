@@ -68,7 +68,8 @@ func (p *Policy) prepare(l Limit) {
 		p.capacity = l.capacity() * micro
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
-		// Below 1 by as much as it takes, and rounded up: a counter must not seem whole before it is.
+		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it
+		// is.
 		if e := ratio.MantExp(nil); e > 0 {
 			p.perShift = uint8(e)
 		}
@@ -134,8 +135,8 @@ func (p *Policy) Numbers() [4]int64 {
 	return [4]int64{p.Limit.Count, p.window, max(1, p.tick), max(1, p.ticks)}
 }
 
-// Memory is how long a counter that was only ever charged under these numbers can
-// remember anything: after that much idle time it is whole again.
+// Memory is how long a counter that was only ever charged under these numbers can remember
+// anything: after that much idle time it is full again.
 func (p *Policy) Memory() time.Duration {
 	switch {
 	case p.Limit.isBucket():
@@ -146,8 +147,8 @@ func (p *Policy) Memory() time.Duration {
 	return p.Limit.Window
 }
 
-// State is what a counter remembers, for every algorithm but the sliding log.
-// The zero State is a counter that nobody has touched.
+// State is what a counter remembers, for every algorithm but the sliding log. The zero State is an
+// untouched counter.
 type State struct {
 	// Time is a moment in µs: when a bucket's level was taken, or when a window began.
 	Time int64
@@ -234,8 +235,8 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 
 const maxSpent = 63
 
-// Spent says how far a state is from untouched, from 0 to 63 for a counter that blocks its client, and how long
-// after its Time (µs) it is certainly whole again. Both are rounded, the time up:
+// Spent says how far a state is from untouched, from 0 to 63 for a counter that blocks its client,
+// and how long after its Time (µs) it is certainly full again. Both are rounded, the time up:
 // stores decide by them what to forget first, and do so at every check.
 func (p *Policy) Spent(s State) (used, whole int64) {
 	// A level can lie outside the numbers in force, when they were others as it was stored.

@@ -33,11 +33,11 @@ type Tier struct {
 // KeyTier puts keys that match a pattern into a tier.
 type KeyTier struct{ Pattern, Tier string }
 
-// Rule says whom and what it applies to, what it counts by, and its limits.
+// Rule says which requests it applies to, what it counts by, and its limits.
 type Rule struct {
 	// ID names the rule: [a-z0-9_-], at most 64 characters.
 	ID string
-	// Version is kept for people's own books.
+	// Version is kept for operators' own records.
 	Version int64
 	// Tier restricts the rule to requests of a tier; beside Match.APIKeyPattern it is only a label.
 	Tier  string

@@ -10,10 +10,9 @@ import (
 // concurrent use, keep nothing of the slices they are given, and pass
 // [github.com/weirhq/weir/storetest].
 type Store interface {
-	// Take decides the charges together, all or nothing, and writes what became
-	// of each into results, which is as long as charges and overwritten whole. When any charge that
-	// isn't in shadow is refused, nothing is debited; the others report
-	// that they would have fit.
+	// Take decides the charges together, all or nothing, and writes what became of each into
+	// results, which is as long as charges and completely overwritten. When any charge that isn't
+	// in shadow is refused, nothing is debited; the others report that they would have fit.
 	//
 	// A counter that several charges name is asked for all of their tokens, once: each
 	// of those charges is decided, and reported, as if it were for the sum, and lends nothing.
@@ -49,8 +48,8 @@ type Once [16]byte
 // Counter names the state of one policy for one subject.
 type Counter struct {
 	Policy *Policy
-	// Subject is whom the policy counts, in an encoding without ambiguities. It
-	// may hold an API key: stores must not show it. Valid during the call only.
+	// Subject is the client that the policy counts, in an encoding without ambiguities. It may hold
+	// an API key: stores must not show it. Valid during the call only.
 	Subject []byte
 }
 
@@ -61,8 +60,8 @@ type Charge struct {
 	N int64
 	// Peek asks what would happen, and takes nothing.
 	Peek bool
-	// Guest: whoever sent the request could choose the subject freely. A store that is short of memory may
-	// answer [ErrNoRoom] instead of making a new counter for it.
+	// Guest: the client could choose the subject freely. A store that is short of memory may answer
+	// [ErrNoRoom] instead of making a new counter for it.
 	Guest bool
 }
 
@@ -83,7 +82,7 @@ type Result struct {
 	// RetryAfter, of a refusal, is the time until this charge alone would fit: not a
 	// microsecond less. [Never] if no waiting helps.
 	RetryAfter time.Duration
-	// ResetAfter is the time until the counter is whole again.
+	// ResetAfter is the time until the counter is full again.
 	ResetAfter time.Duration
 	// Delay is how long an allowed request of a queue has to wait for its turn.
 	Delay time.Duration

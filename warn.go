@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// warn notes what is allowed and probably not meant. Each says what to do about it.
+// warn notes what is allowed and probably a mistake. Each warning says what to do about it.
 func (rs *RuleSet) warn() {
 	rs.warnOfGaps()
 	rs.warnOfTiers()
@@ -25,7 +25,7 @@ func rulePath(r *rule) string { return fmt.Sprintf("rules[%d]", r.index) }
 // addressHeaders are those in which proxies tell of a client's address, and clients what they like.
 var addressHeaders = []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"}
 
-// warnOfGaps: requests, and clients, that no rule limits.
+// warnOfGaps finds requests, and clients, that no rule limits.
 func (rs *RuleSet) warnOfGaps() {
 	catchAll, ipRule, identity := false, false, -1
 	for i := range rs.rules {
@@ -60,7 +60,7 @@ func (rs *RuleSet) warnOfGaps() {
 	}
 }
 
-// warnOfTiers: numbers for a tier that nothing in the document leads to.
+// warnOfTiers finds numbers for a tier that nothing in the document leads to.
 func (rs *RuleSet) warnOfTiers() {
 	named := map[string]bool{rs.defaultTier: true}
 	for _, k := range rs.doc.Keys {
@@ -93,7 +93,7 @@ func (c *compared) add(n int) bool {
 	return *c <= maxCompared
 }
 
-// warnOfKeys: patterns that come after one which matches all that they do.
+// warnOfKeys finds patterns that come after one which matches all that they match.
 func (rs *RuleSet) warnOfKeys() (c compared) {
 	for i, k := range rs.doc.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
@@ -109,7 +109,7 @@ func (rs *RuleSet) warnOfKeys() (c compared) {
 	return c
 }
 
-// warnOfLists: rules and overrides for keys that the lists decide about.
+// warnOfLists finds rules and overrides for keys that the lists decide about.
 func (rs *RuleSet) warnOfLists() (c compared) {
 	for i := range rs.rules {
 		r := &rs.rules[i]
@@ -136,8 +136,8 @@ func (rs *RuleSet) warnOfLists() (c compared) {
 	return c
 }
 
-// warnOfLayers: rules of a layer that another one always goes before, and such
-// that give more to whoever invents the right key.
+// warnOfLayers finds rules of a layer that another one always precedes, and rules that give more to
+// a client that invents the right key.
 func (rs *RuleSet) warnOfLayers() (c compared) {
 	layers := map[string][]*rule{}
 	sizes := map[string]int{} // of all rules of a layer
@@ -170,7 +170,7 @@ func (rs *RuleSet) warnOfLayers() (c compared) {
 	return c
 }
 
-// warnOfPrivilege: a request gets out of a lower limit by a key that nobody has verified.
+// warnOfPrivilege finds rules by which a request escapes a lower limit with an unverified key.
 func (rs *RuleSet) warnOfPrivilege(r *rule, layer []*rule) {
 	unkeyed := *r.Rule
 	unkeyed.Match.APIKeyPattern, unkeyed.Tier = "", ""

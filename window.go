@@ -1,10 +1,9 @@
 package weir
 
-// Fixed window: the count since the window began. Windows are aligned to the
-// Unix epoch. After a clock ran backwards past a window's beginning, the window
-// begins anew at that moment with the count it had; busy counters then go on
-// from there, so that no window is ever shorter than its length, whatever
-// the clock does, and a counter that was idle for a window is aligned again.
+// Fixed window: the count since the window began. Windows are aligned to the Unix epoch. After a
+// clock ran backwards past a window's beginning, the window restarts at that moment with the count
+// it had; busy counters then go on from there, so that no window is ever shorter than its length,
+// whatever the clock does, and a counter that was idle for a window is aligned again.
 
 func (p *Policy) rollWindow(s State, now int64) State {
 	switch {

@@ -242,7 +242,7 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 	v.set(h, b)
 }
 
-// resetUnix is when the counter is whole again, in Unix seconds, rounded up.
+// resetUnix is when the counter is full again, in Unix seconds, rounded up.
 func resetUnix(d *weir.Decision, now time.Time) int64 {
 	at := now.Add(d.ResetAfter).UnixMicro()
 	switch l := &d.Policy.Limit; l.Algorithm {

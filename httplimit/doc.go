@@ -3,11 +3,10 @@
 //	limit := httplimit.New(limiter, httplimit.Options{})
 //	http.ListenAndServe(":8080", limit.Wrap(handler))
 //
-// It finds out who is asking (a header, a query parameter, a signed token, code
-// of your own, or the client's address behind proxies you trust), asks the
-// limiter, waits out the delay of a queue for as long as the client stays, sets
-// the rate-limit headers, answers refusals, and tells rules that count by
-// the answer's status which it was.
+// It finds out the client's identity (a header, a query parameter, a signed token, code of your
+// own, or the client's address behind proxies you trust), asks the limiter, waits out the delay of
+// a queue for as long as the client stays, sets the rate-limit headers, answers refusals, and tells
+// rules that count by the answer's status which it was.
 //
 // A router takes Wrap as it takes any middleware: r.Use(limit.Wrap) with chi.
 // What a handler can do with its ResponseWriter (flush, hijack, push, send files,

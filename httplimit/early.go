@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// early is the body of a request that waits in a queue, read meanwhile: over
-// HTTP/1 a server notices that a client has left only once its body was read, and
-// until then whoever left would keep the place of others.
+// early is the body of a request that waits in a queue, read meanwhile: over HTTP/1 a server
+// notices that a client has left only once its body was read, and until then a client that left
+// would keep the place of others.
 type early struct {
 	room    *room
 	held    atomic.Int64 // bytes of room.ahead

@@ -18,8 +18,9 @@ import (
 // after its status is known: a stream or a WebSocket would hold on to its
 // charge for as long as it lives.
 //
-// A request that got no answer has used its attempt, whoever is to blame: what it asked for may have been done all the same,
-// and to learn whether a guess was right there are other ways than its answer.
+// A request that got no answer has used its attempt, whatever the cause: what it asked for may have
+// been done all the same, and to learn whether a guess was right there are other ways than its
+// answer.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d}
 	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, a))
@@ -122,7 +123,7 @@ func (a *answer) hooks() httpsnoop.Hooks {
 		Flush: func(flush httpsnoop.FlushFunc) httpsnoop.FlushFunc {
 			return func() {
 				a.begun(http.StatusOK)
-				flush() // first: whoever waits for it shouldn't wait for the store as well
+				flush() // first: a client that waits for it shouldn't wait for the store as well
 				a.finish()
 			}
 		},

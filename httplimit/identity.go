@@ -53,7 +53,7 @@ func (k KnownKeys) Contains(key string) bool {
 	return ok
 }
 
-// Identifier finds out who is asking. Make one with [NewIdentifier].
+// Identifier finds out a client's identity. Make one with [NewIdentifier].
 type Identifier struct {
 	id      Identity
 	trusted []netip.Prefix

@@ -44,8 +44,8 @@ type Verifier struct {
 const (
 	// maxToken is longer than any token that fits the headers a server should accept.
 	maxToken = 16 << 10
-	// leeway is for how long a token is still good, or already. Where a service is more patient, whoever has expired here is nobody
-	// to the limiter, and still somebody to the service: it is what ASP.NET grants.
+	// leeway is how long before its time, and after it, a token is still good. It is what ASP.NET
+	// grants: with less, a service might still accept a user whom the limiter no longer sees.
 	leeway = 5 * time.Minute
 )
 

@@ -96,7 +96,7 @@ type visit struct {
 	req    weir.Request
 	attrs  attributes
 	lookUp func(string) string // of attrs, bound once
-	fault  string              // why it isn't clear who asks; "" if it is
+	fault  string              // why the client's identity is ambiguous; "" if it isn't
 	asked  time.Time           // before the check, so that the times of its answer, added to this, are never late
 }
 

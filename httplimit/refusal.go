@@ -23,10 +23,9 @@ type Refused struct {
 	ResetAt           time.Time
 }
 
-// RetryAfter is what a refusal tells the client to wait, in whole seconds: the
-// true time, rounded up, plus a jitter that is the same for a client at each request and
-// differs between clients, so that those who were refused together don't return
-// together. It is 0 when waiting doesn't help.
+// RetryAfter is what a refusal tells the client to wait, in whole seconds: the true time, rounded
+// up, plus a jitter that is the same for a client at each request and differs between clients, so
+// that clients refused together don't return together. It is 0 when waiting doesn't help.
 func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
 	switch {
 	case d.Allowed:
@@ -96,7 +95,7 @@ func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault strin
 	}, &weir.Decision{})
 }
 
-// overloaded is what clients are told whom a node has no time for. It is written beforehand.
+// overloaded is the answer to clients that a node sheds. It is written beforehand.
 var (
 	overloaded = Refused{
 		Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "The server is overloaded; try again shortly",

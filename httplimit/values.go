@@ -61,8 +61,8 @@ type text struct {
 	policies string // "orders";q=100;w=60
 }
 
-// texts remembers some of them, since most requests are of a few policies. A
-// slot that two policies want is written anew when they take turns.
+// texts remembers some of them, since most requests are of a few policies. A place that two
+// policies share is rewritten when they take turns.
 type texts [256]atomic.Pointer[text]
 
 func (ts *texts) of(p *weir.Policy) *text {

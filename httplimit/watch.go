@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// watch is the headers that say who is asking. Each is to be given once and under its own name: servers disagree on which of two
-// lines counts, so that a client could show one identity to the limiter and another to the service.
+// watch is the headers that a client's identity comes from. Each is to be given once and under its
+// own name: servers disagree on which of two lines counts, so that a client could show one identity
+// to the limiter and another to the service.
 type watch struct {
 	names   []string // in canonical form
 	lengths uint64   // of names that can be disguised, a bit each

@@ -30,7 +30,7 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 	return r
 }
 
-// rebook brings a log's memory and its worth up to date, and forgets it when it is empty.
+// rebook brings a log's memory and its worth up to date, and drops it when it is empty.
 func (t *table) rebook(g *segment, h uint64, l *logged, p *weir.Policy) {
 	if l.used, l.whole = p.SpentLog(&l.Log); l.used == 0 {
 		t.forget(g, h)
@@ -57,8 +57,8 @@ func (t *table) forget(g *segment, h uint64) {
 	}
 }
 
-// evictLogs forgets logs, those closest to untouched first, until the rest fits
-// the cap: in the given locked segment, and in others that happen to be free. The log just written stays.
+// evictLogs evicts logs, those closest to untouched first, until the rest fits the cap: in the
+// given locked segment, and in others that happen to be free. The log just written stays.
 func (t *table) evictLogs(g *segment, keep uint64, now int64) {
 	t.evictFrom(g, keep, now)
 	d := t.dir.Load()
@@ -74,7 +74,7 @@ func (t *table) evictLogs(g *segment, keep uint64, now int64) {
 
 func (t *table) overLogs() bool { return t.logUse.Load() > t.cap-t.pageUse.Load() }
 
-// evictFrom forgets half of a segment's logs at most.
+// evictFrom evicts half of a segment's logs at most.
 func (t *table) evictFrom(g *segment, keep uint64, now int64) {
 	for n := len(g.logs) / 2; n > 0 && t.overLogs(); n-- {
 		const sample = 8

@@ -15,13 +15,13 @@ const (
 // page is an open-addressed hash table. Counters stand in the order of their
 // home positions (Robin Hood hashing), which keeps searches short in a full page, hits and misses alike.
 //
-// Anyone may search a page. Whoever has a slot's busy bit owns its time and
-// level. Slots are put in, moved and removed only under the segment's lock, and
-// only with their busy bit held, so a search that runs meanwhile can miss a
-// counter, but never find it twice, nor one that isn't there.
+// Any goroutine may search a page. The one that holds a slot's busy bit owns its time and level.
+// Slots are put in, moved and removed only under the segment's lock, and only with their busy bit
+// held, so a search that runs meanwhile can miss a counter, but never find it twice, nor one that
+// isn't there.
 type page [pageSlots]slot
 
-// busy is the bit of a tag that says that somebody works on the slot.
+// busy is the bit of a tag that says that the slot is in use.
 const busy = 1
 
 func home(h uint64) int { return int(h >> 1 % pageSlots) }
@@ -33,10 +33,9 @@ func (s *slot) hash() uint64 { return atomic.LoadUint64(&s.tag) &^ busy }
 
 // lock takes the busy bit, or reports false when the slot isn't that of this hash any more.
 //
-// Bits are held for some 20 ns, so whoever finds one taken stays away from it for a
-// moment. From a counter that is taken all the time it stays away longer: that lets the
-// holder's core do a few checks with the counter in its cache, where taking turns
-// would move it back and forth.
+// Bits are held for some 20 ns, so a check that finds one taken backs off for a moment, and for
+// longer if the counter is taken all the time: that lets the holder's core do a few checks with the
+// counter in its cache, where taking turns would move it back and forth.
 func (s *slot) lock(h uint64) bool {
 	for n := 0; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
 		if s.hash() != h {

@@ -12,9 +12,9 @@ import (
 //	when   State.Time since the table's epoch (50 bits) · span (8 bits) · used (6 bits)
 //	level  State.Level; for a sliding counter also Prev, 32 bits each
 //
-// Span says how long after its time the counter is whole again, and used how
-// far from untouched it was then. They are rounded and serve only to choose what is
-// forgotten: neither needs the policy, which the table doesn't keep.
+// Span says how long after its time the counter is full again, and used how far from untouched it
+// was then. They are rounded and serve only to choose what is forgotten: neither needs the policy,
+// which the table doesn't keep.
 type slot struct{ tag, when, level uint64 }
 
 const (
@@ -46,8 +46,8 @@ func (s *slot) decode(p *weir.Policy, epoch int64) weir.State {
 
 func (s *slot) time(epoch int64) int64 { return int64(s.when>>(usedBits+spanBits)) + epoch }
 
-// worth is what forgetting the counter would give away, from 0, when it is
-// whole again, to just above 1, when it blocks its client.
+// worth is what evicting the counter would give away, from 0, when it is full again, to just above
+// 1, when it blocks its client.
 func (s *slot) worth(now, epoch int64) float32 {
 	span := spanLength(uint8(s.when >> usedBits))
 	left := s.time(epoch) + span - now

@@ -3,10 +3,9 @@
 // allocates nothing. It is the store of a single node, and the reference that
 // other stores are held against.
 //
-// A counter takes 24 bytes, 30 to 37 with the free room around it. It is found
-// by a 63-bit hash under a secret of the process, which no client can aim at.
-// What a counter shares with another of the same hash is a chance of one in
-// 10^11 at ten million counters.
+// A counter takes 24 bytes, 30 to 37 with the free room around it. It is found by a 63-bit hash
+// under a secret of the process, which no client can aim at. At ten million counters, one shares
+// its hash with another by a chance of one in 10^11.
 package memstore
 
 import (
@@ -32,8 +31,8 @@ type Store struct {
 
 // Options of a Store. The zero value is useful.
 type Options struct {
-	// MemoryCap is the most memory that counters may take, in bytes. At the cap,
-	// counters closest to untouched are forgotten first. 0 means 256 MiB.
+	// MemoryCap is the most memory that counters may take, in bytes. At the cap, counters closest
+	// to untouched are evicted first. 0 means 256 MiB.
 	MemoryCap int64
 	// Now replaces the clock, in tests that step it backwards. Nil means the real one.
 	Now func() time.Time
@@ -113,7 +112,7 @@ func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64) (state wei
 // takeNew charges a counter that seems not to be there.
 func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
-	if sl := g.layout.find(h); sl != nil { // it was only being moved, or somebody was faster
+	if sl := g.layout.find(h); sl != nil { // it was only being moved, or another check has added it
 		s.table.unlock(g)
 		state, ok := s.update(sl, h, c, now)
 		c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
@@ -334,7 +333,7 @@ func (s *Store) giveBack(now int64, back *weir.Return) {
 	}
 	sl := s.table.acquire(h)
 	if sl == nil {
-		return // forgotten: it is whole
+		return // evicted: it is full
 	}
 	old := sl.decode(p, s.table.epoch)
 	if state := p.Return(old, now, back.N, back.Slot); state != old {
@@ -358,7 +357,7 @@ func (s *Store) Reset(_ context.Context, counters []weir.Counter) error {
 type Stats struct {
 	Counters int    // that are kept
 	Bytes    int64  // that they take
-	Evicted  uint64 // counters forgotten before they were whole, for want of memory
+	Evicted  uint64 // counters evicted before they were full, for want of memory
 }
 
 // Bytes is what counters take now.

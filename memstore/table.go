@@ -148,7 +148,7 @@ func (t *table) add(g *segment, h uint64, now int64) *slot {
 	return g.layout.pages[i].insert(h)
 }
 
-// crowded: more than four fifths of the slots are taken.
+// crowded reports whether more than four fifths of the slots are taken.
 func (g *segment) crowded() bool {
 	n := 0
 	for _, c := range g.counts {
@@ -176,7 +176,7 @@ func (t *table) makeRoom(g *segment, h uint64, now int64) int {
 	return i
 }
 
-// reclaim forgets the counters that are whole again.
+// reclaim drops the counters that are full again.
 func (t *table) reclaim(g *segment, now int64) (freed int) {
 	for k, p := range g.layout.pages[:g.layout.npages] {
 		for i := 0; i < pageSlots; {
