@@ -1,0 +1,142 @@
+package weir_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// fullStore has no room for the subjects of guests.
+type fullStore struct {
+	*memstore.Store
+	err error
+}
+
+func (s *fullStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	for i := range charges {
+		if charges[i].Guest {
+			results[i] = weir.Result{Err: s.err}
+			continue
+		}
+		s.Store.Take(ctx, charges[i:i+1], results[i:i+1])
+	}
+}
+
+// Guests for whom there is no room share a counter by their address, and others keep their own.
+func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
+	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailRefuse} {
+		store := &fullStore{memstore.New(memstore.Options{}), weir.ErrNoRoom}
+		rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", OnStoreFailure: mode, Limits: per(2, time.Hour)}}})
+		l := weir.NewLimiter(store, rs, weir.Options{})
+		for i, key := range []string{"made-up-1", "made-up-2", "made-up-3"} {
+			d := check(t, l, weir.Request{APIKey: key, IP: ip1})
+			if d.Allowed != (i < 2) || !d.Degraded || d.Rule != "a" {
+				t.Errorf("guest %d of one address: %+v", i, d)
+			}
+		}
+		if d := check(t, l, weir.Request{APIKey: "made-up-4", IP: ip2}); !d.Allowed {
+			t.Errorf("another address: %+v", d)
+		}
+		if d := check(t, l, weir.Request{APIKey: "real", KeyVerified: true, IP: ip1}); !d.Allowed || d.Degraded {
+			t.Errorf("a verified key: %+v", d)
+		}
+		if d, err := l.Check(t.Context(), &weir.Request{APIKey: "made-up-5"}); d.Allowed != (mode == weir.FailAllow) || err == nil {
+			t.Errorf("a guest without an address: %+v, %v", d, err)
+		}
+		store.err = errGone
+		if d, err := l.Check(t.Context(), &weir.Request{APIKey: "made-up-6", IP: ip2}); d.Allowed != (mode == weir.FailAllow) || err == nil {
+			t.Errorf("a guest whose store is gone: %+v, %v", d, err)
+		}
+	}
+}
+
+// What wasn't taken from the store isn't given back to it: limits that failed, or were counted locally, and
+// those in shadow that refused.
+func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
+	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailLocal} {
+		store := &brokenStore{Store: memstore.New(memstore.Options{})}
+		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
+		gone, healthy, shadow := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "healthy", 9, weir.FailAllow), ownPolicy(t, "shadow", 3, weir.FailAllow)
+		shadow.Shadow = true
+		charges := []weir.Charge{charge(gone, "s", 2), charge(healthy, "s", 2), charge(shadow, "s", 2)}
+		for i, want := range []int64{7, 5} {
+			if i == 1 {
+				store.fails = []string{"gone"}
+			}
+			d, _ := l.Take(t.Context(), &weir.Request{Receipt: true}, charges)
+			if s := d.Limits()[1]; !d.Allowed || d.Degraded != (i == 1) || s.Remaining != want {
+				t.Fatalf("%+v", d)
+			}
+			if i == 1 {
+				store.fails = nil
+				if err := l.Finish(t.Context(), &d, weir.Outcome{Abandoned: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		got := left(t, l, charges...)
+		if got[0] != 7 || got[1] != 7 || got[2] != 1 {
+			t.Errorf("mode %d: %v left, want 7, 7 and 1", mode, got)
+		}
+	}
+}
+
+// Of refusals the longest wait binds, and no wait at all is the longest; of limits with as many requests left, the first.
+func TestWhichLimitBinds(t *testing.T) {
+	l := limiter(t)
+	minute, err := weir.NewPolicy("minute", weir.PerMinute(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hour, never, twin := ownPolicy(t, "hour", 1, weir.FailAllow), ownPolicy(t, "never", 1, weir.FailAllow), ownPolicy(t, "twin", 1, weir.FailAllow)
+	m, h, n, w := charge(minute, "s", 1), charge(hour, "s", 1), charge(never, "s", 2), charge(twin, "s", 1)
+	decide := func(charges ...weir.Charge) weir.Decision {
+		t.Helper()
+		d, err := l.Take(t.Context(), &weir.Request{}, charges)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := decide(h, w); !d.Allowed || d.Degraded || d.Rule != "hour" {
+		t.Errorf("two alike: %+v", d)
+	}
+	decide(m)
+	for _, test := range []struct {
+		charges []weir.Charge
+		binds   string
+	}{
+		{[]weir.Charge{m, h}, "hour"}, {[]weir.Charge{h, m}, "hour"},
+		{[]weir.Charge{m, n}, "never"}, {[]weir.Charge{n, m}, "never"}, {[]weir.Charge{n, h, m}, "never"},
+	} {
+		if d := decide(test.charges...); d.Allowed || d.Rule != test.binds || (d.RetryAfter == weir.Never) != (test.binds == "never") {
+			t.Errorf("%+v, want %s", d, test.binds)
+		}
+	}
+}
+
+func TestListsTellNobodyToWait(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}, Deny: []string{"bad"}, Allow: []string{"good"}})
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{})
+	if d := check(t, l, weir.Request{APIKey: "bad"}); d.Allowed || d.RetryAfter != weir.Never {
+		t.Errorf("denied: %+v", d)
+	}
+	if d := check(t, l, weir.Request{APIKey: "good", KeyVerified: true}); !d.Allowed || d.RetryAfter != 0 {
+		t.Errorf("bypassed: %+v", d)
+	}
+}
+
+// An emergency limit without a store to count it in is none.
+func TestEmergencyLimitNeedsALocalStore(t *testing.T) {
+	store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"a"}}
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}})
+	l := weir.NewLimiter(store, rs, weir.Options{Emergency: ownPolicy(t, "emergency", 1, weir.FailAllow)})
+	for range 3 {
+		if d, err := l.Check(t.Context(), &weir.Request{APIKey: "k", IP: ip1}); !d.Allowed || err == nil {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+}
