@@ -168,7 +168,7 @@ func clientOption() rueidis.ClientOption {
 	return rueidis.ClientOption{
 		Dialer:           dialer,
 		ConnWriteTimeout: 300 * time.Millisecond, // also how long it waits for a ping's answer: then the connection is dead
-		DisableRetry:     true,                   // who charges decides what may be sent again
+		DisableRetry:     true,                   // the store decides which calls may be sent again
 		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
 			return dial(ctx, "tcp", addr, d, t)
 		},
@@ -177,10 +177,11 @@ func clientOption() rueidis.ClientOption {
 		ClientSetInfo: rueidis.DisableClientSetInfo,
 		Sentinel: rueidis.SentinelOption{
 			Dialer: dialer, // rueidis sets no limits for Sentinels by default
-			// Else who misses the one message about a failover keeps writing to a replica.
+			// Otherwise a node that misses the one message about a failover keeps writing to a
+			// replica.
 			TopologyRefreshInterval: time.Second,
 		},
-		// Else the client looks for new shards only after a command went wrong.
+		// Otherwise the client looks for new shards only after a command went wrong.
 		ClusterOption: rueidis.ClusterOption{
 			ShardsRefreshInterval: 5 * time.Second,
 			MaxMovedRedirections:  8, // else two servers that each name the other are asked in turn until the budget is spent
@@ -246,7 +247,8 @@ func (s scheme) takes(name string) error {
 
 // target sets which server is meant, and which database there.
 func (s scheme) target(o *rueidis.ClientOption, authority, path string, given map[string]string) (err error) {
-	// Else rueidis asks whether the server belongs to a Cluster, for which an ACL must allow one command more.
+	// Otherwise rueidis asks whether the server belongs to a Cluster, and an ACL must allow one
+	// command more.
 	o.ForceSingleClient = s.name == "redis" || s.name == "rediss" || s.name == "unix"
 	// Calls are joined before they come to the client. A connection for each of the few under way
 	// is quicker than a queue in front of one; in a Cluster, where the lanes are many, it isn't.

@@ -2,8 +2,9 @@ package redisstore
 
 import "github.com/redis/rueidis"
 
-// Client is the client that the store uses now, for those who keep something beside the counters, or
-// ErrUnavailable until Redis was reached. Ask each time: Sentinels may name another primary. It isn't to be closed.
+// Client is the client that the store uses now, for callers that keep other data beside the
+// counters, or ErrUnavailable until Redis was reached. Ask each time: Sentinels may name another
+// primary. It isn't to be closed.
 func (s *Store) Client() (rueidis.Client, error) {
 	c := s.client.Load()
 	if c == nil {
@@ -12,8 +13,8 @@ func (s *Store) Client() (rueidis.Client, error) {
 	return *c, nil
 }
 
-// Place names where the keys are: hosts, under Sentinels the primary's name, and database. It is the same whoever asks, with
-// whatever password or certificate.
+// Place names where the keys are: hosts, under Sentinels the primary's name, and database. It
+// doesn't depend on user, password or certificate.
 func (s *Store) Place() string { return s.address.place() }
 
 // Prefix begins the name of every key.

@@ -49,7 +49,7 @@ func (s *Store) await(pause time.Duration) bool {
 
 var errNoSlots = errors.New("the Cluster serves no slots")
 
-// mapSlots asks the servers, until one answers, who owns the slots.
+// mapSlots asks one server after another which servers own the slots, until one answers.
 func (s *Store) mapSlots(ctx context.Context) error {
 	err := errNoSlots
 	for _, node := range (*s.client.Load()).Nodes() {

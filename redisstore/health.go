@@ -38,7 +38,8 @@ type ShardHealth struct {
 	Error string
 }
 
-// Health tells how the store is, as its charges and probes last found it. It asks nobody and never waits.
+// Health tells how the store is, as its charges and probes last found it. It makes no call and
+// never waits.
 func (s *Store) Health() Health {
 	h := Health{URL: s.address.shown, Up: true, Nodes: s.Nodes()}
 	reached := s.reached()

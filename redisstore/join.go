@@ -12,11 +12,10 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// lane joins the acts that wait at the same moment into one script call. An act
-// that finds the lane free is sent at once, by the goroutine that brought it. While
-// as many calls are under way as may be, others wait; when one comes
-// back, the newest of those who wait sends for all of them: its deadline is the
-// last, and whoever's is earlier is told to leave.
+// lane joins the acts that wait at the same moment into one script call. An act that finds the lane
+// free is sent at once, by the goroutine that brought it. While as many calls are under way as may
+// be, other acts wait; when a call comes back, the newest waiter sends for all of them, because its
+// deadline is the last. A waiter whose deadline comes earlier is told to leave.
 type lane struct {
 	store *Store
 	shard atomic.Pointer[shard]
@@ -54,7 +53,7 @@ func (a *act) work() (n int) {
 	return n
 }
 
-// flight is a call, with those whose acts it carries, the oldest first. It is also the call's
+// flight is a call, with the waiters whose acts it carries, the oldest first. It is also the call's
 // context, which ends when the lane's clock reaches the deadline of the newest.
 type flight struct {
 	lane     *lane
@@ -62,7 +61,7 @@ type flight struct {
 	alone    [1]*waiter // behind waiters, when there is but one
 	deadline int64      // on the lane's clock
 	over     atomic.Bool
-	done     chan struct{} // closed then, if anybody asked for it; guarded by the lane's lock
+	done     chan struct{} // closed then, if the client asked for it; guarded by the lane's lock
 }
 
 var _ context.Context = (*flight)(nil)
@@ -115,14 +114,14 @@ const (
 	done // or told to leave
 )
 
-// waiters are used again, unless somebody may still hold them.
+// waiters are reused, unless a flight may still hold them.
 var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{}, 1)} }}
 
 // do has an act decided, and returns nil if it was. The act must not be touched
 // again after an error: it may still be under way.
 //
-// Who can't wait for as long as a call may take leaves the sending to a goroutine:
-// neither those it would send for nor the shard's good name must suffer from its hurry.
+// A caller that can't wait for as long as a call may take leaves the sending to a goroutine: its
+// short deadline must harm neither the waiters that it would send for nor the shard's health.
 func (l *lane) do(ctx context.Context, a *act) error {
 	if err := ctx.Err(); err != nil {
 		return gaveUp(err)
@@ -160,7 +159,7 @@ func (l *lane) do(ctx context.Context, a *act) error {
 	return l.wait(ctx, w, hurried)
 }
 
-// wait is for one who isn't sending: until its act is done, or it has to send for others.
+// wait blocks a waiter that isn't sending until its act is done, or it has to send for others.
 func (l *lane) wait(ctx context.Context, w *waiter, hurried bool) error {
 	for {
 		if gone := ctx.Done(); gone == nil {
@@ -190,7 +189,7 @@ func (l *lane) wait(ctx context.Context, w *waiter, hurried bool) error {
 
 func gaveUp(cause error) error { return fmt.Errorf("%w: %w", ErrUnavailable, cause) }
 
-// release ends a waiter's use, and tells what became of it.
+// release ends a waiter's use, and returns what became of its act.
 func (w *waiter) release() error {
 	err := w.err
 	if !w.held {
@@ -200,7 +199,7 @@ func (w *waiter) release() error {
 	return err
 }
 
-// leave ends the wait of one who can't wait any longer.
+// leave ends the wait of a waiter whose time is up.
 func (l *lane) leave(w *waiter, cause error) error {
 	l.mu.Lock()
 	at := w.stage
@@ -220,7 +219,7 @@ func (l *lane) leave(w *waiter, cause error) error {
 }
 
 // budget is when, on the lane's clock, the budget of a check that begins now is spent. The clock
-// runs while anybody waits. It is called with the lock held.
+// runs while there are waiters. The caller holds the lock.
 func (l *lane) budget() int64 {
 	if l.ticking {
 		return l.ticks.Load() + steps + 1 // the next tick is due sooner
@@ -230,7 +229,8 @@ func (l *lane) budget() int64 {
 	return l.ticks.Load() + steps
 }
 
-// tick moves the lane's clock, which like [after] keeps the node's own time, and tells those to leave whose budget is spent.
+// tick moves the lane's clock, which like [after] keeps the node's own time, and tells waiters
+// whose budget is spent to leave.
 func (l *lane) tick() {
 	runtime.Gosched()
 	l.mu.Lock()
@@ -262,13 +262,13 @@ func (l *lane) tick() {
 	}
 }
 
-// send has a flight decided, on behalf of one of it or of nobody, and passes the lane on.
+// send has a flight decided, on behalf of one of its waiters or of none, and passes the lane on.
 func (l *lane) send(f *flight, self *waiter) {
 	errs, err := l.call(f, self)
 	l.mu.Lock()
 	var ended []*waiter
 	for i, w := range f.waiters {
-		if w.stage == done { // it has left, and its act is nobody's
+		if w.stage == done { // it has left, and no caller holds its act
 			continue
 		}
 		if errs != nil {
@@ -287,9 +287,10 @@ func (l *lane) send(f *flight, self *waiter) {
 	}
 }
 
-// call has a flight decided, in one call if it may be, and returns the error of all or that of each. A waiter that has
-// left by now isn't sent for: it was told that it isn't known whether its act runs, so it had better not. For the same
-// reason nothing is sent too late, and the shard isn't to blame for that.
+// call has a flight decided, in one call if possible, and returns one error for all or one for
+// each. The act of a waiter that has left by now isn't sent: its caller was told that the act may
+// or may not run, and not running is better. For the same reason nothing is sent too late, and that
+// doesn't count against the shard.
 func (l *lane) call(f *flight, self *waiter) (each []error, err error) {
 	if f.waiters[0] != self {
 		l.mu.Lock()
@@ -325,7 +326,8 @@ func (l *lane) callEach(f *flight) []error {
 	return errs
 }
 
-// next passes the lane to those who wait, and returns whom to wake beside the given ones. It is called with the lock held.
+// next passes the lane to the waiters, and returns those to wake beside the given ones. The caller
+// holds the lock.
 func (l *lane) next(wake []*waiter) []*waiter {
 	if sh := l.shard.Load(); sh.open.Load() {
 		for _, w := range l.queue {
@@ -355,7 +357,7 @@ func (l *lane) next(wake []*waiter) []*waiter {
 	return append(wake, newest)
 }
 
-// land ends a flight. It is called with the lock held.
+// land ends a flight. The caller holds the lock.
 func (l *lane) land(f *flight) {
 	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
 }

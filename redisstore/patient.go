@@ -15,9 +15,10 @@ import (
 // steps is how many ticks a time is cut into that is measured in the node's own time.
 const steps = 8
 
-// after calls f when d has passed in the node's own time, which stands still while the node is late: a tick counts
-// once however late it comes, and first lets everyone run who is ready to. So by the end, whoever reads
-// replies has had several turns, and nobody is blamed for a reply that had come and wasn't read.
+// after calls f when d has passed in the node's own time, which stands still while the node is
+// late: a tick counts once however late it comes, and first lets every goroutine run that is ready.
+// So by the end, the goroutine that reads replies has had several turns, and Redis isn't taken for
+// lost because of a reply that had come and wasn't read.
 func after(d time.Duration, f func()) (stop func()) {
 	var stopped atomic.Bool
 	left := steps
@@ -49,7 +50,7 @@ func patient(parent context.Context, d time.Duration) (context.Context, context.
 
 // dial connects within the dialer's timeout, in the node's own time.
 func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
-	// Not the caller's own context: its deadline would be taken for one by the clock on the wall.
+	// Not the caller's own context: its deadline would count in wall time.
 	ctx, cancel := patient(context.Background(), d.Timeout)
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()
@@ -86,8 +87,9 @@ func secure(ctx context.Context, c net.Conn, addr string, t *tls.Config) (net.Co
 	return secured, nil
 }
 
-// patientConn is a connection whose deadlines are in the node's own time: when a part of the time is over it looks again
-// whether there is something to read, after all have run who were ready to.
+// patientConn is a connection whose deadlines are in the node's own time: when a part of the time
+// is over it looks again whether there is something to read, after all goroutines that were ready
+// have run.
 type patientConn struct {
 	net.Conn
 	part atomic.Int64 // of the time until the deadline, ns; 0 without one

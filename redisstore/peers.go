@@ -20,10 +20,10 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// peers is what a node knows of the others, and they of it.
+// peers is what a node knows of the other nodes, and tells them about itself.
 type peers struct {
 	name   string // of this node
-	id     uint32 // of this node, for accounts that remember who asks; never 0
+	id     uint32 // of this node, for accounts that remember which node asks; never 0
 	given  bool   // the secret was given, and isn't in Redis
 	says   atomic.Pointer[string]
 	news   chan struct{} // holds a value when the others don't know yet what this node says

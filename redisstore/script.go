@@ -36,7 +36,7 @@ type charge struct {
 	n       int64
 	slot    int64 // of what is given back; of what was lent, its interval
 	peek    bool
-	waiting int64 // more, to be lent: others wait for it,
+	waiting int64 // more, to be lent: other requests wait for it,
 	want    int64 // or the node is likely to need it
 	claim   ledger.Claim
 	guest   bool // it may make no new counter

@@ -181,14 +181,14 @@ var joined = func() rediscall.Policy {
 // opened tells of a shard that was lost, and begins to look for it.
 func (s *Store) opened(sh *shard) {
 	if s.life.Err() != nil {
-		return // it was we who left
+		return // the check has left, not Redis
 	}
 	s.logger.Warn("redis can't be reached", "shard", sh.name, "error", *sh.cause.Load())
 	s.lookAgain()
 	s.background(func() { s.probe(sh) })
 }
 
-// lookAgain has it looked up now who serves what.
+// lookAgain has the owners of slots looked up now.
 func (s *Store) lookAgain() {
 	select {
 	case s.lost <- struct{}{}:

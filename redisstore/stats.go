@@ -89,7 +89,7 @@ func (t *tally) kind(err error) *atomic.Uint64 {
 	return &t.connection
 }
 
-// Stats tells what the store has done. It asks nobody and never waits.
+// Stats tells what the store has done. It makes no call and never waits.
 func (s *Store) Stats() Stats {
 	var out Stats
 	reached := s.reached()

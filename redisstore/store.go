@@ -70,10 +70,10 @@ type Options struct {
 	Secret []byte
 	// Timeout is the longest that a check waits for Redis. 0 means 50 ms.
 	Timeout time.Duration
-	// Logger is told when Redis is lost, and when it is back. Nil means nobody is.
+	// Logger is told when Redis is lost, and when it is back. Nil logs nothing.
 	Logger *slog.Logger
-	// OnSecret is told the secret that the nodes share when it becomes known, before
-	// any charge is decided under it, and when it changes. It isn't told one that was given. Nil means nobody is.
+	// OnSecret is told the secret that the nodes share when it becomes known, before any charge is
+	// decided under it, and when it changes. It isn't told one that was given. Nil is allowed.
 	OnSecret func(secret []byte)
 	// Now replaces Redis' clock, in tests. Nil means that Redis' clock decides.
 	Now func() time.Time
@@ -146,7 +146,7 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close says goodbye to the other nodes and ends all connections. Charges that come later fail.
+// Close tells the other nodes that this one leaves, and ends all connections. Later charges fail.
 func (s *Store) Close() {
 	s.end()
 	s.mu.Lock()
@@ -162,8 +162,8 @@ func (s *Store) Close() {
 	}
 }
 
-// background runs f beside its caller. Close waits for it; what comes later finds
-// the client closed, and ends at once.
+// background runs f in a goroutine that Close waits for. After Close, f finds the client closed and
+// ends at once.
 func (s *Store) background(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ type part struct {
 	err     error
 }
 
-// takeParts are used again once Redis has answered. After an error they may still be under way.
+// takeParts are reused once Redis has answered. After an error they may still be under way.
 var takeParts = sync.Pool{New: func() any { return new(part) }}
 
 func newPart(k kind, l *lane, tag int) *part {
@@ -192,7 +192,7 @@ func (p *part) debit(c *charge) *charge {
 	return c
 }
 
-// refused: nothing of the part was taken, because one of its charges doesn't fit.
+// refused reports that nothing of the part was taken, because one of its charges doesn't fit.
 func (p *part) refused() bool {
 	return p.err == nil && slices.ContainsFunc(p.charges, func(c charge) bool { return !c.fits && !c.policy.Shadow })
 }

@@ -16,14 +16,16 @@
 --          for each act that gives back whether it is the first, or can't be marked for lack of memory; then the keys
 --          whose data was dropped because it made no sense
 --
--- A field of a hash begins with its form, which tells what follows (see main.lua): a code for how long after its time it is full again at the latest
--- (µs, in four steps an octave), the time, one or two levels, and, of a bucket that lends, its account.
+-- A field of a hash begins with its form, which tells what follows (see main.lua): a code for how
+-- long after its time the counter is full again at the latest (µs, in four steps an octave), the
+-- time, one or two levels, and, for a bucket that lends, its account.
 --
--- The way of a charge that doesn't lend is one long loop with hardly a function, because Redis makes every function anew
--- at every call, and calling one, even min and max, costs more than what it does here.
+-- Charges that don't lend are decided in one long loop with hardly a function. Redis creates every
+-- function at every script call, and calling one, even min or max, costs more than its work here.
 --
--- Every number is whole and below 2^53. A bucket's rate num/den is in millionths of a token per µs, num * den < 2^53,
--- and a * num / den is floor(a / den) * num + floor(a % den * num / den): nothing on the way is too large.
+-- Every number is an integer below 2^53. A bucket's rate num/den is in millionths of a token per
+-- µs, num * den < 2^53, and a * num / den is floor(a / den) * num + floor(a % den * num / den):
+-- nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET, TAKE_BACK = 0, 1, 2, 3
 local PEEK, SHADOW, LEND, CLAIM = 1, 2, 4, 8 -- flags
@@ -34,8 +36,9 @@ local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 local call, pcall, pack, unpack = redis.call, redis.pcall, struct.pack, struct.unpack
 local byte, format, floor, ceil, min, max, frexp = string.byte, string.format, math.floor, math.ceil, math.min, math.max, math.frexp
 
--- A Redis that is out of memory refuses the first command of a script that could take some, unless it has written
--- otherwise before. Counters that are there go on: they are written after a command that deletes nothing. New ones aren't.
+-- A Redis that is out of memory refuses a script's first command that could take memory, unless the
+-- script has run another write before. So existing counters are written after a delete that deletes
+-- nothing, and go on. New counters aren't written.
 local full = false
 local dropped = {}
 

@@ -1,11 +1,11 @@
--- Says that a node lives, and tells how many do, the secret that they share, and whether what was there in its place
--- had to be replaced.
--- KEYS  the nodes, by when they were last heard (s); what they say; the secret
--- ARGV  the node's name; how long (s) a silent node counts as living; a secret, for when there is none, or nothing, if
+-- Notes that a node lives. Returns how many nodes live, the secret that they share, and whether a
+-- spoiled secret had to be replaced. KEYS the nodes, by when they were last heard (s); what they
+-- say; the secret ARGV the node's name; how long (s) a silent node counts as living; a secret, for
+-- when there is none, or nothing, if
 --       it needs none; how long a secret must be; what the node says, or nothing
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1e6
--- What deletes comes first: then even a Redis that is out of memory lets the rest be written.
+-- Deletes come first: then even a Redis that is out of memory accepts the writes that follow.
 local function ours(key, reply)
   if type(reply) == 'table' and reply.err then redis.call('UNLINK', key) end -- it is of another type
 end

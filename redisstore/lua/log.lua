@@ -15,7 +15,7 @@ if logs then
 
   local function name(level, number) return pack('<BI5', level, number) end
 
-  -- Drops a log that makes no sense: it begins anew.
+  -- Drops a log that makes no sense: it starts empty.
   local function drop(key)
     call('UNLINK', key)
     dropped[#dropped + 1] = key
@@ -190,8 +190,9 @@ if logs then
     return newest, sum, moment or now
   end
 
-  -- Takes an amount off a leaf, whose text is then the given one, and off what stands for it above. Of what becomes
-  -- empty, only the record that stands for it stays: clients who take and give back leave next to nothing behind.
+  -- Takes an amount off a leaf, whose text is then the given one, and off what stands for it above.
+  -- Of a leaf or node that becomes empty, only its record above stays: clients that take and give
+  -- back leave next to nothing behind.
   local function reduce(key, h, leaf, text, part)
     if text ~= '' then set(key, name(0, leaf), text) end
     local level, number, count = 1, leaf, h.leaves

@@ -7,7 +7,7 @@ local ACCOUNT_FIELD = '<BBI7i7I5I5I7I3B'
 
 local reply, replies, k = {pack('<I7', now)}, 1, 0
 
--- What the codes stand for that were met, and the grid of TTLs that goes with them.
+-- The times that codes stand for, filled in as they are met, and the grid of TTLs for each.
 local cells = {}
 local spans = setmetatable({}, {__index = function(spans, code)
   local octave = floor(code / 4)
@@ -71,13 +71,13 @@ for _ = 1, acts do
             form, code, time, level, out, before, since, alone, streak = unpack(ACCOUNT_FIELD, v)
             account = {time = time, level = level, lent = out, before = before, since = since, node = alone, streak = streak}
           else
-            -- It makes no sense, which is a matter of this counter alone: it begins anew.
+            -- It makes no sense. Only this counter is affected: it starts untouched.
             if v.err and not v.err:find('^WRONGTYPE') then error(v) end
             if v.err then call('UNLINK', key) else call('HDEL', key, p.field) end
             dropped[#dropped + 1], v = key, false
           end
         end
-        -- A refusal leaves all as it was, except a time in the future.
+        -- A refusal changes nothing, except a time in the future.
         time2, level2, prev2 = time, level, prev
         if time > now then time2 = now end
         if algorithm <= LEAKY_QUEUE and (account or flags >= LEND) then
@@ -184,8 +184,9 @@ for _ = 1, acts do
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         end
-        -- How long it takes to be full again is rounded up, to four times as much while the counter is young: it grows, and
-        -- every longer time costs a call. It stays as long as it isn't far too much.
+        -- How long it takes to be full again is rounded up, to four times as much while the counter
+        -- is young: that time grows, and each new one costs a command. It is kept as long as it
+        -- isn't far too long.
         local code2, old = code, spans[code]
         if whole > old or 8 * whole < old then
           if algorithm <= LEAKY_QUEUE then whole = max(whole, min(4 * whole, p.a / p.b * p.c)) end
@@ -214,8 +215,9 @@ for _ = 1, acts do
           end
         end
         grown = grown == 1
-        -- The key is kept until a bit after the counter is full again, rounded up to a grid: what was there before and
-        -- ends in the same cell of it has seen to that, so few checks have to.
+        -- The key lives until a bit after the counter is full again, rounded up to a grid. If the
+        -- old state ends in the same cell of that grid, the TTL is right already, so few checks
+        -- have to set it.
         local before, ends, cell = time + old, time2 + spans[code2], cells[code2]
         ends = ends - ends % cell
         if not unwritten and (code == 0 or cells[code] ~= cell or before - before % cell ~= ends) then
@@ -223,8 +225,9 @@ for _ = 1, acts do
           ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis doesn't take any number for a TTL
           if not grown or call('PEXPIRE', key, ms, 'NX') == 0 then
             call('PEXPIRE', key, ms, 'GT')
-            -- A hash that grows drops fields that can't matter any more: those of twice as many as it grew by, so that
-            -- it holds about as many as matter again, and no call looks at all of a large one.
+            -- A hash that grows by eight fields looks at 17 random ones and drops those that can't
+            -- matter any more. So it returns to about as many as matter, and no call reads all of a
+            -- large hash.
             local fields = grown and call('HLEN', key) or 0
             if fields > 8 and fields % 8 == 1 then
               local some = call('HRANDFIELD', key, 17, 'WITHVALUES')
@@ -238,7 +241,7 @@ for _ = 1, acts do
           end
         end
       elseif account and fits and v and byte(v) == ACCOUNT then
-        -- It fits, and isn't taken: what is told is the account with the node's claim.
+        -- It fits, and isn't taken: the reply is the account with the node's claim.
         local a, _ = {}
         _, _, a.time, a.level, a.lent, a.before, a.since, a.node, a.streak = unpack(ACCOUNT_FIELD, v)
         if algorithm ~= TOKEN_BUCKET then a.level = p.a - a.level end
