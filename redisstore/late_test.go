@@ -101,3 +101,14 @@ func TestALateNodeNoticesALostStore(t *testing.T) {
 	}
 	until(t, func(ctx context.Context) error { return take(ctx, s, peek1(p, "s"))[0].Err })
 }
+
+// TestALongBudgetIsHeeded: a caller that can wait for longer than the client would by itself gets its answer.
+func TestALongBudgetIsHeeded(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: patience})
+	answers(t, s)
+	do(t, r, "CLIENT", "PAUSE", "700", "ALL")
+	if err := take(t.Context(), s, charge1(policy(t, "p", weir.TokenBucket, 10, year), "s"))[0].Err; err != nil {
+		t.Errorf("with %v to wait, after 0.7 s: %v", patience, err)
+	}
+}

@@ -115,6 +115,8 @@ func New(o Options) (*Store, error) {
 	if s.timeout <= 0 {
 		s.timeout = DefaultTimeout
 	}
+	// The client must not give up before the caller does.
+	s.address.option.ConnWriteTimeout = max(s.address.option.ConnWriteTimeout, s.timeout)
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
@@ -129,7 +131,7 @@ func New(o Options) (*Store, error) {
 	}
 	s.peers.init(o.Name, o.Secret)
 	if a.option.Sentinel.MasterSet != "" {
-		s.sentinels = newSentinels(a.option)
+		s.sentinels = newSentinels(s.address.option)
 	}
 	s.lanes = make([]lane, 1)
 	if a.cluster {
