@@ -69,7 +69,7 @@ const (
 	lull      = int64(250 * time.Millisecond) // without refusals, after which refusing starts over
 	patience  = 2000                          // a pause is the time for which the counter has refused / patience
 	maxPause  = int64(100 * time.Millisecond)
-	leastWant = 2 // a lease of one token costs more calls than it saves
+	leastWant = 2 // a short lease of one token costs more calls than it saves
 )
 
 func newCounter(hash uint64, c *weir.Charge, now int64) *counter {
@@ -174,8 +174,8 @@ func (x *counter) want(now int64) int64 {
 	length := int64(ledger.Interval(p))
 	part := float64(now%length) / float64(length)
 	rate := float64(x.before)*(1-part) + float64(x.arrivals)
-	if length > int64(ledger.MaxLease) {
-		rate *= 1.5
+	if x.lendsLong() {
+		return min(int64(1.5*rate), refills(p)) // even one: what isn't spent of it needs no call, see end
 	}
 	if n := min(int64(rate), refills(p)); n >= leastWant {
 		return n

@@ -99,8 +99,8 @@ type Account struct {
 }
 
 // longStreak is how often in a row a node must have asked to count as alone. Where requests go to
-// two nodes at random, that happens by chance in one of 2^8 cases.
-const longStreak = 8
+// two nodes at random, that happens by chance in one of 2^12 cases.
+const longStreak = 12
 
 // Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
 // requests have turns, or of logs, which know each moment.

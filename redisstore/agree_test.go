@@ -57,6 +57,7 @@ type walker struct {
 	extreme   bool // numbers of any size
 	steady    bool // the clock doesn't run backwards
 	lending   bool // charges ask for more at times
+	alone     bool // mostly one node asks, for a little, so that it gets slow leases
 	now       time.Time
 	memory    [2]weir.Store // as two nodes see it
 	redis     [2]*Store
@@ -76,6 +77,7 @@ func newWalker(t *testing.T, open storetest.OpenLender, a weir.Algorithm, i int,
 		algorithm: a,
 		extreme:   i%4 == 3 && !lending,
 		lending:   lending,
+		alone:     lending && i%2 == 0,
 		now:       storetest.Start,
 		windows:   []time.Duration{time.Second, 7 * time.Second, time.Minute, time.Millisecond, 1500 * time.Microsecond},
 	}
@@ -218,7 +220,11 @@ func (w *walker) move() {
 	if w.lending && w.IntN(2) == 0 {
 		unit = []int64{ledger.MaxLease.Microseconds(), 5_000_000}[w.IntN(2)]
 	}
-	switch w.IntN(12) {
+	step := w.IntN(12)
+	if w.alone && w.IntN(20) > 0 {
+		step, unit = 0, 1_000_000
+	}
+	switch step {
 	case 0, 1, 2, 3:
 		w.now = w.now.Add(time.Duration(w.Int64N(unit+1)) * time.Microsecond)
 	case 4:
@@ -234,6 +240,12 @@ func (w *walker) move() {
 }
 
 func (w *walker) draw() step {
+	if w.alone && w.IntN(60) > 0 {
+		c := w.counter()
+		q := ledger.Ask{Charge: weir.Charge{Counter: c, N: 1 + w.Int64N(max(1, c.Policy.Limit.Max()/64))}, Want: 1 + w.Int64N(8)}
+		q.Claim = w.claim(c.Policy)
+		return step{kind: kindTake, asks: []ledger.Ask{q}}
+	}
 	switch w.IntN(10) {
 	case 0:
 		return w.drawReturn()

@@ -2,7 +2,7 @@
 -- of a token, of a leaky bucket, too: what may be taken, not what was.
 
 local SHORT_INTERVAL = 45000 -- µs
-local LONG_STREAK = 8
+local LONG_STREAK = 12
 
 -- What a bucket gains in a time.
 local function refill(p, dt)
