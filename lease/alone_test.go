@@ -104,3 +104,29 @@ func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A request that another limit refuses takes nothing, and leaves the node as certain of this one as it was.
+func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
+	pass, take, s, c := aloneWith(t, weir.Limit{Count: 20, Burst: 40, Window: 20 * time.Second})
+	spent := storetest.Policy(t, "spent", weir.Limit{Count: 1, Window: 24 * time.Hour, Algorithm: weir.SlidingLog})
+	for range 20 {
+		take(1)
+		pass(time.Second)
+	}
+	held(t, s, c)
+	take(1) // of what is held: the store doesn't know
+	pass(2 * time.Second)
+	both := []weir.Charge{{Counter: c, N: 30}, {Counter: weir.Counter{Policy: spent, Subject: []byte("k")}, N: 2}}
+	results := make([]weir.Result, 2)
+	for range 2 {
+		if s.Take(context.Background(), both, results); results[1].Allowed {
+			t.Fatalf("2 of 1: %+v", results)
+		}
+		if r := results[0]; !r.Allowed || r.Remaining != 40 {
+			t.Errorf("of a bucket that is full again: %+v", r)
+		}
+	}
+	if r := take(40); !r.Allowed {
+		t.Errorf("40 of 40: %+v", r)
+	}
+}

@@ -129,16 +129,18 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	s.inner.Lend(ctx, asks, grants)
 
 	now, refuses, next := s.now(), false, 0
+	for i := range grants {
+		refuses = refuses || grants[i].Err == nil && !grants[i].Allowed && !asks[i].Policy.Shadow
+	}
 	for i := range entries {
 		e := &entries[i]
 		if e.verdict == open {
 			g := &grants[next]
 			next++
-			refuses = refuses || g.Err == nil && !g.Allowed && !e.charge.Policy.Shadow
 			if g.Err != nil && ctx.Err() == nil {
 				a.err = g.Err
 			}
-			s.learn(e, g, sent, now)
+			s.learn(e, g, !refuses, sent, now)
 		}
 	}
 	clear(asks) // they hold subjects
@@ -173,8 +175,9 @@ func (s *Store) goOn(entries []entry, now int64) {
 	}
 }
 
-// learn takes in what the store answered for one charge, and tells the caller.
-func (s *Store) learn(e *entry, g *ledger.Grant, sent, now int64) {
+// learn takes in what the store answered for one charge, and tells the caller. What fits isn't taken if another charge of
+// the request was refused.
+func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 	x := e.counter
 	*e.result = g.Result
 	switch {
@@ -195,7 +198,7 @@ func (s *Store) learn(e *entry, g *ledger.Grant, sent, now int64) {
 	case x.policy.Load() != e.charge.Policy || x.gone:
 		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or the counter was evicted
 	default:
-		back = x.learn(e, g, sent, now)
+		back = x.learn(e, g, taken, sent, now)
 	}
 	leased := x.held > 0
 	x.mu.Unlock()

@@ -307,12 +307,23 @@ func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	return late
 }
 
-// learn takes in the store's answer. It returns the unspent tokens of an older lease.
-func (x *counter) learn(e *entry, g *ledger.Grant, sent, now int64) (back ledger.Unspent) {
+// learn takes in the store's answer. It returns the unspent tokens of an older lease. What fits isn't taken if another
+// charge of the request was refused.
+func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) (back ledger.Unspent) {
 	p := e.charge.Policy
 	x.outage = false
 	x.clock = g.Now - now/1000
 	x.known, x.fresh = sent+belief, sent+int64(ledger.MaxLease)
+	if !taken && g.Allowed && x.base != 0 && x.base == g.Account.Time {
+		// Nothing was taken, and no other node has asked: the node knows better than the store.
+		if x.lease == e.lease && now < x.leaseEnd {
+			x.held += e.spent
+			e.spent = 0
+		}
+		x.refusal.Store(nil)
+		p.ReportTo(e.result, x.state, g.Now, e.charge.N, weir.Fits)
+		return back
+	}
 	if g.Lent > 0 {
 		back = x.empty(now)
 		x.held, x.lease = g.Lent, g.Interval
@@ -334,7 +345,11 @@ func (x *counter) learn(e *entry, g *ledger.Grant, sent, now int64) (back ledger
 		x.refuse(e, now)
 		return back
 	}
-	p.ReportTo(e.result, x.state, g.Now, e.charge.N, weir.Taken)
+	v := weir.Taken
+	if !taken {
+		v = weir.Fits
+	}
+	p.ReportTo(e.result, x.state, g.Now, e.charge.N, v)
 	return back
 }
 

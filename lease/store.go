@@ -294,7 +294,7 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 	x := s.add(e.hash, e.charge, now)
 	x.mu.Lock()
 	if x.policy.Load() == e.charge.Policy && x.asking == nil {
-		x.learn(e, g, sent, now)
+		x.learn(e, g, false, sent, now)
 	}
 	x.mu.Unlock()
 }

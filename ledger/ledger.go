@@ -143,14 +143,6 @@ func (a *Account) out() int64 { return a.Lent[0] + a.Lent[1] }
 // anchor brings times in the future to now. A clock that ran backwards leaves them behind.
 func (a *Account) anchor(now int64) { a.Time, a.Since = min(a.Time, now), min(a.Since, now) }
 
-// Claimed is the claim if it holds, else the account: what an ask that takes nothing reports.
-func (a Account) Claimed(p *weir.Policy, now int64, node uint32, c *Claim) Account {
-	if b := a; isBucket(p) && b.accept(p, now, node, c) {
-		return b
-	}
-	return a
-}
-
 // accept replaces the account by a claim, if that holds.
 func (a *Account) accept(p *weir.Policy, now int64, node uint32, c *Claim) (holds bool) {
 	holds = c.Base != 0 && c.Base == a.Time && node != 0 && node == a.Node

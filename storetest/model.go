@@ -201,9 +201,6 @@ func (m *Model) report(now int64, c *ledger.Ask, v weir.Verdict, g *ledger.Grant
 	case isLog(c.Counter):
 		g.Result = c.Policy.ReportLog(m.log(c.Counter), now, c.N, v)
 	case ledger.Lends(c.Policy):
-		if v == weir.Fits {
-			a = a.Claimed(c.Policy, now, m.node, &c.Claim)
-		}
 		a.Report(c.Policy, &g.Result, now, c.N, v)
 		g.Account, g.Now = a, now
 		g.LeaseTime, g.Interval = a.Lease(c.Policy, now, m.node)

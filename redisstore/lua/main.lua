@@ -240,15 +240,6 @@ for _ = 1, acts do
             end
           end
         end
-      elseif account and fits and v and byte(v) == ACCOUNT then
-        -- It fits, and isn't taken: the reply is the account with the node's claim.
-        local a, _ = {}
-        _, _, a.time, a.level, a.lent, a.before, a.since, a.node, a.streak = unpack(ACCOUNT_FIELD, v)
-        if algorithm ~= TOKEN_BUCKET then a.level = p.a - a.level end
-        if accept(p, a, claim) then
-          if algorithm ~= TOKEN_BUCKET then a.level = p.a - a.level end
-          v = pack(ACCOUNT_FIELD, ACCOUNT, code, a.time, a.level, a.lent, a.before, a.since, a.node, a.streak)
-        end
       end
       if kind == TAKE then
         if unwritten then v, lent = false, 0 end
