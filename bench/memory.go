@@ -34,8 +34,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// weigh fills a contender with keys of which each is a string of its own, as
-// from requests: whoever keeps the string pays for it.
+// weigh fills a contender with keys of which each is a string of its own, as from requests: a
+// limiter that keeps the string pays for it.
 func weigh(o contender, k workload.Keys, n int) (footprint, error) {
 	f := footprint{label: o.name, keys: n}
 	base := liveHeap()

@@ -75,7 +75,7 @@ func (s *stage) turn(c *config, k workload.Keys, e *entry, n int, tables []table
 	fill(in, k, e.keys, c.clone)
 	for i := range tables {
 		ws := newWorkers(in, e.seqs[i])
-		// Fills leave garbage, and whoever runs next would pay for collecting it.
+		// Fills leave garbage, and the next contender would pay for collecting it.
 		debug.FreeOSMemory()
 		measure(ws, k, c.warmup, "workload", s.workloads[i], "contender", e.label, "phase", "warmup")
 		m := measureCalm(ws, k, c.time, c.again, "workload", s.workloads[i], "contender", e.label, "phase", "measure")

@@ -69,7 +69,7 @@ func defaultTier(doc *weir.Rules) string {
 	return doc.DefaultTier
 }
 
-// tiers compares the numbers of tiers, and who is in them.
+// tiers compares the numbers of tiers, and the keys in them.
 func (c *comparison) tiers() {
 	old, new := &c.old.Rules, &c.new.Rules
 	for _, t := range new.Tiers {

@@ -212,8 +212,9 @@ func allOrNothing(t *testing.T, open Open) {
 	}
 }
 
-// oneCounterTwice: a counter that a call names several times is asked for all of the tokens, and charged once.
-// Nobody waits for ever, whatever the order and whoever asks at the same moment.
+// oneCounterTwice: a counter that a call names several times is asked for all of the tokens, and
+// charged once. No call waits for ever, whatever the order and whatever other calls run at the same
+// moment.
 func oneCounterTwice(t *testing.T, open Open) {
 	for _, a := range Algorithms {
 		t.Run(a.String(), func(t *testing.T) {
@@ -338,7 +339,8 @@ func peek(t *testing.T, open Open) {
 	}
 }
 
-// clockRunsBackwards: whoever asks, or only looks, waits no longer than the algorithm's own time, and no step mints anything.
+// clockRunsBackwards: a client that takes, or only peeks, waits no longer than the algorithm's own
+// time, and no step mints anything.
 func clockRunsBackwards(t *testing.T, open Open) {
 	for _, a := range Algorithms {
 		for _, peeks := range []bool{false, true} {
@@ -432,7 +434,7 @@ func giveBackOnce(t *testing.T, open Open) {
 		t.Fatalf("after a return of nothing: %+v", r)
 	}
 
-	// Whoever races for one Once, one wins.
+	// Of several calls that race for one Once, one wins.
 	once := weir.Once{0: 1}
 	var wg sync.WaitGroup
 	wins := make([]bool, 16)

@@ -68,8 +68,8 @@ type limit struct {
 	every  time.Duration
 }
 
-// wide admits what any machine can ask of a key meanwhile. What was taken comes
-// back so late that no counter is whole again, and dropped, before the end.
+// wide admits what any machine can ask of a key meanwhile. What was taken comes back so late that
+// no counter is full again, and dropped, before the end.
 var wide = limit{tokens: 100_000, every: 1000 * time.Second}
 
 // contenders are listed as the tables show them.

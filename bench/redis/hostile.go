@@ -108,7 +108,7 @@ func (h *hostile) charge(log int, n int64) weir.Charge {
 	return weir.Charge{Counter: weir.Counter{Policy: h.policy, Subject: h.logs[log]}, N: n}
 }
 
-// take reports errors; who is refused has been answered.
+// take reports errors; a refused client has been answered.
 func (h *hostile) take(ctx context.Context, c weir.Charge) error {
 	var results [1]weir.Result
 	h.store.Take(ctx, []weir.Charge{c}, results[:])
@@ -168,7 +168,7 @@ func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 	return all, nil
 }
 
-// grow gives a subject counters, as one does who names another limit in every request.
+// grow gives a subject counters, as a client does that names another limit in every request.
 func (h *hostile) grow(ctx context.Context, log, from, to int) error {
 	for i := from; i < to; i++ {
 		p, err := weir.NewPolicy(fmt.Sprint("p", i), weir.Limit{Count: 10, Window: time.Hour})

@@ -13,7 +13,8 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 )
 
-// clientCommand completes a command about the counters of a client, who is a key, or what flags say.
+// clientCommand completes a command about the counters of a client, which is named by a key or by
+// flags.
 func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error) *cobra.Command {
 	var node admin
 	var r requestFlags

@@ -36,8 +36,8 @@ func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string
 	cmd.Flags().StringVar(value, name, otherwise, what+" of the node, host:port or URL ("+env+")")
 }
 
-// tokenFlag says where the token for a port of a node is. No flag holds the token itself: whoever may list processes sees
-// command lines.
+// tokenFlag says where the token for a port of a node is. No flag holds the token itself: every
+// user who may list processes sees command lines.
 type tokenFlag struct{ port, file string }
 
 func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {

@@ -74,7 +74,7 @@ request in flight is lost.`,
 			}
 			err = serve.Run(cmd.Context(), c, version, log, func(l serve.Listening) {
 				announce(log, &c, l)
-				if logFormat == "text" && l.HTTP != nil { // whoever reads JSON is no newcomer
+				if logFormat == "text" && l.HTTP != nil { // operators who read JSON are no newcomers
 					fmt.Fprint(cmd.ErrOrStderr(), hints(os.Args[0], &c, l))
 				}
 			})
@@ -173,7 +173,8 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// newLoggers returns the log and the audit log, which go the same way. The level is the log's: who changed the rules is always told.
+// newLoggers returns the log and the audit log, which go the same way. The level is the log's:
+// changes of the rules are always logged.
 func newLoggers(w io.Writer, format string, level slog.Level) (log, audit *slog.Logger, err error) {
 	var all slog.Handler
 	opts := &slog.HandlerOptions{Level: min(level, slog.LevelInfo)}

@@ -30,7 +30,7 @@ type API struct {
 	Self  func() rulestore.Node
 	Store func() any
 
-	// Those who only look wait for each other, and those who write do: no reader holds up a write.
+	// Readers wait for each other, and writers do: no reader holds up a write.
 	looks, writes *lane
 }
 

@@ -46,7 +46,7 @@ func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change
 	return c, nil
 }
 
-// write makes a change, tells what came of it, and keeps a record of who made it.
+// write makes a change, answers with its result, and records its author.
 func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *jsonerror.Error {
 	c, f := a.change(r, edit)
 	if f != nil {
@@ -89,7 +89,8 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change
 	return nil
 }
 
-// audit tells who did what, and from where. It names no key: those are in the version that came of it.
+// audit logs the author, the address and the change. It names no key: keys are in the version that
+// the change made.
 func (a *API) audit(r *http.Request, what string, args ...any) {
 	a.Audit.Info("audit", append([]any{"who", whoOf(r).Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
@@ -225,7 +226,8 @@ func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List
 	if f != nil {
 		return f
 	}
-	// Who doesn't say which list was read may drop an entry unseen that somebody has just added.
+	// A caller that doesn't say which list it has read may drop an entry that was just added,
+	// unseen.
 	c.removes = c.ifMatch.Number != 0
 	return a.make(w, r, "put "+name, c)
 }

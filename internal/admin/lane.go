@@ -11,7 +11,7 @@ import (
 // documents of any sender's making. A few more may wait, or have their bodies read. The rest are told to come back.
 type lane struct{ seats, turn chan struct{} }
 
-// Seats bound the documents that a lane holds in memory. Operators, who are trusted more, may come in crowds.
+// Seats bound the documents that a lane holds in memory: even trusted operators may come in crowds.
 const (
 	lookSeats  = 8
 	writeSeats = 256
@@ -45,7 +45,7 @@ func (l *lane) work(ctx context.Context, work func()) *jsonerror.Error {
 	return nil
 }
 
-// busy is for those who find no seat.
+// busy is the answer to requests that find no seat.
 func busy() *jsonerror.Error {
 	f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others are having rules looked at: try again in a second")
 	f.Header = http.Header{"Retry-After": {"1"}}

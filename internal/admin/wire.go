@@ -7,7 +7,7 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// What goes over the wire, for the API and for whoever calls it.
+// What goes over the wire, for the API and its callers.
 
 // Changed answers a write: what became of it.
 type Changed struct {

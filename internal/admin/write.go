@@ -26,7 +26,7 @@ type change struct {
 	force   bool
 	dryRun  bool
 	whole   bool // the edit replaces the document, whatever it is
-	removes bool // it is meant to take something from a client, who is named
+	removes bool // it takes something from a client on purpose, by name
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
@@ -61,7 +61,8 @@ func (a *API) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		if why := a.Rules.Rejected(); why != "" && m.Number == a.Rules.InForce().Version {
-			// Who would look at what has changed finds nothing: what is in force here is what they have read.
+			// An operator who looks for the change finds nothing: the rules in force here are those
+			// that they have read.
 			return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.NewestRejected,
 				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
 				m.Name(), why, base.Number)

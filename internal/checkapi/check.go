@@ -31,8 +31,8 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *call) error {
 	return nil
 }
 
-// DecodeCheck reads the body of a check for whoever else takes one, to explain it
-// instead of deciding it. The error is a *[jsonerror.Error].
+// DecodeCheck reads the body of a check for other handlers that take one, to explain it instead of
+// deciding it. The error is a *[jsonerror.Error].
 func DecodeCheck(src []byte) (weir.Request, error) {
 	c := newCall().(*call)
 	if err := c.readCheck(src); err != nil {

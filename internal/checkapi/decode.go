@@ -22,8 +22,8 @@ var (
 	refundFields  = []string{"receipt"}
 )
 
-// body is what the fields of a check, a take or a refund held. Its texts are parts of one string, the
-// body as it came: whoever keeps one of them has to clone it.
+// body is what the fields of a check, a take or a refund held. Its texts are parts of one string,
+// the body as it came: a caller that keeps one of them has to clone it.
 type body struct {
 	req             weir.Request
 	ip              string

@@ -77,7 +77,7 @@ func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	return milliseconds(d.RetryAfter)
 }
 
-// milliseconds rounds up: whoever waits that long has waited long enough.
+// milliseconds rounds up: a client that waits that long has waited long enough.
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }

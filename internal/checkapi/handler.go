@@ -24,7 +24,8 @@ type Options struct {
 	// for a store in this process, and decides checks in their order. For a store that is a round trip away it
 	// should be some dozens: the checks then travel together, and may be decided in any order.
 	Parallel int
-	// Guard decides who may ask. Nil means whoever reaches the port, except for web pages of other sites.
+	// Guard decides which callers may ask. Nil means all that reach the port, except for web pages
+	// of other sites.
 	Guard *guard.Guard
 	// MaxInFlight is how many requests are decided at a time. Others wait for up to a second, and then get
 	// 503. One whose body hasn't arrived, or whose answer isn't taken, doesn't count. 0 means no bound.

@@ -228,8 +228,8 @@ func hex4(s string) (rune, bool) {
 // maxDepth is how deep values may be nested. A check needs three levels.
 const maxDepth = 32
 
-// skip reads a value of any kind and keeps nothing of it. What its strings hold
-// isn't looked at: whoever reads the value does that.
+// skip reads a value of any kind and keeps nothing of it. What its strings hold isn't looked at:
+// the reader of the value does that.
 func (p *parser) skip(depth int) error {
 	c := p.peek()
 	switch {

@@ -82,9 +82,9 @@ func oneOf(field, written string, words []string) (int, error) {
 // numbers, it makes a key keep its counter when they change.
 const takeName = "take"
 
-// policies remembers the policies of limits that calls brought, since preparing
-// one costs more than deciding by it. It holds at most two generations: a
-// caller who brings new numbers each time only makes the old ones be forgotten.
+// policies remembers the policies of limits that calls brought, since preparing one costs more than
+// deciding by it. It holds at most two generations: a caller that brings new numbers each time only
+// has the old ones evicted.
 type policies struct {
 	mu         sync.Mutex
 	young, old map[policyKey]*weir.Policy // guarded by mu

@@ -56,7 +56,7 @@ type CheckResponse struct {
 	Remaining int64 `json:"remaining"`
 	// RetryAfterMS is the time until the request would be allowed, rounded up; -1 if no waiting helps.
 	RetryAfterMS int64 `json:"retry_after_ms"`
-	// ResetAfterMS is the time until the counter is whole again, rounded up.
+	// ResetAfterMS is the time until the counter is full again, rounded up.
 	ResetAfterMS int64 `json:"reset_after_ms"`
 	// DelayMS is how long to hold an allowed request back, for its turn in a queue.
 	DelayMS int64 `json:"delay_ms"`

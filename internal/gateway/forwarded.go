@@ -9,9 +9,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// setForwarded tells the upstream whom the gateway speaks for. A trusted proxy's
-// word is passed on with its own address appended; a stranger's is replaced by
-// what the gateway sees.
+// setForwarded tells the upstream which client the gateway speaks for. A trusted proxy's word is
+// passed on with its own address appended; a stranger's is replaced by what the gateway sees.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	peer := httplimit.ClientIP(in, nil) // trusting nobody, it is the one at the other end of the connection
 	trusted := g.trusts(peer)

@@ -1,5 +1,6 @@
-// Package guard decides who may use a port of a node: with tokens, whoever sends one of them; without, whoever reaches
-// the port, but not a web page of another site that makes somebody's browser send requests.
+// Package guard decides which callers may use a port of a node: with tokens, those that send one of
+// them; without, all that reach the port, except a web page of another site that makes somebody's
+// browser send requests.
 package guard
 
 import (
@@ -72,7 +73,7 @@ type Refusal struct {
 	Log bool
 }
 
-// Admit tells who may pass, or why they may not.
+// Admit tells who sends a request, or why it is refused.
 func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
 	if len(g.opts.Tokens) > 0 {
 		return g.byToken(r)
@@ -86,7 +87,8 @@ func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
 // Asks reports whether the port asks for tokens.
 func (g *Guard) Asks() bool { return len(g.opts.Tokens) > 0 }
 
-// byToken lets in whoever has a good token, whatever others at the same address have tried. Bad ones are throttled.
+// byToken lets in every caller with a good token, whatever others at the same address have tried.
+// Bad tokens are throttled.
 func (g *Guard) byToken(r *http.Request) (Who, *Refusal) {
 	secret := bearer(r)
 	var room [128]byte // a token that is longer costs an allocation

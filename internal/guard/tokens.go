@@ -24,7 +24,7 @@ const (
 
 var roleNames = map[string]Role{"read": Read, "operate": Operate}
 
-// Tokens tell clients apart. Without any, whoever reaches the port may use it.
+// Tokens tell clients apart. Without any, every client that reaches the port may use it.
 type Tokens []token
 
 type token struct {

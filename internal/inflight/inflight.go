@@ -19,8 +19,9 @@ func Default() int { return PerCore * runtime.GOMAXPROCS(0) }
 
 // Patience is the longest that a request waits for a place.
 //
-// Without waiting, a client that is shed comes back at once, and a node that is busy answering those has no time left
-// for the rest: to read a request and to refuse it costs a fourth of a check. Those who wait cost nothing.
+// Without waiting, a client that is shed comes back at once, and a node that is busy answering
+// those has no time left for the rest: reading a request and refusing it costs a fourth of a check.
+// Waiting requests cost nothing.
 const Patience = time.Second
 
 // line is how many requests may wait to each place.
@@ -30,7 +31,7 @@ const line = 32
 type Gate struct {
 	places  chan struct{}
 	waiting atomic.Int64
-	timers  sync.Pool // used again: whoever is shed should cost next to nothing
+	timers  sync.Pool // reused: a request that is shed should cost next to nothing
 }
 
 // New makes a Gate of n places; nil, for no bound, if n is 0 or less.
@@ -65,7 +66,7 @@ func (g *Gate) Enter(ctx context.Context) bool {
 		g.timers.Put(enough)
 	}()
 	select {
-	case g.places <- struct{}{}: // channels serve who waits in turn, and nobody can slip in
+	case g.places <- struct{}{}: // channels serve waiters in turn, and none can slip in
 		return true
 	case <-enough.C:
 	case <-ctx.Done():

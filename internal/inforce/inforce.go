@@ -1,6 +1,6 @@
-// Package inforce keeps the rules that a node decides by: the document, its version, since when it is in force, and
-// where it came from. They come from a file that is the truth, or from a rule store. Whoever shows or changes rules
-// asks here; the limiter is told.
+// Package inforce keeps the rules that a node decides by: the document, its version, since when it
+// is in force, and where it came from. They come from a file that is the truth, or from a rule
+// store. Code that shows or changes rules asks here; the limiter is told.
 package inforce
 
 import (

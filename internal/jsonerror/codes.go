@@ -5,7 +5,7 @@ const (
 	RateLimitExceeded  = "RATE_LIMIT_EXCEEDED" // 429: a limit is used up
 	KeyBlocked         = "KEY_BLOCKED"         // 403: the deny list refuses the request
 	IdentityRequired   = "IDENTITY_REQUIRED"   // 403: a rule refuses requests that lack what it counts by
-	AmbiguousIdentity  = "AMBIGUOUS_IDENTITY"  // 400: it can be read in several ways who is asking
+	AmbiguousIdentity  = "AMBIGUOUS_IDENTITY"  // 400: the client's identity can be read in several ways
 	UnreadablePath     = "UNREADABLE_PATH"     // 400: the path is too long, or can be read in too many ways
 	LimiterUnavailable = "LIMITER_UNAVAILABLE" // 503: the store can't be reached, and a rule refuses requests then
 	Overloaded         = "OVERLOADED"          // 503: as many requests are being decided as may be

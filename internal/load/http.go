@@ -154,7 +154,7 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 	return res.StatusCode, err
 }
 
-// request is made anew each time: the transport may still write one that was given up.
+// request makes a new request each time: the transport may still write one that was given up.
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
 	if s.opts.Check != nil {

@@ -68,8 +68,8 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 	return s
 }
 
-// name is a text with the client's number in it. It is written anew for each client, which takes less time than to
-// fetch one of a million from memory, and allocates nothing.
+// name is a text with the client's number in it. It is rewritten for each client, which takes less
+// time than to fetch one of a million from memory, and allocates nothing.
 type name struct {
 	text   []byte
 	ends   []int // of the number

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// pacer hands out the requests of a schedule, each when it is due. Workers take
-// turns: whoever has the turn waits for the next request, passes the
-// turn on and sends the request itself, so that no time is lost on waking
-// another. While all are busy nobody has it, requests become late, and the
-// backlog is no more than a schedule that lags behind the clock.
+// pacer hands out the requests of a schedule, each when it is due. Workers take turns: the worker
+// that has the turn waits for the next request, passes the turn on and sends the request itself, so
+// that no time is lost on waking another. While all are busy nobody has it, requests become late,
+// and the backlog is no more than a schedule that lags behind the clock.
 type pacer struct {
 	turn     chan struct{} // holds a value while a worker has the turn; only that worker touches the rest
 	schedule schedule

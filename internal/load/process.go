@@ -46,7 +46,7 @@ func NewInProcess(l []*weir.Limiter, name string, keys int, c Check) *InProcess 
 
 func (t *InProcess) String() string { return t.name }
 
-// Sender returns a sender with a request of its own, which it fills in anew for each check.
+// Sender returns a sender with a request of its own, which it refills for each check.
 func (t *InProcess) Sender() Sender {
 	return &checker{t, t.request, newName(t.check.KeyPrefix+"{n}", t.keys), newName(t.check.Path, t.keys)}
 }
@@ -74,7 +74,7 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	return a
 }
 
-// GenerousRules refuse nobody who keeps below a billion a second: what is measured is the check.
+// GenerousRules refuse no client below a billion requests a second: the check itself is measured.
 func GenerousRules() (*weir.RuleSet, error) {
 	return weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}}}})
 }

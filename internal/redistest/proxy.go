@@ -15,8 +15,8 @@ import (
 // Proxy is a network of moods before a server alone; Sentinels and Clusters tell
 // clients addresses that lead around it. Faults add up until [Proxy.Heal].
 //
-// A client that closes a connection while a delayed reply is on its way leaves
-// a goroutine of toxiproxy's behind, in (*LatencyToxic).Pipe: who counts goroutines shall not count it.
+// A client that closes a connection while a delayed reply is on its way leaves a goroutine of
+// toxiproxy's behind, in (*LatencyToxic).Pipe: tests that count goroutines must not count it.
 type Proxy struct {
 	Addr string
 

@@ -88,7 +88,7 @@ func newServer(o Options) (_ *Server, err error) {
 		s.auth = []string{"AUTH", o.Password}
 	}
 	if o.ACL != nil {
-		// A user of our own, for those who turn the default user off.
+		// A user of our own, for tests that turn the default user off.
 		users := append([]string{"user redistest on >redistest ~* &* +@all"}, o.ACL...)
 		if err := s.write("users.acl", users); err != nil {
 			return nil, err

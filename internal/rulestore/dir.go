@@ -22,7 +22,7 @@ import (
 )
 
 // Dir is a [Store] in a folder, for a node alone: a file for each version, which is the document
-// under a first line that says who wrote it, and when and why. Close it.
+// under a first line with its author, time and reason. Close it.
 type Dir struct {
 	path string
 	lock *os.File
@@ -342,7 +342,7 @@ func writeFile(dir, path string, v Version) error {
 		return err
 	}
 	if err := syncDir(dir); err != nil {
-		return errors.Join(err, os.Remove(path)) // who wrote it is told that it failed
+		return errors.Join(err, os.Remove(path)) // its author is told that it failed
 	}
 	return nil
 }

@@ -244,7 +244,7 @@ func (f *Follower) outranks(mine, head Version) bool {
 			return v.ParentHash == head.Hash || head.Hash == ""
 		}
 	}
-	return !f.disk // who knows how old that is
+	return !f.disk // nobody knows how old that is
 }
 
 // elder: both are the first versions of a store, and this node's is the older one. So the store was emptied and seeded by a newer node.
@@ -315,9 +315,10 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 	return nil
 }
 
-// catchUp applies the newest version, unless it is in force. If it can't be applied, the one that it is
-// based on is tried, which this node may have missed: but not what the store was seeded with by a node of its own
-// accord. Whoever has replaced the starter rules doesn't want them back, and a node without rules isn't ready.
+// catchUp applies the newest version, unless it is in force. If it can't be applied, the one that
+// it is based on is tried, which this node may have missed: but not what the store was seeded with
+// by a node of its own accord. Operators who have replaced the starter rules don't want them back,
+// and a node without rules isn't ready.
 func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 	for v := head; f.news(v, head); {
 		got, err := f.o.Store.Get(ctx, v.Number)
@@ -419,7 +420,7 @@ func (f *Follower) before(mine Version) (all []Version) {
 // reached tells when the store is lost and when it is back.
 func (f *Follower) reached(ctx context.Context, err error) {
 	if ctx.Err() != nil && err != nil {
-		return // it is we who left
+		return // this node has left
 	}
 	f.mu.Lock()
 	was := f.away

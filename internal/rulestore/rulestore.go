@@ -1,9 +1,8 @@
 // Package rulestore keeps every version of the rules, and lets nodes follow the
 // newest: in Redis beside the counters, or in a folder for a node alone.
 //
-// A version is written once and never changed. Two who write at the same time
-// can't both win: each says which version it is based on, and the second is told
-// that it isn't the newest any more.
+// A version is written once and never changed. Two writers at the same time can't both win: each
+// says which version it is based on, and the second is told that it isn't the newest any more.
 //
 // A number alone doesn't name a version. A failover may lose one that was
 // acknowledged, and the next is given the same number. So a version has a hash,
@@ -24,7 +23,7 @@ import (
 // Version is the rules as someone wrote them. Number and Hash together are its name.
 type Version struct {
 	Number, Parent int64
-	// Hash is of the text, of who wrote it and when, and of the parent with its hash. Stores fill it in.
+	// Hash is of the text, its author and time, and the parent with its hash. Stores fill it in.
 	Hash, ParentHash string
 	Author, Message  string
 	Time             time.Time
@@ -51,8 +50,9 @@ func (v Version) Name() string {
 // Short is as much of a hash as people need.
 func Short(hash string) string { return hash[:min(8, len(hash))] }
 
-// Is reports whether both are one version, whatever of them is known. The hash of one that was written before there were hashes is
-// known only together with its text: until then, who wrote it and when must do.
+// Is reports whether both are one version, whatever of them is known. The hash of one that was
+// written before there were hashes is known only together with its text: until then, its author and
+// time must do.
 func (v Version) Is(o Version) bool {
 	switch {
 	case v.Number != o.Number:
@@ -72,7 +72,8 @@ func (v Version) sum() string {
 }
 
 var (
-	// ErrConflict is returned to who writes when another version is the newest than the one that theirs is based on.
+	// ErrConflict is returned to a writer when the newest version isn't the one that its change is
+	// based on.
 	ErrConflict = errors.New("another version of the rules is the newest")
 	// ErrNotFound is returned for a version that isn't there.
 	ErrNotFound = errors.New("there is no such version of the rules")
@@ -188,7 +189,8 @@ func conflict(parent Version, head Version) error {
 	return fmt.Errorf("%w: it is %s, not %s", ErrConflict, head.Name(), parent.Name())
 }
 
-// ErrAwaited is returned to who writes while a node is about to put back a version that the store has lost. It is an ErrConflict.
+// ErrAwaited is returned to a writer while a node is about to put back a version that the store has
+// lost. It is an ErrConflict.
 var ErrAwaited = fmt.Errorf("%w: the store has lost versions that a node is about to put back: try again in a moment", ErrConflict)
 
 func awaited(n int64) error { return fmt.Errorf("%w: version %d", ErrAwaited, n) }

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 )
 
-// guards decide who may use the ports that aren't for everybody.
+// guards decide which callers may use the ports that aren't for everybody.
 type guards struct{ http, admin *guard.Guard }
 
 func (c *Config) guards() (g guards, err error) {
@@ -34,7 +34,8 @@ func (c *Config) guards() (g guards, err error) {
 // shortToken is a length below which somebody with time may guess a token.
 const shortToken = 16
 
-// warnOfStrangers says what lets people use a port who aren't meant to. Addr is that of the check API, or nil.
+// warnOfStrangers warns of settings that let strangers use a port. Addr is that of the check API,
+// or nil.
 func (n *node) warnOfStrangers(addr net.Addr) {
 	c := &n.config
 	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {

@@ -53,8 +53,8 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 // nodes lose it at once, a balancer that sends them nobody makes an outage of that. But
 // a node that has no rules yet refuses everything, and isn't ready.
 //
-// Balancers ask without a token, so anybody may. Where the store is, why it can't be
-// reached and where the rules come from is only for those who may know.
+// Balancers ask without a token, so anybody may. Where the store is, why it can't be reached and
+// where the rules come from is only for callers with a token.
 func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		full := mayKnow(r)

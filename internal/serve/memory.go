@@ -24,7 +24,8 @@ const spareGarbage = 32 << 20
 // ten MiB of them meanwhile.
 const tendEvery = time.Second
 
-// tendGarbage keeps garbage in proportion to what isn't counters. Who sets GOGC has decided otherwise.
+// tendGarbage keeps garbage in proportion to the heap without counters. An operator who sets GOGC
+// has decided otherwise.
 func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
