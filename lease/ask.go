@@ -108,7 +108,7 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	c := calls.Get().(*call)
 	asks := c.asks[:0]
-	sent, decided := s.now(), int64(0)
+	sent := s.now()
 	for i := range entries {
 		e := &entries[i]
 		if e.verdict != open {
@@ -118,14 +118,13 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 		if x := e.counter; x != nil {
 			x.mu.Lock()
 			x.prepare(sent, e, &q)
-			decided += x.takeCountLocked()
 			x.mu.Unlock()
 		}
 		asks = append(asks, q)
 	}
 	grants := append(c.grants[:0], make([]ledger.Grant, len(asks))...)
 	s.asked.Add(uint64(len(asks)))
-	s.decided.Add(decided)
+	s.countLocal(len(entries)-len(asks), sent)
 	s.inner.Lend(ctx, asks, grants)
 
 	now, refuses, next := s.now(), false, 0

@@ -18,7 +18,6 @@ type counter struct {
 	hash    uint64
 	subject []byte
 	seen    atomic.Uint32 // when it was last used, in blinks
-	turned  atomic.Uint32 // charges refused without the lock since the store was last asked, about
 
 	// refusal has what a check needs to be refused without the lock, so that a flood of refusals
 	// takes none. Nil means that a check must take the lock.
@@ -40,7 +39,6 @@ type counter struct {
 	refused  int64 // when it last did
 	outage   bool  // it couldn't be reached when it was last asked
 	gone     bool  // it was evicted, or the store is closed
-	decided  int32 // charges decided under the lock since the store was last asked
 
 	window   int64 // of the rate: its number,
 	arrivals int64 // the tokens asked for in it,
@@ -227,8 +225,6 @@ func (x *counter) refusesUnlocked(now int64, e *entry) bool {
 	}
 	if sampled(now) { // in a flood, not every core may write to one place
 		r.turned.Add(oneIn * e.charge.N)
-		x.turned.Add(oneIn)
-		e.counted = oneIn
 		x.seen.Store(blinks(now))
 	}
 	r.report(now, e)
@@ -260,7 +256,6 @@ func (x *counter) recall(now int64, e *entry) bool {
 		return false
 	}
 	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
-	x.countLocked(e)
 	return true
 }
 

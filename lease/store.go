@@ -43,11 +43,10 @@ type Store struct {
 	table  table
 	leases calendar
 
-	// For [Store.Stats]: charges, but for evicted, which is counters.
-	asked   atomic.Uint64
-	decided atomic.Int64 // here, beside those that counters know of
-	evicted atomic.Uint64
-	told    atomic.Uint64 // the highest sum of those decided here that anybody was told
+	// For [Store.Stats].
+	asked   atomic.Uint64 // charges
+	here    atomic.Uint64 // charges decided without the store, about
+	evicted atomic.Uint64 // counters
 }
 
 // Options of a Store. The zero value is useful.
@@ -90,7 +89,6 @@ type entry struct {
 	counter *counter // nil: the store decides
 	hash    uint64   // 0: it isn't lent
 	verdict verdict
-	counted uint8 // how often the charge was counted as decided here
 	spent   int64 // held tokens that it has spent, and the lease that they are of:
 	lease   int64
 }
@@ -137,6 +135,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		}
 		now = s.now()
 	}
+	s.countLocal(len(entries), now)
 }
 
 // maxWaits is how often a request waits for others' calls before it makes one of its own.
@@ -218,9 +217,7 @@ func (s *Store) decide(entries []entry, now int64) bool {
 	}
 	if !known {
 		for i := range entries {
-			e := &entries[i]
-			e.verdict = open
-			e.counter.uncount(e)
+			entries[i].verdict = open
 		}
 	}
 	return known
@@ -236,9 +233,6 @@ func (s *Store) consult(e *entry, now int64) {
 	stale := x.adopt(e.charge.Policy, now)
 	x.arrive(now, e.charge.N)
 	x.decide(now, e)
-	if e.verdict != open {
-		x.countLocked(e)
-	}
 	x.mu.Unlock()
 	if stale.N > 0 {
 		s.takeBack(stale)
@@ -335,9 +329,7 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 		gone.mu.Lock()
 		back := gone.empty(now)
 		gone.gone = true
-		count := gone.takeCountLocked()
 		gone.mu.Unlock()
-		s.decided.Add(count)
 		s.evicted.Add(1)
 		if back.N > 0 {
 			s.takeBack(back)
