@@ -88,8 +88,8 @@ type Start struct {
 	// Seed becomes the first version of a store that is empty, and Message says where it is from.
 	Seed    *Document
 	Message string
-	// Given: it was named by the operator, so that it serves while the store can't be read. Starter rules don't: who has
-	// blocked a key would find it let in.
+	// Given: the operator named it, so it serves while the store can't be read. Starter rules
+	// don't: they would let in keys that an operator has blocked.
 	Given bool
 	// Empty: the store is this node's own, and has no version. So the seed serves also while it can't be written.
 	Empty bool
@@ -97,8 +97,9 @@ type Start struct {
 	Copy *rulestore.Copy
 }
 
-// FromStore takes rules from a rule store. While that can't be read, those are in force that this node has kept, or
-// else the seed, if it was given; or else none: checks are refused, and the node isn't ready.
+// FromStore takes rules from a rule store. While that can't be read, the rules that this node has
+// kept are in force, or else the seed, if it was given, or else none: then checks are refused, and
+// the node isn't ready.
 func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
 	r := &Rules{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
 	r.waiting = waiting
@@ -174,7 +175,8 @@ func (r *Rules) Stale() string {
 	return ""
 }
 
-// Rejected says that there are newer rules than those in force, which can't be, and where; or "". It is for everyone, and quotes nothing of them.
+// Rejected says that newer rules than those in force are invalid, and where; or "". It is for
+// everyone, and quotes nothing of them.
 func (r *Rules) Rejected() string {
 	if r.follower != nil {
 		if err := r.follower.Rejected(); err != nil {
@@ -250,7 +252,8 @@ func (r *Rules) Run(ctx context.Context) error {
 	})
 }
 
-// keep keeps what is put in force, for a start without the store. A folder that can't be written is told once.
+// keep saves the rules that are put in force, for a start without the store. A folder that can't be
+// written is logged once.
 func (r *Rules) keep(ctx context.Context) {
 	failing := false
 	for {
@@ -273,7 +276,7 @@ func (r *Rules) keep(ctx context.Context) {
 	}
 }
 
-// save takes what the file holds now. What can't be is reported and changes nothing.
+// save takes in the file as it is now. An invalid file is reported and changes nothing.
 func (r *Rules) save(text []byte) {
 	old := r.inForce.Load()
 	next, err := Parse(r.file, text, old.Version+1)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Copy is a folder in which a node keeps the rules that it has of a store elsewhere, for a start without it. It is no
-// store: what counts in it is what was saved last, whatever its number. Processes may share it.
+// Copy is a folder in which a node keeps the rules of a store elsewhere, for a start without it. It
+// is no store: the version that was saved last counts, whatever its number. Processes may share it.
 type Copy struct {
 	Path string
 	// ReadOnly is for a folder, also that of a [Dir], that can only be read, if at all.

@@ -36,7 +36,7 @@ func (n *node) about() rulestore.Node {
 	return out
 }
 
-// nothing answers for what isn't there with what is.
+// nothing answers paths that don't exist, with a message that says what is there.
 func nothing(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%s", message).Write(w)
@@ -47,11 +47,11 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 	admin.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-// readyz says whether new requests should come here. What became of the last
-// save of the rules is told beside it: a node with older rules still serves. And so
-// does a node without its store, since every rule says what happens then: if all
-// nodes lose it at once, a balancer that sends them nobody makes an outage of that. But
-// a node that has no rules yet refuses everything, and isn't ready.
+// readyz says whether a balancer should send requests here. A node whose last save of the rules
+// failed still serves by older ones, and says so beside it. A node without its store serves, too,
+// since every rule says what happens then: if all nodes lost the store at once, a balancer that
+// took them all out would make an outage of it. But a node that has no rules yet refuses
+// everything, and isn't ready.
 //
 // Balancers ask without a token, so anybody may. Where the store is, why it can't be reached and
 // where the rules come from is only for callers with a token.

@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/inflight"
 )
 
-// Config is all that a node is told at its start. The zero value of a field is its default.
+// Config is a node's settings. The zero value of a field is its default.
 type Config struct {
 	// Rules is the rule file that is the truth; "" means that rules are kept in a rule store: in Redis, if
 	// that is the store, or in Data.
@@ -34,8 +34,8 @@ type Config struct {
 	Preflight *weir.Limit
 	// MaxWaiting is how many requests may wait in queues at the gateway.
 	MaxWaiting int
-	// MemoryCap of the in-process store, in bytes. Beside Redis there is one, too: for what
-	// has to be counted while Redis can't be reached.
+	// MemoryCap of the in-process store, in bytes. A node with Redis has one, too, which counts
+	// while Redis can't be reached.
 	MemoryCap int64
 	// MaxInFlight is how many requests are decided at a time, on each of HTTP and Gateway. 0 means inflight.Default.
 	MaxInFlight int
@@ -46,7 +46,7 @@ type Config struct {
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
 	// port is for loopback.
 	AdminToken, AdminTokens string
-	// Upstream is where the gateway sends what it lets through.
+	// Upstream is where the gateway sends admitted requests.
 	Upstream *url.URL
 	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.
 	AllowUnsafePaths bool
@@ -57,7 +57,8 @@ type Config struct {
 	HTTPClientCA, AdminClientCA  string
 	// DrainTimeout is how long requests in flight may take at the end.
 	DrainTimeout time.Duration
-	// Audit is told who changed what, and who was refused on the admin port, whatever level the log has. Nil means the log.
+	// Audit gets every change and every refusal on the admin port, with its caller, whatever level
+	// the log has. Nil means the log.
 	Audit *slog.Logger
 
 	Identity Identity
@@ -81,7 +82,7 @@ type JWT struct {
 	Audience      string `yaml:"audience"`
 }
 
-// Validate reports what can't be, in the words of the flags.
+// Validate reports impossible settings, in the words of the flags.
 func (c *Config) Validate() error {
 	if (c.Gateway == "") != (c.Upstream == nil) {
 		return fmt.Errorf("--gateway and --upstream go together: give the address to listen on and the URL to forward to")

@@ -14,10 +14,12 @@ import (
 // what is live in a flood, and none of the garbage: at the cap, garbage would take as much memory again. So it is
 // collected as if counters weren't there, which costs little, since they hold no pointers to follow.
 //
-// Of a small heap, on the other hand, Go collects the garbage so often that a node under load spends a fifth of its
-// time on that, all the more with thousands of connections, whose stacks are looked at each time. So some may always gather.
+// In a small heap, on the other hand, Go collects garbage so often that a node under load spends a
+// fifth of its time on that, and more with thousands of connections, whose stacks are scanned each
+// time. So some garbage may always gather.
 
-// spareGarbage is how much garbage may gather in any case, beside as much as is live of all that isn't counters.
+// spareGarbage is how much garbage may gather in any case, on top of as much as is live apart from
+// counters.
 const spareGarbage = 32 << 20
 
 // tendEvery is how often the collector is told how much of the heap is counters: a flood makes some

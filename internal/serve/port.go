@@ -27,8 +27,8 @@ type port struct {
 type server interface {
 	// Serve answers until the listener is closed, or fails.
 	Serve(net.Listener) error
-	// Shutdown lets what is in flight finish, once the listener is closed. When ctx is done it ends what is left, and
-	// returns ctx's error.
+	// Shutdown lets requests in flight finish, once the listener is closed. When ctx is done it
+	// ends the rest, and returns ctx's error.
 	Shutdown(ctx context.Context) error
 }
 
@@ -51,7 +51,8 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// openAll opens every port before any is served: a node starts whole or not at all. It returns those that have an address.
+// openAll opens every port before any is served: a node starts with all of them or not at all. It
+// returns those that have an address.
 func openAll(ctx context.Context, c *Config, ports []*port) (opened []*port, err error) {
 	for _, p := range ports {
 		if p.addr == "" {
@@ -91,7 +92,8 @@ func (p *port) serve(ctx context.Context, n *node) error {
 	return <-drained
 }
 
-// drain ends in an order in which nothing is lost: not ready, no new connections, the end of what is in flight.
+// drain ends a node without losing a request: first it isn't ready, then it takes no new
+// connections, then requests in flight finish.
 func (p *port) drain(n *node) error {
 	n.draining.Store(true)
 	time.Sleep(drainNotice)
@@ -122,7 +124,7 @@ func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServ
 	s := &httpServer{}
 	s.Server = gateway.NewServer(s.closing(h))
 	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
-	// Both run from the request's beginning: who sent too slowly is still to be told so.
+	// Both run from the request's beginning: a client that sent too slowly is still told so.
 	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
 	return s
 }

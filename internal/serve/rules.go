@@ -102,9 +102,10 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyFolder is the folder for the rules of a Redis: those of another, or of a node alone, are none for this one. Its
-// name tells where that is, and nothing of users and files, which change: what was kept must be found when a new
-// password is wrong. It did tell those once, so a folder of such a name is taken over.
+// copyFolder is the folder for the rules of one Redis: rules of another Redis, or of a node alone,
+// must not serve here. Its name tells where the Redis is, but not its users and files, which
+// change: the rules must be found even when a new password is wrong. Older releases had those in
+// the name, so a folder of such a name is taken over.
 func copyFolder(data string, s *redisstore.Store) string {
 	named := func(of string) string {
 		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))

@@ -79,7 +79,7 @@ func (n *node) openStore() error {
 	return nil
 }
 
-// closeStore gives back what is borrowed, while there is a connection to do it on.
+// closeStore gives back borrowed tokens, while there is a connection to do it on.
 func (n *node) closeStore() {
 	if n.redis == nil {
 		return
@@ -92,8 +92,9 @@ func (n *node) closeStore() {
 	n.redis.Close()
 }
 
-// storeFailed hears of every check that a store failed. Those of Redis are many at once; it
-// says itself, in one line each, when it is lost and when it is back.
+// storeFailed is told of every check that the store failed. An outage of Redis fails many at once,
+// so they aren't logged one by one: the store logs one line when Redis is lost, and one when it is
+// back.
 func (n *node) storeFailed(_ *http.Request, err error) {
 	if errors.Is(err, redisstore.ErrUnavailable) {
 		n.log.Debug("store", "error", err)
@@ -105,8 +106,8 @@ func (n *node) storeFailed(_ *http.Request, err error) {
 // storeStatus is how the store is, on the wire.
 type storeStatus struct {
 	URL string `json:"url,omitempty"` // without passwords
-	// Status is up, or degraded: what is on a shard that can't be reached is decided by
-	// the failure modes of the rules.
+	// Status is up, or degraded: the rules' failure modes decide for counters on a shard that can't
+	// be reached.
 	Status string        `json:"status"`
 	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is
 	Nodes  int           `json:"nodes,omitempty"`
