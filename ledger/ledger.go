@@ -305,14 +305,13 @@ func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Ac
 	level := a.level(p, now)
 	b := a
 	b.roll(p, now)
-	length := interval(p)
-	i := 0
-	switch b.start(length, now) - name {
-	case 0:
-	case length:
-		i = 1
-	default:
+	// The name needn't be the start of an interval: other numbers may have intervals of another length.
+	i, begun := 0, b.start(interval(p), now)
+	switch {
+	case name > now || name < begun-interval(p):
 		return a
+	case name < begun:
+		i = 1
 	}
 	if n = min(n, b.Lent[i]); n <= 0 {
 		return a

@@ -106,3 +106,24 @@ func TestClockRunsBackwards(t *testing.T) {
 		t.Errorf("after a refund: %+v", c)
 	}
 }
+
+// Numbers under which intervals are longer don't void what was lent before.
+func TestLentTokensOutliveNewNumbers(t *testing.T) {
+	quick, slow := policy(t, perMinute(weir.TokenBucket, 6000)), policy(t, perMinute(weir.TokenBucket, 600))
+	a, lent, ok := ledger.Account{}.Lend(quick, start, 1, ask(600, 0, 12))
+	if !ok || lent != 12 {
+		t.Fatalf("lent %d", lent)
+	}
+	a.State = slow.AtLevel(100*micro, start)
+	_, name := a.Lease(quick, start, 1)
+	b := a.TakeBack(slow, start+10_000, 1, unspent(12, name))
+	if got := slow.Level(b.State, start+10_000) / micro; got != 112 || b.Lent != [2]int64{} {
+		t.Errorf("12 given back to 100: %d, %+v", got, b)
+	}
+	if again := b.TakeBack(slow, start+10_000, 1, unspent(12, name)); again != b {
+		t.Errorf("given back twice: %+v", again)
+	}
+	if late := a.TakeBack(slow, start+11*second, 1, unspent(12, name)); late != a {
+		t.Errorf("given back after two intervals: %+v", late)
+	}
+}

@@ -101,15 +101,14 @@ local function take_back(p, a, n, interval, claim)
   local left = level(p, a)
   local b = {time = a.time, lent = a.lent, before = a.before, since = a.since, node = a.node}
   roll(p, b)
-  local passed = start(p, b, now) - interval
-  if passed == 0 then
+  local begun = start(p, b, now)
+  if interval > now or interval < begun - p.d then return false end
+  if interval >= begun then
     n = min(n, b.lent)
     b.lent = b.lent - n
-  elseif passed == p.d then
+  else
     n = min(n, b.before)
     b.before = b.before - n
-  else
-    n = 0
   end
   if n <= 0 then return false end
   if b.lent + b.before == 0 and b.node == 0 then b.since = 0 end
