@@ -181,7 +181,7 @@ func TestAtTheCapBlockedClientsStay(t *testing.T) {
 }
 
 func TestLogsAndPagesShareTheCap(t *testing.T) {
-	const cap = 8 << 20
+	const cap = 4 << 20
 	s := New(Options{MemoryCap: cap})
 	log := policy(t, weir.Limit{Algorithm: weir.SlidingLog, Count: 1000, Window: time.Hour})
 	bucket := policy(t, weir.Limit{Count: 1000, Window: time.Hour})
@@ -190,8 +190,8 @@ func TestLogsAndPagesShareTheCap(t *testing.T) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 1))
 			var buf []byte
-			for range 60_000 {
-				buf = subject(buf, rng.IntN(200_000))
+			for range 30_000 {
+				buf = subject(buf, rng.IntN(100_000))
 				s.takeN(log, buf, 1)
 				s.takeN(bucket, buf, 1)
 				s.takeN(log, []byte("busy"), 1)
