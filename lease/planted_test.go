@@ -88,10 +88,8 @@ var planted = map[string]func(*spoiled){
 
 // TestPlantedBugsAreFound: a store that mints tokens breaks the bound in at least half of the simulated worlds.
 func TestPlantedBugsAreFound(t *testing.T) {
-	least := 40
-	if slow {
-		least = 6
-	}
+	t.Parallel()
+	const least = 40
 	for name, plant := range planted {
 		found, worlds := 0, 0
 		for worlds < least || worlds < 160 && 2*found < worlds { // which bug is found where is a matter of chance

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("seeds", 1000, "how many simulations TestBound runs")
+	seeds    = flag.Int("seeds", 500, "how many simulations TestBound runs")
 	oneSeed  = flag.Uint64("seed", 0, "run only this one")
 	budget   = 50 * time.Millisecond
 	errLost  = errors.New("lost")
@@ -211,7 +211,7 @@ func TestBound(t *testing.T) {
 	}
 	most := uint64(*seeds)
 	if slow {
-		most /= 20
+		most /= 20 // for races alone
 	}
 	var next sync.Mutex
 	seed := uint64(0)
