@@ -92,6 +92,7 @@ func TestIntervals(t *testing.T) {
 		most     int64
 	}{
 		{weir.Limit{Count: 45, Window: time.Second}, 45 * time.Millisecond, 1},                           // two tokens refill in it
+		{weir.Limit{Count: 400, Window: 9 * time.Second}, 45 * time.Millisecond, 2},                      // just two
 		{weir.Limit{Count: 44, Window: time.Second}, 500 * time.Millisecond, 1},                          // not quite
 		{weir.Limit{Count: 100, Window: 10 * time.Second}, 1250 * time.Millisecond, 8},                   // an eighth of the time to fill
 		{weir.Limit{Count: 100, Window: time.Minute}, 5 * time.Second, 8},                                // and 5 s at most
@@ -167,9 +168,18 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 	if got := left(t, most, p, start+80_000); got != 8 {
 		t.Errorf("beside 99: %d left", got)
 	}
+	// What was lent in either interval counts.
+	slow := policy(t, perMinute(weir.TokenBucket, 600)) // intervals of 5 s, in which 50 refill
+	both, _, _ := ledger.Account{}.Lend(slow, start, 1, ask(1, 20, 0))
+	both, _, _ = both.Lend(slow, start+6*second, 1, ask(1, 30, 0))
+	for _, c := range []struct{ after, left int64 }{{6, 549}, {9, 550}, {11, 560}, {14, 570}, {16, 580}, {18, 600}} {
+		if got := left(t, both, slow, start+c.after*second); got != c.left {
+			t.Errorf("beside 20 and 30: after %d s: %d left, want %d; %+v", c.after, got, c.left, both)
+		}
+	}
 }
 
-// A refusal says when a cost fits, to the µs, with tokens out, too.
+// A refusal says when a cost fits, and a report when the bucket is full, to the µs, with tokens out, too.
 func TestRefusalsSayWhen(t *testing.T) {
 	for _, limit := range []weir.Limit{perSecond(weir.TokenBucket, 100), perSecond(weir.LeakyBucket, 70), perMinute(weir.TokenBucket, 600), {Count: 3000, Burst: 50, Window: time.Second}} {
 		p := policy(t, limit)
@@ -191,6 +201,12 @@ func TestRefusalsSayWhen(t *testing.T) {
 				}
 			}
 			var r weir.Result
+			a.Report(p, &r, now, 1, weir.Taken)
+			for early, full := range []bool{true, false} {
+				if _, _, ok := a.Lend(p, now+r.ResetAfter.Microseconds()-int64(early), 1, ask(p.Limit.Max(), 0, 0)); ok != full {
+					t.Errorf("%s, %d waiting: full after %v, and %d µs earlier: %v", limit, waiting, r.ResetAfter, early, ok)
+				}
+			}
 			if a.Report(p, &r, now, p.Limit.Max()+1, weir.Refused); r.RetryAfter != weir.Never {
 				t.Errorf("what never fits fits after %v", r.RetryAfter)
 			}
@@ -214,6 +230,7 @@ func TestTakeBack(t *testing.T) {
 		{"a part", 5, 0, name, 25, [2]int64{15, 0}},
 		{"more than was lent", 30, 0, name, 40, [2]int64{0, 0}},
 		{"nothing", 0, 0, name, 20, [2]int64{20, 0}},
+		{"nothing, later", 0, 20_000, name, 22, [2]int64{20, 0}},
 		{"less than nothing", -5, 0, name, 20, [2]int64{20, 0}},
 		{"of another interval", 20, 0, name - 45_000, 20, [2]int64{20, 0}},
 		{"of an interval to come", 20, 0, name + 45_000, 20, [2]int64{20, 0}},
@@ -332,12 +349,18 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 		t.Errorf("beside 20: lent %d", lent)
 	}
 	// Of a bucket that is less than half full nothing is lent.
-	for spent, want := range map[int64]int64{250: 20, 310: 0} {
+	for spent, want := range map[int64]int64{250: 20, 299: 20, 300: 0, 310: 0} {
 		low := a
 		low.State = p.AtLevel((600-spent)*micro, now)
 		if _, lent, ok := low.Lend(p, now, 1, ask(1, 0, 20)); !ok || lent != want {
 			t.Errorf("%d spent: lent %d, want %d", spent, lent, want)
 		}
+	}
+	// A 16th of what the bucket holds isn't a large cost yet.
+	even := policy(t, perMinute(weir.TokenBucket, 640))
+	at := int64(start)
+	if b, lent := takes(t, ledger.Account{}, even, &at, 5*second, 1, 13, ask(40, 0, 20)); lent != 20 {
+		t.Errorf("lent %d beside a cost of 40: %+v", lent, b)
 	}
 	// Twelve asks within two intervals aren't enough, nor are few within many.
 	now = start

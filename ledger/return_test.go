@@ -53,10 +53,21 @@ func TestView(t *testing.T) {
 				t.Errorf("%s: %+v: seen as %d", algorithm, c, got)
 			}
 		}
+		if got := a.View(p, start+20_001, 5); got.Time != a.Time {
+			t.Errorf("%s: nothing keeps the level down, and it is rounded: %+v", algorithm, got)
+		}
 		full, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 20, 0))
 		now := int64(start + 60_000)
 		if got := p.Level(full.View(p, now, 20), now); got != 100*micro {
 			t.Errorf("%s: a full bucket is seen as %d", algorithm, got)
+		}
+		// What is out keeps the level down, for those who hold it, too.
+		slow := policy(t, perMinute(algorithm, 600))
+		b, _, _ := ledger.Account{}.Lend(slow, start, 1, ask(1, 20, 0))
+		for held, level := range map[int64]int64{0: 580, 5: 585, 20: 600} {
+			if got := slow.Level(b.View(slow, start+4*second, held), start+4*second); got/micro != level {
+				t.Errorf("%s: beside 20, of which %d are held: seen as %d", algorithm, held, got)
+			}
 		}
 		if got := (ledger.Account{}).View(p, start, 0); got != (weir.State{}) {
 			t.Errorf("%s: an untouched account is seen as %+v", algorithm, got)
