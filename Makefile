@@ -7,7 +7,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check vulns race plain redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload losses help simulate
+.PHONY: run build test check vulns race plain redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload losses mutants help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -121,6 +121,11 @@ overload: build redis
 ## losses: what four processes on one Redis lose beside an exact limiter where clients move between them; 10 minutes; FLAGS="-only 4 -duration 20s"
 losses: build redis
 	$(GO) run ./test/losses $(FLAGS)
+
+## mutants: break one operator at a time in PKG (ledger; or ., lease, httplimit), and print the share that its tests catch; minutes
+PKG ?= ledger
+mutants:
+	GO=$(GO) tools/mutants/run $(PKG)
 
 help:
 	@grep -h '^## ' Makefile | sed 's/^## //'
