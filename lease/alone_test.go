@@ -130,3 +130,31 @@ func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
 		t.Errorf("40 of 40: %+v", r)
 	}
 }
+
+// A request that needs more than the node holds puts that in with its ask. If the store is lost then, and the request
+// is refused, as much is there as before: no more, however often it is repeated.
+func TestLostAsksMintNothing(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := storetest.Policy(t, "p", weir.PerMinute(100))
+		for range 40 {
+			take(s, charge(p, "s", 2))
+			time.Sleep(time.Second)
+		}
+		c := weir.Counter{Policy: p, Subject: []byte("s")}
+		level := func() (level, held int64) {
+			s.withCounter(&c, func(x *counter) { level, held = p.Level(x.state, storeTime(x.clock, s.now())), x.held })
+			return level, held
+		}
+		before, held := level()
+		if held == 0 || before >= 100_000_000 {
+			t.Fatalf("the node holds %d, and %d millionths are left: the test shows nothing", held, before)
+		}
+		f.lost.Store(true)
+		for range 5 {
+			take(s, charge(p, "s", 100))
+		}
+		if after, still := level(); after > before+p.Refill(5_000) || still != held {
+			t.Errorf("%d are left and %d held, after %d and %d before", after, still, before, held)
+		}
+	})
+}

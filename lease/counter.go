@@ -268,10 +268,13 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 		x.held = 0
 	}
 	q.Claim = x.claim()
-	if x.held > 0 && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
-		e.spent, e.lease = min(x.held, q.N-1), x.lease
-		x.held -= e.spent
-		q.N -= e.spent
+	if spend := min(x.held, q.N-1); spend > 0 && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
+		if state, ok := e.charge.Policy.Try(x.state, storeTime(x.clock, now), spend); ok {
+			x.state = state
+			x.held -= spend
+			q.N -= spend
+			e.spent, e.lease = spend, x.lease
+		}
 	}
 	turned := int64(0)
 	if r := x.refusal.Load(); r != nil {
@@ -311,10 +314,6 @@ func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) 
 	x.known, x.fresh = sent+belief, sent+int64(ledger.MaxLease)
 	if !taken && g.Allowed && x.base != 0 && x.base == g.Account.Time {
 		// Nothing was taken, and no other node has asked: the node knows better than the store.
-		if x.lease == e.lease && now < x.leaseEnd {
-			x.held += e.spent
-			e.spent = 0
-		}
 		x.refusal.Store(nil)
 		p.ReportTo(e.result, x.state, g.Now, e.charge.N, weir.Fits)
 		return back
