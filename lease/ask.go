@@ -35,10 +35,10 @@ func (a *ask) end() {
 	}
 }
 
-// claim begins a call for every counter that the store must be asked for, unless one of them has a
-// call under way already: that call is returned, and nothing is claimed. A request that must not
-// wait any longer claims nothing.
-func claim(entries []entry, a *ask, patient bool) (busy *ask) {
+// reserve begins a call for every counter that the store must be asked for, unless one of them has a
+// call under way already: that call is returned, and nothing is reserved. A request that must not
+// wait any longer reserves nothing.
+func reserve(entries []entry, a *ask, patient bool) (busy *ask) {
 	for i := range entries {
 		x := entries[i].counter
 		if x == nil || entries[i].verdict != open || !patient {
@@ -57,7 +57,7 @@ func claim(entries []entry, a *ask, patient bool) (busy *ask) {
 	return nil
 }
 
-// release ends the claims of an ask, and wakes its waiters.
+// release ends the reservations of an ask, and wakes its waiters.
 func release(entries []entry, a *ask) {
 	for i := range entries {
 		if x := entries[i].counter; x != nil {
@@ -149,14 +149,14 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	if refuses {
 		s.undo(entries, now)
 	} else if ctx.Err() == nil {
-		s.goOn(entries, now)
+		s.refuseStill(entries, now)
 	}
 }
 
-// goOn repeats the store's refusals while it can't be reached. Normally a refusal is believed for a
+// refuseStill repeats the store's refusals while it can't be reached. Normally a refusal is believed for a
 // second. In an outage it holds until the cost would fit, since the rule's failure mode might let
 // the request pass.
-func (s *Store) goOn(entries []entry, now int64) {
+func (s *Store) refuseStill(entries []entry, now int64) {
 	refuses := false
 	for i := range entries {
 		e := &entries[i]
@@ -188,12 +188,12 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 		s.remember(e, g, sent, now)
 		return
 	}
-	lost := int64(-1)
+	left := int64(-1)
 	var back ledger.Unspent
 	x.mu.Lock()
 	switch {
 	case g.Err != nil:
-		lost = x.fail(now)
+		left = x.fail(now)
 	case x.policy.Load() != e.charge.Policy || x.gone:
 		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or the counter was evicted
 	default:
@@ -202,12 +202,12 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 	leased := x.held > 0
 	x.mu.Unlock()
 	if back.N > 0 {
-		s.takeBack(back)
+		s.returnUnspent(back)
 	}
 	if leased {
 		s.leases.add(x)
 	}
-	if lost >= 0 {
-		s.carryOver(e.charge, lost)
+	if left >= 0 {
+		s.carryOver(e.charge, left)
 	}
 }

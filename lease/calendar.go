@@ -93,7 +93,7 @@ func (c *calendar) look() {
 		}
 		x.mu.Unlock()
 	}
-	c.store.takeBack(unspent...)
+	c.store.returnUnspent(unspent...)
 }
 
 // stop ends the calendar. Its caller gives back all tokens.
@@ -106,15 +106,15 @@ func (c *calendar) stop() {
 	}
 }
 
-// takeBack gives tokens back to the store, without keeping the caller. If the store can't be
+// returnUnspent gives tokens back to the store, without keeping the caller. If the store can't be
 // reached, they are stranded.
-func (s *Store) takeBack(unspent ...ledger.Unspent) {
+func (s *Store) returnUnspent(unspent ...ledger.Unspent) {
 	if len(unspent) == 0 {
 		return
 	}
 	s.leases.mu.Lock()
 	defer s.leases.mu.Unlock()
-	give := func() { _ = s.takeBackSome(context.Background(), unspent) }
+	give := func() { _ = s.returnSome(context.Background(), unspent) }
 	if s.leases.stopped {
 		go give()
 		return
@@ -122,9 +122,9 @@ func (s *Store) takeBack(unspent ...ledger.Unspent) {
 	s.leases.running.Go(give)
 }
 
-// takeBackSome gives tokens back a few counters at a time, because the store does nothing else
+// returnSome gives tokens back a few counters at a time, because the store does nothing else
 // while it takes back many at once.
-func (s *Store) takeBackSome(ctx context.Context, unspent []ledger.Unspent) (err error) {
+func (s *Store) returnSome(ctx context.Context, unspent []ledger.Unspent) (err error) {
 	for some := range slices.Chunk(unspent, 64) {
 		if e := s.inner.TakeBack(ctx, some); e != nil && err == nil {
 			err = e

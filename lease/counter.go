@@ -33,14 +33,14 @@ type counter struct {
 
 	held     int64 // tokens
 	leaseEnd int64
-	lease    int64 // the store's name for the lease's interval
+	interval int64 // the store's name for the lease's interval
 
 	refusing int64 // since when the store has refused, on and off
 	refused  int64 // when it last did
 	outage   bool  // it couldn't be reached when it was last asked
 	gone     bool  // it was evicted, or the store is closed
 
-	window   int64 // of the rate: its number,
+	period   int64 // of the rate: its number,
 	arrivals int64 // the tokens asked for in it,
 	before   int64 // and in the one before
 
@@ -106,7 +106,7 @@ func (x *counter) forget() {
 // empty takes out all held tokens, and returns those that may still be given back.
 func (x *counter) empty(now int64) (back ledger.Unspent) {
 	if x.held > 0 && now < x.leaseEnd+margin {
-		back = x.unspent(x.held, x.lease)
+		back = x.unspent(x.held, x.interval)
 		x.held = 0
 		back.Claim = x.claim()
 		x.base = 0 // the account's next time isn't known
@@ -151,13 +151,13 @@ func (x *counter) unspent(n, interval int64) ledger.Unspent {
 
 // arrive counts a request for some tokens.
 func (x *counter) arrive(now, n int64) {
-	if w := now / int64(ledger.Interval(x.policy.Load())); w == x.window {
+	if w := now / int64(ledger.Interval(x.policy.Load())); w == x.period {
 		x.arrivals += n
 	} else {
-		if x.before = 0; w == x.window+1 {
+		if x.before = 0; w == x.period+1 {
 			x.before = x.arrivals
 		}
-		x.window, x.arrivals = w, n
+		x.period, x.arrivals = w, n
 	}
 	if b := blinks(now); x.seen.Load() != b {
 		x.seen.Store(b)
@@ -199,7 +199,7 @@ func (x *counter) decide(now int64, e *entry) {
 		if s, ok := p.Try(x.state, at, n); ok {
 			x.state = s
 			x.held -= n
-			e.verdict, e.spent, e.lease = allowed, n, x.lease
+			e.verdict, e.spent, e.interval = allowed, n, x.interval
 			p.ReportTo(e.result, s, at, n, weir.Taken)
 			return
 		}
@@ -273,7 +273,7 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 			x.state = state
 			x.held -= spend
 			q.N -= spend
-			e.spent, e.lease = spend, x.lease
+			e.spent, e.interval = spend, x.interval
 		}
 	}
 	turned := int64(0)
@@ -296,11 +296,11 @@ func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	n := e.spent
 	e.spent = 0
 	p, at := x.policy.Load(), storeTime(x.clock, now)
-	if p != e.charge.Policy || x.lease != e.lease || now >= x.leaseEnd || x.gone {
-		return x.unspent(n, e.lease)
+	if p != e.charge.Policy || x.interval != e.interval || now >= x.leaseEnd || x.gone {
+		return x.unspent(n, e.interval)
 	}
 	x.held += n
-	x.state = p.Return(x.state, at, n, x.lease)
+	x.state = p.Return(x.state, at, n, x.interval)
 	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
 	return late
 }
@@ -320,10 +320,10 @@ func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) 
 	}
 	if g.Lent > 0 {
 		back = x.empty(now)
-		x.held, x.lease = g.Lent, g.Interval
+		x.held, x.interval = g.Lent, g.Interval
 		x.leaseEnd = sent + int64(g.LeaseTime) - max(margin, int64(g.LeaseTime)/drift)
 	}
-	if !g.Allowed && x.lease == e.lease && now < x.leaseEnd {
+	if !g.Allowed && x.interval == e.interval && now < x.leaseEnd {
 		x.held += e.spent
 		e.spent = 0
 	}

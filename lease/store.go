@@ -84,13 +84,13 @@ func (s *Store) hash(c *weir.Counter) uint64 {
 
 // entry is one charge of a request on its way to a decision.
 type entry struct {
-	charge  *weir.Charge
-	result  *weir.Result
-	counter *counter // nil: the store decides
-	hash    uint64   // 0: it isn't lent
-	verdict verdict
-	spent   int64 // held tokens that it has spent, and the lease that they are of:
-	lease   int64
+	charge   *weir.Charge
+	result   *weir.Result
+	counter  *counter // nil: the store decides
+	hash     uint64   // 0: it isn't lent
+	verdict  verdict
+	spent    int64 // held tokens that it has spent, and the lease that they are of:
+	interval int64
 }
 
 type verdict uint8
@@ -117,7 +117,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	}
 	for waits := 0; !s.decide(entries, now); waits++ {
 		a := &ask{}
-		busy := claim(entries, a, waits < maxWaits)
+		busy := reserve(entries, a, waits < maxWaits)
 		if busy == nil {
 			s.ask(ctx, entries, a)
 			return
@@ -129,7 +129,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 				}
 			}
 			if ctx.Err() == nil {
-				s.goOn(entries, s.now())
+				s.refuseStill(entries, s.now())
 			}
 			return
 		}
@@ -166,7 +166,7 @@ func (s *Store) takeSums(ctx context.Context, charges []weir.Charge, results []w
 			}
 		})
 	}
-	_ = s.takeBackSome(ctx, unspent) // what can't be given back is stranded
+	_ = s.returnSome(ctx, unspent) // what can't be given back is stranded
 	s.asked.Add(uint64(len(charges)))
 	s.inner.Take(ctx, charges, results)
 	for i := range charges {
@@ -235,7 +235,7 @@ func (s *Store) consult(e *entry, now int64) {
 	x.decide(now, e)
 	x.mu.Unlock()
 	if stale.N > 0 {
-		s.takeBack(stale)
+		s.returnUnspent(stale)
 	}
 }
 
@@ -251,7 +251,7 @@ func (s *Store) undo(entries []entry, now int64) {
 		late := x.unspend(now, e)
 		x.mu.Unlock()
 		if late.N > 0 {
-			s.takeBack(late)
+			s.returnUnspent(late)
 		}
 	}
 }
@@ -332,7 +332,7 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 		gone.mu.Unlock()
 		s.evicted.Add(1)
 		if back.N > 0 {
-			s.takeBack(back)
+			s.returnUnspent(back)
 		}
 	}
 	return there
@@ -389,7 +389,7 @@ func (s *Store) Close(ctx context.Context) error {
 			unspent = append(unspent, back)
 		}
 	})
-	err := s.takeBackSome(ctx, unspent)
+	err := s.returnSome(ctx, unspent)
 	s.leases.running.Wait()
 	return err
 }
