@@ -85,7 +85,7 @@ func TestImportRules(t *testing.T) {
 
 // forTests is what no user of Weir shall carry, and who may import it all the same.
 var forTests = map[string][]string{
-	module + "/internal/redistest":    {module + "/internal/faults", module + "/test/overload"},
+	module + "/internal/redistest":    {module + "/internal/faults", module + "/test/losses", module + "/test/overload"},
 	module + "/internal/faults":       {module + "/test/faults"},
 	"github.com/Shopify/toxiproxy/v2": {module + "/internal/redistest"},
 }
