@@ -66,12 +66,9 @@ func (c *Cluster) join() error {
 				return err
 			}
 		}
-		if i > 0 {
-			host, port, _ := strings.Cut(node.Addr, ":")
-			if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", host, port, strconv.Itoa(node.ports[1].number)); err != nil {
-				return err
-			}
-		}
+	}
+	if err := c.meet(ctx); err != nil {
+		return err
 	}
 	for i, replica := range c.Nodes[3:] {
 		id, err := c.Nodes[i].text(ctx, "CLUSTER", "MYID")
@@ -81,12 +78,27 @@ func (c *Cluster) join() error {
 		// Refused until the replica has heard of its primary.
 		if err := Until(ctx, func(ctx context.Context) error {
 			_, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id)
-			return err
+			if err != nil {
+				return errors.Join(err, c.meet(ctx))
+			}
+			return nil
 		}); err != nil {
 			return err
 		}
 	}
 	return Until(ctx, c.Healthy)
+}
+
+// meet introduces every node to the first. A busy node forgets an introduction that isn't answered
+// in time, so it may have to be repeated; a node that is known already isn't disturbed by it.
+func (c *Cluster) meet(ctx context.Context) error {
+	for _, node := range c.Nodes[1:] {
+		host, port, _ := strings.Cut(node.Addr, ":")
+		if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", host, port, strconv.Itoa(node.ports[1].number)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Healthy returns nil when every node that is up sees all slots served, knows the
