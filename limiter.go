@@ -165,6 +165,10 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 		return nil
 	}
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
+	for i := range m.charges {
+		c := &m.charges[i]
+		c.Returnable = req.Receipt || len(c.Policy.Statuses) > 0
+	}
 	l.store.Take(ctx, m.charges, m.results)
 	var err error
 	for i := range m.results {

@@ -63,6 +63,10 @@ type Charge struct {
 	// Guest: the client could choose the subject freely. A store that is short of memory may answer
 	// [ErrNoRoom] instead of making a new counter for it.
 	Guest bool
+	// Returnable: what it takes may be given back. It isn't taken from tokens that a node has
+	// borrowed: those count as lent for a while after they are spent, and would have no place to go
+	// back to.
+	Returnable bool
 }
 
 // Return is tokens on their way back into a counter.

@@ -195,7 +195,7 @@ func refills(p *weir.Policy) int64 {
 func (x *counter) decide(now int64, e *entry) {
 	p, n := x.policy.Load(), e.charge.N
 	at := storeTime(x.clock, now)
-	if x.held >= n && now < x.leaseEnd {
+	if x.held >= n && now < x.leaseEnd && !e.charge.Returnable {
 		if s, ok := p.Try(x.state, at, n); ok {
 			x.state = s
 			x.held -= n
@@ -268,7 +268,7 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 		x.held = 0
 	}
 	q.Claim = x.claim()
-	if spend := min(x.held, q.N-1); spend > 0 && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
+	if spend := min(x.held, q.N-1); spend > 0 && !e.charge.Returnable && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
 		if state, ok := e.charge.Policy.Try(x.state, storeTime(x.clock, now), spend); ok {
 			x.state = state
 			x.held -= spend

@@ -181,7 +181,11 @@ func (s *Store) find(e *entry, now int64) {
 		return
 	}
 	e.hash = s.hash(&c.Counter)
-	if e.counter = s.table.find(e.hash); e.counter == nil {
+	e.counter = s.table.find(e.hash)
+	switch {
+	case c.Returnable && e.counter != nil && !e.counter.refusesUnlocked(now, e):
+		e.counter = nil
+	case !c.Returnable && e.counter == nil:
 		e.counter = s.meet(e.hash, c, now)
 	}
 }

@@ -1,0 +1,55 @@
+package lease
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// TestAllThatIsGivenBackComesBack: a client asks for its whole limit at once, and all of it goes
+// back, by the answers' status or by receipts. So it may ask for the whole limit again.
+func TestAllThatIsGivenBackComesBack(t *testing.T) {
+	const most = 20
+	for name, c := range map[string]struct {
+		statuses []int
+		receipt  bool
+		outcome  weir.Outcome
+	}{
+		"status":  {statuses: []int{401}, outcome: weir.Outcome{Status: 200}},
+		"receipt": {receipt: true, outcome: weir.Outcome{Abandoned: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
+				set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
+					ID: "login", Statuses: c.statuses,
+					Limits: []weir.Limit{{Count: most, Window: time.Hour}},
+				}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := weir.NewLimiter(s, set, weir.Options{})
+				for round := range 3 {
+					decisions := make([]weir.Decision, most)
+					var all sync.WaitGroup
+					for i := range decisions {
+						all.Go(func() {
+							decisions[i], _ = l.Check(t.Context(), &weir.Request{APIKey: "k", Cost: 1, Receipt: c.receipt})
+						})
+					}
+					all.Wait()
+					for i := range decisions {
+						d := &decisions[i]
+						if !d.Allowed {
+							t.Fatalf("round %d: refused: %+v", round, *d)
+						}
+						if err := l.Finish(t.Context(), d, c.outcome); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			})
+		})
+	}
+}
