@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -79,6 +80,25 @@ func TestEachLeaseEndsInTime(t *testing.T) {
 			if n := remaining(f, p, "s"); n != 1_000_000-spent {
 				t.Errorf("%d left after %d were spent", n, spent)
 			}
+		}
+	})
+}
+
+// TestAnOutageGoesOnFromNothing: a counter with nothing left doesn't begin anew either.
+func TestAnOutageGoesOnFromNothing(t *testing.T) {
+	local := memstore.New(memstore.Options{Now: time.Now})
+	bubble(t, Options{Local: local, Nodes: func() int { return 2 }}, func(t *testing.T, s *Store, f *far) {
+		p := perDay(t, 400)
+		for range 4 {
+			warm(t, s, p, "s")
+		}
+		time.Sleep(2 * time.Second)
+		f.lost.Store(true)
+		take(s, charge(p, "s", 1))
+		c := charge(p, "s", 1)
+		c.Peek = true
+		if got := take(local, c)[0].Remaining; got != 200 {
+			t.Errorf("the local counter has %d left of 400, half of all are used", got)
 		}
 	})
 }
