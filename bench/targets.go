@@ -23,7 +23,7 @@ func judge(c *config, r *results) []report.Target {
 		ts = append(ts, ratioTarget(workload+": store / fastest rival", most, t.row(storeName).ratio(fast), note))
 	}
 	against(uniform(c.keys), 0.7)
-	against(zipf(c.keys), 0.7)
+	against(zipf(c.keys), 0.75)
 	against(hotKey, 1.0)
 
 	small := r.table(uniform(c.keys))
