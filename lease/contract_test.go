@@ -68,7 +68,9 @@ func (s *stepped) pass(d time.Duration, store time.Duration) {
 		s.mu.Unlock()
 		d -= step
 		s.leases.look()
+		s.leases.mu.Lock() // nothing may be added while it waits
 		s.leases.running.Wait()
+		s.leases.mu.Unlock()
 	}
 }
 
