@@ -305,8 +305,8 @@ func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	return late
 }
 
-// learn takes in the store's answer. It returns the unspent tokens of an older lease. What fits isn't taken if another
-// charge of the request was refused.
+// learn takes in the store's answer. It returns the unspent tokens of an older lease. taken is false if
+// another charge of the request was refused: then this one, though it fits, took nothing.
 func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) (back ledger.Unspent) {
 	p := e.charge.Policy
 	x.outage = false

@@ -269,7 +269,7 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	s.withCounter(&e.charge.Counter, func(x *counter) {
 		var state weir.State
 		switch {
-		case x.base != 0 && x.base == g.Account.Time && x.policy.Load() == p: // no other node has asked: what was spent here is known here alone
+		case x.base != 0 && x.base == g.Account.Time && x.policy.Load() == p: // no other node has asked, so this node's state is newer than the store's
 			state = x.state
 		case x.held > 0 && now < x.leaseEnd:
 			state = g.Account.View(p, g.Now, x.held)
@@ -349,7 +349,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	for i := range returns {
 		r := &returns[i]
 		s.withCounter(&r.Counter, func(x *counter) {
-			if err == nil { // what is held is spent by this state
+			if err == nil { // the held tokens are checked against this state when they are spent
 				x.state = x.policy.Load().Return(x.state, storeTime(x.clock, now), r.N, r.Slot)
 			}
 			x.forget()
