@@ -193,6 +193,7 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 	x.mu.Lock()
 	switch {
 	case g.Err != nil:
+		back = x.unspend(now, e)
 		left = x.fail(now)
 	case x.policy.Load() != e.charge.Policy || x.gone:
 		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or the counter was evicted

@@ -31,9 +31,11 @@ type counter struct {
 	known  int64      // until when the state is believed: others may have given back, or reset it
 	fresh  int64      // until when it is also believed to have room
 
-	held     int64 // tokens
-	leaseEnd int64
-	interval int64 // the store's name for the lease's interval
+	held      int64        // tokens
+	undecided atomic.Int64 // tokens that were held, spent by requests that other limits may still refuse
+	strays    int64        // until when tokens may be on their way back to the store: nothing is claimed before
+	leaseEnd  int64
+	interval  int64 // the store's name for the lease's interval
 
 	refusing int64 // since when the store has refused, on and off
 	refused  int64 // when it last did
@@ -110,6 +112,7 @@ func (x *counter) empty(now int64) (back ledger.Unspent) {
 		x.held = 0
 		back.Claim = x.claim()
 		x.base = 0 // the account's next time isn't known
+		x.strays = x.leaseEnd + margin
 	}
 	x.held = 0
 	return back
@@ -142,7 +145,7 @@ func (x *counter) claim() ledger.Claim {
 		return ledger.Claim{}
 	}
 	s := p.AtLevel(p.Level(x.state, x.state.Time)-x.held*1_000_000, x.state.Time)
-	return ledger.Claim{Base: x.base, State: s, Held: x.held}
+	return ledger.Claim{Base: x.base, State: s, Held: x.held + x.undecided.Load()}
 }
 
 func (x *counter) unspent(n, interval int64) ledger.Unspent {
@@ -197,9 +200,8 @@ func (x *counter) decide(now int64, e *entry) {
 	at := storeTime(x.clock, now)
 	if x.held >= n && now < x.leaseEnd && !e.charge.Returnable {
 		if s, ok := p.Try(x.state, at, n); ok {
-			x.state = s
-			x.held -= n
-			e.verdict, e.spent, e.interval = allowed, n, x.interval
+			x.spend(e, s, n)
+			e.verdict = allowed
 			p.ReportTo(e.result, s, at, n, weir.Taken)
 			return
 		}
@@ -210,6 +212,14 @@ func (x *counter) decide(now int64, e *entry) {
 	if _, ok := p.Try(x.state, at, n); !ok {
 		x.refuse(e, now)
 	}
+}
+
+// spend takes held tokens for a charge. Until the request is decided they may come back.
+func (x *counter) spend(e *entry, left weir.State, n int64) {
+	x.state = left
+	x.held -= n
+	x.undecided.Add(n)
+	e.spent, e.interval = n, x.interval
 }
 
 // refusesUnlocked refuses a charge without the lock, if a published refusal covers it.
@@ -270,10 +280,8 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 	q.Claim = x.claim()
 	if spend := min(x.held, q.N-1); spend > 0 && !e.charge.Returnable && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
 		if state, ok := e.charge.Policy.Try(x.state, storeTime(x.clock, now), spend); ok {
-			x.state = state
-			x.held -= spend
+			x.spend(e, state, spend)
 			q.N -= spend
-			e.spent, e.interval = spend, x.interval
 		}
 	}
 	turned := int64(0)
@@ -290,18 +298,23 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 	}
 }
 
-// unspend gives back the tokens that a refused request had spent: to the lease, if it still runs,
-// else to the store.
+// unspend gives back the tokens that a request had spent which was refused, or couldn't be decided:
+// to the lease, if it still runs, else to the store.
 func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	n := e.spent
-	e.spent = 0
+	e.decided()
+	if n == 0 {
+		return late
+	}
 	p, at := x.policy.Load(), storeTime(x.clock, now)
 	if p != e.charge.Policy || x.interval != e.interval || now >= x.leaseEnd || x.gone {
 		return x.unspent(n, e.interval)
 	}
 	x.held += n
 	x.state = p.Return(x.state, at, n, x.interval)
-	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+	if e.verdict != refused && e.result.Err == nil {
+		p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+	}
 	return late
 }
 
@@ -319,16 +332,17 @@ func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) 
 		return back
 	}
 	if g.Lent > 0 {
+		x.base = 0 // the account has changed since
 		back = x.empty(now)
 		x.held, x.interval = g.Lent, g.Interval
 		x.leaseEnd = sent + int64(g.LeaseTime) - max(margin, int64(g.LeaseTime)/drift)
 	}
 	if !g.Allowed && x.interval == e.interval && now < x.leaseEnd {
 		x.held += e.spent
-		e.spent = 0
+		e.decided()
 	}
 	x.state, x.base = g.Account.View(p, g.Now, x.held), 0
-	if g.Account.Node != 0 { // a claim holds for the node that is alone
+	if g.Account.Node != 0 && now >= x.strays { // a claim holds for the node that is alone
 		x.base = g.Account.Time
 	}
 	if out := g.Account.Lent[0] + g.Account.Lent[1]; out > x.held {

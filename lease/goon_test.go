@@ -42,3 +42,23 @@ func TestAnOutageGoesOnRefusing(t *testing.T) {
 		})
 	}
 }
+
+// A request that needs more than the node holds spends what there is and asks for the rest. If the store doesn't answer,
+// the request isn't decided, and the tokens come back.
+func TestAnOutageDecidesNothing(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := perSecond(t, 1000)
+		warm(t, s, p, "s")
+		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+			x.held, x.leaseEnd = 8, s.now()+int64(80*time.Millisecond)
+			x.state = p.AtLevel(12_000_000, storeTime(x.clock, s.now()))
+		})
+		f.lost.Store(true)
+		if r := take(s, charge(p, "s", 11))[0]; !errors.Is(r.Err, errLost) || r.Allowed {
+			t.Errorf("11 of 12, of which the node holds 8: %+v", r)
+		}
+		if n := holds(s, p, "s"); n != 8 {
+			t.Errorf("it holds %d tokens after that, want 8", n)
+		}
+	})
+}

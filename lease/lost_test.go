@@ -181,6 +181,7 @@ func (c cell) lose(t *testing.T, seed uint64, enough int64) (l loss) {
 // TestLostAdmissions: what one exact limiter would have admitted of the same requests, and the nodes didn't, is less than a
 // thousandth of it, however clients move between nodes. It prints the table, all of it with -cells.
 func TestLostAdmissions(t *testing.T) {
+	t.Parallel()
 	var cells []cell
 	for _, perMinute := range []int64{60, 100, 600, 6000} {
 		for _, nodes := range []int{2, 4, 8} {

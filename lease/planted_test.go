@@ -88,6 +88,7 @@ var planted = map[string]func(*spoiled){
 
 // TestPlantedBugsAreFound: a store that mints tokens breaks the bound in at least half of the simulated worlds.
 func TestPlantedBugsAreFound(t *testing.T) {
+	t.Parallel()
 	const least = 40
 	for name, plant := range planted {
 		found, worlds := 0, 0

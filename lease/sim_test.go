@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -212,11 +213,27 @@ func TestBound(t *testing.T) {
 	if slow {
 		most /= 20 // for races alone
 	}
-	for seed := uint64(1); seed <= most && !t.Failed(); seed++ {
-		if v := simulate(t, seed, nil); v != "" {
-			t.Errorf("%s; again with -run TestBound -seed %d", v, seed)
+	var next sync.Mutex
+	seed := uint64(0)
+	t.Run("seeds", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("worker", func(t *testing.T) {
+				t.Parallel()
+				for {
+					next.Lock()
+					seed++
+					mine := seed
+					next.Unlock()
+					if mine > most || t.Failed() {
+						return
+					}
+					if v := simulate(t, mine, nil); v != "" {
+						t.Errorf("%s; again with -run TestBound -seed %d", v, mine)
+					}
+				}
+			})
 		}
-	}
+	})
 }
 
 // perNS is how many tokens refill in a ns.

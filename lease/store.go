@@ -93,6 +93,14 @@ type entry struct {
 	interval int64
 }
 
+// decided ends the time in which what the charge has spent may come back.
+func (e *entry) decided() {
+	if e.spent > 0 {
+		e.counter.undecided.Add(-e.spent)
+		e.spent = 0
+	}
+}
+
 type verdict uint8
 
 const (
@@ -115,6 +123,13 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		entries = append(entries, entry{charge: &charges[i], result: &results[i]})
 		s.find(&entries[i], now)
 	}
+	s.take(ctx, entries, now)
+	for i := range entries {
+		entries[i].decided()
+	}
+}
+
+func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 	for waits := 0; !s.decide(entries, now); waits++ {
 		a := &ask{}
 		busy := reserve(entries, a, waits < maxWaits)

@@ -145,7 +145,7 @@ func (a *Account) anchor(now int64) { a.Time, a.Since = min(a.Time, now), min(a.
 
 // accept replaces the account by a claim, if that holds.
 func (a *Account) accept(p *weir.Policy, now int64, node uint32, c *Claim) (holds bool) {
-	holds = c.Base != 0 && c.Base == a.Time && node != 0 && node == a.Node
+	holds = c.Base != 0 && c.Base == a.Time && c.Base < now && node != 0 && node == a.Node
 	a.anchor(now)
 	if holds {
 		a.roll(p, now)
@@ -239,10 +239,11 @@ func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Accou
 }
 
 // alone notes the node that asks, and reports whether it has been the only one for long. An ask for
-// many tokens at once might need those that are out, and counts as another node's. A node that
-// wants no lease isn't noted.
+// many tokens at once might need those that are out, and counts as another node's. So does a second
+// ask in one microsecond, because claims tell accounts apart by their time. A node that wants no
+// lease isn't noted.
 func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
-	small := 16*ask.N <= p.Limit.Max()
+	small := 16*ask.N <= p.Limit.Max() && a.Time < now
 	if a.Node == node && node != 0 && small && (ask.Want > 0 || a.out() > 0) {
 		a.Streak = min(a.Streak+1, longStreak)
 		return a.Streak == longStreak && now-a.Since >= 2*interval(p)

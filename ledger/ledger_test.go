@@ -345,13 +345,17 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 	}
 	// What is out already counts.
 	some, _, _ := a.Lend(p, now, 1, ask(1, 0, 20))
-	if _, lent, _ := some.Lend(p, now, 1, ask(1, 0, 1000)); lent != 30 {
+	if _, lent, _ := some.Lend(p, now+1, 1, ask(1, 0, 1000)); lent != 30 {
 		t.Errorf("beside 20: lent %d", lent)
 	}
+	// Claims tell accounts apart by their time, so two asks in one microsecond aren't those of a node alone.
+	if b, lent, _ := some.Lend(p, now, 1, ask(1, 0, 1000)); lent != 0 || b.Node != 0 {
+		t.Errorf("in the same microsecond: lent %d: %+v", lent, b)
+	}
 	// Of a bucket that is less than half full nothing is lent.
-	for spent, want := range map[int64]int64{250: 20, 299: 20, 300: 0, 310: 0} {
+	for spent, want := range map[int64]int64{250: 20, 299: 20, 301: 0, 310: 0} {
 		low := a
-		low.State = p.AtLevel((600-spent)*micro, now)
+		low.State = p.AtLevel((600-spent)*micro, now-1)
 		if _, lent, ok := low.Lend(p, now, 1, ask(1, 0, 20)); !ok || lent != want {
 			t.Errorf("%d spent: lent %d, want %d", spent, lent, want)
 		}
@@ -455,6 +459,12 @@ func TestClaims(t *testing.T) {
 			if e.Report(p, &r, later, 1, weir.Fits); r.Remaining < c.level+back || r.Remaining > c.level+back+slack {
 				t.Errorf("%s, %s: giving 3 back leaves %d, want %d", algorithm, c.what, r.Remaining, c.level+back)
 			}
+		}
+		// Of an account's own microsecond nothing can be claimed: other asks may have come in it.
+		same := ask(601, 0, 0)
+		same.Claim = ledger.Claim{Base: a.Time, State: truth.State}
+		if b, _, _ := a.Lend(p, a.Time, 1, same); b != a {
+			t.Errorf("%s: claimed in the same microsecond: %+v", algorithm, b)
 		}
 		// A refusal keeps a claim that holds.
 		q := ask(601, 0, 0)

@@ -48,7 +48,7 @@ end
 -- Replaces the account by a node's claim, if nothing has happened since the state that the claim is
 -- based on. Returns whether it holds.
 local function accept(p, a, claim)
-  local holds = claim and claim.base == a.time and node ~= 0 and node == a.node or false
+  local holds = claim and claim.base == a.time and a.time < now and node ~= 0 and node == a.node or false
   a.time, a.since = min(a.time, now), min(a.since, now)
   if holds then
     roll(p, a)
@@ -61,7 +61,7 @@ end
 
 -- Notes the node that asks. Returns whether it has been the only one for long.
 local function alone(p, a, n, want)
-  local small = 16000000 * n <= p.a
+  local small = 16000000 * n <= p.a and a.time < now
   if a.node == node and node ~= 0 and small and (want > 0 or a.lent + a.before > 0) then
     a.streak = min(a.streak + 1, LONG_STREAK)
     return a.streak == LONG_STREAK and now - a.since >= 2 * p.d
