@@ -332,10 +332,14 @@ func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) 
 		return back
 	}
 	if g.Lent > 0 {
-		x.base = 0 // the account has changed since
-		back = x.empty(now)
-		x.held, x.interval = g.Lent, g.Interval
-		x.leaseEnd = sent + int64(g.LeaseTime) - max(margin, int64(g.LeaseTime)/drift)
+		end := sent + int64(g.LeaseTime) - max(margin, int64(g.LeaseTime)/drift)
+		if x.held > 0 && x.interval == g.Interval && now < x.leaseEnd {
+			end = min(end, x.leaseEnd) // two calls under way at once were both lent something
+		} else {
+			x.base = 0 // the account has changed since
+			back = x.empty(now)
+		}
+		x.held, x.interval, x.leaseEnd = x.held+g.Lent, g.Interval, end
 	}
 	if !g.Allowed && x.interval == e.interval && now < x.leaseEnd {
 		x.held += e.spent
