@@ -96,6 +96,12 @@ func (p *Policy) returnBucket(s State, now, n int64) State {
 	if s.Time > now {
 		s.Time = now
 	}
-	level := p.Level(s, now)
-	return p.AtLevel(max(level, min(level+min(n, MaxTokens)*micro, p.capacity)), now)
+	// It doesn't refill: the numbers may be those of a receipt, and others be in force by now.
+	n = min(n, MaxTokens) * micro
+	if p.Limit.Algorithm == TokenBucket {
+		s.Level = max(s.Level, min(s.Level+n, p.capacity))
+	} else {
+		s.Level = min(s.Level, max(s.Level-n, 0))
+	}
+	return s
 }

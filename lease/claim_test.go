@@ -61,3 +61,20 @@ func TestNoClaimBesideStrays(t *testing.T) {
 		t.Errorf("afterwards: %+v", c)
 	}
 }
+
+// Of two calls under way at once, one was lent the last tokens, and the other refused. The node can spend them.
+func TestARefusalBesideALease(t *testing.T) {
+	x, e, now := claiming(t)
+	a := ledger.Account{State: e.charge.Policy.AtLevel(0, storeTime(0, now)), Lent: [2]int64{4, 0}, Since: 1}
+	x.learn(e, &ledger.Grant{Account: a, Now: storeTime(0, now)}, false, now, now)
+	if e.verdict != refused || e.result.RetryAfter > 100*time.Millisecond {
+		t.Errorf("the one that was refused: %+v", *e.result)
+	}
+	next := &entry{charge: e.charge, result: new(weir.Result), counter: x}
+	if x.refusesUnlocked(now, next) {
+		t.Fatalf("the next one: %+v", *next.result)
+	}
+	if x.decide(now, next); next.verdict != allowed {
+		t.Errorf("the next one: %+v", *next.result)
+	}
+}

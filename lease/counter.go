@@ -373,6 +373,10 @@ func (x *counter) refuse(e *entry, now int64) {
 	x.refused = now
 	r := &refusal{policy: e.charge.Policy, state: x.state, clock: x.clock, until: x.known}
 	r.report(now, e)
+	if _, ok := r.policy.Try(r.state, storeTime(r.clock, now), e.charge.N); ok {
+		e.result.RetryAfter = time.Millisecond // another call has been lent enough meanwhile
+		return
+	}
 	if wait := e.result.RetryAfter; wait != weir.Never {
 		r.pause, r.cost = now+int64(wait)+x.stretch(now), e.charge.N
 		r.until = min(r.until, r.pause)

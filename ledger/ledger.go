@@ -347,6 +347,9 @@ func (a Account) Refund(p *weir.Policy, now, n, slot int64) Account {
 		return a
 	}
 	a.anchor(now)
+	if a.out() == 0 {
+		return Account{State: p.Return(a.State, now, n, slot)} // no claim knows of it
+	}
 	level := a.level(p, now)
 	a.roll(p, now)
 	level = max(level, min(level+min(n, weir.MaxTokens)*micro, ceiling(p, a.out())))

@@ -120,6 +120,11 @@ end
 -- Gives back n tokens that were spent.
 local function refund(p, a, n)
   a.time, a.since = min(a.time, now), min(a.since, now)
+  if a.lent + a.before == 0 then -- without refilling, as without an account
+    a.level = max(a.level, min(a.level + n * 1000000, p.a))
+    a.since, a.node, a.streak = 0, 0, 0 -- no claim knows of it
+    return
+  end
   local left = level(p, a)
   roll(p, a)
   a.time, a.level = now, max(left, min(left + n * 1000000, ceiling(p, a.lent + a.before)))

@@ -109,12 +109,15 @@ for _ = 1, acts do
               fits = floor(queue / num) * den + ceil(queue % num * den / num) <= p.d
             end
             left = left - n * 1000000
-          else
-            fits = kind == GIVE_BACK
-            left = max(left, min(left + n * 1000000, capacity))
-          end
-          if fits then
-            time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
+            if fits then
+              time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
+            end
+          elseif kind == GIVE_BACK then -- without refilling: others may be the numbers in force
+            if algorithm == TOKEN_BUCKET then
+              level2 = max(level, min(level + n * 1000000, capacity))
+            else
+              level2 = min(level, max(level - n * 1000000, 0))
+            end
           end
         else
           local limit, window, tick, ticks = p.a, p.b, p.c, p.d
