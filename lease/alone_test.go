@@ -87,7 +87,7 @@ func TestWhatNoClaimTellsGoesBack(t *testing.T) {
 // Only the node that was alone knows when it spent what it had borrowed, so a look at the counter must ask it.
 func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
 	pass, take, s, c := aloneWith(t, weir.PerMinute(600))
-	for range 30 {
+	for range 60 { // a node claims nothing of its first lease
 		take(1)
 		pass(500 * time.Millisecond)
 	}
