@@ -201,7 +201,7 @@ func (x *counter) decide(now int64, e *entry) {
 	at := storeTime(x.clock, now)
 	if x.held >= n && now < x.leaseEnd && !e.charge.Returnable {
 		if s, ok := p.Try(x.state, at, n); ok {
-			x.spend(e, s, n)
+			x.spend(e, s, n, e.only)
 			e.verdict = allowed
 			p.ReportTo(e.result, s, at, n, weir.Taken)
 			return
@@ -215,12 +215,14 @@ func (x *counter) decide(now int64, e *entry) {
 	}
 }
 
-// spend takes held tokens for a charge. Until the request is decided they may come back.
-func (x *counter) spend(e *entry, left weir.State, n int64) {
+// spend takes held tokens for a charge. Unless that decides the request, they may come back.
+func (x *counter) spend(e *entry, left weir.State, n int64, decided bool) {
 	x.state = left
 	x.held -= n
-	x.undecided.Add(n)
-	e.spent, e.interval = n, x.interval
+	if !decided {
+		x.undecided.Add(n)
+		e.spent, e.interval = n, x.interval
+	}
 }
 
 // refusesUnlocked refuses a charge without the lock, if a published refusal covers it.
@@ -281,7 +283,7 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 	q.Claim = x.claim()
 	if spend := min(x.held, q.N-1); spend > 0 && !e.charge.Returnable && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
 		if state, ok := e.charge.Policy.Try(x.state, storeTime(x.clock, now), spend); ok {
-			x.spend(e, state, spend)
+			x.spend(e, state, spend, false)
 			q.N -= spend
 		}
 	}

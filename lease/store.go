@@ -88,6 +88,7 @@ type entry struct {
 	result   *weir.Result
 	counter  *counter // nil: the store decides
 	hash     uint64   // 0: it isn't lent
+	only     bool     // the request has no other
 	verdict  verdict
 	spent    int64 // held tokens that it has spent, and the lease that they are of:
 	interval int64
@@ -120,7 +121,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	entries := few[:0]
 	now := s.now()
 	for i := range charges {
-		entries = append(entries, entry{charge: &charges[i], result: &results[i]})
+		entries = append(entries, entry{charge: &charges[i], result: &results[i], only: len(charges) == 1})
 		s.find(&entries[i], now)
 	}
 	s.take(ctx, entries, now)
