@@ -204,15 +204,14 @@ func TestLostAdmissions(t *testing.T) {
 	for i := 0; i < len(cells); i += every {
 		c := cells[i]
 		l := c.lose(t, uint64(i), 10_000)
-		worst = max(worst, l.part)
-		mark := ""
-		if l.part > 0.001 {
-			mark = "  <--"
+		if l.part > 0.001 { // one request that needs the whole bucket can be more than that: more of them tell
+			l = c.lose(t, uint64(i), 100_000)
 		}
-		if l.part > 0.001+2*l.err {
+		worst = max(worst, l.part)
+		if l.part > 0.001 {
 			t.Errorf("%s: lost %.3f%% ± %.3f of %d", c, 100*l.part, 100*l.err, l.admitted)
 		}
-		fmt.Fprintf(os.Stdout, "  %-80s %7.3f%% ± %.3f  of %d%s\n", c, 100*l.part, 100*l.err, l.admitted, mark)
+		fmt.Fprintf(os.Stdout, "  %-80s %7.3f%% ± %.3f  of %d\n", c, 100*l.part, 100*l.err, l.admitted)
 	}
 	fmt.Printf("lost at worst: %.3f%%\n", 100*worst)
 }
