@@ -239,6 +239,9 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 		b = v.int(b, n.Reset, reset)
 		b = v.int(b, n.ResetAfter, seconds(d.ResetAfter))
 	}
+	if d.Degraded {
+		b = v.is(b, hDegraded, "degraded")
+	}
 	v.set(h, b)
 }
 

@@ -134,6 +134,12 @@ func refusalScenes() []scene {
 
 func degradedScenes() []scene {
 	closed := weir.Rule{ID: "orders", OnStoreFailure: weir.FailRefuse, Limits: per(2, time.Minute)}
+	local := weir.Rule{ID: "orders", OnStoreFailure: weir.FailLocal, Limits: per(1, time.Minute)}
+	emergency, err := weir.NewPolicy("emergency", weir.PerSecond(1))
+	if err != nil {
+		panic(err)
+	}
+	everything := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.GitHub, httplimit.IETF06}, Names: allNames}}
 	other := weir.Rule{ID: "other", Limits: per(10, time.Minute)}
 	down := []string{"orders"}
 	own := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{}, Names: httplimit.HeaderNames{Limit: "X-Quota", Remaining: "X-Left"}}}
@@ -145,6 +151,10 @@ func degradedScenes() []scene {
 		{name: "degraded-own-names", rules: rules(orders), fails: down, options: own, steps: two},
 		{name: "degraded-none", rules: rules(orders), fails: down, options: silent, steps: two},
 		{name: "degraded-beside-a-healthy-limit", rules: rules(orders, other), fails: down, steps: two},
+		{name: "degraded-local", rules: rules(local), fails: down, steps: two},
+		{name: "degraded-local-others", rules: rules(local), fails: down, options: everything, steps: two},
+		{name: "degraded-local-none", rules: rules(local), fails: down, options: silent, steps: two},
+		{name: "degraded-emergency", rules: rules(orders), fails: down, emergency: emergency, steps: two},
 		{name: "fail-closed", rules: rules(closed), fails: down, steps: two},
 		{name: "fail-closed-problem", rules: rules(closed), fails: down, steps: []step{ask(oddMoment, "Accept: application/problem+json")}},
 		{name: "fail-closed-beside-a-healthy-limit", rules: rules(closed, other), fails: down, steps: two},

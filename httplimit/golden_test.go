@@ -32,7 +32,9 @@ type scene struct {
 	rules   weir.Rules
 	options httplimit.Options
 	fails   []string // rules whose store is down
-	steps   []step
+	// emergency is one more limit for those.
+	emergency *weir.Policy
+	steps     []step
 }
 
 type step struct {
@@ -63,7 +65,7 @@ func TestGolden(t *testing.T) {
 
 func (s *scene) play(t *testing.T) {
 	store := &outage{Store: memstore.New(memstore.Options{}), fails: s.fails}
-	l := weir.NewLimiter(store, compile(t, s.rules), weir.Options{})
+	l := weir.NewLimiter(store, compile(t, s.rules), weir.Options{Local: memstore.New(memstore.Options{}), Emergency: s.emergency})
 	network := servePipes(t, wrap(l, s.options, ok))
 	var script bytes.Buffer
 	type aside struct {

@@ -18,8 +18,9 @@ type values struct {
 	n     int
 }
 
-// maxValues is how many headers the dialects and names of one's own have at most.
-const maxValues = 12
+// maxValues is how many headers the dialects and names of one's own have at most, with one that says
+// that the answer is degraded.
+const maxValues = 13
 
 // end says that the value of a header ends here.
 func (v *values) end(b []byte, name string) []byte {

@@ -220,8 +220,8 @@ func lost(t *testing.T, n *node, part int) {
 	got := map[int]int{}
 	for range 2 * part {
 		a := check(t, n, `{"key": "k", "path": "/local"}`)
-		if !a.Degraded || a.Limit != 8 { // what clients are shown stays what the rule says
-			t.Fatalf("local: %d %+v", a.status, a.CheckResponse)
+		if !a.Degraded || a.Limit != 8 || a.header.Get("X-RateLimit-Policy") != "degraded" { // what clients are shown stays what the rule says
+			t.Fatalf("local: %d %+v %v", a.status, a.CheckResponse, a.header)
 		}
 		got[a.status]++
 	}
