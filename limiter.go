@@ -147,7 +147,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 	m, began := l.begin()
 	m.reset()
 	for _, c := range charges {
-		c.N, c.Peek = bounded(c.N), c.Peek || req.Peek
+		c.N, c.Peek, c.Returnable = bounded(c.N), c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
 		m.charges = append(m.charges, c)
 	}
 	if rs := l.rules.Load(); rs != nil {
@@ -165,10 +165,6 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 		return nil
 	}
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
-	for i := range m.charges {
-		c := &m.charges[i]
-		c.Returnable = req.Receipt || len(c.Policy.Statuses) > 0
-	}
 	l.store.Take(ctx, m.charges, m.results)
 	var err error
 	for i := range m.results {
@@ -248,7 +244,7 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 func (m *match) addByIP(p *Policy, req *Request) {
 	from := len(m.subjects)
 	m.appendIP(req, true)
-	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: bounded(req.Cost), Peek: req.Peek})
+	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: bounded(req.Cost), Peek: req.Peek, Returnable: req.Receipt})
 }
 
 // bounded is a cost as a store may be asked for it: at least 1, and no more than what no limit admits.

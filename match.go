@@ -355,18 +355,18 @@ func (m *match) charge(r *rule, req *Request, from int) {
 	if req.Cost > 1 {
 		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
-	m.add(r, r.numbers(req, m.tier), n, req.Peek, from)
-	m.add(r, r.candidate, n, req.Peek, from)
+	m.add(r, r.numbers(req, m.tier), n, req, from)
+	m.add(r, r.candidate, n, req, from)
 }
 
-func (m *match) add(r *rule, policies []*Policy, n int64, peek bool, from int) {
+func (m *match) add(r *rule, policies []*Policy, n int64, req *Request, from int) {
 	for _, p := range policies {
 		// In place: this is on the way of every check, and a Charge is large to copy.
 		i := len(m.charges)
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]
 		c, o := &m.charges[i], &m.owners[i]
-		c.Policy, c.N, c.Peek, c.Guest = p, n, peek, r.invented && m.guest
+		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek, r.invented && m.guest, req.Receipt || len(p.Statuses) > 0
 		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}
 }
