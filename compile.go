@@ -324,6 +324,11 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	policies := func(limits []Limit, path, scope string, shadow bool) []*Policy {
 		out := make([]*Policy, 0, len(limits))
 		for i, l := range limits {
+			path := limitPath(path, i, len(limits))
+			if l.Algorithm != r.Algorithm && l.Algorithm != 0 {
+				bad.addf(path+".algorithm", "this limit is a %s, and its rule a %s, by which all of a rule's limits count: set the rule's, and leave the limit's out", l.Algorithm, r.Algorithm)
+				continue
+			}
 			l.Algorithm = r.Algorithm
 			if l.MaxDelay == 0 {
 				l.MaxDelay = r.MaxDelay
@@ -335,7 +340,6 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			if len(limits) > 1 {
 				name += "-" + shortWindow(l.Window)
 			}
-			path := limitPath(path, i, len(limits))
 			p, err := NewPolicy(name, l)
 			if err != nil {
 				bad.addLimit(path, err)

@@ -15,6 +15,7 @@ func storeOf() weir.Store { return memstore.New(memstore.Options{}) }
 func TestCompileRejectsWhatCannotBe(t *testing.T) {
 	one := func(r weir.Rule) weir.Rules { return weir.Rules{Rules: []weir.Rule{r}} }
 	ok := per(10, time.Minute)
+	log := weir.Limit{Algorithm: weir.SlidingLog, Count: 1, Window: time.Minute}
 	for want, doc := range map[string]weir.Rules{
 		`rules[0].id: a rule needs an id`:                                    one(weir.Rule{Limits: ok}),
 		`rules[0].id: must be at most 64 characters, got 65`:                 one(weir.Rule{ID: strings.Repeat("a", 65), Limits: ok}),
@@ -57,6 +58,12 @@ func TestCompileRejectsWhatCannotBe(t *testing.T) {
 		`rules[0].override.sk_*: must be a whole API key`:                    one(weir.Rule{ID: "a", Limits: ok, Override: map[string][]weir.Limit{"sk_*": ok}}),
 		`whitelist[0]: "*" matches every key`:                                {Allow: []string{"*"}},
 		`blacklist[1]: must be a key, a pattern such as sk_internal_* or an`: {Deny: []string{"x", " "}},
+		`rules[0].algorithm: this limit is a sliding_window_log, and its`:    one(weir.Rule{ID: "a", Limits: []weir.Limit{log}}),
+		`rules[0].limits[1].algorithm: this limit is a fixed_window, and`:    one(weir.Rule{ID: "a", Algorithm: weir.SlidingLog, Limits: []weir.Limit{log, {Algorithm: weir.FixedWindow, Count: 1, Window: time.Hour}}}),
+		`rules[0].tiers.pro.algorithm: this limit`:                           one(weir.Rule{ID: "a", Limits: ok, Tiers: []weir.Tier{{Name: "pro", Limits: []weir.Limit{log}}}}),
+		`rules[0].override.k.algorithm: this limit`:                          one(weir.Rule{ID: "a", Limits: ok, Override: map[string][]weir.Limit{"k": {log}}}),
+		`rules[0].candidate.algorithm: this limit`:                           one(weir.Rule{ID: "a", Limits: ok, Candidate: []weir.Limit{log}}),
+		`rules[0].algorithm: this limit is a sliding_window_log, and`:        {Tiers: []weir.Tier{{Name: "free", Limits: []weir.Limit{log}}}, Rules: []weir.Rule{{ID: "a"}}},
 		`rules[0].max_delay: only a leaky_bucket with mode: queue delays`:    one(weir.Rule{ID: "a", MaxDelay: time.Second, Limits: ok}),
 	} {
 		_, err := weir.Compile(doc)

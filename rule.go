@@ -49,7 +49,8 @@ type Rule struct {
 	Missing Missing
 	// Layer groups rules that are alternatives: of those that match, only the most specific applies.
 	Layer string
-	// Algorithm of all the rule's limits.
+	// Algorithm of all the rule's limits, which leave theirs out or repeat it. What a tier or an override
+	// gives the rule is counted by it, too.
 	Algorithm Algorithm
 	// MaxDelay of the rule's limits, for a LeakyQueue. 0 means 30 s.
 	MaxDelay time.Duration
