@@ -174,7 +174,11 @@ func ParseWindow(s string) (time.Duration, error) {
 	for digits < len(s) && s[digits] >= '0' && s[digits] <= '9' {
 		digits++
 	}
-	name := strings.ToLower(strings.TrimSpace(s[digits:]))
+	name := strings.TrimSpace(s[digits:])
+	if name == "M" {
+		return 0, fmt.Errorf(`%q may be minutes or months: write m or minute for minutes, and days for months, such as 30d`, s)
+	}
+	name = strings.ToLower(name)
 	unit, ok := windowUnits[name]
 	if !ok && len(name) > 3 {
 		unit, ok = windowUnits[strings.TrimSuffix(name, "s")]

@@ -90,6 +90,7 @@ func TestParseWindow(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{"", "must be a time"}, {"5", "must be a time"}, {"minutely", "must be a time"}, {"5 5m", "must be a time"},
 		{"month", "must be a time"}, {"m5", "must be a time"}, {"5mss", "must be a time"},
+		{"M", `"M" may be minutes or months: write m or minute`}, {"15M", "minutes or months"}, {"15 M", "minutes or months"}, {"1h30M", "must be a time"},
 		{"106752d", "too long"}, {"99999999999999999999s", "too long"},
 	} {
 		if got, err := ParseWindow(tt.in); err == nil || !strings.Contains(err.Error(), tt.want) {

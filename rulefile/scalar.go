@@ -203,6 +203,10 @@ func guessWindow(before, s string) string {
 	word := strings.TrimLeft(s, "0123456789 ")
 	number := s[:len(s)-len(word)]
 	switch w := strings.ToLower(word); {
+	case word == "M" && number == "":
+		return fmt.Sprintf("write %q, or %q for a month", before+"minute", before+"30d")
+	case word == "M":
+		return fmt.Sprintf("write %q, or days for months", before+strings.TrimSpace(number)+"m")
 	case w == "month" || w == "months" || w == "mo":
 		return "months differ in length: write 30d"
 	case w == "year" || w == "years" || w == "y":
