@@ -352,7 +352,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", shortWindow(l.Window))
 			}
 			p.ID = p.fingerprint(scope)
-			p.Rule, p.Strict, p.Shadow, p.PerClient = r.ID, r.Strict, r.Shadow || shadow, perClient
+			p.Rule, p.Endpoint = r.ID, r.Match.Endpoint
+			p.Strict, p.Shadow, p.PerClient = r.Strict, r.Shadow || shadow, perClient
 			p.OnStoreFailure, p.Statuses = r.OnStoreFailure, r.Statuses
 			out = append(out, p)
 		}

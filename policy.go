@@ -18,6 +18,8 @@ type Policy struct {
 	Name string
 	// Rule is the id of the rule that the limit belongs to.
 	Rule string
+	// Endpoint is what the rule is for, if it names one: POST /v1/login. Clients see it in refusals.
+	Endpoint string
 	// Limit holds the numbers as they were written.
 	Limit Limit
 	// ID tells this limit's counters from those of other limits. It doesn't depend on numbers

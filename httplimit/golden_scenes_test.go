@@ -106,6 +106,7 @@ func refusalScenes() []scene {
 	problems := []step{ask(oddMoment, problem), ask(0, problem)}
 	denied := weir.Rules{Rules: []weir.Rule{orders}, Deny: []string{"sk_prod_1"}}
 	required := rules(weir.Rule{ID: "orders", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(2, time.Minute)})
+	search := weir.Rule{ID: "search", Match: weir.Match{Endpoint: "GET /v1/{what}"}, Limits: per(1, time.Minute)}
 	text := "{{.Status}} {{.Code}}: {{.Message}}. Rule {{.Rule}}, limit {{.Limit}} in {{.WindowSeconds}} s, again in {{.RetryAfterSeconds}} s, whole at {{.ResetAt}}."
 	return []scene{
 		{name: "never-fits", rules: rules(orders), options: cost(3), steps: two},
@@ -120,6 +121,7 @@ func refusalScenes() []scene {
 			ask(oddMoment), ask(0, "Accept: text/html", "Accept: application/json;q=0.5, Application/Problem+JSON; q=0.9"),
 			ask(0, "Accept: application/problem+json;q=0, */*"), ask(0, "Accept: application/problem+json-not"),
 		}},
+		{name: "endpoint", rules: rules(search), steps: append(append([]step{}, two...), ask(0, problem))},
 		{name: "shared-counter", rules: rules(weir.Rule{ID: "orders", By: []string{"ip"}, Limits: per(1, time.Minute)}), steps: two},
 		{name: "window-below-a-second", rules: rules(weir.Rule{ID: "orders", Algorithm: weir.FixedWindow, Limits: per(1, 250*time.Millisecond)}), steps: two},
 		{name: "window-of-a-day", rules: rules(weir.Rule{ID: "orders", Algorithm: weir.FixedWindow, Limits: per(1, 24*time.Hour)}), steps: two},

@@ -217,14 +217,18 @@ func exceeded(d *weir.Decision) string {
 		return "A request of this cost can never be admitted: the limit admits at most " +
 			strconv.FormatInt(l.Max(), 10) + " at once, and waiting does not help"
 	}
-	b := appendCount(append(make([]byte, 0, 96), "Rate limit of "...), l.Count, "request")
+	b := appendCount(append(make([]byte, 0, 128), "Rate limit of "...), l.Count, "request")
 	b = append(b, " per "...)
 	if l.Window%time.Second == 0 {
 		b = appendCount(b, int64(l.Window/time.Second), "second")
 	} else {
 		b = append(b, l.Window.String()...)
 	}
-	return string(append(b, " exceeded"...))
+	b = append(b, " exceeded"...)
+	if e := d.Policy.Endpoint; e != "" {
+		b = append(append(b, " for "...), e...)
+	}
+	return string(b)
 }
 
 func appendCount(b []byte, n int64, of string) []byte {
