@@ -52,42 +52,6 @@ type rule struct {
 	candidate             []*Policy
 }
 
-type dimension struct {
-	kind dimensionKind
-	name string // of an attribute: header:X-Tenant
-}
-
-type dimensionKind uint8
-
-const (
-	byAPIKey dimensionKind = iota
-	byUser
-	byOrg
-	byIP
-	byMethod
-	byEndpoint
-	byTier
-	byAttr
-)
-
-var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier"}
-
-// Dimensions lists what a rule can count by, as the rule language names it.
-func Dimensions() []string {
-	return append(slices.Clone(dimensionNames), "header:NAME", "claim:NAME", "attr:NAME")
-}
-
-func parseDimension(s string) (dimension, error) {
-	if i := slices.Index(dimensionNames, s); i >= 0 {
-		return dimension{kind: dimensionKind(i)}, nil
-	}
-	kind, name, _ := strings.Cut(s, ":")
-	if name != "" && (kind == "header" || kind == "claim" || kind == "attr") {
-		return dimension{kind: byAttr, name: s}, nil
-	}
-	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Dimensions(), ", "), s)
-}
-
 // Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
 	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, defaultTier: doc.DefaultTier}

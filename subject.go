@@ -1,0 +1,142 @@
+package weir
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+type dimension struct {
+	kind dimensionKind
+	name string // of an attribute: header:X-Tenant
+}
+
+type dimensionKind uint8
+
+const (
+	byAPIKey dimensionKind = iota
+	byUser
+	byOrg
+	byIP
+	byMethod
+	byEndpoint
+	byTier
+	byAttr
+)
+
+var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier"}
+
+// Dimensions lists what a rule can count by, as the rule language names it.
+func Dimensions() []string {
+	return append(slices.Clone(dimensionNames), "header:NAME", "claim:NAME", "attr:NAME")
+}
+
+func parseDimension(s string) (dimension, error) {
+	if i := slices.Index(dimensionNames, s); i >= 0 {
+		return dimension{kind: dimensionKind(i)}, nil
+	}
+	kind, name, _ := strings.Cut(s, ":")
+	if name != "" && (kind == "header" || kind == "claim" || kind == "attr") {
+		return dimension{kind: byAttr, name: s}, nil
+	}
+	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Dimensions(), ", "), s)
+}
+
+// subject appends the client that the rule counts: a bit for each value that was missing and
+// replaced by the IP, in as many bytes as that takes, then the values, all but the last with their
+// length. No two subjects of a rule have the same bytes, whatever the values hold. It reports false
+// when the rule can't count the request.
+func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
+	mark := len(m.subjects)
+	m.subjects = append(m.subjects, 0)
+	for range (len(r.by) - 1) / 8 {
+		m.subjects = append(m.subjects, 0)
+	}
+	if r.keyOnly && req.APIKey != "" { // most rules, and what the loop below would do
+		m.subjects = append(m.subjects, req.APIKey...)
+		return true
+	}
+	for i, d := range r.by {
+		last := i == len(r.by)-1
+		if d.kind == byIP {
+			m.appendIP(req, last)
+			continue
+		}
+		v := rs.value(r, d, req, m)
+		if v == "" {
+			if r.Missing != MissingIP {
+				return false
+			}
+			m.subjects[mark+i/8] |= 1 << (i % 8)
+			m.appendIP(req, last)
+			continue
+		}
+		if !last {
+			m.subjects = binary.AppendUvarint(m.subjects, uint64(len(v)))
+		}
+		m.subjects = append(m.subjects, v...)
+	}
+	return true
+}
+
+func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
+	switch d.kind {
+	case byAPIKey:
+		return req.APIKey
+	case byUser:
+		return req.User
+	case byOrg:
+		return req.Org
+	case byMethod:
+		return rs.countedMethod(req.Method)
+	case byTier:
+		return m.tier
+	case byEndpoint:
+		return rs.route(r, req, m)
+	}
+	return req.attr(d.name)
+}
+
+// route is the template that stands for the request's path: the rule's own, or
+// else the most specific of any rule that matched. Paths without one share a
+// name: one counter for each raw path would be a way around the limit.
+func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
+	if r.template != "" {
+		return r.template
+	}
+	var best *rule
+	for _, i := range m.found {
+		o := &rs.rules[i]
+		if o.endpoint != nil && o.endpoint.matchesMethod(req.Method) && (best == nil || o.endpoint.moreSpecific(best.endpoint)) {
+			best = o
+		}
+	}
+	if best == nil {
+		return "*"
+	}
+	return best.template
+}
+
+// appendIP appends what an address is counted by: all of an IPv4 address, the /64 of an IPv6 one.
+func (m *match) appendIP(req *Request, last bool) {
+	ip := req.IP.Unmap()
+	n := 0
+	switch {
+	case ip.Is4():
+		n = 4
+	case ip.Is6():
+		n = 8
+	}
+	if !last {
+		m.subjects = append(m.subjects, byte(n))
+	}
+	switch n {
+	case 4:
+		b := ip.As4()
+		m.subjects = append(m.subjects, b[:]...)
+	case 8:
+		b := ip.As16()
+		m.subjects = append(m.subjects, b[:8]...)
+	}
+}
