@@ -34,7 +34,7 @@ func (yes) Reset(context.Context, []Counter) error                        { retu
 func TestAllocsPerCheckAreNone(t *testing.T) {
 	rs, err := Compile(Rules{Rules: []Rule{
 		{ID: "a", Limits: []Limit{PerMinute(10)}},
-		{ID: "b", By: []string{"ip", "endpoint"}, Limits: []Limit{PerMinute(10), PerSecond(5)}},
+		{ID: "b", By: []string{"ip", "endpoint", "path"}, Limits: []Limit{PerMinute(10), PerSecond(5)}},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,8 @@ type rule struct {
 	cost     int64
 	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
 	endpointOnly, keyOnly bool
-	invented              bool                 // a client that isn't verified can make its subjects up
+	byPath                bool                 // by has a path
+	invented              bool                 // a client can make its subjects up; of a path also one that is verified
 	base                  []*Policy            // for requests whose tier has no numbers of its own
 	byTier                map[string][]*Policy // what differs from base
 	overrides             map[string][]*Policy
@@ -441,10 +442,11 @@ func (rs *RuleSet) index() {
 		r := &rs.rules[i]
 		r.endpointOnly = r.Match == Match{Endpoint: r.Match.Endpoint} && r.Tier == ""
 		r.keyOnly = len(r.by) == 1 && r.by[0].kind == byAPIKey
-		r.invented = slices.ContainsFunc(r.by, func(d dimension) bool {
+		r.byPath = slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byPath })
+		r.invented = r.byPath || slices.ContainsFunc(r.by, func(d dimension) bool {
 			return d.kind == byAPIKey || strings.HasPrefix(d.name, "header:")
 		})
-		rs.limitsPaths = rs.limitsPaths || r.template != "" && !r.Shadow
+		rs.limitsPaths = rs.limitsPaths || (r.template != "" || r.byPath) && !r.Shadow
 		switch {
 		case r.endpoint != nil:
 			rs.endpoints.add(r.endpoint, r.index)

@@ -30,6 +30,11 @@ func TestCompileRejectsWhatCannotBe(t *testing.T) {
 		`rules[0]: refuses everything: a request costs 11 and at most 10`:    one(weir.Rule{ID: "a", Cost: 11, Limits: ok}),
 		`rules[0].cost: must be from 1`:                                      one(weir.Rule{ID: "a", Cost: -1, Limits: ok}),
 		`rules[0].by[1]: must be one of api_key, user`:                       one(weir.Rule{ID: "a", By: []string{"ip", "usr"}, Limits: ok}),
+		`to path:8, for that many segments of the path, got "path:9"`:        one(weir.Rule{ID: "a", By: []string{"path:9"}, Limits: ok}),
+		`to path:8, for that many segments of the path, got "path:0"`:        one(weir.Rule{ID: "a", By: []string{"path:0"}, Limits: ok}),
+		`to path:8, for that many segments of the path, got "path:x"`:        one(weir.Rule{ID: "a", By: []string{"path:x"}, Limits: ok}),
+		`to path:8, for that many segments of the path, got "path:"`:         one(weir.Rule{ID: "a", By: []string{"path:"}, Limits: ok}),
+		`rules[0].by[1]: path:2 is listed twice`:                             one(weir.Rule{ID: "a", By: []string{"path", "path:2"}, Limits: ok}),
 		`rules[0].by[1]: ip is listed twice`:                                 one(weir.Rule{ID: "a", By: []string{"ip", "ip"}, Limits: ok}),
 		`rules[0].match.endpoint: must be a path that begins with "/"`:       one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "login"}, Limits: ok}),
 		`rules[0].match.endpoint: the method must be in capitals`:            one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "post /login"}, Limits: ok}),
@@ -122,6 +127,7 @@ func TestCompileNamesEveryProblem(t *testing.T) {
 
 func TestCompileWarnings(t *testing.T) {
 	ok := per(10, time.Minute)
+	ip := weir.Rule{ID: "ip", By: []string{"ip"}, Limits: ok}
 	for _, c := range []struct {
 		name  string
 		rules []weir.Rule
@@ -133,6 +139,18 @@ func TestCompileWarnings(t *testing.T) {
 		{"no ip rule", []weir.Rule{{ID: "a", Limits: ok}}, []string{"rules[0]: no rule counts by ip behind it"}},
 		{"gaps", []weir.Rule{{ID: "a", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a"}, Limits: ok}}, []string{"rules: a request can match no rule"}},
 		{"shadow is no rule", []weir.Rule{{ID: "a", By: []string{"ip"}, Shadow: true, Limits: ok}}, []string{"rules: a request can match no rule"}},
+		{"its own endpoint", []weir.Rule{ip, {ID: "a", By: []string{"ip", "endpoint"}, Match: weir.Match{Endpoint: "/a/"}, Limits: ok}}, []string{"rules[1].by: `endpoint` in `by` changes nothing: it stands for the rule's own `match`"}},
+		{"its own regex", []weir.Rule{ip, {ID: "a", By: []string{"endpoint"}, Match: weir.Match{EndpointRegex: "^/a"}, Limits: ok}}, []string{"rules[1].by: `endpoint` in `by` changes nothing: it stands for the rule's own"}},
+		{"no endpoints", []weir.Rule{ip, {ID: "a", By: []string{"ip", "endpoint"}, Limits: ok}}, []string{"rules[1].by: `endpoint` in `by` changes nothing: it stands for the endpoints of rules, and no rule has one"}},
+		{"others' endpoints", []weir.Rule{{ID: "a", By: []string{"ip", "endpoint"}, Limits: ok}, {ID: "b", By: []string{"ip"}, Match: weir.Match{Endpoint: "/b"}, Limits: ok}}, nil},
+		{"paths, and nothing behind", []weir.Rule{{ID: "a", By: []string{"ip", "path"}, Limits: ok}}, []string{"rules[0].by: no rule without `path` stands behind it"}},
+		{"paths behind paths", []weir.Rule{{ID: "a", By: []string{"ip", "path"}, Limits: ok}, {ID: "b", By: []string{"ip", "path:1"}, Limits: ok}}, []string{"rules[0].by: no rule without `path`", "rules[1].by: no rule without `path`"}},
+		{"paths, and all behind", []weir.Rule{{ID: "a", By: []string{"ip", "path:3"}, Match: weir.Match{Endpoint: "/a/"}, Limits: ok}, ip}, nil},
+		{"paths, and the same endpoint behind", []weir.Rule{{ID: "a", By: []string{"path"}, Match: weir.Match{Endpoint: "/a/b/"}, Limits: ok}, {ID: "b", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a/"}, Limits: ok}}, []string{"rules: a request can match no rule"}},
+		{"paths, and others behind", []weir.Rule{{ID: "a", By: []string{"ip", "path"}, Limits: ok}, {ID: "b", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a/"}, Limits: ok}}, []string{"rules[0].by: no rule without `path`"}},
+		{"paths, and a shadow behind", []weir.Rule{{ID: "a", By: []string{"ip", "path"}, Limits: ok}, {ID: "b", By: []string{"ip"}, Shadow: true, Limits: ok}}, []string{"rules[0].by: no rule without `path`"}},
+		{"paths, and an alternative", []weir.Rule{{ID: "a", Layer: "l", By: []string{"ip", "path"}, Match: weir.Match{Endpoint: "/a/"}, Limits: ok}, {ID: "b", Layer: "l", By: []string{"ip"}, Limits: ok}}, []string{"rules[0].by: no rule without `path`"}},
+		{"paths in shadow", []weir.Rule{ip, {ID: "a", By: []string{"user", "path"}, Shadow: true, Limits: ok}}, nil},
 	} {
 		checkWarnings(t, c.name, weir.Rules{Rules: c.rules}, c.want)
 	}

@@ -111,7 +111,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 		return x
 	}
 	x.Applies, x.Why = true, r.conditions()
-	if r.template != "" && len(m.readings.list) > 1 {
+	if (r.template != "" || r.byPath) && len(m.readings.list) > 1 {
 		x.Why += ", where the path is read as " + m.pathText()
 	}
 	for _, d := range r.by {
@@ -225,8 +225,14 @@ func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) strin
 	if d.kind != byAttr {
 		name = dimensionNames[d.kind]
 	}
-	if d.kind != byIP && rs.value(r, d, req, m) == "" {
+	if d.kind == byIP {
+		return name
+	}
+	switch v := rs.value(r, d, req, m); {
+	case v == "":
 		return "ip (" + name + " is missing)"
+	case d.kind == byPath:
+		return name + " (" + v + ")"
 	}
 	return name
 }

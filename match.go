@@ -267,7 +267,7 @@ func (m *match) add(r *rule, policies []*Policy, n int64, req *Request, from int
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]
 		c, o := &m.charges[i], &m.owners[i]
-		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek, r.invented && m.guest, req.Receipt || len(p.Statuses) > 0
+		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek, r.invented && (m.guest || r.byPath), req.Receipt || len(p.Statuses) > 0
 		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}
 }

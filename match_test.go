@@ -400,6 +400,13 @@ search false the path doesn't match endpoint /search [] 0
 	if got := x.Rules[1]; got.Why != "the method GET isn't that of endpoint POST /login" {
 		t.Errorf("login: %+v", got)
 	}
+	paths := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "each", By: []string{"api_key", "path:1"}, Limits: per(1, time.Hour)}}})
+	if x := paths.Explain(&weir.Request{APIKey: "k", Path: "/V1/orders/17"}); strings.Join(x.Rules[0].By, ", ") != "api_key, path (/v1)" {
+		t.Errorf("%+v", x.Rules)
+	}
+	if x := paths.Explain(&weir.Request{APIKey: "k"}); strings.Join(x.Rules[0].By, ", ") != "api_key, ip (path is missing)" {
+		t.Errorf("%+v", x.Rules)
+	}
 	x = rs.Explain(&weir.Request{Path: "/login/../search"})
 	if got := x.Rules[4]; !got.Applies || got.Why != "it matches endpoint /search, where the path is read as /search" {
 		t.Errorf("search: %+v", got)
@@ -418,7 +425,7 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 			doc.Rules = append(doc.Rules, weir.Rule{
 				ID:      fmt.Sprint("r", i),
 				Match:   weir.Match{Endpoint: rapid.SampledFrom(endpoints).Draw(t, "endpoint"), APIKeyPattern: rapid.SampledFrom([]string{"", "k*", "*y"}).Draw(t, "pattern")},
-				By:      rapid.SampledFrom([][]string{nil, {}, {"user"}, {"ip", "user"}}).Draw(t, "by"),
+				By:      rapid.SampledFrom([][]string{nil, {}, {"user"}, {"ip", "user"}, {"path", "user"}}).Draw(t, "by"),
 				Missing: weir.Missing(rapid.IntRange(0, 1).Draw(t, "missing")),
 				Layer:   rapid.SampledFrom([]string{"", "l"}).Draw(t, "layer"),
 				Limits:  per(10, time.Hour),

@@ -42,8 +42,9 @@ type Rule struct {
 	// Tier restricts the rule to requests of a tier; beside Match.APIKeyPattern it is only a label.
 	Tier  string
 	Match Match
-	// By lists the dimensions that make a subject: api_key, user, org, ip, method, endpoint,
-	// tier, header:NAME, claim:NAME, attr:NAME. Nil means api_key; empty means one counter for all.
+	// By lists the dimensions that make a subject: api_key, user, org, ip, method, endpoint, tier, path:N
+	// (the first N segments, 1 to 8; path means 2), header:NAME, claim:NAME, attr:NAME. Nil means
+	// api_key; empty means one counter for all.
 	By []string
 	// Missing says what happens to a request that lacks one of them.
 	Missing Missing

@@ -7,9 +7,11 @@ import (
 	"strings"
 )
 
+// dimension is one of the values that a rule counts by.
 type dimension struct {
-	kind dimensionKind
-	name string // of an attribute: header:X-Tenant
+	kind     dimensionKind
+	name     string // of an attribute: header:X-Tenant
+	segments uint8  // of a path: how many count
 }
 
 type dimensionKind uint8
@@ -22,21 +24,39 @@ const (
 	byMethod
 	byEndpoint
 	byTier
+	byPath
 	byAttr
 )
 
-var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier"}
+var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier", "path"}
+
+// A client chooses its paths. What it can make counters of is bounded by these.
+const (
+	fewSegments = 2 // of a path that doesn't say how many count
+	maxSegments = 8
+	maxPrefix   = 128 // bytes; what is longer shares a counter
+)
 
 // Dimensions lists what a rule can count by, as the rule language names it.
 func Dimensions() []string {
-	return append(slices.Clone(dimensionNames), "header:NAME", "claim:NAME", "attr:NAME")
+	return append(slices.Clone(dimensionNames), "path:N", "header:NAME", "claim:NAME", "attr:NAME")
 }
 
 func parseDimension(s string) (dimension, error) {
 	if i := slices.Index(dimensionNames, s); i >= 0 {
-		return dimension{kind: dimensionKind(i)}, nil
+		d := dimension{kind: dimensionKind(i)}
+		if d.kind == byPath {
+			d.segments = fewSegments
+		}
+		return d, nil
 	}
 	kind, name, _ := strings.Cut(s, ":")
+	if kind == "path" {
+		if len(name) != 1 || name[0] < '1' || name[0] > '0'+maxSegments {
+			return dimension{}, fmt.Errorf("must be path:1 to path:%d, for that many segments of the path, got %q", maxSegments, s)
+		}
+		return dimension{kind: byPath, segments: name[0] - '0'}, nil
+	}
 	if name != "" && (kind == "header" || kind == "claim" || kind == "attr") {
 		return dimension{kind: byAttr, name: s}, nil
 	}
@@ -59,25 +79,35 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	}
 	for i, d := range r.by {
 		last := i == len(r.by)-1
-		if d.kind == byIP {
+		switch d.kind {
+		case byIP:
 			m.appendIP(req, last)
 			continue
-		}
-		v := rs.value(r, d, req, m)
-		if v == "" {
-			if r.Missing != MissingIP {
-				return false
+		case byPath: // apart, so that no check makes a string of it
+			if p := m.prefix(d.segments); len(p) > 0 {
+				appendValue(m, p, last)
+				continue
 			}
-			m.subjects[mark+i/8] |= 1 << (i % 8)
-			m.appendIP(req, last)
-			continue
+		default:
+			if v := rs.value(r, d, req, m); v != "" {
+				appendValue(m, v, last)
+				continue
+			}
 		}
-		if !last {
-			m.subjects = binary.AppendUvarint(m.subjects, uint64(len(v)))
+		if r.Missing != MissingIP {
+			return false
 		}
-		m.subjects = append(m.subjects, v...)
+		m.subjects[mark+i/8] |= 1 << (i % 8)
+		m.appendIP(req, last)
 	}
 	return true
+}
+
+func appendValue[V string | []byte](m *match, v V, last bool) {
+	if !last {
+		m.subjects = binary.AppendUvarint(m.subjects, uint64(len(v)))
+	}
+	m.subjects = append(m.subjects, v...)
 }
 
 func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
@@ -94,6 +124,8 @@ func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
 		return m.tier
 	case byEndpoint:
 		return rs.route(r, req, m)
+	case byPath:
+		return string(m.prefix(d.segments))
 	}
 	return req.attr(d.name)
 }
@@ -116,6 +148,29 @@ func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 		return "*"
 	}
 	return best.template
+}
+
+// longPrefix stands for all beginnings of paths that are too long. No path begins so.
+var longPrefix = []byte("*")
+
+// prefix is how the path begins, in the reading that is held against the rules and as far as so many
+// segments go. A path that can be read in several ways is charged once for each beginning that those
+// have: whichever the server takes, that one was charged.
+func (m *match) prefix(segments uint8) []byte {
+	if len(m.path) == 0 {
+		return nil
+	}
+	end := 1 // of "/"
+	for i := 1; i < len(m.path) && segments > 0; i++ {
+		if m.path[i] == '/' {
+			end = i
+			segments--
+		}
+	}
+	if end > maxPrefix {
+		return longPrefix
+	}
+	return m.path[:end]
 }
 
 // appendIP appends what an address is counted by: all of an IPv4 address, the /64 of an IPv6 one.

@@ -1,9 +1,11 @@
 package weir_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,4 +103,85 @@ func TestByMethod(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A rule that counts by path has a counter for each beginning of one, and no spelling gets another.
+func TestCountedByPath(t *testing.T) {
+	for _, c := range []struct {
+		by, first string
+		same      []string
+		others    []string
+	}{
+		{"path", "/v1/orders/17", []string{"/v1/orders", "/v1/orders/", "/V1/ORDERS/18/items", "/v1/%6frders", "/v1//orders", "/v1/./orders", "/v1/users/../orders",
+			"/v1/orders;a=1/2", "/v1%2forders", "/v1/orders%3fx", "/v1/%256frders", "\\v1\\orders", "/v1/orders?x", "//v1/orders", "http://host/v1/orders"},
+			[]string{"/v1/users", "/v1", "/", "/v1/order", "/v2/orders"}},
+		{"path:1", "/v1/orders/17", []string{"/v1", "/V1/users/"}, []string{"/", "/v2/orders", "/v"}},
+		{"path:3", "/v1/orders/17", []string{"/v1/orders/17/items/3"}, []string{"/v1/orders/18", "/v1/orders"}},
+		{"path:8", "/1/2/3/4/5/6/7/8", []string{"/1/2/3/4/5/6/7/8/9", "/1/2/3/4/5/6/7/8/10/11"}, []string{"/1/2/3/4/5/6/7/9"}},
+		// What is too long shares a counter.
+		{"path:1", "/" + strings.Repeat("a", 128), []string{"/" + strings.Repeat("b", 128), "/" + strings.Repeat("a", 129) + "/x"}, []string{"/" + strings.Repeat("a", 127), "/a"}},
+		{"path:2", "/", []string{"//", "/."}, []string{"/a"}},
+	} {
+		each := weir.Rule{ID: "each", By: []string{c.by}, Limits: per(1, time.Hour)}
+		for _, path := range c.same {
+			l := limiter(t, each)
+			if !check(t, l, weir.Request{Path: c.first}).Allowed || check(t, l, weir.Request{Path: path}).Allowed {
+				t.Errorf("%s: %.40s isn't counted as %.40s", c.by, path, c.first)
+			}
+			l = limiter(t, each)
+			if !check(t, l, weir.Request{Path: path}).Allowed || check(t, l, weir.Request{Path: c.first}).Allowed {
+				t.Errorf("%s: %.40s isn't counted as %.40s", c.by, c.first, path)
+			}
+		}
+		l := limiter(t, each)
+		for _, path := range append([]string{c.first}, c.others...) {
+			if !check(t, l, weir.Request{Path: path}).Allowed {
+				t.Errorf("%s: %.40s has no counter of its own", c.by, path)
+			}
+		}
+	}
+
+	l := limiter(t, weir.Rule{ID: "each", By: []string{"path", "user"}, Limits: per(1, time.Hour)})
+	for _, user := range []string{"a", "b"} {
+		if !check(t, l, weir.Request{Path: "/x", User: user}).Allowed || check(t, l, weir.Request{Path: "/x", User: user}).Allowed {
+			t.Errorf("user %s", user)
+		}
+	}
+	odd := weir.Request{Path: "/%" + strings.Repeat("25", 100) + "2e", User: "c"}
+	if d := check(t, l, odd); d.Reason != weir.ReasonUnreadablePath {
+		t.Errorf("a path that can't be read: %v", d.Reason)
+	}
+	l = limiter(t, weir.Rule{ID: "each", By: []string{"path"}, Missing: weir.MissingRefuse, Limits: per(1, time.Hour)})
+	if d := check(t, l, weir.Request{}); d.Reason != weir.ReasonIdentityRequired {
+		t.Errorf("no path: %v", d.Reason)
+	}
+}
+
+// Whoever sends them, paths can be made up: a store that is short of memory needn't make counters for them.
+func TestPathsAreMadeUp(t *testing.T) {
+	store := &guests{Store: storeOf()}
+	l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "each", By: []string{"api_key", "path"}, Limits: per(1, time.Hour)},
+		{ID: "key", Limits: per(1, time.Hour)},
+	}}), weir.Options{})
+	for _, verified := range []bool{false, true} {
+		check(t, l, weir.Request{APIKey: "k", KeyVerified: verified, Path: "/x"})
+		if want := []bool{true, !verified}; !slices.Equal(store.last, want) {
+			t.Errorf("verified %v: %v, want %v", verified, store.last, want)
+		}
+	}
+}
+
+// guests is a store that notes which charges are a guest's.
+type guests struct {
+	weir.Store
+	last []bool
+}
+
+func (g *guests) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	g.last = nil
+	for _, c := range charges {
+		g.last = append(g.last, c.Guest)
+	}
+	g.Store.Take(ctx, charges, results)
 }

@@ -14,6 +14,7 @@ func (rs *RuleSet) warn() {
 	rs.warnOfKeys()
 	rs.warnOfLists()
 	rs.warnOfLayers()
+	rs.warnOfPaths()
 }
 
 func (rs *RuleSet) warnf(path, format string, args ...any) {
@@ -48,7 +49,7 @@ func (rs *RuleSet) warnOfGaps() {
 		switch {
 		case slices.Contains(r.by, dimension{kind: byIP}):
 			ipRule = true
-		case len(r.by) > 0 && identity < 0:
+		case identity < 0 && slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind <= byOrg || d.kind == byAttr }):
 			identity = i
 		}
 	}
@@ -183,6 +184,43 @@ func (rs *RuleSet) warnOfPrivilege(r *rule, layer []*rule) {
 			return
 		}
 	}
+}
+
+// warnOfPaths finds rules that count by endpoint where there is only one, and rules whose limit a client
+// escapes by making up paths.
+func (rs *RuleSet) warnOfPaths() (c compared) {
+	named, size := false, 0
+	for i := range rs.rules {
+		named = named || rs.rules[i].endpoint != nil
+		size += rs.rules[i].size()
+	}
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		if slices.Contains(r.by, dimension{kind: byEndpoint}) {
+			const advice = "`endpoint` in `by` changes nothing: %s; leave it out, or write `path` to count each path by itself"
+			if r.template != "" {
+				rs.warnf(rulePath(r)+".by", advice, "it stands for the rule's own `match`, which is the same for all of its requests")
+			} else if !named {
+				rs.warnf(rulePath(r)+".by", advice, "it stands for the endpoints of rules, and no rule has one")
+			}
+		}
+		if !r.byPath || r.Shadow {
+			continue
+		}
+		if !c.add(len(rs.rules)*r.size() + size) {
+			rs.warnf("rules", "too many rules count by path to hold them all against the others: those further down may not limit a client that makes up paths; add a rule without `match` and without `path`")
+			return c
+		}
+		behind := false
+		for j := 0; j < len(rs.rules) && !behind; j++ {
+			o := &rs.rules[j]
+			behind = !o.byPath && (o.Layer == "" || o.Layer != r.Layer) && o.limitsAll(r)
+		}
+		if !behind {
+			rs.warnf(rulePath(r)+".by", "no rule without `path` stands behind it: a client that makes up a path for each request is not limited; add one, with what it may take of all paths together")
+		}
+	}
+	return c
 }
 
 // slowest is the lowest of the limits' rates, in tokens per second.

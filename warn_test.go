@@ -47,6 +47,15 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		t.Errorf("lists: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
 	}
 
+	var paths Rules
+	for i := range 6000 {
+		paths.Rules = append(paths.Rules, Rule{ID: fmt.Sprint("r", i), By: []string{"path"}, Limits: []Limit{PerMinute(1)}, Match: Match{Endpoint: fmt.Sprint("/a/", i)}})
+	}
+	rs = compiled(t, paths)
+	if c := rs.warnOfPaths(); c <= maxCompared || c > most || !said(rs, "too many rules count by path") {
+		t.Errorf("paths: looked at %d of %d", c, maxCompared)
+	}
+
 	var layers Rules
 	for i := range 6000 {
 		layers.Rules = append(layers.Rules, Rule{

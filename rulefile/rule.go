@@ -102,7 +102,7 @@ func (d *decoder) match(v value) weir.Match {
 // otherDimensions are names that people use for what a rule counts by.
 var otherDimensions = map[string]string{
 	"key": "api_key", "apikey": "api_key", "user_id": "user", "org_id": "org", "organization": "org", "organisation": "org",
-	"client_ip": "ip", "address": "ip", "path": "endpoint", "route": "endpoint", "plan": "tier",
+	"client_ip": "ip", "address": "ip", "route": "endpoint", "url": "path", "uri": "path", "plan": "tier",
 }
 
 // by reads what a rule counts by. An empty list is one counter for all, and differs from none.
