@@ -123,6 +123,12 @@ func (n *node) GiveBack(ctx context.Context, once weir.Once, keep time.Duration,
 	if !n.trip() {
 		return errLost
 	}
+	n.mu.Lock()
+	for _, r := range returns {
+		k := counterName{r.Policy, string(r.Subject)}
+		n.admitted[k] = append(n.admitted[k], admission{time.Now(), -r.N, r.Slot})
+	}
+	n.mu.Unlock()
 	return n.model.GiveBack(ctx, once, keep, returns)
 }
 
@@ -140,6 +146,7 @@ type arrival struct {
 	key   string
 	cost  int64
 	node  int
+	back  time.Duration // after which it is given back, if it is admitted; 0 means never
 }
 
 // send lets a node decide a request by one policy or several, beside the caller.
@@ -150,7 +157,7 @@ func (w *world) send(done *sync.WaitGroup, n *node, policies []*weir.Policy, a a
 		}
 		var charges []weir.Charge
 		for _, p := range policies {
-			charges = append(charges, weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost})
+			charges = append(charges, weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost, Returnable: a.back > 0})
 		}
 		results := make([]weir.Result, len(charges))
 		n.leases.Take(context.Background(), charges, results)
@@ -162,11 +169,17 @@ func (w *world) send(done *sync.WaitGroup, n *node, policies []*weir.Policy, a a
 		if n.crashed.Load() {
 			return
 		}
+		var returns []weir.Return
 		w.mu.Lock()
-		defer w.mu.Unlock()
 		for i, r := range results {
 			k := counterName{policies[i], a.key}
 			w.admitted[k] = append(w.admitted[k], admission{time.Now(), a.cost, r.Slot})
+			returns = append(returns, weir.Return{Counter: charges[i].Counter, N: a.cost, Slot: r.Slot})
+		}
+		w.mu.Unlock()
+		if a.back > 0 {
+			time.Sleep(a.back)
+			_ = n.leases.GiveBack(context.Background(), weir.Once{}, 0, returns) // what is lost isn't given back
 		}
 	})
 }
@@ -192,7 +205,7 @@ func violation(p *weir.Policy, as []admission) string {
 			level = math.Max(0, level-rate*float64(a.at.Sub(last)))
 		}
 		last = a.at
-		if level += float64(a.n); level > most+1e-3 {
+		if level = math.Max(0, level+float64(a.n)); level > most+1e-3 {
 			return fmt.Sprintf("%.3f in a meter of %.3f, at %v", level, most, a.at.Sub(as[0].at))
 		}
 	}
@@ -343,7 +356,7 @@ func drawClients(t *testing.T, rng *rand.Rand, nodes int) []client {
 func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
 	rate := perNS(p) * 1e9 * (0.5 + 2.5*rng.Float64())
 	keys := 1 + rng.IntN(3)
-	costs := rng.IntN(2) == 0
+	costs, backs := rng.IntN(2) == 0, rng.IntN(3) == 0
 	kind := rng.IntN(3)
 	length := time.Duration(300+rng.IntN(1200)) * time.Millisecond
 	var as []arrival
@@ -356,6 +369,9 @@ func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
 		}
 		if costs && rng.IntN(4) == 0 {
 			a.cost = 1 + rng.Int64N(min(20, p.Limit.Max()))
+		}
+		if backs && rng.IntN(4) == 0 {
+			a.back = 1 + time.Duration(rng.IntN(200))*time.Millisecond
 		}
 		switch {
 		case kind == 1 && on%100 == 0:
