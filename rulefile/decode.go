@@ -77,15 +77,18 @@ func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 		if d.full() {
 			continue
 		}
-		p := d.add(e.nameAt, e.path, "%s has no field %q: the fields are %s", set.of, shorten(e.name), strings.Join(set.names, ", "))
+		p := d.add(e.nameAt, e.path, "%s has no field %q", set.of, shorten(e.name))
+		fields := strings.Join(set.names, ", ")
 		if hint, ok := set.wrong[e.name]; ok {
 			p.Hint = hint
 		} else if best := guess.Closest(e.name, set.names); best != "" {
-			p.Hint = fmt.Sprintf("did you mean %q?", best)
+			p.Hint = fmt.Sprintf("did you mean %q? The fields are %s", best, fields)
 			d.misspelt = append(d.misspelt, join(v.path, best))
 		} else if name, _, ok := strings.Cut(e.name, ":"); ok && slices.Contains(set.names, name) {
 			p.Hint = "is a space missing behind the colon?"
 			d.misspelt = append(d.misspelt, join(v.path, name))
+		} else {
+			p.Hint = "the fields are " + fields
 		}
 	}
 	return found

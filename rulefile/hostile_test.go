@@ -231,8 +231,8 @@ func TestProblems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"file":"rules.yaml","line":3,"column":14,"path":"rules[1].limt","rule":"r1","text":"a rule has no field \"limt\": the fields are ` +
-		strings.Join(ruleFields.names, ", ") + `","hint":"did you mean \"limit\"?","excerpt":"  - {id: r1, limt: 5/m}","caret":13}`
+	want := `{"file":"rules.yaml","line":3,"column":14,"path":"rules[1].limt","rule":"r1","text":"a rule has no field \"limt\"","hint":"did you mean \"limit\"? The fields are ` +
+		strings.Join(ruleFields.names, ", ") + `","excerpt":"  - {id: r1, limt: 5/m}","caret":13}`
 	if string(js) != want {
 		t.Errorf("got  %s\nwant %s", js, want)
 	}

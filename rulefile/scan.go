@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -66,6 +67,7 @@ func scan(src *source, list *problems) (string, map[place]string) {
 		}
 		for s.blanks(); s.line != "" && s.line[0] != '#'; s.blanks() {
 			if !s.token() {
+				s.blameBracket()
 				return "", nil
 			}
 		}
@@ -84,7 +86,27 @@ func (s *scanner) fail(at place, hint, format string, args ...any) bool {
 }
 
 func (s *scanner) unclosed() bool {
-	return s.fail(s.top().at, "", "this %q is never closed", string(s.top().open))
+	l := s.top()
+	return s.fail(l.at, fmt.Sprintf("write %q where it ends", closing[l.open]), "this %q is never closed", string(l.open))
+}
+
+var closing = map[byte]string{'[': "]", '{': "}"}
+
+// blameBracket tells of a mistake where it was made: a line that is indented no deeper than the
+// field with an open bracket is fine by itself, and the bracket should have been closed before.
+func (s *scanner) blameBracket() {
+	if !s.inFlow() || s.top().at.line == s.at.line || s.list.full() {
+		return
+	}
+	around := len(s.levels) - 1
+	for around >= 0 && s.levels[around].open != 0 {
+		around--
+	}
+	indent := len(s.written) - len(strings.TrimLeft(s.written, " \t"))
+	if around >= 0 && indent < s.levels[around].at.column {
+		s.list.list = s.list.list[:len(s.list.list)-1]
+		s.unclosed()
+	}
 }
 
 // take moves over n bytes. The library gets to see them as they are.
@@ -181,7 +203,10 @@ func (s *scanner) token() bool {
 		return s.fail(at, "", "text that begins with %c must be quoted", c)
 	case strings.IndexByte(",|>%", c) >= 0:
 		return s.fail(at, "", "text that begins with %q must be quoted", string(c))
-	case strings.IndexByte("&*!", c) >= 0:
+	case c == '*':
+		s.fail(at, fmt.Sprintf("write %q", shorten(s.plainText())), "text that begins with * must be quoted: aliases are no part of the rule language")
+		return s.plain() // there are mostly several
+	case c == '&' || c == '!':
 		s.reference(c)
 		return true
 	default:
@@ -192,20 +217,16 @@ func (s *scanner) token() bool {
 	return true
 }
 
-// reference notes an anchor, an alias or a tag, and goes on: there are mostly several.
+// reference notes an anchor or a tag, and goes on.
 func (s *scanner) reference(c byte) {
 	end := strings.IndexAny(s.line, " ,[]{}")
 	if end < 0 {
 		end = len(s.line)
 	}
-	switch name := shorten(s.line[1:end]); c {
-	case '&':
+	if name := shorten(s.line[1:end]); c == '&' {
 		s.fail(s.at, "", "anchors (&%s) are no part of the rule language: write the value out where it is used, or quote text that begins with &", name)
-	case '!':
+	} else {
 		s.fail(s.at, "", "tags (!%s) are no part of the rule language: quote text that begins with !", name)
-	default:
-		s.fail(s.at, `write "*`+name+`"`, "text that begins with * must be quoted: aliases are no part of the rule language")
-		s.last = 'a'
 	}
 	s.take(end)
 	s.first = false
@@ -292,6 +313,13 @@ func (s *scanner) count(at place) bool {
 
 // plain takes text without quotes.
 func (s *scanner) plain() bool {
+	text := s.plainText()
+	// Between brackets, the library takes every "?" for a mark, and a colon before a text.
+	return s.scalar(text, text, s.inFlow() && (text[0] == ':' || strings.Contains(text, "?")))
+}
+
+// plainText is the text without quotes that comes next.
+func (s *scanner) plainText() string {
 	flow, n := s.inFlow(), 1
 	for ; n < len(s.line); n++ {
 		c := s.line[n]
@@ -299,9 +327,7 @@ func (s *scanner) plain() bool {
 			break
 		}
 	}
-	text := strings.TrimRight(s.line[:n], " ")
-	// Between brackets, the library takes every "?" for a mark, and a colon before a text.
-	return s.scalar(text, text, flow && (text[0] == ':' || strings.Contains(text, "?")))
+	return strings.TrimRight(s.line[:n], " ")
 }
 
 // brackets end a text that stands between brackets.
