@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,13 +81,16 @@ func words(d *checkapi.CheckResponse) string {
 	if !d.Allowed {
 		s = "refused"
 	}
+	uncounted := d.Degraded && d.Remaining < 0
 	switch {
 	case d.Rule == "" && d.Allowed:
 		s += ": no limit applies"
 	case d.Rule == "":
 		s += ": " + d.Reason
+	case uncounted:
+		s += fmt.Sprintf(" by %s: not counted, since the store can't be reached", d.Rule)
 	default:
-		s += fmt.Sprintf(" by %s: %d of %d left", d.Rule, d.Remaining, d.Limit)
+		s += fmt.Sprintf(" by %s: %d of %d left", d.Rule, d.Remaining, cmp.Or(d.Burst, d.Limit))
 	}
 	switch {
 	case d.Allowed && d.DelayMS > 0:
@@ -96,7 +100,7 @@ func words(d *checkapi.CheckResponse) string {
 	case !d.Allowed && d.RetryAfterMS < 0:
 		s += ", waiting does not help"
 	}
-	if d.Degraded {
+	if d.Degraded && !uncounted {
 		s += " (degraded: the store can't be reached)"
 	}
 	return s

@@ -73,6 +73,25 @@ file, or by those in force on a running node. Nothing is counted.`,
 	return cmd
 }
 
+// limitWords is a limit with what tells it from a token bucket without a burst.
+func limitWords(l *adminapi.ExplainedLimit) string {
+	s := l.Limit
+	var more []string
+	if l.Algorithm != weir.TokenBucket.String() {
+		more = append(more, l.Algorithm)
+	}
+	if l.Burst > 0 {
+		more = append(more, fmt.Sprint("burst ", l.Burst))
+	}
+	if len(more) > 0 {
+		s += " (" + strings.Join(more, ", ") + ")"
+	}
+	if l.Shadow {
+		s += " in shadow"
+	}
+	return s
+}
+
 func printExplanation(w io.Writer, x *adminapi.Explanation) {
 	switch x.Reason {
 	case weir.ReasonDenied.String():
@@ -106,11 +125,7 @@ func printExplanation(w io.Writer, x *adminapi.Explanation) {
 		}
 		var limits []string
 		for _, l := range r.Limits {
-			s := l.Limit
-			if l.Shadow {
-				s += " in shadow"
-			}
-			limits = append(limits, s)
+			limits = append(limits, limitWords(&l))
 		}
 		fmt.Fprintf(w, "  yes  %s: %s; %s from %s, %s, cost %d\n", r.ID, r.Why, strings.Join(limits, " and "), r.From, by, r.Cost)
 	}

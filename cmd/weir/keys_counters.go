@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,26 +92,34 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nRULE\tLIMIT\tLEFT\tNEXT IN\tWHOLE IN")
+	fmt.Fprintln(t, "\nCOUNTER\tLIMIT\tLEFT\tNEXT IN\tFULL IN")
 	for _, c := range all {
+		name := cmp.Or(c.Policy, c.Rule) // nodes of an older release don't name limits
 		if c.Degraded {
-			fmt.Fprintf(t, "%s\t%s\tunknown: the store can't be reached\n", c.Rule, c.Limit)
+			fmt.Fprintf(t, "%s\t%s\tunknown: the store can't be reached\n", name, c.Limit)
 			continue
 		}
 		next := "never"
 		if c.RetryAfterMS >= 0 {
-			next = ms(c.RetryAfterMS).String()
+			next = wait(c.RetryAfterMS)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d of %d\t%s\t%s\n", c.Rule, c.Limit, c.Remaining, c.Max, next, ms(c.ResetAfterMS))
+		fmt.Fprintf(t, "%s\t%s\t%d of %d\t%s\t%s\n", name, c.Limit, c.Remaining, c.Max, next, wait(c.ResetAfterMS))
 	}
 	return t.Flush()
+}
+
+func wait(milliseconds int64) string {
+	if milliseconds == 0 {
+		return "now"
+	}
+	return ms(milliseconds).String()
 }
 
 func keysResetCommand() *cobra.Command {
 	return clientCommand(&cobra.Command{
 		Use:   "reset [KEY]",
-		Short: "Make a client's counters whole again",
-		Long: `Make those counters whole again that a request of the client would be counted by.
+		Short: "Make a client's counters full again",
+		Long: `Make those counters full again that a request of the client would be counted by.
 KEY may be - to read it from standard input, so that it isn't in the shell's
 history. Rules of an endpoint apply with its --method and --path; weir keys show
 lists the counters.`,

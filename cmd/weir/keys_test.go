@@ -143,7 +143,8 @@ func TestCountersOfAClient(t *testing.T) {
 		"POST /v1/explain": text(200, "", `{"reason": "limits", "tier": "pro", "tier_why": "a keys entry matches", "rules": [
 			{"rule": "quota", "applies": false, "why": "another path"}]}`),
 		"POST /v1/counters": text(200, "", `{"counters": [
-			{"rule": "quota", "limit": "100/minute", "max": 100, "remaining": 73, "reset_after_ms": 16200, "retry_after_ms": 0, "degraded": false},
+			{"rule": "quota", "policy": "quota-1m", "limit": "100/minute", "max": 100, "remaining": 73, "reset_after_ms": 16200, "retry_after_ms": 0, "degraded": false},
+			{"rule": "quota", "policy": "quota-1d", "limit": "5000/day", "max": 5000, "remaining": 5000, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false},
 			{"rule": "nobody", "limit": "1/s", "max": 1, "remaining": 0, "reset_after_ms": 500, "retry_after_ms": -1, "degraded": false},
 			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": -1, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true}]}`),
 		"POST /v1/counters/reset": text(200, "", `{"reset": 1}`),
@@ -152,10 +153,11 @@ func TestCountersOfAClient(t *testing.T) {
 	const want = `tier  pro: a keys entry matches
   no   quota: another path
 
-RULE    LIMIT       LEFT       NEXT IN  WHOLE IN
-quota   100/minute  73 of 100  0s       16.2s
-nobody  1/s         0 of 1     never    500ms
-lost    5/s         unknown: the store can't be reached
+COUNTER   LIMIT       LEFT          NEXT IN  FULL IN
+quota-1m  100/minute  73 of 100     now      16.2s
+quota-1d  5000/day    5000 of 5000  now      now
+nobody    1/s         0 of 1        never    500ms
+lost      5/s         unknown: the store can't be reached
 `
 	if d.stdout != want || d.code != 0 {
 		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
@@ -170,7 +172,7 @@ lost    5/s         unknown: the store can't be reached
 		Counters []any
 		Explain  struct{ Tier string }
 	}
-	if err := json.Unmarshal([]byte(d.stdout), &both); err != nil || len(both.Counters) != 3 || both.Explain.Tier != "pro" {
+	if err := json.Unmarshal([]byte(d.stdout), &both); err != nil || len(both.Counters) != 4 || both.Explain.Tier != "pro" {
 		t.Errorf("%v in %s", err, d.stdout)
 	}
 	s.run("keys", "reset", "sk_1").expect(t, 0, "", "1 counter reset")

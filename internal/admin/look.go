@@ -186,8 +186,11 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	out := []Counter{}
 	for _, l := range d.Limits() {
 		c := Counter{
-			Rule: l.Policy.Rule, Limit: l.Policy.Limit.String(), Max: l.Policy.Limit.Max(), Remaining: l.Remaining,
+			Rule: l.Policy.Rule, Policy: l.Policy.Name, Limit: l.Policy.Limit.String(), Max: l.Policy.Limit.Max(), Remaining: l.Remaining,
 			ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
+		}
+		if c.Remaining == c.Max {
+			c.ResetAfterMS = 0 // a window that nobody has used has an end, too, but is full already
 		}
 		out = append(out, c)
 	}

@@ -110,10 +110,11 @@ type Nodes struct {
 // Counter is how a counter of a client stands.
 type Counter struct {
 	Rule         string `json:"rule"`
+	Policy       string `json:"policy"` // the limit's name: the rule's id, or id-1s where the rule has several
 	Limit        string `json:"limit"`
 	Max          int64  `json:"max"`
 	Remaining    int64  `json:"remaining"`
-	ResetAfterMS int64  `json:"reset_after_ms"`
+	ResetAfterMS int64  `json:"reset_after_ms"` // until it is full; 0 if it is
 	RetryAfterMS int64  `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool   `json:"degraded"`
 }

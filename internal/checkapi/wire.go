@@ -52,6 +52,8 @@ type CheckResponse struct {
 	Rule string `json:"rule"`
 	// Limit is that rule's limit, or -1 if none applies.
 	Limit int64 `json:"limit"`
+	// Burst is how many tokens can be left at most, if that isn't Limit.
+	Burst int64 `json:"burst,omitempty"`
 	// Remaining is how many tokens are left; -1 if no limit applies or the store couldn't be reached.
 	Remaining int64 `json:"remaining"`
 	// RetryAfterMS is the time until the request would be allowed, rounded up; -1 if no waiting helps.
@@ -78,8 +80,10 @@ type CheckResponse struct {
 type LimitStatus struct {
 	Rule string `json:"rule"`
 	// Allowed: this limit has room. Of a refused request it has taken nothing.
-	Allowed bool  `json:"allowed"`
-	Limit   int64 `json:"limit"`
+	Allowed bool `json:"allowed"`
+	// Limit and Burst are as in CheckResponse.
+	Limit int64 `json:"limit"`
+	Burst int64 `json:"burst,omitempty"`
 	// Remaining is -1 if the store couldn't be reached.
 	Remaining int64 `json:"remaining"`
 	// Shadow limits are counted, and refuse nobody.
