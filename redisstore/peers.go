@@ -259,7 +259,7 @@ func (s *Store) adopt(secret []byte) {
 		return
 	}
 	if old != nil {
-		s.logger.Warn("another secret is in redis: counters begin anew, and receipts made before are void")
+		s.logger.Warn("another secret is in redis: counters start over, and receipts made before are void")
 	}
 	s.peers.mu.Lock()
 	s.peers.secret = secret

@@ -115,7 +115,7 @@ func TestWebPagesSpendNothing(t *testing.T) {
 
 // A node that other machines reach may be called by any name, but not by a browser. It says that it is open, unless it asks for a token.
 func TestCheckAPIOnAPublicAddress(t *testing.T) {
-	const open = "the check API can be used by whoever reaches its address: give it --http-token or --http-client-ca, or an address that only your services reach"
+	const open = "anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach"
 	n := serve(t, "--http", "0.0.0.0:0")
 	n.await(open, func(map[string]any) bool { return true })
 	url := strings.Replace(n.HTTP, "[::]", "127.0.0.1", 1)

@@ -50,7 +50,7 @@ func (n *node) warnOfStrangers(addr net.Addr) {
 	}
 	tcp, ok := addr.(*net.TCPAddr)
 	if ok && !tcp.IP.IsLoopback() && c.HTTPToken == "" && c.clientCA("http") == "" {
-		n.log.Warn("the check API can be used by whoever reaches its address: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
+		n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
 	}
 }
 
