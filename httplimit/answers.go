@@ -117,7 +117,7 @@ func (a *Answerer) prepareRefusal() error {
 	}
 	if r.ContentType != "" {
 		if _, _, err := mime.ParseMediaType(r.ContentType); err != nil {
-			return fmt.Errorf("refusal: content type: %w", err)
+			return fmt.Errorf("refusal: content_type: must be a media type such as text/plain, got %q", r.ContentType)
 		}
 	}
 	if r.Body == "" {
@@ -128,7 +128,7 @@ func (a *Answerer) prepareRefusal() error {
 		err = t.Execute(&bytes.Buffer{}, &Refused{})
 	}
 	if err != nil {
-		return fmt.Errorf("refusal: body: %w", err)
+		return fmt.Errorf("refusal: body: %w: write a text/template over Code, Message, Rule, Limit, WindowSeconds, RetryAfterSeconds, ResetAt and Status", err)
 	}
 	a.body = t
 	return nil

@@ -147,14 +147,14 @@ func TestRefusalsKeepTheConnection(t *testing.T) {
 
 func TestAnswersThatCannotBe(t *testing.T) {
 	for want, a := range map[string]httplimit.Answers{
-		`headers: must be of x-ratelimit, ietf, ietf-06 and github, got "x"`: {Dialects: []httplimit.Dialect{"x"}},
-		"headers: ietf and ietf-06 give RateLimit different meanings":        {Dialects: []httplimit.Dialect{httplimit.IETF, httplimit.IETF06}},
-		`headers: names: "X Quota" can't be the name of a header`:            {Names: httplimit.HeaderNames{Limit: "X Quota"}},
-		`headers: names: "X-Quota\r\nX: y" can't be`:                         {Names: httplimit.HeaderNames{ResetAfter: "X-Quota\r\nX: y"}},
-		"refusal: status: must be from 400 to 599, got 200":                  {Refusal: httplimit.Template{Status: 200}},
-		"refusal: content type: ":                                            {Refusal: httplimit.Template{ContentType: "text/plain; charset"}},
-		"refusal: body: template: refusal:1: ":                               {Refusal: httplimit.Template{Body: "{{.Limit"}},
-		"refusal: body: template: refusal:1:2: executing":                    {Refusal: httplimit.Template{Body: "{{.Nope}}"}},
+		`headers: must be of x-ratelimit, ietf, ietf-06 and github, got "x"`:                        {Dialects: []httplimit.Dialect{"x"}},
+		"headers: ietf and ietf-06 give RateLimit different meanings":                               {Dialects: []httplimit.Dialect{httplimit.IETF, httplimit.IETF06}},
+		`headers: names: "X Quota" can't be the name of a header`:                                   {Names: httplimit.HeaderNames{Limit: "X Quota"}},
+		`headers: names: "X-Quota\r\nX: y" can't be`:                                                {Names: httplimit.HeaderNames{ResetAfter: "X-Quota\r\nX: y"}},
+		"refusal: status: must be from 400 to 599, got 200":                                         {Refusal: httplimit.Template{Status: 200}},
+		`refusal: content_type: must be a media type such as text/plain, got "text/plain; charset"`: {Refusal: httplimit.Template{ContentType: "text/plain; charset"}},
+		"refusal: body: template: refusal:1: ":                                                      {Refusal: httplimit.Template{Body: "{{.Limit"}},
+		"refusal: body: template: refusal:1:2: executing":                                           {Refusal: httplimit.Template{Body: "{{.Nope}}"}},
 	} {
 		got, err := httplimit.NewAnswerer(a)
 		if err == nil || !strings.HasPrefix(err.Error(), want) || got != nil {

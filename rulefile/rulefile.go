@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"errors"
 	"io"
 	"os"
 	"time"
@@ -53,6 +54,16 @@ func ParseAt(name string, src []byte, now time.Time) (*File, error) {
 		return nil, err
 	}
 	return r.file(now)
+}
+
+// Layout returns what is wrong with the layout of a text: brackets, quotes, indentation. It is for
+// other files of YAML that could not be parsed, since YAML parsers say little about that.
+func Layout(name string, src []byte) Problems {
+	var found Problems
+	if _, err := readTree(name, src); err != nil {
+		errors.As(err, &found)
+	}
+	return found
 }
 
 // reading is a document on its way from text to rules.

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Scripts branch on exit codes: 0 allowed or good, 1 refused or bad, 2 a mistake in the command, 3 nothing answers.
+// Scripts branch on exit codes: 0 allowed or good, 1 refused or bad, 2 a mistake in the command or its token, 3 nothing
+// answers.
 func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	good := write(t, filepath.Join(dir, "good.yaml"), "rules:\n  - {id: one, limit: 1/day}\nblacklist: [blocked]\n")
@@ -20,6 +21,8 @@ func TestExitCodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	asks := serve(t, "--rules", good, "--http-token", "correct-horse-battery", "--admin-token", "correct-horse-battery")
+	token := write(t, filepath.Join(dir, "token"), "wrong-horse-battery")
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	for _, c := range []struct {
@@ -34,6 +37,10 @@ func TestExitCodes(t *testing.T) {
 		{"check --ip nonsense --http " + n.HTTP, 2},
 		{"check --nonsense", 2},
 		{"check extra", 2},
+		{"check --key k --http 8080", 2},
+		{"check --key k --http ftp://127.0.0.1", 2},
+		{"check --key k --http " + asks.HTTP, 2}, // it wants a token
+		{"check --key k --http-token-file " + token + " --http " + asks.HTTP, 2},
 		{"check --key k --http " + nobody, 3},
 		{"check --key k --http " + other.URL, 3},
 		{"rules lint " + good, 0},
@@ -45,10 +52,14 @@ func TestExitCodes(t *testing.T) {
 		{"rules show " + good, 0},
 		{"rules show " + bad, 1},
 		{"rules show --admin " + n.Admin, 0},
+		{"rules show " + filepath.Join(dir, "none.yaml"), 2},
+		{"rules show --admin " + asks.Admin, 2},
+		{"rules show --admin 8082", 2},
 		{"rules show --admin " + nobody, 3},
 		{"rules show --version 1 " + good, 2},
 		{"rules show --version 1 --admin " + n.Admin, 1}, // a node with a rule file keeps no versions
 		{"rules apply " + good + " --admin " + n.Admin, 1},
+		{"rules apply " + good + " --admin " + asks.Admin, 2}, // 1 is for rules that are rejected
 		{"rules apply " + good + " --admin " + nobody, 3},
 		{"rules apply " + good + " --admin " + other.URL, 3},
 		{"rules apply " + filepath.Join(dir, "none.yaml") + " --admin " + n.Admin, 2},
@@ -76,6 +87,7 @@ func TestExitCodes(t *testing.T) {
 		{"keys show k --admin-token-file " + filepath.Join(dir, "none") + " --admin " + n.Admin, 2},
 		{"explain --key k --rules " + good, 0},
 		{"explain --key k --rules " + bad, 1},
+		{"explain --key k --rules " + filepath.Join(dir, "none.yaml"), 2},
 		{"explain --attr nonsense --rules " + good, 2},
 		{"explain --key k --admin " + n.Admin, 0},
 		{"explain --key k --admin " + nobody, 3},
@@ -88,7 +100,13 @@ func TestExitCodes(t *testing.T) {
 		{"serve --store redis://127.0.0.1:1 --store-timeout 0s", 2},
 		{"serve --store redis://127.0.0.1:1 --emergency-limit lots", 2},
 		{"serve --emergency-limit 10/s", 2},
+		{"serve --http 8080", 2},
+		{"serve --log-level verbose", 2},
+		{"serve --store-timeout 50", 2},
 		{"bench --duration 0s", 2},
+		{"bench --rules " + bad, 1},
+		{"bench --rules " + filepath.Join(dir, "none.yaml"), 2},
+		{"bench " + asks.HTTP, 2},
 		{"bench --store redis://127.0.0.1:notaport", 2},
 		{"bench --store redis://" + nobody, 3},
 		{"bench " + nobody, 3},

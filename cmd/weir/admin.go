@@ -38,7 +38,11 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 	if token != "" {
 		h.Set("Authorization", "Bearer "+token)
 	}
-	url := address(n.addr) + path
+	base, err := address("admin", n.addr)
+	if err != nil {
+		return nil, err
+	}
+	url := base + path
 	a, err := call(cmd.Context(), method, url, body, h)
 	if err != nil {
 		return nil, &exit{exitUnavailable, err}
@@ -128,17 +132,14 @@ func (r *refusal) Error() string {
 
 func (r *refusal) exitCode() int {
 	switch r.status {
-	case http.StatusBadRequest:
-		return exitUsage
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusPreconditionFailed,
-		http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return exitRefused
 	case http.StatusNotFound:
 		if r.Code != "" { // a version or a rule that isn't there; otherwise it isn't a node
 			return exitRefused
 		}
 	}
-	return exitUnavailable
+	return noDecision(r.status)
 }
 
 // refused returns the refusal in an error, if it has this status.

@@ -179,12 +179,12 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{401, `{"error": {"code": "UNAUTHORIZED", "message": "send a token"}}`, "", 1,
+		{401, `{"error": {"code": "UNAUTHORIZED", "message": "send a token"}}`, "", 2,
 			"the node asks for a token: put it into WEIR_ADMIN_TOKEN, or into a file that --admin-token-file names"},
-		{401, `{"error": {"code": "UNAUTHORIZED", "message": "no"}}`, "sesame", 1, "the node doesn't know the token of WEIR_ADMIN_TOKEN"},
-		{403, `{"error": {"code": "FORBIDDEN", "message": "the token of ada may only read"}}`, "sesame", 1,
+		{401, `{"error": {"code": "UNAUTHORIZED", "message": "no"}}`, "sesame", 2, "the node doesn't know the token of WEIR_ADMIN_TOKEN"},
+		{403, `{"error": {"code": "FORBIDDEN", "message": "the token of ada may only read"}}`, "sesame", 2,
 			"the token of ada may only read: use one with the role operate"},
-		{403, `{"error": {"code": "CROSS_SITE", "message": "not from there"}}`, "", 1, "answers 403: not from there"},
+		{403, `{"error": {"code": "CROSS_SITE", "message": "not from there"}}`, "", 2, "answers 403: not from there"},
 		{404, `{"error": {"code": "NOT_FOUND", "message": "there is no version 9"}}`, "", 1, "there is no version 9"},
 		{404, `<html>`, "", 3, "answers 404: is it a Weir node?"},
 		{409, `{"error": {"code": "RULES_IN_FILE", "message": "the rules are those of a.yaml: change the file"}}`, "", 1,

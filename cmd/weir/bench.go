@@ -59,7 +59,7 @@ well, 1 if --max-p99 or --min-rate is missed, 2 for a mistake in the command,
   weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms
   weir bench http://127.0.0.1:8080/v1/check --method POST --path /v1/orders/{n}
   weir bench http://127.0.0.1:8090/v1/orders/{n} --rate 500/s --poisson --duration 1m --json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := b.complete(cmd.Flags(), args); err != nil {
 				return err
@@ -295,11 +295,7 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	case a.Outcome == load.Failed || a.Outcome == load.TimedOut:
 		err = &exit{exitUnavailable, fmt.Errorf("nothing answers at %s: %w", b.url.Redacted(), a.Err)}
 	case b.node && a.Outcome == load.Other:
-		code := exitUnavailable
-		if a.Status == http.StatusBadRequest {
-			code = exitUsage
-		}
-		err = &exit{code, unexpected(b.url.Redacted(), int(a.Status), body)}
+		err = &exit{noDecision(int(a.Status)), unexpected(b.url.Redacted(), int(a.Status), body)}
 	}
 	if err != nil {
 		t.Close()

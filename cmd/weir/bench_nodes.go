@@ -44,7 +44,7 @@ func (b *benchFlags) completeNodes(f *pflag.FlagSet) error {
 func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error) {
 	set, rules, err := b.ruleSet()
 	if err != nil {
-		return nil, nil, &exit{exitUsage, err}
+		return nil, nil, badRules(err)
 	}
 	exact := func(name string, memory int64) *load.InProcess {
 		store := memstore.New(memstore.Options{MemoryCap: memory})

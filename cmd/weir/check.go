@@ -24,18 +24,22 @@ func checkCommand() *cobra.Command {
 		Long: `Ask a running node for one decision, as POST /v1/check does.
 
 Exit 0 if the request is allowed, 1 if it is refused, 2 for a mistake in the
-command, 3 if no node answers.`,
+command or its token, 3 if no node answers or it can't decide.`,
 		Example: `  weir check --key sk_123 --path /v1/orders
   weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
   until weir check --key job:42 --json > answer.json; do sleep 1; done`,
-		Args:              cobra.NoArgs,
+		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := r.wire()
 			if err != nil {
 				return err
 			}
-			url := address(node) + "/v1/check"
+			base, err := address("http", node)
+			if err != nil {
+				return err
+			}
+			url := base + "/v1/check"
 			header, err := secret.header()
 			if err != nil {
 				return err
@@ -49,13 +53,10 @@ command, 3 if no node answers.`,
 				Error *jsonerror.Error // of an answer that is no decision
 			}
 			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
-				switch {
-				case a.status == http.StatusUnauthorized && header == nil:
-					return &exit{exitUnavailable, errors.New(secret.wanted())}
-				case a.status == http.StatusBadRequest:
-					return &exit{exitUsage, unexpected(url, a.status, a.body)}
+				if a.status == http.StatusUnauthorized && header == nil {
+					return errors.New(secret.wanted())
 				}
-				return &exit{exitUnavailable, unexpected(url, a.status, a.body)}
+				return &exit{noDecision(a.status), unexpected(url, a.status, a.body)}
 			}
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(a.body)
@@ -113,6 +114,15 @@ func isDecision(status int) bool {
 		return true
 	}
 	return false
+}
+
+// noDecision is the exit code of an answer that is none: the caller's mistake, or the node's trouble.
+func noDecision(status int) int {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
+		return exitUsage
+	}
+	return exitUnavailable
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -25,7 +25,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 		Example: `  weir explain --rules rules.yaml --key sk_prod_1 --path /v1/orders
   weir explain --rules rules.yaml --key sk_prod_1 --unverified
   weir explain --method POST --path /login --user ada`,
-		Args:              cobra.NoArgs,
+		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := r.wire()
@@ -36,7 +36,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 			if file != "" {
 				f, err := rulefile.Load(file)
 				if err != nil {
-					return &exit{exitRefused, err}
+					return badRules(err)
 				}
 				req, err := r.decode()
 				if err != nil {

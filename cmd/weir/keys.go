@@ -76,7 +76,7 @@ Exit codes are those of weir rules apply.`,
 		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
   weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 -m "launch day"
   weir keys override - --rule search --remove < key.txt`,
-		Args:              cobra.ExactArgs(1),
+		Args:              takes(1, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := adminapi.Override{OverrideName: adminapi.OverrideName{Rule: rule}}
@@ -103,9 +103,6 @@ Exit codes are those of weir rules apply.`,
 	for _, name := range []string{"limit", "burst", "for"} {
 		complete(cmd, name, cobra.NoFileCompletions)
 	}
-	if err := cmd.MarkFlagRequired("rule"); err != nil {
-		panic(err) // there is no such flag
-	}
 	c.register(cmd)
 	return cmd
 }
@@ -113,6 +110,9 @@ Exit codes are those of weir rules apply.`,
 // numbers puts an override's numbers into the body of its request.
 func numbers(cmd *cobra.Command, body *adminapi.Override, limit string, burst int64, lasting string, remove bool) error {
 	f := cmd.Flags()
+	if body.Rule == "" {
+		return errors.New("--rule: is missing: give the id of the rule, as weir rules show has it")
+	}
 	if remove {
 		if f.Changed("limit") || f.Changed("burst") || f.Changed("for") {
 			return errors.New("--remove: takes the override away: leave --limit, --burst and --for out")
@@ -182,7 +182,7 @@ Exit codes are those of weir rules apply.`,
 func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 	var c change
 	var remove bool
-	cmd.Args = cobra.ExactArgs(1)
+	cmd.Args = takes(1, 1)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		entry, err := keyOf(cmd, args[0])

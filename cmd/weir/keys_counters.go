@@ -20,7 +20,7 @@ func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin,
 	var node admin
 	var r requestFlags
 	var asJSON bool
-	cmd.Args = cobra.MaximumNArgs(1)
+	cmd.Args = takes(0, 1)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error

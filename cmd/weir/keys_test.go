@@ -100,7 +100,7 @@ func TestOverride(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"--rule search":                        "--limit: is missing",
-		"--limit 3/s":                          `required flag(s) "rule" not set`,
+		"--limit 3/s":                          "--rule: is missing: give the id of the rule",
 		"--rule search --limit lots":           "--limit: must be a count and a window",
 		"--rule search --limit 3/s --burst 0":  "--burst: must be at least 1, got 0",
 		"--rule search --limit 3/s --for ever": `--for: must be a time such as 90m, 1h or 7d, got "ever"`,

@@ -12,8 +12,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"github.com/weirhq/weir/internal/guess"
 )
 
 // version is set at build time.
@@ -22,7 +20,7 @@ var version = "dev"
 // Exit codes, for scripts.
 const (
 	exitRefused     = 1 // also: problems found
-	exitUsage       = 2
+	exitUsage       = 2 // also: a file that can't be read, a token that is missing or wrong
 	exitUnavailable = 3
 )
 
@@ -99,7 +97,7 @@ Start a node with the in-process store and the starter rules, then ask it:
 		Args:          cobra.ArbitraryArgs,
 		RunE:          help,
 	}
-	cmd.SetFlagErrorFunc(unknownFlag)
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), benchCommand(), versionCommand())
 	return cmd
 }
@@ -113,26 +111,7 @@ func help(cmd *cobra.Command, args []string) error {
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("there is no command %q: %s", cmd.CommandPath()+" "+args[0], instead(cmd, args[0], names, ""))
-}
-
-// unknownFlag adds what may have been meant to pflag's error.
-func unknownFlag(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return err
-	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return fmt.Errorf("%w: %s", err, instead(cmd, unknown.GetSpecifiedName(), names, "--"))
-}
-
-// instead says what to write for a name that doesn't exist.
-func instead(cmd *cobra.Command, written string, names []string, prefix string) string {
-	if best := guess.Closest(written, names); best != "" {
-		return fmt.Sprintf("did you mean %s?", prefix+best)
-	}
-	return fmt.Sprintf("see %s --help", cmd.CommandPath())
+	return fmt.Errorf("there is no command %q: %s", cmd.CommandPath()+" "+args[0], instead(cmd, args[0], names, cmd.CommandPath()+" "))
 }
 
 func versionCommand() *cobra.Command {
@@ -141,7 +120,7 @@ func versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  weir version --json",
-		Args:    cobra.NoArgs,
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {
 				return printJSON(cmd, map[string]string{"version": version})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -18,12 +19,20 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 )
 
-// address is a node's address as flags have it, host:port or a URL, made a URL.
-func address(s string) string {
-	if !strings.Contains(s, "://") {
-		s = "http://" + s
+// address is a node's address as a flag has it, host:port or a URL, made a URL.
+func address(flag, s string) (string, error) {
+	text := s
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
 	}
-	return strings.TrimRight(s, "/")
+	u, err := url.Parse(text)
+	switch {
+	case isNumber(s):
+		return "", fmt.Errorf("--%s: must be host:port or a URL, got %q: write 127.0.0.1:%s", flag, s, s)
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("--%s: must be host:port or a URL, such as 127.0.0.1:8080 or https://weir.example.com, got %q", flag, s)
+	}
+	return strings.TrimRight(text, "/"), nil
 }
 
 // addressFlag is a flag that says where a port of a running node is. It has the

@@ -92,6 +92,15 @@ func lint(cmd *cobra.Command, name string) (lintReport, error) {
 	return r, nil
 }
 
+// badRules is the error of rules that have problems, or can't be read at all.
+func badRules(err error) error {
+	var problems rulefile.Problems
+	if errors.As(err, &problems) {
+		return &exit{exitRefused, err}
+	}
+	return &exit{exitUsage, err}
+}
+
 func readFile(cmd *cobra.Command, name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), rulefile.MaxSize+1))
@@ -133,7 +142,7 @@ func showCommand() *cobra.Command {
   weir rules show --version 41
   weir rules show --admin 127.0.0.1:8082 --json
   weir rules show rules.yaml --json`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              takes(0, 1),
 		ValidArgsFunction: one(ruleFiles),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var text []byte
@@ -146,7 +155,7 @@ func showCommand() *cobra.Command {
 					_, err = rulefile.Parse(args[0], text)
 				}
 				if err != nil {
-					return &exit{exitRefused, err}
+					return badRules(err)
 				}
 			case cmd.Flags().Changed("version"):
 				text, err = node.ruleVersion(cmd, version)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,7 +31,7 @@ rejected, or have warnings; 2 for a mistake in the command; 3 if no node answers
   weir rules apply rules.yaml -m "twice as much for search"
   weir rules apply rules.yaml --if-version 42
   sed s/100/200/ rules.yaml | WEIR_ADMIN_TOKEN=$TOKEN weir rules apply - --admin https://weir.example.com:8082`,
-		Args:              cobra.ExactArgs(1),
+		Args:              takes(1, 1),
 		ValidArgsFunction: one(ruleFiles),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := readRules(cmd, args[0])
@@ -71,7 +70,7 @@ in the command or in the file; 3 if no node answers.`,
 		Example: `  weir rules diff rules.yaml
   weir rules diff --from 41
   weir rules diff --from 41 --to 42 --color always | less -R`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              takes(0, 1),
 		ValidArgsFunction: one(ruleFiles),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			versions := cmd.Flags().Changed("from")
@@ -139,7 +138,7 @@ func (c *change) between(cmd *cobra.Command, from, to int64) (*changed, error) {
 		return nil, err
 	}
 	out := &changed{body: a.body}
-	return out, json.Unmarshal(a.body, out)
+	return out, a.decode(out)
 }
 
 // trouble keeps the exit code that says "they differ" for that alone.

@@ -30,7 +30,7 @@ without it: after a failover that lost it, or a network that was divided. weir r
 show --version 42-abcdef12 has its document, weir rules rollback 42-abcdef12 puts it
 in force.`,
 		Example:           "  weir rules history\n  weir rules history --limit 100 --json",
-		Args:              cobra.NoArgs,
+		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
@@ -120,7 +120,7 @@ Exit codes are those of weir rules apply.`,
 		Example: `  weir rules rollback
   weir rules rollback 41 --dry-run
   weir rules rollback 41 -m "search was too tight"`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              takes(0, 1),
 		ValidArgsFunction: one(c.versions),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var body adminapi.Rollback

@@ -98,7 +98,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 func TestApplyUsage(t *testing.T) {
 	s := newShell(t, nil)
 	for want, args := range map[string][]string{
-		"accepts 1 arg(s), received 0":  {"rules", "apply"},
+		"FILE is missing: write weir rules apply FILE": {"rules", "apply"},
 		"missing.yaml":                  {"rules", "apply", "missing.yaml"},
 		"must be auto, always or never": {"rules", "apply", "a.yaml", "--color", "red"},
 		"leave the file out":            {"rules", "diff", "a.yaml", "--from", "1"},

@@ -27,7 +27,7 @@ func serveCommand() *cobra.Command {
 	var c serve.Config
 	var upstream, emergency, preflight, config, logFormat string
 	var proxies []string
-	logLevel := slog.LevelInfo
+	var logLevel level
 	memoryCap := size(memstore.DefaultMemoryCap)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -45,7 +45,7 @@ request in flight is lost.`,
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
   weir serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000
   WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
 			if err != nil {
@@ -54,23 +54,23 @@ request in flight is lost.`,
 			s.apply(&c)
 			c.MemoryCap = int64(memoryCap)
 			if c.Emergency, err = parseLimit("--emergency-limit", emergency); err != nil {
-				return err
+				return s.blame(err)
 			}
 			if c.Preflight, err = parseLimit("--preflight-limit", preflight); err != nil {
-				return err
+				return s.blame(err)
 			}
 			if c.Upstream, err = parseUpstream(upstream); err != nil {
-				return err
+				return s.blame(err)
 			}
 			if c.TrustedProxies, err = parsePrefixes(proxies); err != nil {
-				return err
+				return s.blame(err)
 			}
 			var log *slog.Logger
-			if log, c.Audit, err = newLoggers(cmd.ErrOrStderr(), logFormat, logLevel); err != nil {
-				return err
+			if log, c.Audit, err = newLoggers(cmd.ErrOrStderr(), logFormat, logLevel.Level); err != nil {
+				return s.blame(err)
 			}
 			if err := c.Validate(); err != nil {
-				return err
+				return s.blame(err)
 			}
 			err = serve.Run(cmd.Context(), c, version, log, func(l serve.Listening) {
 				announce(log, &c, l)
@@ -79,7 +79,7 @@ request in flight is lost.`,
 				}
 			})
 			if err != nil {
-				return &exit{1, err}
+				return &exit{1, s.blame(err)}
 			}
 			log.Info("drained")
 			return nil
@@ -113,7 +113,7 @@ request in flight is lost.`,
 	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
-	f.TextVar(&logLevel, "log-level", logLevel, "debug, info, warn or error")
+	f.Var(&logLevel, "log-level", "debug, info, warn or error")
 	return cmd
 }
 

@@ -1,33 +1,23 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"maps"
 	"os"
-	"reflect"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/serve"
 )
 
-// settingsFile is weir.yaml: every flag by its name, with _ for -, and what has no flag.
-type settingsFile struct {
+// sections are what weir.yaml has beside flags.
+type sections struct {
 	Identity identitySettings `yaml:"identity"`
 	Headers  headerSettings   `yaml:"headers"`
 	Refusal  refusalSettings  `yaml:"refusal"`
-	// Flags is all the rest.
-	Flags map[string]yaml.Node `yaml:",inline"`
 }
 
 type identitySettings struct {
@@ -57,7 +47,7 @@ type refusalSettings struct {
 	Body        string `yaml:"body"`
 }
 
-func (s *settingsFile) apply(c *serve.Config) {
+func (s *sections) apply(c *serve.Config) {
 	c.Identity = serve.Identity{
 		APIKey: s.Identity.APIKey, User: s.Identity.User, Org: s.Identity.Org, Tier: s.Identity.Tier,
 		JWT: s.Identity.JWT, KnownKeysFile: s.Identity.KnownKeys, TrustUnverified: s.Identity.TrustUnverified,
@@ -69,123 +59,72 @@ func (s *settingsFile) apply(c *serve.Config) {
 }
 
 // settings fills flags that weren't given from the environment and from
-// weir.yaml: flag > environment > file. It returns what the file says beside flags.
+// weir.yaml: flag > environment > file. It returns what the file says, and where.
 func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, error) {
-	var s settingsFile
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
 		text, err = nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--config: %w", err)
 	}
-	values, err := s.parse(text, flags)
+	s, err := readSettings(path, text, flags)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
 	}
 	var bad error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || f.Name == "help" || f.Name == "config" {
+		if f.Changed || !isSetting(f) {
+			delete(s.flags, f.Name)
 			return
 		}
-		env := "WEIR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		env := "WEIR_" + strings.ToUpper(settingName(f.Name))
 		value, ok := os.LookupEnv(env)
-		from := env
-		if !ok {
-			value, ok = values[f.Name]
-			from = path + ": " + strings.ReplaceAll(f.Name, "-", "_")
+		if ok {
+			s.variables[f.Name] = env
+		} else {
+			value, ok = s.flags[f.Name]
 		}
 		if ok {
 			if err := flags.Set(f.Name, value); err != nil {
-				bad = errors.Join(bad, fmt.Errorf("%s: %w", from, err))
+				bad = errors.Join(bad, s.blame(flagError(nil, err)))
 			}
 		}
 	})
-	return &s, bad
+	return s, bad
 }
 
-// parse reads the sections into s, and returns the flags that the file sets.
-func (s *settingsFile) parse(text []byte, flags *pflag.FlagSet) (map[string]string, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(s); err != nil && err != io.EOF {
-		return nil, settingsError(err)
-	}
-	values := map[string]string{}
-	for _, key := range slices.SortedFunc(maps.Keys(s.Flags), func(a, b string) int { return s.Flags[a].Line - s.Flags[b].Line }) {
-		node := s.Flags[key]
-		name := strings.ReplaceAll(key, "_", "-")
-		if flags.Lookup(name) == nil || name == "config" {
-			return nil, fmt.Errorf("line %d: there is no setting %q: write one of %s", node.Line, key, strings.Join(settingNames(flags), ", "))
-		}
-		items := []*yaml.Node{&node}
-		if node.Kind == yaml.SequenceNode {
-			items = node.Content
-		}
-		parts := make([]string, len(items))
-		for i, item := range items {
-			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
-				return nil, fmt.Errorf("line %d: %s: must be a value", item.Line, key)
-			}
-			parts[i] = item.Value
-		}
-		values[name] = strings.Join(parts, ",")
-	}
-	return values, nil
-}
+// isSetting: the flag is one in weir.yaml and in the environment, too.
+func isSetting(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "config" }
 
-var (
-	unknownField = regexp.MustCompile(`field (\S+) not found in type (\S+)`)
-	wrongType    = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*` )?into (\\S+)")
-)
+func settingName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// settingsError says in the words of weir.yaml what the YAML library says of Go's types.
-func settingsError(err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	var wrong *yaml.TypeError
-	if !errors.As(err, &wrong) { // the line may be that of what encloses the fault
-		return fmt.Errorf("is not valid YAML near %s: is a bracket or a quote missing, or a line indented too far?", text)
-	}
-	text = strings.Join(wrong.Errors, "\n")
-	text = unknownField.ReplaceAllStringFunc(text, func(s string) string {
-		m := unknownField.FindStringSubmatch(s)
-		return fmt.Sprintf("there is no setting %q here%s", m[1], sectionFields(m[2]))
-	})
-	text = wrongType.ReplaceAllStringFunc(text, func(s string) string {
-		m := wrongType.FindStringSubmatch(s)
-		want, ok := map[string]string{
-			"bool": "true or false", "int": "a number", "string": "text", "[]httplimit.Dialect": "a list such as [x-ratelimit, ietf]",
-			"main.settingsFile": "settings, a line each, such as http: 127.0.0.1:8080",
-		}[m[2]]
-		if !ok {
-			want = "a map" + sectionFields(m[2])
-		}
-		return strings.TrimSpace(fmt.Sprintf("must be %s, got %s", want, m[1]))
-	})
-	return errors.New(strings.TrimSuffix(text, ", got"))
-}
-
-// sectionFields lists what can stand in a section, by the name of its type.
-func sectionFields(name string) string {
-	for _, section := range []any{identitySettings{}, headerSettings{}, refusalSettings{}, httplimit.Source{}, serve.JWT{}} {
-		if t := reflect.TypeOf(section); t.String() == name {
-			var names []string
-			for i := range t.NumField() {
-				names = append(names, cmp.Or(t.Field(i).Tag.Get("yaml"), strings.ToLower(t.Field(i).Name)))
-			}
-			return ": write one of " + strings.Join(names, ", ")
+// blame says of an error about a flag or a section where that was set, if it wasn't in the command.
+func (s *settingsFile) blame(err error) error {
+	text, isFlag := strings.CutPrefix(err.Error(), "--")
+	name, rest, ok := strings.Cut(text, ": ")
+	switch {
+	case !ok:
+		return err
+	case isFlag && s.variables[name] != "":
+		return fmt.Errorf("%s: %s", s.variables[name], rest)
+	case isFlag:
+		name = settingName(name)
+		if _, set := s.flags[strings.ReplaceAll(name, "_", "-")]; !set {
+			return err
 		}
 	}
-	return ""
-}
-
-func settingNames(flags *pflag.FlagSet) []string {
-	names := []string{"identity", "headers", "refusal"}
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "config" {
-			names = append(names, strings.ReplaceAll(f.Name, "-", "_"))
+	if s.places[name] == nil {
+		return err
+	}
+	// "refusal: status: must be …" is about refusal.status.
+	for {
+		part, after, ok := strings.Cut(rest, ": ")
+		if !ok || s.places[name+"."+part] == nil {
+			break
 		}
-	})
-	slices.Sort(names)
-	return names
+		name, rest = name+"."+part, after
+	}
+	s.fail(s.places[name], name, "", "%s", rest)
+	return s.problems[len(s.problems)-1:]
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -84,6 +85,11 @@ type JWT struct {
 
 // Validate reports impossible settings, in the words of the flags.
 func (c *Config) Validate() error {
+	for _, a := range []struct{ flag, addr string }{{"--http", c.HTTP}, {"--admin", c.Admin}, {"--gateway", c.Gateway}} {
+		if err := checkAddress(a.addr); err != nil {
+			return fmt.Errorf("%s: %w", a.flag, err)
+		}
+	}
 	if (c.Gateway == "") != (c.Upstream == nil) {
 		return fmt.Errorf("--gateway and --upstream go together: give the address to listen on and the URL to forward to")
 	}
@@ -110,12 +116,40 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if c.Admin != "" && !isLoopback(c.Admin) && c.AdminToken == "" && c.AdminTokens == "" {
-		return fmt.Errorf("--admin: %q isn't a loopback address, so it needs --admin-token or --admin-tokens: whoever reaches it could change the rules", c.Admin)
+		return fmt.Errorf("--admin: %q isn't a loopback address, so it needs --admin-token or --admin-tokens: anybody who reaches it could change the rules", c.Admin)
+	}
+	if err := c.Identity.validate(); err != nil {
+		return err
+	}
+	if _, err := httplimit.NewAnswerer(c.Answers); err != nil {
+		return err
 	}
 	if c.Rules != "" && c.SeedRules != "" {
 		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the file is the truth, and there is nothing to seed")
 	}
 	return nil
+}
+
+// checkAddress reports what can't be an address to listen on; "" opens none.
+func checkAddress(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	switch {
+	case err == nil:
+		_, err = net.LookupPort("tcp", port)
+		if err != nil {
+			return fmt.Errorf("the port must be a number from 0 to 65535, got %q", addr)
+		}
+		return nil
+	case strings.Trim(addr, "0123456789") == "":
+		return fmt.Errorf("must be an address and a port, got %q: write 127.0.0.1:%s, or :%s for every address of this machine", addr, addr, addr)
+	case strings.Contains(addr, "://"):
+		_, host, _ = strings.Cut(addr, "://")
+		return fmt.Errorf("must be an address and a port without a scheme, got %q: write %s", addr, strings.TrimRight(host, "/"))
+	}
+	return fmt.Errorf("must be an address and a port, such as 127.0.0.1:8080, got %q", addr)
 }
 
 // hostName is the host of an address to listen on, if that is a name.

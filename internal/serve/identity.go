@@ -40,14 +40,21 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (httplimit.Ident
 		if out.JWT, err = httplimit.NewVerifier(ctx, j); err != nil {
 			return out, fmt.Errorf("identity.jwt: %w", err)
 		}
-	} else {
-		for name, s := range map[string]httplimit.Source{"api_key": id.APIKey, "user": id.User, "org": id.Org, "tier": id.Tier} {
-			if s.Claim != "" {
-				return out, fmt.Errorf("identity.%s: claim: needs identity.jwt, which says how tokens are verified", name)
-			}
-		}
 	}
 	return out, nil
+}
+
+// validate reports claims of tokens that nobody verifies.
+func (id *Identity) validate() error {
+	for _, of := range []struct {
+		name string
+		from httplimit.Source
+	}{{"api_key", id.APIKey}, {"user", id.User}, {"org", id.Org}, {"tier", id.Tier}} {
+		if id.JWT == nil && of.from.Claim != "" {
+			return fmt.Errorf("identity.%s: claim: needs identity.jwt, which says how tokens are verified, such as jwt: {jwks_url: https://id.example.com/keys.json}", of.name)
+		}
+	}
+	return nil
 }
 
 // logFetches tells of every failure to fetch a JWKS, since without keys no token

@@ -27,6 +27,9 @@ func (c *Config) validateStore() error {
 	case c.inMemory():
 		return nil
 	case !strings.Contains(c.Store, "://"):
+		if strings.Contains(c.Store, ":") && !strings.ContainsAny(c.Store, "@?") {
+			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean redis://%s?", c.Store)
+		}
 		return errors.New("--store: must be memory, or a URL such as redis://127.0.0.1:6379")
 	case c.StoreTimeout <= 0:
 		return fmt.Errorf("--store-timeout: must be more than 0, got %s", c.StoreTimeout)

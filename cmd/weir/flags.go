@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/weirhq/weir/internal/guess"
+)
+
+// flagError says in our words what pflag has against a flag.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if letters := unknown.GetSpecifiedShortnames(); len(letters) > 1 { // -http
+			return fmt.Errorf("a flag has two dashes: %s", instead(cmd, letters, names, "--"))
+		}
+		return fmt.Errorf("%w: %s", err, instead(cmd, unknown.GetSpecifiedName(), names, "--"))
+	}
+	var missing *pflag.ValueRequiredError
+	if errors.As(err, &missing) {
+		_, usage := pflag.UnquoteUsage(missing.GetFlag())
+		return fmt.Errorf("--%s: needs a value: %s", missing.GetFlag().Name, usage)
+	}
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return fmt.Errorf("--%s: %s", invalid.GetFlag().Name, wrongValue(invalid))
+	}
+	return err
+}
+
+// instead says what to write for a name that doesn't exist.
+func instead(cmd *cobra.Command, written string, names []string, prefix string) string {
+	if best := guess.Closest(written, names); best != "" {
+		return fmt.Sprintf("did you mean %s?", prefix+best)
+	}
+	return fmt.Sprintf("see %s --help", cmd.CommandPath())
+}
+
+// wrongValue says what a flag takes in place of what it was given.
+func wrongValue(e *pflag.InvalidValueError) string {
+	got, normally := e.GetValue(), e.GetFlag().DefValue
+	want := ""
+	switch e.GetFlag().Value.Type() {
+	case "duration":
+		unit := strings.TrimLeft(normally, "0123456789.")
+		if normally == "0s" { // off: it says nothing
+			normally, unit = "50ms or 2s", ""
+		}
+		want = "a time with its unit, such as " + normally
+		if unit != "" && isNumber(got) {
+			return fmt.Sprintf("must be %s, got %q: did you mean %s?", want, got, got+unit)
+		}
+	case "int", "int64":
+		want = "a whole number"
+	case "float64":
+		want = "a number"
+	case "bool":
+		want = "true or false"
+	default: // a type of our own has said it
+		return e.Unwrap().Error()
+	}
+	return fmt.Sprintf("must be %s, got %q", want, got)
+}
+
+// level is the flag of a log's level.
+type level struct{ slog.Level }
+
+var _ pflag.Value = (*level)(nil)
+
+// otherLevels are names of levels in other programs.
+var otherLevels = map[string]string{
+	"verbose": "debug", "trace": "debug", "all": "debug", "notice": "info",
+	"warning": "warn", "critical": "error", "fatal": "error", "quiet": "error", "off": "error", "none": "error",
+}
+
+func (l *level) Set(text string) error {
+	if l.UnmarshalText([]byte(text)) == nil {
+		return nil
+	}
+	hint := ""
+	if other := otherLevels[strings.ToLower(text)]; other != "" {
+		hint = ": write " + other
+	}
+	return fmt.Errorf("must be debug, info, warn or error, got %q%s", text, hint)
+}
+
+func (l *level) Type() string { return "level" }
+
+func (l *level) String() string { return strings.ToLower(l.Level.String()) }
+
+// takes checks that a command gets as many arguments as its Use line names.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		_, names, _ := strings.Cut(cmd.Use, " ")
+		switch {
+		case len(args) < least:
+			return fmt.Errorf("%s is missing: write %s %s", strings.Trim(names, "[]."), cmd.CommandPath(), names)
+		case len(args) > most && most == 0:
+			hint := "see " + cmd.CommandPath() + " --help"
+			if cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]) {
+				hint = "did you mean --rules " + args[0] + "?"
+			}
+			return fmt.Errorf("%s takes no arguments: %s", cmd.CommandPath(), hint)
+		case len(args) > most: // they aren't quoted: keys may be among them
+			return fmt.Errorf("%s takes %s, got %d arguments: quote one that has blanks in it", cmd.CommandPath(), names, len(args))
+		}
+		return nil
+	}
+}
+
+func isRuleFile(name string) bool {
+	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") || strings.HasSuffix(name, ".json")
+}
+
+// isNumber: digits alone, such as a port without its address.
+func isNumber(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// Messages about weir.yaml show its lines, but no token and no password.
+func TestMessagesAboutSettingsShowNoSecret(t *testing.T) {
+	for _, text := range []string{
+		"admin_token: [hunter2\nhttp: x\n",
+		"admin_token hunter2\n",
+		"admin_token hunter2\nhttp: x\n",
+		"admin_token:hunter2\nhttp: x\n",
+		"admin_token:\n  - hunter2\n  -\n",
+		"admin_token: {a: hunter2}\n",
+		"admin_token: \"hunter2\nhttp: x\n",
+		"http_token: hunter2: x\n",
+		"http_token:\n  hunter2: x\n",
+		"http_token: x\nhttp_token: hunter2\n",
+		"http: x\n  http_token: hunter2\n",
+		"- admin_token: hunter2\n",
+		"admin_tokn: hunter2\n",
+		"store: redis://:hunter2@h:1\nhttp: [1\n",
+		"store: [redis://:hunter2@h, {}]\n",
+		"store: redis://:hunter2@h: 1\n",
+		"{store: redis://:hunter2@h:1, http: [}\n",
+	} {
+		_, err := readSettings("weir.yaml", []byte(text), serveCommand().Flags())
+		if err == nil {
+			t.Errorf("%q is accepted", text)
+			continue
+		}
+		if shown := redact(err.Error()); strings.Contains(shown, "hunter2") || !strings.Contains(shown, "weir.yaml:") {
+			t.Errorf("%q: %s", text, shown)
+		}
+	}
+}
+
+// Settings that are right are read as they were by the YAML library: lists, blocks of text, aliases, null, nothing at all.
+func TestSettingsAreRead(t *testing.T) {
+	flags := serveCommand().Flags()
+	s, err := readSettings("weir.yaml", []byte(`# all of it
+http: &here 127.0.0.1:1
+admin: *here
+trusted_proxies: [10.0.0.0/8, 192.0.2.1]
+max_in_flight: 12
+allow-unsafe-paths: true
+identity:
+  api_key: {header: X-Key}
+  user: {claim: sub}
+  jwt: {issuer: me, secret_file: s}
+  known_keys: "12"
+  trust_unverified: true
+headers: {dialects: [], names: {limit: X-Quota, reset: ""}, expose: true}
+refusal:
+  status: 420
+  body: |
+    calm
+    down
+`), flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"http": "127.0.0.1:1", "admin": "127.0.0.1:1", "trusted-proxies": "10.0.0.0/8,192.0.2.1", "max-in-flight": "12", "allow-unsafe-paths": "true",
+	} {
+		if s.flags[name] != want {
+			t.Errorf("%s: %q, want %q", name, s.flags[name], want)
+		}
+	}
+	i, h, r := s.Identity, s.Headers, s.Refusal
+	if i.APIKey.Header != "X-Key" || i.User.Claim != "sub" || i.JWT.Issuer != "me" || i.JWT.SecretFile != "s" || i.KnownKeys != "12" || !i.TrustUnverified ||
+		h.Dialects == nil || len(h.Dialects) != 0 || h.Names.Limit != "X-Quota" || !h.Expose || r.Status != 420 || r.Body != "calm\ndown\n" {
+		t.Errorf("%+v", s.sections)
+	}
+	for _, nothing := range []string{"", "# nothing\n", "---\n"} {
+		if _, err := readSettings("weir.yaml", []byte(nothing), flags); err != nil {
+			t.Errorf("%q: %v", nothing, err)
+		}
+	}
+}
