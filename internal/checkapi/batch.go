@@ -26,7 +26,10 @@ func (c *call) readBatch() error {
 	given := false
 	err := c.document(c.in.Bytes(), batchFields, func(name string) error {
 		given = true
-		return c.list(name, c.readItem)
+		if c.peek() != '[' {
+			return c.mismatch(name, "a list")
+		}
+		return c.elements(']', c.readItem)
 	})
 	if err == nil && !given {
 		return jsonerror.Bad(`checks: is missing: send {"checks": [{"key": …}, …]}`)

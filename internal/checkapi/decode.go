@@ -197,24 +197,17 @@ func sameAttribute(a, b string) bool {
 // takeField reads a field of /v1/take.
 func (c *call) takeField(name string) error {
 	switch name {
-	case "key":
-		return c.textOf(name, MaxText, &c.req.APIKey)
 	case "limit":
 		return c.textOf(name, 64, &c.limit)
 	case "burst":
 		return c.wholeOf(name, 1, weir.MaxTokens, &c.burst)
-	case "cost":
-		return c.wholeOf(name, 0, MaxCost, &c.cost)
-	case "receipt":
-		return c.boolOf(name, &c.req.Receipt)
 	case "algorithm":
 		return c.textOf(name, MaxText, &c.algorithm)
+	case "mode":
+		return c.textOf(name, MaxText, &c.mode)
 	}
-	return c.textOf(name, MaxText, &c.mode)
+	return c.checkField(name) // which has the others
 }
-
-// refundField reads the field of /v1/refund.
-func (c *call) refundField(name string) error { return c.textOf(name, MaxBody, &c.receipt) }
 
 // complete makes a request of what was read.
 func (c *call) complete() error {
@@ -243,7 +236,14 @@ var elsewhere = map[string]string{
 // unknownField names a field that doesn't exist and, if there is a guess, the one that was meant.
 func unknownField(name string, known []string) error {
 	shown := strconv.Quote(clip(name))
-	if meant := meantBy(name, known); meant != "" {
+	meant := guess.Closest(name, known)
+	if meant == "" {
+		meant = elsewhere[strings.ToLower(name)]
+		if root, _, _ := strings.Cut(meant, "."); !slices.Contains(known, root) {
+			meant = ""
+		}
+	}
+	if meant != "" {
 		return jsonerror.Bad("there is no field %s: did you mean %q?", shown, meant)
 	}
 	return jsonerror.Bad("there is no field %s: the fields are %s", shown, strings.Join(known, ", "))
@@ -256,16 +256,4 @@ func clip(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
-}
-
-// meantBy is what was probably meant, or "".
-func meantBy(written string, known []string) string {
-	if best := guess.Closest(written, known); best != "" {
-		return best
-	}
-	meant := elsewhere[strings.ToLower(written)]
-	if root, _, _ := strings.Cut(meant, "."); slices.Contains(known, root) {
-		return meant
-	}
-	return ""
 }

@@ -17,14 +17,14 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 	if d.Policy != nil && !d.Uncounted() {
 		remaining = d.Remaining
 	}
-	b = appendBool(append(b, `"allowed":`...), d.Allowed)
+	b = strconv.AppendBool(append(b, `"allowed":`...), d.Allowed)
 	b = jsonerror.AppendString(append(b, `,"rule":`...), d.Rule)
 	b = appendLimit(b, d.Policy)
 	b = appendInt(append(b, `,"remaining":`...), remaining)
 	b = appendInt(append(b, `,"retry_after_ms":`...), retryAfterMS(d, x))
 	b = appendInt(append(b, `,"reset_after_ms":`...), milliseconds(d.ResetAfter))
 	b = appendInt(append(b, `,"delay_ms":`...), milliseconds(d.Delay))
-	b = appendBool(append(b, `,"degraded":`...), d.Degraded)
+	b = strconv.AppendBool(append(b, `,"degraded":`...), d.Degraded)
 	b = appendInt(append(b, `,"rules_version":`...), d.RulesVersion)
 	b = appendLimits(append(b, `,"limits":`...), d)
 	if d.Receipt != "" {
@@ -51,10 +51,10 @@ func appendLimits(b []byte, d *weir.Decision) []byte {
 			remaining = -1
 		}
 		b = jsonerror.AppendString(append(b, `{"rule":`...), l.Policy.Rule)
-		b = appendBool(append(b, `,"allowed":`...), l.Allowed)
+		b = strconv.AppendBool(append(b, `,"allowed":`...), l.Allowed)
 		b = appendLimit(b, l.Policy)
 		b = appendInt(append(b, `,"remaining":`...), remaining)
-		b = appendBool(append(b, `,"shadow":`...), l.Policy.Shadow)
+		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Policy.Shadow)
 		b = append(b, '}')
 	}
 	return append(b, ']')
@@ -90,8 +90,6 @@ func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
-
-func appendBool(b []byte, v bool) []byte { return strconv.AppendBool(b, v) }
 
 var noStore = []string{"no-store"}
 

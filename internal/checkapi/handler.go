@@ -230,11 +230,8 @@ func checkMedia(h http.Header) error {
 		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send the body as it is, without Content-Encoding")
 	}
 	v := h["Content-Type"]
-	if len(v) == 0 || v[0] == "application/json" {
-		return nil
-	}
-	// curl -d says this of whatever it sends. Forms of other sites' pages say it, too: the guard has refused those.
-	if v[0] == "application/x-www-form-urlencoded" {
+	// curl -d says that whatever it sends is a form. Forms of other sites' pages say so, too: the guard has refused those.
+	if len(v) == 0 || v[0] == "application/json" || v[0] == "application/x-www-form-urlencoded" {
 		return nil
 	}
 	media, params, err := mime.ParseMediaType(v[0])

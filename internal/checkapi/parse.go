@@ -86,14 +86,6 @@ func (p *parser) elements(last byte, each func() error) error {
 	}
 }
 
-// list reads a list, and calls each to read every element.
-func (p *parser) list(field string, each func() error) error {
-	if p.peek() != '[' {
-		return p.mismatch(field, "a list")
-	}
-	return p.elements(']', each)
-}
-
 // name reads the name of a member, and the colon behind it.
 func (p *parser) name() (string, error) {
 	if p.peek() != '"' {

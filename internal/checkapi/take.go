@@ -98,41 +98,24 @@ type policyKey struct {
 
 const generation = 1024
 
-func (p *policies) get(limit string, burst int64, algorithm weir.Algorithm) (*weir.Policy, error) {
+func (p *policies) get(limit string, burst int64, algorithm weir.Algorithm) (policy *weir.Policy, err error) {
 	key := policyKey{limit, burst, algorithm}
-	if found := p.find(key); found != nil {
-		return found, nil
-	}
-	made, err := newPolicy(key)
-	if err != nil {
-		return nil, err
-	}
-	key.limit = strings.Clone(limit) // the text around it has a client's key
-	p.mu.Lock()
-	p.addLocked(key, made)
-	p.mu.Unlock()
-	return made, nil
-}
-
-func (p *policies) find(key policyKey) *weir.Policy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if found := p.young[key]; found != nil {
-		return found
+	if policy = p.young[key]; policy != nil {
+		return policy, nil
 	}
-	found := p.old[key]
-	if found != nil {
-		key.limit = strings.Clone(key.limit)
-		p.addLocked(key, found)
+	if policy = p.old[key]; policy == nil {
+		if policy, err = newPolicy(key); err != nil {
+			return nil, err
+		}
 	}
-	return found
-}
-
-func (p *policies) addLocked(key policyKey, policy *weir.Policy) {
 	if p.young == nil || len(p.young) == generation {
 		p.old, p.young = p.young, make(map[policyKey]*weir.Policy)
 	}
+	key.limit = strings.Clone(limit) // the text around it has a client's key
 	p.young[key] = policy
+	return policy, nil
 }
 
 // newPolicy prepares a limit, or says what is wrong with it without repeating it.

@@ -108,34 +108,6 @@ type BatchResult struct {
 	Error *jsonerror.Error `json:"error,omitempty"`
 }
 
-// TakeRequest is the body of POST /v1/take.
-type TakeRequest struct {
-	// Key names the counter.
-	Key string `json:"key"`
-	// Limit is a count and a window: "100/minute", "5/15m". The same key keeps its counter when the
-	// numbers change; another algorithm, or another window of one that counts by windows, has another counter.
-	Limit string `json:"limit"`
-	// Burst is the capacity of a bucket, or the length of a queue. 0 means the limit's count.
-	Burst int64 `json:"burst,omitempty"`
-	// Cost and Receipt are as in CheckRequest.
-	Cost    *int64 `json:"cost,omitempty"`
-	Receipt bool   `json:"receipt,omitempty"`
-	// Algorithm is a name of the rule language; "" means token_bucket.
-	Algorithm string `json:"algorithm,omitempty"`
-	// Mode of a leaky_bucket: meter, which "" means, or queue.
-	Mode string `json:"mode,omitempty"`
-}
-
-// RefundRequest is the body of POST /v1/refund.
-type RefundRequest struct {
-	Receipt string `json:"receipt"`
-}
-
-// RefundResponse answers it with status 200.
-type RefundResponse struct {
-	Refunded bool `json:"refunded"`
-}
-
 // ErrorResponse is the body of every answer that isn't a decision.
 type ErrorResponse struct {
 	Error jsonerror.Error `json:"error"`
