@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,10 +100,10 @@ func (c *comparison) tiers() {
 // rule compares the numbers of a rule: its own, its tiers', and those of keys.
 func (c *comparison) rule(was, is *weir.Rule, path string) {
 	if len(is.Limits) > 0 && len(was.Limits) > 0 {
-		c.limits(was.Limits, is.Limits, c.ownPath(path))
+		c.limits(was.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
 	} else if len(is.Limits) > 0 { // and had those of the tiers
 		for _, t := range c.old.Rules.Tiers {
-			c.limits(t.Limits, is.Limits, c.ownPath(path))
+			c.limits(t.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
 		}
 	}
 	tiers := byTier(was.Tiers)
@@ -126,16 +127,6 @@ func (c *comparison) rule(was, is *weir.Rule, path string) {
 	if forAll(is) && !forAll(was) {
 		c.add(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")
 	}
-}
-
-// ownPath is where a rule's own numbers stand.
-func (c *comparison) ownPath(rule string) string {
-	for _, name := range []string{"limit", "limits", "params"} {
-		if c.written(join(rule, name)) {
-			return join(rule, name)
-		}
-	}
-	return rule
 }
 
 // limits notes a cut from some limits to others, which are written at a path.
@@ -213,12 +204,7 @@ func compareLimits(was, is []weir.Limit) *limitCut {
 	if paired {
 		return nil
 	}
-	slower := func(a, b weir.Limit) int {
-		if perSecond(a) < perSecond(b) {
-			return -1
-		}
-		return 1
-	}
+	slower := func(a, b weir.Limit) int { return cmp.Compare(perSecond(a), perSecond(b)) }
 	slowest := slices.MinFunc(is, slower)
 	return compareLimit(slices.MinFunc(was, slower), slowest, slices.Index(is, slowest))
 }

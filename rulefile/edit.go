@@ -153,11 +153,10 @@ func DeleteRule(text []byte, id string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := e.rulesField()
-	if len(e.doc.Rules) == 1 && !rules.value.flow {
-		e.emptyList(rules)
-	} else {
-		e.removeItems(rules, func(j int) bool { return j == i })
+	gone := make([]bool, len(e.doc.Rules))
+	gone[i] = true
+	if err := e.setItems(e.rulesField(), gone, nil); err != nil {
+		return nil, err
 	}
 	e.forget(e.doc.Rules[i].ID)
 	e.doc.Rules = slices.Delete(e.doc.Rules, i, i+1)
@@ -169,7 +168,7 @@ func DeleteRule(text []byte, id string) ([]byte, error) {
 
 // forget drops what is known of when a rule's overrides expire.
 func (e *editor) forget(rule string) {
-	maps.DeleteFunc(e.expires, func(id overrideID, _ time.Time) bool { return id.rule == rule })
+	maps.DeleteFunc(e.expires, func(id overrideID, _ time.Time) bool { return strings.EqualFold(id.rule, rule) })
 }
 
 // SetOverride gives one key numbers of its own in a rule, or changes them. A
@@ -245,7 +244,7 @@ func DeleteOverride(text []byte, rule, key string) ([]byte, error) {
 		r.Override = nil
 	}
 	delete(e.expires, overrideID{r.ID, key})
-	if err := e.removeField(m, j); err != nil {
+	if err := e.remove(m, func(i int) bool { return i == j }); err != nil {
 		return nil, err
 	}
 	return e.result()
@@ -285,19 +284,18 @@ func SetList(text []byte, list List, entries []string) ([]byte, error) {
 	f, at := e.root.get(string(list))
 	switch {
 	case at < 0 && len(added) > 0:
-		parts := make([]string, len(added))
-		for i, s := range added {
-			parts[i] = e.scalar(s, 0)
-		}
-		e.insertField(e.root, len(e.root.fields)-1, string(list), "["+strings.Join(parts, e.comma)+"]")
+		e.insertField(e.root, len(e.root.fields)-1, string(list), "["+e.scalars(added, 0)+"]")
 	case at >= 0:
-		e.setItems(f, gone, added)
+		err = e.setItems(f, gone, added)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return e.result()
 }
 
 // setItems removes some items from a list of texts, and adds others behind the rest.
-func (e *editor) setItems(f field, gone []bool, added []string) {
+func (e *editor) setItems(f field, gone []bool, added []string) error {
 	list := f.value
 	quote := byte(0)
 	if len(list.items) > 0 {
@@ -305,24 +303,20 @@ func (e *editor) setItems(f field, gone []bool, added []string) {
 	}
 	if len(added) == 0 && !list.flow && !slices.Contains(gone, false) {
 		e.emptyList(f)
-		return
+		return nil
 	}
 	last := len(gone) - 1
 	if list.flow && len(added) > 0 && last >= 0 && gone[last] {
 		// What is added stands behind the last item, which can't go: the first one takes its place.
-		e.replace(e.begin(list.items[last]), e.end(list.items[last]), e.scalar(added[0], quote))
+		e.put(list.items[last], e.scalar(added[0], quote))
 		gone[last], added = false, added[1:]
 	}
-	e.removeItems(f, func(i int) bool { return gone[i] })
-	if list.flow && last < 0 && len(added) > 0 {
-		parts := make([]string, len(added))
-		for i, s := range added {
-			parts[i] = e.scalar(s, quote)
-		}
-		e.replace(e.begin(list)+1, e.begin(list)+1, strings.Join(parts, e.comma))
-		return
+	if last < 0 {
+		e.insert(list, -1, e.scalars(added, quote))
+		return nil
 	}
 	for _, s := range added {
 		e.appendItem(list, e.scalar(s, quote))
 	}
+	return e.remove(list, func(i int) bool { return gone[i] })
 }

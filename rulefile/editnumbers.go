@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -68,26 +69,17 @@ func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
 	case c.count == 0:
 		return weir.Limit{Count: own.Count, Window: own.Window, Burst: c.burst}, nil
 	}
-	l := weir.Limit{Count: c.count, Window: c.window}
-	if l.Window == 0 {
-		l.Window = own.Window
-	}
-	if c.burst != c.count {
-		l.Burst = c.burst
-	}
-	return l, nil
+	return c.apply(weir.Limit{Window: own.Window}), nil
 }
 
 // limitText writes the numbers of a new override.
 func (e *editor) limitText(l weir.Limit, expires time.Time) string {
-	var fields []pair
+	fields := []pair{{"limit", e.scalar(l.String(), 0)}}
 	switch {
 	case l.Refill > 0:
 		fields = []pair{{"capacity", decimal(l.Burst)}, {"refill_rate", rateText(l.Refill)}, {"window", e.windowText(l.Window)}}
 	case l.Burst > 0:
-		fields = []pair{{"limit", e.scalar(l.String(), 0)}, {"burst", decimal(l.Burst)}}
-	default:
-		fields = []pair{{"limit", e.scalar(l.String(), 0)}}
+		fields = append(fields, pair{"burst", decimal(l.Burst)})
 	}
 	if !expires.IsZero() {
 		fields = append(fields, pair{"expires", e.timeText(expires)})
@@ -172,9 +164,9 @@ func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, overr
 		l := c.apply(limits[0])
 		if l.Burst == limits[0].Burst && c.expires.IsZero() {
 			e.setCount(v, field{}, limits[0], l)
-			return []weir.Limit{l}, nil
+		} else {
+			e.put(v, e.limitText(l, c.expires))
 		}
-		e.replace(e.begin(v), e.end(v), e.limitText(l, c.expires))
 		return []weir.Limit{l}, nil
 	}
 	if override {
@@ -195,7 +187,7 @@ func (e *editor) setExpiry(m *node, at time.Time) error {
 	case i < 0:
 		e.insertField(m, len(m.fields)-1, "expires", e.timeText(at))
 	case at.IsZero():
-		return e.removeField(m, i)
+		return e.remove(m, func(j int) bool { return i == j })
 	default:
 		e.setText(f.value, at.Format(time.RFC3339))
 	}
@@ -231,7 +223,7 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 			f, i = m.get("capacity")
 		}
 		if i >= 0 {
-			e.setNumber(f.value, decimal(changed.Burst))
+			e.put(f.value, decimal(changed.Burst))
 		} else {
 			e.insertField(m, at, burst, decimal(changed.Burst))
 		}
@@ -244,14 +236,14 @@ func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
 	sameWindow := l.Window == old.Window
 	if (value{v, ""}).isNumber() {
 		if !sameWindow && window.value == nil {
-			e.replace(e.begin(v), e.end(v), e.scalar(l.String(), 0)) // its window was the rule's
+			e.put(v, e.scalar(l.String(), 0)) // its window was the rule's
 			return
 		}
 		if l.Count != old.Count {
-			e.setNumber(v, decimal(l.Count))
+			e.put(v, decimal(l.Count))
 		}
 		if !sameWindow {
-			e.replace(e.begin(window.value), e.end(window.value), e.windowText(l.Window))
+			e.put(window.value, e.windowText(l.Window))
 		}
 		return
 	}
@@ -277,30 +269,23 @@ func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) weir.Limit {
 	capacity, at := m.get("capacity")
 	refill, hasRefill := m.get("refill_rate")
 	_, hasWindow := m.get("window")
-	perSecond := l.Refill
-	if perSecond == 0 {
-		perSecond = float64(l.Count) / l.Window.Seconds()
-	}
+	rate := perSecond(l)
 	if c.count > 0 {
-		per := c.window
-		if per == 0 {
-			per = l.Window
-		}
-		perSecond = float64(c.count) / per.Seconds()
+		rate = perSecond(weir.Limit{Count: c.count, Window: cmp.Or(c.window, l.Window)})
 	}
 	if c.burst > 0 && c.burst != l.Count {
 		l.Count, l.Burst = c.burst, c.burst
-		e.setNumber(capacity.value, decimal(c.burst))
+		e.put(capacity.value, decimal(c.burst))
 	}
 	switch {
 	case hasRefill >= 0:
-		if perSecond != l.Refill {
-			e.setNumber(refill.value, rateText(perSecond))
-			l.Refill = perSecond
+		if rate != l.Refill {
+			e.put(refill.value, rateText(rate))
+			l.Refill = rate
 		}
-	case perSecond != float64(l.Count)/l.Window.Seconds():
-		e.insertField(m, at, "refill_rate", rateText(perSecond))
-		l.Refill = perSecond
+	case rate != perSecond(l):
+		e.insertField(m, at, "refill_rate", rateText(rate))
+		l.Refill = rate
 	}
 	if hasWindow < 0 && !c.inherits {
 		l.Window = fillTime(l.Count, l.Refill)

@@ -119,15 +119,10 @@ func (e *editor) end(n *node) int {
 	switch {
 	case n.kind == scalar:
 		return e.textEnd(e.begin(n), n.text)
-	case len(n.fields)+len(n.items) == 0:
+	case n.entries() == 0:
 		return e.skip(e.begin(n)+1) + 1
 	}
-	end := 0
-	if n.kind == mapping {
-		end = e.end(n.fields[len(n.fields)-1].value)
-	} else {
-		end = e.end(n.items[len(n.items)-1])
-	}
+	end := e.end(n.entry(n.entries() - 1))
 	if n.flow {
 		if end = e.skip(end); e.text[end] == ',' {
 			end = e.skip(end + 1)
@@ -137,12 +132,28 @@ func (e *editor) end(n *node) int {
 	return end
 }
 
-// dash is where the dash of an item is, in a list on lines of its own.
-func (e *editor) dash(list *node, i int) int {
-	if i == 0 {
-		return e.begin(list)
+// entries is how many fields or items a value has.
+func (n *node) entries() int { return len(n.fields) + len(n.items) }
+
+// entry is the value of a field, or an item.
+func (n *node) entry(i int) *node {
+	if n.kind == mapping {
+		return n.fields[i].value
 	}
-	return e.skip(e.end(list.items[i-1]))
+	return n.items[i]
+}
+
+// entryBegin is where a field begins with its name, or an item with its dash.
+func (e *editor) entryBegin(n *node, i int) int {
+	switch {
+	case n.kind == mapping:
+		return e.offset(n.fields[i].at)
+	case n.flow:
+		return e.begin(n.items[i])
+	case i == 0:
+		return e.begin(n)
+	}
+	return e.skip(e.end(n.items[i-1]))
 }
 
 // textEnd is where a scalar ends that begins at an offset.
@@ -205,99 +216,79 @@ func (e *editor) skip(i int) int {
 	return i
 }
 
-// insertLine adds a line behind the one that an offset is in.
-func (e *editor) insertLine(i int, line string) {
-	e.replace(e.nextLine(i), e.nextLine(i), line+e.eol)
-}
-
-// removeLines removes the lines from one offset to another.
-func (e *editor) removeLines(from, to int) { e.replace(e.lineBegin(from), e.nextLine(to), "") }
-
 func indent(column int) string { return strings.Repeat(" ", max(column-1, 0)) }
 
-// insertField adds a field to a map, behind its field of the given number. The value may begin on a line of its own.
-func (e *editor) insertField(m *node, after int, name, value string) {
-	entry := e.scalar(name, 0) + e.colon + value
-	if strings.HasPrefix(value, e.eol) {
-		entry = e.scalar(name, 0) + ":" + value
-	}
-	switch {
-	case !m.flow:
-		e.insertLine(e.end(m.fields[after].value), indent(m.fields[0].at.column)+entry)
-	case len(m.fields) == 0:
-		e.replace(e.begin(m)+1, e.begin(m)+1, entry)
-	default:
-		e.insertFlow(e.offset(m.fields[after].at), e.end(m.fields[after].value), entry)
-	}
-}
-
-// insertFlow adds an entry between brackets, behind another one, on a line of its own if that has one.
-func (e *editor) insertFlow(from, to int, entry string) {
-	if e.startsLine(from) {
-		begin := e.lineBegin(from)
-		e.replace(to, to, ","+e.eol+string(e.text[begin:from])+entry)
+// insert adds an entry to a map or a list, behind the one of the given number, and on a line of its own if that has one.
+func (e *editor) insert(n *node, after int, entry string) {
+	if n.entries() == 0 {
+		e.replace(e.begin(n)+1, e.begin(n)+1, entry)
 		return
 	}
-	e.replace(to, to, e.comma+entry)
+	from, to := e.entryBegin(n, after), e.end(n.entry(after))
+	switch {
+	case !n.flow:
+		e.replace(e.nextLine(to), e.nextLine(to), indent(n.first.column)+entry+e.eol)
+	case e.startsLine(from):
+		e.replace(to, to, ","+e.eol+string(e.text[e.lineBegin(from):from])+entry)
+	default:
+		e.replace(to, to, e.comma+entry)
+	}
 }
 
-// removeField removes a field from a map that has others.
-func (e *editor) removeField(m *node, i int) error {
-	if m.flow {
-		e.removeFlow(len(m.fields), func(j int) (int, int) {
-			return e.offset(m.fields[j].at), e.end(m.fields[j].value)
-		}, func(j int) bool { return j == i })
+// insertField adds a field to a map. The value may begin on a line of its own.
+func (e *editor) insertField(m *node, after int, name, value string) {
+	colon := e.colon
+	if strings.HasPrefix(value, e.eol) {
+		colon = ":"
+	}
+	e.insert(m, after, e.scalar(name, 0)+colon+value)
+}
+
+// appendItem adds an item to a list.
+func (e *editor) appendItem(list *node, item string) {
+	if !list.flow {
+		item = "- " + item
+	}
+	e.insert(list, len(list.items)-1, item)
+}
+
+// remove takes some entries out of a map or a list that keeps others.
+func (e *editor) remove(n *node, gone func(i int) bool) error {
+	if n.flow {
+		e.removeFlow(n, gone)
 		return nil
 	}
-	from, to := e.offset(m.fields[i].at), e.end(m.fields[i].value)
-	switch {
-	case e.startsLine(from):
-		e.removeLines(from, to)
-	case i+1 < len(m.fields): // behind a dash
-		e.replace(from, e.offset(m.fields[i+1].at), "")
-	default:
-		return errors.New("its only field can't be removed: write the whole document")
+	for i := range n.entries() {
+		if !gone(i) {
+			continue
+		}
+		switch from := e.entryBegin(n, i); {
+		case e.startsLine(from):
+			e.replace(e.lineBegin(from), e.nextLine(e.end(n.entry(i))), "")
+		case i+1 < n.entries(): // behind a dash
+			e.replace(from, e.entryBegin(n, i+1), "")
+		default:
+			return errors.New("its only field can't be removed: write the whole document")
+		}
 	}
 	return nil
 }
 
-// removeItems removes items from the list that a field holds.
-func (e *editor) removeItems(f field, gone func(i int) bool) {
-	list := f.value
-	if list.flow {
-		e.removeFlow(len(list.items), func(i int) (int, int) { return e.begin(list.items[i]), e.end(list.items[i]) }, gone)
-		return
-	}
-	for i, item := range list.items {
-		if gone(i) {
-			e.removeLines(e.dash(list, i), e.end(item))
-		}
-	}
-}
-
-// emptyList takes all items out of a list on lines of its own.
-func (e *editor) emptyList(f field) {
-	colon := e.afterColon(f)
-	e.replace(colon, colon, " []")
-	e.replace(e.lineEnd(colon), e.lineEnd(e.end(f.value)), "")
-}
-
-// removeFlow removes some of the n entries between brackets, with their commas
-// and, if they have lines of their own, with those.
-func (e *editor) removeFlow(n int, span func(i int) (from, to int), gone func(i int) bool) {
-	kept := n - 1 // the last entry that stays
+// removeFlow removes entries between brackets, with their commas and, if they have lines of their own, with those.
+func (e *editor) removeFlow(n *node, gone func(i int) bool) {
+	last := n.entries() - 1
+	kept := last // the last entry that stays
 	for kept >= 0 && gone(kept) {
 		kept--
 	}
 	before := 0 // what is left of this stays
-	for i := range n {
-		from, to := span(i)
-		after := to
-		if c := e.skip(to); c < len(e.text) && e.text[c] == ',' {
+	for i := range n.entries() {
+		from, after := e.entryBegin(n, i), e.end(n.entry(i))
+		if c := e.skip(after); c < len(e.text) && e.text[c] == ',' {
 			after = c + 1
 		}
 		switch {
-		case i == kept && i < n-1: // the comma goes with what follows
+		case i == kept && i < last: // the comma goes with what follows
 			e.replace(after-1, after, "")
 		case !gone(i):
 		case e.startsLine(from) && e.endsLine(after):
@@ -320,15 +311,9 @@ func (e *editor) removeFlow(n int, span func(i int) (from, to int), gone func(i 
 	}
 }
 
-// appendItem adds an item to a list.
-func (e *editor) appendItem(list *node, item string) {
-	last := len(list.items) - 1
-	switch {
-	case !list.flow:
-		e.insertLine(e.end(list.items[last]), indent(list.first.column)+"- "+item)
-	case last < 0:
-		e.replace(e.begin(list)+1, e.begin(list)+1, item)
-	default:
-		e.insertFlow(e.begin(list.items[last]), e.end(list.items[last]), item)
-	}
+// emptyList takes all items out of a list on lines of its own.
+func (e *editor) emptyList(f field) {
+	colon := e.afterColon(f)
+	e.replace(colon, colon, " []")
+	e.replace(e.lineEnd(colon), e.lineEnd(e.end(f.value)), "")
 }

@@ -7,11 +7,6 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// hint keeps a guess for the case that Compile finds the value at a path to be wrong.
-func (d *decoder) hint(path, text string) {
-	d.hints[path] = text
-}
-
 // locateErrors notes what Compile found, where it was written. It leaves out
 // what only follows from problems that are noted already.
 func (d *decoder) locateErrors(err error) {
@@ -20,22 +15,27 @@ func (d *decoder) locateErrors(err error) {
 		d.add(place{}, "", "%v", err)
 		return
 	}
-	known := d.knownPaths()
+	explained := d.explained()
 	for _, p := range found {
-		if known.explains(p.Path) {
+		if explained(p.Path) {
 			continue
 		}
-		at := d.find(p.Path)
-		if isRule(p.Path) {
-			// What is wrong with a rule's numbers is best seen at the numbers.
-			for _, name := range []string{"limit", "limits", "params"} {
-				if own, ok := d.places[join(p.Path, name)]; ok {
-					at = own
-				}
-			}
+		at := p.Path
+		if isRule(at) {
+			at = d.ownNumbersPath(at) // what is wrong with a rule's numbers is best seen at the numbers
 		}
-		d.add(at, p.Path, "%s", p.Text).Hint = d.hints[p.Path]
+		d.add(d.find(at), p.Path, "%s", p.Text).Hint = d.hints[p.Path]
 	}
+}
+
+// ownNumbersPath is where a rule's own numbers stand, or the rule's path if it has none.
+func (d *decoder) ownNumbersPath(rule string) string {
+	for _, name := range []string{"limit", "limits", "params"} {
+		if _, ok := d.places[join(rule, name)]; ok {
+			return join(rule, name)
+		}
+	}
+	return rule
 }
 
 // locateWarnings does the same for what Compile only warns of.
@@ -64,17 +64,15 @@ func isRule(path string) bool {
 	return strings.HasPrefix(path, "rules[") && strings.IndexByte(path, ']') == len(path)-1
 }
 
-// knownPaths are the paths of problems, and of everything around them.
-type knownPaths struct {
-	exact, around map[string]bool
-}
-
-func (d *decoder) knownPaths() knownPaths {
-	k := knownPaths{map[string]bool{}, map[string]bool{}}
+// explained returns what tells whether a problem at a path may be the consequence of one
+// that is known: in the same value, in a part of it, or in what it is part of.
+// A rule without numbers may be waiting for those of a tier.
+func (d *decoder) explained() func(path string) bool {
+	exact, around := map[string]bool{}, map[string]bool{} // paths of problems, and of everything around them
 	note := func(path string) {
-		k.exact[path] = true
+		exact[path] = true
 		for ; path != ""; path = parent(path) {
-			k.around[path] = true
+			around[path] = true
 		}
 	}
 	for _, p := range d.list {
@@ -83,20 +81,15 @@ func (d *decoder) knownPaths() knownPaths {
 	for _, path := range d.misspelt {
 		note(path)
 	}
-	return k
-}
-
-// explains reports whether a problem at the path may be the consequence of one
-// that is known: in the same value, in a part of it, or in what it is part of.
-// A rule without numbers may be waiting for those of a tier.
-func (k knownPaths) explains(path string) bool {
-	if k.around[path] || isRule(path) && k.around["tiers"] {
-		return true
-	}
-	for ; path != ""; path = parent(path) {
-		if k.exact[path] {
+	return func(path string) bool {
+		if around[path] || isRule(path) && around["tiers"] {
 			return true
 		}
+		for ; path != ""; path = parent(path) {
+			if exact[path] {
+				return true
+			}
+		}
+		return false
 	}
-	return false
 }

@@ -67,7 +67,7 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 	}
 	switch v.kind {
 	case scalar:
-		return one(d.limit(v, map[string]value{"limit": v}, s))
+		return d.limit(v, map[string]value{"limit": v}, s)
 	case sequence:
 		p := d.fail(v, "must be a limit such as 100/minute, or fields such as {limit: 100/minute, burst: 20}, got a list")
 		if !s.inList {
@@ -94,14 +94,7 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 	if len(d.list) > before {
 		return nil // what is missing may be what was misspelt
 	}
-	return one(d.limit(v, f, s))
-}
-
-func one(l weir.Limit, ok bool) []weir.Limit {
-	if !ok {
-		return nil
-	}
-	return []weir.Limit{l}
+	return d.limit(v, f, s)
 }
 
 // limits reads a list of limits.
@@ -146,7 +139,7 @@ func (d *decoder) ownNumbers(f map[string]value, s *scope) []weir.Limit {
 		if hasBurst {
 			own["burst"] = burst
 		}
-		return one(d.limit(f["limit"], own, *s))
+		return d.limit(f["limit"], own, *s)
 	case hasBurst && given[0] == "limits":
 		d.fail(burst, "belongs to one of the limits: [{limit: 20/second, burst: 5}, 5000/hour]")
 		return nil
@@ -168,86 +161,78 @@ func (d *decoder) params(v value, s *scope) []weir.Limit {
 	if len(d.list) > before {
 		return nil
 	}
-	limits := one(d.limit(v, f, *s))
+	limits := d.limit(v, f, *s)
 	if _, ok := f["window"]; ok && len(limits) == 1 {
 		s.window = limits[0].Window
 	}
 	return limits
 }
 
-// limit makes one limit of the fields limit, burst, capacity, refill_rate and window. v is what they belong to.
-func (d *decoder) limit(v value, f map[string]value, s scope) (weir.Limit, bool) {
-	var l weir.Limit
-	capacity, hasCapacity := f["capacity"]
-	refill, hasRefill := f["refill_rate"]
-	limit, hasLimit := f["limit"]
-	burst, hasBurst := f["burst"]
+// limit makes one limit of the fields limit, burst, capacity, refill_rate and window, or none if something is wrong
+// with them. v is what they belong to.
+func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
+	before := len(d.list)
+	limit, burst, capacity, refill := f["limit"], f["burst"], f["capacity"], f["refill_rate"]
 	for _, bucketOnly := range []string{"capacity", "refill_rate"} {
 		if b, ok := f[bucketOnly]; ok && !s.isBucket() {
 			d.fail(b, "%s has no %s: give a limit and a window", s.algorithm, bucketOnly)
-			return l, false
+			return nil
 		}
 	}
+	var l weir.Limit
 	switch {
-	case hasBurst && hasCapacity:
+	case burst.node != nil && capacity.node != nil:
 		d.fail(burst, "is another name for capacity: keep one of them")
-		return l, false
-	case hasLimit && hasRefill:
+	case limit.node != nil && refill.node != nil:
 		d.fail(refill, "limit and refill_rate both say how fast the bucket refills: keep one of them")
-		return l, false
-	case hasLimit:
-		if hasCapacity {
-			burst, hasBurst = capacity, true
+	case limit.node != nil:
+		if capacity.node != nil {
+			burst = capacity
 		}
-		where := map[string]value{"limit": limit, "window": f["window"], "burst": burst}
-		ok := d.count(&l, limit, f["window"], s)
-		if hasBurst {
-			n, good := d.integer(burst)
-			l.Burst, ok = n, ok && good
-		}
-		return l, ok && d.valid(l, v, where, s)
-	case hasCapacity:
-		return d.bucket(v, f, s)
-	case hasRefill:
+		l = d.count(limit, f["window"], s)
+		l.Burst = d.integer(burst)
+	case capacity.node != nil:
+		limit, burst = capacity, capacity
+		l = d.bucket(capacity, refill, f["window"], s)
+	case refill.node != nil:
 		d.fail(refill, "needs a capacity beside it: how many tokens the bucket holds")
-		return l, false
-	case hasBurst:
+	case burst.node != nil:
 		d.fail(burst, "needs a limit beside it: limit: 100/minute")
-		return l, false
+	default:
+		example := "{limit: 100/minute, burst: 20}"
+		if strings.HasSuffix(v.path, "params") {
+			example = "{capacity: 100, refill_rate: 1.67} or {limit: 100, window: 60}"
+		}
+		d.fail(v, "needs numbers such as %s", example)
 	}
-	example := "{limit: 100/minute, burst: 20}"
-	if strings.HasSuffix(v.path, "params") {
-		example = "{capacity: 100, refill_rate: 1.67} or {limit: 100, window: 60}"
+	if len(d.list) == before {
+		d.validate(l, map[string]value{"limit": limit, "burst": burst, "refill_rate": refill, "window": f["window"]}, s)
 	}
-	d.fail(v, "needs numbers such as %s", example)
-	return l, false
+	if len(d.list) > before {
+		return nil
+	}
+	return []weir.Limit{l}
 }
 
 // count reads a limit: "100/minute", or a number with a window beside it.
-func (d *decoder) count(l *weir.Limit, limit, window value, s scope) bool {
+func (d *decoder) count(limit, window value, s scope) weir.Limit {
 	if !d.given(limit) {
-		return false
+		return weir.Limit{}
 	}
 	if limit.isNumber() {
-		n, ok := d.integer(limit)
-		l.Count = n
-		switch {
-		case window.node != nil:
-			w, good := d.duration(window)
-			l.Window = w
-			return ok && good
-		case s.window == 0 && ok:
-			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %d`, n)
-			return false
+		l := weir.Limit{Count: d.integer(limit), Window: s.window}
+		if window.node != nil {
+			l.Window, _ = d.duration(window)
+		} else if s.window == 0 && l.Count > 0 {
+			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %d`, l.Count)
 		}
-		l.Window = s.window
-		return ok
+		return l
 	}
 	if limit.kind != scalar {
 		d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %s`, limit.describe())
-		return false
+		return weir.Limit{}
 	}
-	parsed, err := weir.ParseLimit(limit.text)
+	l, err := weir.ParseLimit(limit.text)
 	if err != nil {
 		p := d.fail(limit, "%v", err)
 		count, unit, _ := strings.Cut(limit.text, "/")
@@ -255,43 +240,25 @@ func (d *decoder) count(l *weir.Limit, limit, window value, s scope) bool {
 		if _, err := weir.ParseWindow(unit); err != nil {
 			p.Hint = guessWindow(count+"/", unit)
 		}
-		return false
-	}
-	if window.node != nil {
+	} else if window.node != nil {
 		d.fail(window, "the limit %q has a window already: keep one of them", limit.text)
-		return false
 	}
-	l.Count, l.Window = parsed.Count, parsed.Window
-	return true
+	return l
 }
 
 // bucket reads a bucket as params describe it: what it holds, and what it gains each second.
-func (d *decoder) bucket(v value, f map[string]value, s scope) (weir.Limit, bool) {
-	capacity, refill, window := f["capacity"], f["refill_rate"], f["window"]
-	where := map[string]value{"limit": capacity, "burst": capacity, "refill_rate": refill, "window": window}
-	n, ok := d.integer(capacity)
-	l := weir.Limit{Count: n, Burst: n}
-	if refill.node != nil {
-		rate, good := d.number(refill)
-		if good && !(rate > 0) {
-			d.fail(refill, "must be more than 0 tokens per second, got %s", refill.text)
-			good = false
-		}
-		l.Refill, ok = rate, ok && good
-	} else if window.node == nil {
-		d.fail(capacity, "needs a refill_rate beside it: how many tokens the bucket gains each second")
-		return l, false
-	}
+func (d *decoder) bucket(capacity, refill, window value, s scope) weir.Limit {
+	n := d.integer(capacity)
+	l := weir.Limit{Count: n, Burst: n, Refill: d.rate(refill), Window: s.window}
 	switch {
 	case window.node != nil:
-		w, good := d.duration(window)
-		l.Window, ok = w, ok && good
-	case s.window > 0:
-		l.Window = s.window
-	case ok:
+		l.Window, _ = d.duration(window)
+	case refill.node == nil:
+		d.fail(capacity, "needs a refill_rate beside it: how many tokens the bucket gains each second")
+	case s.window == 0 && l.Refill > 0:
 		l.Window = fillTime(n, l.Refill)
 	}
-	return l, ok && d.valid(l, v, where, s)
+	return l
 }
 
 // fillTime is how long an empty bucket takes to fill, in whole seconds. It is
@@ -303,23 +270,17 @@ func fillTime(capacity int64, rate float64) time.Duration {
 	return time.Duration(min(max(seconds, 1), year)) * time.Second
 }
 
-// valid asks the limit itself whether it is possible, and notes what isn't where that was written.
-func (d *decoder) valid(l weir.Limit, v value, where map[string]value, s scope) bool {
+// validate asks the limit itself whether it is possible, and notes what isn't where that was written.
+func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	l.Algorithm = s.algorithm
-	err := l.Validate()
-	if err == nil {
-		return true
-	}
 	var wrong weir.Problem
-	errors.As(err, &wrong)
+	if !errors.As(l.Validate(), &wrong) {
+		return
+	}
 	at, text := where[wrong.Path], wrong.Text
 	if at.node == nil {
 		// The fault is in a part of another field, or follows from all of them.
-		if at = where["limit"]; at.node == nil {
-			at = v
-		}
-		text = wrong.Error()
+		at, text = where["limit"], wrong.Error()
 	}
 	d.fail(at, "%s", text)
-	return false
 }

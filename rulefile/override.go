@@ -37,13 +37,7 @@ func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Lim
 
 // expiry reads when an override ends.
 func (d *decoder) expiry(v value) (time.Time, bool) {
-	if v.kind != mapping {
-		return time.Time{}, false
-	}
-	f, i := v.get("expires")
-	if i < 0 {
-		return time.Time{}, false
-	}
+	f, _ := v.get("expires")
 	at := value{f.value, join(v.path, "expires")}
 	text := d.text(at)
 	if text == "" {
@@ -52,9 +46,8 @@ func (d *decoder) expiry(v value) (time.Time, bool) {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		d.fail(at, "must be a time such as 2026-01-31T12:00:00Z, got %s", at.describe())
-		return time.Time{}, false
 	}
-	return t.UTC(), true
+	return t.UTC(), err == nil
 }
 
 // unexpired is the document without the overrides that have expired, and when the next one will.

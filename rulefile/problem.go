@@ -145,13 +145,8 @@ func (ps *problems) sorted(src *source) Problems {
 
 // ruleIndex is the number of the rule that a path leads into, or -1.
 func ruleIndex(path string) int {
-	rest, ok := strings.CutPrefix(path, "rules[")
-	if !ok {
-		return -1
-	}
-	number, _, _ := strings.Cut(rest, "]")
-	i, err := strconv.Atoi(number)
-	if err != nil {
+	var i int
+	if _, err := fmt.Sscanf(path, "rules[%d]", &i); err != nil {
 		return -1
 	}
 	return i

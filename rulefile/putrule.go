@@ -58,7 +58,6 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	i, notThere := e.findRule(id)
 	if notThere == nil {
 		id = e.doc.Rules[i].ID // as it is written
-		e.forget(id)
 	}
 	r, err := e.readRule(id, rule)
 	if err != nil {
@@ -88,7 +87,7 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	if !old.flow {
 		with = e.blockRule(r, old.fields[0].at.column)
 	}
-	e.replace(e.begin(old), e.end(old), with)
+	e.put(old, with)
 	return e.result()
 }
 
@@ -119,13 +118,10 @@ func (e *editor) blockRule(r *newRule, column int) string {
 // merge makes the fields of a map those of another one.
 func (e *editor) merge(old, m *node) error {
 	was, is := old.byName(), m.byName()
-	for i, f := range old.fields {
+	for _, f := range old.fields {
 		now, ok := is[f.name]
 		switch {
-		case !ok:
-			if err := e.removeField(old, i); err != nil {
-				return err
-			}
+		case !ok: // it goes below
 		case sameValue(f.value, now.value):
 		case f.value.kind == mapping && now.value.kind == mapping && len(f.value.fields) > 0 && len(now.value.fields) > 0:
 			if err := e.merge(f.value, now.value); err != nil {
@@ -136,7 +132,7 @@ func (e *editor) merge(old, m *node) error {
 		case e.begin(f.value) > e.lineEnd(e.afterColon(f)): // on the lines below
 			e.replace(e.afterColon(f), e.end(f.value), " "+e.flow(now.value))
 		default:
-			e.replace(e.begin(f.value), e.end(f.value), e.flow(now.value))
+			e.put(f.value, e.flow(now.value))
 		}
 	}
 	for _, f := range m.fields {
@@ -144,7 +140,10 @@ func (e *editor) merge(old, m *node) error {
 			e.insertField(old, len(old.fields)-1, f.name, e.flow(f.value))
 		}
 	}
-	return nil
+	return e.remove(old, func(i int) bool {
+		_, stays := is[old.fields[i].name]
+		return !stays
+	})
 }
 
 // sameValue: two values are read as the same, wherever the language takes them.

@@ -46,12 +46,19 @@ func (e *editor) quoteOf(n *node) byte {
 	return 0
 }
 
-// setText and setNumber replace a scalar.
-func (e *editor) setText(n *node, s string) {
-	e.replace(e.begin(n), e.end(n), e.scalar(s, e.quoteOf(n)))
+// scalars writes texts with commas between.
+func (e *editor) scalars(list []string, quote byte) string {
+	parts := make([]string, len(list))
+	for i, s := range list {
+		parts[i] = e.scalar(s, quote)
+	}
+	return strings.Join(parts, e.comma)
 }
 
-func (e *editor) setNumber(n *node, s string) { e.replace(e.begin(n), e.end(n), s) }
+// put writes something else in a value's place, and setText a text in that of a scalar.
+func (e *editor) put(n *node, with string) { e.replace(e.begin(n), e.end(n), with) }
+
+func (e *editor) setText(n *node, s string) { e.put(n, e.scalar(s, e.quoteOf(n))) }
 
 // JSON writes a document as JSON, with its fields in their order. The error is [Problems].
 func JSON(text []byte) ([]byte, error) {

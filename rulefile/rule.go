@@ -65,7 +65,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
 	r.OnStoreFailure = weir.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
 	r.Layer = d.text(f["layer"])
-	r.Cost, _ = d.integer(f["cost"])
+	r.Cost = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])
 	r.Strict = d.boolean(f["strict"])
 	r.Shadow = d.boolean(f["shadow"])
@@ -119,7 +119,7 @@ func (d *decoder) by(v value) []string {
 			if other, ok := otherDimensions[name]; ok {
 				hint = didYouMean(other, known)
 			}
-			d.hint(item.path, hint)
+			d.hints[item.path] = hint
 		}
 		by = append(by, name)
 	}

@@ -14,22 +14,18 @@ import (
 
 // text reads a text. Nothing in the language may be "": it would be a condition that always holds.
 func (d *decoder) text(v value) string {
-	if !d.given(v) {
-		return ""
-	}
-	if v.kind != scalar {
+	switch {
+	case !d.given(v):
+	case v.kind != scalar:
 		d.fail(v, "must be text, got %s", v.describe())
-		return ""
-	}
-	if !v.quoted && (v.text == "true" || v.text == "false") {
+	case !v.quoted && (v.text == "true" || v.text == "false"):
 		d.fail(v, "must be text, got %s", v.text).Hint = fmt.Sprintf("write %q if that is its name", v.text)
-		return ""
-	}
-	if strings.TrimSpace(v.text) == "" {
+	case strings.TrimSpace(v.text) == "":
 		d.fail(v, "must not be empty: write a text, or leave the field out")
-		return ""
+	default:
+		return v.text
 	}
-	return v.text
+	return ""
 }
 
 // texts reads a list of texts.
@@ -92,14 +88,13 @@ func oneOf(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-var errNotNumber = errors.New("not a number")
-
 // parseNumber reads a decimal number as YAML writes it, with _ between digits.
-func parseNumber(s string) (float64, error) {
-	if s == "" || strings.Trim(s, "0123456789_+-.eE") != "" || !strings.ContainsAny(s, "0123456789") {
-		return 0, errNotNumber
+func parseNumber(s string) (n float64, ok bool) {
+	if strings.Trim(s, "0123456789_+-.eE") != "" || !strings.ContainsAny(s, "0123456789") {
+		return 0, false
 	}
-	return strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+	n, err := strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+	return n, err == nil
 }
 
 // isNumber: a scalar that is a number and not a text of digits.
@@ -107,18 +102,18 @@ func (v value) isNumber() bool {
 	if v.node == nil || v.kind != scalar || v.quoted {
 		return false
 	}
-	_, err := parseNumber(v.text)
-	return err == nil
+	_, ok := parseNumber(v.text)
+	return ok
 }
 
-// integer reads a whole number of at least 1, which is what every count in the language is.
-func (d *decoder) integer(v value) (int64, bool) {
+// integer reads a whole number of at least 1, which is what every count in the language is. It is 0 if there is none.
+func (d *decoder) integer(v value) int64 {
 	n, ok := d.whole(v)
 	if ok && n < 1 {
 		d.fail(v, "must be at least 1, got %d", n)
-		return 0, false
+		return 0
 	}
-	return n, ok
+	return n
 }
 
 func (d *decoder) whole(v value) (int64, bool) {
@@ -134,35 +129,37 @@ func (d *decoder) whole(v value) (int64, bool) {
 	switch {
 	case errors.Is(err, strconv.ErrRange):
 		d.fail(v, "is too large, got %s", shorten(v.text))
-		return 0, false
 	case err != nil:
 		d.fail(v, "must be a whole number, got %s", shorten(v.text))
-		return 0, false
 	case len(digits) > 1 && digits[0] == '0':
 		// Some read 010 as ten, and some as eight.
 		d.fail(v, "must be a whole number without a leading 0, got %s", shorten(v.text))
-		return 0, false
+	default:
+		return n, true
 	}
-	return n, true
+	return 0, false
 }
 
-// number reads a number that may have a fraction.
-func (d *decoder) number(v value) (float64, bool) {
+// rate reads a number of tokens per second, which may have a fraction. It is 0 if there is none.
+func (d *decoder) rate(v value) float64 {
 	if !d.given(v) {
-		return 0, false
+		return 0
 	}
 	if !v.isNumber() {
 		d.failNumber(v, "a number")
-		return 0, false
+		return 0
 	}
 	n, _ := parseNumber(v.text)
-	return n, true
+	if !(n > 0) {
+		d.fail(v, "must be more than 0 tokens per second, got %s", v.text)
+	}
+	return n
 }
 
 func (d *decoder) failNumber(v value, want string) {
 	p := d.fail(v, "must be %s, got %s", want, v.describe())
 	if v.kind == scalar && v.quoted {
-		if _, err := parseNumber(v.text); err == nil {
+		if _, ok := parseNumber(v.text); ok {
 			p.Hint = "remove the quotes"
 		}
 	}

@@ -131,10 +131,8 @@ func (n *node) describe() string {
 
 // isLiteral reports whether plain text reads as a number or a truth value, which messages show without quotes.
 func isLiteral(s string) bool {
-	if _, err := parseNumber(s); err == nil {
-		return true
-	}
-	return s == "true" || s == "false"
+	_, isNumber := parseNumber(s)
+	return isNumber || s == "true" || s == "false"
 }
 
 // shorten cuts text that is too long to repeat in a message.
