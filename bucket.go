@@ -36,9 +36,7 @@ func (p *Policy) AtLevel(level, now int64) State {
 }
 
 func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
-	if s.Time > now {
-		s.Time = now
-	}
+	s = reanchored(s, now)
 	if n > p.capacity/micro {
 		return s, false
 	}
@@ -93,9 +91,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 }
 
 func (p *Policy) returnBucket(s State, now, n int64) State {
-	if s.Time > now {
-		s.Time = now
-	}
+	s = reanchored(s, now)
 	// It doesn't refill: the numbers may be those of a receipt, and others be in force by now.
 	n = min(n, MaxTokens) * micro
 	if p.Limit.Algorithm == TokenBucket {

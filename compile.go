@@ -124,7 +124,11 @@ func (rs *RuleSet) compileTiers(bad *Problems) {
 			bad.addf(path, `needs a limit such as "100/minute"`)
 		}
 		rs.tiers[t.Name] = true
-		checkLimits(t.Limits, path, bad)
+		for j, l := range t.Limits {
+			if err := l.Validate(); err != nil {
+				bad.addLimit(limitPath(path, j, len(t.Limits)), err)
+			}
+		}
 	}
 	if rs.defaultTier == "" && len(rs.doc.Tiers) > 0 {
 		rs.defaultTier = rs.doc.Tiers[0].Name
@@ -153,20 +157,7 @@ func unknownTier(name string, tiers map[string]bool) string {
 	if len(tiers) == 0 {
 		return fmt.Sprintf("there is no tier %q: no tiers are listed", name)
 	}
-	known := make([]string, 0, len(tiers))
-	for t := range tiers {
-		known = append(known, t)
-	}
-	slices.Sort(known)
-	return fmt.Sprintf("there is no tier %q: write one of %s", name, strings.Join(known, ", "))
-}
-
-func checkLimits(limits []Limit, path string, bad *Problems) {
-	for i, l := range limits {
-		if err := l.Validate(); err != nil {
-			bad.addLimit(limitPath(path, i, len(limits)), err)
-		}
-	}
+	return fmt.Sprintf("there is no tier %q: write one of %s", name, strings.Join(slices.Sorted(maps.Keys(tiers)), ", "))
 }
 
 func limitPath(path string, i, n int) string {
@@ -197,7 +188,7 @@ func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Prob
 	default:
 		ids[id] = int(r.index)
 		if id != r.ID {
-			rs.warnings = append(rs.warnings, Problem{path, fmt.Sprintf("%q is read as %q: ids are in lower case", r.ID, id)})
+			rs.warnf(path, "%q is read as %q: ids are in lower case", r.ID, id)
 			r.ID = id
 		}
 	}
@@ -399,15 +390,20 @@ func (rs *RuleSet) checkCounters(bad *Problems) {
 	}
 }
 
-// rankLayers orders the rules of each layer: one comes before another if its
-// endpoint is more specific, or if neither is and it stands first in the file.
-func (rs *RuleSet) rankLayers() {
+// layers are the rules of each layer, in the order of the file.
+func (rs *RuleSet) layers() map[string][]*rule {
 	layers := map[string][]*rule{}
 	for i := range rs.rules {
 		if r := &rs.rules[i]; r.Layer != "" {
 			layers[r.Layer] = append(layers[r.Layer], r)
 		}
 	}
+	return layers
+}
+
+// rankLayers orders the rules of each layer: one comes before another if its
+// endpoint is more specific, or if neither is and it stands first in the file.
+func (rs *RuleSet) rankLayers() {
 	everything := &endpoint{subtree: true}
 	of := func(r *rule) *endpoint {
 		if r.endpoint == nil {
@@ -415,7 +411,7 @@ func (rs *RuleSet) rankLayers() {
 		}
 		return r.endpoint
 	}
-	for _, layer := range layers {
+	for _, layer := range rs.layers() {
 		above := make([]int, len(layer)) // how many that are more specific have no rank yet
 		for i, r := range layer {
 			for _, o := range layer {

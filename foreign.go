@@ -68,22 +68,13 @@ func foreignMethod(method, path string) (wrong, odd string) {
 
 // oneTypo: the texts differ by a letter, or by two that have changed places.
 func oneTypo(a, b string) bool {
-	if len(a) > len(b) {
-		a, b = b, a
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-	i := 0
-	for i < len(a) && a[i] == b[i] {
-		i++
+	for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
-	switch {
-	case len(b) == len(a)+1:
-		return a[i:] == b[i+1:]
-	case len(b) != len(a) || i == len(a):
-		return false
-	case a[i+1:] == b[i+1:]:
-		return true
-	}
-	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+	return max(len(a), len(b)) == 1 || len(a) == 2 && a[1:]+a[:1] == b
 }
 
 var (
@@ -322,11 +313,4 @@ func foreignNet(s string) string {
 		return fmt.Sprintf("write %s", rest)
 	}
 	return ""
-}
-
-// wideNet says whether a range covers everybody, or a large part of all addresses.
-func wideNet(n netip.Prefix) (everybody, wide bool) {
-	public := netip.MustParsePrefix("2000::/3") // the IPv6 addresses that are given to anybody
-	wide = n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 16 && n.Overlaps(public)
-	return n.Bits() == 0, wide
 }

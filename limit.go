@@ -140,23 +140,16 @@ func ParseLimit(s string) (Limit, error) {
 	if !ok {
 		return Limit{}, fmt.Errorf(`must be a count and a window such as "100/minute" or "5/15m", got %q`, s)
 	}
-	n, err := parseCount(strings.TrimSpace(count))
+	count = strings.TrimSpace(count)
+	n, err := strconv.ParseInt(strings.ReplaceAll(count, "_", ""), 10, 64)
 	if err != nil {
-		return Limit{}, err
+		return Limit{}, fmt.Errorf("the count must be a whole number, got %q", count)
 	}
 	w, err := ParseWindow(strings.TrimSpace(window))
 	if err != nil {
 		return Limit{}, err
 	}
 	return Limit{Count: n, Window: w}, nil
-}
-
-func parseCount(s string) (int64, error) {
-	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("the count must be a whole number, got %q", s)
-	}
-	return n, nil
 }
 
 var windowUnits = map[string]time.Duration{
@@ -170,11 +163,9 @@ var windowUnits = map[string]time.Duration{
 
 // ParseWindow reads a length of time: "minute", "15m", "90s", "1h30m", "2 days".
 func ParseWindow(s string) (time.Duration, error) {
-	digits := 0
-	for digits < len(s) && s[digits] >= '0' && s[digits] <= '9' {
-		digits++
-	}
-	name := strings.TrimSpace(s[digits:])
+	name := strings.TrimLeft(s, "0123456789")
+	number := s[:len(s)-len(name)]
+	name = strings.TrimSpace(name)
 	if name == "M" {
 		return 0, fmt.Errorf(`%q may be minutes or months: write m or minute for minutes, and days for months, such as 30d`, s)
 	}
@@ -185,9 +176,9 @@ func ParseWindow(s string) (time.Duration, error) {
 	}
 	if ok {
 		n := int64(1)
-		if digits > 0 {
+		if number != "" {
 			var err error
-			if n, err = strconv.ParseInt(s[:digits], 10, 64); err != nil || n > int64(math.MaxInt64/unit) {
+			if n, err = strconv.ParseInt(number, 10, 64); err != nil || n > int64(math.MaxInt64/unit) {
 				return 0, fmt.Errorf("the time %q is too long: at most %s", s, shortWindow(maxWindow))
 			}
 		}

@@ -162,15 +162,11 @@ func (p *Policy) ReportLog(l *Log, now, n int64, v Verdict) Result {
 	if v == Refused {
 		r.RetryAfter = Never
 		if n <= p.Limit.Count {
-			r.RetryAfter = micros(p.logRetry(l, n) - now)
+			enough := l.reach(l.sum + n - p.Limit.Count) // with which enough old entries have left
+			r.RetryAfter = micros(l.at(enough).time + p.window - now)
 		}
 	}
 	return r
-}
-
-// logRetry is when enough old entries have left.
-func (p *Policy) logRetry(l *Log, n int64) int64 {
-	return l.at(l.reach(l.sum+n-p.Limit.Count)).time + p.window
 }
 
 // ReturnLog takes n tokens off the entry that was made at the slot's moment.

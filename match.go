@@ -138,24 +138,18 @@ func (m *match) reset() {
 
 // listed reports whether the deny or the allow list decides. Deny goes first.
 func (rs *RuleSet) listed(req *Request, m *match) bool {
-	if m.pattern = rs.deny.matchKey(req.APIKey); m.pattern == "" {
-		m.pattern = rs.deny.matchIP(req.IP)
-	}
-	if m.pattern != "" {
+	if m.pattern = rs.deny.match(req.APIKey, req.IP); m.pattern != "" {
 		m.reason = ReasonDenied
 		return true
 	}
-	if req.KeyVerified {
-		m.pattern = rs.allow.matchKey(req.APIKey)
+	key := req.APIKey
+	if !req.KeyVerified {
+		key = ""
 	}
-	if m.pattern == "" {
-		m.pattern = rs.allow.matchIP(req.IP)
-	}
-	if m.pattern != "" {
+	if m.pattern = rs.allow.match(key, req.IP); m.pattern != "" {
 		m.reason = ReasonBypassed
-		return true
 	}
-	return false
+	return m.pattern != ""
 }
 
 func (rs *RuleSet) resolveTier(req *Request, m *match) {

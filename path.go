@@ -2,6 +2,8 @@ package weir
 
 import (
 	"bytes"
+	"encoding/hex"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -106,8 +108,8 @@ func (p *readings) read(path string) bool {
 	p.text = append(p.text[:0], path...)
 	p.add(p.decode(p.text, decodeText))
 	if !strings.HasPrefix(path, "/") {
-		if colon := schemeEnd(path); colon > 0 { // http://host/path
-			p.add(p.decode(p.text[colon+1:len(path)], decodeText))
+		if n := len(scheme.FindString(path)); n > 0 { // http://host/path
+			p.add(p.decode(p.text[n:len(path)], decodeText))
 		}
 	}
 	for i := 0; i < len(p.list) && !p.over; i++ {
@@ -152,20 +154,8 @@ func (p *readings) plain(path string) bool {
 	return true
 }
 
-// schemeEnd is where the colon behind a URL's scheme stands, or -1.
-func schemeEnd(s string) int {
-	for i := range len(s) {
-		switch c := s[i] | 0x20; {
-		case c >= 'a' && c <= 'z':
-		case s[i] == ':':
-			return i
-		case i > 0 && (s[i] >= '0' && s[i] <= '9' || strings.IndexByte("+-.", s[i]) >= 0):
-		default:
-			return -1
-		}
-	}
-	return -1
-}
+// scheme is that of a URL, with its colon.
+var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
 // reread takes each step that a server may take next. What they lead to is read
 // again in turn, so that the steps count in every order, and over a chain of servers.
@@ -178,8 +168,9 @@ func (p *readings) reread(r reading) {
 		}
 	}
 	if r.odd&oddParameters != 0 {
-		p.add(p.strip(src, 0))
-		p.add(p.strip(src, bytes.LastIndexByte(src[:len(src)-1], '/')))
+		p.add(p.rewrite(src, withoutParameters))
+		last := bytes.LastIndexByte(src[:len(src)-1], '/')
+		p.add(p.copy(src[:last+len(withoutParameters(src[last:]))]))
 	}
 	if r.odd&oddBackslash != 0 {
 		from := p.copy(src)
@@ -204,7 +195,7 @@ func (p *readings) reread(r reading) {
 		}
 	}
 	if r.odd&oddTail != 0 {
-		p.add(p.trim(src))
+		p.add(p.rewrite(src, withoutTail))
 	}
 }
 
@@ -273,20 +264,29 @@ func (p *readings) copy(src []byte) (from int) {
 	return from
 }
 
-// strip cuts ;parameters off the segments from an index on.
-func (p *readings) strip(src []byte, since int) (from int) {
-	from = p.copy(src[:since])
-	p.text = p.text[:from+since]
-	for rest := src[since:]; len(rest) > 0; {
-		end := bytes.IndexByte(rest, ';')
-		if end < 0 {
-			end = len(rest)
-		}
-		p.text = append(p.text, rest[:end]...)
-		rest = rest[end:]
-		rest = rest[max(0, bytes.IndexByte(rest, '/')):]
+// rewrite begins a reading with what becomes of each segment.
+func (p *readings) rewrite(src []byte, each func(seg []byte) []byte) (from int) {
+	from = p.copy(nil)
+	for rest := src[1:]; len(rest) > 0; {
+		end := bytes.IndexByte(rest, '/')
+		p.text = append(append(p.text, each(rest[:end])...), '/')
+		rest = rest[end+1:]
 	}
 	return from
+}
+
+// withoutParameters cuts ;parameters off a segment.
+func withoutParameters(seg []byte) []byte {
+	seg, _, _ = bytes.Cut(seg, []byte(";"))
+	return seg
+}
+
+// withoutTail drops dots and spaces at the end of a segment that is more than those.
+func withoutTail(seg []byte) []byte {
+	if short := bytes.TrimRight(seg, ". "); len(short) > 0 {
+		return short
+	}
+	return seg
 }
 
 // resolve follows dot segments, as RFC 3986 has it: an empty segment is one, too.
@@ -317,22 +317,6 @@ func (p *readings) merge(src []byte) (from int) {
 		if c != '/' || i == 0 || src[i-1] != '/' {
 			p.text = append(p.text, c)
 		}
-	}
-	return from
-}
-
-// trim drops dots and spaces at the end of segments that are more than those.
-func (p *readings) trim(src []byte) (from int) {
-	from = len(p.text)
-	p.text = append(p.text, '/')
-	for rest := src[1:]; len(rest) > 0; {
-		end := bytes.IndexByte(rest, '/')
-		seg := rest[:end]
-		if short := bytes.TrimRight(seg, ". "); len(short) > 0 {
-			seg = short
-		}
-		p.text = append(append(p.text, seg...), '/')
-		rest = rest[end+1:]
 	}
 	return from
 }
@@ -397,10 +381,12 @@ func unescape(dst, src []byte, how decoding) []byte {
 
 // escaped is the byte that an escape at the beginning of b stands for.
 func escaped(b []byte) (byte, bool) {
-	if len(b) < 3 || b[0] != '%' || !isHex(b[1]) || !isHex(b[2]) {
+	if len(b) < 3 || b[0] != '%' {
 		return 0, false
 	}
-	return unhex(b[1])<<4 | unhex(b[2]), true
+	var v [1]byte
+	_, err := hex.Decode(v[:], b[1:3])
+	return v[0], err == nil
 }
 
 func lower(c byte) byte {
@@ -422,18 +408,4 @@ func appendFolded(dst, b []byte) []byte {
 		b = b[size:]
 	}
 	return dst
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
-
-func unhex(c byte) byte {
-	switch {
-	case c <= '9':
-		return c - '0'
-	case c >= 'a':
-		return c - 'a' + 10
-	}
-	return c - 'A' + 10
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
-	"unicode"
 )
 
 // endpoint is a parsed pattern of net/http.ServeMux.
@@ -67,7 +67,7 @@ func parseEndpoint(s string) (endpoint, error) {
 		if name, rest = strings.CutSuffix(name, "..."); rest && !last {
 			return e, fmt.Errorf("{%s...} must be the last segment", name)
 		}
-		if !isIdentifier(name) {
+		if !identifier.MatchString(name) {
 			return e, fmt.Errorf("the wildcard %q must hold a name, as in {id}", seg)
 		}
 		if names[name] {
@@ -99,14 +99,7 @@ func decoded(seg string) string {
 	}
 }
 
-func isIdentifier(s string) bool {
-	for i, r := range s {
-		if !unicode.IsLetter(r) && r != '_' && (i == 0 || !unicode.IsDigit(r)) {
-			return false
-		}
-	}
-	return s != ""
-}
+var identifier = regexp.MustCompile(`^[\pL_][\pL\p{Nd}_]*$`)
 
 // matchesMethod: a rule for GET is a rule for HEAD, and a request that doesn't say is any.
 func (e *endpoint) matchesMethod(method string) bool {
@@ -366,8 +359,8 @@ func matchGlob(pattern, s string) bool {
 // accessList is an allow or a deny list.
 type accessList struct {
 	keys     keyPatterns
-	nets     map[netip.Prefix]int32
-	lengths  []int // of nets, longest first; IPv6 lengths count from 1000
+	nets     map[netip.Prefix]int32 // as inIPv6 has them
+	lengths  []int                  // of nets
 	patterns []string
 }
 
@@ -394,10 +387,10 @@ func (a *accessList) add(pattern string) (netip.Prefix, error) {
 	if a.nets == nil {
 		a.nets = map[netip.Prefix]int32{}
 	}
-	a.nets[net.Masked()] = id
-	n := netLength(net)
-	if !slices.Contains(a.lengths, n) {
-		a.lengths = append(a.lengths, n)
+	wide := inIPv6(net)
+	a.nets[wide] = id
+	if !slices.Contains(a.lengths, wide.Bits()) {
+		a.lengths = append(a.lengths, wide.Bits())
 	}
 	return net, nil
 }
@@ -410,31 +403,29 @@ func looksLikeAddress(s string) bool {
 	return strings.Count(s, ".") >= 2 && strings.Trim(s, "0123456789.*") == "" || strings.Count(s, ":") >= 2 && strings.Trim(s, "0123456789abcdefABCDEF:.*") == ""
 }
 
-func netLength(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return p.Bits()
-	}
-	return 1000 + p.Bits()
+// inIPv6 is a range as one of IPv6 addresses, among which those of IPv4 have a place.
+func inIPv6(n netip.Prefix) netip.Prefix {
+	ip := n.Addr()
+	return netip.PrefixFrom(netip.AddrFrom16(ip.As16()), n.Bits()+128-ip.BitLen()).Masked()
 }
 
-// matchIP returns the pattern that covers the address, or "".
-func (a *accessList) matchIP(ip netip.Addr) string {
-	if len(a.nets) == 0 || !ip.IsValid() {
-		return ""
+// match returns the pattern that matches the key or covers the address, or "".
+func (a *accessList) match(key string, ip netip.Addr) string {
+	if p := a.matchKey(key); p != "" || len(a.nets) == 0 || !ip.IsValid() {
+		return p
 	}
-	ip = ip.Unmap().WithZone("")
+	return a.matchNet(inIPv6(netip.PrefixFrom(ip, ip.BitLen())))
+}
+
+// matchNet returns the pattern that covers a range, or "".
+func (a *accessList) matchNet(net netip.Prefix) string {
 	for _, n := range a.lengths {
-		bits := n
-		if n >= 1000 {
-			bits -= 1000
-		}
-		if (n >= 1000) != ip.Is6() {
+		if n > net.Bits() || n < 96 && net.Addr().Is4In6() { // a range of IPv6 addresses is for those alone
 			continue
 		}
-		if net, err := ip.Prefix(bits); err == nil {
-			if id, ok := a.nets[net]; ok {
-				return a.patterns[id]
-			}
+		wider, _ := net.Addr().Prefix(n)
+		if id, ok := a.nets[wider]; ok {
+			return a.patterns[id]
 		}
 	}
 	return ""

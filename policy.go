@@ -264,32 +264,27 @@ func (p *Policy) Spent(s State) (used, whole int64) {
 // mulDiv is ⌊a·b/c⌋ for non-negative numbers, saturating instead of overflowing.
 func mulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi == 0 {
-		if c == 1 { // many rates are whole, and dividing is the slowest thing here
-			return int64(min(lo, maxExact))
-		}
-		return int64(min(lo/uint64(c), maxExact))
-	}
-	if hi >= uint64(c) {
-		return maxExact
-	}
-	q, _ := bits.Div64(hi, lo, uint64(c))
-	return int64(min(q, maxExact))
+	return div(hi, lo, uint64(c))
 }
 
 // mulDivCeil is ⌈a·b/c⌉, likewise.
 func mulDivCeil(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(c)-1, 0)
-	hi += carry
-	if hi == 0 {
-		return int64(min(lo/uint64(c), maxExact))
-	}
-	if hi >= uint64(c) {
+	return div(hi+carry, lo, uint64(c))
+}
+
+// div divides 128 bits.
+func div(hi, lo, c uint64) int64 {
+	switch {
+	case hi >= c:
 		return maxExact
+	case hi > 0:
+		lo, _ = bits.Div64(hi, lo, c)
+	case c > 1: // many rates are whole, and dividing is the slowest thing here
+		lo /= c
 	}
-	q, _ := bits.Div64(hi, lo, uint64(c))
-	return int64(min(q, maxExact))
+	return int64(min(lo, maxExact))
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

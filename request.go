@@ -32,10 +32,3 @@ type Request struct {
 	// Receipt asks for a receipt, with which what was taken can be given back.
 	Receipt bool
 }
-
-func (r *Request) attr(name string) string {
-	if r.Attr == nil {
-		return ""
-	}
-	return r.Attr(name)
-}

@@ -127,7 +127,10 @@ func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
 	case byPath:
 		return string(m.prefix(d.segments))
 	}
-	return req.attr(d.name)
+	if req.Attr == nil {
+		return ""
+	}
+	return req.Attr(d.name)
 }
 
 // route is the template that stands for the request's path: the rule's own, or
@@ -175,23 +178,16 @@ func (m *match) prefix(segments uint8) []byte {
 
 // appendIP appends what an address is counted by: all of an IPv4 address, the /64 of an IPv6 one.
 func (m *match) appendIP(req *Request, last bool) {
-	ip := req.IP.Unmap()
-	n := 0
+	all := req.IP.As16()
+	counted := all[:8]
 	switch {
-	case ip.Is4():
-		n = 4
-	case ip.Is6():
-		n = 8
+	case !req.IP.IsValid():
+		counted = nil
+	case req.IP.Unmap().Is4():
+		counted = all[12:]
 	}
 	if !last {
-		m.subjects = append(m.subjects, byte(n))
+		m.subjects = append(m.subjects, byte(len(counted)))
 	}
-	switch n {
-	case 4:
-		b := ip.As4()
-		m.subjects = append(m.subjects, b[:]...)
-	case 8:
-		b := ip.As16()
-		m.subjects = append(m.subjects, b[:8]...)
-	}
+	m.subjects = append(m.subjects, counted...)
 }

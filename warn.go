@@ -140,12 +140,11 @@ func (rs *RuleSet) warnOfLists() (c compared) {
 // warnOfLayers finds rules of a layer that another one always precedes, and rules that give more to
 // a client that invents the right key.
 func (rs *RuleSet) warnOfLayers() (c compared) {
-	layers := map[string][]*rule{}
+	layers := rs.layers()
 	sizes := map[string]int{} // of all rules of a layer
-	for i := range rs.rules {
-		if r := &rs.rules[i]; r.Layer != "" {
-			layers[r.Layer] = append(layers[r.Layer], r)
-			sizes[r.Layer] += r.size()
+	for name, layer := range layers {
+		for _, r := range layer {
+			sizes[name] += r.size()
 		}
 	}
 	for i := range rs.rules {

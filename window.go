@@ -6,15 +6,9 @@ package weir
 // whatever the clock does, and a counter that was idle for a window is aligned again.
 
 func (p *Policy) rollWindow(s State, now int64) State {
-	switch {
-	case s.Time == 0 || now >= s.Time+2*p.window:
-		return State{Time: max(1, now-now%p.window)} // 0 is untouched, also in 1970
-	case now >= s.Time+p.window:
-		return State{Time: s.Time + p.window}
-	case now < s.Time:
-		s.Time = now
-	}
-	return s
+	w := p.rollCounter(s, now)
+	w.Prev = 0
+	return w
 }
 
 func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
@@ -26,7 +20,7 @@ func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
 	return w, true
 }
 
-// reanchored is the state that a refusal leaves: the one it found, but not in the future.
+// reanchored is a state as it was found, but not in the future.
 func reanchored(s State, now int64) State {
 	if s.Time > now {
 		s.Time = now
