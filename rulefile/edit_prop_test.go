@@ -158,7 +158,17 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 		if rapid.Bool().Draw(t, "expires") {
 			n.Expires = noon.AddDate(1000, 0, 0)
 		}
-		return setOverride(rules[i].ID, key, n), deleteOverride(rules[i].ID, key), func(doc *weir.Rules) {
+		do = setOverride(rules[i].ID, key, n)
+		if once := do; rapid.Bool().Draw(t, "again") { // over one that expires
+			do = func(text []byte) ([]byte, error) {
+				text, err := setOverride(rules[i].ID, key, Numbers{Limit: "5/minute", Expires: noon.AddDate(1000, 0, 0)})(text)
+				if err != nil {
+					return nil, err
+				}
+				return once(text)
+			}
+		}
+		return do, deleteOverride(rules[i].ID, key), func(doc *weir.Rules) {
 			if doc.Rules[i].Override == nil {
 				doc.Rules[i].Override = map[string][]weir.Limit{}
 			}

@@ -274,6 +274,16 @@ func TestEditShapes(t *testing.T) {
 			"rules: [{id: a, limit: 5/m, override: {x: {limit: 6/m}}}]"},
 		{"for longer", "rules: [{id: a, limit: 5/m, override: {x: {expires: '2026-11-15T12:00:00+01:00', limit: 5/m}}}]", setOverride("a", "x", Numbers{Limit: "6", Expires: noon.Add(-time.Millisecond)}),
 			"rules: [{id: a, limit: 5/m, override: {x: {expires: '2026-11-16T12:00:00Z', limit: 6/m}}}]"},
+		{"for ever, with a burst", "rules: [{id: a, limit: 5/m, override: {x: {limit: 5/m, expires: 2026-11-16T12:00:00Z}}}]", setOverride("a", "x", Numbers{Limit: "6", Capacity: 3}),
+			"rules: [{id: a, limit: 5/m, override: {x: {limit: 6/m, burst: 3}}}]"},
+		{"for ever on lines, with a burst", "rules:\n- id: a\n  limit: 5/m\n  override:\n    x:\n      limit: 5/m\n      expires: 2026-11-16T12:00:00Z # moving\n", setOverride("a", "x", Numbers{Limit: "6", Capacity: 3}),
+			"rules:\n- id: a\n  limit: 5/m\n  override:\n    x:\n      limit: 6/m\n      burst: 3\n"},
+		{"for ever in JSON, with a burst", `{"rules":[{"id":"a","limit":"5/m","override":{"x":{"limit":"5/m","expires":"2026-11-16T12:00:00Z"}}}]}`, setOverride("a", "x", Numbers{Limit: "6", Capacity: 3}),
+			`{"rules":[{"id":"a","limit":"5/m","override":{"x":{"limit":"6/m","burst":3}}}]}`},
+		{"for ever, with a rate", "rules: [{id: a, limit: 5/m, override: {x: {capacity: 5, expires: 2026-11-16T12:00:00Z, window: 60}}}]", setOverride("a", "x", Numbers{Capacity: 10}),
+			"rules: [{id: a, limit: 5/m, override: {x: {capacity: 10, refill_rate: 0.08333333333333333, window: 60}}}]"},
+		{"until the same time", "rules: [{id: a, limit: 5/m, override: {x: {limit: 5/m, expires: 2026-11-16T13:00:00+01:00}}}]", setOverride("a", "x", Numbers{Limit: "6", Capacity: 3, Expires: noon}),
+			"rules: [{id: a, limit: 5/m, override: {x: {limit: 6/m, burst: 3, expires: 2026-11-16T13:00:00+01:00}}}]"},
 		{"a count and a window", "tiers: {t: {limit: 5, window: 60}}\nrules: [{id: a}]", setTier("t", Numbers{Limit: "7/s"}), "tiers: {t: {limit: 7, window: 1}}\nrules: [{id: a}]"},
 		{"a count over the rule's window", "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 7}}]", setOverride("a", "x", Numbers{Limit: "8"}), "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 8}}]"},
 		{"a count over another window", "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 7}}]", setOverride("a", "x", Numbers{Limit: "8/h"}), "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 8/hour}}]"},
@@ -365,6 +375,15 @@ func TestExpiredOverridesAreDropped(t *testing.T) {
 	}
 	if s := string(got); strings.Contains(s, "old") || !strings.Contains(s, "# one") || !strings.Contains(s, "new: {limit: 8/s") || !strings.Contains(s, "kept: 7/s") {
 		t.Errorf("got\n%s", s)
+	}
+	f, err := ParseAt("rules", []byte(text), time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]time.Time{"old": {}, "new": time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), "kept": {}, "none": {}} {
+		if at := f.Expiry("A", key); !at.Equal(want) {
+			t.Errorf("%s ends at %s", key, at)
+		}
 	}
 	if again, err := DropExpired(got, time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)); err != nil || string(again) != string(got) {
 		t.Errorf("again: %v\n%s", err, again)

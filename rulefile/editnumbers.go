@@ -189,7 +189,9 @@ func (e *editor) setExpiry(m *node, at time.Time) error {
 	case at.IsZero():
 		return e.remove(m, func(j int) bool { return i == j })
 	default:
-		e.setText(f.value, at.Format(time.RFC3339))
+		if was, err := time.Parse(time.RFC3339, f.value.text); err != nil || !was.Equal(at) {
+			e.setText(f.value, at.Format(time.RFC3339))
+		}
 	}
 	return nil
 }

@@ -87,7 +87,8 @@ func (e *editor) result() ([]byte, error) {
 }
 
 func (e *editor) apply() ([]byte, error) {
-	slices.SortStableFunc(e.changes, func(a, b change) int { return cmp.Compare(a.from, b.from) })
+	// What is inserted where something else begins that is removed stands before it.
+	slices.SortStableFunc(e.changes, func(a, b change) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
 	var out bytes.Buffer
 	at := 0
 	for _, c := range e.changes {

@@ -76,6 +76,16 @@ func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
 	return doc, next
 }
 
+// Expiry is when the override of a key in a rule ends. Zero means that it doesn't, or that there is none.
+func (f *File) Expiry(rule, key string) time.Time {
+	for _, r := range f.Rules.Rules {
+		if _, there := r.Override[key]; there && strings.EqualFold(r.ID, rule) {
+			return f.reading.expires[overrideID{r.ID, key}]
+		}
+	}
+	return time.Time{}
+}
+
 // dropAtOnce is how many overrides one call drops: each is an edit of its own, and the next call drops more.
 const dropAtOnce = 20
 

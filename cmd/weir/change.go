@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/spf13/cobra"
 	adminapi "github.com/weirhq/weir/internal/admin"
@@ -85,6 +86,9 @@ func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 		fmt.Fprintln(w, "nothing was changed: a dry run")
 	default:
 		fmt.Fprintf(w, "version %d is in force\n", out.Version)
+	}
+	if out.Expires != nil {
+		fmt.Fprintf(w, "the override ends at %s\n", out.Expires.Local().Format(time.DateTime))
 	}
 	return nil
 }

@@ -70,11 +70,13 @@ func overrideCommand() *cobra.Command {
 		Short: "Give one key a limit of its own in a rule, for a while or for good",
 		Long: `Give one key a limit of its own in a rule, for a while or for good, or take it away
 again. KEY may be - to read it from standard input, so that it isn't in the shell's
-history. A limit without a window, such as 3000, keeps the rule's window.
+history. A limit without a window, such as 3000, keeps the rule's window. An
+override that is there keeps its burst and its end, unless --burst and --for say
+otherwise.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
-  weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 -m "launch day"
+  weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 --for good -m "launch day"
   weir keys override - --rule search --remove < key.txt`,
 		Args:              takes(1, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -97,7 +99,7 @@ Exit codes are those of weir rules apply.`,
 	f.StringVar(&rule, "rule", "", "id of the rule")
 	f.StringVar(&limit, "limit", "", "the key's limit, such as 3000/minute or 3000")
 	f.Int64Var(&burst, "burst", 0, "how much of it at once (default: as the key's override has it, or as much as the limit)")
-	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d (default: for good)")
+	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d, or good (default: as the key's override has it, or for good)")
 	f.BoolVar(&remove, "remove", false, "take the key's override away")
 	complete(cmd, "rule", c.ruleIDs)
 	for _, name := range []string{"limit", "burst", "for"} {
@@ -138,11 +140,13 @@ func numbers(cmd *cobra.Command, body *adminapi.Override, limit string, burst in
 		}
 		body.Capacity = burst
 	}
-	if f.Changed("for") {
-		d, err := weir.ParseWindow(lasting)
-		if err != nil || d <= 0 {
-			return fmt.Errorf("--for: must be a time such as 90m, 1h or 7d, got %q", lasting)
-		}
+	switch d, err := weir.ParseWindow(lasting); {
+	case !f.Changed("for"):
+	case lasting == "good":
+		body.ExpiresIn = "never"
+	case err != nil || d <= 0:
+		return fmt.Errorf("--for: must be a time such as 90m, 1h or 7d, or good, got %q", lasting)
+	default:
 		body.ExpiresIn = d.String()
 	}
 	return nil

@@ -90,6 +90,7 @@ func TestOverride(t *testing.T) {
 		"--limit 3000 --burst 500":             `PUT {"key":"sk_1","rule":"search","limit":3000,"capacity":500}`,
 		"--limit 30/s --for 7d":                `PUT {"key":"sk_1","rule":"search","limit":"30/s","expires_in":"168h0m0s"}`,
 		"--limit 30/s --for 90m --force -m up": `PUT {"key":"sk_1","rule":"search","limit":"30/s","expires_in":"1h30m0s"}`,
+		"--limit 30/s --for good":              `PUT {"key":"sk_1","rule":"search","limit":"30/s","expires_in":"never"}`,
 		"--remove":                             `DELETE {"key":"sk_1","rule":"search"}`,
 	} {
 		d := s.run(append(strings.Fields("keys override sk_1 --rule search"), strings.Fields(args)...)...)
@@ -103,7 +104,7 @@ func TestOverride(t *testing.T) {
 		"--limit 3/s":                          "--rule: is missing: give the id of the rule",
 		"--rule search --limit lots":           "--limit: must be a count and a window",
 		"--rule search --limit 3/s --burst 0":  "--burst: must be at least 1, got 0",
-		"--rule search --limit 3/s --for ever": `--for: must be a time such as 90m, 1h or 7d, got "ever"`,
+		"--rule search --limit 3/s --for ever": `--for: must be a time such as 90m, 1h or 7d, or good, got "ever"`,
 		"--rule search --limit 3/s --remove":   "--remove: takes the override away",
 	} {
 		d := s.run(append([]string{"keys", "override", "sk_1"}, strings.Fields(args)...)...)

@@ -46,13 +46,14 @@ func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change
 	return c, nil
 }
 
-// write makes a change, answers with its result, and records its author.
+// write makes a change, answers with its result, and records its author. What it is called names no
+// key: that is for the audit.
 func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *jsonerror.Error {
 	c, f := a.change(r, edit)
 	if f != nil {
 		return f
 	}
-	return a.make(w, r, what, c)
+	return a.make(w, r, what, &c)
 }
 
 // remove is a write that is meant to take something away.
@@ -62,15 +63,12 @@ func (a *API) remove(w http.ResponseWriter, r *http.Request, what string, edit f
 		return f
 	}
 	c.removes = true
-	return a.make(w, r, what, c)
+	return a.make(w, r, what, &c)
 }
 
-func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c change) *jsonerror.Error {
+func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *change) *jsonerror.Error {
 	if len(c.message) > maxMessage {
 		return jsonerror.Bad("message: has %d bytes, and may have %d", len(c.message), maxMessage)
-	}
-	if c.message == "" {
-		c.message = what
 	}
 	var out *Changed
 	var f *jsonerror.Error
@@ -108,7 +106,7 @@ func (a *API) putRules(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		return f
 	}
 	c.whole = true
-	return a.make(w, r, "put rules", c)
+	return a.make(w, r, "put rules", &c)
 }
 
 func (a *API) putRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -185,20 +183,39 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f != nil {
 		return f
 	}
-	if in.ExpiresIn != "" {
+	now := time.Now()
+	if in.ExpiresIn != "" && in.ExpiresIn != "never" {
 		d, err := time.ParseDuration(in.ExpiresIn)
 		if err != nil || d <= 0 {
-			return jsonerror.Bad("expires_in: must be a time such as 30m or 24h, got %q", in.ExpiresIn)
+			return jsonerror.Bad(`expires_in: must be a time such as 30m or 24h, or "never", got %q`, in.ExpiresIn)
 		}
-		n.Expires = time.Now().Add(d).UTC().Truncate(time.Second).Add(time.Second)
+		n.Expires = now.Add(d).UTC().Truncate(time.Second).Add(time.Second)
 	}
-	return a.write(w, r, "override a key in rule "+in.Rule, func(text []byte) ([]byte, error) {
-		text, err := rulefile.DropExpired(text, time.Now())
+	c, f := a.change(r, nil)
+	if f != nil {
+		return f
+	}
+	c.edit = func(text []byte) ([]byte, error) {
+		n := n
+		if in.ExpiresIn == "" {
+			// Whoever gives a customer more today, and then still more, hasn't said "for ever".
+			old, err := rulefile.ParseAt("rules", text, now)
+			if err != nil {
+				return nil, err
+			}
+			n.Expires = old.Expiry(in.Rule, in.Key)
+		}
+		c.ends, c.did = n.Expires, "give "+rulefile.Mask(in.Key)+" "+numbersText(n)+" in rule "+in.Rule
+		if !c.ends.IsZero() {
+			c.did += " until " + c.ends.Format(time.DateTime) + " UTC"
+		}
+		text, err := rulefile.DropExpired(text, now)
 		if err != nil {
 			return nil, err
 		}
 		return rulefile.SetOverride(text, in.Rule, in.Key, n)
-	})
+	}
+	return a.make(w, r, "override a key in rule "+in.Rule, &c)
 }
 
 func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -209,9 +226,12 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 	if f := in.check(); f != nil {
 		return f
 	}
-	return a.remove(w, r, "remove an override in rule "+in.Rule, func(text []byte) ([]byte, error) {
-		return rulefile.DeleteOverride(text, in.Rule, in.Key)
-	})
+	c, f := a.change(r, func(text []byte) ([]byte, error) { return rulefile.DeleteOverride(text, in.Rule, in.Key) })
+	if f != nil {
+		return f
+	}
+	c.removes, c.did = true, "take from "+rulefile.Mask(in.Key)+" its own numbers in rule "+in.Rule
+	return a.make(w, r, "remove an override in rule "+in.Rule, &c)
 }
 
 func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *jsonerror.Error {
@@ -229,7 +249,7 @@ func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List
 	// A caller that doesn't say which list it has read may drop an entry that was just added,
 	// unseen.
 	c.removes = c.ifMatch.Number != 0
-	return a.make(w, r, "put "+name, c)
+	return a.make(w, r, "put "+name, &c)
 }
 
 func (a *API) putAllowlist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {

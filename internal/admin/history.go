@@ -165,5 +165,6 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	if in.Message != "" {
 		c.message = in.Message
 	}
-	return a.make(w, r, what, c)
+	c.did = what
+	return a.make(w, r, what, &c)
 }

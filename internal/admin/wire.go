@@ -16,8 +16,10 @@ type Changed struct {
 	Warnings   []rulefile.Problem `json:"warnings"`
 	NeedsForce bool               `json:"needs_force"`
 	Diff       string             `json:"diff"`
+	Expires    *time.Time         `json:"expires,omitempty"` // when the override ends that was set
 
-	before int64 // the version that was changed
+	before int64  // the version that was changed
+	did    string // what the difference is, in words
 }
 
 // Rejection is the details of an error about a document.
@@ -51,6 +53,7 @@ type OverrideName struct {
 type Override struct {
 	OverrideName
 	Numbers
+	// ExpiresIn is a time such as "1h", or "never". "" leaves the end of an override as it is.
 	ExpiresIn string `json:"expires_in,omitempty"`
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,13 +31,17 @@ type change struct {
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
+
+	// What edit says of what it did:
+	did  string    // in the words of a person, for the history; "" describes the difference
+	ends time.Time // when the override ends that it has set, if it does
 }
 
 // attempts at a change that isn't meant for one version, when others are faster.
 const attempts = 20
 
 // commit makes a new version of the newest one.
-func (a *API) commit(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
+func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	if file := a.Rules.File(); file != "" && !c.dryRun {
 		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", file)
 	}
@@ -54,7 +59,7 @@ func (a *API) commit(ctx context.Context, c change) (*Changed, *jsonerror.Error)
 	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
 }
 
-func (a *API) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
+func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	base, f := a.newest(ctx, c.whole)
 	if f != nil {
 		return nil, f
@@ -75,6 +80,9 @@ func (a *API) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
 		return nil, editFault(err)
 	}
 	out := &Changed{Version: base.Number, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: base.Number}
+	if !c.ends.IsZero() {
+		out.Expires = &c.ends
+	}
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
@@ -94,7 +102,7 @@ func (a *API) try(ctx context.Context, c change) (*Changed, *jsonerror.Error) {
 		return nil, f
 	}
 	v, err := a.Rules.Publish(ctx, rulestore.Version{
-		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: c.message, Time: time.Now().UTC(), Text: text,
+		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: cmp.Or(c.message, c.did, out.did), Time: time.Now().UTC(), Text: text,
 	})
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):
@@ -137,7 +145,10 @@ func (c *change) judge(ctx context.Context, before, after []byte, out *Changed) 
 		return left()
 	}
 	warnings := next.Warnings
-	if old, err := rulefile.ParseAt("rules", before, now); err == nil {
+	if old, err := rulefile.ParseAt("rules", before, now); err != nil {
+		out.did = "replace the rules"
+	} else {
+		out.did = describe(&old.Rules, &next.Rules)
 		if !c.removes {
 			out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
 		}

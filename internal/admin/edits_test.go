@@ -1,0 +1,101 @@
+package admin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// An override that ends keeps its end when it is given other numbers, unless the caller says otherwise.
+func TestAnOverrideKeepsItsEnd(t *testing.T) {
+	p := open(t, nil, "")
+	put := func(body string) (text string, ends time.Time) {
+		t.Helper()
+		a := p.do(t, "PUT", "/v1/rules/key?force=true", `{"key": "sk_vip", "rule": "search", `+body+`}`)
+		p.want(t, a, 200, "")
+		if at, ok := a.json(t)["expires"].(string); ok {
+			var err error
+			if ends, err = time.Parse(time.RFC3339, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return p.do(t, "GET", "/v1/rules", "").text, ends
+	}
+	_, first := put(`"limit": "100/minute", "expires_in": "1h"`)
+	if left := time.Until(first); left < 50*time.Minute || left > 70*time.Minute {
+		t.Fatalf("an hour ends at %s", first)
+	}
+	written := "expires: " + first.Format(time.RFC3339)
+	for _, body := range []string{`"limit": "200/minute"`, `"limit": "300/minute", "capacity": 20`, `"capacity": 30`} {
+		text, ends := put(body)
+		if !ends.Equal(first) || !strings.Contains(text, written) {
+			t.Errorf("%s: ends at %s, not at %s:\n%s", body, ends, first, text)
+		}
+	}
+	if text, ends := put(`"limit": "300/minute", "capacity": 40, "expires_in": "never"`); !ends.IsZero() || strings.Contains(text, "expires") || !strings.Contains(text, "burst: 40") {
+		t.Errorf("never: ends at %s\n%s", ends, text)
+	}
+	if _, ends := put(`"limit": "400/minute"`); !ends.IsZero() {
+		t.Errorf("what had no end ends at %s", ends)
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": 5, "expires_in": "soon"}`), 400, "BAD_REQUEST")
+}
+
+// One that is over is a new one: it gets no end that has passed.
+func TestAnOverrideThatIsOverIsNew(t *testing.T) {
+	p := open(t, nil, "")
+	over := "rules:\n  - id: search\n    limit: 5/s\n    override:\n"
+	for i := range 50 { // more than one write drops
+		over += "      sk_" + string(rune('a'+i%26)) + string(rune('a'+i/26)) + ": {limit: 9/s, expires: 2020-01-01T00:00:00Z}\n"
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", over, "If-Match: *"), 200, "")
+	for range 2 {
+		a := p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_ab", "rule": "search", "limit": "7/second"}`)
+		p.want(t, a, 200, "")
+		if _, ends := a.json(t)["expires"]; ends {
+			t.Errorf("ends: %s", a.text)
+		}
+	}
+	if text := p.do(t, "GET", "/v1/rules", "").text; !strings.Contains(text, "sk_ab: 7/second") && !strings.Contains(text, "sk_ab: {limit: 7/s}") {
+		t.Errorf("in force is\n%s", text)
+	}
+}
+
+// The history says what was done as a person would, and shows no key whole.
+func TestTheHistoryIsInWords(t *testing.T) {
+	p := open(t, nil, "")
+	newest := func() string {
+		t.Helper()
+		return p.do(t, "GET", "/v1/rules/versions?limit=1", "").json(t)["versions"].([]any)[0].(map[string]any)["message"].(string)
+	}
+	for _, c := range []struct{ method, path, body, want string }{
+		{"PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "sk_live_4711abc123"]}`, "block sk_liv…c123"},
+		{"PUT", "/v1/denylist", `{"entries": ["203.0.113.0/24", "a1", "b2", "c3", "d4"]}`, "block 203.0.113.0/24, …, … and 2 more; unblock sk_revoked_*, sk_liv…c123"},
+		{"PUT", "/v1/denylist", `{"entries": []}`, "unblock 203.0.113.0/24, …, … and 2 more"},
+		{"PUT", "/v1/allowlist", `{"entries": ["sk_internal_*"]}`, "allow sk_internal_*"},
+		{"PUT", "/v1/allowlist", `{"entries": []}`, "no longer allow sk_internal_*"},
+		{"PUT", "/v1/rules/tier/pro", `{"limit": 2000, "capacity": 500}`, "change tier pro"},
+		{"PUT", "/v1/rules/tier/pro", `{"capacity": 400}`, "change tier pro"},
+		{"PUT", "/v1/rules/key", `{"key": "sk_live_4711abc123", "rule": "search", "limit": "3000/minute", "capacity": 50}`, "give sk_liv…c123 3000/minute with a burst of 50 in rule search"},
+		{"DELETE", "/v1/rules/key", `{"key": "sk_live_4711abc123", "rule": "search"}`, "take from sk_liv…c123 its own numbers in rule search"},
+		{"PUT", "/v1/rules/id/search", `{"match": {"endpoint": "/v1/search"}, "limit": "31/minute"}`, "change rule search"},
+		{"PUT", "/v1/rules/id/new", `{"limit": "31/minute"}`, "add rule new"},
+		{"DELETE", "/v1/rules/id/search", ``, "delete rule search"},
+		{"PUT", "/v1/rules", rules, "add rule search; delete rule new; change tier pro; block sk_revoked_*"},
+		{"PUT", "/v1/rules", rules + "# the same\n", "change nothing but the text"},
+		{"PUT", "/v1/denylist?message=spam", `{"entries": ["sk_x"]}`, "spam"},
+	} {
+		path := c.path + "?force=true"
+		if strings.Contains(c.path, "?") {
+			path = c.path + "&force=true"
+		}
+		p.want(t, p.do(t, c.method, path, c.body, "If-Match: *"), 200, "")
+		if got := newest(); got != c.want {
+			t.Errorf("%s %s %s: %q, not %q", c.method, c.path, c.body, got, c.want)
+		}
+	}
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_live_4711abc123", "rule": "search", "limit": "3000/minute", "expires_in": "1h"}`), 200, "")
+	if got := newest(); !strings.HasPrefix(got, "give sk_liv…c123 3000/minute in rule search until 20") || !strings.HasSuffix(got, " UTC") {
+		t.Error(got)
+	}
+}
