@@ -28,8 +28,12 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 		httplimit.NoAnswer(r)
 	}
 	f, level := g.diagnose(r, x, err)
-	g.log.LogAttrs(r.Context(), level, "no answer from the upstream",
-		slog.Int("status", f.Status), slog.String("method", r.Method), slog.String("error", err.Error()))
+	attrs := []slog.Attr{slog.Int("status", f.Status), slog.String("method", r.Method), slog.String("error", err.Error())}
+	if level == slog.LevelWarn {
+		g.outage.fail(attrs...)
+	} else {
+		g.log.LogAttrs(r.Context(), level, noAnswer, attrs...)
+	}
 	if f.Status == statusClientGone {
 		w.WriteHeader(f.Status)
 		return

@@ -67,6 +67,7 @@ type Gateway struct {
 	trusted   []netip.Prefix
 	stall     time.Duration
 	log       *slog.Logger
+	outage    outage
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
@@ -91,6 +92,7 @@ func New(opts Options) (*Gateway, error) {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
+	g.outage.log = g.log
 	dial := timeout(opts.DialTimeout, 5*time.Second)
 	g.transport = &http.Transport{
 		// No Proxy: the environment of the process has no say in where requests go.
@@ -148,6 +150,7 @@ func timeout(d, byDefault time.Duration) time.Duration {
 // open, and idle connections to the upstream. Call it once the server has shut down.
 func (g *Gateway) Close() {
 	g.close()
+	g.outage.close()
 	g.transport.CloseIdleConnections()
 }
 
@@ -222,6 +225,7 @@ func (g *Gateway) modify(res *http.Response) error {
 	if s := res.StatusCode; (s < 200 || s > 599) && s != http.StatusSwitchingProtocols {
 		return fmt.Errorf("the upstream's status can't be: %d", s) // net/http would panic at one below 100
 	}
+	g.outage.answered()
 	x := exchangeOf(res.Request)
 	x.merge(res)
 	x.body.answered()

@@ -1,0 +1,64 @@
+package gateway
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An upstream that is down is a line at once and a line a minute, whatever the load, and one when it is back.
+func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journal{}
+		o := &outage{log: slog.New(slog.NewTextHandler(j, nil))}
+		defer o.close()
+		fails := func(n int) {
+			for range n {
+				o.fail(slog.Int("status", 502))
+			}
+		}
+		seen := 0
+		says := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			text := j.String()[seen:]
+			seen += len(text)
+			lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+			if len(lines) != len(want) {
+				t.Fatalf("got %q, want %q", lines, want)
+			}
+			for i, w := range want {
+				if !strings.HasSuffix(lines[i], w) {
+					t.Errorf("got %q, want %q", lines[i], w)
+				}
+			}
+		}
+		o.answered()
+		fails(1000)
+		says(`level=WARN msg="no answer from the upstream" status=502`)
+		time.Sleep(time.Minute)
+		says(`level=WARN msg="no answer from the upstream" status=502 failed=999`)
+		fails(500)
+		o.answered()
+		o.answered()
+		says(`level=INFO msg="the upstream answers again" failed=1500 after=1m0s`)
+		// One that comes and goes doesn't make more of it.
+		for range 100 {
+			fails(2)
+			o.answered()
+		}
+		says()
+		time.Sleep(time.Minute)
+		says(`level=WARN msg="no answer from the upstream" status=502 failed=200`)
+		time.Sleep(time.Minute)
+		says() // it is over
+		// A single failure is a line by itself.
+		fails(1)
+		says(`level=WARN msg="no answer from the upstream" status=502`)
+		o.answered()
+		time.Sleep(time.Hour)
+		says()
+	})
+}
