@@ -225,10 +225,16 @@ func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) strin
 	if d.kind != byAttr {
 		name = dimensionNames[d.kind]
 	}
+	unknown := !req.IP.IsValid()
 	if d.kind == byIP {
+		if unknown {
+			name += " (which is missing: all such requests count as one address)"
+		}
 		return name
 	}
 	switch v := rs.value(r, d, req, m); {
+	case v == "" && unknown:
+		return "ip (" + name + " is missing, and so is ip: all such requests count as one address)"
 	case v == "":
 		return "ip (" + name + " is missing)"
 	case d.kind == byPath:

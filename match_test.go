@@ -404,7 +404,10 @@ search false the path doesn't match endpoint /search [] 0
 	if x := paths.Explain(&weir.Request{APIKey: "k", Path: "/V1/orders/17"}); strings.Join(x.Rules[0].By, ", ") != "api_key, path (/v1)" {
 		t.Errorf("%+v", x.Rules)
 	}
-	if x := paths.Explain(&weir.Request{APIKey: "k"}); strings.Join(x.Rules[0].By, ", ") != "api_key, ip (path is missing)" {
+	if x := paths.Explain(&weir.Request{APIKey: "k", IP: ip1}); strings.Join(x.Rules[0].By, ", ") != "api_key, ip (path is missing)" {
+		t.Errorf("%+v", x.Rules)
+	}
+	if x := paths.Explain(&weir.Request{APIKey: "k"}); x.Rules[0].By[1] != "ip (path is missing, and so is ip: all such requests count as one address)" {
 		t.Errorf("%+v", x.Rules)
 	}
 	x = rs.Explain(&weir.Request{Path: "/login/../search"})

@@ -134,3 +134,43 @@ func TestTokensOfAGateway(t *testing.T) {
 		t.Errorf("with keys: limit %q", got)
 	}
 }
+
+// A caller that leaves out the address is told once, if a rule counts by it.
+func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
+	dir := t.TempDir()
+	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules: [{id: quota, limit: 9/s}]\n")
+	n := serve(t, "--rules", rules)
+	const warning = `a check came without "ip", and a rule counts by it: all such checks share one counter; send the address of the client`
+	check := func(body string) {
+		t.Helper()
+		if status, answer := post(t, http.DefaultClient, n.HTTP+"/v1/check", body); status != 200 {
+			t.Fatal(status, answer)
+		}
+	}
+	check(`{"key": "a"}`)
+	write(t, rules, "rules: [{id: quota, limit: 9/s}, {id: address, by: [ip], limit: 1000/s}]\n")
+	n.await("rules applied", func(map[string]any) bool { return true })
+	check(`{"key": "b", "ip": "203.0.113.7"}`)
+	if n.said(warning) {
+		t.Error("it is said where it isn't so")
+	}
+	check(`{"key": "c"}`)
+	check(`{"key": "d"}`)
+	if status, answer := post(t, http.DefaultClient, n.HTTP+"/v1/checks", `{"checks": [{"key": "e"}, {"key": "f"}]}`); status != 200 {
+		t.Fatal(status, answer)
+	}
+	if l := n.await(warning, func(map[string]any) bool { return true }); l["rule"] != "address" || l["level"] != "WARN" {
+		t.Errorf("%v", l)
+	}
+	n.stop()
+	<-n.exited
+	said := 0
+	for _, l := range n.log {
+		if l["msg"] == warning {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("it is said %d times", said)
+	}
+}

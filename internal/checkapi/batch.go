@@ -101,7 +101,7 @@ func (h *handler) decideAll(r *http.Request, c *call, items []item) (first error
 			continue
 		}
 		c.show(&it.req, it.attrs)
-		d, err := h.limiter.Check(r.Context(), &it.req)
+		d, err := h.ask(r, &it.req)
 		refused := httplimit.Refused{Status: http.StatusOK}
 		if !d.Allowed {
 			refused = httplimit.Describe(&it.req, &d, time.Time{}) // nobody is told the time of day

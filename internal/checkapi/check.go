@@ -25,7 +25,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *call) error {
 		return err
 	}
 	now := time.Now() // before the check, so that the times it answers with, added to this, are never late
-	d, err := h.limiter.Check(r.Context(), &c.req)
+	d, err := h.ask(r, &c.req)
 	h.report(r, err)
 	h.respond(w, c, &d, now)
 	return nil

@@ -33,6 +33,9 @@ type Options struct {
 	// OnError is told when the store couldn't be reached, once for a request, however many
 	// checks that has. The answer follows the rules all the same. Nil means that nobody is told.
 	OnError func(*http.Request, error)
+	// OnNoAddress is told of every check without an address: rules that count by it take all of those for
+	// one client. Nil means that nobody is told.
+	OnNoAddress func()
 }
 
 // handler serves the check API.
@@ -240,6 +243,14 @@ func checkMedia(h http.Header) error {
 		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send JSON in UTF-8, with Content-Type: application/json")
 	}
 	return nil
+}
+
+// ask has a check decided by the rules.
+func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error) {
+	if h.opts.OnNoAddress != nil && !req.IP.IsValid() {
+		h.opts.OnNoAddress()
+	}
+	return h.limiter.Check(r.Context(), req)
 }
 
 // report tells of a store that couldn't be reached.

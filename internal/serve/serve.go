@@ -34,6 +34,7 @@ type node struct {
 	rules    *inforce.Rules
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody
+	noAddr   noAddress
 
 	self       rulestore.Node // its name and version
 	closeRules func() error   // nil with nothing to close
@@ -153,7 +154,7 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 		_, refused := g.Admit(r)
 		return g.Asks() && refused == nil
 	}))
-	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed}
+	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress}
 	if n.redis != nil {
 		o.Parallel = batchParallel
 	}
