@@ -1,0 +1,125 @@
+// Package node makes a Go program a node like those of weir serve: it has one limit with all that
+// share its Redis, and its rules change while it runs.
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Options of a Node. One of Rules and SeedRules must be given.
+type Options struct {
+	// Store is the URL of the Redis that counts, as [redisstore.Options] has it. "" counts in this process.
+	Store string
+	// Rules is a rule file that is the truth: saving it applies it.
+	Rules string
+	// SeedRules is used in place of Rules with a Store that keeps the rules, too: all nodes follow those, and
+	// weir rules and weir keys change them. The file is what they begin with, if Store has none.
+	SeedRules string
+	// Logger is told of a Redis that is lost and back, and of rules that are applied or rejected. Nil means slog's default.
+	Logger *slog.Logger
+}
+
+// Node decides by rules that it follows, as a [weir.Limiter]. Make one with [Open].
+type Node struct {
+	*weir.Limiter
+
+	redis  *redisstore.Store // nil without
+	leases *lease.Store      // in front of it
+	stop   context.CancelFunc
+	rules  sync.WaitGroup // follows them
+}
+
+// patience is how long Open waits for Redis, and Close for what is given back to it.
+const patience = 500 * time.Millisecond
+
+// Open makes a Node. An error says what is wrong with the URL or the rule file, with line and column.
+// A Redis that can't be reached is none: the rules say what happens then, and the node goes on once it can.
+func Open(o Options) (*Node, error) {
+	if (o.Rules == "") == (o.SeedRules == "") || o.Rules == "" && o.Store == "" {
+		return nil, errors.New("node: give Rules, a rule file that is followed; or a Store that keeps the rules, and SeedRules, a rule file that it begins with")
+	}
+	doc, err := inforce.ReadFile(o.Rules+o.SeedRules, 1)
+	if err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	host, _ := os.Hostname()
+	name := host + "-" + rand.Text()[:6]
+	n := &Node{}
+	if err := n.count(o, name); err != nil {
+		return nil, fmt.Errorf("node: Store: %w", err)
+	}
+	soon, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if n.redis != nil {
+		_ = n.redis.Ready(soon) // it says itself what is wrong
+	}
+	var rules *inforce.Rules
+	if o.Rules != "" {
+		rules = inforce.FromFile(o.Rules, doc, n.Limiter, o.Logger)
+	} else {
+		rules = inforce.FromStore(soon, rulestore.Options{
+			Store: rulestore.OverRedis(n.redis), Node: rulestore.Node{Name: name, Version: "library"}, Logger: o.Logger,
+		}, inforce.Start{Seed: doc, Message: "seeded from " + o.SeedRules, Given: true}, n.Limiter)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	n.rules.Go(func() {
+		if err := rules.Run(ctx); err != nil && ctx.Err() == nil {
+			o.Logger.Error("rules aren't followed any more", "error", err)
+		}
+	})
+	return n, nil
+}
+
+// count makes the limiter, and what it counts in.
+func (n *Node) count(o Options, name string) error {
+	local := memstore.New(memstore.Options{})
+	if o.Store == "" {
+		n.Limiter = weir.NewLimiter(local, nil, weir.Options{})
+		return nil
+	}
+	made := make(chan struct{})
+	redis, err := redisstore.New(redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger, OnSecret: func(secret []byte) {
+		<-made
+		n.SetSecret(secret)
+	}})
+	if err != nil {
+		return err
+	}
+	share := redis.Share(local)
+	n.redis, n.leases = redis, lease.New(redis, lease.Options{Local: share, Nodes: redis.Nodes})
+	n.Limiter = weir.NewLimiter(n.leases, nil, weir.Options{Local: share})
+	close(made)
+	return nil
+}
+
+// Close gives back what the node has borrowed, and signs off. Checks must have ended.
+func (n *Node) Close() error {
+	n.stop()
+	n.rules.Wait()
+	if n.redis == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := n.leases.Close(ctx)
+	n.redis.Close()
+	return err
+}
