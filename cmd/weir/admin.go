@@ -105,7 +105,7 @@ func (r *refusal) Error() string {
 	case r.status == http.StatusUnauthorized && r.token == "":
 		return r.asked.wanted()
 	case r.status == http.StatusUnauthorized:
-		return "the node doesn't know the token of " + r.token + ": is it this node's, and whole?"
+		return "the node doesn't know the token of " + r.token + ": is it this node's, and complete?"
 	case r.status == http.StatusForbidden && r.Code == jsonerror.Forbidden:
 		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
 	case r.status == http.StatusTooManyRequests:

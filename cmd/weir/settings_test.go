@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -34,6 +35,22 @@ func TestMessagesAboutSettingsShowNoSecret(t *testing.T) {
 		if shown := redact(err.Error()); strings.Contains(shown, "hunter2") || !strings.Contains(shown, "weir.yaml:") {
 			t.Errorf("%q: %s", text, shown)
 		}
+	}
+}
+
+// What the docs show can be written.
+func TestSettingsOfTheDocsAreRead(t *testing.T) {
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```\nidentity:")
+	block, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("docs/cli.md shows no weir.yaml")
+	}
+	if _, err := readSettings("docs/cli.md", []byte("identity:"+block), serveCommand().Flags()); err != nil {
+		t.Error(err)
 	}
 }
 
