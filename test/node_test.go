@@ -52,7 +52,12 @@ type node struct {
 // serve starts a node on free loopback ports and waits until it serves. It is stopped when the test ends.
 func serve(t testing.TB, args ...string) *node {
 	t.Helper()
-	n := start(t, args...)
+	return start(t, args...).serves()
+}
+
+// serves waits until the node does, and notes where.
+func (n *node) serves() *node {
+	n.t.Helper()
 	line := n.await("serving", func(map[string]any) bool { return true })
 	n.HTTP, _ = line["http"].(string)
 	n.Admin, _ = line["admin"].(string)
@@ -62,6 +67,12 @@ func serve(t testing.TB, args ...string) *node {
 
 // start is serve without waiting.
 func start(t testing.TB, args ...string) *node {
+	t.Helper()
+	return startBinary(t, binary, args...)
+}
+
+// startBinary is start with a command of another version.
+func startBinary(t testing.TB, binary string, args ...string) *node {
 	t.Helper()
 	n := &node{t: t, exited: make(chan error, 1), wake: make(chan struct{})}
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)

@@ -1,6 +1,7 @@
 -- The acts. See begin.lua for the arguments.
 
--- Forms of a field. No older version's field begins with one of these bytes.
+-- Forms of a field. Nodes of the version before read them, too: a number never stands for another
+-- layout, and a new form is read by one release before the next one writes it.
 local SMALL, LARGE, PAIR, ACCOUNT, LOG = 241, 242, 243, 244, 245
 local SMALL_FIELD, LARGE_FIELD, PAIR_FIELD = '<BBI7I4', '<BBI7i7', '<BBI7I4I4'
 local ACCOUNT_FIELD = '<BBI7i7I5I5I7I3B'

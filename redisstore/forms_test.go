@@ -1,0 +1,108 @@
+package redisstore
+
+import (
+	"encoding/base64"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/storetest"
+)
+
+// packed is numbers of so many bytes each.
+func packed(sizesAndNumbers ...int64) string {
+	var b []byte
+	for i := 0; i < len(sizesAndNumbers); i += 2 {
+		b = appendUint(b, int(sizesAndNumbers[i]), sizesAndNumbers[i+1])
+	}
+	return string(b)
+}
+
+// TestFieldsOfOtherVersions: what is in Redis outlives the version that wrote it, and nodes of another
+// version read it meanwhile. So these bytes are fixed. A new form gets a number of its own, and is
+// written by no version before its neighbours read it.
+func TestFieldsOfOtherVersions(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	now := storetest.Start
+	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
+	const code = 150
+	at := now.UnixMicro()
+	begin := at - at%time.Hour.Microseconds()
+	const token = 1_000_000
+	for _, c := range []struct {
+		name      string
+		algorithm weir.Algorithm
+		count     int64
+		field     string
+		want      int64 // remaining
+	}{
+		{"small, of a token bucket", weir.TokenBucket, 10, packed(1, 241, 1, code, 7, at, 4, 7*token), 7},
+		{"small, of a leaky bucket", weir.LeakyBucket, 10, packed(1, 241, 1, code, 7, at, 4, 3*token), 7},
+		{"small, of a window", weir.FixedWindow, 10, packed(1, 241, 1, code, 7, begin, 4, 3), 7},
+		{"large", weir.TokenBucket, 10_000, packed(1, 242, 1, code, 7, at, 7, 7_000*token), 7_000},
+		{"large, below zero", weir.TokenBucket, 10_000, packed(1, 242, 1, code, 7, at, 7, -3*token), 0},
+		{"a pair", weir.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 3, 4, 0), 7},
+		{"a pair, with the window before", weir.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 0, 4, 10), 1},
+		{"an account", weir.TokenBucket, 10, packed(1, 244, 1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 7, at, 3, 99, 1, 4), 7},
+		{"a log", weir.SlidingLog, 10, packed(5, 0, 5, 0, 1, 0, 5, 0, 7, at, 6, 3, 7, at, 6, 3), 7},
+		// From before forms had numbers: no release wrote them, and they begin anew.
+		{"12 bytes", weir.TokenBucket, 10, packed(1, code, 7, at, 4, 7*token), 10},
+		{"15 bytes", weir.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token), 10},
+		{"16 bytes", weir.SlidingCounter, 10, packed(1, code, 7, begin, 4, 3, 4, 0), 10},
+		{"26 bytes", weir.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 1, 0), 10},
+		// Of a version to come.
+		{"another form", weir.TokenBucket, 10, packed(1, 246, 1, code, 7, at, 4, 7*token), 10},
+	} {
+		p := policy(t, c.name, c.algorithm, c.count, time.Hour)
+		f := field(p)
+		name := string(f[:])
+		if c.algorithm == weir.SlidingLog {
+			name = "h"
+		}
+		do(t, r, "HSET", keyOf(s, p, c.name), name, c.field)
+		if got := take(t.Context(), s, peek1(p, c.name))[0]; got.Err != nil || got.Remaining != c.want {
+			t.Errorf("%s: %d are left, want %d (%v)", c.name, got.Remaining, c.want, got.Err)
+		}
+	}
+}
+
+// TestNamesOfOtherVersions: a counter that another version calls by another name is another counter, and each
+// client would have its limit twice while both run.
+func TestNamesOfOtherVersions(t *testing.T) {
+	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
+		{ID: "key", Limits: []weir.Limit{weir.PerMinute(10)}},
+		{ID: "several", By: []string{"user", "ip", "org", "method", "tier"}, Algorithm: weir.LeakyBucket, Limits: []weir.Limit{weir.PerSecond(10), weir.PerHour(100)}},
+		{ID: "window", By: []string{"ip"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerHour(10)}},
+		{ID: "counter", By: []string{"header:X-Tenant", "endpoint"}, Match: weir.Match{Endpoint: "GET /v1/{x...}"}, Algorithm: weir.SlidingCounter, Limits: []weir.Limit{weir.PerHour(10)}},
+		{ID: "log", By: []string{"path", "org"}, Algorithm: weir.SlidingLog, Limits: []weir.Limit{weir.PerHour(10)}},
+		{ID: "all", By: []string{}, Limits: []weir.Limit{weir.PerHour(10)}, Candidate: []weir.Limit{weir.PerHour(5)}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &naming{Store: memstore.New(memstore.Options{}), namer: newNamer("weir", []byte("secret"))}
+	d, err := weir.NewLimiter(n, rs, weir.Options{}).Check(t.Context(), &weir.Request{
+		APIKey: "sk_prod_1", User: "42", IP: netip.MustParseAddr("2001:db8::1"), Method: "GET", Path: "/v1/Orders/17",
+		Attr: func(name string) string { return name },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i, l := range d.Limits() {
+		f := field(l.Policy)
+		got = append(got, n.names[i]+" "+base64.RawURLEncoding.EncodeToString(f[:]))
+	}
+	want := []string{
+		"weir{c}HNeEGyL4LczUmLvHr70tCQ JMG_MYQT", "weir{ai}yofOII9BaFnHv1P2KcGR6Q FHxF8Wsx", "weir{ai}yofOII9BaFnHv1P2KcGR6Q tGYRCXm3",
+		"weir{ju}Y6bm_FG4GK0s0tkGz1xF1A F-GwdaEC", "weir{c0}VJ5t_qX8RoKgPzsvvnEkZw RlgTGwTP", "weir{hw}xAsjzAX-LM9DqhFCUIeCcQ/oL3gAxhC oL3gAxhC",
+		"weir{1b}q0QT05IAI6RdaaRFzB7mEA Hz353-Et", "weir{1b}q0QT05IAI6RdaaRFzB7mEA 5mz0HZHh",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
