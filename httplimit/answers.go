@@ -220,7 +220,7 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 		b = v.int(b, hReset, reset)
 	}
 	if a.used {
-		b = v.int(b, hUsed, max(0, limit-d.Remaining))
+		b = v.int(b, hUsed, max(0, d.Policy.Limit.Max()-d.Remaining))
 		b = v.is(b, hResource, d.Rule)
 	}
 	if a.ietf {

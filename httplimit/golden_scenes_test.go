@@ -80,6 +80,7 @@ func dialectScenes() []scene {
 		{name: "dialect-ietf", rules: rules(orders), options: dialects(httplimit.IETF), steps: three},
 		{name: "dialect-ietf-06", rules: rules(orders), options: dialects(httplimit.IETF06), steps: three},
 		{name: "dialect-github", rules: rules(orders), options: dialects(httplimit.GitHub), steps: three},
+		{name: "dialect-github-burst", rules: rules(weir.Rule{ID: "orders", Limits: []weir.Limit{{Count: 1000, Window: time.Minute, Burst: 200}}}), options: dialects(httplimit.GitHub), steps: two},
 		{name: "dialect-github-ietf-06", rules: rules(orders), options: with(dialects(httplimit.GitHub, httplimit.IETF06), func(a *httplimit.Answers) { a.Names, a.Expose = allNames, true }), steps: two},
 		{name: "dialect-none", rules: rules(orders), options: none, steps: three},
 		{name: "dialect-own-names", rules: rules(orders), options: with(none, func(a *httplimit.Answers) { a.Names = allNames }), steps: three},
