@@ -7,7 +7,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build test check vulns race plain redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload losses mutants help simulate
+.PHONY: run build install test check vulns race plain redis upstreams fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload losses mutants help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -16,6 +16,13 @@ run: build
 ## build: bin/weir
 build:
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/weir ./cmd/weir
+
+## install: bin/weir into PREFIX/bin (/usr/local)
+PREFIX ?= /usr/local
+install: build
+	@mkdir -p $(DESTDIR)$(PREFIX)/bin && install -m 755 bin/weir $(DESTDIR)$(PREFIX)/bin/weir || \
+		{ echo "$(DESTDIR)$(PREFIX)/bin can't be written: try make install PREFIX=$$HOME/.local, or sudo make install" >&2; exit 1; }
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/weir"
 
 ## test: all that CI runs
 test: redis check race plain

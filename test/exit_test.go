@@ -16,6 +16,7 @@ func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	good := write(t, filepath.Join(dir, "good.yaml"), "rules:\n  - {id: one, limit: 1/day}\nblacklist: [blocked]\n")
 	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: one, limit: 0/day}\n")
+	strict := write(t, filepath.Join(dir, "strict.yaml"), "rules:\n  - {id: one, by: [ip], limit: 1/day}\n")
 	n := serve(t, "--rules", good)
 	nobody, err := freeAddress()
 	if err != nil {
@@ -36,17 +37,22 @@ func TestExitCodes(t *testing.T) {
 		{"check --cost -1 --http " + n.HTTP, 2},
 		{"check --ip nonsense --http " + n.HTTP, 2},
 		{"check --nonsense", 2},
-		{"check extra", 2},
 		{"check --key k --http 8080", 2},
 		{"check --key k --http ftp://127.0.0.1", 2},
 		{"check --key k --http " + asks.HTTP, 2}, // it wants a token
 		{"check --key k --http-token-file " + token + " --http " + asks.HTTP, 2},
+		{"check one two", 2},
+		{"check k --key k --http " + n.HTTP, 2},
+		{"check k2 --http " + n.HTTP, 0},
+		{"check k2 --http " + n.HTTP, 1},
 		{"check --key k --http " + nobody, 3},
 		{"check --key k --http " + other.URL, 3},
 		{"rules lint " + good, 0},
 		{"rules lint " + bad, 1},
 		{"rules lint " + good + " " + bad, 1},
 		{"rules lint --json " + bad, 1},
+		{"rules lint --strict " + good, 1}, // nobody is limited by address: applying it needs --force
+		{"rules lint --strict " + strict, 0},
 		{"rules lint " + filepath.Join(dir, "none.yaml"), 2},
 		{"rules lint", 2},
 		{"rules show " + good, 0},
@@ -111,6 +117,8 @@ func TestExitCodes(t *testing.T) {
 		{"bench --store redis://" + nobody, 3},
 		{"bench " + nobody, 3},
 		{"version", 0},
+		{"--version", 0},
+		{"demo extra", 2},
 		{"nonsense", 2},
 		{"", 0},
 		{"--help", 0},

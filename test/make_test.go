@@ -40,3 +40,37 @@ func TestVulnerabilitiesFailTheCheck(t *testing.T) {
 		t.Error("make check doesn't look for vulnerabilities")
 	}
 }
+
+// make install puts the binary where PREFIX says, and tells how if it can't.
+func TestMakeInstall(t *testing.T) {
+	dir := t.TempDir()
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "Makefile"), string(makefile))
+	stub := filepath.Join(dir, "go")
+	script(t, stub, "#!/bin/sh\nmkdir -p bin && echo built > bin/weir\n")
+	install := func(prefix string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), "make", "-C", dir, "install", "GO="+stub, "PREFIX="+prefix).CombinedOutput()
+		return string(out), err
+	}
+	prefix := filepath.Join(dir, "usr")
+	if out, err := install(prefix); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if info, err := os.Stat(filepath.Join(prefix, "bin", "weir")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("installed: %v, %v", info, err)
+	}
+	if out, err := install(stub); err == nil || !strings.Contains(out, "try make install PREFIX=") {
+		t.Errorf("into a file: %v\n%s", err, out)
+	}
+}
+
+// script writes a command.
+func script(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}

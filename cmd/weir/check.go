@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,19 +19,25 @@ func checkCommand() *cobra.Command {
 	var node string
 	var secret tokenFlag
 	var asJSON bool
+	var colour colour
 	cmd := &cobra.Command{
-		Use:   "check",
+		Use:   "check [KEY]",
 		Short: "Ask a running node for one decision",
-		Long: `Ask a running node for one decision, as POST /v1/check does.
+		Long: `Ask a running node for one decision, as POST /v1/check does. KEY may be - to read
+it from standard input, so that it isn't in the shell's history. Without --ip, rules
+that count by address take all such checks for one client.
 
 Exit 0 if the request is allowed, 1 if it is refused, 2 for a mistake in the
 command or its token, 3 if no node answers or it can't decide.`,
-		Example: `  weir check --key sk_123 --path /v1/orders
+		Example: `  weir check sk_123 --path /v1/orders --ip 203.0.113.7
   weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
-  until weir check --key job:42 --json > answer.json; do sleep 1; done`,
-		Args:              takes(0, 0),
+  until weir check job:42 --json > answer.json; do sleep 1; done`,
+		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := r.argument(cmd, args); err != nil {
+				return err
+			}
 			w, err := r.wire()
 			if err != nil {
 				return err
@@ -61,7 +68,9 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(a.body)
 			} else {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), words(&d.CheckResponse))
+				out := cmd.OutOrStdout()
+				verdict, rest, _ := strings.Cut(words(&d.CheckResponse), "ed") // allowed, refused
+				_, err = fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict+"ed")+rest)
 			}
 			if err == nil && !d.Allowed {
 				err = &exit{code: exitRefused}
@@ -73,6 +82,7 @@ command or its token, 3 if no node answers or it can't decide.`,
 	addressFlag(cmd, &node, "http", "127.0.0.1:8080", "check API")
 	secret.register(cmd.Flags(), "http", "check API")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
+	colour.register(cmd)
 	return cmd
 }
 

@@ -46,10 +46,27 @@ func (c *colour) on(w io.Writer) bool {
 	return *c == "always"
 }
 
+// paint is text in a style, if it is to have colours on w.
+func (c *colour) paint(w io.Writer, style, text string) string {
+	if !c.on(w) {
+		return text
+	}
+	return style + text + plain
+}
+
+// verdict is a word that says yes or no.
+func (c *colour) verdict(w io.Writer, yes bool, word string) string {
+	if yes {
+		return c.paint(w, green, word)
+	}
+	return c.paint(w, red, word)
+}
+
 const (
 	bold  = "\x1b[1m"
 	red   = "\x1b[31m"
 	green = "\x1b[32m"
+	amber = "\x1b[33m"
 	cyan  = "\x1b[36m"
 	plain = "\x1b[0m"
 )

@@ -17,17 +17,22 @@ func explainCommand() *cobra.Command {
 	var node admin
 	var file string
 	var asJSON, unverified bool
+	var colour colour
 	cmd := &cobra.Command{
-		Use:   "explain",
+		Use:   "explain [KEY]",
 		Short: "Say which rules apply to a request, and why",
 		Long: `Say which rules apply to a request, and why the others don't: by the rules of a
-file, or by those in force on a running node. Nothing is counted.`,
-		Example: `  weir explain --rules rules.yaml --key sk_prod_1 --path /v1/orders
-  weir explain --rules rules.yaml --key sk_prod_1 --unverified
+file, or by those in force on a running node. Nothing is counted. KEY may be - to
+read it from standard input, so that it isn't in the shell's history.`,
+		Example: `  weir explain sk_prod_1 --path /v1/orders --rules rules.yaml
+  weir explain sk_prod_1 --rules rules.yaml --unverified
   weir explain --method POST --path /login --user ada`,
-		Args:              takes(0, 0),
+		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := r.argument(cmd, args); err != nil {
+				return err
+			}
 			w, err := r.wire()
 			if err != nil {
 				return err
@@ -61,7 +66,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 			if asJSON {
 				return printJSON(cmd, x)
 			}
-			printExplanation(cmd.OutOrStdout(), &x)
+			printExplanation(cmd.OutOrStdout(), &x, &colour)
 			return nil
 		},
 	}
@@ -70,6 +75,7 @@ file, or by those in force on a running node. Nothing is counted.`,
 	cmd.Flags().BoolVar(&unverified, "unverified", false, "the key and the tier are not proven, as from a stranger's header")
 	node.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	colour.register(cmd)
 	return cmd
 }
 
@@ -92,14 +98,14 @@ func limitWords(l *adminapi.ExplainedLimit) string {
 	return s
 }
 
-func printExplanation(w io.Writer, x *adminapi.Explanation) {
+func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 	switch x.Reason {
 	case weir.ReasonDenied.String():
-		fmt.Fprintf(w, "denied by blacklist entry %s\n", x.Pattern)
+		fmt.Fprintf(w, "%s by blacklist entry %s\n", colour.verdict(w, false, "denied"), x.Pattern)
 	case weir.ReasonBypassed.String():
-		fmt.Fprintf(w, "bypassed by whitelist entry %s\n", x.Pattern)
+		fmt.Fprintf(w, "%s by whitelist entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
 	case weir.ReasonUnreadablePath.String():
-		fmt.Fprintf(w, "refused: the path is longer than %d bytes, or can be read in too many ways\n", weir.MaxPath)
+		fmt.Fprintf(w, colour.verdict(w, false, "refused")+": the path is longer than %d bytes, or can be read in too many ways\n", weir.MaxPath)
 	default:
 		switch {
 		case len(x.Paths) > 0:
@@ -116,7 +122,7 @@ func printExplanation(w io.Writer, x *adminapi.Explanation) {
 	}
 	for _, r := range x.Rules {
 		if !r.Applies {
-			fmt.Fprintf(w, "  no   %s: %s\n", r.ID, r.Why)
+			fmt.Fprintf(w, "  %s   %s: %s\n", colour.verdict(w, false, "no"), r.ID, r.Why)
 			continue
 		}
 		by := "one counter for all"
@@ -127,6 +133,6 @@ func printExplanation(w io.Writer, x *adminapi.Explanation) {
 		for _, l := range r.Limits {
 			limits = append(limits, limitWords(&l))
 		}
-		fmt.Fprintf(w, "  yes  %s: %s; %s from %s, %s, cost %d\n", r.ID, r.Why, strings.Join(limits, " and "), r.From, by, r.Cost)
+		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, cost %d\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, r.Cost)
 	}
 }

@@ -45,7 +45,8 @@ func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin,
 }
 
 func keysShowCommand() *cobra.Command {
-	return clientCommand(&cobra.Command{
+	var colour colour
+	cmd := clientCommand(&cobra.Command{
 		Use:   "show [KEY]",
 		Short: "Show a client's counters, and which rules apply to it",
 		Long: `Show which rules apply to a client and what is left to it. KEY may be - to read it
@@ -82,9 +83,11 @@ apply with its --method and --path. Nothing is counted.`,
 			all.Explain = explained.body
 			return printJSON(cmd, all)
 		}
-		printExplanation(cmd.OutOrStdout(), &x)
+		printExplanation(cmd.OutOrStdout(), &x, &colour)
 		return printCounters(cmd.OutOrStdout(), counters.Counters)
 	})
+	colour.register(cmd)
+	return cmd
 }
 
 func printCounters(w io.Writer, all []adminapi.Counter) error {

@@ -88,17 +88,21 @@ func root() *cobra.Command {
 		Short: "A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference",
 		Long: `A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference.
 
-Start a node with the in-process store and the starter rules, then ask it:
+See it refuse a request; then start a node with the in-process store and the
+starter rules, and ask it:
 
+  weir demo
   weir serve
-  weir check --key sk_123 --path /v1/orders`,
+  weir check sk_123 --path /v1/orders`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          help,
+		Version:       version,
 	}
+	cmd.SetVersionTemplate("weir {{.Version}}\n")
 	cmd.SetFlagErrorFunc(flagError)
-	cmd.AddCommand(serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), benchCommand(), versionCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -182,6 +183,20 @@ func (r *requestFlags) registerRest(cmd *cobra.Command) {
 	f.StringVar(&r.org, "org", "", "organisation")
 	f.StringVar(&r.tier, "tier", "", "tier")
 	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
+}
+
+// argument takes the key from the argument, if there is one.
+func (r *requestFlags) argument(cmd *cobra.Command, args []string) (err error) {
+	switch {
+	case len(args) == 0:
+	case cmd.Flags().Changed("key"):
+		return errors.New("--key: the key is there already, as an argument: give it once")
+	case cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]):
+		return fmt.Errorf("%s takes a key: did you mean --rules %s?", cmd.CommandPath(), args[0])
+	default:
+		r.Key, err = keyOf(cmd, args[0])
+	}
+	return err
 }
 
 // wire returns the request as the check API has it.

@@ -26,14 +26,19 @@ func rulesCommand() *cobra.Command {
 }
 
 func lintCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, strict bool
+	var colour colour
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check rule files; exit 1 if one has problems",
 		Long: `Check rule files: what is wrong, with line, column and what to write instead, and
 what is allowed but probably not meant. - reads standard input. Exit 0 if every
-file is good, warnings or not; 1 if one has problems.`,
-		Example:           "  weir rules lint rules.yaml\n  weir rules lint --json rules/*.yaml",
+file is good, warnings or not; 1 if one has problems.
+
+With --strict, warnings are exit 1, too: weir rules apply would ask for --force.
+What it would ask for besides, since a change cuts a limit or loses a block, depends
+on the rules in force: weir rules apply FILE --dry-run looks at those.`,
+		Example:           "  weir rules lint rules.yaml\n  weir rules lint --strict rules.yaml\n  weir rules lint --json rules/*.yaml",
 		ValidArgsFunction: ruleFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -46,7 +51,7 @@ file is good, warnings or not; 1 if one has problems.`,
 				if err != nil {
 					return &exit{exitUsage, err}
 				}
-				bad = bad || len(r.Problems) > 0
+				bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
 				reports = append(reports, r)
 			}
 			if asJSON {
@@ -54,7 +59,7 @@ file is good, warnings or not; 1 if one has problems.`,
 					return err
 				}
 			} else {
-				printLint(cmd.OutOrStdout(), reports)
+				printLint(cmd.OutOrStdout(), reports, strict, &colour)
 			}
 			if bad {
 				return &exit{code: exitRefused}
@@ -62,7 +67,9 @@ file is good, warnings or not; 1 if one has problems.`,
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	colour.register(cmd)
 	return cmd
 }
 
@@ -108,18 +115,22 @@ func readFile(cmd *cobra.Command, name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-func printLint(w io.Writer, reports []lintReport) {
+func printLint(w io.Writer, reports []lintReport, strict bool, colour *colour) {
 	for _, r := range reports {
 		for _, p := range r.Problems {
 			fmt.Fprintln(w, p.Long())
 		}
 		for _, p := range r.Warnings {
-			fmt.Fprintln(w, "warning:", p.Long())
+			fmt.Fprintln(w, colour.paint(w, amber, "warning:"), p.Long())
 		}
-		if len(r.Problems) > 0 {
-			fmt.Fprintf(w, "%s: %s\n", r.File, count(len(r.Problems), "problem"))
-		} else {
-			fmt.Fprintf(w, "%s: ok, %s, %s\n", r.File, count(r.Rules, "rule"), count(len(r.Warnings), "warning"))
+		warnings := count(len(r.Warnings), "warning")
+		switch {
+		case len(r.Problems) > 0:
+			fmt.Fprintf(w, "%s: %s\n", r.File, colour.paint(w, red, count(len(r.Problems), "problem")))
+		case strict && len(r.Warnings) > 0:
+			fmt.Fprintf(w, "%s: %s: applying it needs --force\n", r.File, colour.paint(w, red, warnings))
+		default:
+			fmt.Fprintf(w, "%s: %s, %s, %s\n", r.File, colour.paint(w, green, "ok"), count(r.Rules, "rule"), warnings)
 		}
 	}
 }
