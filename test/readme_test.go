@@ -1,12 +1,18 @@
 package test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 // fences returns the code blocks of a language in a Markdown file.
@@ -34,26 +40,8 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// The Go examples of the README, as they stand there: the one that checks runs and decides, the one that serves compiles.
-func TestReadmeExamplesRun(t *testing.T) {
-	examples := fences(t, "../README.md", "go")
-	if out, err := goRun(t, []string{"build", "-o", os.DevNull}, `package main
-
-import (
-	"log"
-	"net/http"
-
-	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/rulefile"
-)
-
-func main() {
-	handler := http.NotFoundHandler()
-`+examples[0]+"}\n"); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+// The shorter Go example of the README, as it stands there, runs and decides.
+func TestReadmeExampleRuns(t *testing.T) {
 	out, err := goRun(t, []string{"run"}, `package main
 
 import (
@@ -65,10 +53,77 @@ import (
 )
 
 func main() {
-`+examples[1]+"}\n")
+`+fences(t, "../README.md", "go")[1]+"}\n")
 	if err != nil || out != "true 99 0s\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// The README's program with the README's rules: fewer than twenty lines for one limit on Redis,
+// verified keys with a tier, and rules that follow their file.
+func TestReadmeProgram(t *testing.T) {
+	program := fences(t, "../README.md", "go")[0]
+	if n := strings.Count(program, "\n"); n >= 20 {
+		t.Errorf("it has %d lines", n)
+	}
+	addr, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis := redistest.New(t, redistest.Options{})
+	dir := t.TempDir()
+	path := filepath.Join(dir, "program")
+	program = strings.NewReplacer("127.0.0.1:6390", redis.Addr, "127.0.0.1:8000", addr).Replace(program)
+	if out, err := goRun(t, []string{"build", "-o", path}, program); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	rules := fences(t, "../README.md", "yaml")[0]
+	file := write(t, filepath.Join(dir, "rules.yaml"), rules)
+	cmd := exec.Command(path)
+	cmd.Dir = dir
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	limitOf := func(key string) string {
+		req, err := http.NewRequest("GET", "http://"+addr+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-API-Key", key)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err.Error()
+		}
+		res.Body.Close()
+		for _, policy := range strings.Split(res.Header.Get("RateLimit-Policy"), ", ") {
+			if q, found := strings.CutPrefix(policy, `"quota";q=`); found {
+				return q
+			}
+		}
+		return res.Status
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	until := func(key, want string) {
+		t.Helper()
+		if err := redistest.Until(ctx, func(context.Context) error {
+			if got := limitOf(key); !strings.HasPrefix(got, want) {
+				return fmt.Errorf("the limit of %s is %s, not %s", key, got, want)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until("sk_prod_1", "1000;w=60")
+	until("sk_prod_invented", "100;w=60")
+	write(t, file, strings.ReplaceAll(rules, "free: 100/minute", "free: 150/minute"))
+	until("sk_prod_invented", "150;w=60")
+	until("sk_prod_1", "1000;w=60")
 }
 
 // goRun builds or runs a program as part of the module. An overlay puts it there without writing into the tree.

@@ -151,8 +151,8 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	if c.HTTPToken != "" {
 		token = ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`
 	}
-	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\"}'\n", urlOf(c, l.HTTP), token)
-	fmt.Fprintf(&b, "  %s check --http %s --key sk_123 --path /v1/orders\n", weir, urlOf(c, l.HTTP))
+	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", urlOf(c, l.HTTP), token)
+	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, urlOf(c, l.HTTP))
 	if l.Admin != nil && c.Rules == "" {
 		admin := urlOf(c, l.Admin)
 		fmt.Fprintf(&b, "  %s rules show --admin %s > rules.yaml    # change it, then: %s rules apply rules.yaml --admin %s\n", weir, admin, weir, admin)

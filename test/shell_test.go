@@ -1,0 +1,357 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shellBlock is what the test knows of a ```sh block.
+type shellBlock struct {
+	// cannot run here, and why.
+	cannot string
+	// answers are URLs: the block runs on, as if in another terminal, and has begun when these answer.
+	answers string
+	// instead are pairs: what only the reader has, and what stands for it.
+	instead []string
+	// stdout and stderr are expressions that it must print.
+	stdout, stderr []string
+}
+
+// shellBlocks are all that the README and the docs have, by file and heading, in the order of the text.
+// Those of a file run in one shell, in one folder, as a reader would type them.
+var shellBlocks = map[string][]shellBlock{
+	"README.md: The first minute": {
+		{stdout: []string{`\n +3  200 OK  97 of 100 left\n`, `\n +1\d\d  429 Too Many Requests  0 of 100 left\n`, `\n  Retry-After: 1\n`, `"code":\s*"RATE_LIMIT_EXCEEDED"`, `After 1 s, as it said: 200 OK`}},
+		{answers: "http://127.0.0.1:8080/readyz"},
+		{stdout: []string{`^HTTP/1.1 200 OK`, `X-Ratelimit-Remaining: 99|X-RateLimit-Remaining: 99`, `"rule":"quota"`, `\nallowed by quota: 98 of 100 left\n`, `  yes  quota: `, `  yes  address: [^\n]*, by ip, `}},
+	},
+	"README.md: Three nodes on one Redis, in three commands": {
+		{stdout: []string{`(?m)^ +1[01]\d 200$`, `(?m)^ +[12]\d 429$`}, stderr: []string{`(?s)msg=serving.*msg=serving.*msg=serving`}},
+		{},
+	},
+	"docs/admin-api.md: Who may do what": {
+		{},
+		{answers: "https://weir.internal:8082/readyz", instead: []string{"0.0.0.0", "127.0.0.1"}},
+		{stdout: []string{`(?m)^rules:`}},
+	},
+	"docs/admin-api.md: Changing the rules": {
+		{stdout: []string{`"version":\s*2\b`, `\+  pro: \{limit: 2000/minute, burst: 500\}`}, instead: []string{"'127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" 'https://weir.internal:8082`}},
+	},
+	"docs/cli.md: weir demo": {
+		{stdout: []string{`429 Too Many Requests`, `After 1 s, as it said: 200 OK`}},
+	},
+	"docs/cli.md: weir check": {
+		{stdout: []string{`(?m)^allowed by search: 29 of 30 left$`, `(?m)^allowed by login: 5 of 5 left$`}},
+	},
+	"docs/cli.md: weir explain": {
+		{stdout: []string{`(?m)^tier  pro: a keys entry matches$`, `(?m)^ignored  tier pro of keys entry`, `(?m)^  yes  login: `}},
+	},
+	"docs/cli.md: weir rules": {
+		{stdout: []string{`rules.yaml: ok`, `(?s)\+    limit: 60/minute.*\+    limit: 60/minute.*\+    limit: 60/minute`, `twice as much for search`, `-    limit: 60/minute`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`}},
+	},
+	"docs/cli.md: weir keys": {
+		{stdout: []string{`(?m)^search +30/minute +30 of 30 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
+	},
+	"docs/cli.md: weir bench": {
+		{
+			// The same load for a moment each, and no verdict on a machine that does other things, too.
+			instead: []string{"weir bench", "weir bench --quiet --warmup 10ms --duration 200ms", "--keys 1000000", "--keys 100000", "--poisson --duration 1m", "--poisson", " --max-p99 10ms", ""},
+			stdout:  []string{`(?s)(?:checks .*){5}`, `"checks": \d`},
+		},
+	},
+	"docs/gateway.md: Try it": {
+		{answers: "http://127.0.0.1:9000/ http://127.0.0.1:8080/readyz"},
+		{stdout: []string{`^200\n200\n200\n429\n429\n$`}},
+	},
+	"docs/http.md: The check API": {
+		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"allowed":true.*"receipt":"`}},
+		{stdout: []string{`"allowed":true`, `"limit":100`, `"remaining":19`}},
+	},
+	"docs/operations.md: Changing rules": {
+		{
+			instead: []string{"https://weir-1.internal:8082 WEIR_ADMIN_TOKEN=…", "127.0.0.1:8082", "edit it\n", "edit it\nsed -i 's,30/minute,60/minute,' rules.yaml\n"},
+			stdout:  []string{`(?s)\+    limit: 60/minute.*\+    limit: 60/minute`, `more for search`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`},
+		},
+	},
+	"docs/operations.md: What is in Redis": {
+		{stdout: []string{`^1\n`}},
+	},
+}
+
+// before is what a reader of the page has: a node, a Redis, files.
+var before = map[string]string{
+	"docs/admin-api.md": `
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out cert.pem -days 2 \
+	-subj /CN=weir.internal -addext subjectAltName=DNS:weir.internal 2>/dev/null
+curl() { command curl -s --cacert cert.pem --resolve weir.internal:${WEIR_ADMIN##*:}:127.0.0.1 "$@"; }
+`,
+	"docs/cli.md": aNode + `
+pass() { echo sk_stolen; }
+`,
+	"docs/http.md": aNode,
+	"docs/operations.md": strings.ReplaceAll(aNode, "weir serve", "weir serve --store redis://127.0.0.1:6379") + `
+weir check sk_1 --ip 203.0.113.7 >/dev/null
+`,
+}
+
+const aNode = `
+cat > rules.yaml <<'END'
+tiers: {free: 100/minute, pro: 1000/minute}
+keys: {"sk_prod_*": pro}
+rules:
+  - id: quota
+  - id: search
+    match: {endpoint: /v1/orders}
+    limit: 30/minute
+  - {id: login, match: {endpoint: POST /login}, by: [user], limit: 5/15m}
+  - {id: address, by: [ip], limit: 1200/minute}
+END
+redis-server --port 6379 --save '' --daemonize yes >/dev/null
+python3 -m http.server 9000 --bind 127.0.0.1 >/dev/null 2>&1 &
+weir serve --seed-rules rules.yaml --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000 >/dev/null 2>&1 &
+await http://127.0.0.1:8080/readyz
+`
+
+// Every shell block of the README and the docs does what the text says.
+func TestShellBlocks(t *testing.T) {
+	known := map[string]bool{}
+	files := append([]string{"README.md"}, docs(t)...)
+	for _, file := range files {
+		var names []string
+		blocks := map[string][]string{}
+		for _, b := range shellFences(t, file) {
+			if !slices.Contains(names, b.name) {
+				names = append(names, b.name)
+			}
+			blocks[b.name] = append(blocks[b.name], b.text)
+		}
+		for _, name := range names {
+			known[name] = true
+			if have, want := len(blocks[name]), len(shellBlocks[name]); have != want {
+				t.Errorf("%s has %d shell blocks, and this test knows %d: say in shellBlocks what each does, or why it can't run here", name, have, want)
+			}
+		}
+		if t.Failed() || len(names) == 0 {
+			continue
+		}
+		t.Run(file, func(t *testing.T) {
+			s := newShell(t, file)
+			for _, name := range names {
+				for i, text := range blocks[name] {
+					s.add(fmt.Sprintf("%s (%d)", name, i+1), text, shellBlocks[name][i])
+				}
+			}
+			s.run()
+		})
+	}
+	for name := range shellBlocks {
+		if !known[name] {
+			t.Errorf("there is no %q any more", name)
+		}
+	}
+}
+
+// docs are the pages, as seen from the project's folder.
+func docs(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	for i := range files {
+		files[i] = strings.TrimPrefix(files[i], "../")
+	}
+	return files
+}
+
+type fence struct{ name, text string }
+
+// shellFences are the shell blocks of a file, each with the heading above it. A block must say what it is, so that none is
+// left out unseen.
+func shellFences(t *testing.T, file string) (all []fence) {
+	t.Helper()
+	text, err := os.ReadFile("../" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heading, language, body := "", "", ""
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		word, fenced := strings.CutPrefix(line, "```")
+		switch {
+		case fenced && inside:
+			if inside = false; language == "sh" {
+				all = append(all, fence{file + ": " + heading, body})
+			}
+		case fenced:
+			if inside, language, body = true, strings.TrimSpace(word), ""; language == "" {
+				t.Errorf("%s: a block under %q doesn't say its language: sh, text, conf, …", file, heading)
+			}
+		case inside:
+			body += line
+		case strings.HasPrefix(line, "#"):
+			heading = strings.TrimSpace(strings.TrimLeft(line, "#"))
+		}
+	}
+	return all
+}
+
+// shell is a script of the blocks of a file.
+type shell struct {
+	t      *testing.T
+	dir    string // where it runs
+	outs   string // where its blocks' output goes
+	script strings.Builder
+	ports  *strings.Replacer
+	env    []string
+	blocks []shellBlock
+	names  []string
+}
+
+func newShell(t *testing.T, file string) *shell {
+	s := &shell{t: t, dir: t.TempDir(), outs: t.TempDir()}
+	tools := t.TempDir()
+	decades := map[string]string{}
+	for _, d := range []string{"808", "809", "810", "820", "900", "637", "639"} {
+		decades[d] = freeDecade(t, decades)
+	}
+	var pairs []string
+	for from, to := range decades {
+		for _, digit := range append(strings.Split("0123456789", ""), "$") {
+			pairs = append(pairs, from+digit, to+digit)
+		}
+	}
+	s.ports = strings.NewReplacer(pairs...)
+	cli, err := exec.LookPath("redis-cli")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It has no variable for its port.
+	script(t, filepath.Join(tools, "redis-cli"), s.ports.Replace(fmt.Sprintf("#!/bin/sh\ncase \" $*\" in *' -p '*) exec %[1]s \"$@\";; esac\nexec %[1]s -p 6379 \"$@\"\n", cli)))
+	s.env = append(os.Environ(),
+		"PATH="+tools+string(os.PathListSeparator)+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"),
+		"GORACE=atexit_sleep_ms=10",
+		s.ports.Replace("WEIR_HTTP=127.0.0.1:8080"), s.ports.Replace("WEIR_ADMIN=127.0.0.1:8082"),
+	)
+	if file == "README.md" { // whose reader is in a fresh clone
+		if err := os.CopyFS(s.dir, tree{os.DirFS("..")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.script.WriteString("await() { for url; do until curl -sfo /dev/null \"$url\"; do sleep 0.05; done; done; }\n" + s.ports.Replace(before[file]))
+	return s
+}
+
+// tree is the project without what git doesn't have.
+type tree struct{ fs.FS }
+
+func (f tree) ReadDir(name string) ([]fs.DirEntry, error) {
+	all, err := fs.ReadDir(f.FS, name)
+	return slices.DeleteFunc(all, func(e fs.DirEntry) bool {
+		return slices.Contains([]string{".git", "bin", "node_modules", "weir-data"}, e.Name()) || e.Type() == fs.ModeSymlink
+	}), err
+}
+
+// freeDecade finds ten ports from 0 to 9 that nobody listens on, below those that the kernel gives to connections.
+func freeDecade(t *testing.T, taken map[string]string) string {
+	t.Helper()
+search:
+	for range 1000 {
+		decade := fmt.Sprint(1100 + rand.IntN(2000))
+		for _, d := range taken {
+			if d == decade {
+				continue search
+			}
+		}
+		for digit := range 10 {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%s%d", decade, digit))
+			if err != nil {
+				continue search
+			}
+			l.Close()
+		}
+		return decade
+	}
+	t.Fatal("no ten ports are free")
+	return ""
+}
+
+// add appends a block, in the same shell as the others, so that what it exports and starts is there for the next.
+func (s *shell) add(name, text string, b shellBlock) {
+	s.names, s.blocks = append(s.names, name), append(s.blocks, b)
+	if b.cannot != "" {
+		return
+	}
+	text = s.ports.Replace(strings.NewReplacer(b.instead...).Replace(text))
+	out := filepath.Join(s.outs, fmt.Sprint(len(s.blocks)-1))
+	end := "\n"
+	if b.answers != "" {
+		end = " &\nawait " + s.ports.Replace(b.answers) + "\n"
+	}
+	fmt.Fprintf(&s.script, "{\n%s} >%s.out 2>%s.err%s", text, out, out, end)
+}
+
+// mistakes are what no block prints to stderr: the commands' own errors, and the shell's.
+var mistakes = regexp.MustCompile(`(?m)^weir: .*|.*(?:command not found|No such file|syntax error|unbound variable).*|^make: \*\*\*.*`)
+
+func (s *shell) run() {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 3*time.Minute)
+	defer cancel()
+	defer func() { // which are no children any more
+		for _, port := range []string{"6379", "6390"} {
+			_ = exec.Command("redis-cli", "-p", s.ports.Replace(port), "shutdown", "nosave").Run()
+		}
+	}()
+	cmd := exec.CommandContext(ctx, "bash", "-u", "-c", s.script.String())
+	cmd.Dir, cmd.Env = s.dir, s.env
+	// What it leaves behind ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // nodes that it started
+	if ctx.Err() != nil {
+		s.t.Errorf("it doesn't end: %v\n%s", err, out)
+	}
+	for i, b := range s.blocks {
+		if b.cannot != "" {
+			s.t.Logf("%s isn't run: %s", s.names[i], b.cannot)
+			continue
+		}
+		s.judge(i, b)
+	}
+}
+
+func (s *shell) judge(i int, b shellBlock) {
+	stdout, _ := os.ReadFile(filepath.Join(s.outs, fmt.Sprint(i)+".out"))
+	stderr, err := os.ReadFile(filepath.Join(s.outs, fmt.Sprint(i)+".err"))
+	if err != nil {
+		s.t.Errorf("%s didn't run", s.names[i])
+		return
+	}
+	if m := mistakes.Find(stderr); m != nil {
+		s.t.Errorf("%s: %s", s.names[i], m)
+	}
+	for _, c := range []struct {
+		got  []byte
+		want []string
+	}{{stdout, b.stdout}, {stderr, b.stderr}} {
+		for _, want := range c.want {
+			if !regexp.MustCompile(want).Match(c.got) {
+				s.t.Errorf("%s doesn't print %s, but\n%s\n%s", s.names[i], want, stdout, stderr)
+			}
+		}
+	}
+}
