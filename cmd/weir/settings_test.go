@@ -44,7 +44,7 @@ func TestSettingsOfTheDocsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "```\nidentity:")
+	_, rest, _ := strings.Cut(string(text), "```yaml\nidentity:")
 	block, _, ok := strings.Cut(rest, "```")
 	if !ok {
 		t.Fatal("docs/cli.md shows no weir.yaml")
