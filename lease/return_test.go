@@ -15,10 +15,12 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		statuses []int
 		receipt  bool
+		take     bool // the edge makes the charge
 		outcome  weir.Outcome
 	}{
 		"status":  {statuses: []int{401}, outcome: weir.Outcome{Status: 200}},
 		"receipt": {receipt: true, outcome: weir.Outcome{Abandoned: true}},
+		"take":    {take: true, receipt: true, outcome: weir.Outcome{Abandoned: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
@@ -30,12 +32,21 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				l := weir.NewLimiter(s, set, weir.Options{})
+				job, err := weir.NewPolicy("job", weir.PerHour(most))
+				if err != nil {
+					t.Fatal(err)
+				}
 				for round := range 3 {
 					decisions := make([]weir.Decision, most)
 					var all sync.WaitGroup
 					for i := range decisions {
 						all.Go(func() {
-							decisions[i], _ = l.Check(t.Context(), &weir.Request{APIKey: "k", Cost: 1, Receipt: c.receipt})
+							req := &weir.Request{APIKey: "k", Cost: 1, Receipt: c.receipt}
+							if c.take {
+								decisions[i], _ = l.Take(t.Context(), req, []weir.Charge{{Counter: weir.Counter{Policy: job, Subject: []byte("k")}, N: 1}})
+							} else {
+								decisions[i], _ = l.Check(t.Context(), req)
+							}
 						})
 					}
 					all.Wait()
