@@ -510,6 +510,7 @@ func TestServeRefusesBadSettings(t *testing.T) {
 		{"--store redis://127.0.0.1:99999", "--store: store URL: host 1: the port must be a number from 1 to 65535 (example: redis://user:password@host:6379/0)"},
 		{"--store rediss://127.0.0.1?ca=none.pem", "--store: store URL: ca: open none.pem"},
 		{"--store redis://127.0.0.1 --store-timeout -1s", "--store-timeout: must be more than 0"},
+		{"--drain-notice -1s", "--drain-notice: must be at least 0s"},
 		{"--store redis://127.0.0.1 --emergency-limit 10", "--emergency-limit: must be a count and a window"},
 		{"--store redis://127.0.0.1 --emergency-limit 0/s", "--emergency-limit: limit: must be at least 1"},
 		{"--emergency-limit 10/s", "--emergency-limit: is for a --store that can be lost"},

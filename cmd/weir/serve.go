@@ -111,6 +111,7 @@ request in flight is lost.`,
 	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")
 	f.StringVar(&c.HTTPClientCA, "http-client-ca", "", "CA in PEM for clients of the check API alone (default: --tls-client-ca)")
 	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
+	f.DurationVar(&c.DrainNotice, "drain-notice", serve.DefaultDrainNotice, "how long a node that ends goes on accepting while /readyz says 503: longer than your balancer takes to notice")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	f.Var(&logLevel, "log-level", "debug, info, warn or error")

@@ -56,6 +56,8 @@ type Config struct {
 	// and HTTPClientCA and AdminClientCA are for one, in its place.
 	TLSCert, TLSKey, TLSClientCA string
 	HTTPClientCA, AdminClientCA  string
+	// DrainNotice is how long a node that ends goes on accepting while /readyz says so: balancers look only now and then.
+	DrainNotice time.Duration
 	// DrainTimeout is how long requests in flight may take at the end.
 	DrainTimeout time.Duration
 	// Audit gets every change and every refusal on the admin port, with its caller, whatever level
@@ -111,6 +113,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxWaiting < 0 {
 		return fmt.Errorf("--max-waiting: must be at least 1, or 0 for %d, got %d", httplimit.DefaultMaxWaiting, c.MaxWaiting)
+	}
+	if c.DrainNotice < 0 {
+		return fmt.Errorf("--drain-notice: must be at least 0s, got %s", c.DrainNotice)
 	}
 	if err := c.validateStore(); err != nil {
 		return err

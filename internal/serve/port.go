@@ -77,9 +77,11 @@ func (p *port) where() net.Addr {
 	return p.Addr()
 }
 
-// drainNotice is how long a draining node goes on accepting, so that balancers
-// hear of it, and then how long HTTP connections have to be told of their end by an answer.
-const drainNotice = 250 * time.Millisecond
+// DefaultDrainNotice is how long a draining node goes on accepting, if nobody said otherwise.
+const DefaultDrainNotice = 250 * time.Millisecond
+
+// lastAnswer is how long HTTP connections have, once their port is closed, to be told of their end by an answer.
+const lastAnswer = 250 * time.Millisecond
 
 // serve answers until ctx is done, then drains.
 func (p *port) serve(ctx context.Context, n *node) error {
@@ -96,9 +98,9 @@ func (p *port) serve(ctx context.Context, n *node) error {
 // connections, then requests in flight finish.
 func (p *port) drain(n *node) error {
 	n.draining.Store(true)
-	time.Sleep(drainNotice)
+	time.Sleep(n.config.DrainNotice)
 	p.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), drainNotice+n.config.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lastAnswer+n.config.DrainTimeout)
 	defer cancel()
 	err := p.server.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -144,7 +146,7 @@ func (s *httpServer) closing(h http.Handler) http.Handler {
 // Shutdown gives each connection a last answer first.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	s.closed.Store(true)
-	time.Sleep(drainNotice)
+	time.Sleep(lastAnswer)
 	err := s.Server.Shutdown(ctx)
 	if err != nil {
 		s.Close()

@@ -1,0 +1,31 @@
+package test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A node that ends goes on accepting for as long as its balancer needs to hear of it, and says so.
+func TestDrainNotice(t *testing.T) {
+	n := serve(t, "--drain-notice", "1h")
+	n.stop()
+	n.await("draining", func(map[string]any) bool { return true })
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // each on a connection of its own
+	until(t, func() error {
+		res, err := client.Get(n.HTTP + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if text, _ := io.ReadAll(res.Body); res.StatusCode != 503 || !strings.Contains(string(text), `"status":"draining"`) {
+			return fmt.Errorf("%s %s", res.Status, text)
+		}
+		return nil
+	})
+	if status, body := post(t, client, n.HTTP+"/v1/check", `{"key": "k"}`); status != 200 {
+		t.Errorf("a check while the node drains: %d %s", status, body)
+	}
+}
