@@ -27,8 +27,9 @@ type Identity struct {
 	User, Org, Tier Source
 	// JWT verifies bearer tokens. Nil means that no claim is known.
 	JWT *Verifier
-	// KnownKeys proves API keys. Nil proves none.
-	KnownKeys KnownKeys
+	// KnownKeys proves API keys: those that it contains are genuine. Nil proves none. See [KnownKeys]; another type may
+	// change what it contains at any time.
+	KnownKeys interface{ Contains(key string) bool }
 	// TrustUnverified takes every key and tier for proven: for when only your own
 	// services can reach this, or something in front has verified them.
 	TrustUnverified bool

@@ -42,16 +42,9 @@ func (e *exit) Unwrap() error { return e.cause }
 func main() { os.Exit(run()) }
 
 func run() int {
-	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
-		ends = append(ends, syscall.SIGHUP) // a terminal that is closed, or the habit of telling a service to read its files again
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), ends...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, func() {
-		signal.Ignore(syscall.SIGHUP) // a terminal that is closed tends to send two
-		stop()                        // a second Ctrl-C ends at once
-	})
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
 	err := root().ExecuteContext(ctx)
 	if err == nil {
 		return 0

@@ -9,8 +9,10 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,8 +40,9 @@ Without flags and files it works: in-process store, starter rules, loopback port
 Rules are changed by weir rules and weir keys; their versions are kept in Redis, if
 that is the store, or in --data. With --rules FILE the file is the truth instead.
 Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
-key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C drains: no
-request in flight is lost.`,
+key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C and SIGTERM
+drain: no request in flight is lost. SIGHUP has rules, known_keys and certificates
+read again, and never ends a node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
@@ -47,6 +50,10 @@ request in flight is lost.`,
   WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
 		Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// From here on a hangup never ends the node: by habit it tells a service to read its files again.
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			c.Reload = hangups
 			s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
 			if err != nil {
 				return err

@@ -33,6 +33,7 @@ type Rules struct {
 	expiry   *time.Timer
 	inForce  atomic.Pointer[Document] // nil: nothing yet
 	rejected atomic.Pointer[string]   // what the file holds, if it can't be
+	look     chan struct{}            // holds a value when the file is to be looked at now
 }
 
 // Document is rules in force and the text they were made of.
@@ -78,7 +79,7 @@ func parseVersion(v rulestore.Version) (*Document, error) {
 
 // FromFile takes rules from a file that was read into doc, and from then on whenever it is saved.
 func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
-	r := &Rules{file: file, limiter: limiter, log: log}
+	r := &Rules{file: file, limiter: limiter, log: log, look: make(chan struct{}, 1)}
 	r.enforce(doc)
 	return r
 }
@@ -247,9 +248,21 @@ func (r *Rules) Run(ctx context.Context) error {
 		keeping.Go(func() { r.keep(ctx) })
 		return r.follower.Run(ctx)
 	}
-	return watch.File(ctx, r.file, r.inForce.Load().Text, r.save, func(err error) {
+	return watch.File(ctx, r.file, r.inForce.Load().Text, r.look, r.save, func(err error) {
 		r.log.Error("rules can't be read: the ones in force stay", "file", r.file, "error", err)
 	})
+}
+
+// Look has the source of the rules looked at now, instead of when a change is noticed. It doesn't wait for that.
+func (r *Rules) Look() {
+	if r.follower != nil {
+		r.follower.Wake()
+		return
+	}
+	select {
+	case r.look <- struct{}{}:
+	default: // it holds one
+	}
 }
 
 // keep saves the rules that are put in force, for a start without the store. A folder that can't be

@@ -141,6 +141,9 @@ func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 	return written, nil
 }
 
+// Wake has the store looked at now. It never waits.
+func (f *Follower) Wake() { f.hear(0) }
+
 // hear is told of a number that may be old, known, or of a version that is lost: a reason to look, no more. It never waits.
 func (f *Follower) hear(int64) {
 	select {
@@ -168,7 +171,7 @@ func (f *Follower) Look(ctx context.Context) {
 	}
 	f.reached(ctx, err)
 	if now := f.Current(); now.Number <= mine.Number && !now.Is(mine) {
-		f.hear(0) // nobody needs to wait until it is put back
+		f.Wake() // nobody needs to wait until it is put back
 	}
 }
 

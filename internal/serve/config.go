@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -60,6 +61,8 @@ type Config struct {
 	DrainNotice time.Duration
 	// DrainTimeout is how long requests in flight may take at the end.
 	DrainTimeout time.Duration
+	// Reload has the files that can change while a node runs read again, at each signal. Nil means never.
+	Reload <-chan os.Signal
 	// Audit gets every change and every refusal on the admin port, with its caller, whatever level
 	// the log has. Nil means the log.
 	Audit *slog.Logger

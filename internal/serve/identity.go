@@ -9,39 +9,40 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/watch"
 )
 
-// load reads the files that an identity names. Keys of a JWKS are followed until ctx is done.
-func (id *Identity) load(ctx context.Context, log *slog.Logger) (httplimit.Identity, error) {
-	out := httplimit.Identity{APIKey: id.APIKey, User: id.User, Org: id.Org, Tier: id.Tier, TrustUnverified: id.TrustUnverified}
+// load reads the files that an identity names. Keys of a JWKS are followed until ctx is done. Known is nil without a file of
+// known keys.
+func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.Identity, known *knownKeys, err error) {
+	out = httplimit.Identity{APIKey: id.APIKey, User: id.User, Org: id.Org, Tier: id.Tier, TrustUnverified: id.TrustUnverified}
 	if id.KnownKeysFile != "" {
-		keys, err := readKnownKeys(id.KnownKeysFile)
-		if err != nil {
-			return out, err
+		if known, err = openKnownKeys(id.KnownKeysFile, log); err != nil {
+			return out, nil, err
 		}
-		out.KnownKeys = keys
+		out.KnownKeys = known
 	}
 	if id.JWT != nil {
 		j := httplimit.JWT{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience, OnFetch: logFetches(log)}
-		var err error
 		if id.JWT.SecretFile != "" {
 			if j.Secret, err = os.ReadFile(id.JWT.SecretFile); err != nil {
-				return out, fmt.Errorf("identity.jwt.secret_file: %w", err)
+				return out, nil, fmt.Errorf("identity.jwt.secret_file: %w", err)
 			}
 			j.Secret = bytes.TrimRight(j.Secret, "\r\n")
 		}
 		if id.JWT.PublicKeyFile != "" {
 			if j.PublicKey, err = os.ReadFile(id.JWT.PublicKeyFile); err != nil {
-				return out, fmt.Errorf("identity.jwt.public_key_file: %w", err)
+				return out, nil, fmt.Errorf("identity.jwt.public_key_file: %w", err)
 			}
 		}
 		if out.JWT, err = httplimit.NewVerifier(ctx, j); err != nil {
-			return out, fmt.Errorf("identity.jwt: %w", err)
+			return out, nil, fmt.Errorf("identity.jwt: %w", err)
 		}
 	}
-	return out, nil
+	return out, known, nil
 }
 
 // validate reports claims of tokens that nobody verifies.
@@ -72,12 +73,49 @@ func logFetches(log *slog.Logger) func(error) {
 	}
 }
 
-// readKnownKeys reads SHA-256 hashes in hex, one a line, as sha256sum prints them; # begins a comment.
-func readKnownKeys(path string) (httplimit.KnownKeys, error) {
+// knownKeys are the keys of a file that is followed: a customer's first request mustn't wait for a restart of every node.
+type knownKeys struct {
+	path string
+	log  *slog.Logger
+	keys atomic.Pointer[httplimit.KnownKeys]
+	text []byte        // that they were read from at first
+	look chan struct{} // holds a value when the file is to be looked at now
+}
+
+func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("identity.known_keys: %w", err)
 	}
+	keys, err := parseKnownKeys(path, text)
+	if err != nil {
+		return nil, err
+	}
+	k := &knownKeys{path: path, log: log, text: text, look: make(chan struct{}, 1)}
+	k.keys.Store(&keys)
+	return k, nil
+}
+
+// Contains reports whether a key is known now.
+func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(key) }
+
+// follow takes in the file whenever it changes, until ctx is done. One that can't be read, or has a bad line, changes nothing.
+func (k *knownKeys) follow(ctx context.Context) error {
+	return watch.File(ctx, k.path, k.text, k.look, func(text []byte) {
+		keys, err := parseKnownKeys(k.path, text)
+		if err != nil {
+			k.log.Error("known_keys rejected: the ones in use stay", "error", err)
+			return
+		}
+		k.keys.Store(&keys)
+		k.log.Info("known_keys applied", "file", k.path, "keys", len(keys))
+	}, func(err error) {
+		k.log.Error("known_keys can't be read: the ones in use stay", "error", err)
+	})
+}
+
+// parseKnownKeys reads SHA-256 hashes in hex, one a line, as sha256sum prints them; # begins a comment.
+func parseKnownKeys(path string, text []byte) (httplimit.KnownKeys, error) {
 	keys := httplimit.KnownKeys{}
 	scan := bufio.NewScanner(bytes.NewReader(text))
 	for line := 1; scan.Scan(); line++ {

@@ -20,6 +20,7 @@ type port struct {
 	name   string // of its flag
 	addr   string // to listen on; "" opens none
 	server server
+	tls    atomic.Pointer[tls.Config] // for new connections; nil without a certificate
 	net.Listener
 }
 
@@ -46,7 +47,10 @@ func (p *port) open(ctx context.Context, c *Config) error {
 		return fmt.Errorf("--%s: %w", p.name, err)
 	}
 	if tlsConfig != nil {
-		p.Listener = tls.NewListener(p.Listener, tlsConfig)
+		p.tls.Store(tlsConfig)
+		p.Listener = tls.NewListener(p.Listener, &tls.Config{
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return p.tls.Load(), nil },
+		})
 	}
 	return nil
 }
@@ -94,8 +98,8 @@ func (p *port) serve(ctx context.Context, n *node) error {
 	return <-drained
 }
 
-// drain ends a node without losing a request: first it isn't ready, then it takes no new
-// connections, then requests in flight finish.
+// drain ends a node without losing a request: first it isn't ready, and balancers have time to hear of it, then it
+// takes no new connections, then requests in flight finish.
 func (p *port) drain(n *node) error {
 	n.draining.Store(true)
 	time.Sleep(n.config.DrainNotice)

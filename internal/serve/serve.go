@@ -32,6 +32,7 @@ type node struct {
 	redis    *redisstore.Store // nil with the in-process store
 	leases   *lease.Store      // in front of it
 	rules    *inforce.Rules
+	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
 	draining atomic.Bool      // balancers should send nobody
 	noAddr   noAddress
@@ -88,6 +89,10 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.gateway.Close()
 	}
 	group.Go(func() error { return n.rules.Run(ctx) })
+	group.Go(func() error { return n.reload(ctx, ports) })
+	if n.known != nil {
+		group.Go(func() error { return n.known.follow(ctx) })
+	}
 	group.Go(func() error { return tendGarbage(ctx, n.counters) })
 	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
 	if n.rules.Waiting() != "" {
@@ -107,10 +112,11 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	if err != nil {
 		return nil, Listening{}, err
 	}
-	identity, err := c.Identity.load(ctx, n.log)
+	identity, known, err := c.Identity.load(ctx, n.log)
 	if err != nil {
 		return nil, Listening{}, err
 	}
+	n.known = known
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(guards.admin), bodyTimeout, n.log)}
 	through := &port{name: "gateway", addr: c.Gateway}

@@ -22,8 +22,9 @@ const (
 
 // File calls changed with the new content each time a file's content differs
 // from last, until ctx is done. A file that can't be read for a moment is left
-// alone; unreadable is told once each time it begins. It returns an error only if watching can't begin.
-func File(ctx context.Context, path string, last []byte, changed func([]byte), unreadable func(error)) error {
+// alone; unreadable is told once each time it begins. A value in now has it looked at at once, and one that can't be read
+// told again. It returns an error only if watching can't begin.
+func File(ctx context.Context, path string, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching %s: %w", path, err)
@@ -37,7 +38,7 @@ func File(ctx context.Context, path string, last []byte, changed func([]byte), u
 	defer ticker.Stop()
 	missing := false
 	for {
-		now, err := readStable(ctx, path)
+		text, err := readStable(ctx, path)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -46,9 +47,9 @@ func File(ctx context.Context, path string, last []byte, changed func([]byte), u
 				unreadable(err)
 			}
 			missing = true
-		case !bytes.Equal(now, last):
-			last, missing = now, false
-			changed(now)
+		case !bytes.Equal(text, last):
+			last, missing = text, false
+			changed(text)
 			continue // it may have changed again meanwhile
 		default:
 			missing = false
@@ -57,6 +58,8 @@ func File(ctx context.Context, path string, last []byte, changed func([]byte), u
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+		case <-now:
+			missing = false
 		case <-w.Errors: // lost events; the next look at the file is all that matters
 		case <-w.Events:
 		}

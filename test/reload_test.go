@@ -1,0 +1,179 @@
+package test
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+func always(map[string]any) bool { return true }
+
+// A hangup has certificates, rules and known keys read again. It never ends a node, and no request notices it.
+func TestAHangupReadsFilesAgain(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	first, second := ca.issue(t, dir, "first"), ca.issue(t, dir, "second")
+	inUse := issued{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
+	put := func(i issued) {
+		t.Helper()
+		for from, to := range map[string]string{i.cert: inUse.cert, i.key: inUse.key} {
+			text, err := os.ReadFile(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, to, string(text))
+		}
+	}
+	put(first)
+	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules:\n  - {id: all, limit: 1000000/second}\n")
+	n := serve(t, "--rules", rules, "--tls-cert", inUse.cert, "--tls-key", inUse.key)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	trusting := func() *http.Client {
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
+	}
+	served := func() string { // by whose certificate
+		t.Helper()
+		client := trusting()
+		defer client.CloseIdleConnections()
+		res, err := client.Get(n.HTTP + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.ProtoMajor != 2 {
+			t.Errorf("served over %s", res.Proto)
+		}
+		return res.TLS.PeerCertificates[0].Subject.CommonName
+	}
+
+	var load sync.WaitGroup
+	var stop atomic.Bool
+	defer load.Wait()
+	defer stop.Store(true)
+	for range 2 {
+		load.Go(func() {
+			client := trusting()
+			defer client.CloseIdleConnections()
+			for !stop.Load() {
+				if status, body := post(t, client, n.HTTP+"/v1/check", `{"key": "k"}`); status != 200 {
+					t.Errorf("%d %s", status, body)
+				}
+			}
+		})
+	}
+	hangUp := func() {
+		t.Helper()
+		if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if by := served(); by != "first" {
+		t.Errorf("at the start: served by %s", by)
+	}
+	put(second)
+	hangUp()
+	n.await("certificates applied", always)
+	if by := served(); by != "second" {
+		t.Errorf("after a hangup: served by %s", by)
+	}
+	write(t, inUse.key, "nonsense")
+	write(t, rules, "rules:\n  - {id: all, limit: 0/second}\n")
+	hangUp()
+	n.await("certificates rejected: the ones in use stay", func(l map[string]any) bool { return strings.Contains(l["error"].(string), "--tls-cert") })
+	n.await("rules rejected: the ones in force stay", always)
+	if by := served(); by != "second" {
+		t.Errorf("after files that can't be used: served by %s", by)
+	}
+	put(first)
+	write(t, rules, "rules:\n  - {id: other, limit: 1000000/second}\n")
+	hangUp()
+	n.await("certificates applied", func(map[string]any) bool { return served() == "first" })
+	n.await("rules applied", func(l map[string]any) bool { return l["version"] == 2.0 })
+}
+
+// A client whose CA was taken away isn't let in any more, not even by a session that it had.
+func TestAHangupReadsClientCAsAgain(t *testing.T) {
+	dir := t.TempDir()
+	ours, theirs := newAuthority(t, t.TempDir()), newAuthority(t, t.TempDir())
+	server, client := ours.issue(t, dir, "server"), theirs.issue(t, dir, "client")
+	trusted := func(a *authority) string {
+		text, err := os.ReadFile(a.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return write(t, filepath.Join(dir, "trusted.pem"), string(text))
+	}
+	n := serve(t, "--tls-cert", server.cert, "--tls-key", server.key, "--tls-client-ca", trusted(theirs))
+	pair, err := tls.LoadX509KeyPair(client.cert, client.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ours.cert)
+	config := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	ask := func() (resumed bool, err error) {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		res, err := c.Get(n.HTTP + "/healthz")
+		if err != nil {
+			return false, err
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		return res.TLS.DidResume, nil
+	}
+	if _, err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	if resumed, err := ask(); err != nil || !resumed {
+		t.Fatalf("resumed %v, %v", resumed, err)
+	}
+	trusted(ours)
+	_ = n.cmd.Process.Signal(syscall.SIGHUP)
+	n.await("certificates applied", always)
+	if _, err := ask(); err == nil {
+		t.Error("a client of a CA that isn't trusted any more was served")
+	}
+}
+
+// A key is known as soon as its hash is saved, and no longer once it is taken out. A bad save changes nothing.
+func TestKnownKeysAreFollowed(t *testing.T) {
+	line := func(key string) string { return fmt.Sprintf("%x\n", sha256.Sum256([]byte(key))) }
+	file := write(t, filepath.Join(t.TempDir(), "keys.sha256"), line("sk_prod_old"))
+	n, limitOf := gatewayWith(t, "identity: {known_keys: "+file+"}\n")
+	expect := func(old, young string) {
+		t.Helper()
+		if a, b := limitOf("X-API-Key", "sk_prod_old"), limitOf("X-API-Key", "sk_prod_new"); a != old || b != young {
+			t.Errorf("limits %q and %q, want %q and %q", a, b, old, young)
+		}
+	}
+	applied := func(keys float64) {
+		t.Helper()
+		n.await("known_keys applied", func(l map[string]any) bool { return l["keys"] == keys })
+	}
+	expect("50", "5")
+	write(t, file, line("sk_prod_old")+line("sk_prod_new"))
+	applied(2)
+	expect("50", "50")
+	write(t, file, line("sk_prod_new")+"nonsense\n")
+	n.await("known_keys rejected: the ones in use stay", func(l map[string]any) bool { return strings.Contains(l["error"].(string), "keys.sha256:2: ") })
+	expect("50", "50")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	n.await("known_keys can't be read: the ones in use stay", always)
+	expect("50", "50")
+	write(t, file, line("sk_prod_new"))
+	applied(1)
+	expect("5", "50")
+}
