@@ -116,9 +116,11 @@ func (s *Store) run(first *shard) {
 	s.weigh()
 	first.close()
 	close(s.ready)
+	s.endTry()
 	s.logger.Info("connected", "store", s.address.shown, "nodes", s.Nodes())
 	timer := time.NewTimer(rediscall.Jittered(beatEvery))
 	defer timer.Stop()
+	var asked map[*shard]uint64
 	for {
 		select {
 		case <-timer.C:
@@ -129,8 +131,11 @@ func (s *Store) run(first *shard) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(s.life, time.Second)
-		_ = s.beat(ctx) // the charges notice, too
+		err := s.beat(ctx)
 		cancel()
+		if err != nil || s.address.cluster { // where it has told of one shard alone
+			asked = s.patrol(asked)
+		}
 	}
 }
 
@@ -171,9 +176,19 @@ func (s *Store) connect(first *shard) bool {
 			s.logger.Warn("redis can't be reached", "store", s.address.shown, "error", text)
 			first.cause.Store(&text)
 		}
+		s.endTry()
 		if !rediscall.Sleep(s.life, rediscall.Jittered(pause)) {
 			return false
 		}
+	}
+}
+
+// endTry says that reaching Redis was tried. It is called by one goroutine only.
+func (s *Store) endTry() {
+	select {
+	case <-s.tried:
+	default:
+		close(s.tried)
 	}
 }
 

@@ -205,24 +205,13 @@ var probed = func() *weir.Policy {
 	return p
 }()
 
-// probe looks whether a shard takes checks again, until it does or nobody uses it any more, by making one: a shard that
-// takes other writes may still refuse a check, for want of a permission. It has the budget
-// of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be
-// able to find its store.
+// probe looks whether a shard takes checks again, until it does or nobody uses it any more.
 func (s *Store) probe(sh *shard) {
 	for rediscall.Sleep(s.life, rediscall.Jittered(probeEvery)) {
-		tag := s.tagOf(sh)
-		if tag < 0 {
+		used, err := s.try(sh)
+		if !used {
 			return
 		}
-		var c call
-		c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, s.time(), s.leastTTL, s.peers.id)
-		ctx, cancel := patient(s.life, s.timeout)
-		_, err := decide.Run(ctx, s, rediscall.Once, c.keys, rueidis.BinaryString(c.body))
-		if late := ctx.Err(); late != nil && (err == nil || errors.Is(err, late)) {
-			err = context.Cause(ctx)
-		}
-		cancel()
 		if err == nil {
 			sh.close()
 			s.logger.Info("redis is back", "shard", sh.name)
@@ -230,5 +219,55 @@ func (s *Store) probe(sh *shard) {
 		}
 		text := err.Error()
 		sh.cause.Store(&text)
+	}
+}
+
+// try makes a check of a shard: one that takes other writes may still refuse a check, for want of a permission. It has the
+// budget of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be able
+// to find its store. Nobody uses a shard that has no slots any more.
+func (s *Store) try(sh *shard) (used bool, err error) {
+	tag := s.tagOf(sh)
+	if tag < 0 {
+		return false, nil
+	}
+	var c call
+	c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, s.time(), s.leastTTL, s.peers.id)
+	ctx, cancel := patient(s.life, s.timeout)
+	defer cancel()
+	_, err = decide.Run(ctx, s, rediscall.Once, c.keys, rueidis.BinaryString(c.body))
+	if late := ctx.Err(); late != nil && (err == nil || errors.Is(err, late)) {
+		err = context.Cause(ctx)
+	}
+	return true, err
+}
+
+// patrol tries the shards that nothing was asked of since the last time, and returns how much had been asked of each. Without it, a
+// node that has no checks to make would not notice that a shard is lost: it would go on asking a Sentinel that is cut off, say that
+// all is well, and fail its next checks.
+func (s *Store) patrol(before map[*shard]uint64) map[*shard]uint64 {
+	asked := map[*shard]uint64{}
+	for _, sh := range s.shards() {
+		asked[sh] = sh.tally.acts.Load()
+		if last, known := before[sh]; !known || last == asked[sh] {
+			s.look(sh)
+		}
+	}
+	return asked
+}
+
+// look tries a shard until it takes a check, or has failed often enough to be given up.
+func (s *Store) look(sh *shard) {
+	for s.life.Err() == nil && !sh.open.Load() {
+		used, err := s.try(sh)
+		switch {
+		case !used || ofSlot(err):
+			return // it is well, as far as this can tell
+		case err == nil:
+			sh.succeeded()
+			return
+		case sh.failed(err):
+			s.opened(sh)
+			return
+		}
 	}
 }

@@ -51,6 +51,7 @@ type Store struct {
 	life    context.Context
 	end     context.CancelFunc
 	ready   chan struct{} // closed when Redis was reached first
+	tried   chan struct{} // closed when that was tried once
 	running sync.WaitGroup
 	mu      sync.Mutex // guards closed, and running against additions while Close waits for it
 	closed  bool
@@ -102,6 +103,7 @@ func New(o Options) (*Store, error) {
 		clock:   o.Now,
 		logger:  o.Logger,
 		ready:   make(chan struct{}),
+		tried:   make(chan struct{}),
 		lost:    make(chan struct{}, 1),
 
 		onSecret: o.OnSecret,
@@ -195,6 +197,10 @@ func (s *Store) Ready(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", s.lanes[0].shard.Load().unavailable(), ctx.Err())
 	}
 }
+
+// Tried is closed when the first attempt to reach Redis has ended. If that failed, others follow, but nobody knows for how
+// long: a node that starts better begins without.
+func (s *Store) Tried() <-chan struct{} { return s.tried }
 
 func (s *Store) time() int64 {
 	if s.clock != nil {

@@ -18,15 +18,31 @@ import (
 // readyz is what a node says of itself, whatever its status.
 func readyz(t testing.TB, n *node) (status int, body map[string]any) {
 	t.Helper()
-	res, err := http.Get(n.HTTP + "/readyz")
-	if err != nil {
+	status, text := settled(t, n.HTTP+"/readyz")
+	if err := json.Unmarshal(text, &body); err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, body
+	return status, body
+}
+
+// settled is what a port says of its readiness once it doesn't hope to reach its store in a moment any more.
+func settled(t testing.TB, url string) (status int, text []byte) {
+	t.Helper()
+	until(t, func() error {
+		res, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if text, err = io.ReadAll(res.Body); err != nil {
+			t.Fatal(err)
+		}
+		if status = res.StatusCode; strings.Contains(string(text), `"status":"connecting"`) {
+			return fmt.Errorf("%s: %d %s", url, status, text)
+		}
+		return nil
+	})
+	return status, text
 }
 
 // asks for a check, and returns the status with the header that says when to come again.

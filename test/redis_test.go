@@ -39,13 +39,9 @@ type readiness struct {
 // ready asks a port for its readiness, which is 200 whatever the store is like.
 func ready(t testing.TB, url string) (r readiness) {
 	t.Helper()
-	res, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(&r); err != nil || res.StatusCode != 200 {
-		t.Fatalf("%s: %s, %v", url, res.Status, err)
+	status, text := settled(t, url)
+	if err := json.Unmarshal(text, &r); err != nil || status != 200 {
+		t.Fatalf("%s: %d, %v", url, status, err)
 	}
 	return r
 }
@@ -444,5 +440,18 @@ func TestPasswordIsNeverShown(t *testing.T) {
 	}
 	if !slices.ContainsFunc(shown, func(s string) bool { return strings.Contains(s, "redis://"+r.Addr) }) {
 		t.Error("nothing shows the store's address: what was looked at?")
+	}
+}
+
+// Once a node says that it is ready, its checks are decided by Redis.
+func TestFirstChecksAreDecided(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), modes)
+	for i := range 5 {
+		n := serve(t, append(patient, "--rules", rules, "--store", "redis://"+r.Addr)...)
+		ready(t, n.HTTP+"/readyz")
+		if a := check(t, n, fmt.Sprintf(`{"key": "k%d", "path": "/closed"}`, i)); a.status != 200 || a.Degraded {
+			t.Errorf("the first check: %d %+v", a.status, a.CheckResponse)
+		}
 	}
 }

@@ -50,8 +50,8 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 // readyz says whether a balancer should send requests here. A node whose last save of the rules
 // failed still serves by older ones, and says so beside it. A node without its store serves, too,
 // since every rule says what happens then: if all nodes lost the store at once, a balancer that
-// took them all out would make an outage of it. But a node that has no rules yet refuses
-// everything, and isn't ready.
+// took them all out would make an outage of it. But a node that has just started isn't ready while it
+// may still reach its store, nor is one that has no rules, and so refuses everything.
 //
 // Balancers ask without a token, so anybody may. Where the store is, why it can't be reached and
 // where the rules come from is only for callers with a token.
@@ -80,6 +80,9 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 			body["rules_rejected"] = rejected
 		}
 		status := http.StatusOK
+		if n.connecting() {
+			body["status"], body["reason"], status = "connecting", "the store hasn't been reached since this node started", http.StatusServiceUnavailable
+		}
 		if waiting := n.rules.Waiting(); waiting != "" {
 			body["status"], body["reason"], status = "no rules", waiting, http.StatusServiceUnavailable
 		}

@@ -41,7 +41,7 @@ func (c *Config) readRules() (doc *inforce.Document, message string, err error) 
 	return doc, message, err
 }
 
-// patience is how long a node waits for the rules of its rule store before it begins without them.
+// patience is how long a node waits for Redis, and then for the rules there, before it begins without them.
 const patience = 500 * time.Millisecond
 
 // openRules makes the source of the rules.
@@ -76,9 +76,6 @@ func (n *node) openRules(ctx context.Context, seed *inforce.Document, message st
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if n.redis != nil {
-		_ = n.redis.Ready(ctx) // the store says what is wrong
-	}
 	n.rules = inforce.FromStore(ctx, rulestore.Options{
 		Store: store, Node: n.self, Logger: n.log, StoreHealth: func() string { return n.storeStatus().Status },
 	}, start, n.limiter)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -34,7 +35,8 @@ type node struct {
 	rules    *inforce.Rules
 	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
-	draining atomic.Bool      // balancers should send nobody
+	began    time.Time
+	draining atomic.Bool // balancers should send nobody
 	noAddr   noAddress
 
 	self       rulestore.Node // its name and version
@@ -64,13 +66,14 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if c.MaxInFlight == 0 {
 		c.MaxInFlight = inflight.Default()
 	}
-	n := &node{config: c, log: log, self: rulestore.Node{Name: nodeName(), Version: version}}
+	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}}
 	if err := n.openStore(); err != nil {
 		return err
 	}
 	defer n.closeStore() // after the last request
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends what open began, should it fail
+	n.awaitStore(ctx)
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
 	}

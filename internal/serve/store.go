@@ -82,6 +82,30 @@ func (n *node) openStore() error {
 	return nil
 }
 
+// awaitStore waits until Redis is reached or can't be, for a moment: a node that began sooner would answer its first checks
+// without a Redis that is well, and one that waited for a Redis that isn't would not serve.
+func (n *node) awaitStore(ctx context.Context) {
+	if n.redis == nil {
+		return
+	}
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
+	select {
+	case <-n.redis.Tried():
+	case <-enough.C:
+	case <-ctx.Done():
+	}
+}
+
+// settling is how long after its start a node may take to reach its store before it is ready without.
+const settling = time.Second
+
+// connecting: this node has just started, and isn't in touch with its store yet. Checks would be answered by failure modes,
+// or by rules that aren't the newest, for want of another moment.
+func (n *node) connecting() bool {
+	return n.redis != nil && time.Since(n.began) < settling && (!n.redis.Health().Up || n.rules.Stale() != "")
+}
+
 // closeStore gives back borrowed tokens, while there is a connection to do it on.
 func (n *node) closeStore() {
 	if n.redis == nil {
