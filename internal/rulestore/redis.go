@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -38,7 +39,8 @@ func apart(names ...string) *rediscall.Script {
 }
 
 const (
-	patience   = 5 * time.Second        // the longest that a call waits for Redis
+	patience   = 2 * time.Second        // the longest that a call waits for Redis
+	briefly    = 300 * time.Millisecond // likewise, when the call before it has failed: an operator wants to know, not to wait
 	watchAgain = 200 * time.Millisecond // about, after a subscription was lost
 )
 
@@ -52,6 +54,8 @@ type Redis struct {
 	numbers, about, texts string // a sorted set; hashes by number, or number-hash for orphans
 	orphans               string // a sorted set of number-hash
 	channel               string
+
+	away atomic.Bool // the last call failed
 }
 
 // OverRedis keeps versions where a store keeps counters. What nodes say about their rules goes with that store's
@@ -66,14 +70,38 @@ func OverRedis(s *redisstore.Store) *Redis {
 }
 
 // run runs a script, which may happen twice, until Redis has answered or patience ends.
-func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, args ...string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	m, err := s.Run(ctx, r.store, rediscall.Twice, keys, args...)
-	if err != nil {
-		return nil, err
+func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, args ...string) (reply []string, err error) {
+	err = r.call(ctx, func(ctx context.Context) error {
+		m, err := s.Run(ctx, r.store, rediscall.Twice, keys, args...)
+		if err == nil {
+			reply, err = m.AsStrSlice()
+		}
+		return err
+	})
+	return reply, err
+}
+
+// call gives a call to Redis the time that it may take, and remembers whether it failed.
+func (r *Redis) call(caller context.Context, f func(context.Context) error) error {
+	wait := patience
+	if r.away.Load() {
+		wait = briefly
 	}
-	return m.AsStrSlice()
+	ctx, cancel := context.WithTimeout(caller, wait)
+	defer cancel()
+	err := f(ctx)
+	if caller.Err() != nil {
+		return err // which tells nothing about Redis
+	}
+	r.away.Store(err != nil)
+	_, answered := rueidis.IsRedisErr(err)
+	switch {
+	case err == nil || answered || errors.Is(err, redisstore.ErrUnavailable):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: no answer within %s", redisstore.ErrUnavailable, wait)
+	}
+	return fmt.Errorf("%w: %w", redisstore.ErrUnavailable, err)
 }
 
 // Head is the newest version.
@@ -246,6 +274,7 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 		args = append(args, strconv.FormatInt(v.Number, 10), v.Hash)
 	}
 	m, err := lookScript.Run(ctx, r.store, rediscall.Once, []string{r.numbers, r.about, r.texts}, args...)
+	r.away.Store(err != nil)
 	if err != nil {
 		return p, err
 	}
@@ -273,9 +302,11 @@ var presences = map[string]Presence{"1": InLine, "2": Orphaned, "3": Textless}
 
 // Nodes lists the nodes that live and say which rules they have.
 func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	peers, err := r.store.Peers(ctx)
+	var peers []redisstore.Peer
+	err := r.call(ctx, func(ctx context.Context) (err error) {
+		peers, err = r.store.Peers(ctx)
+		return err
+	})
 	var all []Node
 	for _, p := range peers {
 		var s said

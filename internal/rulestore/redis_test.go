@@ -279,3 +279,41 @@ func do(t testing.TB, r *redistest.Server, args ...string) any {
 	}
 	return v
 }
+
+// While Redis is lost, a call fails before its caller has given up on it, and says why. So does the next one.
+func TestALostRedisIsTold(t *testing.T) {
+	for name, lose := range map[string]func(*redistest.Server) error{
+		"gone":   func(r *redistest.Server) error { r.Kill(); return nil },
+		"silent": (*redistest.Server).Stop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := redistest.New(t, redistest.Options{})
+			s := overRedis(t, "redis://"+r.Addr)
+			write(t, s, "one")
+			if err := lose(r); err != nil {
+				t.Fatal(err)
+			}
+			wait := patience
+			for range 3 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				_, err := s.Head(ctx)
+				if !errors.Is(err, redisstore.ErrUnavailable) || ctx.Err() != nil {
+					t.Errorf("%v", err)
+				}
+				if name == "silent" && !strings.Contains(err.Error(), wait.String()) {
+					t.Errorf("%v, want that it took %s", err, wait)
+				}
+				cancel()
+				wait = briefly
+			}
+			if name == "silent" {
+				if err := r.Cont(); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := r.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			until(t, func(ctx context.Context) error { _, err := s.Head(ctx); return err })
+		})
+	}
+}
