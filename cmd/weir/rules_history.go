@@ -97,7 +97,11 @@ func printHistory(w io.Writer, all []adminapi.Version) error {
 		if v.Orphan {
 			message = "(orphan) " + message
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Number, cell(v.Hash[:min(8, len(v.Hash))]), v.Time.Local().Format(time.DateTime), cell(v.Author), message)
+		when := "" // of a version that is damaged
+		if !v.Time.IsZero() {
+			when = v.Time.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Number, cell(v.Hash[:min(8, len(v.Hash))]), when, cell(v.Author), message)
 	}
 	return t.Flush()
 }

@@ -203,6 +203,9 @@ func storeFault(err error) *jsonerror.Error {
 	if errors.Is(err, rulestore.ErrNotFound) {
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
 	}
+	if errors.Is(err, rulestore.ErrDamaged) {
+		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v", err)
+	}
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
 }
 

@@ -154,13 +154,21 @@ func (d *Dir) List(_ context.Context, before int64, limit int) ([]Version, error
 		}
 	}
 	sortVersions(wanted)
-	for i, v := range wanted {
-		var err error
-		if wanted[i], err = d.read(v, false); err != nil {
+	all := wanted[:0]
+	for _, v := range wanted {
+		read, err := d.read(v, false)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			continue // somebody has removed it
+		case errors.Is(err, ErrDamaged):
+			read = v // the others are no worse for it
+			read.Message = err.Error()
+		case err != nil:
 			return nil, err
 		}
+		all = append(all, read)
 	}
-	return wanted, nil
+	return all, nil
 }
 
 // sortVersions sorts the newest first, and orphans behind the version that has their number.

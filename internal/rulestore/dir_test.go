@@ -139,6 +139,28 @@ func TestADamagedFileIsNamed(t *testing.T) {
 	}
 }
 
+// A version of long ago that is damaged, or was removed, takes nothing from the history but itself.
+func TestADamagedFileOfLongAgo(t *testing.T) {
+	d := openDir(t, t.TempDir())
+	for _, text := range []string{"one", "two", "three", "four"} {
+		write(t, d, text)
+	}
+	damaged := d.file(Version{Number: 2})
+	if err := os.WriteFile(damaged, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(d.file(Version{Number: 3})); err != nil {
+		t.Fatal(err)
+	}
+	all, err := d.List(t.Context(), 0, 10)
+	if err != nil || len(all) != 3 || all[0].Number != 4 || all[1].Number != 2 || all[2].Number != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if !strings.Contains(all[1].Message, damaged+": ") || all[0].Hash == "" || all[2].Hash == "" {
+		t.Errorf("%+v", all)
+	}
+}
+
 // A folder that refuses a write says so, and nothing has changed.
 func TestAFailedWriteChangesNothing(t *testing.T) {
 	path := t.TempDir()

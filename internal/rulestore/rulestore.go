@@ -90,7 +90,8 @@ type Store interface {
 	// Orphan returns the orphan of a number whose hash begins like that, or ErrNotFound.
 	Orphan(ctx context.Context, n int64, hash string) (Version, error)
 	// List returns up to limit versions below before, the newest first, without their texts, and with them
-	// the orphans of their numbers and of numbers between them. 0 means from the newest.
+	// the orphans of their numbers and of numbers between them. 0 means from the newest. One that is damaged is left out, or its
+	// message says so.
 	List(ctx context.Context, before int64, limit int) ([]Version, error)
 	// Append writes a version if the newest is still its parent, and returns it with its number, which
 	// is above the parent, above floor, and above every other that was ever given. Otherwise it returns ErrConflict; and also while
