@@ -63,6 +63,9 @@ func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Co
 	if err == nil && t != nil {
 		c, err = secure(ctx, c, addr, t)
 	}
+	if err == nil {
+		c = &boundedConn{Conn: c}
+	}
 	switch {
 	case err == nil:
 	case caller.Err() != nil:
