@@ -17,6 +17,7 @@ type Limiter struct {
 	emergency *Policy
 	preflight Policy
 	observe   func(*Observation)
+	now       func() time.Time
 	sealer    atomic.Pointer[sealer]
 	rules     atomic.Pointer[RuleSet]
 	scratch   sync.Pool
@@ -38,6 +39,9 @@ type Options struct {
 	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
 	// means 50 a second. While the store can't be reached it is counted in Local.
 	Preflight *Policy
+	// Now is the time by which receipts expire and answers say when a counter is full again. Nodes that share a store share it,
+	// since a node's own clock may be wrong. Nil means time.Now.
+	Now func() time.Time
 }
 
 // Observation is what [Options.Observe] is told of a decision.
@@ -53,7 +57,10 @@ type Observation struct {
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
-	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe}
+	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, now: opts.Now}
+	if l.now == nil {
+		l.now = time.Now
+	}
 	if opts.Local != nil {
 		l.emergency = opts.Emergency
 	}
@@ -76,6 +83,9 @@ func (l *Limiter) SetRules(rules *RuleSet) { l.rules.Store(rules) }
 // SetSecret seals and opens receipts with another secret from now on, for when
 // nodes learn what they share only after they have started.
 func (l *Limiter) SetSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
+
+// Now is the time that nodes share: see [Options.Now].
+func (l *Limiter) Now() time.Time { return l.now() }
 
 // Rules returns the rules in force. As long as there are none, it is a set without rules.
 func (l *Limiter) Rules() *RuleSet {

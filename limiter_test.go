@@ -242,6 +242,25 @@ func TestCountingByStatus(t *testing.T) {
 	}
 }
 
+// Receipts expire by the time that nodes share, not by a node's own.
+func TestReceiptsExpireBySharedTime(t *testing.T) {
+	now := time.Now().Add(-48 * time.Hour)
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(10, time.Hour)}}}),
+		weir.Options{Now: func() time.Time { return now }})
+	if !l.Now().Equal(now) {
+		t.Errorf("it is %v there, want %v", l.Now(), now)
+	}
+	d := check(t, l, weir.Request{APIKey: "k", Receipt: true})
+	now = now.Add(3 * time.Hour)
+	if err := refund(t, l, d.Receipt); err != weir.ErrReceiptExpired {
+		t.Errorf("three hours later: %v", err)
+	}
+	now = now.Add(-3 * time.Hour)
+	if err := refund(t, l, d.Receipt); err != nil {
+		t.Errorf("in time: %v", err)
+	}
+}
+
 func TestReceipts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rs := compile(t, weir.Rules{Rules: []weir.Rule{

@@ -51,7 +51,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	default:
 		d.held = &h
 		if req.Receipt {
-			d.Receipt = l.sealer.Load().seal(&h, time.Now())
+			d.Receipt = l.sealer.Load().seal(&h, l.now())
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	d.held = nil
 	if d.Receipt != "" {
 		var err error
-		if h, err = l.sealer.Load().open(d.Receipt, time.Now()); err != nil {
+		if h, err = l.sealer.Load().open(d.Receipt, l.now()); err != nil {
 			return err
 		}
 	}

@@ -167,7 +167,7 @@ func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	if m.opts.Identify != nil {
 		m.opts.Identify(r, &v.req)
 	}
-	v.asked = time.Now()
+	v.asked = m.limiter.Now()
 	return m.limiter.Check(r.Context(), &v.req)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
+	"pgregory.net/rapid"
 )
 
 // TestRedisClockStepsBack: an hour back, on two nodes at once, blocks nobody for longer than a window, and mints nothing.
@@ -68,5 +69,46 @@ func TestTheNodesClockDecidesNothing(t *testing.T) {
 	slot := take(t.Context(), s, charge1(p, "s"))[0].Slot
 	if after := redisTime(); slot < before || slot > after {
 		t.Errorf("decided at %d, while Redis' clock went from %d to %d", slot, before, after)
+	}
+}
+
+// However far ahead Redis' clock is and however long its answers take: a node's idea of Redis' time is off by no more than half of
+// the time that the first answer took. Steps of its own clock don't matter, since it looks at the monotonic one alone.
+func TestTheClockFollowsRedis(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c clock
+		mine := time.Now() // monotonic
+		ahead := time.Duration(rapid.Int64Range(-1e15, 1e15).Draw(t, "ahead"))
+		first := time.Duration(-1)
+		for range rapid.IntRange(1, 20).Draw(t, "beats") {
+			there := time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "there"))
+			back := time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "back"))
+			if first < 0 {
+				first = there + back
+			}
+			told := mine.Round(0).Add(there + ahead)
+			c.see(told, mine, mine.Add(there+back))
+			s := c.last.Load()
+			mine = mine.Add(there + back)
+			if off := s.redis.Add(mine.Sub(s.mine)).Sub(mine.Round(0).Add(ahead)).Abs(); off > first/2+1 {
+				t.Fatalf("off by %v, and the first answer took %v", off, first)
+			}
+			mine = mine.Add(2 * time.Second)
+		}
+	})
+	var c clock
+	start := time.Now()
+	c.see(start.Round(0).Add(time.Hour), start, start.Add(10*time.Millisecond))
+	first := c.last.Load()
+	if ahead := first.redis.Sub(start.Round(0)); ahead != time.Hour+5*time.Millisecond {
+		t.Errorf("after the first answer it is %v ahead", ahead)
+	}
+	c.see(start.Round(0).Add(time.Hour+2*time.Second), start.Add(2*time.Second), start.Add(3*time.Second))
+	if c.last.Load() != first {
+		t.Error("a slow answer that agrees has moved it")
+	}
+	c.see(start.Round(0).Add(time.Minute), start.Add(4*time.Second), start.Add(4*time.Second+time.Millisecond))
+	if got := c.last.Load().redis.Sub(start.Round(0)); got != time.Minute+time.Millisecond {
+		t.Errorf("after Redis' clock was set back it is %v ahead", got)
 	}
 }

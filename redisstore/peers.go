@@ -237,6 +237,7 @@ func (s *Store) beat(ctx context.Context) error {
 			offer = string(fresh)
 		}
 	}
+	sent := time.Now()
 	m, err := heartbeat.Run(ctx, s, rediscall.Once, s.beatKeys(), s.peers.name, silentFor, offer, leastSecret, *s.peers.says.Load())
 	if err != nil {
 		return err
@@ -245,7 +246,7 @@ func (s *Store) beat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(reply) != 3 {
+	if len(reply) != 5 {
 		return errReply
 	}
 	live, err := reply[0].AsInt64()
@@ -253,6 +254,12 @@ func (s *Store) beat(ctx context.Context) error {
 		return err
 	}
 	s.peers.live.Store(int32(max(1, live)))
+	seconds, errS := reply[3].AsInt64()
+	micros, errM := reply[4].AsInt64()
+	if errS != nil || errM != nil {
+		return errReply
+	}
+	s.setClock(time.Unix(seconds, 1000*micros), sent)
 	if s.peers.given {
 		return nil
 	}

@@ -33,8 +33,10 @@ type Store struct {
 	address  address
 	prefix   string
 	timeout  time.Duration
-	clock    func() time.Time
-	leastTTL int64 // ms
+	clock    func() time.Time // nil: Redis' clock decides
+	reckoned clock            // what that is
+	clockOff bool             // this node's is another, and that was logged
+	leastTTL int64            // ms
 	logger   *slog.Logger
 	onSecret func([]byte)
 	told     sync.Map    // of what was said: when, a time.Time

@@ -183,7 +183,7 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f != nil {
 		return f
 	}
-	now := time.Now()
+	now := a.Limiter.Now()
 	if in.ExpiresIn != "" && in.ExpiresIn != "never" {
 		d, err := time.ParseDuration(in.ExpiresIn)
 		if err != nil || d <= 0 {

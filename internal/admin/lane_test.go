@@ -25,7 +25,7 @@ func newAPI(t *testing.T) (*API, http.Handler) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
-	a := &API{Rules: inforce.FromFile("rules.yaml", doc, limiter, log), Guard: guard.New(guard.Options{}), Audit: log}
+	a := &API{Rules: inforce.FromFile("rules.yaml", doc, limiter, log), Limiter: limiter, Guard: guard.New(guard.Options{}), Audit: log}
 	mux := http.NewServeMux()
 	a.Register(mux)
 	return a, mux

@@ -66,7 +66,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		return f
 	}
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
-	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Rules.InForce().File) }); gone != nil {
+	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Limiter.Now(), a.Rules.InForce().File) }); gone != nil {
 		return gone
 	}
 	if f != nil {
@@ -77,8 +77,8 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 }
 
 // of looks at a document, and at what it would change, for as long as somebody wants to know.
-func (v *Validation) of(ctx context.Context, text []byte, old *rulefile.File) *jsonerror.Error {
-	file, err := rulefile.Parse("rules", text)
+func (v *Validation) of(ctx context.Context, text []byte, now time.Time, old *rulefile.File) *jsonerror.Error {
+	file, err := rulefile.ParseAt("rules", text, now)
 	if err != nil {
 		var problems rulefile.Problems
 		if !errors.As(err, &problems) {

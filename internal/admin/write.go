@@ -31,6 +31,7 @@ type change struct {
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
+	now     time.Time // when it is tried, which decides what overrides have expired
 
 	// What edit says of what it did:
 	did  string    // in the words of a person, for the history; "" describes the difference
@@ -86,6 +87,7 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
+	c.now = a.Limiter.Now()
 	if f := c.judge(ctx, base.Text, text, out); f != nil {
 		return nil, f
 	}
@@ -102,7 +104,7 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 		return nil, f
 	}
 	v, err := a.Rules.Publish(ctx, rulestore.Version{
-		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: cmp.Or(c.message, c.did, out.did), Time: time.Now().UTC(), Text: text,
+		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: cmp.Or(c.message, c.did, out.did), Time: a.Limiter.Now().UTC(), Text: text,
 	})
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):
@@ -136,8 +138,7 @@ func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsone
 
 // judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first.
 func (c *change) judge(ctx context.Context, before, after []byte, out *Changed) *jsonerror.Error {
-	now := time.Now()
-	next, err := rulefile.ParseAt("rules", after, now)
+	next, err := rulefile.ParseAt("rules", after, c.now)
 	if err != nil {
 		return invalid(err)
 	}
@@ -145,7 +146,7 @@ func (c *change) judge(ctx context.Context, before, after []byte, out *Changed) 
 		return left()
 	}
 	warnings := next.Warnings
-	if old, err := rulefile.ParseAt("rules", before, now); err != nil {
+	if old, err := rulefile.ParseAt("rules", before, c.now); err != nil {
 		out.did = "replace the rules"
 	} else {
 		out.did = describe(&old.Rules, &next.Rules)

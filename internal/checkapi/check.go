@@ -3,7 +3,6 @@ package checkapi
 import (
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -24,7 +23,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.readCheck(c.in.Bytes()); err != nil {
 		return err
 	}
-	now := time.Now() // before the check, so that the times it answers with, added to this, are never late
+	now := h.limiter.Now() // before the check, so that the times it answers with, added to this, are never late
 	d, err := h.ask(r, &c.req)
 	h.report(r, err)
 	h.respond(w, c, &d, now)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
@@ -43,7 +42,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.complete(); err != nil {
 		return err
 	}
-	now := time.Now()
+	now := h.limiter.Now()
 	c.subject = append(append(c.subject[:0], 0), c.req.APIKey...) // as rules that count by key write it
 	d, err := h.limiter.Take(r.Context(), &c.req, []weir.Charge{{Counter: weir.Counter{Policy: policy, Subject: c.subject}, N: c.req.Cost}})
 	h.report(r, err)

@@ -29,8 +29,8 @@ type Rules struct {
 	applied  chan struct{}   // holds a value when there is something to keep in it
 	limiter  *weir.Limiter
 	log      *slog.Logger
-	mu       sync.Mutex // held while rules are put in force
-	expiry   *time.Timer
+	mu       sync.Mutex               // held while rules are put in force
+	expiry   *time.Timer              // nil when Run has ended
 	inForce  atomic.Pointer[Document] // nil: nothing yet
 	rejected atomic.Pointer[string]   // what the file holds, if it can't be
 	look     chan struct{}            // holds a value when the file is to be looked at now
@@ -43,6 +43,8 @@ type Document struct {
 	Version int64
 	Hash    string    // of the version, if it is of a rule store
 	Since   time.Time // when it was put in force here; zero for a document that isn't
+
+	read time.Time // overrides that had expired then are left out
 }
 
 // Name is what people call its version.
@@ -57,19 +59,23 @@ var none = func() *Document {
 	return d
 }()
 
-// Parse reads and compiles a document.
+// Parse reads and compiles a document, by this node's clock until it is in force.
 func Parse(name string, text []byte, version int64) (*Document, error) {
-	f, err := rulefile.Parse(name, text)
+	return parseAt(name, text, version, time.Now())
+}
+
+func parseAt(name string, text []byte, version int64, now time.Time) (*Document, error) {
+	f, err := rulefile.ParseAt(name, text, now)
 	if err != nil {
 		return nil, err
 	}
 	f.Set = f.Set.WithVersion(version)
-	return &Document{Text: text, File: f, Version: version}, nil
+	return &Document{Text: text, File: f, Version: version, read: now}, nil
 }
 
-// parseVersion reads and compiles a version of a rule store.
-func parseVersion(v rulestore.Version) (*Document, error) {
-	d, err := Parse(fmt.Sprintf("version %d", v.Number), v.Text, v.Number)
+// parse reads and compiles a version of a rule store.
+func (r *Rules) parse(v rulestore.Version) (*Document, error) {
+	d, err := parseAt(fmt.Sprintf("version %d", v.Number), v.Text, v.Number, r.limiter.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +141,7 @@ const unreadable = "there are no rules: those in --data can't be read, and no --
 // load puts in force what this node has kept. Unread: there is something, or may be, and none of it can be used.
 func (r *Rules) load() (v rulestore.Version, unread bool) {
 	v, err := r.copy.Load(func(v rulestore.Version) error {
-		doc, err := parseVersion(v)
+		doc, err := r.parse(v)
 		if err != nil {
 			return summary(err)
 		}
@@ -240,6 +246,7 @@ func (r *Rules) Run(ctx context.Context) error {
 		defer r.mu.Unlock()
 		if r.expiry != nil {
 			r.expiry.Stop()
+			r.expiry = nil
 		}
 	}()
 	if r.follower != nil {
@@ -292,7 +299,7 @@ func (r *Rules) keep(ctx context.Context) {
 // save takes in the file as it is now. An invalid file is reported and changes nothing.
 func (r *Rules) save(text []byte) {
 	old := r.inForce.Load()
-	next, err := Parse(r.file, text, old.Version+1)
+	next, err := parseAt(r.file, text, old.Version+1, r.limiter.Now())
 	if err != nil {
 		short := summary(err).Error()
 		r.rejected.Store(&short)
@@ -307,7 +314,7 @@ func (r *Rules) save(text []byte) {
 
 // apply puts a version of the rule store in force.
 func (r *Rules) apply(v rulestore.Version) error {
-	next, err := parseVersion(v)
+	next, err := r.parse(v)
 	if err != nil {
 		r.logRejected(err)
 		return summary(err)
@@ -335,29 +342,47 @@ func (r *Rules) replace(d *Document) {
 	}
 	r.limiter.SetRules(d.File.Set)
 	r.inForce.Store(d)
-	if r.expiry != nil {
-		r.expiry.Stop()
-		r.expiry = nil
-	}
-	if at := d.File.NextExpiry; !at.IsZero() {
-		r.expiry = time.AfterFunc(time.Until(at), func() { r.expire(d) })
-	}
+	r.wait(d)
 }
 
-// expire reads a document again that is still in force, now that something in it has expired.
+// clockStep is how long a step of the clock that nodes share may go unnoticed.
+const clockStep = time.Second
+
+// wait looks at a document again when something in it expires, and in between whether the clock was set: the node may
+// have read it before it knew the store's time. It is called with the lock held.
+func (r *Rules) wait(d *Document) {
+	if r.expiry != nil {
+		r.expiry.Stop()
+	}
+	pause := clockStep
+	if at := d.File.NextExpiry; !at.IsZero() {
+		pause = min(pause, at.Sub(r.limiter.Now()))
+	}
+	r.expiry = time.AfterFunc(pause, func() { r.expire(d) })
+}
+
+// expire reads a document again that is still in force, if by now it means something else.
 func (r *Rules) expire(d *Document) {
-	next, err := parseVersion(rulestore.Version{Number: d.Version, Hash: d.Hash, Text: d.Text})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inForce.Load() != d || r.expiry == nil {
+		return // there are newer rules, or nobody needs any
+	}
+	now := r.limiter.Now()
+	expired := !d.File.NextExpiry.IsZero() && !now.Before(d.File.NextExpiry)
+	if !expired && !now.Before(d.read) {
+		r.wait(d)
+		return
+	}
+	next, err := parseAt(d.File.Name, d.Text, d.Version, now)
 	if err != nil {
 		r.log.Error("rules can't be read again: what has expired stays", "error", err)
 		return
 	}
-	next.Since = d.Since
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.inForce.Load() != d {
-		return // there are newer rules
+	next.Hash, next.Since = d.Hash, d.Since
+	if expired {
+		r.log.Info("an override has expired", "version", d.Version)
 	}
-	r.log.Info("an override has expired", "version", d.Version)
 	r.replace(next)
 }
 

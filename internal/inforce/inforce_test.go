@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,34 @@ func TestAnOverrideExpires(t *testing.T) {
 		}
 		if since := source.InForce().Since; !since.Equal(began) {
 			t.Errorf("in force since %s, want %s: an override that expires makes no new rules", since, began)
+		}
+	})
+}
+
+// TestAnOverrideExpiresByTheSharedClock, whatever this node's own clock says, and also when the node learns the time only after
+// it has read the rules.
+func TestAnOverrideExpiresByTheSharedClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		var ahead atomic.Int64
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		doc, err := inforce.Parse("rules", []byte(text), 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(memstore.New(memstore.Options{Now: time.Now}), doc.File.Set, weir.Options{Now: now})
+		inforce.FromFile("rules.yaml", doc, l, slog.New(slog.DiscardHandler))
+		for _, step := range []struct {
+			ahead time.Duration
+			limit int64
+		}{{2 * time.Hour, 5}, {-2 * time.Hour, 50}, {0, 50}, {59 * time.Minute, 50}, {time.Hour, 5}} {
+			ahead.Store(int64(step.ahead))
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			d, err := l.Check(t.Context(), &weir.Request{APIKey: "vip", Peek: true})
+			if err != nil || d.Policy.Limit.Count != step.limit {
+				t.Errorf("with a clock that is %v ahead: the limit is %d, want %d; %v", step.ahead, d.Policy.Limit.Count, step.limit, err)
+			}
 		}
 	})
 }

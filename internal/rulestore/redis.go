@@ -194,6 +194,9 @@ func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, e
 // Append writes a version. An answer that is lost doesn't make it a conflict: who
 // asks again under the same nonce is told the number that it got.
 func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, error) {
+	if v.Time.IsZero() {
+		v.Time = r.store.Now()
+	}
 	v = dated(v)
 	nonce := rand.Text()
 	known, err := json.Marshal(struct {

@@ -97,7 +97,7 @@ type Store interface {
 	// is above the parent, above floor, and above every other that was ever given. Otherwise it returns ErrConflict; and also while
 	// a living node has a version above the parent, which the store must have lost and the node is about to restore. So
 	// numbers are above what every living node has. A ParentHash of "" stands for the version of that number, whichever it is.
-	// A Time of zero means now.
+	// A Time of zero means now, by the store's clock.
 	Append(ctx context.Context, floor int64, v Version) (Version, error)
 	// Restore puts back a version that the store has lost, under its own number. It is the newest then, if its
 	// number is above the others. If another version has the number, or this one is an orphan, it returns ErrConflict.

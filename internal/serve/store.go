@@ -75,7 +75,7 @@ func (n *node) openStore() error {
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	options.Local = store.Share(n.counters)
+	options.Local, options.Now = store.Share(n.counters), store.Now
 	n.redis, n.leases = store, lease.New(store, lease.Options{Local: options.Local, Nodes: store.Nodes})
 	n.limiter = weir.NewLimiter(n.leases, nil, options)
 	close(made)

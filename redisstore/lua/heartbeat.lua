@@ -1,5 +1,5 @@
--- Notes that a node lives. Returns how many nodes live, the secret that they share, and whether a
--- spoiled secret had to be replaced. KEYS the nodes, by when they were last heard (s); what they
+-- Notes that a node lives. Returns how many nodes live, the secret that they share, whether a
+-- spoiled secret had to be replaced, and the time in seconds and microseconds. KEYS the nodes, by when they were last heard (s); what they
 -- say; the secret ARGV the node's name; how long (s) a silent node counts as living; a secret, for
 -- when there is none, or nothing, if
 --       it needs none; how long a secret must be; what the node says, or nothing
@@ -36,4 +36,4 @@ if ARGV[3] ~= '' then
     redis.call('SET', KEYS[3], secret)
   end
 end
-return {live, secret, replaced}
+return {live, secret, replaced, t[1], t[2]}
