@@ -98,6 +98,9 @@ func TestExitCodes(t *testing.T) {
 		{"explain --key k --admin " + n.Admin, 0},
 		{"explain --key k --admin " + nobody, 3},
 		{"serve --rules " + bad, 1},
+		{"serve --rules " + filepath.Join(dir, "none.yaml"), 2},
+		{"serve --seed-rules " + filepath.Join(dir, "none.yaml"), 2},
+		{"serve --admin-tokens " + filepath.Join(dir, "none"), 2},
 		{"serve --http " + strings.TrimPrefix(n.HTTP, "http://"), 1}, // in use
 		{"serve --upstream http://127.0.0.1:9", 2},
 		{"serve --memory-cap lots", 2},

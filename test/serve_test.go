@@ -488,7 +488,7 @@ func TestServeRefusesBadSettings(t *testing.T) {
 	broken := write(t, filepath.Join(dir, "broken.yaml"), "# a comment\nhttp: [127.0.0.1\n")
 	for _, c := range []struct{ args, want string }{
 		{"--rules " + bad, `did you mean "limit"?`},
-		{"--rules " + filepath.Join(dir, "none.yaml"), "no such file"},
+		{"--rules " + filepath.Join(dir, "none.yaml"), "--rules: open " + filepath.Join(dir, "none.yaml") + ": no such file"},
 		{"--upstream http://127.0.0.1:1", "--gateway and --upstream go together"},
 		{"--gateway 127.0.0.1:0 --upstream nonsense", "--upstream: must be a URL"},
 		{"--admin 0.0.0.0:0", "isn't a loopback address, so it needs --admin-token or --admin-tokens"},

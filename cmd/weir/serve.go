@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -85,8 +87,11 @@ read again, and never ends a node.`,
 					fmt.Fprint(cmd.ErrOrStderr(), hints(os.Args[0], &c, l))
 				}
 			})
-			if err != nil {
-				return &exit{1, s.blame(err)}
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // a file that a flag names
+				return s.blame(err)
+			case err != nil:
+				return &exit{exitRefused, s.blame(err)}
 			}
 			log.Info("drained")
 			return nil

@@ -28,15 +28,22 @@ const StarterName = "starter.yaml"
 // readRules reads the rules to begin with: of the file that is the truth, of the one that
 // seeds an empty rule store, or those that come with the binary.
 func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
+	flag := ""
 	switch {
 	case c.Rules != "":
+		flag = "--rules"
 		doc, err = inforce.ReadFile(c.Rules, 1)
 	case c.SeedRules != "":
+		flag = "--seed-rules"
 		doc, err = inforce.ReadFile(c.SeedRules, 0)
 		message = "seeded from " + c.SeedRules
 	default:
 		doc, err = inforce.Parse(StarterName, starter, 0)
 		message = rulestore.StarterMessage
+	}
+	var unread *fs.PathError
+	if errors.As(err, &unread) { // problems with what was read have places of their own
+		err = fmt.Errorf("%s: %w", flag, err)
 	}
 	return doc, message, err
 }
