@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -69,7 +70,7 @@ func demo(cmd *cobra.Command, colour *colour) error {
 		for _, name := range []string{"Retry-After", "X-RateLimit-Rule", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"} {
 			fmt.Fprintf(w, "  %s: %s\n", name, res.Header.Get(name))
 		}
-		fmt.Fprintf(w, "  %s\n", body)
+		fmt.Fprintf(w, "  %s\n", bytes.TrimSpace(body))
 		return demoRetry(ctx, w, colour, gateway, res)
 	}
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
