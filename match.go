@@ -173,15 +173,10 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 	if len(m.path) > 0 {
 		m.found = rs.endpoints.find(m.path[1:], m.found)
 		if len(rs.regexes.lengths) > 0 {
-			m.found = rs.regexes.find(m.path, m.found)
+			m.found = findPrefixes(&rs.regexes, m.path, m.found)
 		}
 	}
-	// By insertion: they are few, and nearly in order.
-	for i := 1; i < len(m.found); i++ {
-		for j := i; j > 0 && m.found[j] < m.found[j-1]; j-- {
-			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
-		}
-	}
+	slices.Sort(m.found)
 	m.found = slices.Compact(m.found) // over empty segments, several ways lead to a rule
 }
 

@@ -215,7 +215,7 @@ func (p *prefixes) add(prefix string, id int32) {
 	}
 }
 
-func (p *prefixes) find(s []byte, found []int32) []int32 {
+func findPrefixes[T string | []byte](p *prefixes, s T, found []int32) []int32 {
 	for _, n := range p.lengths {
 		if n > len(s) {
 			break
@@ -285,12 +285,7 @@ func (k *keyPatterns) find(key string, found []int32) []int32 {
 	if len(k.exact) > 0 {
 		found = append(found, k.exact[key]...)
 	}
-	for _, n := range k.prefixed.lengths {
-		if n > len(key) {
-			break
-		}
-		found = append(found, k.prefixed.at[key[:n]]...)
-	}
+	found = findPrefixes(&k.prefixed, key, found)
 	for _, g := range k.globs {
 		if matchGlob(g.pattern, key) {
 			found = append(found, g.id)
@@ -301,14 +296,8 @@ func (k *keyPatterns) find(key string, found []int32) []int32 {
 
 // first is the lowest id whose pattern matches the key, or -1.
 func (k *keyPatterns) first(key string) int32 {
-	var few [16]int32
-	best := int32(-1)
-	for _, id := range k.find(key, few[:0]) {
-		if best < 0 || id < best {
-			best = id
-		}
-	}
-	return best
+	unbounded := compared(math.MinInt)
+	return k.firstWithin(key, math.MaxInt32, &unbounded)
 }
 
 // firstWithin is first for ids below another one, and for as long as the search may go on.
@@ -316,7 +305,8 @@ func (k *keyPatterns) firstWithin(key string, below int32, c *compared) int32 {
 	best := below
 	simple := keyPatterns{exact: k.exact, prefixed: k.prefixed}
 	c.add(2 + len(k.prefixed.lengths))
-	if id := simple.first(key); id >= 0 {
+	var few [16]int32
+	for _, id := range simple.find(key, few[:0]) {
 		best = min(best, id)
 	}
 	for _, g := range k.globs { // in the order of their ids
@@ -359,15 +349,14 @@ func matchGlob(pattern, s string) bool {
 // accessList is an allow or a deny list.
 type accessList struct {
 	keys     keyPatterns
-	nets     map[netip.Prefix]int32 // as inIPv6 has them
-	lengths  []int                  // of nets
+	nets     map[netip.Prefix]string // as inIPv6 has them
+	lengths  []int                   // of nets
 	patterns []string
 }
 
 // add takes an entry, and returns the range that it is, if it isn't a pattern of keys.
 func (a *accessList) add(pattern string) (netip.Prefix, error) {
 	pattern = strings.TrimSpace(pattern)
-	id := int32(len(a.patterns))
 	a.patterns = append(a.patterns, pattern)
 	net, err := netip.ParsePrefix(pattern)
 	if err != nil {
@@ -376,7 +365,7 @@ func (a *accessList) add(pattern string) (netip.Prefix, error) {
 			if host, _, _ := strings.Cut(pattern, "/"); looksLikeAddress(host) {
 				return net, fmt.Errorf("%q is neither a key nor an IP range: write ranges as 203.0.113.0/24 or 2001:db8::/32", pattern)
 			}
-			a.keys.add(pattern, id)
+			a.keys.add(pattern, int32(len(a.patterns)-1))
 			return net, nil
 		}
 		net = netip.PrefixFrom(addr.Unmap().WithZone(""), addr.Unmap().BitLen())
@@ -385,10 +374,10 @@ func (a *accessList) add(pattern string) (netip.Prefix, error) {
 		net = netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96)
 	}
 	if a.nets == nil {
-		a.nets = map[netip.Prefix]int32{}
+		a.nets = map[netip.Prefix]string{}
 	}
 	wide := inIPv6(net)
-	a.nets[wide] = id
+	a.nets[wide] = pattern
 	if !slices.Contains(a.lengths, wide.Bits()) {
 		a.lengths = append(a.lengths, wide.Bits())
 	}
@@ -424,8 +413,8 @@ func (a *accessList) matchNet(net netip.Prefix) string {
 			continue
 		}
 		wider, _ := net.Addr().Prefix(n)
-		if id, ok := a.nets[wider]; ok {
-			return a.patterns[id]
+		if pattern := a.nets[wider]; pattern != "" {
+			return pattern
 		}
 	}
 	return ""

@@ -166,10 +166,8 @@ type State struct {
 // mints nothing and freezes nobody.
 func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	switch p.Limit.Algorithm {
-	case FixedWindow:
+	case FixedWindow, SlidingCounter:
 		return p.tryWindow(s, now, n)
-	case SlidingCounter:
-		return p.tryCounter(s, now, n)
 	case SlidingLog:
 		panic("weir: a sliding log is a Log, not a State")
 	}
@@ -226,13 +224,10 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 	if s == (State{}) {
 		return s
 	}
-	switch p.Limit.Algorithm {
-	case FixedWindow:
-		return p.returnWindow(s, now, n, slot)
-	case SlidingCounter:
-		return p.returnCounter(s, now, n, slot)
+	if p.Limit.isBucket() {
+		return p.returnBucket(s, now, n)
 	}
-	return p.returnBucket(s, now, n)
+	return p.returnWindow(s, now, n, slot)
 }
 
 const maxSpent = 63

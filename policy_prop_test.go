@@ -125,9 +125,9 @@ func (g *gauge) unit() int64 {
 func (g *gauge) held(now int64) int64 {
 	switch g.p.Limit.Algorithm {
 	case FixedWindow:
-		return g.p.rollWindow(g.s, now).Level
+		return g.p.roll(g.s, now).Level
 	case SlidingCounter:
-		c := g.p.rollCounter(g.s, now)
+		c := g.p.roll(g.s, now)
 		return c.Level + c.Prev
 	case SlidingLog:
 		return g.anchored(now).log.sum

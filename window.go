@@ -4,16 +4,29 @@ package weir
 // clock ran backwards past a window's beginning, the window restarts at that moment with the count
 // it had; busy counters then go on from there, so that no window is ever shorter than its length,
 // whatever the clock does, and a counter that was idle for a window is aligned again.
+//
+// A sliding window counter rolls in the same way, and keeps the count of the window before.
 
-func (p *Policy) rollWindow(s State, now int64) State {
-	w := p.rollCounter(s, now)
-	w.Prev = 0
-	return w
+func (p *Policy) roll(s State, now int64) State {
+	switch {
+	case s.Time == 0 || now >= s.Time+2*p.window:
+		return State{Time: max(1, now-now%p.window)} // 0 is untouched, also in 1970
+	case now >= s.Time+p.window:
+		s = State{Time: s.Time + p.window, Prev: s.Level}
+		if p.Limit.Algorithm == FixedWindow {
+			s.Prev = 0
+		}
+	case now < s.Time:
+		s.Time = now
+	}
+	return s
 }
 
 func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
-	w := p.rollWindow(s, now)
-	if n > p.Limit.Count-w.Level {
+	w := p.roll(s, now)
+	free := p.Limit.Count - w.Level
+	// prev·weight/ticks + level + n ≤ count, in whole numbers.
+	if n > free || w.Prev > 0 && w.Prev*p.weight(w, now) > (free-n)*p.ticks {
 		return reanchored(s, now), false
 	}
 	w.Level += n
@@ -29,7 +42,7 @@ func reanchored(s State, now int64) State {
 }
 
 func (p *Policy) reportWindow(r *Result, s State, now, n int64, v Verdict) {
-	w := p.rollWindow(s, now)
+	w := p.roll(s, now)
 	r.Remaining = max(0, p.Limit.Count-w.Level)
 	r.ResetAfter = micros(w.Time + p.window - now)
 	r.Slot = w.Time
@@ -42,10 +55,14 @@ func (p *Policy) reportWindow(r *Result, s State, now, n int64, v Verdict) {
 }
 
 func (p *Policy) returnWindow(s State, now, n, slot int64) State {
-	w := p.rollWindow(s, now)
-	if w.Time != slot {
+	w := p.roll(s, now)
+	switch {
+	case slot == w.Time:
+		w.Level = max(0, w.Level-n)
+	case slot == w.Time-p.window && p.Limit.Algorithm == SlidingCounter:
+		w.Prev = max(0, w.Prev-n)
+	default:
 		return s
 	}
-	w.Level = max(0, w.Level-n)
 	return w
 }
