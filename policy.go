@@ -209,15 +209,6 @@ func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	}
 }
 
-// Take is Try and Report in one, for callers with a single counter.
-func (p *Policy) Take(s State, now, n int64) (State, Result) {
-	s, ok := p.Try(s, now, n)
-	if ok {
-		return s, p.Report(s, now, n, Taken)
-	}
-	return s, p.Report(s, now, n, Refused)
-}
-
 // Return gives back n tokens that were debited in the given slot ([Result.Slot]).
 // What can no longer be given back is void: a window that has passed, a bucket that is full.
 func (p *Policy) Return(s State, now, n, slot int64) State {

@@ -78,3 +78,12 @@ func TestWindowsHoldIn1970(t *testing.T) {
 		}
 	}
 }
+
+// Take is Try and Report in one.
+func (p *Policy) Take(s State, now, n int64) (State, Result) {
+	s, ok := p.Try(s, now, n)
+	if ok {
+		return s, p.Report(s, now, n, Taken)
+	}
+	return s, p.Report(s, now, n, Refused)
+}

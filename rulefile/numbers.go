@@ -123,39 +123,26 @@ func (d *decoder) ownNumbers(f map[string]value, s *scope) []weir.Limit {
 			given = append(given, name)
 		}
 	}
-	burst, hasBurst := f["burst"]
-	if len(given) > 1 {
-		d.fail(f[given[1]], "limit, limits and params exclude each other: keep %s", strings.Join(given, " or "))
-		return nil
-	}
+	limit, burst := f["limit"], f["burst"]
 	switch {
+	case len(given) > 1:
+		d.fail(f[given[1]], "limit, limits and params exclude each other: keep %s", strings.Join(given, " or "))
+	case limit.node != nil || len(given) == 0 && burst.node != nil:
+		return d.limit(limit, map[string]value{"limit": limit, "burst": burst}, *s)
 	case len(given) == 0:
-		if hasBurst {
-			d.fail(burst, "needs a limit beside it: limit: 100/minute")
-		}
-		return nil
-	case given[0] == "limit":
-		own := map[string]value{"limit": f["limit"]}
-		if hasBurst {
-			own["burst"] = burst
-		}
-		return d.limit(f["limit"], own, *s)
-	case hasBurst && given[0] == "limits":
+	case burst.node != nil && given[0] == "limits":
 		d.fail(burst, "belongs to one of the limits: [{limit: 20/second, burst: 5}, 5000/hour]")
-		return nil
-	case hasBurst:
+	case burst.node != nil:
 		d.fail(burst, "is the capacity, in params: keep one of them")
-		return nil
 	case given[0] == "limits":
 		return d.limits(f["limits"], *s)
+	default:
+		return d.params(f["params"], s)
 	}
-	return d.params(f["params"], s)
+	return nil
 }
 
 func (d *decoder) params(v value, s *scope) []weir.Limit {
-	if !d.given(v) {
-		return nil
-	}
 	before := len(d.list)
 	f := d.fields(v, &paramFields)
 	if len(d.list) > before {
