@@ -68,7 +68,10 @@ func Open(o Options) (*Node, error) {
 	soon, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if n.redis != nil {
-		_ = n.redis.Ready(soon) // it says itself what is wrong
+		select { // it says itself what is wrong
+		case <-n.redis.Tried():
+		case <-soon.Done():
+		}
 	}
 	var rules *inforce.Rules
 	if o.Rules != "" {
@@ -105,7 +108,7 @@ func (n *Node) count(o Options, name string) error {
 	}
 	share := redis.Share(local)
 	n.redis, n.leases = redis, lease.New(redis, lease.Options{Local: share, Nodes: redis.Nodes})
-	n.Limiter = weir.NewLimiter(n.leases, nil, weir.Options{Local: share})
+	n.Limiter = weir.NewLimiter(n.leases, nil, weir.Options{Local: share, Now: redis.Now})
 	close(made)
 	return nil
 }
