@@ -104,29 +104,23 @@ func (l Limit) Max() int64 {
 // String returns the limit as a rule file has it: "100/minute", "5/15m".
 func (l Limit) String() string { return strconv.FormatInt(l.Count, 10) + "/" + windowName(l.Window) }
 
+var units = []struct{ letters, word string }{{"d", "day"}, {"h", "hour"}, {"m", "minute"}, {"s", "second"}, {"ms", ""}}
+
 // shortWindow is the shortest exact name of a window: 1s, 15m, 90s, 250ms.
 func shortWindow(d time.Duration) string {
-	for _, u := range []struct {
-		d    time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
-		if d >= u.d && d%u.d == 0 {
-			return strconv.FormatInt(int64(d/u.d), 10) + u.name
+	for _, u := range units {
+		if unit := windowUnits[u.letters]; d >= unit && d%unit == 0 {
+			return strconv.FormatInt(int64(d/unit), 10) + u.letters
 		}
 	}
 	return d.String()
 }
 
 func windowName(d time.Duration) string {
-	switch d {
-	case time.Second:
-		return "second"
-	case time.Minute:
-		return "minute"
-	case time.Hour:
-		return "hour"
-	case 24 * time.Hour:
-		return "day"
+	for _, u := range units {
+		if u.word != "" && d == windowUnits[u.word] {
+			return u.word
+		}
 	}
 	return shortWindow(d)
 }
