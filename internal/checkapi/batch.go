@@ -75,8 +75,8 @@ func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *call) error 
 	}
 	c.out = append(c.out[:0], `{"results":[`...)
 	var err error
-	if workers := min(h.opts.Parallel, len(c.items)); workers > 1 {
-		err = h.decideParallel(r, c, workers)
+	if h.opts.Parallel && len(c.items) > 1 {
+		err = h.decideParallel(r, c)
 	} else {
 		err = h.decideAll(r, c, c.items)
 	}
@@ -119,42 +119,40 @@ func appendStatus(b []byte, status int) []byte {
 	return append(b, ',')
 }
 
-// decideParallel has several workers decide a stretch of the batch each. A panic of
-// one is raised again here, where net/http looks after it.
-func (h *handler) decideParallel(r *http.Request, c *call, workers int) error {
-	type stretch struct {
+// decideParallel decides every item on a goroutine of its own. A panic of one is raised again here,
+// where net/http looks after it.
+func (h *handler) decideParallel(r *http.Request, c *call) error {
+	type part struct {
 		c        *call
 		err      error
 		panicked any
 	}
-	n := len(c.items)
-	stretches := make([]stretch, workers)
+	parts := make([]part, len(c.items))
 	var wg sync.WaitGroup
-	for i := range stretches {
-		s := &stretches[i]
-		s.c = h.singles.Get().(*call)
-		s.c.out = s.c.out[:0]
-		part := c.items[i*n/workers : (i+1)*n/workers]
+	for i := range parts {
+		p := &parts[i]
+		p.c = h.singles.Get().(*call)
+		p.c.out = p.c.out[:0]
 		wg.Go(func() {
-			defer func() { s.panicked = recover() }()
-			s.err = h.decideAll(r, s.c, part)
+			defer func() { p.panicked = recover() }()
+			p.err = h.decideAll(r, p.c, c.items[i:i+1])
 		})
 	}
 	wg.Wait()
 	var first error
-	for i := range stretches {
-		s := &stretches[i]
-		if s.panicked != nil {
-			panic(s.panicked)
+	for i := range parts {
+		p := &parts[i]
+		if p.panicked != nil {
+			panic(p.panicked)
 		}
 		if i > 0 {
 			c.out = append(c.out, ',')
 		}
-		c.out = append(c.out, s.c.out...)
+		c.out = append(c.out, p.c.out...)
 		if first == nil {
-			first = s.err
+			first = p.err
 		}
-		release(&h.singles, s.c)
+		release(&h.singles, p.c)
 	}
 	return first
 }

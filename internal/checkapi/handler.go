@@ -20,10 +20,9 @@ import (
 
 // Options of the check API. The zero value is useful.
 type Options struct {
-	// Parallel is how many checks of a batch are decided at the same time. 0 means 1, which is best
-	// for a store in this process, and decides checks in their order. For a store that is a round trip away it
-	// should be some dozens: the checks then travel together, and may be decided in any order.
-	Parallel int
+	// Parallel has the checks of a batch decided at the same time, in any order, so that those of a
+	// store that is a round trip away travel together. A store in this process is better off without.
+	Parallel bool
 	// Guard decides which callers may ask. Nil means all that reach the port, except for web pages
 	// of other sites.
 	Guard *guard.Guard

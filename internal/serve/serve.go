@@ -151,10 +151,6 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 	})
 }
 
-// batchParallel is how many checks of a batch are decided at the same time where each may need Redis: so many that they
-// travel in few calls.
-const batchParallel = 256
-
 // api is the check API with health beside it.
 func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
@@ -163,10 +159,7 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 		_, refused := g.Admit(r)
 		return g.Asks() && refused == nil
 	}))
-	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress}
-	if n.redis != nil {
-		o.Parallel = batchParallel
-	}
+	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress, Parallel: n.redis != nil}
 	mux.Handle("/v1/", checkapi.New(n.limiter, answers, o))
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
