@@ -15,10 +15,11 @@ import (
 // A server that announces more than anybody sends, or less than nothing, is left at the announcement.
 func TestAnAnnouncementIsNotBelieved(t *testing.T) {
 	for _, announced := range []string{
-		"$524288000", "$9223372036854775807", "$99999999999999999999999", "$-2", "$?", "$", "$12x", "!524288000", "=524288000",
+		"$524288000", "$9223372036854775807", "$9999999999999999999", "$99999999999999999999999", "$-2", "$?", "$", "$12x", "!524288000", "=524288000",
 		"*10000000", "%10000000", "~10000000", ">10000000", "|10000000", "*-2", "*?",
 		"*2\r\n*400000\r\n*400000", // together too many
-		"*2\r\n$20000000\r\n" + strings.Repeat("x", 20000000) + "\r\n$20000000", // likewise
+		"*2\r\n$20000000\r\n" + strings.Repeat("x", 20000000) + "\r\n$20000000",       // likewise
+		"*2\r\n$20000000\r\n" + strings.Repeat("x", 20000000) + "\r\n|0\r\n$20000000", // and what describes an element begins no new reply
 	} {
 		t.Run(announced[:min(len(announced), 30)], func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
