@@ -2,7 +2,6 @@ package serve
 
 import (
 	"cmp"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -86,10 +85,6 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 			return nil, fmt.Errorf("client certificates of --%s: %s holds no certificate in PEM", listener, file)
 		}
 		t.ClientAuth = tls.RequireAndVerifyClientCert
-		// A session that is resumed shows no certificate, so none outlives the CA that it was begun under.
-		var key [32]byte
-		_, _ = rand.Read(key[:]) // never fails
-		t.SetSessionTicketKeys([][32]byte{key})
 	}
 	return t, nil
 }
