@@ -33,9 +33,8 @@ func buildBefore(t *testing.T) string {
 		}
 		return nil
 	}
-	if err := run("..", "git", "read-tree", commit); err != nil {
-		t.Fatalf("the version before this one can't be tested beside it, since its commit %s isn't here: in a shallow clone run `git fetch --unshallow`, "+
-			"and in a copy without git leave the test out with -skip '^%s$'\n%v", commit, t.Name(), err)
+	if err := run("..", "git", "read-tree", commit); err != nil { // the forms in Redis are tested in redisstore, too
+		t.Skipf("the version before this one can't be tested beside it, since its commit %s isn't here; in a shallow clone run `git fetch --unshallow`: %v", commit, err)
 	}
 	src, older := filepath.Join(dir, "src"), filepath.Join(dir, "weir")
 	if err := run("..", "git", "checkout-index", "--all", "--prefix="+src+"/"); err != nil {
