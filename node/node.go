@@ -14,8 +14,8 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
-	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -37,8 +37,7 @@ type Options struct {
 type Node struct {
 	*weir.Limiter
 
-	redis  *redisstore.Store // nil without
-	leases *lease.Store      // in front of it
+	shared *redislimit.Limiter // nil without a Redis
 	stop   context.CancelFunc
 	rules  sync.WaitGroup // follows them
 }
@@ -62,23 +61,23 @@ func Open(o Options) (*Node, error) {
 	host, _ := os.Hostname()
 	name := host + "-" + rand.Text()[:6]
 	n := &Node{}
-	if err := n.count(o, name); err != nil {
-		return nil, fmt.Errorf("node: Store: %w", err)
-	}
 	soon, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if n.redis != nil {
-		select { // it says itself what is wrong
-		case <-n.redis.Tried():
-		case <-soon.Done():
+	if local := memstore.New(memstore.Options{}); o.Store == "" {
+		n.Limiter = weir.NewLimiter(local, nil, weir.Options{})
+	} else {
+		if n.shared, err = redislimit.New(redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}, local, weir.Options{}); err != nil {
+			return nil, fmt.Errorf("node: Store: %w", err)
 		}
+		n.Limiter = n.shared.Limiter
+		n.shared.Await(soon, patience)
 	}
 	var rules *inforce.Rules
 	if o.Rules != "" {
 		rules = inforce.FromFile(o.Rules, doc, n.Limiter, o.Logger)
 	} else {
 		rules = inforce.FromStore(soon, rulestore.Options{
-			Store: rulestore.OverRedis(n.redis), Node: rulestore.Node{Name: name, Version: "library"}, Logger: o.Logger,
+			Store: rulestore.OverRedis(n.shared.Redis), Node: rulestore.Node{Name: name, Version: "library"}, Logger: o.Logger,
 		}, inforce.Start{Seed: doc, Message: "seeded from " + o.SeedRules, Given: true}, n.Limiter)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -91,38 +90,12 @@ func Open(o Options) (*Node, error) {
 	return n, nil
 }
 
-// count makes the limiter, and what it counts in.
-func (n *Node) count(o Options, name string) error {
-	local := memstore.New(memstore.Options{})
-	if o.Store == "" {
-		n.Limiter = weir.NewLimiter(local, nil, weir.Options{})
-		return nil
-	}
-	made := make(chan struct{})
-	redis, err := redisstore.New(redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger, OnSecret: func(secret []byte) {
-		<-made
-		n.SetSecret(secret)
-	}})
-	if err != nil {
-		return err
-	}
-	share := redis.Share(local)
-	n.redis, n.leases = redis, lease.New(redis, lease.Options{Local: share, Nodes: redis.Nodes})
-	n.Limiter = weir.NewLimiter(n.leases, nil, weir.Options{Local: share, Now: redis.Now})
-	close(made)
-	return nil
-}
-
 // Close gives back what the node has borrowed, and signs off. Checks must have ended.
 func (n *Node) Close() error {
 	n.stop()
 	n.rules.Wait()
-	if n.redis == nil {
+	if n.shared == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	err := n.leases.Close(ctx)
-	n.redis.Close()
-	return err
+	return n.shared.Close(patience)
 }

@@ -98,7 +98,7 @@ func TestNodesFollowSharedRules(t *testing.T) {
 	if !n.allows(t) || !n.allows(t) || n.allows(t) {
 		t.Fatal("the rules that were given aren't in force")
 	}
-	store := rulestore.OverRedis(n.redis)
+	store := rulestore.OverRedis(n.shared.Redis)
 	head, err := store.Head(t.Context())
 	if err != nil || head.Number != 1 {
 		t.Fatalf("the store begins with %+v, %v", head, err)

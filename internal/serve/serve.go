@@ -17,8 +17,8 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
-	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 	"golang.org/x/sync/errgroup"
@@ -29,9 +29,9 @@ type node struct {
 	config   Config
 	log      *slog.Logger
 	limiter  *weir.Limiter
-	counters *memstore.Store   // in this process: all of them, or what is counted while Redis is lost
-	redis    *redisstore.Store // nil with the in-process store
-	leases   *lease.Store      // in front of it
+	counters *memstore.Store     // in this process: all of them, or what is counted while Redis is lost
+	redis    *redisstore.Store   // nil with the in-process store
+	shared   *redislimit.Limiter // what counts in it; nil without
 	rules    *inforce.Rules
 	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
@@ -73,7 +73,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	defer n.closeStore() // after the last request
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends what open began, should it fail
-	n.awaitStore(ctx)
+	if n.shared != nil {
+		n.shared.Await(ctx, patience)
+	}
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
 	}

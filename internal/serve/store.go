@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -64,37 +63,12 @@ func (n *node) openStore() error {
 		p.PerNode = true
 		options.Emergency = p
 	}
-	made := make(chan struct{})
-	store, err := redisstore.New(redisstore.Options{
-		URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log,
-		OnSecret: func(secret []byte) {
-			<-made
-			n.limiter.SetSecret(secret)
-		},
-	})
+	shared, err := redislimit.New(redisstore.Options{URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}, n.counters, options)
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	options.Local, options.Now = store.Share(n.counters), store.Now
-	n.redis, n.leases = store, lease.New(store, lease.Options{Local: options.Local, Nodes: store.Nodes})
-	n.limiter = weir.NewLimiter(n.leases, nil, options)
-	close(made)
+	n.shared, n.redis, n.limiter = shared, shared.Redis, shared.Limiter
 	return nil
-}
-
-// awaitStore waits until Redis is reached or can't be, for a moment: a node that began sooner would answer its first checks
-// without a Redis that is well, and one that waited for a Redis that isn't would not serve.
-func (n *node) awaitStore(ctx context.Context) {
-	if n.redis == nil {
-		return
-	}
-	enough := time.NewTimer(patience)
-	defer enough.Stop()
-	select {
-	case <-n.redis.Tried():
-	case <-enough.C:
-	case <-ctx.Done():
-	}
 }
 
 // settling is how long after its start a node may take to reach its store before it is ready without.
@@ -106,17 +80,13 @@ func (n *node) connecting() bool {
 	return n.redis != nil && time.Since(n.began) < settling && (!n.redis.Health().Up || n.rules.Stale() != "")
 }
 
-// closeStore gives back borrowed tokens, while there is a connection to do it on.
 func (n *node) closeStore() {
-	if n.redis == nil {
+	if n.shared == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), n.config.StoreTimeout)
-	defer cancel()
-	if err := n.leases.Close(ctx); err != nil {
+	if err := n.shared.Close(n.config.StoreTimeout); err != nil {
 		n.log.Debug("leases weren't given back: they end by themselves", "error", err)
 	}
-	n.redis.Close()
 }
 
 // storeFailed is told of every check that the store failed. An outage of Redis fails many at once,

@@ -1,0 +1,61 @@
+// Package redislimit makes a limiter that counts in Redis, as every node has it: with leases in
+// front, local counters for when Redis can't be reached, and Redis' clock and secret.
+package redislimit
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Limiter is a limiter with the stores that it counts in. Make one with [New].
+type Limiter struct {
+	*weir.Limiter
+	Redis  *redisstore.Store
+	Leases *lease.Store
+}
+
+// New makes a Limiter, which has no rules yet. It doesn't wait for Redis. Local counts while Redis
+// can't be reached, a share of each limit.
+func New(redis redisstore.Options, local weir.Store, o weir.Options) (*Limiter, error) {
+	l := &Limiter{}
+	made := make(chan struct{})
+	redis.OnSecret = func(secret []byte) {
+		<-made
+		l.SetSecret(secret)
+	}
+	store, err := redisstore.New(redis)
+	if err != nil {
+		return nil, err
+	}
+	o.Local, o.Now = store.Share(local), store.Now
+	l.Redis, l.Leases = store, lease.New(store, lease.Options{Local: o.Local, Nodes: store.Nodes})
+	l.Limiter = weir.NewLimiter(l.Leases, nil, o)
+	close(made)
+	return l, nil
+}
+
+// Await waits until Redis is reached or can't be, but no longer than that: a node that began sooner would answer its
+// first checks without a Redis that is well, and one that waited for a Redis that isn't would not serve.
+func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
+	enough := time.NewTimer(atMost)
+	defer enough.Stop()
+	select {
+	case <-l.Redis.Tried():
+	case <-enough.C:
+	case <-ctx.Done():
+	}
+}
+
+// Close gives back borrowed tokens, while there is a connection to do it on, and closes that. If it
+// can't give them back, they end by themselves.
+func (l *Limiter) Close(atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	err := l.Leases.Close(ctx)
+	l.Redis.Close()
+	return err
+}
