@@ -277,7 +277,7 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 // compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
 func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	perClient := slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser })
-	policies := func(limits []Limit, path, scope string, shadow bool) []*Policy {
+	policies := func(limits []Limit, path, scope string, candidate bool) []*Policy {
 		out := make([]*Policy, 0, len(limits))
 		for i, l := range limits {
 			path := limitPath(path, i, len(limits))
@@ -309,7 +309,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			}
 			p.ID = p.fingerprint(scope)
 			p.Rule, p.Endpoint = r.ID, r.Match.Endpoint
-			p.Strict, p.Shadow, p.PerClient = r.Strict, r.Shadow || shadow, perClient
+			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict, r.Shadow || candidate, candidate, perClient
 			p.OnStoreFailure, p.Statuses = r.OnStoreFailure, r.Statuses
 			out = append(out, p)
 		}

@@ -23,9 +23,11 @@ const (
 	// ReasonUnreadablePath: the path is longer than MaxPath, or can be read in so many ways that the limits
 	// on it can't be told.
 	ReasonUnreadablePath
+	// ReasonOverloaded: an edge has no room for the request. No check gives it; see [Limiter.Tell].
+	ReasonOverloaded
 )
 
-var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable", "unreadable_path"}
+var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable", "unreadable_path", "overloaded"}
 
 func (r Reason) String() string { return reasonNames[r] }
 
@@ -68,7 +70,9 @@ type LimitStatus struct {
 	// Allowed: this limit has room. In a refused request nothing was taken from it.
 	Allowed bool
 	// Degraded: the store couldn't be reached, and the numbers say nothing.
-	Degraded   bool
+	Degraded bool
+	// Local: the store couldn't be reached, and the limit was counted in [Options.Local] instead.
+	Local      bool
 	Remaining  int64
 	RetryAfter time.Duration
 	ResetAfter time.Duration

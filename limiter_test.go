@@ -582,20 +582,55 @@ func (s slowStore) Take(ctx context.Context, charges []weir.Charge, results []we
 func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &brokenStore{Store: memstore.New(memstore.Options{})}
-		var seen []weir.Observation
+		var seen weir.Observation
 		rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}})
-		l := weir.NewLimiter(slowStore{broken, 7 * time.Millisecond}, rs, weir.Options{Observe: func(o *weir.Observation) { seen = append(seen, *o) }})
+		l := weir.NewLimiter(slowStore{broken, 7 * time.Millisecond}, rs, weir.Options{Observe: func(o *weir.Observation) { seen = *o }})
 		check(t, l, weir.Request{})
+		if seen.Err != nil {
+			t.Error(seen.Err)
+		}
 		broken.fails = []string{"a"}
-		_, _ = l.Check(t.Context(), &weir.Request{})
-		_, _ = l.Take(t.Context(), &weir.Request{}, []weir.Charge{charge(ownPolicy(t, "a", 1, weir.FailAllow), "s", 1)})
-		_, _ = l.Take(t.Context(), &weir.Request{}, nil)
-		for i, want := range []weir.Observation{{Took: 7 * time.Millisecond}, {Took: 7 * time.Millisecond, Err: errGone}, {Took: 7 * time.Millisecond, Err: errGone}, {}} {
-			if got := seen[i]; got.Took != want.Took || !errors.Is(got.Err, want.Err) || (got.Err == nil) != (want.Err == nil) {
-				t.Errorf("observation %d: %v and %v, want %v and %v", i, got.Took, got.Err, want.Took, want.Err)
+		own := []weir.Charge{charge(ownPolicy(t, "a", 1, weir.FailAllow), "s", 1)}
+		const n = 4000
+		timed := 0
+		for i := range n {
+			if i%2 == 0 {
+				_, _ = l.Check(t.Context(), &weir.Request{})
+			} else {
+				_, _ = l.Take(t.Context(), &weir.Request{}, own)
+			}
+			switch {
+			case !errors.Is(seen.Err, errGone):
+				t.Fatalf("observation %d: %v", i, seen.Err)
+			case seen.Took == 7*time.Millisecond:
+				timed++
+			case seen.Took != 0:
+				t.Fatalf("observation %d took %v", i, seen.Took)
 			}
 		}
+		// One in 64 is timed, by chance.
+		if timed < n/64/3 || timed > n/64*3 {
+			t.Errorf("%d of %d observations were timed", timed, n)
+		}
+		_, _ = l.Take(t.Context(), &weir.Request{}, nil)
+		if seen.Err != nil || seen.Took != 0 {
+			t.Errorf("a take of nothing: %+v", seen)
+		}
 	})
+}
+
+// TestObserverIsToldByEdges: what an edge decides by itself, and who asks.
+func TestObserverIsToldByEdges(t *testing.T) {
+	var seen []string
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{}), weir.Options{Observe: func(o *weir.Observation) {
+		seen = append(seen, fmt.Sprint(o.Request.Edge, " ", o.Decision.Reason, " ", o.Decision.Rule))
+	}})
+	l.Tell(&weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "queue"})
+	check(t, l, weir.Request{})
+	if want := []string{"http overloaded queue", " unlimited "}; !slices.Equal(seen, want) {
+		t.Errorf("saw %q, want %q", seen, want)
+	}
+	weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}).Tell(&weir.Request{}, weir.Decision{}) // nobody listens
 }
 
 func TestSecretThatComesLater(t *testing.T) {

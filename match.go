@@ -25,6 +25,9 @@ type match struct {
 	results  []Result
 	guest    bool  // the client isn't verified
 	apart    []int // charges that were decided apart: by the Limiter's own store, or by the address
+	local    []int // of them, those by the Limiter's own store
+
+	untimed int // how many decisions it serves until one is timed
 
 	// What an observer is shown.
 	decision    Decision
@@ -133,7 +136,7 @@ func (m *match) reset() {
 	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
 	m.tier, m.tierWhy = "", tierDefault
 	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
-	m.owners, m.charges, m.apart = m.owners[:0], m.charges[:0], m.apart[:0]
+	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
 }
 
 // listed reports whether the deny or the allow list decides. Deny goes first.

@@ -29,6 +29,8 @@ type Policy struct {
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
 	Shadow bool
+	// Candidate limits are those of [Rule.Candidate]. They are in shadow.
+	Candidate bool
 	// OnStoreFailure says what happens while the store can't be reached.
 	OnStoreFailure FailureMode
 	// Statuses, if any, are the HTTP statuses that count: see [Limiter.Finish].

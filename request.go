@@ -4,6 +4,8 @@ import "net/netip"
 
 // Request is what an edge knows of a call. Only what the rules look at has to be filled in.
 type Request struct {
+	// Edge names the code that asks, for observers: http, check, gateway. "" means a program that uses the library.
+	Edge string
 	// APIKey identifies the client.
 	APIKey string
 	// KeyVerified says that the key was proven to be genuine: by a lookup, a
