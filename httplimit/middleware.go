@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/netip"
@@ -35,6 +36,8 @@ type Options struct {
 	MaxWaiting int
 	// OnError is told when the store couldn't be reached. The request goes on as its rules say. Nil means nobody is told.
 	OnError func(*http.Request, error)
+	// Edge is the [weir.Request.Edge] of requests. "" means http.
+	Edge string
 }
 
 // Middleware limits requests. Make one with [New].
@@ -46,6 +49,7 @@ type Middleware struct {
 	gate     *inflight.Gate
 	room     *room
 	watched  atomic.Pointer[watched]
+	unread   weir.Request // stands for requests that are shed, of which nothing was read
 }
 
 // watched is the headers that identities come from, and those that some rules count by.
@@ -79,8 +83,9 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 	if err != nil {
 		panic(err)
 	}
+	opts.Edge = cmp.Or(opts.Edge, "http")
 	return &Middleware{
-		limiter: l, opts: opts, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a,
+		limiter: l, opts: opts, unread: weir.Request{Edge: opts.Edge}, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a,
 		gate: inflight.New(opts.MaxInFlight), room: newRoom(opts.MaxWaiting),
 	}
 }
@@ -108,6 +113,7 @@ var visits = sync.Pool{New: func() any {
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if !m.gate.Enter(r.Context()) {
+		m.limiter.Tell(&m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		shed(w, r)
 		return
 	}
@@ -128,6 +134,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			m.answers.giveUp(w, r, &d)
 		case roomFull:
 			m.finish(r, &d, weir.Outcome{Abandoned: true}) // its place goes to those behind
+			m.limiter.Tell(req, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(&d)})
 			m.answers.full(w, r, req, &d)
 		}
 		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
@@ -160,7 +167,9 @@ func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	if v.fault = watched.headers.fault(r); v.fault == "" {
 		v.fault = m.identity.identify(r, &v.req, &v.attrs, watched.bearer)
 	}
+	v.req.Edge = m.opts.Edge
 	if v.fault != "" {
+		m.limiter.Tell(&v.req, weir.Decision{Reason: weir.ReasonIdentityRequired})
 		return weir.Decision{}, nil
 	}
 	v.req.Attr = v.lookUp

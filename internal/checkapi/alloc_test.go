@@ -45,7 +45,12 @@ func TestAllocsOfOneThatIsShed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(*weir.Observation) { close(entered); <-goOn }})
+	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(o *weir.Observation) {
+		if o.Decision.Reason != weir.ReasonOverloaded {
+			close(entered)
+			<-goOn
+		}
+	}})
 	h := checkapi.New(l, nil, checkapi.Options{MaxInFlight: 1})
 	go newSink("/v1/check", []byte(benchBody)).serve(h)
 	<-entered

@@ -209,9 +209,12 @@ func (c *call) takeField(name string) error {
 	return c.checkField(name) // which has the others
 }
 
+// edge is the check API's name for observers.
+const edge = "check"
+
 // complete makes a request of what was read.
 func (c *call) complete() error {
-	c.req.KeyVerified, c.req.TierVerified = true, true
+	c.req.Edge, c.req.KeyVerified, c.req.TierVerified = edge, true, true
 	c.req.Cost, c.req.Peek = max(c.cost, 1), c.cost == 0
 	if c.ip != "" {
 		addr, err := netip.ParseAddr(c.ip)

@@ -148,7 +148,7 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 		Logger:           n.log,
 		Limit: httplimit.New(n.limiter, httplimit.Options{
 			Identity: identity, TrustedProxies: c.TrustedProxies, Answers: c.Answers,
-			MaxInFlight: c.MaxInFlight, MaxWaiting: c.MaxWaiting, OnError: n.storeFailed,
+			MaxInFlight: c.MaxInFlight, MaxWaiting: c.MaxWaiting, OnError: n.storeFailed, Edge: "gateway",
 		}),
 	})
 }
