@@ -54,7 +54,7 @@ func (s *Store) Health() Health {
 			h.Since = one.Since
 		}
 	}
-	if lost, some := s.unservedSlots(); some {
+	if lost, n := s.unservedSlots(); n > 0 {
 		if h.Up || lost.Since.Before(h.Since) {
 			h.Since = lost.Since
 		}

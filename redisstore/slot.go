@@ -62,8 +62,7 @@ func (l *lane) failed(err error) {
 const recent = 10 * time.Second
 
 // unservedSlots tells of the slots that no server serves, as charges found lately.
-func (s *Store) unservedSlots() (h ShardHealth, some bool) {
-	n := 0
+func (s *Store) unservedSlots() (h ShardHealth, n int) {
 	for i := range s.lanes {
 		u := s.lanes[i].unserved.Load()
 		if u == nil || time.Since(u.until) > recent {
@@ -75,7 +74,7 @@ func (s *Store) unservedSlots() (h ShardHealth, some bool) {
 		}
 	}
 	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.lanes))
-	return h, n > 0
+	return h, n
 }
 
 // slotOf is the slot of a lane.
