@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"/redisstore": {"", "/ledger", "/internal/guess", "/internal/rediscall"},
 	"/rulefile":   {"", "/internal/guess"},
 	"/storetest":  {"", "/ledger"},
+	"/metrics":    {"", "/lease", "/memstore", "/redisstore"},
 	// What people put into their own services carries no YAML, no Redis and no command line.
 	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror"},
 	"/internal/jsonerror": {},
@@ -94,6 +95,21 @@ func TestNothingForTestsIsShipped(t *testing.T) {
 	for _, p := range list(t) {
 		for _, imp := range p.Imports {
 			if allowed, ruled := forTests[imp]; ruled && !slices.Contains(allowed, p.ImportPath) {
+				t.Errorf("%s imports %s", p.ImportPath, imp)
+			}
+		}
+	}
+}
+
+// Whoever counts decisions is told of them: neither the core nor an edge or a store knows Prometheus.
+func TestMetricsAloneKnowPrometheus(t *testing.T) {
+	may := []string{module + "/metrics", module + "/internal/serve"}
+	for _, p := range list(t) {
+		if !strings.HasPrefix(p.ImportPath, module) || slices.Contains(may, p.ImportPath) {
+			continue
+		}
+		for _, imp := range p.Imports {
+			if strings.HasPrefix(imp, "github.com/prometheus/") || imp == module+"/metrics" {
 				t.Errorf("%s imports %s", p.ImportPath, imp)
 			}
 		}

@@ -1,0 +1,86 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir"
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("weir_"+name, help, labels, nil)
+}
+
+var (
+	decisionsTotal = desc("decisions_total", "Decisions, each of them.", "rule", "outcome", "reason", "edge")
+	shadowTotal    = desc("shadow_refusals_total", "Decisions that a limit in shadow would have refused.", "rule", "kind")
+	nearTotal      = desc("near_limit_total", "Decisions that admitted a request and left less than a fifth of a limit.", "rule")
+	degradedTotal  = desc("degraded_total", "Decisions made without the store.", "rule", "mode")
+	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64, chosen at random.", "edge")
+
+	// eventMetrics says how events are shown: under which metric, and its label beside rule.
+	eventMetrics = [events]struct {
+		desc  *prometheus.Desc
+		label []string
+	}{
+		shadowRefusal:    {shadowTotal, []string{"shadow"}},
+		candidateRefusal: {shadowTotal, []string{"candidate"}},
+		nearLimit:        {nearTotal, nil},
+		failedOpen:       {degradedTotal, []string{"allow"}},
+		failedClosed:     {degradedTotal, []string{"refuse"}},
+		countedLocally:   {degradedTotal, []string{"local"}},
+	}
+)
+
+// Describe is for the registerer.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, checkDuration} {
+		ch <- d
+	}
+	for _, d := range sourceDescs {
+		ch <- d
+	}
+}
+
+// Collect is for the registerer, at every scrape.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	m.dropRemovedLocked(time.Now())
+	sources := m.sources
+	m.mu.Unlock()
+	for _, r := range m.table.Load().byRule {
+		r.collect(ch)
+	}
+	for i, edge := range edges {
+		m.times[i].collect(ch, edge)
+	}
+	sources.collect(ch)
+}
+
+func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+}
+
+func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, n float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
+}
+
+func (r *row) collect(ch chan<- prometheus.Metric) {
+	for e, edge := range edges {
+		sums, some := r.decisions(e)
+		for i, n := range sums {
+			reason := weir.Reason(i)
+			// A rule's first refusal is a step from 0: a series that began with it would hide it from rate().
+			zero := some && r.rule != "" && (reason == weir.ReasonWithin || reason == weir.ReasonLimited)
+			if n > 0 || zero {
+				counter(ch, decisionsTotal, n, r.rule, outcome(reason), reasons[i], edge)
+			}
+		}
+	}
+	for e := nothing + 1; e < events; e++ {
+		if n := r.events(e); n > 0 {
+			counter(ch, eventMetrics[e].desc, n, append([]string{r.rule}, eventMetrics[e].label...)...)
+		}
+	}
+}

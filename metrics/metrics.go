@@ -1,0 +1,138 @@
+// Package metrics counts decisions for Prometheus. Two lines give a program that embeds Weir what
+// `weir serve` shows at /metrics:
+//
+//	m := metrics.New(prometheus.DefaultRegisterer)
+//	limiter := weir.NewLimiter(store, rules, weir.Options{Observe: m.Observe})
+//
+// [Metrics.Watch] adds what the rules and the stores tell of themselves.
+//
+// Labels are rule ids, outcomes, reasons, edges and shards: never a client's key, address or path.
+// However many clients there are, and whatever they send, the number of series depends on the rules,
+// the edges and the servers of Redis alone. docs/observability.md lists every metric.
+package metrics
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir"
+)
+
+// Metrics counts decisions. Make one with [New]. It is safe for concurrent use.
+type Metrics struct {
+	table atomic.Pointer[table]
+	other *row // of rules beyond maxRules; one of the table
+	times [len(edges)]times
+
+	mu      sync.Mutex // held while the table is replaced
+	sources Sources    // guarded by mu
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// New makes metrics and registers them. It panics if the registerer has some already: a program with several limiters
+// gives each a registerer of its own, such as prometheus.WrapRegistererWith.
+func New(r prometheus.Registerer) *Metrics {
+	m := &Metrics{other: newRow("other")}
+	m.table.Store(newTable(map[string]*row{m.other.rule: m.other}))
+	r.MustRegister(m)
+	return m
+}
+
+// Observe counts a decision. It is for [weir.Options]. Peeks aren't counted: nobody is admitted or refused by them.
+//
+// It allocates nothing, and takes no lock except for a rule's first decision.
+func (m *Metrics) Observe(o *weir.Observation) {
+	req, d := o.Request, o.Decision
+	if req.Peek {
+		return
+	}
+	edge := edgeOf(req.Edge)
+	m.row(d.Rule).lane(o.Lane).decisions[edge][d.Reason].Add(1)
+	if o.Took > 0 {
+		m.times[edge].observe(o.Took)
+	}
+	limits := d.Limits()
+	last, lastRule := nothing, ""
+	for i := range limits {
+		e, rule := eventOf(d, &limits[i]), limits[i].Policy.Rule
+		if e == nothing || e == last && rule == lastRule { // a rule with several limits counts once
+			continue
+		}
+		m.row(rule).lane(o.Lane).events[e].Add(1)
+		last, lastRule = e, rule
+	}
+}
+
+// edges are the values of the label edge. A program's own names count as the library's, so that their number is bounded.
+var edges = [...]string{"library", "http", "check", "gateway", "envoy", "extauthz", "forwardauth", "grpc", "resp"}
+
+func edgeOf(name string) int {
+	if name == "" {
+		return 0
+	}
+	for i := range edges {
+		if edges[i] == name {
+			return i
+		}
+	}
+	return 0
+}
+
+// reasons are the values of the label reason.
+var reasons = [...]string{
+	weir.ReasonWithin:           "within",
+	weir.ReasonUnlimited:        "unlimited",
+	weir.ReasonBypassed:         "bypassed",
+	weir.ReasonLimited:          "limited",
+	weir.ReasonDenied:           "denied",
+	weir.ReasonIdentityRequired: "identity",
+	weir.ReasonUnavailable:      "unavailable",
+	weir.ReasonUnreadablePath:   "unreadable_path",
+	weir.ReasonOverloaded:       "overloaded",
+}
+
+// outcome is the value of the label outcome. It follows from the reason.
+func outcome(r weir.Reason) string {
+	switch r {
+	case weir.ReasonWithin, weir.ReasonUnlimited, weir.ReasonBypassed:
+		return "allowed"
+	}
+	return "refused"
+}
+
+// event is something about one limit of a decision that operators want to know.
+type event uint8
+
+const (
+	nothing event = iota
+	shadowRefusal
+	candidateRefusal
+	nearLimit
+	failedOpen
+	failedClosed
+	countedLocally
+	events // how many there are
+)
+
+func eventOf(d *weir.Decision, l *weir.LimitStatus) event {
+	p := l.Policy
+	switch {
+	case p.Shadow && (l.Allowed || l.Degraded):
+	case p.Candidate:
+		return candidateRefusal
+	case p.Shadow:
+		return shadowRefusal
+	case l.Local:
+		return countedLocally
+	case l.Degraded && l.Allowed:
+		return failedOpen
+	case l.Degraded:
+		return failedClosed
+	case d.Allowed && 5*l.Remaining < p.Limit.Max():
+		return nearLimit
+	}
+	return nothing
+}

@@ -1,0 +1,107 @@
+package metrics_test
+
+import (
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/metrics"
+	"github.com/weirhq/weir/redisstore"
+)
+
+func overRedis(t *testing.T, addr string, rules ...weir.Rule) (*bed, *redisstore.Store) {
+	t.Helper()
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	leases := lease.New(store, lease.Options{Nodes: store.Nodes})
+	b := open(t, leases, weir.Options{Local: store.Share(memstore.New(memstore.Options{}))}, weir.Rules{Rules: rules})
+	b.metrics.Watch(metrics.Sources{Limiter: b.limiter, Redis: store, Leases: leases})
+	return b, store
+}
+
+func TestWhatRedisAndLeasesTell(t *testing.T) {
+	addr := redistest.New(t, redistest.Options{}).Addr
+	b, store := overRedis(t, addr, weir.Rule{ID: "api", Limits: limit(1_000_000)})
+	if err := store.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const checks = 2000
+	for range checks {
+		b.check(weir.Request{APIKey: "a"})
+	}
+	b.want("weir_store_up", map[string]float64{`weir_store_up{shard="` + addr + `"}`: 1})
+	b.want("weir_nodes", map[string]float64{"weir_nodes{}": 1})
+	b.want("weir_store_errors_total", map[string]float64{
+		`weir_store_errors_total{kind="timeout",shard="` + addr + `"}`:    0,
+		`weir_store_errors_total{kind="connection",shard="` + addr + `"}`: 0,
+		`weir_store_errors_total{kind="reply",shard="` + addr + `"}`:      0,
+		`weir_store_errors_total{kind="slot",shard="` + addr + `"}`:       0,
+	})
+	all := b.series()
+	h := all[`weir_store_duration_seconds{shard="`+addr+`"}`].GetHistogram()
+	acts := all[`weir_store_acts_per_call{shard="`+addr+`"}`].GetSummary()
+	if h.GetSampleCount() == 0 || h.GetSampleSum() <= 0 || acts.GetSampleCount() != h.GetSampleCount() || acts.GetSampleSum() < 1 {
+		t.Errorf("calls: %v, acts: %v", h, acts)
+	}
+	// The native buckets hold each call once, as the classic ones do.
+	native, in := uint64(0), int64(0)
+	for _, delta := range h.GetPositiveDelta() {
+		in += delta
+		native += uint64(in)
+	}
+	if span := h.GetPositiveSpan()[0]; native != h.GetSampleCount() || span.GetOffset() != -14 || span.GetLength() != 15 || h.GetSchema() != 0 {
+		t.Errorf("%d calls in native buckets: %v", native, h)
+	}
+	if last := h.GetBucket()[13]; last.GetUpperBound() != 0.5 || last.GetCumulativeCount() != h.GetSampleCount() {
+		t.Errorf("classic buckets: %v", h)
+	}
+	local := all[`weir_lease_charges_total{where="local"}`].GetCounter().GetValue()
+	asked := all[`weir_lease_charges_total{where="store"}`].GetCounter().GetValue()
+	if asked < 1 || asked > checks/2 || local < checks/4 {
+		t.Errorf("%v charges were decided here and %v in Redis, of %d", local, asked, checks)
+	}
+	if all["weir_lease_counters{}"].GetGauge().GetValue() != 1 || all["weir_lease_tokens{}"] == nil {
+		t.Errorf("leases: %v, %v", all["weir_lease_counters{}"], all["weir_lease_tokens{}"])
+	}
+}
+
+// TestDecidedWithoutRedis: each failure mode is counted as what it did.
+func TestDecidedWithoutRedis(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	server.Kill()
+	b, _ := overRedis(t, server.Addr,
+		weir.Rule{ID: "open", Match: weir.Match{Endpoint: "/open"}, Limits: limit(5)},
+		weir.Rule{ID: "closed", Match: weir.Match{Endpoint: "/closed"}, Limits: limit(5), OnStoreFailure: weir.FailRefuse},
+		weir.Rule{ID: "here", Match: weir.Match{Endpoint: "/here"}, Limits: limit(5), OnStoreFailure: weir.FailLocal},
+		weir.Rule{ID: "trial", Shadow: true, Limits: limit(5), OnStoreFailure: weir.FailRefuse},
+	)
+	for range 6 {
+		for _, path := range []string{"/open", "/closed", "/here"} {
+			if d, err := b.limiter.Check(t.Context(), &weir.Request{APIKey: "a", Path: path}); err == nil {
+				t.Errorf("%s was decided by a Redis that isn't there: %+v", path, d)
+			}
+		}
+	}
+	b.want("weir_degraded_total", map[string]float64{
+		`weir_degraded_total{mode="allow",rule="open"}`:    6,
+		`weir_degraded_total{mode="refuse",rule="closed"}`: 6,
+		`weir_degraded_total{mode="local",rule="here"}`:    6,
+	})
+	b.want("weir_shadow", nil)
+	all := b.series()
+	for name, want := range map[string]float64{
+		`weir_decisions_total{edge="library",outcome="allowed",reason="within",rule="open"}`:        6,
+		`weir_decisions_total{edge="library",outcome="refused",reason="unavailable",rule="closed"}`: 6,
+		`weir_decisions_total{edge="library",outcome="refused",reason="limited",rule="here"}`:       1,
+		`weir_store_up{shard="` + server.Addr + `"}`:                                                0,
+	} {
+		if m := all[name]; m.GetCounter().GetValue()+m.GetGauge().GetValue() != want {
+			t.Errorf("%s: %v, want %v", name, m, want)
+		}
+	}
+}

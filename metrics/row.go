@@ -1,0 +1,134 @@
+package metrics
+
+import (
+	"cmp"
+	"maps"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+)
+
+// maxRules is how many rules have labels of their own. Further ones share one, "other".
+const maxRules = 1000
+
+// keepRemoved is how long a rule that was removed stays: so that whoever scrapes sees its last decisions,
+// and no check that began under it is left uncounted.
+const keepRemoved = 10 * time.Minute
+
+// row is what was counted for a rule.
+type row struct {
+	rule  string
+	lanes []lane // a power of two
+
+	inForce bool      // it was, at some scrape; guarded by Metrics.mu
+	removed time.Time // the first scrape at which it no longer was; likewise
+}
+
+// lane is a core's part of a row, more or less: cores that write to one place would wait for each other.
+type lane struct {
+	decisions [len(edges)][len(reasons)]atomic.Uint64
+	events    [events]atomic.Uint64
+	_         [64]byte // no lane shares a cache line with the next
+}
+
+func newRow(rule string) *row {
+	n := 1
+	for n < min(runtime.GOMAXPROCS(0), 16) {
+		n *= 2
+	}
+	return &row{rule: rule, lanes: make([]lane, n)}
+}
+
+func (r *row) lane(n uint32) *lane { return &r.lanes[int(n)&(len(r.lanes)-1)] }
+
+// decisions is how many there were at an edge, by their reason.
+func (r *row) decisions(edge int) (sum [len(reasons)]uint64, some bool) {
+	for i := range r.lanes {
+		for reason := range sum {
+			n := r.lanes[i].decisions[edge][reason].Load()
+			sum[reason] += n
+			some = some || n > 0
+		}
+	}
+	return sum, some
+}
+
+func (r *row) events(e event) (sum uint64) {
+	for i := range r.lanes {
+		sum += r.lanes[i].events[e].Load()
+	}
+	return sum
+}
+
+// table finds rows. It is replaced, never changed.
+type table struct {
+	byRule map[string]*row
+	// front has some of the rows, each at a place that its rule's id gives: the map alone would take a third of
+	// the time that counting takes.
+	front [64]*row
+}
+
+func newTable(byRule map[string]*row) *table {
+	t := &table{byRule: byRule}
+	for rule, r := range byRule {
+		t.front[place(rule)] = r
+	}
+	return t
+}
+
+func place(rule string) int {
+	if rule == "" {
+		return 0
+	}
+	return (len(rule) + 3*int(rule[len(rule)-1])) & 63
+}
+
+// row finds a rule's row, or makes one.
+func (m *Metrics) row(rule string) *row {
+	t := m.table.Load()
+	if r := t.front[place(rule)]; r != nil && r.rule == rule {
+		return r
+	}
+	if r := t.byRule[rule]; r != nil {
+		return r
+	}
+	if len(t.byRule) >= maxRules || !utf8.ValidString(rule) { // ids are valid; the names of a program's own policies may not be
+		return m.other
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t = m.table.Load()
+	if r := t.byRule[rule]; r != nil || len(t.byRule) >= maxRules {
+		return cmp.Or(r, m.other) // others were faster
+	}
+	r := newRow(strings.Clone(rule))
+	rows := maps.Clone(t.byRule)
+	rows[r.rule] = r
+	m.table.Store(newTable(rows))
+	return r
+}
+
+// dropRemovedLocked forgets rules that were in force at an earlier scrape and haven't been for keepRemoved.
+// Policies of no rule, such as a program's own, were never in force, and stay.
+func (m *Metrics) dropRemovedLocked(now time.Time) {
+	if m.sources.Limiter == nil {
+		return
+	}
+	inForce := map[string]bool{}
+	for _, r := range m.sources.Limiter.Rules().Rules().Rules {
+		inForce[r.ID] = true
+	}
+	rows := maps.Clone(m.table.Load().byRule)
+	maps.DeleteFunc(rows, func(rule string, r *row) bool {
+		switch {
+		case inForce[rule]:
+			r.inForce, r.removed = true, time.Time{}
+		case r.inForce && r.removed.IsZero():
+			r.removed = now
+		}
+		return r != m.other && !r.removed.IsZero() && now.Sub(r.removed) >= keepRemoved
+	})
+	m.table.Store(newTable(rows))
+}

@@ -1,0 +1,100 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Sources are looked at when the metrics are scraped. Any may be nil.
+type Sources struct {
+	// Limiter tells which rules are in force. Rules that have been removed leave the metrics after ten minutes; without a
+	// Limiter they stay until the program ends.
+	Limiter *weir.Limiter
+	Memory  *memstore.Store
+	Redis   *redisstore.Store
+	Leases  *lease.Store
+}
+
+// Watch shows what these tell of themselves, in place of what an earlier call has named.
+func (m *Metrics) Watch(s Sources) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sources = s
+}
+
+var (
+	rulesVersion = desc("rules_version", "Version of the rules in force.")
+
+	memoryCounters  = desc("memory_counters", "Counters in this process.")
+	memoryBytes     = desc("memory_bytes", "Memory that they take.")
+	memoryEvictions = desc("memory_evictions_total", "Counters evicted before they were full, for want of memory.")
+
+	storeUp       = desc("store_up", "1 while the server of Redis answers, 0 while its limits are decided by their failure modes.", "shard")
+	storeUnserved = desc("store_unserved_slots", "Slots of a Redis Cluster that are in use and have no server.")
+	storeErrors   = desc("store_errors_total", "Calls to Redis that failed.", "shard", "kind")
+	storeActs     = desc("store_acts_per_call", "Takes, returns and resets that shared a call to Redis.", "shard")
+	storeDuration = desc("store_duration_seconds", "Time of calls to Redis, of those that failed, too.", "shard")
+	nodes         = desc("nodes", "Nodes that use this Redis, this one included.")
+
+	leaseCharges  = desc("lease_charges_total", "Charges, by where they were decided; local ones are estimated from one request in sixteen.", "where")
+	leaseTokens   = desc("lease_tokens", "Borrowed tokens that this node holds.")
+	leaseCounters = desc("lease_counters", "Counters that leases know.")
+
+	sourceDescs = []*prometheus.Desc{
+		rulesVersion, memoryCounters, memoryBytes, memoryEvictions,
+		storeUp, storeUnserved, storeErrors, storeActs, storeDuration, nodes,
+		leaseCharges, leaseTokens, leaseCounters,
+	}
+)
+
+func (s *Sources) collect(ch chan<- prometheus.Metric) {
+	if s.Limiter != nil {
+		gauge(ch, rulesVersion, float64(s.Limiter.Rules().Version()))
+	}
+	if s.Memory != nil {
+		st := s.Memory.Stats()
+		gauge(ch, memoryCounters, float64(st.Counters))
+		gauge(ch, memoryBytes, float64(st.Bytes))
+		counter(ch, memoryEvictions, st.Evicted)
+	}
+	if s.Redis != nil {
+		collectRedis(ch, s.Redis)
+	}
+	if s.Leases != nil {
+		st := s.Leases.Stats()
+		counter(ch, leaseCharges, st.Local, "local")
+		counter(ch, leaseCharges, st.Asked, "store")
+		gauge(ch, leaseTokens, float64(st.Tokens))
+		gauge(ch, leaseCounters, float64(st.Counters))
+	}
+}
+
+func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
+	gauge(ch, nodes, float64(s.Nodes()))
+	st := s.Stats()
+	gauge(ch, storeUnserved, float64(st.Unserved))
+	for _, sh := range st.Shards {
+		up := 0.
+		if sh.Up {
+			up = 1
+		}
+		gauge(ch, storeUp, up, sh.Name)
+		counter(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
+		counter(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
+		counter(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
+		counter(ch, storeErrors, sh.Errors.Slot, sh.Name, "slot")
+		ch <- prometheus.MustNewConstSummary(storeActs, sh.Calls, float64(sh.Acts), nil, sh.Name)
+		ch <- &histogram{
+			desc: storeDuration, label: &dto.LabelPair{Name: new("shard"), Value: &sh.Name},
+			sum: sh.Time.Sum, buckets: sh.Time.Buckets[:], last: lastBound,
+		}
+	}
+}
+
+// lastBound is the exponent of the last of redisstore.TimeBounds, half a second.
+const lastBound = -1
