@@ -96,13 +96,17 @@ func (g *gauge) peek(now, n int64) Result {
 
 // giveBack returns how much of n the counter took back, in units.
 func (g *gauge) giveBack(now, n, slot int64) int64 {
-	held := g.held(now)
+	at := now
+	if g.p.Limit.isBucket() {
+		at = min(now, g.s.Time) // what has refilled since isn't settled: by other numbers it may be less
+	}
+	held := g.held(at)
 	if g.isLog() {
 		g.p.ReturnLog(g.log, now, n, slot)
 	} else {
 		g.s = g.p.Return(g.s, now, n, slot)
 	}
-	return held - g.held(now)
+	return held - g.held(at)
 }
 
 // anchored is the counter after a check at the given moment that took nothing.
