@@ -143,7 +143,7 @@ func checkAddress(addr string) error {
 	if addr == "" {
 		return nil
 	}
-	host, port, err := net.SplitHostPort(addr)
+	_, port, err := net.SplitHostPort(addr)
 	switch {
 	case err == nil:
 		_, err = net.LookupPort("tcp", port)
@@ -154,7 +154,7 @@ func checkAddress(addr string) error {
 	case strings.Trim(addr, "0123456789") == "":
 		return fmt.Errorf("must be an address and a port, got %q: write 127.0.0.1:%s, or :%s for every address of this machine", addr, addr, addr)
 	case strings.Contains(addr, "://"):
-		_, host, _ = strings.Cut(addr, "://")
+		_, host, _ := strings.Cut(addr, "://")
 		return fmt.Errorf("must be an address and a port without a scheme, got %q: write %s", addr, strings.TrimRight(host, "/"))
 	}
 	return fmt.Errorf("must be an address and a port, such as 127.0.0.1:8080, got %q", addr)
