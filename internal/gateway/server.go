@@ -27,6 +27,8 @@ func NewServer(h http.Handler) *http.Server {
 		ReadHeaderTimeout: ReadHeaderTimeout,
 		IdleTimeout:       IdleTimeout,
 		MaxHeaderBytes:    MaxHeaderBytes,
+		// net/http would answer OPTIONS * with 200 by itself, past the handler and its limits.
+		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: MaxStreams,
 			// A connection over which streams are open is never idle; one whose client vanished is found out by a ping.

@@ -206,7 +206,7 @@ func TestOddCharactersAreForwarded(t *testing.T) {
 func TestBadTargets(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
-	for _, line := range []string{"GET /login#x", "GET http:login", "CONNECT up.example:443", "CONNECT /login"} {
+	for _, line := range []string{"GET /login#x", "GET http:login", "CONNECT up.example:443", "CONNECT /login", "OPTIONS *", "GET *"} {
 		a := d.raw(t, line+" HTTP/1.1\r\nHost: up.example:443\r\nConnection: close\r\n\r\n")
 		if a.StatusCode != 400 || !strings.Contains(a.body, "BAD_TARGET") {
 			t.Errorf("%s: %s %q", line, a.Status, a.body)

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirhq/weir/internal/guard"
 )
 
 // shouter is a server that isn't HTTP: it answers each line with the line in capitals, once it may.
@@ -133,5 +136,26 @@ func TestPortsOpenTogetherOrNotAtAll(t *testing.T) {
 	}
 	if _, err := first.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the first port is still open: %v", err)
+	}
+}
+
+// TestOptionsOfAServer: a request for no path is bad on every port, and not answered behind a handler's back.
+func TestOptionsOfAServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{log: slog.New(slog.DiscardHandler)}
+	s := newHTTP(n.api(nil, guard.New(guard.Options{AnyName: true})), bodyTimeout, n.log)
+	go s.Serve(l)
+	defer s.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+	if answer, err := bufio.NewReader(c).ReadString('\n'); answer != "HTTP/1.1 400 Bad Request\r\n" {
+		t.Errorf("answered %q, %v", answer, err)
 	}
 }
