@@ -47,6 +47,8 @@ func foreignEndpoint(s string) (wrong, odd string) {
 
 func foreignMethod(method, path string) (wrong, odd string) {
 	switch {
+	case method == "~" || method == "~*": // nginx
+		return fmt.Sprintf("is a regular expression: write endpoint_regex: %q", path), ""
 	case strings.ContainsAny(method, ",|") && strings.Trim(method, ",|(") != "":
 		return fmt.Sprintf("has several methods: write a rule for each, such as %q, or %q for all of them", strings.FieldsFunc(method, func(r rune) bool { return r == ',' || r == '|' || r == '(' })[0]+" "+path, path), ""
 	case slices.Contains([]string{"*", "ANY", "ALL", "_"}, strings.ToUpper(method)):

@@ -98,7 +98,7 @@ func TestForeignEndpoints(t *testing.T) {
 		"get /x":               `write "GET /x"`,
 		"Get /x":               `write "GET /x"`,
 		"= /x":                 `"=" isn't a method: write "/x"`,
-		"~ ^/x":                `"~" isn't a method`,
+		"~ ^/x":                `write endpoint_regex: "^/x"`,
 		"GET: /x":              `"GET:" isn't a method`,
 		"/x\x00":               "remove it",
 	} {

@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -226,6 +227,8 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 		unit = strings.TrimSpace(unit)
 		if _, err := weir.ParseWindow(unit); err != nil {
 			p.Hint = guessWindow(count+"/", unit)
+		} else if number := guessCount(count); number != "" {
+			p.Hint = fmt.Sprintf("did you mean %q?", number+"/"+unit)
 		}
 	} else if window.node != nil {
 		d.fail(window, "the limit %q has a window already: keep one of them", limit.text)

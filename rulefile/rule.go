@@ -1,10 +1,14 @@
 package rulefile
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -35,11 +39,9 @@ var matchFields = fieldSet{
 	of:    "match",
 	names: []string{"endpoint", "endpoint_regex", "api_key_pattern", "api_key"},
 	wrong: map[string]string{
-		"path":   `write endpoint: "/v1/orders"`,
-		"method": `write it before the path: endpoint: "POST /login"`,
-		"tier":   "write tier: beside match, not in it",
-		"regex":  `write "endpoint_regex"`,
-		"ip":     "no rule is for an address: write whitelist or blacklist, or by: [ip]",
+		"tier":  "write tier: beside match, not in it",
+		"regex": `write "endpoint_regex"`,
+		"ip":    "no rule is for an address: write whitelist or blacklist, or by: [ip]",
 	},
 }
 
@@ -84,7 +86,13 @@ func (d *decoder) match(v value) weir.Match {
 	if v.node == nil {
 		return weir.Match{}
 	}
-	f := d.fields(v, &matchFields)
+	set := matchFields
+	if v.kind == mapping && !d.full() && slices.ContainsFunc(v.fields, func(f field) bool { return f.name == "path" || f.name == "method" }) {
+		hint := endpointHint(v)
+		set.wrong = maps.Clone(set.wrong)
+		set.wrong["path"], set.wrong["method"] = hint, hint
+	}
+	f := d.fields(v, &set)
 	m := weir.Match{
 		Endpoint:      d.text(f["endpoint"]),
 		EndpointRegex: d.text(f["endpoint_regex"]),
@@ -97,6 +105,37 @@ func (d *decoder) match(v value) weir.Match {
 		}
 	}
 	return m
+}
+
+// What the errors of an endpoint say to write in its place.
+var (
+	writeText  = regexp.MustCompile(`write ("(?:[^"\\]|\\.)*")`)
+	writeRegex = regexp.MustCompile(`write endpoint_regex: "(?:[^"\\]|\\.)*"`)
+)
+
+// endpointHint says what to write for a match with a path or a method: the endpoint that they make.
+func endpointHint(v value) string {
+	written := map[string]string{}
+	for _, f := range v.fields {
+		if f.value.kind == scalar && len(f.value.text) < 100 {
+			written[f.name] = f.value.text
+		}
+	}
+	endpoint := cmp.Or(written["path"], written["endpoint"], "/") // a method alone is for all paths
+	if m := written["method"]; m != "" && !strings.Contains(endpoint, " ") {
+		endpoint = m + " " + endpoint
+	}
+	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "hint", Match: weir.Match{Endpoint: endpoint}, Limits: []weir.Limit{{Count: 1, Window: time.Second}}}}})
+	var wrong weir.Problems
+	switch errors.As(err, &wrong); {
+	case len(wrong) == 0:
+		return fmt.Sprintf("write endpoint: %q", endpoint)
+	case writeRegex.MatchString(wrong[0].Text):
+		return writeRegex.FindString(wrong[0].Text)
+	case writeText.MatchString(wrong[0].Text):
+		return "write endpoint: " + writeText.FindStringSubmatch(wrong[0].Text)[1]
+	}
+	return "write endpoint: …, but " + wrong[0].Text
 }
 
 // otherDimensions are names that people use for what a rule counts by.
@@ -118,6 +157,9 @@ func (d *decoder) by(v value) []string {
 			hint := didYouMean(name, known)
 			if other, ok := otherDimensions[name]; ok {
 				hint = didYouMean(other, known)
+			}
+			if kind, rest, ok := strings.Cut(name, ":"); ok && slices.Contains([]string{"path", "header", "claim", "attr"}, strings.ToLower(kind)) && kind != strings.ToLower(kind) {
+				hint = fmt.Sprintf("did you mean %q?", strings.ToLower(kind)+":"+rest)
 			}
 			d.hints[item.path] = hint
 		}

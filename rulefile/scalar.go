@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,8 +79,17 @@ func (d *decoder) choice(v value, words ...string) int {
 	p := d.fail(v, "must be %s, got %s", oneOf(words), v.describe())
 	if v.kind == scalar {
 		p.Hint = didYouMean(v.text, words)
+		if other := otherWords[v.text]; slices.Contains(words, other) {
+			p.Hint = "write " + other
+		}
 	}
 	return -1
+}
+
+// otherWords are what other programs call a choice.
+var otherWords = map[string]string{
+	"deny": "refuse", "reject": "refuse", "block": "refuse", "closed": "refuse", "fail_closed": "refuse",
+	"open": "allow", "fail_open": "allow", "ignore": "skip",
 }
 
 func oneOf(words []string) string {
@@ -195,6 +206,21 @@ func (d *decoder) duration(v value) (time.Duration, bool) {
 
 var windowWords = []string{"second", "minute", "hour", "day", "week", "millisecond", "seconds", "minutes", "hours", "days", "weeks", "milliseconds"}
 
+var otherCount = regexp.MustCompile(`^([0-9]+(?:,[0-9]{3})*) ?(?:(k|K)|r|req|reqs|requests)?$`)
+
+// guessCount is the number that was meant by 1,000, by 1k or by nginx' 60r, or "".
+func guessCount(s string) string {
+	found := otherCount.FindStringSubmatch(strings.TrimSpace(s))
+	if found == nil {
+		return ""
+	}
+	number := strings.ReplaceAll(found[1], ",", "")
+	if found[2] != "" {
+		number += "000"
+	}
+	return number
+}
+
 // guessWindow is a hint for a misspelt time, with what came before it.
 func guessWindow(before, s string) string {
 	word := strings.TrimLeft(s, "0123456789 ")
@@ -204,6 +230,8 @@ func guessWindow(before, s string) string {
 		return fmt.Sprintf("write %q, or %q for a month", before+"minute", before+"30d")
 	case word == "M":
 		return fmt.Sprintf("write %q, or days for months", before+strings.TrimSpace(number)+"m")
+	case w == "hr" || w == "hrs":
+		return fmt.Sprintf("did you mean %q?", before+number+"hour")
 	case w == "month" || w == "months" || w == "mo":
 		return "months differ in length: write 30d"
 	case w == "year" || w == "years" || w == "y":
