@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -255,7 +254,7 @@ func (r *Rules) Run(ctx context.Context) error {
 		keeping.Go(func() { r.keep(ctx) })
 		return r.follower.Run(ctx)
 	}
-	return watch.File(ctx, r.file, r.inForce.Load().Text, r.look, r.save, func(err error) {
+	return watch.File(ctx, r.file, rulefile.MaxSize, r.inForce.Load().Text, r.look, r.save, func(err error) {
 		r.log.Error("rules can't be read: the ones in force stay", "file", r.file, "error", err)
 	})
 }
@@ -420,7 +419,7 @@ func summary(err error) error {
 
 // ReadFile reads and compiles the rules of a file.
 func ReadFile(path string, version int64) (*Document, error) {
-	text, err := os.ReadFile(path)
+	text, err := watch.Read(path, rulefile.MaxSize)
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ type knownKeys struct {
 }
 
 func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
-	text, err := os.ReadFile(path)
+	text, err := watch.Read(path, maxKnownKeys)
 	if err != nil {
 		return nil, fmt.Errorf("identity.known_keys: %w", err)
 	}
@@ -101,7 +101,7 @@ func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(ke
 
 // follow takes in the file whenever it changes, until ctx is done. One that can't be read, or has a bad line, changes nothing.
 func (k *knownKeys) follow(ctx context.Context) error {
-	return watch.File(ctx, k.path, k.text, k.look, func(text []byte) {
+	return watch.File(ctx, k.path, maxKnownKeys, k.text, k.look, func(text []byte) {
 		keys, err := parseKnownKeys(k.path, text)
 		if err != nil {
 			k.log.Error("known_keys rejected: the ones in use stay", "error", err)
@@ -114,8 +114,14 @@ func (k *knownKeys) follow(ctx context.Context) error {
 	})
 }
 
+// maxKnownKeys is the most bytes that a file of known keys may have: about a million of them.
+const maxKnownKeys = 64 << 20
+
 // parseKnownKeys reads SHA-256 hashes in hex, one a line, as sha256sum prints them; # begins a comment.
 func parseKnownKeys(path string, text []byte) (httplimit.KnownKeys, error) {
+	if len(text) > maxKnownKeys {
+		return nil, fmt.Errorf("%s: is too large: a file of known keys has at most %d MiB", path, maxKnownKeys>>20)
+	}
 	keys := httplimit.KnownKeys{}
 	scan := bufio.NewScanner(bytes.NewReader(text))
 	for line := 1; scan.Scan(); line++ {

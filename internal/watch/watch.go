@@ -5,9 +5,13 @@ package watch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -23,8 +27,9 @@ const (
 // File calls changed with the new content each time a file's content differs
 // from last, until ctx is done. A file that can't be read for a moment is left
 // alone; unreadable is told once each time it begins. A value in now has it looked at at once, and one that can't be read
-// told again. It returns an error only if watching can't begin.
-func File(ctx context.Context, path string, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
+// told again. Of a file that has more than most bytes, changed gets one more than that. It returns an error only if
+// watching can't begin.
+func File(ctx context.Context, path string, most int, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching %s: %w", path, err)
@@ -38,7 +43,7 @@ func File(ctx context.Context, path string, last []byte, now <-chan struct{}, ch
 	defer ticker.Stop()
 	missing := false
 	for {
-		text, err := readStable(ctx, path)
+		text, err := readStable(ctx, path, most)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -67,8 +72,8 @@ func File(ctx context.Context, path string, last []byte, now <-chan struct{}, ch
 }
 
 // readStable reads a file until two readings, a moment apart, agree.
-func readStable(ctx context.Context, path string) ([]byte, error) {
-	before, err := os.ReadFile(path)
+func readStable(ctx context.Context, path string, most int) ([]byte, error) {
+	before, err := Read(path, most)
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -76,10 +81,39 @@ func readStable(ctx context.Context, path string) ([]byte, error) {
 		case <-time.After(settle):
 		}
 		var after []byte
-		if after, err = os.ReadFile(path); err == nil && bytes.Equal(before, after) {
+		if after, err = Read(path, most); err == nil && bytes.Equal(before, after) {
 			return after, nil
 		}
 		before = after
 	}
 	return nil, err
+}
+
+// Read reads a regular file, or what a link leads to. All else is refused: nobody may ever write to a pipe, and a device
+// may never end. Of a file that has more than most bytes it returns one more than that, so that the reader can tell.
+func Read(path string, most int) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a pipe would wait for a writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("is " + kind(info.Mode()) + ": it must be a regular file, or a link to one")}
+	}
+	return io.ReadAll(io.LimitReader(f, int64(most)+1))
+}
+
+// kind names what isn't a regular file.
+func kind(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	}
+	return "a device or a socket"
 }
