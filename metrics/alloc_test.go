@@ -1,13 +1,15 @@
 //go:build !race
 
-// The race detector allocates by itself, so these run without it.
+// The race detector allocates by itself, and takes a minute for a million clients. So these run without it.
 
 package metrics_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/metrics"
 )
 
 func TestAllocsPerDecisionAreNone(t *testing.T) {
@@ -28,5 +30,18 @@ func TestAllocsPerDecisionAreNone(t *testing.T) {
 		if got := testing.AllocsPerRun(c.runs, check); got != 0 {
 			t.Errorf("%v allocations a check, %s", got, c.when)
 		}
+	}
+}
+
+// TestAMillionClients: series depend on the rules, not on what clients send.
+func TestAMillionClients(t *testing.T) {
+	b := inMemory(t, weir.Rule{ID: "orders", By: []string{"api_key", "ip", "path"}, Limits: limit(1)})
+	b.metrics.Watch(metrics.Sources{Limiter: b.limiter})
+	for i := range 1_000_000 {
+		key := fmt.Sprint("sk_", i)
+		b.check(weir.Request{Edge: key, APIKey: key, User: key, Method: key, Path: "/" + key})
+	}
+	if n := len(b.series()); n > 10 {
+		t.Errorf("%d series after a million clients", n)
 	}
 }

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
@@ -39,6 +41,7 @@ var (
 	storeErrors   = desc("store_errors_total", "Calls to Redis that failed.", "shard", "kind")
 	storeActs     = desc("store_acts_per_call", "Takes, returns and resets that shared a call to Redis.", "shard")
 	storeDuration = desc("store_duration_seconds", "Time of calls to Redis, of those that failed, too.", "shard")
+	clockDrift    = desc("clock_drift_seconds", "How far Redis' clock is ahead of this node's.")
 	nodes         = desc("nodes", "Nodes that use this Redis, this one included.")
 
 	leaseCharges  = desc("lease_charges_total", "Charges, by where they were decided; local ones are estimated from one request in sixteen.", "where")
@@ -47,7 +50,7 @@ var (
 
 	sourceDescs = []*prometheus.Desc{
 		rulesVersion, memoryCounters, memoryBytes, memoryEvictions,
-		storeUp, storeUnserved, storeErrors, storeActs, storeDuration, nodes,
+		storeUp, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
 		leaseCharges, leaseTokens, leaseCounters,
 	}
 )
@@ -76,6 +79,7 @@ func (s *Sources) collect(ch chan<- prometheus.Metric) {
 
 func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 	gauge(ch, nodes, float64(s.Nodes()))
+	gauge(ch, clockDrift, time.Until(s.Now()).Seconds())
 	st := s.Stats()
 	gauge(ch, storeUnserved, float64(st.Unserved))
 	for _, sh := range st.Shards {
