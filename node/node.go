@@ -31,6 +31,8 @@ type Options struct {
 	SeedRules string
 	// Logger is told of a Redis that is lost and back, and of rules that are applied or rejected. Nil means slog's default.
 	Logger *slog.Logger
+	// Observe is told of every decision: see [weir.Options].
+	Observe func(*weir.Observation)
 }
 
 // Node decides by rules that it follows, as a [weir.Limiter]. Make one with [Open].
@@ -64,9 +66,9 @@ func Open(o Options) (*Node, error) {
 	soon, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if local := memstore.New(memstore.Options{}); o.Store == "" {
-		n.Limiter = weir.NewLimiter(local, nil, weir.Options{})
+		n.Limiter = weir.NewLimiter(local, nil, weir.Options{Observe: o.Observe})
 	} else {
-		if n.shared, err = redislimit.New(redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}, local, weir.Options{}); err != nil {
+		if n.shared, err = redislimit.New(redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}, local, weir.Options{Observe: o.Observe}); err != nil {
 			return nil, fmt.Errorf("node: Store: %w", err)
 		}
 		n.Limiter = n.shared.Limiter
