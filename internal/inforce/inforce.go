@@ -32,6 +32,7 @@ type Rules struct {
 	expiry   *time.Timer              // nil when Run has ended
 	inForce  atomic.Pointer[Document] // nil: nothing yet
 	rejected atomic.Pointer[string]   // what the file holds, if it can't be
+	rejects  atomic.Uint64            // files that couldn't be
 	look     chan struct{}            // holds a value when the file is to be looked at now
 }
 
@@ -196,6 +197,22 @@ func (r *Rules) Rejected() string {
 	return ""
 }
 
+// Rejections is how often newer rules were invalid.
+func (r *Rules) Rejections() uint64 {
+	if r.follower != nil {
+		return r.follower.Rejections()
+	}
+	return r.rejects.Load()
+}
+
+// Failures is how often in a row the rule store couldn't be reached; 0 with a file.
+func (r *Rules) Failures() int {
+	if r.follower != nil {
+		return r.follower.Failures()
+	}
+	return 0
+}
+
 // File is the file that the rules are in, or "" with a rule store.
 func (r *Rules) File() string { return r.file }
 
@@ -302,6 +319,7 @@ func (r *Rules) save(text []byte) {
 	if err != nil {
 		short := summary(err).Error()
 		r.rejected.Store(&short)
+		r.rejects.Add(1)
 		r.logRejected(err)
 		return
 	}

@@ -45,7 +45,8 @@ type Follower struct {
 	disk     bool      // current is from this node's disk, and the store hasn't been asked about it
 	rejected Version   // the newest that couldn't be applied; Number 0: none
 	wrong    error     // with it
-	away     bool      // the store couldn't be reached when it was last called
+	failures int       // how often in a row the store couldn't be reached; 0: it could when it was last called
+	rejects  uint64    // versions that couldn't be applied, each as often as it was tried
 	lost     bool      // the store has lost what is in force here, and that was logged
 	parted   Version   // that was in force here, and is an orphan, and that was logged
 }
@@ -95,7 +96,7 @@ func (f *Follower) Run(ctx context.Context) error {
 func (f *Follower) pause() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.current.Number == 0 || f.disk || f.away {
+	if f.current.Number == 0 || f.disk || f.failures > 0 {
 		return rediscall.Jittered(min(f.o.Poll, unsettled))
 	}
 	return rediscall.Jittered(f.o.Poll)
@@ -120,6 +121,20 @@ func (f *Follower) Rejected() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.wrong
+}
+
+// Failures is how often in a row the store couldn't be reached.
+func (f *Follower) Failures() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failures
+}
+
+// Rejections is how often a version couldn't be applied.
+func (f *Follower) Rejections() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rejects
 }
 
 // Publish appends a version that is based on v.Parent, and applies it here at once. If it is
@@ -377,6 +392,7 @@ func (f *Follower) reject(v Version, why error) {
 }
 
 func (f *Follower) rejectLocked(v Version, why error) {
+	f.rejects++
 	f.o.Logger.Error("rules rejected: the ones in force stay",
 		"version", v.Number, "author", v.Author, "in force", f.current.Number, "error", why)
 	if v.Number > f.rejected.Number {
@@ -426,8 +442,10 @@ func (f *Follower) reached(ctx context.Context, err error) {
 		return // this node has left
 	}
 	f.mu.Lock()
-	was := f.away
-	f.away = err != nil
+	was := f.failures > 0
+	if f.failures++; err == nil {
+		f.failures = 0
+	}
 	f.mu.Unlock()
 	switch {
 	case err != nil && !was:
