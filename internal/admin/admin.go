@@ -29,6 +29,8 @@ type API struct {
 	// Self tells about this node, and Store how its store of counters is.
 	Self  func() rulestore.Node
 	Store func() any
+	// Metrics answers scrapes.
+	Metrics http.Handler
 
 	// Readers wait for each other, and writers do: no reader holds up a write.
 	looks, writes *lane
@@ -66,6 +68,7 @@ var Routes = []Route{
 	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
 	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
 	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false, false},
+	{"GET", "/metrics", guard.Read, (*API).metrics, false, false},
 }
 
 // Register adds the API to a mux.

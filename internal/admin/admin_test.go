@@ -105,6 +105,10 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	}
 	api := &admin.API{
 		Rules: p.source, Limiter: p.limiter, Guard: guard.New(guard.Options{Tokens: tokens}), Audit: log,
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+			_, _ = w.Write([]byte("weir_rules_version 1\n"))
+		}),
 		Self: func() rulestore.Node {
 			out := self
 			out.RulesVersion = p.source.InForce().Version

@@ -145,6 +145,11 @@ func (a *API) about(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	return nil
 }
 
+func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	a.Metrics.ServeHTTP(w, r)
+	return nil
+}
+
 // request reads a request as for /v1/check.
 func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *jsonerror.Error) {
 	text, f := body(w, r, checkapi.MaxBody)

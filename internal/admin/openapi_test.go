@@ -85,6 +85,7 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"PUT", "/v1/denylist?force=true", `{"entries": []}`, 200},
 		{"GET", "/v1/nodes", "", 200},
 		{"GET", "/v1/version", "", 200},
+		{"GET", "/metrics", "", 200},
 		{"POST", "/v1/explain", check, 200},
 		{"POST", "/v1/counters", check, 200},
 		{"POST", "/v1/counters/reset", check, 200},

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
@@ -20,6 +21,7 @@ import (
 	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
 	"golang.org/x/sync/errgroup"
 )
@@ -35,6 +37,8 @@ type node struct {
 	rules    *inforce.Rules
 	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
+	metrics  *metrics.Metrics // of registry
+	registry *prometheus.Registry
 	began    time.Time
 	draining atomic.Bool // balancers should send nobody
 	noAddr   noAddress
@@ -66,7 +70,8 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if c.MaxInFlight == 0 {
 		c.MaxInFlight = inflight.Default()
 	}
-	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}}
+	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry()}
+	n.metrics = metrics.New(n.registry)
 	if err := n.openStore(); err != nil {
 		return err
 	}
@@ -82,6 +87,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.closeRules != nil {
 		defer n.closeRules()
 	}
+	n.watch()
 	group, ctx := errgroup.WithContext(ctx)
 	ports, listening, err := n.open(ctx, guards)
 	if err != nil {

@@ -1,0 +1,54 @@
+package serve
+
+import (
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weirhq/weir/metrics"
+)
+
+// watch adds what is known of the stores, the rules and the process to the metrics of decisions.
+func (n *node) watch() {
+	sources := metrics.Sources{Limiter: n.limiter, Memory: n.counters, Redis: n.redis}
+	if n.shared != nil {
+		sources.Leases = n.shared.Leases
+	}
+	n.metrics.Watch(sources)
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	n.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_build_info", Help: "1, of this release.",
+			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version()},
+		}, func() float64 { return 1 }),
+		gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", n.rulesAge),
+		gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.",
+			func() float64 { return float64(n.rules.Failures()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_rules_rejected_total", Help: "Newer rules that were invalid, so that those in force stayed."},
+			func() float64 { return float64(n.rules.Rejections()) }),
+	)
+}
+
+func (n *node) rulesAge() float64 {
+	since := n.rules.InForce().Since
+	if since.IsZero() {
+		return -1
+	}
+	return time.Since(since).Seconds()
+}
+
+// scrapes is how many scrapes are answered at a time. One looks at every counter that leases know.
+const scrapes = 4
+
+// scrape answers GET /metrics.
+func (n *node) scrape() http.Handler {
+	return promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapes, EnableOpenMetrics: true})
+}
