@@ -156,7 +156,7 @@ func (a answer) fault(rule string) string {
 	switch {
 	case !right:
 		return fmt.Sprintf("%s: %d, degraded %v", rule, a.status, a.degraded)
-	case a.told != (a.degraded && rule != "local"):
+	case a.told != a.degraded:
 		return fmt.Sprintf("%s: degraded is %v, but the header says %v", rule, a.degraded, a.told)
 	}
 	return ""
