@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,6 +90,7 @@ func (r *Rules) parse(v rulestore.Version) (*Document, error) {
 func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
 	r := &Rules{file: file, limiter: limiter, log: log, look: make(chan struct{}, 1)}
 	r.enforce(doc)
+	logWarnings(r.log, doc.File)
 	return r
 }
 
@@ -414,10 +418,33 @@ func (r *Rules) logRejected(err error) {
 	}
 }
 
+// mostWarnings is how many warnings of one document are logged.
+const mostWarnings = 20
+
 func logWarnings(log *slog.Logger, f *rulefile.File) {
-	for _, w := range f.Warnings {
-		log.Warn("rules", "at", place(w), "warning", w.Text)
+	for i, w := range f.Warnings {
+		if i == mostWarnings {
+			log.Warn(fmt.Sprintf("rules: and %d more warnings: weir rules lint shows all", len(f.Warnings)-i), "file", f.Name)
+			return
+		}
+		log.Warn("rules", "at", place(w), "warning", masked(w.Text, &f.Rules))
 	}
+}
+
+var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+
+// masked is a warning as logs may have it. It quotes entries of lists, which may be somebody's key; names of rules,
+// layers and tiers may be read.
+func masked(text string, rules *weir.Rules) string {
+	return quoted.ReplaceAllStringFunc(text, func(q string) string {
+		word, err := strconv.Unquote(q)
+		if err == nil && slices.ContainsFunc(rules.Rules, func(r weir.Rule) bool {
+			return word == r.ID || word == r.Layer || word == r.Tier || slices.ContainsFunc(r.Tiers, func(t weir.Tier) bool { return word == t.Name })
+		}) {
+			return q
+		}
+		return strconv.Quote(rulefile.Mask(word))
+	})
 }
 
 // place is where a problem is. Its path, and the line itself, may hold somebody's key: those are not for logs.

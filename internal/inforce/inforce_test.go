@@ -1,10 +1,12 @@
 package inforce_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -102,4 +104,64 @@ func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
 			t.Errorf("empty %v: waiting %q, stale %q", empty, s.Waiting(), s.Stale())
 		}
 	}
+}
+
+// What lint warns of is logged when a file is put in force, at the start and when it is saved: no more of it than people
+// read, and no keys.
+func TestWarningsAreLogged(t *testing.T) {
+	const key = "sk_live_abcdefgh12345678"
+	var many strings.Builder
+	fmt.Fprintf(&many, "blacklist: [%s]\nrules:\n", key)
+	for i := range 30 {
+		fmt.Fprintf(&many, "  - {id: r%d, limit: 5/min, by: [ip], override: {%s: {limit: 6/min}}}\n", i, key)
+	}
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	save := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save("rules: [{id: login, limit: 5/min, by: [ip], layer: one}, {id: other, limit: 5/min, by: [ip], layer: one}]")
+	doc, err := inforce.ReadFile(path, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), doc.File.Set, weir.Options{})
+	log := make(lines, 100)
+	source := inforce.FromFile(path, doc, l, slog.New(slog.NewTextHandler(log, nil)))
+	if len(log) != 1 {
+		t.Fatalf("%d lines at the start, want 1", len(log))
+	}
+	if got := <-log; !strings.Contains(got, "level=WARN") || !strings.Contains(got, "rules.yaml:1:") || !strings.Contains(got, `never applies: \"login\" goes before it`) {
+		t.Errorf("at the start: %s", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- source.Run(ctx) }()
+	save(many.String())
+	warnings := 0
+	for got := <-log; !strings.Contains(got, "and 10 more warnings"); got = <-log {
+		if strings.Contains(got, key) {
+			t.Errorf("the log has a key in it: %s", got)
+		}
+		if strings.Contains(got, `\"sk_live_…5678\" in the blacklist`) {
+			warnings++
+		}
+	}
+	if warnings != 20 {
+		t.Errorf("%d warnings, want 20", warnings)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
 }
