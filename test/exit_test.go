@@ -80,6 +80,9 @@ func TestExitCodes(t *testing.T) {
 		{"rules rollback last", 2},
 		{"rules rollback --admin " + nobody, 3},
 		{"rules nonsense", 2},
+		{"rules nonsense --help", 2},
+		{"help nonsense", 2},
+		{"rules apply " + good + " --admin " + n.HTTP, 2}, // the check port
 		{"keys", 0},
 		{"keys nonsense", 2},
 		{"keys block", 2},

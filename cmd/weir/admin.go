@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	adminapi "github.com/weirhq/weir/internal/admin"
+	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
@@ -43,7 +44,7 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 		return nil, err
 	}
 	url := base + path
-	a, err := call(cmd.Context(), method, url, body, h)
+	a, err := call(cmd.Context(), "admin", method, url, body, h)
 	if err != nil {
 		return nil, &exit{exitUnavailable, err}
 	}
@@ -124,13 +125,23 @@ func (r *refusal) Error() string {
 		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; if this is meant, repeat it with --force"
 	case r.status == http.StatusUnprocessableEntity && r.Message != "":
 		return r.Message
+	case r.isCheckPort():
+		return "--admin: " + r.url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
 	case r.status == http.StatusNotFound && r.Message != "":
 		return fmt.Sprintf("%s (%s answers 404)", r.Message, r.url)
 	}
 	return unexpected(r.url, r.status, r.body).Error()
 }
 
+// isCheckPort: it is the check API that answers, which has nothing at the paths of the admin port.
+func (r *refusal) isCheckPort() bool {
+	return r.status == http.StatusNotFound && r.Message == checkapi.NothingHere
+}
+
 func (r *refusal) exitCode() int {
+	if r.isCheckPort() {
+		return exitUsage
+	}
 	switch r.status {
 	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return exitRefused

@@ -89,14 +89,22 @@ type done struct {
 func (s *shell) run(args ...string) done {
 	s.t.Helper()
 	s.asked = nil
+	d := runWith(s.t, s.stdin, append(args, "--admin", s.url)...)
+	d.asked = s.asked
+	return d
+}
+
+// runWith runs a command with that standard input.
+func runWith(t *testing.T, stdin string, args ...string) done {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd := root()
-	cmd.SetIn(strings.NewReader(s.stdin))
+	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
-	cmd.SetArgs(append(args, "--admin", s.url))
-	err := cmd.ExecuteContext(s.t.Context())
-	d := done{stdout: stdout.String(), asked: s.asked}
+	cmd.SetArgs(args)
+	err := execute(t.Context(), cmd)
+	d := done{stdout: stdout.String()}
 	var e *exit
 	switch {
 	case errors.As(err, &e):
@@ -236,6 +244,7 @@ func TestNobodyAnswers(t *testing.T) {
 	} {
 		s.run(strings.Fields(args)...).expect(t, exitUnavailable, "", "no node answers")
 	}
+	s.run("rules", "show").expect(t, exitUnavailable, "", "connection refused: weir serve starts one, and --admin says where one is")
 	for _, command := range []string{"apply", "diff"} {
 		s.run("rules", command, file(t, "rules: []")).expect(t, exitUnavailable, "", "no node answers")
 	}

@@ -51,7 +51,7 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if err != nil {
 				return err
 			}
-			a, err := call(cmd.Context(), http.MethodPost, url, w, header)
+			a, err := call(cmd.Context(), "http", http.MethodPost, url, w, header)
 			if err != nil {
 				return &exit{exitUnavailable, err}
 			}

@@ -45,7 +45,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	err := root().ExecuteContext(ctx)
+	err := execute(ctx, root())
 	if err == nil {
 		return 0
 	}
@@ -57,6 +57,15 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "weir:", redact(e.cause.Error()))
 	}
 	return e.code
+}
+
+// execute runs a command. Help for one that doesn't exist is an error, which cobra doesn't make of it.
+func execute(ctx context.Context, cmd *cobra.Command) error {
+	done, err := cmd.ExecuteContextC(ctx)
+	if err == nil && done.Flags().Changed("help") {
+		err = unknown(done, done.Flags().Args())
+	}
+	return err
 }
 
 // redact takes out passwords of URLs. Our own errors quote none; those of others quote what
@@ -95,6 +104,13 @@ starter rules, and ask it:
 	}
 	cmd.SetVersionTemplate("weir {{.Version}}\n")
 	cmd.SetFlagErrorFunc(flagError)
+	print := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if unknown(cmd, cmd.Flags().Args()) == nil {
+			print(cmd, args)
+		}
+	})
+	cmd.SetHelpCommand(helpCommand())
 	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), benchCommand(), versionCommand())
 	return cmd
 }
@@ -104,11 +120,50 @@ func help(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
+	return unknown(cmd, args)
+}
+
+// meant are commands that people look for, and what does the same.
+var meant = map[string]string{
+	"weir keys unblock": "weir keys block KEY --remove", "weir keys undeny": "weir keys block KEY --remove",
+	"weir keys unallow": "weir keys allow PATTERN --remove", "weir keys disallow": "weir keys allow PATTERN --remove",
+	"weir keys deny": "weir keys block KEY",
+}
+
+// unknown is the error of arguments for a command that only holds others: each would be one of those.
+func unknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || !cmd.HasSubCommands() {
+		return nil
+	}
 	var names []string
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("there is no command %q: %s", cmd.CommandPath()+" "+args[0], instead(cmd, args[0], names, cmd.CommandPath()+" "))
+	path := cmd.CommandPath() + " " + args[0]
+	if other, ok := meant[path]; ok {
+		return fmt.Errorf("there is no command %q: write %s", path, other)
+	}
+	return fmt.Errorf("there is no command %q: %s", path, instead(cmd, args[0], names, cmd.CommandPath()+" "))
+}
+
+// helpCommand is cobra's, but for a command that doesn't exist: that is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Show the help of a command",
+		Example: "  weir help rules apply",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err == nil {
+				err = unknown(found, rest)
+			}
+			if err != nil {
+				return err
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
 }
 
 func versionCommand() *cobra.Command {

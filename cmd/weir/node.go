@@ -110,8 +110,8 @@ type answer struct {
 const maxAnswer = 32 << 20
 
 // call sends a request to a node and reads the answer, whatever its status. A body of
-// bytes is a document and sent as it is; any other is sent as JSON.
-func call(ctx context.Context, method, url string, body any, header http.Header) (*answer, error) {
+// bytes is a document and sent as it is; any other is sent as JSON. The flag says where the node is.
+func call(ctx context.Context, flag, method, url string, body any, header http.Header) (*answer, error) {
 	var payload []byte
 	kind := "application/json"
 	switch b := body.(type) {
@@ -134,7 +134,7 @@ func call(ctx context.Context, method, url string, body any, header http.Header)
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no node answers: %w", err)
+		return nil, fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
 	}
 	defer res.Body.Close()
 	a := &answer{status: res.StatusCode, header: res.Header}

@@ -269,7 +269,7 @@ var _ pflag.Value = (*size)(nil)
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}, {"", 1}}
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}}
 
 func (s *size) Set(text string) error {
 	for _, u := range sizeUnits {
@@ -283,6 +283,13 @@ func (s *size) Set(text string) error {
 		}
 		*s = size(n * u.bytes)
 		return nil
+	}
+	if isNumber(text) {
+		unit := "MiB"
+		if len(text) > 6 {
+			unit = "B"
+		}
+		return fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q: did you mean %s?", text, text+unit)
 	}
 	return fmt.Errorf("must be a size such as 256MiB or 1GiB, got %q", text)
 }

@@ -126,10 +126,13 @@ var endpoints = map[string]endpoint{
 	"/v1/refund": {(*handler).refund, MaxBody},
 }
 
+// NothingHere is what other paths are told. No other port says it.
+const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"
+
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e, there := endpoints[r.URL.Path]
 	if !there {
-		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund").Write(w)
+		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, NothingHere).Write(w)
 		return
 	}
 	pool := &h.singles

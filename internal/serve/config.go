@@ -120,6 +120,9 @@ func (c *Config) Validate() error {
 	if c.DrainNotice < 0 {
 		return fmt.Errorf("--drain-notice: must be at least 0s, got %s", c.DrainNotice)
 	}
+	if c.DrainTimeout < 0 {
+		return fmt.Errorf("--drain-timeout: must be at least 0s, such as 30s, got %s", c.DrainTimeout)
+	}
 	if err := c.validateStore(); err != nil {
 		return err
 	}
