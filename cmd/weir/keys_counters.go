@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -124,9 +125,9 @@ func keysResetCommand() *cobra.Command {
 		Short: "Make a client's counters full again",
 		Long: `Make those counters full again that a request of the client would be counted by.
 KEY may be - to read it from standard input, so that it isn't in the shell's
-history. Rules of an endpoint apply with its --method and --path; weir keys show
-lists the counters.`,
-		Example: `  weir keys reset sk_prod_1 --path /v1/orders
+history. Rules of an endpoint apply with its --method and --path, and those that
+count by address with the client's --ip; weir keys show lists the counters.`,
+		Example: `  weir keys reset sk_prod_1 --path /v1/orders --ip 203.0.113.7
   weir keys reset - < key.txt
   weir keys reset --user ada --method POST --path /login`,
 	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error {
@@ -141,7 +142,27 @@ lists the counters.`,
 		if asJSON {
 			return printJSON(cmd, json.RawMessage(a.body))
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), count(done.Reset, "counter"), "reset")
+		text := count(done.Reset, "counter") + " reset"
+		if done.Reset == 0 {
+			text += ": no limit applies to such a request; rules may need its --method, --path or --ip"
+		} else if names := counterNames(cmd, node, r); names != "" {
+			text += ": " + names
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), text)
 		return nil
 	})
+}
+
+// counterNames names the counters of a request. The reset is done by then: not to know them is no error.
+func counterNames(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest) string {
+	a, err := node.call(cmd, http.MethodPost, "/v1/counters", r, nil)
+	var counters adminapi.Counters
+	if err != nil || a.decode(&counters) != nil {
+		return ""
+	}
+	var names []string
+	for _, c := range counters.Counters {
+		names = append(names, cmp.Or(c.Policy, c.Rule))
+	}
+	return strings.Join(names, ", ")
 }

@@ -148,7 +148,7 @@ func TestCountersOfAClient(t *testing.T) {
 			{"rule": "quota", "policy": "quota-1d", "limit": "5000/day", "max": 5000, "remaining": 5000, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false},
 			{"rule": "nobody", "limit": "1/s", "max": 1, "remaining": 0, "reset_after_ms": 500, "retry_after_ms": -1, "degraded": false},
 			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": -1, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true}]}`),
-		"POST /v1/counters/reset": text(200, "", `{"reset": 1}`),
+		"POST /v1/counters/reset": text(200, "", `{"reset": 4}`),
 	})
 	d := s.run("keys", "show", "sk_1", "--path", "/orders", "--ip", "203.0.113.7", "--user", "ada")
 	const want = `tier  pro: a keys entry matches
@@ -176,8 +176,8 @@ lost      5/s         unknown: the store can't be reached
 	if err := json.Unmarshal([]byte(d.stdout), &both); err != nil || len(both.Counters) != 4 || both.Explain.Tier != "pro" {
 		t.Errorf("%v in %s", err, d.stdout)
 	}
-	s.run("keys", "reset", "sk_1").expect(t, 0, "", "1 counter reset")
-	s.run("keys", "reset", "sk_1", "--json").expect(t, 0, `"reset": 1`, "")
+	s.run("keys", "reset", "sk_1").expect(t, 0, "", "4 counters reset: quota-1m, quota-1d, nobody, lost\n")
+	s.run("keys", "reset", "sk_1", "--json").expect(t, 0, `"reset": 4`, "")
 	s.run("keys", "reset").expect(t, exitUsage, "", "name the key")
 	s.run("keys", "show", "sk_1", "--ip", "nonsense").expect(t, exitUsage, "", "ip")
 }
