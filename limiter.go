@@ -35,8 +35,8 @@ type Options struct {
 	Secret []byte
 	// Local counts for rules with FailLocal while the store can't be reached. Nil means that they allow.
 	Local Store
-	// Emergency is one more limit while the store can't be reached, by IP address
-	// and counted in Local, for whatever rules then allow. Nil means none.
+	// Emergency is one more limit while the store can't be reached, by IP address, or of [Limiter.Take]
+	// without one by key, and counted in Local, for whatever rules then allow. Nil means none.
 	Emergency *Policy
 	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
 	// means 50 a second. While the store can't be reached it is counted in Local.
@@ -177,11 +177,15 @@ func (l *Limiter) Tell(req *Request, d Decision) {
 }
 
 // Take decides charges that an edge makes itself, by policies of its own, as Check decides those that rules make
-// of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP and cost serve the
-// limits by address that hold while the store can't be reached; Peek makes every charge a peek.
+// of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP, or without one its
+// APIKey, and its cost serve the limit by address that holds while the store can't be reached; Peek makes every
+// charge a peek.
 func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
 	m, began := l.begin()
 	m.reset()
+	if !req.IP.IsValid() {
+		m.key = req.APIKey // a caller's own word, where that of a check may be made up by its client
+	}
 	for _, c := range charges {
 		c.N, c.Peek, c.Returnable = bounded(c.N), c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
 		m.charges = append(m.charges, c)
@@ -275,10 +279,13 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	return m.results[i].Err == nil
 }
 
-// addByIP adds a charge that is counted by the request's address, behind those that run has found.
+// addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.
 func (m *match) addByIP(p *Policy, req *Request) {
 	from := len(m.subjects)
 	m.appendIP(req, true)
+	if m.key != "" {
+		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
+	}
 	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: bounded(req.Cost), Peek: req.Peek, Returnable: req.Receipt})
 }
 

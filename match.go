@@ -23,9 +23,10 @@ type match struct {
 	owners   []owner // of charges
 	charges  []Charge
 	results  []Result
-	guest    bool  // the client isn't verified
-	apart    []int // charges that were decided apart: by the Limiter's own store, or by the address
-	local    []int // of them, those by the Limiter's own store
+	guest    bool   // the client isn't verified
+	key      string // in place of an address, for a limit by address
+	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
+	local    []int  // of them, those by the Limiter's own store
 
 	untimed int // how many decisions it serves until one is timed
 
@@ -133,7 +134,7 @@ func (m *match) charged(r *rule, from int) bool {
 }
 
 func (m *match) reset() {
-	m.reason, m.pattern, m.rule = ReasonWithin, "", nil
+	m.reason, m.pattern, m.rule, m.key = ReasonWithin, "", nil, ""
 	m.tier, m.tierWhy = "", tierDefault
 	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]

@@ -154,6 +154,29 @@ func TestTakeFollowsFailureModes(t *testing.T) {
 	}
 }
 
+// The emergency limit counts takes without an address by their keys, lest one caller spends what is for all. Checks without
+// one share a counter: their keys are their clients' own words.
+func TestEmergencyLimitWithoutAddresses(t *testing.T) {
+	store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"open", "all"}}
+	l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "all", Limits: []weir.Limit{weir.PerSecond(1)}}}}), weir.Options{
+		Local: memstore.New(memstore.Options{}), Emergency: ownPolicy(t, "emergency", 2, weir.FailAllow)})
+	open := ownPolicy(t, "open", 1, weir.FailAllow)
+	for _, key := range []string{"ada", "bob"} {
+		for i := range 3 {
+			d, err := l.Take(t.Context(), &weir.Request{APIKey: key}, []weir.Charge{charge(open, key, 1)})
+			if !errors.Is(err, errGone) || d.Allowed != (i < 2) || d.Rule != "emergency" {
+				t.Errorf("take %d of %s: %+v, %v", i, key, d, err)
+			}
+		}
+	}
+	for i, key := range []string{"ada", "bob", "eve"} {
+		d, err := l.Check(t.Context(), &weir.Request{APIKey: key})
+		if !errors.Is(err, errGone) || d.Allowed != (i < 2) || d.Rule != "emergency" {
+			t.Errorf("check %d: %+v, %v", i, d, err)
+		}
+	}
+}
+
 // What is counted locally while the store is gone is all or nothing as well, the emergency limit among it.
 func TestFallingBackIsAllOrNothing(t *testing.T) {
 	store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"many", "few", "closed"}}
