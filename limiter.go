@@ -147,11 +147,16 @@ func (l *Limiter) begin() (m *match, began time.Time) {
 	m = l.scratch.Get().(*match)
 	if l.observe != nil {
 		if m.untimed--; m.untimed < 0 {
-			m.untimed = rand.IntN(2*timedOneIn - 1)
-			began = time.Now()
+			began = m.clock()
 		}
 	}
 	return m, began
+}
+
+// clock begins the time of a decision. It is apart from begin, which is inlined without it.
+func (m *match) clock() time.Time {
+	m.untimed = rand.IntN(2*timedOneIn - 1)
+	return time.Now()
 }
 
 // end tells the observer, and ends the use of the scratch space.

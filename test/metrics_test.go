@@ -208,3 +208,30 @@ blacklist: [`+secret+`]
 		}
 	}
 }
+
+// TestMetricsOfRules: newer rules that are invalid, and a rule store that is lost.
+func TestMetricsOfRules(t *testing.T) {
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), metricRules)
+	n := serve(t, "--rules", rules)
+	write(t, rules, "rules: [{id: x, limit: 0/s}]")
+	n.await("rules rejected: the ones in force stay", func(map[string]any) bool { return true })
+	all, _ := scrape(t, n.Admin, asText, "")
+	if got := series(all["weir_rules_rejected_total"])[""]; got != 1 {
+		t.Errorf("%v rules were rejected, want 1", got)
+	}
+	if got := series(all["weir_rules_version"])[""]; got != 1 {
+		t.Errorf("version %v is in force, want 1", got)
+	}
+
+	server := redistest.New(t, redistest.Options{})
+	n = serve(t, "--store", "redis://"+server.Addr)
+	reached(t, n)
+	server.Kill()
+	until(t, func() error {
+		all, _ := scrape(t, n.Admin, asText, "")
+		if failures, up := series(all["weir_rules_refresh_failures_in_a_row"])[""], series(all["weir_store_up"])[server.Addr]; failures < 3 || up != 0 {
+			return fmt.Errorf("after Redis was killed, the rule store failed %v times in a row, and weir_store_up is %v", failures, up)
+		}
+		return nil
+	})
+}
