@@ -198,6 +198,7 @@ func TestReadyzTellsNoAddresses(t *testing.T) {
 		}
 		return string(text)
 	}
+	settled(t, n.HTTP+"/readyz")
 	r.Kill()
 	write(t, rules, "rules:\n  - {id: quota, limit: none}\n")
 	until(t, func() error {

@@ -40,6 +40,7 @@ type node struct {
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
 	began    time.Time
+	ready    atomic.Bool // it has been in touch with its store
 	draining atomic.Bool // balancers should send nobody
 	noAddr   noAddress
 

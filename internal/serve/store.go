@@ -77,7 +77,14 @@ const settling = time.Second
 // connecting: this node has just started, and isn't in touch with its store yet. Checks would be answered by failure modes,
 // or by rules that aren't the newest, for want of another moment.
 func (n *node) connecting() bool {
-	return n.redis != nil && time.Since(n.began) < settling && (!n.redis.Health().Up || n.rules.Stale() != "")
+	if n.redis == nil || n.ready.Load() || time.Since(n.began) >= settling {
+		return false
+	}
+	up := n.redis.Health().Up && n.rules.Stale() == ""
+	if up {
+		n.ready.Store(true) // and stays so: a store that is lost now is lost
+	}
+	return !up
 }
 
 func (n *node) closeStore() {
