@@ -3,6 +3,7 @@ package rulestore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -105,16 +106,19 @@ func until(t testing.TB, check func(context.Context) error) {
 }
 
 // write appends a version to the head.
-func write(t testing.TB, s Store, text string) Version {
+func write(t testing.TB, s Store, text string) (v Version) {
 	t.Helper()
-	head, err := s.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := s.Append(t.Context(), 0, Version{Parent: head.Number, ParentHash: head.Hash, Author: "ann", Message: "why", Text: []byte(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	until(t, func(ctx context.Context) error {
+		head, err := s.Head(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err = s.Append(ctx, 0, Version{Parent: head.Number, ParentHash: head.Hash, Author: "ann", Message: "why", Text: []byte(text)})
+		if err != nil && !errors.Is(err, ErrAwaited) { // of a node whose next heartbeat will say that it has given up its version
+			t.Fatal(err)
+		}
+		return err
+	})
 	return v
 }
 
