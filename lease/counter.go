@@ -74,7 +74,7 @@ const (
 
 func newCounter(hash uint64, c *weir.Charge, now int64) *counter {
 	x := &counter{hash: hash, subject: slices.Clone(c.Subject)}
-	x.strays = now + 2*int64(ledger.Interval(c.Policy)) + margin // of one that was evicted
+	x.strays = now + 2*int64(ledger.Interval(c.Policy)) + margin // if this counter was evicted a moment ago, its tokens may still be on their way back
 	x.policy.Store(c.Policy)
 	x.seen.Store(blinks(now))
 	return x

@@ -204,7 +204,7 @@ func TestLostAdmissions(t *testing.T) {
 	for i := 0; i < len(cells); i += every {
 		c := cells[i]
 		l := c.lose(t, uint64(i), 10_000)
-		if l.part > 0.001 { // one request that needs the whole bucket can be more than that: more of them tell
+		if l.part > 0.001 { // perhaps by chance: a single request for a full bucket can be a thousandth of all
 			l = c.lose(t, uint64(i), 100_000)
 		}
 		worst = max(worst, l.part)

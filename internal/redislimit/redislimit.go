@@ -38,8 +38,9 @@ func New(redis redisstore.Options, local weir.Store, o weir.Options) (*Limiter, 
 	return l, nil
 }
 
-// Await waits until Redis is reached or can't be, but no longer than that: a node that began sooner would answer its
-// first checks without a Redis that is well, and one that waited for a Redis that isn't would not serve.
+// Await waits until the first attempt to reach Redis has ended, for a limited time. Without the wait,
+// a node's first checks would follow failure modes although Redis is healthy. Without the limit, a
+// node would not start while Redis is down.
 func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
 	enough := time.NewTimer(atMost)
 	defer enough.Stop()

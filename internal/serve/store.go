@@ -74,8 +74,8 @@ func (n *node) openStore() error {
 // settling is how long after its start a node may take to reach its store before it is ready without.
 const settling = time.Second
 
-// connecting: this node has just started, and isn't in touch with its store yet. Checks would be answered by failure modes,
-// or by rules that aren't the newest, for want of another moment.
+// connecting reports whether the node has just started and hasn't reached its store yet. Failure
+// modes, or rules that aren't the newest, would decide its checks, so balancers should wait.
 func (n *node) connecting() bool {
 	if n.redis == nil || n.ready.Load() || time.Since(n.began) >= settling {
 		return false
