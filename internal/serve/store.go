@@ -43,7 +43,7 @@ func (c *Config) validateStore() error {
 func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
-	options := weir.Options{Observe: n.metrics.Observe}
+	options := weir.Options{Observe: n.observer()}
 	if c.Preflight != nil {
 		p, err := weir.NewPolicy("preflight", *c.Preflight)
 		if err != nil {
