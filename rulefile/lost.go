@@ -76,14 +76,20 @@ func (l *losses) overrides(old, new *weir.Rules, changed bool) {
 	}
 }
 
-// Mask is a key as people may see it: how it begins and ends. Addresses, ranges and the words before an asterisk are no secrets.
-func Mask(key string) string {
-	key = strings.TrimSpace(key)
-	_, noAddr := netip.ParseAddr(key)
-	_, noRange := netip.ParsePrefix(key)
-	if noAddr == nil || noRange == nil || strings.Contains(key, "*") {
-		return printable(shorten(key))
+// Mask is an entry of a list, or a key in a rule, as people may see it. Addresses, ranges and the words before an asterisk are no secrets.
+func Mask(entry string) string {
+	entry = strings.TrimSpace(entry)
+	_, noAddr := netip.ParseAddr(entry)
+	_, noRange := netip.ParsePrefix(entry)
+	if noAddr == nil || noRange == nil || strings.Contains(entry, "*") {
+		return printable(shorten(entry))
 	}
+	return MaskKey(entry)
+}
+
+// MaskKey is what a client has sent as its key, as people may see it: how it begins and ends. It may look like a pattern
+// or an address, and be a secret all the same.
+func MaskKey(key string) string {
 	n := utf8.RuneCountInString(key)
 	head, tail := firstRunes(key, min(8, n/3)), lastRunes(key, min(4, n/4))
 	return printable(head + "…" + tail)

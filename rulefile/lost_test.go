@@ -100,3 +100,15 @@ func TestMask(t *testing.T) {
 		}
 	}
 }
+
+// A client may send anything for its key: what would be no secret in a list is one there.
+func TestMaskKey(t *testing.T) {
+	for key, want := range map[string]string{
+		"sk_prod_abcdefghijklc123": "sk_prod_…c123", "pa*sword": "pa…rd", "203.0.113.7": "203….7", "a\nb\x1b[2J____": "a\ufffdb…__", "": "…",
+		strings.Repeat("é", 5000): "éééééééé…éééé",
+	} {
+		if got := MaskKey(key); got != want {
+			t.Errorf("%q is shown as %q, want %q", key, got, want)
+		}
+	}
+}
