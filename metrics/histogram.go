@@ -9,14 +9,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// histogram is a metric that is both a classic histogram and a native one. The classic buckets end at powers of two of a
-// second, and so do those of a native histogram with schema 0, whose bucket i ends at 2^i seconds: one count serves both.
+// histogram is a metric that is both a classic histogram and a native one, of schema 0, whose bucket i ends at 2^i seconds.
+// All of these ends are bounds of classic buckets, too, so one count serves both.
 type histogram struct {
 	desc    *prometheus.Desc
 	label   *dto.LabelPair
 	sum     time.Duration
-	buckets []uint64 // the last but one ends at 2^last s, and the last has what is above
-	last    int
+	bounds  []float64 // of the classic buckets, in seconds
+	buckets []uint64  // one more than bounds: what is above all
 }
 
 var _ prometheus.Metric = (*histogram)(nil)
@@ -25,25 +25,34 @@ func (h *histogram) Desc() *prometheus.Desc { return h.desc }
 
 // Write is for the registerer. What is above all classic buckets is in the next native one.
 func (h *histogram) Write(out *dto.Metric) error {
-	first := h.last - len(h.buckets) + 2
+	first, last := exponent(h.bounds[0]), exponent(h.bounds[len(h.bounds)-1])
+	native := make([]int64, last-first+2)
 	x := &dto.Histogram{
 		SampleSum: new(h.sum.Seconds()), Schema: new(int32(0)),
 		ZeroThreshold: new(prometheus.DefNativeHistogramZeroThreshold), ZeroCount: new(uint64(0)),
-		PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(first)), Length: new(uint32(len(h.buckets)))}},
+		PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(first)), Length: new(uint32(len(native)))}},
 	}
-	count, before := uint64(0), uint64(0)
-	for i, n := range h.buckets {
-		count += n
-		x.PositiveDelta = append(x.PositiveDelta, int64(n)-int64(before))
-		before = n
-		if i < len(h.buckets)-1 {
-			x.Bucket = append(x.Bucket, &dto.Bucket{UpperBound: new(math.Ldexp(1, first+i)), CumulativeCount: new(count)})
-		}
+	count := uint64(0)
+	for i, bound := range h.bounds {
+		count += h.buckets[i]
+		native[exponent(bound)-first] += int64(h.buckets[i])
+		x.Bucket = append(x.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: new(count)})
 	}
+	above := h.buckets[len(h.bounds)]
+	native[len(native)-1] = int64(above)
+	count += above
 	x.SampleCount = &count
+	before := int64(0)
+	for _, n := range native {
+		x.PositiveDelta = append(x.PositiveDelta, n-before)
+		before = n
+	}
 	out.Histogram, out.Label = x, []*dto.LabelPair{h.label}
 	return nil
 }
+
+// exponent is that of the native bucket which holds a time: the first power of two that isn't below it.
+func exponent(seconds float64) int { return int(math.Ceil(math.Log2(seconds))) }
 
 // times counts how long decisions took at one edge.
 type times struct {
@@ -54,6 +63,13 @@ type times struct {
 // firstTime is the exponent of the first bucket: it ends at 2^-23 s, or 119 ns. The last but one ends at 1 s.
 const firstTime = -23
 
+var timeBounds = func() (bounds []float64) {
+	for e := firstTime; e <= 0; e++ {
+		bounds = append(bounds, math.Ldexp(1, e))
+	}
+	return bounds
+}()
+
 func (t *times) observe(took time.Duration) {
 	_, exponent := math.Frexp(took.Seconds())
 	t.buckets[min(max(0, exponent-firstTime), len(t.buckets)-1)].Add(1)
@@ -62,7 +78,7 @@ func (t *times) observe(took time.Duration) {
 
 // collect shows the times of an edge, if it has any.
 func (t *times) collect(ch chan<- prometheus.Metric, edge string) {
-	h := &histogram{desc: checkDuration, label: &dto.LabelPair{Name: new("edge"), Value: &edge}, sum: time.Duration(t.sum.Load())}
+	h := &histogram{desc: checkDuration, label: &dto.LabelPair{Name: new("edge"), Value: &edge}, sum: time.Duration(t.sum.Load()), bounds: timeBounds}
 	for i := range t.buckets {
 		h.buckets = append(h.buckets, t.buckets[i].Load())
 	}

@@ -95,10 +95,14 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 		ch <- prometheus.MustNewConstSummary(storeActs, sh.Calls, float64(sh.Acts), nil, sh.Name)
 		ch <- &histogram{
 			desc: storeDuration, label: &dto.LabelPair{Name: new("shard"), Value: &sh.Name},
-			sum: sh.Time.Sum, buckets: sh.Time.Buckets[:], last: lastBound,
+			sum: sh.Time.Sum, bounds: storeBounds, buckets: sh.Time.Buckets[:],
 		}
 	}
 }
 
-// lastBound is the exponent of the last of redisstore.TimeBounds, half a second.
-const lastBound = -1
+var storeBounds = func() (bounds []float64) {
+	for _, b := range redisstore.TimeBounds {
+		bounds = append(bounds, b.Seconds())
+	}
+	return bounds
+}()

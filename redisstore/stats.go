@@ -48,10 +48,11 @@ type TimeStats struct {
 	Buckets [len(TimeBounds) + 1]uint64
 }
 
-// TimeBounds are powers of two of a second, from about 61 µs to half a second: the buckets of a classic histogram, and of
-// a native one with schema 0.
-var TimeBounds = [14]time.Duration{
+// TimeBounds are powers of two of a second, from about 61 µs to half a second, and 5 ms, above which Redis is called slow: an
+// estimate between 4 and 8 ms wouldn't tell.
+var TimeBounds = [15]time.Duration{
 	time.Second >> 14, time.Second >> 13, time.Second >> 12, time.Second >> 11, time.Second >> 10, time.Second >> 9, time.Second >> 8,
+	5 * time.Millisecond,
 	time.Second >> 7, time.Second >> 6, time.Second >> 5, time.Second >> 4, time.Second >> 3, time.Second >> 2, time.Second >> 1,
 }
 
