@@ -49,9 +49,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.dropRemovedLocked(time.Now())
 	sources := m.sources
 	m.mu.Unlock()
-	for _, r := range m.table.Load().byRule {
+	rows := m.table.Load().byRule
+	for _, r := range rows {
 		r.collect(ch)
 	}
+	sources.collectUndegraded(ch, rows)
 	for i, edge := range edges {
 		m.times[i].collect(ch, edge)
 	}
@@ -81,6 +83,20 @@ func (r *row) collect(ch chan<- prometheus.Metric) {
 	for e := nothing + 1; e < events; e++ {
 		if n := r.events(e); n > 0 {
 			counter(ch, eventMetrics[e].desc, n, append([]string{r.rule}, eventMetrics[e].label...)...)
+		}
+	}
+}
+
+// collectUndegraded shows a 0 for rules that Redis has always decided: so that the first decision without it is a step,
+// which rate() sees.
+func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string]*row) {
+	if s.Redis == nil || s.Limiter == nil {
+		return
+	}
+	for _, rule := range s.Limiter.Rules().Rules().Rules {
+		e := [...]event{weir.FailAllow: failedOpen, weir.FailRefuse: failedClosed, weir.FailLocal: countedLocally}[rule.OnStoreFailure]
+		if r := rows[rule.ID]; r != nil && !rule.Shadow && r.events(e) == 0 {
+			counter(ch, degradedTotal, 0, append([]string{rule.ID}, eventMetrics[e].label...)...)
 		}
 	}
 }

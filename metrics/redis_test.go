@@ -35,6 +35,7 @@ func TestWhatRedisAndLeasesTell(t *testing.T) {
 		b.check(weir.Request{APIKey: "a"})
 	}
 	b.want("weir_store_up", map[string]float64{`weir_store_up{shard="` + addr + `"}`: 1})
+	b.want("weir_degraded_total", map[string]float64{`weir_degraded_total{mode="allow",rule="api"}`: 0})
 	b.want("weir_nodes", map[string]float64{"weir_nodes{}": 1})
 	b.want("weir_store_errors_total", map[string]float64{
 		`weir_store_errors_total{kind="timeout",shard="` + addr + `"}`:    0,
@@ -57,7 +58,10 @@ func TestWhatRedisAndLeasesTell(t *testing.T) {
 	if span := h.GetPositiveSpan()[0]; native != h.GetSampleCount() || span.GetOffset() != -14 || span.GetLength() != 15 || h.GetSchema() != 0 {
 		t.Errorf("%d calls in native buckets: %v", native, h)
 	}
-	if last := h.GetBucket()[13]; last.GetUpperBound() != 0.5 || last.GetCumulativeCount() != h.GetSampleCount() {
+	if h.GetBucket()[7].GetUpperBound() != 0.005 {
+		t.Errorf("no classic bucket ends at 5 ms: %v", h)
+	}
+	if last := h.GetBucket()[14]; last.GetUpperBound() != 0.5 || last.GetCumulativeCount() != h.GetSampleCount() {
 		t.Errorf("classic buckets: %v", h)
 	}
 	local := all[`weir_lease_charges_total{where="local"}`].GetCounter().GetValue()
