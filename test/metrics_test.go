@@ -1,6 +1,7 @@
 package test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -221,6 +222,10 @@ func TestMetricsOfRules(t *testing.T) {
 	}
 	if got := series(all["weir_rules_version"])[""]; got != 1 {
 		t.Errorf("version %v is in force, want 1", got)
+	}
+	hash := fmt.Sprintf("%.4x", sha256.Sum256([]byte(metricRules)))
+	if got := series(all["weir_rules_info"]); len(got) != 1 || got[hash] != 1 {
+		t.Errorf("rules: %v, want those of the hash %s", got, hash)
 	}
 
 	server := redistest.New(t, redistest.Options{})

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"runtime"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/metrics"
 )
 
@@ -34,6 +37,7 @@ func (n *node) watch() {
 			func() float64 { return float64(n.rules.Failures()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_rules_rejected_total", Help: "Newer rules that were invalid, so that those in force stayed."},
 			func() float64 { return float64(n.rules.Rejections()) }),
+		rulesInfo{n.rules},
 	)
 }
 
@@ -43,6 +47,20 @@ func (n *node) rulesAge() float64 {
 		return -1
 	}
 	return time.Since(since).Seconds()
+}
+
+// rulesInfo shows a hash of the rules in force. It depends on their text alone: a file's versions are numbered by each node
+// for itself, so their numbers don't tell whether two nodes have the same rules.
+type rulesInfo struct{ rules *inforce.Rules }
+
+var rulesInfoDesc = prometheus.NewDesc("weir_rules_info", "1, with the beginning of the SHA-256 of the rules' text.", []string{"hash"}, nil)
+
+func (rulesInfo) Describe(ch chan<- *prometheus.Desc) { ch <- rulesInfoDesc }
+
+func (r rulesInfo) Collect(ch chan<- prometheus.Metric) {
+	if doc := r.rules.InForce(); !doc.Since.IsZero() {
+		ch <- prometheus.MustNewConstMetric(rulesInfoDesc, prometheus.GaugeValue, 1, fmt.Sprintf("%.4x", sha256.Sum256(doc.Text)))
+	}
 }
 
 // scrapes is how many scrapes are answered at a time. One looks at every counter that leases know.
