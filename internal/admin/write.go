@@ -103,9 +103,9 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 		f.Details = Rejection{Warnings: out.Warnings}
 		return nil, f
 	}
-	v, err := a.Rules.Publish(ctx, rulestore.Version{
-		Parent: base.Number, ParentHash: base.Hash, Author: c.author, Message: cmp.Or(c.message, c.did, out.did), Time: a.Limiter.Now().UTC(), Text: text,
-	})
+	next := base.Next()
+	next.Author, next.Message, next.Time, next.Text = c.author, cmp.Or(c.message, c.did, out.did), a.Limiter.Now().UTC(), text
+	v, err := a.Rules.Publish(ctx, next)
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):
 		f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v", err)

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -44,11 +42,17 @@ func seeded(s Store, name string, poll time.Duration, seed string) *node {
 // publish changes the rules by a node, which must be told that it did.
 func (n *node) publish(t *testing.T, text string) Version {
 	t.Helper()
-	base := n.Current()
-	v, err := n.Publish(t.Context(), Version{Parent: base.Number, ParentHash: base.Hash, Author: n.o.Node.Name, Message: "why", Text: []byte(text)})
+	v, err := n.Publish(t.Context(), n.change(text))
 	if err != nil {
 		t.Fatalf("%s: %v", n.o.Node.Name, err)
 	}
+	return v
+}
+
+// change is a version after the one in force on a node.
+func (n *node) change(text string) Version {
+	v := n.Current().Next()
+	v.Author, v.Message, v.Text = n.o.Node.Name, "why", []byte(text)
 	return v
 }
 
@@ -150,8 +154,7 @@ func TestAFailoverThatLostAVersion(t *testing.T) {
 	n3 := newNode(s, "n3", never, Version{})
 	n3.Look(t.Context())
 	until(t, func(context.Context) error { // as long as they may still live, nobody goes on without what they have
-		base := n3.Current()
-		_, err := n3.Publish(t.Context(), Version{Parent: base.Number, ParentHash: base.Hash, Author: "n3", Text: []byte("third")})
+		_, err := n3.Publish(t.Context(), n3.change("third"))
 		if err != nil && !errors.Is(err, ErrAwaited) {
 			t.Fatal(err)
 		}
@@ -227,8 +230,7 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	n1.publish(t, "third here")
 	n1.publish(t, "fourth here")
 	until(t, func(ctx context.Context) error { // its connection is new
-		base := n2.Current()
-		_, err := n2.Publish(ctx, Version{Parent: base.Number, ParentHash: base.Hash, Author: "n2", Text: []byte("third there")})
+		_, err := n2.Publish(ctx, n2.change("third there"))
 		return err
 	})
 	follow(t, a, b)
@@ -240,8 +242,7 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	wantHistory(t, s, "4-fourth here*", "3-third there", "3-third here*", "2-second", "1-first")
 	var v Version
 	until(t, func(ctx context.Context) (err error) { // n1 has said that it is at 4, and says so no more in a moment
-		base := n1.Current()
-		v, err = n1.Publish(ctx, Version{Parent: base.Number, ParentHash: base.Hash, Text: []byte("both")})
+		v, err = n1.Publish(ctx, n1.change("both"))
 		return err
 	})
 	if v.Number != 5 {
@@ -308,312 +309,4 @@ func TestFlushAllAndAChangeOfAnotherSeed(t *testing.T) {
 	}
 	decidesBy(t, "theirs, changed", n1.node, n2)
 	wantHistory(t, s, "2-theirs, changed", "2-ours, changed*", "1-theirs", "1-ours*")
-}
-
-// disk makes a node that has been started with what it kept.
-func disk(s Store, v Version) *node { return newNode(s, "disk", never, v) }
-
-// What a node has kept never takes the place of what the store has, be its number higher; but it is put back where the store
-// has lost it.
-func TestWhatANodeHasKept(t *testing.T) {
-	kept := dated(Version{Number: 100, Parent: 99, ParentHash: "99", Author: "ann", Message: "why", Text: []byte("kept")})
-	open := func(t *testing.T) *Redis {
-		return overRedis(t, "redis://"+redistest.New(t, redistest.Options{}).Addr)
-	}
-	t.Run("another history", func(t *testing.T) {
-		s := open(t)
-		write(t, s, "one")
-		write(t, s, "two")
-		n := disk(s, kept)
-		if !n.FromDisk() {
-			t.Error("nobody would know")
-		}
-		n.Look(t.Context())
-		if got := n.Current(); got.Number != 2 || n.FromDisk() {
-			t.Errorf("%s is in force", got.Name())
-		}
-		wantHistory(t, s, "100-kept*", "2-two", "1-one")
-		n.Look(t.Context())
-		if v := write(t, s, "next"); v.Number != 101 {
-			t.Errorf("the next is %s", v.Name())
-		}
-	})
-	t.Run("the same version", func(t *testing.T) {
-		s := open(t)
-		v := write(t, s, "one")
-		n := disk(s, v)
-		n.Look(t.Context())
-		if n.FromDisk() || len(n.numbers()) != 0 {
-			t.Errorf("applied %v", n.numbers())
-		}
-	})
-	t.Run("an older version", func(t *testing.T) {
-		s := open(t)
-		v := write(t, s, "one")
-		write(t, s, "two")
-		n := disk(s, v)
-		n.Look(t.Context())
-		if got := n.Current().Number; got != 2 {
-			t.Errorf("%d is in force", got)
-		}
-		wantHistory(t, s, "2-two", "1-one")
-	})
-	t.Run("an empty store", func(t *testing.T) {
-		s := open(t)
-		n := disk(s, kept)
-		n.Look(t.Context())
-		wantHistory(t, s, "100-kept")
-	})
-	t.Run("a store that a new node has seeded", func(t *testing.T) {
-		s := open(t)
-		seeded(s, "new", never, "seed").Look(t.Context())
-		n := disk(s, kept)
-		n.Look(t.Context())
-		wantHistory(t, s, "100-kept", "1-seed")
-	})
-	t.Run("the next version, which was lost", func(t *testing.T) {
-		s := open(t)
-		v := write(t, s, "one")
-		v = write(t, s, "two")
-		next := dated(Version{Number: 3, Parent: 2, ParentHash: v.Hash, Author: "ann", Text: []byte("kept")})
-		n := disk(s, next)
-		n.Look(t.Context())
-		wantHistory(t, s, "3-kept", "2-two", "1-one")
-	})
-}
-
-// Whatever stands in Redis beside versions, or in place of them, nodes go on with what they have, new ones
-// never begin with their seed, and the rules can be changed.
-func TestOddEntriesInRedis(t *testing.T) {
-	for name, c := range map[string]struct {
-		spoil   []string // a command; %s is the number of the newest version
-		healed  bool     // by a node that has the version
-		without string   // what a new node has, if nobody heals it; "": nothing
-	}{
-		"a member that is no number":  {[]string{"ZADD", "weir{rules}numbers", "99", "abc"}, true, "two"},
-		"a negative member":           {[]string{"ZADD", "weir{rules}numbers", "-7", "-7"}, true, "two"},
-		"an infinite score":           {[]string{"ZADD", "weir{rules}numbers", "inf", "9"}, true, "two"},
-		"a fraction":                  {[]string{"ZADD", "weir{rules}numbers", "9.5", "9.5"}, true, "two"},
-		"another number's score":      {[]string{"ZADD", "weir{rules}numbers", "50", "1"}, true, "two"},
-		"a number without a version":  {[]string{"ZADD", "weir{rules}numbers", "9", "9"}, true, "two"},
-		"nothing known of the newest": {[]string{"HDEL", "weir{rules}about", "2"}, true, "one"},
-		"nonsense about the newest":   {[]string{"HSET", "weir{rules}about", "2", "nonsense"}, true, "one"},
-		"a list about the newest":     {[]string{"HSET", "weir{rules}about", "2", "[]"}, true, "one"},
-		"null about the newest":       {[]string{"HSET", "weir{rules}about", "2", "null"}, true, "one"},
-		"a hash that is a number":     {[]string{"HSET", "weir{rules}about", "2", `{"parent": 1, "hash": 7}`}, true, "one"},
-		"no text":                     {[]string{"HDEL", "weir{rules}texts", "2"}, true, "one"},
-		"no texts":                    {[]string{"DEL", "weir{rules}texts"}, true, ""},
-		"another text":                {[]string{"HSET", "weir{rules}texts", "2", "spoiled"}, false, "one"},
-		"half of the text":            {[]string{"HSET", "weir{rules}texts", "2", "tw"}, false, "one"},
-		"no numbers":                  {[]string{"DEL", "weir{rules}numbers"}, true, "seed"},
-		"nothing known of any":        {[]string{"DEL", "weir{rules}about"}, true, ""},
-		"nonsense of a node":          {[]string{"HSET", "weir{nodes}said", "old", "nonsense"}, true, "two"},
-		"a list of a node":            {[]string{"HSET", "weir{nodes}said", "old", "[7]"}, true, "two"},
-		"numbers of another type":     {[]string{"SET", "weir{rules}numbers", "x"}, true, ""},
-		"knowledge of another type":   {[]string{"SET", "weir{rules}about", "x"}, true, ""},
-		"texts of another type":       {[]string{"SET", "weir{rules}texts", "x"}, true, ""},
-		"orphans of another type":     {[]string{"SET", "weir{rules}orphans", "x"}, true, "two"},
-		"nodes of another type":       {[]string{"SET", "weir{nodes}", "x"}, true, "two"},
-		"what they said, likewise":    {[]string{"SET", "weir{nodes}said", "x"}, true, "two"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := redistest.New(t, redistest.Options{})
-			s := overRedis(t, "redis://"+r.Addr)
-			old := newNode(s, "old", never, Version{})
-			old.publish(t, "one")
-			old.publish(t, "two")
-			old.Look(t.Context())
-			do(t, r, c.spoil...)
-
-			alone := seeded(s, "alone", never, "seed")
-			if c.without != "seed" { // a store without a number is empty, as far as anybody can tell: but a node that lives has said what it has
-				alone.Look(t.Context())
-			}
-			if got := string(alone.Current().Text); c.without != "seed" && got != c.without {
-				t.Errorf("a new node decides by %q, want %q", got, c.without)
-			}
-			old.Look(t.Context())
-			old.Look(t.Context())
-			if got := string(old.Current().Text); got != "two" {
-				t.Errorf("the old node decides by %q", got)
-			}
-			fresh := seeded(s, "fresh", never, "seed")
-			fresh.Look(t.Context())
-			if got := string(fresh.Current().Text); c.healed && got != "two" || !c.healed && got != c.without {
-				t.Errorf("another new node decides by %q", got)
-			}
-			if v := old.publish(t, "three"); v.Number < 3 {
-				t.Errorf("the next is %s", v.Name())
-			}
-			for _, n := range []*node{alone, fresh} {
-				n.Look(t.Context())
-				if got := string(n.Current().Text); got != "three" {
-					t.Errorf("%s decides by %q at last", n.o.Node.Name, got)
-				}
-				if n.log.count("seed of") != 0 {
-					t.Errorf("%s has applied its seed", n.o.Node.Name)
-				}
-			}
-		})
-	}
-}
-
-// Whatever is lost, and whoever looks when: in the end all nodes decide by one version, it is the
-// store's, and what anybody was told is in force is in the history.
-func TestNodesConverge(t *testing.T) {
-	r := redistest.New(t, redistest.Options{})
-	s := overRedis(t, "redis://"+r.Addr)
-	c, err := s.store.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := []string{s.numbers, s.about, s.texts, s.orphans}
-	rapid.Check(t, func(t *rapid.T) {
-		ctx := context.Background()
-		do := func(args ...string) any {
-			v, err := r.Do(ctx, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return v
-		}
-		do("FLUSHALL")
-		var nodes []*node
-		for i := range 3 {
-			nodes = append(nodes, seeded(s, fmt.Sprint("n", i), never, fmt.Sprint("seed ", i)))
-		}
-		acked := map[string]bool{}
-		var replica map[string]string // what a replica has that is behind
-		// held drops what is only in the history that is about to be lost: nodes remember what led to what is in force on them, no more.
-		held := func() {
-			for text := range acked {
-				if !slices.ContainsFunc(nodes, func(n *node) bool {
-					return slices.ContainsFunc(append(n.before(n.Current()), n.Current()), func(v Version) bool { return string(v.Text) == text })
-				}) {
-					delete(acked, text)
-				}
-			}
-		}
-		snapshot := func() map[string]string {
-			all := map[string]string{}
-			for _, key := range keys {
-				if dump, err := c.Do(ctx, c.B().Dump().Key(key).Build()).ToString(); err == nil {
-					all[key] = dump
-				}
-			}
-			return all
-		}
-		replica = snapshot()
-		for i := range rapid.IntRange(1, 25).Draw(t, "steps") {
-			n := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")]
-			switch rapid.IntRange(0, 9).Draw(t, "step") {
-			case 0, 1, 2:
-				n.Look(ctx)
-			case 3, 4, 5, 6:
-				base := n.Current()
-				if base.Number == 0 {
-					continue
-				}
-				v, err := n.Publish(ctx, Version{Parent: base.Number, ParentHash: base.Hash, Author: n.o.Node.Name, Text: fmt.Appendf(nil, "change %d", i)})
-				if err == nil {
-					acked[string(v.Text)] = true
-				} else if !errors.Is(err, ErrConflict) {
-					t.Fatal(err)
-				}
-			case 7:
-				replica = snapshot()
-			case 8: // a failover to that replica, after the nodes have been silent for a while, or not
-				held()
-				do("FLUSHALL")
-				for key, dump := range replica {
-					if err := c.Do(ctx, c.B().Restore().Key(key).Ttl(0).SerializedValue(dump).Build()).Error(); err != nil {
-						t.Fatal(err)
-					}
-				}
-			case 9:
-				held()
-				do("FLUSHALL")
-			}
-		}
-		for range 4 {
-			for _, n := range nodes {
-				n.Look(ctx)
-			}
-		}
-		head, err := s.Head(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range nodes {
-			if got := n.Current(); !got.Is(head) {
-				t.Errorf("%s is at %s, and the store at %s:\n%s", n.o.Node.Name, got.Name(), head.Name(), n.log.text.String())
-			}
-		}
-		list, err := s.List(ctx, 0, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all []string
-		for _, v := range list {
-			whole, err := s.Get(ctx, v.Number)
-			if v.Orphan {
-				whole, err = s.Orphan(ctx, v.Number, v.Hash)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, string(whole.Text))
-		}
-		for text := range acked {
-			if !slices.Contains(all, text) {
-				t.Errorf("%q is in nobody's history, which is %v", text, all)
-			}
-		}
-	})
-}
-
-// Versions that were written before there were hashes are fetched once, and rejected once, as others are.
-func TestVersionsWithoutAHash(t *testing.T) {
-	r := redistest.New(t, redistest.Options{})
-	s := overRedis(t, "redis://"+r.Addr)
-	old := func(n, parent int, text string) {
-		number := fmt.Sprint(n)
-		about := fmt.Sprintf(`{"parent": %d, "author": "ada", "message": "why", "time": "2026-01-05T12:00:0%d.123456789Z"}`, parent, n)
-		do(t, r, "HSET", "weir{rules}about", number, about)
-		do(t, r, "HSET", "weir{rules}texts", number, text)
-		do(t, r, "ZADD", "weir{rules}numbers", number, number)
-	}
-	fetched := func() (calls int) {
-		for line := range strings.Lines(do(t, r, "INFO", "commandstats").(string)) {
-			_, _ = fmt.Sscanf(line, "cmdstat_hget:calls=%d", &calls)
-		}
-		return calls
-	}
-	n := newNode(s, "n", never, Version{})
-	look := func() (gets int) {
-		n.Look(t.Context())
-		before := fetched()
-		n.Look(t.Context())
-		return fetched() - before
-	}
-	old(1, 0, "good")
-	if gets := look(); n.Current().Number != 1 || gets > 2 { // two are the beat's own
-		t.Errorf("version %d is in force, and a look reads %d fields", n.Current().Number, gets)
-	}
-	old(2, 1, "bad")
-	if gets := look(); n.Current().Number != 1 || n.Rejected() == nil || gets > 2 {
-		t.Errorf("version %d is in force, rejected: %v, and a look reads %d fields", n.Current().Number, n.Rejected(), gets)
-	}
-	if got := n.log.count("rules rejected"); got != 1 {
-		t.Errorf("logged %d times", got)
-	}
-	// A version that was lost is put back, also if the one before it has no hash.
-	old(3, 2, "good again")
-	n.Look(t.Context())
-	n.publish(t, "newest")
-	do(t, r, "ZREM", "weir{rules}numbers", "4")
-	do(t, r, "HDEL", "weir{rules}about", "4")
-	do(t, r, "HDEL", "weir{rules}texts", "4")
-	n.Look(t.Context())
-	wantHistory(t, s, "4-newest", "3-good again", "2-bad", "1-good")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ type Follower struct {
 
 	mu       sync.Mutex // guards what follows, and is held while a version is applied
 	current  Version
-	recent   []Version // that were in force here, rising, the last is current; only the last few have their texts
+	recent   []Version // that were in force here, rising, the last is current
 	disk     bool      // current is from this node's disk, and the store hasn't been asked about it
 	rejected Version   // the newest that couldn't be applied; Number 0: none
 	wrong    error     // with it
@@ -216,8 +217,13 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	case has == Absent && f.outranks(mine, head):
 		return f.restore(ctx, mine, head)
 	case has == Absent && elder(mine, head):
-		mine.Parent, mine.ParentHash, mine.Message = head.Number, head.Hash, restoredMessage(mine)
-		return f.seed(ctx, mine)
+		next := head.Next()
+		next.Author, next.Time, next.Text, next.Message = mine.Author, mine.Time, mine.Text, restoredMessage(mine)
+		return f.seed(ctx, next)
+	case has == Absent && head.after(mine) == ancestor: // another node has put back what came after it
+		if err := f.putBack(ctx, append(p.Lost, mine)...); err != nil {
+			return err
+		}
 	default:
 		if err := f.part(ctx, mine, head, has, p.Lost); err != nil {
 			return err
@@ -252,17 +258,15 @@ func (f *Follower) outranks(mine, head Version) bool {
 	if head.Parent == 0 {
 		return true // it had lost everything, and a node that knew of nothing has seeded it since
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, v := range f.recent {
-		if v.Number == head.Number {
-			return v.Is(head)
-		}
-		if v.Parent == head.Number && v.ParentHash != "" {
-			return v.ParentHash == head.Hash || head.Hash == ""
-		}
+	switch mine.after(head) {
+	case ancestor:
+		return true
+	case unknown:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return !f.disk // nobody knows how old that is, or of which store
 	}
-	return !f.disk // nobody knows how old that is
+	return false
 }
 
 // elder: both are the first versions of a store, and this node's is the older one. So the store was emptied and seeded by a newer node.
@@ -400,11 +404,10 @@ func (f *Follower) rejectLocked(v Version, why error) {
 	}
 }
 
-// What is remembered of versions that were in force: enough of them to tell what has become of the store, and the
-// texts of the last few, in case it has lost more than one.
+// How many versions that were in force are remembered, in case the store has lost more than one, and how long their
+// texts may be together.
 const (
-	recentVersions = 256
-	recentTexts    = 8
+	recentVersions = 8
 	recentBytes    = 8 << 20
 )
 
@@ -414,22 +417,22 @@ func (f *Follower) remember(v Version) {
 		f.recent = f.recent[:len(f.recent)-1] // they are orphans
 	}
 	f.current, f.recent = v, append(f.recent, v)
-	f.recent = f.recent[max(0, len(f.recent)-recentVersions):]
-	bytes := 0
-	for i := range f.recent {
-		old := &f.recent[len(f.recent)-1-i]
-		if bytes += len(old.Text); i > 0 && (i >= recentTexts || bytes > recentBytes) {
-			old.Text = nil
+	first, bytes := len(f.recent)-1, len(v.Text)
+	for first > 0 && len(f.recent)-first < recentVersions {
+		if bytes += len(f.recent[first-1].Text); bytes > recentBytes {
+			break
 		}
+		first--
 	}
+	f.recent = slices.Delete(f.recent, 0, first)
 }
 
-// before are the versions that led to a certain one, as far as their texts are remembered, rising.
+// before are the versions that led to a certain one, as far as they are remembered, rising.
 func (f *Follower) before(mine Version) (all []Version) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, v := range f.recent {
-		if v.Text != nil && v.Number < mine.Number {
+		if v.Number < mine.Number {
 			all = append(all, v)
 		}
 	}

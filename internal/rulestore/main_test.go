@@ -113,7 +113,9 @@ func write(t testing.TB, s Store, text string) (v Version) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err = s.Append(ctx, 0, Version{Parent: head.Number, ParentHash: head.Hash, Author: "ann", Message: "why", Text: []byte(text)})
+		next := head.Next()
+		next.Author, next.Message, next.Text = "ann", "why", []byte(text)
+		v, err = s.Append(ctx, 0, next)
 		if err != nil && !errors.Is(err, ErrAwaited) { // of a node whose next heartbeat will say that it has given up its version
 			t.Fatal(err)
 		}

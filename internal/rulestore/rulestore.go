@@ -25,9 +25,11 @@ type Version struct {
 	Number, Parent int64
 	// Hash is of the text, its author and time, and the parent with its hash. Stores fill it in.
 	Hash, ParentHash string
-	Author, Message  string
-	Time             time.Time
-	Text             []byte // the whole document, as it was written
+	// Line names the versions that led to it, the oldest first and its parent last, as far as they are known.
+	Line            string
+	Author, Message string
+	Time            time.Time
+	Text            []byte // the whole document, as it was written
 	// Orphan: another version has its number, or the store went on without it. It was in force on some node, and isn't any more.
 	Orphan bool
 }
@@ -150,6 +152,7 @@ type Node struct {
 type about struct {
 	Parent     int64     `json:"parent"`
 	ParentHash string    `json:"parent_hash"`
+	Line       string    `json:"line,omitempty"`
 	Hash       string    `json:"hash"`
 	Author     string    `json:"author"`
 	Message    string    `json:"message"`
@@ -157,11 +160,11 @@ type about struct {
 }
 
 func aboutOf(v Version) about {
-	return about{v.Parent, v.ParentHash, v.Hash, v.Author, v.Message, v.Time}
+	return about{v.Parent, v.ParentHash, v.Line, v.Hash, v.Author, v.Message, v.Time}
 }
 
 func (a about) version(n int64) Version {
-	return Version{Number: n, Parent: a.Parent, ParentHash: a.ParentHash, Hash: a.Hash, Author: a.Author, Message: a.Message, Time: a.Time}
+	return Version{Number: n, Parent: a.Parent, ParentHash: a.ParentHash, Line: a.Line, Hash: a.Hash, Author: a.Author, Message: a.Message, Time: a.Time}
 }
 
 // dated is the version with its hash, and with a time that reads the same after it was written down.
