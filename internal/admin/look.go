@@ -134,7 +134,7 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	slices.SortFunc(all, func(a, b rulestore.Node) int { return strings.Compare(a.Name, b.Name) })
 	out := make([]Node, len(all))
 	for i, n := range all {
-		out[i] = Node{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.RulesHash, n.Store, max(0, time.Since(n.Seen).Milliseconds())}
+		out[i] = Node{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.RulesHash, n.Store, n.Warning, max(0, time.Since(n.Seen).Milliseconds())}
 	}
 	WriteJSON(w, http.StatusOK, Nodes{out})
 	return nil

@@ -102,6 +102,7 @@ type Node struct {
 	RulesVersion int64  `json:"rules_version"`
 	RulesHash    string `json:"rules_hash"`
 	Store        string `json:"store"`
+	Warning      string `json:"warning,omitempty"` // blocks of rules that were given up
 	SeenMSAgo    int64  `json:"seen_ms_ago"`
 }
 

@@ -165,3 +165,71 @@ func (l lines) Write(p []byte) (int, error) {
 	l <- string(p)
 	return len(p), nil
 }
+
+// A node has kept rules that block a key, and the rule store has gone on without them: it says so until the key is blocked again.
+func TestBlocksThatWereGivenUp(t *testing.T) {
+	dir, err := rulestore.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	const blocked, open = "blacklist: [sk_leaked_123456, 192.0.2.0/24]\nrules: []\n", "rules: []\n"
+	write := func(text string) {
+		t.Helper()
+		head, err := dir.Head(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := head.Next()
+		next.Author, next.Text = "bob", []byte(text)
+		if _, err := dir.Append(t.Context(), 0, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(open)
+	write("blacklist: [192.0.0.0/16]\nrules: []\n") // which is wider
+	kept := rulestore.Copy{Path: t.TempDir()}
+	if err := kept.Save(rulestore.Version{Number: 9, Parent: 8, ParentHash: "8888", Author: "ann", Time: time.Now(), Text: []byte(blocked)}); err != nil {
+		t.Fatal(err)
+	}
+	seed, err := inforce.Parse("rules", []byte(open), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+	o := rulestore.Options{Store: dir, Node: rulestore.Node{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}
+	s := inforce.FromStore(t.Context(), o, inforce.Start{Seed: seed, Message: "seed", Copy: &kept}, limiter)
+	if got := s.InForce().Version; got != 2 {
+		t.Fatalf("version %d is in force", got)
+	}
+	warned := func(want string) {
+		t.Helper()
+		got := s.Warning()
+		if want == "" && got != "" || !strings.Contains(got, want) || strings.Contains(got, "sk_leaked") {
+			t.Errorf("the warning is %q, want %q", got, want)
+		}
+	}
+	warned("1 of the entries that it blocks pass now: weir rules show --version 9-")
+	publish := func(text string) {
+		t.Helper()
+		newest, err := s.Newest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := newest.Next()
+		next.Text = []byte(text)
+		if _, err := s.Publish(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(open)
+	warned("2 of the entries that it blocks pass now: weir rules show --version 9-")
+	nodes, err := dir.Nodes(t.Context()) // what others are told
+	if err != nil || len(nodes) != 1 || !strings.Contains(nodes[0].Warning, "version 9-") {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	publish("blacklist: [sk_leaked_*, 192.0.2.0/24]\nrules: []\n")
+	warned("")
+	publish(open) // as somebody wants it now
+	warned("")
+}

@@ -19,12 +19,16 @@ type Options struct {
 	Node  Node // its name and version; the rest is filled in
 	// StoreHealth says how the node's store of counters is, for the others to see. Nil means that nothing is said.
 	StoreHealth func() string
+	// Warning is what else the others should see of this node, or "". Nil means that there is nothing.
+	Warning func() string
 	// First is what is in force at the start, from this node's disk. Number 0 means that nothing of a store is.
 	First Version
 	// Seed is what an empty store begins with. Without a text it stays empty.
 	Seed Version
 	// Apply puts a version in force, or returns what is wrong with it. It is called by one goroutine at a time.
 	Apply func(Version) error
+	// GivenUp is told of a version that was in force here and becomes an orphan, before another takes its place. Nil means nobody is.
+	GivenUp func(Version)
 	// Logger is told of versions, and of a store that is lost and back. Nil means nobody is.
 	Logger *slog.Logger
 	// Poll is the longest time between looks at the store. 0 means 2 s.
@@ -56,6 +60,12 @@ type Follower struct {
 func Follow(o Options) *Follower {
 	if o.StoreHealth == nil {
 		o.StoreHealth = func() string { return "" }
+	}
+	if o.Warning == nil {
+		o.Warning = func() string { return "" }
+	}
+	if o.GivenUp == nil {
+		o.GivenUp = func(Version) {}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -175,7 +185,7 @@ const beatTimeout = time.Second
 func (f *Follower) Look(ctx context.Context) {
 	node := f.o.Node
 	mine := f.Current()
-	node.RulesVersion, node.RulesHash, node.Store = mine.Number, mine.Hash, f.o.StoreHealth()
+	node.RulesVersion, node.RulesHash, node.Store, node.Warning = mine.Number, mine.Hash, f.o.StoreHealth(), f.o.Warning()
 	beat, cancel := context.WithTimeout(ctx, beatTimeout)
 	pulse, err := f.o.Store.Beat(beat, node, f.before(mine)...)
 	cancel()
@@ -333,6 +343,7 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 	if !known {
 		f.o.Logger.Warn("the store has gone on without the rules in force here: its own are taken, and these stay in the history as an orphan",
 			"version", mine.Name(), "author", mine.Author, "message", mine.Message, "newest in the store", head.Name(), "its author", head.Author)
+		f.o.GivenUp(mine)
 	}
 	return nil
 }

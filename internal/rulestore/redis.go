@@ -263,11 +263,12 @@ type said struct {
 	Rules   int64  `json:"rules"`
 	Hash    string `json:"hash"`
 	Store   string `json:"store"`
+	Warning string `json:"warning,omitempty"`
 }
 
 // Beat tells the others about this node, with the next heartbeat of its store of counters. It is tried once.
 func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, err error) {
-	says, err := json.Marshal(said{n.Version, n.RulesVersion, n.RulesHash, n.Store})
+	says, err := json.Marshal(said{n.Version, n.RulesVersion, n.RulesHash, n.Store, n.Warning})
 	if err != nil {
 		return p, err
 	}
@@ -314,7 +315,7 @@ func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
 	for _, p := range peers {
 		var s said
 		if json.Unmarshal([]byte(p.Says), &s) == nil {
-			all = append(all, Node{p.Name, s.Version, s.Rules, s.Hash, s.Store, p.Seen})
+			all = append(all, Node{p.Name, s.Version, s.Rules, s.Hash, s.Store, s.Warning, p.Seen})
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })

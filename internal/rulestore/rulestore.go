@@ -145,6 +145,7 @@ type Node struct {
 	RulesVersion int64  // in force there; 0: none of the store's
 	RulesHash    string // of that version
 	Store        string // how its store is
+	Warning      string // what its operator should look at; "": nothing
 	Seen         time.Time
 }
 

@@ -32,7 +32,7 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 func (n *node) about() rulestore.Node {
 	out := n.self
 	doc := n.rules.InForce()
-	out.RulesVersion, out.RulesHash, out.Store, out.Seen = doc.Version, doc.Hash, n.storeStatus().Status, time.Now()
+	out.RulesVersion, out.RulesHash, out.Store, out.Warning, out.Seen = doc.Version, doc.Hash, n.storeStatus().Status, n.rules.Warning(), time.Now()
 	return out
 }
 
@@ -78,6 +78,9 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 				rejected = "newer rules were rejected: /readyz on the admin port says where they are wrong"
 			}
 			body["rules_rejected"] = rejected
+		}
+		if warning := n.rules.Warning(); warning != "" && full {
+			body["rules_warning"] = warning
 		}
 		status := http.StatusOK
 		if n.connecting() {
