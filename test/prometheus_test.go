@@ -1,0 +1,234 @@
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+const scrapeToken = "a-token-for-whoever-scrapes"
+
+// scraper is a running Prometheus with the configuration of deploy/.
+type scraper struct {
+	t   *testing.T
+	url string
+}
+
+// startPrometheus starts one that scrapes these nodes five times a second. Alerts fire at once there: how long they wait
+// is what alerts_test.yaml tries.
+func startPrometheus(t *testing.T, nodes ...*node) *scraper {
+	t.Helper()
+	addr, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	pairs := []string{": 5s", ": 200ms", "/run/secrets/weir_token", write(t, filepath.Join(dir, "token"), scrapeToken)}
+	for i, n := range nodes {
+		pairs = append(pairs, fmt.Sprintf("weir-%d:8082", i+1), strings.TrimPrefix(n.Admin, "http://"))
+	}
+	config := write(t, filepath.Join(dir, "prometheus.yaml"), strings.NewReplacer(pairs...).Replace(read(t, deploy+"prometheus/prometheus.yaml")))
+	write(t, filepath.Join(dir, "alerts.yaml"), regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAllString(read(t, deploy+"prometheus/alerts.yaml"), ""))
+	if out, err := exec.CommandContext(t.Context(), prometheusTool(t, "promtool"), "check", "config", config).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		log.Close()
+		if t.Failed() {
+			t.Log(read(t, log.Name()))
+		}
+	})
+	p := &scraper{t, "http://" + addr}
+	until(t, func() error {
+		res, err := http.Get(p.url + "/-/ready")
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		if res.StatusCode != 200 {
+			return fmt.Errorf("Prometheus: %s", res.Status)
+		}
+		return nil
+	})
+	return p
+}
+
+// query returns how many series an expression has that are numbers.
+func (p *scraper) query(expr string) (numbers int, err error) {
+	res, err := http.Get(p.url + "/api/v1/query?query=" + url.QueryEscape(expr))
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	var body struct {
+		Error string
+		Data  struct{ Result []struct{ Value [2]any } }
+	}
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil || res.StatusCode != 200 {
+		p.t.Fatalf("%s: %s %s %v", expr, res.Status, body.Error, err)
+	}
+	for _, r := range body.Data.Result {
+		if v, err := strconv.ParseFloat(fmt.Sprint(r.Value[1]), 64); err == nil && !math.IsNaN(v) {
+			numbers++
+		}
+	}
+	return numbers, nil
+}
+
+// has waits until an expression has data.
+func (p *scraper) has(what, expr string) {
+	p.t.Helper()
+	until(p.t, func() error {
+		if n, err := p.query(expr); err != nil || n == 0 {
+			return fmt.Errorf("%s has no data: %s %v", what, expr, err)
+		}
+		return nil
+	})
+}
+
+const deployRules = `
+rules:
+  - {id: orders, match: {endpoint: /orders}, by: [ip], limit: 20/hour, candidate: {limit: 10/hour}}
+  - {id: trial, match: {endpoint: /orders}, by: [ip], limit: 10/hour, shadow: true}
+  - {id: busy, match: {endpoint: /busy}, by: [ip], limit: 1000000/minute}
+  - {id: queue, match: {endpoint: /queue}, by: [ip], algorithm: leaky_bucket, mode: queue, burst: 100, limit: 1/minute, max_delay: 1h}
+`
+
+// Every query of the dashboard and of the alerts finds data in a Prometheus that scrapes real nodes, and every metric that they
+// name is one of theirs. Then things break, and the alerts say so.
+func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	dir := t.TempDir()
+	rules := write(t, filepath.Join(dir, "rules.yaml"), deployRules)
+	first := serve(t, "--seed-rules", rules, "--store", "redis://"+server.Addr, "--admin-token", scrapeToken,
+		"--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--max-waiting", "2")
+	file := serve(t, "--rules", rules, "--admin-token", scrapeToken)
+	gone := serve(t, "--admin-token", scrapeToken)
+	p := startPrometheus(t, first, file, gone)
+
+	// A node that nobody has asked yet has none of these series, so Prometheus sees them all begin.
+	p.has("the node", `weir_build_info{instance="127.0.0.1:8201"}`)
+	traffic(t, first)
+	for what, expr := range queries(t) {
+		if !strings.Contains(expr, "weir_hot_key_rate") {
+			p.has(what, expr)
+		}
+	}
+	comparison := regexp.MustCompile(`\s*(?:[<>]=?|[!=]=)\s*[\d.]+\s*$`)
+	var exprs strings.Builder
+	for _, a := range alerts(t) {
+		if a.Alert == "WeirHotKey" {
+			continue
+		}
+		for _, part := range regexp.MustCompile(`\nand\s`).Split(a.Expr, -1) {
+			without := comparison.ReplaceAllString(part, "")
+			if without == part {
+				t.Errorf("%s compares nothing: %s", a.Alert, part)
+			}
+			p.has(a.Alert, without)
+		}
+		fmt.Fprintln(&exprs, a.Expr)
+	}
+
+	// An expression of several metrics may hide that one of them is missing.
+	for _, q := range queries(t) {
+		fmt.Fprintln(&exprs, strings.ReplaceAll(q, "weir_hot_key_rate", ""))
+	}
+	scraped, text := scrape(t, first.Admin, asText, scrapeToken)
+	for _, selector := range regexp.MustCompile(`\b(?:weir|process)_\w+(?:\{[^}]*\})?`).FindAllString(exprs.String(), -1) {
+		p.has("the selector", selector)
+		name, _, _ := strings.Cut(selector, "{")
+		if family := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, ""); scraped[name] == nil && scraped[family] == nil {
+			t.Errorf("%s isn't in /metrics:\n%s", name, text)
+		}
+	}
+	page := read(t, "../docs/observability.md")
+	for name := range scraped {
+		if strings.HasPrefix(name, "weir_") && !strings.Contains(page, "`"+name) {
+			t.Errorf("docs/observability.md lacks %s", name)
+		}
+	}
+
+	firing := func(alert string) {
+		t.Helper()
+		p.has(alert, fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing"}`, alert))
+	}
+	for _, alert := range []string{"WeirFailOpen", "WeirStoreDown", "WeirRulesNotRefreshed", "WeirRulesRejected", "WeirNodeDown", "WeirNoRules", "WeirClockDrift"} {
+		if n, err := p.query(fmt.Sprintf(`ALERTS{alertname=%q}`, alert)); err != nil || n > 0 {
+			t.Errorf("%s fires, and nothing is wrong: %v", alert, err)
+		}
+	}
+	firing("WeirRefusals")
+	firing("WeirOverloaded")
+	firing("WeirRulesDiffer") // the third node has the starter rules
+	server.Kill()
+	write(t, rules, "rules: [{id: x, limit: 0/s}]")
+	gone.stop()
+	for _, alert := range []string{"WeirFailOpen", "WeirStoreDown", "WeirRulesNotRefreshed", "WeirRulesRejected", "WeirNodeDown"} {
+		firing(alert)
+	}
+}
+
+// traffic sends a node requests of every kind until the test ends.
+func traffic(t *testing.T, n *node) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	send := func(method, url, body string) {
+		req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			res.Body.Close()
+		} else if ctx.Err() == nil {
+			t.Error(err)
+		}
+	}
+	// One decision in 64 is timed.
+	checks := `{"checks": [` + strings.Repeat(`{"ip": "203.0.113.7", "path": "/busy"}, {"ip": "203.0.113.7", "path": "/orders"}, `, 25) + `{"path": "/free"}]}`
+	every := time.NewTicker(20 * time.Millisecond)
+	wg.Go(func() {
+		defer every.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-every.C:
+				send("POST", n.HTTP+"/v1/checks", checks)
+				// The first is forwarded, the second waits, and there is no room for others.
+				wg.Go(func() { send("GET", n.Gateway+"/queue", "") })
+			}
+		}
+	})
+}
