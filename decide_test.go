@@ -12,12 +12,17 @@ import (
 // fullStore has no room for the subjects of guests.
 type fullStore struct {
 	*memstore.Store
-	err error
+	err  error
+	gone string // a rule whose counters can't be reached
 }
 
 func (s *fullStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	for i := range charges {
-		if charges[i].Guest {
+		switch {
+		case charges[i].Policy.Rule == s.gone:
+			results[i] = weir.Result{Err: errGone}
+			continue
+		case charges[i].Guest:
 			results[i] = weir.Result{Err: s.err}
 			continue
 		}
@@ -28,7 +33,7 @@ func (s *fullStore) Take(ctx context.Context, charges []weir.Charge, results []w
 // Guests for whom there is no room share a counter by their address, and others keep their own.
 func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
 	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailRefuse} {
-		store := &fullStore{memstore.New(memstore.Options{}), weir.ErrNoRoom}
+		store := &fullStore{Store: memstore.New(memstore.Options{}), err: weir.ErrNoRoom}
 		rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", OnStoreFailure: mode, Limits: per(2, time.Hour)}}})
 		l := weir.NewLimiter(store, rs, weir.Options{})
 		for i, key := range []string{"made-up-1", "made-up-2", "made-up-3"} {
@@ -49,6 +54,48 @@ func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
 		store.err = errGone
 		if d, err := l.Check(t.Context(), &weir.Request{APIKey: "made-up-6", IP: ip2}); d.Allowed != (mode == weir.FailAllow) || err == nil {
 			t.Errorf("a guest whose store is gone: %+v, %v", d, err)
+		}
+	}
+}
+
+// What was taken by the address goes back by the answer's status, and with a request that is refused after all. What was only looked at doesn't.
+func TestGuestsCountedByAddressAreGivenBack(t *testing.T) {
+	left := func(t *testing.T, l *weir.Limiter) int64 {
+		t.Helper()
+		return check(t, l, weir.Request{APIKey: "another", IP: ip1, Peek: true}).Remaining
+	}
+	rule := weir.Rule{ID: "a", Limits: per(9, time.Hour), Statuses: []int{401}}
+	store := &fullStore{Store: memstore.New(memstore.Options{}), err: weir.ErrNoRoom}
+	l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{rule}}), weir.Options{})
+	for _, c := range []struct {
+		status int
+		want   int64
+	}{{401, 8}, {200, 8}, {401, 7}} {
+		d := check(t, l, weir.Request{APIKey: "made-up", IP: ip1})
+		if !d.Allowed || !d.Unfinished() {
+			t.Fatalf("%+v", d)
+		}
+		if err := l.Finish(t.Context(), &d, weir.Outcome{Status: c.status}); err != nil || left(t, l) != c.want {
+			t.Errorf("after %d, %d are left, want %d; %v", c.status, left(t, l), c.want, err)
+		}
+	}
+	// Another limit, whose store is gone, refuses the request: before it or behind it, by rules that refuse then.
+	for _, first := range []bool{true, false} {
+		rules := []weir.Rule{rule, {ID: "gone", Layer: "other", OnStoreFailure: weir.FailRefuse, By: []string{"ip"}, Limits: per(9, time.Hour)}}
+		at := 0
+		if first {
+			rules[0], rules[1], at = rules[1], rules[0], 1
+		}
+		store.gone = "gone"
+		l.SetRules(compile(t, weir.Rules{Rules: rules}))
+		d, err := l.Check(t.Context(), &weir.Request{APIKey: "made-up", IP: ip1})
+		if d.Allowed || err == nil || d.Limits()[at].Policy.Rule != "a" {
+			t.Errorf("%+v, %v", d, err)
+		}
+		store.gone = ""
+		l.SetRules(compile(t, weir.Rules{Rules: []weir.Rule{rule}}))
+		if got := left(t, l); got != 7 {
+			t.Errorf("first %v: %d are left, want 7", first, got)
 		}
 	}
 }

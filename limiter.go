@@ -278,7 +278,7 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	m.appendIP(req, true)
 	c := m.charges[i]
 	c.Subject, c.Guest, c.Peek = m.subjects[from:], false, c.Peek || refused
-	m.charges[i].Counter = c.Counter
+	m.charges[i].Counter, m.charges[i].Peek = c.Counter, c.Peek
 	m.apart = append(m.apart, i)
 	l.store.Take(ctx, []Charge{c}, m.results[i:i+1])
 	return m.results[i].Err == nil
