@@ -588,3 +588,32 @@ func TestTheNewestRulesAreRejected(t *testing.T) {
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules", rules+"# newer", `If-Match: "2"`), 412, "CONFLICT")
 }
+
+// Rules that this node can't read are replaced: a block in those that are in force here isn't lost unseen.
+func TestABlockIsntLostWithRulesThatCantBeRead(t *testing.T) {
+	p := open(t, nil, "")
+	p.want(t, p.do(t, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_prod_leaked_4711"]}`, `If-Match: "1"`), 200, "")
+	head, err := p.dir.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := head.Next()
+	next.Author, next.Text = "ada", []byte("blacklist: [sk_prod_leaked_4711]\nrules: []\nof_another_release: true\n")
+	if _, err := p.dir.Append(t.Context(), 0, next); err != nil {
+		t.Fatal(err)
+	}
+	for p.source.Rejected() == "" {
+		runtime.Gosched()
+	}
+	for _, c := range []struct{ method, path, body string }{
+		{"PUT", "/v1/rules", rules},
+		{"POST", "/v1/rules/rollback", `{"version": 1}`},
+	} {
+		a := p.do(t, c.method, c.path, c.body, `If-Match: "3"`)
+		p.want(t, a, 422, "RULES_WARN")
+		if !strings.Contains(a.text, `sk_pro…4711 is blocked now`) {
+			t.Errorf("%s %s: %s", c.method, c.path, a.text)
+		}
+	}
+	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 2}`), 200, "")
+}

@@ -182,7 +182,7 @@ func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
 		}
 	}
 	out := &Changed{}
-	if f := new(change).judge(ctx, []byte("rules: [{id: quota, limit: 100/minute}]"), []byte("rules: [{id: quota, limit: 5/minute}]"), out); f == nil || len(out.Warnings) > 0 {
+	if f := new(change).judge(ctx, []byte("rules: [{id: quota, limit: 100/minute}]"), []byte("rules: [{id: quota, limit: 5/minute}]"), nil, out); f == nil || len(out.Warnings) > 0 {
 		t.Errorf("%v, %v", f, out.Warnings)
 	}
 }

@@ -88,7 +88,7 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 		return out, nil
 	}
 	c.now = a.Limiter.Now()
-	if f := c.judge(ctx, base.Text, text, out); f != nil {
+	if f := c.judge(ctx, base.Text, text, a.Rules.InForce().File, out); f != nil {
 		return nil, f
 	}
 	if ctx.Err() != nil {
@@ -136,8 +136,9 @@ func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsone
 	return v, storeFault(err)
 }
 
-// judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first.
-func (c *change) judge(ctx context.Context, before, after []byte, out *Changed) *jsonerror.Error {
+// judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first. If
+// this node can't read the text before, what is in force here stands for it: a block in that may well be in the other, too.
+func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulefile.File, out *Changed) *jsonerror.Error {
 	next, err := rulefile.ParseAt("rules", after, c.now)
 	if err != nil {
 		return invalid(err)
@@ -145,28 +146,28 @@ func (c *change) judge(ctx context.Context, before, after []byte, out *Changed) 
 	if ctx.Err() != nil {
 		return left()
 	}
-	warnings := next.Warnings
-	if old, err := rulefile.ParseAt("rules", before, c.now); err != nil {
-		out.did = "replace the rules"
-	} else {
+	old, err := rulefile.ParseAt("rules", before, c.now)
+	if err == nil {
 		out.did = describe(&old.Rules, &next.Rules)
-		if !c.removes {
-			out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
-		}
-		out.NeedsForce = len(out.Warnings) > 0
-		known := map[string]int{} // how often: a text can be about one entry of many
-		for _, w := range old.Warnings {
-			known[w.Text]++
-		}
-		warnings = slices.DeleteFunc(slices.Clone(warnings), func(w rulefile.Problem) bool {
-			known[w.Text]--
-			return known[w.Text] >= 0
-		})
-		if ctx.Err() != nil {
-			return left()
-		}
-		warnings = append(warnings, rulefile.Compare(old, next)...)
+	} else {
+		out.did, old = "replace the rules", inForce
 	}
+	if !c.removes {
+		out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
+	}
+	out.NeedsForce = len(out.Warnings) > 0
+	known := map[string]int{} // how often: a text can be about one entry of many
+	for _, w := range old.Warnings {
+		known[w.Text]++
+	}
+	warnings := slices.DeleteFunc(slices.Clone(next.Warnings), func(w rulefile.Problem) bool {
+		known[w.Text]--
+		return known[w.Text] >= 0
+	})
+	if ctx.Err() != nil {
+		return left()
+	}
+	warnings = append(warnings, rulefile.Compare(old, next)...)
 	out.Warnings = append(out.Warnings, warnings...)
 	out.NeedsForce = out.NeedsForce || len(warnings) > 0 && !c.back
 	return nil
