@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,5 +142,12 @@ func TestTokenFilesThatCantBe(t *testing.T) {
 		if _, err := LoadTokens("", file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadTokens("", pipe); err == nil || !strings.Contains(err.Error(), "is a pipe") { // which would wait for a writer
+		t.Errorf("a pipe: %v", err)
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
+
+	"github.com/weirhq/weir/internal/watch"
 )
 
 // Role is what a token may do.
@@ -54,7 +55,7 @@ func LoadTokens(all, file string) (Tokens, error) {
 	if file == "" {
 		return ts, nil
 	}
-	text, err := os.ReadFile(file)
+	text, err := watch.ReadSmall(file)
 	if err != nil {
 		return nil, err
 	}

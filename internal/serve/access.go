@@ -6,9 +6,9 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/internal/watch"
 )
 
 // guards decide which callers may use the ports that aren't for everybody.
@@ -70,13 +70,21 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 	if c.TLSCert == "" {
 		return nil, nil
 	}
-	cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	chain, err := watch.ReadSmall(c.TLSCert)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert: %w", err)
+	}
+	key, err := watch.ReadSmall(c.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-key: %w", err)
+	}
+	cert, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert: %w", err)
 	}
 	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if file := c.clientCA(listener); file != "" {
-		pem, err := os.ReadFile(file)
+		pem, err := watch.ReadSmall(file)
 		if err != nil {
 			return nil, fmt.Errorf("client certificates of --%s: %w", listener, err)
 		}

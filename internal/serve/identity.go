@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync/atomic"
 
@@ -28,13 +27,13 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 	if id.JWT != nil {
 		j := httplimit.JWT{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience, OnFetch: logFetches(log)}
 		if id.JWT.SecretFile != "" {
-			if j.Secret, err = os.ReadFile(id.JWT.SecretFile); err != nil {
+			if j.Secret, err = watch.ReadSmall(id.JWT.SecretFile); err != nil {
 				return out, nil, fmt.Errorf("identity.jwt.secret_file: %w", err)
 			}
 			j.Secret = bytes.TrimRight(j.Secret, "\r\n")
 		}
 		if id.JWT.PublicKeyFile != "" {
-			if j.PublicKey, err = os.ReadFile(id.JWT.PublicKeyFile); err != nil {
+			if j.PublicKey, err = watch.ReadSmall(id.JWT.PublicKeyFile); err != nil {
 				return out, nil, fmt.Errorf("identity.jwt.public_key_file: %w", err)
 			}
 		}

@@ -107,6 +107,18 @@ func Read(path string, most int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
+// most is how large a file of keys, certificates or tokens may be.
+const most = 4 << 20
+
+// ReadSmall reads a regular file of keys, certificates or tokens, as Read does. One that is too large is an error.
+func ReadSmall(path string) ([]byte, error) {
+	text, err := Read(path, most)
+	if len(text) > most {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("is larger than %d bytes", most)}
+	}
+	return text, err
+}
+
 // kind names what isn't a regular file.
 func kind(m fs.FileMode) string {
 	switch {
