@@ -31,6 +31,9 @@ type Request struct {
 	Cost int64
 	// Peek asks how a request of this cost would be answered, and takes nothing.
 	Peek bool
+	// Rejected says, for observers, why an identity that the client has sent doesn't count, such as that its token has expired:
+	// in words that don't repeat it. "" means that none was rejected.
+	Rejected string
 	// Receipt asks for a receipt, with which what was taken can be given back.
 	Receipt bool
 }

@@ -60,6 +60,7 @@ type Identifier struct {
 	trusted []netip.Prefix
 	headers watch
 	bearer  bool // the Authorization header says something
+	opaque  bool // its token may be a key, and no JWT
 }
 
 // NewIdentifier prepares an Identity.
@@ -74,7 +75,8 @@ func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 		}
 	}
 	x := &Identifier{id: id, trusted: make([]netip.Prefix, len(trusted))}
-	x.bearer = id.JWT != nil || id.APIKey.Bearer || id.User.Bearer || id.Org.Bearer || id.Tier.Bearer
+	x.opaque = id.APIKey.Bearer || id.User.Bearer || id.Org.Bearer || id.Tier.Bearer
+	x.bearer = id.JWT != nil || x.opaque
 	x.headers = newWatch(x.headerNames()...)
 	for i, p := range trusted {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
@@ -114,9 +116,9 @@ func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
 
 // identify is Identify for headers that were looked at already; bearer, if the Authorization header must be clear. It returns the fault.
 func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes, bearer bool) string {
-	*a = attributes{r: r, jwt: x.id.JWT}
-	req.Method, req.Path = r.Method, requestPath(r.URL)
-	req.IP = ClientIP(r, x.trusted)
+	x.locate(r, req)
+	*a = attributes{r: r, jwt: x.id.JWT, req: req, opaque: x.opaque}
+	req.Rejected = ""
 	if bearer {
 		a.bearer() // for its faults
 	}
@@ -129,6 +131,11 @@ func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes,
 	req.TierVerified = req.Tier != "" && (proven || x.id.TrustUnverified)
 	req.Preflight = r.Method == http.MethodOptions && isPreflight(r) && req.APIKey == "" && req.User == "" && req.Org == "" && req.Tier == ""
 	return a.doubt
+}
+
+// locate fills in what says nothing of who is asking.
+func (x *Identifier) locate(r *http.Request, req *weir.Request) {
+	req.Method, req.Path, req.IP = r.Method, requestPath(r.URL), ClientIP(r, x.trusted)
 }
 
 // isPreflight reports whether an OPTIONS request is a preflight as browsers send them: it asks for a method that there is, and has
@@ -162,7 +169,9 @@ func overridden(h http.Header) bool {
 // attributes answers for what a request says of its client.
 type attributes struct {
 	r        *http.Request
+	req      *weir.Request
 	jwt      *Verifier
+	opaque   bool // the token may be a key, and no JWT
 	claims   Claims
 	verified bool   // the token has been looked at
 	doubt    string // what is ambiguous, in words for the client
@@ -191,7 +200,11 @@ func (a *attributes) claim(name string) string { return a.token().Text(name) }
 // token is the claims of the verified token, or nil. Verifying costs more than all the rest of a check, so it waits until someone asks.
 func (a *attributes) token() Claims {
 	if !a.verified && a.jwt != nil {
-		a.claims = a.jwt.Verify(a.bearer())
+		token, why := a.bearer(), ""
+		a.claims, why = a.jwt.verify(token)
+		if why != "" && (!a.opaque || strings.Count(token, ".") == 2) {
+			a.req.Rejected = why
+		}
 	}
 	a.verified = true
 	return a.claims

@@ -78,7 +78,7 @@ func (s *keySet) find(t *jwt.Token) (any, error) {
 		case s.wanted <- struct{}{}:
 		default:
 		}
-		return nil, errors.New("no key for the token")
+		return nil, errNoKey
 	}
 	return fit, nil
 }

@@ -102,7 +102,7 @@ func understood(key jwt.Keyfunc) jwt.Keyfunc {
 	return func(t *jwt.Token) (any, error) {
 		for _, extension := range []string{"crit", "b64"} {
 			if _, ok := t.Header[extension]; ok {
-				return nil, errors.New("the token asks for an extension: " + extension)
+				return nil, errExtension
 			}
 		}
 		return key(t)
@@ -147,14 +147,52 @@ type Claims map[string]any
 // Verify returns the claims of a token, or nil unless it is genuine and in
 // force. It never waits: what it doesn't have the key for is not genuine yet.
 func (v *Verifier) Verify(token string) Claims {
-	if token == "" || len(token) > maxToken {
-		return nil
+	claims, _ := v.verify(token)
+	return claims
+}
+
+// verify is Verify that also says why a token isn't genuine or in force, in words of ours: the library's repeat parts of it.
+func (v *Verifier) verify(token string) (Claims, string) {
+	if token == "" {
+		return nil, ""
+	}
+	if len(token) > maxToken {
+		return nil, "the token is too long"
 	}
 	var claims jwt.MapClaims
-	if t, err := v.parser.ParseWithClaims(respell(token), &claims, v.key); err != nil || !t.Valid {
-		return nil
+	t, err := v.parser.ParseWithClaims(respell(token), &claims, v.key)
+	if err == nil && t.Valid {
+		return Claims(claims), ""
 	}
-	return Claims(claims)
+	for _, r := range rejections {
+		if errors.Is(err, r.err) {
+			return nil, r.why
+		}
+	}
+	return nil, "the token can't be verified"
+}
+
+var (
+	errExtension = errors.New("the token asks for an extension")
+	errNoKey     = errors.New("no key for the token")
+)
+
+// rejections are in order: a token can be wrong in several ways.
+var rejections = []struct {
+	err error
+	why string
+}{
+	{jwt.ErrTokenMalformed, "the token is not a JWT"},
+	{errExtension, "the token asks for an extension"},
+	{errNoKey, "the token's key is not known"},
+	{jwt.ErrTokenUnverifiable, "the token can't be verified"},
+	{jwt.ErrTokenSignatureInvalid, "the token's signature or algorithm is wrong"},
+	{jwt.ErrTokenExpired, "the token has expired"},
+	{jwt.ErrTokenNotValidYet, "the token is not valid yet"},
+	{jwt.ErrTokenUsedBeforeIssued, "the token is not valid yet"},
+	{jwt.ErrTokenRequiredClaimMissing, "the token lacks the issuer or the audience"},
+	{jwt.ErrTokenInvalidIssuer, "the token has another issuer"},
+	{jwt.ErrTokenInvalidAudience, "the token has another audience"},
 }
 
 // respell brings the signature of a token to one form. Header and payload are signed as they stand, but libraries decode

@@ -169,6 +169,8 @@ func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	}
 	v.req.Edge = m.opts.Edge
 	if v.fault != "" {
+		m.identity.locate(r, &v.req)
+		v.req.Rejected = v.fault
 		m.limiter.Tell(&v.req, weir.Decision{Reason: weir.ReasonIdentityRequired})
 		return weir.Decision{}, nil
 	}

@@ -25,6 +25,8 @@ type Metrics struct {
 	table atomic.Pointer[table]
 	other *row // of rules beyond maxRules; one of the table
 	times [len(edges)]times
+	// rejected is how many identities were, by edge. That costs so much more than to count it that cores may share it.
+	rejected [len(edges)]atomic.Uint64
 
 	mu      sync.Mutex // held while the table is replaced
 	sources Sources    // guarded by mu
@@ -51,6 +53,9 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	}
 	edge := edgeOf(req.Edge)
 	m.row(d.Rule).lane(o.Lane).decisions[edge][d.Reason].Add(1)
+	if req.Rejected != "" {
+		m.rejected[edge].Add(1)
+	}
 	if o.Took > 0 {
 		m.times[edge].observe(o.Took)
 	}

@@ -129,6 +129,20 @@ func TestEveryDecisionIsCounted(t *testing.T) {
 }
 
 // TestDecisionsAreExact: however many goroutines decide, and also while rules begin and scrapes come.
+// An identity that is rejected is counted beside the decision, which is one all the same.
+func TestRejectedIdentitiesAreCounted(t *testing.T) {
+	b := inMemory(t, weir.Rule{ID: "login", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: limit(2)})
+	b.check(weir.Request{Edge: "gateway", Rejected: "the token has expired"})
+	b.check(weir.Request{Edge: "gateway", User: "ada", Rejected: "the token has expired"})
+	b.check(weir.Request{Edge: "gateway", User: "ada"})
+	b.want("weir_identities", map[string]float64{`weir_identities_rejected_total{edge="gateway"}`: 2})
+	b.want("weir_decisions", map[string]float64{
+		`weir_decisions_total{edge="gateway",outcome="refused",reason="identity",rule="login"}`: 1,
+		`weir_decisions_total{edge="gateway",outcome="refused",reason="limited",rule="login"}`:  0,
+		`weir_decisions_total{edge="gateway",outcome="allowed",reason="within",rule="login"}`:   2,
+	})
+}
+
 func TestDecisionsAreExact(t *testing.T) {
 	const goroutines, each, rules = 8, 5000, 7
 	var doc []weir.Rule

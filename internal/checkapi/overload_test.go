@@ -126,3 +126,39 @@ func TestAClientThatLeavesTheLineIsNotDecided(t *testing.T) {
 		}
 	})
 }
+
+// TestShedIsTold: whoever observes decisions is told once of each request that is shed, a batch among them.
+func TestShedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		goOn := make(chan struct{})
+		l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(o *weir.Observation) {
+			if o.Request.APIKey == "slow" {
+				<-goOn
+				return
+			}
+			told = append(told, o.Request.Edge+" "+o.Decision.Reason.String())
+		}})
+		h := checkapi.New(l, nil, checkapi.Options{MaxInFlight: 1})
+		answered := make(chan struct{})
+		go func() {
+			post(h, "/v1/check", `{"key":"slow"}`)
+			close(answered)
+		}()
+		synctest.Wait()
+		for path, body := range map[string]string{
+			"/v1/check": `{"key":"c"}`, "/v1/checks": `{"checks":[{"key":"c"},{"key":"d"}]}`, "/v1/take": `{"key":"c","limit":"1/hour"}`,
+		} {
+			told = nil
+			if got := dump(post(h, path, body)); got != shed || len(told) != 1 || told[0] != "check overloaded" {
+				t.Errorf("%s: told %q: %s", path, told, got)
+			}
+		}
+		close(goOn)
+		<-answered
+	})
+}

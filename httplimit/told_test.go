@@ -1,0 +1,177 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
+)
+
+// told is what an observer has been told.
+type told struct {
+	mu    sync.Mutex
+	lines []string // guarded by mu
+}
+
+func (o *told) observe(x *weir.Observation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lines = append(o.lines, fmt.Sprintf("%s|%s|%s|%s|%s|%s", x.Request.Edge, x.Decision.Reason, x.Decision.Rule, x.Request.Method, x.Request.IP, x.Request.Rejected))
+}
+
+// take returns what was told since the last time.
+func (o *told) take() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	lines := o.lines
+	o.lines = nil
+	return lines
+}
+
+func observed(t testing.TB, doc weir.Rules) (*weir.Limiter, *told) {
+	o := new(told)
+	return weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, doc), weir.Options{Observe: o.observe}), o
+}
+
+// A request that is shed is told once.
+func TestShedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, o := observed(t, rules(weir.Rule{ID: "a", Limits: per(100, time.Hour)}))
+		goOn := make(chan struct{})
+		h := bounded(l, goOn, ok)
+		first := make(chan int)
+		go func() { first <- askAs(h, "GET", "slow").Code }()
+		synctest.Wait()
+		if w := askAs(h, "GET", "k"); w.Code != 503 {
+			t.Errorf("%d", w.Code)
+		}
+		if got := o.take(); !slices.Equal(got, []string{"http|overloaded|||invalid IP|"}) {
+			t.Errorf("told: %q", got)
+		}
+		close(goOn)
+		<-first
+		if got := o.take(); len(got) != 1 || !strings.HasPrefix(got[0], "http|within|a|GET|") {
+			t.Errorf("told: %q", got)
+		}
+	})
+}
+
+// A request whose queue has no room is told twice, as the docs say: it is admitted to the queue, then refused once.
+func TestFullQueueIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, o := observed(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)}))
+		h := wrap(l, httplimit.Options{MaxWaiting: 1}, ok)
+		go askAs(h, "GET", "a")
+		synctest.Wait()
+		go askAs(h, "GET", "a") // waits
+		synctest.Wait()
+		o.take()
+		askAs(h, "GET", "b")
+		if w := askAs(h, "GET", "b"); w.Code != 503 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		count := map[string]int{}
+		for _, line := range o.take() {
+			f := strings.Split(line, "|")
+			count[f[1]+" "+f[2]]++
+		}
+		if fmt.Sprint(count) != "map[overloaded q:1 within q:2]" {
+			t.Errorf("told: %v", count)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// An identity that is ambiguous is refused and told once, with the reason and with who asked, and without the values.
+func TestAmbiguousIdentityIsTold(t *testing.T) {
+	l, o := observed(t, rules(weir.Rule{ID: "a", Limits: per(100, time.Hour)}))
+	h := wrap(l, httplimit.Options{Edge: "gateway", Identity: httplimit.Identity{APIKey: httplimit.Source{Header: "X-API-Key", Query: "api_key"}}}, ok)
+	for want, r := range map[string][]string{
+		"The header X-Api-Key is given twice":                       {"/", "X-API-Key", "sk_secret1", "X-API-Key", "sk_secret2"},
+		"The API key is given twice, with different values":         {"/?api_key=sk_secret1", "X-API-Key", "sk_secret2"},
+		"The header X-Api-Key is listed in Connection":              {"/", "X-API-Key", "sk_secret1", "Connection", "x-api-key"},
+		"The query parameter api_key is given twice":                {"/?api_key=sk_secret1&api_key=sk_secret2"},
+		"The header X-Api-Key must hold one value, without a comma": {"/", "X-API-Key", "sk_secret1, sk_secret2"},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request(r[0], r[1:]...))
+		if w.Code != 400 {
+			t.Errorf("%s: %d", want, w.Code)
+		}
+		if got := o.take(); len(got) != 1 || got[0] != "gateway|identity_required||GET|192.0.2.1|"+want {
+			t.Errorf("told: %q, want %q", got, want)
+		}
+	}
+}
+
+// Why a token doesn't verify is told with the decision, in words that don't repeat it, whether the identity's places or a rule asked.
+func TestRejectedTokenIsTold(t *testing.T) {
+	byPlace := httplimit.Identity{User: httplimit.Source{Claim: "sub"}}
+	byRule := httplimit.Identity{}
+	hour := time.Now().Add(time.Hour).Unix()
+	good := claims{"sub": "ada", "iss": "https://id.example", "aud": "api", "exp": hour}
+	with := func(name string, value any) claims {
+		c := claims{}
+		for k, v := range good {
+			c[k] = v
+		}
+		if c[name] = value; value == nil {
+			delete(c, name)
+		}
+		return c
+	}
+	extended := jwt.NewWithClaims(jwt.SigningMethodHS256, good)
+	extended.Header["crit"] = []string{"b64"}
+	none, err := jwt.NewWithClaims(jwt.SigningMethodNone, good).SignedString(jwt.UnsafeAllowNoneSignatureType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]string{
+		"":                                  "",
+		sign(t, secret, good):               "",
+		"sk_prod_secret":                    "the token is not a JWT",
+		"a.b.c":                             "the token is not a JWT",
+		strings.Repeat("x", 20<<10):         "the token is too long",
+		sign(t, []byte("another"), good):    "the token's signature or algorithm is wrong",
+		none:                                "the token's signature or algorithm is wrong",
+		must(extended.SignedString(secret)): "the token asks for an extension",
+		sign(t, secret, with("exp", 1)):     "the token has expired",
+		sign(t, secret, with("nbf", hour)):  "the token is not valid yet",
+		sign(t, secret, with("iss", "x")):   "the token has another issuer",
+		sign(t, secret, with("aud", "x")):   "the token has another audience",
+		sign(t, secret, with("iss", nil)):   "the token lacks the issuer or the audience",
+	} {
+		for name, id := range map[string]httplimit.Identity{"a place": byPlace, "a rule": byRule} {
+			l, o := observed(t, rules(weir.Rule{ID: "users", By: []string{"claim:sub"}, Limits: per(100, time.Hour)}))
+			id.JWT = verifier(t, httplimit.JWT{Secret: secret, Issuer: "https://id.example", Audience: "api"})
+			w := httptest.NewRecorder()
+			wrap(l, httplimit.Options{Identity: id}, ok).ServeHTTP(w, request("/", "Authorization", "Bearer "+token))
+			if got := o.take(); len(got) != 1 || !strings.HasSuffix(got[0], "|"+want) || !strings.HasPrefix(got[0], "http|within|users|GET|192.0.2.1|") {
+				t.Errorf("%s, %.40s…: told %q, want %q", name, token, got, want)
+			}
+		}
+	}
+}
+
+// Where a bearer token may be a key, one that doesn't look like a JWT isn't taken for a bad one.
+func TestOpaqueTokenIsNotRejected(t *testing.T) {
+	l, o := observed(t, rules(weir.Rule{ID: "keys", Limits: per(100, time.Hour)}))
+	id := httplimit.Identity{APIKey: httplimit.Source{Claim: "sub", Bearer: true}, JWT: verifier(t, httplimit.JWT{Secret: secret})}
+	h := wrap(l, httplimit.Options{Identity: id}, ok)
+	for token, want := range map[string]string{"sk_prod_1": "", sign(t, []byte("another"), claims{"sub": "ada"}): "the token's signature or algorithm is wrong"} {
+		h.ServeHTTP(httptest.NewRecorder(), request("/", "Authorization", "Bearer "+token))
+		if got := o.take(); len(got) != 1 || !strings.HasSuffix(got[0], "|"+want) {
+			t.Errorf("%.20s: told %q, want %q", token, got, want)
+		}
+	}
+}
