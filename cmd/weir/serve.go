@@ -44,7 +44,7 @@ that is the store, or in --data. With --rules FILE the file is the truth instead
 Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
 key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C and SIGTERM
 drain: no request in flight is lost. SIGHUP has rules, known_keys and certificates
-read again, and never ends a node.`,
+read again and the decision log opened again, and never ends a node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
@@ -125,6 +125,8 @@ read again, and never ends a node.`,
 	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
 	f.DurationVar(&c.DrainNotice, "drain-notice", serve.DefaultDrainNotice, "how long a node that ends goes on accepting while /readyz says 503: longer than your balancer takes to notice")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
+	f.StringVar(&c.DecisionLog, "decision-log", "off", "where refusals are written down, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
+	f.Float64Var(&c.DecisionLogSample, "decision-log-sample", 0, "the part of admitted requests that is written down, too, such as 0.01")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	f.Var(&logLevel, "log-level", "debug, info, warn or error")
 	return cmd

@@ -67,6 +67,11 @@ type Config struct {
 	// the log has. Nil means the log.
 	Audit *slog.Logger
 
+	// DecisionLog is where decisions are written down: decisionlog.Stderr, a file, or "" or "off" for nowhere. DecisionLogSample is
+	// the part of admitted requests that is, too, from 0 to 1.
+	DecisionLog       string
+	DecisionLogSample float64
+
 	Identity Identity
 	Answers  httplimit.Answers
 }
@@ -123,6 +128,12 @@ func (c *Config) Validate() error {
 	if c.DrainTimeout < 0 {
 		return fmt.Errorf("--drain-timeout: must be at least 0s, such as 30s, got %s", c.DrainTimeout)
 	}
+	if c.DecisionLogSample < 0 || c.DecisionLogSample > 1 || c.DecisionLogSample != c.DecisionLogSample {
+		return fmt.Errorf("--decision-log-sample: must be from 0 to 1, such as 0.01 for one admitted request in a hundred, got %v", c.DecisionLogSample)
+	}
+	if c.DecisionLogSample > 0 && !c.logsDecisions() {
+		return fmt.Errorf("--decision-log-sample: needs --decision-log, which says where to: stderr, or a file")
+	}
 	if err := c.validateStore(); err != nil {
 		return err
 	}
@@ -140,6 +151,8 @@ func (c *Config) Validate() error {
 	}
 	return nil
 }
+
+func (c *Config) logsDecisions() bool { return c.DecisionLog != "" && c.DecisionLog != "off" }
 
 // checkAddress reports what can't be an address to listen on; "" opens none.
 func checkAddress(addr string) error {

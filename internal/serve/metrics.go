@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/weirhq/weir/internal/decisionlog"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/metrics"
 )
@@ -39,6 +40,20 @@ func (n *node) watch() {
 			func() float64 { return float64(n.rules.Rejections()) }),
 		rulesInfo{n.rules},
 	)
+	if n.decided == nil {
+		return
+	}
+	for name, c := range map[string]struct {
+		help  string
+		count func(decisionlog.Stats) uint64
+	}{
+		"weir_decision_log_lines_total":    {"Lines of the decision log.", func(s decisionlog.Stats) uint64 { return s.Written }},
+		"weir_decision_log_left_out_total": {"Decisions that have no line in the decision log: too many came at once, or it couldn't be written.", func(s decisionlog.Stats) uint64 { return s.LeftOut }},
+		"weir_decision_log_failures_total": {"Writes to the decision log that failed.", func(s decisionlog.Stats) uint64 { return s.Failures }},
+	} {
+		n.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help},
+			func() float64 { return float64(c.count(n.decided.Stats())) }))
+	}
 }
 
 func (n *node) rulesAge() float64 {

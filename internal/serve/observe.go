@@ -1,11 +1,19 @@
 package serve
 
-import "github.com/weirhq/weir"
+import (
+	"time"
+
+	"github.com/weirhq/weir"
+)
 
 // observer is the one function that is told of every decision here. It tells whatever the node has that wants to know: an
 // observer that is off is nil, and costs nothing. It runs in every check, so each must be quick and must not wait.
 func (n *node) observer() func(*weir.Observation) {
-	return tell(n.metrics.Observe)
+	var writeDown func(*weir.Observation)
+	if n.decided != nil {
+		writeDown = n.decided.Observe
+	}
+	return tell(n.metrics.Observe, writeDown)
 }
 
 // tell makes one observer of several. Nil ones are left out.
@@ -26,5 +34,14 @@ func tell(all ...func(*weir.Observation)) func(*weir.Observation) {
 		for _, f := range some {
 			f(o)
 		}
+	}
+}
+
+// closing is how long the last lines of the decision log may take.
+const closing = 2 * time.Second
+
+func (n *node) closeDecisionLog() {
+	if err := n.decided.Close(closing); err != nil {
+		n.log.Error(err.Error())
 	}
 }

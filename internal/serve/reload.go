@@ -7,7 +7,7 @@ import (
 )
 
 // reload has files read again whenever the operator asks for it, until ctx is done: certificates, and those that are followed
-// anyway, now instead of when a change is noticed. What can't be used changes nothing.
+// anyway, now instead of when a change is noticed; and the decision log opened again. What can't be used changes nothing.
 func (n *node) reload(ctx context.Context, ports []*port) error {
 	for {
 		select {
@@ -22,6 +22,9 @@ func (n *node) reload(ctx context.Context, ports []*port) error {
 			case n.known.look <- struct{}{}:
 			default: // it holds one
 			}
+		}
+		if n.decided != nil {
+			n.decided.Reopen()
 		}
 		if n.config.TLSCert != "" {
 			n.reloadCertificates(ports)

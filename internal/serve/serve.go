@@ -4,6 +4,7 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/decisionlog"
 	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
@@ -39,6 +41,7 @@ type node struct {
 	gateway  *gateway.Gateway // nil without one
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
+	decided  *decisionlog.Log // nil if decisions aren't written down
 	began    time.Time
 	ready    atomic.Bool // it has been in touch with its store
 	draining atomic.Bool // balancers should send nobody
@@ -73,6 +76,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry()}
 	n.metrics = metrics.New(n.registry)
+	if c.logsDecisions() {
+		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Logger: log}); err != nil {
+			return fmt.Errorf("--decision-log: %w", err)
+		}
+		defer n.closeDecisionLog() // after the last request
+	}
 	if err := n.openStore(); err != nil {
 		return err
 	}

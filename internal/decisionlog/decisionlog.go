@@ -1,0 +1,201 @@
+// Package decisionlog writes down why requests were refused: a line of JSON each, and if wanted a
+// sample of those that were admitted.
+//
+// A check never waits for it. Under a flood only the first refusals of a second are written; the
+// others are counted, and a line a second says for each rule how many were left out. A disk or a
+// pipe that is slow only makes these more. Lines and left-out ones together are all refusals.
+//
+// No line holds a secret: keys are masked, and of a path only the rule's pattern is shown.
+package decisionlog
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// How many lines there are in a second, at most. A rule has a bound of its own, so that a flood of one doesn't hide what
+// another refuses. A sample of admitted requests gets half of all, so that it never pushes out refusals.
+const (
+	perReason = 100 // of one rule and reason
+	perSecond = 1000
+)
+
+// Stderr is the destination that is no file.
+const Stderr = "stderr"
+
+// Options of a Log. The zero value logs refusals alone.
+type Options struct {
+	// Sample is the part of admitted requests that is written, from 0 to 1.
+	Sample float64
+	// Logger is told when the log can't be written, and when it can again. Nil means that nobody is told.
+	Logger *slog.Logger
+}
+
+// Log writes decisions down. Make one with [Open].
+type Log struct {
+	opts  Options
+	queue chan entry
+	left  atomic.Int64 // how many more lines this second may have
+	table atomic.Pointer[table]
+	mu    sync.Mutex // held while the table is replaced
+
+	written, failures atomic.Uint64
+
+	writer
+	reopen  chan struct{} // holds a value when the file is to be opened again
+	closing chan struct{}
+	closed  chan struct{} // when all is written
+}
+
+// entry is what a line is made of. It holds no secret.
+type entry struct {
+	tally     *tally
+	at        time.Time
+	rule      string
+	version   int64
+	policy    *weir.Policy
+	key, user string // masked
+	ip        netip.Addr
+	method    string
+	retry     time.Duration
+	edge      string
+	degraded  bool
+	rejected  string
+}
+
+// Open opens a log: Stderr, or a file, which is appended to. Only its owner may read a file that it makes.
+func Open(to string, opts Options) (*Log, error) {
+	if to == Stderr {
+		return start(os.Stderr, "", opts), nil
+	}
+	f, err := openFile(to)
+	if err != nil {
+		return nil, err
+	}
+	return start(f, to, opts), nil
+}
+
+// openFile doesn't wait for whoever reads a named pipe: without a reader it is an error.
+func openFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+}
+
+func start(out io.Writer, path string, opts Options) *Log {
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
+	l := &Log{
+		opts: opts, queue: make(chan entry, perSecond), writer: writer{out: out, path: path},
+		reopen: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
+	}
+	l.table.Store(&table{})
+	l.left.Store(perSecond)
+	go l.run()
+	return l
+}
+
+// Observe is for [weir.Options]. It is told of every decision, and never waits. What is left out costs a look at a map and
+// a count, and no allocation.
+func (l *Log) Observe(o *weir.Observation) {
+	req, d := o.Request, o.Decision
+	if req.Peek || d.Allowed && req.Rejected == "" && !l.sampled() {
+		return
+	}
+	t := l.tally(tallyKey{d.Rule, d.Reason, d.Allowed})
+	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(t, req, d) {
+		t.leaveOut(o.Lane)
+	}
+}
+
+func (l *Log) sampled() bool { return l.opts.Sample > 0 && rand.Float64() < l.opts.Sample }
+
+// reserved is how many lines of a second are not for this outcome.
+func reserved(allowed bool) int64 {
+	if allowed {
+		return perSecond / 2
+	}
+	return 0
+}
+
+// claim takes one of what is left, down to least. When nothing is left, it only reads, so that cores don't fight for it.
+func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }
+
+// enqueue hands a decision to the goroutine that writes. It reports false if there is no room.
+func (l *Log) enqueue(t *tally, req *weir.Request, d *weir.Decision) bool {
+	e := entry{
+		tally: t, at: time.Now(), rule: d.Rule, version: d.RulesVersion, policy: d.Policy,
+		key: masked(req.APIKey), user: masked(req.User), ip: req.IP, method: knownMethod(req.Method),
+		retry: d.RetryAfter, edge: cmp.Or(req.Edge, "library"), degraded: d.Degraded, rejected: req.Rejected,
+	}
+	select {
+	case l.queue <- e:
+		return true
+	default:
+		return false
+	}
+}
+
+func masked(key string) string {
+	if key == "" {
+		return ""
+	}
+	return rulefile.MaskKey(key)
+}
+
+// knownMethod is a method that there is, or "other": a client can send any word.
+func knownMethod(m string) string {
+	switch m {
+	case "", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
+		http.MethodConnect, http.MethodTrace:
+		return m
+	}
+	return "other"
+}
+
+// Reopen has the file opened again by its name, since whoever rotates logs has moved it. It doesn't wait.
+func (l *Log) Reopen() {
+	select {
+	case l.reopen <- struct{}{}:
+	default: // it holds one
+	}
+}
+
+// Stats are what has become of decisions since the log was opened.
+type Stats struct {
+	Written  uint64 // lines, those that tell what was left out among them
+	LeftOut  uint64 // decisions without a line: too many came, or their line couldn't be written
+	Failures uint64 // writes that failed
+}
+
+// Stats returns what there is now.
+func (l *Log) Stats() Stats {
+	s := Stats{Written: l.written.Load(), Failures: l.failures.Load()}
+	for _, t := range *l.table.Load() {
+		s.LeftOut += t.sum()
+	}
+	return s
+}
+
+// Close writes what waits, for as long as that may take, and closes the file. Call it after the last decision.
+func (l *Log) Close(patience time.Duration) error {
+	close(l.closing)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-l.closed:
+		return nil
+	case <-late.C:
+		return fmt.Errorf("the decision log took no more within %s: what waited is lost", patience)
+	}
+}

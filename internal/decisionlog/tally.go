@@ -1,0 +1,78 @@
+package decisionlog
+
+import (
+	"maps"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"github.com/weirhq/weir"
+)
+
+// maxTallies is how many rules and reasons are told apart. Further ones share the rule "other".
+const maxTallies = 1000
+
+type tallyKey struct {
+	rule    string
+	reason  weir.Reason
+	allowed bool
+}
+
+// tally is what a rule decided for one reason.
+type tally struct {
+	tallyKey
+	left    atomic.Int64 // how many more lines this second may have
+	leftOut []lane       // a power of two
+	told    uint64       // how many of those left out a line has told; the writer's
+}
+
+// lane is a core's part of a count, more or less: cores that write to one place would wait for each other.
+type lane struct {
+	n atomic.Uint64
+	_ [56]byte // to the end of the cache line
+}
+
+func newTally(k tallyKey) *tally {
+	n := 1
+	for n < min(runtime.GOMAXPROCS(0), 16) {
+		n *= 2
+	}
+	k.rule = strings.Clone(k.rule) // it may be a part of a long text
+	t := &tally{tallyKey: k, leftOut: make([]lane, n)}
+	t.left.Store(perReason)
+	return t
+}
+
+func (t *tally) leaveOut(lane uint32) { t.leftOut[int(lane)&(len(t.leftOut)-1)].n.Add(1) }
+
+// sum is how many were left out.
+func (t *tally) sum() (sum uint64) {
+	for i := range t.leftOut {
+		sum += t.leftOut[i].n.Load()
+	}
+	return sum
+}
+
+// table finds tallies. It is replaced, never changed.
+type table map[tallyKey]*tally
+
+// tally finds what counts a rule's decisions, or makes it.
+func (l *Log) tally(k tallyKey) *tally {
+	if t := (*l.table.Load())[k]; t != nil {
+		return t
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := *l.table.Load()
+	if len(old) >= maxTallies {
+		k.rule = "other" // one for each reason, at most
+	}
+	if t := old[k]; t != nil {
+		return t
+	}
+	fresh := maps.Clone(old)
+	t := newTally(k)
+	fresh[t.tallyKey] = t
+	l.table.Store(&fresh)
+	return t
+}

@@ -1,0 +1,224 @@
+package decisionlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// writer is the goroutine that writes, and what it alone looks at.
+type writer struct {
+	out     io.Writer
+	path    string // "" for what isn't a file
+	buf     bytes.Buffer
+	lines   []line // in buf
+	torn    bool   // a write ended within a line
+	failing bool   // the last write failed
+}
+
+// line is a line that isn't written yet.
+type line struct {
+	end   int // in the buffer
+	tally *tally
+	tells uint64 // how many that were left out it tells of; 0 if it is a decision
+}
+
+// batch is how many bytes are written at once, more or less.
+const batch = 64 << 10
+
+func (l *Log) run() {
+	defer close(l.closed)
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for {
+		select {
+		case e := <-l.queue:
+			l.add(&e)
+			l.writeQueued()
+		case <-second.C:
+			l.tellLeftOut()
+			l.renew()
+		case <-l.reopen:
+			l.openAgain()
+		case <-l.closing:
+			l.writeQueued()
+			l.tellLeftOut()
+			if c, ok := l.out.(io.Closer); ok && l.path != "" {
+				_ = c.Close() // every line has been written, or told as not
+			}
+			return
+		}
+	}
+}
+
+// writeQueued writes what waits now.
+func (l *Log) writeQueued() {
+	for {
+		select {
+		case e := <-l.queue:
+			if l.add(&e); l.buf.Len() >= batch {
+				l.flush()
+			}
+		default:
+			l.flush()
+			return
+		}
+	}
+}
+
+// tellLeftOut writes how many were left out, if any were, for each rule.
+func (l *Log) tellLeftOut() {
+	for _, t := range *l.table.Load() {
+		if n := t.sum() - t.told; n > 0 {
+			t.told += n
+			l.append(t, n, &leftOutLine{Time: text(time.Now()), LeftOut: n, Outcome: outcome(t.allowed), Reason: reason(t.reason), Rule: t.rule})
+		}
+	}
+	l.flush()
+}
+
+// renew begins another second.
+func (l *Log) renew() {
+	for _, t := range *l.table.Load() {
+		t.left.Store(perReason)
+	}
+	l.left.Store(perSecond)
+}
+
+// decisionLine is a decision, as docs/observability.md has it.
+type decisionLine struct {
+	Time         string     `json:"time"`
+	Outcome      string     `json:"outcome"`
+	Reason       string     `json:"reason"`
+	Rule         string     `json:"rule"`
+	RulesVersion int64      `json:"rules_version"`
+	Policy       string     `json:"policy"`
+	Key          string     `json:"key"`
+	User         string     `json:"user,omitempty"`
+	IP           netip.Addr `json:"ip"`
+	Method       string     `json:"method"`
+	Path         string     `json:"path"`
+	RetryAfterMS int64      `json:"retry_after_ms"`
+	Edge         string     `json:"edge"`
+	Degraded     bool       `json:"degraded"`
+	Identity     string     `json:"identity,omitempty"`
+}
+
+type leftOutLine struct {
+	Time    string `json:"time"`
+	LeftOut uint64 `json:"left_out"`
+	Outcome string `json:"outcome"`
+	Reason  string `json:"reason"`
+	Rule    string `json:"rule"`
+}
+
+// add puts a decision into the buffer.
+func (l *Log) add(e *entry) {
+	out := &decisionLine{
+		Time: text(e.at), Outcome: outcome(e.tally.allowed), Reason: reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
+		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
+	}
+	if p := e.policy; p != nil {
+		out.Policy = p.Limit.String()
+		out.Path = p.Endpoint[strings.LastIndexByte(p.Endpoint, ' ')+1:] // without the method, if it names one
+	}
+	l.append(e.tally, 0, out)
+}
+
+func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+func outcome(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "refused"
+}
+
+// reason is the word that metrics have for it.
+func reason(r weir.Reason) string {
+	if r == weir.ReasonIdentityRequired {
+		return "identity"
+	}
+	return r.String()
+}
+
+// milliseconds rounds up; -1 if waiting doesn't help.
+func milliseconds(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// append adds a line to the buffer.
+func (w *writer) append(t *tally, tells uint64, v any) {
+	if w.torn && w.buf.Len() == 0 {
+		w.buf.WriteByte('\n') // so that the line that was torn spoils no other
+	}
+	enc := json.NewEncoder(&w.buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // strings and numbers
+	}
+	w.lines = append(w.lines, line{w.buf.Len(), t, tells})
+}
+
+// flush writes the buffer. Decisions of lines that couldn't be written are left out, and told later.
+func (l *Log) flush() {
+	if len(l.lines) == 0 {
+		return
+	}
+	n, err := l.out.Write(l.buf.Bytes())
+	whole := 0
+	for whole < len(l.lines) && l.lines[whole].end-1 <= n { // the next write can end it
+		whole++
+	}
+	for _, lost := range l.lines[whole:] {
+		if lost.tells > 0 {
+			lost.tally.told -= lost.tells
+		} else {
+			lost.tally.leaveOut(0)
+		}
+	}
+	l.written.Add(uint64(whole))
+	if n > 0 {
+		l.torn = l.buf.Bytes()[n-1] != '\n'
+	}
+	l.buf.Reset()
+	l.lines = l.lines[:0]
+	l.note(err)
+}
+
+// note tells the logger of the first write that fails, and of the first that doesn't again.
+func (l *Log) note(err error) {
+	if err != nil {
+		l.failures.Add(1)
+	}
+	switch failing := err != nil; {
+	case failing && !l.failing:
+		l.opts.Logger.Error("the decision log can't be written: decisions are left out until it can", "error", err)
+	case !failing && l.failing:
+		l.opts.Logger.Info("the decision log is written again")
+	}
+	l.failing = err != nil
+}
+
+// openAgain goes over to the file that has the name now. If that can't be opened, the old one stays.
+func (l *Log) openAgain() {
+	if l.path == "" {
+		return
+	}
+	f, err := openFile(l.path)
+	if err != nil {
+		l.opts.Logger.Error("the decision log can't be opened again: the file that is open stays", "error", err)
+		return
+	}
+	old := l.out.(io.Closer)
+	l.out, l.torn = f, false
+	_ = old.Close() // every line has been written, or told as not
+}
