@@ -50,7 +50,8 @@ func startPrometheus(t *testing.T, nodes ...*node) *scraper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
+	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr,
+		"--scrape.discovery-reload-interval=100ms") // or it begins to scrape five seconds later
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
