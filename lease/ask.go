@@ -117,8 +117,11 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 		q := ledger.Ask{Charge: *e.charge}
 		if x := e.counter; x != nil {
 			x.mu.Lock()
-			x.prepare(sent, e, &q)
+			late := x.prepare(sent, e, &q)
 			x.mu.Unlock()
+			if late.N > 0 {
+				s.returnUnspent(late)
+			}
 		}
 		asks = append(asks, q)
 	}

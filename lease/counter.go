@@ -106,9 +106,10 @@ func (x *counter) forget() {
 	x.refusal.Store(nil)
 }
 
-// empty takes out all held tokens, and returns those that may still be given back.
+// empty takes out all held tokens, and returns those that may still be given back: a bucket's only in time, a window's
+// also late, since the store tells by their name whether the window is still open.
 func (x *counter) empty(now int64) (back ledger.Unspent) {
-	if x.held > 0 && now < x.leaseEnd+margin {
+	if x.held > 0 && (now < x.leaseEnd+margin || x.policy.Load().Limit.Algorithm > weir.LeakyBucket) {
 		back = x.unspent(x.held, x.interval)
 		x.held = 0
 		back.Claim = x.claim()
@@ -272,13 +273,14 @@ func (x *counter) recall(now int64, e *entry) bool {
 	return true
 }
 
-// prepare fills in what to ask the store for. Held tokens are spent first, however few they are.
-func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
+// prepare fills in what to ask the store for. Held tokens are spent first, however few they are. It returns those of a lease that
+// has ended, which the calendar is late for.
+func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unspent) {
 	if x.policy.Load() != e.charge.Policy {
-		return
+		return late
 	}
 	if now >= x.leaseEnd {
-		x.held = 0
+		late = x.end(now)
 	}
 	q.Claim = x.claim()
 	if spend := min(x.held, q.N-1); spend > 0 && !e.charge.Returnable && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
@@ -299,6 +301,7 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) {
 	if turned > q.Want { // refused tokens count as waiting
 		q.Waiting, q.Want = q.Waiting+q.Want, 0
 	}
+	return late
 }
 
 // unspend gives back the tokens that a request had spent which was refused, or couldn't be decided:

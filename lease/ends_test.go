@@ -84,6 +84,55 @@ func TestEachLeaseEndsInTime(t *testing.T) {
 	})
 }
 
+// TestLateReturnsOfWindows: a node that is busy gives back late, by its calendar or with the next check. As long as
+// the window is open, nothing of it is lost; and nothing goes to the next window.
+func TestLateReturnsOfWindows(t *testing.T) {
+	for _, a := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+		for name, late := range map[string]func(s *Store, p *weir.Policy) (spent int64){
+			"calendar": func(s *Store, _ *weir.Policy) int64 {
+				s.leases.look()
+				return 0
+			},
+			"check": func(s *Store, p *weir.Policy) int64 {
+				take(s, charge(p, "s", 1))
+				return 1
+			},
+		} {
+			t.Run(fmt.Sprint(a, " ", name), func(t *testing.T) {
+				bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+					p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 100_000, Window: time.Minute})
+					time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
+					hold := func() (held int64) {
+						warm(t, s, p, "s")
+						s.leases.mu.Lock()
+						s.leases.timer.Stop() // as if it were late
+						s.leases.mu.Unlock()
+						if held = holds(s, p, "s"); held == 0 {
+							t.Fatal("nothing is held: the test shows nothing")
+						}
+						return held
+					}
+					spent := int64(100)
+					hold()
+					time.Sleep(200 * time.Millisecond)
+					spent += late(s, p)
+					time.Sleep(time.Second)
+					if got := remaining(f, p, "s"); got != 100_000-spent {
+						t.Errorf("%d are left after %d were spent", got, spent)
+					}
+					hold()
+					time.Sleep(2 * time.Minute) // two windows
+					spent = late(s, p)
+					time.Sleep(time.Second)
+					if got := remaining(f, p, "s"); got != 100_000-spent {
+						t.Errorf("%d are left in a window in which %d were spent", got, spent)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestAnOutageGoesOnFromNothing: a counter with nothing left doesn't begin anew either.
 func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})
