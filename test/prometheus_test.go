@@ -127,7 +127,8 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	dir := t.TempDir()
 	rules := write(t, filepath.Join(dir, "rules.yaml"), deployRules)
 	first := serve(t, "--seed-rules", rules, "--store", "redis://"+server.Addr, "--admin-token", scrapeToken,
-		"--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--max-waiting", "2")
+		"--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--max-waiting", "2",
+		"--decision-log", filepath.Join(dir, "decisions.log"))
 	file := serve(t, "--rules", rules, "--admin-token", scrapeToken)
 	gone := serve(t, "--admin-token", scrapeToken)
 	p := startPrometheus(t, first, file, gone)
@@ -203,12 +204,13 @@ func traffic(t *testing.T, n *node) {
 		cancel()
 		wg.Wait()
 	})
-	send := func(method, url, body string) {
+	send := func(method, url, body string, keys ...string) {
 		req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 		if err != nil {
 			t.Error(err)
 			return
 		}
+		req.Header["X-Api-Key"] = keys
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
 			res.Body.Close()
@@ -227,6 +229,7 @@ func traffic(t *testing.T, n *node) {
 				return
 			case <-every.C:
 				send("POST", n.HTTP+"/v1/checks", checks)
+				send("GET", n.Gateway+"/free", "", "sk_1", "sk_2") // one too many
 				// The first is forwarded, the second waits, and there is no room for others.
 				wg.Go(func() { send("GET", n.Gateway+"/queue", "") })
 			}
