@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -51,17 +52,25 @@ type Observation struct {
 	Request  *Request
 	Decision *Decision
 	// Took is how long it took to decide: nearly all of it is the store's. It is measured for one decision in
-	// 64, chosen at random, and 0 for the others: two looks at the clock cost half as much as a check.
+	// 64, and 0 for the others: two looks at the clock cost half as much as a check.
 	Took time.Duration
 	// Err is why the store couldn't be reached for some limit, or nil.
 	Err error
 	// Lane is a small number. Decisions that are made at the same time mostly have different ones, so observers that
 	// count by lane don't have all cores write to one place.
 	Lane uint32
+	// Spread falls anywhere among all values, evenly, however requests follow each other. An observer that
+	// looks at one decision in n alone takes those with Spread < math.MaxUint64/n.
+	Spread uint64
 }
 
-// timedOneIn is how many decisions there are to one whose time is measured.
-const timedOneIn = 64
+const (
+	// timed is below which Spread a decision's time is measured.
+	timed = math.MaxUint64 / 64
+	// golden is the golden section of all values. Its multiples are spread over them more evenly than chance would, and in step
+	// with no pattern of requests.
+	golden = 0x9e3779b97f4a7c15
+)
 
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
@@ -80,7 +89,7 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	l.preflight = *preflight
 	l.preflight.OnStoreFailure = FailLocal
 	l.scratch.New = func() any {
-		return &match{untimed: rand.IntN(timedOneIn), observation: Observation{Lane: l.lanes.Add(1)}}
+		return &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
 	}
 	l.SetSecret(opts.Secret)
 	l.rules.Store(rules)
@@ -141,22 +150,13 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	return d, err
 }
 
-// begin gets scratch space for a decision, and looks at the clock if its time is to be measured. The next to be
-// measured is chosen by chance, lest a pattern of requests always shows the same of them.
+// begin gets scratch space for a decision, and looks at the clock if its time is to be measured.
 func (l *Limiter) begin() (m *match, began time.Time) {
 	m = l.scratch.Get().(*match)
-	if l.observe != nil {
-		if m.untimed--; m.untimed < 0 {
-			began = m.clock()
-		}
+	if m.observation.Spread += golden; m.observation.Spread < timed && l.observe != nil {
+		began = time.Now()
 	}
 	return m, began
-}
-
-// clock begins the time of a decision. It is apart from begin, which is inlined without it.
-func (m *match) clock() time.Time {
-	m.untimed = rand.IntN(2*timedOneIn - 1)
-	return time.Now()
 }
 
 // end tells the observer, and ends the use of the scratch space.
@@ -176,9 +176,8 @@ func (l *Limiter) end(req *Request, m *match, began time.Time, d *Decision, err 
 
 // Tell tells the observer of a decision that an edge has made without a check, such as to shed a request.
 func (l *Limiter) Tell(req *Request, d Decision) {
-	if l.observe != nil {
-		l.end(req, l.scratch.Get().(*match), time.Time{}, &d, nil)
-	}
+	m, _ := l.begin()
+	l.end(req, m, time.Time{}, &d, nil)
 }
 
 // Take decides charges that an edge makes itself, by policies of its own, as Check decides those that rules make

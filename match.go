@@ -28,8 +28,6 @@ type match struct {
 	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
 	local    []int  // of them, those by the Limiter's own store
 
-	untimed int // how many decisions it serves until one is timed
-
 	// What an observer is shown.
 	decision    Decision
 	observation Observation

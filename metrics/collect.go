@@ -18,7 +18,7 @@ var (
 	nearTotal      = desc("near_limit_total", "Decisions that admitted a request and left less than a fifth of a limit.", "rule")
 	degradedTotal  = desc("degraded_total", "Decisions made without the store.", "rule", "mode")
 	rejectedTotal  = desc("identities_rejected_total", "Decisions about requests whose token doesn't verify, or whose identity is ambiguous.", "edge")
-	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64, chosen at random.", "edge")
+	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64.", "edge")
 
 	// eventMetrics says how events are shown: under which metric, and its label beside rule.
 	eventMetrics = [events]struct {

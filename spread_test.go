@@ -1,0 +1,33 @@
+package weir_test
+
+import (
+	"math"
+	"strconv"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// Whoever looks at one decision in eight sees each client as often as it comes, also where clients take turns: in eights, or in a
+// number of Fibonacci, which the golden section is closest to.
+func TestSpreadIsInStepWithNoPattern(t *testing.T) {
+	const oneIn, each = 8, 8_000
+	for _, clients := range []int{2, 8, 55} {
+		seen := make([]int, clients)
+		l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{}), weir.Options{Observe: func(o *weir.Observation) {
+			if o.Spread <= math.MaxUint64/oneIn {
+				i, _ := strconv.Atoi(o.Request.APIKey)
+				seen[i]++
+			}
+		}})
+		for i := range clients * each {
+			_, _ = l.Check(t.Context(), &weir.Request{APIKey: strconv.Itoa(i % clients)})
+		}
+		for i, n := range seen {
+			if want := each / oneIn; n < want*5/6 || n > want*7/6 {
+				t.Errorf("%d clients, one decision in %d: client %d was seen %d times, want about %d", clients, oneIn, i, n, want)
+			}
+		}
+	}
+}
