@@ -4,6 +4,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -29,6 +31,8 @@ type API struct {
 	// Self tells about this node, and Store how its store of counters is.
 	Self  func() rulestore.Node
 	Store func() any
+	// Top tells which clients are hot.
+	Top func(context.Context, top.Query) top.Answer
 	// Metrics answers scrapes.
 	Metrics http.Handler
 
@@ -64,6 +68,7 @@ var Routes = []Route{
 	{"GET", "/v1/denylist", guard.Read, (*API).denylist, false, false},
 	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true, true},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
+	{"GET", "/v1/top", guard.Read, (*API).top, false, false},
 	{"GET", "/v1/version", guard.Read, (*API).about, false, false},
 	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
 	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -81,7 +83,8 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), seed.File.Set, weir.Options{})
+	hot := top.New(top.Options{})
+	p.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), seed.File.Set, weir.Options{Observe: hot.Observe})
 	self := rulestore.Node{Name: "n1", Version: "test", Store: "up"}
 	if file != "" {
 		p.source = inforce.FromFile(file, seed, p.limiter, log)
@@ -115,6 +118,9 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			return out
 		},
 		Store: func() any { return map[string]string{"url": "memory", "status": "up"} },
+		Top: func(_ context.Context, q top.Query) top.Answer {
+			return top.Merge(q, []top.List{hot.List("n1")}, time.Now())
+		},
 	}
 	mux := http.NewServeMux()
 	api.Register(mux)

@@ -21,10 +21,10 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 	}))
 	api := &admin.API{
 		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
-		Self: n.about, Store: func() any { return n.storeStatus() }, Metrics: n.scrape(),
+		Self: n.about, Store: func() any { return n.storeStatus() }, Metrics: n.scrape(), Top: n.hot,
 	}
 	api.Register(mux)
-	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/version, /metrics, /healthz or /readyz"))
+	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"))
 	return mux
 }
 

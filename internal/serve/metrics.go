@@ -33,6 +33,7 @@ func (n *node) watch() {
 			Name: "weir_build_info", Help: "1, of this release.",
 			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version()},
 		}, func() float64 { return 1 }),
+		gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", n.top.Hottest),
 		gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", n.rulesAge),
 		gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.",
 			func() float64 { return float64(n.rules.Failures()) }),

@@ -13,7 +13,7 @@ func (n *node) observer() func(*weir.Observation) {
 	if n.decided != nil {
 		writeDown = n.decided.Observe
 	}
-	return tell(n.metrics.Observe, writeDown)
+	return tell(n.metrics.Observe, n.top.Observe, writeDown)
 }
 
 // tell makes one observer of several. Nil ones are left out.

@@ -22,6 +22,7 @@ import (
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
@@ -42,6 +43,7 @@ type node struct {
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
 	decided  *decisionlog.Log // nil if decisions aren't written down
+	top      *top.Top
 	began    time.Time
 	ready    atomic.Bool // it has been in touch with its store
 	draining atomic.Bool // balancers should send nobody
@@ -49,6 +51,7 @@ type node struct {
 
 	self       rulestore.Node // its name and version
 	closeRules func() error   // nil with nothing to close
+	sharedTop  *top.Shared    // nil without Redis
 }
 
 // Listening tells where a node listens, once it does, and where it counts.
@@ -75,7 +78,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry()}
-	n.metrics = metrics.New(n.registry)
+	n.metrics, n.top = metrics.New(n.registry), n.newTop()
 	if c.logsDecisions() {
 		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Logger: log}); err != nil {
 			return fmt.Errorf("--decision-log: %w", err)
@@ -115,6 +118,10 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		group.Go(func() error { return n.known.follow(ctx) })
 	}
 	group.Go(func() error { return tendGarbage(ctx, n.counters) })
+	group.Go(func() error { return n.top.Run(ctx) })
+	if n.sharedTop != nil {
+		group.Go(func() error { return n.sharedTop.Run(ctx) })
+	}
 	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
 	if n.rules.Waiting() != "" {
 		listening.Rules = "none yet"

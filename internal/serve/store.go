@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redislimit"
+	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -68,6 +69,7 @@ func (n *node) openStore() error {
 		return fmt.Errorf("--store: %w", err)
 	}
 	n.shared, n.redis, n.limiter = shared, shared.Redis, shared.Limiter
+	n.sharedTop = top.Share(n.top, n.redis, n.self.Name)
 	return nil
 }
 

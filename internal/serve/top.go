@@ -1,0 +1,40 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirhq/weir/internal/top"
+	"github.com/weirhq/weir/metrics"
+)
+
+// newTop makes what knows which clients are hot.
+func (n *node) newTop() *top.Top {
+	return top.New(top.Options{
+		Totals: func(tell func(string, top.Total)) {
+			n.metrics.Totals(func(rule string, t metrics.Total) { tell(rule, top.Total(t)) })
+		},
+		Secret: func() []byte {
+			if n.redis == nil {
+				return nil
+			}
+			return n.redis.Secret()
+		},
+		Now: func() time.Time { return n.limiter.Now() },
+	})
+}
+
+// hot answers who is hot: on every node that can be asked.
+func (n *node) hot(ctx context.Context, q top.Query) top.Answer {
+	if n.sharedTop == nil {
+		return top.Merge(q, []top.List{n.top.List(n.self.Name)}, n.limiter.Now())
+	}
+	lists, missing, err := n.sharedTop.Lists(ctx)
+	out := top.Merge(q, lists, n.limiter.Now())
+	out.NodesMissing = append(out.NodesMissing, missing...)
+	if err != nil {
+		out.Partial = "Redis can't be reached, so this is what this node knows alone"
+		n.log.Debug("top", "error", err)
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+//go:build !race
+
+// The race detector allocates by itself, and takes a minute for a million clients. So these run without it.
+
+package top_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/top"
+)
+
+// TestAMillionKeys: memory is bounded, whatever clients send, and who is hot among them still shows.
+func TestAMillionKeys(t *testing.T) {
+	before := heap()
+	run(t, top.Options{}, func(b *bed) {
+		b.limiter.SetRules(nil) // every request is refused, and memstore holds none of them
+		long := strings.Repeat("x", 16<<10)
+		for i := range 1_000_000 {
+			key := fmt.Sprint("sk_", i)
+			if i%100 == 0 {
+				key = long + key
+			}
+			b.check(weir.Request{APIKey: key, User: key})
+			if i%50 == 0 {
+				b.check(weir.Request{APIKey: "sk_hot"})
+			}
+			if i%100 == 0 {
+				time.Sleep(time.Millisecond) // 100,000 a second
+			}
+		}
+		time.Sleep(top.Slot)
+		if grown := heap() - before; grown > 8<<20 {
+			t.Errorf("a million keys take %d KiB", grown>>10)
+		}
+		for _, refused := range []bool{false, true} {
+			c := b.answer(top.Query{Refused: refused}).Clients
+			if len(c) == 0 || c[0].Client != "sk…t" {
+				t.Fatalf("the hot key isn't the first: %+v", c)
+			}
+			sum := 0.
+			for _, n := range c[0].History.Requests {
+				sum += float64(n)
+			}
+			if off, most := 20_000-sum, 10*(c[0].PlusMinus+c[0].LowBy)+20; off < -most || off > most {
+				t.Errorf("the hot key has sent 20,000 requests, and is said to have sent %.0f: %+v", sum, c[0])
+			}
+		}
+		runtime.KeepAlive(b.top)
+	})
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestAllocsPerDecisionAreNone(t *testing.T) {
+	b := newBed(t, top.Options{})
+	ctx := t.Context()
+	go func() { _ = b.top.Run(ctx) }()
+	req := &weir.Request{APIKey: strings.Repeat("long", 100)}
+	if got := testing.AllocsPerRun(50_000, func() { _, _ = b.limiter.Check(ctx, req) }); got != 0 {
+		t.Errorf("%v allocations a check", got)
+	}
+}

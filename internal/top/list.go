@@ -1,0 +1,141 @@
+package top
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// listed is how many entries of each kind a node tells others about.
+const listed = 250
+
+// List is what one node tells of its clients and rules.
+type List struct {
+	Node    string       `json:"node"`
+	At      time.Time    `json:"at"`    // by the clock that nodes share
+	Began   time.Time    `json:"began"` // likewise
+	OneIn   float64      `json:"one_in"`
+	Missing Rates        `json:"missing"` // the highest that a client can have without being in the list
+	Clients []listClient `json:"clients"`
+	Rules   []listRule   `json:"rules"`
+}
+
+// Rates are requests and refusals, a second.
+type Rates struct {
+	Requests float64 `json:"requests"`
+	Refused  float64 `json:"refused"`
+}
+
+func (r Rates) by(refused bool) float64 {
+	if refused {
+		return r.Refused
+	}
+	return r.Requests
+}
+
+func (r *Rates) add(o Rates) {
+	r.Requests += o.Requests
+	r.Refused += o.Refused
+}
+
+// past is how many there were in each slot of the last minute, the newest last.
+type past struct {
+	Requests [Slots]uint32 `json:"requests"`
+	Refused  [Slots]uint32 `json:"refused"`
+}
+
+type listClient struct {
+	ID     uint64  `json:"id"`
+	Client string  `json:"client"` // masked
+	Kind   string  `json:"kind"`
+	Rule   string  `json:"rule"`
+	Rates  Rates   `json:"rates"`
+	Lacks  float64 `json:"lacks"` // so much at most
+	Past   past    `json:"past"`
+}
+
+type listRule struct {
+	Rule        string    `json:"rule"`
+	Rates       Rates     `json:"rates"`
+	LastHit     time.Time `json:"last_hit,omitzero"`
+	LastRefusal time.Time `json:"last_refusal,omitzero"`
+}
+
+// List lists this node's hottest clients, and every rule.
+func (t *Top) List(node string) List {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drainLocked()
+	out := List{
+		Node: node, At: t.now, Began: t.now.Add(-time.Since(t.began)), OneIn: max(1, t.oneIn),
+		Missing: Rates{t.requests.missing(), t.refused.missing()},
+	}
+	found := map[name]listClient{}
+	out.Missing.Requests = max(out.Missing.Requests, t.hottestLocked(&t.requests, false, found))
+	out.Missing.Refused = max(out.Missing.Refused, t.hottestLocked(&t.refused, true, found))
+	out.Clients = slices.Collect(maps.Values(found))
+	for _, r := range t.rules.byID {
+		if r.id == "" {
+			continue // no rule bound
+		}
+		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot), t.slot), rate(r.refused.last(t.slot), t.slot)}, r.hit, r.refusal})
+	}
+	return out
+}
+
+// hottestLocked adds the hottest of a sketch, and returns the highest rate that it has left out.
+func (t *Top) hottestLocked(k *sketch, refused bool, found map[name]listClient) (left float64) {
+	type hot struct {
+		*entry
+		rates Rates
+	}
+	var all []hot
+	for _, e := range k.byLow {
+		h := hot{e, Rates{rate(e.requests.last(t.slot), t.slot), rate(e.refused.last(t.slot), t.slot)}}
+		if h.rates.by(refused) > 0 {
+			all = append(all, h)
+		}
+	}
+	slices.SortFunc(all, func(a, b hot) int { return cmp.Compare(b.rates.by(refused), a.rates.by(refused)) })
+	if len(all) > listed {
+		left = all[listed].rates.by(refused)
+		all = all[:listed]
+	}
+	for _, h := range all {
+		n := name{h.id, h.rule}
+		// An entry of both sketches has been in one of them for longer.
+		if other, there := found[n]; there && other.Rates.Requests >= h.rates.Requests {
+			continue
+		}
+		c := listClient{ID: h.id, Client: h.client.String(), Kind: h.kind.String(), Rule: h.rule, Rates: h.rates, Lacks: lacking(h.unknown)}
+		c.Past.Requests, c.Past.Refused = whole(h.requests.last(t.slot)), whole(h.refused.last(t.slot))
+		found[n] = c
+	}
+	return left
+}
+
+// lacking is the highest rate in the window that a decayed count can stand for: in a window it has decayed to half at most.
+func lacking(count float64) float64 { return 2 * count / (window * Slot).Seconds() }
+
+func whole(all [Slots]float32) (out [Slots]uint32) {
+	for i, v := range all {
+		out[i] = uint32(math.Round(float64(v)))
+	}
+	return out
+}
+
+// Hottest is the rate of the client that sends the most, a second, over all rules.
+func (t *Top) Hottest() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drainLocked()
+	sums := map[uint64]float64{}
+	hottest := 0.
+	for _, e := range t.requests.byLow {
+		sums[e.id] += rate(e.requests.last(t.slot), t.slot)
+		hottest = max(hottest, sums[e.id])
+	}
+	return hottest
+}

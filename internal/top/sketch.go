@@ -1,0 +1,151 @@
+package top
+
+import (
+	"container/heap"
+	"math"
+	"time"
+)
+
+const (
+	// Slot is the time that one number of a history stands for.
+	Slot = 2 * time.Second
+	// Slots is how many of them a history has: a minute.
+	Slots = 30
+	// window is how many of them a rate is the mean of: ten seconds.
+	window = 5
+	// capacity is how many entries a sketch has.
+	capacity = 1000
+)
+
+// decayed is what is left of a count after one slot: half after a window.
+var decayed = math.Pow(0.5, 1./window)
+
+// sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009). It has a
+// thousand entries. A client that has none takes over the one with the lowest count, and counts on from there. So a
+// count is never too low, and one that isn't here is at most the lowest; and whoever has sent more than a
+// thousandth of all requests, the recent ones before the older, is here.
+//
+// Counts only say who is here. What is shown comes from the entry's history, which begins with zeros when a client takes the
+// entry over: it is never too high.
+type sketch struct {
+	byName map[name]*entry
+	byLow  lowest // a heap
+}
+
+type name struct {
+	client uint64
+	rule   string
+}
+
+type entry struct {
+	client
+	rule     string
+	place    int     // in the heap
+	count    float64 // decayed
+	unknown  float64 // part of count that may be others', likewise
+	requests history
+	refused  history
+}
+
+func newSketch() sketch { return sketch{byName: make(map[name]*entry, capacity)} }
+
+// count adds a decision to its entry. Weight is how much it counts: with 0 it makes no entry.
+func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
+	n := name{s.id, rule}
+	e := k.byName[n]
+	switch {
+	case e != nil:
+	case weight == 0:
+		return
+	case len(k.byLow) < capacity:
+		e = &entry{client: s.client, rule: rule}
+		k.byName[n] = e
+		heap.Push(&k.byLow, e)
+	default:
+		e = k.byLow[0]
+		delete(k.byName, name{e.id, e.rule})
+		k.byName[n] = e
+		*e = entry{client: s.client, rule: rule, count: e.count, unknown: e.count}
+	}
+	e.requests.add(slot, s.weight)
+	if s.refused {
+		e.refused.add(slot, s.weight)
+	}
+	if weight > 0 {
+		e.count += weight
+		heap.Fix(&k.byLow, e.place)
+	}
+}
+
+// decay makes older requests count less.
+func (k *sketch) decay(slots int64) {
+	factor := math.Pow(decayed, float64(slots))
+	for _, e := range k.byLow { // the order stays
+		e.count *= factor
+		e.unknown *= factor
+	}
+}
+
+// missing is the highest rate that a client can have without being here, in requests or refusals a second.
+func (k *sketch) missing() float64 {
+	if len(k.byLow) < capacity {
+		return 0
+	}
+	return lacking(k.byLow[0].count)
+}
+
+// lowest is a heap of entries, the lowest count first.
+type lowest []*entry
+
+var _ heap.Interface = (*lowest)(nil)
+
+func (l lowest) Len() int           { return len(l) }
+func (l lowest) Less(i, j int) bool { return l[i].count < l[j].count }
+func (l lowest) Swap(i, j int) {
+	l[i], l[j] = l[j], l[i]
+	l[i].place, l[j].place = i, j
+}
+
+func (l *lowest) Push(x any) {
+	e := x.(*entry)
+	e.place = len(*l)
+	*l = append(*l, e)
+}
+
+func (l *lowest) Pop() any { panic("entries stay") }
+
+// history is how often something happened, by slot: the slot that runs, and those before it.
+type history struct {
+	at    int64 // the slot that was last added to
+	slots [Slots + 1]float32
+}
+
+func (h *history) add(slot int64, n float64) {
+	for ; h.at < slot; h.at++ {
+		if slot-h.at > int64(len(h.slots)) {
+			h.at = slot - int64(len(h.slots)) // all of them are cleared
+		}
+		h.slots[(h.at+1)%int64(len(h.slots))] = 0
+	}
+	h.slots[slot%int64(len(h.slots))] += float32(n)
+}
+
+// last returns the slots that are over, the newest last.
+func (h *history) last(slot int64) (all [Slots]float32) {
+	for i := range all {
+		if at := slot - Slots + int64(i); at >= 0 && at <= h.at && at > h.at-int64(len(h.slots)) {
+			all[i] = h.slots[at%int64(len(h.slots))]
+		}
+	}
+	return all
+}
+
+// rate is the mean of the last window, a second. A node that is younger has a shorter one.
+func rate(all [Slots]float32, slot int64) float64 {
+	n := min(window, max(1, slot))
+	sum := 0.
+	for _, v := range all[Slots-n:] {
+		sum += float64(v)
+	}
+	return sum / (time.Duration(n) * Slot).Seconds()
+}

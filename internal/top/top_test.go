@@ -1,0 +1,231 @@
+package top_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/top"
+	"github.com/weirhq/weir/memstore"
+)
+
+// bed is a limiter whose decisions a Top looks at.
+type bed struct {
+	t       testing.TB
+	limiter *weir.Limiter
+	top     *top.Top
+}
+
+// run runs a test with a bed, in time of its own.
+func run(t *testing.T, o top.Options, test func(*bed), rules ...weir.Rule) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, o, rules...)
+		ctx := t.Context()
+		go func() { _ = b.top.Run(ctx) }()
+		test(b)
+	})
+}
+
+func newBed(t testing.TB, o top.Options, rules ...weir.Rule) *bed {
+	if len(rules) == 0 {
+		rules = []weir.Rule{{ID: "api", Limits: []weir.Limit{weir.PerSecond(1_000_000)}}}
+	}
+	rs, err := weir.Compile(weir.Rules{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{t: t, top: top.New(o)}
+	b.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{Observe: b.top.Observe})
+	return b
+}
+
+func (b *bed) check(r weir.Request) {
+	b.t.Helper()
+	if _, err := b.limiter.Check(b.t.Context(), &r); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func (b *bed) answer(q top.Query) top.Answer {
+	if q.K == 0 {
+		q.K = 50
+	}
+	return top.Merge(q, []top.List{b.top.List("n1")}, time.Now())
+}
+
+// TestRatesAreOfNow: what is counted, by client and rule, shows as long as it is recent.
+func TestRatesAreOfNow(t *testing.T) {
+	run(t, top.Options{}, func(b *bed) {
+		ip := netip.MustParseAddr("2001:db8::17")
+		for range 10 { // seconds
+			for range 30 {
+				b.check(weir.Request{APIKey: "sk_prod_0123456789abcdef", IP: ip})
+			}
+			for range 20 {
+				b.check(weir.Request{User: "ada@example.com", Path: "/login"})
+			}
+			for range 10 {
+				b.check(weir.Request{IP: ip})
+			}
+			time.Sleep(time.Second)
+		}
+		type row struct {
+			kind, client, rule string
+			requests, refused  float64
+		}
+		want := []row{{"api_key", "sk_prod_…cdef", "api", 30, 0}, {"user", "ada@e…com", "login", 20, 15}, {"ip", "2001:db8::/64", "api", 10, 0}}
+		got := b.answer(top.Query{})
+		for i, w := range want {
+			if i >= len(got.Clients) {
+				t.Fatalf("%d clients: %+v", len(got.Clients), got.Clients)
+			}
+			c := got.Clients[i]
+			if g := (row{c.Kind, c.Client, c.Rule, c.Requests, c.Refused}); g != w {
+				t.Errorf("got %v, want %v", g, w)
+			}
+			if c.PlusMinus != 0 || c.LowBy != 0 {
+				t.Errorf("%s is said to be inexact: %+v", c.Client, c)
+			}
+			if n := c.History.Requests[top.Slots-1]; float64(n) != 2*w.requests {
+				t.Errorf("%s: the last slot has %d", c.Client, n)
+			}
+		}
+		if got := b.answer(top.Query{Refused: true}); len(got.Clients) != 1 || got.Clients[0].Kind != "user" {
+			t.Errorf("by refusals: %+v", got.Clients)
+		}
+		if got := b.answer(top.Query{Rule: "login"}); len(got.Clients) != 1 || got.Clients[0].Rule != "login" {
+			t.Errorf("of a rule: %+v", got.Clients)
+		}
+		if got := b.answer(top.Query{K: 2}); len(got.Clients) != 2 {
+			t.Errorf("two of them: %+v", got.Clients)
+		}
+		if got := b.top.Hottest(); got != 30 {
+			t.Errorf("the hottest has %v", got)
+		}
+		time.Sleep(15 * time.Second)
+		if got := b.answer(top.Query{}); len(got.Clients) != 0 {
+			t.Errorf("nobody has come for a window, and there is %+v", got.Clients)
+		}
+	}, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerMinute(100_000)}},
+		weir.Rule{ID: "login", By: []string{"user"}, Match: weir.Match{Endpoint: "/login"}, Missing: weir.MissingSkip,
+			Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerSecond(5)}})
+}
+
+// TestKeysThatLookTheSame stay two, and nothing that comes out holds one of them.
+func TestKeysThatLookTheSame(t *testing.T) {
+	keys := []string{"sk_prod_AAAA_SECRET_1_zzzz", "sk_prod_AAAA_SECRET_2_zzzz", "sk_*_SECRET", "10.1.2.3_SECRET", strings.Repeat("x", 20) + strings.Repeat("SECRET", 3000) + strings.Repeat("x", 20), "\x1b[31mSECRET\xff\n"}
+	run(t, top.Options{}, func(b *bed) {
+		for range 3 {
+			for _, k := range keys {
+				b.check(weir.Request{APIKey: k})
+				b.check(weir.Request{User: k})
+			}
+		}
+		time.Sleep(2 * top.Slot)
+		list := b.top.List("n1")
+		text, err := json.Marshal([]any{list, b.answer(top.Query{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "SECRET") || strings.ContainsAny(string(text), "\x1b\n") {
+			t.Errorf("a key comes out: %s", text)
+		}
+		seen := map[string]bool{}
+		for _, c := range b.answer(top.Query{}).Clients {
+			seen[c.Kind+c.Client+c.Fingerprint] = true
+		}
+		if len(seen) != 2*len(keys) {
+			t.Errorf("%d keys and as many users are %d clients: %v", len(keys), len(keys), seen)
+		}
+	})
+}
+
+// TestFingerprints are the same on nodes that share a secret, and others elsewhere.
+func TestFingerprints(t *testing.T) {
+	of := func(secret string) (fingerprint string) {
+		run(t, top.Options{Secret: func() []byte { return []byte(secret) }}, func(b *bed) {
+			time.Sleep(time.Second + time.Millisecond) // by now it has asked for the secret
+			b.check(weir.Request{APIKey: "sk_1"})
+			time.Sleep(2 * top.Slot)
+			if c := b.answer(top.Query{}).Clients; len(c) == 1 {
+				fingerprint = c[0].Fingerprint
+			}
+		})
+		return fingerprint
+	}
+	a, same, other := of("one"), of("one"), of("two")
+	if a == "" || a != same || a == other {
+		t.Errorf("fingerprints under one secret are %q and %q, under another %q", a, same, other)
+	}
+}
+
+// TestAHotKeyInAFlood: far above what is looked at one by one, the hottest key's rate is right within a few percent.
+func TestAHotKeyInAFlood(t *testing.T) {
+	run(t, top.Options{}, func(b *bed) {
+		hot := weir.Request{APIKey: "hot"}
+		others := make([]weir.Request, 500)
+		for i := range others {
+			others[i].APIKey = fmt.Sprint("sk_", i)
+		}
+		const perMS = 200 // requests, 10 of them from the hot key
+		for ms := range 14_000 {
+			for i := range perMS {
+				if i%20 == 0 {
+					b.check(hot)
+				} else {
+					b.check(others[(ms*perMS+i*7)%len(others)])
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		got := b.answer(top.Query{})
+		c := got.Clients[0]
+		if oneIn := got.Nodes[0].SampledOneIn; oneIn < 2 || oneIn > 64 {
+			t.Errorf("one in %v was looked at", oneIn)
+		}
+		if off := math.Abs(b.top.Hottest() - 10_000); off > 500 || off > 2*c.PlusMinus {
+			t.Errorf("the hottest key has 10,000 requests a second, and is said to have %v ± %v", b.top.Hottest(), c.PlusMinus)
+		}
+		time.Sleep(12 * time.Second)
+		b.check(hot)
+		time.Sleep(top.Slot)
+		if oneIn := b.answer(top.Query{}).Nodes[0].SampledOneIn; oneIn != 1 {
+			t.Errorf("after the flood one in %v is looked at", oneIn)
+		}
+	})
+}
+
+// TestLastUse: a rule's last hit and refusal are known, also of one that applies and doesn't bind.
+func TestLastUse(t *testing.T) {
+	run(t, top.Options{}, func(b *bed) {
+		time.Sleep(time.Minute)
+		for range 2 {
+			b.check(weir.Request{APIKey: "sk_1"})
+		}
+		used := time.Now().UTC().Truncate(time.Second)
+		time.Sleep(time.Minute)
+		rules := map[string]top.RuleUse{}
+		for _, r := range b.answer(top.Query{}).Rules {
+			rules[r.Rule] = r
+		}
+		for _, id := range []string{"tight", "loose", "shadow"} {
+			if hit := rules[id].LastHit; hit == nil || hit.Sub(used).Abs() > time.Second {
+				t.Errorf("%s was last hit at %v, want %v", id, hit, used)
+			}
+		}
+		if at := rules["tight"].LastRefusal; at == nil || at.Sub(used).Abs() > time.Second {
+			t.Errorf("the last refusal was at %v, want %v", at, used)
+		}
+		if rules["loose"].LastRefusal != nil {
+			t.Errorf("%+v has refused nothing", rules["loose"])
+		}
+	}, weir.Rule{ID: "tight", Limits: []weir.Limit{weir.PerMinute(1)}}, weir.Rule{ID: "loose", Limits: []weir.Limit{weir.PerMinute(1000)}},
+		weir.Rule{ID: "shadow", Shadow: true, Limits: []weir.Limit{weir.PerMinute(1)}})
+}
