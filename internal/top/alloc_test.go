@@ -1,11 +1,12 @@
 //go:build !race
 
-// The race detector allocates by itself, and takes a minute for a million clients. So these run without it.
+// The race detector allocates by itself, and takes a minute for millions of decisions. So these run without it.
 
 package top_test
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -52,6 +53,42 @@ func TestAMillionKeys(t *testing.T) {
 			}
 		}
 		runtime.KeepAlive(b.top)
+	})
+}
+
+// TestAHotKeyInAFlood: far above what is looked at one by one, the hottest key's rate is right within a few percent.
+func TestAHotKeyInAFlood(t *testing.T) {
+	run(t, top.Options{}, func(b *bed) {
+		hot := weir.Request{APIKey: "hot"}
+		others := make([]weir.Request, 500)
+		for i := range others {
+			others[i].APIKey = fmt.Sprint("sk_", i)
+		}
+		const perMS = 200 // requests, 10 of them from the hot key
+		for ms := range 14_000 {
+			for i := range perMS {
+				if i%20 == 0 {
+					b.check(hot)
+				} else {
+					b.check(others[(ms*perMS+i*7)%len(others)])
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		got := b.answer(top.Query{})
+		c := got.Clients[0]
+		if oneIn := got.Nodes[0].SampledOneIn; oneIn < 2 || oneIn > 64 {
+			t.Errorf("one in %v was looked at", oneIn)
+		}
+		if off := math.Abs(b.top.Hottest() - 10_000); off > 500 || off > 2*c.PlusMinus {
+			t.Errorf("the hottest key has 10,000 requests a second, and is said to have %v ± %v", b.top.Hottest(), c.PlusMinus)
+		}
+		time.Sleep(12 * time.Second)
+		b.check(hot)
+		time.Sleep(top.Slot)
+		if oneIn := b.answer(top.Query{}).Nodes[0].SampledOneIn; oneIn != 1 {
+			t.Errorf("after the flood one in %v is looked at", oneIn)
+		}
 	})
 }
 
