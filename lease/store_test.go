@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -263,112 +262,6 @@ func TestAHotKeyCostsFewAsks(t *testing.T) {
 	})
 }
 
-// TestConcurrentAsksAreOne: who comes while one is under way waits for its answer.
-func TestConcurrentAsksAreOne(t *testing.T) {
-	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := perHour(t, 1_000_000)
-		warm(t, s, p, "s")
-		time.Sleep(2 * ledger.MaxLease)
-		for range 2 {
-			take(s, charge(p, "s", 1))
-		}
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
-		f.delay = 10 * time.Millisecond
-		asks := f.asks.Load()
-		var all sync.WaitGroup
-		for range 200 {
-			all.Go(func() {
-				if r := take(s, charge(p, "s", 1))[0]; !r.Allowed || r.Err != nil {
-					t.Errorf("%+v", r)
-				}
-			})
-		}
-		all.Wait()
-		if n := f.asks.Load() - asks; n > 3 {
-			t.Errorf("200 checks at once asked %d times", n)
-		}
-		// Who gives up takes nobody along.
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
-		ctx, cancel := context.WithCancel(t.Context())
-		all.Go(func() {
-			results := make([]weir.Result, 1)
-			s.Take(ctx, []weir.Charge{charge(p, "s", 1)}, results)
-			if !errors.Is(results[0].Err, context.Canceled) {
-				t.Errorf("%+v", results[0])
-			}
-		})
-		synctest.Wait()
-		for range 10 {
-			all.Go(func() {
-				if r := take(s, charge(p, "s", 1))[0]; !r.Allowed || r.Err != nil {
-					t.Errorf("after another gave up: %+v", r)
-				}
-			})
-		}
-		synctest.Wait()
-		cancel()
-		all.Wait()
-		// An error is everybody's, at once.
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
-		f.lost.Store(true)
-		begun := time.Now()
-		for range 200 {
-			all.Go(func() {
-				if r := take(s, charge(p, "s", 1))[0]; !errors.Is(r.Err, errLost) {
-					t.Errorf("%+v", r)
-				}
-			})
-		}
-		all.Wait()
-		if took := time.Since(begun); took > f.delay {
-			t.Errorf("failing took %v of virtual time", took)
-		}
-	})
-}
-
-// TestLayers: a request that one limit refuses leaves what is held of the others as it was, wherever it is decided.
-func TestLayers(t *testing.T) {
-	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		wide := storetest.Policy(t, "wide", weir.Limit{Count: 1_000_000, Window: time.Hour})
-		narrow := storetest.Policy(t, "narrow", weir.Limit{Count: 500, Window: 24 * time.Hour})
-		admitted := 0
-		for range 2000 {
-			rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1))
-			if rs[0].Err != nil || rs[1].Err != nil || !rs[0].Allowed {
-				t.Fatalf("%+v", rs)
-			}
-			if rs[1].Allowed {
-				admitted++
-			}
-			time.Sleep(200 * time.Microsecond)
-		}
-		if admitted != 500 {
-			t.Errorf("admitted %d of 500", admitted)
-		}
-		time.Sleep(2 * ledger.MaxLease)
-		if got := remaining(f, wide, "s"); got < 1_000_000-500 {
-			t.Errorf("the wide limit counted %d", 1_000_000-got)
-		}
-		// And nothing comes back twice: of what is held, either.
-		held := int64(100)
-		s.withCounter(&weir.Counter{Policy: wide, Subject: []byte("s")}, func(x *counter) {
-			x.held, x.leaseEnd, x.fresh = held, s.now()+int64(time.Second), s.now()+int64(time.Second)
-		})
-		third := storetest.Policy(t, "third", weir.Limit{Count: 1_000_000, Window: time.Hour})
-		warm(t, s, third, "s")
-		s.withCounter(&weir.Counter{Policy: third, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
-		if rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1), charge(third, "s", 1)); rs[1].Allowed || !rs[0].Allowed || !rs[2].Allowed {
-			t.Errorf("%+v", rs)
-		}
-		if got := holds(s, wide, "s"); got != held {
-			t.Errorf("%d are held after a refusal, %d before it", got, held)
-		}
-		if asked := s.Stats().Asked; asked > 2000 {
-			t.Errorf("%d of 4000 charges were asked for", asked)
-		}
-	})
-}
-
 // TestNewsCountAtOnce: other numbers, a reset, a refund.
 func TestNewsCountAtOnce(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
@@ -491,32 +384,4 @@ func BenchmarkWarm(b *testing.B) {
 			})
 		})
 	}
-}
-
-// TestConcurrentLayersAreOne: requests for the same two counters at the same moment share their calls.
-func TestConcurrentLayersAreOne(t *testing.T) {
-	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p, q := perDay(t, 100_000), storetest.Policy(t, "q", weir.Limit{Count: 100_000, Window: time.Hour})
-		for range 2 {
-			take(s, charge(p, "s", 1), charge(q, "s", 1))
-		}
-		asks := f.asks.Load()
-		var all sync.WaitGroup
-		for range 200 {
-			all.Go(func() {
-				for _, r := range take(s, charge(p, "s", 1), charge(q, "s", 1)) {
-					if !r.Allowed || r.Err != nil {
-						t.Errorf("%+v", r)
-					}
-				}
-			})
-		}
-		all.Wait()
-		if n := f.asks.Load() - asks; n > 5 {
-			t.Errorf("200 checks at once asked %d times", n)
-		}
-		if got := remaining(f, p, "s"); got != 100_000-202 {
-			t.Errorf("%d are left", got)
-		}
-	})
 }

@@ -1,0 +1,98 @@
+package storetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+func giveBack(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p := Policy(t, "p", hourly(a, 10))
+			slot := h.take("s", 4, p)[0].Slot
+			h.step(time.Second)
+			h.take("s", 3, p)
+			back := weir.Return{Counter: counter(p, "s"), N: 4, Slot: slot}
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+				t.Fatal(err)
+			}
+			if r := h.take("s", 7, p)[0]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("after 4 and 3 were taken and 4 given back: %+v", r)
+			}
+			h.step(3 * time.Hour)
+			h.take("s", 10, p)
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+				t.Fatal(err)
+			}
+			if a == weir.FixedWindow || a == weir.SlidingLog || a == weir.SlidingCounter {
+				if h.take("s", 1, p)[0].Allowed {
+					t.Fatal("tokens of a window that has passed came back")
+				}
+			}
+			other := weir.Return{Counter: counter(p, "nobody"), N: 4, Slot: slot}
+			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{other}); err != nil {
+				t.Fatal(err)
+			}
+			if r := h.take("nobody", 10, p)[0]; !r.Allowed || r.Remaining != 0 {
+				t.Fatalf("giving back to an untouched counter: %+v", r)
+			}
+		})
+	}
+}
+
+func giveBackOnce(t *testing.T, open Open) {
+	h := start(t, open)
+	p := Policy(t, "p", hourly(weir.TokenBucket, 10))
+	slot := h.take("s", 10, p)[0].Slot
+	back := []weir.Return{{Counter: counter(p, "s"), N: 1, Slot: slot}}
+	for i := range 3 {
+		once := weir.Once{15: byte(i + 1)}
+		if err := h.GiveBack(context.Background(), once, time.Hour, back); err != nil {
+			t.Fatal(err)
+		}
+		h.step(time.Millisecond)
+		for range 3 {
+			if err := h.GiveBack(context.Background(), once, time.Hour, back); err != weir.ErrUsed {
+				t.Fatalf("the second use of one Once: %v, want ErrUsed", err)
+			}
+		}
+	}
+	if r := h.take("s", 3, p)[0]; !r.Allowed || r.Remaining != 0 {
+		t.Fatalf("after three returns of one token: %+v", r)
+	}
+
+	// A return of nothing uses its Once, too: a receipt whose tokens stay taken has been finished.
+	nothing := []weir.Return{{Counter: counter(p, "s"), Slot: slot}}
+	if err := h.GiveBack(context.Background(), weir.Once{9}, time.Hour, nothing); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.GiveBack(context.Background(), weir.Once{9}, time.Hour, back); err != weir.ErrUsed {
+		t.Fatalf("the second use of a Once that gave back nothing: %v, want ErrUsed", err)
+	}
+	if r := h.take("s", 1, p)[0]; r.Allowed {
+		t.Fatalf("after a return of nothing: %+v", r)
+	}
+
+	// Of several calls that race for one Once, one wins.
+	once := weir.Once{0: 1}
+	var wg sync.WaitGroup
+	wins := make([]bool, 16)
+	for i := range wins {
+		wg.Go(func() { wins[i] = h.GiveBack(context.Background(), once, time.Hour, back) == nil })
+	}
+	wg.Wait()
+	won := 0
+	for _, w := range wins {
+		if w {
+			won++
+		}
+	}
+	if won != 1 {
+		t.Fatalf("%d of 16 concurrent uses of one Once succeeded", won)
+	}
+}
