@@ -19,6 +19,7 @@ type Limiter struct {
 	emergency *Policy
 	preflight Policy
 	observe   func(*Observation)
+	trace     func(context.Context) (context.Context, func(*Observation))
 	now       func() time.Time
 	sealer    atomic.Pointer[sealer]
 	rules     atomic.Pointer[RuleSet]
@@ -31,6 +32,10 @@ type Options struct {
 	// Observe is told of every decision, in the caller's goroutine: it must be quick and keep
 	// nothing of it. Nil means that there is no observer. Package metrics has one.
 	Observe func(*Observation)
+	// Trace begins the span of a decision. The store is called with the context that it returns; the function that it
+	// returns is told of the decision as Observe is, at its end, and nil means that this one has no span. Nil means that
+	// decisions have none. Package tracing has one.
+	Trace func(context.Context) (context.Context, func(*Observation))
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
 	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
 	Secret []byte
@@ -75,7 +80,7 @@ const (
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
-	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, now: opts.Now}
+	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now}
 	if l.now == nil {
 		l.now = time.Now
 	}
@@ -124,6 +129,9 @@ var noRules = &RuleSet{}
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
 	m, began := l.begin()
+	if l.trace != nil {
+		ctx, m.traced = l.trace(ctx)
+	}
 	if rs == nil {
 		d.Degraded, d.Reason, d.RetryAfter = true, ReasonUnavailable, time.Second
 		l.end(req, m, began, &d, nil)
@@ -159,16 +167,22 @@ func (l *Limiter) begin() (m *match, began time.Time) {
 	return m, began
 }
 
-// end tells the observer, and ends the use of the scratch space.
+// end tells the observer and the span, and ends the use of the scratch space.
 func (l *Limiter) end(req *Request, m *match, began time.Time, d *Decision, err error) {
-	if l.observe != nil {
+	if l.observe != nil || m.traced != nil {
 		m.decision = *d // a copy, since handing out d itself would move it to the heap
 		o := &m.observation
 		o.Request, o.Decision, o.Took, o.Err = req, &m.decision, 0, err
 		if !began.IsZero() {
 			o.Took = time.Since(began)
 		}
-		l.observe(o)
+		if l.observe != nil {
+			l.observe(o)
+		}
+		if m.traced != nil {
+			m.traced(o)
+			m.traced = nil
+		}
 		o.Request, o.Decision, o.Err = nil, nil, nil
 	}
 	l.scratch.Put(m)
@@ -186,6 +200,9 @@ func (l *Limiter) Tell(req *Request, d Decision) {
 // charge a peek.
 func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
 	m, began := l.begin()
+	if l.trace != nil {
+		ctx, m.traced = l.trace(ctx)
+	}
 	m.reset()
 	if !req.IP.IsValid() {
 		m.key = req.APIKey // a caller's own word, where that of a check may be made up by its client

@@ -28,6 +28,8 @@ type match struct {
 	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
 	local    []int  // of them, those by the Limiter's own store
 
+	traced func(*Observation) // ends the span of the decision; nil without one
+
 	// What an observer is shown.
 	decision    Decision
 	observation Observation

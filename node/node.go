@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/tracing"
 )
 
 // Options of a Node. One of Rules and SeedRules must be given.
@@ -33,6 +34,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Observe is told of every decision: see [weir.Options].
 	Observe func(*weir.Observation)
+	// Tracer makes spans of decisions, and of waiting for Redis. Nil means none.
+	Tracer *tracing.Tracer
 }
 
 // Node decides by rules that it follows, as a [weir.Limiter]. Make one with [Open].
@@ -65,10 +68,14 @@ func Open(o Options) (*Node, error) {
 	n := &Node{}
 	soon, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	options, redis := weir.Options{Observe: o.Observe}, redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}
+	if o.Tracer != nil {
+		options.Trace, redis.Trace = o.Tracer.Check, o.Tracer.Call
+	}
 	if local := memstore.New(memstore.Options{}); o.Store == "" {
-		n.Limiter = weir.NewLimiter(local, nil, weir.Options{Observe: o.Observe})
+		n.Limiter = weir.NewLimiter(local, nil, options)
 	} else {
-		if n.shared, err = redislimit.New(redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}, local, weir.Options{Observe: o.Observe}); err != nil {
+		if n.shared, err = redislimit.New(redis, local, options); err != nil {
 			return nil, fmt.Errorf("node: Store: %w", err)
 		}
 		n.Limiter = n.shared.Limiter

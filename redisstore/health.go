@@ -89,10 +89,7 @@ func (s *Store) reached() bool {
 }
 
 func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
-	h := ShardHealth{Name: sh.name, Up: reached && !sh.open.Load()}
-	if h.Name == s.address.shown {
-		h.Name = s.address.server()
-	}
+	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load()}
 	if at := sh.since.Load(); at != 0 {
 		h.Since = time.UnixMicro(at)
 	}
@@ -104,6 +101,14 @@ func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
 		h.Error = *cause
 	}
 	return h
+}
+
+// shown is the name of a shard: see [ShardHealth].
+func (s *Store) shown(sh *shard) string {
+	if sh.name == s.address.shown {
+		return s.address.server()
+	}
+	return sh.name
 }
 
 // server names the one server of what isn't a Cluster.

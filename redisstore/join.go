@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -119,10 +120,35 @@ var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{
 
 // do has an act decided, and returns nil if it was. The act must not be touched
 // again after an error: it may still be under way.
+func (l *lane) do(ctx context.Context, a *act) error {
+	if l.store.trace == nil {
+		return l.join(ctx, a)
+	}
+	sh := l.shard.Load()
+	end := l.store.trace(ctx, l.store.shown(sh))
+	if end == nil {
+		return l.join(ctx, a)
+	}
+	lost := sh.open.Load()
+	err := l.join(ctx, a)
+	switch {
+	case err == nil:
+		end("")
+	case errors.Is(err, context.Canceled):
+		end("canceled")
+	case lost:
+		end("unavailable")
+	default:
+		end(kindOf(err))
+	}
+	return err
+}
+
+// join is do without a span.
 //
 // A caller that can't wait for as long as a call may take leaves the sending to a goroutine: its
 // short deadline must harm neither the waiters that it would send for nor the shard's health.
-func (l *lane) do(ctx context.Context, a *act) error {
+func (l *lane) join(ctx context.Context, a *act) error {
 	if err := ctx.Err(); err != nil {
 		return gaveUp(err)
 	}

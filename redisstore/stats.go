@@ -74,22 +74,32 @@ func (t *tally) count(acts int, took time.Duration, err error) {
 	}
 	t.buckets[at].Add(1)
 	if err != nil {
-		t.kind(err).Add(1)
+		switch kindOf(err) {
+		case "timeout":
+			t.timeout.Add(1)
+		case "connection":
+			t.connection.Add(1)
+		case "reply":
+			t.reply.Add(1)
+		case "slot":
+			t.slot.Add(1)
+		}
 	}
 }
 
-func (t *tally) kind(err error) *atomic.Uint64 {
+// kindOf says what was wrong: see [ErrorStats].
+func kindOf(err error) string {
 	var re *rueidis.RedisError
 	var slow net.Error
 	switch {
 	case ofSlot(err):
-		return &t.slot
+		return "slot"
 	case errors.As(err, &re):
-		return &t.reply
+		return "reply"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
-		return &t.timeout
+		return "timeout"
 	}
-	return &t.connection
+	return "connection"
 }
 
 // Stats tells what the store has done. It makes no call and never waits.

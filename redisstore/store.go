@@ -39,6 +39,7 @@ type Store struct {
 	leastTTL int64            // ms
 	logger   *slog.Logger
 	onSecret func([]byte)
+	trace    func(ctx context.Context, shard string) func(failure string)
 	told     sync.Map    // of what was said: when, a time.Time
 	tight    atomic.Bool // guests get no new counters
 
@@ -78,6 +79,11 @@ type Options struct {
 	// OnSecret is told the secret that the nodes share when it becomes known, before any charge is
 	// decided under it, and when it changes. It isn't told one that was given. Nil is allowed.
 	OnSecret func(secret []byte)
+	// Trace begins the span of waiting for a shard, on behalf of a check whose context it is given. The function that it returns
+	// ends the span, and is told what failed: timeout, connection, reply or slot, as in [ErrorStats]; unavailable, where the breaker
+	// was open and nothing was sent; canceled, where the caller has gone; or "". Nil means no span, for all or for this one.
+	// Package tracing has one.
+	Trace func(ctx context.Context, shard string) func(failure string)
 	// Now replaces Redis' clock, in tests. Nil means that Redis' clock decides.
 	Now func() time.Time
 }
@@ -109,6 +115,7 @@ func New(o Options) (*Store, error) {
 		lost:    make(chan struct{}, 1),
 
 		onSecret: o.OnSecret,
+		trace:    o.Trace,
 	}
 	if s.onSecret == nil {
 		s.onSecret = func([]byte) {}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/tracing"
 )
 
 // Options of a Gateway. Upstream and Limit must be given; the rest has useful zeros.
@@ -217,6 +218,7 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 		}
 	}
 	g.setForwarded(p.In, p.Out.Header)
+	tracing.Inject(p.In.Context(), p.Out.Header)
 	exchangeOf(p.In).body.takeTrailer(p.Out.Trailer)
 }
 

@@ -1,0 +1,81 @@
+package tracing
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/felixge/httpsnoop"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// w3c reads and writes traceparent and tracestate, and no baggage: that may hold anything.
+var w3c propagation.TraceContext
+
+// Handler makes a span of each request, below the one that its W3C trace context names, if it has one. The handler, and
+// what it calls, finds the span in the request's context. A traceparent that can't be read is ignored. The span knows
+// the method, the status, and the pattern of an [http.ServeMux] that chose the handler.
+func (t *Tracer) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := w3c.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := t.tracer.Start(ctx, method(r.Method), trace.WithSpanKind(trace.SpanKindServer))
+		r = r.WithContext(ctx)
+		if !span.IsRecording() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		status := 0
+		defer func() { endRequest(span, r, status) }() // also when the handler panics, as a proxy does whose client has gone
+		next.ServeHTTP(httpsnoop.Wrap(w, httpsnoop.Hooks{
+			WriteHeader: func(write httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
+				return func(code int) {
+					if status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
+						status = code
+					}
+					write(code)
+				}
+			},
+		}), r)
+	})
+}
+
+func endRequest(span trace.Span, r *http.Request, status int) {
+	if status == 0 {
+		status = http.StatusOK
+	}
+	span.SetAttributes(attribute.String("http.request.method", method(r.Method)), attribute.Int("http.response.status_code", status))
+	if r.Pattern != "" {
+		route := r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:] // without the method
+		span.SetName(method(r.Method) + " " + route)
+		span.SetAttributes(attribute.String("http.route", route))
+	}
+	if status >= 500 {
+		span.SetStatus(codes.Error, "")
+	}
+	span.End()
+}
+
+// methods are the ones that spans are named after. Clients can make up others.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
+
+func method(m string) string {
+	if slices.Contains(methods, m) {
+		return m
+	}
+	return "_OTHER"
+}
+
+// Inject writes the W3C trace context of ctx into the headers of a request that goes on from here, in place of the one it came with.
+// Without a trace, headers stay as they are.
+func Inject(ctx context.Context, h http.Header) {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return
+	}
+	h.Del("Traceparent")
+	h.Del("Tracestate") // which is no good without the traceparent that it came with
+	w3c.Inject(ctx, propagation.HeaderCarrier(h))
+}

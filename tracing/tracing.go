@@ -1,0 +1,90 @@
+// Package tracing makes OpenTelemetry spans of decisions. Two lines give a program that embeds Weir,
+// and has a TracerProvider, the spans that `weir serve` sends:
+//
+//	tracer := tracing.New(otel.GetTracerProvider())
+//	limiter := weir.NewLimiter(store, rules, weir.Options{Trace: tracer.Check})
+//
+// A check's span is a child of the span in its context, such as otelhttp's of the HTTP request. A
+// program without otelhttp has [Tracer.Handler]. With Redis, redisstore.Options takes
+// [Tracer.Call], and each wait for Redis is a span below the check's.
+//
+// Spans hold rule ids, outcomes, reasons, edges and shards: never a client's key, address, path or
+// query. docs/observability.md lists every attribute.
+package tracing
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirhq/weir"
+)
+
+// name is the instrumentation scope of all spans.
+const name = "github.com/weirhq/weir/tracing"
+
+// Tracer makes spans. Make one with [New].
+type Tracer struct{ tracer trace.Tracer }
+
+// New makes a Tracer whose spans go where the provider sends them.
+func New(p trace.TracerProvider) *Tracer { return &Tracer{p.Tracer(name)} }
+
+// Check begins the span of a decision. It is for [weir.Options.Trace].
+func (t *Tracer) Check(ctx context.Context) (context.Context, func(*weir.Observation)) {
+	kind := trace.SpanKindInternal
+	if trace.SpanContextFromContext(ctx).IsRemote() {
+		kind = trace.SpanKindServer // the caller's span is in another process, and no other of this one is above
+	}
+	ctx, span := t.tracer.Start(ctx, "weir.check", trace.WithSpanKind(kind))
+	if !span.IsRecording() {
+		return ctx, nil
+	}
+	return ctx, func(o *weir.Observation) { end(span, o) }
+}
+
+func end(span trace.Span, o *weir.Observation) {
+	// The values are those of the metrics' labels.
+	d, edge, outcome, reason := o.Decision, o.Request.Edge, "refused", o.Decision.Reason.String()
+	if d.Allowed {
+		outcome = "allowed"
+	}
+	if edge == "" {
+		edge = "library"
+	}
+	if d.Reason == weir.ReasonIdentityRequired {
+		reason = "identity"
+	}
+	span.SetAttributes(
+		attribute.String("weir.outcome", outcome), attribute.String("weir.reason", reason), attribute.String("weir.edge", edge),
+		attribute.Int64("weir.rules_version", d.RulesVersion), attribute.Bool("weir.degraded", d.Degraded),
+	)
+	if d.Rule != "" {
+		span.SetAttributes(attribute.String("weir.rule", d.Rule))
+	}
+	if o.Request.Peek {
+		span.SetAttributes(attribute.Bool("weir.peek", true))
+	}
+	if o.Err != nil {
+		span.SetStatus(codes.Error, "the store couldn't be reached") // its error may say more than is meant for whoever reads traces
+	}
+	span.End()
+}
+
+// Call begins the span of waiting for a shard of Redis, if that is on behalf of a check that has a span. It is for
+// redisstore.Options.Trace.
+func (t *Tracer) Call(ctx context.Context, shard string) func(failure string) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return nil
+	}
+	_, span := t.tracer.Start(ctx, "weir.store", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("db.system.name", "redis"), attribute.String("weir.shard", shard)))
+	return func(failure string) {
+		if failure != "" {
+			span.SetAttributes(attribute.String("error.type", failure))
+			span.SetStatus(codes.Error, failure)
+		}
+		span.End()
+	}
+}

@@ -1,0 +1,271 @@
+package tracing_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/tracing"
+)
+
+const (
+	caller   = "4bf92f3577b34da6a3ce929d0e0e4736"
+	parent   = "00f067aa0ba902b7"
+	sampled  = "00-" + caller + "-" + parent + "-01"
+	unchosen = "00-" + caller + "-" + parent + "-00"
+)
+
+// traced is a tracer whose spans are kept.
+func traced(t testing.TB) (*tracing.Tracer, *tracetest.InMemoryExporter) {
+	t.Helper()
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	t.Cleanup(func() {
+		if err := provider.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return tracing.New(provider), spans
+}
+
+func compile(t testing.TB, rules ...weir.Rule) *weir.RuleSet {
+	t.Helper()
+	set, err := weir.Compile(weir.Rules{Version: 7, Rules: rules, Deny: []string{"sk_denied"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// attributes of a span, as text.
+func attributes(s tracetest.SpanStub) string {
+	var all []string
+	for _, a := range s.Attributes {
+		all = append(all, fmt.Sprintf("%s=%s", a.Key, a.Value.Emit()))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestSpanOfACheck(t *testing.T) {
+	tracer, spans := traced(t)
+	told := 0
+	rules := compile(t,
+		weir.Rule{ID: "orders", Match: weir.Match{Endpoint: "/orders"}, Limits: []weir.Limit{weir.PerHour(1)}},
+		weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"user"}, Missing: weir.MissingRefuse, Limits: []weir.Limit{weir.PerHour(1)}})
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{Trace: tracer.Check, Observe: func(*weir.Observation) { told++ }})
+	for _, c := range []struct {
+		req  weir.Request
+		want string
+	}{
+		{weir.Request{APIKey: "sk_1", Path: "/orders"}, "weir.outcome=allowed weir.reason=within weir.edge=library weir.rules_version=7 weir.degraded=false weir.rule=orders"},
+		{weir.Request{APIKey: "sk_1", Path: "/orders", Edge: "grpc"}, "weir.outcome=refused weir.reason=limited weir.edge=grpc weir.rules_version=7 weir.degraded=false weir.rule=orders"},
+		{weir.Request{APIKey: "sk_1", Path: "/orders", Peek: true}, "weir.outcome=refused weir.reason=limited weir.edge=library weir.rules_version=7 weir.degraded=false weir.rule=orders weir.peek=true"},
+		{weir.Request{APIKey: "sk_denied", Path: "/orders"}, "weir.outcome=refused weir.reason=denied weir.edge=library weir.rules_version=7 weir.degraded=false"},
+		{weir.Request{Path: "/login"}, "weir.outcome=refused weir.reason=identity weir.edge=library weir.rules_version=7 weir.degraded=false weir.rule=login"},
+	} {
+		spans.Reset()
+		if _, err := l.Check(t.Context(), &c.req); err != nil {
+			t.Fatal(err)
+		}
+		got := spans.GetSpans()
+		if len(got) != 1 || got[0].Name != "weir.check" || got[0].SpanKind != trace.SpanKindInternal || attributes(got[0]) != c.want {
+			t.Errorf("%v, want %s", got, c.want)
+		}
+	}
+	policy, err := weir.NewPolicy("mine", weir.PerHour(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans.Reset()
+	if _, err := l.Take(t.Context(), &weir.Request{}, []weir.Charge{{Counter: weir.Counter{Policy: policy}, N: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := spans.GetSpans(); len(got) != 1 || !strings.Contains(attributes(got[0]), "weir.rule=mine") {
+		t.Errorf("a take: %v", got)
+	}
+	if told != 6 {
+		t.Errorf("the observer beside the tracer was told of %d decisions, want 6", told)
+	}
+}
+
+// TestSpansOfRedis: below the check, with the shard and what failed. What nobody traces has none.
+func TestSpansOfRedis(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	tracer, spans := traced(t)
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + server.Addr, Trace: tracer.Call, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if err := store.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rules := compile(t, weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerHour(1)}})
+	l := weir.NewLimiter(store, rules, weir.Options{Trace: tracer.Check})
+	if _, err := l.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err != nil {
+		t.Fatal(err)
+	}
+	got := spans.GetSpans()
+	if len(got) != 2 {
+		t.Fatalf("%d spans, want 2: %v", len(got), got)
+	}
+	call, check := got[0], got[1]
+	if call.Name != "weir.store" || call.Parent.SpanID() != check.SpanContext.SpanID() || attributes(call) != "db.system.name=redis weir.shard="+server.Addr {
+		t.Errorf("the call: %v %s", call, attributes(call))
+	}
+	if call.StartTime.Before(check.StartTime) || call.EndTime.After(check.EndTime) || !call.EndTime.After(call.StartTime) {
+		t.Errorf("a call from %s to %s, in a check from %s to %s", call.StartTime, call.EndTime, check.StartTime, check.EndTime)
+	}
+
+	untraced := weir.NewLimiter(store, rules, weir.Options{})
+	spans.Reset()
+	if _, err := untraced.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := spans.GetSpans(); len(got) != 0 {
+		t.Errorf("a check without a span has some of Redis: %v", got)
+	}
+
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := l.Check(gone, &weir.Request{APIKey: "sk_1"}); err == nil {
+		t.Error("a check whose caller has gone was decided")
+	}
+	if got := spans.GetSpans()[0]; !strings.Contains(attributes(got), "error.type=canceled") {
+		t.Errorf("a caller has gone: %s", attributes(got))
+	}
+	server.Kill()
+	for last := ""; last != "error.type=unavailable"; { // once the breaker is open
+		spans.Reset()
+		if _, err := l.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err == nil {
+			t.Fatal("a killed Redis decides")
+		}
+		got := spans.GetSpans()
+		call, check := attributes(got[0]), attributes(got[1])
+		last = call[strings.LastIndex(call, " ")+1:]
+		if !strings.Contains(call, "weir.shard="+server.Addr) || last != "error.type=connection" && last != "error.type=timeout" && last != "error.type=unavailable" ||
+			!strings.Contains(check, "weir.degraded=true") || got[1].Status.Description != "the store couldn't be reached" {
+			t.Fatalf("Redis is killed, and the spans say %s and %s, %v", call, check, got[1].Status)
+		}
+	}
+}
+
+// TestContextOfRequests: the middleware passes on what came, and what can't be read is ignored.
+func TestContextOfRequests(t *testing.T) {
+	tracer, spans := traced(t)
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rule{ID: "all", Limits: []weir.Limit{weir.PerHour(1000)}}), weir.Options{Trace: tracer.Check})
+	var seen trace.SpanContext
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /orders/{id}", func(_ http.ResponseWriter, r *http.Request) { seen = trace.SpanContextFromContext(r.Context()) })
+	server := httptest.NewServer(tracer.Handler(httplimit.New(l, httplimit.Options{}).Wrap(mux)))
+	defer server.Close()
+	for _, c := range []struct {
+		traceparent, tracestate string
+		joins, spans            bool
+	}{
+		{sampled, "vendor=x", true, true},
+		{unchosen, "", true, false},
+		{"", "", false, true},
+		{"00-" + caller + "-" + parent, "vendor=x", false, true},
+		{"00-00000000000000000000000000000000-" + parent + "-01", "", false, true},
+		{"ff-" + caller + "-" + parent + "-01", "", false, true},
+		{"00-" + strings.ToUpper(caller) + "-" + parent + "-01", "", false, true},
+		{strings.Repeat("00-", 3000), strings.Repeat("a=b,", 2000), false, true},
+		{sampled, strings.Repeat("a=b,", 2000), true, true}, // the state is dropped, and not the trace
+	} {
+		spans.Reset()
+		req, err := http.NewRequest(http.MethodGet, server.URL+"/orders/17?key=s3cr3t", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Traceparent", c.traceparent)
+		req.Header.Set("Tracestate", c.tracestate)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		got := spans.GetSpans()
+		if joins := seen.TraceID().String() == caller; joins != c.joins || seen.IsSampled() != c.spans || !seen.IsValid() {
+			t.Errorf("%.60q: the handler finds %v", c.traceparent, seen)
+		}
+		if !c.spans {
+			if len(got) != 0 {
+				t.Errorf("%q: %d spans, want none", c.traceparent, len(got))
+			}
+			continue
+		}
+		if len(got) != 2 {
+			t.Errorf("%q: %d spans, want 2", c.traceparent, len(got))
+			continue
+		}
+		check, request := got[0], got[1]
+		if request.Name != "GET" && request.Name != "GET /orders/{id}" || request.SpanKind != trace.SpanKindServer || check.Parent.SpanID() != request.SpanContext.SpanID() ||
+			seen.SpanID() != request.SpanContext.SpanID() || c.joins != (request.Parent.SpanID().String() == parent) {
+			t.Errorf("%.60q: %v and %v", c.traceparent, request, check)
+		}
+		if all := fmt.Sprint(got); strings.Contains(all, "s3cr3t") || strings.Contains(all, "/orders/17") || strings.Contains(all, "127.0.0.1") {
+			t.Errorf("a span tells the path, the query or the address: %s", all)
+		}
+	}
+}
+
+// TestRequestsThatEndBadly have a span all the same.
+func TestRequestsThatEndBadly(t *testing.T) {
+	tracer, spans := traced(t)
+	mux := http.NewServeMux()
+	mux.Handle("/busy", tracer.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})))
+	mux.Handle("/panic", tracer.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	for path, want := range map[string]string{
+		"/busy": "_OTHER /busy http.request.method=_OTHER http.response.status_code=503 http.route=/busy", "/panic": "_OTHER /panic",
+	} {
+		spans.Reset()
+		req, err := http.NewRequest("BREW", server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := http.DefaultClient.Do(req); err == nil {
+			res.Body.Close()
+		}
+		got := spans.GetSpans()
+		if len(got) != 1 || !strings.HasPrefix(got[0].Name+" "+attributes(got[0]), want) {
+			t.Errorf("%s: %v, want %s", path, got, want)
+		}
+	}
+}
+
+// TestInject: a new trace replaces the whole of the old one, and without a trace nothing changes.
+func TestInject(t *testing.T) {
+	tracer, _ := traced(t)
+	h := http.Header{"Traceparent": {"nonsense"}, "Tracestate": {"vendor=x"}}
+	tracing.Inject(t.Context(), h)
+	if h.Get("Traceparent") != "nonsense" || h.Get("Tracestate") != "vendor=x" {
+		t.Errorf("without a trace, headers become %v", h)
+	}
+	ctx, end := tracer.Check(t.Context())
+	tracing.Inject(ctx, h)
+	if id := trace.SpanContextFromContext(ctx).TraceID().String(); !strings.Contains(h.Get("Traceparent"), id) || h.Get("Tracestate") != "" {
+		t.Errorf("headers become %v, want the trace %s", h, id)
+	}
+	end(&weir.Observation{Request: &weir.Request{}, Decision: &weir.Decision{}})
+}
