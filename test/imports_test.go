@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"/rulefile":   {"", "/internal/guess"},
 	"/storetest":  {"", "/ledger"},
 	"/metrics":    {"", "/lease", "/memstore", "/redisstore"},
+	"/tracing":    {""},
 	// What people put into their own services carries no YAML, no Redis and no command line.
 	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror"},
 	"/internal/jsonerror": {},
@@ -88,6 +89,7 @@ func TestImportRules(t *testing.T) {
 var forTests = map[string][]string{
 	module + "/internal/redistest":    {module + "/internal/faults", module + "/test/losses", module + "/test/overload"},
 	module + "/internal/faults":       {module + "/test/faults"},
+	module + "/internal/oteltest":     {},
 	"github.com/Shopify/toxiproxy/v2": {module + "/internal/redistest"},
 }
 
@@ -110,6 +112,21 @@ func TestMetricsAloneKnowPrometheus(t *testing.T) {
 		}
 		for _, imp := range p.Imports {
 			if strings.HasPrefix(imp, "github.com/prometheus/") || imp == module+"/metrics" {
+				t.Errorf("%s imports %s", p.ImportPath, imp)
+			}
+		}
+	}
+}
+
+// Whoever embeds Weir without traces carries no OpenTelemetry, and with them no more than its API.
+func TestTracingAloneKnowsOpenTelemetry(t *testing.T) {
+	for _, p := range list(t) {
+		if !strings.HasPrefix(p.ImportPath, module) || p.ImportPath == module+"/internal/otlp" || p.ImportPath == module+"/internal/oteltest" {
+			continue
+		}
+		for _, imp := range p.Imports {
+			api := !strings.Contains(imp, "/sdk") && !strings.Contains(imp, "/exporters/")
+			if strings.HasPrefix(imp, "go.opentelemetry.io/") && !(p.ImportPath == module+"/tracing" && api) {
 				t.Errorf("%s imports %s", p.ImportPath, imp)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/otlp"
 	"github.com/weirhq/weir/internal/serve"
 )
 
@@ -18,6 +19,7 @@ type sections struct {
 	Identity identitySettings `yaml:"identity"`
 	Headers  headerSettings   `yaml:"headers"`
 	Refusal  refusalSettings  `yaml:"refusal"`
+	OTLP     otlp.Config      `yaml:"otlp"`
 }
 
 type identitySettings struct {
@@ -52,6 +54,7 @@ func (s *sections) apply(c *serve.Config) {
 		APIKey: s.Identity.APIKey, User: s.Identity.User, Org: s.Identity.Org, Tier: s.Identity.Tier,
 		JWT: s.Identity.JWT, KnownKeysFile: s.Identity.KnownKeys, TrustUnverified: s.Identity.TrustUnverified,
 	}
+	c.OTLP = s.OTLP
 	c.Answers = httplimit.Answers{
 		Dialects: s.Headers.Dialects, Names: httplimit.HeaderNames(s.Headers.Names), Expose: s.Headers.Expose,
 		Refusal: httplimit.Template{Status: s.Refusal.Status, ContentType: s.Refusal.ContentType, Body: s.Refusal.Body},

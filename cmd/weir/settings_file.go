@@ -144,6 +144,9 @@ func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	if best := guess.Closest(e.name, names); best != "" {
 		hint = fmt.Sprintf("did you mean %q?", best)
 	}
+	if path == "otlp.headers" {
+		hint = "they hold secrets: put them into OTEL_EXPORTER_OTLP_HEADERS"
+	}
 	s.fail(e.key, path, hint, "there is no setting %q%s", e.name, in)
 	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // its value may be a secret: nobody knows what it was meant to be
 		p.Excerpt = strings.Repeat(" ", p.Caret) + e.name + ": …"
@@ -212,7 +215,10 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 			}
 		}
 	default:
-		want := map[reflect.Kind]string{reflect.Bool: "true or false", reflect.Int: "a whole number", reflect.String: "text"}[v.Kind()]
+		want := map[reflect.Kind]string{
+			reflect.Bool: "true or false", reflect.Int: "a whole number", reflect.String: "text",
+			reflect.Float64: "a number", reflect.Int64: "a time with its unit, such as 60s",
+		}[v.Kind()]
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Decode(v.Addr().Interface()) != nil {
 			s.fail(n, path, "", "must be %s, got %s", want, describe(n))
 		}

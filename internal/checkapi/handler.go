@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -125,6 +127,9 @@ var endpoints = map[string]endpoint{
 	"/v1/take":   {(*handler).take, MaxBody},
 	"/v1/refund": {(*handler).refund, MaxBody},
 }
+
+// Paths are those that the check API answers at.
+var Paths = slices.Sorted(maps.Keys(endpoints))
 
 // NothingHere is what other paths are told. No other port says it.
 const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"

@@ -13,6 +13,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/otlp"
 )
 
 // Config is a node's settings. The zero value of a field is its default.
@@ -74,6 +75,7 @@ type Config struct {
 
 	Identity Identity
 	Answers  httplimit.Answers
+	OTLP     otlp.Config
 }
 
 // Identity is httplimit.Identity with files instead of what they hold.
@@ -144,6 +146,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if _, err := httplimit.NewAnswerer(c.Answers); err != nil {
+		return err
+	}
+	if err := c.OTLP.Validate(); err != nil {
 		return err
 	}
 	if c.Rules != "" && c.SeedRules != "" {

@@ -20,12 +20,14 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/otlp"
 	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/tracing"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -44,6 +46,7 @@ type node struct {
 	registry *prometheus.Registry
 	decided  *decisionlog.Log // nil if decisions aren't written down
 	top      *top.Top
+	tracer   *tracing.Tracer // nil without traces
 	began    time.Time
 	ready    atomic.Bool // it has been in touch with its store
 	draining atomic.Bool // balancers should send nobody
@@ -85,6 +88,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		}
 		defer n.closeDecisionLog() // after the last request
 	}
+	sender, err := otlp.Start(ctx, c.OTLP, otlp.Node{Name: n.self.Name, Version: version}, n.registry, log)
+	if err != nil {
+		return err
+	}
+	defer sender.Close() // with the last of it
+	n.tracer = sender.Tracer
 	if err := n.openStore(); err != nil {
 		return err
 	}
@@ -152,7 +161,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
 		}
-		through.server = newHTTP(n.gateway, 0, n.log) // its bodies may stream for hours
+		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // its bodies may stream for hours
 	}
 	ports, err := openAll(ctx, c, []*port{check, operate, through})
 	if err != nil {
@@ -185,7 +194,19 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 		return g.Asks() && refused == nil
 	}))
 	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress, Parallel: n.redis != nil}
-	mux.Handle("/v1/", checkapi.New(n.limiter, answers, o))
+	check := n.traced(checkapi.New(n.limiter, answers, o))
+	for _, path := range checkapi.Paths {
+		mux.Handle(path, check) // which spans are named after
+	}
+	mux.Handle("/v1/", check)
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
 	return mux
+}
+
+// traced makes spans of the requests to a handler, if traces are sent.
+func (n *node) traced(h http.Handler) http.Handler {
+	if n.tracer == nil {
+		return h
+	}
+	return n.tracer.Handler(h)
 }

@@ -45,6 +45,10 @@ func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
 	options := weir.Options{Observe: n.observer()}
+	redis := redisstore.Options{URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
+	if n.tracer != nil {
+		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
+	}
 	if c.Preflight != nil {
 		p, err := weir.NewPolicy("preflight", *c.Preflight)
 		if err != nil {
@@ -64,7 +68,7 @@ func (n *node) openStore() error {
 		p.PerNode = true
 		options.Emergency = p
 	}
-	shared, err := redislimit.New(redisstore.Options{URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}, n.counters, options)
+	shared, err := redislimit.New(redis, n.counters, options)
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}

@@ -1,0 +1,250 @@
+// Package oteltest has an OpenTelemetry collector for tests: what is sent to it over HTTP or gRPC is there to be looked at.
+package oteltest
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	collectormetrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	metrics "go.opentelemetry.io/proto/otlp/metrics/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+)
+
+// Collector takes metrics and spans. Make one with [HTTP] or [GRPC].
+type Collector struct {
+	URL string
+
+	mu       sync.Mutex
+	arrived  chan struct{} // closed with the next arrival
+	headers  []map[string][]string
+	resource map[string]string
+	metrics  map[string]*metrics.Metric
+	spans    []Span
+	text     strings.Builder
+}
+
+// Span is a span with its attributes as text.
+type Span struct {
+	*trace.Span
+	Attributes map[string]string
+}
+
+// Trace, ID and Parent are its ids in hex, as in a traceparent; Parent is "" of a root.
+func (s Span) Trace() string  { return fmt.Sprintf("%x", s.TraceId) }
+func (s Span) ID() string     { return fmt.Sprintf("%x", s.SpanId) }
+func (s Span) Parent() string { return fmt.Sprintf("%x", s.ParentSpanId) }
+
+// HTTP starts a collector that speaks http/protobuf.
+func HTTP(t testing.TB) *Collector {
+	c := &Collector{arrived: make(chan struct{})}
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	c.URL = server.URL
+	return c
+}
+
+// GRPC starts a collector that speaks gRPC.
+func GRPC(t testing.TB) *Collector {
+	c := &Collector{arrived: make(chan struct{})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	collectormetrics.RegisterMetricsServiceServer(server, &metricsService{c: c})
+	collectortrace.RegisterTraceServiceServer(server, &traceService{c: c})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(l); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	c.URL = "http://" + l.Addr().String()
+	return c
+}
+
+func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var body io.Reader = r.Body
+	if r.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		body = z
+	}
+	data, err := io.ReadAll(body)
+	switch r.URL.Path {
+	case "/v1/metrics":
+		var m collectormetrics.ExportMetricsServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(data, &m)
+		}
+		c.takeMetrics(r.Header, &m)
+	case "/v1/traces":
+		var s collectortrace.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(data, &s)
+		}
+		c.takeSpans(r.Header, &s)
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+}
+
+type metricsService struct {
+	collectormetrics.UnimplementedMetricsServiceServer
+	c *Collector
+}
+
+func (s *metricsService) Export(ctx context.Context, r *collectormetrics.ExportMetricsServiceRequest) (*collectormetrics.ExportMetricsServiceResponse, error) {
+	h, _ := metadata.FromIncomingContext(ctx)
+	s.c.takeMetrics(h, r)
+	return &collectormetrics.ExportMetricsServiceResponse{}, nil
+}
+
+type traceService struct {
+	collectortrace.UnimplementedTraceServiceServer
+	c *Collector
+}
+
+func (s *traceService) Export(ctx context.Context, r *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
+	h, _ := metadata.FromIncomingContext(ctx)
+	s.c.takeSpans(h, r)
+	return &collectortrace.ExportTraceServiceResponse{}, nil
+}
+
+func (c *Collector) takeMetrics(headers map[string][]string, r *collectormetrics.ExportMetricsServiceRequest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.metrics = map[string]*metrics.Metric{}
+	for _, rm := range r.ResourceMetrics {
+		c.resource = Attributes(rm.Resource.GetAttributes())
+		for _, sm := range rm.ScopeMetrics {
+			for _, m := range sm.Metrics {
+				c.metrics[m.Name] = m
+			}
+		}
+	}
+	c.noteLocked(headers, r)
+}
+
+func (c *Collector) takeSpans(headers map[string][]string, r *collectortrace.ExportTraceServiceRequest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, rs := range r.ResourceSpans {
+		c.resource = Attributes(rs.Resource.GetAttributes())
+		for _, ss := range rs.ScopeSpans {
+			for _, s := range ss.Spans {
+				c.spans = append(c.spans, Span{s, Attributes(s.Attributes)})
+			}
+		}
+	}
+	c.noteLocked(headers, r)
+}
+
+func (c *Collector) noteLocked(headers map[string][]string, m proto.Message) {
+	lower := map[string][]string{}
+	for name, values := range headers {
+		lower[strings.ToLower(name)] = values
+	}
+	c.headers = append(c.headers, lower)
+	fmt.Fprintln(&c.text, m)
+	close(c.arrived)
+	c.arrived = make(chan struct{})
+}
+
+// Attributes are the values of attributes, as text.
+func Attributes(list []*common.KeyValue) map[string]string {
+	out := map[string]string{}
+	for _, a := range list {
+		switch v := a.Value.Value.(type) {
+		case *common.AnyValue_StringValue:
+			out[a.Key] = v.StringValue
+		case *common.AnyValue_BoolValue:
+			out[a.Key] = fmt.Sprint(v.BoolValue)
+		case *common.AnyValue_IntValue:
+			out[a.Key] = fmt.Sprint(v.IntValue)
+		default:
+			out[a.Key] = a.Value.String()
+		}
+	}
+	return out
+}
+
+// Spans are those that have arrived.
+func (c *Collector) Spans() []Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]Span(nil), c.spans...)
+}
+
+// Metrics are those of the last report, by name.
+func (c *Collector) Metrics() map[string]*metrics.Metric {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.metrics
+}
+
+// Resource is whom the last report was of.
+func (c *Collector) Resource() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.resource
+}
+
+// Headers are those of each report, with names in lower case.
+func (c *Collector) Headers() []map[string][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.headers
+}
+
+// Text is everything that has arrived, to be searched for what mustn't be there.
+func (c *Collector) Text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.String()
+}
+
+// Await waits until what has arrived is enough.
+func (c *Collector) Await(t testing.TB, what string, enough func() bool) {
+	t.Helper()
+	late := time.After(30 * time.Second)
+	for {
+		c.mu.Lock()
+		arrived := c.arrived
+		c.mu.Unlock()
+		if enough() {
+			return
+		}
+		select {
+		case <-arrived:
+		case <-late:
+			t.Fatalf("the collector still waits for %s; it has:\n%s", what, c.Text())
+		}
+	}
+}

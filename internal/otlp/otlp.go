@@ -1,0 +1,210 @@
+// Package otlp sends metrics and traces to an OpenTelemetry collector. It is configured by the
+// standard OTEL_* variables, and by `otlp:` of weir.yaml.
+//
+// Metrics aren't counted a second time: those that Prometheus would scrape are sent. A collector
+// that is away costs a log line a minute. No check waits for it, and spans that it doesn't take in
+// time are dropped.
+package otlp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/weirhq/weir/tracing"
+)
+
+// Sender sends what a node tells of itself. Make one with [Start].
+type Sender struct {
+	// Tracer makes spans that are sent; nil if none are.
+	Tracer *tracing.Tracer
+
+	stop []func(context.Context) error
+}
+
+// Node is whom metrics and traces are of.
+type Node struct{ Name, Version string }
+
+// Start begins to send what is configured: the metrics of the gatherer, and the spans of the Sender's Tracer. It doesn't wait for the collector.
+func Start(ctx context.Context, c Config, n Node, g prometheus.Gatherer, log *slog.Logger) (*Sender, error) {
+	s := &Sender{}
+	if !c.sends(metrics) && !c.sends(traces) {
+		return s, nil
+	}
+	quiet()
+	of, err := resource.New(ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(attribute.String("service.name", "weir"), attribute.String("service.version", n.Version), attribute.String("service.instance.id", n.Name)),
+		resource.WithFromEnv(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: must be name=value,name=value: %w", err)
+	}
+	if c.sends(metrics) {
+		if err := s.sendMetrics(ctx, &c, of, g, log); err != nil {
+			return nil, fmt.Errorf("OTLP: metrics: %w", err)
+		}
+	}
+	if c.sends(traces) {
+		if err := s.sendTraces(ctx, &c, of, log); err != nil {
+			return nil, errors.Join(fmt.Errorf("OTLP: traces: %w", err), s.Close())
+		}
+	}
+	return s, nil
+}
+
+// quiet keeps the library's own messages out of the log, since among them may be headers. Validate has checked what
+// they would be about, and exporters tell what fails later.
+func quiet() {
+	otel.SetLogger(logr.Discard())
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
+}
+
+func (s *Sender) sendMetrics(ctx context.Context, c *Config, of *resource.Resource, g prometheus.Gatherer, log *slog.Logger) error {
+	target, named := c.target(metrics)
+	var exporter metric.Exporter
+	var err error
+	if c.protocol(metrics) == overGRPC {
+		var options []otlpmetricgrpc.Option
+		if named {
+			options = append(options, otlpmetricgrpc.WithEndpointURL(target))
+		}
+		exporter, err = otlpmetricgrpc.New(ctx, options...)
+	} else {
+		var options []otlpmetrichttp.Option
+		if named {
+			options = append(options, otlpmetrichttp.WithEndpointURL(target))
+		}
+		exporter, err = otlpmetrichttp.New(ctx, options...)
+	}
+	if err != nil {
+		return err
+	}
+	options := []metric.PeriodicReaderOption{metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(g)))}
+	if c.Interval > 0 && os.Getenv("OTEL_METRIC_EXPORT_INTERVAL") == "" {
+		options = append(options, metric.WithInterval(c.Interval))
+	}
+	reader := metric.NewPeriodicReader(&metricExporter{exporter, newOutage("metrics", metrics, log)}, options...)
+	s.stop = append(s.stop, metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(of)).Shutdown)
+	return nil
+}
+
+func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resource, log *slog.Logger) error {
+	target, named := c.target(traces)
+	var exporter sdktrace.SpanExporter
+	var err error
+	if c.protocol(traces) == overGRPC {
+		var options []otlptracegrpc.Option
+		if named {
+			options = append(options, otlptracegrpc.WithEndpointURL(target))
+		}
+		exporter, err = otlptracegrpc.New(ctx, options...)
+	} else {
+		var options []otlptracehttp.Option
+		if named {
+			options = append(options, otlptracehttp.WithEndpointURL(target))
+		}
+		exporter, err = otlptracehttp.New(ctx, options...)
+	}
+	if err != nil {
+		return err
+	}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(&spanExporter{exporter, newOutage("traces", traces, log)}), sdktrace.WithResource(of)}
+	if os.Getenv("OTEL_TRACES_SAMPLER") == "" {
+		options = append(options, sdktrace.WithSampler(c.sampler()))
+	}
+	provider := sdktrace.NewTracerProvider(options...)
+	s.Tracer = tracing.New(provider)
+	s.stop = append(s.stop, provider.Shutdown)
+	return nil
+}
+
+// target is where a signal goes, if that is in weir.yaml and no variable says otherwise.
+func (c *Config) target(s signal) (string, bool) {
+	_, other := s.variable("ENDPOINT")
+	if c.Endpoint == "" || other != "" {
+		return "", false
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil {
+		return "", false // Validate has said so
+	}
+	return u.JoinPath("v1", strings.ToLower(string(s))).String(), true // grpc leaves out the path
+}
+
+// flushWithin is how long the end of a node may wait for the collector to take the last of it.
+const flushWithin = 2 * time.Second
+
+// Close sends what hasn't been sent, if the collector takes it soon.
+func (s *Sender) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
+	defer cancel()
+	errs := make([]error, len(s.stop))
+	var all sync.WaitGroup
+	for i, stop := range s.stop {
+		all.Go(func() { errs[i] = stop(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// metricExporter tells of reports that fail.
+type metricExporter struct {
+	metric.Exporter
+	outage *outage
+}
+
+func (e *metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
+	err := e.Exporter.Export(ctx, m)
+	e.outage.note(err)
+	return err
+}
+
+// spanExporter tells of reports that fail.
+type spanExporter struct {
+	sdktrace.SpanExporter
+	outage *outage
+}
+
+func (e *spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	e.outage.note(err)
+	return err
+}
+
+// newOutage knows the values of headers, so that no answer of the collector brings them into the log.
+func newOutage(what string, s signal, log *slog.Logger) *outage {
+	o := &outage{log: log, what: what}
+	_, headers := s.variable("HEADERS")
+	for header := range strings.SplitSeq(headers, ",") {
+		_, value, _ := strings.Cut(header, "=")
+		value = strings.TrimSpace(value)
+		clear, _ := url.PathUnescape(value)
+		for _, secret := range append(strings.Fields(clear), value, clear) {
+			if len(secret) >= 4 {
+				o.secrets = append(o.secrets, secret)
+			}
+		}
+	}
+	return o
+}
