@@ -1,9 +1,9 @@
 package memstore
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
-	"time"
 )
 
 const (
@@ -33,49 +33,23 @@ func (s *slot) hash() uint64 { return atomic.LoadUint64(&s.tag) &^ busy }
 
 // lock takes the busy bit, or reports false when the slot isn't that of this hash any more.
 //
-// Bits are held for some 20 ns, so a check that finds one taken backs off for a moment, and for
-// longer if the counter is taken all the time: that lets the holder's core do a few checks with the
-// counter in its cache, where taking turns would move it back and forth.
+// Bits are held for some 20 ns. A check that finds one taken backs off for ten times as long, and
+// each time for twice as long as before: that lets the holder's core do a few checks with the
+// counter in its cache, where trying at once would move it back and forth. Chance keeps two cores
+// from meeting again in step.
 func (s *slot) lock(h uint64) bool {
-	for n := 0; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); {
+	const first, longest = 256, 4096
+	for n := first; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); n = min(2*n, longest) {
 		if s.hash() != h {
 			return false
 		}
-		switch {
-		case n > 0:
+		if n > first {
 			runtime.Gosched() // the holder may wait for a processor
-		case conflicts.lately(h):
-			n = 16384
-		default:
-			n = 128
 		}
 		//lint:ignore SA4017 the time it takes is what it is for
-		idle(n)
-		conflicts.note(h)
+		idle(n/2 + rand.IntN(n))
 	}
 	return true
-}
-
-// conflicts remembers until when checks stayed away from counters: the upper half of the hash, and the time.
-var conflicts collisions
-
-type collisions struct {
-	at    [64]atomic.Uint64
-	start time.Time
-}
-
-func init() { conflicts.start = time.Now() }
-
-// now is in about µs.
-func (c *collisions) now() uint32 { return uint32(time.Since(c.start) >> 10) }
-
-func (c *collisions) note(h uint64) { c.at[h>>1%64].Store(h>>32<<32 | uint64(c.now())) }
-
-// lately reports whether the counter was found taken a moment ago, too.
-func (c *collisions) lately(h uint64) bool {
-	const moment = 5
-	was := c.at[h>>1%64].Load()
-	return was>>32 == h>>32 && c.now()-uint32(was) < moment
 }
 
 // unlock gives the slot up, for a counter of this hash or, with 0, as empty.

@@ -75,18 +75,13 @@ func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Re
 }
 
 func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
+	now := s.time()
 	p, h := c.Policy, s.hash(&c.Counter)
 	if p.Limit.Algorithm == weir.SlidingLog {
-		s.takeLog(s.time(), c, r, h)
+		s.takeLog(now, c, r, h)
 		return
 	}
-	page := s.table.lookup(h).page(h)
-	if page == nil {
-		s.takeNew(s.time(), c, r, h)
-		return
-	}
-	now := s.time()
-	sl := page.find(h)
+	sl := s.table.lookup(h).find(h)
 	if sl == nil {
 		s.takeNew(now, c, r, h)
 		return
