@@ -8,7 +8,7 @@
 //
 // Every contender has a server of its own, with the same settings, which holds every key; only
 // the one that is measured has anything to do. In each round every contender is measured once,
-// for a short time, in random order; with one goroutine, they alternate every few milliseconds. A
+// for a short time, in random order. With one goroutine, all share one server and take turns at every check. A
 // ratio is computed within its round, and what is printed is the median over the rounds, with the
 // quartiles. All contenders see the same keys in the same order, under a limit that admits
 // everything and refills so slowly that no counter may be forgotten. A measurement in which any

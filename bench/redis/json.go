@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"runtime"
 
@@ -101,10 +102,13 @@ func (t *table) json() jsonTable {
 	return out
 }
 
+// all is a figure in every round, or nil if it is unknown.
 func (r *row) all(f figure) []float64 {
 	xs := make([]float64, len(r.samples))
 	for i := range r.samples {
-		xs[i] = f(&r.samples[i])
+		if xs[i] = f(&r.samples[i]); math.IsNaN(xs[i]) {
+			return nil
+		}
 	}
 	return xs
 }

@@ -21,8 +21,8 @@ type sample struct {
 	checks   int
 	wall     time.Duration
 	p50, p99 time.Duration
-	redis    time.Duration // CPU of the server
-	client   time.Duration // CPU of this process, garbage collection included
+	redis    time.Duration // CPU of the server; 0 where contenders share it
+	client   time.Duration // CPU of this process, garbage collection included; likewise
 	others   float64       // the part of the cores' time that other processes had meanwhile
 	failed   int           // checks that were refused or failed
 	fault    error         // the first of them
@@ -56,14 +56,6 @@ func (w *worker) reset() { w.took, w.failed, w.fault = w.took[:0], 0, nil }
 func (w *worker) run(stop *atomic.Bool) {
 	last := time.Now()
 	for again := true; again; again = !stop.Load() {
-		last = w.step(last)
-	}
-}
-
-// runFor makes checks for a while, and at least one.
-func (w *worker) runFor(d time.Duration) {
-	start := time.Now()
-	for last := start; last == start || last.Sub(start) < d; {
 		last = w.step(last)
 	}
 }

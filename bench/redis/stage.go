@@ -86,18 +86,23 @@ func measureAll(ctx context.Context, c *config, stderr io.Writer) (*results, err
 	return r, nil
 }
 
-// race fills a server for every contender, and then measures them in turns.
+// race fills a server for every contender, and one for all of them, and then measures them in turns.
 func (r *results) race(ctx context.Context, c *config, entries []contender, keys workload.Keys, p *report.Progress) (err error) {
 	seq := workload.Uniform(c.keys)
+	common, err := newEnv(c, keys)
+	if err != nil {
+		return err
+	}
 	var seats []*seat
 	defer func() {
 		for _, s := range seats {
 			err = errors.Join(err, s.close())
 		}
+		err = errors.Join(err, common.server.Close())
 	}()
 	for _, o := range entries {
 		p.Step("fill: %s", o.name)
-		s, err := sit(ctx, c, o, keys, seq, r.tables)
+		s, err := sit(ctx, c, o, keys, seq, r.tables, common)
 		if err != nil {
 			return fmt.Errorf("%s: %w", o.name, err)
 		}
@@ -132,31 +137,42 @@ func (t *table) add(samples []sample) {
 	}
 }
 
-// seat is a contender with a server of its own that holds every key, ready for each of the workloads.
+// seat is a contender, ready for each of the workloads.
 type seat struct {
 	contender
-	env     *env
+	env     *env // a server of its own
+	common  *env // the server of all, for the workload of one goroutine
 	opened  []*instance
 	workers [][]*worker // by workload
 }
 
-func sit(ctx context.Context, c *config, o contender, keys workload.Keys, seq workload.Sequence, tables []table) (_ *seat, err error) {
+func newEnv(c *config, keys workload.Keys) (*env, error) {
 	server, err := redistest.Start(redistest.Options{})
+	return &env{server: server, keys: keys, used: c.keys}, err
+}
+
+// sit fills the servers of a contender, so that they hold every key.
+func sit(ctx context.Context, c *config, o contender, keys workload.Keys, seq workload.Sequence, tables []table, common *env) (_ *seat, err error) {
+	own, err := newEnv(c, keys)
 	if err != nil {
 		return nil, err
 	}
-	s := &seat{contender: o, env: &env{server: server, keys: keys, used: c.keys}}
+	s := &seat{contender: o, env: own, common: common}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if err := o.with(ctx, s.env, func(in *instance) error { return fill(ctx, in, 0, c.keys, c.goroutines) }); err != nil {
-		return nil, err
-	}
 	for _, t := range tables {
+		e := own
+		if t.goroutines == 1 {
+			e = common
+		}
+		if err := o.with(ctx, e, func(in *instance) error { return fill(ctx, in, 0, c.keys, c.goroutines) }); err != nil {
+			return nil, err
+		}
 		// Connections of its own: a client may never be the same again once it was under load.
-		in, err := o.open(ctx, s.env)
+		in, err := o.open(ctx, e)
 		if err != nil {
 			return nil, err
 		}

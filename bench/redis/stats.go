@@ -1,6 +1,11 @@
 package main
 
-import "github.com/weirhq/weir/bench/internal/report"
+import (
+	"math"
+	"time"
+
+	"github.com/weirhq/weir/bench/internal/report"
+)
 
 // figure is one of the numbers of a sample.
 type figure func(*sample) float64
@@ -12,8 +17,15 @@ func p50(s *sample) float64 { return 1e3 * s.p50.Seconds() }
 func p99(s *sample) float64 { return 1e3 * s.p99.Seconds() }
 
 // In seconds per million checks.
-func redisCPU(s *sample) float64  { return 1e6 * s.redis.Seconds() / float64(s.checks) }
-func clientCPU(s *sample) float64 { return 1e6 * s.client.Seconds() / float64(s.checks) }
+func redisCPU(s *sample) float64  { return perMillion(s.redis, s.checks) }
+func clientCPU(s *sample) float64 { return perMillion(s.client, s.checks) }
+
+func perMillion(used time.Duration, checks int) float64 {
+	if used == 0 {
+		return math.NaN() // unknown
+	}
+	return 1e6 * used.Seconds() / float64(checks)
+}
 
 // spread is a figure over the rounds that are fit to use.
 func (r *row) spread(f figure) report.Spread {

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/weirhq/weir/internal/cputime"
-	"github.com/weirhq/weir/internal/machine"
 )
 
 // inTurns measures a workload for one contender after the other. Whoever comes next
@@ -23,15 +20,11 @@ func inTurns(ctx context.Context, c *config, seats []*seat, workload int, rng *r
 	return samples, nil
 }
 
-// turnTime is how long one contender has the cores when all are measured together. Shorter turns
-// scatter less, but servers fall asleep in between: then waking them takes most of the
-// time, and whatever a contender adds to it seems small.
-const turnTime = 10 * time.Millisecond
-
-// together measures a workload of one goroutine for all contenders at the same
-// time, in turns of a few milliseconds. The latency of one check after the other depends on where the
-// kernel puts client and server, and on what else the machine does, by much more than contenders
-// differ: so they share that luck.
+// together measures a workload of one goroutine for all contenders at the same time: on one server, they
+// take turns at every check. The latency of one check after the other depends on where the kernel puts client and server, and
+// on whether the server has fallen asleep, by much more than contenders differ: half of the checks take
+// twice as long as the others. So contenders share that luck. When each had the cores and a server to itself for some
+// milliseconds, the median fell between the fast checks and the slow ones, and one round differed from the next by a quarter.
 func together(ctx context.Context, c *config, seats []*seat, workload int, rng *rand.Rand) ([]sample, error) {
 	if _, err := shared(ctx, seats, workload, rng, c.warmup); err != nil {
 		return nil, err
@@ -46,48 +39,36 @@ func together(ctx context.Context, c *config, seats []*seat, workload int, rng *
 	return best, err
 }
 
-// shared is one measurement, in which each contender has the cores for the time d.
+// shared is one measurement, in which each contender has about the time d.
 func shared(ctx context.Context, seats []*seat, workload int, rng *rand.Rand, d time.Duration) ([]sample, error) {
+	order := make([]*worker, len(seats))
+	for n, s := range seats {
+		order[n] = s.workers[workload][0]
+		order[n].reset()
+	}
+	server := seats[0].common.server
+	start, err := usage(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	for now := start.Wall; now.Sub(start.Wall) < d*time.Duration(len(seats)) && ctx.Err() == nil; {
+		rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, w := range order {
+			now = w.step(time.Now())
+		}
+	}
+	end, err := usage(ctx, server)
+	if err != nil {
+		return nil, err
+	}
 	samples := make([]sample, len(seats))
-	for _, s := range seats {
-		s.workers[workload][0].reset()
-	}
-	before, start, err := allCPU(ctx, seats)
-	if err != nil {
-		return nil, err
-	}
-	for range max(1, d/turnTime) {
-		for _, n := range rng.Perm(len(seats)) {
-			begin, own := time.Now(), cputime.Used()
-			seats[n].workers[workload][0].runFor(min(d, turnTime))
-			samples[n].wall += time.Since(begin)
-			samples[n].client += cputime.Used() - own
+	for n, s := range seats {
+		own := s.workers[workload][:1]
+		for _, ns := range own[0].took {
+			samples[n].wall += time.Duration(ns)
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-	}
-	after, end, err := allCPU(ctx, seats)
-	if err != nil {
-		return nil, err
-	}
-	for n := range samples {
-		samples[n].redis = after[n] - before[n]
 		samples[n].others = start.Others(end)
-		samples[n].add(seats[n].workers[workload][:1])
+		samples[n].add(own)
 	}
 	return samples, nil
-}
-
-// allCPU reads what every server has used, and the clocks.
-func allCPU(ctx context.Context, seats []*seat) ([]time.Duration, machine.Usage, error) {
-	used, sum := make([]time.Duration, len(seats)), time.Duration(0)
-	for n, s := range seats {
-		var err error
-		if used[n], err = s.env.server.CPU(ctx); err != nil {
-			return nil, machine.Usage{}, err
-		}
-		sum += used[n]
-	}
-	return used, machine.Read(sum), nil
 }
