@@ -202,12 +202,18 @@ func (a *attributes) token() Claims {
 	if !a.verified && a.jwt != nil {
 		token, why := a.bearer(), ""
 		a.claims, why = a.jwt.verify(token)
-		if why != "" && (!a.opaque || strings.Count(token, ".") == 2) {
+		if strings.Count(token, ".") == 2 || !a.opaque && a.saysBearer() { // else it wasn't meant as a JWT
 			a.req.Rejected = why
 		}
 	}
 	a.verified = true
 	return a.claims
+}
+
+// saysBearer reports whether the Authorization header names that scheme: Basic credentials are no token.
+func (a *attributes) saysBearer() bool {
+	v := a.header("Authorization")
+	return len(v) > len("bearer") && strings.EqualFold(v[:len("bearer")], "bearer")
 }
 
 // header is the value of a header, given in its canonical form. Given twice, it is nobody's.

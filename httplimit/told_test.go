@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -163,15 +164,23 @@ func TestRejectedTokenIsTold(t *testing.T) {
 	}
 }
 
-// Where a bearer token may be a key, one that doesn't look like a JWT isn't taken for a bad one.
-func TestOpaqueTokenIsNotRejected(t *testing.T) {
+// What wasn't meant as a JWT isn't taken for a bad one: a key, where a bearer token may be one, and credentials of another scheme.
+func TestOtherCredentialsAreNotRejected(t *testing.T) {
 	l, o := observed(t, rules(weir.Rule{ID: "keys", Limits: per(100, time.Hour)}))
-	id := httplimit.Identity{APIKey: httplimit.Source{Claim: "sub", Bearer: true}, JWT: verifier(t, httplimit.JWT{Secret: secret})}
-	h := wrap(l, httplimit.Options{Identity: id}, ok)
-	for token, want := range map[string]string{"sk_prod_1": "", sign(t, []byte("another"), claims{"sub": "ada"}): "the token's signature or algorithm is wrong"} {
-		h.ServeHTTP(httptest.NewRecorder(), request("/", "Authorization", "Bearer "+token))
-		if got := o.take(); len(got) != 1 || !strings.HasSuffix(got[0], "|"+want) {
-			t.Errorf("%.20s: told %q, want %q", token, got, want)
+	jwt := verifier(t, httplimit.JWT{Secret: secret})
+	alone := wrap(l, httplimit.Options{Identity: httplimit.Identity{User: httplimit.Source{Claim: "sub"}, JWT: jwt}}, ok)
+	orKey := wrap(l, httplimit.Options{Identity: httplimit.Identity{APIKey: httplimit.Source{Claim: "sub", Bearer: true}, JWT: jwt}}, ok)
+	bad := sign(t, []byte("another"), claims{"sub": "ada"})
+	const wrong = "the token's signature or algorithm is wrong"
+	for credentials, want := range map[string][2]string{
+		"Bearer sk_prod_1": {"the token is not a JWT", ""}, "Basic d2VpcjpzZWNyZXQ=": {"", ""},
+		"Bearer " + bad: {wrong, wrong}, "bearer\t" + bad: {wrong, wrong}, bad: {wrong, wrong},
+	} {
+		for i, h := range []http.Handler{alone, orKey} {
+			h.ServeHTTP(httptest.NewRecorder(), request("/", "Authorization", credentials))
+			if got := o.take(); len(got) != 1 || !strings.HasSuffix(got[0], "|"+want[i]) {
+				t.Errorf("%.20s: told %q, want %q", credentials, got, want[i])
+			}
 		}
 	}
 }
