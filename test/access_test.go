@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -18,31 +17,11 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// send posts a body with these headers, "Name: value", and no others.
+// send posts a body with these headers, and no others.
 func send(t testing.TB, url, body string, headers ...string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		if name == "Host" {
-			req.Host = value
-			continue
-		}
-		req.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(text)
+	res, text := call(t, http.MethodPost, url, body, headers...)
+	return res.StatusCode, text
 }
 
 // What browsers send for pages of other sites spends nothing of anybody's quota, and what services and curl send is served.
@@ -180,23 +159,11 @@ func TestReadyzTellsNoAddresses(t *testing.T) {
 	n := serve(t, "--rules", rules, "--store", "redis://"+r.Addr, "--http-token", "correct-horse-battery-staple", "--admin-token", "another-horse-battery")
 	get := func(url, token string) string {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/readyz", nil)
-		if err != nil {
-			t.Fatal(err)
+		res, text := call(t, http.MethodGet, url+"/readyz", "", bearer(token))
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", res.Status, text)
 		}
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %v %s", res.Status, err, text)
-		}
-		return string(text)
+		return text
 	}
 	settled(t, n.HTTP+"/readyz")
 	r.Kill()

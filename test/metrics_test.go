@@ -29,28 +29,15 @@ import (
 // scrape asks for metrics as Prometheus does, and returns them parsed and as they came.
 func scrape(t *testing.T, url, accept, token string) (map[string]*dto.MetricFamily, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", url+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", accept)
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != 200 {
-		t.Fatalf("%d, %v: %s", res.StatusCode, err, body)
+	res, body := call(t, "GET", url+"/metrics", "", "Accept: "+accept, bearer(token))
+	if res.StatusCode != 200 {
+		t.Fatalf("%s: %s", res.Status, body)
 	}
 	all := map[string]*dto.MetricFamily{}
-	for dec := expfmt.NewDecoder(strings.NewReader(string(body)), expfmt.ResponseFormat(res.Header)); ; {
+	for dec := expfmt.NewDecoder(strings.NewReader(body), expfmt.ResponseFormat(res.Header)); ; {
 		f := new(dto.MetricFamily)
 		if err := dec.Decode(f); errors.Is(err, io.EOF) {
-			return all, string(body)
+			return all, body
 		} else if err != nil {
 			t.Fatalf("%v in:\n%s", err, body)
 		}

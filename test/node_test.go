@@ -46,7 +46,9 @@ type node struct {
 
 	mu   sync.Mutex // guards log and wake
 	log  []map[string]any
-	wake chan struct{} // closed and replaced at each line
+	wake chan struct{}   // closed and replaced at each line
+	text strings.Builder // the log as it came; guarded by mu
+	out  strings.Builder // what it wrote to stdout, once it has exited
 }
 
 // serve starts a node on free loopback ports and waits until it serves. It is stopped when the test ends.
@@ -78,6 +80,7 @@ func startBinary(t testing.TB, binary string, args ...string) *node {
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
 	n.cmd = exec.Command(binary, args...)
 	n.cmd.Dir = t.TempDir()
+	n.cmd.Stdout = &n.out
 	stderr, err := n.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +104,7 @@ func (n *node) read(r io.Reader) {
 		}
 		n.mu.Lock()
 		n.log = append(n.log, line)
+		n.text.WriteString(scan.Text() + "\n")
 		close(n.wake)
 		n.wake = make(chan struct{})
 		n.mu.Unlock()
@@ -140,6 +144,41 @@ func (n *node) said(msg string) bool {
 }
 
 func (n *node) stop() { _ = n.cmd.Process.Signal(syscall.SIGTERM) }
+
+// call sends a request with these headers, "Name: value", and no others, and returns the answer and its body.
+func call(t testing.TB, method, url, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			req.Host = value
+			continue
+		}
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(text)
+}
+
+// bearer is the header with a token; "" is that of nobody.
+func bearer(token string) string {
+	if token == "" {
+		return "X-Nobody: 1"
+	}
+	return "Authorization: Bearer " + token
+}
 
 // post sends JSON and returns the status and the body.
 func post(t testing.TB, c *http.Client, url, body string) (int, string) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -22,24 +21,8 @@ import (
 // admin sends a request to a node's admin port.
 func admin(t testing.TB, n *node, method, path, body string, headers ...string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, n.Admin+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		req.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(text)
+	res, text := call(t, method, n.Admin+path, body, headers...)
+	return res.StatusCode, text
 }
 
 // mustAdmin insists on 200, and returns the version that is the newest then.

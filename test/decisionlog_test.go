@@ -1,0 +1,58 @@
+package test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Refusals are written down, by the file's owner alone to be read; SIGHUP opens the file again, and what waits at the end is written.
+func TestDecisionLogOfANode(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "decisions.log")
+	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules:\n  - {id: orders, match: {endpoint: \"POST /orders/{id}\"}, limit: 1/hour}\n")
+	n := serve(t, "--rules", rules, "--decision-log", path)
+	check := func() {
+		post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_prod_0123456789", "method": "POST", "path": "/orders/17", "ip": "203.0.113.7"}`)
+	}
+	const line = `"outcome":"refused","reason":"limited","rule":"orders","rules_version":1,"policy":"1/hour","key":"sk_pro…6789",` +
+		`"ip":"203.0.113.7","method":"POST","path":"/orders/{id}","retry_after_ms":`
+	lines := func(name string) int {
+		text, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), line)
+	}
+	check() // is admitted
+	check()
+	until(t, func() error {
+		if lines(path) != 1 {
+			return errors.New("no line yet")
+		}
+		return nil
+	})
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() error {
+		_, err := os.Stat(path)
+		return err
+	})
+	check()
+	n.stop()
+	<-n.exited
+	if old, now := lines(path+".1"), lines(path); old != 1 || now != 1 {
+		t.Errorf("%d lines before SIGHUP, and %d after", old, now)
+	}
+}
