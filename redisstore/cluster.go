@@ -112,6 +112,7 @@ func (s *Store) assign(owners [tags]string) {
 		known[sh.name] = sh
 	}
 	for tag, owner := range owners {
+		s.lanes[tag].unowned.Store(owner == "")
 		if owner == "" {
 			continue
 		}

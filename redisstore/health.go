@@ -25,6 +25,8 @@ type Health struct {
 	// in the order of the slots that they keep, or the one server there is. Slots that no
 	// server serves come last, as one.
 	Shards []ShardHealth
+	// Unserved is how many slots of a Cluster have no server.
+	Unserved int
 }
 
 // ShardHealth is how one server is.
@@ -36,6 +38,9 @@ type ShardHealth struct {
 	Since time.Time
 	// Error is why it can't be reached, or "".
 	Error string
+	// Keys is about how many keys it keeps: those of its database, as it told the last heartbeat that it answered, and 0 if
+	// it never did. Of slots that no server serves, it is their part of all keys.
+	Keys int64
 }
 
 // Health tells how the store is, as its charges and probes last found it. It makes no call and
@@ -58,7 +63,7 @@ func (s *Store) Health() Health {
 		if h.Up || lost.Since.Before(h.Since) {
 			h.Since = lost.Since
 		}
-		h.Up, h.Shards = false, append(h.Shards, lost)
+		h.Up, h.Unserved, h.Shards = false, n, append(h.Shards, lost)
 	}
 	return h
 }
@@ -89,14 +94,16 @@ func (s *Store) reached() bool {
 }
 
 func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
-	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load()}
+	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load())}
+	if !reached {
+		sh = s.first // a Cluster's shards may be known before any of them can be used
+	}
 	if at := sh.since.Load(); at != 0 {
 		h.Since = time.UnixMicro(at)
 	}
 	if h.Up {
 		return h
 	}
-	h.Error = "not connected yet"
 	if cause := sh.cause.Load(); cause != nil {
 		h.Error = *cause
 	}

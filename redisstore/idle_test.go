@@ -14,16 +14,18 @@ import (
 // well is a budget that a server which is well keeps, also on a busy machine.
 const well = 300 * time.Millisecond
 
+// health returns nil when a store says that it is up, or that it isn't.
+func health(s *Store, up bool) func(context.Context) error {
+	return func(context.Context) error {
+		if h := s.Health(); h.Up != up {
+			return fmt.Errorf("%+v", h)
+		}
+		return nil
+	}
+}
+
 // A store that is asked nothing finds out that its server is lost, and that it is back: also of the shards of a Cluster.
 func TestAnIdleStoreKnows(t *testing.T) {
-	health := func(s *Store, up bool) func(context.Context) error {
-		return func(context.Context) error {
-			if h := s.Health(); h.Up != up {
-				return fmt.Errorf("%+v", h)
-			}
-			return nil
-		}
-	}
 	t.Run("one server", func(t *testing.T) {
 		r := redistest.New(t, redistest.Options{})
 		s := open(t, Options{URL: "redis://" + r.Addr, Timeout: well})

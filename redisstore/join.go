@@ -23,6 +23,7 @@ type lane struct {
 
 	unserved atomic.Pointer[unserved] // nil while a server serves the lane's slot
 	missed   atomic.Int32             // calls in a row that no server took for its own
+	unowned  atomic.Bool              // by the servers' own word, nobody has the slot
 
 	mu      sync.Mutex // guards what follows, and the waiters' stages
 	flying  int        // calls under way

@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +26,7 @@ type peers struct {
 	says   atomic.Pointer[string]
 	news   chan struct{} // holds a value when the others don't know yet what this node says
 	live   atomic.Int32
+	heard  atomic.Pointer[Heard]
 	mu     sync.Mutex
 	secret []byte // guarded by mu; nil until it is known
 }
@@ -49,6 +48,7 @@ func (p *peers) init(name string, secret []byte) {
 	p.news = make(chan struct{}, 1)
 	p.says.Store(new(string))
 	p.live.Store(1)
+	p.heard.Store(&Heard{})
 }
 
 // Say tells the other nodes something about this one, in place of what it said before: at once, and with
@@ -89,7 +89,46 @@ func (s *Store) Peers(ctx context.Context) ([]Peer, error) {
 		}
 		all = append(all, Peer{reply[0], reply[1], time.Now().Add(-time.Duration(ago * float64(time.Second)))})
 	}
+	s.peers.heard.Store(&Heard{Peers: all, At: time.Now()})
 	return all, nil
+}
+
+// Heard is what a node remembers of the nodes that use its Redis.
+type Heard struct {
+	Peers []Peer // as [Store.Peers] returned them; they aren't to be changed
+	At    time.Time
+	Stale bool // Redis should have told more since then
+}
+
+// Heard returns the nodes as this one last heard of them, with a heartbeat. It makes no call and never waits, and so it has an
+// answer while Redis is lost, too.
+func (s *Store) Heard() Heard {
+	h := *s.peers.heard.Load()
+	h.Stale = time.Since(h.At) > s.listEvery()+beatEvery+time.Second
+	return h
+}
+
+// listEvery is how often a node asks what all the others say. With many nodes that is seldom: each asks for as many
+// lines as there are nodes, and Redis has better to do.
+func (s *Store) listEvery() time.Duration {
+	return max(beatEvery, time.Duration(s.Nodes())*20*time.Millisecond)
+}
+
+// hear tells the others about this node, and learns about them.
+func (s *Store) hear() {
+	ctx, cancel := context.WithTimeout(s.life, time.Second)
+	defer cancel()
+	if err := s.beat(ctx); err != nil {
+		return
+	}
+	s.list(ctx)
+}
+
+// list asks for the other nodes if it is time to.
+func (s *Store) list(ctx context.Context) {
+	if time.Since(s.peers.heard.Load().At) >= 3*s.listEvery()/4 { // heartbeats come that early
+		_, _ = s.Peers(ctx) // what was known stays
+	}
 }
 
 // Nodes is how many nodes use this Redis, this one included; during an outage, how many did before it.
@@ -103,8 +142,8 @@ func (s *Store) Secret() []byte {
 }
 
 // run reaches Redis, and stays in touch with it.
-func (s *Store) run(first *shard) {
-	if !s.connect(first) {
+func (s *Store) run() {
+	if !s.connect() {
 		return
 	}
 	switch {
@@ -114,13 +153,14 @@ func (s *Store) run(first *shard) {
 		s.running.Go(s.followPrimary)
 	}
 	s.weigh()
-	first.close()
+	s.first.close()
 	close(s.ready)
 	s.endTry()
 	s.logger.Info("connected", "store", s.address.shown, "nodes", s.Nodes())
+	s.running.Go(s.watch)
+	s.hear()
 	timer := time.NewTimer(rediscall.Jittered(beatEvery))
 	defer timer.Stop()
-	var asked map[*shard]uint64
 	for {
 		select {
 		case <-timer.C:
@@ -130,12 +170,7 @@ func (s *Store) run(first *shard) {
 		case <-s.life.Done():
 			return
 		}
-		ctx, cancel := context.WithTimeout(s.life, time.Second)
-		err := s.beat(ctx)
-		cancel()
-		if err != nil || s.address.cluster { // where it has told of one shard alone
-			asked = s.patrol(asked)
-		}
+		s.hear()
 	}
 }
 
@@ -143,38 +178,58 @@ func (s *Store) run(first *shard) {
 // the others.
 const guestShare = 0.75
 
-// weigh looks whether a server is so full that guests get no new counters. Of one that doesn't tell, nothing is held against them.
+// weigh asks every server how full it is, and how many keys it keeps. Guests get no new counters while one is nearly full; of one
+// that doesn't tell, nothing is held against them. All are asked at once: one that is lost would use up the others' time.
 func (s *Store) weigh() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
 	client := *s.client.Load()
-	servers := []rueidis.Client{client}
+	servers := map[string]rueidis.Client{s.address.shown: client}
 	if s.address.cluster {
-		servers = slices.Collect(maps.Values(client.Nodes()))
+		servers = client.Nodes()
 	}
-	tight := false
-	for _, c := range servers {
-		info, _ := c.Do(ctx, c.B().Info().Section("memory").Build()).ToString()
-		var used, most float64
-		for line := range strings.Lines(info) {
-			_, _ = fmt.Sscanf(line, "used_memory:%g", &used)
-			_, _ = fmt.Sscanf(line, "maxmemory:%g", &most)
-		}
-		tight = tight || most > 0 && used > guestShare*most
+	shards := map[string]*shard{}
+	for _, sh := range s.shards() {
+		shards[sh.name] = sh
 	}
-	s.tight.Store(tight)
+	var tight atomic.Bool
+	var asked sync.WaitGroup
+	for name, c := range servers {
+		asked.Go(func() {
+			info, err := c.Do(ctx, c.B().Info().Section("memory", "keyspace").Build()).ToString()
+			if err != nil {
+				return
+			}
+			var used, most float64
+			var keys int64
+			db := fmt.Sprintf("db%d:keys=%%d", s.address.option.SelectDB)
+			for line := range strings.Lines(info) {
+				_, _ = fmt.Sscanf(line, "used_memory:%g", &used)
+				_, _ = fmt.Sscanf(line, "maxmemory:%g", &most)
+				_, _ = fmt.Sscanf(line, db, &keys)
+			}
+			if most > 0 && used > guestShare*most {
+				tight.Store(true)
+			}
+			if sh := shards[name]; sh != nil {
+				sh.keys.Store(keys)
+			}
+		})
+	}
+	asked.Wait()
+	s.tight.Store(tight.Load())
 }
 
 // connect tries until Redis is there, and reports false if the store was closed first.
-func (s *Store) connect(first *shard) bool {
+func (s *Store) connect() bool {
 	for pause := firstBeat; ; pause = min(2*pause, slowestTry) {
 		err := s.dial()
 		if err == nil {
 			return true
 		}
-		if text := err.Error(); text != *first.cause.Load() {
+		if text := err.Error(); text != *s.first.cause.Load() {
 			s.logger.Warn("redis can't be reached", "store", s.address.shown, "error", text)
-			first.cause.Store(&text)
+			s.first.cause.Store(&text)
 		}
 		s.endTry()
 		if !rediscall.Sleep(s.life, rediscall.Jittered(pause)) {

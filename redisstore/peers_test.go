@@ -40,7 +40,8 @@ func TestPeers(t *testing.T) {
 	url := "redis://" + r.Addr
 	quiet := open(t, Options{URL: url, Name: "quiet"})
 	until(t, knows(quiet, map[string]string{"quiet": ""}))
-	if keys := do(t, r, "KEYS", "*").([]any); len(keys) != 2 {
+	keys := slices.DeleteFunc(do(t, r, "KEYS", "*").([]any), func(key any) bool { return key == quiet.names.Load().probe(0) })
+	if len(keys) != 2 {
 		t.Errorf("a node that says nothing has %v", keys)
 	}
 	a := open(t, Options{URL: url, Name: "a"})

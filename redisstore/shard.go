@@ -31,15 +31,18 @@ func (fullError) Is(target error) bool { return target == ErrUnavailable || targ
 type shard struct {
 	name  string
 	fails atomic.Int32 // in a row; 1 until a call succeeded
+	first atomic.Int64 // when the first of them was noticed, Unix µs; 0: there is none
 	open  atomic.Bool
-	since atomic.Int64 // when open changed, Unix µs
+	since atomic.Int64 // when it was lost, while open; before, when it was found. Unix µs
 	cause atomic.Pointer[string]
+	keys  atomic.Int64 // that it keeps, as it told last; -1: it never did
 	tally tally
 }
 
 func newShard(name string) *shard {
 	sh := &shard{name: name}
 	sh.fails.Store(1)
+	sh.keys.Store(-1)
 	return sh
 }
 
@@ -58,29 +61,40 @@ func (sh *shard) unavailable() error {
 
 func (sh *shard) succeeded() {
 	if sh.fails.Load() != 0 {
+		sh.first.Store(0)
 		sh.fails.Store(0)
 	}
 }
 
 // failed counts a failure, and reports whether the breaker opened with it.
 func (sh *shard) failed(err error) bool {
-	if sh.fails.Add(1) < opensAfter {
+	n := sh.fails.Add(1)
+	if n == 1 || sh.first.Load() == 0 {
+		sh.first.Store(time.Now().UnixMicro())
+	}
+	if n < opensAfter {
 		return false
 	}
 	return sh.trip(err)
 }
 
+// trip opens the breaker. The shard is lost since the first of the failures that led to it, not since the last.
 func (sh *shard) trip(err error) bool {
 	text := err.Error()
 	sh.cause.Store(&text)
-	if !sh.open.CompareAndSwap(false, true) {
+	if sh.open.Load() {
 		return false
 	}
-	sh.since.Store(time.Now().UnixMicro())
-	return true
+	since := sh.first.Load()
+	if since == 0 {
+		since = time.Now().UnixMicro()
+	}
+	sh.since.Store(since) // before it is open: all who see that it is see since when
+	return sh.open.CompareAndSwap(false, true)
 }
 
 func (sh *shard) close() {
+	sh.first.Store(0)
 	sh.fails.Store(0)
 	sh.open.Store(false)
 	sh.since.Store(time.Now().UnixMicro())
@@ -183,7 +197,12 @@ func (s *Store) opened(sh *shard) {
 	if s.life.Err() != nil {
 		return // the check has left, not Redis
 	}
-	s.logger.Warn("redis can't be reached", "shard", sh.name, "error", *sh.cause.Load())
+	h := s.shardHealth(sh, true)
+	args := []any{"shard", h.Name, "since", h.Since, "error", *sh.cause.Load()}
+	if h.Keys > 0 {
+		args = append(args, "keys_affected", h.Keys)
+	}
+	s.logger.Warn("redis can't be reached", args...)
 	s.lookAgain()
 	s.background(func() { s.probe(sh) })
 }
@@ -193,81 +212,5 @@ func (s *Store) lookAgain() {
 	select {
 	case s.lost <- struct{}{}:
 	default: // it is going to be
-	}
-}
-
-// probed is the limit of the counter that a probe charges.
-var probed = func() *weir.Policy {
-	p, err := weir.NewPolicy("probe", weir.PerSecond(1_000_000))
-	if err != nil {
-		panic(err) // there is such a limit
-	}
-	return p
-}()
-
-// probe looks whether a shard takes checks again, until it does or nobody uses it any more.
-func (s *Store) probe(sh *shard) {
-	for rediscall.Sleep(s.life, rediscall.Jittered(probeEvery)) {
-		used, err := s.try(sh)
-		if !used {
-			return
-		}
-		if err == nil {
-			sh.close()
-			s.logger.Info("redis is back", "shard", sh.name)
-			return
-		}
-		text := err.Error()
-		sh.cause.Store(&text)
-	}
-}
-
-// try makes a check of a shard: one that takes other writes may still refuse a check, for want of a permission. It has the
-// budget of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be able
-// to find its store. Nobody uses a shard that has no slots any more.
-func (s *Store) try(sh *shard) (used bool, err error) {
-	tag := s.tagOf(sh)
-	if tag < 0 {
-		return false, nil
-	}
-	var c call
-	c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, s.time(), s.leastTTL, s.peers.id)
-	ctx, cancel := patient(s.life, s.timeout)
-	defer cancel()
-	_, err = decide.Run(ctx, s, rediscall.Once, c.keys, rueidis.BinaryString(c.body))
-	if late := ctx.Err(); late != nil && (err == nil || errors.Is(err, late)) {
-		err = context.Cause(ctx)
-	}
-	return true, err
-}
-
-// patrol tries the shards that nothing was asked of since the last time, and returns how much had been asked of each. Without it, a
-// node that has no checks to make would not notice that a shard is lost: it would go on asking a Sentinel that is cut off, say that
-// all is well, and fail its next checks.
-func (s *Store) patrol(before map[*shard]uint64) map[*shard]uint64 {
-	asked := map[*shard]uint64{}
-	for _, sh := range s.shards() {
-		asked[sh] = sh.tally.acts.Load()
-		if last, known := before[sh]; !known || last == asked[sh] {
-			s.look(sh)
-		}
-	}
-	return asked
-}
-
-// look tries a shard until it takes a check, or has failed often enough to be given up.
-func (s *Store) look(sh *shard) {
-	for s.life.Err() == nil && !sh.open.Load() {
-		used, err := s.try(sh)
-		switch {
-		case !used || ofSlot(err):
-			return // it is well, as far as this can tell
-		case err == nil:
-			sh.succeeded()
-			return
-		case sh.failed(err):
-			s.opened(sh)
-			return
-		}
 	}
 }

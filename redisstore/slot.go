@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -43,25 +44,80 @@ func (l *lane) served() {
 
 // failed says that no server did. After some of these in a row, charges fail at once for a moment.
 func (l *lane) failed(err error) {
-	if l.missed.Add(1) < opensAfter {
-		return
+	if l.missed.Add(1) >= opensAfter && l.lost(err) {
+		l.store.logger.Warn("no server serves a slot of the Cluster", "slot", l.store.slotOf(l), "error", err)
+		l.store.lookAgain()
 	}
+}
+
+// lost has charges fail at once for a moment, and reports whether they didn't before.
+func (l *lane) lost(err error) bool {
 	now := time.Now()
 	u := &unserved{since: now, until: now.Add(rediscall.Jittered(probeEvery)), err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	before := l.unserved.Load()
 	if before != nil {
 		u.since = before.since
 	}
-	if l.unserved.CompareAndSwap(before, u) && before == nil {
-		l.store.logger.Warn("no server serves a slot of the Cluster", "slot", l.store.slotOf(l), "error", err)
-		l.store.lookAgain()
+	l.missed.Store(opensAfter) // so that a call that is served notices
+	return l.unserved.CompareAndSwap(before, u) && before == nil
+}
+
+// lookAtSlots tries slots that lately had no server, and one of those that the servers say nobody has: with as many as may be
+// without, that one stands for all.
+func (s *Store) lookAtSlots() {
+	var unowned []int
+	begun := time.Now()
+	for _, tag := range rand.Perm(len(s.lanes)) {
+		l := &s.lanes[tag]
+		switch {
+		case l.shard.Load().open.Load(): // which says it all
+		case l.unowned.Load():
+			unowned = append(unowned, tag)
+		case l.unserved.Load() != nil && time.Since(begun) < lookEvery:
+			if err := s.tryTag(tag, atOnce); err == nil {
+				l.served()
+			} else if ofSlot(err) {
+				l.failed(err)
+			}
+		}
+	}
+	if len(unowned) == 0 {
+		return
+	}
+	err := s.tryTag(unowned[0], atOnce)
+	if err == nil {
+		s.lanes[unowned[0]].served() // servers that don't know may be wrong
+	}
+	if err == nil || !ofSlot(err) {
+		return
+	}
+	n := 0
+	for _, tag := range unowned {
+		if s.lanes[tag].lost(err) {
+			n++
+		}
+	}
+	if n > 0 {
+		s.logger.Warn("no server serves some slots of the Cluster", "slots", n, "error", err)
 	}
 }
+
+// atOnce is the policy for a call whose error says what it is to find out.
+var atOnce = func() rediscall.Policy {
+	p := rediscall.Once
+	p.After = func(err error) rediscall.Next {
+		if rediscall.Once.After(err) == rediscall.WithBody {
+			return rediscall.WithBody
+		}
+		return rediscall.GiveUp
+	}
+	return p
+}()
 
 // recent is for how long after it was last tried a slot is taken for unserved, where people look.
 const recent = 10 * time.Second
 
-// unservedSlots tells of the slots that no server serves, as charges found lately.
+// unservedSlots tells of the slots that no server serves, as charges and probes found lately.
 func (s *Store) unservedSlots() (h ShardHealth, n int) {
 	for i := range s.lanes {
 		u := s.lanes[i].unserved.Load()
@@ -72,6 +128,12 @@ func (s *Store) unservedSlots() (h ShardHealth, n int) {
 		if h.Since.IsZero() || u.since.Before(h.Since) {
 			h.Since, h.Error = u.since, u.err.Error()
 		}
+	}
+	if n > 0 {
+		for _, sh := range s.shards() {
+			h.Keys += max(0, sh.keys.Load())
+		}
+		h.Keys = (h.Keys*int64(n) + int64(len(s.lanes)) - 1) / int64(len(s.lanes)) // they are spread evenly
 	}
 	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.lanes))
 	return h, n

@@ -87,6 +87,14 @@ func (t *tally) count(acts int, took time.Duration, err error) {
 	}
 }
 
+// answered is how many calls succeeded.
+func (t *tally) answered() (n uint64) {
+	for i := range t.buckets {
+		n += t.buckets[i].Load()
+	}
+	return n - t.timeout.Load() - t.connection.Load() - t.reply.Load() - t.slot.Load()
+}
+
 // kindOf says what was wrong: see [ErrorStats].
 func kindOf(err error) string {
 	var re *rueidis.RedisError

@@ -46,6 +46,7 @@ type Store struct {
 	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names  atomic.Pointer[namer]          // nil until the secret is known
 	lanes  []lane                         // by tag in a Cluster; a single one otherwise
+	first  *shard                         // stands for all until Redis was reached
 	peers  peers
 
 	sentinels *sentinels    // nil without
@@ -148,14 +149,14 @@ func New(o Options) (*Store, error) {
 	if a.cluster {
 		s.lanes = make([]lane, tags)
 	}
-	first := newShard(a.shown)
-	first.trip(errors.New("not connected yet"))
+	s.first = newShard(a.shown)
+	s.first.trip(errors.New("not connected yet"))
 	for i := range s.lanes {
 		s.lanes[i].store = s
-		s.lanes[i].shard.Store(first)
+		s.lanes[i].shard.Store(s.first)
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.running.Go(func() { s.run(first) })
+	s.running.Go(s.run)
 	return s, nil
 }
 
