@@ -1,7 +1,10 @@
 package metrics_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
@@ -11,9 +14,9 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-func overRedis(t *testing.T, addr string, rules ...weir.Rule) (*bed, *redisstore.Store) {
+func overRedis(t *testing.T, url string, rules ...weir.Rule) (*bed, *redisstore.Store) {
 	t.Helper()
-	store, err := redisstore.New(redisstore.Options{URL: "redis://" + addr})
+	store, err := redisstore.New(redisstore.Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +29,7 @@ func overRedis(t *testing.T, addr string, rules ...weir.Rule) (*bed, *redisstore
 
 func TestWhatRedisAndLeasesTell(t *testing.T) {
 	addr := redistest.New(t, redistest.Options{}).Addr
-	b, store := overRedis(t, addr, weir.Rule{ID: "api", Limits: limit(1_000_000)})
+	b, store := overRedis(t, "redis://"+addr, weir.Rule{ID: "api", Limits: limit(1_000_000)})
 	if err := store.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +81,7 @@ func TestWhatRedisAndLeasesTell(t *testing.T) {
 func TestDecidedWithoutRedis(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	server.Kill()
-	b, _ := overRedis(t, server.Addr,
+	b, _ := overRedis(t, "redis://"+server.Addr,
 		weir.Rule{ID: "open", Match: weir.Match{Endpoint: "/open"}, Limits: limit(5)},
 		weir.Rule{ID: "closed", Match: weir.Match{Endpoint: "/closed"}, Limits: limit(5), OnStoreFailure: weir.FailRefuse},
 		weir.Rule{ID: "here", Match: weir.Match{Endpoint: "/here"}, Limits: limit(5), OnStoreFailure: weir.FailLocal},
@@ -108,4 +111,89 @@ func TestDecidedWithoutRedis(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, m, want)
 		}
 	}
+}
+
+// TestWhatIsLost: the metrics tell what the store's health does, of servers and of slots that have none.
+func TestWhatIsLost(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no", "cluster-replica-no-failover yes"}})
+	b, store := overRedis(t, "redis-cluster://"+c.Addrs()[0], weir.Rule{ID: "api", Limits: limit(1_000_000)})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := store.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 300 {
+		b.check(weir.Request{APIKey: fmt.Sprint(i)})
+	}
+	agree := func(lost, unserved int) func(context.Context) error {
+		return func(context.Context) error {
+			h, all, down := store.Health(), b.series(), 0
+			for i, sh := range h.Shards {
+				up, since, keys := 1., 0., 0.
+				if !sh.Up {
+					down++
+					up, since, keys = 0, float64(sh.Since.UnixMilli())/1000, float64(sh.Keys)
+					if sh.Keys < 1 {
+						return fmt.Errorf("no keys: %+v", sh)
+					}
+				}
+				if i == 3 {
+					sh.Name = "unserved slots"
+				} else if got := all[`weir_store_up{shard="`+sh.Name+`"}`].GetGauge(); got == nil || got.GetValue() != up {
+					return fmt.Errorf("up: %v, want %v", got, up)
+				}
+				for name, want := range map[string]float64{"lost_timestamp_seconds": since, "keys_affected": keys} {
+					if got := all["weir_store_"+name+`{shard="`+sh.Name+`"}`].GetGauge(); got == nil || got.GetValue() != want {
+						return fmt.Errorf("%s of %s: %v, want %v", name, sh.Name, got, want)
+					}
+				}
+			}
+			if got := all["weir_store_unserved_slots{}"].GetGauge(); down != lost || got.GetValue() != float64(unserved) {
+				return fmt.Errorf("%d lost, %v slots without a server: %+v", down, got, h)
+			}
+			return nil
+		}
+	}
+	until := func(check func(context.Context) error) {
+		t.Helper()
+		if err := redistest.Until(ctx, check); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(agree(0, 0))
+	until(func(context.Context) error { // heartbeats ask how many keys there are
+		for _, sh := range store.Health().Shards {
+			if sh.Keys < 10 {
+				return fmt.Errorf("%+v", sh)
+			}
+		}
+		return nil
+	})
+	if err := c.Nodes[1].Stop(); err != nil {
+		t.Fatal(err)
+	}
+	until(agree(1, 0))
+	if err := c.Nodes[1].Cont(); err != nil {
+		t.Fatal(err)
+	}
+	until(agree(0, 0))
+	until(c.Healthy)
+	slot, err := c.Slot(ctx, "{0}") // the first of the hash tags that keys have
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, err := c.Owner(ctx, "{0}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(func(ctx context.Context) error {
+		for _, node := range c.Nodes {
+			_, _ = node.Do(ctx, "CLUSTER", "DELSLOTS", fmt.Sprint(slot)) // replicas refuse
+		}
+		return agree(1, 1)(ctx)
+	})
+	if _, err := owner.Do(ctx, "CLUSTER", "ADDSLOTS", fmt.Sprint(slot)); err != nil {
+		t.Fatal(err)
+	}
+	until(agree(0, 0))
 }

@@ -37,6 +37,8 @@ var (
 	memoryEvictions = desc("memory_evictions_total", "Counters evicted before they were full, for want of memory.")
 
 	storeUp       = desc("store_up", "1 while the server of Redis answers, 0 while its limits are decided by their failure modes.", "shard")
+	storeLost     = desc("store_lost_timestamp_seconds", "Since when the server of Redis is lost, in Unix time; 0 while it isn't.", "shard")
+	storeKeys     = desc("store_keys_affected", "About how many keys are decided by failure modes, since their server is lost; 0 while it isn't.", "shard")
 	storeUnserved = desc("store_unserved_slots", "Slots of a Redis Cluster that are in use and have no server.")
 	storeErrors   = desc("store_errors_total", "Calls to Redis that failed.", "shard", "kind")
 	storeActs     = desc("store_acts_per_call", "Takes, returns and resets that shared a call to Redis.", "shard")
@@ -50,7 +52,7 @@ var (
 
 	sourceDescs = []*prometheus.Desc{
 		rulesVersion, memoryCounters, memoryBytes, memoryEvictions,
-		storeUp, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
+		storeUp, storeLost, storeKeys, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
 		leaseCharges, leaseTokens, leaseCounters,
 	}
 )
@@ -80,14 +82,22 @@ func (s *Sources) collect(ch chan<- prometheus.Metric) {
 func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 	gauge(ch, nodes, float64(s.Nodes()))
 	gauge(ch, clockDrift, time.Until(s.Now()).Seconds())
-	st := s.Stats()
-	gauge(ch, storeUnserved, float64(st.Unserved))
-	for _, sh := range st.Shards {
-		up := 0.
-		if sh.Up {
-			up = 1
+	h := s.Health()
+	gauge(ch, storeUnserved, float64(h.Unserved))
+	for i, sh := range h.Shards {
+		up, since, keys := 1., 0., 0.
+		if !sh.Up {
+			up, since, keys = 0, float64(sh.Since.UnixMilli())/1e3, float64(sh.Keys)
 		}
-		gauge(ch, storeUp, up, sh.Name)
+		if h.Unserved > 0 && i == len(h.Shards)-1 {
+			sh.Name = unservedSlots
+		} else {
+			gauge(ch, storeUp, up, sh.Name)
+		}
+		gauge(ch, storeLost, since, sh.Name)
+		gauge(ch, storeKeys, keys, sh.Name)
+	}
+	for _, sh := range s.Stats().Shards {
 		counter(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
 		counter(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
 		counter(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
@@ -99,6 +109,9 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 		}
 	}
 }
+
+// unservedSlots is the shard that slots without a server are shown as, while there are any: their number is no name.
+const unservedSlots = "unserved slots"
 
 var storeBounds = func() (bounds []float64) {
 	for _, b := range redisstore.TimeBounds {
