@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
+	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -33,6 +34,8 @@ type API struct {
 	Store func() any
 	// Top tells which clients are hot.
 	Top func(context.Context, top.Query) top.Answer
+	// Heard tells what this node last heard of the others, without asking anybody.
+	Heard func() redisstore.Heard
 	// Metrics answers scrapes.
 	Metrics http.Handler
 

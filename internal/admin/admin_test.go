@@ -27,6 +27,7 @@ import (
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,6 +54,7 @@ type port struct {
 	limiter *weir.Limiter
 	source  *inforce.Rules
 	dir     *rulestore.Dir // nil with a file
+	heard   redisstore.Heard
 	log     *lockedBuffer
 }
 
@@ -111,6 +113,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 			_, _ = w.Write([]byte("weir_rules_version 1\n"))
 		}),
+		Heard: func() redisstore.Heard { return p.heard },
 		Self: func() rulestore.Node {
 			out := self
 			out.RulesVersion = p.source.InForce().Version

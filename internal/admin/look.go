@@ -117,26 +117,37 @@ func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error 
 	return a.list(w, func(r *weir.Rules) []string { return r.Deny })
 }
 
-func (a *API) nodes(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	self := a.Self()
+// silent is for how long a node may not have been heard of before nobody knows how its store is: two heartbeats, and some more.
+const silent = 5 * time.Second
+
+// nodes answers from memory: who is there, and who has lost what, is asked when Redis is lost.
+func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	self, heard := a.Self(), a.Heard()
 	all := []rulestore.Node{self}
-	if store := a.Rules.Store(); store != nil {
-		others, err := store.Nodes(r.Context())
-		if err != nil {
-			return storeFault(err)
-		}
-		for _, n := range others {
-			if n.Name != self.Name {
-				all = append(all, n)
-			}
+	for _, n := range rulestore.NodesOf(heard.Peers) {
+		if n.Name != self.Name {
+			all = append(all, n)
 		}
 	}
 	slices.SortFunc(all, func(a, b rulestore.Node) int { return strings.Compare(a.Name, b.Name) })
-	out := make([]Node, len(all))
-	for i, n := range all {
-		out[i] = Node{n.Name, n.Name == self.Name, n.Version, n.RulesVersion, n.RulesHash, n.Store, n.Warning, max(0, time.Since(n.Seen).Milliseconds())}
+	out := Nodes{Nodes: make([]Node, len(all)), Stale: heard.Stale, Store: a.Store()}
+	if !heard.At.IsZero() {
+		at, age := heard.At.UTC().Truncate(time.Millisecond), time.Since(heard.At).Round(time.Millisecond).Seconds()
+		out.AsOf, out.AgeSeconds = &at, &age
 	}
-	WriteJSON(w, http.StatusOK, Nodes{out})
+	for i, n := range all {
+		ago := max(0, time.Since(n.Seen))
+		row := Node{Name: n.Name, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash,
+			Store: n.Store, Lost: n.Lost, Warning: n.Warning, SeenMSAgo: ago.Milliseconds()}
+		if !n.Since.IsZero() {
+			row.Since = &n.Since
+		}
+		if !row.Self && (heard.Stale || ago > silent) {
+			row.Store, row.Since, row.Lost = "unknown", nil, nil
+		}
+		out.Nodes[i] = row
+	}
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 

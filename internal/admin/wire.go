@@ -94,21 +94,28 @@ type Difference struct {
 	Diff string `json:"diff"`
 }
 
-// Node is one of those that share a store.
+// Node is one of those that share a store, by its own word.
 type Node struct {
-	Name         string `json:"name"`
-	Self         bool   `json:"self"`
-	Version      string `json:"version"`
-	RulesVersion int64  `json:"rules_version"`
-	RulesHash    string `json:"rules_hash"`
-	Store        string `json:"store"`
-	Warning      string `json:"warning,omitempty"` // blocks of rules that were given up
-	SeenMSAgo    int64  `json:"seen_ms_ago"`
+	Name         string     `json:"name"`
+	Self         bool       `json:"self"`
+	Version      string     `json:"version"`
+	RulesVersion int64      `json:"rules_version"`
+	RulesHash    string     `json:"rules_hash"`
+	Store        string     `json:"store"`             // up, degraded, or unknown: it hasn't been heard for too long
+	Since        *time.Time `json:"since,omitempty"`   // when its store was first lost, while it is
+	Lost         []string   `json:"lost,omitempty"`    // the servers that it can't reach
+	Warning      string     `json:"warning,omitempty"` // blocks of rules that were given up
+	SeenMSAgo    int64      `json:"seen_ms_ago"`
 }
 
 // Nodes answers GET /v1/nodes.
 type Nodes struct {
 	Nodes []Node `json:"nodes"`
+	// AsOf is when the node that answers last heard of the others, and AgeSeconds how long ago that is; nil if it never did.
+	AsOf       *time.Time `json:"as_of,omitempty"`
+	AgeSeconds *float64   `json:"age_seconds,omitempty"`
+	Stale      bool       `json:"stale"` // it should have heard more since
+	Store      any        `json:"store"` // of the node that answers, as in GET /v1/version
 }
 
 // Counter is how a counter of a client stands.

@@ -151,7 +151,7 @@ func TestStores(t *testing.T) {
 		if _, over := s.(*Redis); over { // the name is that of the node's store of counters
 			nodes[0].Name = "n"
 		}
-		if want := (Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: nodes[0].RulesHash, Store: "up"}); nodes[0] != want || nodes[0].RulesHash == "" {
+		if want := (Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: nodes[0].RulesHash, Store: "up"}); !reflect.DeepEqual(nodes[0], want) || nodes[0].RulesHash == "" {
 			t.Errorf("nodes: got %v, want %v", nodes[0], want)
 		}
 	})

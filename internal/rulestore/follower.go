@@ -17,8 +17,8 @@ import (
 type Options struct {
 	Store Store
 	Node  Node // its name and version; the rest is filled in
-	// StoreHealth says how the node's store of counters is, for the others to see. Nil means that nothing is said.
-	StoreHealth func() string
+	// StoreHealth fills in how the node's store of counters is, for the others to see. Nil means that nothing is said.
+	StoreHealth func(*Node)
 	// Warning is what else the others should see of this node, or "". Nil means that there is nothing.
 	Warning func() string
 	// First is what is in force at the start, from this node's disk. Number 0 means that nothing of a store is.
@@ -59,7 +59,7 @@ type Follower struct {
 // Follow makes a follower. It follows while [Follower.Run] runs.
 func Follow(o Options) *Follower {
 	if o.StoreHealth == nil {
-		o.StoreHealth = func() string { return "" }
+		o.StoreHealth = func(*Node) {}
 	}
 	if o.Warning == nil {
 		o.Warning = func() string { return "" }
@@ -185,7 +185,8 @@ const beatTimeout = time.Second
 func (f *Follower) Look(ctx context.Context) {
 	node := f.o.Node
 	mine := f.Current()
-	node.RulesVersion, node.RulesHash, node.Store, node.Warning = mine.Number, mine.Hash, f.o.StoreHealth(), f.o.Warning()
+	node.RulesVersion, node.RulesHash, node.Warning = mine.Number, mine.Hash, f.o.Warning()
+	f.o.StoreHealth(&node)
 	beat, cancel := context.WithTimeout(ctx, beatTimeout)
 	pulse, err := f.o.Store.Beat(beat, node, f.before(mine)...)
 	cancel()

@@ -259,20 +259,47 @@ func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 
 // said is what a node says about itself.
 type said struct {
-	Version string `json:"version"`
-	Rules   int64  `json:"rules"`
-	Hash    string `json:"hash"`
-	Store   string `json:"store"`
-	Warning string `json:"warning,omitempty"`
+	Version string    `json:"version"`
+	Rules   int64     `json:"rules"`
+	File    int64     `json:"file,omitempty"` // in place of Rules, which others wait for
+	Hash    string    `json:"hash"`
+	Store   string    `json:"store"`
+	Since   time.Time `json:"since,omitzero"`
+	Lost    []string  `json:"lost,omitempty"`
+	Warning string    `json:"warning,omitempty"`
+}
+
+// mostLost is how many servers a node names that it can't reach: every other node hears of them every two seconds.
+const mostLost = 16
+
+// Say is what a node says about itself, for [redisstore.Store.Say]. See [NodesOf].
+func Say(n Node) string {
+	s := said{n.Version, n.RulesVersion, 0, n.RulesHash, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning}
+	if n.InFile {
+		s.Rules, s.File = 0, n.RulesVersion
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return string(text)
+}
+
+// NodesOf are the nodes that say something about themselves, by name.
+func NodesOf(peers []redisstore.Peer) (all []Node) {
+	for _, p := range peers {
+		var s said
+		if json.Unmarshal([]byte(p.Says), &s) == nil {
+			all = append(all, Node{p.Name, s.Version, s.Rules + s.File, s.Hash, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, p.Seen})
+		}
+	}
+	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // Beat tells the others about this node, with the next heartbeat of its store of counters. It is tried once.
 func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, err error) {
-	says, err := json.Marshal(said{n.Version, n.RulesVersion, n.RulesHash, n.Store, n.Warning})
-	if err != nil {
-		return p, err
-	}
-	r.store.Say(string(says))
+	r.store.Say(Say(n))
 	args := []string{strconv.FormatInt(n.RulesVersion, 10), n.RulesHash}
 	for _, v := range others {
 		args = append(args, strconv.FormatInt(v.Number, 10), v.Hash)
@@ -311,15 +338,7 @@ func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
 		peers, err = r.store.Peers(ctx)
 		return err
 	})
-	var all []Node
-	for _, p := range peers {
-		var s said
-		if json.Unmarshal([]byte(p.Says), &s) == nil {
-			all = append(all, Node{p.Name, s.Version, s.Rules, s.Hash, s.Store, s.Warning, p.Seen})
-		}
-	}
-	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return all, err
+	return NodesOf(peers), err
 }
 
 // highest is the highest number that a living node has. It is 0, too, while nobody can be asked: rules can be changed then all
@@ -329,7 +348,9 @@ func (r *Redis) highest(ctx context.Context) (n int64) {
 	defer cancel()
 	nodes, _ := r.Nodes(ctx)
 	for _, node := range nodes {
-		n = max(n, node.RulesVersion)
+		if !node.InFile {
+			n = max(n, node.RulesVersion)
+		}
 	}
 	return n
 }

@@ -141,11 +141,14 @@ var (
 // Node is what the others know of a node.
 type Node struct {
 	Name         string
-	Version      string // of its binary
-	RulesVersion int64  // in force there; 0: none of the store's
-	RulesHash    string // of that version
-	Store        string // how its store is
-	Warning      string // what its operator should look at; "": nothing
+	Version      string    // of its binary
+	RulesVersion int64     // in force there; 0: none of the store's
+	RulesHash    string    // of that version
+	InFile       bool      // its rules are those of a file: the number is the file's own, and says nothing to others
+	Store        string    // how its store is
+	Since        time.Time // when it was first lost; zero while it isn't
+	Lost         []string  // the servers that can't be reached
+	Warning      string    // what its operator should look at; "": nothing
 	Seen         time.Time
 }
 

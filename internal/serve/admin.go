@@ -9,6 +9,7 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/redisstore"
 )
 
 // admin serves what operators look at and change.
@@ -21,7 +22,7 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 	}))
 	api := &admin.API{
 		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
-		Self: n.about, Store: func() any { return n.storeStatus() }, Metrics: n.scrape(), Top: n.hot,
+		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Top: n.hot,
 	}
 	api.Register(mux)
 	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"))
@@ -32,8 +33,18 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 func (n *node) about() rulestore.Node {
 	out := n.self
 	doc := n.rules.InForce()
-	out.RulesVersion, out.RulesHash, out.Store, out.Warning, out.Seen = doc.Version, doc.Hash, n.storeStatus().Status, n.rules.Warning(), time.Now()
+	out.RulesVersion, out.RulesHash, out.InFile, out.Seen = doc.Version, doc.Hash, n.rules.File() != "", time.Now()
+	out.Warning = n.rules.Warning()
+	n.tellStore(&out)
 	return out
+}
+
+// heard is what this node knows of the others. One whose store is in its own memory is alone.
+func (n *node) heard() redisstore.Heard {
+	if n.redis == nil {
+		return redisstore.Heard{At: time.Now()}
+	}
+	return n.redis.Heard()
 }
 
 // nothing answers paths that don't exist, with a message that says what is there.

@@ -84,7 +84,7 @@ func (n *node) openRules(ctx context.Context, seed *inforce.Document, message st
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	n.rules = inforce.FromStore(ctx, rulestore.Options{
-		Store: store, Node: n.self, Logger: n.log, StoreHealth: func() string { return n.storeStatus().Status },
+		Store: store, Node: n.self, Logger: n.log, StoreHealth: n.tellStore,
 	}, start, n.limiter)
 	return nil
 }

@@ -131,6 +131,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.sharedTop != nil {
 		group.Go(func() error { return n.sharedTop.Run(ctx) })
 	}
+	if n.redis != nil && c.Rules != "" {
+		group.Go(func() error { return n.introduce(ctx) })
+	}
 	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
 	if n.rules.Waiting() != "" {
 		listening.Rules = "none yet"

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,7 +9,9 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redislimit"
+	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -129,6 +132,7 @@ type shardStatus struct {
 	Up    bool       `json:"up"`
 	Since *time.Time `json:"since,omitempty"`
 	Error string     `json:"error,omitempty"`
+	Keys  int64      `json:"keys,omitempty"` // about
 }
 
 func (n *node) storeStatus() storeStatus {
@@ -141,9 +145,30 @@ func (n *node) storeStatus() storeStatus {
 		out.Status = "degraded"
 	}
 	for _, s := range h.Shards {
-		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error})
+		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys})
 	}
 	return out
+}
+
+// tellStore fills in how the store is, for the other nodes.
+func (n *node) tellStore(to *rulestore.Node) {
+	s := n.storeStatus()
+	if to.Store = s.Status; s.Since != nil {
+		to.Since = *s.Since
+	}
+	for _, sh := range s.Shards {
+		if !sh.Up {
+			to.Lost = append(to.Lost, sh.Name)
+		}
+	}
+}
+
+// introduce tells the other nodes about one whose rules are in a file. The others' follow a rule store, and it is told by that.
+func (n *node) introduce(ctx context.Context) error {
+	for rediscall.Sleep(ctx, time.Second) {
+		n.redis.Say(rulestore.Say(n.about()))
+	}
+	return nil
 }
 
 func known(t time.Time) *time.Time {

@@ -1,0 +1,240 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// claim is what a node says of its store in one place.
+type claim struct {
+	up    bool
+	since int64    // Unix ms; 0 while it is up
+	lost  []string // servers, sorted; nil where they aren't told
+}
+
+func (c claim) String() string { return fmt.Sprint(c.up, c.since, c.lost) }
+
+// status is the store in answers of several routes.
+type status struct {
+	Status string
+	Since  time.Time
+	Shards []struct {
+		Name string
+		Up   bool
+	}
+}
+
+func (s status) claim() claim {
+	c := claim{up: s.Status == "up", lost: []string{}}
+	if !s.Since.IsZero() {
+		c.since = s.Since.UnixMilli()
+	}
+	for _, sh := range s.Shards {
+		if !sh.Up {
+			c.lost = append(c.lost, sh.Name)
+		}
+	}
+	slices.Sort(c.lost)
+	return c
+}
+
+// nodesAnswer is what GET /v1/nodes says.
+type nodesAnswer struct {
+	Nodes []struct {
+		Name, Store string
+		Self        bool
+		Since       time.Time
+		Lost        []string
+	}
+	Stale bool
+	AgeS  *float64 `json:"age_seconds"`
+	Store status
+}
+
+func nodesOf(t *testing.T, n *node) (out nodesAnswer) {
+	t.Helper()
+	code, text := admin(t, n, "GET", "/v1/nodes", "")
+	if err := json.Unmarshal([]byte(text), &out); err != nil || code != http.StatusOK {
+		t.Fatalf("/v1/nodes: %d %s", code, text)
+	}
+	return out
+}
+
+// claims is what a node says of its store, by place.
+func claims(t *testing.T, n *node) map[string]claim {
+	t.Helper()
+	all := map[string]claim{}
+	for name, path := range map[string]string{"readyz": "/readyz", "version": "/v1/version"} {
+		var out struct{ Store status }
+		if _, text := admin(t, n, "GET", path, ""); json.Unmarshal([]byte(text), &out) != nil {
+			t.Fatalf("%s: %s", path, text)
+		}
+		all[name] = out.Store.claim()
+	}
+	r := ready(t, n.HTTP+"/readyz") // which strangers may ask
+	c := status{Status: r.Store.Status, Since: r.Store.Since}.claim()
+	c.lost = nil
+	all["public readyz"] = c
+	answer := nodesOf(t, n)
+	all["nodes"] = answer.Store.claim()
+	for _, row := range answer.Nodes {
+		if row.Self {
+			c := status{Status: row.Store, Since: row.Since}.claim()
+			c.lost = append(c.lost, row.Lost...)
+			slices.Sort(c.lost)
+			all["row of nodes"] = c
+		}
+	}
+	families, _ := scrape(t, n.Admin, asText, "")
+	m := claim{up: true, lost: []string{}}
+	for shard, up := range series(families["weir_store_up"]) {
+		if up == 0 {
+			m.up, m.lost = false, append(m.lost, shard)
+		}
+	}
+	slices.Sort(m.lost)
+	for _, at := range series(families["weir_store_lost_timestamp_seconds"]) {
+		if ms := int64(at*1000 + .5); ms > 0 && (m.since == 0 || ms < m.since) {
+			m.since = ms
+		}
+	}
+	all["metrics"] = m
+	return all
+}
+
+// agree waits until a node says the same of its store everywhere, and returns it.
+func agree(t *testing.T, n *node, up bool) (said claim) {
+	t.Helper()
+	until(t, func() error {
+		all := claims(t, n)
+		said = all["readyz"]
+		for place, c := range all {
+			if c.lost == nil {
+				c.lost = said.lost
+			}
+			if c.String() != said.String() || c.up != up {
+				return fmt.Errorf("%s: %v: %v", place, c, all)
+			}
+		}
+		return nil
+	})
+	return said
+}
+
+// TestStoreHealthIsTrue: nodes that nobody asks anything know that Redis is lost, and since when, and that it is back. All that they
+// tell of it agrees, and they still list each other.
+func TestStoreHealthIsTrue(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	proxy, err := redistest.StartProxy(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	nodes := serveAll(t, 2, "--store", "redis://"+proxy.Addr)
+	nodes = append(nodes, serve(t, "--store", "redis://"+proxy.Addr, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: all, limit: 5/hour}]")))
+	reached(t, nodes...)
+	for _, fault := range []struct {
+		name       string
+		lose, heal func() error
+	}{
+		{"killed", func() error { server.Kill(); return nil }, server.Restart},
+		{"silent", server.Stop, server.Cont},
+		{"refused", func() error { proxy.Down(); return nil }, proxy.Up},
+		{"swallowed", proxy.DropReplies, func() error { proxy.Heal(); return nil }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			list := func(n *node, stale bool) func() error {
+				return func() error {
+					got := nodesOf(t, n)
+					for _, row := range got.Nodes {
+						if want := map[bool]string{true: "unknown", false: "up"}[stale]; !row.Self && row.Store != want {
+							return fmt.Errorf("the store of %s is %s: %+v", row.Name, row.Store, got)
+						}
+					}
+					if len(got.Nodes) != len(nodes) || got.Stale != stale || got.AgeS == nil {
+						return fmt.Errorf("%+v", got)
+					}
+					return nil
+				}
+			}
+			for _, n := range nodes {
+				agree(t, n, true)
+				until(t, list(n, false))
+			}
+			before := time.Now()
+			if err := fault.lose(); err != nil {
+				t.Fatal(err)
+			}
+			since := map[*node]int64{}
+			for _, n := range nodes {
+				said := agree(t, n, false)
+				since[n] = said.since
+				if said.since < before.UnixMilli() || said.since > time.Now().UnixMilli() || !slices.Equal(said.lost, []string{proxy.Addr}) {
+					t.Errorf("lost at %d: %v", before.UnixMilli(), said)
+				}
+			}
+			for _, n := range nodes {
+				until(t, list(n, true))
+				if said := agree(t, n, false); said.since != since[n] {
+					t.Errorf("lost since %d, and later since %d", since[n], said.since)
+				}
+			}
+			if err := fault.heal(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	for _, n := range nodes {
+		agree(t, n, true)
+	}
+	line := nodes[0].await("redis can't be reached", func(map[string]any) bool { return true })
+	if keys, _ := line["keys_affected"].(float64); line["shard"] != proxy.Addr || line["since"] == nil || keys < 1 {
+		t.Errorf("%v", line)
+	}
+}
+
+// TestALostShardIsNamed: of a Cluster that loses one of three, in every place, also by the other nodes.
+func TestALostShardIsNamed(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no", "cluster-replica-no-failover yes"}})
+	nodes := serveAll(t, 2, "--store", "redis-cluster://"+strings.Join(c.Addrs(), ","))
+	reached(t, nodes...)
+	holder, err := c.Owner(t.Context(), "weir{nodes}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := c.Nodes[0]
+	if victim == holder {
+		victim = c.Nodes[1]
+	}
+	if err := victim.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		if said := agree(t, n, false); !slices.Equal(said.lost, []string{victim.Addr}) {
+			t.Errorf("%v, want %s", said, victim.Addr)
+		}
+		until(t, func() error {
+			got := nodesOf(t, n)
+			for _, row := range got.Nodes {
+				if row.Store != "degraded" || !slices.Equal(row.Lost, []string{victim.Addr}) || row.Since.IsZero() || got.Stale {
+					return fmt.Errorf("%+v", got)
+				}
+			}
+			return nil
+		})
+	}
+	if err := victim.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		agree(t, n, true)
+	}
+}
