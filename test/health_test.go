@@ -1,6 +1,8 @@
 package test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -236,5 +238,42 @@ func TestALostShardIsNamed(t *testing.T) {
 	}
 	for _, n := range nodes {
 		agree(t, n, true)
+	}
+}
+
+// TestPprof: profiles are for operators of a node that was told to give them.
+func TestPprof(t *testing.T) {
+	const operate, read = "an-operators-long-token", "a-readers-long-token"
+	sum := func(token string) string {
+		s := sha256.Sum256([]byte(token))
+		return hex.EncodeToString(s[:])
+	}
+	tokens := write(t, filepath.Join(t.TempDir(), "tokens"), "ada operate "+sum(operate)+"\nbob read "+sum(read)+"\n")
+	guarded := serve(t, "--pprof", "--admin-tokens", tokens)
+	for _, c := range []struct {
+		node   *node
+		path   string
+		token  string
+		status int
+	}{
+		{guarded, "heap", operate, 200},
+		{guarded, "profile?seconds=1", operate, 200},
+		{guarded, "heap", read, 403},
+		{guarded, "heap", "none", 401},
+		{guarded, "cmdline", operate, 404},
+		{guarded, "profile?seconds=3600", operate, 400},
+		{serve(t, "--pprof"), "heap", "", 200},
+		{serve(t), "heap", "", 404},
+	} {
+		code, text := admin(t, c.node, "GET", "/debug/pprof/"+c.path, "", "Authorization: Bearer "+c.token)
+		if code != c.status || strings.Contains(text, tokens) {
+			t.Errorf("%s with %q: got %d, want %d: %.200q", c.path, c.token, code, c.status, text)
+		}
+	}
+	guarded.await("audit", func(l map[string]any) bool {
+		return l["who"] == "ada" && l["what"] == "profile" && l["profile"] == "heap"
+	})
+	if res, err := http.Get(guarded.HTTP + "/debug/pprof/heap"); err != nil || res.StatusCode != http.StatusNotFound {
+		t.Errorf("on the check API's port: %v, %v", res, err)
 	}
 }

@@ -104,6 +104,7 @@ read again and the decision log opened again, and never ends a node.`,
 	f.StringVar(&c.Data, "data", "weir-data", "folder of the last good rules; and of all their versions, when the store is memory")
 	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
 	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
+	f.BoolVar(&c.Pprof, "pprof", false, "give profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
 	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("requests that are decided at a time on each of --http and --gateway; others wait for up to 1 s, and then get 503 (default: %d for each core)", inflight.PerCore))

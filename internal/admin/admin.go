@@ -38,6 +38,8 @@ type API struct {
 	Heard func() redisstore.Heard
 	// Metrics answers scrapes.
 	Metrics http.Handler
+	// Profiles answers with the profile that a path names, or fails before it has begun to. Nil means that there are none.
+	Profiles func(http.ResponseWriter, *http.Request) *jsonerror.Error
 
 	// Readers wait for each other, and writers do: no reader holds up a write.
 	looks, writes *lane
@@ -77,6 +79,7 @@ var Routes = []Route{
 	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
 	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false, false},
 	{"GET", "/metrics", guard.Read, (*API).metrics, false, false},
+	{"GET", "/debug/pprof/{profile}", guard.Operate, (*API).profile, false, false},
 }
 
 // Register adds the API to a mux.

@@ -156,6 +156,14 @@ func (a *API) about(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	return nil
 }
 
+func (a *API) profile(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	if a.Profiles == nil {
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "this node gives no profiles: start it with --pprof")
+	}
+	a.audit(r, "profile", "profile", r.PathValue("profile"))
+	return a.Profiles(w, r)
+}
+
 func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	a.Metrics.ServeHTTP(w, r)
 	return nil

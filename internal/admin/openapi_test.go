@@ -89,6 +89,7 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"GET", "/v1/top?rule=none", "", 404},
 		{"GET", "/v1/version", "", 200},
 		{"GET", "/metrics", "", 200},
+		{"GET", "/debug/pprof/heap", "", 404}, // without --pprof
 		{"POST", "/v1/explain", check, 200},
 		{"POST", "/v1/counters", check, 200},
 		{"POST", "/v1/counters/reset", check, 200},

@@ -40,7 +40,7 @@ const (
 	IfMatchRequired  = "IF_MATCH_REQUIRED" // 428
 	Internal         = "INTERNAL"          // 500
 	NotApplied       = "NOT_APPLIED"       // 500: the version is written, and this node can't apply it
-	Busy             = "BUSY"              // 503: others are having rules looked at
+	Busy             = "BUSY"              // 503: others are having rules looked at, or a profile made
 	RulesUnavailable = "RULES_UNAVAILABLE" // 503: the rule store can't be reached
 	StoreUnavailable = "STORE_UNAVAILABLE" // 503: the store of counters can't be reached
 )

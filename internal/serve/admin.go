@@ -2,6 +2,7 @@ package serve
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// admin serves what operators look at and change.
-func (n *node) admin(g *guard.Guard) http.Handler {
+// admin serves what operators look at and change. Profiles that are being made end with ctx.
+func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
@@ -23,6 +24,9 @@ func (n *node) admin(g *guard.Guard) http.Handler {
 	api := &admin.API{
 		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
 		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Top: n.hot,
+	}
+	if n.config.Pprof {
+		api.Profiles = newProfiler(ctx).serve
 	}
 	api.Register(mux)
 	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"))

@@ -49,6 +49,8 @@ type Config struct {
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
 	// port is for loopback.
 	AdminToken, AdminTokens string
+	// Pprof: the admin port gives profiles.
+	Pprof bool
 	// Upstream is where the gateway sends admitted requests.
 	Upstream *url.URL
 	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.

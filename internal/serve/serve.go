@@ -158,7 +158,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	}
 	n.known = known
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, guards.http), bodyTimeout, n.log)}
-	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(guards.admin), bodyTimeout, n.log)}
+	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
 	through := &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
 		if n.gateway, err = n.newGateway(identity); err != nil {
