@@ -16,7 +16,7 @@ import (
 
 func overRedis(t *testing.T, url string, rules ...weir.Rule) (*bed, *redisstore.Store) {
 	t.Helper()
-	store, err := redisstore.New(redisstore.Options{URL: url})
+	store, err := redisstore.New(redisstore.Options{URL: url, Timeout: 300 * time.Millisecond}) // a server on a busy machine keeps it, too
 	if err != nil {
 		t.Fatal(err)
 	}
