@@ -15,8 +15,6 @@ import (
 type Stats struct {
 	// Shards are the servers that keep a part of the keys now, as in [Health].
 	Shards []ShardStats
-	// Unserved is how many slots of a Cluster are in use and have no server now.
-	Unserved int
 }
 
 // ShardStats are what was asked of one server.
@@ -113,7 +111,6 @@ func kindOf(err error) string {
 // Stats tells what the store has done. It makes no call and never waits.
 func (s *Store) Stats() Stats {
 	var out Stats
-	_, out.Unserved = s.unservedSlots()
 	reached := s.reached()
 	for _, sh := range s.shards() {
 		h := s.shardHealth(sh, reached)
