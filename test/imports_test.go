@@ -105,7 +105,7 @@ func TestNothingForTestsIsShipped(t *testing.T) {
 
 // Whoever counts decisions is told of them: neither the core nor an edge or a store knows Prometheus.
 func TestMetricsAloneKnowPrometheus(t *testing.T) {
-	may := []string{module + "/metrics", module + "/internal/serve"}
+	may := []string{module + "/metrics", module + "/internal/serve", module + "/internal/otlp"}
 	for _, p := range list(t) {
 		if !strings.HasPrefix(p.ImportPath, module) || slices.Contains(may, p.ImportPath) {
 			continue

@@ -108,6 +108,45 @@ func histogramsAgree(t *testing.T, sent *metricspb.Metric, scraped *dto.MetricFa
 	}
 }
 
+// TestOTLPInTheDocs: the variables and the settings that the docs show send metrics and traces.
+func TestOTLPInTheDocs(t *testing.T) {
+	const page = "../docs/observability.md"
+	var settings string
+	for _, block := range append(fences(t, page, "yaml"), fences(t, "../docs/cli.md", "yaml")...) {
+		if _, ours, ok := strings.Cut("\n"+block, "\notlp:"); ok {
+			settings = "otlp:" + ours
+		}
+	}
+	variables := fences(t, page, "dotenv")
+	if settings == "" || len(variables) != 1 {
+		t.Fatalf("the docs show %q and %q", settings, variables)
+	}
+	const address = "http://127.0.0.1:4318"
+	sends := func(c *oteltest.Collector, config string) {
+		t.Helper()
+		n := serve(t, "--config", write(t, filepath.Join(t.TempDir(), "weir.yaml"), config))
+		post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "k"}`)
+		n.stop()
+		if err := <-n.exited; err != nil {
+			t.Fatal(err)
+		}
+		if c.Metrics()["weir_decisions_total"] == nil || len(c.Spans()) != 2 {
+			t.Errorf("it sends %s", c.Text())
+		}
+	}
+	c := oteltest.HTTP(t)
+	sends(c, strings.NewReplacer(address, c.URL, "sample: 0.01", "sample: 1").Replace(settings))
+	c = oteltest.HTTP(t)
+	for line := range strings.Lines(variables[0]) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		t.Setenv(name, strings.ReplaceAll(value, address, c.URL))
+	}
+	sends(c, "")
+	if of := c.Resource(); of["service.name"] != "weir-eu" || of["deployment.environment.name"] != "prod" {
+		t.Errorf("it is of %v", of)
+	}
+}
+
 // silent reports what is in a node's log and shouldn't.
 func (n *node) silent(t *testing.T, secret string) {
 	t.Helper()
