@@ -67,7 +67,7 @@ func httpStage(c *config) *stage {
 		}
 	}
 	// Filled by the contenders themselves: a million requests take too long.
-	return &stage{[]string{httpWorkload}, c.noisyRounds(), wideLimit, false, entries(picked, 1, workload.Uniform(c.keys))}
+	return &stage{[]string{httpWorkload}, c.noisyRounds(), wideLimit, false, 1, entries(picked, 1, workload.Uniform(c.keys))}
 }
 
 // httpTargets promise requests per second, which are held against each other as time per request.

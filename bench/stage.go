@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir/bench/internal/report"
 	"github.com/weirhq/weir/bench/internal/workload"
@@ -15,7 +16,8 @@ type stage struct {
 	workloads []string
 	rounds    int
 	limit     limit
-	refuses   bool // every check is over its limit, or else none is
+	refuses   bool          // every check is over its limit, or else none is
+	shorter   time.Duration // measurements are shorter than usual by this factor
 	entries   []entry
 }
 
@@ -77,8 +79,8 @@ func (s *stage) turn(c *config, k workload.Keys, e *entry, n int, tables []table
 		ws := newWorkers(in, e.seqs[i])
 		// Fills leave garbage, and the next contender would pay for collecting it.
 		debug.FreeOSMemory()
-		measure(ws, k, c.warmup, "workload", s.workloads[i], "contender", e.label, "phase", "warmup")
-		m := measureCalm(ws, k, c.time, c.again, "workload", s.workloads[i], "contender", e.label, "phase", "measure")
+		measure(ws, k, c.warmup/s.shorter, "workload", s.workloads[i], "contender", e.label, "phase", "warmup")
+		m := measureCalm(ws, k, c.time/s.shorter, c.again, "workload", s.workloads[i], "contender", e.label, "phase", "measure")
 		t := &tables[i]
 		t.rows[n].samples = append(t.rows[n].samples, m)
 		if s.refuses && m.refused != m.checks || !s.refuses && m.refused != 0 {

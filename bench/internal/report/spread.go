@@ -30,7 +30,10 @@ func SpreadOf(xs []float64) Spread {
 	return Spread{(xs[(n-1)/2] + xs[n/2]) / 2, xs[0], xs[n-1]}
 }
 
-// Range is [low–high].
+// Range is [low–high], or nothing if it is unknown.
 func (s Spread) Range(digits int) string {
+	if math.IsNaN(s.Median) {
+		return ""
+	}
 	return "[" + Number(s.Low, digits) + "–" + Number(s.High, digits) + "]"
 }
