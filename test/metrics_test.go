@@ -190,7 +190,7 @@ blacklist: [`+secret+`]
 			t.Errorf("no decision of the edge %s in:\n%s", edge, text)
 		}
 		for name := range all {
-			if !model.IsValidMetricName(model.LabelValue(name)) {
+			if !model.LegacyValidation.IsValidMetricName(name) {
 				t.Errorf("a metric is named %q", name)
 			}
 		}
