@@ -146,3 +146,39 @@ func TestConcurrentLayersAreOne(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitingBesideALimitThatIsntLent: a request waits for another's call with a charge that no lease is for, and with one that is
+// decided already. Only what it waits for is pending.
+func TestWaitingBesideALimitThatIsntLent(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		strict, busy, warmed := storetest.Policy(t, "strict", weir.Limit{Count: 100_000, Window: time.Hour}), perHour(t, 1_000_000), storetest.Policy(t, "warmed", weir.Limit{Count: 1_000_000, Window: time.Hour})
+		strict.Strict = true
+		warm(t, s, warmed, "s")
+		for range 2 {
+			take(s, charge(busy, "s", 1))
+		}
+		s.withCounter(&weir.Counter{Policy: busy, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
+		s.withCounter(&weir.Counter{Policy: warmed, Subject: []byte("s")}, func(x *counter) {
+			x.held, x.leaseEnd = 100, s.now()+int64(time.Second)
+		})
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				for _, r := range take(s, charge(strict, "s", 1), charge(busy, "s", 1), charge(warmed, "s", 1)) {
+					if !r.Allowed || r.Err != nil {
+						t.Errorf("%+v", r)
+					}
+				}
+			})
+		}
+		time.Sleep(f.delay / 2)
+		for p, want := range map[*weir.Policy]int64{busy: 19, warmed: 0} {
+			s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+				if x.pending != want {
+					t.Errorf("%s: %d are pending, want %d", p.Name, x.pending, want)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
