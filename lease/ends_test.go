@@ -133,6 +133,43 @@ func TestLateReturnsOfWindows(t *testing.T) {
 	}
 }
 
+// TestALateCalendarForgetsNoLease: a lease that is due isn't passed over because another begins meanwhile, nor one that had ended when
+// the store's answer came.
+func TestALateCalendarForgetsNoLease(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		p := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000, Window: time.Hour})
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Second)))
+		warm(t, s, p, "due")
+		s.leases.mu.Lock()
+		s.leases.timer.Stop() // as if it were late
+		s.leases.mu.Unlock()
+		if holds(s, p, "due") == 0 {
+			t.Fatal("nothing is held: the test shows nothing")
+		}
+		time.Sleep(200 * time.Millisecond)
+		warm(t, s, p, "new")
+		s.leases.look()
+		time.Sleep(time.Second)
+		for _, subject := range []string{"due", "new"} {
+			if got := remaining(f, p, subject); got != 1_000_000-100 {
+				t.Errorf("%s: %d are left after 100 were spent", subject, got)
+			}
+		}
+		warm(t, s, p, "late")
+		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("late")}, func(x *counter) { x.held = 0 })
+		before := remaining(f, p, "late")
+		f.delay = 300 * time.Millisecond
+		take(s, charge(p, "late", 1))
+		if holds(s, p, "late") == 0 {
+			t.Fatal("nothing was lent: the test shows nothing")
+		}
+		time.Sleep(time.Second)
+		if got := remaining(f, p, "late"); got != before-1 {
+			t.Errorf("%d are left, want %d: a lease that came too late isn't given back", got, before-1)
+		}
+	})
+}
+
 // TestAnOutageGoesOnFromNothing: a counter with nothing left doesn't begin anew either.
 func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})
