@@ -197,7 +197,7 @@ func (l *Limiter) Tell(req *Request, d Decision) {
 // Take decides charges that an edge makes itself, by policies of its own, as Check decides those that rules make
 // of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP, or without one its
 // APIKey, and its cost serve the limit by address that holds while the store can't be reached; Peek makes every
-// charge a peek.
+// charge a peek. A peek for 0 tokens is refused only by a counter that is past its limit.
 func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
 	m, began := l.begin()
 	if l.trace != nil {
@@ -208,7 +208,10 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 		m.key = req.APIKey // a caller's own word, where that of a check may be made up by its client
 	}
 	for _, c := range charges {
-		c.N, c.Peek, c.Returnable = bounded(c.N), c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
+		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
+		if c.N != 0 || !c.Peek {
+			c.N = bounded(c.N)
+		}
 		m.charges = append(m.charges, c)
 	}
 	if rs := l.rules.Load(); rs != nil {
@@ -217,6 +220,12 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 	err = l.decide(ctx, req, m, &d)
 	l.end(req, m, began, &d, err)
 	return d, err
+}
+
+// GiveBack returns tokens that [Limiter.Take] took, to counters whose charges nobody has kept. Where they went is
+// not known any more, so a Slot of 0 stands for the window that it is now.
+func (l *Limiter) GiveBack(ctx context.Context, returns []Return) error {
+	return l.store.GiveBack(ctx, Once{}, 0, returns)
 }
 
 // decide makes a decision of the charges in m.
@@ -381,7 +390,7 @@ func (m *match) binds(i, j int) bool {
 	if !a.Allowed {
 		return b.RetryAfter != Never && (a.RetryAfter == Never || a.RetryAfter > b.RetryAfter)
 	}
-	return a.Remaining/m.charges[i].N < b.Remaining/m.charges[j].N
+	return a.Remaining/max(1, m.charges[i].N) < b.Remaining/max(1, m.charges[j].N)
 }
 
 var errNoRules = errors.New("there are no rules yet, so nobody knows which counters are meant")
@@ -399,4 +408,20 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 		counters[i] = c.Counter
 	}
 	return len(counters), l.store.Reset(ctx, counters)
+}
+
+// Credit gives the request's cost back to every counter that it would be charged to, for a caller that has kept nothing of the
+// requests that took it. What was taken in a window that has passed is void; so is all beyond what was taken.
+func (l *Limiter) Credit(ctx context.Context, req *Request) error {
+	rs := l.rules.Load()
+	if rs == nil {
+		return errNoRules
+	}
+	m := new(match)
+	rs.run(req, m)
+	returns := make([]Return, len(m.charges))
+	for i, c := range m.charges {
+		returns[i] = Return{Counter: c.Counter, N: c.N}
+	}
+	return l.GiveBack(ctx, returns)
 }

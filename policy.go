@@ -39,6 +39,11 @@ type Policy struct {
 	PerClient bool
 	// PerNode limits hold for each node by itself: they are never shared out.
 	PerNode bool
+	// Book limits are for charges that come too late to be refused: whatever is left, the tokens are
+	// taken, and no other limit of the request is in the way. Only a peek is refused. See [Rule.Book].
+	Book bool
+	// CountRefused limits, which are fixed windows, take the tokens of what they refuse as well.
+	CountRefused bool
 
 	window   int64  // µs
 	capacity int64  // bucket: micro-tokens
@@ -50,6 +55,7 @@ type Policy struct {
 	maxDelay int64  // queue: µs, or 0
 	tick     int64  // sliding counter: µs per step of the weight
 	ticks    int64  // sliding counter: steps per window
+	deepest  int64  // that may be booked: micro-tokens of a bucket, tokens of a window
 }
 
 // NewPolicy prepares a limit. The name tells its counters from those of other policies.
@@ -86,8 +92,13 @@ func (p *Policy) prepare(l Limit) {
 		p.ticks = (p.window + p.tick - 1) / p.tick
 	}
 	whole := p.capacity
-	if !l.isBucket() {
-		whole = l.Count * micro
+	switch {
+	case l.isBucket(): // no deeper than refills in ten years
+		p.deepest = max(whole, min(MaxTokens*micro, p.Refill(maxFill.Microseconds())))
+	case l.Algorithm == SlidingCounter:
+		whole, p.deepest = l.Count*micro, maxPairCount
+	default:
+		whole, p.deepest = l.Count*micro, 2*MaxTokens
 	}
 	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(whole))
 }
@@ -130,11 +141,15 @@ func (p *Policy) Share(nodes int) *Policy {
 
 // Numbers are what the arithmetic runs on, for stores that do it elsewhere. Of a bucket: the
 // capacity in millionths of a token, the rate in millionths per µs as a fraction, and a queue's longest delay
-// in µs, or 0. Of windows and logs: the count, the window in µs, and, of a sliding counter, the
+// in µs, or 0; with Book, in place of the delay, the deepest that may be booked. Of windows and logs: the count, the window in µs, and, of a sliding counter, the
 // µs of a step of the weight and how many steps a window has.
 func (p *Policy) Numbers() [4]int64 {
 	if p.Limit.isBucket() {
-		return [4]int64{p.capacity, p.rate.num, p.rate.den, p.maxDelay}
+		last := p.maxDelay
+		if p.Book {
+			last = p.deepest
+		}
+		return [4]int64{p.capacity, p.rate.num, p.rate.den, last}
 	}
 	return [4]int64{p.Limit.Count, p.window, max(1, p.tick), max(1, p.ticks)}
 }
@@ -174,6 +189,22 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 		panic("weir: a sliding log is a Log, not a State")
 	}
 	return p.tryBucket(s, now, n)
+}
+
+// Debit is Try for a charge that isn't a peek: where the policy says so, tokens that don't fit are
+// taken all the same.
+func (p *Policy) Debit(s State, now, n int64) (State, bool) {
+	after, fits := p.Try(s, now, n)
+	if fits || !p.Book && !p.CountRefused {
+		return after, fits
+	}
+	if p.Limit.isBucket() {
+		level := p.Level(after, now) - min(n, MaxTokens)*micro
+		return p.AtLevel(max(level, p.capacity-p.deepest), now), p.Book
+	}
+	after = p.roll(after, now)
+	after.Level = max(after.Level, min(after.Level+n, p.deepest))
+	return after, p.Book
 }
 
 // Verdict is what became of a charge, for [Policy.Report].

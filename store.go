@@ -73,7 +73,8 @@ type Charge struct {
 type Return struct {
 	Counter
 	N int64
-	// Slot is the Result.Slot of the charge that took them.
+	// Slot is the Result.Slot of the charge that took them. 0, for who doesn't know it, means the window that it is now; a
+	// log needs the moment.
 	Slot int64
 }
 

@@ -57,7 +57,7 @@ func (p *Policy) reportWindow(r *Result, s State, now, n int64, v Verdict) {
 func (p *Policy) returnWindow(s State, now, n, slot int64) State {
 	w := p.roll(s, now)
 	switch {
-	case slot == w.Time:
+	case slot == w.Time || slot == 0:
 		w.Level = max(0, w.Level-n)
 	case slot == w.Time-p.window && p.Limit.Algorithm == SlidingCounter:
 		w.Prev = max(0, w.Prev-n)

@@ -211,9 +211,19 @@ func (x *counter) decide(now int64, e *entry) {
 	if now >= x.known {
 		return
 	}
-	if _, ok := p.Try(x.state, at, n); !ok {
+	if _, ok := p.Try(x.state, at, n); !ok && !mustCount(p, x.state, at) {
 		x.refuse(e, now)
 	}
+}
+
+// mustCount reports whether the store must be asked for a refusal, to count it. Once it has, the counter is past its limit, and
+// refuses all the same.
+func mustCount(p *weir.Policy, s weir.State, at int64) bool {
+	if !p.CountRefused {
+		return false
+	}
+	_, within := p.Try(s, at, 0)
+	return within
 }
 
 // spend takes held tokens for a charge. Unless that decides the request, they may come back.

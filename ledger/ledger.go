@@ -103,11 +103,11 @@ type Account struct {
 const longStreak = 12
 
 // Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
-// requests have turns, or of logs, which know each moment.
+// requests have turns, of logs, which know each moment, or of limits that book, which need none.
 func Lends(p *weir.Policy) bool {
 	switch p.Limit.Algorithm {
 	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
-		return !p.Strict
+		return !p.Strict && !p.Book
 	}
 	return false
 }
@@ -262,7 +262,11 @@ func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
 // lendWindow lends a 64th of what is left, because tokens that nodes hold when a window ends are
 // lost to clients that were refused. A bucket would still have them.
 func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, lent int64, ok bool) {
-	if a.State, ok = p.Try(a.State, now, ask.N); !ok {
+	try := p.Debit
+	if ask.Peek {
+		try = p.Try
+	}
+	if a.State, ok = try(a.State, now, ask.N); !ok {
 		return a, 0, false
 	}
 	free := p.Report(a.State, now, 1, weir.Taken).Remaining

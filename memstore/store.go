@@ -93,7 +93,7 @@ func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 // update charges a counter whose slot is locked, and unlocks it.
 func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64) (state weir.State, ok bool) {
 	old := sl.decode(c.Policy, s.table.epoch)
-	state, ok = c.Policy.Try(old, now, c.N)
+	state, ok = try(c, old, now, c.N)
 	if ok && c.Peek {
 		state = old
 	}
@@ -113,8 +113,8 @@ func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 		c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
 		return
 	}
-	state, ok := c.Policy.Try(weir.State{}, now, c.N)
-	if ok && !c.Peek {
+	state, ok := try(c, weir.State{}, now, c.N)
+	if !c.Peek && (ok || c.Policy.CountRefused) {
 		sl := s.table.add(g, h, now)
 		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
 		sl.unlock(h)
@@ -123,6 +123,14 @@ func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	}
 	s.table.unlock(g)
 	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
+}
+
+// try is what a charge does to a counter, if the other charges let it.
+func try(c *weir.Charge, s weir.State, now, n int64) (weir.State, bool) {
+	if c.Peek {
+		return c.Policy.Try(s, now, n)
+	}
+	return c.Policy.Debit(s, now, n)
 }
 
 func verdict(fits, taken bool) weir.Verdict {
@@ -210,12 +218,17 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 		if st.log {
 			continue
 		}
-		v, state := verdict(st.fits, !refused && !c.Peek), st.state
+		v, state := verdict(st.fits, st.taken(c, refused)), st.state
 		if v == weir.Fits {
 			state = st.old
 		}
 		c.Policy.ReportTo(&results[st.i], state, now, st.n, v)
 	}
+}
+
+// taken reports whether a charge that fits is debited, or one that is booked.
+func (st *step) taken(c *weir.Charge, refused bool) bool {
+	return st.fits && !c.Peek && (!refused || c.Policy.Book)
 }
 
 // falseFirst compares flags.
@@ -257,13 +270,13 @@ func (s *Store) look(st *step, c *weir.Charge, now int64) {
 	if st.slot != nil {
 		st.old = st.slot.decode(c.Policy, s.table.epoch)
 	}
-	st.state, st.fits = c.Policy.Try(st.old, now, st.n)
+	st.state, st.fits = try(c, st.old, now, st.n)
 }
 
 // settle stores what a charge leaves behind: the debit, or for a refusal the
 // clock that was brought back. A log is reported here, since it can't be copied out.
 func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *weir.Result) {
-	taken := st.fits && !refused && !c.Peek
+	taken := st.taken(c, refused)
 	if st.log {
 		*r = s.table.log(st, c.Policy, now, taken)
 		return
@@ -273,7 +286,7 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 	}
 	sl := st.slot
 	if sl == nil {
-		if !taken {
+		if !taken && (st.fits || c.Peek || !c.Policy.CountRefused) {
 			return
 		}
 		sl = s.table.add(st.segment, st.hash, now)

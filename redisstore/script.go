@@ -40,6 +40,7 @@ type charge struct {
 	want    int64 // or the node is likely to need it
 	claim   ledger.Claim
 	guest   bool // it may make no new counter
+	again   bool // it is sent as a peek, since another one takes for it
 	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 
 	fits    bool
@@ -64,10 +65,13 @@ type act struct {
 }
 
 const (
-	flagPeek   = 1
-	flagShadow = 2
-	flagLend   = 4
-	flagClaim  = 8
+	flagPeek         = 1
+	flagShadow       = 2
+	flagLend         = 4
+	flagClaim        = 8
+	flagCountRefused = 16
+	flagBook         = 32
+	flagAgain        = 64
 
 	flagGuest = 1 << 15 // added to a policy's number
 )
@@ -103,7 +107,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			if ch.peek {
 				flags |= flagPeek
 			}
-			if ch.policy.Shadow {
+			if ch.policy.Shadow || ch.again && ch.policy.Book { // which must not refuse
 				flags |= flagShadow
 			}
 			if ch.lends() {
@@ -111,6 +115,16 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			}
 			if ch.claim.Base > 0 {
 				flags |= flagClaim
+			}
+			switch {
+			case a.kind != kindTake:
+			case ch.policy.Book:
+				flags |= flagBook
+			case ch.policy.CountRefused:
+				flags |= flagCountRefused
+			}
+			if ch.again && flags >= flagCountRefused { // it must not write over what the other takes
+				flags |= flagAgain
 			}
 			charges = append(charges, flags)
 			if a.kind != kindTake {
@@ -145,7 +159,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 		f := field(p)
 		c.body = append(append(c.body, f[:]...), byte(p.Limit.Algorithm))
 		numbers := p.Numbers()
-		if p.Limit.Algorithm <= weir.LeakyBucket {
+		if p.Limit.Algorithm <= weir.LeakyBucket && !p.Book {
 			numbers[3] = ledger.Interval(p).Microseconds() // in place of a queue's longest delay
 		}
 		for _, n := range numbers {

@@ -103,13 +103,13 @@ func (s *Store) take(ctx context.Context, to outcomes, charge func(int) *weir.Ch
 	}
 	if len(parts) == 1 {
 		p := parts[0]
-		p.err = p.lane.do(ctx, &p.act)
+		p.do(ctx)
 		s.report(p, to, p.err == nil && !p.refused())
 		p.release()
 		return
 	}
 	begun := time.Now()
-	each(parts, func(p *part) { p.err = p.lane.do(ctx, &p.act) })
+	each(parts, func(p *part) { p.do(ctx) })
 
 	refused := slices.ContainsFunc(parts, (*part).refused)
 	each(parts, func(p *part) {
@@ -175,9 +175,26 @@ func (p *part) addUp() {
 		for _, d := range all {
 			d.n, d.want, d.waiting, d.claim = n, 0, 0, ledger.Claim{}
 			if d != &p.charges[payer] {
-				d.peek = true
+				d.again, d.peek = !d.peek, true
 			}
 			d.payer = payer + 1
+		}
+	}
+}
+
+// do has the part decided. What a counter takes past its limit shows in all charges that name it.
+func (p *part) do(ctx context.Context) {
+	if p.err = p.lane.do(ctx, &p.act); p.err != nil {
+		return
+	}
+	for i := range p.charges {
+		c := &p.charges[i]
+		switch {
+		case !c.again:
+		case c.policy.Book:
+			c.fits = true
+		case c.policy.CountRefused && !c.fits:
+			c.account = p.debit(c).account
 		}
 	}
 }
@@ -207,9 +224,9 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 			continue
 		case !c.fits:
 			c.report(r, p.now, weir.Refused)
-		case taken && p.debit(c).full:
+		case (taken || c.policy.Book) && p.debit(c).full:
 			*r = weir.Result{Err: errFull}
-		case taken && !p.debit(c).peek:
+		case (taken || c.policy.Book) && !p.debit(c).peek:
 			c.account = p.debit(c).account
 			c.report(r, p.now, weir.Taken)
 		default:
@@ -280,7 +297,7 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 	spent, lent := act{kind: kindGiveBack}, act{kind: kindTakeBack}
 	for j, i := range p.indices {
 		c := &p.charges[j]
-		if !c.fits || c.peek || c.full {
+		if !c.fits || c.peek || c.full || c.policy.Book {
 			continue
 		}
 		if c.lent > 0 {
@@ -301,7 +318,7 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 		s.grant(p, to, j)
 	}
 	for j, i := range p.indices {
-		if c := &p.charges[j]; c.fits && c.payer > 0 {
+		if c := &p.charges[j]; c.fits && c.payer > 0 && !c.policy.Book {
 			c.account = p.debit(c).account
 			c.report(to.result(i), p.now, weir.Fits)
 		}

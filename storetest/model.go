@@ -151,7 +151,7 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 	for i := range asks {
 		c := &asks[i]
 		switch {
-		case fits[i] && all && !c.Peek:
+		case fits[i] && (all || c.Policy.Book) && !c.Peek:
 			verdicts[i] = weir.Taken
 		case fits[i]:
 			verdicts[i] = weir.Fits
@@ -174,9 +174,16 @@ func (m *Model) fits(now int64, c *ledger.Ask) (fits bool) {
 	case ledger.Lends(c.Policy):
 		_, _, fits = a.Lend(c.Policy, now, m.node, c)
 	default:
-		_, fits = c.Policy.Try(a.State, now, c.N)
+		_, fits = try(&c.Charge, a.State, now)
 	}
 	return fits
+}
+
+func try(c *weir.Charge, s weir.State, now int64) (weir.State, bool) {
+	if c.Peek {
+		return c.Policy.Try(s, now, c.N)
+	}
+	return c.Policy.Debit(s, now, c.N)
 }
 
 // charge takes what a charge asks for, if it fits, and returns what it was lent.
@@ -189,7 +196,7 @@ func (m *Model) charge(now int64, c *ledger.Ask) (lent int64) {
 	case ledger.Lends(c.Policy):
 		a, lent, _ = a.Lend(c.Policy, now, m.node, c)
 	default:
-		a.State, _ = c.Policy.Try(a.State, now, c.N)
+		a.State, _ = try(&c.Charge, a.State, now)
 	}
 	m.accounts[keyOf(c.Counter)] = a
 	return lent
@@ -262,6 +269,7 @@ type kind struct {
 	steps   []string // what stands here more often happens more often
 	windows []time.Duration
 	large   bool // some buckets are large, and lend for longer
+	past    bool // some limits take tokens past the limit
 	// slack is by what refills in which time buckets may have more than the model's: see near.
 	slack time.Duration
 }
@@ -270,6 +278,7 @@ var (
 	all = kind{
 		steps:   []string{"take", "take", "take", "layers", "again", "peek", "return", "unspent", "reset", "change", "time", "time", "back"},
 		windows: []time.Duration{time.Second, 7 * time.Second, time.Minute},
+		past:    true,
 	}
 	borrowing = kind{
 		steps:   []string{"take", "take", "flurry", "flurry", "peek", "reset", "time", "time"},
@@ -283,6 +292,10 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, k kind, nodes []Lender) {
 	m := NewModel(h.clock)
 	window := rapid.SampledFrom(k.windows).Draw(t, "window")
 	policies := make([]*weir.Policy, 3)
+	books, counts := -1, -1 // which of them, if any
+	if k.past && a != weir.SlidingLog && a != weir.LeakyQueue {
+		books, counts = rapid.IntRange(-1, 2).Draw(t, "books"), rapid.IntRange(-1, 2).Draw(t, "counts refused")
+	}
 	number := func(i int) {
 		l := weir.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: window}
 		if a <= weir.LeakyQueue {
@@ -296,6 +309,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, k kind, nodes []Lender) {
 		}
 		policies[i] = Policy(t, fmt.Sprint("p", i), l)
 		policies[i].Shadow = i == 2
+		policies[i].Book, policies[i].CountRefused = i == books, i == counts && a == weir.FixedWindow
 	}
 	for i := range policies {
 		number(i)
@@ -325,7 +339,11 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, k kind, nodes []Lender) {
 	for range rapid.IntRange(1, 300).Draw(t, "steps") {
 		switch rapid.SampledFrom(k.steps).Draw(t, "what") {
 		case "take", "peek":
-			charge(weir.Charge{Counter: pick(), N: rapid.Int64Range(1, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")})
+			c := weir.Charge{Counter: pick(), N: rapid.Int64Range(0, 20).Draw(t, "n"), Peek: rapid.Bool().Draw(t, "peek")}
+			if !c.Peek || !k.past {
+				c.N = max(c.N, 1)
+			}
+			charge(c)
 		case "flurry": // of small costs, for which a node borrows
 			c, gap := pick(), rapid.Int64Range(0, window.Microseconds()/20).Draw(t, "gap")
 			for range rapid.IntRange(1, 30).Draw(t, "takes") {
@@ -351,6 +369,9 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, k kind, nodes []Lender) {
 		case "return":
 			if len(taken) > 0 {
 				back := []weir.Return{rapid.SampledFrom(taken).Draw(t, "return")}
+				if k.past && rapid.Bool().Draw(t, "slot unknown") {
+					back[0].Slot = 0
+				}
 				_ = m.GiveBack(ctx, weir.Once{}, 0, back)
 				if err := h.GiveBack(ctx, weir.Once{}, 0, back); err != nil {
 					t.Fatalf("give back: %v", err)

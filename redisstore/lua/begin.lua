@@ -28,8 +28,9 @@
 -- nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET, TAKE_BACK = 0, 1, 2, 3
-local PEEK, SHADOW, LEND, CLAIM = 1, 2, 4, 8 -- flags
+local PEEK, SHADOW, LEND, CLAIM, COUNT_REFUSED, BOOK, AGAIN = 1, 2, 4, 8, 16, 32, 64 -- flags
 local GUEST = 32768
+local MAX_TOKENS = 9000000000
 local LEAST_CELL = 24 -- of the grid of TTLs: 2^24 µs
 local TOKEN_BUCKET, LEAKY_QUEUE, SLIDING_LOG, SLIDING_COUNTER = 0, 2, 4, 5
 

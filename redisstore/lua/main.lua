@@ -35,13 +35,16 @@ for _ = 1, acts do
   local size = kind == TAKE and count or 1
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
-    local p, key, n, slot, flags, guest, fits, v, time, level, prev, code, time2, level2, prev2
+    local p, key, n, slot, flags, past, guest, fits, v, time, level, prev, code, time2, level2, prev2
     local account, changed, lent, claim -- of a bucket that lends; whether it is another now; what the charge was lent
 
     -- All charges are looked at before any is written.
     for i = 1, size do
       local number, waiting, want
       number, n, flags, at = unpack('<I2I7B', body, at)
+      past, flags = flags - flags % COUNT_REFUSED, flags % COUNT_REFUSED -- what is taken past the limit, too
+      local again = past >= AGAIN -- another charge takes for this one
+      if again then past = past - AGAIN end
       guest = number >= GUEST
       if guest then number = number - GUEST end
       waiting, want, account, changed, lent, claim = 0, 0, false, false, 0, nil
@@ -81,6 +84,7 @@ for _ = 1, acts do
         -- A refusal changes nothing, except a time in the future.
         time2, level2, prev2 = time, level, prev
         if time > now then time2 = now end
+        if past == BOOK then account = false end -- its limit no longer lends
         if algorithm <= LEAKY_QUEUE and (account or flags >= LEND) then
           account = account or {time = 0, level = 0, lent = 0, before = 0, since = 0, node = 0, streak = 0}
           account.time, account.level = time, algorithm == TOKEN_BUCKET and level or p.a - level
@@ -110,6 +114,9 @@ for _ = 1, acts do
               fits = floor(queue / num) * den + ceil(queue % num * den / num) <= p.d
             end
             left = left - n * 1000000
+            if past == BOOK and not fits and flags % 2 ~= PEEK then
+              fits, left = true, max(left, capacity - p.d)
+            end
             if fits then
               time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
             end
@@ -138,8 +145,10 @@ for _ = 1, acts do
                 lent = min(waiting + want, max(floor(free / 64), min(waiting, free)))
                 level2 = level2 + lent
               end
+            elseif past > 0 and flags % 2 ~= PEEK then
+              fits, time2, level2, prev2 = past == BOOK, t, max(l, min(l + n, algorithm == SLIDING_COUNTER and 2147483647 or 2 * MAX_TOKENS)), q
             end
-          elseif slot == t then
+          elseif slot == t or slot == 0 then
             time2, level2, prev2 = t, max(0, l - n), q
           elseif slot == t - window and algorithm == SLIDING_COUNTER then
             time2, level2, prev2 = t, l, max(0, q - n)
@@ -148,9 +157,10 @@ for _ = 1, acts do
           end
         end
       end
+      if again then time2, level2, prev2, changed = time, level, prev, false end
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
-        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, account, changed, lent, claim, guest}
+        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, account, changed, lent, claim, guest, past}
       end
     end
 
@@ -159,10 +169,11 @@ for _ = 1, acts do
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
         code, time2, level2, prev2, account, changed, lent, claim, guest = s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17], s[18]
+        past = s[19]
       end
       key = KEYS[from + i]
       local algorithm = p.algorithm
-      local taken = fits and kind == TAKE and not refused and flags % 2 ~= PEEK
+      local taken = fits and kind == TAKE and (not refused or past == BOOK) and flags % 2 ~= PEEK
       local unwritten = false
       if kind == RESET then
         if algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
