@@ -30,20 +30,27 @@ const (
 // told again. Of a file that has more than most bytes, changed gets one more than that. It returns an error only if
 // watching can't begin.
 func File(ctx context.Context, path string, most int, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
+	read := func() ([]byte, error) { return Read(path, most) }
+	// The folder, not the file: a rename or a swap replaces the file, and a watch on it would follow the old one.
+	return Dir(ctx, filepath.Dir(path), read, bytes.Equal, last, now, changed, unreadable)
+}
+
+// Dir is File for something that is read from a folder in some way: changed is called each time that what was read
+// isn't the same as last.
+func Dir[T any](ctx context.Context, path string, read func() (T, error), same func(a, b T) bool, last T, now <-chan struct{}, changed func(T), unreadable func(error)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	defer w.Close()
-	// The folder, not the file: a rename or a swap replaces the file, and a watch on it would follow the old one.
-	if err := w.Add(filepath.Dir(path)); err != nil {
+	if err := w.Add(path); err != nil {
 		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	missing := false
 	for {
-		text, err := readStable(ctx, path, most)
+		found, err := readStable(ctx, read, same)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -52,9 +59,9 @@ func File(ctx context.Context, path string, most int, last []byte, now <-chan st
 				unreadable(err)
 			}
 			missing = true
-		case !bytes.Equal(text, last):
-			last, missing = text, false
-			changed(text)
+		case !same(found, last):
+			last, missing = found, false
+			changed(found)
 			continue // it may have changed again meanwhile
 		default:
 			missing = false
@@ -65,28 +72,28 @@ func File(ctx context.Context, path string, most int, last []byte, now <-chan st
 		case <-ticker.C:
 		case <-now:
 			missing = false
-		case <-w.Errors: // lost events; the next look at the file is all that matters
+		case <-w.Errors: // lost events; the next look is all that matters
 		case <-w.Events:
 		}
 	}
 }
 
-// readStable reads a file until two readings, a moment apart, agree.
-func readStable(ctx context.Context, path string, most int) ([]byte, error) {
-	before, err := Read(path, most)
+// readStable reads until two readings, a moment apart, agree.
+func readStable[T any](ctx context.Context, read func() (T, error), same func(a, b T) bool) (found T, err error) {
+	before, err := read()
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return found, ctx.Err()
 		case <-time.After(settle):
 		}
-		var after []byte
-		if after, err = Read(path, most); err == nil && bytes.Equal(before, after) {
+		var after T
+		if after, err = read(); err == nil && same(before, after) {
 			return after, nil
 		}
 		before = after
 	}
-	return nil, err
+	return found, err
 }
 
 // Read reads a regular file, or what a link leads to. All else is refused: nobody may ever write to a pipe, and a device
