@@ -1,0 +1,64 @@
+package envoy
+
+import (
+	"fmt"
+	"testing"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// large is a configuration of many descriptors in one domain.
+func large(tb testing.TB, n int) *Config {
+	tb.Helper()
+	text := []byte("domain: d\ndescriptors:\n  - key: tenant\n    descriptors:\n")
+	for i := range n {
+		text = fmt.Appendf(text, "      - {key: route, value: r%d, rate_limit: {unit: hour, requests_per_unit: 10}}\n", i)
+	}
+	c, _, err := Parse([]File{{Name: "large.yaml", Text: text}}, Modes{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func routed(n int) *rls.RateLimitRequest {
+	return &rls.RateLimitRequest{Domain: "d", Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{
+		{Key: "tenant", Value: "t"}, {Key: "route", Value: fmt.Sprint("r", n)},
+	}}}}
+}
+
+// TestMatchingAllocatesNothing: from a request's descriptors to charges.
+func TestMatchingAllocatesNothing(t *testing.T) {
+	config, req := large(t, 1000), routed(777)
+	var c call
+	var more overrides
+	found := testing.AllocsPerRun(100, func() {
+		c.forget()
+		if err := c.match(config, req, &more); err != nil {
+			t.Fatal(err)
+		}
+		c.charge(req, c.replace() > 1)
+	})
+	if found != 0 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "d.tenant.route_r777" {
+		t.Errorf("%v allocations, charges %v", found, c.charges)
+	}
+}
+
+// BenchmarkMatch is flat in the number of descriptors.
+func BenchmarkMatch(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			config, req := large(b, n), routed(n-1)
+			var c call
+			var more overrides
+			for b.Loop() {
+				c.forget()
+				if err := c.match(config, req, &more); err != nil {
+					b.Fatal(err)
+				}
+				c.charge(req, c.replace() > 1)
+			}
+		})
+	}
+}

@@ -1,0 +1,13 @@
+// Package envoy answers Envoy's rate limit service, version 3: over gRPC, and as JSON over HTTP.
+//
+// A request has a domain and descriptors, which are lists of keys and values. What limits them comes
+// from one of two places:
+//
+//   - a folder of envoyproxy/ratelimit's configuration files, served as they are: config.go has what
+//     they mean, file.go how they are read, folder.go how they are followed, limits.go how a request
+//     is decided by them;
+//   - without one, Weir's own rules: rules.go makes a [weir.Request] of the descriptors.
+//
+// service.go is where a request comes in, answer.go makes the answer, server.go is the gRPC server
+// with its bounds, http.go has /json and /healthcheck.
+package envoy

@@ -1,0 +1,134 @@
+package envoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirhq/weir/internal/watch"
+)
+
+// Folder is a folder of configuration files that is followed: saving one puts it in force, and a bad one changes
+// nothing.
+type Folder struct {
+	path    string
+	service *Service
+	look    chan struct{} // holds a value when the files are to be looked at now
+
+	rejects  atomic.Uint64
+	mu       sync.Mutex
+	rejected string // guarded by mu: why the newest files aren't in force, or ""
+	last     []File // what Open has read
+}
+
+// maxFiles is how many files a folder may have.
+const maxFiles = 1000
+
+// Open reads the files of a folder (*.yaml and *.yml) and puts them in force. The error is whatever is wrong with them.
+func (s *Service) Open(path string) (*Folder, error) {
+	f := &Folder{path: path, service: s, look: make(chan struct{}, 1)}
+	files, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.apply(files); err != nil {
+		return nil, err
+	}
+	f.last = files
+	return f, nil
+}
+
+// read reads all files. Those whose names begin with a dot are others' business: editors', and Kubernetes'.
+func (f *Folder) read() ([]File, error) {
+	entries, err := os.ReadDir(f.path)
+	if err != nil {
+		return nil, err
+	}
+	var files []File
+	for _, e := range entries {
+		name := e.Name()
+		if ext := filepath.Ext(name); strings.HasPrefix(name, ".") || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		if len(files) == maxFiles {
+			return nil, fmt.Errorf("%s: has more than %d files", f.path, maxFiles)
+		}
+		path := filepath.Join(f.path, name)
+		text, err := watch.Read(path, MaxFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{path, text})
+	}
+	return files, nil
+}
+
+// apply puts files in force.
+func (f *Folder) apply(files []File) error {
+	config, warnings, err := Parse(files, f.service.opts.Modes)
+	for _, w := range warnings {
+		f.service.opts.Logger.Warn("envoy configuration", "warning", w.String())
+	}
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		f.service.opts.Logger.Warn("--envoy-config has no *.yaml: every request is allowed until there is one", "folder", f.path)
+	}
+	f.service.SetConfig(config)
+	return nil
+}
+
+// Follow takes in the files whenever one changes, until ctx is done.
+func (f *Folder) Follow(ctx context.Context) error {
+	log := f.service.opts.Logger
+	return watch.Dir(ctx, f.path, f.read, same, f.last, f.look, func(files []File) {
+		err := f.apply(files)
+		f.mu.Lock()
+		if f.rejected = ""; err != nil {
+			f.rejected = err.Error()
+		}
+		f.mu.Unlock()
+		if err != nil {
+			f.rejects.Add(1)
+			log.Error("envoy configuration rejected: the one in force stays", "error", err)
+			return
+		}
+		c := f.service.config.Load()
+		log.Info("envoy configuration applied", "folder", f.path, "files", len(files), "domains", c.Domains(), "limits", c.Limits())
+	}, func(err error) {
+		log.Error("envoy configuration can't be read: the one in force stays", "error", err)
+	})
+}
+
+func same(a, b []File) bool {
+	return slices.EqualFunc(a, b, func(a, b File) bool { return a.Name == b.Name && string(a.Text) == string(b.Text) })
+}
+
+// Look has the files looked at now.
+func (f *Folder) Look() {
+	select {
+	case f.look <- struct{}{}:
+	default: // it holds one
+	}
+}
+
+// Rejected says why the newest files aren't in force, or "".
+func (f *Folder) Rejected() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rejected
+}
+
+// Rejections is how often changed files were invalid.
+func (f *Folder) Rejections() uint64 { return f.rejects.Load() }

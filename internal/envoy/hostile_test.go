@@ -1,0 +1,194 @@
+package envoy_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/memstore"
+)
+
+// TestHostileRequests: what can't be a request of Envoy's is refused, with what is wrong, and the next request is
+// answered.
+func TestHostileRequests(t *testing.T) {
+	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	client := rls.NewRateLimitServiceClient(dial(t, s))
+	many := func(n int, d string) []string {
+		list := make([]string, n)
+		for i := range list {
+			list[i] = d
+		}
+		return list
+	}
+	broken := request("all", "plain=x")
+	broken.Descriptors[0].Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 99}
+	unkeyed := request("all", "plain=x")
+	unkeyed.Descriptors[0].Entries[0].Key = ""
+	for name, c := range map[string]struct {
+		req  *rls.RateLimitRequest
+		code codes.Code
+		want string
+	}{
+		"no domain":             {request("", "a=1"), codes.InvalidArgument, "domain: must not be empty"},
+		"no descriptors":        {request("all"), codes.InvalidArgument, "descriptors: must not be empty"},
+		"thousands of them":     {request("all", many(5000, "a=1")...), codes.InvalidArgument, "descriptors: there are 5000: a request has at most 64"},
+		"thousands of entries":  {request("all", strings.Repeat("a=1 ", 5000)), codes.InvalidArgument, "descriptors[0].entries: there are 5000: a descriptor has at most 32"},
+		"an empty key":          {unkeyed, codes.InvalidArgument, "descriptors[0].entries[0].key: must not be empty"},
+		"a long value":          {request("all", "a="+strings.Repeat("x", 5000)), codes.InvalidArgument, "at most 4096 bytes"},
+		"a long domain":         {request(strings.Repeat("x", 5000), "a=1"), codes.InvalidArgument, "domain: has 5000 bytes"},
+		"a huge message":        {request("all", "a="+strings.Repeat("x", 1<<20)), codes.ResourceExhausted, "larger than max"},
+		"a unit of its own":     {broken, codes.InvalidArgument, "descriptors[0].limit.unit"},
+		"hits beyond all count": {request("all", "hits=18446744073709551615 plain=x"), codes.OK, "OVER_LIMIT OVER_LIMIT:2/MINUTE-0"},
+		"no entries":            {request("all", ""), codes.OK, "OK OK"},
+	} {
+		got, err := client.ShouldRateLimit(t.Context(), c.req)
+		text := brief(got)
+		if err != nil {
+			text = status.Convert(err).Message()
+		}
+		if status.Code(err) != c.code || !strings.Contains(text, c.want) {
+			t.Errorf("%s: got %s %q, want %s %q", name, status.Code(err), text, c.code, c.want)
+		}
+	}
+	if got, err := client.ShouldRateLimit(t.Context(), request("all", "plain=fine")); err != nil || brief(got) != "OK OK:2/MINUTE-1" {
+		t.Error(got, err)
+	}
+}
+
+// TestEndlessStreams: a connection that opens streams and never ends them gets no more than its share, and takes
+// little memory; other connections are served.
+func TestEndlessStreams(t *testing.T) {
+	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := envoy.NewServer(s, envoy.ServerOptions{})
+	go server.Serve(l)
+	defer server.Stop()
+	hostile, good := connect(t, l), connect(t, l)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	before := heap()
+	opened := 0
+	for range 2000 {
+		each, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+		// A stream that nothing is ever sent on.
+		stream, err := hostile.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, rls.RateLimitService_ShouldRateLimit_FullMethodName)
+		if err == nil {
+			err = stream.SendMsg(&rls.RateLimitRequest{})
+		}
+		failed := each.Err() != nil || err != nil
+		stop()
+		if failed {
+			break
+		}
+		if opened++; opened == 1000 {
+			break // the client itself waits beyond what the server lets it open
+		}
+	}
+	if opened < 1000 {
+		t.Errorf("%d streams were opened", opened)
+	}
+	if more := heap() - before; more > 64<<20 {
+		t.Errorf("they take %d MiB", more>>20)
+	}
+	if got, err := rls.NewRateLimitServiceClient(good).ShouldRateLimit(t.Context(), request("all", "plain=x")); err != nil || got.OverallCode != rls.RateLimitResponse_OK {
+		t.Error(got, err)
+	}
+	// Envoy's own stream of health isn't in the way of a drain that has an end.
+	watch, err := healthpb.NewHealthClient(good).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING} {
+		if got, err := watch.Recv(); err != nil || got.Status != want {
+			t.Fatal(got, err)
+		}
+		server.Drain()
+	}
+	soon, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer done()
+	if err := server.Shutdown(soon); err != context.DeadlineExceeded {
+		t.Errorf("streams that never end let a server end: %v", err)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// TestReflectionIsOff unless it is asked for.
+func TestReflectionIsOff(t *testing.T) {
+	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	for _, on := range []bool{false, true} {
+		server := envoy.NewServer(s, envoy.ServerOptions{Reflection: on})
+		_, there := server.GetServiceInfo()["grpc.reflection.v1.ServerReflection"]
+		if there != on {
+			t.Errorf("reflection %v: it is there: %v", on, there)
+		}
+	}
+}
+
+// stalled is a store that answers when it is told to.
+type stalled struct {
+	weir.Store
+	inside, release chan struct{}
+}
+
+func (s *stalled) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	s.inside <- struct{}{}
+	<-s.release
+	s.Store.Take(ctx, charges, results)
+}
+
+// TestShedding: more requests than are decided at a time wait as long as their time allows, and are then told that the
+// node can't, so that Envoy does what its failure mode says.
+func TestShedding(t *testing.T) {
+	var seen []weir.Reason
+	store := &stalled{Store: memstore.New(memstore.Options{}), inside: make(chan struct{}, 1), release: make(chan struct{})}
+	limiter := weir.NewLimiter(store, nil, weir.Options{Observe: func(o *weir.Observation) {
+		if o.Request.Edge != "envoy" {
+			panic(fmt.Sprint("edge ", o.Request.Edge))
+		}
+		seen = append(seen, o.Decision.Reason)
+	}})
+	s := envoy.New(limiter, envoy.Options{Configured: true, MaxInFlight: 1})
+	config, _, err := envoy.Parse([]envoy.File{{Name: "all.yaml", Text: []byte(everyKey)}}, envoy.Modes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetConfig(config)
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.ShouldRateLimit(t.Context(), request("all", "plain=x"))
+		first <- err
+	}()
+	<-store.inside
+	if _, err := s.ShouldRateLimit(t.Context(), request("all", "plain=x")); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	if len(seen) != 1 || seen[0] != weir.ReasonOverloaded {
+		t.Error(seen)
+	}
+	close(store.release)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}

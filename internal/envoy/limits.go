@@ -1,0 +1,255 @@
+package envoy
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"net/netip"
+	"sync"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weirhq/weir"
+)
+
+// call is what deciding one request needs, reused from request to request.
+type call struct {
+	req      weir.Request
+	hits     []hit // of each descriptor
+	charges  []weir.Charge
+	subjects []byte
+	returns  []weir.Return
+}
+
+// hit is a descriptor of a request with the limit that it meets.
+type hit struct {
+	limit    *limit // nil: none
+	n        int64  // hits; 0 peeks
+	back     bool   // the hits are given back
+	replaced bool   // another limit of the request takes its place
+	at       int    // 1 + the index of its charge, or return; 0: it has none
+	from, to int    // where its subject lies
+}
+
+// forget lets go of the client's values, which would otherwise live as long as the pool.
+func (c *call) forget() {
+	clear(c.hits)
+	clear(c.charges)
+	clear(c.returns)
+	c.req, c.hits, c.charges, c.subjects, c.returns = weir.Request{}, c.hits[:0], c.charges[:0], c.subjects[:0], c.returns[:0]
+}
+
+// byConfig decides a request by the configuration.
+func (s *Service) byConfig(ctx context.Context, c *call, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	if err := c.match(s.config.Load(), req, &s.overrides); err != nil {
+		return nil, err
+	}
+	quotas := c.replace()
+	c.charge(req, quotas > 1)
+	d, err := s.limiter.Take(ctx, &c.req, c.charges)
+	s.failed(err)
+	if len(c.returns) > 0 {
+		s.failed(s.limiter.GiveBack(ctx, c.returns))
+	}
+	a := newAnswer(&s.opts, req)
+	if a.decided(c, &d) && d.Allowed && quotas > 1 {
+		// Only together are the quotas spent, so the store took what the other limits had.
+		s.failed(s.limiter.GiveBack(ctx, c.taken(&d)))
+	}
+	return a.response(), nil
+}
+
+// match finds the limit that each descriptor meets.
+func (c *call) match(config *Config, req *rls.RateLimitRequest, more *overrides) error {
+	top, known := config.domains[req.Domain]
+	known = known || config.anyDomain
+	for _, d := range req.Descriptors {
+		h := hit{n: hits(req, d), back: d.GetIsNegativeHits()}
+		switch {
+		case !known:
+		case d.GetLimit() != nil:
+			var err error
+			if h.limit, err = more.get(d.GetLimit()); err != nil {
+				return err
+			}
+		default:
+			h.limit = top.limit(d.GetEntries())
+		}
+		c.hits = append(c.hits, h)
+	}
+	return nil
+}
+
+// limit is that of the descriptor whose keys and values are these.
+func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
+	var d *descriptor
+	for _, e := range entries {
+		if d = l.find(e.GetKey(), e.GetValue()); d == nil {
+			return nil
+		}
+		l = d.below
+	}
+	if d == nil {
+		return nil
+	}
+	return d.limit
+}
+
+// replace drops limits that others of the request replace, and returns how many are in quota_mode.
+func (c *call) replace() (quotas int) {
+	for i := range c.hits {
+		if c.hits[i].limit == nil {
+			continue
+		}
+		for _, name := range c.hits[i].limit.replaces {
+			for j := range c.hits {
+				l := c.hits[j].limit
+				c.hits[j].replaced = c.hits[j].replaced || l != nil && !l.unlimited() && l.wire.Name == name
+			}
+		}
+	}
+	for i := range c.hits {
+		switch h := &c.hits[i]; {
+		case h.replaced:
+			h.limit = nil
+		case h.limit != nil && h.limit.quota:
+			quotas++
+		}
+	}
+	return quotas
+}
+
+// charge makes charges of the hits, and returns of those that are given back. Together says that the request has
+// several quotas.
+func (c *call) charge(req *rls.RateLimitRequest, together bool) {
+	c.req.Edge, c.req.Cost = edge, 1
+	for i := range c.hits {
+		h, d := &c.hits[i], req.Descriptors[i]
+		c.identify(d)
+		l := h.limit
+		if l == nil || l.unlimited() {
+			continue
+		}
+		p := l.hard
+		if together && l.quota {
+			p = l.soft
+		}
+		h.from = len(c.subjects)
+		c.appendSubject(req.Domain, d, l)
+		h.to = len(c.subjects)
+		if h.back {
+			c.returns = append(c.returns, weir.Return{Counter: weir.Counter{Policy: p}, N: h.n})
+			h.at = len(c.returns)
+			continue
+		}
+		n := h.n
+		if n > 0 && l.closed() { // its policy has one token, which nobody gets
+			n++
+		}
+		c.charges = append(c.charges, weir.Charge{Counter: weir.Counter{Policy: p}, N: n, Peek: n == 0})
+		h.at = len(c.charges)
+	}
+	for i := range c.hits { // now that the subjects lie where they stay
+		h := &c.hits[i]
+		subject := c.subjects[h.from:h.to:h.to]
+		switch {
+		case h.at == 0:
+		case h.back:
+			c.returns[h.at-1].Subject = subject
+		default:
+			c.charges[h.at-1].Subject = subject
+		}
+	}
+}
+
+// identify notes who asks, for the limit by address that holds while the store can't be reached, and for those
+// who look at what is busy.
+func (c *call) identify(d *ratelimit.RateLimitDescriptor) {
+	for _, e := range d.GetEntries() {
+		switch e.GetKey() {
+		case "remote_address", "masked_remote_address":
+			if ip, err := netip.ParseAddr(e.GetValue()); err == nil {
+				c.req.IP = ip
+			}
+		case "api_key":
+			c.req.APIKey = e.GetValue()
+		}
+	}
+}
+
+// appendSubject appends the name of a descriptor's counter, without ambiguities: the domain, and each key with its
+// value, or with the pattern for all values that share a counter.
+func (c *call) appendSubject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) {
+	c.appendText(0, domain)
+	for i, e := range d.GetEntries() {
+		c.appendText(0, e.GetKey())
+		if i < len(l.patterns) && l.patterns[i] != "" {
+			c.appendText(1, l.patterns[i])
+		} else {
+			c.appendText(0, e.GetValue())
+		}
+	}
+}
+
+func (c *call) appendText(kind uint64, text string) {
+	c.subjects = binary.AppendUvarint(c.subjects, uint64(len(text))<<1|kind)
+	c.subjects = append(c.subjects, text...)
+}
+
+// taken is what the store took for the charges.
+func (c *call) taken(d *weir.Decision) (returns []weir.Return) {
+	for i, l := range d.Limits()[:len(c.charges)] {
+		if ch := &c.charges[i]; l.Allowed && !l.Degraded && !l.Local && !ch.Peek {
+			returns = append(returns, weir.Return{Counter: ch.Counter, N: ch.N})
+		}
+	}
+	return returns
+}
+
+// overrides remembers the limits that requests carried, since preparing one costs more than deciding by it. It
+// holds at most two generations: a caller that brings new numbers each time only has the old ones forgotten.
+type overrides struct {
+	likeTheirs bool // they count as those of a configuration do
+	mu         sync.Mutex
+	young, old map[override]*limit // guarded by mu
+}
+
+type override struct {
+	perUnit uint32
+	unit    rls.RateLimitResponse_RateLimit_Unit
+}
+
+const generation = 1024
+
+// overrideRule is the name of all of them in metrics.
+const overrideRule = "envoy.override"
+
+func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (l *limit, err error) {
+	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if l = o.young[key]; l != nil {
+		return l, nil
+	}
+	if l = o.old[key]; l == nil {
+		if l, err = newLimit(overrideRule, "", key.perUnit, key.unit); err != nil {
+			return nil, bad("limit: %v", err)
+		}
+		l.hard.CountRefused = o.likeTheirs
+		l.soften(Modes{})
+	}
+	if o.young == nil || len(o.young) == generation {
+		o.old, o.young = o.young, make(map[override]*limit)
+	}
+	o.young[key] = l
+	return l, nil
+}
+
+// remaining is what answers show as left of a limit.
+func remaining(l *limit, s *weir.LimitStatus) uint32 {
+	if l.closed() {
+		return 0
+	}
+	return uint32(min(s.Remaining, math.MaxUint32))
+}

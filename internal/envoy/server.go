@@ -1,0 +1,134 @@
+package envoy
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Bounds of a server. What a connection can have under way is bounded by its streams and its window; all
+// of them together by how many there are.
+const (
+	maxConnections = 4096
+	maxStreams     = 1024      // of a connection; Envoy has one for each of its threads
+	streamWindow   = 64 << 10  // bytes that may be on their way to a stream: a whole message
+	connWindow     = 256 << 10 // and to a connection
+	maxHeaders     = 16 << 10
+	handshakeTime  = 5 * time.Second
+	pingsEvery     = 5 * time.Second  // that clients may send
+	deadAfter      = 30 * time.Second // without an answer to a ping
+	idleTime       = 30 * time.Minute // after which a connection without a request is closed
+	streamTime     = 10 * time.Second // in which a request must have arrived and been answered
+)
+
+// Server is a gRPC server with the rate limit service and the standard health service.
+type Server struct {
+	*grpc.Server
+	health *health.Server
+}
+
+// ServerOptions of a Server.
+type ServerOptions struct {
+	// Reflection tells clients which services there are.
+	Reflection bool
+	// MaxConnectionAge is how long a connection may last; 0 means 24 hours.
+	MaxConnectionAge time.Duration
+}
+
+// NewServer makes a gRPC server. TLS is its listener's concern.
+func NewServer(s *Service, o ServerOptions) *Server {
+	if o.MaxConnectionAge <= 0 {
+		o.MaxConnectionAge = 24 * time.Hour
+	}
+	g := grpc.NewServer(
+		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.InitialWindowSize(streamWindow), // fixed: estimated ones grow to megabytes
+		grpc.InitialConnWindowSize(connWindow),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: streamTime,
+			Time: deadAfter, Timeout: deadAfter,
+		}),
+	)
+	out := &Server{Server: g, health: health.NewServer()}
+	rls.RegisterRateLimitServiceServer(g, s)
+	healthpb.RegisterHealthServer(g, out.health)
+	for _, name := range []string{"ratelimit", rls.RateLimitService_ServiceDesc.ServiceName} {
+		out.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	if o.Reflection {
+		reflection.Register(g)
+	}
+	return out
+}
+
+// Serve answers until the listener is closed.
+func (s *Server) Serve(l net.Listener) error { return s.Server.Serve(&bounded{Listener: l}) }
+
+// Drain tells those who look at the server's health that it is about to end.
+func (s *Server) Drain() { s.health.Shutdown() }
+
+// Shutdown lets requests in flight finish. When ctx is done, it ends the rest.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	done := make(chan struct{})
+	go func() {
+		s.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.Stop()
+		<-done
+		return ctx.Err()
+	}
+}
+
+// bounded is a listener that closes connections beyond maxConnections at once: those that are open go on.
+type bounded struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept waits for the next connection.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if b.open.Add(1) <= maxConnections {
+			return &counted{Conn: c, open: &b.open}, nil
+		}
+		b.open.Add(-1)
+		c.Close()
+	}
+}
+
+// counted is a connection that is counted while it is open.
+type counted struct {
+	net.Conn
+	open   *atomic.Int64
+	closed atomic.Bool
+}
+
+// Close closes the connection.
+func (c *counted) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		c.open.Add(-1)
+	}
+	return c.Conn.Close()
+}

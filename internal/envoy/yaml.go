@@ -1,0 +1,245 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weirhq/weir/internal/guess"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Keys of the language, by where they stand.
+var (
+	rootKeys       = []string{"domain", "descriptors"}
+	descriptorKeys = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
+	limitKeys      = []string{"unit", "requests_per_unit", "unlimited", "name", "replaces"}
+	replaceKeys    = []string{"name"}
+	allKeys        = slices.Concat(rootKeys, descriptorKeys, limitKeys)
+)
+
+// field is a key of a map with its value.
+type field struct {
+	name, path string
+	key, value *yaml.Node
+}
+
+// fields lists what a map holds, each key once: what stands in it, and what it merges in.
+func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
+	var list []field
+	first := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], r.resolve(n.Content[i+1])
+		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		switch {
+		case value == nil:
+			return list
+		case key.Tag == "!!merge":
+			list = append(list, r.merged(value, path, known)...)
+			continue
+		case key.Kind != yaml.ScalarNode:
+			r.fail(key, path, "", "a key must be a word, got %s", describe(key))
+			continue
+		case first[key.Value] > 0:
+			r.fail(key, at, "keep one of them", "is written twice: the first is on line %d", first[key.Value])
+			continue
+		}
+		first[key.Value] = key.Line
+		switch {
+		case slices.Contains(known, key.Value):
+			list = append(list, field{key.Value, at, key, value})
+		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit takes it anywhere, and ignores it here
+			r.warn(key, at, "means nothing here, as in envoyproxy/ratelimit: here go %s", strings.Join(known, ", "))
+		default:
+			hint := "write one of " + strings.Join(known, ", ")
+			if best := guess.Closest(key.Value, known); best != "" {
+				hint = fmt.Sprintf("did you mean %q?", best)
+			}
+			r.fail(key, at, hint, "there is no key %q", clip(key.Value))
+		}
+	}
+	// What a map says itself goes before what it merges in.
+	own := func(f field) bool { return f.key.Line == first[f.name] }
+	return slices.DeleteFunc(list, func(f field) bool { return first[f.name] > 0 && !own(f) })
+}
+
+// merged lists what << merges into a map.
+func (r *reader) merged(n *yaml.Node, path string, known []string) []field {
+	maps := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		maps = n.Content
+	}
+	var list []field
+	if r.merging++; r.merging > maxDepth { // of maps that merge each other
+		r.fail(n, path, "", "is merged into itself")
+		return nil
+	}
+	defer func() { r.merging-- }()
+	for _, m := range maps {
+		m = r.resolve(m)
+		if m == nil || !r.isMap(m, path) || len(r.problems) >= maxProblems {
+			return list
+		}
+		for _, f := range r.fields(m, path, known) {
+			if !slices.ContainsFunc(list, func(g field) bool { return g.name == f.name }) {
+				list = append(list, f)
+			}
+		}
+	}
+	return list
+}
+
+// resolve follows an alias. It returns nil once the file has too many values: aliases of aliases
+// make billions of a few lines.
+func (r *reader) resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if r.nodes++; r.nodes > maxNodes {
+		if r.nodes == maxNodes+1 {
+			r.fail(n, "", "", "has more than %d values", maxNodes)
+		}
+		return nil
+	}
+	return n
+}
+
+func (r *reader) isMap(n *yaml.Node, path string) bool {
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, path, "", "must be a map, got %s", describe(n))
+		return false
+	}
+	return true
+}
+
+// items lists what a list of maps holds. Nothing, as after "descriptors:", is an empty list.
+func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		r.fail(n, path, "", "must be a list, got %s", describe(n))
+		return nil
+	}
+	list := make([]*yaml.Node, 0, len(n.Content))
+	for i, item := range n.Content {
+		if item = r.resolve(item); item == nil {
+			return nil
+		}
+		if r.isMap(item, fmt.Sprintf("%s[%d]", path, i)) {
+			list = append(list, item)
+		}
+	}
+	return list
+}
+
+// text reads words, and numbers as they are written: value: 10 means "10".
+func (r *reader) text(f field) string {
+	if f.value.Kind != yaml.ScalarNode {
+		r.fail(f.value, f.path, "", "must be text, got %s", describe(f.value))
+		return ""
+	}
+	if f.value.Tag == "!!null" {
+		return ""
+	}
+	return f.value.Value
+}
+
+func (r *reader) flag(f field) (on bool) {
+	if f.value.Kind != yaml.ScalarNode || f.value.Tag != "!!null" && f.value.Decode(&on) != nil {
+		r.fail(f.value, f.path, "", "must be true or false, got %s", describe(f.value))
+	}
+	return on
+}
+
+func (r *reader) number(f field) uint32 {
+	n, err := strconv.ParseUint(strings.ReplaceAll(f.value.Value, "_", ""), 0, 32)
+	if f.value.Kind != yaml.ScalarNode || f.value.Tag != "!!int" || err != nil {
+		r.fail(f.value, f.path, "", "must be a whole number from 0 to %d, got %s", uint32(math.MaxUint32), describe(f.value))
+	}
+	return uint32(n)
+}
+
+// metadata reads what answers carry beside the limit.
+func (r *reader) metadata(f field) *structpb.Struct {
+	if f.value.Tag == "!!null" {
+		return nil
+	}
+	if !r.isMap(f.value, f.path) {
+		return nil
+	}
+	v, err := r.value(f.value, 0)
+	if err != nil {
+		r.fail(f.value, f.path, "", "%v", err)
+		return nil
+	}
+	if len(v.GetStructValue().GetFields()) == 0 {
+		return nil
+	}
+	return v.GetStructValue()
+}
+
+var errDeep = errors.New("is nested too deep, or too large")
+
+func (r *reader) value(n *yaml.Node, depth int) (*structpb.Value, error) {
+	if n = r.resolve(n); n == nil || depth > maxDepth {
+		return nil, errDeep
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		s := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(n.Content)/2)}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			v, err := r.value(n.Content[i+1], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			s.Fields[n.Content[i].Value] = v
+		}
+		return structpb.NewStructValue(s), nil
+	case yaml.SequenceNode:
+		l := &structpb.ListValue{Values: make([]*structpb.Value, len(n.Content))}
+		for i := range n.Content {
+			v, err := r.value(n.Content[i], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			l.Values[i] = v
+		}
+		return structpb.NewListValue(l), nil
+	}
+	var v any
+	if err := n.Decode(&v); err != nil {
+		return nil, fmt.Errorf("%s can't be read", describe(n))
+	}
+	out, err := structpb.NewValue(v)
+	if err != nil { // a date, say: as it is written
+		return structpb.NewStringValue(n.Value), nil
+	}
+	return out, nil
+}
+
+// describe says what stands where something else is wanted.
+func describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a map"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Tag == "!!null":
+		return "nothing"
+	}
+	return strconv.Quote(clip(n.Value))
+}
+
+// clip keeps a name from filling a message.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
