@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 	if err := build.Run(); err != nil {
 		os.Exit(1)
 	}
+	os.Setenv("WEIR_GRPC", "127.0.0.1:0") // nodes of tests run side by side, on free ports
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
@@ -42,6 +43,7 @@ type node struct {
 	t                    testing.TB
 	cmd                  *exec.Cmd
 	HTTP, Admin, Gateway string // URLs
+	GRPC                 string // address
 	exited               chan error
 
 	mu   sync.Mutex // guards log and wake
@@ -64,6 +66,7 @@ func (n *node) serves() *node {
 	n.HTTP, _ = line["http"].(string)
 	n.Admin, _ = line["admin"].(string)
 	n.Gateway, _ = line["gateway"].(string)
+	n.GRPC, _ = line["grpc"].(string)
 	return n
 }
 

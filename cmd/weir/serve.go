@@ -48,6 +48,7 @@ read again and the decision log opened again, and never ends a node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
+  weir serve --grpc :8081 --envoy-config /srv/ratelimit/config
   weir serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000
   WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
 		Args: takes(0, 0),
@@ -107,8 +108,11 @@ read again and the decision log opened again, and never ends a node.`,
 	f.BoolVar(&c.Pprof, "pprof", false, "give profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
-	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("requests that are decided at a time on each of --http and --gateway; others wait for up to 1 s, and then get 503 (default: %d for each core)", inflight.PerCore))
+	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("requests that are decided at a time on each of --http, --grpc and --gateway; others wait for up to 1 s, and then get 503 (default: %d for each core)", inflight.PerCore))
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
+	f.StringVar(&c.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3, over gRPC, with gRPC health; \"\" opens none")
+	f.BoolVar(&c.GRPCReflection, "grpc-reflection", false, "tell gRPC clients, such as grpcurl, which services there are")
+	f.StringVar(&c.EnvoyConfig, "envoy-config", "", "folder of envoyproxy/ratelimit's configuration files, served as they are (default: the rules decide)")
 	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API must send; better in WEIR_HTTP_TOKEN than in a command line")
 	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")
 	f.StringVar(&c.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
@@ -123,6 +127,7 @@ read again and the decision log opened again, and never ends a node.`,
 	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")
 	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")
 	f.StringVar(&c.HTTPClientCA, "http-client-ca", "", "CA in PEM for clients of the check API alone (default: --tls-client-ca)")
+	f.StringVar(&c.GRPCClientCA, "grpc-client-ca", "", "CA in PEM for clients of the rate limit service alone (default: --tls-client-ca)")
 	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
 	f.DurationVar(&c.DrainNotice, "drain-notice", serve.DefaultDrainNotice, "how long a node that ends goes on accepting while /readyz says 503: longer than your balancer takes to notice")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
@@ -142,6 +147,9 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	args := []any{"version", version, "rules", rules, "store", l.Store}
 	if l.HTTP != nil {
 		args = append(args, "http", urlOf(c, l.HTTP))
+	}
+	if l.GRPC != nil {
+		args = append(args, "grpc", l.GRPC.String())
 	}
 	if l.Admin != nil {
 		args = append(args, "admin", urlOf(c, l.Admin))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/envoy"
 	"github.com/weirhq/weir/internal/otlp"
 	"github.com/weirhq/weir/internal/serve"
 )
@@ -20,6 +21,7 @@ type sections struct {
 	Headers  headerSettings   `yaml:"headers"`
 	Refusal  refusalSettings  `yaml:"refusal"`
 	OTLP     otlp.Config      `yaml:"otlp"`
+	Envoy    envoySettings    `yaml:"envoy"`
 }
 
 type identitySettings struct {
@@ -49,6 +51,21 @@ type refusalSettings struct {
 	Body        string `yaml:"body"`
 }
 
+// envoySettings are how Envoy's rate limit service answers.
+type envoySettings struct {
+	Headers     *bool `yaml:"headers"`
+	HeaderNames struct {
+		Limit     string `yaml:"limit"`
+		Remaining string `yaml:"remaining"`
+		Reset     string `yaml:"reset"`
+	} `yaml:"header_names"`
+	DynamicMetadata bool              `yaml:"dynamic_metadata"`
+	ShadowMode      bool              `yaml:"shadow_mode"`
+	QuotaMode       bool              `yaml:"quota_mode"`
+	MergeDomains    bool              `yaml:"merge_domains"`
+	Attributes      map[string]string `yaml:"attributes"`
+}
+
 func (s *sections) apply(c *serve.Config) {
 	c.Identity = serve.Identity{
 		APIKey: s.Identity.APIKey, User: s.Identity.User, Org: s.Identity.Org, Tier: s.Identity.Tier,
@@ -59,6 +76,12 @@ func (s *sections) apply(c *serve.Config) {
 		Dialects: s.Headers.Dialects, Names: httplimit.HeaderNames(s.Headers.Names), Expose: s.Headers.Expose,
 		Refusal: httplimit.Template{Status: s.Refusal.Status, ContentType: s.Refusal.ContentType, Body: s.Refusal.Body},
 	}
+	e := &s.Envoy
+	c.Envoy = serve.Envoy{
+		NoHeaders: e.Headers != nil && !*e.Headers, DynamicMetadata: e.DynamicMetadata, Attributes: e.Attributes,
+		Modes: envoy.Modes{Shadow: e.ShadowMode, Quota: e.QuotaMode, MergeDomains: e.MergeDomains},
+	}
+	c.Envoy.Names.Limit, c.Envoy.Names.Remaining, c.Envoy.Names.Reset = e.HeaderNames.Limit, e.HeaderNames.Remaining, e.HeaderNames.Reset
 }
 
 // settings fills flags that weren't given from the environment and from

@@ -198,6 +198,13 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 				s.unknown(e, path+"."+e.name, " in "+path, names)
 			}
 		}
+	case reflect.Map: // of text
+		v.Set(reflect.MakeMap(v.Type()))
+		for _, e := range s.settings(n, path, "a map such as {client: user}") {
+			value := reflect.New(v.Type().Elem()).Elem()
+			s.read(e.value, value, path+"."+e.name)
+			v.SetMapIndex(reflect.ValueOf(e.name), value)
+		}
 	case reflect.Slice: // of dialects
 		if n.Kind != yaml.SequenceNode {
 			s.fail(n, path, "", "must be a list such as [x-ratelimit, ietf], got %s", describe(n))

@@ -34,9 +34,9 @@ func (c *Config) guards() (g guards, err error) {
 // shortToken is a length below which somebody with time may guess a token.
 const shortToken = 16
 
-// warnOfStrangers warns of settings that let strangers use a port. Addr is that of the check API,
+// warnOfStrangers warns of settings that let strangers use a port. The addresses are those of the check API and of gRPC,
 // or nil.
-func (n *node) warnOfStrangers(addr net.Addr) {
+func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	c := &n.config
 	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {
 		if l := len(t.token); l > 0 && l < shortToken {
@@ -48,10 +48,18 @@ func (n *node) warnOfStrangers(addr net.Addr) {
 			n.log.Warn("--trusted-proxies trusts everybody: any client chooses its own address, and limits by ip hold for nobody; name your proxies' addresses", "range", p.String())
 		}
 	}
-	tcp, ok := addr.(*net.TCPAddr)
-	if ok && !tcp.IP.IsLoopback() && c.HTTPToken == "" && c.clientCA("http") == "" {
+	if public(addr) && c.HTTPToken == "" && c.clientCA("http") == "" {
 		n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
 	}
+	if public(grpc) && c.clientCA("grpc") == "" {
+		n.log.Warn("anybody who reaches the rate limit service can use it: give it --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
+	}
+}
+
+// public reports whether a port is open to other machines.
+func public(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && !tcp.IP.IsLoopback()
 }
 
 // clientCA is the file whose certificates a listener asks of its clients, or "".
@@ -59,6 +67,8 @@ func (c *Config) clientCA(listener string) string {
 	switch listener {
 	case "http":
 		return cmp.Or(c.HTTPClientCA, c.TLSClientCA)
+	case "grpc":
+		return cmp.Or(c.GRPCClientCA, c.TLSClientCA)
 	case "admin":
 		return cmp.Or(c.AdminClientCA, c.TLSClientCA)
 	}

@@ -97,6 +97,14 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		if warning := n.rules.Warning(); warning != "" && full {
 			body["rules_warning"] = warning
 		}
+		if n.envoyConfig != nil {
+			if rejected := n.envoyConfig.Rejected(); rejected != "" {
+				if !full {
+					rejected = "newer files were rejected: /readyz on the admin port says where they are wrong"
+				}
+				body["envoy_config_rejected"] = rejected
+			}
+		}
 		status := http.StatusOK
 		if n.connecting() {
 			body["status"], body["reason"], status = "connecting", "the store hasn't been reached since this node started", http.StatusServiceUnavailable

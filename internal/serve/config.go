@@ -40,10 +40,15 @@ type Config struct {
 	// MemoryCap of the in-process store, in bytes. A node with Redis has one, too, which counts
 	// while Redis can't be reached.
 	MemoryCap int64
-	// MaxInFlight is how many requests are decided at a time, on each of HTTP and Gateway. 0 means inflight.Default.
+	// MaxInFlight is how many requests are decided at a time, on each of HTTP, GRPC and Gateway. 0 means inflight.Default.
 	MaxInFlight int
-	// HTTP, Admin and Gateway are addresses to listen on; "" opens none.
-	HTTP, Admin, Gateway string
+	// HTTP, GRPC, Admin and Gateway are addresses to listen on; "" opens none.
+	HTTP, GRPC, Admin, Gateway string
+	// GRPCReflection tells gRPC clients which services there are.
+	GRPCReflection bool
+	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration; "" means that the rules decide what Envoy asks.
+	EnvoyConfig string
+	Envoy       Envoy
 	// HTTPToken is what callers of the check API must send; "" asks for none.
 	HTTPToken string
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
@@ -57,9 +62,9 @@ type Config struct {
 	AllowUnsafePaths bool
 	TrustedProxies   []netip.Prefix
 	// TLSCert and TLSKey are PEM files, for every listener; TLSClientCA asks for client certificates on all of them,
-	// and HTTPClientCA and AdminClientCA are for one, in its place.
-	TLSCert, TLSKey, TLSClientCA string
-	HTTPClientCA, AdminClientCA  string
+	// and HTTPClientCA, GRPCClientCA and AdminClientCA are for one, in its place.
+	TLSCert, TLSKey, TLSClientCA              string
+	HTTPClientCA, GRPCClientCA, AdminClientCA string
 	// DrainNotice is how long a node that ends goes on accepting while /readyz says so: balancers look only now and then.
 	DrainNotice time.Duration
 	// DrainTimeout is how long requests in flight may take at the end.
@@ -99,7 +104,7 @@ type JWT struct {
 
 // Validate reports impossible settings, in the words of the flags.
 func (c *Config) Validate() error {
-	for _, a := range []struct{ flag, addr string }{{"--http", c.HTTP}, {"--admin", c.Admin}, {"--gateway", c.Gateway}} {
+	for _, a := range []struct{ flag, addr string }{{"--http", c.HTTP}, {"--grpc", c.GRPC}, {"--admin", c.Admin}, {"--gateway", c.Gateway}} {
 		if err := checkAddress(a.addr); err != nil {
 			return fmt.Errorf("%s: %w", a.flag, err)
 		}
@@ -114,7 +119,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--tls-cert and --tls-key go together")
 	}
 	for _, ca := range []struct{ flag, file string }{
-		{"--tls-client-ca", c.TLSClientCA}, {"--http-client-ca", c.HTTPClientCA}, {"--admin-client-ca", c.AdminClientCA},
+		{"--tls-client-ca", c.TLSClientCA}, {"--http-client-ca", c.HTTPClientCA}, {"--grpc-client-ca", c.GRPCClientCA}, {"--admin-client-ca", c.AdminClientCA},
 	} {
 		if ca.file != "" && c.TLSCert == "" {
 			return fmt.Errorf("%s needs --tls-cert and --tls-key", ca.flag)
@@ -151,6 +156,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.OTLP.Validate(); err != nil {
+		return err
+	}
+	if err := c.Envoy.validate(); err != nil {
 		return err
 	}
 	if c.Rules != "" && c.SeedRules != "" {

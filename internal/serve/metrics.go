@@ -39,6 +39,13 @@ func (n *node) watch() {
 			func() float64 { return float64(n.rules.Failures()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_rules_rejected_total", Help: "Newer rules that were invalid, so that those in force stayed."},
 			func() float64 { return float64(n.rules.Rejections()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_envoy_config_rejected_total", Help: "Newer files of --envoy-config that were invalid, so that those in force stayed."},
+			func() float64 {
+				if n.envoyConfig == nil {
+					return 0
+				}
+				return float64(n.envoyConfig.Rejections())
+			}),
 		rulesInfo{n.rules},
 	)
 	if n.decided == nil {

@@ -17,6 +17,9 @@ func (n *node) reload(ctx context.Context, ports []*port) error {
 		}
 		n.log.Info("reading files again")
 		n.rules.Look()
+		if n.envoyConfig != nil {
+			n.envoyConfig.Look()
+		}
 		if n.known != nil {
 			select {
 			case n.known.look <- struct{}{}:

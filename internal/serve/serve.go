@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/decisionlog"
+	"github.com/weirhq/weir/internal/envoy"
 	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
@@ -42,6 +43,7 @@ type node struct {
 	rules    *inforce.Rules
 	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
+	envoy    *envoy.Service
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
 	decided  *decisionlog.Log // nil if decisions aren't written down
@@ -55,13 +57,15 @@ type node struct {
 	self       rulestore.Node // its name and version
 	closeRules func() error   // nil with nothing to close
 	sharedTop  *top.Shared    // nil without Redis
+
+	envoyConfig *envoy.Folder // nil without one
 }
 
 // Listening tells where a node listens, once it does, and where it counts.
 type Listening struct {
-	HTTP, Admin, Gateway net.Addr
-	Store                string // without passwords
-	Rules                string // which ones are in force
+	HTTP, GRPC, Admin, Gateway net.Addr
+	Store                      string // without passwords
+	Rules                      string // which ones are in force
 }
 
 // Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
@@ -126,6 +130,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.known != nil {
 		group.Go(func() error { return n.known.follow(ctx) })
 	}
+	if n.envoyConfig != nil {
+		group.Go(func() error { return n.envoyConfig.Follow(ctx) })
+	}
 	group.Go(func() error { return tendGarbage(ctx, n.counters) })
 	group.Go(func() error { return n.top.Run(ctx) })
 	if n.sharedTop != nil {
@@ -157,21 +164,24 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		return nil, Listening{}, err
 	}
 	n.known = known
+	if err := n.openEnvoy(answers); err != nil {
+		return nil, Listening{}, err
+	}
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
-	through := &port{name: "gateway", addr: c.Gateway}
+	rls, through := n.grpc(ctx), &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
 		}
 		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // its bodies may stream for hours
 	}
-	ports, err := openAll(ctx, c, []*port{check, operate, through})
+	ports, err := openAll(ctx, c, []*port{check, rls, operate, through})
 	if err != nil {
 		return nil, Listening{}, err
 	}
-	n.warnOfStrangers(check.where())
-	return ports, Listening{HTTP: check.where(), Admin: operate.where(), Gateway: through.where()}, nil
+	n.warnOfStrangers(check.where(), rls.where())
+	return ports, Listening{HTTP: check.where(), GRPC: rls.where(), Admin: operate.where(), Gateway: through.where()}, nil
 }
 
 func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {
@@ -202,7 +212,8 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 		mux.Handle(path, check) // which spans are named after
 	}
 	mux.Handle("/v1/", check)
-	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take or /v1/refund, or GET /healthz or /readyz"))
+	n.addEnvoy(mux, g)
+	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, or GET /healthz or /readyz"))
 	return mux
 }
 

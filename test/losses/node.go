@@ -29,7 +29,7 @@ type node struct {
 func startNodes(ctx context.Context, weir, dir, redis string) (all []*node, err error) {
 	for i := range nodes {
 		n := &node{}
-		n.cmd = exec.CommandContext(ctx, weir, "serve", "--http", "127.0.0.1:0", "--admin", "",
+		n.cmd = exec.CommandContext(ctx, weir, "serve", "--http", "127.0.0.1:0", "--grpc", "", "--admin", "",
 			"--store", "redis://"+redis, "--store-timeout", "10s", // what is late must not be let pass
 			"--rules", filepath.Join(dir, "rules.yaml"), "--data", filepath.Join(dir, fmt.Sprint("node", i)), "--log-format", "json")
 		stderr, err := n.cmd.StderrPipe()

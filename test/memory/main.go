@@ -52,7 +52,7 @@ func run(weir string, limit, keys, singles int) error {
 	if err := os.WriteFile(dir+"/rules.yaml", []byte(rules), 0o600); err != nil {
 		return err
 	}
-	node := exec.Command(weir, "serve", "--http", address, "--admin", "127.0.0.1:0", "--rules", dir+"/rules.yaml", "--data", dir,
+	node := exec.Command(weir, "serve", "--http", address, "--grpc", "", "--admin", "127.0.0.1:0", "--rules", dir+"/rules.yaml", "--data", dir,
 		"--memory-cap", fmt.Sprint(limit, "MiB"), "--log-level", "error")
 	node.Stderr = os.Stderr
 	if err := node.Start(); err != nil {

@@ -203,7 +203,7 @@ func startNode(ctx context.Context, weir, core, redis string) (*node, error) {
 	}
 	return start(ctx, dir, func(addr string) []string {
 		return []string{"-c", core, weir, "serve", "--store", "redis://" + redis,
-			"--rules", file, "--http", addr, "--admin", "", "--log-format", "json", "--log-level", "warn"}
+			"--rules", file, "--http", addr, "--grpc", "", "--admin", "", "--log-format", "json", "--log-level", "warn"}
 	})
 }
 
