@@ -111,7 +111,7 @@ starter rules, and ask it:
 		}
 	})
 	cmd.SetHelpCommand(helpCommand())
-	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), benchCommand(), versionCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), topCommand(), nodesCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 

@@ -80,7 +80,7 @@ func (t *Top) List(node string) List {
 		if r.id == "" {
 			continue // no rule bound
 		}
-		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot), t.slot), rate(r.refused.last(t.slot), t.slot)}, r.hit, r.refusal})
+		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))}, r.hit, r.refusal})
 	}
 	return out
 }
@@ -93,7 +93,7 @@ func (t *Top) hottestLocked(k *sketch, refused bool, found map[name]listClient) 
 	}
 	var all []hot
 	for _, e := range k.byLow {
-		h := hot{e, Rates{rate(e.requests.last(t.slot), t.slot), rate(e.refused.last(t.slot), t.slot)}}
+		h := hot{e, Rates{rate(e.requests.last(t.slot)), rate(e.refused.last(t.slot))}}
 		if h.rates.by(refused) > 0 {
 			all = append(all, h)
 		}
@@ -134,7 +134,7 @@ func (t *Top) Hottest() float64 {
 	sums := map[uint64]float64{}
 	hottest := 0.
 	for _, e := range t.requests.byLow {
-		sums[e.id] += rate(e.requests.last(t.slot), t.slot)
+		sums[e.id] += rate(e.requests.last(t.slot))
 		hottest = max(hottest, sums[e.id])
 	}
 	return hottest

@@ -140,12 +140,11 @@ func (h *history) last(slot int64) (all [Slots]float32) {
 	return all
 }
 
-// rate is the mean of the last window, a second. A node that is younger has a shorter one.
-func rate(all [Slots]float32, slot int64) float64 {
-	n := min(window, max(1, slot))
+// rate is the mean of the last window, a second.
+func rate(all [Slots]float32) float64 {
 	sum := 0.
-	for _, v := range all[Slots-n:] {
+	for _, v := range all[Slots-window:] {
 		sum += float64(v)
 	}
-	return sum / (time.Duration(n) * Slot).Seconds()
+	return sum / (window * Slot).Seconds()
 }

@@ -62,7 +62,7 @@ func (b *bed) answer(q top.Query) top.Answer {
 func TestRatesAreOfNow(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		ip := netip.MustParseAddr("2001:db8::17")
-		for range 10 { // seconds
+		for range 10 { // seconds, as many as a window has
 			for range 30 {
 				b.check(weir.Request{APIKey: "sk_prod_0123456789abcdef", IP: ip})
 			}

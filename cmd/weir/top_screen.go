@@ -1,0 +1,173 @@
+package main
+
+import (
+	"cmp"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// What a terminal is told. The other screen leaves what was there as it was; without wrapping, a line that is too wide is cut.
+const (
+	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	// A frame is shown at once by terminals that know how, and overwrites the one before: nothing flickers.
+	frame    = "\x1b[?2026h\x1b[H"
+	frameEnd = "\x1b[J\x1b[?2026l"
+	lineEnd  = "\x1b[K\r\n"
+)
+
+// resized is how often to look whether the terminal has another size.
+const resized = 200 * time.Millisecond
+
+// show shows the list until the user leaves, or the process is told to end. The terminal is put back in any case.
+func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
+	before, err := term.MakeRaw(int(in.Fd()))
+	if err != nil {
+		return &exit{exitUsage, err}
+	}
+	defer func() { _ = term.Restore(int(in.Fd()), before) }()
+	if _, err := out.WriteString(enter); err != nil {
+		return err
+	}
+	defer func() { _, _ = out.WriteString(leave) }()
+
+	keys := make(chan []byte)
+	go read(in, keys)
+	asked := make(chan error, 1) // holds what became of a question, while there is none under way
+	var next *topView            // with its answer
+	ask := func() {
+		next = &topView{node: v.node, refused: v.refused, rule: v.rule, k: v.k}
+		go func(n *topView) {
+			_, err := n.fetch(cmd)
+			asked <- err
+		}(next)
+	}
+	look, size := time.NewTicker(v.every), time.NewTicker(resized)
+	defer look.Stop()
+	defer size.Stop()
+	var width, height int
+	busy, again, redraw := false, false, true
+	for {
+		if w, h, err := term.GetSize(int(out.Fd())); err == nil && (w != width || h != height || redraw) {
+			width, height = w, h
+			if _, err := out.WriteString(v.draw(w, h)); err != nil {
+				return err
+			}
+		}
+		redraw = true
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case typed, open := <-keys:
+			if !open {
+				return nil // the terminal is gone
+			}
+			done, changed := v.press(typed)
+			if done {
+				return nil
+			}
+			again = again || changed
+		case <-look.C:
+			again = again || !v.paused
+			redraw = false
+		case <-size.C:
+			redraw = false
+		case err := <-asked:
+			busy = false
+			switch {
+			case err != nil:
+				v.trouble = problem(err)
+			case next.refused == v.refused && next.rule == v.rule: // nothing else was asked for meanwhile
+				v.answer, v.at, v.trouble = next.answer, next.at, ""
+			}
+		}
+		if again && !busy {
+			busy, again = true, false
+			ask()
+		}
+	}
+}
+
+// read sends what is typed.
+func read(in *os.File, keys chan<- []byte) {
+	defer close(keys)
+	for {
+		buf := make([]byte, 64)
+		n, err := in.Read(buf)
+		if err != nil {
+			return
+		}
+		keys <- buf[:n]
+	}
+}
+
+// press does what keys are for. It reports whether to leave, and whether something else is to be asked for.
+func (v *topView) press(typed []byte) (done, ask bool) {
+	if typed[0] == 0x1b { // escape alone, or a key such as an arrow, which means nothing here
+		v.typing = nil
+		return false, false
+	}
+	for len(typed) > 0 {
+		r, n := utf8.DecodeRune(typed)
+		typed = typed[n:]
+		switch {
+		case r == 3: // Ctrl-C
+			return true, false
+		case v.typing != nil && r == '\r':
+			v.rule, v.typing, ask = strings.TrimSpace(*v.typing), nil, true
+		case v.typing != nil && (r == 0x7f || r == '\b'):
+			_, last := utf8.DecodeLastRuneInString(*v.typing)
+			*v.typing = (*v.typing)[:len(*v.typing)-last]
+		case v.typing != nil:
+			if unicode.IsPrint(r) && len(*v.typing) < 100 {
+				*v.typing += string(r)
+			}
+		case r == 'q':
+			return true, false
+		case r == 'r' || r == 'x':
+			v.refused, v.rules, ask = r == 'x', false, true
+		case r == 'p' || r == ' ':
+			v.paused = !v.paused
+			ask = !v.paused
+		case r == 't':
+			v.rules = !v.rules
+		case r == 'f' || r == '/':
+			v.typing = new(string)
+		}
+	}
+	return done, ask
+}
+
+// draw makes a frame.
+func (v *topView) draw(width, height int) string {
+	style := func(code, text string) string {
+		if !v.coloured || text == "" {
+			return text
+		}
+		return code + text + plain
+	}
+	below := style(amber, cmp.Or(v.trouble, v.limits()))
+	if v.trouble != "" {
+		below = style(red, v.trouble)
+	}
+	foot := "r requests  x refused  p pause  f one rule  t rules  q leave"
+	if v.typing != nil {
+		foot = "rule (empty: every rule): " + *v.typing + "_"
+	}
+	lines := v.table(width)
+	lines[0] = style(bold, lines[0])
+	lines = lines[:max(0, min(len(lines), height-3))]
+	var b strings.Builder
+	b.WriteString(frame + style(bold, v.title()) + lineEnd)
+	for _, l := range lines {
+		b.WriteString(l + lineEnd)
+	}
+	b.WriteString(below + lineEnd + style(cyan, foot) + "\x1b[K" + frameEnd)
+	return b.String()
+}
