@@ -20,6 +20,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -181,6 +182,8 @@ decision_log_sample: 1
 	t.Setenv("WEIR_STORE", store(s["Redis password"]))
 	t.Setenv("WEIR_HTTP_TOKEN", s["check API token"])
 	t.Setenv("WEIR_ADMIN_TOKEN", s["admin token"])
+	collector := oteltest.HTTP(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	n := serve(t, "--config", config, "--seed-rules", seed, "--admin-tokens", tokens, "--decision-log", decisions, "--log-level", "debug",
 		"--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
 	asService, asAdmin, asReader, asGuesser := bearer(s["check API token"]), bearer(s["admin token"]), bearer(s["operator's token"]), bearer(s["guessed token"])
@@ -271,6 +274,10 @@ decision_log_sample: 1
 				t.Errorf("%s: %q is no line of the log", name, line)
 			}
 		}
+	}
+	l.gather("traces and metrics over OTLP", collector.Text())
+	if len(collector.Spans()) == 0 {
+		t.Error("no spans have arrived")
 	}
 	text, err := os.ReadFile(decisions)
 	if err != nil {
