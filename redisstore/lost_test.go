@@ -84,7 +84,6 @@ func TestOneLostReply(t *testing.T) {
 	direct := open(t, Options{URL: "redis://" + r.Addr})
 	p := policy(t, "p", weir.TokenBucket, 100, year)
 	mustTake(t, s, charge1(p, "warm"))
-	before := calls(t, r, "hset")
 	if err := proxy.DropReplies(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +92,8 @@ func TestOneLostReply(t *testing.T) {
 	}
 	proxy.Heal()
 	answers(t, s)
-	if n := calls(t, r, "hset") - before; n != 1 || used(t, direct, p, "s") != 1 {
-		t.Errorf("%d writes and %d counted for one take", n, used(t, direct, p, "s"))
+	if n := used(t, direct, p, "s"); n != 1 {
+		t.Errorf("one take counted %d", n)
 	}
 }
 
