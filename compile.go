@@ -229,6 +229,9 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	if r.Cost < 0 || r.Cost > MaxTokens {
 		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(MaxTokens), r.Cost)
 	}
+	if r.Book && (r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue) {
+		bad.addf(path+".past_limit", "%s can't book past its limit: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
+	}
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
 }
 
@@ -301,7 +304,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addLimit(path, err)
 				continue
 			}
-			if r.cost > l.Max() {
+			if r.cost > l.Max() && !r.Book {
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
 			}
 			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
@@ -310,7 +313,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			p.ID = p.fingerprint(scope)
 			p.Rule, p.Endpoint = r.ID, r.Match.Endpoint
 			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict, r.Shadow || candidate, candidate, perClient
-			p.OnStoreFailure, p.Statuses = r.OnStoreFailure, r.Statuses
+			p.OnStoreFailure, p.Statuses, p.Book = r.OnStoreFailure, r.Statuses, r.Book && !candidate
 			out = append(out, p)
 		}
 		return out

@@ -282,7 +282,7 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	charges, results := make([]Charge, len(m.local)), make([]Result, len(m.local))
 	for j, i := range m.local {
 		charges[j] = m.charges[i]
-		charges[j].Peek = charges[j].Peek || refused
+		charges[j].Peek = charges[j].Peek || refused && !charges[j].Policy.Book
 	}
 	l.local.Take(ctx, charges, results)
 	for j, i := range m.local {

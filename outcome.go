@@ -35,7 +35,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	var h held
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
-		if !r.Allowed || r.Err != nil || c.Peek || slices.Contains(m.local, i) {
+		if !r.Allowed || r.Err != nil || c.Peek || slices.Contains(m.local, i) || undo && c.Policy.Book {
 			continue
 		}
 		ret := Return{Counter: c.Counter, N: c.N, Slot: r.Slot}

@@ -66,6 +66,10 @@ type Rule struct {
 	// Statuses, if any, are the HTTP statuses that count: what was charged is
 	// given back when the answer's status isn't among them. 4 stands for 400 to 499.
 	Statuses []int
+	// Book is for charges that come too late to be refused, such as the tokens that a stream has used by its end: they are
+	// always taken, below zero if need be, also from a request that another rule refuses. Only a peek is refused, for as long
+	// as nothing is left. Logs and queues can't book.
+	Book bool
 	// Strict rules ask the store at every check.
 	Strict bool
 	// OnStoreFailure says what happens when the store can't be reached.

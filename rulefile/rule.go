@@ -18,7 +18,7 @@ var ruleFields = fieldSet{
 	of: "a rule",
 	names: []string{
 		"id", "version", "tier", "match", "by", "missing", "layer", "algorithm", "mode", "max_delay",
-		"limit", "limits", "burst", "params", "tiers", "override", "cost", "count", "strict", "on_store_failure", "shadow", "candidate",
+		"limit", "limits", "burst", "params", "tiers", "override", "cost", "count", "past_limit", "strict", "on_store_failure", "shadow", "candidate",
 	},
 	wrong: map[string]string{
 		"endpoint":        "write match: {endpoint: …}",
@@ -69,6 +69,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Layer = d.text(f["layer"])
 	r.Cost = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])
+	r.Book = d.choice(f["past_limit"], "refuse", "book") == 1
 	r.Strict = d.boolean(f["strict"])
 	r.Shadow = d.boolean(f["shadow"])
 	r.Algorithm = d.algorithm(f["algorithm"], f["mode"])
