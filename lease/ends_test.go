@@ -170,6 +170,41 @@ func TestALateCalendarForgetsNoLease(t *testing.T) {
 	})
 }
 
+// TestHeldTokensWhenTheRulesChange: those of a limit whose numbers have changed go back with the next check, and all that wasn't spent is
+// left; those of one that is only written again stay.
+func TestHeldTokensWhenTheRulesChange(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		limit := weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000, Window: time.Hour}
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Second)))
+		p := storetest.Policy(t, "p", limit)
+		warm(t, s, p, "s")
+		spent := int64(102) // with the two below
+		for ; holds(s, p, "s") < 5; spent++ {
+			take(s, charge(p, "s", 1))
+		}
+		held := holds(s, p, "s")
+		returned, asks := f.returns.Load(), f.asks.Load()
+		same := storetest.Policy(t, "p", limit)
+		take(s, charge(same, "s", 1))
+		if n := holds(s, same, "s"); n != held-1 || f.returns.Load() != returned || f.asks.Load() != asks {
+			t.Errorf("the same numbers: %d of %d are held, %d came back, %d asks", n, held, f.returns.Load()-returned, f.asks.Load()-asks)
+		}
+		limit.Count = 2_000_000
+		other := storetest.Policy(t, "p", limit)
+		take(s, charge(other, "s", 1))
+		if n := f.asks.Load() - asks; n != 1 {
+			t.Errorf("other numbers: %d asks, want 1", n)
+		}
+		time.Sleep(time.Second)
+		if got := f.returns.Load() - returned; got < held-1 {
+			t.Errorf("%d came back, and %d were held", got, held-1)
+		}
+		if got := remaining(f, other, "s"); got != 2_000_000-spent {
+			t.Errorf("%d are left after %d were spent", got, spent)
+		}
+	})
+}
+
 // TestAnOutageGoesOnFromNothing: a counter with nothing left doesn't begin anew either.
 func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})

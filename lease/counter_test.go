@@ -1,0 +1,90 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
+	"github.com/weirhq/weir/storetest"
+)
+
+func newFor(t *testing.T, l weir.Limit) *counter {
+	c := charge(storetest.Policy(t, "p", l), "s", 1)
+	return newCounter(1, &c, 0)
+}
+
+// TestWant: a node wants what it was asked for in the last interval, which lies partly in the period before.
+func TestWant(t *testing.T) {
+	quick := weir.Limit{Count: 1_000_000, Window: time.Second}                            // refills 45,000 in an interval of 45 ms
+	slow := weir.Limit{Count: 3600, Window: time.Hour}                                    // one a second, in intervals of 5 s
+	fixed := weir.Limit{Algorithm: weir.FixedWindow, Count: 3_600_000, Window: time.Hour} // 45 in an interval
+	sliding := fixed
+	sliding.Algorithm = weir.SlidingCounter
+	for _, c := range []struct {
+		limit            weir.Limit
+		part             float64 // of the period that has passed
+		before, arrivals int64
+		want             int64
+	}{
+		{quick, 0, 100, 0, 100},
+		{quick, 0.5, 100, 10, 60},
+		{quick, 0.75, 100, 10, 35},
+		{quick, 0.5, 2, 0, 0}, // one token isn't worth it
+		{quick, 0.5, 2, 1, 2},
+		{quick, 0, 1_000_000, 0, 45_000},
+		{slow, 0.5, 2, 0, 1}, // here it is
+		{slow, 0.5, 2, 1, 3},
+		{slow, 0, 100, 0, 5},
+		{fixed, 0.5, 60, 5, 35},
+		{fixed, 0, 100, 0, 45},
+		{sliding, 0, 100, 0, 45},
+	} {
+		x := newFor(t, c.limit)
+		length := float64(ledger.Interval(x.policy.Load()))
+		x.before, x.arrivals = c.before, c.arrivals
+		if got := x.want(int64((1000 + c.part) * length)); got != c.want {
+			t.Errorf("%s, %v of a period: after %d and %d it wants %d, want %d", c.limit, c.part, c.before, c.arrivals, got, c.want)
+		}
+	}
+}
+
+// TestArrivals: what was asked for in a period is the one before's as soon as the next begins, and nobody's after that.
+func TestArrivals(t *testing.T) {
+	x := newFor(t, weir.Limit{Count: 1_000_000, Window: time.Second})
+	length := int64(ledger.Interval(x.policy.Load()))
+	for i, c := range []struct{ at, before, arrivals int64 }{
+		{1000 * length, 0, 3}, {1001*length - 1, 0, 6}, {1001 * length, 6, 3}, {1003 * length, 0, 3},
+	} {
+		if x.arrive(c.at, 3); x.before != c.before || x.arrivals != c.arrivals {
+			t.Errorf("%d: %d before, %d now; want %d, %d", i, x.before, x.arrivals, c.before, c.arrivals)
+		}
+	}
+}
+
+// TestAbove: a bucket is full to some percent by what it holds now, not by what it held.
+func TestAbove(t *testing.T) {
+	x := newFor(t, weir.Limit{Count: 3600, Window: time.Hour, Burst: 200})
+	const at = 1_000_000_000
+	x.state = x.policy.Load().AtLevel(149_999_999, at)
+	x.clock = at
+	for now, want := range map[int64]bool{0: false, int64(time.Millisecond): true} {
+		if got := x.above(now, 75); got != want {
+			t.Errorf("after %v: %v", time.Duration(now), got)
+		}
+	}
+}
+
+// TestClaims: buckets of both kinds have an account to claim, and windows have none. To give back nothing leaves it as it is.
+func TestClaims(t *testing.T) {
+	for a, want := range map[weir.Algorithm]bool{weir.TokenBucket: true, weir.LeakyBucket: true, weir.FixedWindow: false, weir.SlidingCounter: false} {
+		x := newFor(t, weir.Limit{Algorithm: a, Count: 3600, Window: time.Hour})
+		x.base = 7
+		if got := x.claim().Base != 0; got != want {
+			t.Errorf("%s: %v", a, got)
+		}
+		if back := x.empty(0); back.N != 0 || x.base != 7 {
+			t.Errorf("%s: nothing is held, and %+v goes back, base %d", a, back, x.base)
+		}
+	}
+}
