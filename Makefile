@@ -7,7 +7,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build install test check vulns race plain redis upstreams prometheus fuzz fuzz-paths bench bench-redis bench-rules bench-memory faults overload losses mutants help simulate
+.PHONY: run build install test check vulns race plain redis upstreams prometheus fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules
 run: build
@@ -118,6 +118,10 @@ bench:
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis
 	cd bench && $(GO) run ./redis
+
+## bench-grpc: Envoy's rate limit service beside a gRPC server that does nothing: checks/s with 256 in flight, and the server's CPU; Linux
+bench-grpc: redis
+	cd bench && $(GO) build -o ../bin/bench-grpc ./grpc && taskset -c 1 ../bin/bench-grpc
 
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis

@@ -6,6 +6,10 @@ import (
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 )
 
 // large is a configuration of many descriptors in one domain.
@@ -60,5 +64,26 @@ func BenchmarkMatch(b *testing.B) {
 				c.charge(req, c.replace() > 1)
 			}
 		})
+	}
+}
+
+// BenchmarkShouldRateLimit is a request without gRPC, and what protobuf takes to write the answer.
+func BenchmarkShouldRateLimit(b *testing.B) {
+	s := New(weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}), Options{Configured: true, MaxInFlight: 100})
+	config, _, err := Parse([]File{{Name: "a.yaml", Text: []byte("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n")}}, Modes{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.SetConfig(config)
+	req := &rls.RateLimitRequest{Domain: "d", Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		got, err := s.ShouldRateLimit(b.Context(), req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := proto.Marshal(got); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
