@@ -88,3 +88,26 @@ func TestClaims(t *testing.T) {
 		}
 	}
 }
+
+// TestRetryTimesOfRememberedRefusals: while a counter goes on refusing, clients are told to wait for the next token and the pause, no longer.
+func TestRetryTimesOfRememberedRefusals(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
+		p := storetest.Policy(t, "p", weir.Limit{Count: 60, Window: time.Minute})
+		for range 70 {
+			take(s, charge(p, "s", 1))
+		}
+		refusals := 0
+		for range 500 {
+			if r := take(s, charge(p, "s", 1))[0]; !r.Allowed {
+				refusals++
+				if r.RetryAfter <= 0 || r.RetryAfter > time.Second+time.Duration(maxPause) {
+					t.Fatalf("told to come back in %s, and a token refills each second", r.RetryAfter)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if refusals < 400 {
+			t.Errorf("%d refusals: the test shows nothing", refusals)
+		}
+	})
+}
