@@ -122,7 +122,7 @@ read again and the decision log opened again, and never ends a node.`,
 	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
 	f.StringVar(&preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
 	f.IntVar(&c.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
-	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts")
+	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts, and of gateways that may ask at /check/… beside those on loopback")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
 	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")
 	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")

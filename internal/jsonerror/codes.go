@@ -16,6 +16,7 @@ const (
 	Unauthorized         = "UNAUTHORIZED"           // 401: no token, or a bad one
 	Forbidden            = "FORBIDDEN"              // 403: the token may only read
 	CrossSite            = "CROSS_SITE"             // 403: a web page of another site may have sent it
+	UntrustedPeer        = "UNTRUSTED_PEER"         // 403: it may not speak for clients
 	NotFound             = "NOT_FOUND"              // 404: there is no such endpoint, version or rule
 	MethodNotAllowed     = "METHOD_NOT_ALLOWED"     // 405: not a POST
 	RequestTimeout       = "REQUEST_TIMEOUT"        // 408: the body didn't arrive in time

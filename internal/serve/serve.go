@@ -17,6 +17,7 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/decisionlog"
 	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
@@ -167,7 +168,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	if err := n.openEnvoy(answers); err != nil {
 		return nil, Listening{}, err
 	}
-	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, guards.http), bodyTimeout, n.log)}
+	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, identity, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
 	rls, through := n.grpc(ctx), &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
@@ -185,21 +186,28 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 }
 
 func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {
-	c := &n.config
+	c, limit := &n.config, n.limitOptions(identity)
+	limit.Edge = "gateway"
 	return gateway.New(gateway.Options{
 		Upstream:         c.Upstream,
 		TrustedProxies:   c.TrustedProxies,
 		AllowUnsafePaths: c.AllowUnsafePaths,
 		Logger:           n.log,
-		Limit: httplimit.New(n.limiter, httplimit.Options{
-			Identity: identity, TrustedProxies: c.TrustedProxies, Answers: c.Answers,
-			MaxInFlight: c.MaxInFlight, MaxWaiting: c.MaxWaiting, OnError: n.storeFailed, Edge: "gateway",
-		}),
+		Limit:            httplimit.New(n.limiter, limit),
 	})
 }
 
-// api is the check API with health beside it.
-func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
+// limitOptions are those of requests that come as their clients sent them.
+func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
+	c := &n.config
+	return httplimit.Options{
+		Identity: identity, TrustedProxies: c.TrustedProxies, Answers: c.Answers,
+		MaxInFlight: c.MaxInFlight, MaxWaiting: c.MaxWaiting, OnError: n.storeFailed,
+	}
+}
+
+// api is the check API with forward-auth and health beside it.
+func (n *node) api(answers *httplimit.Answerer, identity httplimit.Identity, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
@@ -213,7 +221,11 @@ func (n *node) api(answers *httplimit.Answerer, g *guard.Guard) http.Handler {
 	}
 	mux.Handle("/v1/", check)
 	n.addEnvoy(mux, g)
-	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, or GET /healthz or /readyz"))
+	gateways := n.traced(forwardauth.New(n.limiter, forwardauth.Options{Limit: n.limitOptions(identity), Guard: g, Logger: n.log}))
+	for _, path := range forwardauth.Paths() {
+		mux.Handle(path, gateways)
+	}
+	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, /check/ and the kind of a gateway, or GET /healthz or /readyz"))
 	return mux
 }
 

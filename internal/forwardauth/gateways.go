@@ -1,0 +1,118 @@
+package forwardauth
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/weirhq/weir/internal/jsonerror"
+)
+
+// gateway is how one kind of gateway tells of a request, and what it makes of answers.
+type gateway struct {
+	path string // where it asks
+	edge string
+
+	method, uri, peer control
+	// host is the header with the client's Host; "" means that it is the Host of the gateway's own request.
+	host string
+	// behind: method and target are those of the gateway's own request, the target behind the path.
+	behind bool
+	// chain: the peer is the last address of a list, and the others are what the peer said of those before it.
+	chain bool
+	// masks: the gateway understands no other refusal than 403, so the answer itself is in headers.
+	masks bool
+}
+
+// control is a header in which a gateway tells something of a request.
+type control struct {
+	name string // in canonical form
+	fix  string // what to write into the gateway's configuration, if it is missing
+}
+
+func nginx(name, value string) control {
+	return control{http.CanonicalHeaderKey(name), "write into nginx' location that asks Weir: proxy_set_header " + name + " " + value + ";"}
+}
+
+var gateways = []*gateway{
+	{
+		path: "/check/nginx", edge: "forwardauth", masks: true,
+		method: nginx("X-Original-Method", "$request_method"),
+		uri:    nginx("X-Original-URI", "$request_uri"),
+		peer:   nginx("X-Real-IP", "$remote_addr"),
+	},
+}
+
+// Paths are those that gateways ask at.
+func Paths() []string {
+	var paths []string
+	for _, g := range gateways {
+		paths = append(paths, g.path)
+	}
+	return paths
+}
+
+// one is the value of a header that a gateway has set.
+func (c *control) one(h http.Header) (string, *jsonerror.Error) {
+	switch v := h[c.name]; {
+	case len(v) == 1 && v[0] != "":
+		return v[0], nil
+	case len(v) > 1:
+		return "", jsonerror.Bad("the header %s came twice, so that one of them may be the client's: %s", c.name, c.fix)
+	}
+	return "", jsonerror.Bad("the header %s is missing: %s", c.name, c.fix)
+}
+
+// original is the client's request, as the gateway got it.
+func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
+	method, target := r.Method, ""
+	var fault *jsonerror.Error
+	if g.behind {
+		target = strings.TrimPrefix(r.RequestURI, g.path)
+	} else {
+		if method, fault = g.method.one(r.Header); fault != nil {
+			return nil, fault
+		}
+		if target, fault = g.uri.one(r.Header); fault != nil {
+			return nil, fault
+		}
+	}
+	u, err := url.ParseRequestURI(target) // as package http reads the target of a request
+	if err != nil {
+		return nil, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read")
+	}
+	from, fault := g.peer.one(r.Header)
+	if fault != nil {
+		return nil, fault
+	}
+	before := r.Header["X-Forwarded-For"] // as the client sent it
+	if g.chain {
+		if at := strings.LastIndexByte(from, ','); at >= 0 {
+			before, from = []string{from[:at]}, from[at+1:]
+		} else {
+			before = nil
+		}
+	}
+	ip, err := netip.ParseAddr(strings.TrimSpace(from))
+	if err != nil {
+		return nil, jsonerror.Bad("the header %s must hold the address of the client: %s", g.peer.name, g.peer.fix)
+	}
+	out := r.WithContext(r.Context())
+	out.Method, out.URL, out.RequestURI, out.RemoteAddr, out.TLS = method, u, target, ip.String(), nil
+	out.Body = http.NoBody // it isn't the client's
+	out.Header = make(http.Header, len(r.Header))
+	for name, values := range r.Header {
+		switch name {
+		case g.method.name, g.uri.name, g.peer.name, "X-Forwarded-For", tokenHeader:
+		case g.host:
+			out.Host = values[0]
+		default:
+			out.Header[name] = values
+		}
+	}
+	if before != nil {
+		out.Header["X-Forwarded-For"] = before
+	}
+	return out, nil
+}

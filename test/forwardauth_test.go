@@ -1,0 +1,339 @@
+package test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// asking is a gateway that asks Weir about every request, as its page in the docs has it.
+type asking struct {
+	name string
+	page string // in docs/integrations
+	// start starts it, with the page's configuration. It listens at the first address, and knows the service and Weir by the others.
+	start func(t *testing.T, listen, service, weir string)
+}
+
+var askingGateways = []asking{{"nginx", "nginx.md", startNginx}}
+
+// The rules of the node behind every gateway.
+const askedRules = `
+blacklist: ["blocked_*"]
+rules:
+  - {id: window, match: {endpoint: "/window"}, algorithm: fixed_window, limit: 100/day}
+  - {id: bucket, match: {endpoint: "/bucket"}, limit: 100/minute}
+  - {id: login, match: {endpoint: "POST /login"}, by: [ip], algorithm: fixed_window, limit: 100000/day}
+  - {id: status, match: {endpoint: "/status"}, algorithm: fixed_window, limit: 3/day, count: {status: [401]}}
+  - {id: queue, match: {endpoint: "/queue"}, algorithm: leaky_bucket, mode: queue, limit: 20/second, burst: 100}
+`
+
+// asked is a gateway with Weir and a service.
+type asked struct {
+	node    *node
+	url     string
+	served  atomic.Int64 // requests that reached the service
+	gateway asking
+}
+
+func askAll(t *testing.T, test func(t *testing.T, a *asked)) {
+	for _, g := range askingGateways {
+		t.Run(g.name, func(t *testing.T) { test(t, startAsked(t, g)) })
+	}
+}
+
+func startAsked(t *testing.T, g asking) *asked {
+	a := &asked{gateway: g}
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.served.Add(1)
+		io.Copy(io.Discard, r.Body)
+		fmt.Fprintln(w, r.Method, r.RequestURI)
+	}))
+	t.Cleanup(service.Close)
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), askedRules)
+	a.node = serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", service.URL)
+	for range 3 { // some other process may take the port first
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		l.Close()
+		g.start(t, addr, strings.TrimPrefix(service.URL, "http://"), strings.TrimPrefix(a.node.HTTP, "http://"))
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			if conn, err := net.Dial("tcp", addr); err == nil {
+				conn.Close()
+				a.url = "http://" + addr
+				return a
+			}
+		}
+	}
+	t.Fatal("it doesn't listen")
+	return nil
+}
+
+// daemon starts a server that ends with this test, or, however that ends, with this process.
+func daemon(t *testing.T, dir, command string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("sh", append([]string{"-c", `PATH=$PATH:/usr/sbin; "$@" </dev/null & read -r _; kill $!; wait`, "sh", command}, args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Wait()
+	})
+}
+
+// pageConfig is the first block of a page, with other addresses than it shows.
+func pageConfig(t *testing.T, page, language string, old ...string) string {
+	t.Helper()
+	conf := fences(t, "../docs/integrations/"+page, language)[0]
+	for i := 0; i < len(old); i += 2 {
+		if !strings.Contains(conf, old[i]) {
+			t.Fatalf("%s shows no %q", page, old[i])
+		}
+	}
+	return strings.NewReplacer(old...).Replace(conf)
+}
+
+func startNginx(t *testing.T, listen, service, weir string) {
+	runNginx(t, pageConfig(t, "nginx.md", "nginx", "listen 80;", "listen "+listen+";", "127.0.0.1:3000", service, "127.0.0.1:8080", weir))
+}
+
+func runNginx(t *testing.T, servers string) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "nginx.conf"), `
+daemon off; worker_processes 1; pid nginx.pid; error_log /dev/null crit;
+events { worker_connections 256; }
+http {
+	access_log off; underscores_in_headers on; client_body_buffer_size 1m;
+	client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+`+servers+"}\n")
+	daemon(t, dir, "nginx", "-p", dir, "-c", "nginx.conf", "-e", "/dev/null")
+}
+
+// With a fixed window of 100 a day, 500 requests give exactly 100 times 200, and 400 refusals as clients of Weir know them.
+func TestGatewaysThatAskAreExact(t *testing.T) {
+	askAll(t, func(t *testing.T, a *asked) {
+		for day := -1; day != time.Now().UTC().Day(); { // a window may end in between
+			day = time.Now().UTC().Day()
+			a.served.Store(0)
+			key := fmt.Sprint("exact-", day)
+			refused := a.flood(t, "/window", key)
+			if day != time.Now().UTC().Day() {
+				continue
+			}
+			if refused != 400 || a.served.Load() != 100 {
+				t.Errorf("%d were refused, %d served", refused, a.served.Load())
+			}
+			// It is the same counter as that of Weir's own gateway.
+			if res, _ := call(t, "GET", a.node.Gateway+"/window", "", "X-API-Key: "+key); res.StatusCode != 429 {
+				t.Errorf("Weir's gateway: %d", res.StatusCode)
+			}
+		}
+		begun := time.Now()
+		refused := a.flood(t, "/bucket", "k")
+		refilled := int(time.Since(begun).Minutes()*100) + 1
+		if admitted := 500 - refused; admitted < 100 || admitted > 100+refilled {
+			t.Errorf("a bucket of 100 admitted %d, and refilled by at most %d", admitted, refilled)
+		}
+	})
+}
+
+// flood sends 500 requests, some at a time, looks at the answers, and returns how many were refused.
+func (a *asked) flood(t *testing.T, path, key string) int {
+	t.Helper()
+	var refused atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 125 {
+				req, err := http.NewRequest("GET", a.url+path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				req.Header.Set("X-API-Key", key)
+				res, err := http.DefaultClient.Do(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				body, err := io.ReadAll(res.Body)
+				res.Body.Close()
+				h := res.Header
+				left, _ := strconv.Atoi(h.Get("X-RateLimit-Remaining"))
+				rule := `"` + path[1:] + `"`
+				ok := err == nil && h.Get("X-RateLimit-Limit") == "100" && h.Get("X-RateLimit-Reset") != "" &&
+					strings.HasPrefix(h.Get("RateLimit-Policy"), rule) && strings.HasPrefix(h.Get("RateLimit"), rule) && left < 100
+				switch res.StatusCode {
+				case 200:
+					ok = ok && string(body) == "GET "+path+"\n" && h.Get("Retry-After") == ""
+				case 429:
+					refused.Add(1)
+					wait, _ := strconv.Atoi(h.Get("Retry-After"))
+					ok = ok && left == 0 && wait >= 1 && h.Get("X-RateLimit-Rule") == path[1:] && h.Get("Cache-Control") == "no-store" &&
+						h.Get("Content-Type") == "application/json" && strings.HasPrefix(string(body), `{"error":{"code":"RATE_LIMIT_EXCEEDED",`)
+				default:
+					ok = false
+				}
+				if !ok || slices.ContainsFunc([]string{"X-RateLimit-Limit", "RateLimit", "Retry-After"}, func(name string) bool { return len(h.Values(name)) > 1 }) {
+					t.Errorf("%d %v %s", res.StatusCode, h, body)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return int(refused.Load())
+}
+
+// Other answers than those of limits reach clients, too.
+func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
+	askAll(t, func(t *testing.T, a *asked) {
+		for _, c := range []struct {
+			method, path string
+			status       int
+			code         string
+			headers      []string
+		}{
+			{"GET", "/window", 403, "KEY_BLOCKED", []string{"X-API-Key: blocked_1"}},
+			{"HEAD", "/window", 403, "", []string{"X-API-Key: blocked_1"}},
+			{"GET", "/window", 400, "AMBIGUOUS_IDENTITY", []string{"X-API-Key: a,b"}},
+			{"GET", "/" + strings.Repeat("a/", 2500), 400, "UNREADABLE_PATH", nil},
+			{"POST", "/free", 200, "POST /free", nil},
+			{"POST", "/status", 200, "POST /status", []string{"X-API-Key: s"}},
+			{"POST", "/status", 200, "POST /status", []string{"X-API-Key: s"}},
+			{"POST", "/status", 200, "POST /status", []string{"X-API-Key: s"}},
+			{"POST", "/status", 429, "RATE_LIMIT_EXCEEDED", []string{"X-API-Key: s"}}, // whose answers nobody tells of
+			{"GET", "/queue", 200, "GET /queue", nil},
+			{"GET", "/queue", 200, "GET /queue", nil}, // after a while
+		} {
+			body := ""
+			if c.method == "POST" {
+				body = strings.Repeat("a body that Weir never sees ", 10_000)
+			}
+			res, text := call(t, c.method, a.url+c.path, body, c.headers...)
+			if res.StatusCode != c.status || !strings.Contains(text, c.code) {
+				t.Errorf("%s %.50s: %d %s", c.method, c.path, res.StatusCode, text)
+			}
+		}
+		_, metrics := call(t, "GET", a.node.Admin+"/metrics", "")
+		for _, want := range []string{
+			`weir_decisions_total{edge="forwardauth",outcome="allowed",reason="within",rule="status"} 3`,
+			`weir_decisions_total{edge="forwardauth",outcome="refused",reason="limited",rule="status"} 1`,
+		} {
+			if !strings.Contains(metrics, want) {
+				t.Errorf("/metrics lacks %s", want)
+			}
+		}
+	})
+}
+
+// Whatever a client makes up, it is counted as who it is, for what it asks: or the request is refused, and nobody is counted.
+func TestGatewaysThatAskAreNotDeceived(t *testing.T) {
+	names := []string{
+		"X-Forwarded-For", "X-Forwarded-Uri", "X-Forwarded-Method", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "Forwarded",
+		"X-Original-URI", "X-Original-Method", "X-Original-URL", "X-Real-IP", "X-Weir-Token", "X-Weir-Status", "X-Weir-Body", "X-Weir-Client",
+		"X-HTTP-Method-Override", "X-RateLimit-Remaining", "X-Envoy-External-Address", "True-Client-IP", "Via",
+	}
+	values := []string{"192.0.2.7", "192.0.2.7, 127.0.0.1", "127.0.0.1", "::1", "/free", "/login", "GET", "POST", "for=192.0.2.7", "OPTIONS", "200", "x", ""}
+	askAll(t, func(t *testing.T, a *asked) {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 1))
+		pick := func(list []string) string { return list[rng.IntN(len(list))] }
+		var conn net.Conn
+		var in *bufio.Reader
+		left, served := -1, 0
+		for range 400 {
+			var head strings.Builder
+			for range 1 + rng.IntN(4) {
+				name := pick(names)
+				switch rng.IntN(6) {
+				case 0:
+					name = strings.ReplaceAll(name, "-", "_")
+				case 1:
+					name = strings.ReplaceAll(name, "-", ".")
+				case 2:
+					name = strings.ToLower(name)
+				}
+				for range 1 + rng.IntN(2) {
+					fmt.Fprintf(&head, "%s: %s\r\n", name, pick(values))
+				}
+				if rng.IntN(8) == 0 {
+					fmt.Fprintf(&head, "Connection: %s\r\n", name)
+				}
+			}
+			if conn == nil {
+				conn = dial(t, a.url)
+				in = bufio.NewReader(conn)
+			}
+			fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 0\r\n%s\r\n", head.String())
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, head.String())
+			}
+			text, err := io.ReadAll(res.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.Close {
+				conn.Close()
+				conn = nil
+			}
+			if res.StatusCode == 400 {
+				continue
+			}
+			now, err := strconv.Atoi(res.Header.Get("X-RateLimit-Remaining"))
+			if res.StatusCode != 200 || err != nil || left >= 0 && now != left-1 || !strings.HasPrefix(res.Header.Get("RateLimit"), `"login"`) {
+				t.Fatalf("seed %d: %d, %d left after %d\n%s\n%v %s", seed, res.StatusCode, now, left, head.String(), res.Header, text)
+			}
+			left = now
+			served++
+		}
+		if served < 200 {
+			t.Errorf("only %d of 400 were served", served)
+		}
+		// The counter is that of the address: the same through Weir's own gateway.
+		if res, _ := call(t, "POST", a.node.Gateway+"/login", ""); res.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left-1) {
+			t.Errorf("Weir's gateway has %s left, %s had %d", res.Header.Get("X-RateLimit-Remaining"), a.gateway.name, left)
+		}
+	})
+}
+
+// Without Weir, nginx answers 500, or lets requests pass where it is told to.
+func TestNginxWithoutWeir(t *testing.T) {
+	open := strings.Split(fences(t, "../docs/integrations/nginx.md", "nginx")[1], "\n")
+	const in, before = "proxy_read_timeout      1s;\n", "    # What clients get that Weir refuses.\n"
+	for status, more := range map[int][]string{500: nil, 200: {in, in + open[0] + "\n", before, open[2] + "\n" + before}} {
+		a := startAsked(t, asking{start: func(t *testing.T, listen, service, _ string) {
+			conf := pageConfig(t, "nginx.md", "nginx", "listen 80;", "listen "+listen+";", "127.0.0.1:3000", service, "127.0.0.1:8080", "127.0.0.1:1")
+			runNginx(t, strings.NewReplacer(more...).Replace(conf))
+		}})
+		for _, method := range []string{"GET", "POST"} {
+			if res, text := call(t, method, a.url+"/window", ""); res.StatusCode != status || a.served.Load() > 0 != (status == 200) {
+				t.Errorf("%s: %d %s", method, res.StatusCode, text)
+			}
+		}
+	}
+}
