@@ -23,7 +23,7 @@ type File struct {
 // taking the node's memory.
 const (
 	MaxFile  = 16 << 20   // bytes of a file
-	maxNodes = 2_000_000  // values that a file may have, each counted as often as aliases repeat it
+	maxNodes = 1_000_000  // values that a file may have, each counted as often as aliases repeat it
 	maxDepth = MaxEntries // descriptors below each other: no request has more
 )
 

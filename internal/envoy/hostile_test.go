@@ -52,6 +52,7 @@ func TestHostileRequests(t *testing.T) {
 		"a huge message":        {request("all", "a="+strings.Repeat("x", 1<<20)), codes.ResourceExhausted, "larger than max"},
 		"a unit of its own":     {broken, codes.InvalidArgument, "descriptors[0].limit.unit"},
 		"hits beyond all count": {request("all", "hits=18446744073709551615 plain=x"), codes.OK, "OVER_LIMIT OVER_LIMIT:2/MINUTE-0"},
+		"as many of nothing":    {request("all", "hits=18446744073709551615 never=x"), codes.OK, "OVER_LIMIT OVER_LIMIT:0/SECOND-0"},
 		"no entries":            {request("all", ""), codes.OK, "OK OK"},
 	} {
 		got, err := client.ShouldRateLimit(t.Context(), c.req)

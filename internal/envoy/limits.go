@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -150,6 +151,7 @@ func (c *call) charge(req *rls.RateLimitRequest, together bool) {
 		c.charges = append(c.charges, weir.Charge{Counter: weir.Counter{Policy: p}, N: n, Peek: n == 0})
 		h.at = len(c.charges)
 	}
+	c.req.Peek = !slices.ContainsFunc(c.charges, func(ch weir.Charge) bool { return !ch.Peek }) && len(c.charges) > 0
 	for i := range c.hits { // now that the subjects lie where they stay
 		h := &c.hits[i]
 		subject := c.subjects[h.from:h.to:h.to]
@@ -175,6 +177,9 @@ func (c *call) identify(d *ratelimit.RateLimitDescriptor) {
 		case "api_key":
 			c.req.APIKey = e.GetValue()
 		}
+	}
+	if e := d.GetEntries(); c.req.APIKey == "" && !c.req.IP.IsValid() && len(e) > 0 {
+		c.req.APIKey = e[0].GetValue() // rather than all clients as one
 	}
 }
 

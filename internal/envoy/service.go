@@ -3,7 +3,6 @@ package envoy
 import (
 	"context"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -165,7 +164,7 @@ func bad(format string, args ...any) error {
 // hits is how many hits a descriptor stands for; 0 is a peek.
 func hits(req *rls.RateLimitRequest, d *ratelimit.RateLimitDescriptor) int64 {
 	if h := d.GetHitsAddend(); h != nil {
-		return int64(min(h.GetValue(), math.MaxInt64))
+		return int64(min(h.GetValue(), 2*weir.MaxTokens)) // more than any limit has
 	}
 	return int64(max(req.GetHitsAddend(), 1))
 }
