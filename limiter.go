@@ -243,7 +243,9 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 			break
 		}
 	}
-	if byStatus := l.conclude(m, d); !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil) {
+	byStatus := l.conclude(m, d)
+	undo := !d.Allowed && len(m.apart) > 0 // what the store took before a charge was decided apart
+	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo) {
 		l.keep(ctx, req, m, d)
 	}
 	return err

@@ -24,8 +24,8 @@ type held struct {
 	statuses [][]int // of returns: which answers count; none means all
 }
 
-// keep remembers what was taken, where it may have to go back: at once, when a limit that the store
-// couldn't decide refuses the request; later, for a receipt, for rules that count by the answer's
+// keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
+// apart from the others refuses the request; later, for a receipt, for rules that count by the answer's
 // status, and for places in a queue.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
