@@ -105,7 +105,8 @@ func TestGuestsRefusedByAddressTakeNothing(t *testing.T) {
 	address := weir.Rule{ID: "address", Layer: "1", By: []string{"ip"}, Limits: per(100, time.Hour)}
 	wide := weir.Rule{ID: "wide", Layer: "2", By: []string{"api_key"}, Limits: per(100, time.Hour)}
 	narrow := weir.Rule{ID: "narrow", Layer: "3", By: []string{"api_key"}, Limits: per(2, time.Hour)}
-	for _, rules := range [][]weir.Rule{{address, narrow}, {narrow, address}, {wide, narrow}, {narrow, wide}} {
+	booked := weir.Rule{ID: "booked", Layer: "4", By: []string{"api_key"}, Limits: per(100, time.Hour), Book: true}
+	for _, rules := range [][]weir.Rule{{address, narrow}, {narrow, address}, {wide, narrow}, {narrow, wide}, {booked, narrow}, {narrow, booked}} {
 		store := &fullStore{Store: memstore.New(memstore.Options{}), err: weir.ErrNoRoom}
 		l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: rules}), weir.Options{})
 		admitted := 0
@@ -116,7 +117,7 @@ func TestGuestsRefusedByAddressTakeNothing(t *testing.T) {
 		}
 		d := check(t, l, weir.Request{APIKey: "made-up", IP: ip1, Peek: true})
 		for _, s := range d.Limits() {
-			want := map[string]int64{"address": 98, "wide": 98, "narrow": 0}[s.Policy.Rule]
+			want := map[string]int64{"address": 98, "wide": 98, "narrow": 0, "booked": 50}[s.Policy.Rule]
 			if admitted != 2 || s.Remaining != want {
 				t.Errorf("%s, %s: %d admitted; of %q %d are left, want %d", rules[0].ID, rules[1].ID, admitted, s.Policy.Rule, s.Remaining, want)
 			}

@@ -304,7 +304,7 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
 	m.appendIP(req, true)
 	c := m.charges[i]
-	c.Subject, c.Guest, c.Peek = m.subjects[from:], false, c.Peek || refused
+	c.Subject, c.Guest, c.Peek = m.subjects[from:], false, c.Peek || refused && !c.Policy.Book
 	m.charges[i].Counter, m.charges[i].Peek = c.Counter, c.Peek
 	m.apart = append(m.apart, i)
 	l.store.Take(ctx, []Charge{c}, m.results[i:i+1])
