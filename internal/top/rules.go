@@ -1,20 +1,26 @@
 package top
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
 
-// maxRules is how many rules are known. Beyond, the one that was hit the longest ago makes way.
+// maxRules is how many rules are known. Beyond, those that were hit the longest ago make way.
 const maxRules = 1000
 
 // rules is what is known of rules: how often they decide, and when they were last used.
-type rules struct{ byID map[string]*rule }
+type rules struct {
+	byID    map[string]*rule
+	evicted bool // some were known, and aren't any more
+}
 
 type rule struct {
 	id                string
 	hit, refusal      time.Time // the last ones; zero: none since the node began
 	total             Total
+	unknown           bool // what it had counted when it became known, so that total isn't that yet
 	requests, refused history
 }
 
@@ -29,15 +35,14 @@ func (r *rules) find(id string) *rule {
 		return f
 	}
 	if len(r.byID) >= maxRules {
-		var oldest *rule
-		for _, f := range r.byID {
-			if oldest == nil || f.hit.Before(oldest.hit) {
-				oldest = f
-			}
+		// A tenth at a time, so that not every new one has to look for the oldest.
+		oldest := slices.SortedFunc(maps.Values(r.byID), func(a, b *rule) int { return a.hit.Compare(b.hit) })
+		for _, f := range oldest[:maxRules/10] {
+			delete(r.byID, f.id)
 		}
-		delete(r.byID, oldest.id)
+		r.evicted = true
 	}
-	f := &rule{id: strings.Clone(id)}
+	f := &rule{id: strings.Clone(id), unknown: r.evicted}
 	r.byID[f.id] = f
 	return f
 }
@@ -57,9 +62,17 @@ func (r *rules) hit(s *sample, now time.Time) string {
 	return f.id
 }
 
-// count notes how often a rule was used so far. What has come since it was last asked for belongs to a slot.
+// count notes how often a rule was used so far. What has come since it was last asked for belongs to a slot. No other makes way
+// for it: a rule that is used is hit as well.
 func (r *rules) count(id string, t Total, slot int64, now time.Time) {
+	if r.byID[id] == nil && len(r.byID) >= maxRules {
+		return
+	}
 	f := r.find(id)
+	if f.unknown {
+		f.total, f.unknown = t, false // most of it may be old
+		return
+	}
 	if t.Decisions < f.total.Decisions {
 		f.total = Total{} // it was removed and is back, and counts from 0
 	}

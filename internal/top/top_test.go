@@ -2,7 +2,9 @@ package top_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -190,4 +192,34 @@ func TestLastUse(t *testing.T) {
 		}
 	}, weir.Rule{ID: "tight", Limits: []weir.Limit{weir.PerMinute(1)}}, weir.Rule{ID: "loose", Limits: []weir.Limit{weir.PerMinute(1000)}},
 		weir.Rule{ID: "shadow", Shadow: true, Limits: []weir.Limit{weir.PerMinute(1)}})
+}
+
+// TestManyRules: a rule that made way for others, and is known again, has no requests that it had before.
+func TestManyRules(t *testing.T) {
+	var busy uint64
+	totals := func(tell func(string, top.Total)) {
+		busy += 10
+		tell("busy", top.Total{Decisions: 100_000 + busy})
+		for i := range 1500 {
+			tell(fmt.Sprint("idle-", i), top.Total{Decisions: 100_000, Refusals: 50_000})
+		}
+	}
+	run(t, top.Options{Totals: totals}, func(b *bed) {
+		time.Sleep(2 * time.Minute)           // what was counted before the node began to look is out of sight
+		b.check(weir.Request{APIKey: "sk_1"}) // of yet another rule, for which others make way
+		time.Sleep(3 * time.Second)           // by now some of them are known again
+		rules := b.answer(top.Query{}).Rules
+		for _, r := range rules {
+			want := 0.
+			if r.Rule == "busy" {
+				want = 10
+			}
+			if r.Requests != want || r.Refused != 0 {
+				t.Fatalf("%s has %v requests a second, %v of them refused, want %v", r.Rule, r.Requests, r.Refused, want)
+			}
+		}
+		if len(rules) < 900 || len(rules) > 1000 || !slices.ContainsFunc(rules, func(r top.RuleUse) bool { return r.Rule == "busy" }) {
+			t.Errorf("%d rules are known", len(rules))
+		}
+	})
 }
