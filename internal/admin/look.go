@@ -117,7 +117,8 @@ func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error 
 	return a.list(w, func(r *weir.Rules) []string { return r.Deny })
 }
 
-// silent is for how long a node may not have been heard of before nobody knows how its store is: two heartbeats, and some more.
+// silent is for how long a node may not have beaten, when the list was heard, before nobody knows how its store is: two heartbeats,
+// and some more. How old the list itself may be depends on how many nodes there are: see [redisstore.Heard].
 const silent = 5 * time.Second
 
 // nodes answers from memory: who is there, and who has lost what, is asked when Redis is lost.
@@ -142,7 +143,7 @@ func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 		if !n.Since.IsZero() {
 			row.Since = &n.Since
 		}
-		if !row.Self && (heard.Stale || ago > silent) {
+		if !row.Self && (heard.Stale || heard.At.Sub(n.Seen) > silent) {
 			row.Store, row.Since, row.Lost = "unknown", nil, nil
 		}
 		out.Nodes[i] = row

@@ -52,6 +52,16 @@ func TestNodesFromMemory(t *testing.T) {
 	if !slices.Equal(rows(got), want) || got.Stale || got.AsOf == nil || *got.AgeSeconds < 1 || *got.AgeSeconds > 60 || got.Store == nil {
 		t.Errorf("got %v, want %v: %+v", rows(got), want, got)
 	}
+	// With many nodes lists come seldom. A list that isn't stale is as good as it can be.
+	const late = 20 * time.Second
+	p.heard.At = p.heard.At.Add(-late)
+	p.heard.Peers = slices.Clone(peers)
+	for i := range p.heard.Peers {
+		p.heard.Peers[i].Seen = p.heard.Peers[i].Seen.Add(-late)
+	}
+	if got := list(); !slices.Equal(rows(got), want) {
+		t.Errorf("of a list that is %v old: got %v, want %v", late, rows(got), want)
+	}
 	p.heard.Stale = true
 	want[1], want[3] = "n2 false 7 unknown false []", "n4 false 3 unknown false []"
 	if got := list(); !slices.Equal(rows(got), want) || !got.Stale {
