@@ -38,7 +38,7 @@ func (l *lane) served() {
 	}
 	l.missed.Store(0)
 	if l.unserved.Swap(nil) != nil {
-		l.store.logger.Info("a slot of the Cluster is served again", "slot", l.store.slotOf(l))
+		l.store.regained.Add(1)
 	}
 }
 
@@ -65,6 +65,11 @@ func (l *lane) lost(err error) bool {
 // lookAtSlots tries slots that lately had no server, and one of those that the servers say nobody has: with as many as may be
 // without, that one stands for all.
 func (s *Store) lookAtSlots() {
+	defer func() {
+		if n := s.regained.Swap(0); n > 0 { // many come back at once, and they are one line
+			s.logger.Info("slots of the Cluster are served again", "slots", n)
+		}
+	}()
 	var unowned []int
 	begun := time.Now()
 	for _, tag := range rand.Perm(len(s.lanes)) {

@@ -120,3 +120,23 @@ func TestAStartWithoutTheNodesSlot(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 }
+
+// TestSlotsThatComeBackAreOneLine, however many they are, or one for each look that it takes.
+func TestSlotsThatComeBackAreOneLine(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	var log lines
+	s := open(t, Options{URL: clusterURL(c), Logger: log.logger()})
+	answers(t, s)
+	for tag := range 300 {
+		s.lanes[tag].lost(errors.New("planted"))
+	}
+	until(t, func(context.Context) error {
+		if _, n := s.unservedSlots(); n > 0 || log.count("served again") == 0 {
+			return fmt.Errorf("%d slots are lost", n)
+		}
+		return nil
+	})
+	if n := log.count("served again"); n > 30 {
+		t.Errorf("300 slots come back in %d lines", n)
+	}
+}

@@ -40,8 +40,9 @@ type Store struct {
 	logger   *slog.Logger
 	onSecret func([]byte)
 	trace    func(ctx context.Context, shard string) func(failure string)
-	told     sync.Map    // of what was said: when, a time.Time
-	tight    atomic.Bool // guests get no new counters
+	told     sync.Map     // of what was said: when, a time.Time
+	tight    atomic.Bool  // guests get no new counters
+	regained atomic.Int64 // slots that are served again since that was last logged
 
 	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names  atomic.Pointer[namer]          // nil until the secret is known
