@@ -9,7 +9,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .PHONY: run build install test check vulns race plain redis upstreams prometheus fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
 
-## run: build, and start a node with the in-process store and the starter rules
+## run: build, and start a node with the in-process store and the starter rules; WEIR_HTTP, WEIR_GRPC and WEIR_ADMIN are its ports
 run: build
 	./bin/weir serve
 

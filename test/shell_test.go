@@ -49,6 +49,7 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/admin-api.md: Changing the rules": {
 		{stdout: []string{`"version":\s*2\b`, `\+  pro: \{limit: 2000/minute, burst: 500\}`}, instead: []string{"'127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" 'https://weir.internal:8082`}},
 	},
+	"docs/admin-api.md: Profiles": {{cannot: "go tool pprof serves a page until somebody ends it"}},
 	"docs/cli.md: weir demo": {
 		{stdout: []string{`429 Too Many Requests`, `After 1 s, as it said: 200 OK`}},
 	},
@@ -243,7 +244,7 @@ func newShell(t *testing.T, file string) *shell {
 	s.env = append(os.Environ(),
 		"PATH="+tools+string(os.PathListSeparator)+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"GORACE=atexit_sleep_ms=10",
-		s.ports.Replace("WEIR_HTTP=127.0.0.1:8080"), s.ports.Replace("WEIR_ADMIN=127.0.0.1:8082"),
+		s.ports.Replace("WEIR_HTTP=127.0.0.1:8080"), s.ports.Replace("WEIR_GRPC=127.0.0.1:8081"), s.ports.Replace("WEIR_ADMIN=127.0.0.1:8082"),
 	)
 	if file == "README.md" { // whose reader is in a fresh clone
 		if err := os.CopyFS(s.dir, tree{os.DirFS("..")}); err != nil {
