@@ -23,9 +23,13 @@ func explainCommand() *cobra.Command {
 		Short: "Say which rules apply to a request, and why",
 		Long: `Say which rules apply to a request, and why the others don't: by the rules of a
 file, or by those in force on a running node. Nothing is counted. KEY may be - to
-read it from standard input, so that it isn't in the shell's history.`,
+read it from standard input, so that it isn't in the shell's history.
+
+The key and --tier are taken as verified, as the check API takes them. A gateway
+verifies keys by known_keys and tokens; for clients with any other key, add
+--unverified.`,
 		Example: `  weir explain sk_prod_1 --path /v1/orders --rules rules.yaml
-  weir explain sk_prod_1 --rules rules.yaml --unverified
+  weir explain sk_prod_1 --unverified
   weir explain --method POST --path /login --user ada`,
 		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -52,10 +56,7 @@ read it from standard input, so that it isn't in the shell's history.`,
 				}
 				x = adminapi.Explain(f.Set, &req)
 			} else {
-				if unverified {
-					return fmt.Errorf("--unverified: needs --rules: a node takes callers of its API at their word")
-				}
-				a, err := node.call(cmd, http.MethodPost, "/v1/explain", w, nil)
+				a, err := node.call(cmd, http.MethodPost, "/v1/explain"+query(unverified), w, nil)
 				if err != nil {
 					return err
 				}
@@ -72,11 +73,23 @@ read it from standard input, so that it isn't in the shell's history.`,
 	}
 	r.register(cmd)
 	cmd.Flags().StringVar(&file, "rules", "", "rule file; without it, a running node is asked")
-	cmd.Flags().BoolVar(&unverified, "unverified", false, "the key and the tier are not proven, as from a stranger's header")
+	unverifiedFlag(cmd, &unverified)
 	node.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	colour.register(cmd)
 	return cmd
+}
+
+func unverifiedFlag(cmd *cobra.Command, p *bool) {
+	cmd.Flags().BoolVar(p, "unverified", false, "take the key and the tier as the gateway takes those of a stranger")
+}
+
+// query asks a node how it would take a request whose key isn't verified.
+func query(unverified bool) string {
+	if unverified {
+		return "?unverified=true"
+	}
+	return ""
 }
 
 // limitWords is a limit with what tells it from a token bucket without a burst.
@@ -112,6 +125,13 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 			fmt.Fprintf(w, "path  %s\n", strings.Join(x.Paths, " or "))
 		case x.Path != "":
 			fmt.Fprintf(w, "path  %s\n", x.Path)
+		}
+		switch {
+		case x.KeyVerified == nil:
+		case *x.KeyVerified:
+			fmt.Fprintln(w, "key   taken as verified, as by the check API; --unverified takes it as a gateway that doesn't know it")
+		default:
+			fmt.Fprintln(w, "key   taken as unverified, as by a gateway that doesn't know it")
 		}
 		if x.Tier != "" {
 			fmt.Fprintf(w, "tier  %s: %s\n", x.Tier, x.TierWhy)

@@ -17,10 +17,10 @@ import (
 
 // clientCommand completes a command about the counters of a client, which is named by a key or by
 // flags.
-func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error) *cobra.Command {
+func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string, asJSON bool) error) *cobra.Command {
 	var node admin
 	var r requestFlags
-	var asJSON bool
+	var asJSON, unverified bool
 	cmd.Args = takes(0, 1)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -37,9 +37,10 @@ func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin,
 		if err != nil {
 			return err
 		}
-		return run(cmd, &node, w, asJSON)
+		return run(cmd, &node, w, query(unverified), asJSON)
 	}
 	r.registerRest(cmd)
+	unverifiedFlag(cmd, &unverified)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
 	return cmd
@@ -52,16 +53,17 @@ func keysShowCommand() *cobra.Command {
 		Short: "Show a client's counters, and which rules apply to it",
 		Long: `Show which rules apply to a client and what is left to it. KEY may be - to read it
 from standard input, so that it isn't in the shell's history. Rules of an endpoint
-apply with its --method and --path. Nothing is counted.`,
+apply with its --method and --path. Nothing is counted. For a client of a gateway
+that can't verify its key, add --unverified.`,
 		Example: `  weir keys show sk_prod_1 --path /v1/orders
   weir keys show - --method POST --path /v1/orders < key.txt
   weir keys show --ip 203.0.113.7 --method POST --path /login --user ada --json`,
-	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error {
-		explained, err := node.call(cmd, http.MethodPost, "/v1/explain", r, nil)
+	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string, asJSON bool) error {
+		explained, err := node.call(cmd, http.MethodPost, "/v1/explain"+query, r, nil)
 		if err != nil {
 			return err
 		}
-		counted, err := node.call(cmd, http.MethodPost, "/v1/counters", r, nil)
+		counted, err := node.call(cmd, http.MethodPost, "/v1/counters"+query, r, nil)
 		if err != nil {
 			return err
 		}
@@ -126,12 +128,13 @@ func keysResetCommand() *cobra.Command {
 		Long: `Make those counters full again that a request of the client would be counted by.
 KEY may be - to read it from standard input, so that it isn't in the shell's
 history. Rules of an endpoint apply with its --method and --path, and those that
-count by address with the client's --ip; weir keys show lists the counters.`,
+count by address with the client's --ip; weir keys show lists the counters. For a
+client of a gateway that can't verify its key, add --unverified.`,
 		Example: `  weir keys reset sk_prod_1 --path /v1/orders --ip 203.0.113.7
   weir keys reset - < key.txt
   weir keys reset --user ada --method POST --path /login`,
-	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, asJSON bool) error {
-		a, err := node.call(cmd, http.MethodPost, "/v1/counters/reset", r, nil)
+	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string, asJSON bool) error {
+		a, err := node.call(cmd, http.MethodPost, "/v1/counters/reset"+query, r, nil)
 		if err != nil {
 			return err
 		}
@@ -145,7 +148,7 @@ count by address with the client's --ip; weir keys show lists the counters.`,
 		text := count(done.Reset, "counter") + " reset"
 		if done.Reset == 0 {
 			text += ": no limit applies to such a request; rules may need its --method, --path or --ip"
-		} else if names := counterNames(cmd, node, r); names != "" {
+		} else if names := counterNames(cmd, node, r, query); names != "" {
 			text += ": " + names
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), text)
@@ -154,8 +157,8 @@ count by address with the client's --ip; weir keys show lists the counters.`,
 }
 
 // counterNames names the counters of a request. The reset is done by then: not to know them is no error.
-func counterNames(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest) string {
-	a, err := node.call(cmd, http.MethodPost, "/v1/counters", r, nil)
+func counterNames(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string) string {
+	a, err := node.call(cmd, http.MethodPost, "/v1/counters"+query, r, nil)
 	var counters adminapi.Counters
 	if err != nil || a.decode(&counters) != nil {
 		return ""

@@ -9,6 +9,9 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 		Reason: x.Reason.String(), Pattern: x.Pattern,
 		Tier: x.Tier, TierWhy: x.TierWhy, Ignored: x.Ignored, Rules: []RuleExplanation{},
 	}
+	if req.APIKey != "" {
+		out.KeyVerified = &req.KeyVerified
+	}
 	if len(x.Paths) > 0 {
 		out.Path = x.Paths[0]
 	}

@@ -170,7 +170,7 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// request reads a request as for /v1/check.
+// request reads a request as for /v1/check, whose callers vouch for the key and the tier; with unverified, as the gateway takes a stranger's.
 func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *jsonerror.Error) {
 	text, f := body(w, r, checkapi.MaxBody)
 	if f != nil {
@@ -180,7 +180,11 @@ func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *jsone
 	if err != nil {
 		return req, jsonerror.Bad("%v", err)
 	}
-	return req, nil
+	unverified, f := flag(r, "unverified")
+	if unverified {
+		req.KeyVerified, req.TierVerified = false, false
+	}
+	return req, f
 }
 
 func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {

@@ -142,14 +142,16 @@ type Reset struct {
 
 // Explanation answers POST /v1/explain.
 type Explanation struct {
-	Reason  string            `json:"reason"`
-	Pattern string            `json:"pattern,omitempty"`
-	Path    string            `json:"path,omitempty"`
-	Paths   []string          `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
-	Tier    string            `json:"tier,omitempty"`
-	TierWhy string            `json:"tier_why,omitempty"`
-	Ignored []string          `json:"ignored,omitempty"`
-	Rules   []RuleExplanation `json:"rules"`
+	Reason  string   `json:"reason"`
+	Pattern string   `json:"pattern,omitempty"`
+	Path    string   `json:"path,omitempty"`
+	Paths   []string `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
+	// KeyVerified says how the request's key was taken; nil if it has none.
+	KeyVerified *bool             `json:"key_verified,omitempty"`
+	Tier        string            `json:"tier,omitempty"`
+	TierWhy     string            `json:"tier_why,omitempty"`
+	Ignored     []string          `json:"ignored,omitempty"`
+	Rules       []RuleExplanation `json:"rules"`
 }
 
 // RuleExplanation says of one rule whether it applies, and why.
