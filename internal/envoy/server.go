@@ -64,9 +64,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	out := &Server{Server: g, health: health.NewServer()}
 	rls.RegisterRateLimitServiceServer(g, s)
 	healthpb.RegisterHealthServer(g, out.health)
-	for _, name := range []string{"ratelimit", rls.RateLimitService_ServiceDesc.ServiceName} {
-		out.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
-	}
+	out.tell(true)
 	if o.Reflection {
 		reflection.Register(g)
 	}
@@ -75,6 +73,34 @@ func NewServer(s *Service, o ServerOptions) *Server {
 
 // Serve answers until the listener is closed.
 func (s *Server) Serve(l net.Listener) error { return s.Server.Serve(&bounded{Listener: l}) }
+
+// tellEvery is how often Follow looks.
+const tellEvery = 250 * time.Millisecond
+
+// Follow tells those who look at the server's health whether it is ready, until ctx is done: then it drains.
+func (s *Server) Follow(ctx context.Context, ready func() bool) error {
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for {
+		s.tell(ready())
+		select {
+		case <-ctx.Done():
+			s.Drain()
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) tell(ready bool) {
+	status := healthpb.HealthCheckResponse_SERVING
+	if !ready {
+		status = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	for _, name := range []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(name, status)
+	}
+}
 
 // Drain tells those who look at the server's health that it is about to end.
 func (s *Server) Drain() { s.health.Shutdown() }

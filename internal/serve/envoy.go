@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -55,10 +54,14 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 }
 
 // grpc is the port of the rate limit service.
-func (n *node) grpc(ctx context.Context) *port {
-	server := envoy.NewServer(n.envoy, envoy.ServerOptions{Reflection: n.config.GRPCReflection})
-	context.AfterFunc(ctx, server.Drain)
-	return &port{name: "grpc", addr: n.config.GRPC, server: server}
+func (n *node) grpc() *port {
+	n.rls = envoy.NewServer(n.envoy, envoy.ServerOptions{Reflection: n.config.GRPCReflection})
+	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
+}
+
+// serving reports what gRPC health says: as /readyz, but limits of --envoy-config need no rules.
+func (n *node) serving() bool {
+	return !n.connecting() && (n.envoyConfig != nil || n.rules.Waiting() == "")
 }
 
 // addEnvoy adds what envoyproxy/ratelimit serves over HTTP.

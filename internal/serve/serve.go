@@ -60,6 +60,7 @@ type node struct {
 	sharedTop  *top.Shared    // nil without Redis
 
 	envoyConfig *envoy.Folder // nil without one
+	rls         *envoy.Server
 }
 
 // Listening tells where a node listens, once it does, and where it counts.
@@ -131,6 +132,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.known != nil {
 		group.Go(func() error { return n.known.follow(ctx) })
 	}
+	group.Go(func() error { return n.rls.Follow(ctx, n.serving) })
 	if n.envoyConfig != nil {
 		group.Go(func() error { return n.envoyConfig.Follow(ctx) })
 	}
@@ -170,7 +172,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	}
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, identity, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
-	rls, through := n.grpc(ctx), &port{name: "gateway", addr: c.Gateway}
+	rls, through := n.grpc(), &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
