@@ -42,7 +42,8 @@ type Policy struct {
 	// Book limits are for charges that come too late to be refused: whatever is left, the tokens are
 	// taken, and no other limit of the request is in the way. Only a peek is refused. See [Rule.Book].
 	Book bool
-	// CountRefused limits, which are fixed windows, take the tokens of what they refuse as well.
+	// CountRefused fixed windows take the tokens of what they refuse as well. On other algorithms it does nothing, and
+	// beside Book neither: that refuses only peeks.
 	CountRefused bool
 
 	window   int64  // µs
@@ -195,7 +196,7 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 // taken all the same.
 func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	after, fits := p.Try(s, now, n)
-	if fits || !p.Book && !p.CountRefused {
+	if fits || !p.Book && !(p.CountRefused && p.Limit.Algorithm == FixedWindow) {
 		return after, fits
 	}
 	if p.Limit.isBucket() {

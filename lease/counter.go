@@ -219,7 +219,7 @@ func (x *counter) decide(now int64, e *entry) {
 // mustCount reports whether the store must be asked for a refusal, to count it. Once it has, the counter is past its limit, and
 // refuses all the same.
 func mustCount(p *weir.Policy, s weir.State, at int64) bool {
-	if !p.CountRefused {
+	if !p.CountRefused || p.Limit.Algorithm != weir.FixedWindow {
 		return false
 	}
 	_, within := p.Try(s, at, 0)

@@ -114,7 +114,7 @@ func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 		return
 	}
 	state, ok := try(c, weir.State{}, now, c.N)
-	if !c.Peek && (ok || c.Policy.CountRefused) {
+	if !c.Peek && (ok || state != (weir.State{})) { // a refusal may count
 		sl := s.table.add(g, h, now)
 		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
 		sl.unlock(h)
@@ -286,7 +286,7 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 	}
 	sl := st.slot
 	if sl == nil {
-		if !taken && (st.fits || c.Peek || !c.Policy.CountRefused) {
+		if !taken && (st.fits || st.state == (weir.State{})) { // a refusal may count
 			return
 		}
 		sl = s.table.add(st.segment, st.hash, now)

@@ -120,7 +120,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			case a.kind != kindTake:
 			case ch.policy.Book:
 				flags |= flagBook
-			case ch.policy.CountRefused:
+			case ch.policy.CountRefused && ch.policy.Limit.Algorithm == weir.FixedWindow:
 				flags |= flagCountRefused
 			}
 			if ch.again && flags >= flagCountRefused { // it must not write over what the other takes

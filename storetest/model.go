@@ -293,8 +293,11 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, k kind, nodes []Lender) {
 	window := rapid.SampledFrom(k.windows).Draw(t, "window")
 	policies := make([]*weir.Policy, 3)
 	books, counts := -1, -1 // which of them, if any
+	if k.past {
+		counts = rapid.IntRange(-1, 2).Draw(t, "counts refused")
+	}
 	if k.past && a != weir.SlidingLog && a != weir.LeakyQueue {
-		books, counts = rapid.IntRange(-1, 2).Draw(t, "books"), rapid.IntRange(-1, 2).Draw(t, "counts refused")
+		books = rapid.IntRange(-1, 2).Draw(t, "books")
 	}
 	number := func(i int) {
 		l := weir.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: window}
@@ -309,7 +312,7 @@ func walk(t *rapid.T, h *harness, a weir.Algorithm, k kind, nodes []Lender) {
 		}
 		policies[i] = Policy(t, fmt.Sprint("p", i), l)
 		policies[i].Shadow = i == 2
-		policies[i].Book, policies[i].CountRefused = i == books, i == counts && a == weir.FixedWindow
+		policies[i].Book, policies[i].CountRefused = i == books, i == counts
 	}
 	for i := range policies {
 		number(i)
