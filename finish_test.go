@@ -229,3 +229,29 @@ func TestAbandonedGivesBackEverything(t *testing.T) {
 		t.Error("nothing counts by status, and something is due")
 	}
 }
+
+// What is credited goes to the window that it is now, since nobody knows which one took it, and never beyond the limit.
+func TestCredit(t *testing.T) {
+	for _, algorithm := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter, weir.TokenBucket} {
+		now := time.Unix(1_700_000_040, 0).Truncate(time.Hour)
+		rules := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Algorithm: algorithm, Limits: per(10, time.Hour)}}})
+		l := weir.NewLimiter(memstore.New(memstore.Options{Now: func() time.Time { return now }}), rules, weir.Options{})
+		req := weir.Request{APIKey: "k", Cost: 4}
+		credit := func() int64 {
+			t.Helper()
+			if err := l.Credit(t.Context(), &req); err != nil {
+				t.Fatal(err)
+			}
+			return check(t, l, weir.Request{APIKey: "k", Peek: true}).Remaining
+		}
+		check(t, l, req)
+		now = now.Add(2 * time.Hour)
+		check(t, l, req)
+		check(t, l, req)
+		for i, want := range []int64{6, 10, 10} {
+			if got := credit(); got != want {
+				t.Errorf("%s: %d left after %d credits, want %d", algorithm, got, i+1, want)
+			}
+		}
+	}
+}

@@ -413,7 +413,7 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 }
 
 // Credit gives the request's cost back to every counter that it would be charged to, for a caller that has kept nothing of the
-// requests that took it. What was taken in a window that has passed is void; so is all beyond what was taken.
+// requests that took it. The window that it is now gets it, whichever took it; what is beyond what that has taken is void.
 func (l *Limiter) Credit(ctx context.Context, req *Request) error {
 	rs := l.rules.Load()
 	if rs == nil {
