@@ -29,11 +29,8 @@ func (n *node) hot(ctx context.Context, q top.Query) top.Answer {
 	if n.sharedTop == nil {
 		return top.Merge(q, []top.List{n.top.List(n.self.Name)}, n.limiter.Now())
 	}
-	lists, missing, err := n.sharedTop.Lists(ctx)
-	out := top.Merge(q, lists, n.limiter.Now())
-	out.NodesMissing = append(out.NodesMissing, missing...)
+	out, err := n.sharedTop.Answer(ctx, q)
 	if err != nil {
-		out.Partial = "Redis can't be reached, so this is what this node knows alone"
 		n.log.Debug("top", "error", err)
 	}
 	return out

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -26,6 +25,8 @@ const (
 	patience = 1500 * time.Millisecond
 	// again is how soon it looks again meanwhile.
 	again = 50 * time.Millisecond
+	// old is a list that the last question left behind.
+	old = 3 * time.Second
 	// callTime is the longest that a call waits for Redis.
 	callTime = 500 * time.Millisecond
 	// largest is how long a list can be.
@@ -38,12 +39,18 @@ type Shared struct {
 	top   *Top
 	redis *redisstore.Store
 	node  string
-	asked atomic.Int64 // when this node was last asked, Unix ns
+
+	turn  chan struct{} // is held by whoever asks, and guards what follows
+	asked time.Time     // when the others were last asked
+	lists []List        // what all said, this node first
+	// missing are living nodes whose lists aren't there, and failed is why.
+	missing []string
+	failed  error
 }
 
 // Share shares what a node knows.
 func Share(t *Top, redis *redisstore.Store, node string) *Shared {
-	return &Shared{top: t, redis: redis, node: node}
+	return &Shared{top: t, redis: redis, node: node, turn: make(chan struct{}, 1)}
 }
 
 func (s *Shared) key(name string) string { return s.redis.Prefix() + "{top}" + name }
@@ -78,19 +85,46 @@ func (s *Shared) tell(ctx context.Context) error {
 	return c.Do(ctx, c.B().Set().Key(s.listKey(s.node)).Value(rueidis.BinaryString(list)).ExSeconds(asking).Build()).Error()
 }
 
-// Lists returns what the nodes know, this one's list first, and the names of living nodes whose lists aren't there. An error
-// says why those of others can't be asked for.
-func (s *Shared) Lists(ctx context.Context) (lists []List, missing []string, err error) {
-	before := s.asked.Swap(time.Now().UnixNano())
-	wait := time.Duration(0)
-	if time.Since(time.Unix(0, before)) > (asking-2)*time.Second {
-		wait = patience
+// Answer says who is hot on all nodes that can be asked. An error is why some can't; the answer is of the others then.
+// The nodes are asked once a second, however many questions there are: a list may have some megabytes.
+func (s *Shared) Answer(ctx context.Context, q Query) (Answer, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return Merge(q, []List{s.top.List(s.node)}, s.top.options.Now()), ctx.Err()
 	}
-	lists, missing, err = s.others(ctx, wait)
-	return slices.Insert(lists, 0, s.top.List(s.node)), missing, err
+	if time.Since(s.asked) >= lookEvery {
+		s.ask(ctx)
+	}
+	out := Merge(q, s.lists, s.top.options.Now())
+	out.NodesMissing = append(out.NodesMissing, s.missing...)
+	switch {
+	case s.failed == nil:
+	case len(s.lists) > 1:
+		out.Partial = "Redis stopped answering, so not all nodes are in this"
+	default:
+		out.Partial = "Redis can't be reached, so this is what this node knows alone"
+	}
+	return out, s.failed
 }
 
-// others asks for lists until all are there, or for as long as the others may need to hear of the question.
+func (s *Shared) ask(ctx context.Context) {
+	wait := time.Duration(0)
+	if time.Since(s.asked) > (asking-2)*time.Second {
+		wait = patience
+	}
+	var lists []List
+	lists, s.missing, s.failed = s.others(ctx, wait)
+	s.lists = slices.Insert(lists, 0, s.top.List(s.node))
+	if ctx.Err() == nil {
+		s.asked = time.Now()
+	} else {
+		s.asked = time.Time{} // whoever asked has left, and the next one begins anew
+	}
+}
+
+// others asks for lists until all are there and new, or for as long as the others may need to hear of the question.
 func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, missing []string, err error) {
 	ends := time.Now().Add(wait)
 	if !s.redis.Health().Up {
@@ -109,35 +143,50 @@ func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, 
 	if err != nil {
 		return nil, nil, err
 	}
+	var names []string
 	for _, p := range peers {
 		if p.Name != s.node {
-			missing = append(missing, p.Name)
+			names = append(names, p.Name)
 		}
 	}
-	for {
-		var gets rueidis.Commands
-		for _, name := range missing {
-			gets = append(gets, c.B().Get().Key(s.listKey(name)).Build())
+	found := map[string]List{}
+	for waiting := names; ; {
+		waiting, err = s.get(call, c, waiting, found)
+		if err != nil || len(waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
+			break
 		}
-		var still []string
-		for i, reply := range c.DoMulti(call, gets...) {
-			b, err := reply.AsBytes()
-			if err != nil && !rueidis.IsRedisNil(err) {
-				return lists, missing, err
-			}
-			list, err := unpack(b)
-			if err != nil {
-				still = append(still, missing[i])
-				continue
-			}
-			list.Node = missing[i]
+	}
+	for _, name := range names {
+		if list, there := found[name]; there {
 			lists = append(lists, list)
-		}
-		missing = still
-		if len(missing) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
-			return lists, missing, nil
+		} else {
+			missing = append(missing, name)
 		}
 	}
+	return lists, missing, err
+}
+
+// get looks for the lists of nodes, and returns those whose lists aren't there, or are old.
+func (s *Shared) get(ctx context.Context, c rueidis.Client, names []string, found map[string]List) (waiting []string, failed error) {
+	var gets rueidis.Commands
+	for _, name := range names {
+		gets = append(gets, c.B().Get().Key(s.listKey(name)).Build())
+	}
+	for i, reply := range c.DoMulti(ctx, gets...) {
+		b, err := reply.AsBytes()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			failed = err
+		}
+		list, err := unpack(b)
+		if err == nil {
+			list.Node = names[i]
+			found[list.Node] = list
+		}
+		if err != nil || s.top.options.Now().Sub(list.At) > old {
+			waiting = append(waiting, names[i])
+		}
+	}
+	return waiting, failed
 }
 
 func pack(l List) ([]byte, error) {
