@@ -55,6 +55,9 @@ func (v *topView) table(width int) []string {
 		return v.ruleTable()
 	}
 	if len(v.answer.Clients) == 0 {
+		if below := v.answer.MissingBelow; below > 0 {
+			return []string{fmt.Sprintf("Nobody above %s/s in the last %.0f seconds.", number(below), v.answer.WindowSeconds)}
+		}
 		return []string{fmt.Sprintf("Nobody in the last %.0f seconds.", v.answer.WindowSeconds)}
 	}
 	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}

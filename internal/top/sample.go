@@ -28,7 +28,8 @@ func (k Kind) String() string { return kindNames[k] }
 // sample is a decision that was looked at.
 type sample struct {
 	client
-	key     *key // of its hash
+	address client // beside a key that nobody has verified: whoever makes keys up has another one for each request
+	key     *key   // of both hashes
 	rule    string
 	also    [3]string // further rules that apply
 	weight  float64   // how many decisions it stands for
@@ -49,6 +50,9 @@ const headBytes, tailBytes = 32, 16
 // of writes a decision down.
 func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.client.of(o.Request, k)
+	if s.kind != IP && !o.Request.KeyVerified {
+		s.address.from(o.Request.IP, k)
+	}
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
 	// Few requests have more limits than there is room for. Each then gets its turn.
 	limits := o.Decision.Limits()
@@ -71,13 +75,7 @@ func (c *client) of(r *weir.Request, k *key) {
 	case r.User != "":
 		c.kind, value = User, r.User
 	case r.IP.IsValid():
-		c.kind = IP
-		all := r.IP.As16()
-		if !r.IP.Unmap().Is4() {
-			clear(all[8:]) // limits count networks, too: a client has as many addresses in its /64 as it likes
-		}
-		c.n = uint8(copy(c.text[:], all[:]))
-		c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, all[:])
+		c.from(r.IP, k)
 		return
 	}
 	if len(value) <= len(c.text) {
@@ -88,6 +86,20 @@ func (c *client) of(r *weir.Request, k *key) {
 		c.n = uint8(len(c.text))
 	}
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, unsafe.Slice(unsafe.StringData(value), len(value)))
+}
+
+// from makes an address the client, if there is one.
+func (c *client) from(ip netip.Addr, k *key) {
+	if !ip.IsValid() {
+		return
+	}
+	c.kind = IP
+	all := ip.As16()
+	if !ip.Unmap().Is4() {
+		clear(all[8:]) // limits count networks, too: a client has as many addresses in its /64 as it likes
+	}
+	c.n = uint8(copy(c.text[:], all[:]))
+	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, all[:])
 }
 
 // String is the client as people may see it.

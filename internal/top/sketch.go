@@ -23,7 +23,8 @@ var decayed = math.Pow(0.5, 1./window)
 // sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009). It has a
 // thousand entries. A client that has none takes over the one with the lowest count, and counts on from there. So a
 // count is never too low, and one that isn't here is at most the lowest; and whoever has sent more than a
-// thousandth of all requests, the recent ones before the older, is here.
+// thousandth of all requests, the recent ones before the older, is here. Requests that count for an address, too, are
+// two of them.
 //
 // Counts only say who is here. What is shown comes from the entry's history, which begins with zeros when a client takes the
 // entry over: it is never too high.

@@ -4,8 +4,9 @@
 // size: however many clients there are, and however long their keys, a node keeps a thousand of each kind. Up to some ten
 // thousand decisions a second all are looked at. Of more, one in 2^k is, with k such that about as many remain.
 //
-// A client is its key, else its user, else its address, and an entry is a client with the rule that binds. Keys are kept as a
-// keyed hash, and as much of them as their mask shows.
+// A client is its key, else its user, else its address, and an entry is a client with the rule that binds. A request whose key
+// nobody has verified counts for its address, too: a flood that makes up a key for each request shows there. Keys are kept as
+// a keyed hash, and as much of them as their mask shows.
 package top
 
 import (
@@ -230,6 +231,15 @@ func (t *Top) count(s *sample) {
 	if s.weight >= t.oneIn {
 		t.oneIn, t.oneInAt = s.weight, t.slot
 	}
+	t.countFor(s, rule)
+	if s.address.kind == IP {
+		s.client = s.address
+		t.countFor(s, rule)
+	}
+}
+
+// countFor counts a decision for its client.
+func (t *Top) countFor(s *sample, rule string) {
 	t.requests.count(s, rule, t.slot, s.weight)
 	refusals := 0.
 	if s.refused {

@@ -3,6 +3,7 @@ package top_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -66,7 +67,7 @@ func TestRatesAreOfNow(t *testing.T) {
 		ip := netip.MustParseAddr("2001:db8::17")
 		for range 10 { // seconds, as many as a window has
 			for range 30 {
-				b.check(weir.Request{APIKey: "sk_prod_0123456789abcdef", IP: ip})
+				b.check(weir.Request{APIKey: "sk_prod_0123456789abcdef", KeyVerified: true, IP: ip})
 			}
 			for range 20 {
 				b.check(weir.Request{User: "ada@example.com", Path: "/login"})
@@ -116,6 +117,39 @@ func TestRatesAreOfNow(t *testing.T) {
 	}, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerMinute(100_000)}},
 		weir.Rule{ID: "login", By: []string{"user"}, Match: weir.Match{Endpoint: "/login"}, Missing: weir.MissingSkip,
 			Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerSecond(5)}})
+}
+
+// TestAKeyPerRequest: a flood of made-up keys shows by its address, with keys that send less than it, and the answer says
+// what it can't show. A verified key is no address.
+func TestAKeyPerRequest(t *testing.T) {
+	run(t, top.Options{}, func(b *bed) {
+		flood, home := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("198.51.100.1")
+		for i := range 10_000 {
+			b.check(weir.Request{APIKey: fmt.Sprint("sk_made_up_", i), IP: flood})
+			if i%20 == 0 {
+				b.check(weir.Request{APIKey: "sk_verified", KeyVerified: true, IP: home})
+			}
+			time.Sleep(time.Millisecond)
+		}
+		got := b.answer(top.Query{})
+		if len(got.Clients) < 2 || got.Clients[0].Client != "203.0.113.7" || got.Clients[0].Kind != "ip" || math.Abs(got.Clients[0].Requests-1000) > 20 {
+			t.Fatalf("the flood isn't the first: %.300v", got.Clients)
+		}
+		if c := got.Clients[1]; c.Kind != "api_key" || math.Abs(c.Requests+c.LowBy-50) > 5 {
+			t.Errorf("a key that sends 50 requests a second is %+v", c)
+		}
+		for _, c := range got.Clients {
+			if c.Client == home.String() {
+				t.Errorf("a verified key's address: %+v", c)
+			}
+		}
+		if got.MissingBelow < 1 || got.MissingBelow > 20 {
+			t.Errorf("made-up keys send 0.1 a second, and clients below %v are said to be missing", got.MissingBelow)
+		}
+		if rate := b.top.Hottest(); math.Abs(rate-1000) > 20 {
+			t.Errorf("the hottest sends %v", rate)
+		}
+	})
 }
 
 // TestKeysThatLookTheSame stay two, and nothing that comes out holds one of them.
