@@ -251,7 +251,7 @@ func queries(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	all := map[string]string{}
-	fill := strings.NewReplacer("$node", ".*", "$rule", ".*", "$__rate_interval", "1m")
+	fill := strings.NewReplacer("$job", ".*", "$node", ".*", "$rule", ".*", "$__rate_interval", "1m")
 	ids := map[int]string{}
 	taken := map[[2]int]string{}
 	for _, p := range d.Panels {
@@ -276,7 +276,7 @@ func queries(t *testing.T) map[string]string {
 			all[fmt.Sprintf("panel %q, query %d", p.Title, i+1)] = expr
 		}
 	}
-	values := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
+	values := regexp.MustCompile(`^label_values\((\w+)(?:\{job=~"\$job"\})?, (\w+)\)$`)
 	for _, v := range d.Templating.List {
 		if q, _ := v.Query.(map[string]any); q != nil {
 			m := values.FindStringSubmatch(fmt.Sprint(q["query"]))
