@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/serve"
 )
 
 func checkCommand() *cobra.Command {
@@ -62,6 +63,9 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
 				if a.status == http.StatusUnauthorized && header == nil {
 					return errors.New(secret.wanted())
+				}
+				if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
+					return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", url)
 				}
 				return &exit{noDecision(a.status), unexpected(url, a.status, a.body)}
 			}

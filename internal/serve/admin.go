@@ -3,6 +3,7 @@ package serve
 import (
 	"cmp"
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -29,8 +30,31 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 		api.Profiles = newProfiler(ctx).serve
 	}
 	api.Register(mux)
-	mux.HandleFunc("/", nothing("try GET /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"))
+	there := "/v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"
+	if n.config.Pprof {
+		there = "/debug/pprof/ and profile, heap, allocs, goroutine, threadcreate or trace, " + there
+	}
+	mux.HandleFunc("GET /{$}", index)
+	mux.HandleFunc("/", nothing(AdminPort+": try GET "+there))
 	return mux
+}
+
+// AdminPort begins what the admin port says of paths that it doesn't have. No other port says it.
+const AdminPort = "this is the admin port"
+
+// index is for people who open the port in a browser.
+func index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, `This is the admin port of a Weir node. A console isn't built yet.
+
+/v1/top      who is hot, and who is refused: weir top
+/v1/nodes    the nodes, their rules and stores: weir nodes
+/v1/rules    the rules in force: weir rules show
+/readyz      this node's store and rules
+/metrics     for Prometheus
+
+Where the port has tokens, all but /readyz ask for one. The rest is in docs/admin-api.md.
+`)
 }
 
 // about is this node as the others see it.

@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/redistest"
@@ -66,5 +69,21 @@ func TestReadiness(t *testing.T) {
 	n.draining.Store(true)
 	if status, word := ready(); status != 503 || word != "draining" {
 		t.Errorf("draining: %d %s", status, word)
+	}
+}
+
+// Whoever opens the admin port learns what is there, profiles among it.
+func TestTheAdminPortSaysWhatItHas(t *testing.T) {
+	n := &node{config: Config{Pprof: true}, registry: prometheus.NewRegistry()}
+	h := n.admin(t.Context(), nil)
+	for path, want := range map[string]struct {
+		status int
+		text   string
+	}{"/": {200, "/v1/top"}, "/debug/pprof/": {404, AdminPort + ": try GET /debug/pprof/ and profile, heap"}, "/nowhere": {404, "/v1/rules"}} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code != want.status || !strings.Contains(w.Body.String(), want.text) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 	}
 }
