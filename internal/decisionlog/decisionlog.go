@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
+	"math"
 	"net/http"
 	"net/netip"
 	"os"
@@ -47,10 +47,13 @@ type Options struct {
 // Log writes decisions down. Make one with [Open].
 type Log struct {
 	opts  Options
+	below uint64 // what the Spread of a decision of the sample doesn't exceed
 	queue chan entry
 	left  atomic.Int64 // how many more lines this second may have
 	table atomic.Pointer[table]
-	mu    sync.Mutex // held while the table is replaced
+
+	mu      sync.Mutex // held while the table is replaced
+	dropped uint64     // left out by tallies that are no longer in the table; guarded by mu
 
 	written, failures atomic.Uint64
 
@@ -98,6 +101,10 @@ func start(out io.Writer, path string, opts Options) *Log {
 	l := &Log{
 		opts: opts, queue: make(chan entry, perSecond), writer: writer{out: out, path: path},
 		reopen: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
+		below: math.MaxUint64,
+	}
+	if opts.Sample < 1 {
+		l.below = uint64(opts.Sample * (1 << 64))
 	}
 	l.table.Store(&table{})
 	l.left.Store(perSecond)
@@ -109,7 +116,7 @@ func start(out io.Writer, path string, opts Options) *Log {
 // a count, and no allocation.
 func (l *Log) Observe(o *weir.Observation) {
 	req, d := o.Request, o.Decision
-	if req.Peek || d.Allowed && req.Rejected == "" && !l.sampled() {
+	if req.Peek || d.Allowed && req.Rejected == "" && !l.sampled(o.Spread) {
 		return
 	}
 	t := l.tally(tallyKey{d.Rule, d.Reason, d.Allowed})
@@ -118,7 +125,7 @@ func (l *Log) Observe(o *weir.Observation) {
 	}
 }
 
-func (l *Log) sampled() bool { return l.opts.Sample > 0 && rand.Float64() < l.opts.Sample }
+func (l *Log) sampled(spread uint64) bool { return l.opts.Sample > 0 && spread <= l.below }
 
 // reserved is how many lines of a second are not for this outcome.
 func reserved(allowed bool) int64 {
@@ -180,7 +187,9 @@ type Stats struct {
 
 // Stats returns what there is now.
 func (l *Log) Stats() Stats {
-	s := Stats{Written: l.written.Load(), Failures: l.failures.Load()}
+	l.mu.Lock() // so that no tally is counted twice, or not at all
+	defer l.mu.Unlock()
+	s := Stats{Written: l.written.Load(), Failures: l.failures.Load(), LeftOut: l.dropped}
 	for _, t := range *l.table.Load() {
 		s.LeftOut += t.sum()
 	}

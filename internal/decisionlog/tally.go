@@ -12,6 +12,10 @@ import (
 // maxTallies is how many rules and reasons are told apart. Further ones share the rule "other".
 const maxTallies = 1000
 
+// keepIdle is how many seconds a tally stays without a decision, such as that of a rule that was removed. That is
+// much longer than a decision takes from finding its tally to counting there.
+const keepIdle = 600
+
 type tallyKey struct {
 	rule    string
 	reason  weir.Reason
@@ -24,6 +28,7 @@ type tally struct {
 	left    atomic.Int64 // how many more lines this second may have
 	leftOut []lane       // a power of two
 	told    uint64       // how many of those left out a line has told; the writer's
+	idle    int          // for how many seconds it has had nothing to do; the writer's
 }
 
 // lane is a core's part of a count, more or less: cores that write to one place would wait for each other.
@@ -61,11 +66,17 @@ func (l *Log) tally(k tallyKey) *tally {
 	if t := (*l.table.Load())[k]; t != nil {
 		return t
 	}
+	if old := *l.table.Load(); len(old) >= maxTallies {
+		k.rule = "other" // one for each reason, at most
+		if t := old[k]; t != nil {
+			return t // without the lock: there may be many rules that share it
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := *l.table.Load()
 	if len(old) >= maxTallies {
-		k.rule = "other" // one for each reason, at most
+		k.rule = "other"
 	}
 	if t := old[k]; t != nil {
 		return t
@@ -75,4 +86,19 @@ func (l *Log) tally(k tallyKey) *tally {
 	fresh[t.tallyKey] = t
 	l.table.Store(&fresh)
 	return t
+}
+
+// dropIdle makes room for others.
+func (l *Log) dropIdle() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fresh := maps.Clone(*l.table.Load())
+	maps.DeleteFunc(fresh, func(_ tallyKey, t *tally) bool {
+		if t.idle < keepIdle {
+			return false
+		}
+		l.dropped += t.sum()
+		return true
+	})
+	l.table.Store(&fresh)
 }

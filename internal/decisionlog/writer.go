@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -84,8 +85,16 @@ func (l *Log) tellLeftOut() {
 
 // renew begins another second.
 func (l *Log) renew() {
+	drop := false
 	for _, t := range *l.table.Load() {
-		t.left.Store(perReason)
+		t.idle++
+		if t.left.Swap(perReason) < perReason || t.sum() > t.told {
+			t.idle = 0
+		}
+		drop = drop || t.idle >= keepIdle
+	}
+	if drop {
+		l.dropIdle()
 	}
 	l.left.Store(perSecond)
 }
@@ -208,6 +217,13 @@ func (l *Log) note(err error) {
 	l.failing = err != nil
 }
 
+// sameFile reports whether two open files are one, as far as anybody can tell.
+func sameFile(a, b *os.File) bool {
+	x, errX := a.Stat()
+	y, errY := b.Stat()
+	return errX != nil || errY != nil || os.SameFile(x, y)
+}
+
 // openAgain goes over to the file that has the name now. If that can't be opened, the old one stays.
 func (l *Log) openAgain() {
 	if l.path == "" {
@@ -218,7 +234,7 @@ func (l *Log) openAgain() {
 		l.opts.Logger.Error("the decision log can't be opened again: the file that is open stays", "error", err)
 		return
 	}
-	old := l.out.(io.Closer)
-	l.out, l.torn = f, false
+	old := l.out.(*os.File)
+	l.out, l.torn = f, l.torn && sameFile(old, f)
 	_ = old.Close() // every line has been written, or told as not
 }
