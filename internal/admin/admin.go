@@ -135,9 +135,14 @@ func document(w http.ResponseWriter, r *http.Request) ([]byte, *jsonerror.Error)
 
 // WriteJSON answers with JSON.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil { // half an answer must not look like one
+		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(w)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // the client may have left
+	_, _ = w.Write(b.Bytes()) // the client may have left
 }

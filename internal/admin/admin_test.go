@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -358,5 +359,14 @@ func TestCountersByRequest(t *testing.T) {
 	counters = p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
 	if c := counters[1].(map[string]any); c["remaining"] != 30.0 {
 		t.Errorf("after the reset %v", counters)
+	}
+}
+
+// TestAnAnswerThatIsNoJSON is an error, not an empty 200.
+func TestAnAnswerThatIsNoJSON(t *testing.T) {
+	w := httptest.NewRecorder()
+	admin.WriteJSON(w, http.StatusOK, math.Inf(1))
+	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), `"INTERNAL"`) {
+		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 }

@@ -2,12 +2,16 @@ package top
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -27,6 +31,8 @@ const (
 	again = 50 * time.Millisecond
 	// old is a list that the last question left behind.
 	old = 3 * time.Second
+	// oldest is how old a list may be: what is hot was seen in the last ten seconds.
+	oldest = asking * time.Second
 	// callTime is the longest that a call waits for Redis.
 	callTime = 500 * time.Millisecond
 	// largest is how long a list can be.
@@ -101,6 +107,8 @@ func (s *Shared) Answer(ctx context.Context, q Query) (Answer, error) {
 	out.NodesMissing = append(out.NodesMissing, s.missing...)
 	switch {
 	case s.failed == nil:
+	case errors.Is(s.failed, errBadList):
+		out.Partial = s.failed.Error()
 	case len(s.lists) > 1:
 		out.Partial = "Redis stopped answering, so not all nodes are in this"
 	default:
@@ -152,7 +160,7 @@ func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, 
 	found := map[string]List{}
 	for waiting := names; ; {
 		waiting, err = s.get(call, c, waiting, found)
-		if err != nil || len(waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
+		if err != nil && !errors.Is(err, errBadList) || len(waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
 			break
 		}
 	}
@@ -177,12 +185,22 @@ func (s *Shared) get(ctx context.Context, c rueidis.Client, names []string, foun
 		if err != nil && !rueidis.IsRedisNil(err) {
 			failed = err
 		}
+		if err != nil {
+			waiting = append(waiting, names[i])
+			continue
+		}
+		now := s.top.options.Now()
 		list, err := unpack(b)
 		if err == nil {
+			err = list.check(now)
+		}
+		if err != nil {
+			failed = cmp.Or(failed, fmt.Errorf("%w of %q: %w", errBadList, names[i], err))
+		} else if now.Sub(list.At) <= oldest {
 			list.Node = names[i]
 			found[list.Node] = list
 		}
-		if err != nil || s.top.options.Now().Sub(list.At) > old {
+		if err != nil || now.Sub(list.At) > old {
 			waiting = append(waiting, names[i])
 		}
 	}
@@ -202,7 +220,10 @@ func pack(l List) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-var errTooLarge = errors.New("the list is too large")
+// errBadList is a list that no node has written.
+var errBadList = errors.New("Redis holds a list that makes no sense")
+
+var errTooLarge = errors.New("it is too large")
 
 func unpack(b []byte) (l List, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
@@ -217,4 +238,49 @@ func unpack(b []byte) (l List, err error) {
 		err = json.Unmarshal(text, &l)
 	}
 	return l, err
+}
+
+// Bounds of what nodes tell.
+const (
+	mostRate = 1e12 // a second
+	mostOne  = 1e9  // decisions that one stands for
+	longest  = 1024 // bytes of a name
+	aCentury = 100 * 365 * 24 * time.Hour
+)
+
+// check says what no node would tell. Whoever can write to Redis can put anything there, and one number that
+// isn't a rate would take the answer of all nodes with it.
+func (l *List) check(now time.Time) error {
+	latest := now.Add(oldest) // clocks differ
+	past := func(t time.Time) bool { return !t.After(latest) && now.Sub(t) < aCentury }
+	switch {
+	case !past(l.At) || !past(l.Began):
+		return errors.New("its times are not of now")
+	case !(l.OneIn >= 1 && l.OneIn <= mostOne):
+		return errors.New("one_in must be 1 or more")
+	case len(l.Clients) > 2*listed || len(l.Rules) > maxRules:
+		return errors.New("it has too many clients or rules")
+	case !l.Missing.sane():
+		return errors.New("missing must be rates")
+	}
+	for i := range l.Clients {
+		if c := &l.Clients[i]; !c.Rates.sane() || !(c.Lacks >= 0 && c.Lacks <= mostRate) || !clean(c.Client) || !clean(c.Rule) || !slices.Contains(kindNames[:], c.Kind) {
+			return fmt.Errorf("clients[%d] is none", i)
+		}
+	}
+	for i := range l.Rules {
+		if r := &l.Rules[i]; !r.Rates.sane() || !clean(r.Rule) || !r.LastHit.IsZero() && !past(r.LastHit) || !r.LastRefusal.IsZero() && !past(r.LastRefusal) {
+			return fmt.Errorf("rules[%d] is none", i)
+		}
+	}
+	return nil
+}
+
+func (r Rates) sane() bool {
+	return r.Requests >= 0 && r.Requests <= mostRate && r.Refused >= 0 && r.Refused <= mostRate
+}
+
+// clean reports whether a name can be shown.
+func clean(name string) bool {
+	return len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0
 }

@@ -1,7 +1,10 @@
 package top_test
 
 import (
+	"compress/gzip"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,5 +121,66 @@ func TestQuestionsShareAnAnswer(t *testing.T) {
 	asking.Wait()
 	if n, most := sets()-before, 1+int(time.Since(began)/time.Second); n < 1 || n > most {
 		t.Errorf("the nodes were asked %d times for 100 answers, want %d at most", n, most)
+	}
+}
+
+// TestListsThatNoNodeHasWritten aren't in the answer, which says so, and do no harm to it.
+func TestListsThatNoNodeHasWritten(t *testing.T) {
+	now := time.Now().UTC()
+	good := fmt.Sprintf(`{"node": "x", "at": %q, "began": %q, "one_in": 1, "missing": {"requests": 0, "refused": 0},
+		"clients": [{"id": 1, "client": "sk…1", "kind": "api_key", "rule": "api", "rates": {"requests": 5, "refused": 0}, "lacks": 0}],
+		"rules": [{"rule": "api", "rates": {"requests": 5, "refused": 0}, "last_hit": %q}]}`,
+		now.Format(time.RFC3339), now.Add(-time.Hour).Format(time.RFC3339), now.Add(-time.Second).Format(time.RFC3339Nano))
+	changed := func(from, to string) string {
+		if !strings.Contains(good, from) {
+			t.Fatal(from)
+		}
+		return strings.Replace(good, from, to, 1)
+	}
+	r := redistest.New(t, redistest.Options{})
+	a := join(t, r, "a", top.Options{})
+	var bad []string
+	for name, text := range map[string]string{
+		"good":           good,
+		"rate":           changed(`"requests": 5`, `"requests": 1e308`),
+		"rule-rate":      strings.Replace(good, `"rule": "api", "rates": {"requests": 5, "refused": 0}, "last`, `"rule": "api", "rates": {"requests": 5, "refused": -1}, "last`, 1),
+		"lacks":          changed(`"lacks": 0`, `"lacks": 1e308`),
+		"one-in-0":       changed(`"one_in": 1`, `"one_in": 0`),
+		"one-in-minus":   changed(`"one_in": 1`, `"one_in": -500`),
+		"missing":        changed(`"missing": {"requests": 0`, `"missing": {"requests": -1e308`),
+		"year-10000":     changed(`"last_hit": "`+now.Add(-time.Second).Format(time.RFC3339Nano), `"last_hit": "9999-12-31T23:59:59-23:00`),
+		"tomorrow":       changed(now.Format(time.RFC3339), now.Add(24*time.Hour).Format(time.RFC3339)),
+		"began-never":    changed(`"began": "`+now.Add(-time.Hour).Format(time.RFC3339), `"began": "0001-01-01T00:00:00Z`),
+		"half-an-hour":   changed(now.Format(time.RFC3339), now.Add(-28*time.Minute).Format(time.RFC3339)),
+		"escape":         changed(`"sk…1"`, `"\u001b[2J"`),
+		"long":           changed(`"rule": "api"`, `"rule": "`+strings.Repeat("x", 5000)+`"`),
+		"kind":           changed(`"api_key"`, `"king"`),
+		"not-a-list":     "[]",
+		"nothing-at-all": "",
+	} {
+		join(t, r, name, top.Options{})
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		if _, err := z.Write([]byte(text)); err != nil || z.Close() != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Do(t.Context(), "SET", "weir{top}:"+name, b.String()); err != nil {
+			t.Fatal(err)
+		}
+		if name != "good" {
+			bad = append(bad, name)
+		}
+	}
+	got, err := a.Answer(t.Context(), top.Query{K: 10})
+	if err == nil || !strings.Contains(got.Partial, "makes no sense") {
+		t.Errorf("%v: it says %q", err, got.Partial)
+	}
+	slices.Sort(bad)
+	slices.Sort(got.NodesMissing)
+	if !slices.Equal(names(got), []string{"a", "good"}) || !slices.Equal(got.NodesMissing, bad) {
+		t.Errorf("nodes %v, missing %v", names(got), got.NodesMissing)
+	}
+	if _, err := json.Marshal(got); err != nil || len(got.Clients) != 1 {
+		t.Errorf("%v: %+v", err, got.Clients)
 	}
 }
