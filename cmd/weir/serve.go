@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -75,27 +74,33 @@ read again and the decision log opened again, and never ends a node.`,
 			if c.TrustedProxies, err = parsePrefixes(proxies); err != nil {
 				return s.blame(err)
 			}
-			var log *slog.Logger
-			if log, c.Audit, err = newLoggers(cmd.ErrOrStderr(), logFormat, logLevel.Level); err != nil {
-				return s.blame(err)
-			}
 			if err := c.Validate(); err != nil {
 				return s.blame(err)
 			}
-			err = serve.Run(cmd.Context(), c, version, log, func(l serve.Listening) {
-				announce(log, &c, l)
+			log, err := newLogger(cmd.ErrOrStderr(), logFormat, logLevel.Level)
+			if err != nil {
+				return s.blame(err)
+			}
+			c.Audit = log.audit
+			err = serve.Run(cmd.Context(), c, version, log.Logger, func(l serve.Listening) {
+				announce(log.Logger, &c, l)
 				if logFormat == "text" && l.HTTP != nil { // operators who read JSON are no newcomers
-					fmt.Fprint(cmd.ErrOrStderr(), hints(os.Args[0], &c, l))
+					fmt.Fprint(log.out, hints(os.Args[0], &c, l))
 				}
 			})
-			switch {
+			if err == nil {
+				log.Info("drained")
+			}
+			switch read := log.out.close(); {
+			case err == nil:
+				return nil
+			case !read:
+				return &exit{exitRefused, nil} // to write the error to the same stderr would take for ever
 			case errors.Is(err, fs.ErrNotExist): // a file that a flag names
 				return s.blame(err)
-			case err != nil:
+			default:
 				return &exit{exitRefused, s.blame(err)}
 			}
-			log.Info("drained")
-			return nil
 		},
 	}
 	f := cmd.Flags()
@@ -195,38 +200,6 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// newLoggers returns the log and the audit log, which go the same way. The level is the log's:
-// changes of the rules are always logged.
-func newLoggers(w io.Writer, format string, level slog.Level) (log, audit *slog.Logger, err error) {
-	var all slog.Handler
-	opts := &slog.HandlerOptions{Level: min(level, slog.LevelInfo)}
-	switch format {
-	case "text":
-		all = slog.NewTextHandler(w, opts)
-	case "json":
-		all = slog.NewJSONHandler(w, opts)
-	default:
-		return nil, nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
-	}
-	return slog.New(leveled{all, level}), slog.New(all), nil
-}
-
-// leveled leaves out what is below a level.
-type leveled struct {
-	slog.Handler
-	least slog.Level
-}
-
-func (h leveled) Enabled(_ context.Context, l slog.Level) bool { return l >= h.least }
-
-func (h leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return leveled{h.Handler.WithAttrs(attrs), h.least}
-}
-
-func (h leveled) WithGroup(name string) slog.Handler {
-	return leveled{h.Handler.WithGroup(name), h.least}
 }
 
 // parseLimit reads a flag that is a limit, or "" for none.

@@ -27,7 +27,7 @@ type API struct {
 	Rules   *inforce.Rules
 	Limiter *weir.Limiter
 	Guard   *guard.Guard
-	// Audit is told who changed what, and who was refused. It must not leave anything out.
+	// Audit is told who changed what, and who was refused. It must not wait.
 	Audit *slog.Logger
 	// Self tells about this node, and Store how its store of counters is.
 	Self  func() rulestore.Node

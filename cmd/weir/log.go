@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// logWaits is how many bytes of the log wait for whoever reads it. Further lines are left out.
+	logWaits = 1 << 20
+	// auditWaits is how many more bytes the audit may have: whatever floods the log doesn't push it out.
+	auditWaits = 1 << 20
+	// flushWithin is how long the end of a node may wait for its last lines to be read.
+	flushWithin = 2 * time.Second
+)
+
+// logger is a node's log and its audit log, which go the same way.
+type logger struct {
+	*slog.Logger
+	audit *slog.Logger
+	out   *logWriter
+}
+
+// newLogger makes one. The level is the log's: changes of the rules are always logged.
+func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
+	opts := &slog.HandlerOptions{Level: min(level, slog.LevelInfo)}
+	var handler func(io.Writer) slog.Handler
+	switch format {
+	case "text":
+		handler = func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, opts) }
+	case "json":
+		handler = func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }
+	default:
+		return nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
+	}
+	w := &logWriter{to: to, wake: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{})}
+	w.tell = slog.New(handler(to))
+	go w.run()
+	return &logger{slog.New(leveled{handler(w), level}), slog.New(handler((*auditWriter)(w))), w}, nil
+}
+
+// logWriter writes lines one after the other, and never keeps a caller waiting: a pipe that nobody reads must not stop checks. A
+// line is written at once if the last one has been. Lines that find no room are left out, and a line says how many.
+type logWriter struct {
+	to   io.Writer
+	tell *slog.Logger // writes to the same, at once
+	wake chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	waiting []byte
+	leftOut int
+	audits  int // of those left out
+
+	closing, closed chan struct{}
+}
+
+// Write takes whole lines.
+func (w *logWriter) Write(lines []byte) (int, error) { return w.write(lines, logWaits, false) }
+
+// auditWriter is a logWriter with more room.
+type auditWriter logWriter
+
+func (w *auditWriter) Write(lines []byte) (int, error) {
+	return (*logWriter)(w).write(lines, logWaits+auditWaits, true)
+}
+
+func (w *logWriter) write(lines []byte, most int, audit bool) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting)+len(lines) <= most {
+		w.waiting = append(w.waiting, lines...)
+	} else if w.leftOut++; audit {
+		w.audits++
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default: // it holds one
+	}
+	return len(lines), nil
+}
+
+func (w *logWriter) run() {
+	defer close(w.closed)
+	for {
+		select {
+		case <-w.wake:
+			w.flush()
+		case <-w.closing:
+			w.flush()
+			return
+		}
+	}
+}
+
+// flush writes what waits. What was left out came after it, but for lines of the audit.
+func (w *logWriter) flush() {
+	w.mu.Lock()
+	waiting, leftOut, audits := w.waiting, w.leftOut, w.audits
+	w.waiting, w.leftOut, w.audits = nil, 0, 0
+	w.mu.Unlock()
+	for line := range bytes.Lines(waiting) { // one by one, so that lines of others on the same pipe don't split them
+		_, _ = w.to.Write(line) // there is nowhere to say that it failed
+	}
+	if leftOut > 0 {
+		w.tell.Warn("lines of this log were left out: nobody read them in time", "left_out", leftOut, "audit", audits)
+	}
+}
+
+// close writes what waits, and reports whether all of it was read in time. What is written later is lost.
+func (w *logWriter) close() bool {
+	close(w.closing)
+	late := time.NewTimer(flushWithin)
+	defer late.Stop()
+	select {
+	case <-w.closed:
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
+// leveled leaves out what is below a level.
+type leveled struct {
+	slog.Handler
+	least slog.Level
+}
+
+func (h leveled) Enabled(_ context.Context, l slog.Level) bool { return l >= h.least }
+
+func (h leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return leveled{h.Handler.WithAttrs(attrs), h.least}
+}
+
+func (h leveled) WithGroup(name string) slog.Handler {
+	return leveled{h.Handler.WithGroup(name), h.least}
+}
