@@ -27,7 +27,7 @@ func newLua(fail func(string, ...any), p *Policy) lua {
 		fail: fail, algorithm: p.Limit.Algorithm,
 		num: float64(p.rate.num), den: float64(p.rate.den), capacity: float64(p.capacity), maxDelay: float64(p.maxDelay),
 		count: float64(p.Limit.Count), window: float64(p.window), tick: float64(p.tick), ticks: float64(p.ticks),
-		burst: float64(p.Limit.capacity()),
+		burst: float64(p.Limit.Max()),
 	}
 }
 

@@ -85,18 +85,10 @@ func PerHour(n int64) Limit { return Limit{Count: n, Window: time.Hour} }
 
 func (l Limit) isBucket() bool { return l.Algorithm <= LeakyQueue }
 
-// capacity is what a full bucket holds.
-func (l Limit) capacity() int64 {
-	if l.Burst > 0 {
-		return l.Burst
-	}
-	return l.Count
-}
-
-// Max is the largest cost that the limit can ever admit at once.
+// Max is the largest cost that the limit can ever admit at once: of a bucket, what it holds when it is full.
 func (l Limit) Max() int64 {
-	if l.isBucket() {
-		return l.capacity()
+	if l.Burst > 0 { // which is for buckets alone
+		return l.Burst
 	}
 	return l.Count
 }
@@ -256,7 +248,7 @@ func (l Limit) rate() (rate, error) {
 		perSecond, _ := exact.Float64()
 		return rate{}, fmt.Errorf("%v tokens per second is out of range", perSecond)
 	}
-	fill := new(big.Rat).SetInt64(l.capacity())
+	fill := new(big.Rat).SetInt64(l.Max())
 	fill.Quo(fill, exact)
 	if fill.Cmp(big.NewRat(int64(maxFill/time.Second), 1)) > 0 {
 		return rate{}, errors.New("the bucket would take more than ten years to fill")

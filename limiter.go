@@ -94,7 +94,9 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	l.preflight = *preflight
 	l.preflight.OnStoreFailure = FailLocal
 	l.scratch.New = func() any {
-		return &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
+		m := &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
+		m.observation.Decision = &m.decision
+		return m
 	}
 	l.SetSecret(opts.Secret)
 	l.rules.Store(rules)
@@ -128,13 +130,13 @@ var noRules = &RuleSet{}
 // the rules say should happen, and is to be followed all the same.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
-	m, began := l.begin()
+	m := l.begin()
 	if l.trace != nil {
 		ctx, m.traced = l.trace(ctx)
 	}
 	if rs == nil {
 		d.Degraded, d.Reason, d.RetryAfter = true, ReasonUnavailable, time.Second
-		l.end(req, m, began, &d, nil)
+		l.end(req, m, &d, nil)
 		return d, nil
 	}
 	rs.run(req, m)
@@ -154,27 +156,27 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	default:
 		err = l.decide(ctx, req, m, &d)
 	}
-	l.end(req, m, began, &d, err)
+	l.end(req, m, &d, err)
 	return d, err
 }
 
 // begin gets scratch space for a decision, and looks at the clock if its time is to be measured.
-func (l *Limiter) begin() (m *match, began time.Time) {
-	m = l.scratch.Get().(*match)
+func (l *Limiter) begin() *match {
+	m := l.scratch.Get().(*match)
 	if m.observation.Spread += golden; m.observation.Spread < timed && l.observe != nil {
-		began = time.Now()
+		m.began = time.Now()
 	}
-	return m, began
+	return m
 }
 
 // end tells the observer and the span, and ends the use of the scratch space.
-func (l *Limiter) end(req *Request, m *match, began time.Time, d *Decision, err error) {
+func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	if l.observe != nil || m.traced != nil {
 		m.decision = *d // a copy, since handing out d itself would move it to the heap
 		o := &m.observation
-		o.Request, o.Decision, o.Took, o.Err = req, &m.decision, 0, err
-		if !began.IsZero() {
-			o.Took = time.Since(began)
+		o.Request, o.Took, o.Err = req, 0, err
+		if !m.began.IsZero() {
+			o.Took, m.began = time.Since(m.began), time.Time{}
 		}
 		if l.observe != nil {
 			l.observe(o)
@@ -183,15 +185,16 @@ func (l *Limiter) end(req *Request, m *match, began time.Time, d *Decision, err 
 			m.traced(o)
 			m.traced = nil
 		}
-		o.Request, o.Decision, o.Err = nil, nil, nil
+		o.Request = nil
 	}
 	l.scratch.Put(m)
 }
 
 // Tell tells the observer of a decision that an edge has made without a check, such as to shed a request.
 func (l *Limiter) Tell(req *Request, d Decision) {
-	m, _ := l.begin()
-	l.end(req, m, time.Time{}, &d, nil)
+	m := l.begin()
+	m.began = time.Time{}
+	l.end(req, m, &d, nil)
 }
 
 // Take decides charges that an edge makes itself, by policies of its own, as Check decides those that rules make
@@ -199,7 +202,7 @@ func (l *Limiter) Tell(req *Request, d Decision) {
 // APIKey, and its cost serve the limit by address that holds while the store can't be reached; Peek makes every
 // charge a peek. A peek for 0 tokens is refused only by a counter that is past its limit.
 func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
-	m, began := l.begin()
+	m := l.begin()
 	if l.trace != nil {
 		ctx, m.traced = l.trace(ctx)
 	}
@@ -218,7 +221,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 		d.RulesVersion = rs.doc.Version
 	}
 	err = l.decide(ctx, req, m, &d)
-	l.end(req, m, began, &d, err)
+	l.end(req, m, &d, err)
 	return d, err
 }
 

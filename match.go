@@ -3,6 +3,7 @@ package weir
 import (
 	"bytes"
 	"slices"
+	"time"
 )
 
 // match is one request held against a RuleSet: what applies, as charges. It is
@@ -29,6 +30,8 @@ type match struct {
 	local    []int  // of them, those by the Limiter's own store
 
 	traced func(*Observation) // ends the span of the decision; nil without one
+
+	began time.Time // when a decision whose time is measured began
 
 	// What an observer is shown.
 	decision    Decision

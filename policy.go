@@ -76,7 +76,7 @@ func (p *Policy) prepare(l Limit) {
 	switch {
 	case l.isBucket():
 		p.rate, _ = l.rate() // Validate has seen it
-		p.capacity = l.capacity() * micro
+		p.capacity = l.Max() * micro
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
 		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it

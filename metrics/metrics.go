@@ -62,7 +62,11 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	limits := d.Limits()
 	last, lastRule := nothing, ""
 	for i := range limits {
-		e, rule := eventOf(d, &limits[i]), limits[i].Policy.Rule
+		l := &limits[i]
+		if numbers := &l.Policy.Limit; l.Allowed && d.Allowed && !l.Degraded && !l.Local && 5*l.Remaining >= numbers.Count+numbers.Burst {
+			continue // as most are: nothing is near
+		}
+		e, rule := eventOf(d, l), l.Policy.Rule
 		if e == nothing || e == last && rule == lastRule { // a rule with several limits counts once
 			continue
 		}

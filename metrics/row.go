@@ -91,6 +91,11 @@ func (m *Metrics) row(rule string) *row {
 	if r := t.front[place(rule)]; r != nil && r.rule == rule {
 		return r
 	}
+	return m.find(t, rule)
+}
+
+// find is the rest of row, apart from it since nearly every decision does without.
+func (m *Metrics) find(t *table, rule string) *row {
 	if r := t.byRule[rule]; r != nil {
 		return r
 	}

@@ -19,7 +19,7 @@ func TestAllocsWithAllObserversAreNone(t *testing.T) {
 	defer log.Close(closing)
 	l := recording(t, func(n *node) func(*weir.Observation) {
 		n.decided = log
-		return n.observer()
+		return n.observe
 	})
 	req := &weir.Request{APIKey: "sk_prod_00000000", Method: "GET", Path: "/v1/orders"}
 	if got := testing.AllocsPerRun(100_000, func() { _, _ = l.Check(t.Context(), req) }); got != 0 {

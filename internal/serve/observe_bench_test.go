@@ -33,7 +33,7 @@ func BenchmarkRecording(b *testing.B) {
 	limiters := []*weir.Limiter{
 		recording(b, func(*node) func(*weir.Observation) { return nil }),
 		recording(b, func(n *node) func(*weir.Observation) { return n.metrics.Observe }),
-		recording(b, (*node).observer),
+		recording(b, func(n *node) func(*weir.Observation) { return n.observe }),
 	}
 	took := make([][]time.Duration, len(limiters))
 	ctx := b.Context()

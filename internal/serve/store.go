@@ -47,7 +47,7 @@ func (c *Config) validateStore() error {
 func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
-	options := weir.Options{Observe: n.observer()}
+	options := weir.Options{Observe: n.observe}
 	redis := redisstore.Options{URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
 	if n.tracer != nil {
 		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
