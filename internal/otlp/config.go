@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -68,6 +69,23 @@ func (c *Config) sends(s signal) bool {
 		return true
 	}
 	return (wanted == nil || *wanted) && (endpoint != "" || c.Endpoint != "")
+}
+
+// Sending says what is sent, where to and how; "" if nothing is.
+func (c *Config) Sending() string {
+	var all []string
+	for _, s := range []signal{metrics, traces} {
+		if !c.sends(s) {
+			continue
+		}
+		_, endpoint := s.variable("ENDPOINT")
+		host := "localhost"
+		if u, err := url.Parse(cmp.Or(endpoint, c.Endpoint)); err == nil && u.Host != "" {
+			host = u.Host // a path may hold a key
+		}
+		all = append(all, fmt.Sprintf("%s to %s by %s", strings.ToLower(string(s)), host, c.protocol(s)))
+	}
+	return strings.Join(all, ", ")
 }
 
 func (c *Config) protocol(s signal) string {

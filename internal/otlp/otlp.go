@@ -104,7 +104,7 @@ func (s *Sender) sendMetrics(ctx context.Context, c *Config, of *resource.Resour
 	if c.Interval > 0 && os.Getenv("OTEL_METRIC_EXPORT_INTERVAL") == "" {
 		options = append(options, metric.WithInterval(c.Interval))
 	}
-	reader := metric.NewPeriodicReader(&metricExporter{exporter, newOutage("metrics", metrics, log)}, options...)
+	reader := metric.NewPeriodicReader(&metricExporter{exporter, newOutage(c, metrics, log)}, options...)
 	s.stop = append(s.stop, metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(of)).Shutdown)
 	return nil
 }
@@ -129,7 +129,7 @@ func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resourc
 	if err != nil {
 		return err
 	}
-	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(&spanExporter{exporter, newOutage("traces", traces, log)}), sdktrace.WithResource(of)}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(&spanExporter{exporter, newOutage(c, traces, log)}), sdktrace.WithResource(of)}
 	if os.Getenv("OTEL_TRACES_SAMPLER") == "" {
 		options = append(options, sdktrace.WithSampler(c.sampler()))
 	}
@@ -193,8 +193,8 @@ func (e *spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnl
 }
 
 // newOutage knows the values of headers, so that no answer of the collector brings them into the log.
-func newOutage(what string, s signal, log *slog.Logger) *outage {
-	o := &outage{log: log, what: what}
+func newOutage(c *Config, s signal, log *slog.Logger) *outage {
+	o := &outage{log: log, what: strings.ToLower(string(s)), protocol: c.protocol(s)}
 	_, headers := s.variable("HEADERS")
 	for header := range strings.SplitSeq(headers, ",") {
 		_, value, _ := strings.Cut(header, "=")

@@ -125,7 +125,7 @@ func TestOutagesAreToldOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cr3t")
 		var text strings.Builder
-		o := newOutage("traces", traces, slog.New(slog.NewTextHandler(&text, nil)))
+		o := newOutage(&Config{}, traces, slog.New(slog.NewTextHandler(&text, nil)))
 		for range 90 {
 			o.note(errors.New("who is Bearer s3cr3t? " + strings.Repeat("x", 10_000)))
 			time.Sleep(time.Second)

@@ -11,9 +11,10 @@ import (
 
 // outage tells of a collector that can't be reached: when it is lost, once a minute while it is, and when it is back.
 type outage struct {
-	log     *slog.Logger
-	what    string   // metrics or traces
-	secrets []string // which an answer of the collector might repeat
+	log      *slog.Logger
+	what     string   // metrics or traces
+	protocol string   // that they are sent by
+	secrets  []string // which an answer of the collector might repeat
 
 	mu     sync.Mutex
 	failed int       // reports in a row; guarded by mu
@@ -39,7 +40,8 @@ func (o *outage) note(err error) {
 	default:
 		o.failed++
 		o.told = time.Now()
-		o.log.Warn("OTLP: the collector can't be reached, or refuses", "of", o.what, "failed", o.failed, "error", o.redact(err.Error()))
+		o.log.Warn("OTLP: the collector can't be reached, or refuses", "of", o.what, "failed", o.failed, "error", o.redact(err.Error()),
+			"protocol", o.protocol, "hint", "is it the port of this protocol? Collectors take http/protobuf at 4318 and grpc at 4317; OTEL_EXPORTER_OTLP_PROTOCOL chooses")
 	}
 }
 
