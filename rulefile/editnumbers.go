@@ -59,11 +59,15 @@ func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
 	if len(r.Limits) == 1 {
 		own = r.Limits[0]
 	}
+	has := "several limits, and no single one"
+	if len(r.Limits) == 0 {
+		has = "no limit of its own"
+	}
 	switch {
 	case c.count > 0 && c.window == 0 && own.Window == 0:
-		return own, fmt.Errorf(`limit: needs a window, as in "%d/minute": the rule %q has no single one to take it from`, c.count, r.ID)
+		return own, fmt.Errorf(`limit: needs a window, as in "%d/minute": the rule %q has %s to take it from`, c.count, r.ID, has)
 	case c.count == 0 && own.Count == 0:
-		return own, fmt.Errorf(`needs a limit such as "500/minute" beside the capacity: the rule %q has no single one to take it from`, r.ID)
+		return own, fmt.Errorf(`needs a limit such as "500/minute" beside the capacity: the rule %q has %s to take it from`, r.ID, has)
 	case c.count == 0 && own.Refill > 0:
 		return weir.Limit{Count: c.burst, Burst: c.burst, Refill: own.Refill, Window: own.Window}, nil
 	case c.count == 0:
