@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -82,6 +83,7 @@ read again and the decision log opened again, and never ends a node.`,
 				return s.blame(err)
 			}
 			c.Audit = log.audit
+			warnOfVariables(log.Logger, cmd.Flags(), os.Environ())
 			err = serve.Run(cmd.Context(), c, version, log.Logger, func(l serve.Listening) {
 				announce(log.Logger, &c, l)
 				if logFormat == "text" && l.HTTP != nil { // operators who read JSON are no newcomers
@@ -97,7 +99,7 @@ read again and the decision log opened again, and never ends a node.`,
 			case !read:
 				return &exit{exitRefused, nil} // to write the error to the same stderr would take for ever
 			case errors.Is(err, fs.ErrNotExist): // a file that a flag names
-				return s.blame(err)
+				return s.blame(missing(err))
 			default:
 				return &exit{exitRefused, s.blame(err)}
 			}
@@ -151,25 +153,50 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	}
 	args := []any{"version", version, "rules", rules, "store", l.Store}
 	if l.HTTP != nil {
-		args = append(args, "http", urlOf(c, l.HTTP))
+		args = append(args, "http", urlOf(c, l.HTTP, "0.0.0.0"))
 	}
 	if l.GRPC != nil {
 		args = append(args, "grpc", l.GRPC.String())
 	}
 	if l.Admin != nil {
-		args = append(args, "admin", urlOf(c, l.Admin))
+		args = append(args, "admin", urlOf(c, l.Admin, "0.0.0.0"))
 	}
 	if l.Gateway != nil {
-		args = append(args, "gateway", urlOf(c, l.Gateway), "upstream", c.Upstream.Redacted())
+		args = append(args, "gateway", urlOf(c, l.Gateway, "0.0.0.0"), "upstream", c.Upstream.Redacted())
+	}
+	if c.DecisionLog != "" && c.DecisionLog != "off" {
+		args = append(args, "decision_log", c.DecisionLog)
+	}
+	if otlp := c.OTLP.Sending(); otlp != "" {
+		args = append(args, "otlp", otlp)
 	}
 	log.Info("serving", args...)
 }
 
-func urlOf(c *serve.Config, addr net.Addr) string {
-	if c.TLSCert != "" {
-		return "https://" + addr.String()
+// urlOf is where a port is. One that listens everywhere is at [::] to the system, whatever it was told; people write something else.
+func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
+	text, scheme := addr.String(), "http://"
+	if a, err := netip.ParseAddrPort(text); err == nil && a.Addr().IsUnspecified() {
+		text = fmt.Sprint(everywhere, ":", a.Port())
 	}
-	return "http://" + addr.String()
+	if c.TLSCert != "" {
+		scheme = "https://"
+	}
+	return scheme + text
+}
+
+// missing says what to do about a file that isn't there.
+func missing(err error) error {
+	var p *fs.PathError
+	switch {
+	case !errors.As(err, &p) || !errors.Is(err, fs.ErrNotExist):
+		return err
+	case strings.HasPrefix(err.Error(), "--decision-log: "):
+		return fmt.Errorf("%w: its folder must be there: mkdir -p %s", err, filepath.Dir(p.Path))
+	case filepath.IsAbs(p.Path):
+		return fmt.Errorf("%w: is the path right?", err)
+	}
+	return fmt.Errorf("%w: is the path right? It begins in the folder that weir is started in", err)
 }
 
 // hints are what to try: a node that starts should not be a riddle.
@@ -180,14 +207,14 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	if c.HTTPToken != "" {
 		token = ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`
 	}
-	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", urlOf(c, l.HTTP), token)
-	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, urlOf(c, l.HTTP))
+	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
+	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, urlOf(c, l.HTTP, "127.0.0.1"))
 	if l.Admin != nil && c.Rules == "" {
-		admin := urlOf(c, l.Admin)
+		admin := urlOf(c, l.Admin, "127.0.0.1")
 		fmt.Fprintf(&b, "  %s rules show --admin %s > rules.yaml    # change it, then: %s rules apply rules.yaml --admin %s\n", weir, admin, weir, admin)
 	}
 	if l.Gateway != nil {
-		fmt.Fprintf(&b, "  curl -i %s/\n", urlOf(c, l.Gateway))
+		fmt.Fprintf(&b, "  curl -i %s/\n", urlOf(c, l.Gateway, "127.0.0.1"))
 	}
 	b.WriteString("Ctrl-C drains and stops.\n\n")
 	return b.String()

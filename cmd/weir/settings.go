@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/otlp"
 	"github.com/weirhq/weir/internal/serve"
 )
@@ -92,19 +96,18 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 		text, err = nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--config: %w", err)
+		return nil, missing(fmt.Errorf("--config: %w", err))
 	}
-	s, err := readSettings(path, text, flags)
-	if err != nil {
-		return nil, err
+	s, bad := readSettings(path, text, flags)
+	if s == nil {
+		return nil, bad
 	}
-	var bad error
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed || !isSetting(f) {
 			delete(s.flags, f.Name)
 			return
 		}
-		env := "WEIR_" + strings.ToUpper(settingName(f.Name))
+		env := variable(f.Name)
 		value, ok := os.LookupEnv(env)
 		if ok {
 			s.variables[f.Name] = env
@@ -119,6 +122,33 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 	})
 	return s, bad
 }
+
+// kubernetes are the variables that it sets in containers beside a service called weir.
+var kubernetes = regexp.MustCompile(`^WEIR_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_\d+_(TCP|UDP|SCTP).*)$`)
+
+// warnOfVariables names variables that look like settings and are none: a mistyped one would be missed only when it is needed.
+func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
+	var known []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if isSetting(f) {
+			known = append(known, variable(f.Name))
+		}
+	})
+	slices.Sort(environ)
+	for _, v := range environ {
+		name, _, _ := strings.Cut(v, "=")
+		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) || kubernetes.MatchString(name) {
+			continue
+		}
+		hint := "weir serve --help lists the flags, and each is a variable, too, as --memory-cap is WEIR_MEMORY_CAP"
+		if best := guess.Closest(name, known); best != "" {
+			hint = fmt.Sprintf("did you mean %s?", best)
+		}
+		log.Warn("this variable isn't a setting, and does nothing", "variable", name, "hint", hint)
+	}
+}
+
+func variable(flag string) string { return "WEIR_" + strings.ToUpper(settingName(flag)) }
 
 // isSetting: the flag is one in weir.yaml and in the environment, too.
 func isSetting(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "config" }

@@ -30,7 +30,7 @@ type settingsFile struct {
 	problems rulefile.Problems
 }
 
-// readSettings reads weir.yaml. The error is everything that is wrong with it, as of rule files.
+// readSettings reads weir.yaml. The error is everything that is wrong with it, as of rule files; what could be read comes with it.
 func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile, error) {
 	s := &settingsFile{
 		flags: map[string]string{}, variables: map[string]string{}, places: map[string]*yaml.Node{},
@@ -45,7 +45,7 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 		s.document(doc.Content[0], flags)
 	}
 	if len(s.problems) > 0 {
-		return nil, s.problems
+		return s, s.problems
 	}
 	return s, nil
 }

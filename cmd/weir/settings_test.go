@@ -1,9 +1,13 @@
 package main
 
 import (
+	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/weirhq/weir/internal/serve"
 )
 
 // Messages about weir.yaml show its lines, but no token and no password.
@@ -95,5 +99,42 @@ refusal:
 		if _, err := readSettings("weir.yaml", []byte(nothing), flags); err != nil {
 			t.Errorf("%q: %v", nothing, err)
 		}
+	}
+}
+
+// A mistyped variable is told, with what was meant and without its value; those that Kubernetes sets aren't.
+func TestUnknownVariablesAreWarnedOf(t *testing.T) {
+	var log strings.Builder
+	warnOfVariables(slog.New(slog.NewTextHandler(&log, nil)), serveCommand().Flags(), []string{
+		"WEIR_DECISON_LOG=hunter2", "WEIR_SOMETHING_ELSE=hunter2", "WEIR_DECISION_LOG=stderr", "WEIR_ADMIN_TOKEN=hunter2", "HOME=/",
+		"WEIR_SERVICE_HOST=10.0.0.1", "WEIR_PORT=tcp://10.0.0.1:8080", "WEIR_PORT_8080_TCP_ADDR=10.0.0.1", "WEIR_SERVICE_PORT_HTTP=8080", "WEIR_ADMIN_SERVICE_HOST=10.0.0.1",
+	})
+	for _, want := range []string{`variable=WEIR_DECISON_LOG hint="did you mean WEIR_DECISION_LOG?"`, `variable=WEIR_SOMETHING_ELSE hint="weir serve --help`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in\n%s", want, log.String())
+		}
+	}
+	if strings.Count(log.String(), "\n") != 2 || strings.Contains(log.String(), "hunter2") {
+		t.Error(log.String())
+	}
+}
+
+// What is on is told at the start, with addresses that can be copied.
+func TestTheStartSaysWhatIsOn(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://collector:4317/hunter2")
+	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")
+	c := serve.Config{DecisionLog: "decisions.log"}
+	c.OTLP.Endpoint = "http://127.0.0.1:4318"
+	everywhere := &net.TCPAddr{IP: net.IPv6unspecified, Port: 18111}
+	l := serve.Listening{HTTP: everywhere, Admin: everywhere}
+	var log strings.Builder
+	announce(slog.New(slog.NewTextHandler(&log, nil)), &c, l)
+	for _, want := range []string{"decision_log=decisions.log", `otlp="metrics to collector:4317 by grpc, traces to 127.0.0.1:4318 by http/protobuf"`, "admin=http://0.0.0.0:18111"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in %s", want, log.String())
+		}
+	}
+	if try := hints("weir", &c, l); !strings.Contains(try, "--admin http://127.0.0.1:18111") || strings.Contains(try, "[::]") {
+		t.Error(try)
 	}
 }

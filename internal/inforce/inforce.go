@@ -500,9 +500,9 @@ func summary(err error) error {
 		return err
 	}
 	if len(problems) == 1 {
-		return fmt.Errorf("a problem at %s", place(problems[0]))
+		return fmt.Errorf("a problem at %s: weir rules lint shows it", place(problems[0]))
 	}
-	return fmt.Errorf("%d problems, the first at %s", len(problems), place(problems[0]))
+	return fmt.Errorf("%d problems, the first at %s: weir rules lint shows them", len(problems), place(problems[0]))
 }
 
 // ReadFile reads and compiles the rules of a file.

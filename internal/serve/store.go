@@ -30,6 +30,9 @@ func (c *Config) validateStore() error {
 	case c.inMemory():
 		return nil
 	case !strings.Contains(c.Store, "://"):
+		if scheme, rest, ok := strings.Cut(c.Store, ":/"); ok && strings.HasPrefix(scheme, "redis") && !strings.ContainsAny(c.Store, "@?") {
+			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean %s://%s?", scheme, rest)
+		}
 		if strings.Contains(c.Store, ":") && !strings.ContainsAny(c.Store, "@?") {
 			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean redis://%s?", c.Store)
 		}
