@@ -1,13 +1,14 @@
 # make run is what a newcomer types first, make test what CI runs. Tools come
 # through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs,
-# nginx and Node with Express, which make upstreams does, and Prometheus, which make prometheus does.
+# nginx and Node with Express, which make upstreams does, Caddy and HAProxy, which make gateways does, and
+# Prometheus, which make prometheus does.
 GO ?= go
 FUZZTIME ?= 5m
 # Tests of many packages wait for Redis or for a clock, so one package more than there are cores runs at a time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build install test check vulns race plain redis upstreams prometheus fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
+.PHONY: run build install test check vulns race plain redis upstreams gateways prometheus fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules; WEIR_HTTP, WEIR_GRPC and WEIR_ADMIN are its ports
 run: build
@@ -48,7 +49,7 @@ PLAIN := $(PLAIN)|HostilePatternsAreWarnedOf|HostileChangesAreWarnedOf|PutRuleIn
 PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|AHashThatGrowsIsntReadWhole|ALogOfRubbishEnds)$$
 
 ## race: the tests under the race detector, import rules and the fuzz targets' seeds among them; but not those that plain runs
-race: redis upstreams prometheus
+race: redis upstreams gateways prometheus
 	$(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' ./...
 	for m in bench examples; do (cd $$m && $(GO) test -race -vet=off ./...) || exit 1; done
 
@@ -87,6 +88,16 @@ test/paths/node_modules/.package-lock.json: test/paths/package-lock.json
 	}
 	cd test/paths && npm ci --no-audit --no-fund
 	@touch $@
+
+## gateways: install Caddy and HAProxy if they aren't there; tests have them ask Weir. Their services aren't started
+gateways:
+	@PATH=$$PATH:/usr/sbin; command -v caddy >/dev/null && command -v haproxy >/dev/null || { \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; policy=/usr/sbin/policy-rc.d; \
+		test -e $$policy || { trap "$$sudo rm -f $$policy" EXIT; printf '#!/bin/sh\nexit 101\n' | $$sudo install -m 755 /dev/stdin $$policy; }; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends caddy haproxy"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests start caddy and haproxy (2.6 or later), which aren't on PATH and can't be installed by apt-get: please install them" >&2; exit 1; }; \
+	}
 
 ## prometheus: install Prometheus and promtool if they aren't there; tests try alerts and the dashboard on them. Its service isn't started
 prometheus:

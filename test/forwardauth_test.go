@@ -23,12 +23,16 @@ import (
 // asking is a gateway that asks Weir about every request, as its page in the docs has it.
 type asking struct {
 	name string
-	page string // in docs/integrations
-	// start starts it, with the page's configuration. It listens at the first address, and knows the service and Weir by the others.
-	start func(t *testing.T, listen, service, weir string)
+	// start starts it, with the page's configuration and further replacements in it. It listens at the first address, and knows
+	// the service and Weir by the others.
+	start func(t *testing.T, listen, service, weir string, more ...string)
 }
 
-var askingGateways = []asking{{"nginx", "nginx.md", startNginx}}
+var askingGateways = []asking{
+	{"nginx", startNginx},
+	{"caddy", startCaddy},
+	{"haproxy", startHAProxy},
+}
 
 // The rules of the node behind every gateway.
 const askedRules = `
@@ -116,20 +120,38 @@ func pageConfig(t *testing.T, page, language string, old ...string) string {
 	return strings.NewReplacer(old...).Replace(conf)
 }
 
-func startNginx(t *testing.T, listen, service, weir string) {
-	runNginx(t, pageConfig(t, "nginx.md", "nginx", "listen 80;", "listen "+listen+";", "127.0.0.1:3000", service, "127.0.0.1:8080", weir))
-}
-
-func runNginx(t *testing.T, servers string) {
+func startNginx(t *testing.T, listen, service, weir string, more ...string) {
 	dir := t.TempDir()
+	addresses := []string{"listen 80;", "listen " + listen + ";", "127.0.0.1:3000", service, "127.0.0.1:8080", weir}
 	write(t, filepath.Join(dir, "nginx.conf"), `
 daemon off; worker_processes 1; pid nginx.pid; error_log /dev/null crit;
 events { worker_connections 256; }
 http {
 	access_log off; underscores_in_headers on; client_body_buffer_size 1m;
 	client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
-`+servers+"}\n")
+`+pageConfig(t, "nginx.md", "nginx", append(addresses, more...)...)+"}\n")
 	daemon(t, dir, "nginx", "-p", dir, "-c", "nginx.conf", "-e", "/dev/null")
+}
+
+func startCaddy(t *testing.T, listen, service, weir string, more ...string) {
+	runCaddy(t, listen, pageConfig(t, "caddy.md", "caddyfile", append([]string{"127.0.0.1:3000", service, "127.0.0.1:8080", weir}, more...)...))
+}
+
+func runCaddy(t *testing.T, listen, conf string) {
+	dir := t.TempDir()
+	host, port, _ := net.SplitHostPort(listen)
+	conf = strings.Replace(conf, ":80 {", ":"+port+" {\n\tbind "+host, 1)
+	write(t, filepath.Join(dir, "Caddyfile"), "{\n\tadmin off\n\tauto_https off\n\tlog {\n\t\tlevel ERROR\n\t}\n}\n"+conf)
+	daemon(t, dir, "caddy", "run", "--config", "Caddyfile")
+}
+
+func startHAProxy(t *testing.T, listen, service, weir string, more ...string) {
+	dir := t.TempDir()
+	change := strings.NewReplacer(more...).Replace
+	write(t, filepath.Join(dir, "weir.lua"), change(pageConfig(t, "haproxy.md", "lua", "127.0.0.1:8080", weir)))
+	write(t, filepath.Join(dir, "haproxy.cfg"), change(pageConfig(t, "haproxy.md", "haproxy", "bind :80", "bind "+listen, "127.0.0.1:3000", service,
+		"127.0.0.1:8080", weir, "/etc/haproxy/weir.lua", "weir.lua")))
+	daemon(t, dir, "haproxy", "-db", "-f", "haproxy.cfg")
 }
 
 // With a fixed window of 100 a day, 500 requests give exactly 100 times 200, and 400 refusals as clients of Weir know them.
@@ -321,19 +343,54 @@ func TestGatewaysThatAskAreNotDeceived(t *testing.T) {
 	})
 }
 
-// Without Weir, nginx answers 500, or lets requests pass where it is told to.
-func TestNginxWithoutWeir(t *testing.T) {
-	open := strings.Split(fences(t, "../docs/integrations/nginx.md", "nginx")[1], "\n")
-	const in, before = "proxy_read_timeout      1s;\n", "    # What clients get that Weir refuses.\n"
-	for status, more := range map[int][]string{500: nil, 200: {in, in + open[0] + "\n", before, open[2] + "\n" + before}} {
-		a := startAsked(t, asking{start: func(t *testing.T, listen, service, _ string) {
-			conf := pageConfig(t, "nginx.md", "nginx", "listen 80;", "listen "+listen+";", "127.0.0.1:3000", service, "127.0.0.1:8080", "127.0.0.1:1")
-			runNginx(t, strings.NewReplacer(more...).Replace(conf))
-		}})
-		for _, method := range []string{"GET", "POST"} {
-			if res, text := call(t, method, a.url+"/window", ""); res.StatusCode != status || a.served.Load() > 0 != (status == 200) {
-				t.Errorf("%s: %d %s", method, res.StatusCode, text)
+// Without Weir, gateways answer with an error, or let requests pass where they are told to, as their pages say.
+func TestGatewaysThatAskWithoutWeir(t *testing.T) {
+	nginx := strings.Split(fences(t, "../docs/integrations/nginx.md", "nginx")[1], "\n")
+	const inLocation, beforeLocation = "proxy_read_timeout      1s;\n", "    # What clients get that Weir refuses.\n"
+	caddy := fences(t, "../docs/integrations/caddy.md", "caddyfile")[1]
+	for _, g := range []struct {
+		asking
+		closed int
+		open   []string // replacements in the configuration
+	}{
+		{askingGateways[0], 500, []string{inLocation, inLocation + nginx[0] + "\n", beforeLocation, nginx[2] + "\n" + beforeLocation}},
+		{askingGateways[1], 502, []string{"\troute {", strings.ReplaceAll(caddy, "127.0.0.1:3000", "SERVICE") + "\troute {"}},
+		{askingGateways[2], 503, []string{
+			"    answer = { status = 503, body = \"The rate limiter is unavailable\\n\" }\n    found = { [\"retry-after\"] = { [0] = \"1\" } }\n",
+			fences(t, "../docs/integrations/haproxy.md", "lua")[1],
+			"    http-request deny deny_status 503 if { nbsrv(weir) lt 1 }\n    http-request lua.weir\n", fences(t, "../docs/integrations/haproxy.md", "haproxy")[1],
+		}},
+	} {
+		t.Run(g.name, func(t *testing.T) {
+			for status, more := range map[int][]string{g.closed: nil, 200: g.open} {
+				a := startAsked(t, asking{start: func(t *testing.T, listen, service, _ string, _ ...string) {
+					for i := range more {
+						more[i] = strings.ReplaceAll(more[i], "SERVICE", service)
+					}
+					g.start(t, listen, service, "127.0.0.1:1", more...)
+				}})
+				for _, method := range []string{"GET", "POST"} {
+					if res, text := call(t, method, a.url+"/window", ""); res.StatusCode != status || a.served.Load() > 0 != (status == 200) {
+						t.Errorf("%s: %d %s, %d served", method, res.StatusCode, text, a.served.Load())
+					}
+				}
 			}
+		})
+	}
+}
+
+// Caddy's short form refuses what the long one does.
+func TestCaddysForwardAuth(t *testing.T) {
+	a := startAsked(t, asking{"caddy", func(t *testing.T, listen, service, weir string, _ ...string) {
+		runCaddy(t, listen, ":80 {\n\tforward_auth "+weir+" {\n\t\turi /check/caddy\n\t}\n\treverse_proxy "+service+"\n}\n")
+	}})
+	for i := range 5 {
+		want := 200
+		if i > 2 {
+			want = 429
+		}
+		if res, text := call(t, "POST", a.url+"/status", "", "X-API-Key: k"); res.StatusCode != want {
+			t.Errorf("%d: %d %s", i, res.StatusCode, text)
 		}
 	}
 }

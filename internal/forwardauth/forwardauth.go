@@ -71,7 +71,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve answers a gateway.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, g *gateway, limit http.Handler) {
 	reply := &reply{header: w.Header(), status: http.StatusOK}
-	defer reply.send(w, g.masks)
+	defer reply.send(w, g)
 	if refused := h.admit(r); refused != nil {
 		h.warn(r, g, refused)
 		refused.Write(reply)

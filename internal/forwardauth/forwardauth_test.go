@@ -76,6 +76,8 @@ type way struct {
 
 var ways = []way{
 	{"/check/nginx", "GET", "/check/nginx", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 403},
+	{"/check/haproxy", "GET", "/check/haproxy", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 429},
+	{"/check/caddy", "GET", "/check/caddy", "forwardauth", []string{"X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?a=b", "X-Forwarded-For: 203.0.113.7"}, 429},
 }
 
 // Each gateway's request counts as its client's.
@@ -88,7 +90,11 @@ func TestTheClientIsCounted(t *testing.T) {
 			if res.Code != want || res.Header().Get("X-RateLimit-Remaining") != []string{"1", "0", "0"}[i] || (want != 200) != strings.Contains(res.Body.String(), "RATE_LIMIT_EXCEEDED") {
 				t.Errorf("%s: %d %v %s", g.path, res.Code, res.Header(), res.Body)
 			}
-			if masked := g.refused == 403 && want != 200; masked != (res.Header().Get("X-Weir-Status") == "429") || masked != strings.HasPrefix(res.Header().Get("X-Weir-Body"), `{"error":{"code":"RATE_LIMIT_EXCEEDED"`) {
+			status := res.Header().Get("X-Weir-Status")
+			if marks := g.path == "/check/nginx" || g.path == "/check/haproxy"; marks != (status == []string{"200", "200", "429"}[i]) {
+				t.Errorf("%s: marked %q", g.path, status)
+			}
+			if masked := g.refused == 403 && want != 200; masked != strings.HasPrefix(res.Header().Get("X-Weir-Body"), `{"error":{"code":"RATE_LIMIT_EXCEEDED"`) {
 				t.Errorf("%s: %v", g.path, res.Header())
 			}
 		}

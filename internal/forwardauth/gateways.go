@@ -21,6 +21,8 @@ type gateway struct {
 	behind bool
 	// chain: the peer is the last address of a list, and the others are what the peer said of those before it.
 	chain bool
+	// marks: answers have their status in X-Weir-Status, too, by which the gateway tells them from those of something in between.
+	marks bool
 	// masks: the gateway understands no other refusal than 403, so the answer itself is in headers.
 	masks bool
 }
@@ -37,12 +39,26 @@ func nginx(name, value string) control {
 
 var gateways = []*gateway{
 	{
-		path: "/check/nginx", edge: "forwardauth", masks: true,
+		path: "/check/nginx", edge: "forwardauth", marks: true, masks: true,
 		method: nginx("X-Original-Method", "$request_method"),
 		uri:    nginx("X-Original-URI", "$request_uri"),
 		peer:   nginx("X-Real-IP", "$remote_addr"),
 	},
+	{
+		path: "/check/caddy", edge: "forwardauth", chain: true, host: "X-Forwarded-Host",
+		method: control{"X-Forwarded-Method", "write into Caddy's reverse_proxy that asks Weir: header_up X-Forwarded-Method {method}"},
+		uri:    control{"X-Forwarded-Uri", "write into Caddy's reverse_proxy that asks Weir: header_up X-Forwarded-Uri {uri}"},
+		peer:   control{"X-Forwarded-For", "Caddy's reverse_proxy and forward_auth set it, unless header_up changes that"},
+	},
+	{
+		path: "/check/haproxy", edge: "forwardauth", marks: true,
+		method: control{"X-Original-Method", byLua},
+		uri:    control{"X-Original-Uri", byLua},
+		peer:   control{"X-Real-Ip", byLua},
+	},
 }
+
+const byLua = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
 
 // Paths are those that gateways ask at.
 func Paths() []string {

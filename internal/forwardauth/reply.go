@@ -23,11 +23,13 @@ func (a *reply) Write(b []byte) (int, error) { return a.body.Write(b) }
 // maxMasked is the longest body that is sent in a header: nginx reads the head of an answer into 4 KiB.
 const maxMasked = 2 << 10
 
-// send sends it. Masked, a refusal is a 403, with its status and body in headers.
-func (a *reply) send(w http.ResponseWriter, mask bool) {
+// send sends it, in the form that a gateway understands.
+func (a *reply) send(w http.ResponseWriter, g *gateway) {
 	body := a.body.Bytes()
-	if mask && a.status != http.StatusOK {
+	if g.marks {
 		a.header["X-Weir-Status"] = []string{strconv.Itoa(a.status)}
+	}
+	if g.masks && a.status != http.StatusOK {
 		if line := bytes.TrimSpace(body); len(line) <= maxMasked && !bytes.ContainsFunc(line, isControl) {
 			a.header["X-Weir-Body"] = []string{string(line)}
 		}
