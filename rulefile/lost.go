@@ -89,8 +89,12 @@ func Mask(entry string) string {
 
 // MaskKey is what a client has sent as its key, as people may see it: how it begins and ends. It may look like a pattern
 // or an address, and be a secret all the same.
+//
+// At most a third is shown, and twelve characters stay hidden, which nobody guesses. Of a key that has no more
+// than those, it is a character or two.
 func MaskKey(key string) string {
 	n := utf8.RuneCountInString(key)
-	head, tail := firstRunes(key, min(8, n/3)), lastRunes(key, min(4, n/4))
-	return printable(head + "…" + tail)
+	shown := max(min(n/3, n-12, 12), min(n/6, 2))
+	tail := shown / 3
+	return printable(firstRunes(key, shown-tail) + "…" + lastRunes(key, tail))
 }

@@ -3,6 +3,7 @@ package rulefile
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 	"time"
 )
 
@@ -25,20 +26,20 @@ blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]
 		want           []string
 	}{
 		{name: "nothing"},
-		{name: "a block", from: `"sk_prod_leaked_4711", `, want: []string{"sk_pro…4711 is blocked now and would not be any more; keep it in `blacklist`"}},
+		{name: "a block", from: `"sk_prod_leaked_4711", `, want: []string{"sk_p…11 is blocked now and would not be any more; keep it in `blacklist`"}},
 		{name: "a block that a wider one covers", from: `"sk_prod_leaked_4711"`, to: `"sk_prod_leaked_*"`},
 		{name: "a block that a narrower one doesn't cover", from: `"sk_old_*"`, to: `"sk_old_1"`, want: []string{"sk_old_* is blocked now"}},
 		{name: "an address in a range", from: `"203.0.113.9"`, to: `"203.0.113.0/24"`},
 		{name: "an address", from: `"203.0.113.9", `, want: []string{"203.0.113.9 is blocked now"}},
-		{name: "all blocks", from: `blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]`, want: []string{"sk_pro…4711 is", "203.0.113.9 is", "sk_old_* is"}},
-		{name: "a block that is an allowance now", from: "7\"]\nblacklist: [\"sk_prod_leaked_4711\"", to: "7\", \"sk_prod_leaked_4711\"]\nblacklist: [\"other\"", want: []string{"sk_pro…4711 is blocked"}},
+		{name: "all blocks", from: `blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]`, want: []string{"sk_p…11 is", "203.0.113.9 is", "sk_old_* is"}},
+		{name: "a block that is an allowance now", from: "7\"]\nblacklist: [\"sk_prod_leaked_4711\"", to: "7\", \"sk_prod_leaked_4711\"]\nblacklist: [\"other\"", want: []string{"sk_p…11 is blocked"}},
 		{name: "an allowance", from: `"sk_monitoring_*", `, want: []string{"sk_monitoring_* passes every limit now and would not any more; keep it in `whitelist`"}},
-		{name: "an override", from: "sk_prod_customer_0001", to: "sk_prod_customer_0003", want: []string{`sk_prod…0001 has numbers of its own in the rule "search" now, and would not have these any more; keep it`}},
-		{name: "one that expires", from: "sk_prod_customer_0002", to: "sk_prod_customer_0003", want: []string{"sk_prod…0002 has"}},
+		{name: "an override", from: "sk_prod_customer_0001", to: "sk_prod_customer_0003", want: []string{`sk_pr…01 has numbers of its own in the rule "search" now, and would not have these any more; keep it`}},
+		{name: "one that expires", from: "sk_prod_customer_0002", to: "sk_prod_customer_0003", want: []string{"sk_pr…02 has"}},
 		{name: "one that has expired", from: "sk_prod_customer_0002", to: "sk_prod_customer_0003", late: true},
 		{name: "other numbers", from: "3000/minute", to: "5000/minute"},
-		{name: "other numbers by going back", from: "3000/minute", to: "5000/minute", changed: true, want: []string{"sk_prod…0001 has"}},
-		{name: "the rule", from: "id: search", to: "id: find", want: []string{"sk_prod…0001 has", "sk_prod…0002 has"}},
+		{name: "other numbers by going back", from: "3000/minute", to: "5000/minute", changed: true, want: []string{"sk_pr…01 has"}},
+		{name: "the rule", from: "id: search", to: "id: find", want: []string{"sk_pr…01 has", "sk_pr…02 has"}},
 		{name: "the rule in capitals", from: "id: search", to: "id: SEARCH"},
 	}
 	for _, tt := range tests {
@@ -92,8 +93,8 @@ func TestLostIsShort(t *testing.T) {
 
 func TestMask(t *testing.T) {
 	for key, want := range map[string]string{
-		"sk_prod_abcdefghijklc123": "sk_prod_…c123", "secret": "se…t", "ab": "…", "": "…", " sk_1 ": "s…1",
-		"203.0.113.7": "203.0.113.7", "2001:db8::/32": "2001:db8::/32", "sk_old_*": "sk_old_*", "dead.beef.cafe": "dead…afe", "a\x1b[2J_______": "a\ufffd[2…___",
+		"sk_prod_abcdefghijklc123": "sk_pro…23", "secret": "s…", "ab": "…", "": "…", " sk_1 ": "…",
+		"203.0.113.7": "203.0.113.7", "2001:db8::/32": "2001:db8::/32", "sk_old_*": "sk_old_*", "dead.beef.cafe": "de…", "a\x1b[2J_______": "a\ufffd…",
 	} {
 		if got := Mask(key); got != want {
 			t.Errorf("%q is shown as %q, want %q", key, got, want)
@@ -104,11 +105,22 @@ func TestMask(t *testing.T) {
 // A client may send anything for its key: what would be no secret in a list is one there.
 func TestMaskKey(t *testing.T) {
 	for key, want := range map[string]string{
-		"sk_prod_abcdefghijklc123": "sk_prod_…c123", "pa*sword": "pa…rd", "203.0.113.7": "203….7", "a\nb\x1b[2J____": "a\ufffdb…__", "": "…",
+		"sk_prod_abcdefghijklmnopqrstuvwxc123": "sk_prod_…c123", "pa*sword": "p…", "203.0.113.7": "2…", "\nb\x1b[2J_____": "\ufffd…", "": "…",
+		"0123456789abcdef": "012…f", "HOTKEY_A_KEY": "HO…", "mail.of@a.com": "ma…",
 		strings.Repeat("é", 5000): "éééééééé…éééé",
 	} {
 		if got := MaskKey(key); got != want {
 			t.Errorf("%q is shown as %q, want %q", key, got, want)
+		}
+	}
+}
+
+// However long a key is, two thirds of it stay hidden, and twelve characters if it has that many and two more.
+func TestAMaskHidesEnough(t *testing.T) {
+	for n := range 200 {
+		shown := utf8.RuneCountInString(MaskKey(strings.Repeat("k", n))) - 1
+		if shown > 12 || 3*shown > n || n >= 14 && n-shown < 12 {
+			t.Errorf("of %d characters %d are shown", n, shown)
 		}
 	}
 }

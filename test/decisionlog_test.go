@@ -19,7 +19,7 @@ func TestDecisionLogOfANode(t *testing.T) {
 	check := func() {
 		post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_prod_0123456789", "method": "POST", "path": "/orders/17", "ip": "203.0.113.7"}`)
 	}
-	const line = `"outcome":"refused","reason":"limited","rule":"orders","rules_version":1,"policy":"1/hour","key":"sk_pro…6789",` +
+	const line = `"outcome":"refused","reason":"limited","rule":"orders","rules_version":1,"policy":"1/hour","key":"sk_p…89",` +
 		`"ip":"203.0.113.7","method":"POST","path":"/orders/{id}","retry_after_ms":`
 	lines := func(name string) int {
 		text, err := os.ReadFile(name)

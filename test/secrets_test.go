@@ -296,7 +296,7 @@ decision_log_sample: 1
 
 	// It has told what it may: a test of silence would prove nothing.
 	for _, want := range []string{
-		`"key":"sk_heade…cdef"`, `"key":"sk_star_…cdef"`, `"reason":"denied"`, `"reason":"identity"`, `"path":"/orders/{id}"`, `"method":"other"`,
+		`"key":"sk_hea…ef"`, `"key":"sk_sta…ef"`, `"reason":"denied"`, `"reason":"identity"`, `"path":"/orders/{id}"`, `"method":"other"`,
 		`"identity":"the token has expired"`, `"identity":"the token's signature or algorithm is wrong"`, `"identity":"the token has another issuer"`,
 		`"identity":"the token is not a JWT"`, `"identity":"The header X-Api-Key is given twice"`, `"edge":"gateway"`, `"edge":"check"`, `"degraded":true`,
 	} {

@@ -89,12 +89,12 @@ func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
 		method, path, body, ifMatch string
 		want                        []string
 	}{
-		{"POST", "/v1/rules/rollback", `{"version": 4}`, "", []string{"sk_pro…4711", "198.51.100.7", "sk_pro…er_1"}},
-		{"POST", "/v1/rules/rollback", `{"version": 5}`, "", []string{"198.51.100.7", "sk_pro…er_1"}},
-		{"PUT", "/v1/rules", rules, "*", []string{"sk_pro…4711", "198.51.100.7", "sk_pro…er_1"}},
-		{"PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "sk_new"]}`, "", []string{"sk_pro…4711"}},
+		{"POST", "/v1/rules/rollback", `{"version": 4}`, "", []string{"sk_p…11", "198.51.100.7", "sk_p…_1"}},
+		{"POST", "/v1/rules/rollback", `{"version": 5}`, "", []string{"198.51.100.7", "sk_p…_1"}},
+		{"PUT", "/v1/rules", rules, "*", []string{"sk_p…11", "198.51.100.7", "sk_p…_1"}},
+		{"PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "sk_new"]}`, "", []string{"sk_p…11"}},
 		{"PUT", "/v1/allowlist", `{"entries": []}`, "*", []string{"198.51.100.7"}},
-		{"PUT", "/v1/rules/id/search", `{"id": "search", "match": {"endpoint": "/v1/search"}, "limit": "30/minute"}`, "", []string{"sk_pro…er_1"}},
+		{"PUT", "/v1/rules/id/search", `{"id": "search", "match": {"endpoint": "/v1/search"}, "limit": "30/minute"}`, "", []string{"sk_p…_1"}},
 	} {
 		a := p.do(t, c.method, c.path, c.body, "If-Match: "+c.ifMatch)
 		p.want(t, a, 422, "RULES_WARN")
@@ -271,7 +271,7 @@ func TestABlockIsntLostWithRulesThatCantBeRead(t *testing.T) {
 	} {
 		a := p.do(t, c.method, c.path, c.body, `If-Match: "3"`)
 		p.want(t, a, 422, "RULES_WARN")
-		if !strings.Contains(a.text, `sk_pro…4711 is blocked now`) {
+		if !strings.Contains(a.text, `sk_p…11 is blocked now`) {
 			t.Errorf("%s %s: %s", c.method, c.path, a.text)
 		}
 	}
