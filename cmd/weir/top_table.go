@@ -66,7 +66,11 @@ func (v *topView) table(width int) []string {
 		if c.PlusMinus >= 0.1 {
 			requests += " ±" + number(c.PlusMinus)
 		}
-		rows = append(rows, []string{cell(c.Client), c.Fingerprint, requests, number(c.Refused), cell(c.Rule)})
+		rule := cell(c.Rule)
+		if c.MoreRules > 0 {
+			rule += fmt.Sprintf(" +%d", c.MoreRules)
+		}
+		rows = append(rows, []string{cell(c.Client), c.Fingerprint, requests, number(c.Refused), rule})
 	}
 	lines, used := aligned(rows, []bool{false, false, true, true, false})
 	room := toplist.Slots

@@ -13,7 +13,7 @@ import (
 type Query struct {
 	Refused bool // the clients that are refused the most, not those that send the most
 	K       int
-	Rule    string // "" means every rule
+	Rule    string // what this rule bound alone; "" means whatever did
 }
 
 // Answer is which clients are hot, over all nodes that are in it.
@@ -40,12 +40,13 @@ type Node struct {
 	SampledOneIn float64 `json:"sampled_one_in"`
 }
 
-// Client is a client with the rule that bound its requests.
+// Client is a client, and what it sends.
 type Client struct {
 	Client      string `json:"client"`      // masked
 	Fingerprint string `json:"fingerprint"` // tells clients apart that look the same; it is the same on all nodes
 	Kind        string `json:"kind"`
-	Rule        string `json:"rule"`
+	Rule        string `json:"rule"`       // that binds the most of its requests, or of its refusals, as far as that is known
+	MoreRules   int    `json:"more_rules"` // that bind others of them
 	Rates
 	PlusMinus float64 `json:"plus_minus"` // of requests, since they are sampled; 95 of 100 times it is no more
 	LowBy     float64 `json:"low_by"`     // by so much at most both are too low besides
@@ -73,25 +74,35 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 		Client
 		variance float64
 		covered  float64 // of MissingBelow, by lists that it is in
+		bound    float64 // by Rule
 	}
-	clients, rules := map[name]*sum{}, map[string]*RuleUse{}
+	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}
+	bound := map[name]float64{}
 	for i, l := range lists {
 		out.Nodes = append(out.Nodes, Node{l.Node, i == 0, max(0, now.Sub(l.At).Milliseconds()), l.OneIn})
-		missing := l.Missing.by(q.Refused)
+		hot := &l.Clients
+		if q.Rule != "" {
+			hot = &l.Pairs
+		}
+		missing := hot.Missing.by(q.Refused)
 		out.MissingBelow += missing
 		if l.Began.Before(out.RulesSince) {
 			out.RulesSince = l.Began
 		}
-		for j := range l.Clients {
-			c := &l.Clients[j]
+		for _, c := range l.Pairs.Hot {
+			if q.Rule == "" || c.Rule == q.Rule {
+				bound[name{c.ID, c.Rule}] += c.Rates.by(q.Refused)
+			}
+		}
+		for j := range hot.Hot {
+			c := &hot.Hot[j]
 			if q.Rule != "" && c.Rule != q.Rule {
 				continue
 			}
-			n := name{c.ID, c.Rule}
-			s := clients[n]
+			s := clients[c.ID]
 			if s == nil {
-				s = &sum{Client: Client{Client: c.Client, Fingerprint: fmt.Sprintf("%08x", uint32(c.ID>>32)), Kind: c.Kind, Rule: c.Rule}}
-				clients[n] = s
+				s = &sum{Client: Client{Client: c.Client, Fingerprint: fmt.Sprintf("%08x", uint32(c.ID>>32)), Kind: c.Kind, MoreRules: -1}}
+				clients[c.ID] = s
 			}
 			s.add(c.Rates)
 			s.variance += c.Rates.Requests * (l.OneIn - 1) / out.WindowSeconds
@@ -115,7 +126,18 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 			u.LastHit, u.LastRefusal = later(u.LastHit, r.LastHit), later(u.LastRefusal, r.LastRefusal)
 		}
 	}
+	for n, rate := range bound {
+		s := clients[n.client]
+		if s == nil || rate <= 0 {
+			continue
+		}
+		s.MoreRules++
+		if s.MoreRules == 0 || cmp.Or(cmp.Compare(rate, s.bound), strings.Compare(s.Rule, n.rule)) > 0 {
+			s.Rule, s.bound = n.rule, rate
+		}
+	}
 	for _, s := range clients {
+		s.MoreRules = max(0, s.MoreRules) // of one whose rules nobody told, too
 		if s.by(q.Refused) <= 0 {
 			continue
 		}
@@ -125,7 +147,7 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 	}
 	slices.SortFunc(out.Clients, func(a, b Client) int {
 		return cmp.Or(cmp.Compare(b.by(q.Refused), a.by(q.Refused)), cmp.Compare(a.Client, b.Client),
-			cmp.Compare(a.Fingerprint, b.Fingerprint), cmp.Compare(a.Rule, b.Rule))
+			cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
 	out.Clients = out.Clients[:min(q.K, len(out.Clients))]
 	for _, u := range rules {

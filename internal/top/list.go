@@ -13,13 +13,19 @@ const listed = 250
 
 // List is what one node tells of its clients and rules.
 type List struct {
-	Node    string       `json:"node"`
-	At      time.Time    `json:"at"`    // by the clock that nodes share
-	Began   time.Time    `json:"began"` // likewise
-	OneIn   float64      `json:"one_in"`
-	Missing Rates        `json:"missing"` // the highest that a client can have without being in the list
-	Clients []listClient `json:"clients"`
-	Rules   []listRule   `json:"rules"`
+	Node    string     `json:"node"`
+	At      time.Time  `json:"at"`    // by the clock that nodes share
+	Began   time.Time  `json:"began"` // likewise
+	OneIn   float64    `json:"one_in"`
+	Clients clients    `json:"clients"`
+	Pairs   clients    `json:"pairs"` // clients with the rule that bound
+	Rules   []listRule `json:"rules"`
+}
+
+// clients are the hottest.
+type clients struct {
+	Missing Rates        `json:"missing"` // the highest that one can have without being here
+	Hot     []listClient `json:"hot"`
 }
 
 // Rates are requests and refusals, a second.
@@ -70,12 +76,8 @@ func (t *Top) List(node string) List {
 	t.drainLocked()
 	out := List{
 		Node: node, At: t.now, Began: t.now.Add(-time.Since(t.began)), OneIn: max(1, t.oneIn),
-		Missing: Rates{t.requests.missing(), t.refused.missing()},
+		Clients: t.hotLocked(&t.clients), Pairs: t.hotLocked(&t.pairs),
 	}
-	found := map[name]listClient{}
-	out.Missing.Requests = max(out.Missing.Requests, t.hottestLocked(&t.requests, false, found))
-	out.Missing.Refused = max(out.Missing.Refused, t.hottestLocked(&t.refused, true, found))
-	out.Clients = slices.Collect(maps.Values(found))
 	for _, r := range t.rules.byID {
 		if r.id == "" {
 			continue // no rule bound
@@ -83,6 +85,17 @@ func (t *Top) List(node string) List {
 		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))}, r.hit, r.refusal})
 	}
 	return out
+}
+
+func (t *Top) hotLocked(k *sketches) clients {
+	found := map[name]listClient{}
+	return clients{
+		Missing: Rates{
+			max(k.requests.missing(), t.hottestLocked(&k.requests, false, found)),
+			max(k.refused.missing(), t.hottestLocked(&k.refused, true, found)),
+		},
+		Hot: slices.Collect(maps.Values(found)),
+	}
 }
 
 // hottestLocked adds the hottest of a sketch, and returns the highest rate that it has left out.
@@ -131,11 +144,9 @@ func (t *Top) Hottest() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drainLocked()
-	sums := map[uint64]float64{}
 	hottest := 0.
-	for _, e := range t.requests.byLow {
-		sums[e.id] += rate(e.requests.last(t.slot))
-		hottest = max(hottest, sums[e.id])
+	for _, e := range t.clients.requests.byLow {
+		hottest = max(hottest, rate(e.requests.last(t.slot)))
 	}
 	return hottest
 }

@@ -258,19 +258,33 @@ func (l *List) check(now time.Time) error {
 		return errors.New("its times are not of now")
 	case !(l.OneIn >= 1 && l.OneIn <= mostOne):
 		return errors.New("one_in must be 1 or more")
-	case len(l.Clients) > 2*listed || len(l.Rules) > maxRules:
-		return errors.New("it has too many clients or rules")
-	case !l.Missing.sane():
-		return errors.New("missing must be rates")
+	case len(l.Rules) > maxRules:
+		return errors.New("it has too many rules")
 	}
-	for i := range l.Clients {
-		if c := &l.Clients[i]; !c.Rates.sane() || !(c.Lacks >= 0 && c.Lacks <= mostRate) || !clean(c.Client) || !clean(c.Rule) || !slices.Contains(kindNames[:], c.Kind) {
-			return fmt.Errorf("clients[%d] is none", i)
-		}
+	if err := l.Clients.check(); err != nil {
+		return fmt.Errorf("clients: %w", err)
+	}
+	if err := l.Pairs.check(); err != nil {
+		return fmt.Errorf("pairs: %w", err)
 	}
 	for i := range l.Rules {
 		if r := &l.Rules[i]; !r.Rates.sane() || !clean(r.Rule) || !r.LastHit.IsZero() && !past(r.LastHit) || !r.LastRefusal.IsZero() && !past(r.LastRefusal) {
 			return fmt.Errorf("rules[%d] is none", i)
+		}
+	}
+	return nil
+}
+
+func (k *clients) check() error {
+	switch {
+	case len(k.Hot) > 2*listed:
+		return errors.New("there are too many")
+	case !k.Missing.sane():
+		return errors.New("missing must be rates")
+	}
+	for i := range k.Hot {
+		if c := &k.Hot[i]; !c.Rates.sane() || !(c.Lacks >= 0 && c.Lacks <= mostRate) || !clean(c.Client) || !clean(c.Rule) || !slices.Contains(kindNames[:], c.Kind) {
+			return fmt.Errorf("hot[%d] is none", i)
 		}
 	}
 	return nil

@@ -127,8 +127,8 @@ func TestQuestionsShareAnAnswer(t *testing.T) {
 // TestListsThatNoNodeHasWritten aren't in the answer, which says so, and do no harm to it.
 func TestListsThatNoNodeHasWritten(t *testing.T) {
 	now := time.Now().UTC()
-	good := fmt.Sprintf(`{"node": "x", "at": %q, "began": %q, "one_in": 1, "missing": {"requests": 0, "refused": 0},
-		"clients": [{"id": 1, "client": "sk…1", "kind": "api_key", "rule": "api", "rates": {"requests": 5, "refused": 0}, "lacks": 0}],
+	good := fmt.Sprintf(`{"node": "x", "at": %q, "began": %q, "one_in": 1, "clients": {"missing": {"requests": 0, "refused": 0},
+		"hot": [{"id": 1, "client": "sk…1", "kind": "api_key", "rule": "api", "rates": {"requests": 5, "refused": 0}, "lacks": 0}]},
 		"rules": [{"rule": "api", "rates": {"requests": 5, "refused": 0}, "last_hit": %q}]}`,
 		now.Format(time.RFC3339), now.Add(-time.Hour).Format(time.RFC3339), now.Add(-time.Second).Format(time.RFC3339Nano))
 	changed := func(from, to string) string {

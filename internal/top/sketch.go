@@ -35,7 +35,7 @@ type sketch struct {
 
 type name struct {
 	client uint64
-	rule   string
+	rule   string // "" over all rules, or where none binds
 }
 
 type entry struct {
@@ -46,6 +46,25 @@ type entry struct {
 	unknown  float64 // part of count that may be others', likewise
 	requests history
 	refused  history
+}
+
+// sketches are who sends the most, and who is refused the most.
+type sketches struct{ requests, refused sketch }
+
+func newSketches() sketches { return sketches{newSketch(), newSketch()} }
+
+func (k *sketches) count(s *sample, rule string, slot int64) {
+	k.requests.count(s, rule, slot, s.weight)
+	refusals := 0.
+	if s.refused {
+		refusals = s.weight
+	}
+	k.refused.count(s, rule, slot, refusals)
+}
+
+func (k *sketches) decay(slots int64) {
+	k.requests.decay(slots)
+	k.refused.decay(slots)
 }
 
 func newSketch() sketch { return sketch{byName: make(map[name]*entry, capacity)} }

@@ -4,9 +4,9 @@
 // size: however many clients there are, and however long their keys, a node keeps a thousand of each kind. Up to some ten
 // thousand decisions a second all are looked at. Of more, one in 2^k is, with k such that about as many remain.
 //
-// A client is its key, else its user, else its address, and an entry is a client with the rule that binds. A request whose key
-// nobody has verified counts for its address, too: a flood that makes up a key for each request shows there. Keys are kept as
-// a keyed hash, and as much of them as their mask shows.
+// A client is its key, else its user, else its address. Clients are counted once over all rules, and once with the rule that binds, for
+// whoever looks at one rule alone. A request whose key nobody has verified counts for its address, too: a flood that makes up a
+// key for each request shows there. Keys are kept as a keyed hash, and as much of them as their mask shows.
 package top
 
 import (
@@ -49,18 +49,18 @@ type Top struct {
 	// missed is the weight of decisions that found every lane in use.
 	missed atomic.Uint64
 
-	mu       sync.Mutex // guards what follows, and is held while buffers are counted
-	began    time.Time
-	now      time.Time // that the nodes share, when buffers were last counted
-	second   int64     // since it began
-	slot     int64     // likewise
-	spare    []sample
-	seen     int     // decisions, since it was last asked whether they are too many
-	oneIn    float64 // the most that one decision stood for in a slot that still counts
-	oneInAt  int64   // that slot
-	requests sketch
-	refused  sketch
-	rules    rules
+	mu      sync.Mutex // guards what follows, and is held while buffers are counted
+	began   time.Time
+	now     time.Time // that the nodes share, when buffers were last counted
+	second  int64     // since it began
+	slot    int64     // likewise
+	spare   []sample
+	seen    int     // decisions, since it was last asked whether they are too many
+	oneIn   float64 // the most that one decision stood for in a slot that still counts
+	oneInAt int64   // that slot
+	clients sketches
+	pairs   sketches // clients with the rule that bound
+	rules   rules
 }
 
 // Options of a Top. The zero value is useful.
@@ -90,7 +90,7 @@ func New(o Options) *Top {
 	}
 	t.below.Store(math.MaxUint64)
 	t.key.Store(newKey(nil))
-	t.requests, t.refused = newSketch(), newSketch()
+	t.clients, t.pairs = newSketches(), newSketches()
 	t.rules.byID = map[string]*rule{}
 	return t
 }
@@ -240,12 +240,8 @@ func (t *Top) count(s *sample) {
 
 // countFor counts a decision for its client.
 func (t *Top) countFor(s *sample, rule string) {
-	t.requests.count(s, rule, t.slot, s.weight)
-	refusals := 0.
-	if s.refused {
-		refusals = s.weight
-	}
-	t.refused.count(s, rule, t.slot, refusals)
+	t.clients.count(s, "", t.slot)
+	t.pairs.count(s, rule, t.slot)
 }
 
 // advanceLocked begins the second, and the slot, that has begun meanwhile.
@@ -253,8 +249,8 @@ func (t *Top) advanceLocked(age time.Duration) {
 	t.now = t.options.Now()
 	second, slot := int64(age/time.Second), int64(age/Slot)
 	if slot > t.slot {
-		t.requests.decay(slot - t.slot)
-		t.refused.decay(slot - t.slot)
+		t.clients.decay(slot - t.slot)
+		t.pairs.decay(slot - t.slot)
 		t.slot = slot
 		if slot-t.oneInAt > window {
 			t.oneIn = 0
@@ -271,7 +267,7 @@ func (t *Top) advanceLocked(age time.Duration) {
 	if t.options.Secret != nil {
 		if secret := t.options.Secret(); secret != nil && string(secret) != t.key.Load().secret {
 			t.key.Store(newKey(secret)) // nobody is known by the fingerprints of another
-			t.requests, t.refused = newSketch(), newSketch()
+			t.clients, t.pairs = newSketches(), newSketches()
 		}
 	}
 }

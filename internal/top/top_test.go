@@ -257,3 +257,36 @@ func TestManyRules(t *testing.T) {
 		}
 	})
 }
+
+// TestAClientIsOneRow, whichever rules bind its requests. Of one rule alone, it is what that binds.
+func TestAClientIsOneRow(t *testing.T) {
+	run(t, top.Options{}, func(b *bed) {
+		for range 10 { // seconds
+			for range 20 {
+				b.check(weir.Request{APIKey: "sk_hot", Path: "/a"})
+				b.check(weir.Request{APIKey: "sk_one", Path: "/a"})
+			}
+			for range 10 {
+				b.check(weir.Request{APIKey: "sk_hot", Path: "/b"})
+			}
+			time.Sleep(time.Second)
+		}
+		for q, want := range map[top.Query][]string{
+			{}:              {"sk…t a +1 30 8 60", "sk…e a +0 20 0 40"},
+			{Rule: "b"}:     {"sk…t b +0 10 8 20"},
+			{Refused: true}: {"sk…t b +0 30 8 60"},
+		} {
+			var got []string
+			for _, c := range b.answer(q).Clients {
+				got = append(got, fmt.Sprintf("%s %s +%d %v %v %d", c.Client, c.Rule, c.MoreRules, c.Requests, c.Refused, c.History.Requests[top.Slots-1]))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%+v: got %q, want %q", q, got, want)
+			}
+		}
+		if got := b.top.Hottest(); got != 30 {
+			t.Errorf("the hottest has %v", got)
+		}
+	}, weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/a"}, Limits: []weir.Limit{weir.PerMinute(100_000)}},
+		weir.Rule{ID: "b", Match: weir.Match{Endpoint: "/b"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerSecond(2)}})
+}
