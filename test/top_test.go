@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -99,54 +101,29 @@ func TestTopAgreesWithAnExactCount(t *testing.T) {
 		nodes = append(nodes, serve(t, "--store", "redis://"+redis.Addr, "--rules", rules))
 	}
 	reached(t, nodes...)
-	exact := zipf(t, nodes)
-	ranks := slices.SortedFunc(func(yield func(string) bool) {
-		for key := range exact {
-			if !yield(key) {
-				return
-			}
+	// Whatever was sent must still be in the window when it is answered. On a machine too busy for that, it is tried again.
+	for try := 1; ; try++ {
+		began := time.Now()
+		exact := zipf(t, nodes)
+		var err error
+		for err = errors.New("it took too long to send"); err != nil && time.Since(began) < 9*time.Second; {
+			err = agrees(t, nodes, exact)
 		}
-	}, func(a, b string) int { return exact[b] - exact[a] })[:20]
-
-	var got top.Answer
-	// What was just counted shows when its slot is over, and stays for as long as a window.
-	until(t, func() error {
-		got = hot(t, nodes[0], "k=40")
-		if len(got.Nodes) != 3 || len(got.NodesMissing) > 0 || len(got.Clients) < 40 {
-			return fmt.Errorf("%d clients of %+v, without %v", len(got.Clients), got.Nodes, got.NodesMissing)
-		}
-		if sum, off := told(got.Clients[0], &got); sum+off < float64(exact[ranks[0]]) {
-			return fmt.Errorf("the first has sent %d, and is said to have sent %.0f", exact[ranks[0]], sum)
-		}
-		return nil
-	})
-	for _, key := range ranks {
-		i := slices.IndexFunc(got.Clients, func(c top.Client) bool { return c.Client[:7] == key })
-		if i < 0 {
-			t.Errorf("%s isn't there", key)
+		switch {
+		case err == nil:
+		case try == 5:
+			t.Fatal(err)
+		default:
+			t.Log(err)
+			until(t, func() error {
+				if n := len(hot(t, nodes[0], "").Clients); n > 0 {
+					return fmt.Errorf("%d clients are still in the window", n)
+				}
+				return nil
+			})
 			continue
 		}
-		c := got.Clients[i]
-		sum, off := told(c, &got)
-		if math.Abs(float64(exact[key])-sum) > off {
-			t.Errorf("%s has sent %d, and is said to have sent %.0f ± %.0f", key, exact[key], sum, off)
-		}
-		// Whoever is before it has sent at least as much, up to what both may be off.
-		for _, before := range got.Clients[:i] {
-			_, more := told(before, &got)
-			if n := exact[before.Client[:7]]; float64(n)+off+more < float64(exact[key]) {
-				t.Errorf("%s is before %s: it has sent %d, not %d", before.Client, key, n, exact[key])
-			}
-		}
-		if strings.Contains(c.Client, "SECRET") {
-			t.Errorf("a key: %s", c.Client)
-		}
-	}
-	if r := got.Rules; len(r) != 1 || r[0].Rule != "orders" || r[0].LastHit == nil || r[0].LastRefusal == nil {
-		t.Errorf("%+v", got.Rules)
-	}
-	if refused := hot(t, nodes[1], "by=refused&k=1&rule=orders"); len(refused.Clients) != 1 || refused.Clients[0].Client[:7] != ranks[0] {
-		t.Errorf("by refusals: %+v", refused.Clients)
+		break
 	}
 
 	redis.Kill()
@@ -156,6 +133,43 @@ func TestTopAgreesWithAnExactCount(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// agrees compares what nodes tell with an exact count.
+func agrees(t *testing.T, nodes []*node, exact map[string]int) error {
+	ranks := slices.SortedFunc(maps.Keys(exact), func(a, b string) int { return exact[b] - exact[a] })[:20]
+	got := hot(t, nodes[0], "k=40")
+	if len(got.Nodes) != 3 || len(got.NodesMissing) > 0 || len(got.Clients) < 40 {
+		return fmt.Errorf("%d clients of %+v, without %v", len(got.Clients), got.Nodes, got.NodesMissing)
+	}
+	for _, key := range ranks {
+		i := slices.IndexFunc(got.Clients, func(c top.Client) bool { return c.Client[:7] == key })
+		if i < 0 {
+			return fmt.Errorf("%s isn't there", key)
+		}
+		c := got.Clients[i]
+		sum, off := told(c, &got)
+		if math.Abs(float64(exact[key])-sum) > off {
+			return fmt.Errorf("%s has sent %d, and is said to have sent %.0f ± %.0f", key, exact[key], sum, off)
+		}
+		// Whoever is before it has sent at least as much, up to what both may be off.
+		for _, before := range got.Clients[:i] {
+			_, more := told(before, &got)
+			if n := exact[before.Client[:7]]; float64(n)+off+more < float64(exact[key]) {
+				return fmt.Errorf("%s is before %s: it has sent %d, not %d", before.Client, key, n, exact[key])
+			}
+		}
+		if strings.Contains(c.Client, "SECRET") {
+			t.Errorf("a key: %s", c.Client)
+		}
+	}
+	if r := got.Rules; len(r) != 1 || r[0].Rule != "orders" || r[0].LastHit == nil || r[0].LastRefusal == nil {
+		return fmt.Errorf("%+v", got.Rules)
+	}
+	if refused := hot(t, nodes[1], "by=refused&k=1&rule=orders"); len(refused.Clients) != 1 || refused.Clients[0].Client[:7] != ranks[0] {
+		return fmt.Errorf("by refusals: %+v", refused.Clients)
+	}
+	return nil
 }
 
 // screen is weir top in a terminal.
