@@ -108,14 +108,15 @@ func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string
 // Total is how often a rule was used so far.
 type Total struct {
 	Decisions uint64 // in which it bound
-	Refusals  uint64 // of them, and what a rule in shadow would have refused
+	Refusals  uint64 // of them
+	Shadow    uint64 // what a rule in shadow would have refused
 	Events    uint64 // other signs of use: that it was near its limit, or was decided without the store
 }
 
 // Totals tells of every rule that has been used.
 func (m *Metrics) Totals(tell func(rule string, t Total)) {
 	for _, r := range m.table.Load().byRule {
-		t := Total{Refusals: r.events(shadowRefusal)}
+		t := Total{Shadow: r.events(shadowRefusal)}
 		for e := range edges {
 			sums, _ := r.decisions(e)
 			for reason, n := range sums {

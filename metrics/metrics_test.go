@@ -191,6 +191,12 @@ func TestShadowAndNearLimits(t *testing.T) {
 	})
 	// The 9th left 1 of 10, and the 10th none: less than a fifth. The rest was refused.
 	b.want("weir_near_limit_total", map[string]float64{`weir_near_limit_total{rule="orders"}`: 2})
+	b.metrics.Totals(func(rule string, got metrics.Total) {
+		want := map[string]metrics.Total{"orders": {Decisions: 12, Refusals: 2, Events: got.Events}, "trial": {Shadow: 5, Events: got.Events}}[rule]
+		if got != want {
+			t.Errorf("%s: got %+v, want %+v", rule, got, want)
+		}
+	})
 }
 
 // TestEveryReasonHasALabel, so that no decision is out of the table's bounds.

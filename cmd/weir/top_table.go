@@ -97,11 +97,11 @@ func (v *topView) table(width int) []string {
 }
 
 func (v *topView) ruleTable() []string {
-	rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "LAST HIT", "LAST REFUSAL"}}
+	rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
 	for _, r := range v.answer.Rules {
-		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), v.ago(r.LastHit), v.ago(r.LastRefusal)})
+		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), v.ago(r.LastHit), v.ago(r.LastRefusal)})
 	}
-	lines, _ := aligned(rows, []bool{false, true, true, true, true})
+	lines, _ := aligned(rows, []bool{false, true, true, true, true, true})
 	return lines
 }
 

@@ -46,10 +46,8 @@ func (a *API) top(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 // of POST /v1/take, are shown while they are used.
 func (a *API) onlyInForce(out *top.Answer, only string) {
 	inForce := map[string]bool{}
-	if doc := a.Rules.InForce(); doc.File != nil {
-		for _, r := range doc.File.Rules.Rules {
-			inForce[r.ID] = only == "" || r.ID == only
-		}
+	for _, r := range a.Rules.InForce().File.Rules.Rules {
+		inForce[r.ID] = only == "" || r.ID == only
 	}
 	out.Rules = slices.DeleteFunc(out.Rules, func(u top.RuleUse) bool {
 		unused := !inForce[u.Rule] && u.Requests == 0

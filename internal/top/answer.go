@@ -57,8 +57,9 @@ type Client struct {
 type RuleUse struct {
 	Rule string `json:"rule"`
 	Rates
+	Shadow      float64    `json:"shadow_refused"` // what it would have refused, were it not in shadow
 	LastHit     *time.Time `json:"last_hit"`
-	LastRefusal *time.Time `json:"last_refusal"`
+	LastRefusal *time.Time `json:"last_refusal"` // also one in shadow
 }
 
 // Merge makes one answer of the lists of several nodes. The first is this node's own.
@@ -123,6 +124,7 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 				rules[r.Rule] = u
 			}
 			u.add(r.Rates)
+			u.Shadow += r.Shadow
 			u.LastHit, u.LastRefusal = later(u.LastHit, r.LastHit), later(u.LastRefusal, r.LastRefusal)
 		}
 	}
@@ -151,7 +153,7 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 	})
 	out.Clients = out.Clients[:min(q.K, len(out.Clients))]
 	for _, u := range rules {
-		u.Requests, u.Refused = tenth(u.Requests), tenth(u.Refused)
+		u.Requests, u.Refused, u.Shadow = tenth(u.Requests), tenth(u.Refused), tenth(u.Shadow)
 		out.Rules = append(out.Rules, *u)
 	}
 	slices.SortFunc(out.Rules, func(a, b RuleUse) int { return strings.Compare(a.Rule, b.Rule) })

@@ -65,6 +65,7 @@ type listClient struct {
 type listRule struct {
 	Rule        string    `json:"rule"`
 	Rates       Rates     `json:"rates"`
+	Shadow      float64   `json:"shadow"`
 	LastHit     time.Time `json:"last_hit,omitzero"`
 	LastRefusal time.Time `json:"last_refusal,omitzero"`
 }
@@ -82,7 +83,7 @@ func (t *Top) List(node string) List {
 		if r.id == "" {
 			continue // no rule bound
 		}
-		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))}, r.hit, r.refusal})
+		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))}, rate(r.shadow.last(t.slot)), r.hit, r.refusal})
 	}
 	return out
 }

@@ -268,7 +268,7 @@ func (l *List) check(now time.Time) error {
 		return fmt.Errorf("pairs: %w", err)
 	}
 	for i := range l.Rules {
-		if r := &l.Rules[i]; !r.Rates.sane() || !clean(r.Rule) || !r.LastHit.IsZero() && !past(r.LastHit) || !r.LastRefusal.IsZero() && !past(r.LastRefusal) {
+		if r := &l.Rules[i]; !r.Rates.sane() || !(r.Shadow >= 0 && r.Shadow <= mostRate) || !clean(r.Rule) || !r.LastHit.IsZero() && !past(r.LastHit) || !r.LastRefusal.IsZero() && !past(r.LastRefusal) {
 			return fmt.Errorf("rules[%d] is none", i)
 		}
 	}

@@ -22,11 +22,13 @@ type rule struct {
 	total             Total
 	unknown           bool // what it had counted when it became known, so that total isn't that yet
 	requests, refused history
+	shadow            history
 }
 
 // Total is how often a rule was used so far.
 type Total struct {
 	Decisions, Refusals uint64
+	Shadow              uint64 // what it would have refused, were it not in shadow
 	Events              uint64 // other signs of use
 }
 
@@ -82,6 +84,10 @@ func (r *rules) count(id string, t Total, slot int64, now time.Time) {
 	if t.Refusals > f.total.Refusals {
 		f.refusal = now
 		f.refused.add(slot, float64(t.Refusals-f.total.Refusals))
+	}
+	if t.Shadow > f.total.Shadow {
+		f.refusal = now
+		f.shadow.add(slot, float64(t.Shadow-f.total.Shadow))
 	}
 	f.requests.add(slot, float64(t.Decisions-f.total.Decisions))
 	f.total = t

@@ -10,20 +10,19 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Kind says what a client is known by.
-type Kind uint8
+// kind says what a client is known by.
+type kind uint8
 
-// The kinds of clients.
 const (
-	Nobody Kind = iota // the request has no key, no user and no address
-	APIKey
-	User
-	IP
+	nobody kind = iota // the request has no key, no user and no address
+	apiKey
+	user
+	ip
 )
 
 var kindNames = [...]string{"none", "api_key", "user", "ip"}
 
-func (k Kind) String() string { return kindNames[k] }
+func (k kind) String() string { return kindNames[k] }
 
 // sample is a decision that was looked at.
 type sample struct {
@@ -39,7 +38,7 @@ type sample struct {
 // client is whoever sent a request. It has no pointers, so that thousands of them are nothing to the garbage collector.
 type client struct {
 	id   uint64 // a keyed hash
-	kind Kind
+	kind kind
 	n    uint8
 	text [headBytes + tailBytes]byte // of a key what its mask is made of; or an address
 }
@@ -50,7 +49,7 @@ const headBytes, tailBytes = 32, 16
 // of writes a decision down.
 func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.client.of(o.Request, k)
-	if s.kind != IP && !o.Request.KeyVerified {
+	if s.kind != ip && !o.Request.KeyVerified {
 		s.address.from(o.Request.IP, k)
 	}
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
@@ -71,9 +70,9 @@ func (c *client) of(r *weir.Request, k *key) {
 	value := r.APIKey
 	switch {
 	case value != "":
-		c.kind = APIKey
+		c.kind = apiKey
 	case r.User != "":
-		c.kind, value = User, r.User
+		c.kind, value = user, r.User
 	case r.IP.IsValid():
 		c.from(r.IP, k)
 		return
@@ -89,13 +88,13 @@ func (c *client) of(r *weir.Request, k *key) {
 }
 
 // from makes an address the client, if there is one.
-func (c *client) from(ip netip.Addr, k *key) {
-	if !ip.IsValid() {
+func (c *client) from(addr netip.Addr, k *key) {
+	if !addr.IsValid() {
 		return
 	}
-	c.kind = IP
-	all := ip.As16()
-	if !ip.Unmap().Is4() {
+	c.kind = ip
+	all := addr.As16()
+	if !addr.Unmap().Is4() {
 		clear(all[8:]) // limits count networks, too: a client has as many addresses in its /64 as it likes
 	}
 	c.n = uint8(copy(c.text[:], all[:]))
@@ -105,9 +104,9 @@ func (c *client) from(ip netip.Addr, k *key) {
 // String is the client as people may see it.
 func (c *client) String() string {
 	switch c.kind {
-	case Nobody:
+	case nobody:
 		return "(nobody)"
-	case IP:
+	case ip:
 		addr := netip.AddrFrom16([16]byte(c.text[:16])).Unmap()
 		if addr.Is4() {
 			return addr.String()

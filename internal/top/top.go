@@ -232,7 +232,7 @@ func (t *Top) count(s *sample) {
 		t.oneIn, t.oneInAt = s.weight, t.slot
 	}
 	t.countFor(s, rule)
-	if s.address.kind == IP {
+	if s.address.kind == ip {
 		s.client = s.address
 		t.countFor(s, rule)
 	}

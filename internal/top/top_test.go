@@ -290,3 +290,20 @@ func TestAClientIsOneRow(t *testing.T) {
 	}, weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/a"}, Limits: []weir.Limit{weir.PerMinute(100_000)}},
 		weir.Rule{ID: "b", Match: weir.Match{Endpoint: "/b"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerSecond(2)}})
 }
+
+// TestARuleInShadow has refused nobody.
+func TestARuleInShadow(t *testing.T) {
+	var all top.Total
+	totals := func(tell func(string, top.Total)) {
+		all.Shadow += 3
+		all.Events += 3
+		tell("trial", all)
+	}
+	run(t, top.Options{Totals: totals}, func(b *bed) {
+		time.Sleep(20 * time.Second)
+		rules := b.answer(top.Query{}).Rules
+		if len(rules) != 1 || rules[0].Refused != 0 || rules[0].Shadow != 3 || rules[0].LastHit == nil || rules[0].LastRefusal == nil {
+			t.Errorf("%+v", rules)
+		}
+	})
+}
