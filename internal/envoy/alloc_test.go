@@ -44,7 +44,7 @@ func TestMatchingAllocatesNothing(t *testing.T) {
 		}
 		c.charge(req, c.replace() > 1)
 	})
-	if found != 0 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "d.tenant.route_r777" {
+	if found != 0 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "d.tenant.route" {
 		t.Errorf("%v allocations, charges %v", found, c.charges)
 	}
 }

@@ -36,7 +36,7 @@ type choices struct {
 
 // descriptor is one of the configuration's.
 type descriptor struct {
-	path  string   // domain.key_value.key_value, as envoyproxy/ratelimit names its metrics
+	path  string   // domain.key_value.key_value
 	parts []string // of a value with wildcards: what is between them
 	limit *limit   // nil without one
 	below level

@@ -49,6 +49,7 @@ type reader struct {
 	config  *Config
 	modes   Modes
 	file    File
+	domain  string
 	lines   []string
 	nodes   int // that were looked at
 	merging int // how deep
@@ -102,12 +103,11 @@ func (r *reader) read() {
 	if !r.isMap(root, "") {
 		return
 	}
-	var domain string
 	at, list := root, (*yaml.Node)(nil)
 	for _, f := range r.fields(root, "", rootKeys) {
 		switch f.name {
 		case "domain":
-			domain, at = r.text(f), f.value
+			r.domain, at = r.text(f), f.value
 		case "descriptors":
 			list = f.value
 		}
@@ -115,6 +115,7 @@ func (r *reader) read() {
 	if len(r.problems) > 0 {
 		return
 	}
+	domain := r.domain
 	if domain == "" {
 		r.fail(at, "domain", "", "is missing: name the domain that Envoy sends, such as domain: envoy")
 		return
@@ -129,7 +130,7 @@ func (r *reader) read() {
 		r.config.domains[domain] = below
 	}
 	if list != nil {
-		r.descriptors(list, "descriptors", below, above{path: domain})
+		r.descriptors(list, "descriptors", below, above{path: domain, label: domain})
 	}
 }
 
@@ -165,13 +166,14 @@ func (r *reader) descriptors(n *yaml.Node, path string, into level, up above) {
 // above is what descriptors inherit.
 type above struct {
 	path     string
+	label    string   // see limit
 	patterns []string // see limit
 }
 
 func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	var key, value string
 	var rate, below, meta field
-	var shadow, quota, share bool
+	var shadow, quota, share, detailed bool
 	keyAt, shareAt := n, n
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
@@ -192,7 +194,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 		case "share_threshold":
 			share, shareAt = r.flag(f), f.value
 		case "detailed_metric", "value_to_metric":
-			r.flag(f) // metrics are by the configuration's names alone: a client's values make no series
+			detailed = r.flag(f) || detailed // the configuration's value: a client's values make no series
 		}
 	}
 	switch {
@@ -218,9 +220,14 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	if share {
 		pattern = value
 	}
-	here := above{d.path, append(slices.Clone(up.patterns), pattern)}
+	// The values of a configuration may be keys of clients, and thousands: they are in no label unasked.
+	label := up.label + "." + key
+	if detailed && value != "" {
+		label += "_" + value
+	}
+	here := above{d.path, label, append(slices.Clone(up.patterns), pattern)}
 	if rate.value != nil {
-		if d.limit = r.limit(rate, d.path); d.limit != nil {
+		if d.limit = r.limit(rate, label); d.limit != nil {
 			d.limit.shadow, d.limit.quota, d.limit.patterns = shadow, quota, here.patterns
 			if meta.value != nil {
 				d.limit.metadata = r.metadata(meta)
@@ -302,7 +309,10 @@ func (r *reader) limit(at field, rule string) *limit {
 	if unlimited {
 		return &limit{replaces: names, wire: &rls.RateLimitResponse_RateLimit{Name: name}}
 	}
-	l, err := newLimit(rule, name, perUnit, rls.RateLimitResponse_RateLimit_Unit(number))
+	if name != "" {
+		rule = r.domain + "." + name
+	}
+	l, err := newLimit(label(rule), name, perUnit, rls.RateLimitResponse_RateLimit_Unit(number))
 	if err != nil {
 		r.fail(at.value, at.path, "", "%v", err)
 		return nil

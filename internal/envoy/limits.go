@@ -176,9 +176,11 @@ func (c *call) identify(d *ratelimit.RateLimitDescriptor) {
 			}
 		case "api_key":
 			c.req.APIKey = e.GetValue()
+		case "user":
+			c.req.User = e.GetValue()
 		}
 	}
-	if e := d.GetEntries(); c.req.APIKey == "" && !c.req.IP.IsValid() && len(e) > 0 {
+	if e := d.GetEntries(); c.req.APIKey == "" && c.req.User == "" && !c.req.IP.IsValid() && len(e) > 0 {
 		c.req.APIKey = e[0].GetValue() // rather than all clients as one
 	}
 }

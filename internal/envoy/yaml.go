@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/weirhq/weir/internal/guess"
 	"go.yaml.in/yaml/v3"
@@ -233,6 +234,20 @@ func describe(n *yaml.Node) string {
 		return "nothing"
 	}
 	return strconv.Quote(clip(n.Value))
+}
+
+// label is a name of the configuration as metrics and logs show it.
+func label(s string) string {
+	const most = 200
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
 }
 
 // clip keeps a name from filling a message.
