@@ -2,6 +2,7 @@ package test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,6 +19,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // asking is a gateway that asks Weir about every request, as its page in the docs has it.
@@ -391,6 +396,46 @@ func TestCaddysForwardAuth(t *testing.T) {
 		}
 		if res, text := call(t, "POST", a.url+"/status", "", "X-API-Key: k"); res.StatusCode != want {
 			t.Errorf("%d: %d %s", i, res.StatusCode, text)
+		}
+	}
+}
+
+// Envoy's filter, as its page has it, is one that Envoy knows, and its requests count for what is behind the path, however that
+// is spelled.
+func TestEnvoysExtAuthz(t *testing.T) {
+	var conf struct {
+		Filters []struct {
+			Config map[string]any `yaml:"typed_config"`
+		} `yaml:"http_filters"`
+	}
+	if err := yaml.Unmarshal([]byte(fences(t, "../docs/integrations/envoy-ext-authz.md", "yaml")[0]), &conf); err != nil {
+		t.Fatal(err)
+	}
+	filter := conf.Filters[0].Config
+	delete(filter, "@type")
+	text, err := json.Marshal(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var authz extauthz.ExtAuthz
+	if err := protojson.Unmarshal(text, &authz); err != nil {
+		t.Fatal(err)
+	}
+	if err := authz.ValidateAll(); err != nil {
+		t.Fatal(err)
+	}
+	prefix := authz.GetHttpService().PathPrefix
+	peer := authz.GetHttpService().AuthorizationRequest.HeadersToAdd[0].Key
+	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), askedRules))
+	for i, target := range []string{"/status", "//status", "/a/../status", "/%73tatus?a=b"} {
+		conn := dial(t, n.HTTP)
+		fmt.Fprintf(conn, "DELETE %s%s HTTP/1.1\r\nHost: shop.example\r\n%s: 203.0.113.7\r\nX-API-Key: k\r\n\r\n", prefix, target, peer)
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []int{200, 200, 200, 429}[i]; res.StatusCode != want || res.Header.Get("X-RateLimit-Limit") != "3" {
+			t.Errorf("%s: %d %v", target, res.StatusCode, res.Header)
 		}
 	}
 }

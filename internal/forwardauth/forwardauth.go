@@ -61,7 +61,11 @@ type handler struct {
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if serve := h.gateways[r.URL.Path]; serve != nil {
+	path := r.URL.Path
+	if Behind(r) {
+		path = envoyPath
+	}
+	if serve := h.gateways[path]; serve != nil {
 		serve(w, r)
 		return
 	}

@@ -78,6 +78,7 @@ var ways = []way{
 	{"/check/nginx", "GET", "/check/nginx", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 403},
 	{"/check/haproxy", "GET", "/check/haproxy", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 429},
 	{"/check/caddy", "GET", "/check/caddy", "forwardauth", []string{"X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?a=b", "X-Forwarded-For: 203.0.113.7"}, 429},
+	{"/check/envoy", "POST", "/check/envoy/login?a=b", "extauthz", []string{"X-Real-IP: 203.0.113.7"}, 429},
 }
 
 // Each gateway's request counts as its client's.
@@ -262,5 +263,23 @@ func TestOtherPathsAreNotFound(t *testing.T) {
 	w := newWorld(t, forwardauth.Options{})
 	if res := w.ask(local, "GET", "/check/apache"); res.Code != 404 || !strings.Contains(res.Body.String(), "/check/nginx") {
 		t.Errorf("%d %s", res.Code, res.Body)
+	}
+}
+
+// Envoy puts the client's target, however it is spelled, behind the path at which it asks.
+func TestEnvoysTargetIsKept(t *testing.T) {
+	w := newWorld(t, forwardauth.Options{})
+	for _, target := range []string{"/", "//login", "/a/../login", "/login%2Fx", "/check/envoy/x", "/a;b=c?d=e"} {
+		w.decided = nil
+		res := w.ask(local, "POST", "/check/envoy"+target, "X-Real-IP: 203.0.113.7")
+		path, _, _ := strings.Cut(target, "?")
+		if len(w.decided) != 1 || !strings.HasPrefix(w.decided[0], "extauthz POST "+path+" 203.0.113.7 ") {
+			t.Errorf("%s: %d %q", target, res.Code, w.decided)
+		}
+	}
+	for _, path := range []string{"/check/envoy", "/check/envoy?a=b"} {
+		if res := w.ask(local, "GET", path, "X-Real-IP: 203.0.113.7"); res.Code != 400 || !strings.Contains(res.Body.String(), "path_prefix: /check/envoy") {
+			t.Errorf("%s: %d %s", path, res.Code, res.Body)
+		}
 	}
 }

@@ -56,9 +56,21 @@ var gateways = []*gateway{
 		uri:    control{"X-Original-Uri", byLua},
 		peer:   control{"X-Real-Ip", byLua},
 	},
+	{
+		path: envoyPath, edge: "extauthz", behind: true,
+		peer: control{"X-Real-Ip", "write into authorization_request of Envoy's http_service: " +
+			`headers_to_add: [{key: x-real-ip, value: "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}]`},
+	},
 }
 
 const byLua = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
+
+// envoyPath has the client's own target behind it.
+const envoyPath = "/check/envoy"
+
+// Behind reports whether a request is Envoy's, about the target behind its path. Such a request is not for a ServeMux, which
+// redirects from paths that it would write otherwise.
+func Behind(r *http.Request) bool { return strings.HasPrefix(r.RequestURI, envoyPath+"/") }
 
 // Paths are those that gateways ask at.
 func Paths() []string {
@@ -86,6 +98,9 @@ func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
 	var fault *jsonerror.Error
 	if g.behind {
 		target = strings.TrimPrefix(r.RequestURI, g.path)
+		if !strings.HasPrefix(target, "/") {
+			return nil, jsonerror.Bad("the client's path is missing behind %s: write into Envoy's http_service: path_prefix: %s", g.path, g.path)
+		}
 	} else {
 		if method, fault = g.method.one(r.Header); fault != nil {
 			return nil, fault

@@ -228,7 +228,13 @@ func (n *node) api(answers *httplimit.Answerer, identity httplimit.Identity, g *
 		mux.Handle(path, gateways)
 	}
 	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, /check/ and the kind of a gateway, or GET /healthz or /readyz"))
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if forwardauth.Behind(r) {
+			gateways.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // traced makes spans of the requests to a handler, if traces are sent.
