@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -213,6 +214,16 @@ func TestMetricsOfRules(t *testing.T) {
 	hash := fmt.Sprintf("%.4x", sha256.Sum256([]byte(metricRules)))
 	if got := series(all["weir_rules_info"]); len(got) != 1 || got[hash] != 1 {
 		t.Errorf("rules: %v, want those of the hash %s", got, hash)
+	}
+
+	text, err := exec.Command(binary, "nodes", "--admin", n.Admin).Output()
+	if err != nil || !strings.Contains(string(text), "  "+hash+"  ") {
+		t.Errorf("%v: %s doesn't have the hash %s", err, text, hash)
+	}
+	for of := range series(all["weir_build_info"]) {
+		if name := strings.Fields(of)[1]; !strings.Contains(string(text), name) {
+			t.Errorf("%s doesn't name the node of %s", text, of)
+		}
 	}
 
 	server := redistest.New(t, redistest.Options{})

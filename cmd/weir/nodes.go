@@ -20,6 +20,7 @@ type nodesAnswer struct {
 		Version      string     `json:"version"`
 		RulesVersion int64      `json:"rules_version"`
 		RulesHash    string     `json:"rules_hash"`
+		RulesText    string     `json:"rules_text_hash"`
 		Store        string     `json:"store"`
 		Since        *time.Time `json:"since"`
 		Lost         []string   `json:"lost"`
@@ -38,7 +39,9 @@ func nodesCommand() *cobra.Command {
 		Use:   "nodes",
 		Short: "List every node: the version of its rules, its store's health, since when",
 		Long: `List the nodes that share a store, as one of them knows them: the version of the
-rules in force there, how its store is and since when, and when it was last heard.
+rules in force there, a hash of their text, how its store is and since when, and when
+it was last heard. Nodes with the same TEXT have the same rules, also if they have
+them from files; it is the hash of the metric weir_rules_info.
 * marks the node that answers. While Redis can't be reached, the list is the last
 one that the node has heard, and stderr says how old it is.`,
 		Example: "  weir nodes\n  weir nodes --admin weir-2:8082 --json",
@@ -72,7 +75,7 @@ one that the node has heard, and stderr says how old it is.`,
 
 func printNodes(w io.Writer, all *nodesAnswer, colour *colour) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tWEIR\tRULES\tSEEN\tSTORE")
+	fmt.Fprintln(t, "NODE\tWEIR\tRULES\tTEXT\tSEEN\tSTORE")
 	for _, n := range all.Nodes {
 		name := cell(n.Name)
 		if n.Self {
@@ -97,7 +100,7 @@ func printNodes(w io.Writer, all *nodesAnswer, colour *colour) error {
 		if n.Warning != "" {
 			store += "; " + colour.paint(w, amber, cell(n.Warning))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", name, cell(n.Version), rules, seen, store)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name, cell(n.Version), rules, cell(n.RulesText), seen, store)
 	}
 	return t.Flush()
 }

@@ -138,7 +138,7 @@ func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	}
 	for i, n := range all {
 		ago := max(0, time.Since(n.Seen))
-		row := Node{Name: n.Name, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash,
+		row := Node{Name: n.Name, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash, RulesText: n.RulesText,
 			Store: n.Store, Lost: n.Lost, Warning: n.Warning, SeenMSAgo: ago.Milliseconds()}
 		if !n.Since.IsZero() {
 			row.Since = &n.Since

@@ -20,7 +20,7 @@ func TestNodesFromMemory(t *testing.T) {
 	says := func(name string, seen time.Duration) redisstore.Peer {
 		return redisstore.Peer{
 			Name: name, Seen: time.Now().Add(-seen),
-			Says: rulestore.Say(rulestore.Node{Version: "v", RulesVersion: 7, RulesHash: "h", Store: "degraded", Since: since, Lost: []string{"10.0.0.5:6379"}}),
+			Says: rulestore.Say(rulestore.Node{Version: "v", RulesVersion: 7, RulesHash: "h", RulesText: "00ff12ab", Store: "degraded", Since: since, Lost: []string{"10.0.0.5:6379"}}),
 		}
 	}
 	file := redisstore.Peer{Name: "n4", Seen: time.Now(), Says: rulestore.Say(rulestore.Node{RulesVersion: 3, InFile: true, Store: "up"})}
@@ -61,6 +61,9 @@ func TestNodesFromMemory(t *testing.T) {
 	}
 	if got := list(); !slices.Equal(rows(got), want) {
 		t.Errorf("of a list that is %v old: got %v, want %v", late, rows(got), want)
+	}
+	if text := got.Nodes[1].RulesText; text != "00ff12ab" {
+		t.Errorf("n2 has rules of the text %q", text)
 	}
 	p.heard.Stale = true
 	want[1], want[3] = "n2 false 7 unknown false []", "n4 false 3 unknown false []"

@@ -101,6 +101,7 @@ type Node struct {
 	Version      string     `json:"version"`
 	RulesVersion int64      `json:"rules_version"`
 	RulesHash    string     `json:"rules_hash"`
+	RulesText    string     `json:"rules_text_hash"`   // as weir_rules_info has it
 	Store        string     `json:"store"`             // up, degraded, or unknown: it hasn't been heard for too long
 	Since        *time.Time `json:"since,omitempty"`   // when its store was first lost, while it is
 	Lost         []string   `json:"lost,omitempty"`    // the servers that it can't reach

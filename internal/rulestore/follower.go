@@ -186,6 +186,9 @@ func (f *Follower) Look(ctx context.Context) {
 	node := f.o.Node
 	mine := f.Current()
 	node.RulesVersion, node.RulesHash, node.Warning = mine.Number, mine.Hash, f.o.Warning()
+	if mine.Number > 0 {
+		node.RulesText = TextHash(mine.Text)
+	}
 	f.o.StoreHealth(&node)
 	beat, cancel := context.WithTimeout(ctx, beatTimeout)
 	pulse, err := f.o.Store.Beat(beat, node, f.before(mine)...)

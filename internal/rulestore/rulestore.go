@@ -144,6 +144,7 @@ type Node struct {
 	Version      string    // of its binary
 	RulesVersion int64     // in force there; 0: none of the store's
 	RulesHash    string    // of that version
+	RulesText    string    // see [TextHash]
 	InFile       bool      // its rules are those of a file: the number is the file's own, and says nothing to others
 	Store        string    // how its store is
 	Since        time.Time // when it was first lost; zero while it isn't
@@ -151,6 +152,10 @@ type Node struct {
 	Warning      string    // what its operator should look at; "": nothing
 	Seen         time.Time
 }
+
+// TextHash is the beginning of the SHA-256 of rules' text. Whether nodes have the same rules shows by it alone where they have them
+// from files, whose versions each numbers for itself.
+func TextHash(text []byte) string { return fmt.Sprintf("%.4x", sha256.Sum256(text)) }
 
 // about is what is kept of a version beside its text.
 type about struct {

@@ -62,6 +62,9 @@ func (n *node) about() rulestore.Node {
 	out := n.self
 	doc := n.rules.InForce()
 	out.RulesVersion, out.RulesHash, out.InFile, out.Seen = doc.Version, doc.Hash, n.rules.File() != "", time.Now()
+	if !doc.Since.IsZero() {
+		out.RulesText = rulestore.TextHash(doc.Text)
+	}
 	out.Warning = n.rules.Warning()
 	n.tellStore(&out)
 	return out

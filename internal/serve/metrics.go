@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"net/http"
 	"runtime"
 	"time"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir/internal/decisionlog"
 	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/metrics"
 )
 
@@ -30,8 +29,8 @@ func (n *node) watch() {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "weir_build_info", Help: "1, of this release.",
-			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version()},
+			Name: "weir_build_info", Help: "1, of this release and node, by the name that weir nodes shows.",
+			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name},
 		}, func() float64 { return 1 }),
 		gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", n.top.Hottest),
 		gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", n.rulesAge),
@@ -82,7 +81,7 @@ func (rulesInfo) Describe(ch chan<- *prometheus.Desc) { ch <- rulesInfoDesc }
 
 func (r rulesInfo) Collect(ch chan<- prometheus.Metric) {
 	if doc := r.rules.InForce(); !doc.Since.IsZero() {
-		ch <- prometheus.MustNewConstMetric(rulesInfoDesc, prometheus.GaugeValue, 1, fmt.Sprintf("%.4x", sha256.Sum256(doc.Text)))
+		ch <- prometheus.MustNewConstMetric(rulesInfoDesc, prometheus.GaugeValue, 1, rulestore.TextHash(doc.Text))
 	}
 }
 
