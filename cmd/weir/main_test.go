@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestCommandsThatDoNotExist(t *testing.T) {
 	for _, c := range []struct {
@@ -23,5 +26,14 @@ func TestCommandsThatDoNotExist(t *testing.T) {
 	}
 	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "rules"}, {"rules", "--help"}, {"help", "rules", "apply"}, {"rules", "apply", "x", "--help"}, {"help", "help"}, {"completion", "bash", "--help"}} {
 		runWith(t, "", args...).expect(t, 0, "--help", "")
+	}
+}
+
+// Help shows every flag of serve among those that it belongs to.
+func TestFlagsOfServeAreInGroups(t *testing.T) {
+	d := runWith(t, "", "serve", "--help")
+	d.expect(t, 0, "\nPorts:\n      --http ", "")
+	if _, other, _ := strings.Cut(d.stdout, "\nOther:\n"); strings.Count(other, "--") != 1 {
+		t.Errorf("put these into serveGroups:\n%s", other)
 	}
 }

@@ -40,7 +40,8 @@ func serveCommand() *cobra.Command {
 
 Without flags and files it works: in-process store, starter rules, loopback ports.
 Rules are changed by weir rules and weir keys; their versions are kept in Redis, if
-that is the store, or in --data. With --rules FILE the file is the truth instead.
+that is the store, or in --data. With --rules FILE they are those of the file, and
+only saving it changes them.
 Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
 key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C and SIGTERM
 drain: no request in flight is lost. SIGHUP has rules, known_keys and certificates
@@ -50,6 +51,8 @@ read again and the decision log opened again, and never ends a node.`,
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
   weir serve --grpc :8081 --envoy-config /srv/ratelimit/config
   weir serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000
+  weir serve --decision-log decisions.log --decision-log-sample 0.01
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 weir serve
   WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
 		Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -107,15 +110,15 @@ read again and the decision log opened again, and never ends a node.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
-	f.StringVar(&c.Rules, "rules", "", "rule file that is the truth: saving it applies it, and nothing else changes the rules")
+	f.StringVar(&c.Rules, "rules", "", "rule file to follow: saving it puts its rules in force, and nothing else changes them")
 	f.StringVar(&c.SeedRules, "seed-rules", "", "rule file that an empty rule store begins with (default: starter rules)")
 	f.StringVar(&c.Data, "data", "weir-data", "folder of the last good rules; and of all their versions, when the store is memory")
 	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
 	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
-	f.BoolVar(&c.Pprof, "pprof", false, "give profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
+	f.BoolVar(&c.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
 	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
-	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("requests that are decided at a time on each of --http, --grpc and --gateway; others wait for up to 1 s, and then get 503 (default: %d for each core)", inflight.PerCore))
+	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("most requests to decide at the same time, on each of --http, --grpc and --gateway; others wait up to 1 s, then get 503 (default: %d for each core)", inflight.PerCore))
 	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
 	f.StringVar(&c.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3, over gRPC, with gRPC health; \"\" opens none")
 	f.BoolVar(&c.GRPCReflection, "grpc-reflection", false, "tell gRPC clients, such as grpcurl, which services there are")
@@ -138,10 +141,11 @@ read again and the decision log opened again, and never ends a node.`,
 	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
 	f.DurationVar(&c.DrainNotice, "drain-notice", serve.DefaultDrainNotice, "how long a node that ends goes on accepting while /readyz says 503: longer than your balancer takes to notice")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
-	f.StringVar(&c.DecisionLog, "decision-log", "off", "where refusals are written down, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
-	f.Float64Var(&c.DecisionLogSample, "decision-log-sample", 0, "the part of admitted requests that is written down, too, such as 0.01")
+	f.StringVar(&c.DecisionLog, "decision-log", "off", "where to log refusals, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
+	f.Float64Var(&c.DecisionLogSample, "decision-log-sample", 0, "share of admitted requests to log as well, such as 0.01 for one in a hundred")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	f.Var(&logLevel, "log-level", "debug, info, warn or error")
+	inGroups(cmd, serveGroups)
 	return cmd
 }
 

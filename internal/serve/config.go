@@ -18,7 +18,7 @@ import (
 
 // Config is a node's settings. The zero value of a field is its default.
 type Config struct {
-	// Rules is the rule file that is the truth; "" means that rules are kept in a rule store: in Redis, if
+	// Rules is the rule file to follow; "" means that rules are kept in a rule store: in Redis, if
 	// that is the store, or in Data.
 	Rules string
 	// SeedRules is the file that an empty rule store begins with, and that serves while the store can't be read and nothing is in
@@ -75,8 +75,8 @@ type Config struct {
 	// the log has. Nil means the log.
 	Audit *slog.Logger
 
-	// DecisionLog is where decisions are written down: decisionlog.Stderr, a file, or "" or "off" for nowhere. DecisionLogSample is
-	// the part of admitted requests that is, too, from 0 to 1.
+	// DecisionLog is where refusals are logged: decisionlog.Stderr, a file, or "" or "off" for nowhere. DecisionLogSample is
+	// the share of admitted requests that is logged as well, from 0 to 1.
 	DecisionLog       string
 	DecisionLogSample float64
 
@@ -162,7 +162,7 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if c.Rules != "" && c.SeedRules != "" {
-		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the file is the truth, and there is nothing to seed")
+		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed")
 	}
 	return nil
 }

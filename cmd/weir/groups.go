@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// flagGroup is a part of a command's flags, with what they are about.
+type flagGroup struct {
+	title string
+	flags []string
+}
+
+var serveGroups = []flagGroup{
+	{"Ports", []string{"http", "grpc", "admin", "gateway"}},
+	{"Rules", []string{"rules", "seed-rules", "data"}},
+	{"Store", []string{"store", "store-timeout", "emergency-limit", "memory-cap"}},
+	{"Gateway", []string{"upstream", "allow-unsafe-paths", "preflight-limit", "max-waiting"}},
+	{"Envoy", []string{"envoy-config", "grpc-reflection"}},
+	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "http-client-ca", "grpc-client-ca", "admin-client-ca"}},
+	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "log-format", "log-level", "pprof"}},
+	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
+}
+
+// inGroups has a command's help show its flags in groups; those in none come last.
+func inGroups(cmd *cobra.Command, groups []flagGroup) {
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		out := cmd.OutOrStdout()
+		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		named := map[string]bool{}
+		for _, g := range groups {
+			set := pflag.NewFlagSet("", pflag.ContinueOnError)
+			set.SortFlags = false
+			for _, name := range g.flags {
+				set.AddFlag(cmd.Flags().Lookup(name))
+				named[name] = true
+			}
+			fmt.Fprintf(out, "\n%s:\n%s", g.title, set.FlagUsages())
+		}
+		other := pflag.NewFlagSet("", pflag.ContinueOnError)
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if !named[f.Name] {
+				other.AddFlag(f)
+			}
+		})
+		fmt.Fprintf(out, "\nOther:\n%s", other.FlagUsages())
+		return nil
+	})
+}
