@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -260,20 +261,40 @@ func TestNoTracesUnlessAskedFor(t *testing.T) {
 // TestCollectorAway: checks go on, the log says it once, and the end isn't held up. A collector that answers with
 // what it was sent brings no secret into the log.
 func TestCollectorAway(t *testing.T) {
-	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "who is "+r.Header.Get("Authorization")+"?", http.StatusUnauthorized)
+	answer := func(status int) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			key := r.Header.Get("X-Key")
+			backwards := []byte(key)
+			slices.Reverse(backwards)
+			w.Header().Set("Retry-After", "0")
+			http.Error(w, fmt.Sprintf("who is %s, %s, %s?", key, strings.ToUpper(key), backwards), status)
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	var followed atomic.Int32 // requests that came from a redirect
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Add(1) }))
+	defer elsewhere.Close()
+	redirect := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)+"/"+r.Header.Get("X-Key"), http.StatusTemporaryRedirect)
 	}))
-	defer echo.Close()
+	defer redirect.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cr3t-token")
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=s3cr3t-token")
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-	for _, c := range []struct{ name, protocol, url string }{
-		{"nobody", "grpc", "http://127.0.0.1:1"}, {"silent", "http/protobuf", "http://" + silent.Addr().String()}, {"echo", "http/protobuf", echo.URL},
+	for _, c := range []struct{ name, protocol, url, want string }{
+		{"nobody", "grpc", "http://127.0.0.1:1", "gRPC status Unavailable"},
+		{"nobody", "http/protobuf", "http://127.0.0.1:1", "connection refused"},
+		{"silent", "http/protobuf", "http://" + silent.Addr().String(), "didn't answer in time"},
+		{"echo", "http/protobuf", answer(401), "HTTP status 401"},
+		{"busy", "http/protobuf", answer(503), "can't take any now"},
+		{"no gRPC", "grpc", answer(401), "gRPC status Unavailable"},
+		{"redirect", "http/protobuf", redirect.URL, "it redirects"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.url)
@@ -285,7 +306,9 @@ func TestCollectorAway(t *testing.T) {
 				post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "k"}`)
 			}
 			for _, of := range []string{"metrics", "traces"} {
-				n.await("OTLP: the collector can't be reached, or refuses", func(l map[string]any) bool { return l["of"] == of })
+				n.await("OTLP: the collector can't be reached, or refuses", func(l map[string]any) bool {
+					return l["of"] == of && strings.Contains(fmt.Sprint(l["error"]), c.want)
+				})
 			}
 			if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
@@ -304,7 +327,12 @@ func TestCollectorAway(t *testing.T) {
 			if lines != 2 {
 				t.Errorf("%d lines about the collector, want one of metrics and one of traces", lines)
 			}
-			n.silent(t, "s3cr3t")
+			for _, secret := range []string{"s3cr3t", "S3CR3T", "t3rc3s"} {
+				n.silent(t, secret)
+			}
+			if followed.Load() != 0 {
+				t.Error("a redirect is followed, with the secret")
+			}
 		})
 	}
 }

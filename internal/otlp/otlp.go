@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -91,7 +92,7 @@ func (s *Sender) sendMetrics(ctx context.Context, c *Config, of *resource.Resour
 		}
 		exporter, err = otlpmetricgrpc.New(ctx, options...)
 	} else {
-		var options []otlpmetrichttp.Option
+		options := []otlpmetrichttp.Option{otlpmetrichttp.WithProxy(proxy)}
 		if named {
 			options = append(options, otlpmetrichttp.WithEndpointURL(target))
 		}
@@ -120,7 +121,7 @@ func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resourc
 		}
 		exporter, err = otlptracegrpc.New(ctx, options...)
 	} else {
-		var options []otlptracehttp.Option
+		options := []otlptracehttp.Option{otlptracehttp.WithProxy(proxy)}
 		if named {
 			options = append(options, otlptracehttp.WithEndpointURL(target))
 		}
@@ -137,6 +138,17 @@ func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resourc
 	s.Tracer = tracing.New(provider)
 	s.stop = append(s.stop, provider.Shutdown)
 	return nil
+}
+
+var errRedirect = errors.New("redirects aren't followed")
+
+// proxy is the one of the environment. It is asked before each request to another host, and so keeps the exporters from following
+// redirects, which would take the headers, and the secrets in them, to wherever the collector says.
+func proxy(r *http.Request) (*url.URL, error) {
+	if r.Response != nil {
+		return nil, errRedirect
+	}
+	return http.ProxyFromEnvironment(r)
 }
 
 // target is where a signal goes, if that is in weir.yaml and no variable says otherwise.
@@ -176,7 +188,7 @@ type metricExporter struct {
 
 func (e *metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
 	err := e.Exporter.Export(ctx, m)
-	e.outage.note(err)
+	e.outage.note(ctx, err)
 	return err
 }
 
@@ -188,23 +200,10 @@ type spanExporter struct {
 
 func (e *spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
-	e.outage.note(err)
+	e.outage.note(ctx, err)
 	return err
 }
 
-// newOutage knows the values of headers, so that no answer of the collector brings them into the log.
 func newOutage(c *Config, s signal, log *slog.Logger) *outage {
-	o := &outage{log: log, what: strings.ToLower(string(s)), protocol: c.protocol(s)}
-	_, headers := s.variable("HEADERS")
-	for header := range strings.SplitSeq(headers, ",") {
-		_, value, _ := strings.Cut(header, "=")
-		value = strings.TrimSpace(value)
-		clear, _ := url.PathUnescape(value)
-		for _, secret := range append(strings.Fields(clear), value, clear) {
-			if len(secret) >= 4 {
-				o.secrets = append(o.secrets, secret)
-			}
-		}
-	}
-	return o
+	return &outage{log: log, what: strings.ToLower(string(s)), protocol: c.protocol(s)}
 }

@@ -2,19 +2,25 @@ package otlp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
+	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // outage tells of a collector that can't be reached: when it is lost, once a minute while it is, and when it is back.
 type outage struct {
 	log      *slog.Logger
-	what     string   // metrics or traces
-	protocol string   // that they are sent by
-	secrets  []string // which an answer of the collector might repeat
+	what     string // metrics or traces
+	protocol string // that they are sent by
 
 	mu     sync.Mutex
 	failed int       // reports in a row; guarded by mu
@@ -24,7 +30,10 @@ type outage struct {
 const tellEvery = time.Minute
 
 // note is told how each report went.
-func (o *outage) note(err error) {
+func (o *outage) note(ctx context.Context, err error) {
+	if err != nil {
+		err = errors.Join(err, ctx.Err()) // which exporters leave out if it has a cause
+	}
 	if errors.Is(err, context.Canceled) {
 		return // the node ends
 	}
@@ -40,20 +49,40 @@ func (o *outage) note(err error) {
 	default:
 		o.failed++
 		o.told = time.Now()
-		o.log.Warn("OTLP: the collector can't be reached, or refuses", "of", o.what, "failed", o.failed, "error", o.redact(err.Error()),
+		o.log.Warn("OTLP: the collector can't be reached, or refuses", "of", o.what, "failed", o.failed, "error", reason(err),
 			"protocol", o.protocol, "hint", "is it the port of this protocol? Collectors take http/protobuf at 4318 and grpc at 4317; OTEL_EXPORTER_OTLP_PROTOCOL chooses")
 	}
 }
 
-// mostText is how much is told of what a collector answers.
-const mostText = 300
+// statusCode finds it in what an HTTP exporter says.
+var statusCode = regexp.MustCompile(`failed to send (?:metrics )?to \S+: (\d{3})\b`)
 
-func (o *outage) redact(text string) string {
-	for _, s := range o.secrets {
-		text = strings.ReplaceAll(text, s, "…")
+// reason says in words of our own why a report failed. What the collector answers isn't repeated, since it may hold the headers that it was
+// sent, in any form.
+func reason(err error) string {
+	var errno syscall.Errno
+	var timeout net.Error
+	var dns *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	text := err.Error()
+	s, isGRPC := status.FromError(err)
+	switch code := statusCode.FindStringSubmatch(text); {
+	case isGRPC && s.Code() != codes.Unknown:
+		return "gRPC status " + s.Code().String()
+	case errors.Is(err, errRedirect):
+		return "it redirects, which isn't followed: name the place itself as the endpoint"
+	case errors.As(err, &dns):
+		return "its host name can't be looked up"
+	case errors.As(err, &certificate):
+		return "its certificate isn't trusted, or is another host's"
+	case errors.As(err, &errno):
+		return errno.Error()
+	case strings.Contains(text, "retry-able request failure"):
+		return "it answers that it can't take any now, with HTTP status 429, 502, 503 or 504"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "it didn't answer in time"
+	case code != nil:
+		return "it answers with HTTP status " + code[1]
 	}
-	if len(text) > mostText {
-		text = strings.ToValidUTF8(text[:mostText], "") + "…"
-	}
-	return text
+	return "its answer makes no sense"
 }
