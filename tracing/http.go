@@ -21,7 +21,7 @@ var w3c propagation.TraceContext
 // the method, the status, and the pattern of an [http.ServeMux] that chose the handler.
 func (t *Tracer) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := w3c.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx := extract(r)
 		ctx, span := t.tracer.Start(ctx, method(r.Method), trace.WithSpanKind(trace.SpanKindServer))
 		r = r.WithContext(ctx)
 		if !span.IsRecording() {
@@ -41,6 +41,19 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 			},
 		}), r)
 	})
+}
+
+// maxState is how long a tracestate may be, in bytes: as much as W3C has everybody pass on. A span keeps it until it is sent, and
+// a client could fill the memory with longer ones.
+const maxState = 512
+
+// extract reads a request's trace context. Of a longer tracestate nothing is kept.
+func extract(r *http.Request) context.Context {
+	h := propagation.HeaderCarrier(r.Header)
+	if len(h.Get("tracestate")) <= maxState {
+		return w3c.Extract(r.Context(), h)
+	}
+	return w3c.Extract(r.Context(), propagation.MapCarrier{"traceparent": h.Get("traceparent")})
 }
 
 func endRequest(span trace.Span, r *http.Request, status int) {

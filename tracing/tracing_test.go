@@ -269,3 +269,23 @@ func TestInject(t *testing.T) {
 	}
 	end(&weir.Observation{Request: &weir.Request{}, Decision: &weir.Decision{}})
 }
+
+// A span keeps its tracestate until it is sent, so a client doesn't decide how long that is. The trace goes on in any case.
+func TestLongTracestatesAreLeftOut(t *testing.T) {
+	entry := func(name string, n int) string { return name + "=" + strings.Repeat("x", n) }
+	for state, kept := range map[string]bool{
+		entry("a", 1):                           true,
+		entry("a", 251) + "," + entry("b", 256): true, // 512 bytes
+		entry("a", 252) + "," + entry("b", 256): false,
+	} {
+		tracer, spans := traced(t)
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Traceparent", sampled)
+		r.Header.Set("Tracestate", state)
+		tracer.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+		got := spans.GetSpans()
+		if len(got) != 1 || got[0].SpanContext.TraceID().String() != caller || (got[0].SpanContext.TraceState().String() == state) != kept {
+			t.Errorf("of %d bytes, %d are kept", len(state), len(got[0].SpanContext.TraceState().String()))
+		}
+	}
+}
