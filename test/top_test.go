@@ -266,6 +266,10 @@ func TestTopOnATerminal(t *testing.T) {
 		}
 		return nil
 	})
+	fingerprint := hot(t, n, "").Clients[0].Fingerprint
+	if text, err := exec.Command(binary, "keys", "block", fingerprint, "--admin", n.Admin).CombinedOutput(); err == nil || !strings.Contains(string(text), "not its key") {
+		t.Errorf("a fingerprint is taken for a key: %v: %s", err, text)
+	}
 	s := openScreen(t, n)
 	first := s.shows("sk_p…17", true)
 	if strings.Contains(first, "\x1b[3") || strings.Contains(first, "SECRET") || !strings.Contains(first, "LAST MINUTE") {

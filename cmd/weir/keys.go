@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
 	adminapi "github.com/weirhq/weir/internal/admin"
+	toplist "github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -158,8 +160,9 @@ func blockCommand() *cobra.Command {
 		Short: "Refuse a key, whatever its limits: put it on the deny list",
 		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may
 be a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to read
-it from standard input, so that it isn't in the shell's history. It is no error if
-there is nothing to do.
+it from standard input, so that it isn't in the shell's history. The fingerprints of
+weir top aren't keys: find a key in your own logs by what its mask shows, or block
+its address. It is no error if there is nothing to do.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys block sk_prod_1 -m "leaked"
@@ -193,11 +196,31 @@ func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if !remove && !c.force && c.isFingerprint(cmd, entry) {
+			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this would stop nobody: find the key in your own logs by what its mask shows, or block its address; --force if it is a key all the same", entry)
+		}
 		return c.entry(cmd, path, entry, remove)
 	}
 	cmd.Flags().BoolVar(&remove, "remove", false, "take it off the list")
 	c.register(cmd)
 	return cmd
+}
+
+var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
+
+// isFingerprint reports whether a word is what weir top shows of a client in place of its key.
+func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
+	if !fingerprint.MatchString(word) {
+		return false
+	}
+	var top toplist.Answer
+	for _, by := range []string{"requests", "refused"} {
+		a, err := c.call(cmd, http.MethodGet, "/v1/top?k=200&by="+by, nil, nil)
+		if err == nil && a.decode(&top) == nil && slices.ContainsFunc(top.Clients, func(t toplist.Client) bool { return t.Fingerprint == word }) {
+			return true
+		}
+	}
+	return false
 }
 
 // listTries is how often a list is read and written again when others are faster.
