@@ -123,7 +123,7 @@ read again and the decision log opened again, and never ends a node.`,
 	f.StringVar(&c.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3, over gRPC, with gRPC health; \"\" opens none")
 	f.BoolVar(&c.GRPCReflection, "grpc-reflection", false, "tell gRPC clients, such as grpcurl, which services there are")
 	f.StringVar(&c.EnvoyConfig, "envoy-config", "", "folder of envoyproxy/ratelimit's configuration files, served as they are (default: the rules decide)")
-	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API must send; better in WEIR_HTTP_TOKEN than in a command line")
+	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API and of the rate limit service must send; better in WEIR_HTTP_TOKEN than in a command line")
 	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")
 	f.StringVar(&c.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
 	f.StringVar(&c.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")

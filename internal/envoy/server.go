@@ -3,15 +3,22 @@ package envoy
 import (
 	"context"
 	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/weirhq/weir/internal/guard"
 )
 
 // Bounds of a server. What a connection can have under way is bounded by its streams and its window; all
@@ -39,6 +46,9 @@ type Server struct {
 type ServerOptions struct {
 	// Reflection tells clients which services there are.
 	Reflection bool
+	// Guard decides which callers may use the service, by the metadata authorization. Health is for everybody. Nil, and a guard
+	// that asks for no token, let all in.
+	Guard *guard.Guard
 	// MaxConnectionAge is how long a connection may last; 0 means 24 hours.
 	MaxConnectionAge time.Duration
 }
@@ -48,7 +58,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	if o.MaxConnectionAge <= 0 {
 		o.MaxConnectionAge = 24 * time.Hour
 	}
-	g := grpc.NewServer(
+	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
@@ -60,7 +70,11 @@ func NewServer(s *Service, o ServerOptions) *Server {
 			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: streamTime,
 			Time: deadAfter, Timeout: deadAfter,
 		}),
-	)
+	}
+	if o.Guard != nil && o.Guard.Asks() {
+		options = append(options, grpc.UnaryInterceptor(admitted(o.Guard)))
+	}
+	g := grpc.NewServer(options...)
 	out := &Server{Server: g, health: health.NewServer()}
 	rls.RegisterRateLimitServiceServer(g, s)
 	healthpb.RegisterHealthServer(g, out.health)
@@ -69,6 +83,22 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		reflection.Register(g)
 	}
 	return out
+}
+
+// admitted lets in callers that the guard lets in over HTTP.
+func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if _, health := info.Server.(*health.Server); !health {
+			r := &http.Request{Header: http.Header{"Authorization": metadata.ValueFromIncomingContext(ctx, "authorization")}}
+			if from, ok := peer.FromContext(ctx); ok {
+				r.RemoteAddr = from.Addr.String()
+			}
+			if _, refused := g.Admit(r); refused != nil {
+				return nil, status.Error(codes.Unauthenticated, refused.Message)
+			}
+		}
+		return handle(ctx, req)
+	}
 }
 
 // Serve answers until the listener is closed.

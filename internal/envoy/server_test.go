@@ -6,9 +6,15 @@ import (
 	"sync/atomic"
 	"testing"
 
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -56,6 +62,38 @@ func TestHealthFollows(t *testing.T) {
 		step.then()
 	}
 	if err := <-followed; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAToken: without it nobody uses up a client's limit, and health is for everybody.
+func TestAToken(t *testing.T) {
+	tokens, err := guard.OneToken("http", "a-good-token-0123456789")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := envoy.NewServer(s, envoy.ServerOptions{Guard: guard.New(guard.Options{Tokens: tokens})})
+	go server.Serve(l)
+	defer server.Stop()
+	conn := connect(t, l)
+	req := &rls.RateLimitRequest{Domain: "d", Descriptors: []*ratelimit.RateLimitDescriptor{{}}}
+	for token, want := range map[string]codes.Code{
+		"": codes.Unauthenticated, "Bearer wrong": codes.Unauthenticated, "a-good-token-0123456789": codes.Unauthenticated, "Bearer a-good-token-0123456789": codes.OK,
+	} {
+		ctx := t.Context()
+		if token != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", token)
+		}
+		if _, err := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req); status.Code(err) != want {
+			t.Errorf("%q: %v, want %v", token, err, want)
+		}
+	}
+	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -51,8 +51,8 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	if public(addr) && c.HTTPToken == "" && c.clientCA("http") == "" {
 		n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
 	}
-	if public(grpc) && c.clientCA("grpc") == "" {
-		n.log.Warn("anybody who reaches the rate limit service can use it: give it --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
+	if public(grpc) && c.HTTPToken == "" && c.clientCA("grpc") == "" {
+		n.log.Warn("anybody who reaches the rate limit service can use it: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
 	}
 }
 

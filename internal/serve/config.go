@@ -49,7 +49,7 @@ type Config struct {
 	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration; "" means that the rules decide what Envoy asks.
 	EnvoyConfig string
 	Envoy       Envoy
-	// HTTPToken is what callers of the check API must send; "" asks for none.
+	// HTTPToken is what callers of the check API and of the rate limit service must send; "" asks for none.
 	HTTPToken string
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
 	// port is for loopback.

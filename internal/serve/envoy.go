@@ -54,8 +54,8 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 }
 
 // grpc is the port of the rate limit service.
-func (n *node) grpc() *port {
-	n.rls = envoy.NewServer(n.envoy, envoy.ServerOptions{Reflection: n.config.GRPCReflection})
+func (n *node) grpc(g *guard.Guard) *port {
+	n.rls = envoy.NewServer(n.envoy, envoy.ServerOptions{Reflection: n.config.GRPCReflection, Guard: g})
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 

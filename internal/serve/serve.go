@@ -172,7 +172,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	}
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, identity, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
-	rls, through := n.grpc(), &port{name: "gateway", addr: c.Gateway}
+	rls, through := n.grpc(guards.http), &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
