@@ -64,16 +64,20 @@ type Observation struct {
 	// Lane is a small number. Decisions that are made at the same time mostly have different ones, so observers that
 	// count by lane don't have all cores write to one place.
 	Lane uint32
+	// Entry is the entry of the deny or the allow list that decided, or "". It may be a client's key.
+	Entry string
+	// Context is what [Options.Trace] has returned for the decision. Nil means that there is none.
+	Context context.Context
 	// Spread falls anywhere among all values, evenly, however requests follow each other. An observer that
 	// looks at one decision in n alone takes those with Spread < math.MaxUint64/n.
 	Spread uint64
 }
 
 const (
-	// timed is below which Spread a decision's time is measured.
+	// timed is one in 64 of all values: the time of decisions whose Spread is below it is measured.
 	timed = math.MaxUint64 / 64
-	// golden is the golden section of all values. Its multiples are spread over them more evenly than chance would, and in step
-	// with no pattern of requests.
+	// golden is 2^64 divided by the golden ratio. Added again and again it spreads values more evenly than random numbers
+	// would be, and has no period that could coincide with one in which requests come.
 	golden = 0x9e3779b97f4a7c15
 )
 
@@ -130,11 +134,9 @@ var noRules = &RuleSet{}
 // the rules say should happen, and is to be followed all the same.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
-	m := l.begin()
-	if l.trace != nil {
-		ctx, m.traced = l.trace(ctx)
-	}
+	ctx, m := l.begin(ctx)
 	if rs == nil {
+		m.reset()
 		d.Degraded, d.Reason, d.RetryAfter = true, ReasonUnavailable, time.Second
 		l.end(req, m, &d, nil)
 		return d, nil
@@ -160,13 +162,17 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	return d, err
 }
 
-// begin gets scratch space for a decision, and looks at the clock if its time is to be measured.
-func (l *Limiter) begin() *match {
+// begin gets scratch space for a decision, looks at the clock if its time is to be measured, and begins its span.
+func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 	m := l.scratch.Get().(*match)
 	if m.observation.Spread += golden; m.observation.Spread < timed && l.observe != nil {
 		m.began = time.Now()
 	}
-	return m
+	if l.trace != nil {
+		ctx, m.traced = l.trace(ctx)
+		m.observation.Context = ctx
+	}
+	return ctx, m
 }
 
 // end tells the observer and the span, and ends the use of the scratch space.
@@ -174,7 +180,7 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	if l.observe != nil || m.traced != nil {
 		m.decision = *d // a copy, since handing out d itself would move it to the heap
 		o := &m.observation
-		o.Request, o.Took, o.Err = req, 0, err
+		o.Request, o.Entry, o.Took, o.Err = req, m.pattern, 0, err
 		if !m.began.IsZero() {
 			o.Took, m.began = time.Since(m.began), time.Time{}
 		}
@@ -183,17 +189,21 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 		}
 		if m.traced != nil {
 			m.traced(o)
-			m.traced = nil
 		}
 		o.Request = nil
+	}
+	if l.trace != nil {
+		m.traced, m.observation.Context = nil, nil
 	}
 	l.scratch.Put(m)
 }
 
 // Tell tells the observer of a decision that an edge has made without a check, such as to shed a request.
 func (l *Limiter) Tell(req *Request, d Decision) {
-	m := l.begin()
-	m.began = time.Time{}
+	m := l.scratch.Get().(*match)
+	m.observation.Spread += golden
+	m.reset()
+	d.RulesVersion = l.Rules().doc.Version
 	l.end(req, m, &d, nil)
 }
 
@@ -202,10 +212,7 @@ func (l *Limiter) Tell(req *Request, d Decision) {
 // APIKey, and its cost serve the limit by address that holds while the store can't be reached; Peek makes every
 // charge a peek. A peek for 0 tokens is refused only by a counter that is past its limit.
 func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
-	m := l.begin()
-	if l.trace != nil {
-		ctx, m.traced = l.trace(ctx)
-	}
+	ctx, m := l.begin(ctx)
 	m.reset()
 	if !req.IP.IsValid() {
 		m.key = req.APIKey // a caller's own word, where that of a check may be made up by its client

@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -40,6 +42,9 @@ const Stderr = "stderr"
 type Options struct {
 	// Sample is the part of admitted requests that is written, from 0 to 1.
 	Sample float64
+	// Fingerprint names the client of a request as /v1/top does. It is asked only for decisions that have a line. Nil means that
+	// lines have no fingerprints.
+	Fingerprint func(*weir.Request) string
 	// Logger is told when the log can't be written, and when it can again. Nil means that nobody is told.
 	Logger *slog.Logger
 }
@@ -77,6 +82,10 @@ type entry struct {
 	edge      string
 	degraded  bool
 	rejected  string
+	listed    string // masked
+
+	fingerprint string
+	trace       trace.TraceID
 }
 
 // Open opens a log: Stderr, or a file, which is appended to. Only its owner may read a file that it makes.
@@ -120,7 +129,7 @@ func (l *Log) Observe(o *weir.Observation) {
 		return
 	}
 	t := l.tally(tallyKey{d.Rule, d.Reason, d.Allowed})
-	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(t, req, d) {
+	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(t, o) {
 		t.leaveOut(o.Lane)
 	}
 }
@@ -139,11 +148,21 @@ func reserved(allowed bool) int64 {
 func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }
 
 // enqueue hands a decision to the goroutine that writes. It reports false if there is no room.
-func (l *Log) enqueue(t *tally, req *weir.Request, d *weir.Decision) bool {
+func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
+	req, d := o.Request, o.Decision
 	e := entry{
 		tally: t, at: time.Now(), rule: d.Rule, version: d.RulesVersion, policy: d.Policy,
 		key: masked(req.APIKey), user: masked(req.User), ip: req.IP, method: knownMethod(req.Method),
 		retry: d.RetryAfter, edge: cmp.Or(req.Edge, "library"), degraded: d.Degraded, rejected: req.Rejected,
+	}
+	if o.Entry != "" {
+		e.listed = rulefile.Mask(o.Entry)
+	}
+	if l.opts.Fingerprint != nil {
+		e.fingerprint = l.opts.Fingerprint(req)
+	}
+	if o.Context != nil {
+		e.trace = trace.SpanContextFromContext(o.Context).TraceID()
 	}
 	select {
 	case l.queue <- e:

@@ -116,10 +116,10 @@ func TestLines(t *testing.T) {
 		b.close()
 	})
 	const want = `{"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"limited","rule":"orders","rules_version":42,"policy":"1/minute","key":"sk_pro…23","user":"ad…m","ip":"203.0.113.7","method":"GET","path":"/v1/orders/{id}","retry_after_ms":60000,"edge":"gateway","degraded":false}
-{"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"denied","rule":"","rules_version":42,"policy":"","key":"sk_l…gh","ip":"","method":"other","path":"","retry_after_ms":-1,"edge":"library","degraded":false}
+{"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"denied","rule":"","rules_version":42,"policy":"","entry":"sk_leaked_*","key":"sk_l…gh","ip":"","method":"other","path":"","retry_after_ms":-1,"edge":"library","degraded":false}
 {"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"identity","rule":"users","rules_version":42,"policy":"","key":"","ip":"","method":"","path":"","retry_after_ms":-1,"edge":"http","degraded":false,"identity":"the token has expired"}
 {"time":"2000-01-01T00:00:00.000Z","outcome":"allowed","reason":"unlimited","rule":"","rules_version":42,"policy":"","key":"","ip":"","method":"","path":"","retry_after_ms":0,"edge":"http","degraded":false,"identity":"the token has expired"}
-{"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"overloaded","rule":"","rules_version":0,"policy":"","key":"","ip":"","method":"","path":"","retry_after_ms":0,"edge":"check","degraded":false}
+{"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"overloaded","rule":"","rules_version":42,"policy":"","key":"","ip":"","method":"","path":"","retry_after_ms":0,"edge":"check","degraded":false}
 `
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

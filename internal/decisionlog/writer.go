@@ -107,8 +107,10 @@ type decisionLine struct {
 	Rule         string     `json:"rule"`
 	RulesVersion int64      `json:"rules_version"`
 	Policy       string     `json:"policy"`
+	Entry        string     `json:"entry,omitempty"`
 	Key          string     `json:"key"`
 	User         string     `json:"user,omitempty"`
+	Fingerprint  string     `json:"fingerprint,omitempty"`
 	IP           netip.Addr `json:"ip"`
 	Method       string     `json:"method"`
 	Path         string     `json:"path"`
@@ -116,6 +118,7 @@ type decisionLine struct {
 	Edge         string     `json:"edge"`
 	Degraded     bool       `json:"degraded"`
 	Identity     string     `json:"identity,omitempty"`
+	TraceID      string     `json:"trace_id,omitempty"`
 }
 
 type leftOutLine struct {
@@ -131,10 +134,14 @@ func (l *Log) add(e *entry) {
 	out := &decisionLine{
 		Time: text(e.at), Outcome: outcome(e.tally.allowed), Reason: reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
 		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
+		Entry: e.listed, Fingerprint: e.fingerprint,
 	}
 	if p := e.policy; p != nil {
 		out.Policy = p.Limit.String()
 		out.Path = p.Endpoint[strings.LastIndexByte(p.Endpoint, ' ')+1:] // without the method, if it names one
+	}
+	if e.trace.IsValid() {
+		out.TraceID = e.trace.String()
 	}
 	l.append(e.tally, 0, out)
 }

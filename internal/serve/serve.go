@@ -89,7 +89,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry()}
 	n.metrics, n.top = metrics.New(n.registry), n.newTop()
 	if c.logsDecisions() {
-		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Logger: log}); err != nil {
+		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Fingerprint: n.top.Fingerprint, Logger: log}); err != nil {
 			return fmt.Errorf("--decision-log: %w", err)
 		}
 		defer n.closeDecisionLog() // after the last request

@@ -2,7 +2,6 @@ package top
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -102,7 +101,7 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 			}
 			s := clients[c.ID]
 			if s == nil {
-				s = &sum{Client: Client{Client: c.Client, Fingerprint: fmt.Sprintf("%08x", uint32(c.ID>>32)), Kind: c.Kind, MoreRules: -1}}
+				s = &sum{Client: Client{Client: c.Client, Fingerprint: fingerprint(c.ID), Kind: c.Kind, MoreRules: -1}}
 				clients[c.ID] = s
 			}
 			s.add(c.Rates)

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"fmt"
 	"net/netip"
 	"unsafe"
 
@@ -115,3 +116,14 @@ func (c *client) String() string {
 	}
 	return rulefile.MaskKey(string(c.text[:c.n]))
 }
+
+// Fingerprint is the client of a request as answers show it: see [Client].
+func (t *Top) Fingerprint(r *weir.Request) string {
+	var c client
+	if c.of(r, t.key.Load()); c.kind == nobody {
+		return ""
+	}
+	return fingerprint(c.id)
+}
+
+func fingerprint(id uint64) string { return fmt.Sprintf("%08x", uint32(id>>32)) }
