@@ -247,6 +247,23 @@ func (s *screen) ended() {
 	}
 }
 
+// stopped waits until the process has stopped, and looks whether it has given the terminal back.
+func (s *screen) stopped() {
+	s.t.Helper()
+	until(s.t, func() error {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+		if err == nil && !strings.Contains(string(stat), ") T ") {
+			err = errors.New("it runs")
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err == nil && !strings.HasSuffix(string(s.text), "\x1b[?1049l") {
+			err = fmt.Errorf("the screen isn't left: %q", s.text[max(0, len(s.text)-80):])
+		}
+		return err
+	})
+}
+
 // TestTopOnATerminal in a real one.
 func TestTopOnATerminal(t *testing.T) {
 	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: orders, limit: 2/minute}\n  - {id: quiet, match: {endpoint: /quiet}, limit: 9/minute}"))
@@ -303,6 +320,18 @@ func TestTopOnATerminal(t *testing.T) {
 	for _, leave := range []func(*screen){
 		func(s *screen) { s.press("\x03") },
 		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGTERM) },
+		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGHUP) },
+		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGQUIT) },
+		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGABRT) },
+		func(s *screen) { // Ctrl-Z, and fg
+			s.press("\x1a")
+			s.stopped()
+			if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+				t.Error(err)
+			}
+			s.shows("q leave", true)
+			s.press("q")
+		},
 	} {
 		s := openScreen(t, n)
 		s.shows("q leave", true)

@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -36,6 +38,11 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 		return err
 	}
 	defer func() { _, _ = out.WriteString(leave) }()
+	signals, resumed := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGTSTP)
+	signal.Notify(resumed, syscall.SIGCONT)
+	defer signal.Stop(signals)
+	defer signal.Stop(resumed)
 
 	keys := make(chan []byte)
 	go read(in, keys)
@@ -64,6 +71,13 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 		select {
 		case <-cmd.Context().Done():
 			return nil
+		case s := <-signals:
+			if s != syscall.SIGTSTP {
+				return nil
+			}
+			if err := suspend(in, out, before, resumed); err != nil {
+				return err
+			}
 		case typed, open := <-keys:
 			if !open {
 				return nil // the terminal is gone
@@ -94,6 +108,29 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 	}
 }
 
+// suspend gives the terminal back, stops the process, and takes the terminal again once it goes on.
+func suspend(in, out *os.File, before *term.State, resumed <-chan os.Signal) error {
+	if _, err := out.WriteString(leave); err != nil {
+		return err
+	}
+	if err := term.Restore(int(in.Fd()), before); err != nil {
+		return err
+	}
+	select {
+	case <-resumed: // of an earlier time
+	default:
+	}
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-resumed // some instructions may run before the process stops
+	if _, err := term.MakeRaw(int(in.Fd())); err != nil {
+		return err
+	}
+	_, err := out.WriteString(enter)
+	return err
+}
+
 // read sends what is typed.
 func read(in *os.File, keys chan<- []byte) {
 	defer close(keys)
@@ -119,6 +156,8 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 		switch {
 		case r == 3: // Ctrl-C
 			return true, false
+		case r == 26: // Ctrl-Z, which a terminal in raw mode leaves to us
+			_ = syscall.Kill(0, syscall.SIGTSTP) // the whole job
 		case v.typing != nil && r == '\r':
 			v.rule, v.typing, ask = strings.TrimSpace(*v.typing), nil, true
 		case v.typing != nil && (r == 0x7f || r == '\b'):
