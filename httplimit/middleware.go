@@ -134,7 +134,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			m.answers.giveUp(w, r, &d)
 		case roomFull:
 			m.finish(r, &d, weir.Outcome{Abandoned: true}) // its place goes to those behind
-			m.limiter.Tell(req, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(&d)})
+			m.limiter.Tell(req, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(&d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
 			m.answers.full(w, r, req, &d)
 		}
 		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
@@ -171,7 +171,7 @@ func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
 	if v.fault != "" {
 		m.identity.locate(r, &v.req)
 		v.req.Rejected = v.fault
-		m.limiter.Tell(&v.req, weir.Decision{Reason: weir.ReasonIdentityRequired})
+		m.limiter.Tell(&v.req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
 		return weir.Decision{}, nil
 	}
 	v.req.Attr = v.lookUp

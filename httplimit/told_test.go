@@ -184,3 +184,33 @@ func TestOtherCredentialsAreNotRejected(t *testing.T) {
 		}
 	}
 }
+
+// What is refused without a check is told with the version of the rules in force, and with when to come again.
+func TestRefusalsWithoutACheckAreToldWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		doc := rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)})
+		doc.Version = 7
+		var mu sync.Mutex
+		told := map[weir.Reason]weir.Decision{}
+		l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, doc), weir.Options{Observe: func(o *weir.Observation) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[o.Decision.Reason] = *o.Decision
+		}})
+		h := wrap(l, httplimit.Options{MaxWaiting: 1}, ok)
+		for range 3 { // the first is let through, and the second waits
+			go askAs(h, "GET", "a")
+			synctest.Wait()
+		}
+		h.ServeHTTP(httptest.NewRecorder(), request("/", "X-API-Key", "a", "X-API-Key", "b"))
+		time.Sleep(time.Minute) // until nobody waits
+		mu.Lock()
+		defer mu.Unlock()
+		if d := told[weir.ReasonOverloaded]; d.RulesVersion != 7 || d.RetryAfter <= 0 {
+			t.Errorf("a full queue: version %d, retry after %s", d.RulesVersion, d.RetryAfter)
+		}
+		if d := told[weir.ReasonIdentityRequired]; d.RulesVersion != 7 || d.RetryAfter != weir.Never {
+			t.Errorf("an ambiguous identity: version %d, retry after %s", d.RulesVersion, d.RetryAfter)
+		}
+	})
+}
