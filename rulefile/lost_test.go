@@ -3,8 +3,8 @@ package rulefile
 import (
 	"strings"
 	"testing"
-	"unicode/utf8"
 	"time"
+	"unicode/utf8"
 )
 
 // What single clients would lose by a change is told, with their keys masked.
