@@ -28,8 +28,8 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		status := 0
-		defer func() { endRequest(span, r, status) }() // also when the handler panics, as a proxy does whose client has gone
+		status, returned := 0, false
+		defer func() { endRequest(span, r, status, returned) }() // also when the handler panics, as a proxy does whose client has gone
 		next.ServeHTTP(httpsnoop.Wrap(w, httpsnoop.Hooks{
 			WriteHeader: func(write httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
 				return func(code int) {
@@ -40,6 +40,7 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 				}
 			},
 		}), r)
+		returned = true
 	})
 }
 
@@ -56,17 +57,20 @@ func extract(r *http.Request) context.Context {
 	return w3c.Extract(r.Context(), propagation.MapCarrier{"traceparent": h.Get("traceparent")})
 }
 
-func endRequest(span trace.Span, r *http.Request, status int) {
-	if status == 0 {
+func endRequest(span trace.Span, r *http.Request, status int, returned bool) {
+	if status == 0 && returned {
 		status = http.StatusOK
 	}
-	span.SetAttributes(attribute.String("http.request.method", method(r.Method)), attribute.Int("http.response.status_code", status))
+	span.SetAttributes(attribute.String("http.request.method", method(r.Method)))
+	if status > 0 {
+		span.SetAttributes(attribute.Int("http.response.status_code", status))
+	}
 	if r.Pattern != "" {
 		route := r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:] // without the method
 		span.SetName(method(r.Method) + " " + route)
 		span.SetAttributes(attribute.String("http.route", route))
 	}
-	if status >= 500 {
+	if status >= 500 || !returned {
 		span.SetStatus(codes.Error, "")
 	}
 	span.End()
