@@ -221,7 +221,7 @@ func pack(l List) ([]byte, error) {
 }
 
 // errBadList is a list that no node has written.
-var errBadList = errors.New("Redis holds a list that makes no sense")
+var errBadList = errors.New("the list in Redis makes no sense")
 
 var errTooLarge = errors.New("it is too large")
 
