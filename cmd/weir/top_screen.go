@@ -39,8 +39,8 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 	}
 	defer func() { _, _ = out.WriteString(leave) }()
 	signals, resumed := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGTSTP)
-	signal.Notify(resumed, syscall.SIGCONT)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT, stop)
+	signal.Notify(resumed, resume)
 	defer signal.Stop(signals)
 	defer signal.Stop(resumed)
 
@@ -72,7 +72,7 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 		case <-cmd.Context().Done():
 			return nil
 		case s := <-signals:
-			if s != syscall.SIGTSTP {
+			if s != stop {
 				return nil
 			}
 			if err := suspend(in, out, before, resumed); err != nil {
@@ -120,10 +120,10 @@ func suspend(in, out *os.File, before *term.State, resumed <-chan os.Signal) err
 	case <-resumed: // of an earlier time
 	default:
 	}
-	if err := syscall.Kill(syscall.Getpid(), syscall.SIGSTOP); err != nil {
+	if err := stopSelf(); err != nil {
 		return err
 	}
-	<-resumed // some instructions may run before the process stops
+	<-resumed
 	if _, err := term.MakeRaw(int(in.Fd())); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 		case r == 3: // Ctrl-C
 			return true, false
 		case r == 26: // Ctrl-Z, which a terminal in raw mode leaves to us
-			_ = syscall.Kill(0, syscall.SIGTSTP) // the whole job
+			stopJob()
 		case v.typing != nil && r == '\r':
 			v.rule, v.typing, ask = strings.TrimSpace(*v.typing), nil, true
 		case v.typing != nil && (r == 0x7f || r == '\b'):

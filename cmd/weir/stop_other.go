@@ -1,0 +1,12 @@
+//go:build !unix
+
+package main
+
+import "os"
+
+// Without job control nothing stops a process, and nothing has to resume it.
+var stop, resume os.Signal
+
+func stopJob() {}
+
+func stopSelf() error { return nil }
