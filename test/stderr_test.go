@@ -16,15 +16,15 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// unread starts a node that somebody reads the log of until it serves, and nobody later: its pipe is full.
-func unread(t *testing.T, args ...string) *node {
+// piped starts a node that somebody reads the log of until it serves.
+func piped(t *testing.T, args ...string) (n *node, r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
-	n := &node{t: t, exited: make(chan error, 1)}
+	n = &node{t: t, exited: make(chan error, 1)}
 	n.cmd = exec.Command(binary, append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)...)
 	n.cmd.Dir, n.cmd.Stderr = t.TempDir(), w
 	if err := n.cmd.Start(); err != nil {
@@ -38,11 +38,16 @@ func unread(t *testing.T, args ...string) *node {
 			n.HTTP, n.Admin, n.Gateway = l.HTTP, l.Admin, l.Gateway
 		}
 	}
+	return n, r, w
+}
+
+// unread starts a node whose log nobody reads once it serves: its pipe is full.
+func unread(t *testing.T, args ...string) *node {
+	t.Helper()
+	n, _, w := piped(t, args...)
 	fd := int(w.Fd())
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		t.Fatal(err)
-	}
-	for err = nil; err == nil; {
+	err := syscall.SetNonblock(fd, true)
+	for err == nil {
 		_, err = syscall.Write(fd, []byte("x"))
 	}
 	if !errors.Is(err, syscall.EAGAIN) {
@@ -95,6 +100,24 @@ func TestALogThatNobodyReads(t *testing.T) {
 	if status, text := admin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["`+strings.Repeat("x", 100)+`"]}`); status != 200 {
 		t.Errorf("a change: %d %s", status, text)
 	}
+	ends(t, n)
+}
+
+// Whoever read a node's log may end, and the node goes on without.
+func TestALogWhoseReaderHasEnded(t *testing.T) {
+	n, r, w := piped(t, "--drain-notice", "0s")
+	if err := errors.Join(w.Close(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := admin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_a"]}`); status != 200 { // which is logged
+		t.Errorf("a change: %d %s", status, text)
+	}
+	ends(t, n)
+}
+
+// ends stops a node, which must drain and end without an error.
+func ends(t *testing.T, n *node) {
+	t.Helper()
 	n.stop()
 	select {
 	case err := <-n.exited:

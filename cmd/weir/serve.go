@@ -60,6 +60,7 @@ read again and the decision log opened again, and never ends a node.`,
 			hangups := make(chan os.Signal, 1)
 			signal.Notify(hangups, syscall.SIGHUP)
 			c.Reload = hangups
+			signal.Ignore(syscall.SIGPIPE) // whoever reads the log may end before the node
 			s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
 			if err != nil {
 				return err
