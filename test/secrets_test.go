@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
@@ -223,6 +225,22 @@ decision_log_sample: 1
 		l.raw(n.Gateway, s["secret method"]+" /%0a%1b[2J"+s["secret in a path"]+"/..%2f HTTP/1.1\r\nHost: x\r\nX-API-Key: "+s["key in a header"]+"\x1b[2J\r\n\r\n")
 		l.raw(n.Gateway, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+s["forged JWT"]+", Bearer "+s["good JWT"]+"\r\n\r\n")
 		l.raw(n.Gateway, "GET /"+s["secret in a path"]+"\x01 HTTP/9.9\r\n"+s["cookie"]+"\r\n\r\n")
+	}
+
+	envoy := dialEnvoy(t, n.GRPC, insecure.NewCredentials())
+	for range 4 {
+		for _, token := range []string{s["check API token"], s["guessed token"]} {
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+			for _, value := range []string{s["key in a header"], s["key with an *"], s["key that is denied"]} {
+				answer, err := shouldLimit(ctx, envoy, "api_key", value)
+				l.gather("gRPC", fmt.Sprint(answer, err))
+				l.call("POST", n.HTTP+"/json", `{"domain": "edge", "descriptors": [{"entries": [{"key": "api_key", "value": `+quote(value)+`}]}]}`, bearer(token))
+				l.call("POST", n.HTTP+"/json", `{"domain": "edge", "descriptors": `+quote(value)+`}`, bearer(token))
+			}
+			l.call("GET", n.HTTP+"/check/nginx", "", "X-Weir-Token: "+token, "X-Original-Method: GET", "X-Original-URI: "+target, "X-Real-IP: 203.0.113.9", "X-API-Key: "+s["key in a header"])
+			l.call("GET", n.HTTP+"/check/caddy", "", "X-Weir-Token: "+token, "X-Forwarded-Method: "+s["secret method"], "X-Forwarded-Uri: "+target, "X-Forwarded-For: 203.0.113.9")
+			l.call("GET", n.HTTP+"/check/envoy"+target, "", "X-Weir-Token: "+token, bearer(s["forged JWT"]))
+		}
 	}
 
 	// What an operator writes is neither logged nor repeated in errors.
