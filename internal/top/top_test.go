@@ -263,18 +263,18 @@ func TestAClientIsOneRow(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		for range 10 { // seconds
 			for range 20 {
-				b.check(weir.Request{APIKey: "sk_hot", Path: "/a"})
-				b.check(weir.Request{APIKey: "sk_one", Path: "/a"})
+				b.check(weir.Request{APIKey: "hot_key", Path: "/a"})
+				b.check(weir.Request{APIKey: "one_key", Path: "/a"})
 			}
 			for range 10 {
-				b.check(weir.Request{APIKey: "sk_hot", Path: "/b"})
+				b.check(weir.Request{APIKey: "hot_key", Path: "/b"})
 			}
 			time.Sleep(time.Second)
 		}
 		for q, want := range map[top.Query][]string{
-			{}:              {"sk…t a +1 30 8 60", "sk…e a +0 20 0 40"},
-			{Rule: "b"}:     {"sk…t b +0 10 8 20"},
-			{Refused: true}: {"sk…t b +0 30 8 60"},
+			{}:              {"h… a +1 30 8 60", "o… a +0 20 0 40"},
+			{Rule: "b"}:     {"h… b +0 10 8 20"},
+			{Refused: true}: {"h… b +0 30 8 60"},
 		} {
 			var got []string
 			for _, c := range b.answer(q).Clients {
