@@ -77,8 +77,7 @@ func TestFlagsAreInTheDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, flags, _ := strings.Cut(string(out), "\nFlags:\n")
-		found := flag.FindAllStringSubmatch(flags, -1)
+		found := flag.FindAllStringSubmatch(string(out), -1)
 		if len(found) < 2 {
 			t.Errorf("weir %s --help: %s", command, out)
 		}

@@ -88,3 +88,11 @@ func (t *Tracer) Call(ctx context.Context, shard string) func(failure string) {
 		span.End()
 	}
 }
+
+// ID is the id of the trace that ctx belongs to, or "" if it belongs to none.
+func ID(ctx context.Context) string {
+	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
+		return id.String()
+	}
+	return ""
+}

@@ -22,10 +22,9 @@ import (
 	"syscall"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/tracing"
 )
 
 // How many lines there are in a second, at most. A rule has a bound of its own, so that a flood of one doesn't hide what
@@ -85,7 +84,7 @@ type entry struct {
 	listed    string // masked
 
 	fingerprint string
-	trace       trace.TraceID
+	trace       string
 }
 
 // Open opens a log: Stderr, or a file, which is appended to. Only its owner may read a file that it makes.
@@ -162,7 +161,7 @@ func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
 		e.fingerprint = l.opts.Fingerprint(req)
 	}
 	if o.Context != nil {
-		e.trace = trace.SpanContextFromContext(o.Context).TraceID()
+		e.trace = tracing.ID(o.Context)
 	}
 	select {
 	case l.queue <- e:

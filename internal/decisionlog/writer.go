@@ -134,14 +134,11 @@ func (l *Log) add(e *entry) {
 	out := &decisionLine{
 		Time: text(e.at), Outcome: outcome(e.tally.allowed), Reason: reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
 		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
-		Entry: e.listed, Fingerprint: e.fingerprint,
+		Entry: e.listed, Fingerprint: e.fingerprint, TraceID: e.trace,
 	}
 	if p := e.policy; p != nil {
 		out.Policy = p.Limit.String()
 		out.Path = p.Endpoint[strings.LastIndexByte(p.Endpoint, ' ')+1:] // without the method, if it names one
-	}
-	if e.trace.IsValid() {
-		out.TraceID = e.trace.String()
 	}
 	l.append(e.tally, 0, out)
 }
