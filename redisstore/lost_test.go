@@ -307,7 +307,8 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 			t.Errorf("%+v", h.Shards[0])
 		}
 	}
-	if got := s.Stats().Shards[0]; got.Errors.Reply < opensAfter || got.Errors.Timeout > 0 || got.Up {
+	// Looks at an idle server aren't calls, and may have been among the failures that it took.
+	if got := s.Stats().Shards[0]; got.Errors.Reply == 0 || got.Errors.Timeout > 0 || got.Up {
 		t.Errorf("%+v", got)
 	}
 }
