@@ -168,7 +168,7 @@ func TestARuleChangesEverywhere(t *testing.T) {
 	everywhere(t, nodes, version)
 	load.end(t)
 	status, text := admin(t, nodes[2], "GET", "/v1/nodes", "")
-	if status != http.StatusOK || strings.Count(text, `"name"`) != 3 {
+	if status != http.StatusOK || strings.Count(text, `"self"`) != 3 {
 		t.Errorf("%d %s", status, text)
 	}
 }
