@@ -3,7 +3,6 @@ package serve
 import (
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 
@@ -80,27 +79,14 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 	if c.TLSCert == "" {
 		return nil, nil
 	}
-	chain, err := watch.ReadSmall(c.TLSCert)
+	cert, err := watch.KeyPair(c.TLSCert, c.TLSKey)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
-	}
-	key, err := watch.ReadSmall(c.TLSKey)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-key: %w", err)
-	}
-	cert, err := tls.X509KeyPair(chain, key)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
+		return nil, fmt.Errorf("--tls-%w", err)
 	}
 	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if file := c.clientCA(listener); file != "" {
-		pem, err := watch.ReadSmall(file)
-		if err != nil {
+		if t.ClientCAs, err = watch.Authorities(file); err != nil {
 			return nil, fmt.Errorf("client certificates of --%s: %w", listener, err)
-		}
-		t.ClientCAs = x509.NewCertPool()
-		if !t.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("client certificates of --%s: %s holds no certificate in PEM", listener, file)
 		}
 		t.ClientAuth = tls.RequireAndVerifyClientCert
 	}
