@@ -29,7 +29,7 @@ type level map[string]*choices
 
 // choices are the descriptors of one key.
 type choices struct {
-	exact map[string]*descriptor // by value
+	exact map[string]*descriptor // by value, as it is written
 	wild  []*descriptor          // in the order of the file
 	any   *descriptor            // the one without a value
 }

@@ -2,12 +2,10 @@ package envoy
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weirhq/weir/rulefile"
@@ -31,11 +29,19 @@ const (
 // that is wrong with them, with file, line and column. Warnings are of keys that are understood, but
 // mean nothing where they stand.
 func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
+	return compile(len(files), modes, func(r *reader, i int) {
+		r.file, r.kind, r.lines = files[i], "file", strings.Split(string(files[i].Text), "\n")
+		r.read()
+	})
+}
+
+// compile makes a configuration of n parts, each by a reader of its own.
+func compile(n int, modes Modes, read func(r *reader, i int)) (c *Config, warnings rulefile.Problems, err error) {
 	c = &Config{domains: map[string]level{}}
 	var wrong rulefile.Problems
-	for _, f := range files {
-		r := &reader{config: c, modes: modes, file: f, lines: strings.Split(string(f.Text), "\n")}
-		r.read()
+	for i := 0; i < n && len(wrong) < maxProblems; i++ {
+		r := &reader{config: c, modes: modes}
+		read(r, i)
 		wrong, warnings = append(wrong, r.problems...), append(warnings, r.warnings...)
 	}
 	if len(wrong) > 0 {
@@ -44,11 +50,12 @@ func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, er
 	return c, warnings, nil
 }
 
-// reader reads one file.
+// reader reads one file, or one resource of an xDS server. A resource has no lines: places in it are nil.
 type reader struct {
 	config  *Config
 	modes   Modes
 	file    File
+	kind    string // file or resource
 	domain  string
 	lines   []string
 	nodes   int // that were looked at
@@ -76,6 +83,9 @@ func (r *reader) warn(n *yaml.Node, path, format string, args ...any) {
 const widest = 160
 
 func (r *reader) problem(n *yaml.Node, path, hint, text string) rulefile.Problem {
+	if n == nil {
+		return rulefile.Problem{File: r.file.Name, Path: path, Text: text, Hint: hint}
+	}
 	p := rulefile.Problem{File: r.file.Name, Line: n.Line, Column: n.Column, Path: path, Text: text, Hint: hint}
 	if n.Line > 0 && n.Line <= len(r.lines) {
 		line := strings.ReplaceAll(strings.TrimRight(r.lines[n.Line-1], "\r \t"), "\t", " ")
@@ -88,7 +98,7 @@ func (r *reader) problem(n *yaml.Node, path, hint, text string) rulefile.Problem
 
 func (r *reader) read() {
 	if len(r.file.Text) > MaxFile {
-		r.fail(&yaml.Node{}, "", "", "is too large: a configuration file has at most %d MiB", MaxFile>>20)
+		r.fail(nil, "", "", "is too large: a configuration file has at most %d MiB", MaxFile>>20)
 		return
 	}
 	var doc yaml.Node
@@ -115,23 +125,27 @@ func (r *reader) read() {
 	if len(r.problems) > 0 {
 		return
 	}
-	domain := r.domain
-	if domain == "" {
-		r.fail(at, "domain", "", "is missing: name the domain that Envoy sends, such as domain: envoy")
-		return
+	if below := r.enter(at); below != nil && list != nil {
+		r.descriptors(list, "descriptors", below, r.top())
 	}
-	below := r.config.domains[domain]
+}
+
+// enter finds the level of the reader's domain, or nil if that can't be.
+func (r *reader) enter(at *yaml.Node) level {
+	if r.domain == "" {
+		r.fail(at, "domain", "", "is missing: name the domain that Envoy sends, such as domain: envoy")
+		return nil
+	}
+	below := r.config.domains[r.domain]
 	if below != nil && !r.modes.MergeDomains {
-		r.fail(at, "domain", "put both into one file", "%q is in another file already", domain)
-		return
+		r.fail(at, "domain", "put both into one "+r.kind, "%q is in another %s already", clip(r.domain), r.kind)
+		return nil
 	}
 	if below == nil {
 		below = level{}
-		r.config.domains[domain] = below
+		r.config.domains[r.domain] = below
 	}
-	if list != nil {
-		r.descriptors(list, "descriptors", below, above{path: domain, label: domain})
-	}
+	return below
 }
 
 // misread notes what isn't YAML. The library knows little about it; the reader of rule files knows more.
@@ -154,8 +168,7 @@ func (r *reader) misread(err error) {
 
 // descriptors reads a list of them into a level.
 func (r *reader) descriptors(n *yaml.Node, path string, into level, up above) {
-	if len(up.patterns) >= maxDepth {
-		r.fail(n, path, "", "descriptors are nested more than %d deep", maxDepth)
+	if !r.deeper(n, path, up) {
 		return
 	}
 	for i, item := range r.items(n, path) {
@@ -163,24 +176,15 @@ func (r *reader) descriptors(n *yaml.Node, path string, into level, up above) {
 	}
 }
 
-// above is what descriptors inherit.
-type above struct {
-	path     string
-	label    string   // see limit
-	patterns []string // see limit
-}
-
 func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
-	var key, value string
+	e := entry{keyAt: n, shareAt: n}
 	var rate, below, meta field
-	var shadow, quota, share, detailed bool
-	keyAt, shareAt := n, n
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
 		case "key":
-			key, keyAt = r.text(f), f.value
+			e.key, e.keyAt = r.text(f), f.value
 		case "value":
-			value = r.text(f)
+			e.value = r.text(f)
 		case "rate_limit":
 			rate = f
 		case "descriptors":
@@ -188,52 +192,23 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 		case "metadata":
 			meta = f
 		case "shadow_mode":
-			shadow = r.flag(f)
+			e.shadow = r.flag(f)
 		case "quota_mode":
-			quota = r.flag(f)
+			e.quota = r.flag(f)
 		case "share_threshold":
-			share, shareAt = r.flag(f), f.value
+			e.share, e.shareAt = r.flag(f), f.value
 		case "detailed_metric", "value_to_metric":
-			detailed = r.flag(f) || detailed // the configuration's value: a client's values make no series
+			e.detailed = r.flag(f) || e.detailed // the configuration's value: a client's values make no series
 		}
 	}
-	switch {
-	case key == "":
-		r.fail(keyAt, path+".key", "", "is missing: a descriptor has a key, such as key: remote_address")
-		return
-	case strings.Contains(key, "*"):
-		r.fail(keyAt, path+".key", "put it into the value", "wildcards are for values, not for keys")
-		return
-	case share && !strings.Contains(value, "*"):
-		r.fail(shareAt, path+".share_threshold", "", "is for values with a *: all that match it share one counter")
+	d, here := r.place(&e, path, into, up)
+	if d == nil {
 		return
 	}
-	d := &descriptor{path: up.path + "." + key, below: level{}}
-	if value != "" {
-		d.path += "_" + value
-	}
-	if !into.add(key, value, d) {
-		r.fail(keyAt, path, "keep one of them", "the descriptor %q is there twice", clip(d.path))
-		return
-	}
-	pattern := ""
-	if share {
-		pattern = value
-	}
-	// The values of a configuration may be keys of clients, and thousands: they are in no label unasked.
-	label := up.label + "." + key
-	if detailed && value != "" {
-		label += "_" + value
-	}
-	here := above{d.path, label, append(slices.Clone(up.patterns), pattern)}
-	if rate.value != nil {
-		if d.limit = r.limit(rate, label); d.limit != nil {
-			d.limit.shadow, d.limit.quota, d.limit.patterns = shadow, quota, here.patterns
-			if meta.value != nil {
-				d.limit.metadata = r.metadata(meta)
-			}
-			d.limit.soften(r.modes)
-			r.config.limits++
+	if rate.value != nil && rate.value.Tag != "!!null" && r.isMap(rate.value, rate.path) {
+		r.limit(d, &e, r.rate(rate), rate.path, here)
+		if d.limit != nil && meta.value != nil {
+			d.limit.metadata = r.metadata(meta)
 		}
 	}
 	if below.value != nil {
@@ -241,104 +216,28 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	}
 }
 
-// add adds a descriptor, unless there is one of this key and value.
-func (l level) add(key, value string, d *descriptor) bool {
-	c := l[key]
-	if c == nil {
-		c = &choices{exact: map[string]*descriptor{}}
-		l[key] = c
-	}
-	switch {
-	case value == "":
-		if c.any != nil {
-			return false
-		}
-		c.any = d
-	case strings.Contains(value, "*"):
-		if slices.ContainsFunc(c.wild, func(o *descriptor) bool { return o.path == d.path }) {
-			return false
-		}
-		d.parts = strings.Split(value, "*")
-		c.wild = append(c.wild, d)
-	default:
-		if c.exact[value] != nil {
-			return false
-		}
-		c.exact[value] = d
-	}
-	return true
-}
-
-// limit reads a rate_limit.
-func (r *reader) limit(at field, rule string) *limit {
-	if at.value.Tag == "!!null" || !r.isMap(at.value, at.path) {
-		return nil
-	}
-	var name, unit string
-	var perUnit uint32
-	var unlimited bool
-	var replaces field
-	unitAt := at.value
-	before := len(r.problems)
+// rate reads a rate_limit.
+func (r *reader) rate(at field) (w rate) {
+	w.at, w.unitAt = at.value, at.value
 	for _, f := range r.fields(at.value, at.path, limitKeys) {
 		switch f.name {
 		case "name":
-			name = r.text(f)
+			w.name = r.text(f)
 		case "unit":
-			unit, unitAt = r.text(f), f.value
+			w.unit, w.unitAt = r.text(f), f.value
 		case "requests_per_unit":
-			perUnit = r.number(f)
+			w.perUnit = r.number(f)
 		case "unlimited":
-			unlimited = r.flag(f)
+			w.unlimited = r.flag(f)
 		case "replaces":
-			replaces = f
+			for i, item := range r.items(f.value, f.path) {
+				o := other{at: item}
+				for _, f := range r.fields(item, fmt.Sprintf("%s[%d]", f.path, i), replaceKeys) {
+					o.name, o.at = r.text(f), f.value
+				}
+				w.replaces = append(w.replaces, o)
+			}
 		}
 	}
-	number, known := rls.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(unit)]
-	known = known && number != 0
-	switch {
-	case unlimited && known:
-		r.fail(unitAt, at.path+".unit", "leave it out", "an unlimited rate_limit has no unit")
-	case !unlimited && !known:
-		r.fail(unitAt, at.path+".unit", "", "must be second, minute, hour, day, week, month or year, got %q", clip(unit))
-	}
-	names := r.replaced(replaces, name)
-	if len(r.problems) > before {
-		return nil
-	}
-	if unlimited {
-		return &limit{replaces: names, wire: &rls.RateLimitResponse_RateLimit{Name: name}}
-	}
-	if name != "" {
-		rule = r.domain + "." + name
-	}
-	l, err := newLimit(label(rule), name, perUnit, rls.RateLimitResponse_RateLimit_Unit(number))
-	if err != nil {
-		r.fail(at.value, at.path, "", "%v", err)
-		return nil
-	}
-	l.replaces = names
-	return l
-}
-
-// replaced reads the names of limits that one replaces.
-func (r *reader) replaced(at field, own string) (names []string) {
-	if at.value == nil {
-		return nil
-	}
-	for i, item := range r.items(at.value, at.path) {
-		path := fmt.Sprintf("%s[%d]", at.path, i)
-		name, nameAt := "", item
-		for _, f := range r.fields(item, path, replaceKeys) {
-			name, nameAt = r.text(f), f.value
-		}
-		switch {
-		case name == "":
-			r.fail(nameAt, path+".name", "", "is missing: name the limit that this one replaces")
-		case name == own:
-			r.fail(nameAt, path+".name", "", "a limit can't replace itself")
-		}
-		names = append(names, name)
-	}
-	return names
+	return w
 }
