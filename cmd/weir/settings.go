@@ -68,6 +68,20 @@ type envoySettings struct {
 	QuotaMode       bool              `yaml:"quota_mode"`
 	MergeDomains    bool              `yaml:"merge_domains"`
 	Attributes      map[string]string `yaml:"attributes"`
+	XDS             *xdsSettings      `yaml:"xds"`
+}
+
+// xdsSettings are where the limits of Envoy's rate limit service come from, if that is an xDS server.
+type xdsSettings struct {
+	Server     string `yaml:"server"`
+	Node       string `yaml:"node"`
+	MaxMessage int    `yaml:"max_message_bytes"`
+	TLS        *struct {
+		CA         string `yaml:"ca"`
+		Cert       string `yaml:"cert"`
+		Key        string `yaml:"key"`
+		ServerName string `yaml:"server_name"`
+	} `yaml:"tls"`
 }
 
 func (s *sections) apply(c *serve.Config) {
@@ -84,6 +98,9 @@ func (s *sections) apply(c *serve.Config) {
 	c.Envoy = serve.Envoy{
 		NoHeaders: e.Headers != nil && !*e.Headers, DynamicMetadata: e.DynamicMetadata, Attributes: e.Attributes,
 		Modes: envoy.Modes{Shadow: e.ShadowMode, Quota: e.QuotaMode, MergeDomains: e.MergeDomains},
+	}
+	if x := e.XDS; x != nil {
+		c.EnvoyXDS = &envoy.XDS{Server: x.Server, Node: x.Node, MaxMessage: x.MaxMessage, TLS: (*envoy.TLSFiles)(x.TLS)}
 	}
 	c.Envoy.Names.Limit, c.Envoy.Names.Remaining, c.Envoy.Names.Reset = e.HeaderNames.Limit, e.HeaderNames.Remaining, e.HeaderNames.Reset
 }

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/weirhq/weir/internal/watch"
 )
@@ -21,11 +19,7 @@ type Folder struct {
 	path    string
 	service *Service
 	look    chan struct{} // holds a value when the files are to be looked at now
-
-	rejects  atomic.Uint64
-	mu       sync.Mutex
-	rejected string // guarded by mu: why the newest files aren't in force, or ""
-	last     []File // what Open has read
+	last    []File        // what Open has read
 }
 
 // maxFiles is how many files a folder may have.
@@ -76,16 +70,14 @@ func (f *Folder) read() ([]File, error) {
 // apply puts files in force.
 func (f *Folder) apply(files []File) error {
 	config, warnings, err := Parse(files, f.service.opts.Modes)
-	for _, w := range warnings {
-		f.service.opts.Logger.Warn("envoy configuration", "warning", w.String())
-	}
+	f.service.warn(warnings)
 	if err != nil {
 		return err
 	}
 	if len(files) == 0 {
 		f.service.opts.Logger.Warn("--envoy-config has no *.yaml: every request is allowed until there is one", "folder", f.path)
 	}
-	f.service.SetConfig(config)
+	f.service.accept(config, f.path, "")
 	return nil
 }
 
@@ -93,15 +85,8 @@ func (f *Folder) apply(files []File) error {
 func (f *Folder) Follow(ctx context.Context) error {
 	log := f.service.opts.Logger
 	return watch.Dir(ctx, f.path, f.read, same, f.last, f.look, func(files []File) {
-		err := f.apply(files)
-		f.mu.Lock()
-		if f.rejected = ""; err != nil {
-			f.rejected = err.Error()
-		}
-		f.mu.Unlock()
-		if err != nil {
-			f.rejects.Add(1)
-			log.Error("envoy configuration rejected: the one in force stays", "error", err)
+		if err := f.apply(files); err != nil {
+			f.service.reject(err)
 			return
 		}
 		c := f.service.config.Load()
@@ -122,13 +107,3 @@ func (f *Folder) Look() {
 	default: // it holds one
 	}
 }
-
-// Rejected says why the newest files aren't in force, or "".
-func (f *Folder) Rejected() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rejected
-}
-
-// Rejections is how often changed files were invalid.
-func (f *Folder) Rejections() uint64 { return f.rejects.Load() }

@@ -36,7 +36,11 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 			jsonerror.Bad("%s", text).Write(w)
 			return
 		}
-		e := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Overloaded, "%s", text)
+		kind := jsonerror.Overloaded
+		if err == unconfigured {
+			kind = jsonerror.LimiterUnavailable
+		}
+		e := jsonerror.New(http.StatusServiceUnavailable, kind, "%s", text)
 		e.Header = http.Header{"Retry-After": {"1"}}
 		e.Write(w)
 		return

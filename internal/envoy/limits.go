@@ -42,8 +42,8 @@ func (c *call) forget() {
 }
 
 // byConfig decides a request by the configuration.
-func (s *Service) byConfig(ctx context.Context, c *call, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	if err := c.match(s.config.Load(), req, &s.overrides); err != nil {
+func (s *Service) byConfig(ctx context.Context, c *call, config *Config, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	if err := c.match(config, req, &s.overrides); err != nil {
 		return nil, err
 	}
 	quotas := c.replace()

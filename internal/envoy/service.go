@@ -29,8 +29,8 @@ const (
 
 // Options of a Service. The zero value is useful.
 type Options struct {
-	// Configured has requests decided by configurations that [Service.SetConfig] puts in force, not by the limiter's
-	// rules.
+	// Configured has requests decided by configurations, those of a [Folder], a [Feed] or [Service.SetConfig], not by the
+	// limiter's rules. Until there is one, requests get UNAVAILABLE.
 	Configured bool
 	// Modes is how the limits of a configuration are meant.
 	Modes Modes
@@ -57,6 +57,7 @@ type Service struct {
 	opts      Options
 	gate      *inflight.Gate
 	config    atomic.Pointer[Config] // nil without one
+	source    source
 	overrides overrides
 	calls     sync.Pool // of *call
 }
@@ -76,9 +77,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 	}
 	s := &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 	s.calls.New = func() any { return new(call) }
-	if s.overrides.likeTheirs = opts.Configured; opts.Configured {
-		s.config.Store(&Config{})
-	}
+	s.overrides.likeTheirs = opts.Configured
 	return s
 }
 
@@ -89,8 +88,12 @@ func (s *Service) SetConfig(c *Config) { s.config.Store(c) }
 // counts an error, not a refusal: nobody has decided that the client sent too much.
 var overloaded = status.Error(codes.Unavailable, "this node is overloaded: try again shortly, or ask another")
 
-// shed stands for requests that are shed.
-var shed = weir.Request{Edge: edge}
+// unconfigured is what requests are told before the first configuration: nobody knows what it would have limited.
+// envoyproxy/ratelimit answers with an error, too.
+var unconfigured = status.Error(codes.Unavailable, "this node has no configuration yet: /readyz says why")
+
+// undecided stands for requests that nothing has decided.
+var undecided = weir.Request{Edge: edge}
 
 // ShouldRateLimit decides a request.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
@@ -100,7 +103,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	budget := withBudget(ctx)
 	defer budget.end()
 	if !s.gate.Enter(budget) {
-		s.limiter.Tell(&shed, weir.Decision{Reason: weir.ReasonOverloaded})
+		s.limiter.Tell(&undecided, weir.Decision{Reason: weir.ReasonOverloaded})
 		return nil, overloaded
 	}
 	defer s.gate.Leave()
@@ -109,7 +112,12 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	if !s.opts.Configured {
 		return s.byRules(budget, c, req)
 	}
-	return s.byConfig(budget, c, req)
+	config := s.config.Load()
+	if config == nil {
+		s.limiter.Tell(&undecided, weir.Decision{Reason: weir.ReasonUnavailable})
+		return nil, unconfigured
+	}
+	return s.byConfig(budget, c, config, req)
 }
 
 // release puts a call back without the client's values.

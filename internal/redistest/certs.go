@@ -40,7 +40,8 @@ func (c *Certs) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-func newCerts(dir string) (*Certs, error) {
+// NewCerts writes them to a folder.
+func NewCerts(dir string) (*Certs, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	c := &Certs{
 		CA:         in("ca.pem"),

@@ -111,7 +111,7 @@ func (s *Server) secure() error {
 	if err != nil {
 		return err
 	}
-	if s.Certs, err = newCerts(s.dir); err != nil {
+	if s.Certs, err = NewCerts(s.dir); err != nil {
 		return err
 	}
 	s.TLSAddr = p.addr()

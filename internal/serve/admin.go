@@ -124,15 +124,23 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		if warning := n.rules.Warning(); warning != "" && full {
 			body["rules_warning"] = warning
 		}
+		status := http.StatusOK
 		if n.envoyConfig != nil {
-			if rejected := n.envoyConfig.Rejected(); rejected != "" {
+			source := n.envoy.Source()
+			body["envoy_config"] = n.envoyStatus(&source, full)
+			if source.Rejected != "" {
 				if !full {
-					rejected = "newer files were rejected: /readyz on the admin port says where they are wrong"
+					source.Rejected = "newer files were rejected: /readyz on the admin port says where they are wrong"
 				}
-				body["envoy_config_rejected"] = rejected
+				body["envoy_config_rejected"] = source.Rejected
+			}
+			if why := n.unconfigured(); why != "" {
+				if !full {
+					why = "the xDS server hasn't sent a configuration that can be used: /readyz on the admin port says why"
+				}
+				body["status"], body["reason"], status = "no configuration", why, http.StatusServiceUnavailable
 			}
 		}
-		status := http.StatusOK
 		if n.connecting() {
 			body["status"], body["reason"], status = "connecting", "the store hasn't been reached since this node started", http.StatusServiceUnavailable
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/envoy"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/otlp"
 )
@@ -48,7 +49,9 @@ type Config struct {
 	GRPCReflection bool
 	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration; "" means that the rules decide what Envoy asks.
 	EnvoyConfig string
-	Envoy       Envoy
+	// EnvoyXDS is an xDS server to have that configuration from instead; nil means none.
+	EnvoyXDS *envoy.XDS
+	Envoy    Envoy
 	// HTTPToken is what callers of the check API and of the rate limit service must send; "" asks for none.
 	HTTPToken string
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
@@ -160,6 +163,14 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Envoy.validate(); err != nil {
 		return err
+	}
+	if c.EnvoyXDS != nil {
+		if c.EnvoyConfig != "" {
+			return fmt.Errorf("envoy.xds: doesn't go with --envoy-config: limits come from a folder or from an xDS server; leave out one of them")
+		}
+		if err := c.EnvoyXDS.Validate(); err != nil {
+			return fmt.Errorf("envoy.xds: %w", err)
+		}
 	}
 	if c.Rules != "" && c.SeedRules != "" {
 		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed")

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -36,18 +37,36 @@ func (e *Envoy) validate() error {
 	return nil
 }
 
+// envoyConfig is where limits in envoyproxy/ratelimit's language come from.
+type envoyConfig interface {
+	// Follow puts what is new in force, until ctx is done.
+	Follow(ctx context.Context) error
+	// Look has it looked for now.
+	Look()
+}
+
+var (
+	_ envoyConfig = (*envoy.Folder)(nil)
+	_ envoyConfig = (*envoy.Feed)(nil)
+)
+
 // openEnvoy makes the rate limit service, and reads its configuration if it has one.
 func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	c := &n.config
 	e := &c.Envoy
 	n.envoy = envoy.New(n.limiter, envoy.Options{
-		Configured: c.EnvoyConfig != "", Modes: e.Modes, Attributes: e.Attributes, Rules: answers,
+		Configured: c.EnvoyConfig != "" || c.EnvoyXDS != nil, Modes: e.Modes, Attributes: e.Attributes, Rules: answers,
 		Answers:     envoy.Answers{Headers: !e.NoHeaders, Limit: e.Names.Limit, Remaining: e.Names.Remaining, Reset: e.Names.Reset, DynamicMetadata: e.DynamicMetadata},
 		MaxInFlight: c.MaxInFlight, OnError: func(err error) { n.storeFailed(nil, err) }, Logger: n.log,
 	})
 	if c.EnvoyConfig != "" {
 		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig); err != nil {
 			return fmt.Errorf("--envoy-config: %w", err)
+		}
+	}
+	if c.EnvoyXDS != nil {
+		if n.envoyConfig, err = n.envoy.Subscribe(*c.EnvoyXDS); err != nil {
+			return fmt.Errorf("envoy.xds: %w", err)
 		}
 	}
 	return nil
@@ -59,9 +78,47 @@ func (n *node) grpc(g *guard.Guard) *port {
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
-// serving reports what gRPC health says: as /readyz, but limits of --envoy-config need no rules.
+// serving reports what gRPC health says: as /readyz, but limits of a configuration need no rules.
 func (n *node) serving() bool {
-	return !n.connecting() && (n.envoyConfig != nil || n.rules.Waiting() == "")
+	if n.envoyConfig != nil {
+		return !n.connecting() && n.unconfigured() == ""
+	}
+	return !n.connecting() && n.rules.Waiting() == ""
+}
+
+// unconfigured says why Envoy's rate limit service has no configuration yet, or "".
+func (n *node) unconfigured() string {
+	if n.config.EnvoyXDS == nil {
+		return ""
+	}
+	s := n.envoy.Source()
+	switch {
+	case !s.Since.IsZero():
+		return ""
+	case s.Rejected != "":
+		return "the first configuration was rejected: " + s.Rejected
+	case !s.Connected:
+		return "the xDS server hasn't sent a configuration: " + s.Lost
+	}
+	return "the xDS server hasn't sent a configuration: it may know none for the node " + n.config.EnvoyXDS.Node
+}
+
+// envoyStatus is how a configuration stands, for /readyz.
+func (n *node) envoyStatus(s *envoy.Source, full bool) map[string]any {
+	out := map[string]any{"domains": s.Domains, "limits": s.Limits}
+	if !s.Since.IsZero() {
+		out["since"] = known(s.Since)
+	}
+	if full {
+		out["source"] = s.Name
+	}
+	if n.config.EnvoyXDS != nil {
+		out["version"], out["connected"] = s.Version, s.Connected
+		if full && !s.Connected {
+			out["error"] = s.Lost
+		}
+	}
+	return out
 }
 
 // addEnvoy adds what envoyproxy/ratelimit serves over HTTP.
@@ -74,7 +131,7 @@ func (n *node) addEnvoy(mux *http.ServeMux, g *guard.Guard) {
 		n.envoy.JSON(w, r)
 	})
 	mux.HandleFunc("GET /healthcheck", func(w http.ResponseWriter, _ *http.Request) {
-		if n.draining.Load() {
+		if n.draining.Load() || n.unconfigured() != "" && !n.config.EnvoyXDS.Healthy {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}

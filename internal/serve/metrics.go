@@ -38,15 +38,21 @@ func (n *node) watch() {
 			func() float64 { return float64(n.rules.Failures()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_rules_rejected_total", Help: "Newer rules that were invalid, so that those in force stayed."},
 			func() float64 { return float64(n.rules.Rejections()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_envoy_config_rejected_total", Help: "Newer files of --envoy-config that were invalid, so that those in force stayed."},
-			func() float64 {
-				if n.envoyConfig == nil {
-					return 0
-				}
-				return float64(n.envoyConfig.Rejections())
-			}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_envoy_config_rejected_total", Help: "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed."},
+			func() float64 { return float64(n.envoy.Source().Rejections) }),
 		rulesInfo{n.rules},
 	)
+	if n.config.EnvoyXDS != nil {
+		n.registry.MustRegister(
+			gauge("weir_envoy_xds_connected", "1 while there is a stream from the xDS server, else 0: the configuration in force stays.", func() float64 {
+				if n.envoy.Source().Connected {
+					return 1
+				}
+				return 0
+			}),
+			gauge("weir_envoy_config_age_seconds", "Time since the xDS server's configuration was put in force; -1 while there is none.",
+				func() float64 { return age(n.envoy.Source().Since) }))
+	}
 	if n.decided == nil {
 		return
 	}
@@ -63,8 +69,10 @@ func (n *node) watch() {
 	}
 }
 
-func (n *node) rulesAge() float64 {
-	since := n.rules.InForce().Since
+func (n *node) rulesAge() float64 { return age(n.rules.InForce().Since) }
+
+// age is the time since, in seconds, or -1 if that never was.
+func age(since time.Time) float64 {
 	if since.IsZero() {
 		return -1
 	}

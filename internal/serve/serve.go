@@ -59,7 +59,7 @@ type node struct {
 	closeRules func() error   // nil with nothing to close
 	sharedTop  *top.Shared    // nil without Redis
 
-	envoyConfig *envoy.Folder // nil without one
+	envoyConfig envoyConfig // nil without one
 	rls         *envoy.Server
 }
 
@@ -115,12 +115,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.closeRules != nil {
 		defer n.closeRules()
 	}
-	n.watch()
 	group, ctx := errgroup.WithContext(ctx)
 	ports, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
 	}
+	n.watch()
 	for _, p := range ports {
 		group.Go(func() error { return p.serve(ctx, n) })
 	}

@@ -1,0 +1,4 @@
+package envoy
+
+// ParseResources is for tests.
+var ParseResources = parseResources
