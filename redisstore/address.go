@@ -42,11 +42,11 @@ type scheme struct {
 
 var schemes = []scheme{
 	{"redis", "redis://user:password@host:6379/0", "6379", []string{"db", "password_file"}},
-	{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379", []string{"db", "password_file", "ca", "cert", "key", "server_name"}},
+	{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379", []string{"db", "password_file", "ca", "cert", "key", "server_name", "verify_name"}},
 	{"redis-sentinel", "redis-sentinel://user:password@host1:26379,host2,host3/master/0", "26379",
-		[]string{"db", "password_file", "tls", "ca", "cert", "key", "server_name", "sentinel_user", "sentinel_password"}},
+		[]string{"db", "password_file", "tls", "ca", "cert", "key", "server_name", "verify_name", "sentinel_user", "sentinel_password"}},
 	{"redis-cluster", "redis-cluster://user:password@host1:6379,host2", "6379",
-		[]string{"password_file", "tls", "ca", "cert", "key", "server_name"}},
+		[]string{"password_file", "tls", "ca", "cert", "key", "server_name", "verify_name"}},
 	{"unix", "unix:///run/redis.sock?db=0", "", []string{"db", "password_file"}},
 }
 
@@ -387,7 +387,7 @@ func (s scheme) tls(given map[string]string) (*tls.Config, error) {
 		if s.name == "rediss" {
 			break
 		}
-		for _, name := range []string{"ca", "cert", "key", "server_name"} {
+		for _, name := range []string{"ca", "cert", "key", "server_name", "verify_name"} {
 			if given[name] != "" {
 				return nil, fmt.Errorf("%s: needs TLS: add tls=true", name)
 			}
@@ -395,6 +395,9 @@ func (s scheme) tls(given map[string]string) (*tls.Config, error) {
 		return nil, nil
 	default:
 		return nil, errors.New("tls: must be true or false")
+	}
+	if v := given["verify_name"]; v != "" && v != "true" && v != "false" {
+		return nil, errors.New("verify_name: must be true or false")
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: given["server_name"]}
 	if file := given["ca"]; file != "" {
@@ -418,5 +421,22 @@ func (s scheme) tls(given map[string]string) (*tls.Config, error) {
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
+	if given["verify_name"] == "false" {
+		verifyAnyName(c)
+	}
 	return c, nil
+}
+
+// verifyAnyName has certificates verified whatever name they are for: some hosted servers' are for none that a client could know.
+func verifyAnyName(c *tls.Config) {
+	c.InsecureSkipVerify = true // what follows is all that it skips, but for the name
+	roots := c.RootCAs
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+		for _, cert := range s.PeerCertificates[1:] {
+			o.Intermediates.AddCert(cert)
+		}
+		_, err := s.PeerCertificates[0].Verify(o)
+		return err
+	}
 }

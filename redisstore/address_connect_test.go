@@ -163,6 +163,10 @@ func TestConnectByTLS(t *testing.T) {
 	refusedURL(t, secret+ca, "certificate required")
 	refusedURL(t, secret+"?"+pair[1:], "certificate signed by unknown authority")
 	refusedURL(t, secret+ca+pair+"&server_name=example.com", "not example.com")
+
+	set(t, dialURL(t, secret+"/3"+ca+pair+"&server_name=example.com&verify_name=false"), "key", "3")
+	wantReply(t, server, "db3:", "INFO", "keyspace")
+	refusedURL(t, secret+"?"+pair[1:]+"&verify_name=false", "certificate signed by unknown authority")
 }
 
 func TestConnectToSentinel(t *testing.T) {

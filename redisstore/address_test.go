@@ -199,7 +199,7 @@ func TestAddressRefused(t *testing.T) {
 		{"redis://hunter2@h", needs, 0},
 		{"redis://@h", needs, 0},
 		{"redis-sentinel://h/main?sentinel_password=hun&ter2",
-			`a parameter is unknown: there are db, password_file, tls, ca, cert, key, server_name, sentinel_user, sentinel_password; within a password write %26 for "&"`, 2},
+			`a parameter is unknown: there are db, password_file, tls, ca, cert, key, server_name, verify_name, sentinel_user, sentinel_password; within a password write %26 for "&"`, 2},
 		{"redis-sentinel://h/main?sentinel_password=hunter2%", "sentinel_password: " + digits, 2},
 
 		{"redis://", "host 1: " + name, 0},
@@ -237,7 +237,8 @@ func TestAddressRefused(t *testing.T) {
 
 		{"rediss://weir:hunter2@h?tls=true", "tls: is for redis-sentinel:// or redis-cluster://, not for rediss://", 1},
 		{"rediss://weir:hunter2@h?insecure=true",
-			`a parameter is unknown: there are db, password_file, ca, cert, key, server_name; within a password write %26 for "&"`, 1},
+			`a parameter is unknown: there are db, password_file, ca, cert, key, server_name, verify_name; within a password write %26 for "&"`, 1},
+		{"rediss://weir:hunter2@h?verify_name=no", "verify_name: must be true or false", 1},
 		{"rediss://weir:hunter2@h?servername=x", `a parameter is unknown: did you mean "server_name"?`, 1},
 		{"rediss://weir:hunter2@h?ca=" + missing, "ca: open " + missing + ": no such file or directory", 1},
 		{"rediss://weir:hunter2@h?ca=" + empty, "ca: " + empty + ": must hold certificates in PEM", 1},
