@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // TLS with client certificates: without one, no connection.
@@ -44,6 +46,76 @@ func TestTLSWithClientCertificates(t *testing.T) {
 	if res, err := without.Get(n.HTTP + "/healthz"); err == nil {
 		res.Body.Close()
 		t.Error("a client without a certificate was served")
+	}
+}
+
+// The gRPC port may have a certificate, a CA and a name of its own, while the others have none. All of them are followed: new
+// connections get what the files hold, without a hangup.
+func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
+	dir := t.TempDir()
+	first, second := newAuthority(t, t.TempDir()), newAuthority(t, t.TempDir())
+	cert, key, ca := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	put := func(a *authority) {
+		t.Helper()
+		i := a.issue(t, t.TempDir(), "server")
+		for from, to := range map[string]string{i.cert: cert, i.key: key, a.file: ca} {
+			write(t, to, read(t, from))
+		}
+	}
+	put(first)
+	n := serve(t, "--grpc-tls-cert", cert, "--grpc-tls-key", key, "--grpc-client-ca", ca, "--grpc-client-san", "envoy.test", "--metrics", "127.0.0.1:0")
+	if !strings.HasPrefix(n.HTTP, "http://") {
+		t.Errorf("HTTP is at %s", n.HTTP)
+	}
+	served := func(by, from *authority, name string) error {
+		t.Helper()
+		config := &tls.Config{RootCAs: x509.NewCertPool()}
+		config.RootCAs.AddCert(by.cert)
+		if name != "" {
+			i := from.issue(t, t.TempDir(), name)
+			pair, err := tls.LoadX509KeyPair(i.cert, i.key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.Certificates = []tls.Certificate{pair}
+		}
+		_, err := shouldLimit(t.Context(), dialEnvoy(t, n.GRPC, credentials.NewTLS(config)), "api_key", "a")
+		return err
+	}
+	if err := served(first, first, "envoy.test"); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"", "other.test"} {
+		if err := served(first, first, name); err == nil {
+			t.Errorf("a client with a certificate for %q was served", name)
+		}
+	}
+	put(second)
+	until(t, func() error { return served(second, second, "envoy.test") })
+	if err := served(second, first, "envoy.test"); err == nil {
+		t.Error("a client of a CA that isn't trusted any more was served")
+	}
+	if res, err := http.Get(n.HTTP + "/healthz"); err != nil {
+		t.Error(err)
+	} else {
+		res.Body.Close()
+	}
+
+	// A pair that doesn't match, as between two writes, changes nothing.
+	write(t, key, read(t, first.issue(t, t.TempDir(), "server").key))
+	n.await("certificates rejected: the ones in use stay", func(l map[string]any) bool {
+		return strings.HasPrefix(l["error"].(string), "--grpc-tls-cert: ")
+	})
+	if err := served(second, second, "envoy.test"); err != nil {
+		t.Error(err)
+	}
+
+	metrics, _ := n.await("serving", always)["metrics"].(string)
+	if res, text := call(t, "GET", metrics, ""); res.StatusCode != 200 || !strings.Contains(text, "\nweir_build_info{") {
+		t.Errorf("%s: %s %s", metrics, res.Status, text)
+	}
+	if res, text := call(t, "GET", strings.Replace(metrics, "/metrics", "/v1/rules", 1), ""); res.StatusCode != 404 {
+		t.Errorf("the port for metrics has rules: %s %s", res.Status, text)
 	}
 }
 
@@ -93,7 +165,7 @@ func (a *authority) issue(t *testing.T, dir, name string) issued {
 	}
 	i := issued{filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
 	a.sign(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, &key.PublicKey, i.cert)
 	der, err := x509.MarshalPKCS8PrivateKey(key)

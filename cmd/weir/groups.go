@@ -14,12 +14,12 @@ type flagGroup struct {
 }
 
 var serveGroups = []flagGroup{
-	{"Ports", []string{"http", "grpc", "admin", "gateway"}},
+	{"Ports", []string{"http", "grpc", "admin", "metrics", "gateway"}},
 	{"Rules", []string{"rules", "seed-rules", "data"}},
-	{"Store", []string{"store", "store-timeout", "emergency-limit", "memory-cap"}},
+	{"Store", []string{"store", "store-prefix", "store-timeout", "emergency-limit", "memory-cap"}},
 	{"Gateway", []string{"upstream", "allow-unsafe-paths", "preflight-limit", "max-waiting"}},
 	{"Envoy", []string{"envoy-config", "grpc-reflection"}},
-	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "http-client-ca", "grpc-client-ca", "admin-client-ca"}},
+	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "grpc-tls-cert", "grpc-tls-key", "http-client-ca", "grpc-client-ca", "grpc-client-san", "admin-client-ca"}},
 	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "log-format", "log-level", "pprof"}},
 	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
 }

@@ -27,12 +27,20 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
+// serving is a node that is about to be started: flags, or what stands for them, fill it in.
+type serving struct {
+	serve.Config
+	upstream, emergency, preflight, logFormat string
+	proxies                                   []string
+	logLevel                                  level
+	memoryCap                                 size
+	// hints has the log of a terminal begin with what to try.
+	hints bool
+}
+
 func serveCommand() *cobra.Command {
-	var c serve.Config
-	var upstream, emergency, preflight, config, logFormat string
-	var proxies []string
-	var logLevel level
-	memoryCap := size(memstore.DefaultMemoryCap)
+	v := &serving{hints: true}
+	var config string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node: the check API and, with --upstream, the gateway",
@@ -44,8 +52,9 @@ that is the store, or in --data. With --rules FILE they are those of the file, a
 only saving it changes them.
 Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
 key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C and SIGTERM
-drain: no request in flight is lost. SIGHUP has rules, known_keys and certificates
-read again and the decision log opened again, and never ends a node.`,
+drain: no request in flight is lost. SIGHUP has rules, known_keys and certificates,
+which are followed anyway, looked at and the decision log opened again, and never
+ends a node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
@@ -56,98 +65,119 @@ read again and the decision log opened again, and never ends a node.`,
   WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
 		Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// From here on a hangup never ends the node: by habit it tells a service to read its files again.
-			hangups := make(chan os.Signal, 1)
-			signal.Notify(hangups, syscall.SIGHUP)
-			c.Reload = hangups
-			signal.Ignore(syscall.SIGPIPE) // whoever reads the log may end before the node
+			v.takeSignals()
 			s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
 			if err != nil {
 				return err
 			}
-			s.apply(&c)
-			c.MemoryCap = int64(memoryCap)
-			if c.Emergency, err = parseLimit("--emergency-limit", emergency); err != nil {
-				return s.blame(err)
-			}
-			if c.Preflight, err = parseLimit("--preflight-limit", preflight); err != nil {
-				return s.blame(err)
-			}
-			if c.Upstream, err = parseUpstream(upstream); err != nil {
-				return s.blame(err)
-			}
-			if c.TrustedProxies, err = parsePrefixes(proxies); err != nil {
-				return s.blame(err)
-			}
-			if err := c.Validate(); err != nil {
-				return s.blame(err)
-			}
-			log, err := newLogger(cmd.ErrOrStderr(), logFormat, logLevel.Level)
-			if err != nil {
-				return s.blame(err)
-			}
-			c.Audit = log.audit
-			warnOfVariables(log.Logger, cmd.Flags(), os.Environ())
-			err = serve.Run(cmd.Context(), c, version, log.Logger, func(l serve.Listening) {
-				announce(log.Logger, &c, l)
-				if logFormat == "text" && l.HTTP != nil { // operators who read JSON are no newcomers
-					fmt.Fprint(log.out, hints(os.Args[0], &c, l))
-				}
-			})
-			if err == nil {
-				log.Info("drained")
-			}
-			switch read := log.out.close(); {
-			case err == nil:
-				return nil
-			case !read:
-				return &exit{exitRefused, nil} // to write the error to the same stderr would take for ever
-			case errors.Is(err, fs.ErrNotExist): // a file that a flag names
-				return s.blame(missing(err))
-			default:
-				return &exit{exitRefused, s.blame(err)}
-			}
+			return v.run(cmd, s, func(log *slog.Logger) { warnOfVariables(log, cmd.Flags(), os.Environ()) })
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
-	f.StringVar(&c.Rules, "rules", "", "rule file to follow: saving it puts its rules in force, and nothing else changes them")
-	f.StringVar(&c.SeedRules, "seed-rules", "", "rule file that an empty rule store begins with (default: starter rules)")
-	f.StringVar(&c.Data, "data", "weir-data", "folder of the last good rules; and of all their versions, when the store is memory")
-	f.StringVar(&c.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
-	f.DurationVar(&c.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
-	f.BoolVar(&c.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
-	f.StringVar(&emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
-	f.Var(&memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
-	f.IntVar(&c.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("most requests to decide at the same time, on each of --http, --grpc and --gateway; others wait up to 1 s, then get 503 (default: %d for each core)", inflight.PerCore))
-	f.StringVar(&c.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
-	f.StringVar(&c.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3, over gRPC, with gRPC health; \"\" opens none")
-	f.BoolVar(&c.GRPCReflection, "grpc-reflection", false, "tell gRPC clients, such as grpcurl, which services there are")
-	f.StringVar(&c.EnvoyConfig, "envoy-config", "", "folder of envoyproxy/ratelimit's configuration files, served as they are (default: the rules decide)")
-	f.StringVar(&c.HTTPToken, "http-token", "", "token that callers of the check API and of the rate limit service must send; better in WEIR_HTTP_TOKEN than in a command line")
-	f.StringVar(&c.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")
-	f.StringVar(&c.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
-	f.StringVar(&c.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")
-	f.StringVar(&c.Gateway, "gateway", "", "address of the gateway; needs --upstream")
-	f.StringVar(&upstream, "upstream", "", "URL that the gateway forwards to")
-	f.BoolVar(&c.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
-	f.StringVar(&preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
-	f.IntVar(&c.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
-	f.StringSliceVar(&proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts, and of gateways that may ask at /check/… beside those on loopback")
-	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
-	f.StringVar(&c.TLSKey, "tls-key", "", "its key in PEM")
-	f.StringVar(&c.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")
-	f.StringVar(&c.HTTPClientCA, "http-client-ca", "", "CA in PEM for clients of the check API alone (default: --tls-client-ca)")
-	f.StringVar(&c.GRPCClientCA, "grpc-client-ca", "", "CA in PEM for clients of the rate limit service alone (default: --tls-client-ca)")
-	f.StringVar(&c.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
-	f.DurationVar(&c.DrainNotice, "drain-notice", serve.DefaultDrainNotice, "how long a node that ends goes on accepting while /readyz says 503: longer than your balancer takes to notice")
-	f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
-	f.StringVar(&c.DecisionLog, "decision-log", "off", "where to log refusals, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
-	f.Float64Var(&c.DecisionLogSample, "decision-log-sample", 0, "share of admitted requests to log as well, such as 0.01 for one in a hundred")
-	f.StringVar(&logFormat, "log-format", "text", "text or json")
-	f.Var(&logLevel, "log-level", "debug, info, warn or error")
+	cmd.Flags().StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
+	v.register(cmd.Flags())
 	inGroups(cmd, serveGroups)
 	return cmd
+}
+
+// takeSignals has a hangup never end the node: by habit it tells a service to read its files again.
+func (v *serving) takeSignals() {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	v.Reload = hangups
+	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may end before the node
+}
+
+// run has a node serve until it is told to end. Flags have been read, and s is what else there is; warn tells of variables that do
+// nothing.
+func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
+	c := &v.Config
+	s.apply(c)
+	c.MemoryCap = int64(v.memoryCap)
+	if c.Emergency, err = parseLimit("--emergency-limit", v.emergency); err != nil {
+		return s.blame(err)
+	}
+	if c.Preflight, err = parseLimit("--preflight-limit", v.preflight); err != nil {
+		return s.blame(err)
+	}
+	if c.Upstream, err = parseUpstream(v.upstream); err != nil {
+		return s.blame(err)
+	}
+	if c.TrustedProxies, err = parsePrefixes(v.proxies); err != nil {
+		return s.blame(err)
+	}
+	if err := c.Validate(); err != nil {
+		return s.blame(err)
+	}
+	log, err := newLogger(cmd.ErrOrStderr(), v.logFormat, v.logLevel.Level)
+	if err != nil {
+		return s.blame(err)
+	}
+	c.Audit = log.audit
+	warn(log.Logger)
+	err = serve.Run(cmd.Context(), *c, version, log.Logger, func(l serve.Listening) {
+		announce(log.Logger, c, l)
+		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who read JSON are no newcomers
+			fmt.Fprint(log.out, hints(os.Args[0], c, l))
+		}
+	})
+	if err == nil {
+		log.Info("drained")
+	}
+	switch read := log.out.close(); {
+	case err == nil:
+		return nil
+	case !read:
+		return &exit{exitRefused, nil} // to write the error to the same stderr would take for ever
+	case errors.Is(err, fs.ErrNotExist): // a file that a flag names
+		return s.blame(missing(err))
+	default:
+		return &exit{exitRefused, s.blame(err)}
+	}
+}
+
+// register makes the flags of a node.
+func (v *serving) register(f *pflag.FlagSet) {
+	v.memoryCap = size(memstore.DefaultMemoryCap)
+	f.StringVar(&v.Rules, "rules", "", "rule file to follow: saving it puts its rules in force, and nothing else changes them")
+	f.StringVar(&v.SeedRules, "seed-rules", "", "rule file that an empty rule store begins with (default: starter rules)")
+	f.StringVar(&v.Data, "data", "weir-data", "folder of the last good rules; and of all their versions, when the store is memory")
+	f.StringVar(&v.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
+	f.StringVar(&v.StorePrefix, "store-prefix", "", "what the names of all keys in Redis begin with (default: weir)")
+	f.DurationVar(&v.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
+	f.BoolVar(&v.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
+	f.StringVar(&v.emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
+	f.Var(&v.memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
+	f.IntVar(&v.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("most requests to decide at the same time, on each of --http, --grpc and --gateway; others wait up to 1 s, then get 503 (default: %d for each core)", inflight.PerCore))
+	f.StringVar(&v.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
+	f.StringVar(&v.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3, over gRPC, with gRPC health; \"\" opens none")
+	f.BoolVar(&v.GRPCReflection, "grpc-reflection", false, "tell gRPC clients, such as grpcurl, which services there are")
+	f.StringVar(&v.EnvoyConfig, "envoy-config", "", "folder of envoyproxy/ratelimit's configuration files, served as they are (default: the rules decide)")
+	f.StringVar(&v.HTTPToken, "http-token", "", "token that callers of the check API and of the rate limit service must send; better in WEIR_HTTP_TOKEN than in a command line")
+	f.StringVar(&v.Admin, "admin", "127.0.0.1:8082", "address of the admin port: rules and their versions, lists, counters, nodes")
+	f.StringVar(&v.Metrics, "metrics", "", "address at which anybody may scrape /metrics, and do nothing else (default: on the admin port alone)")
+	f.StringVar(&v.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
+	f.StringVar(&v.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")
+	f.StringVar(&v.Gateway, "gateway", "", "address of the gateway; needs --upstream")
+	f.StringVar(&v.upstream, "upstream", "", "URL that the gateway forwards to")
+	f.BoolVar(&v.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
+	f.StringVar(&v.preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
+	f.IntVar(&v.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
+	f.StringSliceVar(&v.proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts, and of gateways that may ask at /check/… beside those on loopback")
+	f.StringVar(&v.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
+	f.StringVar(&v.TLSKey, "tls-key", "", "its key in PEM")
+	f.StringVar(&v.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")
+	f.StringVar(&v.GRPCTLSCert, "grpc-tls-cert", "", "certificate in PEM for the rate limit service alone (default: --tls-cert)")
+	f.StringVar(&v.GRPCTLSKey, "grpc-tls-key", "", "its key in PEM")
+	f.StringVar(&v.HTTPClientCA, "http-client-ca", "", "CA in PEM for clients of the check API alone (default: --tls-client-ca)")
+	f.StringVar(&v.GRPCClientCA, "grpc-client-ca", "", "CA in PEM for clients of the rate limit service alone (default: --tls-client-ca)")
+	f.StringVar(&v.GRPCClientSAN, "grpc-client-san", "", "name that certificates of the rate limit service's clients must be for: of DNS, an IP address or a URI (default: any)")
+	f.StringVar(&v.AdminClientCA, "admin-client-ca", "", "CA in PEM for clients of the admin port alone (default: --tls-client-ca)")
+	f.DurationVar(&v.DrainNotice, "drain-notice", serve.DefaultDrainNotice, "how long a node that ends goes on accepting while /readyz says 503: longer than your balancer takes to notice")
+	f.DurationVar(&v.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
+	f.StringVar(&v.DecisionLog, "decision-log", "off", "where to log refusals, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
+	f.Float64Var(&v.DecisionLogSample, "decision-log-sample", 0, "share of admitted requests to log as well, such as 0.01 for one in a hundred")
+	f.StringVar(&v.logFormat, "log-format", "text", "text or json")
+	f.Var(&v.logLevel, "log-level", "debug, info, warn or error")
 }
 
 // announce says what is served, and where.
@@ -165,6 +195,9 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	}
 	if l.Admin != nil {
 		args = append(args, "admin", urlOf(c, l.Admin, "0.0.0.0"))
+	}
+	if l.Metrics != nil {
+		args = append(args, "metrics", urlOf(c, l.Metrics, "0.0.0.0")+"/metrics")
 	}
 	if l.Gateway != nil {
 		args = append(args, "gateway", urlOf(c, l.Gateway, "0.0.0.0"), "upstream", c.Upstream.Redacted())

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -67,6 +68,9 @@ type envoySettings struct {
 	ShadowMode      bool              `yaml:"shadow_mode"`
 	QuotaMode       bool              `yaml:"quota_mode"`
 	MergeDomains    bool              `yaml:"merge_domains"`
+	StartWithout    bool              `yaml:"start_without_config"`
+	MaxAge          time.Duration     `yaml:"max_connection_age"`
+	MaxAgeGrace     time.Duration     `yaml:"max_connection_age_grace"`
 	Attributes      map[string]string `yaml:"attributes"`
 	XDS             *xdsSettings      `yaml:"xds"`
 }
@@ -97,6 +101,7 @@ func (s *sections) apply(c *serve.Config) {
 	e := &s.Envoy
 	c.Envoy = serve.Envoy{
 		NoHeaders: e.Headers != nil && !*e.Headers, DynamicMetadata: e.DynamicMetadata, Attributes: e.Attributes,
+		MaxConnectionAge: e.MaxAge, MaxConnectionAgeGrace: e.MaxAgeGrace, StartWithout: e.StartWithout,
 		Modes: envoy.Modes{Shadow: e.ShadowMode, Quota: e.QuotaMode, MergeDomains: e.MergeDomains},
 	}
 	if x := e.XDS; x != nil {

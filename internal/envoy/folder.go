@@ -25,17 +25,23 @@ type Folder struct {
 // maxFiles is how many files a folder may have.
 const maxFiles = 1000
 
-// Open reads the files of a folder (*.yaml and *.yml) and puts them in force. The error is whatever is wrong with them.
-func (s *Service) Open(path string) (*Folder, error) {
+// Open reads the files of a folder (*.yaml and *.yml) and puts them in force. The error is whatever is wrong with them. If a node may start
+// without, that is logged instead: until the files can be used, requests are answered with UNAVAILABLE.
+func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	f := &Folder{path: path, service: s, look: make(chan struct{}, 1)}
 	files, err := f.read()
-	if err != nil {
+	if err == nil {
+		err = f.apply(files)
+	}
+	if f.last = files; err == nil {
+		return f, nil
+	}
+	if !startWithout {
 		return nil, err
 	}
-	if err := f.apply(files); err != nil {
-		return nil, err
-	}
-	f.last = files
+	f.last = []File{{}} // is no reading: whatever Follow reads is new
+	s.note(func(n *Source) { n.Name, n.Rejected = path, err.Error() })
+	s.opts.Logger.Warn("there is no envoy configuration yet", "error", err)
 	return f, nil
 }
 

@@ -49,14 +49,18 @@ type ServerOptions struct {
 	// Guard decides which callers may use the service, by the metadata authorization. Health is for everybody. Nil, and a guard
 	// that asks for no token, let all in.
 	Guard *guard.Guard
-	// MaxConnectionAge is how long a connection may last; 0 means 24 hours.
-	MaxConnectionAge time.Duration
+	// MaxConnectionAge is how long a connection may last; 0 means 24 hours. MaxConnectionAgeGrace is how long requests may take that
+	// are in flight then; 0 means 10 seconds.
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
 // NewServer makes a gRPC server. TLS is its listener's concern.
 func NewServer(s *Service, o ServerOptions) *Server {
 	if o.MaxConnectionAge <= 0 {
 		o.MaxConnectionAge = 24 * time.Hour
+	}
+	if o.MaxConnectionAgeGrace <= 0 {
+		o.MaxConnectionAgeGrace = streamTime
 	}
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxMessage),
@@ -67,7 +71,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: streamTime,
+			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: o.MaxConnectionAgeGrace,
 			Time: deadAfter, Timeout: deadAfter,
 		}),
 	}

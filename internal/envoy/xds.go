@@ -45,9 +45,6 @@ type XDS struct {
 	// Retry is the pause before the second try to connect. It doubles with each, up to MaxRetry, and each is
 	// shortened at random by up to a half. 0 means half a second, and 30 seconds.
 	Retry, MaxRetry time.Duration
-	// Healthy has /healthcheck answer 200 before the first configuration, too (FORCE_START_WITHOUT_INITIAL_CONFIG).
-	// Requests are answered with UNAVAILABLE until then all the same.
-	Healthy bool
 }
 
 // TLSFiles are files of a TLS client, in PEM. They are read for each connection, so they may rotate.

@@ -1,10 +1,12 @@
 package serve
 
 import (
-	"cmp"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/watch"
@@ -47,11 +49,20 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 			n.log.Warn("--trusted-proxies trusts everybody: any client chooses its own address, and limits by ip hold for nobody; name your proxies' addresses", "range", p.String())
 		}
 	}
-	if public(addr) && c.HTTPToken == "" && c.clientCA("http") == "" {
-		n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
-	}
-	if public(grpc) && c.HTTPToken == "" && c.clientCA("grpc") == "" {
-		n.log.Warn("anybody who reaches the rate limit service can use it: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
+	httpOpen := public(addr) && c.HTTPToken == "" && !c.asksClients("http")
+	grpcOpen := public(grpc) && c.HTTPToken == "" && !c.asksClients("grpc")
+	switch {
+	case c.OnlyEnvoy:
+		if httpOpen || grpcOpen { // one line: envoyproxy/ratelimit is open, too, so it comes with every start
+			n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
+		}
+	default:
+		if httpOpen {
+			n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
+		}
+		if grpcOpen {
+			n.log.Warn("anybody who reaches the rate limit service can use it: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
+		}
 	}
 }
 
@@ -61,34 +72,62 @@ func public(addr net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
-// clientCA is the file whose certificates a listener asks of its clients, or "".
-func (c *Config) clientCA(listener string) string {
-	switch listener {
-	case "http":
-		return cmp.Or(c.HTTPClientCA, c.TLSClientCA)
-	case "grpc":
-		return cmp.Or(c.GRPCClientCA, c.TLSClientCA)
-	case "admin":
-		return cmp.Or(c.AdminClientCA, c.TLSClientCA)
+// certificate is the certificate and the key that a listener shows, "" for none, and what their flags begin with.
+func (c *Config) certificate(listener string) (flag, cert, key string) {
+	if listener == "grpc" && c.GRPCTLSCert != "" {
+		return "--grpc-tls-", c.GRPCTLSCert, c.GRPCTLSKey
 	}
-	return c.TLSClientCA
+	return "--tls-", c.TLSCert, c.TLSKey
+}
+
+// clientCA is the file whose certificates a listener asks of its clients, or "", and its flag.
+func (c *Config) clientCA(listener string) (flag, file string) {
+	own := map[string]string{"http": c.HTTPClientCA, "grpc": c.GRPCClientCA, "admin": c.AdminClientCA}[listener]
+	if own != "" {
+		return "--" + listener + "-client-ca", own
+	}
+	return "--tls-client-ca", c.TLSClientCA
+}
+
+// asksClients reports whether a listener's clients must show a certificate.
+func (c *Config) asksClients(listener string) bool {
+	_, file := c.clientCA(listener)
+	return file != ""
 }
 
 // tls is that of a listener, or nil without a certificate.
 func (c *Config) tls(listener string) (*tls.Config, error) {
-	if c.TLSCert == "" {
+	flag, cert, key := c.certificate(listener)
+	if cert == "" {
 		return nil, nil
 	}
-	cert, err := watch.KeyPair(c.TLSCert, c.TLSKey)
+	pair, err := watch.KeyPair(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-%w", err)
+		return nil, fmt.Errorf("%s%w", flag, err)
 	}
-	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-	if file := c.clientCA(listener); file != "" {
+	t := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	if flag, file := c.clientCA(listener); file != "" {
 		if t.ClientCAs, err = watch.Authorities(file); err != nil {
-			return nil, fmt.Errorf("client certificates of --%s: %w", listener, err)
+			return nil, fmt.Errorf("%s: %w", flag, err)
 		}
 		t.ClientAuth = tls.RequireAndVerifyClientCert
+		if listener == "grpc" && c.GRPCClientSAN != "" {
+			// Of resumed sessions, too, which VerifyPeerCertificate isn't told of.
+			t.VerifyConnection = func(s tls.ConnectionState) error { return bears(s.PeerCertificates[0], c.GRPCClientSAN) }
+		}
 	}
 	return t, nil
+}
+
+// bears reports whether a certificate is for a name: one of DNS, an IP address, or a URI such as SPIFFE's.
+func bears(cert *x509.Certificate, name string) error {
+	if !strings.Contains(name, "://") {
+		return cert.VerifyHostname(name)
+	}
+	for _, u := range cert.URIs {
+		if u.String() == name {
+			return nil
+		}
+	}
+	return errors.New("the client's certificate is for another name")
 }

@@ -30,6 +30,8 @@ type Config struct {
 	Data string
 	// Store is where counters are: Memory, or the URL of a Redis. "" means Memory.
 	Store string
+	// StorePrefix begins the name of every key in Redis; "" means "weir".
+	StorePrefix string
 	// StoreTimeout is the longest that a check waits for Redis.
 	StoreTimeout time.Duration
 	// Emergency is a limit by address while Redis can't be reached; nil means none.
@@ -43,8 +45,11 @@ type Config struct {
 	MemoryCap int64
 	// MaxInFlight is how many requests are decided at a time, on each of HTTP, GRPC and Gateway. 0 means inflight.Default.
 	MaxInFlight int
-	// HTTP, GRPC, Admin and Gateway are addresses to listen on; "" opens none.
-	HTTP, GRPC, Admin, Gateway string
+	// HTTP, GRPC, Admin, Metrics and Gateway are addresses to listen on; "" opens none. Metrics is for those who may scrape metrics
+	// and do nothing else: Admin has them, too.
+	HTTP, GRPC, Admin, Metrics, Gateway string
+	// OnlyEnvoy has HTTP serve what envoyproxy/ratelimit does, and nothing beside it but health.
+	OnlyEnvoy bool
 	// GRPCReflection tells gRPC clients which services there are.
 	GRPCReflection bool
 	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration; "" means that the rules decide what Envoy asks.
@@ -65,9 +70,12 @@ type Config struct {
 	AllowUnsafePaths bool
 	TrustedProxies   []netip.Prefix
 	// TLSCert and TLSKey are PEM files, for every listener; TLSClientCA asks for client certificates on all of them,
-	// and HTTPClientCA, GRPCClientCA and AdminClientCA are for one, in its place.
+	// and HTTPClientCA, GRPCClientCA and AdminClientCA are for one, in its place. So are GRPCTLSCert and GRPCTLSKey.
 	TLSCert, TLSKey, TLSClientCA              string
 	HTTPClientCA, GRPCClientCA, AdminClientCA string
+	GRPCTLSCert, GRPCTLSKey                   string
+	// GRPCClientSAN is a name that the certificates of gRPC's clients must be for: of DNS, an IP address or a URI. "" asks for none.
+	GRPCClientSAN string
 	// DrainNotice is how long a node that ends goes on accepting while /readyz says so: balancers look only now and then.
 	DrainNotice time.Duration
 	// DrainTimeout is how long requests in flight may take at the end.
@@ -107,7 +115,7 @@ type JWT struct {
 
 // Validate reports impossible settings, in the words of the flags.
 func (c *Config) Validate() error {
-	for _, a := range []struct{ flag, addr string }{{"--http", c.HTTP}, {"--grpc", c.GRPC}, {"--admin", c.Admin}, {"--gateway", c.Gateway}} {
+	for _, a := range []struct{ flag, addr string }{{"--http", c.HTTP}, {"--grpc", c.GRPC}, {"--admin", c.Admin}, {"--metrics", c.Metrics}, {"--gateway", c.Gateway}} {
 		if err := checkAddress(a.addr); err != nil {
 			return fmt.Errorf("%s: %w", a.flag, err)
 		}
@@ -118,15 +126,8 @@ func (c *Config) Validate() error {
 	if c.Upstream != nil && (c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" || c.Upstream.Host == "") {
 		return fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000")
 	}
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return fmt.Errorf("--tls-cert and --tls-key go together")
-	}
-	for _, ca := range []struct{ flag, file string }{
-		{"--tls-client-ca", c.TLSClientCA}, {"--http-client-ca", c.HTTPClientCA}, {"--grpc-client-ca", c.GRPCClientCA}, {"--admin-client-ca", c.AdminClientCA},
-	} {
-		if ca.file != "" && c.TLSCert == "" {
-			return fmt.Errorf("%s needs --tls-cert and --tls-key", ca.flag)
-		}
+	if err := c.validateTLS(); err != nil {
+		return err
 	}
 	if c.MaxInFlight < 0 {
 		return fmt.Errorf("--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight)
@@ -174,6 +175,27 @@ func (c *Config) Validate() error {
 	}
 	if c.Rules != "" && c.SeedRules != "" {
 		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed")
+	}
+	return nil
+}
+
+func (c *Config) validateTLS() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return fmt.Errorf("--tls-cert and --tls-key go together")
+	}
+	if (c.GRPCTLSCert == "") != (c.GRPCTLSKey == "") {
+		return fmt.Errorf("--grpc-tls-cert and --grpc-tls-key go together")
+	}
+	for _, ca := range []struct{ flag, file, cert string }{
+		{"--tls-client-ca", c.TLSClientCA, c.TLSCert}, {"--http-client-ca", c.HTTPClientCA, c.TLSCert},
+		{"--grpc-client-ca", c.GRPCClientCA, c.TLSCert + c.GRPCTLSCert}, {"--admin-client-ca", c.AdminClientCA, c.TLSCert},
+	} {
+		if ca.file != "" && ca.cert == "" {
+			return fmt.Errorf("%s needs --tls-cert and --tls-key", ca.flag)
+		}
+	}
+	if c.GRPCClientSAN != "" && !c.asksClients("grpc") {
+		return fmt.Errorf("--grpc-client-san needs --grpc-client-ca: without it clients are asked for no certificate")
 	}
 	return nil
 }

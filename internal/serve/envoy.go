@@ -2,10 +2,12 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/envoy"
@@ -22,12 +24,21 @@ type Envoy struct {
 	DynamicMetadata bool
 	// Modes is how the limits of EnvoyConfig are meant.
 	Modes envoy.Modes
+	// MaxConnectionAge is how long a gRPC connection may last, and MaxConnectionAgeGrace how long requests may take that are in flight
+	// then; 0 means what envoy.ServerOptions says.
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
+	// StartWithout lets a node begin although EnvoyConfig isn't there or can't be used, and has /healthcheck answer 200 before the
+	// first configuration. Until then, requests are answered with UNAVAILABLE all the same.
+	StartWithout bool
 	// Attributes maps keys of descriptors to what rules call them.
 	Attributes map[string]string
 }
 
-// validate reports attributes that rules don't know.
+// validate reports impossible settings.
 func (e *Envoy) validate() error {
+	if e.MaxConnectionAge < 0 || e.MaxConnectionAgeGrace < 0 {
+		return errors.New("envoy: max_connection_age and max_connection_age_grace: must be at least 0s, such as 24h")
+	}
 	for key, name := range e.Attributes {
 		kind, rest, _ := strings.Cut(name, ":")
 		if !slices.Contains(envoy.Attributes, name) && (rest == "" || !slices.Contains([]string{"attr", "header", "claim"}, kind)) {
@@ -60,7 +71,7 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 		MaxInFlight: c.MaxInFlight, OnError: func(err error) { n.storeFailed(nil, err) }, Logger: n.log,
 	})
 	if c.EnvoyConfig != "" {
-		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig); err != nil {
+		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig, e.StartWithout); err != nil {
 			return fmt.Errorf("--envoy-config: %w", err)
 		}
 	}
@@ -74,7 +85,10 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 
 // grpc is the port of the rate limit service.
 func (n *node) grpc(g *guard.Guard) *port {
-	n.rls = envoy.NewServer(n.envoy, envoy.ServerOptions{Reflection: n.config.GRPCReflection, Guard: g})
+	n.rls = envoy.NewServer(n.envoy, envoy.ServerOptions{
+		Reflection: n.config.GRPCReflection, Guard: g,
+		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
+	})
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
@@ -88,12 +102,9 @@ func (n *node) serving() bool {
 
 // unconfigured says why Envoy's rate limit service has no configuration yet, or "".
 func (n *node) unconfigured() string {
-	if n.config.EnvoyXDS == nil {
-		return ""
-	}
 	s := n.envoy.Source()
 	switch {
-	case !s.Since.IsZero():
+	case n.envoyConfig == nil || !s.Since.IsZero():
 		return ""
 	case s.Rejected != "":
 		return "the first configuration was rejected: " + s.Rejected
@@ -131,7 +142,7 @@ func (n *node) addEnvoy(mux *http.ServeMux, g *guard.Guard) {
 		n.envoy.JSON(w, r)
 	})
 	mux.HandleFunc("GET /healthcheck", func(w http.ResponseWriter, _ *http.Request) {
-		if n.draining.Load() || n.unconfigured() != "" && !n.config.EnvoyXDS.Healthy {
+		if n.draining.Load() || !n.config.Envoy.StartWithout && n.unconfigured() != "" {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}

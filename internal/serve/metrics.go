@@ -100,3 +100,11 @@ const scrapes = 4
 func (n *node) scrape() http.Handler {
 	return promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapes, EnableOpenMetrics: true})
 }
+
+// onlyMetrics serves metrics and nothing else, to whoever reaches it.
+func (n *node) onlyMetrics() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", n.scrape())
+	mux.HandleFunc("/", nothing("this port has metrics: try GET /metrics"))
+	return mux
+}

@@ -58,7 +58,7 @@ func (n *node) openRules(ctx context.Context, seed *inforce.Document, message st
 		n.rules = inforce.FromFile(c.Rules, seed, n.limiter, n.log)
 		return nil
 	}
-	start := inforce.Start{Seed: seed, Message: message, Given: c.SeedRules != ""}
+	start := inforce.Start{Seed: seed, Message: message, Given: c.SeedRules != "" || c.OnlyEnvoy} // Envoy's configuration needs no rules
 	var store rulestore.Store
 	if n.redis != nil {
 		store = rulestore.OverRedis(n.redis)

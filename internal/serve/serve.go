@@ -59,15 +59,16 @@ type node struct {
 	closeRules func() error   // nil with nothing to close
 	sharedTop  *top.Shared    // nil without Redis
 
-	envoyConfig envoyConfig // nil without one
-	rls         *envoy.Server
+	envoyConfig  envoyConfig   // nil without one
+	certificates chan struct{} // holds a value when their files are to be looked at now
+	rls          *envoy.Server
 }
 
 // Listening tells where a node listens, once it does, and where it counts.
 type Listening struct {
-	HTTP, GRPC, Admin, Gateway net.Addr
-	Store                      string // without passwords
-	Rules                      string // which ones are in force
+	HTTP, GRPC, Admin, Metrics, Gateway net.Addr
+	Store                               string // without passwords
+	Rules                               string // which ones are in force
 }
 
 // Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
@@ -86,7 +87,8 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if c.MaxInFlight == 0 {
 		c.MaxInFlight = inflight.Default()
 	}
-	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry()}
+	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
+		certificates: make(chan struct{}, 1)}
 	n.metrics, n.top = metrics.New(n.registry), n.newTop()
 	if c.logsDecisions() {
 		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Fingerprint: n.top.Fingerprint, Logger: log}); err != nil {
@@ -116,6 +118,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.closeRules()
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	certificates, _ := c.readCertificates() // open tells what is wrong with them
 	ports, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
@@ -128,7 +131,10 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer n.gateway.Close()
 	}
 	group.Go(func() error { return n.rules.Run(ctx) })
-	group.Go(func() error { return n.reload(ctx, ports) })
+	group.Go(func() error { return n.reload(ctx) })
+	if c.TLSCert != "" || c.GRPCTLSCert != "" {
+		group.Go(func() error { return n.followCertificates(ctx, ports, certificates) })
+	}
 	if n.known != nil {
 		group.Go(func() error { return n.known.follow(ctx) })
 	}
@@ -172,6 +178,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	}
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, identity, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
+	scrape := &port{name: "metrics", addr: c.Metrics, server: newHTTP(n.onlyMetrics(), bodyTimeout, n.log)}
 	rls, through := n.grpc(guards.http), &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
 		if n.gateway, err = n.newGateway(identity); err != nil {
@@ -179,12 +186,12 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		}
 		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // its bodies may stream for hours
 	}
-	ports, err := openAll(ctx, c, []*port{check, rls, operate, through})
+	ports, err := openAll(ctx, c, []*port{check, rls, operate, scrape, through})
 	if err != nil {
 		return nil, Listening{}, err
 	}
 	n.warnOfStrangers(check.where(), rls.where())
-	return ports, Listening{HTTP: check.where(), GRPC: rls.where(), Admin: operate.where(), Gateway: through.where()}, nil
+	return ports, Listening{HTTP: check.where(), GRPC: rls.where(), Admin: operate.where(), Metrics: scrape.where(), Gateway: through.where()}, nil
 }
 
 func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {
@@ -216,13 +223,17 @@ func (n *node) api(answers *httplimit.Answerer, identity httplimit.Identity, g *
 		_, refused := g.Admit(r)
 		return g.Asks() && refused == nil
 	}))
+	n.addEnvoy(mux, g)
+	if n.config.OnlyEnvoy {
+		mux.HandleFunc("/", nothing("try POST /json, or GET /healthcheck"))
+		return mux
+	}
 	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress, Parallel: n.redis != nil}
 	check := n.traced(checkapi.New(n.limiter, answers, o))
 	for _, path := range checkapi.Paths {
 		mux.Handle(path, check) // which spans are named after
 	}
 	mux.Handle("/v1/", check)
-	n.addEnvoy(mux, g)
 	gateways := n.traced(forwardauth.New(n.limiter, forwardauth.Options{Limit: n.limitOptions(identity), Guard: g, Logger: n.log}))
 	for _, path := range forwardauth.Paths() {
 		mux.Handle(path, gateways)

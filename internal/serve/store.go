@@ -37,6 +37,8 @@ func (c *Config) validateStore() error {
 			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean redis://%s?", c.Store)
 		}
 		return errors.New("--store: must be memory, or a URL such as redis://127.0.0.1:6379")
+	case strings.ContainsAny(c.StorePrefix, "{} \t\r\n"):
+		return fmt.Errorf("--store-prefix: must have no braces and no blanks, such as eg:rl:, got %q", c.StorePrefix)
 	case c.StoreTimeout <= 0:
 		return fmt.Errorf("--store-timeout: must be more than 0, got %s", c.StoreTimeout)
 	}
@@ -51,7 +53,7 @@ func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
 	options := weir.Options{Observe: n.observe}
-	redis := redisstore.Options{URL: c.Store, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
+	redis := redisstore.Options{URL: c.Store, Prefix: c.StorePrefix, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
 	if n.tracer != nil {
 		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
 	}

@@ -27,8 +27,8 @@ const (
 // File calls changed with the new content each time a file's content differs
 // from last, until ctx is done. A file that can't be read for a moment is left
 // alone; unreadable is told once each time it begins. A value in now has it looked at at once, and one that can't be read
-// told again. Of a file that has more than most bytes, changed gets one more than that. It returns an error only if
-// watching can't begin.
+// told again. Of a file that has more than most bytes, changed gets one more than that. The folder may come later. It returns an
+// error only if watching can't begin.
 func File(ctx context.Context, path string, most int, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
 	read := func() ([]byte, error) { return Read(path, most) }
 	// The folder, not the file: a rename or a swap replaces the file, and a watch on it would follow the old one.
@@ -43,8 +43,9 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	defer w.Close()
-	if err := w.Add(path); err != nil {
-		return fmt.Errorf("watching %s: %w", path, err)
+	added := w.Add(path)
+	if added != nil && !errors.Is(added, fs.ErrNotExist) {
+		return fmt.Errorf("watching %s: %w", path, added)
 	}
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -70,6 +71,9 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+			if added != nil { // the folder wasn't there
+				added = w.Add(path)
+			}
 		case <-now:
 			missing = false
 		case <-w.Errors: // lost events; the next look is all that matters
