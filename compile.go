@@ -60,12 +60,16 @@ func Compile(doc Rules) (*RuleSet, error) {
 	var bad Problems
 	rs.compileTiers(&bad)
 	rs.rules = make([]rule, len(rs.doc.Rules))
-	ids := map[string]int{}
+	ids, descriptors := map[string]int{}, map[string]int{}
 	for i := range rs.doc.Rules {
 		r := &rs.rules[i]
 		r.Rule, r.index = &rs.doc.Rules[i], int32(i)
 		path := fmt.Sprintf("rules[%d]", i)
 		rs.compileID(r, path, ids, &bad)
+		if r.Descriptor != nil {
+			r.compileDescriptor(path, descriptors, &bad)
+			continue
+		}
 		rs.compileRule(r, path, &bad)
 	}
 	rs.checkCounters(&bad)
@@ -229,10 +233,17 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	if r.Cost < 0 || r.Cost > MaxTokens {
 		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(MaxTokens), r.Cost)
 	}
-	if r.Book && (r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue) {
-		bad.addf(path+".past_limit", "%s can't book past its limit: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
-	}
+	r.checkPastLimit(path, bad)
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
+}
+
+func (r *Rule) checkPastLimit(path string, bad *Problems) {
+	switch {
+	case r.Book && (r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue):
+		bad.addf(path+".past_limit", "%s can't book past its limit: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
+	case r.CountRefused && r.Algorithm != FixedWindow:
+		bad.addf(path+".past_limit", "%s doesn't count what it refuses: use fixed_window", r.Algorithm)
+	}
 }
 
 func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
@@ -313,7 +324,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			p.ID = p.fingerprint(scope)
 			p.Rule, p.Endpoint = r.ID, r.Match.Endpoint
 			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict, r.Shadow || candidate, candidate, perClient
-			p.OnStoreFailure, p.Statuses, p.Book = r.OnStoreFailure, r.Statuses, r.Book && !candidate
+			p.OnStoreFailure, p.Statuses, p.Book, p.CountRefused = r.OnStoreFailure, r.Statuses, r.Book && !candidate, r.CountRefused && !candidate
 			out = append(out, p)
 		}
 		return out
@@ -447,6 +458,7 @@ func (rs *RuleSet) index() {
 		})
 		rs.limitsPaths = rs.limitsPaths || (r.template != "" || r.byPath) && !r.Shadow
 		switch {
+		case r.Descriptor != nil: // it applies to none of the requests that are looked up here
 		case r.endpoint != nil:
 			rs.endpoints.add(r.endpoint, r.index)
 			if m := r.endpoint.method; m != "" && !slices.Contains(rs.methods, m) {

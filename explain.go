@@ -130,6 +130,8 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 // whyNot is what run found of a rule, in the order in which it looked.
 func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) unmet {
 	switch {
+	case r.Descriptor != nil:
+		return unmetDescriptor
 	case slices.Contains(m.found, r.index):
 	case r.endpoint != nil:
 		return unmetEndpoint
@@ -168,6 +170,8 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 		return fmt.Sprintf("the rule is for tier %s, the request is in tier %s", r.Tier, m.tier)
 	case unmetPreflight:
 		return "a CORS preflight is exempt from rules that don't name OPTIONS: preflight_limit holds instead"
+	case unmetDescriptor:
+		return fmt.Sprintf("it is for Envoy's descriptor %s alone", r.descriptorName())
 	case unmetLayer:
 		for _, o := range m.chosen {
 			if o.Layer == r.Layer {

@@ -67,6 +67,7 @@ const (
 	unmetPreflight
 	unmetMissing
 	unmetLayer
+	unmetDescriptor
 )
 
 // run holds a request against the rules and leaves the charges in m. It is the

@@ -42,6 +42,10 @@ type Rule struct {
 	// Tier restricts the rule to requests of a tier; beside Match.APIKeyPattern it is only a label.
 	Tier  string
 	Match Match
+	// Descriptor makes the rule one for a descriptor of Envoy's rate limit service, and for nothing else: the domain, then
+	// each key, alone for any value or as key=value, in which * stands for any characters. It counts by the
+	// descriptor's values. Without Limits, or with a Burst alone, it takes its numbers from envoyproxy/ratelimit's configuration.
+	Descriptor []string
 	// By lists the dimensions that make a subject: api_key, user, org, ip, method, endpoint, tier, path:N
 	// (the first N segments, 1 to 8; path means 2), header:NAME, claim:NAME, attr:NAME. Nil means
 	// api_key; empty means one counter for all.
@@ -70,6 +74,8 @@ type Rule struct {
 	// always taken, below zero if need be, also from a request that another rule refuses. Only a peek is refused, for as long
 	// as nothing is left. Logs and queues can't book.
 	Book bool
+	// CountRefused fixed windows take the tokens of what they refuse as well, as envoyproxy/ratelimit does.
+	CountRefused bool
 	// Strict rules ask the store at every check.
 	Strict bool
 	// OnStoreFailure says what happens when the store can't be reached.

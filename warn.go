@@ -28,9 +28,15 @@ var addressHeaders = []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-C
 
 // warnOfGaps finds requests, and clients, that no rule limits.
 func (rs *RuleSet) warnOfGaps() {
-	catchAll, ipRule, identity := false, false, -1
+	catchAll, ipRule, identity := len(rs.rules) > 0, false, -1 // a document for Envoy's descriptors alone has no gaps
+	for i := range rs.rules {
+		catchAll = catchAll && rs.rules[i].Descriptor != nil
+	}
 	for i := range rs.rules {
 		r := &rs.rules[i]
+		if r.Descriptor != nil {
+			continue
+		}
 		if r.Match.APIKey == Absent && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
 			rs.warnf(rulePath(r), "counts nothing: it is for requests without a key, and skips those; write `by: [ip]`")
 		}
@@ -239,7 +245,7 @@ func slowest(policies []*Policy) float64 {
 
 // covers: the rule applies to every request that another one applies to, as far as can be told from their words.
 func (r *rule) covers(o *rule) bool {
-	if r == o || r.endpoint != nil && (o.endpoint == nil || !o.endpoint.within(r.endpoint)) {
+	if r == o || !slices.Equal(r.Descriptor, o.Descriptor) || r.endpoint != nil && (o.endpoint == nil || !o.endpoint.within(r.endpoint)) {
 		return false
 	}
 	if o.endpoint != nil && o.endpoint.method == "OPTIONS" && (r.endpoint == nil || r.endpoint.method != "OPTIONS") {
@@ -296,7 +302,7 @@ func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c compared) {
 	var dropped []int
 	for i := range old.rules {
 		r := &old.rules[i]
-		kept := r.Shadow || byID[r.ID] != nil && byID[r.ID].limitsAll(r)
+		kept := r.Shadow || r.borrows() || byID[r.ID] != nil && byID[r.ID].limitsAll(r)
 		for j := 0; j < len(wide) && !kept && c.add(wide[j].size()+r.size()); j++ {
 			kept = wide[j].limitsAll(r)
 		}

@@ -50,7 +50,7 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 			spend(&compared, segments[r.Layer]+layers[r.Layer]*n, maxSegments, path+".layer", "the layers up to here have too many rules for such long endpoints: give them more layers")
 			segments[r.Layer] += n
 		}
-		if len(r.Limits) == 0 {
+		if len(r.Limits) == 0 && r.Descriptor == nil {
 			spend(&policies, len(doc.Tiers), maxPolicies, path, "too many rules without numbers for so many tiers: one times the other must be at most %d", maxPolicies)
 		}
 		if r.Match.EndpointRegex != "" {

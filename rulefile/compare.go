@@ -101,7 +101,7 @@ func (c *comparison) tiers() {
 func (c *comparison) rule(was, is *weir.Rule, path string) {
 	if len(is.Limits) > 0 && len(was.Limits) > 0 {
 		c.limits(was.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
-	} else if len(is.Limits) > 0 { // and had those of the tiers
+	} else if len(is.Limits) > 0 && is.Descriptor == nil { // and had those of the tiers
 		for _, t := range c.old.Rules.Tiers {
 			c.limits(t.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
 		}

@@ -74,6 +74,12 @@ func TestRule(t *testing.T) {
 		{"absent", `{id: a, limit: 5/minute, match: {api_key: absent}, tier: pro, tiers: {pro: 6/minute}}`, weir.Rule{
 			Limits: []weir.Limit{minute(5)}, Match: weir.Match{APIKey: weir.Absent}, Tier: "pro", Tiers: []weir.Tier{{Name: "pro", Limits: []weir.Limit{minute(6)}}}}},
 		{"count", `{id: a, limit: 5/minute, count: {status: [401, 4xx, 5XX, "3xx"]}}`, weir.Rule{Limits: []weir.Limit{minute(5)}, Statuses: []int{401, 4, 5, 3}}},
+		{"descriptor", `{id: a, match: {descriptor: [edge, tenant=acme, "path=/a*"]}, limit: 5/minute, past_limit: count}`, weir.Rule{
+			Descriptor: []string{"edge", "tenant=acme", "path=/a*"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{minute(5)}, CountRefused: true}},
+		{"descriptor, with its configuration's numbers", `{id: a, match: {descriptor: [edge, tenant]}, on_store_failure: refuse}`, weir.Rule{
+			Descriptor: []string{"edge", "tenant"}, Algorithm: weir.FixedWindow, OnStoreFailure: weir.FailRefuse}},
+		{"descriptor, with a burst", `{id: a, match: {descriptor: [edge, tenant]}, burst: 3}`, weir.Rule{
+			Descriptor: []string{"edge", "tenant"}, Limits: []weir.Limit{{Burst: 3}}}},
 		{"the rest", `{id: a, version: 42, limit: 50/minute, cost: 5, strict: true, shadow: false, layer: x, on_store_failure: local}`, weir.Rule{
 			Version: 42, Limits: []weir.Limit{minute(50)}, Cost: 5, Strict: true, Layer: "x", OnStoreFailure: weir.FailLocal}},
 	}

@@ -18,6 +18,8 @@ type scope struct {
 	window time.Duration
 	// inList: the numbers are one of several limits.
 	inList bool
+	// borrows: without a limit, it is that of a configuration.
+	borrows bool
 	// override: the numbers are those of one key, which can expire.
 	override bool
 }
@@ -128,6 +130,8 @@ func (d *decoder) ownNumbers(f map[string]value, s *scope) []weir.Limit {
 	switch {
 	case len(given) > 1:
 		d.fail(f[given[1]], "limit, limits and params exclude each other: keep %s", strings.Join(given, " or "))
+	case s.borrows && len(given) == 0 && burst.node != nil:
+		return []weir.Limit{{Burst: d.integer(burst)}}
 	case limit.node != nil || len(given) == 0 && burst.node != nil:
 		return d.limit(limit, map[string]value{"limit": limit, "burst": burst}, *s)
 	case len(given) == 0:

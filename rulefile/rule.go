@@ -37,7 +37,7 @@ var ruleFields = fieldSet{
 
 var matchFields = fieldSet{
 	of:    "match",
-	names: []string{"endpoint", "endpoint_regex", "api_key_pattern", "api_key"},
+	names: []string{"endpoint", "endpoint_regex", "api_key_pattern", "api_key", "descriptor"},
 	wrong: map[string]string{
 		"tier":  "write tier: beside match, not in it",
 		"regex": `write "endpoint_regex"`,
@@ -57,7 +57,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	r := weir.Rule{ID: d.text(f["id"])}
 	d.ids = append(d.ids, r.ID)
 	r.Version, _ = d.whole(f["version"])
-	r.Match = d.match(f["match"])
+	r.Match, r.Descriptor = d.match(f["match"])
 	if r.Match.APIKeyPattern == "" {
 		r.Tier = d.tierName(f["tier"])
 	} else {
@@ -69,13 +69,18 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Layer = d.text(f["layer"])
 	r.Cost = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])
-	r.Book = d.choice(f["past_limit"], "refuse", "book") == 1
+	past := d.choice(f["past_limit"], "refuse", "book", "count")
+	r.Book, r.CountRefused = past == 1, past == 2
 	r.Strict = d.boolean(f["strict"])
 	r.Shadow = d.boolean(f["shadow"])
 	r.Algorithm = d.algorithm(f["algorithm"], f["mode"])
 	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
 
-	s := scope{algorithm: r.Algorithm}
+	if r.Descriptor != nil && f["algorithm"].node == nil && f["burst"].node == nil && f["params"].node == nil {
+		r.Algorithm = weir.FixedWindow // as without the rule
+	}
+
+	s := scope{algorithm: r.Algorithm, borrows: r.Descriptor != nil}
 	r.Limits = d.ownNumbers(f, &s)
 	r.Tiers = d.tiers(f["tiers"], s)
 	r.Override = d.overrides(f["override"], s, r.ID)
@@ -83,9 +88,9 @@ func (d *decoder) rule(v value) weir.Rule {
 	return r
 }
 
-func (d *decoder) match(v value) weir.Match {
+func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 	if v.node == nil {
-		return weir.Match{}
+		return m, nil
 	}
 	set := matchFields
 	if v.kind == mapping && !d.full() && slices.ContainsFunc(v.fields, func(f field) bool { return f.name == "path" || f.name == "method" }) {
@@ -94,7 +99,7 @@ func (d *decoder) match(v value) weir.Match {
 		set.wrong["path"], set.wrong["method"] = hint, hint
 	}
 	f := d.fields(v, &set)
-	m := weir.Match{
+	m = weir.Match{
 		Endpoint:      d.text(f["endpoint"]),
 		EndpointRegex: d.text(f["endpoint_regex"]),
 		APIKeyPattern: d.text(f["api_key_pattern"]),
@@ -105,7 +110,15 @@ func (d *decoder) match(v value) weir.Match {
 			m.APIKey = weir.Absent
 		}
 	}
-	return m
+	if v := f["descriptor"]; v.node != nil {
+		descriptor = []string{} // which is an error, and not a rule for everything
+		if v.kind == scalar {
+			d.fail(v, "must be a list: the domain, and its keys").Hint = "write [" + strings.ReplaceAll(v.text, ".", ", ") + "]"
+			return m, descriptor
+		}
+		descriptor = append(descriptor, d.texts(v, "[edge, tenant=acme, route]")...)
+	}
+	return m, descriptor
 }
 
 // What the errors of an endpoint say to write in its place.

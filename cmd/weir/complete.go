@@ -54,9 +54,15 @@ func (n *admin) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Compl
 			for _, r := range f.Rules.Rules {
 				var limits []string
 				for _, l := range r.Limits {
-					limits = append(limits, l.String())
+					if l.Count > 0 {
+						limits = append(limits, l.String())
+					}
 				}
-				out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), "numbers of its tiers")))
+				otherwise := "numbers of its tiers"
+				if r.Descriptor != nil {
+					otherwise = "numbers of Envoy's configuration"
+				}
+				out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), otherwise)))
 			}
 		}
 	}

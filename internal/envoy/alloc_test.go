@@ -87,3 +87,27 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 		}
 	}
 }
+
+// TestLinkedRulesAllocateNothing: finding that a rule is for a descriptor.
+func TestLinkedRulesAllocateNothing(t *testing.T) {
+	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "ruled", Descriptor: []string{"d", "tenant", "route=r777"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), Options{Configured: true})
+	s.SetConfig(large(t, 1000))
+	req := routed(777)
+	var c call
+	found := testing.AllocsPerRun(100, func() {
+		c.forget()
+		k := s.link()
+		if err := c.match(k.config, req, &s.overrides); err != nil {
+			t.Fatal(err)
+		}
+		k.replace(c.hits)
+		c.charge(req, c.replace() > 1)
+	})
+	if found != 0 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "ruled" {
+		t.Errorf("%v allocations, charges %v", found, c.charges)
+	}
+}

@@ -42,10 +42,11 @@ func (c *call) forget() {
 }
 
 // byConfig decides a request by the configuration.
-func (s *Service) byConfig(ctx context.Context, c *call, config *Config, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	if err := c.match(config, req, &s.overrides); err != nil {
+func (s *Service) byConfig(ctx context.Context, c *call, k *link, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	if err := c.match(k.config, req, &s.overrides); err != nil {
 		return nil, err
 	}
+	k.replace(c.hits)
 	quotas := c.replace()
 	c.charge(req, quotas > 1)
 	d, err := s.limiter.Take(ctx, &c.req, c.charges)
@@ -145,10 +146,13 @@ func (c *call) charge(req *rls.RateLimitRequest, together bool) {
 			continue
 		}
 		n := h.n
+		if n == 0 && !p.CountRefused { // which alone ever is past its limit; others say whether one more would fit
+			n = 1
+		}
 		if n > 0 && l.closed() { // its policy has one token, which nobody gets
 			n++
 		}
-		c.charges = append(c.charges, weir.Charge{Counter: weir.Counter{Policy: p}, N: n, Peek: n == 0})
+		c.charges = append(c.charges, weir.Charge{Counter: weir.Counter{Policy: p}, N: n, Peek: h.n == 0})
 		h.at = len(c.charges)
 	}
 	c.req.Peek = !slices.ContainsFunc(c.charges, func(ch weir.Charge) bool { return !ch.Peek }) && len(c.charges) > 0

@@ -39,16 +39,17 @@ type part struct {
 	weir.Decision
 }
 
-// byRules has the rules decide a request. Limits that descriptors carry are decided first.
+// byRules has the rules decide a request. Descriptors that carry a limit, or that a rule names, are decided first, each by that
+// limit or rule alone.
 func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	now := s.limiter.Now()
 	a := newAnswer(&s.opts, req)
 	refused := false
-	var took []weir.Return // for limits that descriptors carry
-	if slices.ContainsFunc(req.Descriptors, func(d *ratelimit.RateLimitDescriptor) bool { return d.GetLimit() != nil }) {
-		if err := c.match(carried, req, &s.overrides); err != nil {
-			return nil, err
-		}
+	var took []weir.Return // for them
+	if err := c.match(s.link().config, req, &s.overrides); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(c.hits, func(h hit) bool { return h.limit != nil }) {
 		c.charge(req, false)
 		d, err := s.limiter.Take(ctx, &c.req, c.charges)
 		s.failed(err)
@@ -59,7 +60,8 @@ func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitReques
 			took = c.taken(&d)
 		}
 	}
-	parts := s.split(req)
+	first := refused
+	parts := s.split(c, req)
 	binding := (*part)(nil)
 	for i := range parts {
 		p := &parts[i]
@@ -94,7 +96,7 @@ func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitReques
 	if refused {
 		a.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
-	if binding == nil {
+	if binding == nil || first {
 		return a.response(), nil
 	}
 	s.dress(&a, binding, now)
@@ -104,14 +106,11 @@ func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitReques
 	return a.RateLimitResponse, nil
 }
 
-// carried is a configuration without descriptors, for limits that descriptors carry: any domain may.
-var carried = &Config{anyDomain: true}
-
-// split makes requests of the descriptors that carry no limit.
-func (s *Service) split(req *rls.RateLimitRequest) []part {
+// split makes requests of the descriptors that are not decided yet.
+func (s *Service) split(c *call, req *rls.RateLimitRequest) []part {
 	parts := make([]part, 0, 1)
 	for i, d := range req.Descriptors {
-		if d.GetLimit() != nil {
+		if c.hits[i].limit != nil {
 			continue
 		}
 		n := hits(req, d)

@@ -58,6 +58,8 @@ type Service struct {
 	gate      *inflight.Gate
 	config    atomic.Pointer[Config] // nil without one
 	source    source
+	linked    atomic.Pointer[link] // of the configuration and the rules; nil before the first request
+	linking   sync.Mutex           // held while another link is made
 	overrides overrides
 	calls     sync.Pool // of *call
 }
@@ -82,7 +84,10 @@ func New(l *weir.Limiter, opts Options) *Service {
 }
 
 // SetConfig puts another configuration in force. Requests under way finish with the one that they began with.
-func (s *Service) SetConfig(c *Config) { s.config.Store(c) }
+func (s *Service) SetConfig(c *Config) {
+	s.config.Store(c)
+	s.relink()
+}
 
 // overloaded is what a request is told that finds no place. Envoy then does what its failure_mode_deny says, and
 // counts an error, not a refusal: nobody has decided that the client sent too much.
@@ -112,12 +117,12 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	if !s.opts.Configured {
 		return s.byRules(budget, c, req)
 	}
-	config := s.config.Load()
-	if config == nil {
+	k := s.link()
+	if k.from == nil {
 		s.limiter.Tell(&undecided, weir.Decision{Reason: weir.ReasonUnavailable})
 		return nil, unconfigured
 	}
-	return s.byConfig(budget, c, config, req)
+	return s.byConfig(budget, c, k, req)
 }
 
 // release puts a call back without the client's values.

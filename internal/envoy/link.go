@@ -1,0 +1,158 @@
+package envoy
+
+import (
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
+// link is what requests are decided by: the configuration, with the rules that name its descriptors; or without a
+// configuration those rules alone. It is made anew when one of the two changes, so that a request only compares a pointer.
+type link struct {
+	config *Config
+	rules  *weir.RuleSet
+	from   *Config           // that is in force, or nil
+	limits map[*limit]*limit // of rules, for those of the configuration that they take the place of
+}
+
+// link returns that of the rules in force.
+func (s *Service) link() *link {
+	if k := s.linked.Load(); k != nil && k.rules == s.limiter.Rules() {
+		return k
+	}
+	return s.relink()
+}
+
+func (s *Service) relink() *link {
+	s.linking.Lock()
+	defer s.linking.Unlock()
+	k := &link{rules: s.limiter.Rules(), from: s.config.Load(), limits: map[*limit]*limit{}}
+	if old := s.linked.Load(); old != nil && old.rules == k.rules && old.from == k.from {
+		return old // another request was faster
+	}
+	if k.config = k.from; !s.opts.Configured {
+		k.config = &Config{domains: map[string]level{}, anyDomain: true} // any domain may carry limits
+	}
+	rules := k.rules.Rules().Rules
+	for i := range rules {
+		if r := &rules[i]; r.Descriptor != nil && k.config != nil {
+			if wrong := k.add(r, s.opts.Modes); wrong != "" {
+				// Without the values, which may be keys of clients.
+				s.opts.Logger.Warn("a rule for a descriptor does nothing: "+wrong, "rule", r.ID, "domain", clip(r.Descriptor[0]), "rules_version", k.rules.Version())
+			}
+		}
+	}
+	s.linked.Store(k)
+	return k
+}
+
+// add adds a rule. It returns why that isn't possible, or "".
+func (k *link) add(r *weir.Rule, modes Modes) (wrong string) {
+	if k.from == nil {
+		l, err := (&limit{}).ruled(r, Modes{})
+		if err != nil {
+			return "it has no limit of its own, and there is no --envoy-config to take one from"
+		}
+		k.config.make(r.Descriptor).limit = l
+		k.config.limits++
+		return ""
+	}
+	d := k.from.find(r.Descriptor)
+	if d == nil || d.limit == nil {
+		return "the configuration has no rate_limit for this descriptor: name one as it is written there"
+	}
+	l, err := d.limit.ruled(r, modes)
+	switch {
+	case err == nil:
+		k.limits[d.limit] = l
+	case d.limit.unlimited() || d.limit.closed():
+		wrong = "the configuration has no number to take for it: give the rule a limit"
+	default:
+		wrong = "the configuration's number doesn't fit: " + err.Error()
+	}
+	return wrong
+}
+
+// ruled is the limit as a rule has it. All that rules don't know stays.
+func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
+	var numbers weir.Limit // with none, no policy can be made
+	if !l.unlimited() && !l.closed() {
+		numbers = weir.Limit{Count: l.hard.Limit.Count, Window: l.hard.Limit.Window}
+	}
+	if len(r.Limits) > 0 {
+		burst := r.Limits[0].Burst
+		if r.Limits[0].Count > 0 {
+			numbers = r.Limits[0]
+		}
+		numbers.Burst = burst
+	}
+	numbers.Algorithm = r.Algorithm
+	p, err := weir.NewPolicy(counterName, numbers)
+	if err != nil {
+		return nil, err
+	}
+	p.Name, p.Rule = r.ID, r.ID
+	p.Strict, p.OnStoreFailure, p.Book, p.CountRefused = r.Strict, r.OnStoreFailure, r.Book, r.CountRefused
+	name := l.wire.GetName()
+	n := *l
+	n.hard, n.wire, n.shadow = p, wire(p), l.shadow || r.Shadow
+	if name != "" { // by which others may replace it
+		n.wire.Name = name
+	}
+	n.soften(modes)
+	return &n, nil
+}
+
+// replace puts the rules' limits in the place of the configuration's.
+func (k *link) replace(hits []hit) {
+	if len(k.limits) == 0 {
+		return
+	}
+	for i := range hits {
+		if l := k.limits[hits[i].limit]; l != nil {
+			hits[i].limit = l
+		}
+	}
+}
+
+// find is the descriptor that a rule names, or nil.
+func (c *Config) find(path []string) (d *descriptor) {
+	l := c.domains[path[0]]
+	for _, entry := range path[1:] {
+		if d = l.named(strings.Cut(entry, "=")); d == nil {
+			return nil
+		}
+		l = d.below
+	}
+	return d
+}
+
+// make is find for a configuration of rules, which grows by what isn't there.
+func (c *Config) make(path []string) (d *descriptor) {
+	l := c.domains[path[0]]
+	if l == nil {
+		l = level{}
+		c.domains[path[0]] = l
+	}
+	for _, entry := range path[1:] {
+		key, value, valued := strings.Cut(entry, "=")
+		if d = l.named(key, value, valued); d == nil {
+			d = &descriptor{path: entry, below: level{}}
+			l.add(key, value, d)
+		}
+		l = d.below
+	}
+	return d
+}
+
+// named is the descriptor that is written with a key and, unless it is for any, a value.
+func (l level) named(key, value string, valued bool) *descriptor {
+	switch c := l[key]; {
+	case c == nil:
+		return nil
+	case valued:
+		return c.exact[value]
+	default:
+		return c.any
+	}
+}
