@@ -228,6 +228,11 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 		d.RulesVersion = rs.doc.Version
 	}
 	err = l.decide(ctx, req, m, &d)
+	if req.Judge != nil {
+		m.decision = d // a copy, since handing out d itself would move it to the heap
+		req.Judge(&m.decision)
+		d = m.decision
+	}
 	l.end(req, m, &d, err)
 	return d, err
 }

@@ -36,4 +36,7 @@ type Request struct {
 	Rejected string
 	// Receipt asks for a receipt, with which what was taken can be given back.
 	Receipt bool
+	// Judge, if set, has the last word on a decision of [Limiter.Take] before observers are told of it: for an edge whose
+	// limits refuse a request only together. What the store took, the edge then gives back.
+	Judge func(*Decision)
 }

@@ -21,6 +21,10 @@ type call struct {
 	charges  []weir.Charge
 	subjects []byte
 	returns  []weir.Return
+
+	answer answer
+	judge  func(*weir.Decision) // c.together, bound once
+	spent  bool                 // the limiter has allowed what all quotas together refuse
 }
 
 // hit is a descriptor of a request with the limit that it meets.
@@ -39,6 +43,7 @@ func (c *call) forget() {
 	clear(c.charges)
 	clear(c.returns)
 	c.req, c.hits, c.charges, c.subjects, c.returns = weir.Request{}, c.hits[:0], c.charges[:0], c.subjects[:0], c.returns[:0]
+	c.answer, c.spent = answer{}, false
 }
 
 // byConfig decides a request by the configuration.
@@ -49,17 +54,42 @@ func (s *Service) byConfig(ctx context.Context, c *call, k *link, req *rls.RateL
 	k.replace(c.hits)
 	quotas := c.replace()
 	c.charge(req, quotas > 1)
+	c.answer = newAnswer(&s.opts, req)
+	if quotas > 1 {
+		c.req.Judge = c.judge
+	}
 	d, err := s.limiter.Take(ctx, &c.req, c.charges)
 	s.failed(err)
 	if len(c.returns) > 0 {
 		s.failed(s.limiter.GiveBack(ctx, c.returns))
 	}
-	a := newAnswer(&s.opts, req)
-	if a.decided(c, &d) && d.Allowed && quotas > 1 {
-		// Only together are the quotas spent, so the store took what the other limits had.
-		s.failed(s.limiter.GiveBack(ctx, c.taken(&d)))
+	if quotas <= 1 {
+		c.answer.decided(c, &d)
 	}
-	return a.response(), nil
+	if c.spent {
+		s.failed(s.limiter.GiveBack(ctx, c.taken(&d))) // what the other limits had
+	}
+	return c.answer.response(), nil
+}
+
+// together decides a request with several quotas. The limiter refuses nothing by them, so what all of them refuse together
+// becomes a refusal here, before observers are told: by the quota that is spent for the longest.
+func (c *call) together(d *weir.Decision) {
+	if refused := c.answer.decided(c, d); !refused || !d.Allowed {
+		return
+	}
+	c.spent = true
+	d.Allowed, d.Reason, d.RetryAfter = false, weir.ReasonLimited, 0
+	limits := d.Limits()
+	for i := range c.hits {
+		h := &c.hits[i]
+		if h.at == 0 || h.back || !h.limit.quota || h.limit.shadow {
+			continue
+		}
+		if l := &limits[h.at-1]; l.RetryAfter >= d.RetryAfter {
+			d.Rule, d.Policy, d.Remaining, d.RetryAfter, d.ResetAfter = l.Policy.Rule, l.Policy, 0, l.RetryAfter, l.ResetAfter
+		}
+	}
 }
 
 // match finds the limit that each descriptor meets.

@@ -78,7 +78,11 @@ func New(l *weir.Limiter, opts Options) *Service {
 		}
 	}
 	s := &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
-	s.calls.New = func() any { return new(call) }
+	s.calls.New = func() any {
+		c := new(call)
+		c.judge = c.together
+		return c
+	}
 	s.overrides.likeTheirs = opts.Configured
 	return s
 }
