@@ -91,7 +91,7 @@ func (a *answer) finish() {
 		return
 	}
 	a.finished = true
-	a.m.finish(a.r, &a.d, weir.Outcome{Status: a.status})
+	a.m.finish(a.r.Context(), a.r, &a.d, weir.Outcome{Status: a.status})
 }
 
 func (a *answer) hooks() httpsnoop.Hooks {

@@ -7,9 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/inflight"
@@ -95,64 +93,14 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// visit is what a check needs of a request. Visits are reused: a limiter may
-// hand the request to an observer, so it can't live on the stack.
-type visit struct {
-	req    weir.Request
-	attrs  attributes
-	lookUp func(string) string // of attrs, bound once
-	fault  string              // why the client's identity is ambiguous; "" if it isn't
-	asked  time.Time           // before the check, so that the times of its answer, added to this, are never late
-}
-
-var visits = sync.Pool{New: func() any {
-	v := new(visit)
-	v.lookUp = v.attrs.lookUp
-	return v
-}}
-
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if !m.gate.Enter(r.Context()) {
-		m.limiter.Tell(&m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
-		shed(w, r)
-		return
-	}
-	v := visits.Get().(*visit)
-	req := &v.req
-	d, err := m.decide(r, v)
-	now := v.asked
-	if err != nil {
-		m.tell(r, err)
-	}
-	gone := false // given up, by the client or by us, and answered
-	if d.Delay > 0 {
-		body, ended := m.wait(w, r, &d)
-		defer body.release()
-		switch gone = ended != turnCame; ended {
-		case clientLeft:
-			m.finish(r, &d, weir.Outcome{Abandoned: true}) // its place goes to those behind
-			m.answers.giveUp(w, r, &d)
-		case roomFull:
-			m.finish(r, &d, weir.Outcome{Abandoned: true}) // its place goes to those behind
-			m.limiter.Tell(req, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(&d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
-			m.answers.full(w, r, req, &d)
-		}
-		now, d.ResetAfter = now.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
-	}
+	v := m.ask(r.Context(), w, r, nil)
+	m.Answer(w, r, v)
+	serve, d, body := v.Serve(), v.Decision, v.body
+	v.Release()
+	defer body.release()
 	switch {
-	case v.fault != "":
-		m.answers.ambiguous(w, r, v.fault)
-	case gone:
-	case !d.Allowed:
-		m.answers.SetHeaders(w.Header(), req, &d, now)
-		m.answers.Refuse(w, r, req, &d, now)
-	case m.answers.speaks(&d): // else leave the headers alone: net/http copies those of handlers that ask for them
-		m.answers.SetHeaders(w.Header(), req, &d, now)
-	}
-	v.req, v.attrs, v.fault = weir.Request{}, attributes{}, ""
-	visits.Put(v) // before a handler that may run for hours
-	switch {
-	case gone || !d.Allowed:
+	case !serve:
 	case d.Unfinished():
 		m.serveAndFinish(w, r, next, d)
 	default:
@@ -160,31 +108,9 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// decide checks a request, and gives back its place among those that are decided. One that isn't clear is refused.
-func (m *Middleware) decide(r *http.Request, v *visit) (weir.Decision, error) {
-	defer m.gate.Leave()
-	watched := m.headers()
-	if v.fault = watched.headers.fault(r); v.fault == "" {
-		v.fault = m.identity.identify(r, &v.req, &v.attrs, watched.bearer)
-	}
-	v.req.Edge = m.opts.Edge
-	if v.fault != "" {
-		m.identity.locate(r, &v.req)
-		v.req.Rejected = v.fault
-		m.limiter.Tell(&v.req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
-		return weir.Decision{}, nil
-	}
-	v.req.Attr = v.lookUp
-	if m.opts.Identify != nil {
-		m.opts.Identify(r, &v.req)
-	}
-	v.asked = m.limiter.Now()
-	return m.limiter.Check(r.Context(), &v.req)
-}
-
 // finish tells the limiter how an allowed request ended, also when the client has gone.
-func (m *Middleware) finish(r *http.Request, d *weir.Decision, o weir.Outcome) {
-	if err := m.limiter.Finish(context.WithoutCancel(r.Context()), d, o); err != nil {
+func (m *Middleware) finish(ctx context.Context, r *http.Request, d *weir.Decision, o weir.Outcome) {
+	if err := m.limiter.Finish(context.WithoutCancel(ctx), d, o); err != nil {
 		m.tell(r, err)
 	}
 }
@@ -192,34 +118,5 @@ func (m *Middleware) finish(r *http.Request, d *weir.Decision, o weir.Outcome) {
 func (m *Middleware) tell(r *http.Request, err error) {
 	if m.opts.OnError != nil {
 		m.opts.OnError(r, err)
-	}
-}
-
-// waited is how a wait ended.
-type waited uint8
-
-const (
-	turnCame waited = iota
-	clientLeft
-	roomFull
-)
-
-// wait waits for the request's turn. The body is what was read of it meanwhile.
-func (m *Middleware) wait(w http.ResponseWriter, r *http.Request, d *weir.Decision) (body *early, ended waited) {
-	rule := queueOf(d)
-	if !m.room.enter(rule) {
-		return nil, roomFull
-	}
-	defer m.room.leave(rule)
-	body = readEarly(w, r, m.room)
-	t := time.NewTimer(d.Delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		body.hand()
-		return body, turnCame
-	case <-r.Context().Done():
-		body.abandon()
-		return body, clientLeft
 	}
 }

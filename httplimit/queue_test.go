@@ -192,8 +192,8 @@ func TestDeadlineInTheQueueWithHalfABody(t *testing.T) {
 		l := queue(t)
 		limited := wrap(l, httplimit.Options{}, ok)
 		network := servePipes(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), time.Second/2)
-			defer cancel()
+			ctx, cancel := context.WithCancel(r.Context())
+			defer time.AfterFunc(time.Second/2, cancel).Stop()
 			limited.ServeHTTP(w, r.WithContext(ctx))
 		}))
 		if _, err := l.Check(t.Context(), &weir.Request{}); err != nil {
@@ -258,8 +258,8 @@ func TestDeadlineInTheQueue(t *testing.T) {
 		h, at := visits()
 		limited := wrap(queue(t), httplimit.Options{}, h)
 		do := func() *httptest.ResponseRecorder {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-			defer cancel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer time.AfterFunc(time.Second/2, cancel).Stop()
 			w := httptest.NewRecorder()
 			limited.ServeHTTP(w, request("/").WithContext(ctx))
 			return w
@@ -269,6 +269,14 @@ func TestDeadlineInTheQueue(t *testing.T) {
 		w := do()
 		if w.Code != 503 || w.Header().Get("Retry-After") != "1" || time.Since(begin) != time.Second/2 {
 			t.Errorf("%d after %s: %v", w.Code, time.Since(begin), w.Header())
+		}
+		// A deadline is known beforehand: who can't make it is told at once, and leaves its place to others.
+		late, cancel := context.WithTimeout(t.Context(), time.Second/2-time.Millisecond)
+		defer cancel()
+		begin = time.Now()
+		again := httptest.NewRecorder()
+		if limited.ServeHTTP(again, request("/").WithContext(late)); again.Code != 503 || again.Body.String() != w.Body.String() || !time.Now().Equal(begin) {
+			t.Errorf("%d after %s: %s", again.Code, time.Since(begin), again.Body)
 		}
 		want := `{"error":{"code":"QUEUE_TIMEOUT","message":"The request ran out of time while it waited for its turn","details":{"rule":"q","retry_after_seconds":1}}}` + "\n"
 		if got := w.Body.String(); got != want {

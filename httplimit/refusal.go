@@ -69,32 +69,6 @@ func (a *Answerer) Refuse(w http.ResponseWriter, r *http.Request, req *weir.Requ
 	a.send(w, r, &x, d)
 }
 
-// giveUp answers a request whose time ran out in a queue. As a rule its client has left, and nobody reads it.
-func (a *Answerer) giveUp(w http.ResponseWriter, r *http.Request, d *weir.Decision) {
-	a.send(w, r, &Refused{
-		Status: http.StatusServiceUnavailable, Code: jsonerror.QueueTimeout, Rule: d.Rule,
-		Message:           "The request ran out of time while it waited for its turn",
-		RetryAfterSeconds: max(1, seconds(d.Delay)),
-	}, d)
-}
-
-// full answers a request that would have had to wait, where no more may. Its turn is when it should return: those before it are through then.
-func (a *Answerer) full(w http.ResponseWriter, r *http.Request, req *weir.Request, d *weir.Decision) {
-	a.send(w, r, &Refused{
-		Status: http.StatusServiceUnavailable, Code: jsonerror.QueueFull, Rule: queueOf(d),
-		Message:           "Too many requests wait for their turn",
-		RetryAfterSeconds: RetryAfter(req, &weir.Decision{RetryAfter: d.Delay, Policy: d.Policy}),
-	}, d)
-}
-
-// ambiguous answers a request whose identity can be read in more than one way.
-func (a *Answerer) ambiguous(w http.ResponseWriter, r *http.Request, fault string) {
-	a.send(w, r, &Refused{
-		Status: http.StatusBadRequest, Code: jsonerror.AmbiguousIdentity,
-		Message: fault + "; servers read that in different ways, so that it is not clear who is asking",
-	}, &weir.Decision{})
-}
-
 // overloaded is the answer to clients that a node sheds. It is written beforehand.
 var (
 	overloaded = Refused{
@@ -105,8 +79,8 @@ var (
 	overloadedProblem = appendProblem(nil, &overloaded, &weir.Decision{})
 )
 
-// shed answers a request that isn't decided.
-func shed(w http.ResponseWriter, r *http.Request) {
+// refuseOverloaded answers a request that isn't decided.
+func refuseOverloaded(w http.ResponseWriter, r *http.Request) {
 	if acceptsProblem(r.Header["Accept"]) {
 		write(w, r, &overloaded, "application/problem+json", overloadedProblem)
 		return
