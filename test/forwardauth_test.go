@@ -2,7 +2,6 @@ package test
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,10 +18,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
-	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // asking is a gateway that asks Weir about every request, as its page in the docs has it.
@@ -403,27 +398,7 @@ func TestCaddysForwardAuth(t *testing.T) {
 // Envoy's filter, as its page has it, is one that Envoy knows, and its requests count for what is behind the path, however that
 // is spelled.
 func TestEnvoysExtAuthz(t *testing.T) {
-	var conf struct {
-		Filters []struct {
-			Config map[string]any `yaml:"typed_config"`
-		} `yaml:"http_filters"`
-	}
-	if err := yaml.Unmarshal([]byte(fences(t, "../docs/integrations/envoy-ext-authz.md", "yaml")[0]), &conf); err != nil {
-		t.Fatal(err)
-	}
-	filter := conf.Filters[0].Config
-	delete(filter, "@type")
-	text, err := json.Marshal(filter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var authz extauthz.ExtAuthz
-	if err := protojson.Unmarshal(text, &authz); err != nil {
-		t.Fatal(err)
-	}
-	if err := authz.ValidateAll(); err != nil {
-		t.Fatal(err)
-	}
+	authz := extAuthz(t, 0)
 	prefix := authz.GetHttpService().PathPrefix
 	peer := authz.GetHttpService().AuthorizationRequest.HeadersToAdd[0].Key
 	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), askedRules))

@@ -10,4 +10,7 @@
 //
 // service.go is where a request comes in, answer.go makes the answer, server.go is the gRPC server
 // with its bounds, http.go has /json and /healthcheck.
+//
+// On the same server, authz.go is Envoy's authorization service (ext_authz): package forwardauth
+// decides what it asks.
 package envoy

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	auth "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/internal/guard"
 )
 
@@ -26,7 +28,8 @@ import (
 const (
 	maxConnections = 4096
 	maxStreams     = 1024      // of a connection; Envoy has one for each of its threads
-	streamWindow   = 64 << 10  // bytes that may be on their way to a stream: a whole message
+	maxReceived    = 256 << 10 // bytes of a message: Envoy lets its clients send 60 KiB of headers, all of which ext_authz passes on
+	streamWindow   = 64 << 10  // bytes that may be on their way to a stream
 	connWindow     = 256 << 10 // and to a connection
 	maxHeaders     = 16 << 10
 	handshakeTime  = 5 * time.Second
@@ -36,10 +39,11 @@ const (
 	streamTime     = 10 * time.Second // in which a request must have arrived and been answered
 )
 
-// Server is a gRPC server with the rate limit service and the standard health service.
+// Server is a gRPC server with the rate limit service, the authorization service and the standard health service.
 type Server struct {
 	*grpc.Server
-	health *health.Server
+	health   *health.Server
+	services []string // that health knows
 }
 
 // ServerOptions of a Server.
@@ -49,6 +53,8 @@ type ServerOptions struct {
 	// Guard decides which callers may use the service, by the metadata authorization. Health is for everybody. Nil, and a guard
 	// that asks for no token, let all in.
 	Guard *guard.Guard
+	// Gateways decides what Envoy asks the authorization service (ext_authz). Nil means that there is none.
+	Gateways *forwardauth.Handler
 	// MaxConnectionAge is how long a connection may last; 0 means 24 hours. MaxConnectionAgeGrace is how long requests may take that
 	// are in flight then; 0 means 10 seconds.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
@@ -63,7 +69,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		o.MaxConnectionAgeGrace = streamTime
 	}
 	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxRecvMsgSize(maxReceived),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.InitialWindowSize(streamWindow), // fixed: estimated ones grow to megabytes
@@ -76,11 +82,15 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		}),
 	}
 	if o.Guard != nil && o.Guard.Asks() {
-		options = append(options, grpc.UnaryInterceptor(admitted(o.Guard)))
+		options = append(options, grpc.ChainUnaryInterceptor(admitted(o.Guard)))
 	}
 	g := grpc.NewServer(options...)
-	out := &Server{Server: g, health: health.NewServer()}
+	out := &Server{Server: g, health: health.NewServer(), services: []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName}}
 	rls.RegisterRateLimitServiceServer(g, s)
+	if o.Gateways != nil {
+		auth.RegisterAuthorizationServer(g, &authorization{gateways: o.Gateways})
+		out.services = append(out.services, auth.Authorization_ServiceDesc.ServiceName)
+	}
 	healthpb.RegisterHealthServer(g, out.health)
 	out.tell(true)
 	if o.Reflection {
@@ -131,7 +141,7 @@ func (s *Server) tell(ready bool) {
 	if !ready {
 		status = healthpb.HealthCheckResponse_NOT_SERVING
 	}
-	for _, name := range []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName} {
+	for _, name := range s.services {
 		s.health.SetServingStatus(name, status)
 	}
 }

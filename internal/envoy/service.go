@@ -21,7 +21,7 @@ const edge = "envoy"
 
 // Bounds of a request. Envoy's own requests are far below them.
 const (
-	MaxMessage     = 64 << 10 // bytes
+	MaxMessage     = 64 << 10 // bytes, of keys and values together
 	MaxDescriptors = 64
 	MaxEntries     = 32   // of a descriptor
 	MaxText        = 4096 // bytes of a domain, a key or a value
@@ -153,6 +153,7 @@ func check(req *rls.RateLimitRequest) error {
 	case len(req.GetDescriptors()) > MaxDescriptors:
 		return bad("descriptors: there are %d: a request has at most %d", len(req.GetDescriptors()), MaxDescriptors)
 	}
+	total := 0
 	for i, d := range req.GetDescriptors() {
 		if n := len(d.GetEntries()); n > MaxEntries {
 			return bad("descriptors[%d].entries: there are %d: a descriptor has at most %d", i, n, MaxEntries)
@@ -163,6 +164,9 @@ func check(req *rls.RateLimitRequest) error {
 				return bad("descriptors[%d].entries[%d].key: must not be empty", i, j)
 			case len(e.GetKey()) > MaxText || len(e.GetValue()) > MaxText:
 				return bad("descriptors[%d].entries[%d]: a key and a value have at most %d bytes each", i, j, MaxText)
+			}
+			if total += len(e.GetKey()) + len(e.GetValue()); total > MaxMessage {
+				return bad("descriptors: their keys and values have at most %d KiB together", MaxMessage>>10)
 			}
 		}
 		if l := d.GetLimit(); l != nil {

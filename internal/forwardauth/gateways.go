@@ -92,26 +92,30 @@ func (c *control) one(h http.Header) (string, *jsonerror.Error) {
 	return "", jsonerror.Bad("the header %s is missing: %s", c.name, c.fix)
 }
 
-// original is the client's request, as the gateway got it.
-func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
-	method, target := r.Method, ""
+// Original is a client's request, as its gateway got it.
+type Original struct {
+	Method, Target, Host string
+	Peer                 netip.Addr // that the gateway saw
+	Header, Trailer      http.Header
+	ContentLength        int64 // -1 if it isn't known
+}
+
+// original is the client's request.
+func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
+	o := &Original{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
 	var fault *jsonerror.Error
 	if g.behind {
-		target = strings.TrimPrefix(r.RequestURI, g.path)
-		if !strings.HasPrefix(target, "/") {
+		o.Target = strings.TrimPrefix(r.RequestURI, g.path)
+		if !strings.HasPrefix(o.Target, "/") {
 			return nil, jsonerror.Bad("the client's path is missing behind %s: write into Envoy's http_service: path_prefix: %s", g.path, g.path)
 		}
 	} else {
-		if method, fault = g.method.one(r.Header); fault != nil {
+		if o.Method, fault = g.method.one(r.Header); fault != nil {
 			return nil, fault
 		}
-		if target, fault = g.uri.one(r.Header); fault != nil {
+		if o.Target, fault = g.uri.one(r.Header); fault != nil {
 			return nil, fault
 		}
-	}
-	u, err := url.ParseRequestURI(target) // as package http reads the target of a request
-	if err != nil {
-		return nil, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read")
 	}
 	from, fault := g.peer.one(r.Header)
 	if fault != nil {
@@ -125,25 +129,33 @@ func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
 			before = nil
 		}
 	}
-	ip, err := netip.ParseAddr(strings.TrimSpace(from))
-	if err != nil {
+	var err error
+	if o.Peer, err = netip.ParseAddr(strings.TrimSpace(from)); err != nil {
 		return nil, jsonerror.Bad("the header %s must hold the address of the client: %s", g.peer.name, g.peer.fix)
 	}
-	out := r.WithContext(r.Context())
-	out.Method, out.URL, out.RequestURI, out.RemoteAddr, out.TLS = method, u, target, ip.String(), nil
-	out.Body = http.NoBody // it isn't the client's
-	out.Header = make(http.Header, len(r.Header))
 	for name, values := range r.Header {
 		switch name {
 		case g.method.name, g.uri.name, g.peer.name, "X-Forwarded-For", tokenHeader:
 		case g.host:
-			out.Host = values[0]
+			o.Host = values[0]
 		default:
-			out.Header[name] = values
+			o.Header[name] = values
 		}
 	}
 	if before != nil {
-		out.Header["X-Forwarded-For"] = before
+		o.Header["X-Forwarded-For"] = before
 	}
-	return out, nil
+	return o, nil
+}
+
+// request is the client's request as this process would have got it.
+func (o *Original) request() (*http.Request, *jsonerror.Error) {
+	u, err := url.ParseRequestURI(o.Target) // as package http reads the target of a request
+	if err != nil {
+		return nil, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read")
+	}
+	return &http.Request{
+		Method: o.Method, URL: u, RequestURI: o.Target, Host: o.Host, Header: o.Header, Trailer: o.Trailer, ContentLength: o.ContentLength,
+		RemoteAddr: o.Peer.String(),
+	}, nil
 }

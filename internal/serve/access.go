@@ -61,7 +61,7 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 			n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
 		}
 		if grpcOpen {
-			n.log.Warn("anybody who reaches the rate limit service can use it: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
+			n.log.Warn("anybody who reaches the services of --grpc can use them: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/internal/guard"
 )
 
@@ -83,12 +84,16 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	return nil
 }
 
-// grpc is the port of the rate limit service.
-func (n *node) grpc(g *guard.Guard) *port {
-	n.rls = envoy.NewServer(n.envoy, envoy.ServerOptions{
-		Reflection: n.config.GRPCReflection, Guard: g,
+// grpc is the port of the rate limit service and of ext_authz.
+func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
+	o := envoy.ServerOptions{
+		Reflection: n.config.GRPCReflection, Guard: g, Gateways: gateways,
 		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
-	})
+	}
+	if n.config.OnlyEnvoy {
+		o.Gateways = nil // which rules decide, and there are none
+	}
+	n.rls = envoy.NewServer(n.envoy, o)
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 

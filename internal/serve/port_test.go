@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/guard"
 )
 
@@ -147,7 +146,7 @@ func TestOptionsOfAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &node{log: slog.New(slog.DiscardHandler)}
-	s := newHTTP(n.api(nil, httplimit.Identity{}, guard.New(guard.Options{AnyName: true})), bodyTimeout, n.log)
+	s := newHTTP(n.api(nil, nil, guard.New(guard.Options{AnyName: true})), bodyTimeout, n.log)
 	go s.Serve(l)
 	defer s.Close()
 	c, err := net.Dial("tcp", l.Addr().String())

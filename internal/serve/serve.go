@@ -176,10 +176,11 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 	if err := n.openEnvoy(answers); err != nil {
 		return nil, Listening{}, err
 	}
-	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, identity, guards.http), bodyTimeout, n.log)}
+	asked := forwardauth.New(n.limiter, forwardauth.Options{Limit: n.limitOptions(identity), Guard: guards.http, Logger: n.log})
+	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, asked, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
 	scrape := &port{name: "metrics", addr: c.Metrics, server: newHTTP(n.onlyMetrics(), bodyTimeout, n.log)}
-	rls, through := n.grpc(guards.http), &port{name: "gateway", addr: c.Gateway}
+	rls, through := n.grpc(guards.http, asked), &port{name: "gateway", addr: c.Gateway}
 	if c.Gateway != "" {
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
@@ -216,7 +217,7 @@ func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 }
 
 // api is the check API with forward-auth and health beside it.
-func (n *node) api(answers *httplimit.Answerer, identity httplimit.Identity, g *guard.Guard) http.Handler {
+func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
 	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
@@ -234,7 +235,7 @@ func (n *node) api(answers *httplimit.Answerer, identity httplimit.Identity, g *
 		mux.Handle(path, check) // which spans are named after
 	}
 	mux.Handle("/v1/", check)
-	gateways := n.traced(forwardauth.New(n.limiter, forwardauth.Options{Limit: n.limitOptions(identity), Guard: g, Logger: n.log}))
+	gateways := n.traced(asked)
 	for _, path := range forwardauth.Paths() {
 		mux.Handle(path, gateways)
 	}

@@ -1,0 +1,126 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	auth "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// envoysQuestion is what Envoy asks over gRPC about a request from 203.0.113.7.
+func envoysQuestion(method, target string, headers map[string]string) *auth.CheckRequest {
+	return &auth.CheckRequest{Attributes: &auth.AttributeContext{
+		Source: &auth.AttributeContext_Peer{Address: &core.Address{Address: &core.Address_SocketAddress{SocketAddress: &core.SocketAddress{
+			Address: "203.0.113.7", PortSpecifier: &core.SocketAddress_PortValue{PortValue: 999},
+		}}}},
+		Request: &auth.AttributeContext_Request{Http: &auth.AttributeContext_HttpRequest{Method: method, Path: target, Host: "shop.example", Headers: headers}},
+	}}
+}
+
+// extAuthz is a filter as the page on ext_authz has it.
+func extAuthz(t *testing.T, block int) *extauthz.ExtAuthz {
+	t.Helper()
+	var conf struct {
+		Filters []struct {
+			Config map[string]any `yaml:"typed_config"`
+		} `yaml:"http_filters"`
+	}
+	if err := yaml.Unmarshal([]byte(fences(t, "../docs/integrations/envoy-ext-authz.md", "yaml")[block]), &conf); err != nil {
+		t.Fatal(err)
+	}
+	filter := conf.Filters[0].Config
+	delete(filter, "@type")
+	text, err := json.Marshal(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var authz extauthz.ExtAuthz
+	if err := protojson.Unmarshal(text, &authz); err != nil {
+		t.Fatal(err)
+	}
+	if err := authz.ValidateAll(); err != nil {
+		t.Fatal(err)
+	}
+	return &authz
+}
+
+// Envoy's filter over gRPC, as its page has it, is one that Envoy knows. With a fixed window of 100 a day, 500 requests are exactly
+// 100 that are admitted and 400 that aren't, with the headers; and the counter is that of the same request over HTTP.
+func TestEnvoysExtAuthzOverGRPC(t *testing.T) {
+	filter := extAuthz(t, 1)
+	if filter.GetGrpcService().GetEnvoyGrpc() == nil || !filter.EncodeRawHeaders || filter.GetWithRequestBody() != nil {
+		t.Errorf("the page has %v", filter)
+	}
+	initial := filter.GetGrpcService().GetInitialMetadata()
+	if len(initial) != 1 {
+		t.Fatalf("the page sends %v", initial)
+	}
+	token := strings.TrimPrefix(initial[0].Value, "Bearer ")
+	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), askedRules), "--http-token", token)
+	client := auth.NewAuthorizationClient(dialEnvoy(t, n.GRPC, insecure.NewCredentials()))
+	key := fmt.Sprint("k", time.Now().UTC().Day())
+	question := envoysQuestion("GET", "/window", map[string]string{"x-api-key": key, ":path": "/window"})
+	if _, err := client.Check(t.Context(), question); grpcstatus.Code(err) != codes.Unauthenticated {
+		t.Errorf("without the token: %v", err)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), initial[0].Key, initial[0].Value)
+	var admitted, refused atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 125 {
+				res, err := client.Check(ctx, question)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				list := res.GetOkResponse().GetResponseHeadersToAdd()
+				if denied := res.GetDeniedResponse(); denied == nil {
+					admitted.Add(1)
+				} else if list = denied.Headers; int(denied.Status.Code) == http.StatusTooManyRequests && strings.Contains(denied.Body, "RATE_LIMIT_EXCEEDED") {
+					refused.Add(1)
+				}
+				if !slices.ContainsFunc(list, func(h *core.HeaderValueOption) bool {
+					return h.Header.Key == "X-Ratelimit-Limit" && h.Header.Value == "100"
+				}) {
+					t.Errorf("headers are %v", list)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if key != fmt.Sprint("k", time.Now().UTC().Day()) {
+		return // the window has ended in between
+	}
+	if admitted.Load() != 100 || refused.Load() != 400 {
+		t.Errorf("%d were admitted, %d refused", admitted.Load(), refused.Load())
+	}
+	if res, _ := call(t, "GET", n.HTTP+"/check/envoy/window", "", "X-API-Key: "+key, "X-Real-IP: 203.0.113.7", "X-Weir-Token: "+token); res.StatusCode != 429 {
+		t.Errorf("over HTTP: %d", res.StatusCode)
+	}
+	_, metrics := call(t, "GET", n.Admin+"/metrics", "")
+	for _, want := range []string{
+		`weir_decisions_total{edge="extauthz",outcome="allowed",reason="within",rule="window"} 100`,
+		`weir_decisions_total{edge="extauthz",outcome="refused",reason="limited",rule="window"} 401`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
