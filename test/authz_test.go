@@ -1,6 +1,7 @@
 package test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -21,6 +22,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/weirhq/weir/internal/oteltest"
 )
 
 // envoysQuestion is what Envoy asks over gRPC about a request from 203.0.113.7.
@@ -122,5 +125,48 @@ func TestEnvoysExtAuthzOverGRPC(t *testing.T) {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}
+	}
+}
+
+// TestTracesOverGRPC: what Envoy asks is in the caller's trace, whichever service it asks, and a traceparent that can't be read
+// begins a new one.
+func TestTracesOverGRPC(t *testing.T) {
+	c := oteltest.HTTP(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
+	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), askedRules))
+	conn := dialEnvoy(t, n.GRPC, insecure.NewCredentials())
+	const parent = "00f067aa0ba902b7"
+	trace := func(i int) string { return fmt.Sprintf("4bf92f3577b34da6a3ce929d0e0e47%02x", i) }
+	for i, flag := range []string{"01", "00", "nonsense"} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace(i)+"-"+parent+"-"+flag, "tracestate", "vendor=x")
+		for _, ask := range []func(context.Context) error{
+			func(ctx context.Context) error { _, err := shouldLimit(ctx, conn, "path", "/window"); return err },
+			func(ctx context.Context) error {
+				_, err := auth.NewAuthorizationClient(conn).Check(ctx, envoysQuestion("GET", "/window", nil))
+				return err
+			},
+		} {
+			if err := ask(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.stop()
+	if err := <-n.exited; err != nil {
+		t.Fatal(err)
+	}
+	edges, others := map[string]int{}, 0
+	for _, s := range c.Spans() {
+		switch {
+		case s.Trace() == trace(0) && s.Name == "weir.check" && s.Parent() == parent && s.TraceState == "vendor=x":
+			edges[s.Attributes["weir.edge"]]++
+		case strings.HasPrefix(s.Trace(), trace(0)[:30]):
+			t.Errorf("a span that shouldn't be: %v", s)
+		default:
+			others++
+		}
+	}
+	if len(edges) != 2 || edges["envoy"] != 1 || edges["extauthz"] != 1 || others != 2 {
+		t.Errorf("spans of the edges: %v, and %d others", edges, others)
 	}
 }

@@ -21,7 +21,7 @@ var w3c propagation.TraceContext
 // the method, the status, and the pattern of an [http.ServeMux] that chose the handler.
 func (t *Tracer) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := extract(r)
+		ctx := extract(r.Context(), r.Header.Get("traceparent"), r.Header.Get("tracestate"))
 		ctx, span := t.tracer.Start(ctx, method(r.Method), trace.WithSpanKind(trace.SpanKindServer))
 		r = r.WithContext(ctx)
 		if !span.IsRecording() {
@@ -48,13 +48,23 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 // a client could fill the memory with longer ones.
 const maxState = 512
 
-// extract reads a request's trace context. Of a longer tracestate nothing is kept.
-func extract(r *http.Request) context.Context {
-	h := propagation.HeaderCarrier(r.Header)
-	if len(h.Get("tracestate")) <= maxState {
-		return w3c.Extract(r.Context(), h)
+// extract reads a trace context. Of a longer tracestate nothing is kept.
+func extract(ctx context.Context, traceparent, tracestate string) context.Context {
+	carrier := propagation.MapCarrier{"traceparent": traceparent}
+	if len(tracestate) <= maxState {
+		carrier["tracestate"] = tracestate
 	}
-	return w3c.Extract(r.Context(), propagation.MapCarrier{"traceparent": h.Get("traceparent")})
+	return w3c.Extract(ctx, carrier)
+}
+
+// Continue returns a context in the caller's trace, by the W3C trace context that came with a call, such as in the metadata
+// of gRPC. A traceparent that can't be read is ignored, and so are both where the context is of a trace already. It is for
+// grpclimit.Options.Trace.
+func Continue(ctx context.Context, traceparent, tracestate string) context.Context {
+	if trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx
+	}
+	return extract(ctx, traceparent, tracestate)
 }
 
 func endRequest(span trace.Span, r *http.Request, status int, returned bool) {

@@ -55,6 +55,9 @@ type ServerOptions struct {
 	Guard *guard.Guard
 	// Gateways decides what Envoy asks the authorization service (ext_authz). Nil means that there is none.
 	Gateways *forwardauth.Handler
+	// Trace returns a context in the caller's trace, by the W3C trace context of a request's metadata. Nil means that there are no
+	// traces.
+	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
 	// MaxConnectionAge is how long a connection may last; 0 means 24 hours. MaxConnectionAgeGrace is how long requests may take that
 	// are in flight then; 0 means 10 seconds.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
@@ -84,6 +87,9 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	if o.Guard != nil && o.Guard.Asks() {
 		options = append(options, grpc.ChainUnaryInterceptor(admitted(o.Guard)))
 	}
+	if o.Trace != nil {
+		options = append(options, grpc.ChainUnaryInterceptor(traced(o.Trace)))
+	}
 	g := grpc.NewServer(options...)
 	out := &Server{Server: g, health: health.NewServer(), services: []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName}}
 	rls.RegisterRateLimitServiceServer(g, s)
@@ -110,6 +116,17 @@ func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
 			if _, refused := g.Admit(r); refused != nil {
 				return nil, status.Error(codes.Unauthenticated, refused.Message)
 			}
+		}
+		return handle(ctx, req)
+	}
+}
+
+// traced puts requests into their callers' traces.
+func traced(trace func(ctx context.Context, traceparent, tracestate string) context.Context) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if parent := metadata.ValueFromIncomingContext(ctx, "traceparent"); len(parent) > 0 {
+			state := append(metadata.ValueFromIncomingContext(ctx, "tracestate"), "")
+			ctx = trace(ctx, parent[0], state[0])
 		}
 		return handle(ctx, req)
 	}

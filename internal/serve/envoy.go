@@ -13,6 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/envoy"
 	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/internal/guard"
+	"github.com/weirhq/weir/tracing"
 )
 
 // Envoy is how Envoy's rate limit service answers.
@@ -92,6 +93,9 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	}
 	if n.config.OnlyEnvoy {
 		o.Gateways = nil // which rules decide, and there are none
+	}
+	if n.tracer != nil {
+		o.Trace = tracing.Continue
 	}
 	n.rls = envoy.NewServer(n.envoy, o)
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
