@@ -45,7 +45,7 @@ type descriptor struct {
 // limit is a rate_limit.
 type limit struct {
 	// hard refuses a request. soft counts and refuses nothing: it is for requests with several
-	// descriptors in quota_mode, which are refused only together. Both are nil if unlimited.
+	// descriptors in quota_mode, which are refused only together. It is nil without, and both are if unlimited.
 	hard, soft *weir.Policy
 	wire       *rls.RateLimitResponse_RateLimit // as answers show it
 	shadow     bool
@@ -97,9 +97,11 @@ func (l *limit) soften(global Modes) {
 	}
 	l.quota = l.quota || global.Quota
 	l.hard.Shadow = l.shadow || global.Shadow
-	soft := *l.hard
-	soft.Shadow = true
-	l.soft = &soft
+	if l.quota {
+		soft := *l.hard
+		soft.Shadow = true
+		l.soft = &soft
+	}
 }
 
 // Modes are envoyproxy/ratelimit's settings that say how all limits are meant.

@@ -63,7 +63,7 @@ func (r *reader) place(e *entry, path string, into level, up above) (*descriptor
 		r.fail(e.shareAt, path+".share_threshold", "", "is for values with a *: all that match it share one counter")
 		return nil, above{}
 	}
-	d := &descriptor{path: up.path + "." + e.key, below: level{}}
+	d := &descriptor{path: up.path + "." + e.key}
 	if e.value != "" {
 		d.path += "_" + e.value
 	}
@@ -87,7 +87,7 @@ func (r *reader) place(e *entry, path string, into level, up above) (*descriptor
 func (l level) add(key, value string, d *descriptor) bool {
 	c := l[key]
 	if c == nil {
-		c = &choices{exact: map[string]*descriptor{}}
+		c = &choices{}
 		l[key] = c
 	}
 	if value == "" {
@@ -99,6 +99,9 @@ func (l level) add(key, value string, d *descriptor) bool {
 	}
 	if c.exact[value] != nil {
 		return false
+	}
+	if c.exact == nil {
+		c.exact = map[string]*descriptor{}
 	}
 	c.exact[value] = d
 	if strings.Contains(value, "*") {

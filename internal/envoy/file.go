@@ -42,7 +42,10 @@ func compile(n int, modes Modes, read func(r *reader, i int)) (c *Config, warnin
 	for i := 0; i < n && len(wrong) < maxProblems; i++ {
 		r := &reader{config: c, modes: modes}
 		read(r, i)
-		wrong, warnings = append(wrong, r.problems...), append(warnings, r.warnings...)
+		wrong = append(wrong, r.problems...)
+		if len(warnings) < maxProblems {
+			warnings = append(warnings, r.warnings...)
+		}
 	}
 	if len(wrong) > 0 {
 		return nil, warnings, wrong
@@ -212,6 +215,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 		}
 	}
 	if below.value != nil {
+		d.below = level{}
 		r.descriptors(below.value, below.path, d.below, here)
 	}
 }

@@ -52,11 +52,11 @@ func (r *reader) resource(from *anypb.Any) {
 
 // entries is descriptors for those of a resource.
 func (r *reader) entries(list []*conf.RateLimitDescriptor, path string, into level, up above) {
-	if len(list) == 0 || !r.deeper(nil, path, up) {
+	if !r.deeper(nil, path, up) {
 		return
 	}
 	for i, from := range list {
-		if !r.spend(nil) || len(r.problems) >= maxProblems {
+		if len(r.problems) >= maxProblems {
 			return
 		}
 		r.entry(from, fmt.Sprintf("%s[%d]", path, i), into, up)
@@ -102,7 +102,10 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, 
 			d.limit.metadata = meta
 		}
 	}
-	r.entries(from.GetDescriptors(), path+".descriptors", d.below, here)
+	if list := from.GetDescriptors(); len(list) > 0 {
+		d.below = level{}
+		r.entries(list, path+".descriptors", d.below, here)
+	}
 }
 
 // unknown has take look at the fields of a message that its module doesn't know, and warns of those that it doesn't

@@ -100,18 +100,13 @@ func (r *reader) resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
-	if !r.spend(n) {
+	if r.nodes++; r.nodes > maxNodes {
+		if r.nodes == maxNodes+1 {
+			r.fail(n, "", "", "has more than %d values", maxNodes)
+		}
 		return nil
 	}
 	return n
-}
-
-// spend counts a value, and reports whether there may be as many.
-func (r *reader) spend(n *yaml.Node) bool {
-	if r.nodes++; r.nodes == maxNodes+1 {
-		r.fail(n, "", "", "has more than %d values", maxNodes)
-	}
-	return r.nodes <= maxNodes
 }
 
 func (r *reader) isMap(n *yaml.Node, path string) bool {
