@@ -56,9 +56,6 @@ func (r *reader) entries(list []*conf.RateLimitDescriptor, path string, into lev
 		return
 	}
 	for i, from := range list {
-		if len(r.problems) >= maxProblems {
-			return
-		}
 		r.entry(from, fmt.Sprintf("%s[%d]", path, i), into, up)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpc "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -62,7 +63,7 @@ const (
 	// DefaultMaxConfig is gRPC's own bound of a message, and envoyproxy/ratelimit's.
 	DefaultMaxConfig = 4 << 20
 	maxResources     = 10_000
-	maxReason        = 8 << 10 // bytes of a reason that the server is told
+	maxReason        = 8 << 10 // bytes of what is told of an error
 
 	configWindow = 1 << 20 // bytes that may be on their way
 	connectTime  = 5 * time.Second
@@ -162,7 +163,7 @@ func (f *Feed) Follow(ctx context.Context) error {
 		if answered {
 			pause, told = f.Retry, ""
 		}
-		why, none := status.Convert(err).Message(), false // without gRPC's words around it
+		why, none := reason(err), false
 		f.service.note(func(n *Source) { n.Connected, n.Lost, none = false, why, n.Since.IsZero() })
 		switch {
 		case why == told: // each reason once
@@ -244,10 +245,10 @@ func (f *Feed) dial() (*grpc.ClientConn, error) {
 		creds = credentials.NewTLS(c)
 	}
 	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes}}
-	return grpc.NewClient(f.Server,
+	return grpc.NewClient("dns:///"+strings.TrimPrefix(f.Server, "dns:///"),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTime}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTime}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(f.MaxMessage)),
 		grpc.WithMaxHeaderListSize(maxHeaders),
@@ -296,9 +297,9 @@ func (f *Feed) ended(err error) error {
 	return err
 }
 
-// reason is an error as the server is told of it.
+// reason is an error as the server and the operator are told of it, without gRPC's words around it.
 func reason(err error) string {
-	text := err.Error()
+	text := status.Convert(err).Message()
 	if len(text) > maxReason {
 		text = text[:maxReason] + "…"
 	}

@@ -53,7 +53,7 @@ func TestXDSHugeConfigurations(t *testing.T) {
 	} else {
 		t.Logf("%d descriptors take %d MiB", n, more>>20)
 	}
-	c.set("2", many(t, 3*n))
+	c.set("2", &anypb.Any{TypeUrl: configType, Value: make([]byte, 5<<20)})
 	now := until(t, s, "it isn't rejected", func(now envoy.Source) bool { return now.Rejections > 0 })
 	if now.Version != "1" || now.Rejected != "the configuration has more than 4194304 bytes: raise max_message_bytes" {
 		t.Errorf("%+v", now)
@@ -63,6 +63,19 @@ func TestXDSHugeConfigurations(t *testing.T) {
 	}
 	c.set("3", many(t, 1))
 	until(t, s, "it doesn't recover", func(now envoy.Source) bool { return now.Version == "3" && now.Rejected == "" })
+}
+
+// TestXDSBoundOfMessages: it is the operator's.
+func TestXDSBoundOfMessages(t *testing.T) {
+	c := newControl()
+	c.set("1", many(t, 1000)) // about 27 KB
+	addr, _ := c.listen(t, "127.0.0.1:0")
+	s, _ := follow(t, envoy.XDS{Server: addr, MaxMessage: 10_000}, envoy.Options{})
+	until(t, s, "it isn't rejected", func(now envoy.Source) bool {
+		return now.Rejected == "the configuration has more than 10000 bytes: raise max_message_bytes"
+	})
+	s, _ = follow(t, envoy.XDS{Server: addr, MaxMessage: 100_000}, envoy.Options{})
+	until(t, s, "it is rejected", func(now envoy.Source) bool { return now.Limits == 1000 })
 }
 
 // TestXDSEndlessUpdates: a server that never stops sending is read at a walking pace, and waits.
@@ -179,7 +192,7 @@ func TestHostileResources(t *testing.T) {
 	dark := &conf.RateLimitDescriptor{Key: "k", RateLimit: &conf.RateLimitPolicy{Unit: conf.RateLimitUnit_DAY}}
 	dark.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 8, protowire.BytesType), meta))
 	wild := &conf.RateLimitConfig{Domain: "d"}
-	for i := range 50_000 {
+	for i := range 20_000 {
 		wild.Descriptors = append(wild.Descriptors, &conf.RateLimitDescriptor{Key: "k", Value: fmt.Sprintf("%d*", i)})
 	}
 	wild.Descriptors = append(wild.Descriptors, wild.Descriptors[0])
@@ -189,8 +202,8 @@ func TestHostileResources(t *testing.T) {
 	}{
 		"deep":               {[]*anypb.Any{within(nested)}, "descriptors are nested more than 32 deep"},
 		"deep metadata":      {[]*anypb.Any{within(dark)}, "descriptors[0].metadata: can't be read: "},
-		"nothing, often":     {make([]*anypb.Any, 10_000), `resources[0]: is a "": it must be a ` + configType},
-		"empty, often":       {[]*anypb.Any{{TypeUrl: configType, Value: []byte("\x12\x01d" + strings.Repeat("\x1a\x00", 1<<20))}}, "resources[0]: descriptors[0].key: is missing"},
+		"nothing, often":     {make([]*anypb.Any, 10_000), `resources[19]: is a "": it must be a ` + configType + "\nand 80 more"},
+		"empty, often":       {[]*anypb.Any{{TypeUrl: configType, Value: []byte("\x12\x01d" + strings.Repeat("\x1a\x00", 1<<17))}}, "resources[0]: descriptors[0].key: is missing"},
 		"wildcards, a twin":  {[]*anypb.Any{packed(t, wild)}, `the descriptor "d.k_0*" is there twice`},
 		"text of no meaning": {[]*anypb.Any{{TypeUrl: configType, Value: []byte("\x12\x02\xff\xfe")}}, "invalid UTF-8"},
 	} {
