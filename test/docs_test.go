@@ -1,12 +1,16 @@
 package test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/weirhq/weir/rulefile"
 )
@@ -27,28 +31,90 @@ func TestRuleExamplesLoad(t *testing.T) {
 	}
 }
 
-// Links between documents lead somewhere.
-func TestLinksLead(t *testing.T) {
-	files, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob("../docs/adr/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	link := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
-	for _, file := range append(append(files, more...), "../README.md", "../CONTRIBUTING.md") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+// pages are all the documents under docs, as seen from the project's folder.
+func pages(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir("../docs", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			files = append(files, strings.TrimPrefix(path, "../"))
 		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+		return err
+	})
+	if err != nil || len(files) < 20 {
+		t.Fatal(files, err)
+	}
+	return files
+}
+
+// Links between documents lead somewhere: to a file that is there, and to a heading that it has.
+func TestLinksLead(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	for _, file := range append(pages(t), "README.md", "CONTRIBUTING.md") {
+		for _, m := range link.FindAllStringSubmatch(prose(t, file), -1) {
+			target := file
 			if strings.Contains(m[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(file), m[1])
+			}
+			if _, err := os.Stat("../" + target); err != nil {
 				t.Errorf("%s links to %s", file, m[1])
+				continue
+			}
+			if m[2] != "" && !slices.Contains(anchors(t, target), m[2]) {
+				t.Errorf("%s links to %s#%s, and there is no such heading", file, m[1], m[2])
+			}
+		}
+	}
+}
+
+// prose is a document without its blocks of code.
+func prose(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile("../" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept strings.Builder
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
+			inside = !inside
+		} else if !inside {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// anchors are the names that a document's headings have in links.
+func anchors(t *testing.T, file string) (names []string) {
+	t.Helper()
+	for line := range strings.Lines(prose(t, file)) {
+		if heading := strings.TrimLeft(line, "#"); heading != line {
+			names = append(names, strings.Map(func(c rune) rune {
+				switch {
+				case c == ' ':
+					return '-'
+				case c == '-', c == '_', unicode.IsLetter(c), unicode.IsDigit(c):
+					return unicode.ToLower(c)
+				}
+				return -1
+			}, strings.TrimSpace(heading)))
+		}
+	}
+	return names
+}
+
+// Prose is wrapped at 100 columns. Tables, headings and lines that are little but a link can't be.
+func TestProseIsWrapped(t *testing.T) {
+	for _, file := range pages(t) {
+		for line := range strings.Lines(prose(t, file)) {
+			line = strings.TrimRight(line, "\n")
+			if utf8.RuneCountInString(line) > 100 && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "#") && !strings.Contains(line, "](") {
+				t.Errorf("%s: more than 100 columns: %s", file, line)
 			}
 		}
 	}

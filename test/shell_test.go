@@ -80,6 +80,15 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"allowed":true.*"receipt":"`}},
 		{stdout: []string{`"allowed":true`, `"limit":100`, `"remaining":19`}},
 	},
+	"docs/integrations/envoy.md: Running it": {
+		{stdout: []string{`"overallCode":"OK"`, `"name":"quota"`}},
+	},
+	"docs/integrations/migrate-from-envoyproxy-ratelimit.md: From envoyproxy/ratelimit": {
+		{
+			instead: []string{"redis://redis:", "redis://127.0.0.1:", "/srv/runtime_data/current/ratelimit/config", "config", " :808", " 127.0.0.1:808"},
+			answers: "http://127.0.0.1:8080/readyz", stderr: []string{`msg=serving`},
+		},
+	},
 	"docs/operations.md: Changing rules": {
 		{
 			instead: []string{"https://weir-1.internal:8082 WEIR_ADMIN_TOKEN=…", "127.0.0.1:8082", "edit it\n", "edit it\nsed -i 's,30/minute,60/minute,' rules.yaml\n"},
@@ -101,7 +110,16 @@ curl() { command curl -s --cacert cert.pem --resolve weir.internal:${WEIR_ADMIN#
 	"docs/cli.md": aNode + `
 pass() { echo sk_stolen; }
 `,
-	"docs/http.md": aNode,
+	"docs/http.md":               aNode,
+	"docs/integrations/envoy.md": aNode,
+	"docs/integrations/migrate-from-envoyproxy-ratelimit.md": `
+redis-server --port 6379 --save '' --daemonize yes >/dev/null
+mkdir config
+cat > config/edge.yaml <<'END'
+domain: edge
+descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]
+END
+`,
 	"docs/operations.md": strings.ReplaceAll(aNode, "weir serve", "weir serve --store redis://127.0.0.1:6379") + `
 weir check sk_1 --ip 203.0.113.7 >/dev/null
 `,
@@ -128,7 +146,7 @@ await http://127.0.0.1:8080/readyz
 // Every shell block of the README and the docs does what the text says.
 func TestShellBlocks(t *testing.T) {
 	known := map[string]bool{}
-	files := append([]string{"README.md"}, docs(t)...)
+	files := append([]string{"README.md"}, pages(t)...)
 	for _, file := range files {
 		var names []string
 		blocks := map[string][]string{}
@@ -164,19 +182,6 @@ func TestShellBlocks(t *testing.T) {
 	}
 }
 
-// docs are the pages, as seen from the project's folder.
-func docs(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob("../docs/*.md")
-	if err != nil || len(files) < 5 {
-		t.Fatal(files, err)
-	}
-	for i := range files {
-		files[i] = strings.TrimPrefix(files[i], "../")
-	}
-	return files
-}
-
 type fence struct{ name, text string }
 
 // shellFences are the shell blocks of a file, each with the heading above it. A block must say what it is, so that none is
@@ -190,7 +195,8 @@ func shellFences(t *testing.T, file string) (all []fence) {
 	heading, language, body := "", "", ""
 	inside := false
 	for line := range strings.Lines(string(text)) {
-		word, fenced := strings.CutPrefix(line, "```")
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		word, fenced := strings.CutPrefix(line[indent:], "```")
 		switch {
 		case fenced && inside:
 			if inside = false; language == "sh" {
