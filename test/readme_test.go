@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/test/gateways"
 )
 
 // fences returns the code blocks of a language in a Markdown file.
@@ -22,12 +23,7 @@ func fences(t *testing.T, file, language string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var blocks []string
-	for _, part := range strings.Split(string(text), "\n```"+language+"\n")[1:] {
-		block, _, _ := strings.Cut(part, "\n```")
-		blocks = append(blocks, block+"\n")
-	}
-	return blocks
+	return gateways.Blocks(string(text), language)
 }
 
 func TestReadmeIsShort(t *testing.T) {

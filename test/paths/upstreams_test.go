@@ -26,8 +26,10 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/test/gateways"
 )
 
 // patience is how long a server may take to answer before that counts as a failure. Fuzzing itself waits 10 s.
@@ -67,12 +69,17 @@ type door struct {
 	refused int                           // how often Weir refused to read the path
 }
 
-// limit is the middleware of a door.
-func (d *door) limit(set *weir.RuleSet) *httplimit.Middleware {
-	return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Observe: func(o *weir.Observation) {
+// limiter is that of a door.
+func (d *door) limiter(set *weir.RuleSet) *weir.Limiter {
+	return weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Observe: func(o *weir.Observation) {
 		c := *o.Decision
 		d.decided.Store(&c)
-	}}), httplimit.Options{})
+	}})
+}
+
+// limit is the middleware of a door.
+func (d *door) limit(set *weir.RuleSet) *httplimit.Middleware {
+	return httplimit.New(d.limiter(set), httplimit.Options{})
 }
 
 // open starts the servers, and Weir in front of each, once in a process: fuzzing runs in several.
@@ -121,8 +128,29 @@ var open = sync.OnceValues(func() (doors []*door, err error) {
 	}
 	d := &door{name: "servemux behind the middleware", reached: map[string]int{}}
 	d.addr = serve(d.limit(set).Wrap(serveMux("")))
-	return append(doors, d), nil
+	doors = append(doors, d)
+	// Others' gateways, which ask Weir. What they forward is what they asked about, so two upstreams are enough.
+	for _, g := range gateways.All() {
+		for _, name := range []string{"express", "path.Clean"} {
+			d := &door{name: g.Name + ", which asks, before " + name, reached: map[string]int{}}
+			asked := http.NewServeMux()
+			asked.Handle("/", forwardauth.New(d.limiter(set), forwardauth.Options{}))
+			asked.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {}) // for HAProxy
+			addr, stop, err := g.Start("../../docs", upstreams[name], serve(asked))
+			if err != nil {
+				return nil, err
+			}
+			children = append(children, closer(stop))
+			d.addr, doors = addr, append(doors, d)
+		}
+	}
+	return doors, nil
 })
+
+// closer is what ends a gateway: with this process, if not before.
+type closer func()
+
+func (c closer) Close() error { c(); return nil }
 
 // children are the processes that were started. Each ends when its standard input does: with
 // this process, however that ends, or if nobody held on to it.

@@ -1,0 +1,201 @@
+// Package gateways starts gateways of others, for tests: each with the configuration that its page in docs/integrations has.
+package gateways
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Gateway is a kind of gateway that asks Weir about each request.
+type Gateway struct {
+	Name string
+	// H2C: it takes HTTP/2 without TLS, beside HTTP/1.
+	H2C bool
+	// Mute: clients whose requests are admitted don't learn how their limits stand, but the service does, and may tell them.
+	Mute bool
+
+	files func(p page, a addresses) map[string]string // by name
+	run   []string
+}
+
+// addresses are those that a page has others for.
+type addresses struct{ listen, service, weir string }
+
+var (
+	Nginx = &Gateway{
+		Name:  "nginx",
+		files: nginx,
+		run:   []string{"nginx", "-p", ".", "-c", "nginx.conf", "-e", "/dev/null"},
+	}
+	Caddy = &Gateway{
+		Name:  "caddy",
+		H2C:   true,
+		files: func(p page, a addresses) map[string]string { return caddyfile(a, p.block("caddyfile", 0)) },
+		run:   []string{"caddy", "run", "--config", "Caddyfile"},
+	}
+	// CaddyShort is Caddy with forward_auth.
+	CaddyShort = &Gateway{
+		Name: "caddy, short form",
+		files: func(_ page, a addresses) map[string]string {
+			return caddyfile(a, ":80 {\n\tforward_auth 127.0.0.1:8080 {\n\t\turi /check/caddy\n\t}\n\treverse_proxy 127.0.0.1:3000\n}\n")
+		},
+		run: Caddy.run,
+	}
+	HAProxy = &Gateway{
+		Name:  "haproxy",
+		H2C:   true,
+		files: haproxy,
+		run:   []string{"haproxy", "-db", "-f", "haproxy.cfg"},
+	}
+	Traefik = &Gateway{
+		Name:  "traefik",
+		H2C:   true,
+		Mute:  true,
+		files: traefik,
+		run:   []string{os.Getenv("TRAEFIK"), "--configfile=traefik.yml"},
+	}
+)
+
+// All are the gateways that have a page: those of Debian, and Traefik if the environment variable TRAEFIK names its binary, as
+// make test-traefik does.
+func All() []*Gateway {
+	all := []*Gateway{Nginx, Caddy, HAProxy}
+	if os.Getenv("TRAEFIK") != "" {
+		all = append(all, Traefik)
+	}
+	return all
+}
+
+func nginx(p page, a addresses) map[string]string {
+	conf := p.block("nginx", 0)
+	return map[string]string{"nginx.conf": `
+daemon off; worker_processes 1; pid nginx.pid; error_log /dev/null crit;
+events { worker_connections 256; }
+http {
+	access_log off; underscores_in_headers on; client_body_buffer_size 1m; keepalive_requests 1000000000;
+	client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+` + strings.Replace(a.in(conf), "listen 80;", "listen "+a.listen+";", 1) + "}\n"}
+}
+
+func caddyfile(a addresses, conf string) map[string]string {
+	host, port, _ := net.SplitHostPort(a.listen)
+	conf = strings.Replace(a.in(conf), ":80 {", ":"+port+" {\n\tbind "+host, 1)
+	return map[string]string{"Caddyfile": "{\n\tadmin off\n\tauto_https off\n\tlog {\n\t\tlevel ERROR\n\t}\n\tservers {\n\t\tprotocols h1 h2 h2c\n\t}\n}\n" + conf}
+}
+
+func haproxy(p page, a addresses) map[string]string {
+	conf := strings.NewReplacer("bind :80", "bind "+a.listen, "/etc/haproxy/weir.lua", "weir.lua").Replace(p.block("haproxy", 0))
+	return map[string]string{"haproxy.cfg": a.in(conf), "weir.lua": a.in(p.block("lua", 0))}
+}
+
+func traefik(p page, a addresses) map[string]string {
+	static := strings.NewReplacer(`":80"`, `"`+a.listen+`"`, "/etc/traefik/weir.yml", "weir.yml").Replace(p.block("yaml", 0))
+	return map[string]string{"traefik.yml": static + "log: {level: FATAL}\n", "weir.yml": a.in(p.block("yaml", 1))}
+}
+
+// in puts a's addresses in the place of the page's.
+func (a addresses) in(conf string) string {
+	return strings.NewReplacer("127.0.0.1:3000", a.service, "127.0.0.1:8080", a.weir).Replace(conf)
+}
+
+// page is the text of a page.
+type page string
+
+func readPage(docs, name string) (page, error) {
+	text, err := os.ReadFile(filepath.Join(docs, "integrations", name+".md"))
+	return page(text), err
+}
+
+// block is the nth block of code in a language.
+func (p page) block(language string, n int) string {
+	blocks := Blocks(string(p), language)
+	if n >= len(blocks) {
+		return "the page has no such block"
+	}
+	return blocks[n]
+}
+
+// Blocks are the blocks of code in a language that a text in Markdown has.
+func Blocks(text, language string) (blocks []string) {
+	for _, part := range strings.Split(text, "\n```"+language+"\n")[1:] {
+		block, _, _ := strings.Cut(part, "\n```")
+		blocks = append(blocks, block+"\n")
+	}
+	return blocks
+}
+
+// Start starts a gateway in front of a service, and returns where it listens and what ends it. It ends with this process, too.
+// The folder docs has the pages; change are pairs: a part of the configuration, which must be in it, and what stands for it.
+func (g *Gateway) Start(docs, service, weir string, change ...string) (listen string, stop func(), err error) {
+	name, _, _ := strings.Cut(g.Name, ",")
+	p, err := readPage(docs, name)
+	if err != nil {
+		return "", nil, err
+	}
+	for range 3 { // some other process may take the port first
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", nil, err
+		}
+		listen = l.Addr().String()
+		l.Close()
+		files := g.files(p, addresses{listen, service, weir})
+		for i := 0; i < len(change); i += 2 {
+			found := false
+			for name, text := range files {
+				if strings.Contains(text, change[i]) {
+					files[name], found = strings.ReplaceAll(text, change[i], change[i+1]), true
+				}
+			}
+			if !found {
+				return "", nil, fmt.Errorf("the page of %s shows no %q", g.Name, change[i])
+			}
+		}
+		if stop, err = g.daemon(files); err != nil {
+			return "", nil, err
+		}
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			if conn, err := net.Dial("tcp", listen); err == nil {
+				conn.Close()
+				return listen, stop, nil
+			}
+		}
+		stop()
+	}
+	return "", nil, errors.New(g.Name + " doesn't listen")
+}
+
+// daemon starts the server in a folder of its own.
+func (g *Gateway) daemon(files map[string]string) (stop func(), err error) {
+	dir, err := os.MkdirTemp("", "weir-gateway-")
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	// The shell ends it with its own input, however this process ends.
+	script := `PATH=$PATH:/usr/sbin; "$@" </dev/null & read -r _; kill $!; wait; rm -rf "$HOME"`
+	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, g.run...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() {
+		in.Close()
+		_ = cmd.Wait()
+	}, nil
+}
