@@ -71,14 +71,15 @@ type way struct {
 	target  string
 	edge    string
 	control []string
-	refused int // the status of refusals by a limit
+	refused int    // the status of refusals by a limit
+	host    string // the header of the client's Host, if there is one
 }
 
 var ways = []way{
-	{"/check/nginx", "GET", "/check/nginx", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 403},
-	{"/check/haproxy", "GET", "/check/haproxy", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 429},
-	{"/check/caddy", "GET", "/check/caddy", "forwardauth", []string{"X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?a=b", "X-Forwarded-For: 203.0.113.7"}, 429},
-	{"/check/envoy", "POST", "/check/envoy/login?a=b", "extauthz", []string{"X-Real-IP: 203.0.113.7"}, 429},
+	{"/check/nginx", "GET", "/check/nginx", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 403, ""},
+	{"/check/haproxy", "GET", "/check/haproxy", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 429, ""},
+	{"/check/caddy", "GET", "/check/caddy", "forwardauth", []string{"X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?a=b", "X-Forwarded-For: 203.0.113.7"}, 429, "X-Forwarded-Host"},
+	{"/check/envoy", "POST", "/check/envoy/login?a=b", "extauthz", []string{"X-Real-IP: 203.0.113.7"}, 429, ""},
 }
 
 // Each gateway's request counts as its client's.
@@ -203,6 +204,38 @@ func TestTheTokenIsAskedFor(t *testing.T) {
 			}
 			if ok && w.decided[0] != g.edge+" POST /login 203.0.113.7 client within" {
 				t.Errorf("%s: %q", g.path, w.decided)
+			}
+		}
+	}
+}
+
+// What a gateway says is no part of its client's request: neither the port's token nor a header that tells of the request can
+// become the client's key.
+func TestWhatGatewaysSayIsNotTheClients(t *testing.T) {
+	tokens, err := guard.OneToken("http", "secret-of-the-port")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range ways {
+		says := append([]string{"X-Weir-Token: secret-of-the-port"}, g.control...)
+		if g.host != "" {
+			says = append(says, g.host+": shop.example")
+		}
+		for _, h := range says {
+			name, _, _ := strings.Cut(h, ": ")
+			w := newWorld(t, forwardauth.Options{
+				Guard: guard.New(guard.Options{Tokens: tokens}),
+				Limit: httplimit.Options{Identity: httplimit.Identity{APIKey: httplimit.Source{Header: name}}},
+			})
+			res := w.ask(local, g.method, g.target, says...)
+			if want := g.edge + " POST /login 203.0.113.7  within"; res.Code != 200 || w.decided[0] != want {
+				t.Errorf("%s, %s as the key: %d %s, %q instead of %q", g.path, name, res.Code, res.Body, w.decided, want)
+			}
+		}
+		if g.host != "" {
+			w := newWorld(t, forwardauth.Options{})
+			if res := w.ask(local, g.method, g.target, append([]string{g.host + ": a", g.host + ": b"}, g.control...)...); res.Code != 400 || len(w.decided) > 0 {
+				t.Errorf("%s, %s twice: %d %s, %q", g.path, g.host, res.Code, res.Body, w.decided)
 			}
 		}
 	}

@@ -15,8 +15,8 @@ type gateway struct {
 	edge string
 
 	method, uri, peer control
-	// host is the header with the client's Host; "" means that it is the Host of the gateway's own request.
-	host string
+	// host is the header with the client's Host, if it isn't the Host of the gateway's own request.
+	host control
 	// behind: method and target are those of the gateway's own request, the target behind the path.
 	behind bool
 	// chain: the peer is the last address of a list, and the others are what the peer said of those before it.
@@ -45,10 +45,11 @@ var gateways = []*gateway{
 		peer:   nginx("X-Real-IP", "$remote_addr"),
 	},
 	{
-		path: "/check/caddy", edge: "forwardauth", chain: true, host: "X-Forwarded-Host",
+		path: "/check/caddy", edge: "forwardauth", chain: true,
 		method: control{"X-Forwarded-Method", "write into Caddy's reverse_proxy that asks Weir: header_up X-Forwarded-Method {method}"},
 		uri:    control{"X-Forwarded-Uri", "write into Caddy's reverse_proxy that asks Weir: header_up X-Forwarded-Uri {uri}"},
-		peer:   control{"X-Forwarded-For", "Caddy's reverse_proxy and forward_auth set it, unless header_up changes that"},
+		peer:   control{"X-Forwarded-For", byCaddy},
+		host:   control{"X-Forwarded-Host", byCaddy},
 	},
 	{
 		path: "/check/haproxy", edge: "forwardauth", marks: true,
@@ -63,7 +64,10 @@ var gateways = []*gateway{
 	},
 }
 
-const byLua = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
+const (
+	byCaddy = "Caddy's reverse_proxy and forward_auth set it, unless header_up changes that"
+	byLua   = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
+)
 
 // envoyPath has the client's own target behind it.
 const envoyPath = "/check/envoy"
@@ -83,13 +87,22 @@ func Paths() []string {
 
 // one is the value of a header that a gateway has set.
 func (c *control) one(h http.Header) (string, *jsonerror.Error) {
-	switch v := h[c.name]; {
-	case len(v) == 1 && v[0] != "":
-		return v[0], nil
-	case len(v) > 1:
-		return "", jsonerror.Bad("the header %s came twice, so that one of them may be the client's: %s", c.name, c.fix)
+	v, fault := c.ifAny(h)
+	if v == "" && fault == nil {
+		fault = jsonerror.Bad("the header %s is missing: %s", c.name, c.fix)
 	}
-	return "", jsonerror.Bad("the header %s is missing: %s", c.name, c.fix)
+	return v, fault
+}
+
+// ifAny is one of a header that may be missing.
+func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
+	switch v := h[c.name]; len(v) {
+	case 0:
+		return "", nil
+	case 1:
+		return v[0], nil
+	}
+	return "", jsonerror.Bad("the header %s came twice, so that one of them may be the client's: %s", c.name, c.fix)
 }
 
 // Original is a client's request, as its gateway got it.
@@ -129,15 +142,20 @@ func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
 			before = nil
 		}
 	}
+	host, fault := g.host.ifAny(r.Header)
+	if fault != nil {
+		return nil, fault
+	}
+	if host != "" {
+		o.Host = host
+	}
 	var err error
 	if o.Peer, err = netip.ParseAddr(strings.TrimSpace(from)); err != nil {
 		return nil, jsonerror.Bad("the header %s must hold the address of the client: %s", g.peer.name, g.peer.fix)
 	}
 	for name, values := range r.Header {
 		switch name {
-		case g.method.name, g.uri.name, g.peer.name, "X-Forwarded-For", tokenHeader:
-		case g.host:
-			o.Host = values[0]
+		case g.method.name, g.uri.name, g.peer.name, g.host.name, "X-Forwarded-For", tokenHeader:
 		default:
 			o.Header[name] = values
 		}
