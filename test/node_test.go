@@ -79,9 +79,13 @@ func start(t testing.TB, args ...string) *node {
 // startBinary is start with a command of another version.
 func startBinary(t testing.TB, binary string, args ...string) *node {
 	t.Helper()
-	n := &node{t: t, exited: make(chan error, 1), wake: make(chan struct{})}
-	args = append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
-	n.cmd = exec.Command(binary, args...)
+	return runNode(t, exec.Command(binary, append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)...))
+}
+
+// runNode starts a command that is a node, in a folder of its own.
+func runNode(t testing.TB, cmd *exec.Cmd) *node {
+	t.Helper()
+	n := &node{t: t, cmd: cmd, exited: make(chan error, 1), wake: make(chan struct{})}
 	n.cmd.Dir = t.TempDir()
 	n.cmd.Stdout = &n.out
 	stderr, err := n.cmd.StderrPipe()

@@ -45,7 +45,11 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	err := execute(ctx, root())
+	name, cmd := "weir", root()
+	if isRatelimit(os.Args[0]) {
+		name, cmd = ratelimitName, ratelimitCommand()
+	}
+	err := execute(ctx, cmd)
 	if err == nil {
 		return 0
 	}
@@ -54,7 +58,7 @@ func run() int {
 		e = &exit{exitUsage, err} // cobra's own: an unknown flag, a wrong argument
 	}
 	if e.cause != nil {
-		fmt.Fprintln(os.Stderr, "weir:", redact(e.cause.Error()))
+		fmt.Fprintln(os.Stderr, name+":", redact(e.cause.Error()))
 	}
 	return e.code
 }

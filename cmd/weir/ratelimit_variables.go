@@ -1,0 +1,344 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/internal/guess"
+)
+
+// theirVariable is one of envoyproxy/ratelimit's variables.
+type theirVariable struct {
+	name, normal string // normal is its default: theirs, but for the pauses between tries of an xDS server, which are Weir's
+	// valid reports what is wrong with a value, as that program's own reader would; nil takes any. Values of variables that do
+	// nothing aren't looked at.
+	valid func(string) error
+	// needs is a variable without which this one means nothing, with the value that it must have.
+	needs, be string
+	// nothing is why it does nothing here, and silent says so to nobody, for a value that asks for what is the case anyway.
+	nothing string
+	silent  func(string) bool
+}
+
+// theirVariables are all that envoyproxy/ratelimit knows, and one that only Envoy Gateway does.
+var theirVariables = []theirVariable{
+	{name: "HOST", normal: "0.0.0.0"},
+	{name: "PORT", normal: "8080", valid: aPort},
+	{name: "GRPC_HOST", normal: "0.0.0.0"},
+	{name: "GRPC_PORT", normal: "8081", valid: aPort},
+	{name: "GRPC_UDS", nothing: "gRPC is on GRPC_HOST and GRPC_PORT alone", silent: is("")},
+	{name: "GRPC_MAX_CONNECTION_AGE", normal: "24h", valid: aTime},
+	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", valid: aTime},
+	{name: "GRPC_SERVER_USE_TLS", normal: "false", valid: aBool},
+	{name: "GRPC_SERVER_TLS_CERT", needs: "GRPC_SERVER_USE_TLS", be: "true"},
+	{name: "GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS", be: "true"},
+	{name: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS", be: "true"}, // Envoy Gateway's
+	{name: "GRPC_CLIENT_TLS_CACERT", needs: "GRPC_SERVER_USE_TLS", be: "true"},
+	{name: "GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS", be: "true"},
+	{name: "DEBUG_HOST", nothing: noDebug},
+	{name: "DEBUG_PORT", nothing: noDebug},
+
+	{name: "LOG_LEVEL", normal: "WARN"},
+	{name: "LOG_FORMAT", normal: "text"},
+
+	{name: "CONFIG_TYPE", normal: "FILE"},
+	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", normal: "false", valid: aBool},
+	{name: "MERGE_DOMAIN_CONFIG", normal: "false", valid: aBool},
+	{name: "RUNTIME_ROOT", normal: "/srv/runtime_data/current"},
+	{name: "RUNTIME_SUBDIRECTORY"},
+	{name: "RUNTIME_APPDIRECTORY", normal: "config"},
+	{name: "RUNTIME_IGNOREDOTFILES", nothing: "files whose names begin with a dot are never read", silent: isBool(true)},
+	{name: "RUNTIME_WATCH_ROOT", nothing: "the folder is followed in both ways", silent: always},
+
+	{name: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_NODE_METADATA", needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", valid: aMap, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", valid: aBool, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
+	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
+	{name: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
+	{name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
+	{name: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", nothing: backOff, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", normal: "0s", valid: aTime, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", valid: aTime, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", nothing: backOff, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_JITTER", nothing: backOff, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", valid: aSize, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+
+	{name: "BACKEND_TYPE", normal: "redis"},
+	{name: "CACHE_KEY_PREFIX"},
+	{name: "REDIS_SOCKET_TYPE", normal: "unix"},
+	{name: "REDIS_TYPE", normal: "SINGLE"},
+	{name: "REDIS_URL", normal: "/var/run/nutcracker/ratelimit.sock"},
+	{name: "REDIS_AUTH"},
+	{name: "REDIS_SENTINEL_AUTH"},
+	{name: "REDIS_TLS", normal: "false", valid: aBool},
+	{name: "REDIS_TLS_CLIENT_CERT", needs: "REDIS_TLS", be: "true"},
+	{name: "REDIS_TLS_CLIENT_KEY", needs: "REDIS_TLS", be: "true"},
+	{name: "REDIS_TLS_CACERT", needs: "REDIS_TLS", be: "true"},
+	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", normal: "false", valid: aBool, needs: "REDIS_TLS", be: "true"},
+	{name: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, or 15 ms"},
+	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: isBool(false)},
+	{name: "REDIS_STARTUP_INITIAL_INTERVAL", nothing: noStartup},
+	{name: "REDIS_STARTUP_MAX_INTERVAL", nothing: noStartup},
+	{name: "REDIS_STARTUP_MAX_ELAPSED_TIME", nothing: noStartup},
+	{name: "REDIS_PIPELINE_WINDOW", nothing: noPool},
+	{name: "REDIS_PIPELINE_LIMIT", nothing: noPool},
+	{name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", nothing: noPool},
+	{name: "REDIS_POOL_SIZE", nothing: noPool},
+	{name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", nothing: noPool},
+	{name: "REDIS_POOL_ON_EMPTY_WAIT_DURATION", nothing: noPool},
+	{name: "REDIS_PERSECOND", nothing: "the Redis of REDIS_URL has the counters of seconds, too", silent: isBool(false)},
+	{name: "EXPIRATION_JITTER_MAX_SECONDS", nothing: "Weir's counters expire by their own times"},
+	{name: "LOCAL_CACHE_SIZE_IN_BYTES", nothing: "spent limits are remembered in any case", silent: is("0")},
+	{name: "NEAR_LIMIT_RATIO", nothing: "weir_near_limit_total counts from four fifths on", silent: is("0.8")},
+	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", nothing: "a refused request never counts at its other limits", silent: isBool(true)},
+
+	{name: "LIMIT_RESPONSE_HEADERS_ENABLED", normal: "false", valid: aBool},
+	{name: "LIMIT_LIMIT_HEADER", normal: "RateLimit-Limit"},
+	{name: "LIMIT_REMAINING_HEADER", normal: "RateLimit-Remaining"},
+	{name: "LIMIT_RESET_HEADER", normal: "RateLimit-Reset"},
+	{name: "SHADOW_MODE", normal: "false", valid: aBool},
+	{name: "QUOTA_MODE", normal: "false", valid: aBool},
+	{name: "RESPONSE_DYNAMIC_METADATA", normal: "false", valid: aBool},
+	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", valid: aBool},
+
+	{name: "USE_PROMETHEUS", normal: "false", valid: aBool},
+	{name: "PROMETHEUS_ADDR", normal: ":9090", needs: "USE_PROMETHEUS", be: "true"},
+	{name: "PROMETHEUS_PATH", nothing: "metrics are at /metrics", silent: is("/metrics")},
+	{name: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: always}, // Envoy Gateway always sets it
+	{name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: isBool(false)},
+	{name: "USE_STATSD", nothing: noStatsd, silent: isBool(false)},
+	{name: "USE_DOG_STATSD", nothing: noStatsd, silent: isBool(false)},
+	{name: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD", be: "true"},
+	{name: "STATSD_HOST", nothing: noStatsd, silent: always}, // nothing without one of those, and they have warned
+	{name: "STATSD_PORT", nothing: noStatsd, silent: always},
+	{name: "STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: always},
+	{name: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes", silent: is("")},
+	{name: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: isBool(false)},
+
+	{name: "TRACING_ENABLED", normal: "false", valid: aBool},
+	{name: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: "TRACING_ENABLED", be: "true"},
+	{name: "TRACING_SERVICE_NAMESPACE", needs: "TRACING_ENABLED", be: "true"},
+	{name: "TRACING_SERVICE_INSTANCE_ID", needs: "TRACING_ENABLED", be: "true"},
+	{name: "TRACING_EXPORTER_PROTOCOL", normal: "http", valid: oneOf("http", "grpc", ""), needs: "TRACING_ENABLED", be: "true"},
+	{name: "TRACING_SAMPLING_RATE", normal: "1", valid: aNumber, needs: "TRACING_ENABLED", be: "true"},
+}
+
+const (
+	noDebug   = "there is no debug port: WEIR_ADMIN=127.0.0.1:8082 opens the admin port, and WEIR_PPROF=true has profiles there"
+	backOff   = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL say how often it is tried, with jitter"
+	noStartup = "a node starts without Redis, and uses it once it is there"
+	noPool    = "Weir joins the checks of a moment into one call by itself"
+	noStatsd  = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
+)
+
+// theirFamilies are beginnings of names that have no use here at all, or none but where another variable has warned of it.
+var theirFamilies = []string{"REDIS_PERSECOND_", "MEMCACHE_"}
+
+// theirPrefixes are beginnings of names that are theirs, if they are anybody's.
+var theirPrefixes = []string{
+	"REDIS_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "GRPC_SERVER_", "GRPC_CLIENT_", "GRPC_MAX_", "LIMIT_", "TRACING_", "PROMETHEUS_", "STATSD_", "USE_DOG_STATSD",
+}
+
+func aBool(value string) error {
+	if _, err := strconv.ParseBool(value); err != nil {
+		return fmt.Errorf("must be true or false, got %q", value)
+	}
+	return nil
+}
+
+func aPort(value string) error {
+	n, err := strconv.ParseInt(value, 0, 64)
+	switch {
+	case strings.HasPrefix(value, "tcp://"):
+		return errors.New("must be a port's number: Kubernetes has set it for a Service of that name; set it yourself, or enableServiceLinks: false in the Pod")
+	case err != nil || n < 0 || n > 65535:
+		return fmt.Errorf("must be a port's number, such as 8081, got %q", value)
+	}
+	return nil
+}
+
+func aTime(value string) error {
+	if d, err := time.ParseDuration(value); err != nil || d < 0 {
+		return fmt.Errorf("must be a time with its unit, such as 24h or 30s, got %q", value)
+	}
+	return nil
+}
+
+func aSize(value string) error {
+	if n, err := strconv.ParseInt(value, 0, 32); err != nil || n < 0 {
+		return fmt.Errorf("must be a number of bytes, such as 4194304, got %q", value)
+	}
+	return nil
+}
+
+func aNumber(value string) error {
+	if n, err := strconv.ParseFloat(value, 64); err != nil || n != n {
+		return fmt.Errorf("must be a number from 0 to 1, such as 0.1, got %q", value)
+	}
+	return nil
+}
+
+// aMap quotes nothing: headers may hold tokens.
+func aMap(value string) error {
+	if strings.TrimSpace(value) == "" {
+		return nil
+	}
+	for i, pair := range strings.Split(value, ",") {
+		if strings.Count(pair, ":") != 1 {
+			return fmt.Errorf("must be name:value,name:value, and number %d isn't", i+1)
+		}
+	}
+	return nil
+}
+
+func oneOf(values ...string) func(string) error {
+	return func(value string) error {
+		if !slices.Contains(values, value) {
+			return fmt.Errorf("must be %s, got %q", strings.TrimSuffix(strings.Join(values, " or "), " or "), value)
+		}
+		return nil
+	}
+}
+
+func always(string) bool { return true }
+
+func is(value string) func(string) bool { return func(given string) bool { return given == value } }
+
+func isBool(want bool) func(string) bool {
+	return func(given string) bool {
+		b, err := strconv.ParseBool(given)
+		return err == nil && b == want
+	}
+}
+
+// theirs is the environment as envoyproxy/ratelimit would read it.
+type theirs struct {
+	given map[string]string
+	known map[string]*theirVariable
+}
+
+func newTheirs(environ []string) *theirs {
+	e := &theirs{given: map[string]string{}, known: map[string]*theirVariable{}}
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		e.given[name] = value
+	}
+	for i := range theirVariables {
+		e.known[theirVariables[i].name] = &theirVariables[i]
+	}
+	return e
+}
+
+// text is a variable's value. One that is set to nothing is nothing, and not its default, as there.
+func (e *theirs) text(name string) string {
+	v := e.known[name]
+	if v == nil {
+		panic("no variable of envoyproxy/ratelimit: " + name)
+	}
+	if value, ok := e.given[name]; ok {
+		return value
+	}
+	return v.normal
+}
+
+func (e *theirs) on(name string) bool { return isBool(true)(e.text(name)) }
+
+// whole, time and share are values that were checked.
+func (e *theirs) whole(name string) int {
+	n, _ := strconv.ParseInt(e.text(name), 0, 32)
+	return int(n)
+}
+
+func (e *theirs) time(name string) time.Duration {
+	d, _ := time.ParseDuration(e.text(name))
+	return d
+}
+
+// share is a number from 0 to 1: there, others mean none and all.
+func (e *theirs) share(name string) float64 {
+	n, _ := strconv.ParseFloat(e.text(name), 64)
+	return min(1, max(0, n))
+}
+
+// check reports all values that can't be read.
+func (e *theirs) check() error {
+	var all []error
+	for _, v := range theirVariables {
+		if value, ok := e.given[v.name]; ok && v.valid != nil {
+			if err := v.valid(value); err != nil {
+				all = append(all, fmt.Errorf("%s: %w", v.name, err))
+			}
+		}
+	}
+	return errors.Join(all...)
+}
+
+// means reports whether the variable has a meaning beside the others.
+func (e *theirs) means(v *theirVariable) bool {
+	switch v.be {
+	case "":
+		return true
+	case "true":
+		return e.on(v.needs) && e.means(e.known[v.needs])
+	}
+	return e.text(v.needs) == v.be
+}
+
+// warn names the variables that do nothing here, never with their values.
+func (e *theirs) warn(log *slog.Logger) {
+	known := slices.Sorted(maps.Keys(e.known))
+	for _, name := range slices.Sorted(maps.Keys(e.given)) {
+		v := e.known[name]
+		switch {
+		case v != nil && v.nothing != "":
+			if e.means(v) && (v.silent == nil || !v.silent(e.given[name])) {
+				log.Warn("this variable does nothing here", "variable", name, "reason", v.nothing)
+			}
+		case v != nil:
+			if !e.means(v) && e.given[name] != v.normal {
+				log.Warn("this variable does nothing without another", "variable", name, "needs", v.needs+"="+v.be)
+			}
+		case strings.HasPrefix(name, "WEIR_") || serviceLink(name, e.given[name]) || hasPrefix(name, theirFamilies):
+		default:
+			best := ""
+			if strings.Contains(name, "_") {
+				best = guess.Closest(name, known)
+			}
+			if !hasPrefix(name, theirPrefixes) && !typing(name, best) {
+				continue
+			}
+			hint := "docs/integrations/envoy-gateway.md lists those that do something"
+			if best != "" {
+				hint = "did you mean " + best + "?"
+			}
+			log.Warn("this variable isn't one of envoyproxy/ratelimit's, and does nothing", "variable", name, "hint", hint)
+		}
+	}
+}
+
+// links are the names of variables that Kubernetes sets in containers beside a Service, whatever it is called.
+var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$`)
+
+// serviceLink: Kubernetes has set it, for a Service called redis or the like.
+func serviceLink(name, value string) bool {
+	return links.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
+}
+
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// typing: the name looks like another with a typing mistake. Of other programs' variables there are too many to warn of more.
+func typing(name, meant string) bool {
+	return meant != "" && len(name)-len(meant) <= 2 && len(meant)-len(name) <= 2
+}
