@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"/tracing":    {""},
 	// What people put into their own services carries no YAML, no Redis and no command line.
 	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror"},
+	"/grpclimit":          {"", "/httplimit", "/internal/jsonerror"},
 	"/internal/jsonerror": {},
 }
 

@@ -83,6 +83,12 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/integrations/envoy.md: Running it": {
 		{stdout: []string{`"overallCode":"OK"`, `"name":"quota"`}},
 	},
+	"docs/integrations/grpc.md: gRPC servers in Go": {
+		{
+			instead: []string{"cd examples", "cd '" + folder("../examples") + "'"},
+			stdout:  []string{`(?s)^Hello, you remaining: \[4\]\n(?:Hello[^\n]*\n){4}ResourceExhausted Rate limit of 5 requests per 60 seconds exceeded[^\n]*\nretry in 1\ds\n$`},
+		},
+	},
 	"docs/integrations/migrate-from-envoyproxy-ratelimit.md: From envoyproxy/ratelimit": {
 		{
 			instead: []string{"redis://redis:", "redis://127.0.0.1:", "/srv/runtime_data/current/ratelimit/config", "config", " :808", " 127.0.0.1:808"},
@@ -98,6 +104,15 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/operations.md: What is in Redis": {
 		{stdout: []string{`^1\n`}},
 	},
+}
+
+// folder is the full path of one.
+func folder(path string) string {
+	full, err := filepath.Abs(path)
+	if err != nil {
+		panic(err)
+	}
+	return full
 }
 
 // before is what a reader of the page has: a node, a Redis, files.

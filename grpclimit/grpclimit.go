@@ -1,0 +1,142 @@
+package grpclimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Options of Interceptors. The zero value identifies clients by x-api-key, their certificate and their address.
+type Options struct {
+	// Identity says where identities come from. Headers are metadata; a call has no query. Without a source, the user is the one
+	// that a verified client certificate names: by its first URI, else its first DNS name, else its subject.
+	Identity httplimit.Identity
+	// Identify, if set, has the last word on the call that is checked: what it fills in is as good as what it marks verified. It
+	// must not keep the request.
+	Identify func(ctx context.Context, method string, req *weir.Request)
+	// TrustedProxies are those whose x-forwarded-for counts. None means that the peer is the client.
+	TrustedProxies []netip.Prefix
+	// Answers says which rate-limit metadata clients get. Its Expose and Refusal are HTTP's alone.
+	Answers httplimit.Answers
+	// Cost is how many tokens a call takes. The message is nil for a stream. Nil, and a cost of 0, mean 1.
+	Cost func(ctx context.Context, method string, message any) int64
+	// Skip tells which methods aren't limited. Nil means [Health]: a client at its limit isn't a server that is ill.
+	Skip func(method string) bool
+	// MaxInFlight is how many calls are decided at a time. Others wait for up to a second, and are then answered with UNAVAILABLE.
+	// A call counts until it is decided: in the handler, or in a queue, it doesn't. 0 means no bound.
+	MaxInFlight int
+	// MaxWaiting is how many calls may wait in queues at a time; a rule may have half of them. More are refused with UNAVAILABLE.
+	// 0 means httplimit.DefaultMaxWaiting.
+	MaxWaiting int
+	// OnError is told when the store couldn't be reached. The call goes on as its rules say. Nil means nobody is told.
+	OnError func(method string, err error)
+	// Trace returns a context in the caller's trace, by the traceparent and tracestate of a call's metadata, so that the span of
+	// the check is in it. tracing.Continue is one. It isn't needed behind otelgrpc. Nil leaves the context as it is.
+	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
+}
+
+// Health reports whether a method is of the standard health service.
+func Health(method string) bool { return strings.HasPrefix(method, "/grpc.health.v1.Health/") }
+
+// Interceptors limit calls. Make them with [New].
+type Interceptors struct {
+	limiter *weir.Limiter
+	opts    Options
+	limit   *httplimit.Middleware
+	answers *httplimit.Answerer
+	names   atomic.Pointer[names]
+}
+
+// New prepares the interceptors of a server. It panics if the options can't be, as [httplimit.New] does.
+func New(l *weir.Limiter, opts Options) *Interceptors {
+	if opts.Skip == nil {
+		opts.Skip = Health
+	}
+	opts.Answers.Expose, opts.Answers.Refusal = false, httplimit.Template{}
+	o := httplimit.Options{
+		Identity: opts.Identity, TrustedProxies: opts.TrustedProxies, Answers: opts.Answers,
+		MaxInFlight: opts.MaxInFlight, MaxWaiting: opts.MaxWaiting, Edge: "grpc",
+	}
+	if opts.OnError != nil {
+		o.OnError = func(r *http.Request, err error) { opts.OnError(r.RequestURI, err) }
+	}
+	i := &Interceptors{limiter: l, opts: opts, limit: httplimit.New(l, o)}
+	i.answers, _ = httplimit.NewAnswerer(opts.Answers) // which can be: httplimit.New has made one, too
+	return i
+}
+
+var (
+	_ grpc.UnaryServerInterceptor  = (*Interceptors)(nil).Unary
+	_ grpc.StreamServerInterceptor = (*Interceptors)(nil).Stream
+)
+
+// Unary limits a call. It is for grpc.UnaryInterceptor.
+func (i *Interceptors) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	d, err := i.admit(ctx, info.FullMethod, message)
+	if err != nil {
+		return nil, err
+	}
+	if !d.Unfinished() {
+		return handle(ctx, message)
+	}
+	answer, err := handle(ctx, message) // a panic is no answer, and the attempt counts
+	i.finish(ctx, info.FullMethod, &d, err)
+	return answer, err
+}
+
+// Stream limits a stream, once, when it begins. It is for grpc.StreamInterceptor.
+func (i *Interceptors) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	ctx := stream.Context()
+	d, err := i.admit(ctx, info.FullMethod, nil)
+	if err != nil {
+		return err
+	}
+	if !d.Unfinished() {
+		return handle(server, stream)
+	}
+	err = handle(server, stream)
+	i.finish(ctx, info.FullMethod, &d, err)
+	return err
+}
+
+// admit decides a call, and tells its client how its limits stand. The error is a refusal.
+func (i *Interceptors) admit(ctx context.Context, method string, message any) (weir.Decision, error) {
+	if i.opts.Skip(method) {
+		return weir.Decision{}, nil
+	}
+	c := calls.Get().(*call)
+	defer c.release()
+	c.read(ctx, i, method)
+	v := i.limit.Ask(i.traced(ctx), &c.request, i.fill(ctx, c.user, method, message))
+	defer v.Release()
+	if !v.Serve() {
+		return weir.Decision{}, i.refuse(ctx, c, v)
+	}
+	i.tell(ctx, c, v)
+	return v.Decision, nil
+}
+
+// fill completes what is checked, or is nil if there is nothing to add.
+func (i *Interceptors) fill(ctx context.Context, user, method string, message any) func(*weir.Request) {
+	if user == "" && i.opts.Cost == nil && i.opts.Identify == nil {
+		return nil
+	}
+	return func(req *weir.Request) {
+		if user != "" {
+			req.User = user
+		}
+		if i.opts.Cost != nil {
+			req.Cost = i.opts.Cost(ctx, method, message)
+		}
+		if i.opts.Identify != nil {
+			i.opts.Identify(ctx, method, req)
+		}
+	}
+}
