@@ -68,9 +68,9 @@ const (
 	configWindow = 1 << 20 // bytes that may be on their way
 	connectTime  = 5 * time.Second
 
-	// A configuration is looked at this long after the last, however many come; rejected ones in a row double it, since
-	// servers send what was rejected again at once.
-	leastPace, mostPace = 100 * time.Millisecond, 5 * time.Second
+	// A configuration is looked at this long after the last, however many come. One that was rejected is sent again at once by
+	// go-control-plane's servers, so each time it comes the pause is twice as long.
+	leastPace, mostPace = 100 * time.Millisecond, 2 * time.Second
 
 	// A server that is gone without a word is noticed by TCP within a minute. One whose process hangs is by pings,
 	// which gRPC servers take for an attack if they come more often than every five minutes.
@@ -200,7 +200,7 @@ func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 		return false, err
 	}
 	f.service.note(func(n *Source) { n.Connected, n.Lost = true, "" })
-	version, pace, last := "", leastPace, time.Time{}
+	version, rejected, pace, last := "", "", leastPace, time.Time{}
 	for ask := (&discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType}); ; {
 		if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) { // at EOF, Recv says why
 			return answered, err
@@ -210,13 +210,16 @@ func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 			return answered, f.ended(err)
 		}
 		answered = true
+		if got.GetVersionInfo() != rejected {
+			pace = leastPace
+		}
 		if !sleep(ctx, time.Until(last.Add(pace))) {
 			return answered, ctx.Err()
 		}
 		last = time.Now()
 		ask = &discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType, ResponseNonce: got.GetNonce()}
 		if err := f.apply(got); err != nil {
-			pace = min(2*pace, mostPace)
+			rejected, pace = got.GetVersionInfo(), min(2*pace, mostPace)
 			ask.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: reason(err)}
 		} else {
 			pace, version = leastPace, got.GetVersionInfo()
