@@ -56,6 +56,19 @@ func TestSettingsOfTheDocsAreRead(t *testing.T) {
 	if _, err := readSettings("docs/cli.md", []byte("identity:"+block), serveCommand().Flags()); err != nil {
 		t.Error(err)
 	}
+	if text, err = os.ReadFile("../../docs/integrations/envoy.md"); err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(text), "```yaml\nenvoy:")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		if _, err := readSettings("docs/integrations/envoy.md", []byte("envoy:"+block), serveCommand().Flags()); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(blocks) < 2 {
+		t.Errorf("docs/integrations/envoy.md shows %d settings", len(blocks))
+	}
 }
 
 // Settings that are right are read as they were by the YAML library: lists, blocks of text, aliases, null, nothing at all.

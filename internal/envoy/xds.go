@@ -88,6 +88,8 @@ func (x *XDS) Validate() error {
 		return fmt.Errorf("server: must be a host and a port, such as envoy-gateway:18001, got %q", clip(x.Server))
 	case x.MaxMessage < 0:
 		return fmt.Errorf("max_message_bytes: must be at least 1, or 0 for %d, got %d", DefaultMaxConfig, x.MaxMessage)
+	case x.Retry < 0 || x.MaxRetry < 0:
+		return fmt.Errorf("the pauses between tries must be at least 0s, got %s and %s", x.Retry, x.MaxRetry)
 	case x.TLS != nil && (x.TLS.Cert == "") != (x.TLS.Key == ""):
 		return errors.New("tls: cert and key go together")
 	}
