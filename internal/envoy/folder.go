@@ -45,9 +45,11 @@ func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	return f, nil
 }
 
-// read reads all files. Those whose names begin with a dot are others' business: editors', and Kubernetes'.
-func (f *Folder) read() ([]File, error) {
-	entries, err := os.ReadDir(f.path)
+func (f *Folder) read() ([]File, error) { return ReadFolder(f.path) }
+
+// ReadFolder reads all files of a folder. Those whose names begin with a dot are others' business: editors', and Kubernetes'.
+func ReadFolder(folder string) ([]File, error) {
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
 	}
@@ -58,9 +60,9 @@ func (f *Folder) read() ([]File, error) {
 			continue
 		}
 		if len(files) == maxFiles {
-			return nil, fmt.Errorf("%s: has more than %d files", f.path, maxFiles)
+			return nil, fmt.Errorf("%s: has more than %d files", folder, maxFiles)
 		}
-		path := filepath.Join(f.path, name)
+		path := filepath.Join(folder, name)
 		text, err := watch.Read(path, MaxFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was removed meanwhile

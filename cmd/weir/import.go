@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/imports"
+	"github.com/weirhq/weir/internal/watch"
+)
+
+func importCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "import",
+		Short: "Print others' limits as Weir rules: envoyproxy/ratelimit's",
+		Long: `Print the limits of another limiter as Weir rules. Rules go to standard output; what
+isn't one to one is a comment beside the rule, and a line on standard error. Exit 0
+with or without such notes; 1 if the input has mistakes.`,
+		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir rules lint rules.yaml",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    help,
+	}
+	cmd.AddCommand(importEnvoyCommand())
+	return cmd
+}
+
+func importEnvoyCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "envoy DIR|FILE...",
+		Short: "Print the limits of envoyproxy/ratelimit's configuration as Weir rules",
+		Long: `Print the limits of envoyproxy/ratelimit's configuration files as Weir rules. They
+name descriptors, and decide what Envoy asks weir serve --grpc, as the files would.
+
+weir serve --envoy-config DIR serves the files as they are. Import them to have
+their limits among the other rules: with versions, weir rules diff, and rollback.
+- reads standard input.`,
+		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import envoy edge.yaml mesh.yaml | weir rules lint -",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name the folder of the configuration, or its files")
+			}
+			var files []envoy.File
+			for _, name := range args {
+				more, err := envoyFiles(cmd, name)
+				if err != nil {
+					return &exit{exitUsage, err}
+				}
+				files = append(files, more...)
+			}
+			r, err := imports.Envoy(files)
+			return printImport(cmd, r, err, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
+	return cmd
+}
+
+// envoyFiles reads a file, or those of a folder.
+func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
+	info, err := os.Stat(name)
+	if name != "-" && err == nil && info.IsDir() {
+		files, err := envoy.ReadFolder(name)
+		if err == nil && len(files) == 0 {
+			err = fmt.Errorf("%s: has no *.yaml", name)
+		}
+		return files, err
+	}
+	text, err := readInput(cmd, name, envoy.MaxFile)
+	return []envoy.File{{Name: name, Text: text}}, err
+}
+
+// readInput reads a file, or standard input, up to a size: what is larger is refused by whoever reads it.
+func readInput(cmd *cobra.Command, name string, most int) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), int64(most)+1))
+	}
+	return watch.Read(name, most)
+}
+
+// printImport prints the rules, and what to know of them.
+func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool) error {
+	if err != nil {
+		return &exit{exitRefused, err}
+	}
+	differ := 0
+	for _, n := range r.Notes {
+		word := "note:"
+		if n.Differs {
+			differ++
+			word = "differs:"
+		}
+		if !asJSON {
+			fmt.Fprintln(cmd.ErrOrStderr(), word, n)
+		}
+	}
+	if r.Rules == 0 {
+		return &exit{exitRefused, errors.New("there is no limit to import")}
+	}
+	if asJSON {
+		return printJSON(cmd, map[string]any{"rules": r.Rules, "text": string(r.Text), "notes": append([]imports.Note{}, r.Notes...)})
+	}
+	_, err = cmd.OutOrStdout().Write(r.Text)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s; not one to one: %d\n", count(r.Rules, "rule"), differ)
+	return err
+}
