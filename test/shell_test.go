@@ -65,6 +65,12 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/cli.md: weir keys": {
 		{stdout: []string{`(?m)^search +30/minute +30 of 30 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
 	},
+	"docs/cli.md: weir import": {
+		{
+			instead: []string{"/srv/runtime_data/current/ratelimit/config", "config", "/etc/nginx/nginx.conf", "nginx.conf"},
+			stdout:  []string{`envoy.yaml: ok, 1 rule`, `nginx.yaml: ok, 1 rule`, `ingress.yaml: ok, 1 rule`}, stderr: []string{`1 rule; not one to one: 0`},
+		},
+	},
 	"docs/cli.md: weir bench": {
 		{
 			// The same load for a moment each, and no verdict on a machine that does other things, too.
@@ -95,6 +101,9 @@ var shellBlocks = map[string][]shellBlock{
 			answers: "http://127.0.0.1:8080/readyz", stderr: []string{`msg=serving`},
 		},
 	},
+	"docs/integrations/migrate-from-envoyproxy-ratelimit.md: As rules": {
+		{instead: []string{"/srv/runtime_data/current/ratelimit/config", "config"}, stdout: []string{`rules.yaml: ok, 1 rule`}},
+	},
 	"docs/operations.md: Changing rules": {
 		{
 			instead: []string{"https://weir-1.internal:8082 WEIR_ADMIN_TOKEN=…", "127.0.0.1:8082", "edit it\n", "edit it\nsed -i 's,30/minute,60/minute,' rules.yaml\n"},
@@ -124,6 +133,10 @@ curl() { command curl -s --cacert cert.pem --resolve weir.internal:${WEIR_ADMIN#
 `,
 	"docs/cli.md": aNode + `
 pass() { echo sk_stolen; }
+mkdir config
+echo '{domain: edge, descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]}' > config/edge.yaml
+echo 'http { limit_req_zone $remote_addr zone=one:1m rate=1r/s; server { limit_req zone=one; } }' > nginx.conf
+kubectl() { echo '{apiVersion: v1, kind: Ingress, metadata: {name: api, annotations: {nginx.ingress.kubernetes.io/limit-rps: "5"}}}'; }
 `,
 	"docs/http.md":               aNode,
 	"docs/integrations/envoy.md": aNode,

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir/internal/envoy"
@@ -15,15 +18,15 @@ import (
 func importCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
-		Short: "Print others' limits as Weir rules: envoyproxy/ratelimit's",
+		Short: "Print others' limits as Weir rules: envoyproxy/ratelimit's, nginx'",
 		Long: `Print the limits of another limiter as Weir rules. Rules go to standard output; what
 isn't one to one is a comment beside the rule, and a line on standard error. Exit 0
 with or without such notes; 1 if the input has mistakes.`,
-		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir rules lint rules.yaml",
+		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir rules lint rules.yaml",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    help,
 	}
-	cmd.AddCommand(importEnvoyCommand())
+	cmd.AddCommand(importEnvoyCommand(), importNginxCommand())
 	return cmd
 }
 
@@ -80,6 +83,39 @@ func readInput(cmd *cobra.Command, name string, most int) ([]byte, error) {
 	}
 	return watch.Read(name, most)
 }
+
+func importNginxCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "nginx FILE",
+		Short: "Print the limits of nginx' limit_req, or of ingress-nginx' annotations, as Weir rules",
+		Long: `Print the limits of an nginx configuration as Weir rules: limit_req_zone, limit_req
+and limit_req_dry_run, in http, server and location, with the files that it includes.
+A file in YAML is read as Kubernetes manifests, for the annotations of ingress-nginx:
+limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
+- reads standard input.`,
+		Example: "  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir import nginx ingress.yaml > rules.yaml\n  kubectl get ingress -A -o yaml | weir import nginx -",
+		Args:    takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			text, err := readInput(cmd, name, imports.MaxConf)
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
+			read := imports.Nginx
+			if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
+				read = imports.Ingress
+			}
+			r, err := read(name, text)
+			return printImport(cmd, r, err, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
+	return cmd
+}
+
+// manifest is what a Kubernetes manifest has, and no configuration of nginx.
+var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
 // printImport prints the rules, and what to know of them.
 func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool) error {

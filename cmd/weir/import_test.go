@@ -38,4 +38,13 @@ func TestImport(t *testing.T) {
 	runWith(t, "domain: a\ndescriptors: [{kee: b}]", "import", "envoy", "-").expect(t, exitRefused, "", `-:2:16: descriptors[0].kee: there is no key "kee"`)
 	runWith(t, "domain: a", "import", "envoy", "-").expect(t, exitRefused, "", "there is no limit to import")
 	runWith(t, "", "import", "envoi", "x").expect(t, exitUsage, "", "did you mean weir import envoy?")
+
+	conf := write("nginx.conf", "http { limit_req_zone $remote_addr zone=z:1m rate=3r/s; server { limit_req zone=z burst=4 nodelay; limit_conn c 1; } }")
+	runWith(t, "", "import", "nginx", conf).expect(t, 0, "limit: 3/second\n    burst: 5\n", "differs: nginx.conf:1: limit_conn")
+	ingress := "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: api, annotations: {nginx.ingress.kubernetes.io/limit-rps: '2'}}\n"
+	runWith(t, ingress, "import", "nginx", "-").expect(t, 0, "limits: [{limit: 2/second, burst: 11}]", "1 rule; not one to one: 0")
+	runWith(t, "", "import", "nginx", write("i.yml", ingress)).expect(t, 0, "id: api", "")
+	runWith(t, "http { password hunter2", "import", "nginx", "-").expect(t, exitRefused, "", "-:1: is not nginx's syntax")
+	runWith(t, "", "import", "nginx", dir).expect(t, exitUsage, "", "is a directory")
+	runWith(t, "", "import", "nginx").expect(t, exitUsage, "", "FILE")
 }

@@ -1,4 +1,5 @@
-// Package imports writes the limits of other limiters as Weir rules: envoy.go those of envoyproxy/ratelimit's configuration.
+// Package imports writes the limits of other limiters as Weir rules: envoy.go those of envoyproxy/ratelimit's configuration, nginx.go
+// those of nginx's limit_req, which conf.go reads, and ingress.go those of ingress-nginx' annotations.
 //
 // What isn't one to one is said twice: as a comment beside the rule, and as a [Note] for whoever runs the import.
 package imports
@@ -6,6 +7,7 @@ package imports
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -204,3 +206,6 @@ func scalars(list []string) string {
 	}
 	return "[" + strings.Join(out, ", ") + "]"
 }
+
+// errTooLarge is of input beyond what anyone writes.
+var errTooLarge = errors.New("is too large")

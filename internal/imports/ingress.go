@@ -1,0 +1,203 @@
+package imports
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/weirhq/weir"
+)
+
+// ingress is a Kubernetes Ingress, as far as limits need it; or a list of them.
+type ingress struct {
+	Kind     string `yaml:"kind"`
+	Metadata struct {
+		Name        string            `yaml:"name"`
+		Annotations map[string]string `yaml:"annotations"`
+	} `yaml:"metadata"`
+	Spec struct {
+		Rules []struct {
+			Host string `yaml:"host"`
+			HTTP struct {
+				Paths []struct {
+					Path string `yaml:"path"`
+					Type string `yaml:"pathType"`
+				} `yaml:"paths"`
+			} `yaml:"http"`
+		} `yaml:"rules"`
+	} `yaml:"spec"`
+	Items []ingress `yaml:"items"`
+}
+
+const annotation = "nginx.ingress.kubernetes.io/"
+
+// Ingress imports the rate limiting annotations of ingress-nginx from manifests.
+func Ingress(name string, text []byte) (*Result, error) {
+	if len(text) > MaxConf {
+		return nil, fmt.Errorf("%s: %w: manifests have at most %d MiB", name, errTooLarge, MaxConf>>20)
+	}
+	d := &document{head: []string{
+		"Limits of ingress-nginx, by weir import nginx. limit-rps and limit-rpm are of nginx's limit_req with burst and nodelay: 1 + the limit times " +
+			"limit-burst-multiplier (5) are admitted at once, and so does a bucket that holds as many. Addresses are those of clients; IPv6 ones count by their /64.",
+		"There each controller counts by itself; here all nodes count together. A refusal is a 429, there mostly a 503.",
+	}}
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var x ingress
+		err := dec.Decode(&x)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var types *yaml.TypeError
+		if errors.As(err, &types) {
+			continue // another kind, whose fields are of other types
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: is not valid YAML", name) // without what stands there: it may be a secret
+		}
+		for _, one := range append([]ingress{x}, x.Items...) {
+			if one.Kind == "Ingress" {
+				d.ingress(&one)
+			}
+		}
+	}
+	return d.result()
+}
+
+// ingress writes the rules of one Ingress: its paths share their counters.
+func (d *document) ingress(x *ingress) {
+	where := "Ingress " + clip(printable(x.Metadata.Name))
+	get := func(name string) string { return strings.TrimSpace(x.Metadata.Annotations[annotation+name]) }
+	number := func(name string) int64 {
+		s := get(name)
+		n, err := strconv.ParseInt(s, 10, 32)
+		if s != "" && (err != nil || n < 0) {
+			d.note(nil, where, true, "%s must be a number: it is left out", name)
+			return 0
+		}
+		return n
+	}
+	times := number("limit-burst-multiplier")
+	if times == 0 {
+		times = 5
+	}
+	var limits []string
+	for _, l := range []struct{ name, per string }{{"limit-rps", "second"}, {"limit-rpm", "minute"}} {
+		if n := number(l.name); n > 0 {
+			limits = append(limits, fmt.Sprintf("{limit: %d/%s, burst: %d}", n, l.per, n*times+1))
+		}
+	}
+	match, ok := ingressMatch(x, get("use-regex") == "true")
+	if !ok {
+		d.note(nil, where, true, "no rule can have the expression of its path: it is left out")
+		return
+	}
+	var rules []*entry
+	if len(limits) > 0 {
+		rules = append(rules, d.add(x.Metadata.Name, append(match, "by: [ip]", "limits: ["+strings.Join(limits, ", ")+"]")...))
+	}
+	if r := d.global(x, match, where, get, number); r != nil {
+		rules = append(rules, r)
+	}
+	for _, r := range rules {
+		if hosts := hosts(x); len(hosts) > 0 {
+			d.note(r, where, true, "is for %s there: no rule is for a host, so it is for all of them", clip(printable(strings.Join(hosts, ", "))))
+		}
+		if nets := get("limit-whitelist"); nets != "" {
+			d.note(r, where, true, "limit-whitelist: add whitelist: [%s], which bypasses every rule", clip(printable(nets)))
+		}
+	}
+	for _, name := range []string{"limit-connections", "limit-rate", "limit-rate-after"} {
+		if get(name) != "" {
+			text := "%s limits bandwidth, which Weir doesn't: keep it in nginx"
+			if name == "limit-connections" {
+				text = "%s limits connections: it comes with concurrency; keep it in nginx until then"
+			}
+			d.note(nil, where, true, text, name)
+		}
+	}
+}
+
+// global imports global-rate-limit, which all controllers count together.
+func (d *document) global(x *ingress, match []string, where string, get func(string) string, number func(string) int64) *entry {
+	n := number("global-rate-limit")
+	if n == 0 {
+		return nil
+	}
+	window := get("global-rate-limit-window")
+	if _, err := weir.ParseWindow(window); err != nil {
+		d.note(nil, where, true, "global-rate-limit needs a global-rate-limit-window, such as 1m: it is left out")
+		return nil
+	}
+	key := get("global-rate-limit-key")
+	if key == "" {
+		key = "$remote_addr"
+	}
+	by, notes, wrong := (&nginxConf{}).key(key)
+	if wrong != "" {
+		d.note(nil, where, true, "global-rate-limit %s: it is left out", wrong)
+		return nil
+	}
+	fields := append(slices.Clone(match), "by: "+scalars(by))
+	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
+		fields = append(fields, "missing: skip")
+	}
+	r := d.add(x.Metadata.Name+"-global", append(fields, "algorithm: sliding_window_counter", fmt.Sprintf("limit: %d/%s", n, window))...)
+	for _, note := range notes {
+		d.note(r, where, note.Differs, "%s", note.Text)
+	}
+	if nets := get("global-rate-limit-ignored-cidrs"); nets != "" {
+		d.note(r, where, true, "global-rate-limit-ignored-cidrs: add whitelist: [%s], which bypasses every rule", clip(printable(nets)))
+	}
+	return r
+}
+
+func hosts(x *ingress) (list []string) {
+	for _, r := range x.Spec.Rules {
+		if r.Host != "" && !slices.Contains(list, r.Host) {
+			list = append(list, r.Host)
+		}
+	}
+	return list
+}
+
+// ingressMatch is the condition for all paths of an Ingress.
+func ingressMatch(x *ingress, regex bool) (fields []string, ok bool) {
+	var parts, endpoints []string
+	for _, r := range x.Spec.Rules {
+		if len(r.HTTP.Paths) == 0 {
+			return nil, true
+		}
+		for _, p := range r.HTTP.Paths {
+			plain := "/" + strings.Trim(p.Path, "/")
+			switch {
+			case p.Type == "Exact":
+				parts, endpoints = append(parts, "^"+regexp.QuoteMeta(plain)+"$"), append(endpoints, plain)
+			case plain == "/":
+				return nil, true
+			case regex:
+				parts = append(parts, "^"+p.Path)
+			default:
+				parts, endpoints = append(parts, "^"+regexp.QuoteMeta(plain)+"(/|$)"), append(endpoints, plain+"/")
+			}
+		}
+	}
+	if len(parts) == 0 {
+		return nil, true
+	}
+	m := weir.Match{EndpointRegex: strings.Join(parts, "|")}
+	field := "match: {endpoint_regex: " + scalar(m.EndpointRegex) + "}"
+	if len(parts) == 1 && len(endpoints) == 1 && safePath.MatchString(endpoints[0]) && endpoints[0] != "/" {
+		m = weir.Match{Endpoint: endpoints[0]}
+		field = "match: {endpoint: " + scalar(m.Endpoint) + "}"
+	}
+	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: m, Limits: []weir.Limit{weir.PerMinute(1)}}}})
+	return []string{field}, err == nil
+}

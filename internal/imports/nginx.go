@@ -1,0 +1,447 @@
+package imports
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
+// zone is a limit_req_zone: what is counted, and how fast it drains.
+type zone struct {
+	key  string
+	rate int64
+	per  string // second or minute
+	at   *directive
+}
+
+// limitReq is a limit_req.
+type limitReq struct {
+	zone    string
+	burst   int64
+	nodelay bool
+	delay   int64 // how many of the burst aren't delayed; -1 without delay=
+}
+
+// scope is what a block has, or inherits.
+type scope struct {
+	limits []limitReq
+	dryRun bool
+}
+
+// place is a part of a server with limits of its own, or with none.
+type place struct {
+	modifier, path string // of its location; the path is "" for all of a server
+	scope
+	at *directive
+}
+
+// nginxConf imports a configuration.
+type nginxConf struct {
+	*document
+	zones map[string]zone
+	vars  map[string]*directive // map and geo, by what they set
+	used  map[string]int        // how many rules have a zone
+}
+
+// Nginx imports the limit_req directives of a configuration, with the files that it includes. Text is that of the file, or nil
+// to read it.
+func Nginx(path string, text []byte) (*Result, error) {
+	conf, lost, err := readConf(path, text)
+	if err != nil {
+		return nil, err
+	}
+	c := &nginxConf{zones: map[string]zone{}, vars: map[string]*directive{}, used: map[string]int{}, document: &document{head: []string{
+		"Limits of nginx's limit_req, by weir import nginx. burst=B nodelay admits 1+B at once there, and so does a bucket that holds 1+B. " +
+			"Without nodelay what is beyond the first waits its turn, which is a queue here: Weir's gateway and middleware wait; behind auth_request nobody can.",
+		"Paths are compared as Weir does it: upper case and a slash at the end make no difference. IPv6 addresses count by their /64. " +
+			"A refusal is a 429; limit_req_status says something else there, and 503 by default.",
+	}}}
+	for _, n := range lost {
+		c.note(nil, n.Where, n.Differs, "%s", n.Text)
+	}
+	http := conf
+	for i := range conf {
+		if conf[i].name == "http" {
+			http = conf[i].block
+			break
+		}
+	}
+	c.declarations(conf)
+	c.declarations(http)
+	c.http(http)
+	return c.result()
+}
+
+// declarations notes zones and variables, which may stand behind what uses them.
+func (c *nginxConf) declarations(block []directive) {
+	for i := range block {
+		d := &block[i]
+		switch d.name {
+		case "limit_req_zone":
+			if name, z, ok := parseZone(d); ok {
+				c.zones[name] = z
+			} else {
+				c.note(nil, d.where(), true, "limit_req_zone can't be read: it needs a key, zone=name:size and rate=10r/s")
+			}
+		case "map", "geo":
+			if len(d.args) > 0 && d.block != nil {
+				c.vars[d.args[len(d.args)-1]] = d
+			}
+		}
+	}
+}
+
+var rate = regexp.MustCompile(`^rate=([0-9]{1,9})r/(s|m)$`)
+
+func parseZone(d *directive) (name string, z zone, ok bool) {
+	z = zone{key: d.arg(0), at: d}
+	for _, a := range d.args[min(1, len(d.args)):] {
+		if n, found := strings.CutPrefix(a, "zone="); found {
+			name, _, _ = strings.Cut(n, ":")
+		} else if m := rate.FindStringSubmatch(a); m != nil {
+			z.rate, _ = strconv.ParseInt(m[1], 10, 64)
+			z.per = map[string]string{"s": "second", "m": "minute"}[m[2]]
+		}
+	}
+	return name, z, name != "" && z.rate > 0
+}
+
+// inherit is the scope of a block: of what the one around it has, and of what it says itself.
+func (c *nginxConf) inherit(outer scope, block []directive) scope {
+	s := scope{dryRun: outer.dryRun}
+	for i := range block {
+		d := &block[i]
+		switch d.name {
+		case "limit_req":
+			if l, ok := parseLimitReq(d); ok {
+				s.limits = append(s.limits, l)
+			} else {
+				c.note(nil, d.where(), true, "limit_req can't be read: it needs zone=name, and burst and delay are numbers")
+			}
+		case "limit_req_dry_run":
+			s.dryRun = d.arg(0) == "on"
+		case "limit_conn", "limit_conn_zone":
+			c.note(nil, d.where(), true, "%s limits connections, or requests in flight: it comes with concurrency; keep it in nginx until then", d.name)
+		}
+	}
+	if len(s.limits) == 0 {
+		s.limits = outer.limits
+	}
+	return s
+}
+
+func parseLimitReq(d *directive) (l limitReq, ok bool) {
+	l.delay, ok = -1, true
+	for _, a := range d.args {
+		name, value, _ := strings.Cut(a, "=")
+		n, err := strconv.ParseInt(value, 10, 32)
+		switch {
+		case name == "zone":
+			l.zone = value
+		case name == "burst" && err == nil && n >= 0:
+			l.burst = n
+		case name == "delay" && err == nil && n >= 0:
+			l.delay = n
+		case a == "nodelay":
+			l.nodelay = true
+		default:
+			ok = false
+		}
+	}
+	return l, ok && l.zone != ""
+}
+
+// http imports the servers.
+func (c *nginxConf) http(block []directive) {
+	outer := c.inherit(scope{}, block)
+	var servers []*directive
+	for i := range block {
+		if block[i].name == "server" && block[i].block != nil {
+			servers = append(servers, &block[i])
+		}
+	}
+	if len(servers) == 0 {
+		c.server("", []place{{scope: outer}})
+	}
+	type done struct {
+		at     *directive
+		places []place
+		rules  []*entry
+	}
+	var all []done
+	for i, s := range servers {
+		places := c.places(c.inherit(outer, s.block), s.block, s)
+		same := slices.IndexFunc(all, func(o done) bool { return slices.EqualFunc(o.places, places, samePlace) })
+		if same >= 0 {
+			continue // as when all servers inherit what http has
+		}
+		layer := "nginx"
+		if len(servers) > 1 {
+			layer += "-" + strconv.Itoa(i+1)
+		}
+		all = append(all, done{s, places, c.server(layer, places)})
+	}
+	if len(all) > 1 { // and some server differs from another
+		for _, d := range all {
+			for _, r := range d.rules {
+				c.note(r, d.at.where(), true, "nginx has this for one of %d servers: no rule is for a host, so it is for all of them", len(servers))
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.zones)) {
+		switch at := c.zones[name].at.where(); {
+		case c.used[name] == 0:
+			c.note(nil, at, false, "the zone %s is used nowhere", clip(printable(name)))
+		case c.used[name] > 1:
+			c.note(nil, at, true, "the zone %s is used in several places, which share their counters in nginx: here each rule has its own", clip(printable(name)))
+		}
+	}
+}
+
+func samePlace(a, b place) bool {
+	return a.modifier == b.modifier && a.path == b.path && a.dryRun == b.dryRun && slices.Equal(a.limits, b.limits)
+}
+
+// places lists the parts of a server: its locations in the order in which nginx prefers them, and last the rest.
+func (c *nginxConf) places(s scope, block []directive, at *directive) []place {
+	list := c.locations(s, block)
+	rank := func(p place) int {
+		return slices.Index([]string{"=", "^~", "~", ""}, strings.TrimSuffix(p.modifier, "*"))
+	}
+	slices.SortStableFunc(list, func(a, b place) int {
+		if r := cmp.Compare(rank(a), rank(b)); r != 0 || rank(a) == 2 { // expressions stay in their order
+			return r
+		}
+		return cmp.Compare(len(b.path), len(a.path))
+	})
+	for _, p := range list {
+		for _, q := range list {
+			if p.modifier == "^~" && q.modifier == "" && len(q.path) > len(p.path) && strings.HasPrefix(q.path, p.path) {
+				c.note(nil, q.at.where(), true, "nginx prefers this longer location to the ^~ one on line %d, and then an expression to both: the rules prefer ^~", p.at.line)
+			}
+		}
+	}
+	return append(list, place{scope: s, at: at})
+}
+
+// locations lists those of a block, and the ones inside them.
+func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
+	for i := range block {
+		d := &block[i]
+		switch {
+		case d.block == nil:
+			continue
+		case d.name == "if":
+			list = append(list, c.locations(outer, d.block)...)
+			continue
+		case d.name != "location":
+			continue
+		}
+		s := c.inherit(outer, d.block)
+		modifier, path := "", d.arg(0)
+		if len(d.args) > 1 {
+			modifier, path = d.args[0], d.args[1]
+		} else if rest := strings.TrimLeft(path, "=^~*"); strings.HasPrefix(rest, "/") && rest != path { // location =/x
+			modifier, path = path[:len(path)-len(rest)], rest
+		}
+		if !strings.HasPrefix(path, "@") && slices.Contains([]string{"", "=", "^~", "~", "~*"}, modifier) {
+			list = append(list, place{modifier: modifier, path: path, scope: s, at: d})
+		}
+		list = append(list, c.locations(s, d.block)...)
+	}
+	return list
+}
+
+// server writes the rules of a server. Of its places nginx takes one, so the rules are alternatives: they share a layer,
+// or several if places have several limits.
+func (c *nginxConf) server(layer string, places []place) (rules []*entry) {
+	places = needed(places)
+	slots, limited := 0, 0
+	for _, p := range places {
+		slots = max(slots, len(p.limits))
+		if len(p.limits) > 0 {
+			limited++
+		}
+	}
+	rest := places[len(places)-1]
+	switch {
+	case slots == 0:
+		return nil
+	case len(places) == 1:
+		layer = ""
+	case limited == len(places)-1 && len(rest.limits) == 0 && !slices.ContainsFunc(places[:limited], places[0].differs):
+		return c.together(places[:limited])
+	}
+	mixed := slices.ContainsFunc(places, func(p place) bool { return p.path != "" && endpointOf(p) == "" })
+	for slot := range slots {
+		for _, p := range places {
+			if slot >= len(p.limits) && (p.path == "" || !slices.ContainsFunc(places, func(o place) bool { return slot < len(o.limits) && o.around(p) })) {
+				continue
+			}
+			name := layer
+			if name != "" && slot > 0 {
+				name += "-limit-" + strconv.Itoa(slot+1)
+			}
+			if r := c.rule(p, slot, matchOf(p, mixed), name); r != nil {
+				rules = append(rules, r)
+			}
+		}
+	}
+	return rules
+}
+
+// needed leaves out locations that have what the rest of the server has, unless another one would then take their requests.
+func needed(places []place) (list []place) {
+	rest := places[len(places)-1]
+	for i, p := range places {
+		if p.path == "" || p.differs(rest) || slices.ContainsFunc(places[i+1:], func(o place) bool { return o.differs(p) && o.around(p) }) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func (p place) differs(o place) bool {
+	return p.dryRun != o.dryRun || !slices.Equal(p.limits, o.limits)
+}
+
+// around reports whether requests to another place may be requests to this one, too.
+func (p place) around(o place) bool {
+	return p.path == "" || strings.HasPrefix(p.modifier, "~") || strings.HasPrefix(o.modifier, "~") || p.modifier != "=" && strings.HasPrefix(o.path, p.path)
+}
+
+// together writes one rule for places that have the same limits, and so share their counters.
+func (c *nginxConf) together(places []place) (rules []*entry) {
+	match := matchOf(places[0], false)
+	if len(places) > 1 {
+		parts := make([]string, len(places))
+		for i, p := range places {
+			parts[i] = expression(p)
+		}
+		match = weir.Match{EndpointRegex: strings.Join(parts, "|")}
+		if slices.ContainsFunc(places, func(p place) bool { return p.path == "/" && (p.modifier == "" || p.modifier == "^~") }) {
+			match = weir.Match{}
+		}
+	}
+	for slot := range places[0].limits {
+		if r := c.rule(places[0], slot, match, ""); r != nil {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+var safePath = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
+
+// endpointOf is the pattern for a location, or "" if none says the same.
+func endpointOf(p place) string {
+	switch {
+	case !safePath.MatchString(p.path) || strings.Contains(p.path, "//"):
+	case p.modifier == "=" && (p.path == "/" || !strings.HasSuffix(p.path, "/")):
+		if p.path == "/" {
+			return "/{$}"
+		}
+		return p.path
+	case (p.modifier == "" || p.modifier == "^~") && strings.HasSuffix(p.path, "/"):
+		return p.path
+	}
+	return ""
+}
+
+// expression is the regular expression for a location.
+func expression(p place) string {
+	switch p.modifier {
+	case "~", "~*":
+		return p.path
+	case "=":
+		return "^" + regexp.QuoteMeta(p.path) + "$"
+	}
+	return "^" + regexp.QuoteMeta(p.path)
+}
+
+// matchOf is the condition for a place. Among rules of a layer, an endpoint goes before every expression, and the order of the file decides
+// among those: so one of them makes all be expressions.
+func matchOf(p place, mixed bool) weir.Match {
+	switch e := endpointOf(p); {
+	case p.path == "" || p.path == "/" && p.modifier != "=" && !strings.HasPrefix(p.modifier, "~"):
+		return weir.Match{}
+	case e != "" && !mixed:
+		return weir.Match{Endpoint: e}
+	}
+	return weir.Match{EndpointRegex: expression(p)}
+}
+
+// rule writes the rule for one of the limits of a place; or, if there is none, one that keeps wider rules away.
+func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *entry {
+	where := "nginx"
+	if p.at != nil {
+		where = p.at.where()
+	}
+	if _, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: match, Limits: []weir.Limit{weir.PerMinute(1)}}}}); err != nil {
+		c.note(nil, where, true, "no rule can have this location's expression: it is left out")
+		return nil
+	}
+	var fields []string
+	switch {
+	case match.Endpoint != "":
+		fields = append(fields, "match: {endpoint: "+scalar(match.Endpoint)+"}")
+	case match.EndpointRegex != "":
+		fields = append(fields, "match: {endpoint_regex: "+scalar(match.EndpointRegex)+"}")
+	}
+	if layer != "" {
+		fields = append(fields, "layer: "+layer)
+	}
+	if slot >= len(p.limits) {
+		r := c.add("unlimited"+p.path, append(fields, "by: []", "limit: "+unlimited)...)
+		c.note(r, where, false, "nginx has no such limit here: this keeps wider rules away")
+		return r
+	}
+	l := p.limits[slot]
+	z, known := c.zones[l.zone]
+	if !known {
+		c.note(nil, where, true, "limit_req names the zone %s, and there is no limit_req_zone for it: it is left out", clip(printable(l.zone)))
+		return nil
+	}
+	by, notes, wrong := c.key(z.key)
+	if wrong != "" {
+		c.used[l.zone]++
+		c.note(nil, where, true, "the zone %s %s: it is left out", clip(printable(l.zone)), wrong)
+		return nil
+	}
+	c.used[l.zone]++
+	fields = append(fields, "by: "+scalars(by))
+	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
+		fields = append(fields, "missing: skip")
+	}
+	if l.burst > 0 && !l.nodelay && l.delay < 0 {
+		fields = append(fields, "algorithm: leaky_bucket", "mode: queue", fmt.Sprintf("max_delay: %ds", longest(z, l.burst)))
+	}
+	fields = append(fields, fmt.Sprintf("limit: %d/%s", z.rate, z.per), fmt.Sprintf("burst: %d", l.burst+1))
+	if p.dryRun {
+		fields = append(fields, "shadow: true")
+	}
+	name := l.zone
+	if p.path != "" {
+		name += "-" + p.path
+	}
+	r := c.add(name, fields...)
+	for _, n := range notes {
+		c.note(r, z.at.where(), n.Differs, "%s", n.Text)
+	}
+	if l.delay >= 0 && !l.nodelay {
+		c.note(r, where, true, "delay=%d: nginx has those of the burst beyond %d wait their turn; here none waits, and as many are admitted", l.delay, l.delay)
+	}
+	return r
+}
+
+// longest is how long the last of a burst waits, in seconds, rounded up.
+func longest(z zone, burst int64) int64 {
+	seconds := map[string]int64{"second": 1, "minute": 60}[z.per]
+	return (burst*seconds + z.rate - 1) / z.rate
+}

@@ -1,0 +1,113 @@
+package imports
+
+import (
+	"fmt"
+	"net/textproto"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var variable = regexp.MustCompile(`\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))`)
+
+// variables are what nginx' variables are called in rules.
+var variables = map[string]string{
+	"binary_remote_addr": "ip", "remote_addr": "ip", "realip_remote_addr": "ip", "proxy_protocol_addr": "ip",
+	"host": "header:Host", "http_host": "header:Host", "server_name": "header:Host",
+	"request_method": "method", "remote_user": "user",
+}
+
+// inexact says what differs for some of them.
+var inexact = map[string]string{
+	"server_name":         "$server_name is the server's name there, and here what the client sends as Host",
+	"realip_remote_addr":  "$realip_remote_addr is the peer's address there, and here the client's",
+	"proxy_protocol_addr": "$proxy_protocol_addr is here the client's address, by --trusted-proxies",
+	"remote_user":         "$remote_user is here the user of a verified token",
+}
+
+// key is what rules count by for the key of a zone. Wrong says why there is nothing, or is "".
+func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
+	by = []string{}
+	for _, m := range variable.FindAllStringSubmatch(key, -1) {
+		name := m[1] + m[2]
+		dim := variables[name]
+		switch {
+		case dim != "":
+		case strings.HasPrefix(name, "http_") && len(name) > len("http_"):
+			dim = "header:" + textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name[len("http_"):], "_", "-"))
+		case strings.HasPrefix(name, "jwt_claim_") && len(name) > len("jwt_claim_"):
+			dim = "claim:" + name[len("jwt_claim_"):]
+		case name == "uri" || name == "document_uri" || name == "request_uri":
+			dim = "path:8"
+			notes = append(notes, Note{Text: "$" + name + " is all of the path there, and here its first 8 segments, without the query", Differs: true})
+		case c.vars["$"+name] != nil:
+			inner, more, bad := c.mapped(c.vars["$"+name])
+			if bad != "" {
+				return nil, nil, bad
+			}
+			notes = append(notes, more...)
+			for _, d := range inner {
+				if !slices.Contains(by, d) {
+					by = append(by, d)
+				}
+			}
+			continue
+		default:
+			return nil, nil, fmt.Sprintf("counts by $%s, which no rule can", clip(name))
+		}
+		if text := inexact[name]; text != "" {
+			notes = append(notes, Note{Text: text, Differs: true})
+		}
+		if !slices.Contains(by, dim) {
+			by = append(by, dim)
+		}
+	}
+	return by, notes, ""
+}
+
+// mapped is what a map or geo stands for in a key: the one value that isn't empty, if there is one. An empty key isn't counted, which is how
+// people exempt their own networks.
+func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong string) {
+	name := d.args[len(d.args)-1]
+	value, several := "", false
+	for _, e := range d.block {
+		v := e.arg(0)
+		if v != "" && value != "" && v != value {
+			several = true
+		}
+		if v != "" {
+			value = v
+		}
+	}
+	if d.name == "geo" || several || !variable.MatchString(value) || strings.Contains(value, name) {
+		return nil, nil, fmt.Sprintf("counts by %s, which a %s sets: no rule can", clip(printable(name)), d.name)
+	}
+	// One step is enough for what people write, and can't go round in circles.
+	flat := &nginxConf{vars: map[string]*directive{}}
+	if by, notes, wrong = flat.key(value); wrong != "" {
+		return nil, nil, wrong
+	}
+	text := fmt.Sprintf("%s leaves some requests uncounted: list their networks, or their keys, under whitelist", clip(printable(name)))
+	if source := c.vars[d.arg(0)]; source != nil && source.name == "geo" {
+		if nets := exempt(d, source); len(nets) > 0 {
+			text = fmt.Sprintf("%s leaves these networks uncounted: whitelist: [%s]", clip(printable(name)), strings.Join(nets, ", "))
+		}
+	}
+	return by, append(notes, Note{Text: text, Differs: true}), ""
+}
+
+var network = regexp.MustCompile(`^[0-9a-fA-F.:]+(/[0-9]+)?$`)
+
+// exempt lists the networks of a geo for which a map is empty.
+func exempt(m, geo *directive) (nets []string) {
+	empty := map[string]bool{}
+	for _, e := range m.block {
+		empty[e.name] = e.arg(0) == ""
+	}
+	for _, e := range geo.block {
+		if network.MatchString(e.name) && empty[e.arg(0)] && len(nets) < 50 {
+			nets = append(nets, e.name)
+		}
+	}
+	return nets
+}
