@@ -296,7 +296,7 @@ func (f *Feed) check(got *discovery.DiscoveryResponse) error {
 // ended says why a stream did. A configuration that is too large ends it, so the server can't be told.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
-		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes", f.MaxMessage)
+		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", f.MaxMessage)
 		f.service.reject(err)
 	}
 	return err

@@ -55,7 +55,7 @@ func TestXDSHugeConfigurations(t *testing.T) {
 	}
 	c.set("2", &anypb.Any{TypeUrl: configType, Value: make([]byte, 5<<20)})
 	now := until(t, s, "it isn't rejected", func(now envoy.Source) bool { return now.Rejections > 0 })
-	if now.Version != "1" || now.Rejected != "the configuration has more than 4194304 bytes: raise max_message_bytes" {
+	if now.Version != "1" || now.Rejected != "the configuration has more than 4194304 bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" {
 		t.Errorf("%+v", now)
 	}
 	if got := answered(t, s, "many", "user=user-99999"); got != "OK OK:5/HOUR-4" {
@@ -72,7 +72,7 @@ func TestXDSBoundOfMessages(t *testing.T) {
 	addr, _ := c.listen(t, "127.0.0.1:0")
 	s, _ := follow(t, envoy.XDS{Server: addr, MaxMessage: 10_000}, envoy.Options{})
 	until(t, s, "it isn't rejected", func(now envoy.Source) bool {
-		return now.Rejected == "the configuration has more than 10000 bytes: raise max_message_bytes"
+		return now.Rejected == "the configuration has more than 10000 bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"
 	})
 	s, _ = follow(t, envoy.XDS{Server: addr, MaxMessage: 100_000}, envoy.Options{})
 	until(t, s, "it is rejected", func(now envoy.Source) bool { return now.Limits == 1000 })
