@@ -3,7 +3,6 @@ package test
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -108,22 +108,6 @@ func (m mounted) certificates(t *testing.T, a *authority, name string) {
 	t.Helper()
 	i := a.issue(t, t.TempDir(), name)
 	m.put(t, map[string]string{"tls.crt": read(t, i.cert), "tls.key": read(t, i.key), "ca.crt": read(t, a.file)})
-}
-
-// clientTLS trusts an authority's servers, and shows a certificate of another, if there is one.
-func clientTLS(t *testing.T, trusts, of *authority, name string) *tls.Config {
-	t.Helper()
-	c := &tls.Config{RootCAs: x509.NewCertPool()}
-	c.RootCAs.AddCert(trusts.cert)
-	if of != nil {
-		i := of.issue(t, t.TempDir(), name)
-		pair, err := tls.LoadX509KeyPair(i.cert, i.key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c
 }
 
 // TestRatelimitForEnvoyGateway starts a node exactly as Envoy Gateway does, but for ports and paths. Limits come over xDS, with TLS both
@@ -270,6 +254,24 @@ func TestRatelimitStores(t *testing.T) {
 		}) {
 			t.Errorf("%s: the password is in the log", name)
 		}
+	}
+}
+
+// TestRatelimitTraces: traces are sent as Envoy Gateway asks for them, under its names, and nothing else is.
+func TestRatelimitTraces(t *testing.T) {
+	collector := oteltest.HTTP(t)
+	n := startRatelimit(t, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=127.0.0.1:1", "RUNTIME_ROOT="+runtimeFolder(t, "2"), "RUNTIME_SUBDIRECTORY=ratelimit",
+		"TRACING_ENABLED=true", "TRACING_SERVICE_NAME=envoy-ratelimit", "TRACING_SERVICE_NAMESPACE=envoy-gateway-system", "TRACING_SERVICE_INSTANCE_ID=pod-1",
+		"TRACING_SAMPLING_RATE=1.0", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL)
+	allowedOf(t, n, 1)
+	n.stop()
+	<-n.exited
+	of := collector.Resource()
+	if len(collector.Spans()) == 0 || of["service.name"] != "envoy-ratelimit" || of["service.namespace"] != "envoy-gateway-system" || of["service.instance.id"] != "pod-1" {
+		t.Errorf("%d spans of %v", len(collector.Spans()), of)
+	}
+	if sent := collector.Metrics(); len(sent) > 0 {
+		t.Errorf("%d metrics were sent", len(sent))
 	}
 }
 

@@ -69,17 +69,10 @@ func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
 	}
 	served := func(by, from *authority, name string) error {
 		t.Helper()
-		config := &tls.Config{RootCAs: x509.NewCertPool()}
-		config.RootCAs.AddCert(by.cert)
-		if name != "" {
-			i := from.issue(t, t.TempDir(), name)
-			pair, err := tls.LoadX509KeyPair(i.cert, i.key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			config.Certificates = []tls.Certificate{pair}
+		if name == "" {
+			from = nil
 		}
-		_, err := shouldLimit(t.Context(), dialEnvoy(t, n.GRPC, credentials.NewTLS(config)), "api_key", "a")
+		_, err := shouldLimit(t.Context(), dialEnvoy(t, n.GRPC, credentials.NewTLS(clientTLS(t, by, from, name))), "api_key", "a")
 		return err
 	}
 	if err := served(first, first, "envoy.test"); err != nil {
@@ -117,6 +110,22 @@ func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
 	if res, text := call(t, "GET", strings.Replace(metrics, "/metrics", "/v1/rules", 1), ""); res.StatusCode != 404 {
 		t.Errorf("the port for metrics has rules: %s %s", res.Status, text)
 	}
+}
+
+// clientTLS trusts an authority's servers, and shows a certificate of another for a name, if there is one.
+func clientTLS(t *testing.T, trusts, of *authority, name string) *tls.Config {
+	t.Helper()
+	c := &tls.Config{RootCAs: x509.NewCertPool()}
+	c.RootCAs.AddCert(trusts.cert)
+	if of != nil {
+		i := of.issue(t, t.TempDir(), name)
+		pair, err := tls.LoadX509KeyPair(i.cert, i.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c
 }
 
 type authority struct {

@@ -139,7 +139,7 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 			}
 			if why := n.unconfigured(); why != "" {
 				if !full {
-					why = "the xDS server hasn't sent a configuration that can be used: /readyz on the admin port says why"
+					why = "there is no configuration that can be used: the log says why, and /readyz on the admin port"
 				}
 				body["status"], body["reason"], status = "no configuration", why, http.StatusServiceUnavailable
 			}
