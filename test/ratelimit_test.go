@@ -131,6 +131,7 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 	defer ads.Stop()
 
 	file := func(name string) string { return filepath.Join(certs.dir, name) }
+	data := filepath.Join(t.TempDir(), "data")
 	n := startRatelimit(t,
 		"RUNTIME_ROOT=/data", "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_IGNOREDOTFILES=true", "RUNTIME_WATCH_ROOT=false",
 		"LOG_LEVEL=info", "USE_STATSD=false",
@@ -140,7 +141,7 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+file("ca.crt"), "FORCE_START_WITHOUT_INITIAL_CONFIG=true",
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis://:sesame@"+redis.Addr,
 		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml",
-		"CACHE_KEY_PREFIX=eg:rl:", "WEIR_DATA=/var/lib/weir") // as the image has it
+		"CACHE_KEY_PREFIX=eg:rl:", "WEIR_DATA="+data) // as the image has it
 	if n.Admin != "" {
 		t.Errorf("the admin port is open: %s", n.Admin)
 	}
@@ -210,6 +211,9 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 	}
 	if left, err := os.ReadDir(n.cmd.Dir); err != nil || len(left) > 0 {
 		t.Errorf("it has written %v, %v", left, err)
+	}
+	if exists(data) {
+		t.Error("it has written to WEIR_DATA")
 	}
 	for _, line := range n.log {
 		if level := line["level"]; level != "INFO" {

@@ -43,9 +43,8 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	defer w.Close()
-	added := w.Add(path)
-	if added != nil && !errors.Is(added, fs.ErrNotExist) {
-		return fmt.Errorf("watching %s: %w", path, added)
+	if err := w.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // one that comes later is found by polling
+		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -71,9 +70,6 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			if added != nil { // the folder wasn't there
-				added = w.Add(path)
-			}
 		case <-now:
 			missing = false
 		case <-w.Errors: // lost events; the next look is all that matters
