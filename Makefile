@@ -8,7 +8,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build install test check vulns race plain redis upstreams gateways prometheus fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
+.PHONY: run build install test check vulns race plain redis upstreams gateways prometheus test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
 
 ## run: build, and start a node with the in-process store and the starter rules; WEIR_HTTP, WEIR_GRPC and WEIR_ADMIN are its ports
 run: build
@@ -98,6 +98,11 @@ gateways:
 		$$install || { $$sudo apt-get update && $$install; } || \
 		{ echo "tests start caddy and haproxy (2.6 or later), which aren't on PATH and can't be installed by apt-get: please install them" >&2; exit 1; }; \
 	}
+
+## test-traefik: what tests do with nginx, Caddy and HAProxy, with Traefik, which is built first: minutes, and gigabytes of Go's caches; not part of test
+test-traefik: redis upstreams gateways
+	cd test/traefik && nice $(GO) build -o ../../bin/traefik github.com/traefik/traefik/v3/cmd/traefik
+	TRAEFIK=$(CURDIR)/bin/traefik $(GO) test -count=1 ./test ./test/paths -run 'GatewaysThatAsk|TestSpellings'
 
 ## prometheus: install Prometheus and promtool if they aren't there; tests try alerts and the dashboard on them. Its service isn't started
 prometheus:

@@ -38,15 +38,25 @@ type asked struct {
 	gateway *gateways.Gateway
 }
 
-// askAll runs a test for each gateway.
+// askAll runs a test for each gateway, side by side.
 func askAll(t *testing.T, test func(t *testing.T, a *asked)) {
 	for _, g := range gateways.All() {
-		t.Run(g.Name, func(t *testing.T) { test(t, startAsked(t, g)) })
+		t.Run(g.Name, func(t *testing.T) {
+			t.Parallel()
+			test(t, startAsked(t, g))
+		})
 	}
 }
 
-// startAsked starts a gateway with a service and a node. The node's address, and others of the configuration, can be changed.
+// startAsked starts a gateway with a service and a node, with changes in the gateway's configuration.
 func startAsked(t *testing.T, g *gateways.Gateway, change ...string) *asked {
+	a := startBehind(t, g)
+	a.start(t, strings.TrimPrefix(a.node.HTTP, "http://"), change...)
+	return a
+}
+
+// startBehind starts what is behind a gateway: a service, and a node with further flags.
+func startBehind(t *testing.T, g *gateways.Gateway, flags ...string) *asked {
 	a := &asked{gateway: g}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.served.Add(1)
@@ -62,13 +72,13 @@ func startAsked(t *testing.T, g *gateways.Gateway, change ...string) *asked {
 			}
 		}
 		w.Header()["Got-Upgrade"] = r.Header["Upgrade"]
+		w.Header()["Got-Token"] = r.Header["X-Weir-Token"]
 		fmt.Fprintln(w, r.Method, r.RequestURI)
 	}))
 	t.Cleanup(service.Close)
 	a.service = strings.TrimPrefix(service.URL, "http://")
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), askedRules)
-	a.node = serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", service.URL)
-	a.start(t, strings.TrimPrefix(a.node.HTTP, "http://"), change...)
+	a.node = serve(t, append([]string{"--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", service.URL}, flags...)...)
 	return a
 }
 

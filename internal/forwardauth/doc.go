@@ -1,5 +1,5 @@
 // Package forwardauth answers gateways that ask about each request before they forward it: nginx (auth_request), Caddy
-// (forward_auth), HAProxy (Lua), and Envoy (ext_authz over HTTP; package envoy has it over gRPC).
+// and Traefik (forward auth), HAProxy (Lua), and Envoy (ext_authz over HTTP; package envoy has it over gRPC).
 //
 // A gateway tells of its client's request in headers. From these the request is put together as the gateway got it, and is
 // then limited as every other: the same request counts under the same key whether it comes this way, through

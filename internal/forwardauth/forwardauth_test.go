@@ -79,6 +79,7 @@ var ways = []way{
 	{"/check/nginx", "GET", "/check/nginx", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 403, ""},
 	{"/check/haproxy", "GET", "/check/haproxy", "forwardauth", []string{"X-Original-Method: POST", "X-Original-URI: /login?a=b", "X-Real-IP: 203.0.113.7"}, 429, ""},
 	{"/check/caddy", "GET", "/check/caddy", "forwardauth", []string{"X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?a=b", "X-Forwarded-For: 203.0.113.7"}, 429, "X-Forwarded-Host"},
+	{"/check/traefik", "GET", "/check/traefik", "forwardauth", []string{"X-Forwarded-Method: POST", "X-Forwarded-Uri: /login?a=b", "X-Forwarded-For: 203.0.113.7"}, 429, "X-Forwarded-Host"},
 	{"/check/envoy", "POST", "/check/envoy/login?a=b", "extauthz", []string{"X-Real-IP: 203.0.113.7"}, 429, ""},
 }
 

@@ -58,6 +58,13 @@ var gateways = []*gateway{
 		peer:   control{"X-Real-Ip", byLua},
 	},
 	{
+		path: "/check/traefik", edge: "forwardauth", chain: true,
+		method: control{"X-Forwarded-Method", byTraefik},
+		uri:    control{"X-Forwarded-Uri", byTraefik},
+		peer:   control{"X-Forwarded-For", byTraefik},
+		host:   control{"X-Forwarded-Host", byTraefik},
+	},
+	{
 		path: envoyPath, edge: "extauthz", behind: true,
 		peer: control{"X-Real-Ip", "write into authorization_request of Envoy's http_service: " +
 			`headers_to_add: [{key: x-real-ip, value: "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}]`},
@@ -65,8 +72,9 @@ var gateways = []*gateway{
 }
 
 const (
-	byCaddy = "Caddy's reverse_proxy and forward_auth set it, unless header_up changes that"
-	byLua   = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
+	byCaddy   = "Caddy's reverse_proxy and forward_auth set it, unless header_up changes that"
+	byLua     = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
+	byTraefik = "Traefik's middleware forwardAuth sets it: ask at /check/traefik with that"
 )
 
 // envoyPath has the client's own target behind it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ type Gateway struct {
 
 	files func(p page, a addresses) map[string]string // by name
 	run   []string
+	late  bool // it listens before it has read all of its configuration, and answers 404 until then
 }
 
 // addresses are those that a page has others for.
@@ -59,6 +61,7 @@ var (
 		Mute:  true,
 		files: traefik,
 		run:   []string{os.Getenv("TRAEFIK"), "--configfile=traefik.yml"},
+		late:  true,
 	}
 )
 
@@ -96,7 +99,7 @@ func haproxy(p page, a addresses) map[string]string {
 
 func traefik(p page, a addresses) map[string]string {
 	static := strings.NewReplacer(`":80"`, `"`+a.listen+`"`, "/etc/traefik/weir.yml", "weir.yml").Replace(p.block("yaml", 0))
-	return map[string]string{"traefik.yml": static + "log: {level: FATAL}\n", "weir.yml": a.in(p.block("yaml", 1))}
+	return map[string]string{"traefik.yml": static + "log: {level: FATAL}\nglobal: {checkNewVersion: false, sendAnonymousUsage: false}\n", "weir.yml": a.in(p.block("yaml", 1))}
 }
 
 // in puts a's addresses in the place of the page's.
@@ -161,14 +164,34 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 			return "", nil, err
 		}
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			if conn, err := net.Dial("tcp", listen); err == nil {
-				conn.Close()
+			if g.serves(listen) {
 				return listen, stop, nil
 			}
 		}
 		stop()
 	}
 	return "", nil, errors.New(g.Name + " doesn't listen")
+}
+
+// serves reports whether the gateway takes requests.
+func (g *Gateway) serves(listen string) bool {
+	if g.late {
+		req, err := http.NewRequest("GET", "http://"+listen, nil)
+		if err != nil {
+			return false
+		}
+		req.Header.Set("X-API-Key", "a,b") // which Weir refuses without counting it
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			res.Body.Close()
+		}
+		return err == nil && res.StatusCode != http.StatusNotFound
+	}
+	conn, err := net.Dial("tcp", listen)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
 }
 
 // daemon starts the server in a folder of its own.

@@ -1,0 +1,2 @@
+// Package traefik is there to build Traefik for a test, by make test-traefik.
+package traefik
