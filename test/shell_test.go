@@ -89,6 +89,12 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/integrations/envoy.md: Running it": {
 		{stdout: []string{`"overallCode":"OK"`, `"name":"quota"`}},
 	},
+	"docs/integrations/envoy-gateway.md: Without Envoy Gateway": {
+		{
+			instead: []string{"/srv/runtime_data/current", "runtime", "REDIS_SOCKET_TYPE", "HOST=127.0.0.1 PORT=8080 GRPC_HOST=127.0.0.1 GRPC_PORT=8081 REDIS_SOCKET_TYPE"},
+			answers: "http://127.0.0.1:8080/healthcheck",
+		},
+	},
 	"docs/integrations/grpc.md: gRPC servers in Go": {
 		{
 			instead: []string{"cd examples", "cd '" + folder("../examples") + "'"},
@@ -140,6 +146,14 @@ kubectl() { echo '{apiVersion: v1, kind: Ingress, metadata: {name: api, annotati
 `,
 	"docs/http.md":               aNode,
 	"docs/integrations/envoy.md": aNode,
+	"docs/integrations/envoy-gateway.md": `
+redis-server --port 6379 --save '' --daemonize yes >/dev/null
+mkdir -p runtime/ratelimit/config
+echo '{domain: edge, descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]}' > runtime/ratelimit/config/edge.yaml
+ln -s "$(command -v weir)" ratelimit
+PATH=$PWD:$PATH
+unset WEIR_HTTP WEIR_GRPC WEIR_ADMIN
+`,
 	"docs/integrations/migrate-from-envoyproxy-ratelimit.md": `
 redis-server --port 6379 --save '' --daemonize yes >/dev/null
 mkdir config
