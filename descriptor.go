@@ -66,7 +66,7 @@ func (r *rule) checkDescriptor(path string, seen map[string]int, bad *Problems) 
 			bad.addf(path, "has a name of %d bytes: Envoy's have at most %d", len(s), maxDescriptorText)
 		case i > 0 && valued && value == "":
 			bad.addf(path, "%q has no value: write %q for any", s, key)
-		case i > 0 && strings.Contains(key, "*"):
+		case i > 0 && strings.Contains(key, "*") && key != value: // Envoy AI Gateway names a match by its pattern, in both
 			bad.addf(path, "%q has a * in its key: wildcards are for values", s)
 		}
 	}

@@ -3,6 +3,7 @@ package envoy
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -109,5 +110,22 @@ func TestLinkedRulesAllocateNothing(t *testing.T) {
 	})
 	if found != 0 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "ruled" {
 		t.Errorf("%v allocations, charges %v", found, c.charges)
+	}
+}
+
+// BenchmarkRelink is what the first request after a change of many rules waits for.
+func BenchmarkRelink(b *testing.B) {
+	var doc weir.Rules
+	for i := range 10_000 {
+		doc.Rules = append(doc.Rules, weir.Rule{ID: fmt.Sprint("r", i), Descriptor: []string{"d", "tenant", fmt.Sprint("route=r", i)}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: int64(i%50 + 1), Window: time.Second}}})
+	}
+	rules, err := weir.Compile(doc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), Options{})
+	for b.Loop() {
+		s.linked.Store(nil)
+		s.link()
 	}
 }

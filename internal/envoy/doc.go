@@ -9,6 +9,8 @@
 //   - an xDS server that has the same limits: resource.go reads what it sends, xds.go follows it;
 //   - without either, Weir's own rules: rules.go makes a [weir.Request] of the descriptors.
 //
+// link.go joins rules that name a descriptor with a configuration, or makes one of them.
+//
 // source.go says where a configuration comes from, and how the newest stands.
 //
 // service.go is where a request comes in, answer.go makes the answer, server.go is the gRPC server

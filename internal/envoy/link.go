@@ -17,15 +17,26 @@ type link struct {
 
 // link returns that of the rules in force.
 func (s *Service) link() *link {
-	if k := s.linked.Load(); k != nil && k.rules == s.limiter.Rules() {
+	k := s.linked.Load()
+	switch {
+	case k == nil:
+		return s.relink()
+	case k.rules == s.limiter.Rules():
 		return k
+	case !s.linking.TryLock():
+		return k // another request makes the new one, and this one comes before it
 	}
-	return s.relink()
+	defer s.linking.Unlock()
+	return s.makeLinkLocked()
 }
 
 func (s *Service) relink() *link {
 	s.linking.Lock()
 	defer s.linking.Unlock()
+	return s.makeLinkLocked()
+}
+
+func (s *Service) makeLinkLocked() *link {
 	k := &link{rules: s.limiter.Rules(), from: s.config.Load(), limits: map[*limit]*limit{}}
 	if old := s.linked.Load(); old != nil && old.rules == k.rules && old.from == k.from {
 		return old // another request was faster
@@ -33,14 +44,20 @@ func (s *Service) relink() *link {
 	if k.config = k.from; !s.opts.Configured {
 		k.config = &Config{domains: map[string]level{}, anyDomain: true} // any domain may carry limits
 	}
-	rules := k.rules.Rules().Rules
+	rules, idle := k.rules.Rules().Rules, 0
 	for i := range rules {
-		if r := &rules[i]; r.Descriptor != nil && k.config != nil {
-			if wrong := k.add(r, s.opts.Modes); wrong != "" {
-				// Without the values, which may be keys of clients.
+		r := &rules[i]
+		if r.Descriptor == nil || k.config == nil {
+			continue
+		}
+		if wrong := k.add(r, s.opts.Modes); wrong != "" {
+			if idle++; idle <= maxWarnings { // without the values, which may be keys of clients
 				s.opts.Logger.Warn("a rule for a descriptor does nothing: "+wrong, "rule", r.ID, "domain", clip(r.Descriptor[0]), "rules_version", k.rules.Version())
 			}
 		}
+	}
+	if idle > maxWarnings {
+		s.opts.Logger.Warn("more rules for descriptors do nothing", "rules", idle-maxWarnings, "rules_version", k.rules.Version())
 	}
 	s.linked.Store(k)
 	return k

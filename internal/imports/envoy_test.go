@@ -245,6 +245,7 @@ descriptors:
   - {key: g, rate_limit: {unlimited: true}}
   - {key: h, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 4294967295}}
   - {key: h, value: free}
+  - {key: "i-*", value: "i-*", rate_limit: {unit: hour, requests_per_unit: 6}}
 `
 	r, err := Envoy([]envoy.File{{Name: "/etc/edge.yaml", Text: []byte(text)}})
 	if err != nil {
@@ -253,7 +254,7 @@ descriptors:
 	for _, want := range []string{
 		"  # share_threshold: there all values share one counter; here each has its own\n  - id: edge-a-b\n    match: {descriptor: [edge, \"a=x*\", b]}\n    algorithm: fixed_window\n    limit: 7/7d\n    past_limit: count\n",
 		"  - id: edge-big-pool\n", "limit: 3/30d\n", "limit: 1/365d\n", "limit: 4294967295/second\n    past_limit: count\n    shadow: true\n",
-		"  # edge.yaml: edge.e=f: the key has a =", "match: {descriptor: [edge, h=free]}\n    algorithm: fixed_window\n    limit: 9000000000/second\n",
+		"  # edge.yaml: edge.e=f: the key has a =", "[edge, \"i-*=i-*\"]", "match: {descriptor: [edge, h=free]}\n    algorithm: fixed_window\n    limit: 9000000000/second\n",
 	} {
 		if !strings.Contains(string(r.Text), want) {
 			t.Errorf("%q isn't in\n%s", want, r.Text)
@@ -272,7 +273,7 @@ descriptors:
 			t.Errorf("%q isn't among %q", want, notes)
 		}
 	}
-	if len(notes) != 9 || r.Rules != 5 {
+	if len(notes) != 9 || r.Rules != 6 {
 		t.Errorf("%d notes, %d rules", len(notes), r.Rules)
 	}
 	if _, err := Envoy([]envoy.File{{Name: "a.yaml", Text: []byte("domain: a\ndescriptors: [{kee: b}]")}}); err == nil || !strings.Contains(err.Error(), "a.yaml:2:16") {
