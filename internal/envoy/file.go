@@ -181,7 +181,8 @@ func (r *reader) descriptors(n *yaml.Node, path string, into level, up above) {
 
 func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	e := entry{keyAt: n, shareAt: n}
-	var rate, below, meta field
+	var rates, metas []field // what is merged in, and the descriptor's own, which says the rest
+	var below field
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
 		case "key":
@@ -189,11 +190,16 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 		case "value":
 			e.value = r.text(f)
 		case "rate_limit":
-			rate = f
+			switch {
+			case f.value.Tag == "!!null":
+				rates = nil
+			case r.isMap(f.value, f.path):
+				rates = append(rates, f)
+			}
 		case "descriptors":
 			below = f
 		case "metadata":
-			meta = f
+			metas = append(metas, f)
 		case "shadow_mode":
 			e.shadow = r.flag(f)
 		case "quota_mode":
@@ -208,10 +214,10 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	if d == nil {
 		return
 	}
-	if rate.value != nil && rate.value.Tag != "!!null" && r.isMap(rate.value, rate.path) {
-		r.limit(d, &e, r.rate(rate), rate.path, here)
-		if d.limit != nil && meta.value != nil {
-			d.limit.metadata = r.metadata(meta)
+	if meta := r.metadata(metas); len(rates) > 0 {
+		r.limit(d, &e, r.rate(rates), rates[0].path, here)
+		if d.limit != nil {
+			d.limit.metadata = meta
 		}
 	}
 	if below.value != nil {
@@ -220,28 +226,38 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	}
 }
 
-// rate reads a rate_limit.
-func (r *reader) rate(at field) (w rate) {
-	w.at, w.unitAt = at.value, at.value
-	for _, f := range r.fields(at.value, at.path, limitKeys) {
-		switch f.name {
-		case "name":
-			w.name = r.text(f)
-		case "unit":
-			w.unit, w.unitAt = r.text(f), f.value
-		case "requests_per_unit":
-			w.perUnit = r.number(f)
-		case "unlimited":
-			w.unlimited = r.flag(f)
-		case "replaces":
-			for i, item := range r.items(f.value, f.path) {
-				o := other{at: item}
-				for _, f := range r.fields(item, fmt.Sprintf("%s[%d]", f.path, i), replaceKeys) {
-					o.name, o.at = r.text(f), f.value
-				}
-				w.replaces = append(w.replaces, o)
+// rate reads a rate_limit, each part over those before.
+func (r *reader) rate(parts []field) (w rate) {
+	for _, at := range parts {
+		w.at = at.value
+		if w.unitAt == nil {
+			w.unitAt = at.value
+		}
+		for _, f := range r.fields(at.value, at.path, limitKeys) {
+			switch f.name {
+			case "name":
+				w.name = r.text(f)
+			case "unit":
+				w.unit, w.unitAt = r.text(f), f.value
+			case "requests_per_unit":
+				w.perUnit = r.number(f)
+			case "unlimited":
+				w.unlimited = r.flag(f)
+			case "replaces":
+				w.replaces = r.replaces(f)
 			}
 		}
 	}
 	return w
+}
+
+func (r *reader) replaces(f field) (list []other) {
+	for i, item := range r.items(f.value, f.path) {
+		o := other{at: item}
+		for _, f := range r.fields(item, fmt.Sprintf("%s[%d]", f.path, i), replaceKeys) {
+			o.name, o.at = r.text(f), f.value
+		}
+		list = append(list, o)
+	}
+	return list
 }

@@ -46,8 +46,8 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out, err := protojson.Marshal(answer)
-	if err != nil { // a key or value that isn't UTF-8, which JSON can't carry back
-		jsonerror.Bad("must be UTF-8").Write(w)
+	if err != nil { // metadata from an xDS server may hold an infinite number
+		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "JSON can't carry the limit's metadata: ask over gRPC").Write(w)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

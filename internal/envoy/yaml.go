@@ -26,10 +26,11 @@ var (
 // field is a key of a map with its value.
 type field struct {
 	name, path string
-	key, value *yaml.Node
+	value      *yaml.Node
 }
 
-// fields lists what a map holds, each key once: what stands in it, and what it merges in.
+// fields lists what a map holds, and what it merges in, in the order of the file. Of a name that is there several times the
+// last one counts, also before a << that stands below: so envoyproxy/ratelimit reads it.
 func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 	var list []field
 	first := map[string]int{}
@@ -40,7 +41,12 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 		case value == nil:
 			return list
 		case key.Tag == "!!merge":
-			list = append(list, r.merged(value, path, known)...)
+			for _, f := range r.merged(value, path, known) {
+				if first[f.name] > 0 {
+					r.warn(key, f.path, "is replaced by what is merged in below it, as in envoyproxy/ratelimit: put << first")
+				}
+				list = append(list, f)
+			}
 			continue
 		case key.Kind != yaml.ScalarNode:
 			r.fail(key, path, "", "a key must be a word, got %s", describe(key))
@@ -52,7 +58,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 		first[key.Value] = key.Line
 		switch {
 		case slices.Contains(known, key.Value):
-			list = append(list, field{key.Value, at, key, value})
+			list = append(list, field{key.Value, at, value})
 		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit takes it anywhere, and ignores it here
 			r.warn(key, at, "means nothing here, as in envoyproxy/ratelimit: here go %s", strings.Join(known, ", "))
 		default:
@@ -63,35 +69,36 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 			r.fail(key, at, hint, "there is no key %q", clip(key.Value))
 		}
 	}
-	// What a map says itself goes before what it merges in.
-	own := func(f field) bool { return f.key.Line == first[f.name] }
-	return slices.DeleteFunc(list, func(f field) bool { return first[f.name] > 0 && !own(f) })
+	return list
 }
 
 // merged lists what << merges into a map.
-func (r *reader) merged(n *yaml.Node, path string, known []string) []field {
-	maps := []*yaml.Node{n}
-	if n.Kind == yaml.SequenceNode {
-		maps = n.Content
-	}
-	var list []field
-	if r.merging++; r.merging > maxDepth { // of maps that merge each other
+func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field) {
+	r.merging++
+	defer func() { r.merging-- }()
+	if r.merging > maxDepth { // of maps that merge each other
 		r.fail(n, path, "", "is merged into itself")
 		return nil
 	}
-	defer func() { r.merging-- }()
-	for _, m := range maps {
-		m = r.resolve(m)
-		if m == nil || !r.isMap(m, path) || len(r.problems) >= maxProblems {
-			return list
-		}
-		for _, f := range r.fields(m, path, known) {
-			if !slices.ContainsFunc(list, func(g field) bool { return g.name == f.name }) {
-				list = append(list, f)
-			}
-		}
+	for _, m := range r.sources(n, path) {
+		list = append(list, r.fields(m, path, known)...)
 	}
 	return list
+}
+
+// sources are the maps that << merges in. Of a list, the first comes last, and so goes before the others.
+func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
+	list := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		list = n.Content
+	}
+	for _, m := range slices.Backward(list) {
+		if m = r.resolve(m); m == nil || !r.isMap(m, path) || len(r.problems) >= maxProblems {
+			return nil
+		}
+		maps = append(maps, m)
+	}
+	return maps
 }
 
 // resolve follows an alias. It returns nil once the file has too many values: aliases of aliases
@@ -150,61 +157,96 @@ func (r *reader) text(f field) string {
 	return f.value.Value
 }
 
-func (r *reader) flag(f field) (on bool) {
-	if f.value.Kind != yaml.ScalarNode || f.value.Tag != "!!null" && f.value.Decode(&on) != nil {
+func (r *reader) flag(f field) bool {
+	on, ok := boolean(f.value)
+	if !ok && f.value.Tag != "!!null" {
 		r.fail(f.value, f.path, "", "must be true or false, got %s", describe(f.value))
 	}
 	return on
 }
 
+// boolean reads the words that YAML 1.1 has for true and false, which envoyproxy/ratelimit reads.
+func boolean(n *yaml.Node) (on, ok bool) {
+	switch n.Value {
+	case "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON":
+		on, ok = true, true
+	case "false", "False", "FALSE", "no", "No", "NO", "n", "N", "off", "Off", "OFF":
+		ok = true
+	}
+	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // a word in quotes is text
+	return on && bare, ok && bare
+}
+
 func (r *reader) number(f field) uint32 {
-	n, err := strconv.ParseUint(strings.ReplaceAll(f.value.Value, "_", ""), 0, 32)
-	if f.value.Kind != yaml.ScalarNode || f.value.Tag != "!!int" || err != nil {
+	if f.value.Tag == "!!null" {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(f.value.Value, "_", ""), 0, 64)
+	if f.value.Kind != yaml.ScalarNode || f.value.Tag != "!!int" || err != nil || n < 0 || n > math.MaxUint32 {
 		r.fail(f.value, f.path, "", "must be a whole number from 0 to %d, got %s", uint32(math.MaxUint32), describe(f.value))
 	}
 	return uint32(n)
 }
 
-// metadata reads what answers carry beside the limit.
-func (r *reader) metadata(f field) *structpb.Struct {
-	if f.value.Tag == "!!null" {
+// metadata reads what answers carry beside the limit. What is merged into a descriptor is there before its own.
+func (r *reader) metadata(list []field) *structpb.Struct {
+	all := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	for _, f := range list {
+		if f.value.Tag == "!!null" {
+			clear(all.Fields)
+			continue
+		}
+		if !r.isMap(f.value, f.path) {
+			return nil
+		}
+		if err := r.fill(f.value, f.path, all, 0); err != nil {
+			r.fail(f.value, f.path, "", "%v", err)
+			return nil
+		}
+	}
+	if len(all.Fields) == 0 {
 		return nil
 	}
-	if !r.isMap(f.value, f.path) {
-		return nil
-	}
-	v, err := r.value(f.value, 0)
-	if err != nil {
-		r.fail(f.value, f.path, "", "%v", err)
-		return nil
-	}
-	if len(v.GetStructValue().GetFields()) == 0 {
-		return nil
-	}
-	return v.GetStructValue()
+	return all
 }
 
 var errDeep = errors.New("is nested too deep, or too large")
 
-func (r *reader) value(n *yaml.Node, depth int) (*structpb.Value, error) {
+// fill reads a map into another.
+func (r *reader) fill(n *yaml.Node, path string, into *structpb.Struct, depth int) error {
+	if depth > maxDepth {
+		return errDeep
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Tag == "!!merge" {
+			for _, m := range r.sources(n.Content[i+1], path) {
+				if err := r.fill(m, path, into, depth+1); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		v, err := r.value(n.Content[i+1], path, depth+1)
+		if err != nil {
+			return err
+		}
+		into.Fields[n.Content[i].Value] = v
+	}
+	return nil
+}
+
+func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, error) {
 	if n = r.resolve(n); n == nil || depth > maxDepth {
 		return nil, errDeep
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
 		s := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(n.Content)/2)}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			v, err := r.value(n.Content[i+1], depth+1)
-			if err != nil {
-				return nil, err
-			}
-			s.Fields[n.Content[i].Value] = v
-		}
-		return structpb.NewStructValue(s), nil
+		return structpb.NewStructValue(s), r.fill(n, path, s, depth)
 	case yaml.SequenceNode:
 		l := &structpb.ListValue{Values: make([]*structpb.Value, len(n.Content))}
 		for i := range n.Content {
-			v, err := r.value(n.Content[i], depth+1)
+			v, err := r.value(n.Content[i], path, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -212,12 +254,15 @@ func (r *reader) value(n *yaml.Node, depth int) (*structpb.Value, error) {
 		}
 		return structpb.NewListValue(l), nil
 	}
+	if on, ok := boolean(n); ok {
+		return structpb.NewBoolValue(on), nil
+	}
 	var v any
 	if err := n.Decode(&v); err != nil {
 		return nil, fmt.Errorf("%s can't be read", describe(n))
 	}
 	out, err := structpb.NewValue(v)
-	if err != nil { // a date, say: as it is written
+	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // a date, say, or what JSON can't carry: as it is written
 		return structpb.NewStringValue(n.Value), nil
 	}
 	return out, nil
