@@ -3,6 +3,7 @@ package envoy
 import (
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -174,7 +175,7 @@ func (a *answer) describe() *structpb.Struct {
 		}
 		one := map[string]*structpb.Value{"entries": structpb.NewListValue(entries)}
 		if l := d.GetLimit(); l != nil {
-			one["limit"] = structpb.NewStringValue(l.String())
+			one["limit"] = structpb.NewStringValue(strings.Join(strings.Fields(l.String()), " ")) // some builds of protobuf double its spaces
 		}
 		if h := d.GetHitsAddend(); h != nil {
 			one["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
