@@ -9,6 +9,7 @@ import (
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirhq/weir/internal/envoy"
@@ -29,6 +30,9 @@ func request(domain string, descriptors ...string) *rls.RateLimitRequest {
 				d.HitsAddend = wrapperspb.UInt64(n)
 			case "back":
 				d.IsNegativeHits = true
+			case "limit": // an hour's
+				d.Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{Unit: typev3.RateLimitUnit_HOUR}
+				fmt.Sscan(value, &d.Limit.RequestsPerUnit)
 			default:
 				d.Entries = append(d.Entries, &ratelimit.RateLimitDescriptor_Entry{Key: key, Value: value})
 			}
@@ -190,23 +194,36 @@ func TestEveryKey(t *testing.T) {
 	}
 }
 
-// TestGlobalModes are envoyproxy/ratelimit's SHADOW_MODE and QUOTA_MODE.
+// TestGlobalModes are envoyproxy/ratelimit's SHADOW_MODE and QUOTA_MODE. A request that they let pass counts at all its
+// limits. They hold for limits that a request carries, too, and in QUOTA_MODE a descriptor without a limit is a quota that
+// has room.
 func TestGlobalModes(t *testing.T) {
-	file := envoy.File{Name: "f.yaml", Text: []byte("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n")}
-	for want, modes := range map[string]envoy.Modes{
-		"OK OVER_LIMIT:1/DAY-0":            {Shadow: true},
-		"OK OVER_LIMIT:1/DAY-0 OK:1/DAY-0": {Quota: true},
+	file := envoy.File{Name: "f.yaml", Text: []byte("domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n  - {key: l, rate_limit: {unit: day, requests_per_unit: 9}}\n")}
+	shadow := newService(t, memstore.New(memstore.Options{}), envoy.Options{Modes: envoy.Modes{Shadow: true}}, file)
+	quota := newService(t, memstore.New(memstore.Options{}), envoy.Options{Modes: envoy.Modes{Quota: true}}, file)
+	for _, c := range []struct {
+		ask, want string
+		spent     bool // of all quotas
+	}{
+		{"k=1", "OK:1/DAY-0", false},
+		{"k=1", "OVER_LIMIT:1/DAY-0", true},
+		{"k=1;k=2", "OVER_LIMIT:1/DAY-0 OK:1/DAY-0", false},
+		{"k=1;none=x", "OVER_LIMIT:1/DAY-0 OK", false},
+		{"k=1;l=1", "OVER_LIMIT:1/DAY-0 OK:9/DAY-8", false},
+		{"limit=0 o=1;l=1", "OVER_LIMIT:0/HOUR-0 OK:9/DAY-7", false},
+		{"limit=0 o=1;none=x", "OVER_LIMIT:0/HOUR-0 OK", false},
+		{"limit=0 o=1", "OVER_LIMIT:0/HOUR-0", true},
+		{"k=1;limit=3 o=2;none=x", "OVER_LIMIT:1/DAY-0 OK:3/HOUR-2 OK", false},
+		{"limit=3 o=2", "OK:3/HOUR-1", false},
 	} {
-		s := newService(t, memstore.New(memstore.Options{}), envoy.Options{Modes: modes}, file)
-		req := request("d", "k=1")
-		if _, err := s.ShouldRateLimit(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
-		if modes.Quota {
-			req = request("d", "k=1", "k=2")
-		}
-		if got, err := s.ShouldRateLimit(t.Context(), req); err != nil || brief(got) != want {
-			t.Errorf("%+v: %v %v, want %s", modes, got, err, want)
+		for mode, s := range map[string]*envoy.Service{"shadow": shadow, "quota": quota} {
+			want := "OK " + c.want
+			if c.spent && mode == "quota" {
+				want = "OVER_LIMIT " + c.want
+			}
+			if got, err := s.ShouldRateLimit(t.Context(), request("d", strings.Split(c.ask, ";")...)); err != nil || brief(got) != want {
+				t.Errorf("%s: %s: got %v %v, want %s", mode, c.ask, brief(got), err, want)
+			}
 		}
 	}
 }

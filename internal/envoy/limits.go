@@ -52,7 +52,7 @@ func (s *Service) byConfig(ctx context.Context, c *call, k *link, req *rls.RateL
 		return nil, err
 	}
 	k.replace(c.hits)
-	quotas := c.replace()
+	quotas := c.replace(s.opts.Modes)
 	c.charge(req, quotas > 1)
 	c.answer = newAnswer(&s.opts, req)
 	if quotas > 1 {
@@ -128,8 +128,9 @@ func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
 	return d.limit
 }
 
-// replace drops limits that others of the request replace, and returns how many are in quota_mode.
-func (c *call) replace() (quotas int) {
+// replace drops limits that others of the request replace, and returns how many descriptors are in quota_mode. Where all
+// are, one without a limit is a quota that has room.
+func (c *call) replace(global Modes) (quotas int) {
 	for i := range c.hits {
 		if c.hits[i].limit == nil {
 			continue
@@ -142,10 +143,10 @@ func (c *call) replace() (quotas int) {
 		}
 	}
 	for i := range c.hits {
-		switch h := &c.hits[i]; {
-		case h.replaced:
-			h.limit = nil
-		case h.limit != nil && h.limit.quota:
+		if c.hits[i].replaced {
+			c.hits[i].limit = nil
+		}
+		if l := c.hits[i].limit; l == nil && global.Quota || l != nil && l.quota {
 			quotas++
 		}
 	}
@@ -252,6 +253,7 @@ func (c *call) taken(d *weir.Decision) (returns []weir.Return) {
 // holds at most two generations: a caller that brings new numbers each time only has the old ones forgotten.
 type overrides struct {
 	likeTheirs bool // they count as those of a configuration do
+	modes      Modes
 	mu         sync.Mutex
 	young, old map[override]*limit // guarded by mu
 }
@@ -278,7 +280,7 @@ func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (
 			return nil, bad("limit: %v", err)
 		}
 		l.hard.CountRefused = o.likeTheirs
-		l.soften(Modes{})
+		l.soften(o.modes)
 	}
 	if o.young == nil || len(o.young) == generation {
 		o.old, o.young = o.young, make(map[override]*limit)

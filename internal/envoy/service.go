@@ -83,7 +83,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 		c.judge = c.together
 		return c
 	}
-	s.overrides.likeTheirs = opts.Configured
+	s.overrides.likeTheirs, s.overrides.modes = opts.Configured, opts.Modes
 	return s
 }
 
