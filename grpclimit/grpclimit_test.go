@@ -54,6 +54,7 @@ func TestARefusal(t *testing.T) {
 		{ID: "orders", Algorithm: weir.FixedWindow, Limits: per(2)},
 		{ID: "address", By: []string{"ip"}, Algorithm: weir.FixedWindow, Limits: per(2)},
 		{ID: "plenty", Limits: per(1000)},
+		{ID: "tried", Shadow: true, Algorithm: weir.FixedWindow, Limits: per(1)},
 	}}), grpclimit.Options{})
 	for left := range 2 {
 		got := w.call(t, "x-api-key", secret)
@@ -152,8 +153,10 @@ func TestRetriesOfClients(t *testing.T) {
 	}
 	checks.Store(0)
 	w = newWorld(t, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "r", Algorithm: weir.FixedWindow, Limits: per(1)}}}), grpclimit.Options{}, policy, observe)
-	w.call(t, "x-api-key", "k")
-	if got := w.call(t, "x-api-key", "k"); !got.is(codes.ResourceExhausted) || checks.Load() != 2 {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"), 20*time.Second)
+	defer cancel()
+	w.callWith(ctx)
+	if got := w.callWith(ctx); !got.is(codes.ResourceExhausted) || checks.Load() != 2 {
 		t.Errorf("%v after %d checks", got.Status, checks.Load())
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	auth "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
 	"github.com/golang-jwt/jwt/v5"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -234,6 +235,10 @@ decision_log_sample: 1
 			for _, value := range []string{s["key in a header"], s["key with an *"], s["key that is denied"]} {
 				answer, err := shouldLimit(ctx, envoy, "api_key", value)
 				l.gather("gRPC", fmt.Sprint(answer, err))
+				for _, name := range []string{"x-api-key", "authorization", "X_API_Key", "cookie"} {
+					verdict, err := auth.NewAuthorizationClient(envoy).Check(ctx, envoysQuestion(s["secret method"], target, map[string]string{name: value}))
+					l.gather("gRPC", fmt.Sprint(verdict, err))
+				}
 				l.call("POST", n.HTTP+"/json", `{"domain": "edge", "descriptors": [{"entries": [{"key": "api_key", "value": `+quote(value)+`}]}]}`, bearer(token))
 				l.call("POST", n.HTTP+"/json", `{"domain": "edge", "descriptors": `+quote(value)+`}`, bearer(token))
 			}
