@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,10 +27,7 @@ func (c *call) readBatch() error {
 	given := false
 	err := c.document(c.in.Bytes(), batchFields, func(name string) error {
 		given = true
-		if c.peek() != '[' {
-			return c.mismatch(name, "a list")
-		}
-		return c.elements(']', c.readItem)
+		return c.elements(name, '[', c.readItem)
 	})
 	if err == nil && !given {
 		return jsonerror.Bad(`checks: is missing: send {"checks": [{"key": …}, …]}`)
@@ -42,25 +40,29 @@ func (c *call) readItem() error {
 	if len(c.items) == MaxChecks {
 		return jsonerror.Bad("checks: there may be at most %d: send the rest in another call", MaxChecks)
 	}
-	c.peek()
-	from := c.pos
+	from, depth := c.json.InputOffset(), c.json.StackDepth()
 	c.body, c.first = body{cost: 1}, len(c.attrs)
 	err := c.object("check", checkFields, c.checkField, nil)
 	if err == nil {
 		err = c.complete()
 	}
+	var bad *jsonerror.Error
 	if err != nil {
-		c.pos, c.attrs = from, c.attrs[:c.first]
-		if err := c.skip(0); err != nil {
+		ok := false
+		if bad, ok = errors.AsType[*jsonerror.Error](err); !ok {
+			return err // it isn't JSON
+		}
+	}
+	for c.json.StackDepth() > depth { // the rest of one that can't be read
+		if _, err := c.json.ReadToken(); err != nil {
 			return err
 		}
 	}
-	if c.pos-from > MaxBody {
-		err = tooLarge(MaxBody)
+	if text := c.src[from:c.json.InputOffset()]; len(text) > MaxBody && len(strings.TrimLeft(text, ", \t\r\n")) > MaxBody {
+		bad = tooLarge(MaxBody)
 	}
-	if err != nil {
-		var bad *jsonerror.Error
-		errors.As(err, &bad)
+	if bad != nil {
+		c.attrs = c.attrs[:c.first]
 		c.items = append(c.items, item{err: bad})
 		return nil
 	}

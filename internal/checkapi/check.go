@@ -42,7 +42,7 @@ func DecodeCheck(src []byte) (weir.Request, error) {
 
 // refund serves /v1/refund.
 func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error {
-	read := func(name string) error { return c.textOf(name, MaxBody, &c.receipt) }
+	read := func(name string) error { return c.textOf("", name, MaxBody, &c.receipt) }
 	if err := c.document(c.in.Bytes(), refundFields, read); err != nil {
 		return err
 	}

@@ -1,13 +1,17 @@
 package checkapi
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -36,29 +40,46 @@ type body struct {
 
 type attribute struct{ name, value string }
 
-// document reads src, which must be one object of these fields.
+// document reads src, which must be one object of these fields, and turns the decoder's errors into answers.
 func (c *call) document(src []byte, known []string, read func(name string) error) error {
-	c.parser, c.body = parser{src: string(src)}, body{cost: 1}
-	if c.peek(); c.pos == len(c.src) {
+	c.src, c.body, c.rest = string(src), body{cost: 1}, *bytes.NewBuffer(src)
+	c.json.Reset(&c.rest, options...)
+	err := c.object("body", known, read, nil)
+	if err == nil {
+		if rest := strings.TrimLeft(c.src[c.json.InputOffset():], " \t\r\n"); rest != "" {
+			return notJSON(len(c.src)-len(rest), "nothing may follow the object")
+		}
+		return nil
+	}
+	broken, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case errors.Is(err, io.EOF):
 		return jsonerror.Bad("the body is empty: send a JSON object")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return notJSON(len(c.src), "it ends too early")
+	case ok && broken.JSONPointer != "":
+		return notJSON(int(broken.ByteOffset), "%v, in %s", broken.Err, clip(string(broken.JSONPointer)))
+	case ok:
+		return notJSON(int(broken.ByteOffset), "%v", broken.Err)
 	}
-	if err := c.object("body", known, read, nil); err != nil {
-		return err
-	}
-	if c.peek(); c.pos < len(c.src) {
-		return c.syntax("nothing may follow the object")
-	}
-	return nil
+	return err
+}
+
+// options leave to the readers below what is wrong with one check of a batch, and no reason to refuse the others.
+var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+
+func notJSON(offset int, format string, args ...any) error {
+	return jsonerror.Bad("not valid JSON at byte %d: %s", offset+1, fmt.Sprintf(format, args...))
 }
 
 // object reads an object. It refuses fields that are given twice, and those it doesn't know unless other reads them.
 func (c *call) object(field string, known []string, read, other func(name string) error) error {
-	if c.peek() != '{' {
-		return c.mismatch(field, "an object")
-	}
 	var seen uint
-	return c.elements('}', func() error {
-		name, err := c.name()
+	return c.elements(field, '{', func() error {
+		name, err := c.value()
+		if err == nil {
+			name, err = c.text(name)
+		}
 		i := slices.Index(known, name)
 		switch {
 		case err != nil:
@@ -67,43 +88,112 @@ func (c *call) object(field string, known []string, read, other func(name string
 			return unknownField(name, known)
 		case i < 0:
 			return other(name)
-		case seen>>i&1 == 1 && field == "attributes":
-			return jsonerror.Bad("attributes.%s: is given twice", name)
 		case seen>>i&1 == 1:
-			return jsonerror.Bad("%s: is given twice", name)
+			return jsonerror.Bad("%s: is given twice", label(field, name))
 		}
 		seen |= 1 << i
 		return read(name)
 	})
 }
 
-// textOf reads a string, or a null as no string at all.
-func (c *call) textOf(field string, most int, into *string) (err error) {
-	if c.peek() != '"' {
-		if c.literal("null") {
-			return nil
-		}
-		return c.mismatch(field, "a string")
+// label is where a field stands: at the top of a check or a take, or within its attributes.
+func label(in, name string) string {
+	switch {
+	case in != "attributes":
+		return name
+	case slices.Contains(subjectFields, name):
+		return "attributes." + name
 	}
-	if *into, err = c.text(); err == nil && len(*into) > most {
-		return jsonerror.Bad("%s: must be at most %d bytes, got %d", field, most, len(*into))
+	return fmt.Sprintf("attributes[%q]", clip(name))
+}
+
+// elements reads an object or a list. Each reads a member of it.
+func (c *call) elements(field string, bracket jsontext.Kind, each func() error) error {
+	if c.json.PeekKind() != bracket {
+		value, err := c.value()
+		return mismatch(field, kinds[bracket], value, err)
+	}
+	_, err := c.json.ReadToken()
+	for err == nil {
+		switch c.json.PeekKind() {
+		case bracket + 2, jsontext.KindInvalid: // in ASCII the bracket that ends it; or an error
+			_, err = c.json.ReadToken()
+			return err
+		}
+		err = each()
+	}
+	return err
+}
+
+var kinds = map[jsontext.Kind]string{
+	'n': "null", 't': "a boolean", 'f': "a boolean", '"': "a string", '0': "a number", '{': "an object", '[': "a list",
+}
+
+// mismatch is the error of a value that isn't of the type its field wants, if it could be read.
+func mismatch(field, want, value string, err error) error {
+	if err != nil {
+		return err
+	}
+	return jsonerror.Bad("%s: must be %s, got %s", field, want, kinds[jsontext.Value(value).Kind()])
+}
+
+// value reads a value, and returns it as it is written: a part of the source. Of an object or a list it is the bracket.
+func (c *call) value() (string, error) {
+	from := c.json.InputOffset()
+	_, err := c.json.ReadToken()
+	text := c.src[from:c.json.InputOffset()]
+	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // which the decoder has passed
+		text = text[1:]
+	}
+	return text, err
+}
+
+// text returns what a string says that was read just now. If it is plain, that is a part of the source.
+func (c *call) text(quoted string) (string, error) {
+	if isPlain(quoted) {
+		return quoted[1 : len(quoted)-1], nil
+	}
+	text, err := jsontext.AppendUnquote(nil, quoted)
+	if err != nil { // with U+FFFD in its place, different keys would have one counter
+		return "", notJSON(int(c.json.InputOffset())-len(quoted), "the string that begins here isn't UTF-8, or has half of a surrogate pair")
+	}
+	return string(text), nil
+}
+
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] == '\\' || s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// textOf reads a string, or a null as no string at all.
+func (c *call) textOf(in, name string, most int, into *string) error {
+	value, err := c.value()
+	switch {
+	case value == "null":
+		return nil
+	case err != nil || value[0] != '"':
+		return mismatch(label(in, name), "a string", value, err)
+	}
+	if *into, err = c.text(value); err == nil && len(*into) > most {
+		return jsonerror.Bad("%s: must be at most %d bytes, got %d", label(in, name), most, len(*into))
 	}
 	return err
 }
 
 // wholeOf reads a whole number within bounds, or a null as none.
 func (c *call) wholeOf(field string, low, high int64, into *int64) error {
-	if !beginsNumber(c.peek()) {
-		if c.literal("null") {
-			return nil
-		}
-		return c.mismatch(field, "a whole number")
+	value, err := c.value()
+	switch {
+	case value == "null":
+		return nil
+	case err != nil || jsontext.Value(value).Kind() != '0':
+		return mismatch(field, "a whole number", value, err)
 	}
-	text, err := c.number()
-	if err != nil {
-		return err
-	}
-	*into, err = strconv.ParseInt(text, 10, 64)
+	*into, err = strconv.ParseInt(value, 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrSyntax):
 		return jsonerror.Bad("%s: must be a whole number, written without fraction and exponent", field)
@@ -114,12 +204,13 @@ func (c *call) wholeOf(field string, low, high int64, into *int64) error {
 }
 
 func (c *call) boolOf(field string, into *bool) error {
-	switch {
-	case c.literal("true"):
+	value, err := c.value()
+	switch value {
+	case "true":
 		*into = true
-	case c.literal("false"), c.literal("null"):
+	case "false", "null":
 	default:
-		return c.mismatch(field, "true or false")
+		return mismatch(field, "true or false", value, err)
 	}
 	return nil
 }
@@ -128,20 +219,20 @@ func (c *call) boolOf(field string, into *bool) error {
 func (c *call) checkField(name string) error {
 	switch name {
 	case "key":
-		return c.textOf(name, MaxText, &c.req.APIKey)
+		return c.textOf("", name, MaxText, &c.req.APIKey)
 	case "method":
-		return c.textOf(name, MaxText, &c.req.Method)
+		return c.textOf("", name, MaxText, &c.req.Method)
 	case "path":
-		return c.textOf(name, MaxBody, &c.req.Path)
+		return c.textOf("", name, MaxBody, &c.req.Path)
 	case "ip":
-		return c.textOf(name, MaxText, &c.ip)
+		return c.textOf("", name, MaxText, &c.ip)
 	case "cost":
 		return c.wholeOf(name, 0, MaxCost, &c.cost)
 	case "receipt":
 		return c.boolOf(name, &c.req.Receipt)
 	}
-	if c.literal("null") {
-		return nil
+	if c.json.PeekKind() == 'n' {
+		return c.json.SkipValue()
 	}
 	return c.object("attributes", subjectFields, c.subjectField, c.attributeField)
 }
@@ -149,11 +240,11 @@ func (c *call) checkField(name string) error {
 func (c *call) subjectField(name string) error {
 	switch name {
 	case "user":
-		return c.textOf("attributes.user", MaxText, &c.req.User)
+		return c.textOf("attributes", name, MaxText, &c.req.User)
 	case "org":
-		return c.textOf("attributes.org", MaxText, &c.req.Org)
+		return c.textOf("attributes", name, MaxText, &c.req.Org)
 	}
-	return c.textOf("attributes.tier", MaxText, &c.req.Tier)
+	return c.textOf("attributes", name, MaxText, &c.req.Tier)
 }
 
 // attributeField reads an attribute of another name.
@@ -165,21 +256,14 @@ func (c *call) attributeField(name string) error {
 	case len(mine) == MaxAttributes:
 		return jsonerror.Bad("attributes: there may be at most %d beside user, org and tier", MaxAttributes)
 	}
-	label := func() string { return fmt.Sprintf("attributes[%q]", clip(name)) }
 	for i := range mine {
 		if sameAttribute(mine[i].name, name) {
-			return jsonerror.Bad("%s: is given twice", label())
+			return jsonerror.Bad("%s: is given twice", label("attributes", name))
 		}
 	}
 	x := attribute{name: name}
-	if b := c.peek(); b != '"' && b != 'n' {
-		return c.mismatch(label(), "a string")
-	}
-	if err := c.textOf("attributes", MaxBody, &x.value); err != nil {
+	if err := c.textOf("attributes", name, MaxText, &x.value); err != nil {
 		return err
-	}
-	if n := len(x.value); n > MaxText {
-		return jsonerror.Bad("%s: must be at most %d bytes, got %d", label(), MaxText, n)
 	}
 	c.attrs = append(c.attrs, x)
 	return nil
@@ -198,13 +282,13 @@ func sameAttribute(a, b string) bool {
 func (c *call) takeField(name string) error {
 	switch name {
 	case "limit":
-		return c.textOf(name, 64, &c.limit)
+		return c.textOf("", name, 64, &c.limit)
 	case "burst":
 		return c.wholeOf(name, 1, weir.MaxTokens, &c.burst)
 	case "algorithm":
-		return c.textOf(name, MaxText, &c.algorithm)
+		return c.textOf("", name, MaxText, &c.algorithm)
 	case "mode":
-		return c.textOf(name, MaxText, &c.mode)
+		return c.textOf("", name, MaxText, &c.mode)
 	}
 	return c.checkField(name) // which has the others
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/guard"
@@ -72,7 +73,9 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 
 // call is what serving one request needs, reused from request to request.
 type call struct {
-	parser
+	src  string // the body that is being read
+	rest bytes.Buffer
+	json jsontext.Decoder // of rest
 	body
 	attrs   []attribute // of all checks that were read
 	first   int         // in attrs: of the check that is being read
@@ -108,7 +111,7 @@ func (c *call) show(req *weir.Request, attrs []attribute) {
 
 // forget lets go of the client's values, which would otherwise live as long as the pool.
 func (c *call) forget() {
-	c.parser, c.body, c.shown, c.limited.R = parser{}, body{}, nil, nil
+	c.src, c.body, c.shown, c.limited.R = "", body{}, nil, nil
 	clear(c.attrs)
 	clear(c.items)
 }
@@ -199,10 +202,9 @@ var (
 
 // answer sends an error.
 func answer(w http.ResponseWriter, err error) {
-	var f *jsonerror.Error
-	if !errors.As(err, &f) {
-		// What isn't a fault came from the store, and its words are not for clients.
-		f = unavailable
+	f, ok := errors.AsType[*jsonerror.Error](err)
+	if !ok {
+		f = unavailable // what isn't a fault came from the store, and its words are not for clients
 	}
 	f.Write(w)
 }
@@ -232,7 +234,7 @@ func (c *call) receive(r *http.Request, most int) error {
 	return jsonerror.Bad("the body ended before its announced length")
 }
 
-func tooLarge(most int) error {
+func tooLarge(most int) *jsonerror.Error {
 	e := jsonerror.New(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "too large: at most %d KiB are read", most>>10)
 	e.Header = lastAnswer
 	return e

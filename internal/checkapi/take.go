@@ -125,9 +125,7 @@ func newPolicy(key policyKey) (*weir.Policy, error) {
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
 	p, err := weir.NewPolicy(takeName, limit)
-	if err != nil {
-		var wrong weir.Problem
-		errors.As(err, &wrong)
+	if wrong, ok := errors.AsType[weir.Problem](err); ok {
 		switch wrong.Path {
 		case "window":
 			return nil, jsonerror.Bad("limit: the window %s", wrong.Text)
