@@ -60,7 +60,8 @@ func startBehind(t *testing.T, g *gateways.Gateway, flags ...string) *asked {
 	a := &asked{gateway: g}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.served.Add(1)
-		io.Copy(io.Discard, r.Body)
+		n, _ := io.Copy(io.Discard, r.Body)
+		w.Header().Set("Got-Length", strconv.FormatInt(n, 10))
 		for name, values := range r.Header {
 			if g.Mute && strings.Contains(name, "Ratelimit") { // as its page tells services to do
 				w.Header()[name] = values
@@ -197,6 +198,9 @@ func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
 			res, text := call(t, c.method, a.url+c.path, body, c.headers...)
 			if res.StatusCode != c.status || !strings.Contains(text, c.code) {
 				t.Errorf("%s %.50s: %d %s", c.method, c.path, res.StatusCode, text)
+			}
+			if got := res.Header.Get("Got-Length"); res.StatusCode == 200 && got != strconv.Itoa(len(body)) {
+				t.Errorf("%s %s: the service has %s bytes of %d", c.method, c.path, got, len(body))
 			}
 		}
 		_, metrics := call(t, "GET", a.node.Admin+"/metrics", "")

@@ -4,6 +4,7 @@ package paths
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -64,6 +66,7 @@ type door struct {
 	addr    string
 	conn    net.Conn
 	in      *bufio.Reader
+	h2      *http.Transport               // instead of conn, over HTTP/2
 	decided atomic.Pointer[weir.Decision] // by Weir, of the last request
 	reached map[string]int                // how often each route was
 	refused int                           // how often Weir refused to read the path
@@ -142,6 +145,11 @@ var open = sync.OnceValues(func() (doors []*door, err error) {
 			}
 			children = append(children, closer(stop))
 			d.addr, doors = addr, append(doors, d)
+			if g.H2C && name == "path.Clean" {
+				d.h2 = &http.Transport{Protocols: new(http.Protocols)}
+				d.h2.Protocols.SetUnencryptedHTTP2(true)
+				d.name += ", over HTTP/2"
+			}
 		}
 	}
 	return doors, nil
@@ -284,6 +292,9 @@ func startNginx(behind map[string]string) (map[string]string, error) {
 
 // send asks for a target, byte for byte, and returns the route that it was taken to, or "".
 func (d *door) send(target string) (string, error) {
+	if d.h2 != nil {
+		return d.send2(target)
+	}
 	if d.conn == nil {
 		conn, err := net.Dial("tcp", d.addr)
 		if err != nil {
@@ -306,6 +317,23 @@ func (d *door) send(target string) (string, error) {
 		return "", errors.Join(err, d.hangUp())
 	}
 	return res.Header.Get("X-Route"), nil
+}
+
+// send2 is send over HTTP/2.
+func (d *door) send2(target string) (string, error) {
+	if !strings.HasPrefix(target, "/") || strings.HasPrefix(target, "//") || strings.Contains(target, "#") || !utf8.ValidString(target) {
+		return "", nil // which package http doesn't send, or HAProxy doesn't answer
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	req := (&http.Request{Method: "GET", Header: http.Header{}, URL: &url.URL{Scheme: "http", Host: d.addr, Opaque: target}}).WithContext(ctx)
+	res, err := d.h2.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return res.Header.Get("X-Route"), err
 }
 
 func (d *door) hangUp() error {
