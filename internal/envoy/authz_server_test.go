@@ -129,6 +129,47 @@ func TestTheTokenIsAskedForByBoth(t *testing.T) {
 	}
 }
 
+// TestHealthOfEachService: what the rate limit service waits for doesn't hold up the other one.
+func TestHealthOfEachService(t *testing.T) {
+	for _, c := range []struct{ limits, gateways bool }{{true, false}, {false, true}} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
+		server := envoy.NewServer(envoy.New(limiter, envoy.Options{}), envoy.ServerOptions{
+			Gateways: forwardauth.New(limiter, forwardauth.Options{}), GatewaysReady: func() bool { return c.gateways },
+		})
+		go server.Serve(l)
+		t.Cleanup(server.Stop)
+		looked := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		followed := make(chan error, 1)
+		go func() {
+			followed <- server.Follow(ctx, func() bool {
+				select {
+				case looked <- struct{}{}:
+				case <-ctx.Done():
+				}
+				return c.limits
+			})
+		}()
+		<-looked
+		<-looked // what the first look said has been told by now
+		client := healthpb.NewHealthClient(connect(t, l))
+		for name, ready := range map[string]bool{"": c.limits, "ratelimit": c.limits, "envoy.service.auth.v3.Authorization": c.gateways} {
+			got, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
+			if err != nil || ready != (got.Status == healthpb.HealthCheckResponse_SERVING) {
+				t.Errorf("%+v, %q: %v %v", c, name, got, err)
+			}
+		}
+		cancel()
+		if err := <-followed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestHealthKnowsBothServices(t *testing.T) {
 	client := newAuthNode(t, authRules, httplimit.Options{}, envoy.ServerOptions{}).health
 	for _, name := range []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService", "envoy.service.auth.v3.Authorization"} {

@@ -42,8 +42,8 @@ const (
 // Server is a gRPC server with the rate limit service, the authorization service and the standard health service.
 type Server struct {
 	*grpc.Server
-	health   *health.Server
-	services []string // that health knows
+	health  *health.Server
+	decides func() bool // the authorization service can; nil without one
 }
 
 // ServerOptions of a Server.
@@ -55,6 +55,8 @@ type ServerOptions struct {
 	Guard *guard.Guard
 	// Gateways decides what Envoy asks the authorization service (ext_authz). Nil means that there is none.
 	Gateways *forwardauth.Handler
+	// GatewaysReady says whether it can decide: it needs rules, and no configuration. Nil means that it always can.
+	GatewaysReady func() bool
 	// Trace returns a context in the caller's trace, by the W3C trace context of a request's metadata. Nil means that there are no
 	// traces.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
@@ -91,11 +93,13 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		options = append(options, grpc.ChainUnaryInterceptor(traced(o.Trace)))
 	}
 	g := grpc.NewServer(options...)
-	out := &Server{Server: g, health: health.NewServer(), services: []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName}}
+	out := &Server{Server: g, health: health.NewServer()}
 	rls.RegisterRateLimitServiceServer(g, s)
 	if o.Gateways != nil {
 		auth.RegisterAuthorizationServer(g, &authorization{gateways: o.Gateways})
-		out.services = append(out.services, auth.Authorization_ServiceDesc.ServiceName)
+		if out.decides = o.GatewaysReady; out.decides == nil {
+			out.decides = func() bool { return true }
+		}
 	}
 	healthpb.RegisterHealthServer(g, out.health)
 	out.tell(true)
@@ -154,12 +158,18 @@ func (s *Server) Follow(ctx context.Context, ready func() bool) error {
 }
 
 func (s *Server) tell(ready bool) {
-	status := healthpb.HealthCheckResponse_SERVING
-	if !ready {
-		status = healthpb.HealthCheckResponse_NOT_SERVING
-	}
-	for _, name := range s.services {
+	set := func(name string, ready bool) {
+		status := healthpb.HealthCheckResponse_SERVING
+		if !ready {
+			status = healthpb.HealthCheckResponse_NOT_SERVING
+		}
 		s.health.SetServingStatus(name, status)
+	}
+	for _, name := range []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName} {
+		set(name, ready)
+	}
+	if s.decides != nil {
+		set(auth.Authorization_ServiceDesc.ServiceName, s.decides())
 	}
 }
 

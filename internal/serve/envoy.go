@@ -88,7 +88,7 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 // grpc is the port of the rate limit service and of ext_authz.
 func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	o := envoy.ServerOptions{
-		Reflection: n.config.GRPCReflection, Guard: g, Gateways: gateways,
+		Reflection: n.config.GRPCReflection, Guard: g, Gateways: gateways, GatewaysReady: n.ruled,
 		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
 	}
 	if n.config.OnlyEnvoy {
@@ -106,8 +106,11 @@ func (n *node) serving() bool {
 	if n.envoyConfig != nil {
 		return !n.connecting() && n.unconfigured() == ""
 	}
-	return !n.connecting() && n.rules.Waiting() == ""
+	return n.ruled()
 }
+
+// ruled reports whether there are rules to decide by.
+func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
 
 // unconfigured says why Envoy's rate limit service has no configuration yet, or "".
 func (n *node) unconfigured() string {
