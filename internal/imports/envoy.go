@@ -73,6 +73,12 @@ type envoyFile struct {
 // descriptors imports those below a path. The label is the path without values, which may be keys of clients. Shared says that a key
 // above has share_threshold.
 func (e *envoyFile) descriptors(list []descriptor, path []string, label string, shared bool) {
+	wide := map[string]int{} // how many of a key are for more than one value
+	for i := range list {
+		if list[i].wide() {
+			wide[list[i].Key]++
+		}
+	}
 	for i := range list {
 		x := &list[i]
 		entry, at := x.Key, label+"."+x.Key
@@ -91,7 +97,7 @@ func (e *envoyFile) descriptors(list []descriptor, path []string, label string, 
 		e.descriptors(x.Descriptors, here, at, shared)
 		switch {
 		case len(e.ids) > before: // which keeps wider ones away
-		case covered(list, x):
+		case wide[x.Key] > 1 || wide[x.Key] == 1 && !x.wide(): // another one would take its requests
 			r := e.add(at, descriptorMatch(here), "algorithm: fixed_window", "limit: "+unlimited)
 			e.note(r, where, false, "unlimited there: this is the most that a rule can have, and keeps wider rules away")
 		case x.RateLimit != nil:
@@ -100,12 +106,8 @@ func (e *envoyFile) descriptors(list []descriptor, path []string, label string, 
 	}
 }
 
-// covered reports whether another descriptor would take the requests of one that isn't there.
-func covered(list []descriptor, x *descriptor) bool {
-	return slices.ContainsFunc(list, func(o descriptor) bool {
-		return o.Key == x.Key && o.Value != x.Value && (o.Value == "" || strings.Contains(o.Value, "*"))
-	})
-}
+// wide: it is for more than one value.
+func (x *descriptor) wide() bool { return x.Value == "" || strings.Contains(x.Value, "*") }
 
 func descriptorMatch(path []string) string { return "match: {descriptor: " + scalars(path) + "}" }
 

@@ -280,3 +280,14 @@ descriptors:
 		t.Error(err)
 	}
 }
+
+// TestHugeEnvoyConfig is told that it can't be one document, soon.
+func TestHugeEnvoyConfig(t *testing.T) {
+	text := []byte("domain: a\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n")
+	for i := range 20_000 {
+		text = fmt.Appendf(text, "  - {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
+	}
+	if _, err := Envoy([]envoy.File{{Name: "a.yaml", Text: text}}); err == nil || !strings.Contains(err.Error(), "at most") {
+		t.Error(err)
+	}
+}

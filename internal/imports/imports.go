@@ -55,7 +55,8 @@ type document struct {
 	head  []string // comments
 	rules []*entry
 	notes []Note
-	ids   map[string]bool
+	said  map[Note]bool
+	ids   map[string]int // how often each was wanted
 }
 
 // entry is a rule, or without an id only comments.
@@ -75,11 +76,20 @@ func (d *document) add(name string, fields ...string) *entry {
 // note notes something about a rule, and says it beside it. Without a rule it stands by itself.
 func (d *document) note(e *entry, where string, differs bool, format string, args ...any) {
 	n := Note{Where: where, Text: fmt.Sprintf(format, args...), Differs: differs}
+	if e != nil {
+		n.Rule = e.id
+	}
+	if d.said[n] { // of many alike on one line
+		return
+	}
+	if d.said == nil {
+		d.said = map[Note]bool{}
+	}
+	d.said[n] = true
 	if e == nil {
 		e = &entry{}
 		d.rules = append(d.rules, e)
 	}
-	n.Rule = e.id
 	e.comments = append(e.comments, n.Text)
 	if n.Rule == "" && where != "" {
 		e.comments[len(e.comments)-1] = where + ": " + n.Text
@@ -98,15 +108,16 @@ func (d *document) id(name string) string {
 		base = "rule"
 	}
 	base = base[:min(len(base), maxID)]
+	if d.ids == nil {
+		d.ids = map[string]int{}
+	}
 	id := base
-	for n := 2; d.ids[id]; n++ {
-		end := "-" + strconv.Itoa(n)
+	for d.ids[id] > 0 {
+		d.ids[base]++ // so that thousands of one name don't try each other's
+		end := "-" + strconv.Itoa(d.ids[base])
 		id = base[:min(len(base), maxID-len(end))] + end
 	}
-	if d.ids == nil {
-		d.ids = map[string]bool{}
-	}
-	d.ids[id] = true
+	d.ids[id]++
 	return id
 }
 

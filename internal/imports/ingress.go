@@ -36,6 +36,9 @@ type ingress struct {
 	Items []ingress `yaml:"items"`
 }
 
+// atLine is where a YAML parser says that a mistake is.
+var atLine = regexp.MustCompile(` line [0-9]+`)
+
 const annotation = "nginx.ingress.kubernetes.io/"
 
 // Ingress imports the rate limiting annotations of ingress-nginx from manifests.
@@ -60,7 +63,7 @@ func Ingress(name string, text []byte) (*Result, error) {
 			continue // another kind, whose fields are of other types
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: is not valid YAML", name) // without what stands there: it may be a secret
+			return nil, fmt.Errorf("%s: is not valid YAML%s", name, atLine.FindString(err.Error())) // without what stands there: it may be a secret
 		}
 		for _, one := range append([]ingress{x}, x.Items...) {
 			if one.Kind == "Ingress" {

@@ -44,10 +44,18 @@ type place struct {
 // nginxConf imports a configuration.
 type nginxConf struct {
 	*document
-	zones map[string]zone
-	vars  map[string]*directive // map and geo, by what they set
-	used  map[string]int        // how many rules have a zone
+	zones   map[string]zone
+	vars    map[string]*directive // map and geo, by what they set
+	used    map[string]int        // how many rules have a zone
+	seen    int                   // servers and locations
+	limited bool                  // there is a rule with a limit of nginx'
 }
+
+// Bounds of what is compared with each other, far above what people write.
+const (
+	maxPlaces = 2000 // servers and locations
+	maxLimits = 16   // of one of them
+)
 
 // Nginx imports the limit_req directives of a configuration, with the files that it includes. Text is that of the file, or nil
 // to read it.
@@ -72,9 +80,13 @@ func Nginx(path string, text []byte) (*Result, error) {
 			break
 		}
 	}
-	c.declarations(conf)
 	c.declarations(http)
-	c.http(http)
+	if c.http(http); c.seen > maxPlaces {
+		return nil, fmt.Errorf("%s: %w: at most %d servers and locations are imported", path, errTooLarge, maxPlaces)
+	}
+	if !c.limited { // what is there only keeps rules away that aren't
+		return &Result{Notes: c.notes}, nil
+	}
 	return c.result()
 }
 
@@ -119,10 +131,10 @@ func (c *nginxConf) inherit(outer scope, block []directive) scope {
 		d := &block[i]
 		switch d.name {
 		case "limit_req":
-			if l, ok := parseLimitReq(d); ok {
+			if l, ok := parseLimitReq(d); ok && len(s.limits) < maxLimits {
 				s.limits = append(s.limits, l)
 			} else {
-				c.note(nil, d.where(), true, "limit_req can't be read: it needs zone=name, and burst and delay are numbers")
+				c.note(nil, d.where(), true, "limit_req can't be read: it needs zone=name, burst and delay are numbers, and a block has at most %d of them", maxLimits)
 			}
 		case "limit_req_dry_run":
 			s.dryRun = d.arg(0) == "on"
@@ -176,6 +188,9 @@ func (c *nginxConf) http(block []directive) {
 	}
 	var all []done
 	for i, s := range servers {
+		if c.seen++; c.seen > maxPlaces {
+			return
+		}
 		places := c.places(c.inherit(outer, s.block), s.block, s)
 		same := slices.IndexFunc(all, func(o done) bool { return slices.EqualFunc(o.places, places, samePlace) })
 		if same >= 0 {
@@ -242,6 +257,9 @@ func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
 			continue
 		case d.name != "location":
 			continue
+		}
+		if c.seen++; c.seen > maxPlaces {
+			return nil
 		}
 		s := c.inherit(outer, d.block)
 		modifier, path := "", d.arg(0)
@@ -431,6 +449,7 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 		name += "-" + p.path
 	}
 	r := c.add(name, fields...)
+	c.limited = true
 	for _, n := range notes {
 		c.note(r, z.at.where(), n.Differs, "%s", n.Text)
 	}

@@ -287,6 +287,8 @@ func TestHostileNginx(t *testing.T) {
 		"semicolons":  {"n.conf", []byte(";"), "n.conf:1: has a brace or a semicolon with nothing before it"},
 		"binary":      {"n.conf", []byte("\x7fELF\x00\x01\n{};"), "n.conf:1: is no text file"},
 		"large":       {"n.conf", []byte(strings.Repeat("#", MaxConf+1)), "at most 16 MiB"},
+		"locations":   {"n.conf", []byte("server {" + strings.Repeat("location /a { limit_req zone=z; }\n", 20_000) + "}"), "at most 2000 servers and locations"},
+		"servers":     {"n.conf", []byte(strings.Repeat("server { limit_req zone=z; }\n", 20_000)), "at most 2000 servers and locations"},
 		"not a file":  {dir, nil, "is a directory"},
 		"not there":   {filepath.Join(dir, "none"), nil, "no such file"},
 		"words alone": {"n.conf", []byte("\xff\xfe junk \x01"), "n.conf:1: ends too early"},
@@ -311,10 +313,11 @@ limit_req_zone;
 limit_req_zone $a zone=loop:1m rate=1r/s;
 map $b $a { default $b; }
 map $a $b { default $a; }
-server { limit_req zone=loop; limit_req zone=nosuch burst=-1; location ~ "(?=x)[" { limit_req zone=nosuch; } location "/{id}" { limit_req zone=loop; } }
+limit_req_zone "`+strings.Repeat("$http_a$http_b", 100_000)+`" zone=wide:1m rate=1r/s;
+server { limit_req zone=wide; `+strings.Repeat("limit_req zone=one;", 1000)+`limit_req zone=loop; limit_req zone=nosuch burst=-1; location ~ "(?=x)[" { limit_req zone=nosuch; } location "/{id}" { limit_req zone=loop; } }
 `))
-	if err != nil || r.Rules != 0 || len(r.Notes) < 5 {
-		t.Error(r, err)
+	if err != nil || r.Rules != 0 || len(r.Notes) < 5 || len(r.Notes) > 50 {
+		t.Errorf("%d rules, %d notes, %v", r.Rules, len(r.Notes), err)
 	}
 }
 

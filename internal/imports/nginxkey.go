@@ -10,6 +10,9 @@ import (
 
 var variable = regexp.MustCompile(`\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))`)
 
+// maxVariables is how many a key may have.
+const maxVariables = 16
+
 // variables are what nginx' variables are called in rules.
 var variables = map[string]string{
 	"binary_remote_addr": "ip", "remote_addr": "ip", "realip_remote_addr": "ip", "proxy_protocol_addr": "ip",
@@ -28,7 +31,11 @@ var inexact = map[string]string{
 // key is what rules count by for the key of a zone. Wrong says why there is nothing, or is "".
 func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
 	by = []string{}
-	for _, m := range variable.FindAllStringSubmatch(key, -1) {
+	names := variable.FindAllStringSubmatch(key, maxVariables+1)
+	if len(names) > maxVariables {
+		return nil, nil, fmt.Sprintf("counts by more than %d variables, which no rule does", maxVariables)
+	}
+	for _, m := range names {
 		name := m[1] + m[2]
 		dim := variables[name]
 		switch {
