@@ -26,6 +26,7 @@ func send(t testing.TB, url, body string, headers ...string) (int, string) {
 
 // What browsers send for pages of other sites spends nothing of anybody's quota, and what services and curl send is served.
 func TestWebPagesSpendNothing(t *testing.T) {
+	t.Parallel()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: quota, limit: 1000/hour}\n")
 	n := serve(t, "--rules", rules)
 	host := strings.TrimPrefix(n.HTTP, "http://")
@@ -94,6 +95,7 @@ func TestWebPagesSpendNothing(t *testing.T) {
 
 // A node that other machines reach may be called by any name, but not by a browser. It says that it is open, unless it asks for a token.
 func TestCheckAPIOnAPublicAddress(t *testing.T) {
+	t.Parallel()
 	const open = "anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach"
 	n := serve(t, "--http", "0.0.0.0:0")
 	n.await(open, func(map[string]any) bool { return true })
@@ -153,6 +155,7 @@ func TestTokenOfTheCheckAPI(t *testing.T) {
 
 // Whoever asks without a token learns that the store is lost, and not where it is.
 func TestReadyzTellsNoAddresses(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	bad := "rules:\n  - {id: quota, limit: 5/minute}\n"
 	rules := write(t, filepath.Join(t.TempDir(), "secret-place.yaml"), bad)
@@ -196,6 +199,7 @@ func TestReadyzTellsNoAddresses(t *testing.T) {
 
 // Who changed the rules, and who was refused, is logged whatever the level.
 func TestAuditIsAlwaysLogged(t *testing.T) {
+	t.Parallel()
 	for _, level := range []string{"warn", "error"} {
 		addr, err := freeAddress()
 		if err != nil {
@@ -236,6 +240,7 @@ func TestAuditIsAlwaysLogged(t *testing.T) {
 
 // Each listener asks for the certificates of its own CA.
 func TestClientCertificatesByListener(t *testing.T) {
+	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 	servers, services, operators := newAuthority(t, dirs[0]), newAuthority(t, dirs[1]), newAuthority(t, dirs[2])
 	server := servers.issue(t, dirs[0], "server")

@@ -17,7 +17,7 @@ func TestCommands(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("WEIR_GRPC", "127.0.0.1:0")
-			env.Setenv("GORACE", "atexit_sleep_ms=10") // a second each, otherwise, for the race detector to say goodbye
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("PATH", filepath.Dir(binary)+string(os.PathListSeparator)+env.Getenv("PATH"))
 			for _, name := range []string{"HTTP", "ADMIN"} {
 				addr, err := freeAddress()

@@ -12,6 +12,7 @@ import (
 
 // Refusals are written down, by the file's owner alone to be read; SIGHUP opens the file again, and what waits at the end is written.
 func TestDecisionLogOfANode(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "decisions.log")
 	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules:\n  - {id: orders, match: {endpoint: \"POST /orders/{id}\"}, limit: 1/hour}\n")

@@ -65,6 +65,7 @@ func prometheusTool(t *testing.T, name string) string {
 
 // Every alert fires when it should and not just beside that: alerts_test.yaml has the cases, and each alert has both kinds.
 func TestAlertsFire(t *testing.T) {
+	t.Parallel()
 	promtool := prometheusTool(t, "promtool")
 	for _, args := range [][]string{
 		{"check", "rules", "alerts.yaml"},

@@ -10,6 +10,7 @@ import (
 
 // A node that ends goes on accepting for as long as its balancer needs to hear of it, and says so.
 func TestDrainNotice(t *testing.T) {
+	t.Parallel()
 	n := serve(t, "--drain-notice", "1h")
 	n.stop()
 	n.await("draining", func(map[string]any) bool { return true })

@@ -46,6 +46,7 @@ func envoyConfig(n string) string {
 // TestEnvoyConfiguration: a node serves envoyproxy/ratelimit's files, takes in a new one, keeps the last good one, and
 // tells of it.
 func TestEnvoyConfiguration(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "edge.yaml")
 	write := func(text string) {
@@ -109,6 +110,7 @@ func TestEnvoyConfiguration(t *testing.T) {
 
 // TestEnvoyOverTLS asks clients for certificates on the gRPC port alone.
 func TestEnvoyOverTLS(t *testing.T) {
+	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir()}
 	servers, envoys := newAuthority(t, dirs[0]), newAuthority(t, dirs[1])
 	server, client := servers.issue(t, dirs[0], "server"), envoys.issue(t, dirs[1], "client")

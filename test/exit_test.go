@@ -13,6 +13,7 @@ import (
 // Scripts branch on exit codes: 0 allowed or good, 1 refused or bad, 2 a mistake in the command or its token, 3 nothing
 // answers.
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	good := write(t, filepath.Join(dir, "good.yaml"), "rules:\n  - {id: one, limit: 1/day}\nblacklist: [blocked]\n")
 	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: one, limit: 0/day}\n")

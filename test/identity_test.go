@@ -61,6 +61,7 @@ func gatewayWith(t *testing.T, settings string) (*node, func(headers ...string) 
 
 // A key is what it looks like once the file of known keys has its hash, and not before.
 func TestKnownKeysOfAGateway(t *testing.T) {
+	t.Parallel()
 	hash := func(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
 	keys := write(t, filepath.Join(t.TempDir(), "keys.sha256"),
 		"# ours\n\n"+hash("sk_internal_ours")+"\n"+strings.ToUpper(hash("sk_prod_ours"))+"  -\n")
@@ -74,6 +75,7 @@ func TestKnownKeysOfAGateway(t *testing.T) {
 
 // Tokens are verified with what the settings name: a secret, a public key, or an identity provider, also one that comes late.
 func TestTokensOfAGateway(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	secret := []byte("a secret that two parties share!")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -137,6 +139,7 @@ func TestTokensOfAGateway(t *testing.T) {
 
 // A caller that leaves out the address is told once, if a rule counts by it.
 func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules: [{id: quota, limit: 9/s}]\n")
 	n := serve(t, "--rules", rules)

@@ -10,6 +10,7 @@ import (
 
 // make check fails on a known vulnerability, and on a scanner that doesn't work, but not on a machine without a network.
 func TestVulnerabilitiesFailTheCheck(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		says   string
 		status string
@@ -43,6 +44,7 @@ func TestVulnerabilitiesFailTheCheck(t *testing.T) {
 
 // make install puts the binary where PREFIX says, and tells how if it can't.
 func TestMakeInstall(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {

@@ -72,6 +72,7 @@ rules:
 
 // TestMetricsOfANode: every edge, in both formats, and what isn't enforced, too.
 func TestMetricsOfANode(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.NotFoundHandler())
 	defer upstream.Close()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), metricRules)
@@ -116,6 +117,7 @@ func TestMetricsOfANode(t *testing.T) {
 
 // TestMetricsNeedAToken like all that may be read on the admin port.
 func TestMetricsNeedAToken(t *testing.T) {
+	t.Parallel()
 	n := serve(t, "--admin-token", "an-admin-token-of-some-length")
 	res, err := http.Get(n.Admin + "/metrics")
 	if err != nil {
@@ -132,6 +134,7 @@ func TestMetricsNeedAToken(t *testing.T) {
 
 // TestNoSecretInMetrics: whatever clients send, wherever they send it, and whatever the node was given.
 func TestNoSecretInMetrics(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cr3t"
 	hostile := []string{secret, secret + "\"} 1\nweir_up{x=\"", secret + "\xff\xfe", secret + strings.Repeat("x", 1000), "/" + secret + "/{id}", secret + "\u2028="}
 
@@ -200,6 +203,7 @@ blacklist: [`+secret+`]
 
 // TestMetricsOfRules: newer rules that are invalid, and a rule store that is lost.
 func TestMetricsOfRules(t *testing.T) {
+	t.Parallel()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), metricRules)
 	n := serve(t, "--rules", rules)
 	write(t, rules, "rules: [{id: x, limit: 0/s}]")

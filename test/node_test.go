@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	if err := build.Run(); err != nil {
 		os.Exit(1)
 	}
-	os.Setenv("WEIR_GRPC", "127.0.0.1:0") // nodes of tests run side by side, on free ports
+	os.Setenv("WEIR_GRPC", "127.0.0.1:0")     // nodes of tests run side by side, on free ports
+	os.Setenv("GORACE", "atexit_sleep_ms=10") // a second for each process, otherwise, for the race detector to say goodbye
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
@@ -99,6 +100,10 @@ func runNode(t testing.TB, cmd *exec.Cmd) *node {
 	t.Cleanup(func() {
 		n.stop()
 		<-n.exited
+		if n.mu.Lock(); strings.Contains(n.text.String(), "DATA RACE") {
+			t.Errorf("a data race in the node:\n%s", n.text.String())
+		}
+		n.mu.Unlock()
 	})
 	return n
 }

@@ -239,6 +239,7 @@ func TestTracesByOTLP(t *testing.T) {
 
 // TestNoTracesUnlessAskedFor: what a client sends then passes by.
 func TestNoTracesUnlessAskedFor(t *testing.T) {
+	t.Parallel()
 	arrived := make(chan http.Header, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived <- r.Header }))
 	defer upstream.Close()

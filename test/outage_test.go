@@ -85,6 +85,7 @@ func crash(n *node) {
 // A node that is restarted while Redis is away goes on with the last rules that it had: a blocked key stays blocked, and a rule that
 // refuses when its store is lost refuses. It has kept them however it ended.
 func TestARestartWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	data := filepath.Join(t.TempDir(), "data")
 	args := []string{"--store", "redis://" + r.Addr, "--data", data}
@@ -148,6 +149,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 // A node that has nothing isn't ready and refuses checks, in every form. It never lets everybody in by starter rules. When the store is there, and
 // really empty, it begins.
 func TestAStartWithNothing(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -193,6 +195,7 @@ func TestAStartWithNothing(t *testing.T) {
 
 // Seed rules that were given serve while Redis is away, and become the first version of a Redis that is empty, or give way to what it has.
 func TestSeedRulesWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
 	seed := write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: mine, limit: 5/m}]\nblacklist: [sk_stolen]")
@@ -212,6 +215,7 @@ func TestSeedRulesWhileRedisIsAway(t *testing.T) {
 
 // A folder that can't be written is a warning.
 func TestAFolderThatCantBeWritten(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	data := write(t, filepath.Join(t.TempDir(), "data"), "this is no folder")
 	n := serve(t, "--store", "redis://"+r.Addr, "--data", data)
@@ -225,6 +229,7 @@ func TestAFolderThatCantBeWritten(t *testing.T) {
 
 // Nor does a node alone fail to start: it serves by what the folder has, if it can be read, and changes of rules live as long as it does.
 func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
+	t.Parallel()
 	data := write(t, filepath.Join(t.TempDir(), "data"), "this is no folder")
 	n := serve(t, "--data", data)
 	if !n.said("--data can't be written: changes of rules are lost with the end of this node") {
@@ -237,6 +242,7 @@ func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
 
 // But where the folder has rules, and they can't be read, they aren't the starter rules: a blocked key stays out.
 func TestAFolderOfANodeAloneThatCantBeRead(t *testing.T) {
+	t.Parallel()
 	data := t.TempDir()
 	write(t, filepath.Join(data, "1.yaml"), "damaged")
 	if err := os.Symlink(write(t, filepath.Join(t.TempDir(), "file"), "")+"/lock", filepath.Join(data, "lock")); err != nil { // fails for root, too
@@ -255,6 +261,7 @@ func TestAFolderOfANodeAloneThatCantBeRead(t *testing.T) {
 
 // Something odd among the versions, or rules that this node can't read, are no reason to begin anew.
 func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string][][]string{
 		"an odd member":             {{"ZADD", "weir{rules}numbers", "999", "odd"}},
 		"rules of a newer Weir":     {{"HSET", "weir{rules}texts", "1", "later: [1, 2]"}, {"HSET", "weir{rules}about", "1", `{"parent":0,"author":"weir","message":"","time":"2026-01-01T00:00:00Z"}`}},
@@ -286,6 +293,7 @@ func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
 
 // FLUSHALL with nodes that run, and then a node with other seed rules: all decide by the rules that were in force, and say so.
 func TestFlushAllAndAnotherSeed(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	proxy := redistest.NewProxy(t, r.Addr)
 	seed := write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: mine, limit: 5/m}]")

@@ -7,6 +7,7 @@ import (
 
 // TestTrustingEverybodyIsWarnedOf: whose X-Forwarded-For counts can choose its address.
 func TestTrustingEverybodyIsWarnedOf(t *testing.T) {
+	t.Parallel()
 	for proxies, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/8,::/0": true, "10.0.0.0/8": false} {
 		n := serve(t, "--trusted-proxies", proxies)
 		warned := false

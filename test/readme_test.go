@@ -38,6 +38,7 @@ func TestReadmeIsShort(t *testing.T) {
 
 // The shorter Go example of the README, as it stands there, runs and decides.
 func TestReadmeExampleRuns(t *testing.T) {
+	t.Parallel()
 	out, err := goRun(t, []string{"run"}, `package main
 
 import (
@@ -58,6 +59,7 @@ func main() {
 // The README's program with the README's rules: fewer than twenty lines for one limit on Redis,
 // verified keys with a tier, and rules that follow their file.
 func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
 	program := fences(t, "../README.md", "go")[0]
 	if n := strings.Count(program, "\n"); n >= 20 {
 		t.Errorf("it has %d lines", n)

@@ -123,7 +123,7 @@ var patient = []string{"--store-timeout", "20s"}
 
 // Four nodes, 64 clients spread over them, 1,000 a day: 1,000 of 3,000 requests are admitted. And a receipt of one node is good on
 // another, once.
-func TestManyNodesOneLimit(t *testing.T) {
+func TestManyNodesOneLimit(t *testing.T) { // alone: on a busy machine leases end before they are given back, which strands tokens
 	for name, open := range map[string]func(*testing.T) string{
 		"one server": func(t *testing.T) string { return "redis://" + redistest.New(t, redistest.Options{}).Addr },
 		"Cluster": func(t *testing.T) string {
@@ -245,6 +245,7 @@ func degraded(t *testing.T, n *node, addr string) {
 
 // Nodes that are started without Redis serve, find it when it comes, and are exact from then on.
 func TestStartWithoutRedis(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), modes)
@@ -300,6 +301,7 @@ func TestRedisDiesAndReturns(t *testing.T) {
 
 // The emergency limit holds for each address while Redis can't be reached, and not when it can.
 func TestEmergencyLimit(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), modes)
@@ -325,6 +327,7 @@ func TestEmergencyLimit(t *testing.T) {
 
 // A node that drains still gives back what an answer doesn't count, and then says goodbye to the others.
 func TestDrainWithRedis(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	inside, release := make(chan struct{}), make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -445,6 +448,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 
 // Once a node says that it is ready, its checks are decided by Redis.
 func TestFirstChecksAreDecided(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), modes)
 	for i := range 5 {

@@ -20,6 +20,7 @@ func always(map[string]any) bool { return true }
 
 // A hangup has certificates, rules and known keys read again. It never ends a node, and no request notices it.
 func TestAHangupReadsFilesAgain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := newAuthority(t, dir)
 	first, second := ca.issue(t, dir, "first"), ca.issue(t, dir, "second")
@@ -104,6 +105,7 @@ func TestAHangupReadsFilesAgain(t *testing.T) {
 
 // A client whose CA was taken away isn't let in any more, not even by a session that it had.
 func TestAHangupReadsClientCAsAgain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ours, theirs := newAuthority(t, t.TempDir()), newAuthority(t, t.TempDir())
 	server, client := ours.issue(t, dir, "server"), theirs.issue(t, dir, "client")
@@ -148,6 +150,7 @@ func TestAHangupReadsClientCAsAgain(t *testing.T) {
 
 // A key is known as soon as its hash is saved, and no longer once it is taken out. A bad save changes nothing.
 func TestKnownKeysAreFollowed(t *testing.T) {
+	t.Parallel()
 	line := func(key string) string { return fmt.Sprintf("%x\n", sha256.Sum256([]byte(key))) }
 	file := write(t, filepath.Join(t.TempDir(), "keys.sha256"), line("sk_prod_old"))
 	n, limitOf := gatewayWith(t, "identity: {known_keys: "+file+"}\n")

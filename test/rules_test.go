@@ -175,6 +175,7 @@ func TestARuleChangesEverywhere(t *testing.T) {
 
 // TestRedisLosesTheRules: nodes keep what they have, put it back, and say so; what is written then is newer.
 func TestRedisLosesTheRules(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	nodes := serveAll(t, 2, "--store", "redis://"+r.Addr)
 	reached(t, nodes...)
@@ -211,6 +212,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 }
 
 func TestRulesSurviveARestart(t *testing.T) {
+	t.Parallel()
 	data := t.TempDir()
 	n := serve(t, "--data", data)
 	version := mustAdmin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_bad"]}`)
@@ -228,6 +230,7 @@ func TestRulesSurviveARestart(t *testing.T) {
 }
 
 func TestSeedRules(t *testing.T) {
+	t.Parallel()
 	n := serve(t, "--seed-rules", write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: mine, by: [ip], limit: 5/s}]"))
 	if _, text := admin(t, n, "GET", "/v1/rules", ""); !strings.Contains(text, "id: mine") {
 		t.Errorf("in force: %s", text)

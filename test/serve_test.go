@@ -26,6 +26,7 @@ import (
 
 // With nothing told, a node serves and decides, by rules that show what there is.
 func TestServeWithoutFlagsAndFiles(t *testing.T) {
+	t.Parallel()
 	n := serve(t)
 	status, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_123", "method": "GET", "path": "/v1/orders"}`)
 	if status != 200 || !strings.Contains(body, `"rule":"quota"`) || !strings.Contains(body, `"remaining":99`) {
@@ -67,6 +68,7 @@ func TestServeWithoutFlagsAndFiles(t *testing.T) {
 
 // The README's first curl, as curl sends it, shows a decision with headers; and it is what a node that starts says to try.
 func TestFirstCurl(t *testing.T) {
+	t.Parallel()
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -120,6 +122,7 @@ func TestFirstCurl(t *testing.T) {
 
 // S1: of 500 requests at once against a bucket of 100 that doesn't refill meanwhile, 100 pass, through the API and the gateway alike.
 func TestBurst(t *testing.T) {
+	t.Parallel()
 	var reached atomic.Int64
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
 	defer upstream.Close()
@@ -173,6 +176,7 @@ func TestBurst(t *testing.T) {
 
 // Saving the rule file applies it, however it is saved; a bad save changes nothing and is reported with its place.
 func TestRulesFollowTheFile(t *testing.T) {
+	t.Parallel()
 	rules := func(limit int) string { return fmt.Sprintf("rules:\n  - {id: quota, limit: %d/hour}\n", limit) }
 	limitOf := func(n *node) string {
 		_, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "k", "cost": 0}`)
@@ -298,6 +302,7 @@ func TestReloadUnderLoad(t *testing.T) {
 
 // A node that is ended under load answers every request that a connection carried, also when hangups come meanwhile.
 func TestDrainLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sent.String(), func(t *testing.T) { drains(t, sent) })
 	}
@@ -383,6 +388,7 @@ func drains(t *testing.T, sent syscall.Signal) {
 
 // What can't be is refused at the start, in words that say what to do.
 func TestServeRefusesBadSettings(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: a, limt: 5/minute}\n")
 	settings := write(t, filepath.Join(dir, "weir.yaml"), "htp: 127.0.0.1:0\n")

@@ -105,6 +105,7 @@ func TestALogThatNobodyReads(t *testing.T) {
 
 // Whoever read a node's log may end, and the node goes on without.
 func TestALogWhoseReaderHasEnded(t *testing.T) {
+	t.Parallel()
 	n, r, w := piped(t, "--drain-notice", "0s")
 	if err := errors.Join(w.Close(), r.Close()); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 // TLS with client certificates: without one, no connection.
 func TestTLSWithClientCertificates(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := newAuthority(t, dir)
 	server := ca.issue(t, dir, "server")

@@ -12,6 +12,7 @@ import (
 // A client that has spent its day is told so by every node, however often it comes back, and two clients aren't
 // told to come back at one moment. All fields agree.
 func TestRetryTimesAreTrueThroughRedis(t *testing.T) {
+	t.Parallel()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), `
 rules:
   - {id: daily, algorithm: fixed_window, limit: 3/day}
