@@ -3,7 +3,6 @@ package top
 import (
 	"fmt"
 	"net/netip"
-	"unsafe"
 
 	"github.com/dchest/siphash"
 
@@ -85,7 +84,7 @@ func (c *client) of(r *weir.Request, k *key) {
 		copy(c.text[headBytes:], value[len(value)-tailBytes:])
 		c.n = uint8(len(c.text))
 	}
-	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, unsafe.Slice(unsafe.StringData(value), len(value)))
+	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, []byte(value))
 }
 
 // from makes an address the client, if there is one.
