@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -80,7 +81,7 @@ func (r *row) collect(ch chan<- prometheus.Metric) {
 			// A rule's first refusal is a step from 0: a series that began with it would hide it from rate().
 			zero := some && r.rule != "" && (reason == weir.ReasonWithin || reason == weir.ReasonLimited)
 			if n > 0 || zero {
-				counter(ch, decisionsTotal, n, r.rule, outcome(reason), reasons[i], edge)
+				counter(ch, decisionsTotal, n, r.rule, observer.Outcome(allowed(reason)), observer.Reason(reason), edge)
 			}
 		}
 	}
@@ -121,7 +122,7 @@ func (m *Metrics) Totals(tell func(rule string, t Total)) {
 			sums, _ := r.decisions(e)
 			for reason, n := range sums {
 				t.Decisions += n
-				if outcome(weir.Reason(reason)) == "refused" {
+				if !allowed(weir.Reason(reason)) {
 					t.Refusals += n
 				}
 			}

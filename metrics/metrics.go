@@ -90,26 +90,12 @@ func edgeOf(name string) int {
 	return 0
 }
 
-// reasons are the values of the label reason.
-var reasons = [...]string{
-	weir.ReasonWithin:           "within",
-	weir.ReasonUnlimited:        "unlimited",
-	weir.ReasonBypassed:         "bypassed",
-	weir.ReasonLimited:          "limited",
-	weir.ReasonDenied:           "denied",
-	weir.ReasonIdentityRequired: "identity",
-	weir.ReasonUnavailable:      "unavailable",
-	weir.ReasonUnreadablePath:   "unreadable_path",
-	weir.ReasonOverloaded:       "overloaded",
-}
+// reasons is how many there are.
+const reasons = int(weir.ReasonOverloaded) + 1
 
-// outcome is the value of the label outcome. It follows from the reason.
-func outcome(r weir.Reason) string {
-	switch r {
-	case weir.ReasonWithin, weir.ReasonUnlimited, weir.ReasonBypassed:
-		return "allowed"
-	}
-	return "refused"
+// allowed follows from the reason.
+func allowed(r weir.Reason) bool {
+	return r == weir.ReasonWithin || r == weir.ReasonUnlimited || r == weir.ReasonBypassed
 }
 
 // event is something about one limit of a decision that operators want to know.

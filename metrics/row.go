@@ -3,11 +3,12 @@ package metrics
 import (
 	"cmp"
 	"maps"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // maxRules is how many rules have labels of their own. Further ones share one, "other".
@@ -28,23 +29,19 @@ type row struct {
 
 // lane is a core's part of a row, more or less: cores that write to one place would wait for each other.
 type lane struct {
-	decisions [len(edges)][len(reasons)]atomic.Uint64
+	decisions [len(edges)][reasons]atomic.Uint64
 	events    [events]atomic.Uint64
 	_         [64]byte // no lane shares a cache line with the next
 }
 
 func newRow(rule string) *row {
-	n := 1
-	for n < min(runtime.GOMAXPROCS(0), 16) {
-		n *= 2
-	}
-	return &row{rule: rule, lanes: make([]lane, n)}
+	return &row{rule: rule, lanes: make([]lane, observer.Lanes())}
 }
 
 func (r *row) lane(n uint32) *lane { return &r.lanes[int(n)&(len(r.lanes)-1)] }
 
 // decisions is how many there were at an edge, by their reason.
-func (r *row) decisions(edge int) (sum [len(reasons)]uint64, some bool) {
+func (r *row) decisions(edge int) (sum [reasons]uint64, some bool) {
 	for i := range r.lanes {
 		for reason := range sum {
 			n := r.lanes[i].decisions[edge][reason].Load()

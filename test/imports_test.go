@@ -24,8 +24,8 @@ var mayImport = map[string][]string{
 	"/redisstore": {"", "/ledger", "/internal/guess", "/internal/rediscall"},
 	"/rulefile":   {"", "/internal/guess"},
 	"/storetest":  {"", "/ledger"},
-	"/metrics":    {"", "/lease", "/memstore", "/redisstore"},
-	"/tracing":    {""},
+	"/metrics":    {"", "/lease", "/memstore", "/redisstore", "/internal/observer"},
+	"/tracing":    {"", "/internal/observer"},
 	// What people put into their own services carries no YAML, no Redis and no command line.
 	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror"},
 	"/grpclimit":          {"", "/httplimit", "/internal/jsonerror"},

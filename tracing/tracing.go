@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // name is the instrumentation scope of all spans.
@@ -46,18 +47,9 @@ func (t *Tracer) Check(ctx context.Context) (context.Context, func(*weir.Observa
 
 func end(span trace.Span, o *weir.Observation) {
 	// The values are those of the metrics' labels.
-	d, edge, outcome, reason := o.Decision, o.Request.Edge, "refused", o.Decision.Reason.String()
-	if d.Allowed {
-		outcome = "allowed"
-	}
-	if edge == "" {
-		edge = "library"
-	}
-	if d.Reason == weir.ReasonIdentityRequired {
-		reason = "identity"
-	}
+	d := o.Decision
 	span.SetAttributes(
-		attribute.String("weir.outcome", outcome), attribute.String("weir.reason", reason), attribute.String("weir.edge", edge),
+		attribute.String("weir.outcome", observer.Outcome(d.Allowed)), attribute.String("weir.reason", observer.Reason(d.Reason)), attribute.String("weir.edge", observer.Edge(o.Request.Edge)),
 		attribute.Int64("weir.rules_version", d.RulesVersion), attribute.Bool("weir.degraded", d.Degraded),
 	)
 	if d.Rule != "" {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/tracing"
 )
@@ -152,7 +153,7 @@ func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
 	e := entry{
 		tally: t, at: time.Now(), rule: d.Rule, version: d.RulesVersion, policy: d.Policy,
 		key: masked(req.APIKey), user: masked(req.User), ip: req.IP, method: knownMethod(req.Method),
-		retry: d.RetryAfter, edge: cmp.Or(req.Edge, "library"), degraded: d.Degraded, rejected: req.Rejected,
+		retry: d.RetryAfter, edge: observer.Edge(req.Edge), degraded: d.Degraded, rejected: req.Rejected,
 	}
 	if o.Entry != "" {
 		e.listed = rulefile.Mask(o.Entry)

@@ -2,11 +2,11 @@ package decisionlog
 
 import (
 	"maps"
-	"runtime"
 	"strings"
 	"sync/atomic"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // maxTallies is how many rules and reasons are told apart. Further ones share the rule "other".
@@ -38,12 +38,8 @@ type lane struct {
 }
 
 func newTally(k tallyKey) *tally {
-	n := 1
-	for n < min(runtime.GOMAXPROCS(0), 16) {
-		n *= 2
-	}
 	k.rule = strings.Clone(k.rule) // it may be a part of a long text
-	t := &tally{tallyKey: k, leftOut: make([]lane, n)}
+	t := &tally{tallyKey: k, leftOut: make([]lane, observer.Lanes())}
 	t.left.Store(perReason)
 	return t
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // writer is the goroutine that writes, and what it alone looks at.
@@ -77,7 +77,7 @@ func (l *Log) tellLeftOut() {
 	for _, t := range *l.table.Load() {
 		if n := t.sum() - t.told; n > 0 {
 			t.told += n
-			l.append(t, n, &leftOutLine{Time: text(time.Now()), LeftOut: n, Outcome: outcome(t.allowed), Reason: reason(t.reason), Rule: t.rule})
+			l.append(t, n, &leftOutLine{Time: text(time.Now()), LeftOut: n, Outcome: observer.Outcome(t.allowed), Reason: observer.Reason(t.reason), Rule: t.rule})
 		}
 	}
 	l.flush()
@@ -132,7 +132,7 @@ type leftOutLine struct {
 // add puts a decision into the buffer.
 func (l *Log) add(e *entry) {
 	out := &decisionLine{
-		Time: text(e.at), Outcome: outcome(e.tally.allowed), Reason: reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
+		Time: text(e.at), Outcome: observer.Outcome(e.tally.allowed), Reason: observer.Reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
 		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
 		Entry: e.listed, Fingerprint: e.fingerprint, TraceID: e.trace,
 	}
@@ -144,21 +144,6 @@ func (l *Log) add(e *entry) {
 }
 
 func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
-
-func outcome(allowed bool) string {
-	if allowed {
-		return "allowed"
-	}
-	return "refused"
-}
-
-// reason is the word that metrics have for it.
-func reason(r weir.Reason) string {
-	if r == weir.ReasonIdentityRequired {
-		return "identity"
-	}
-	return r.String()
-}
 
 // milliseconds rounds up; -1 if waiting doesn't help.
 func milliseconds(d time.Duration) int64 {

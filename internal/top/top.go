@@ -14,7 +14,6 @@ import (
 	"crypto/rand"
 	"math"
 	"math/bits"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/dchest/siphash"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 const (
@@ -80,11 +80,7 @@ func New(o Options) *Top {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	n := 1
-	for n < min(runtime.GOMAXPROCS(0), 16) {
-		n *= 2
-	}
-	t := &Top{options: o, lanes: make([]lane, n), full: make(chan struct{}, 1), spare: make([]sample, 0, buffered), began: time.Now()}
+	t := &Top{options: o, lanes: make([]lane, observer.Lanes()), full: make(chan struct{}, 1), spare: make([]sample, 0, buffered), began: time.Now()}
 	for i := range t.lanes {
 		t.lanes[i].samples = make([]sample, 0, buffered)
 	}
