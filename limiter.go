@@ -66,7 +66,7 @@ type Observation struct {
 	Lane uint32
 	// Entry is the entry of the deny or the allow list that decided, or "". It may be a client's key.
 	Entry string
-	// Context is what [Options.Trace] has returned for the decision. Nil means that there is none.
+	// Context is what [Options.Trace] has returned for the decision, or that of [Limiter.Tell]. Nil means that there is none.
 	Context context.Context
 	// Spread falls anywhere among all values, evenly, however requests follow each other. An observer that
 	// looks at one decision in n alone takes those with Spread < math.MaxUint64/n.
@@ -199,8 +199,11 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 }
 
 // Tell tells the observer of a decision that an edge has made without a check, such as to shed a request.
-func (l *Limiter) Tell(req *Request, d Decision) {
+func (l *Limiter) Tell(ctx context.Context, req *Request, d Decision) {
 	m := l.scratch.Get().(*match)
+	if l.trace != nil {
+		m.observation.Context = ctx
+	}
 	m.observation.Spread += golden
 	m.reset()
 	d.RulesVersion = l.Rules().doc.Version

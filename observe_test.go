@@ -92,10 +92,10 @@ func TestObserverIsToldByEdges(t *testing.T) {
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{}), weir.Options{Observe: func(o *weir.Observation) {
 		seen = append(seen, fmt.Sprint(o.Request.Edge, " ", o.Decision.Reason, " ", o.Decision.Rule))
 	}})
-	l.Tell(&weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "queue"})
+	l.Tell(t.Context(), &weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "queue"})
 	check(t, l, weir.Request{})
 	if want := []string{"http overloaded queue", " unlimited "}; !slices.Equal(seen, want) {
 		t.Errorf("saw %q, want %q", seen, want)
 	}
-	weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}).Tell(&weir.Request{}, weir.Decision{}) // nobody listens
+	weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}).Tell(t.Context(), &weir.Request{}, weir.Decision{}) // nobody listens
 }

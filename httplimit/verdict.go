@@ -91,7 +91,7 @@ func (m *Middleware) Ask(ctx context.Context, r *http.Request, fill func(*weir.R
 func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Request, fill func(*weir.Request)) *Verdict {
 	v := verdicts.Get().(*Verdict)
 	if !m.gate.Enter(ctx) {
-		m.limiter.Tell(&m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
+		m.limiter.Tell(ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		v.fate = shed
 		return v
 	}
@@ -104,7 +104,7 @@ func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Req
 			m.finish(ctx, r, d, weir.Outcome{Abandoned: true}) // its place goes to those behind
 		}
 		if v.fate == queueFull {
-			m.limiter.Tell(&v.Request, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
+			m.limiter.Tell(ctx, &v.Request, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
 		}
 		v.At, d.ResetAfter = v.At.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
 	}
@@ -123,7 +123,7 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 		v.fate = ambiguous
 		m.identity.locate(r, req)
 		req.Rejected = v.fault
-		m.limiter.Tell(req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
+		m.limiter.Tell(ctx, req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
 		return nil
 	}
 	req.Attr = v.lookUp

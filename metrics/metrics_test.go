@@ -111,7 +111,7 @@ func TestEveryDecisionIsCounted(t *testing.T) {
 	b.check(weir.Request{Edge: "of our own", Path: "/free"})
 	b.check(weir.Request{Path: "/login"})
 	b.check(weir.Request{Path: "/" + strings.Repeat("a", weir.MaxPath)})
-	b.limiter.Tell(&weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded})
+	b.limiter.Tell(t.Context(), &weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded})
 	b.want("weir_decisions_total", map[string]float64{
 		`weir_decisions_total{edge="check",outcome="allowed",reason="within",rule="orders"}`:      2,
 		`weir_decisions_total{edge="check",outcome="refused",reason="limited",rule="orders"}`:     3,
@@ -208,7 +208,7 @@ func TestEveryReasonHasALabel(t *testing.T) {
 	}
 	n := 0
 	for r := weir.Reason(0); known(r); r++ {
-		b.limiter.Tell(&weir.Request{}, weir.Decision{Reason: r})
+		b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: r})
 		n++
 	}
 	if got := len(b.series()); n < 9 || got != n {
@@ -250,7 +250,7 @@ func TestLabelsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	b.limiter.Tell(&weir.Request{}, weir.Decision{Rule: "\xff"})
+	b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Rule: "\xff"})
 	all := b.series()
 	others := all[`weir_decisions_total{edge="library",outcome="allowed",reason="within",rule="other"}`]
 	if n := len(all); n > 2_010 || others.GetCounter().GetValue() < 4_000 {

@@ -168,7 +168,7 @@ var unread = weir.Request{Edge: edge}
 // decide serves a request whose body has arrived, when it is its turn.
 func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *call, e endpoint) error {
 	if c.inside = h.gate.Enter(r.Context()); !c.inside {
-		h.limiter.Tell(&unread, weir.Decision{Reason: weir.ReasonOverloaded})
+		h.limiter.Tell(r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		return overloaded
 	}
 	defer h.leave(c)

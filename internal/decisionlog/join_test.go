@@ -45,7 +45,7 @@ func linesNameTraceAndClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limiter.Tell(&weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
+	limiter.Tell(ctx, &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
 	if err := l.Close(time.Minute); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func linesNameTraceAndClient(t *testing.T) {
 	if first := lines[0]; first["trace_id"] != span.SpanContext().TraceID().String() || first["fingerprint"] != hot {
 		t.Errorf("%v, but the trace is %s and the client %s", first, span.SpanContext().TraceID(), hot)
 	}
-	if last := lines[perReason]; last["trace_id"] != nil || last["fingerprint"] != nil {
+	if last := lines[perReason]; last["trace_id"] != span.SpanContext().TraceID().String() || last["fingerprint"] != nil {
 		t.Errorf("of nobody: %v", last)
 	}
 }

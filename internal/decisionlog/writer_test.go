@@ -119,7 +119,7 @@ func TestTornLineAndReopen(t *testing.T) {
 			}
 		}
 		l.openAgain()
-		b.limiter.Tell(&weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
+		b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
 		b.close()
 		text, err := os.ReadFile(path)
 		if err != nil {

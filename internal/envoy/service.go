@@ -112,7 +112,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	budget := withBudget(ctx)
 	defer budget.end()
 	if !s.gate.Enter(budget) {
-		s.limiter.Tell(&undecided, weir.Decision{Reason: weir.ReasonOverloaded})
+		s.limiter.Tell(ctx, &undecided, weir.Decision{Reason: weir.ReasonOverloaded})
 		return nil, overloaded
 	}
 	defer s.gate.Leave()
@@ -123,7 +123,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	}
 	k := s.link()
 	if k.from == nil {
-		s.limiter.Tell(&undecided, weir.Decision{Reason: weir.ReasonUnavailable})
+		s.limiter.Tell(ctx, &undecided, weir.Decision{Reason: weir.ReasonUnavailable})
 		return nil, unconfigured
 	}
 	return s.byConfig(budget, c, k, req)
