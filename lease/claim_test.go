@@ -78,3 +78,48 @@ func TestARefusalBesideALease(t *testing.T) {
 		t.Errorf("the next one: %+v", *next.result)
 	}
 }
+
+// What the store said holds for the policy that it was asked for, for a moment, and not once the store is lost.
+func TestRecall(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(x *counter, e *entry, now int64)
+		want   bool
+	}{
+		"a moment ago":   {func(*counter, *entry, int64) {}, true},
+		"too long ago":   {func(x *counter, _ *entry, now int64) { x.fresh = now }, false},
+		"in an outage":   {func(x *counter, _ *entry, _ int64) { x.outage = true }, false},
+		"other numbers":  {func(x *counter, e *entry, _ int64) { x.policy.Store(storetest.Policy(t, "p", weir.PerMinute(1000))) }, false},
+		"more than fits": {func(_ *counter, e *entry, _ int64) { e.charge.N = 501 }, false},
+	} {
+		x, e, now := claiming(t)
+		x.fresh = now + 1
+		c.change(x, e, now)
+		if got := x.recall(now, e); got != c.want || e.result.Allowed != c.want {
+			t.Errorf("%s: %v, %+v", name, got, e.result)
+		}
+	}
+}
+
+// Before the store is asked, held tokens are spent: all that leave something to ask for, but none that may have to be given back, nor
+// for a cost that must never fit.
+func TestPrepareSpendsWhatIsHeld(t *testing.T) {
+	for name, c := range map[string]struct {
+		n          int64
+		returnable bool
+		asked      int64
+	}{
+		"more than is held":  {10, false, 6},
+		"less than is held":  {3, false, 1},
+		"one":                {1, false, 1},
+		"may be given back":  {10, true, 10},
+		"all that ever fits": {600, false, 596},
+		"more than ever":     {601, false, 601},
+	} {
+		x, e, now := claiming(t)
+		e.charge.N, e.charge.Returnable = c.n, c.returnable
+		q := ledger.Ask{Charge: *e.charge}
+		if x.prepare(now, e, &q); q.N != c.asked || x.held != 4-(c.n-c.asked) || e.spent != c.n-c.asked {
+			t.Errorf("%s: asks for %d, want %d; %d held, %d spent", name, q.N, c.asked, x.held, e.spent)
+		}
+	}
+}
