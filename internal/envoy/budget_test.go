@@ -1,0 +1,56 @@
+package envoy_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/memstore"
+)
+
+// silent is a store that never answers: a caller gets no further than its context.
+type silent struct{ weir.Store }
+
+func (silent) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	<-ctx.Done()
+	for i := range charges {
+		results[i] = weir.Result{Err: ctx.Err()}
+	}
+}
+
+func (silent) GiveBack(ctx context.Context, _ weir.Once, _ time.Duration, _ []weir.Return) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestTheStoresTime: the store has the caller's time less a margin, all its calls for a request together, and without a
+// deadline less than the 20 ms that Envoy waits.
+func TestTheStoresTime(t *testing.T) {
+	const file = "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	for _, descriptors := range [][]string{{"k=1"}, {"back k=1"}, {"k=1", "back k=2"}} {
+		for patience, want := range map[time.Duration]time.Duration{
+			0:                     15 * time.Millisecond,
+			4 * time.Millisecond:  3 * time.Millisecond,
+			20 * time.Millisecond: 15 * time.Millisecond,
+			50 * time.Millisecond: 45 * time.Millisecond,
+			time.Second:           995 * time.Millisecond,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, silent{memstore.New(memstore.Options{})}, envoy.Options{}, envoy.File{Name: "f.yaml", Text: []byte(file)})
+				ctx, cancel := t.Context(), func() {}
+				if patience > 0 {
+					ctx, cancel = context.WithTimeout(ctx, patience)
+				}
+				defer cancel()
+				begun := time.Now()
+				got, err := s.ShouldRateLimit(ctx, request("d", descriptors...))
+				if took := time.Since(begun); err != nil || brief(got)[:2] != "OK" || took != want {
+					t.Errorf("%q, a deadline of %s: %v %v after %s, want OK after %s", descriptors, patience, got, err, took, want)
+				}
+			})
+		}
+	}
+}
