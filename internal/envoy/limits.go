@@ -43,6 +43,9 @@ func (c *call) forget() {
 	clear(c.charges)
 	clear(c.returns)
 	c.req, c.hits, c.charges, c.subjects, c.returns = weir.Request{}, c.hits[:0], c.charges[:0], c.subjects[:0], c.returns[:0]
+	if cap(c.subjects) > 2*MaxText { // of a client's long values
+		c.subjects = nil
+	}
 	c.answer, c.spent = answer{}, false
 }
 

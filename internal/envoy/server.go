@@ -28,7 +28,6 @@ import (
 const (
 	maxConnections = 4096
 	maxStreams     = 1024      // of a connection; Envoy has one for each of its threads
-	maxReceived    = 256 << 10 // bytes of a message: Envoy lets its clients send 60 KiB of headers, all of which ext_authz passes on
 	streamWindow   = 64 << 10  // bytes that may be on their way to a stream
 	connWindow     = 256 << 10 // and to a connection
 	maxHeaders     = 16 << 10
@@ -74,7 +73,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		o.MaxConnectionAgeGrace = streamTime
 	}
 	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxReceived),
+		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.InitialWindowSize(streamWindow), // fixed: estimated ones grow to megabytes
