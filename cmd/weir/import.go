@@ -66,7 +66,7 @@ their limits among the other rules: with versions, weir rules diff, and rollback
 func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 	info, err := os.Stat(name)
 	if name != "-" && err == nil && info.IsDir() {
-		files, err := envoy.ReadFolder(name)
+		files, _, err := envoy.ReadFolder(name)
 		if err == nil && len(files) == 0 {
 			err = fmt.Errorf("%s: has no *.yaml", name)
 		}

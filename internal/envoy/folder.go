@@ -20,10 +20,13 @@ type Folder struct {
 	service *Service
 	look    chan struct{} // holds a value when the files are to be looked at now
 	last    []File        // what Open has read
+	ignored []string      // files that aren't YAML by their names
 }
 
-// maxFiles is how many files a folder may have.
-const maxFiles = 1000
+const (
+	maxFiles  = 1000   // of a configuration
+	maxLooked = 10_000 // in its folder, whatever they are
+)
 
 // Open reads the files of a folder (*.yaml and *.yml) and puts them in force. The error is whatever is wrong with them. If a node may start
 // without, that is logged instead: until the files can be used, requests are answered with UNAVAILABLE.
@@ -45,34 +48,45 @@ func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	return f, nil
 }
 
-func (f *Folder) read() ([]File, error) { return ReadFolder(f.path) }
+func (f *Folder) read() (files []File, err error) {
+	files, f.ignored, err = ReadFolder(f.path)
+	return files, err
+}
 
-// ReadFolder reads all files of a folder. Those whose names begin with a dot are others' business: editors', and Kubernetes'.
-func ReadFolder(folder string) ([]File, error) {
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return nil, err
-	}
-	var files []File
-	for _, e := range entries {
-		name := e.Name()
-		if ext := filepath.Ext(name); strings.HasPrefix(name, ".") || ext != ".yaml" && ext != ".yml" {
-			continue
+// ReadFolder reads all *.yaml and *.yml of a folder, and of folders in it. Names that begin with a dot are others' business:
+// editors', and Kubernetes'. Other files are ignored, which envoyproxy/ratelimit would read.
+func ReadFolder(folder string) (files []File, ignored []string, err error) {
+	looked := 0
+	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, e fs.DirEntry, err error) error {
+		base, path := filepath.Base(name), filepath.Join(folder, name)
+		looked++
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && name != ".":
+			return nil // it was removed meanwhile
+		case err != nil:
+			return err
+		case looked > maxLooked:
+			return fmt.Errorf("%s: has more than %d files of any kind: is it the right folder?", folder, maxLooked)
+		case name == ".":
+			return nil
+		case strings.HasPrefix(base, ".") && e.IsDir():
+			return fs.SkipDir
+		case strings.HasPrefix(base, ".") || e.IsDir():
+			return nil
+		case filepath.Ext(base) != ".yaml" && filepath.Ext(base) != ".yml":
+			ignored = append(ignored, path)
+			return nil
+		case len(files) == maxFiles:
+			return fmt.Errorf("%s: has more than %d files", folder, maxFiles)
 		}
-		if len(files) == maxFiles {
-			return nil, fmt.Errorf("%s: has more than %d files", folder, maxFiles)
-		}
-		path := filepath.Join(folder, name)
 		text, err := watch.Read(path, MaxFile)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed meanwhile
-		}
-		if err != nil {
-			return nil, err
+			return nil
 		}
 		files = append(files, File{path, text})
-	}
-	return files, nil
+		return err
+	})
+	return files, ignored, err
 }
 
 // apply puts files in force.
@@ -84,6 +98,9 @@ func (f *Folder) apply(files []File) error {
 	}
 	if len(files) == 0 {
 		f.service.opts.Logger.Warn("--envoy-config has no *.yaml: every request is allowed until there is one", "folder", f.path)
+	}
+	if len(f.ignored) > 0 {
+		f.service.opts.Logger.Warn("--envoy-config has files that envoyproxy/ratelimit would read, and Weir doesn't: rename them to *.yaml, or move them away", "first", f.ignored[0], "files", len(f.ignored))
 	}
 	f.service.accept(config, f.path, "")
 	return nil

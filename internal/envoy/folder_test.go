@@ -1,0 +1,50 @@
+package envoy_test
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/memstore"
+)
+
+// TestFolder: files may be in folders of the folder, which may be a link, as envoyproxy/ratelimit takes them. A file that it
+// would read and Weir doesn't is told of.
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	for name, domain := range map[string]string{
+		"top.yaml": "top", "team/a.yml": "a", "team/deeper/b.yaml": "b", // are read
+		"team/.c.yaml": "c", ".git/d.yaml": "d", "..data/e.yaml": "e", "team/f.conf": "f", // aren't
+	} {
+		path := filepath.Join(dir, "real", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("domain: "+domain), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	s := envoy.New(weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}), envoy.Options{Configured: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if _, err := s.Open(link, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Source().Domains; n != 3 {
+		t.Errorf("%d domains, want 3", n)
+	}
+	if text := log.String(); !strings.Contains(text, filepath.Join(link, "team", "f.conf")) || strings.Contains(text, "data") {
+		t.Error(text)
+	}
+	if _, err := s.Open(filepath.Join(dir, "none"), false); err == nil {
+		t.Error("a folder that isn't there is opened")
+	}
+}
