@@ -166,10 +166,16 @@ func (w *writer) append(t *tally, tells uint64, v any) {
 	w.lines = append(w.lines, line{w.buf.Len(), t, tells})
 }
 
+// unread is how long a named pipe may be full before that is a write that failed: nobody reads it, and somebody should hear of it.
+const unread = time.Second
+
 // flush writes the buffer. Decisions of lines that couldn't be written are left out, and told later.
 func (l *Log) flush() {
 	if len(l.lines) == 0 {
 		return
+	}
+	if f, ok := l.out.(*os.File); ok && l.path != "" {
+		_ = f.SetWriteDeadline(time.Now().Add(unread)) // of a pipe; a file has none, and needs none
 	}
 	n, err := l.out.Write(l.buf.Bytes())
 	whole := 0

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -234,4 +235,50 @@ func TestOpenErrors(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
+}
+
+// A named pipe that nobody reads any more is told of, and written again when somebody does.
+func TestAPipeThatNobodyReads(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	told := make(chan string, 2)
+	l, err := Open(path, Options{Logger: slog.New(slog.NewJSONHandler(teller(told), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBed(t, l, weir.Rules{Rules: []weir.Rule{orders}})
+	says := func(want string) {
+		t.Helper()
+		for {
+			b.check(weir.Request{APIKey: "k", Method: "GET", Path: "/v1/orders/1"})
+			select {
+			case line := <-told:
+				if !strings.Contains(line, want) {
+					t.Fatalf("the log says %s, want %q", line, want)
+				}
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	says("can't be written")
+	go func() { _, _ = io.Copy(io.Discard, reader) }()
+	says("is written again")
+	if err := l.Close(time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+type teller chan string
+
+func (t teller) Write(p []byte) (int, error) {
+	t <- string(p)
+	return len(p), nil
 }
