@@ -11,8 +11,10 @@ import (
 const (
 	// unhurried is the store's budget for a caller that says nothing of its own.
 	unhurried = 15 * time.Millisecond
-	// margin is what of a caller's time is kept for the way back; of a short one, a quarter is.
+	// margin is what of a caller's time is kept for the way back; of a short one, a quarter is, but at least what a late
+	// timer and the way take, up to half of it.
 	margin = 5 * time.Millisecond
+	least  = 2 * time.Millisecond
 )
 
 // budget is a context that ends when the store's time for a request is over. Most requests are
@@ -32,7 +34,7 @@ func withBudget(parent context.Context) *budget {
 	b := &budget{Context: parent, deadline: now.Add(unhurried)}
 	if d, ok := parent.Deadline(); ok {
 		left := d.Sub(now)
-		b.deadline = now.Add(left - min(margin, left/4))
+		b.deadline = now.Add(left - max(min(margin, left/4), min(least, left/2)))
 	}
 	return b
 }

@@ -33,7 +33,9 @@ func TestTheStoresTime(t *testing.T) {
 	for _, descriptors := range [][]string{{"k=1"}, {"back k=1"}, {"k=1", "back k=2"}} {
 		for patience, want := range map[time.Duration]time.Duration{
 			0:                     15 * time.Millisecond,
-			4 * time.Millisecond:  3 * time.Millisecond,
+			2 * time.Millisecond:  time.Millisecond,
+			5 * time.Millisecond:  3 * time.Millisecond,
+			12 * time.Millisecond: 9 * time.Millisecond,
 			20 * time.Millisecond: 15 * time.Millisecond,
 			50 * time.Millisecond: 45 * time.Millisecond,
 			time.Second:           995 * time.Millisecond,
