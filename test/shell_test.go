@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -208,6 +209,7 @@ func TestShellBlocks(t *testing.T) {
 			continue
 		}
 		t.Run(file, func(t *testing.T) {
+			t.Parallel()
 			s := newShell(t, file)
 			for _, name := range names {
 				for i, text := range blocks[name] {
@@ -274,7 +276,7 @@ func newShell(t *testing.T, file string) *shell {
 	tools := t.TempDir()
 	decades := map[string]string{}
 	for _, d := range []string{"808", "809", "810", "820", "900", "637", "639"} {
-		decades[d] = freeDecade(t, decades)
+		decades[d] = freeDecade(t)
 	}
 	var pairs []string
 	for from, to := range decades {
@@ -291,7 +293,6 @@ func newShell(t *testing.T, file string) *shell {
 	script(t, filepath.Join(tools, "redis-cli"), s.ports.Replace(fmt.Sprintf("#!/bin/sh\ncase \" $*\" in *' -p '*) exec %[1]s \"$@\";; esac\nexec %[1]s -p 6379 \"$@\"\n", cli)))
 	s.env = append(os.Environ(),
 		"PATH="+tools+string(os.PathListSeparator)+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"),
-		"GORACE=atexit_sleep_ms=10",
 		s.ports.Replace("WEIR_HTTP=127.0.0.1:8080"), s.ports.Replace("WEIR_GRPC=127.0.0.1:8081"), s.ports.Replace("WEIR_ADMIN=127.0.0.1:8082"),
 	)
 	if file == "README.md" { // whose reader is in a fresh clone
@@ -313,16 +314,17 @@ func (f tree) ReadDir(name string) ([]fs.DirEntry, error) {
 	}), err
 }
 
+// decadesTaken are those that a script has, which needn't listen on them yet.
+var decadesTaken sync.Map
+
 // freeDecade finds ten ports from 0 to 9 that nobody listens on, below those that the kernel gives to connections.
-func freeDecade(t *testing.T, taken map[string]string) string {
+func freeDecade(t *testing.T) string {
 	t.Helper()
 search:
 	for range 1000 {
 		decade := fmt.Sprint(1100 + rand.IntN(2000))
-		for _, d := range taken {
-			if d == decade {
-				continue search
-			}
+		if _, taken := decadesTaken.LoadOrStore(decade, true); taken {
+			continue
 		}
 		for digit := range 10 {
 			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%s%d", decade, digit))
