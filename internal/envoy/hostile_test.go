@@ -113,11 +113,11 @@ func TestEndlessStreams(t *testing.T) {
 		if failed {
 			break
 		}
-		if opened++; opened == 1000 {
+		if opened++; opened == 250 {
 			break // the client itself waits beyond what the server lets it open
 		}
 	}
-	if opened < 1000 {
+	if opened < 250 {
 		t.Errorf("%d streams were opened", opened)
 	}
 	if more := heap() - before; more > 64<<20 {

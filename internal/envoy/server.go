@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +28,7 @@ import (
 // of them together by how many there are.
 const (
 	maxConnections = 4096
-	maxStreams     = 1024      // of a connection; Envoy has one for each of its threads
+	maxStreams     = 256       // of a connection, with a message each; Envoy has one for each of its threads, and opens more
 	streamWindow   = 64 << 10  // bytes that may be on their way to a stream
 	connWindow     = 256 << 10 // and to a connection
 	maxHeaders     = 16 << 10
@@ -85,6 +86,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 			Time: deadAfter, Timeout: deadAfter,
 		}),
 	}
+	options = append(options, grpc.ChainUnaryInterceptor(s.survive))
 	if o.Guard != nil && o.Guard.Asks() {
 		options = append(options, grpc.ChainUnaryInterceptor(admitted(o.Guard)))
 	}
@@ -106,6 +108,17 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		reflection.Register(g)
 	}
 	return out
+}
+
+// survive has a request that finds a bug end by itself, as net/http does: gRPC would end the node.
+func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.opts.Logger.Error("a request panicked", "method", info.FullMethod, "panic", r, "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "this request could not be decided: the node's log says why")
+		}
+	}()
+	return handle(ctx, req)
 }
 
 // admitted lets in callers that the guard lets in over HTTP.

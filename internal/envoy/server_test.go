@@ -2,7 +2,9 @@ package envoy_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -95,5 +97,26 @@ func TestAToken(t *testing.T) {
 	}
 	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPanicEndsARequestAlone: a bug that a request finds doesn't end the node, and its text isn't told to the caller.
+func TestPanicEndsARequestAlone(t *testing.T) {
+	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{Logger: slog.New(slog.DiscardHandler)}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := envoy.NewServer(s, envoy.ServerOptions{Trace: func(context.Context, string, string) context.Context { panic("secret") }})
+	go server.Serve(l)
+	defer server.Stop()
+	client := rls.NewRateLimitServiceClient(connect(t, l))
+	ask := &rls.RateLimitRequest{Domain: "d", Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}}}}
+	_, err = client.ShouldRateLimit(metadata.AppendToOutgoingContext(t.Context(), "traceparent", "x"), ask)
+	if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+	if _, err := client.ShouldRateLimit(t.Context(), ask); err != nil {
+		t.Error("the next request:", err)
 	}
 }
