@@ -347,8 +347,8 @@ func TestRatelimitTellsOfItself(t *testing.T) {
 		want          string
 	}{
 		{[]string{"--help"}, nil, 0, "Examples:\n  REDIS_SOCKET_TYPE=tcp "},
-		{[]string{"serve"}, nil, 2, "ratelimit: takes no arguments and no flags: its settings are variables"},
-		{[]string{"--http", ":1"}, nil, 2, "ratelimit: takes no arguments and no flags"},
+		{[]string{"serve", "--http", ":1", "--token=" + secret}, []string{"PORT=0", "GRPC_PORT=0", "RUNTIME_ROOT=/none", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=127.0.0.1:1"}, 2,
+			"arguments do nothing under this name"},
 		{nil, []string{"REDIS_AUTH=" + secret, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis://:" + secret + "@a:b"}, 2, "ratelimit: REDIS_URL: must be host:port"},
 		{nil, []string{"BACKEND_TYPE=memcache"}, 2, "ratelimit: BACKEND_TYPE: must be redis"},
 		{nil, []string{"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=/none.crt", "GRPC_SERVER_TLS_KEY=/none.key", "RUNTIME_ROOT=" + runtimeFolder(t, "1"), "RUNTIME_SUBDIRECTORY=ratelimit"}, 2,

@@ -47,15 +47,12 @@ All of them are in docs/integrations/envoy-gateway.md. One that does nothing her
 warning in the log. Settings of weir serve that have no such variable can be given as its
 own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
 		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return errNoArguments
-			}
-			return nil
-		},
-		Version:       version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		// Theirs reads none, and an example of Envoy AI Gateway's passes some.
+		Args:               cobra.ArbitraryArgs,
+		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
+		Version:            version,
+		SilenceUsage:       true,
+		SilenceErrors:      true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := &serving{}
 			v.takeSignals()
@@ -72,17 +69,17 @@ own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
 				}
 			}
 			return v.run(cmd, s, func(log *slog.Logger) {
+				if n := len(os.Args) - 1; n > 0 {
+					log.Warn("arguments do nothing under this name: its settings are variables, see ratelimit --help; weir serve takes flags", "arguments", n)
+				}
 				env.warn(log)
 				warnOfVariables(log, flags, os.Environ())
 			})
 		},
 	}
 	cmd.SetVersionTemplate("weir {{.Version}}\n")
-	cmd.SetFlagErrorFunc(func(*cobra.Command, error) error { return errNoArguments })
 	return cmd
 }
-
-var errNoArguments = errors.New("takes no arguments and no flags: its settings are variables, such as REDIS_URL=localhost:6379 (ratelimit --help); weir serve takes flags")
 
 // translate fills in what envoyproxy/ratelimit's variables say, where Weir's own say nothing.
 func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
