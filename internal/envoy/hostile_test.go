@@ -7,14 +7,17 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/envoy"
@@ -141,6 +144,124 @@ func TestEndlessStreams(t *testing.T) {
 	defer done()
 	if err := server.Shutdown(soon); err != context.DeadlineExceeded {
 		t.Errorf("streams that never end let a server end: %v", err)
+	}
+}
+
+// hurried is a store that notes how much time it has.
+type hurried struct {
+	weir.Store
+	left time.Duration
+}
+
+func (h *hurried) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	d, _ := ctx.Deadline()
+	h.left = time.Until(d)
+	h.Store.Take(ctx, charges, results)
+}
+
+// TestSilentStreams: where there are many, a stream whose request doesn't come is ended, whatever time its caller gives it; where
+// there are thousands, at once. Requests that come have no less time, and the store no more; who watches the node's health isn't ended.
+func TestSilentStreams(t *testing.T) {
+	store := &hurried{Store: memstore.New(memstore.Options{})}
+	s := newService(t, store, envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	open := func(ctx context.Context, conn *grpc.ClientConn, method string) grpc.ClientStream {
+		t.Helper()
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l := bufconn.Listen(1 << 20)
+		server := envoy.NewServer(s, envoy.ServerOptions{})
+		go server.Serve(l)
+		defer server.Stop()
+		conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		patient, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		watch, err := healthpb.NewHealthClient(conn).Watch(patient, &healthpb.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		stop := make(chan struct{})
+		crowd := func(n int) {
+			for range n {
+				go func() { <-stop }()
+			}
+		}
+		crowd(1 << 10)
+		for _, ctx := range []context.Context{t.Context(), patient} {
+			began := time.Now()
+			err := open(ctx, conn, rls.RateLimitService_ShouldRateLimit_FullMethodName).RecvMsg(&rls.RateLimitResponse{})
+			if took := time.Since(began); status.Code(err) != codes.DeadlineExceeded || took != 10*time.Second {
+				t.Errorf("it ended after %s: %v", took, err)
+			}
+		}
+		asked := func(ctx context.Context, want time.Duration) {
+			t.Helper()
+			got, err := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, request("all", "plain=x"))
+			if err != nil || got.OverallCode != rls.RateLimitResponse_OK || store.left != want {
+				t.Errorf("%v, %v: the store had %s, want %s", got, err, store.left, want)
+			}
+		}
+		asked(t.Context(), 15*time.Millisecond)
+		crowd(16 << 10)
+		began := time.Now()
+		err = open(t.Context(), conn, rls.RateLimitService_ShouldRateLimit_FullMethodName).RecvMsg(&rls.RateLimitResponse{})
+		if took := time.Since(began); status.Code(err) != codes.DeadlineExceeded || took != 100*time.Millisecond {
+			t.Errorf("in a crowd it ended after %s: %v", took, err)
+		}
+		asked(t.Context(), 15*time.Millisecond)
+		close(stop)
+		server.Drain()
+		if got, err := watch.Recv(); err != nil || got.Status != healthpb.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("a watch was ended: %v, %v", got, err)
+		}
+	})
+}
+
+// TestManyWatches: as many as there may be connections are served, and others told so.
+func TestManyWatches(t *testing.T) {
+	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := envoy.NewServer(s, envoy.ServerOptions{})
+	go server.Serve(l)
+	defer server.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var last healthpb.HealthClient
+	watch := func() (*healthpb.HealthCheckResponse, error) {
+		w, err := last.Watch(ctx, &healthpb.HealthCheckRequest{})
+		if err != nil {
+			return nil, err
+		}
+		return w.Recv()
+	}
+	for i := range 4096 {
+		if i%250 == 0 { // a connection has at most 256
+			last = healthpb.NewHealthClient(connect(t, l))
+		}
+		if _, err := watch(); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if _, err := watch(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := last.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/internal/guard"
@@ -33,10 +36,13 @@ const (
 	connWindow     = 256 << 10 // and to a connection
 	maxHeaders     = 16 << 10
 	handshakeTime  = 5 * time.Second
-	pingsEvery     = 5 * time.Second  // that clients may send
-	deadAfter      = 30 * time.Second // without an answer to a ping
-	idleTime       = 30 * time.Minute // after which a connection without a request is closed
-	streamTime     = 10 * time.Second // in which a request must have arrived and been answered
+	pingsEvery     = 5 * time.Second        // that clients may send
+	deadAfter      = 30 * time.Second       // without an answer to a ping
+	idleTime       = 30 * time.Minute       // after which a connection without a request is closed
+	busy, crowded  = 1 << 10, 16 << 10      // goroutines: a stream has one, and with it takes 12 KiB
+	streamTime     = 10 * time.Second       // in which a request must have arrived and been answered on a busy node
+	crowdedTime    = 100 * time.Millisecond // and on a crowded one
+	maxWatches     = maxConnections         // streams without an end, all together: one of health for each connection
 )
 
 // Server is a gRPC server with the rate limit service, the authorization service and the standard health service.
@@ -80,6 +86,8 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		grpc.InitialWindowSize(streamWindow), // fixed: estimated ones grow to megabytes
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(handshakeTime),
+		grpc.InTapHandle(inTime),
+		grpc.ChainStreamInterceptor(fewWatches()),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: o.MaxConnectionAgeGrace,
@@ -119,6 +127,50 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 		}
 	}()
 	return handle(ctx, req)
+}
+
+// inTime bounds the time of a request as soon as its headers are there: gRPC waits for the rest of it as long as the caller says, so
+// that streams which nothing is sent on would be the caller's to keep, hundreds on each connection. The more there are, the less
+// time they have; a request that comes in one piece, as Envoy's do, doesn't notice.
+func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
+	n, most := runtime.NumGoroutine(), streamTime
+	switch {
+	case n <= busy || endless(call.FullMethodName):
+		return ctx, nil
+	case n > crowded:
+		most = crowdedTime
+	}
+	if d, ok := ctx.Deadline(); ok && time.Until(d) <= most {
+		return ctx, nil
+	}
+	timed, cancel := context.WithTimeout(ctx, most)
+	_ = cancel // the stream's own end frees the timer
+	return &bound{timed, ctx}, nil
+}
+
+// bound is the context of a request whose time the server has bounded. Its deadline is still the caller's: the store's time comes from it.
+type bound struct {
+	context.Context
+	caller context.Context
+}
+
+func (b *bound) Deadline() (time.Time, bool) { return b.caller.Deadline() }
+
+// endless reports whether calls of a method go on until the caller ends them.
+func endless(method string) bool {
+	return method == healthpb.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
+}
+
+// fewWatches bounds the calls that have no end.
+func fewWatches() grpc.StreamServerInterceptor {
+	var open atomic.Int64
+	return func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		defer open.Add(-1)
+		if open.Add(1) > maxWatches {
+			return status.Errorf(codes.ResourceExhausted, "this node has %d such streams already: ask with Health/Check, or another node", maxWatches)
+		}
+		return handle(server, stream)
+	}
 }
 
 // admitted lets in callers that the guard lets in over HTTP.
