@@ -304,7 +304,7 @@ func TestRatelimitFolder(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "current")
 	environ := append(store, "RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit")
 	out, err := ratelimitCommand(t, environ...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "ratelimit: RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY: open "+root+"/ratelimit/config: no such file") {
+	if err == nil || !strings.Contains(string(out), "ratelimit: RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY: stat "+root+"/ratelimit/config: no such file") {
 		t.Errorf("%v\n%s", err, out)
 	}
 

@@ -64,6 +64,9 @@ func ReadFolder(folder string) (files []File, ignored []string, err error) {
 		case errors.Is(err, fs.ErrNotExist) && name != ".":
 			return nil // it was removed meanwhile
 		case err != nil:
+			if e, ok := err.(*fs.PathError); ok {
+				e.Path = path // not from the folder on
+			}
 			return err
 		case looked > maxLooked:
 			return fmt.Errorf("%s: has more than %d files of any kind: is it the right folder?", folder, maxLooked)
