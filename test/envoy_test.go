@@ -70,7 +70,8 @@ func TestEnvoyConfiguration(t *testing.T) {
 		t.Errorf("the limit is %d", l)
 	}
 	write(envoyConfig("7"))
-	n.await("envoy configuration applied", func(map[string]any) bool { return true })
+	applied := 0 // at the start, and now
+	n.await("envoy configuration applied", func(map[string]any) bool { applied++; return applied == 2 })
 	if l := limit(); l != 7 {
 		t.Errorf("the limit is %d", l)
 	}

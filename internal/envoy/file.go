@@ -141,7 +141,11 @@ func (r *reader) enter(at *yaml.Node) level {
 	}
 	below := r.config.domains[r.domain]
 	if below != nil && !r.modes.MergeDomains {
-		r.fail(at, "domain", "put both into one "+r.kind, "%q is in another %s already", clip(r.domain), r.kind)
+		hint := "put both into one " + r.kind
+		if r.kind == "file" {
+			hint += ", or have them merged: envoy: {merge_domains: true} in weir.yaml, or MERGE_DOMAIN_CONFIG=true for ratelimit"
+		}
+		r.fail(at, "domain", hint, "%q is in another %s already", clip(r.domain), r.kind)
 		return nil
 	}
 	if below == nil {

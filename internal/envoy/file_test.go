@@ -81,7 +81,8 @@ func TestFileErrors(t *testing.T) {
 		}
 	}
 	twice := []envoy.File{{Name: "a.yaml", Text: []byte("domain: a")}, {Name: "b.yaml", Text: []byte("domain: a")}}
-	if _, _, err := envoy.Parse(twice, envoy.Modes{}); err == nil || !strings.Contains(err.Error(), `b.yaml:1:9: domain: "a" is in another file already`) {
+	if _, _, err := envoy.Parse(twice, envoy.Modes{}); err == nil || !strings.Contains(err.Error(), `b.yaml:1:9: domain: "a" is in another file already`) ||
+		!strings.Contains(err.Error(), "put both into one file, or have them merged: envoy: {merge_domains: true}") {
 		t.Error(err)
 	}
 	if _, _, err := envoy.Parse(twice, envoy.Modes{MergeDomains: true}); err != nil {

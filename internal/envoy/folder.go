@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/weirhq/weir/internal/watch"
 )
@@ -33,8 +34,11 @@ const (
 func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	f := &Folder{path: path, service: s, look: make(chan struct{}, 1)}
 	files, err := f.read()
-	if err == nil {
+	switch {
+	case err == nil:
 		err = f.apply(files)
+	case errors.Is(err, syscall.ENOTDIR):
+		err = fmt.Errorf("%w: name the folder that the file is in", err)
 	}
 	if f.last = files; err == nil {
 		return f, nil
@@ -106,6 +110,7 @@ func (f *Folder) apply(files []File) error {
 		f.service.opts.Logger.Warn("--envoy-config has files that envoyproxy/ratelimit would read, and Weir doesn't: rename them to *.yaml, or move them away", "first", f.ignored[0], "files", len(f.ignored))
 	}
 	f.service.accept(config, f.path, "")
+	f.service.opts.Logger.Info("envoy configuration applied", "folder", f.path, "files", len(files), "domains", config.Domains(), "limits", config.Limits())
 	return nil
 }
 
@@ -115,10 +120,7 @@ func (f *Folder) Follow(ctx context.Context) error {
 	return watch.Dir(ctx, f.path, f.read, same, f.last, f.look, func(files []File) {
 		if err := f.apply(files); err != nil {
 			f.service.reject(err)
-			return
 		}
-		c := f.service.config.Load()
-		log.Info("envoy configuration applied", "folder", f.path, "files", len(files), "domains", c.Domains(), "limits", c.Limits())
 	}, func(err error) {
 		log.Error("envoy configuration can't be read: the one in force stays", "error", err)
 	})

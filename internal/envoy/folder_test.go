@@ -41,6 +41,18 @@ func TestFolder(t *testing.T) {
 	if n := s.Source().Domains; n != 3 {
 		t.Errorf("%d domains, want 3", n)
 	}
+	if want := "envoy configuration applied\" folder=" + link + " files=3 domains=3 limits=0"; !strings.Contains(log.String(), want) {
+		t.Errorf("no %s in %s", want, &log)
+	}
+	file := filepath.Join(link, "top.yaml")
+	for path, want := range map[string]string{
+		file:                        "stat " + file + ": not a directory: name the folder that the file is in",
+		filepath.Join(link, "none"): "stat " + filepath.Join(link, "none") + ": no such file or directory",
+	} {
+		if _, err := s.Open(path, false); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", path, err, want)
+		}
+	}
 	if text := log.String(); !strings.Contains(text, filepath.Join(link, "team", "f.conf")) || strings.Contains(text, "data") {
 		t.Error(text)
 	}
