@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -239,7 +240,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	for _, path := range forwardauth.Paths() {
 		mux.Handle(path, gateways)
 	}
-	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, /check/ and the kind of a gateway, or GET /healthz or /readyz"))
+	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, "+strings.Join(forwardauth.Paths(), ", ")+" from a gateway, or GET /healthz or /readyz"))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if forwardauth.Behind(r) {
 			gateways.ServeHTTP(w, r)
