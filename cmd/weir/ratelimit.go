@@ -46,7 +46,7 @@ and with USE_PROMETHEUS=true metrics at PROMETHEUS_ADDR.
 All of them are in docs/integrations/envoy-gateway.md. One that does nothing here is a
 warning in the log. Settings of weir serve that have no such variable can be given as its
 own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
-		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,
+		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,
 		// Theirs reads none, and an example of Envoy AI Gateway's passes some.
 		Args:               cobra.ArbitraryArgs,
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
@@ -83,18 +83,16 @@ own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
 
 // translate fills in what envoyproxy/ratelimit's variables say, where Weir's own say nothing.
 func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
-	if err := env.check(); err != nil {
+	store, noStore := env.store()
+	level, noLevel := env.logLevel()
+	var noSource error
+	if kind := env.text("CONFIG_TYPE"); kind != "FILE" && kind != "GRPC_XDS_SOTW" {
+		noSource = fmt.Errorf("CONFIG_TYPE: must be FILE or GRPC_XDS_SOTW, got %q", kind)
+	}
+	if err := errors.Join(env.check(), noStore, noLevel, noSource); err != nil { // all at once: each start of a Pod takes a while
 		return nil, err
 	}
 	s, err := settings(flags, "", false)
-	if err != nil {
-		return nil, err
-	}
-	store, err := env.store()
-	if err != nil {
-		return nil, err
-	}
-	level, err := env.logLevel()
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +135,6 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 		if v.EnvoyXDS, err = env.xds(); err != nil {
 			return nil, err
 		}
-	default:
-		return nil, fmt.Errorf("CONFIG_TYPE: must be FILE or GRPC_XDS_SOTW, got %q", env.text("CONFIG_TYPE"))
 	}
 	env.answer(&s.sections)
 	v.OnlyEnvoy = true

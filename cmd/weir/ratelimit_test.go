@@ -221,8 +221,8 @@ func TestRatelimitMistakes(t *testing.T) {
 			t.Errorf("%s: the password is shown: %v", c.environ, err)
 		}
 	}
-	_, _, err := asRatelimit(t, "PORT=a", "GRPC_PORT=b", "QUOTA_MODE=c")
-	for _, name := range []string{"PORT: ", "GRPC_PORT: ", "QUOTA_MODE: "} {
+	_, _, err := asRatelimit(t, "PORT=a", "GRPC_PORT=b", "QUOTA_MODE=c", "REDIS_TYPE=d", "LOG_LEVEL=e", "CONFIG_TYPE=f")
+	for _, name := range []string{"PORT: ", "GRPC_PORT: ", "QUOTA_MODE: ", "REDIS_TYPE: ", "LOG_LEVEL: ", "CONFIG_TYPE: "} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("all are told at once, and %s isn't in %v", name, err)
 		}
