@@ -55,7 +55,7 @@ their limits among the other rules: with versions, weir rules diff, and rollback
 				files = append(files, more...)
 			}
 			r, err := imports.Envoy(files)
-			return printImport(cmd, r, err, asJSON)
+			return printImport(cmd, r, err, asJSON, "no descriptor has a rate_limit")
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
@@ -68,7 +68,7 @@ func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 	if name != "-" && err == nil && info.IsDir() {
 		files, _, err := envoy.ReadFolder(name)
 		if err == nil && len(files) == 0 {
-			err = fmt.Errorf("%s: has no *.yaml", name)
+			err = fmt.Errorf("%s: has no *.yaml: name the folder of the configuration, often .../ratelimit/config", name)
 		}
 		return files, err
 	}
@@ -102,12 +102,12 @@ limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
 			if err != nil {
 				return &exit{exitUsage, err}
 			}
-			read := imports.Nginx
+			read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
 			if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
-				read = imports.Ingress
+				read, none = imports.Ingress, "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads envoyproxy/ratelimit's files"
 			}
 			r, err := read(name, text)
-			return printImport(cmd, r, err, asJSON)
+			return printImport(cmd, r, err, asJSON, none)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
@@ -117,8 +117,8 @@ limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
 // manifest is what a Kubernetes manifest has, and no configuration of nginx.
 var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
-// printImport prints the rules, and what to know of them.
-func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool) error {
+// printImport prints the rules, and what to know of them. If there are none, it says why.
+func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool, none string) error {
 	if err != nil {
 		return &exit{exitRefused, err}
 	}
@@ -134,7 +134,7 @@ func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool) 
 		}
 	}
 	if r.Rules == 0 {
-		return &exit{exitRefused, errors.New("there is no limit to import")}
+		return &exit{exitRefused, errors.New("there is no limit to import: " + none)}
 	}
 	if asJSON {
 		return printJSON(cmd, map[string]any{"rules": r.Rules, "text": string(r.Text), "notes": append([]imports.Note{}, r.Notes...)})

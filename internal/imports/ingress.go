@@ -48,7 +48,7 @@ func Ingress(name string, text []byte) (*Result, error) {
 	}
 	d := &document{head: []string{
 		"Limits of ingress-nginx, by weir import nginx. limit-rps and limit-rpm are of nginx's limit_req with burst and nodelay: 1 + the limit times " +
-			"limit-burst-multiplier (5) are admitted at once, and so does a bucket that holds as many. Addresses are those of clients; IPv6 ones count by their /64.",
+			"limit-burst-multiplier (5) are admitted at once, as from a bucket that holds as many. Addresses are those of clients; IPv6 ones count by their /64.",
 		"There each controller counts by itself; here all nodes count together. A refusal is a 429, there mostly a 503.",
 	}}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
