@@ -51,10 +51,13 @@ Rules are changed by weir rules and weir keys; their versions are kept in Redis,
 that is the store, or in --data. With --rules FILE they are those of the file, and
 only saving it changes them.
 Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
-key in weir.yaml (memory_cap); flag > environment > file. Ctrl-C and SIGTERM
-drain: no request in flight is lost. SIGHUP has rules, known_keys and certificates,
-which are followed anyway, looked at and the decision log opened again, and never
-ends a node.`,
+key in weir.yaml (memory_cap); flag > environment > file. What has no flag is in
+weir.yaml alone: identities, headers, OpenTelemetry, an xDS server that has Envoy's
+limits (docs/cli.md). As ratelimit, a link to weir takes the place of
+envoyproxy/ratelimit (ln -s "$(command -v weir)" ratelimit; ratelimit --help).
+Ctrl-C and SIGTERM drain: no request in flight is lost. SIGHUP has rules, known_keys
+and certificates, which are followed anyway, looked at and the decision log opened
+again, and never ends a node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
@@ -247,6 +250,9 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	}
 	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
 	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, urlOf(c, l.HTTP, "127.0.0.1"))
+	if c.EnvoyConfig != "" || c.EnvoyXDS != nil { // which decides about nothing else
+		fmt.Fprintf(&b, "  curl -i %s/json%s -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}'    # with a domain and key of your configuration\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
+	}
 	if l.Admin != nil && c.Rules == "" {
 		admin := urlOf(c, l.Admin, "127.0.0.1")
 		fmt.Fprintf(&b, "  %s rules show --admin %s > rules.yaml    # change it, then: %s rules apply rules.yaml --admin %s\n", weir, admin, weir, admin)

@@ -147,7 +147,11 @@ func TestTheStartSaysWhatIsOn(t *testing.T) {
 			t.Errorf("no %s in %s", want, log.String())
 		}
 	}
-	if try := hints("weir", &c, l); !strings.Contains(try, "--admin http://127.0.0.1:18111") || strings.Contains(try, "[::]") {
+	if try := hints("weir", &c, l); !strings.Contains(try, "--admin http://127.0.0.1:18111") || strings.Contains(try, "[::]") || strings.Contains(try, "/json") {
+		t.Error(try)
+	}
+	c.EnvoyConfig = "config"
+	if try := hints("weir", &c, l); !strings.Contains(try, `curl -i http://127.0.0.1:18111/json -d '{"domain": `) {
 		t.Error(try)
 	}
 }
