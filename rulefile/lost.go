@@ -3,12 +3,11 @@ package rulefile
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 // Lost returns what the change from one document to another takes from single clients: entries of the deny and the
@@ -51,7 +50,7 @@ func (l *losses) entries(path string, old []string, what, hint string, covered f
 	var lost []string
 	for _, entry := range old {
 		if !covered(entry) {
-			lost = append(lost, Mask(entry))
+			lost = append(lost, shown.Entry(entry))
 		}
 	}
 	l.note(path, hint, lost, "%s "+what)
@@ -68,33 +67,10 @@ func (l *losses) overrides(old, new *weir.Rules, changed bool) {
 		var lost []string
 		for _, key := range slices.Sorted(maps.Keys(was.Override)) {
 			if limits, there := kept[key]; !there || changed && !slices.Equal(limits, was.Override[key]) {
-				lost = append(lost, Mask(key))
+				lost = append(lost, shown.Entry(key))
 			}
 		}
 		l.note(join(path, "override"), "keep it, or give it again with weir keys override", lost,
 			fmt.Sprintf("%%s has numbers of its own in the rule %q now, and would not have these any more", shorten(was.ID)))
 	}
-}
-
-// Mask is an entry of a list, or a key in a rule, as people may see it. Addresses, ranges and the words before an asterisk are no secrets.
-func Mask(entry string) string {
-	entry = strings.TrimSpace(entry)
-	_, noAddr := netip.ParseAddr(entry)
-	_, noRange := netip.ParsePrefix(entry)
-	if noAddr == nil || noRange == nil || strings.Contains(entry, "*") {
-		return printable(shorten(entry))
-	}
-	return MaskKey(entry)
-}
-
-// MaskKey is what a client has sent as its key, as people may see it: how it begins and ends. It may look like a pattern
-// or an address, and be a secret all the same.
-//
-// At most a third is shown, and twelve characters stay hidden, which nobody guesses. Of a key that has no more
-// than those, it is a character or two.
-func MaskKey(key string) string {
-	n := utf8.RuneCountInString(key)
-	shown := max(min(n/3, n-12, 12), min(n/6, 2))
-	tail := shown / 3
-	return printable(firstRunes(key, shown-tail) + "…" + lastRunes(key, tail))
 }

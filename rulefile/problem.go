@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirhq/weir/internal/guess"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 // Problem is something wrong with a rule file, and where. Its fields are for
@@ -58,7 +59,7 @@ func (p Problem) headline() string {
 		}
 	}
 	if path != "" {
-		b.WriteString(": " + cut(path, 200))
+		b.WriteString(": " + shown.Clip(path, 200))
 	}
 	b.WriteString(": " + p.Text)
 	return b.String()
@@ -121,7 +122,7 @@ func (ps *problems) add(at place, path, format string, args ...any) *Problem {
 	if ps.full() {
 		return new(Problem)
 	}
-	ps.list = append(ps.list, Problem{File: ps.file, Line: at.line, Column: at.column, Path: path, Text: cut(fmt.Sprintf(format, args...), 1000)})
+	ps.list = append(ps.list, Problem{File: ps.file, Line: at.line, Column: at.column, Path: path, Text: shown.Clip(fmt.Sprintf(format, args...), 1000)})
 	return &ps.list[len(ps.list)-1]
 }
 
@@ -161,7 +162,7 @@ func excerpt(line string, offset int) (string, int) {
 	before, after := line[:offset], line[offset:]
 	head, tail := "", ""
 	if len(line) > 4*excerptWidth || utf8.RuneCountInString(line) > excerptWidth {
-		before, after = lastRunes(before, excerptWidth/2), firstRunes(after, excerptWidth/2)
+		before, after = shown.Last(before, excerptWidth/2), shown.First(after, excerptWidth/2)
 		if len(before) < offset {
 			head = "…"
 		}
@@ -169,7 +170,7 @@ func excerpt(line string, offset int) (string, int) {
 			tail = "…"
 		}
 	}
-	return head + printable(before) + printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
+	return head + shown.Printable(before) + shown.Printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
 }
 
 // didYouMean is a hint at the candidate that is closest to what was written, or "" if none is close.
@@ -185,48 +186,9 @@ const maxListed = 10
 
 // listed is a list of names, as far as people read them.
 func listed(names []string) string {
-	list := cut(strings.Join(names[:min(len(names), maxListed)], ", "), 1000)
+	list := shown.Clip(strings.Join(names[:min(len(names), maxListed)], ", "), 1000)
 	if len(names) > maxListed {
 		list += fmt.Sprintf(" and %d more", len(names)-maxListed)
 	}
 	return list
-}
-
-// cut shortens text that is longer than n characters.
-func cut(s string, n int) string {
-	if short := firstRunes(s, n); len(short) < len(s) {
-		return short + "…"
-	}
-	return s
-}
-
-func firstRunes(s string, n int) string {
-	i := 0
-	for ; n > 0 && i < len(s); n-- {
-		_, size := utf8.DecodeRuneInString(s[i:])
-		i += size
-	}
-	return s[:i]
-}
-
-func lastRunes(s string, n int) string {
-	i := len(s)
-	for ; n > 0 && i > 0; n-- {
-		_, size := utf8.DecodeLastRuneInString(s[:i])
-		i -= size
-	}
-	return s[i:]
-}
-
-// printable keeps every character one column wide and harmless to a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\t':
-			return ' '
-		case isControl(r) || !strconv.IsPrint(r):
-			return utf8.RuneError
-		}
-		return r
-	}, s)
 }

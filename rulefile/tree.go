@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/weirhq/weir/internal/shown"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -136,4 +137,4 @@ func isLiteral(s string) bool {
 }
 
 // shorten cuts text that is too long to repeat in a message.
-func shorten(s string) string { return cut(s, 64) }
+func shorten(s string) string { return shown.Clip(s, 64) }

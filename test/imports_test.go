@@ -22,7 +22,7 @@ var mayImport = map[string][]string{
 	"/memstore":   {""},
 	"/lease":      {"", "/ledger"},
 	"/redisstore": {"", "/ledger", "/internal/guess", "/internal/rediscall"},
-	"/rulefile":   {"", "/internal/guess"},
+	"/rulefile":   {"", "/internal/guess", "/internal/shown"},
 	"/storetest":  {"", "/ledger"},
 	"/metrics":    {"", "/lease", "/memstore", "/redisstore", "/internal/observer"},
 	"/tracing":    {"", "/internal/observer"},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -205,7 +206,7 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 			}
 			n.Expires = old.Expiry(in.Rule, in.Key)
 		}
-		c.ends, c.did = n.Expires, "give "+rulefile.Mask(in.Key)+" "+numbersText(n)+" in rule "+in.Rule
+		c.ends, c.did = n.Expires, "give "+shown.Entry(in.Key)+" "+numbersText(n)+" in rule "+in.Rule
 		if !c.ends.IsZero() {
 			c.did += " until " + c.ends.Format(time.DateTime) + " UTC"
 		}
@@ -230,7 +231,7 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 	if f != nil {
 		return f
 	}
-	c.removes, c.did = true, "take from "+rulefile.Mask(in.Key)+" its own numbers in rule "+in.Rule
+	c.removes, c.did = true, "take from "+shown.Entry(in.Key)+" its own numbers in rule "+in.Rule
 	return a.make(w, r, "remove an override in rule "+in.Rule, &c)
 }
 

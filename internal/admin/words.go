@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -78,7 +79,7 @@ func without(entries, others []string) (out []string) {
 	}
 	for _, e := range entries {
 		if !known[e] {
-			out = append(out, rulefile.Mask(e))
+			out = append(out, shown.Entry(e))
 		}
 	}
 	return out

@@ -15,6 +15,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 // What each body may hold.
@@ -337,10 +338,4 @@ func unknownField(name string, known []string) error {
 }
 
 // clip keeps a name from filling the answer.
-func clip(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return shown.Clip(s, 64) }

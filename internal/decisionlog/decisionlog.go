@@ -24,7 +24,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/observer"
-	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/tracing"
 )
 
@@ -156,7 +156,7 @@ func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
 		retry: d.RetryAfter, edge: observer.Edge(req.Edge), degraded: d.Degraded, rejected: req.Rejected,
 	}
 	if o.Entry != "" {
-		e.listed = rulefile.Mask(o.Entry)
+		e.listed = shown.Entry(o.Entry)
 	}
 	if l.opts.Fingerprint != nil {
 		e.fingerprint = l.opts.Fingerprint(req)
@@ -176,7 +176,7 @@ func masked(key string) string {
 	if key == "" {
 		return ""
 	}
-	return rulefile.MaskKey(key)
+	return shown.Key(key)
 }
 
 // knownMethod is a method that there is, or "other": a client can send any word.

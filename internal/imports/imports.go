@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -182,13 +183,7 @@ func printable(s string) string {
 }
 
 // clip keeps a name from filling a line.
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return shown.Clip(s, 80) }
 
 var (
 	plain = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_/.=-]*$`)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/watch"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -446,7 +447,7 @@ func masked(text string, rules *weir.Rules) string {
 		}) {
 			return q
 		}
-		return strconv.Quote(rulefile.Mask(word))
+		return strconv.Quote(shown.Entry(word))
 	})
 }
 

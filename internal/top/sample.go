@@ -7,7 +7,7 @@ import (
 	"github.com/dchest/siphash"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 // kind says what a client is known by.
@@ -113,7 +113,7 @@ func (c *client) String() string {
 		}
 		return netip.PrefixFrom(addr, 64).String()
 	}
-	return rulefile.MaskKey(string(c.text[:c.n]))
+	return shown.Key(string(c.text[:c.n]))
 }
 
 // Fingerprint is the client of a request as answers show it: see [Client].
