@@ -141,15 +141,22 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 	return list, nil
 }
 
+func errInclude(d *directive) error {
+	return &confError{d.file, d.line, "include: must be a file, or a pattern of files"}
+}
+
 // include reads what a directive includes, in the order of names, as nginx does. What can't be read is noted.
 func (r *confReader) include(d *directive, depth int) (list []directive, err error) {
 	pattern := d.arg(0)
+	if pattern == "" {
+		return nil, errInclude(d)
+	}
 	if !filepath.IsAbs(pattern) {
 		pattern = filepath.Join(r.root, pattern)
 	}
 	names, err := filepath.Glob(pattern)
-	if err != nil || pattern == "" {
-		return nil, &confError{d.file, d.line, "include: must be a file, or a pattern of files"}
+	if err != nil {
+		return nil, errInclude(d)
 	}
 	if len(names) == 0 && !strings.ContainsAny(pattern, "*?[") {
 		r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which isn't there: limits in it are missing here", clip(printable(d.arg(0))))})

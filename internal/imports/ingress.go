@@ -58,17 +58,18 @@ func Ingress(name string, text []byte) (*Result, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		var types *yaml.TypeError
-		if errors.As(err, &types) {
-			continue // another kind, whose fields are of other types
-		}
-		if err != nil {
+		odd, mistyped := errors.AsType[*yaml.TypeError](err)
+		if err != nil && !mistyped {
 			return nil, fmt.Errorf("%s: is not valid YAML%s", name, atLine.FindString(err.Error())) // without what stands there: it may be a secret
 		}
 		for _, one := range append([]ingress{x}, x.Items...) {
-			if one.Kind == "Ingress" {
-				d.ingress(&one)
+			if one.Kind != "Ingress" {
+				continue
 			}
+			if mistyped { // once: d.note says nothing twice
+				d.note(nil, name, true, "the value on%s isn't of the type that an Ingress has there: it is left out", atLine.FindString(" "+odd.Errors[0]))
+			}
+			d.ingress(&one)
 		}
 	}
 	return d.result()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/memstore"
@@ -85,22 +86,24 @@ func TestIngress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := weir.NewLimiter(memstore.New(memstore.Options{}), f.Set, weir.Options{})
-	admitted := map[string]int{}
-	for range 200 {
-		for _, path := range []string{"/v1/x", "/v2"} {
-			d, err := l.Check(t.Context(), &weir.Request{Method: "GET", Path: path, IP: netip.MustParseAddr("203.0.113.7"), Peek: path == "/v1/x" && admitted[path] == 7})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d.Allowed && !(path == "/v1/x" && admitted[path] == 7) {
-				admitted[path]++
+	synctest.Test(t, func(t *testing.T) { // in which nothing refills
+		l := weir.NewLimiter(memstore.New(memstore.Options{}), f.Set, weir.Options{})
+		admitted := map[string]int{}
+		for range 200 {
+			for _, path := range []string{"/v1/x", "/v2"} {
+				d, err := l.Check(t.Context(), &weir.Request{Method: "GET", Path: path, IP: netip.MustParseAddr("203.0.113.7"), Peek: path == "/v1/x" && admitted[path] == 7})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Allowed && !(path == "/v1/x" && admitted[path] == 7) {
+					admitted[path]++
+				}
 			}
 		}
-	}
-	if admitted["/v1/x"] != 7 || admitted["/v2"] < 144 || admitted["/v2"] > 146 {
-		t.Error(admitted)
-	}
+		if admitted["/v1/x"] != 7 || admitted["/v2"] < 144 || admitted["/v2"] > 146 {
+			t.Error(admitted)
+		}
+	})
 }
 
 func TestHostileIngress(t *testing.T) {
@@ -121,6 +124,15 @@ func TestHostileIngress(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// One value of another type isn't the end of the whole list.
+	r, err := Ingress("i.yaml", []byte(`kind: List
+items:
+  - {kind: Ingress, metadata: {name: a, annotations: {nginx.ingress.kubernetes.io/limit-rps: 2}}}
+  - {kind: Ingress, metadata: {name: b, annotations: {nginx.ingress.kubernetes.io/limit-rps: [hunter2]}}}
+`))
+	if err != nil || r.Rules != 1 || len(r.Notes) != 1 || r.Notes[0].String() != "i.yaml: the value on line 4 isn't of the type that an Ingress has there: it is left out" {
+		t.Error(r, err)
 	}
 	for _, text := range []string{"", "[]", "7", "kind: Ingress\nmetadata: 7\n", "kind: Ingress\nspec: {rules: [{http: {paths: [{path: \"(\"}]}}]}\nmetadata: {annotations: {nginx.ingress.kubernetes.io/use-regex: \"true\", nginx.ingress.kubernetes.io/limit-rps: 1}}"} {
 		if r, err := Ingress("i.yaml", []byte(text)); err != nil || r.Rules > 0 {

@@ -277,6 +277,7 @@ func TestHostileNginx(t *testing.T) {
 		text []byte
 		want string
 	}{
+		"no file":     {"n.conf", []byte("include;"), "n.conf:1: include: must be a file, or a pattern of files"},
 		"loop":        {loop, nil, "other.conf:1: includes itself, by way of loop.conf"},
 		"many":        {filepath.Join(dir, "many.conf"), nil, "includes at most 1000 files"},
 		"deep":        {"n.conf", []byte(strings.Repeat("a {", 1_000_000)), "nested more than 32 deep"},
