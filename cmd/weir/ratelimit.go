@@ -132,8 +132,9 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 		folder := filepath.Join(env.text("RUNTIME_ROOT"), env.text("RUNTIME_SUBDIRECTORY"), env.text("RUNTIME_APPDIRECTORY"))
 		set("envoy-config", folder, "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY")
 	case "GRPC_XDS_SOTW":
-		if v.EnvoyXDS, err = env.xds(); err != nil {
-			return nil, err
+		var bad error
+		if v.EnvoyXDS, bad = env.xds(); bad != nil {
+			return nil, bad
 		}
 	}
 	env.answer(&s.sections)

@@ -33,7 +33,7 @@ import (
 type XDS struct {
 	// Server is its host and port, such as envoy-gateway:18001.
 	Server string
-	// Node is what this node calls itself: the server chooses the configuration by it. "" means "default".
+	// Node is what this node calls itself: the server chooses the configuration by it. "" means DefaultNode.
 	Node string
 	// NodeMetadata is what the server is told beside it.
 	NodeMetadata map[string]string
@@ -57,6 +57,9 @@ type TLSFiles struct {
 	// ServerName is what the server's certificate must be for; "" means the host that is connected to.
 	ServerName string
 }
+
+// DefaultNode is what a node calls itself if it isn't told, as envoyproxy/ratelimit does.
+const DefaultNode = "default"
 
 // Bounds of what an xDS server may do to a node.
 const (
@@ -135,7 +138,7 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 		}
 	}
 	f := &Feed{XDS: x, service: s, again: make(chan struct{}, 1)}
-	f.node = &core.Node{Id: cmp.Or(x.Node, "default"), Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}, UserAgentName: "weir"}
+	f.node = &core.Node{Id: cmp.Or(x.Node, DefaultNode), Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}, UserAgentName: "weir"}
 	for key, value := range x.NodeMetadata {
 		f.node.Metadata.Fields[key] = structpb.NewStringValue(value)
 	}
@@ -268,7 +271,6 @@ func (f *Feed) dial() (*grpc.ClientConn, error) {
 func (f *Feed) apply(got *discovery.DiscoveryResponse) error {
 	err := f.check(got)
 	if err == nil {
-		var config *Config
 		config, warnings, wrong := parseResources(got.GetResources(), f.service.opts.Modes)
 		f.service.warn(warnings)
 		if err = wrong; err == nil {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (n *node) unconfigured() string {
 	case !s.Connected:
 		return "the xDS server hasn't sent a configuration: " + s.Lost
 	}
-	return "the xDS server hasn't sent a configuration: it may know none for the node " + n.config.EnvoyXDS.Node
+	return "the xDS server hasn't sent a configuration: it may know none for the node " + cmp.Or(n.config.EnvoyXDS.Node, envoy.DefaultNode)
 }
 
 // envoyStatus is how a configuration stands, for /readyz.
