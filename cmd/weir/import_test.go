@@ -41,6 +41,8 @@ func TestImport(t *testing.T) {
 
 	conf := write("nginx.conf", "http { limit_req_zone $remote_addr zone=z:1m rate=3r/s; server { limit_req zone=z burst=4 nodelay; limit_conn c 1; } }")
 	runWith(t, "", "import", "nginx", conf).expect(t, 0, "limit: 3/second\n    burst: 5\n", "differs: nginx.conf:1: limit_conn")
+	either := "http { map $http_x_key $k { default $http_x_key; '' $binary_remote_addr; } limit_req_zone $k zone=z:1m rate=3r/s; server { limit_req zone=z; } }"
+	runWith(t, either, "import", "nginx", "-").expect(t, exitRefused, "", `a map has several values (a header, or else the address, is by: ["header:NAME"] in a rule): it is left out`)
 	ingress := "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: api, annotations: {nginx.ingress.kubernetes.io/limit-rps: '2'}}\n"
 	runWith(t, ingress, "import", "nginx", "-").expect(t, 0, "limits: [{limit: 2/second, burst: 11}]", "1 rule; not one to one: 0")
 	runWith(t, "", "import", "nginx", write("i.yml", ingress)).expect(t, 0, "id: api", "")

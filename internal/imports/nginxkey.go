@@ -86,7 +86,10 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 			value = v
 		}
 	}
-	if d.name == "geo" || several || !variable.MatchString(value) || strings.Contains(value, name) {
+	if d.name == "map" && several {
+		return nil, nil, fmt.Sprintf(`counts by %s, for which a map has several values (a header, or else the address, is by: ["header:NAME"] in a rule)`, clip(printable(name)))
+	}
+	if d.name == "geo" || !variable.MatchString(value) || strings.Contains(value, name) {
 		return nil, nil, fmt.Sprintf("counts by %s, which a %s sets: no rule can", clip(printable(name)), d.name)
 	}
 	// One step is enough for what people write, and can't go round in circles.
