@@ -19,6 +19,7 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/recent"
 )
 
 // Options of the check API. The zero value is useful.
@@ -46,7 +47,7 @@ type handler struct {
 	answers  *httplimit.Answerer
 	opts     Options
 	gate     *inflight.Gate
-	policies policies
+	policies recent.Cache[policyKey, *weir.Policy]
 	singles  sync.Pool // of *call, for bodies up to MaxBody
 	batches  sync.Pool // of *call, for bodies up to MaxBatchBody
 }

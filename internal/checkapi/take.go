@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/guess"
@@ -35,7 +34,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	case mode == queue:
 		algorithm = weir.LeakyQueue
 	}
-	policy, err := h.policies.get(c.limit, c.burst, algorithm)
+	policy, err := h.policies.Get(policyKey{c.limit, c.burst, algorithm}, newPolicy)
 	if err != nil {
 		return err
 	}
@@ -81,59 +80,32 @@ func oneOf(field, written string, words []string) (int, error) {
 // numbers, it makes a key keep its counter when they change.
 const takeName = "take"
 
-// policies remembers the policies of limits that calls brought, since preparing one costs more than
-// deciding by it. It holds at most two generations: a caller that brings new numbers each time only
-// has the old ones evicted.
-type policies struct {
-	mu         sync.Mutex
-	young, old map[policyKey]*weir.Policy // guarded by mu
-}
-
+// policyKey is what a call says of its limit. Preparing a policy costs more than deciding by it, so that those
+// of recent calls are kept.
 type policyKey struct {
 	limit     string // as it was written
 	burst     int64
 	algorithm weir.Algorithm
 }
 
-const generation = 1024
-
-func (p *policies) get(limit string, burst int64, algorithm weir.Algorithm) (policy *weir.Policy, err error) {
-	key := policyKey{limit, burst, algorithm}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if policy = p.young[key]; policy != nil {
-		return policy, nil
-	}
-	if policy = p.old[key]; policy == nil {
-		if policy, err = newPolicy(key); err != nil {
-			return nil, err
-		}
-	}
-	if p.young == nil || len(p.young) == generation {
-		p.old, p.young = p.young, make(map[policyKey]*weir.Policy)
-	}
-	key.limit = strings.Clone(limit) // the text around it has a client's key
-	p.young[key] = policy
-	return policy, nil
-}
-
 // newPolicy prepares a limit, or says what is wrong with it without repeating it.
-func newPolicy(key policyKey) (*weir.Policy, error) {
+func newPolicy(key policyKey) (policyKey, *weir.Policy, error) {
+	key.limit = strings.Clone(key.limit) // the text around it has a client's key
 	limit, err := weir.ParseLimit(key.limit)
 	if err != nil {
-		return nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
+		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
 	p, err := weir.NewPolicy(takeName, limit)
 	if wrong, ok := errors.AsType[weir.Problem](err); ok {
 		switch wrong.Path {
 		case "window":
-			return nil, jsonerror.Bad("limit: the window %s", wrong.Text)
+			return key, nil, jsonerror.Bad("limit: the window %s", wrong.Text)
 		case "refill_rate":
-			return nil, jsonerror.Bad("limit: %s", wrong.Text)
+			return key, nil, jsonerror.Bad("limit: %s", wrong.Text)
 		}
-		return nil, jsonerror.Bad("%s: %s", wrong.Path, wrong.Text)
+		return key, nil, jsonerror.Bad("%s: %s", wrong.Path, wrong.Text)
 	}
 	p.PerClient = true // the key is the counter's owner
-	return p, nil
+	return key, p, nil
 }

@@ -6,12 +6,12 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"sync"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/recent"
 )
 
 // call is what deciding one request needs, reused from request to request.
@@ -252,13 +252,11 @@ func (c *call) taken(d *weir.Decision) (returns []weir.Return) {
 	return returns
 }
 
-// overrides remembers the limits that requests carried, since preparing one costs more than deciding by it. It
-// holds at most two generations: a caller that brings new numbers each time only has the old ones forgotten.
+// overrides remembers the limits that requests carried lately, since preparing one costs more than deciding by it.
 type overrides struct {
 	likeTheirs bool // they count as those of a configuration do
 	modes      Modes
-	mu         sync.Mutex
-	young, old map[override]*limit // guarded by mu
+	recent     recent.Cache[override, *limit]
 }
 
 type override struct {
@@ -266,30 +264,22 @@ type override struct {
 	unit    rls.RateLimitResponse_RateLimit_Unit
 }
 
-const generation = 1024
-
 // overrideRule is the name of all of them in metrics.
 const overrideRule = "envoy.override"
 
-func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (l *limit, err error) {
+func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
 	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if l = o.young[key]; l != nil {
-		return l, nil
+	return o.recent.Get(key, o.prepare)
+}
+
+func (o *overrides) prepare(key override) (override, *limit, error) {
+	l, err := newLimit(overrideRule, "", key.perUnit, key.unit)
+	if err != nil {
+		return key, nil, bad("limit: %v", err)
 	}
-	if l = o.old[key]; l == nil {
-		if l, err = newLimit(overrideRule, "", key.perUnit, key.unit); err != nil {
-			return nil, bad("limit: %v", err)
-		}
-		l.hard.CountRefused = o.likeTheirs
-		l.soften(o.modes)
-	}
-	if o.young == nil || len(o.young) == generation {
-		o.old, o.young = o.young, make(map[override]*limit)
-	}
-	o.young[key] = l
-	return l, nil
+	l.hard.CountRefused = o.likeTheirs
+	l.soften(o.modes)
+	return key, l, nil
 }
 
 // remaining is what answers show as left of a limit.
