@@ -146,8 +146,11 @@ var documentFields = fieldSet{
 		"deny": `write "blacklist"`, "denylist": `write "blacklist"`, "blocklist": `write "blacklist"`,
 		"limits": `limits belong to a rule: write rules: [{id: quota, limit: 100/minute}]`,
 		"limit":  `a limit belongs to a rule: write rules: [{id: quota, limit: 100/minute}]`,
+		"domain": theirFile, "descriptors": theirFile,
 	},
 }
+
+const theirFile = "is this a file of envoyproxy/ratelimit? weir serve --envoy-config FOLDER serves such files, and weir import envoy makes rules of them"
 
 // smallest is the shortest useful rule file.
 const smallest = "rules: [{id: quota, limit: 100/minute}]"
