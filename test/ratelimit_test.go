@@ -61,7 +61,7 @@ func allowedOf(t *testing.T, n *node, requests int) (ok int) {
 	t.Helper()
 	conn := dialEnvoy(t, n.GRPC, insecure.NewCredentials())
 	for range requests {
-		got, err := shouldLimit(t.Context(), conn, "api_key", "a")
+		got, err := shouldLimit(unhurried(t), conn, "api_key", "a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,12 +141,13 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+file("ca.crt"), "FORCE_START_WITHOUT_INITIAL_CONFIG=true",
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis://:sesame@"+redis.Addr,
 		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml",
-		"CACHE_KEY_PREFIX=eg:rl:", "WEIR_DATA="+data) // as the image has it
+		"CACHE_KEY_PREFIX=eg:rl:", "WEIR_DATA="+data, // as the image has it
+		"WEIR_STORE_TIMEOUT=20s") // for a busy machine
 	if n.Admin != "" {
 		t.Errorf("the admin port is open: %s", n.Admin)
 	}
 	ask := func(c *tls.Config) (*rls.RateLimitResponse, error) {
-		return shouldLimit(t.Context(), dialEnvoy(t, n.GRPC, credentials.NewTLS(c)), "api_key", "a")
+		return shouldLimit(unhurried(t), dialEnvoy(t, n.GRPC, credentials.NewTLS(c)), "api_key", "a")
 	}
 
 	if r := <-x.said; r.GetNode().GetId() != "envoy-ratelimit" {
@@ -238,7 +239,7 @@ func TestRatelimitStores(t *testing.T) {
 		"sentinel": {"REDIS_TYPE=sentinel", "REDIS_URL=" + redistest.MasterName + "," + strings.Join(sentinel.Addrs(), ","), "REDIS_AUTH=sesame"},
 		"cluster":  {"REDIS_TYPE=CLUSTER", "REDIS_URL=" + strings.Join(cluster.Addrs()[:2], ","), "REDIS_AUTH=sesame"},
 	} {
-		environ = append(environ, "RUNTIME_ROOT="+runtimeFolder(t, "5"), "RUNTIME_SUBDIRECTORY=ratelimit")
+		environ = append(environ, "RUNTIME_ROOT="+runtimeFolder(t, "5"), "RUNTIME_SUBDIRECTORY=ratelimit", "WEIR_STORE_TIMEOUT=20s")
 		one, other := runNode(t, ratelimitCommand(t, environ...)), runNode(t, ratelimitCommand(t, environ...))
 		for _, n := range []*node{one.serves(), other.serves()} { // or failure modes answer
 			until(t, func() error {

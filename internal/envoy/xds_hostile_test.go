@@ -153,9 +153,9 @@ func TestXDSHostileAnswers(t *testing.T) {
 			said <- r
 		}
 	}}, "127.0.0.1:0")
+	began, version := time.Now(), ""
 	s, _ := follow(t, envoy.XDS{Server: addr}, envoy.Options{})
 	<-said
-	began, version := time.Now(), ""
 	for _, step := range steps {
 		r := <-said
 		if step.want == "" {
