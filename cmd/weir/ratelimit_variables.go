@@ -85,7 +85,7 @@ var theirVariables = []theirVariable{
 	{name: "REDIS_TLS_CLIENT_KEY", needs: "REDIS_TLS", be: "true"},
 	{name: "REDIS_TLS_CACERT", needs: "REDIS_TLS", be: "true"},
 	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", normal: "false", valid: aBool, needs: "REDIS_TLS", be: "true"},
-	{name: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, or 15 ms"},
+	{name: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, at most WEIR_STORE_TIMEOUT (50ms)"},
 	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: isBool(false)},
 	{name: "REDIS_STARTUP_INITIAL_INTERVAL", nothing: noStartup},
 	{name: "REDIS_STARTUP_MAX_INTERVAL", nothing: noStartup},
