@@ -90,7 +90,7 @@ func TestBenchInProcessByRules(t *testing.T) {
 
 // Over one Redis, what Redis used is measured; of several servers the report says that it isn't.
 func TestBenchOverRedis(t *testing.T) {
-	short := []string{"--duration", "250ms", "--warmup", "10ms", "--concurrency", "2"}
+	short := []string{"--duration", "1s", "--warmup", "10ms", "--concurrency", "2"}
 	single, watched := redistest.New(t, redistest.Options{}), redistest.NewSentinel(t, redistest.Options{})
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	url := "redis://" + single.Addr
