@@ -116,7 +116,8 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 	c.read(ctx, i, method)
 	v := i.limit.Ask(i.traced(ctx), &c.request, i.fill(ctx, c.user, method, message))
 	defer v.Release()
-	if !v.Serve() {
+	// A client chooses its deadline. One so short that the store can't decide must not be a way past its limits.
+	if !v.Serve() || v.Decision.Degraded && ctx.Err() != nil {
 		return weir.Decision{}, i.refuse(ctx, c, v)
 	}
 	i.tell(ctx, c, v)

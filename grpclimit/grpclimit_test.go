@@ -402,3 +402,31 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}()
 	grpclimit.New(nil, grpclimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{"esperanto"}}})
 }
+
+// slow is a store that never decides in time.
+type slow struct{ weir.Store }
+
+func (slow) Take(ctx context.Context, _ []weir.Charge, results []weir.Result) {
+	<-ctx.Done()
+	for i := range results {
+		results[i] = weir.Result{Err: ctx.Err()}
+	}
+}
+
+// TestShortDeadlines: a client can't get past its limits by a deadline in which the store can't decide, nor by leaving.
+func TestShortDeadlines(t *testing.T) {
+	limit := grpclimit.New(weir.NewLimiter(slow{}, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "all", Limits: per(1)}}}), weir.Options{}), grpclimit.Options{})
+	hurried, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for want, ctx := range map[codes.Code]context.Context{codes.DeadlineExceeded: hurried, codes.Canceled: left} {
+		_, err := limit.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: unary}, func(context.Context, any) (any, error) {
+			t.Error("the call was served")
+			return nil, nil
+		})
+		if status.Code(err) != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

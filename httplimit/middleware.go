@@ -95,6 +95,9 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := m.ask(r.Context(), w, r, nil)
+	if v.Serve() && v.Decision.Degraded && r.Context().Err() != nil {
+		v.fate = leftQueue // its client has gone, and by that alone may have kept the store from deciding
+	}
 	m.Answer(w, r, v)
 	serve, d, body := v.Serve(), v.Decision, v.body
 	v.Release()

@@ -1,0 +1,40 @@
+package httplimit_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// slow is a store that never decides in time.
+type slow struct{ weir.Store }
+
+func (slow) Take(ctx context.Context, _ []weir.Charge, results []weir.Result) {
+	<-ctx.Done()
+	for i := range results {
+		results[i] = weir.Result{Err: ctx.Err()}
+	}
+}
+
+// TestWhoLeavesIsNotServed: a client can't get past its limits by leaving, as with a reset right behind its request, before the
+// store has decided.
+func TestWhoLeavesIsNotServed(t *testing.T) {
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "all", Limits: []weir.Limit{weir.PerMinute(1)}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httplimit.New(weir.NewLimiter(slow{}, set, weir.Options{}), httplimit.Options{}).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the request was served")
+	}))
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+	if w.Code != http.StatusServiceUnavailable {
+		t.Error(w.Code, w.Body)
+	}
+}
