@@ -15,6 +15,7 @@ import (
 // that all of them are found at once.
 type decoder struct {
 	*problems
+	src *source
 	// warned collects what is allowed and probably not meant.
 	warned *problems
 	// places are where paths lead to, for what [weir.Compile] finds.
@@ -174,6 +175,9 @@ func (d *decoder) document(root *node) weir.Rules {
 		DefaultTier: d.tierName(f["default_tier"]),
 		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
 		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
+	}
+	for _, name := range []string{"keys", "whitelist", "blacklist"} {
+		d.hide(f[name])
 	}
 	for _, e := range d.entries(f["keys"]) {
 		if e.name == "" {

@@ -14,6 +14,7 @@ type overrideID struct{ rule, key string }
 
 // overrides reads the numbers of single keys, and notes when they expire.
 func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Limit {
+	d.hide(v)
 	entries := d.entries(v)
 	if len(entries) == 0 {
 		return nil

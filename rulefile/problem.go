@@ -126,16 +126,20 @@ func (ps *problems) add(at place, path, format string, args ...any) *Problem {
 	return &ps.list[len(ps.list)-1]
 }
 
-// sorted returns the problems in the order of the file, with excerpts.
+// sorted returns the problems in the order of the file, with excerpts and without keys.
 func (ps *problems) sorted(src *source) Problems {
+	if len(ps.list) == 0 {
+		return nil
+	}
 	slices.SortStableFunc(ps.list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), strings.Compare(a.Path, b.Path))
 	})
-	c := cursor{}
+	h := newHidden(src)
 	for i := range ps.list {
 		p := &ps.list[i]
+		h.mask(p)
 		if p.Line > 0 && p.Line <= len(src.lines) {
-			p.Excerpt, p.Caret = excerpt(src.lines[p.Line-1], c.offset(src, place{p.Line, p.Column}))
+			p.Excerpt, p.Caret = excerpt(h.line(place{p.Line, p.Column}))
 		}
 		if i := ruleIndex(p.Path); i >= 0 && i < len(ps.ids) {
 			p.Rule = shorten(ps.ids[i])

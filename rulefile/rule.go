@@ -99,12 +99,16 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 		set.wrong["path"], set.wrong["method"] = hint, hint
 	}
 	f := d.fields(v, &set)
+	d.hide(f["api_key_pattern"])
 	m = weir.Match{
 		Endpoint:      d.text(f["endpoint"]),
 		EndpointRegex: d.text(f["endpoint_regex"]),
 		APIKeyPattern: d.text(f["api_key_pattern"]),
 	}
 	if key := f["api_key"]; key.node != nil {
+		if didYouMean(key.text, []string{"present", "absent"}) == "" { // it may be a key
+			d.hide(key)
+		}
 		m.APIKey = weir.Present
 		if d.choice(key, "present", "absent") == 1 {
 			m.APIKey = weir.Absent

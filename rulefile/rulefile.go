@@ -69,7 +69,6 @@ func Layout(name string, src []byte) Problems {
 // reading is a document on its way from text to rules.
 type reading struct {
 	*decoder
-	src  *source
 	root *node
 	// doc has every override, whether it has expired or not.
 	doc weir.Rules
@@ -90,7 +89,7 @@ func readTree(name string, src []byte) (*reading, error) {
 	list := &problems{file: name}
 	if len(src) > MaxSize {
 		list.add(place{}, "", "is too large: a rule file has at most %d MiB", MaxSize>>20)
-		return nil, list.sorted(nil)
+		return nil, list.sorted(&source{})
 	}
 	text := readSource(src, list)
 	var root *node
@@ -100,8 +99,8 @@ func readTree(name string, src []byte) (*reading, error) {
 	if list.any() {
 		return nil, list.sorted(text)
 	}
-	d := &decoder{problems: list, warned: &problems{file: name}, places: map[string]place{}, hints: map[string]string{}, expires: map[overrideID]time.Time{}}
-	return &reading{decoder: d, src: text, root: root}, nil
+	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]place{}, hints: map[string]string{}, expires: map[overrideID]time.Time{}}
+	return &reading{decoder: d, root: root}, nil
 }
 
 // file compiles what was read, as it is at a time.

@@ -11,7 +11,10 @@ import (
 type place struct{ line, column int }
 
 // source is the text of a rule file, line by line and without line ends.
-type source struct{ lines []string }
+type source struct {
+	lines   []string
+	secrets []secret // in no order
+}
 
 var byteOrderMark = []byte("\xef\xbb\xbf")
 

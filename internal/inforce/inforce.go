@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -442,6 +443,9 @@ var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 func masked(text string, rules *weir.Rules) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		word, err := strconv.Unquote(q)
+		if err == nil && strings.Contains(word, "…") {
+			return q // it is masked already
+		}
 		if err == nil && slices.ContainsFunc(rules.Rules, func(r weir.Rule) bool {
 			return word == r.ID || word == r.Layer || word == r.Tier || slices.ContainsFunc(r.Tiers, func(t weir.Tier) bool { return word == t.Name })
 		}) {

@@ -1,0 +1,154 @@
+package rulefile
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weirhq/weir/internal/shown"
+)
+
+// secret is a key that a document names, or a pattern or an address among them. Problems show it masked, since they are
+// printed in terminals and in the logs of builds.
+type secret struct {
+	at   place
+	path string // of its value
+	text string
+	name bool // it is the last step of the path
+}
+
+// hide notes the keys in a value: the names of a map, the items of a list, or the value itself.
+func (d *decoder) hide(v value) {
+	if v.node == nil {
+		return
+	}
+	for _, f := range v.fields {
+		d.src.secrets = append(d.src.secrets, secret{f.at, join(v.path, f.name), f.name, true})
+	}
+	for i, n := range v.items {
+		d.src.secrets = append(d.src.secrets, secret{n.first, index(v.path, i), n.text, false})
+	}
+	if v.kind == scalar {
+		d.src.secrets = append(d.src.secrets, secret{v.first, v.path, v.text, false})
+	}
+}
+
+// hidden masks the secrets of a document in its problems. Its problems come in the order of the file.
+type hidden struct {
+	src    *source
+	byLine map[int][]secret
+	byPath map[string]secret
+	quoted map[string]string // masked, as messages quote them
+	cursor cursor
+	number int // of the line that text and spots are of
+	text   string
+	spots  []spot
+}
+
+// spot is where a line was masked: what stood from..to now ends at end.
+type spot struct{ from, to, end int }
+
+// minSecret is how long a key is that is worth hiding. Shorter ones are names, and a mask would leave nothing of them.
+const minSecret = 12
+
+func newHidden(src *source) *hidden {
+	h := &hidden{src: src, byLine: map[int][]secret{}, byPath: map[string]secret{}, quoted: map[string]string{}}
+	for _, s := range src.secrets {
+		if mask := shown.Entry(s.text); mask != s.text && len(s.text) >= minSecret {
+			h.byLine[s.at.line] = append(h.byLine[s.at.line], s)
+			h.byPath[s.path] = s
+			h.quoted[strconv.Quote(s.text)] = strconv.Quote(mask)
+			h.quoted[strconv.Quote(shorten(s.text))] = strconv.Quote(mask)
+		}
+	}
+	for _, on := range h.byLine {
+		slices.SortFunc(on, func(a, b secret) int { return cmp.Compare(a.at.column, b.at.column) })
+	}
+	return h
+}
+
+var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// mask hides keys in a problem's path, text and hint.
+func (h *hidden) mask(p *Problem) {
+	for path := p.Path; path != ""; path = parent(path) {
+		s, ok := h.byPath[path]
+		if !ok {
+			continue
+		}
+		if mask := shown.Entry(s.text); s.name {
+			p.Path = strings.TrimSuffix(path, s.text) + mask + p.Path[len(path):]
+		} else {
+			p.Text, p.Hint = strings.ReplaceAll(p.Text, s.text, mask), strings.ReplaceAll(p.Hint, s.text, mask)
+		}
+		break
+	}
+	unquoted := func(q string) string {
+		if mask, ok := h.quoted[q]; ok {
+			return mask
+		}
+		return q
+	}
+	p.Text, p.Hint = quotedText.ReplaceAllStringFunc(p.Text, unquoted), quotedText.ReplaceAllStringFunc(p.Hint, unquoted)
+}
+
+// line is the line of a place and its offset in it, both without the keys that stand there.
+func (h *hidden) line(at place) (string, int) {
+	offset := h.cursor.offset(h.src, at)
+	if h.number != at.line {
+		h.maskLine(at.line)
+	}
+	shift := 0
+	for _, s := range h.spots {
+		switch {
+		case offset >= s.to:
+			shift = s.end - s.to
+		case offset > s.from:
+			return h.text, s.end // within the key
+		}
+	}
+	return h.text, offset + shift
+}
+
+// longWord is what looks like a key where none was understood: in a text that isn't YAML, or under a misspelt name.
+var longWord = regexp.MustCompile(`[\pL\pN_-]*\pN[\pL\pN_-]*\*?`)
+
+// minGuessed is how long such a word is.
+const minGuessed = 16
+
+func (h *hidden) maskLine(number int) {
+	line, done := h.src.lines[number-1], 0
+	var out strings.Builder
+	h.spots = nil
+	hide := func(from, to int) {
+		out.WriteString(line[done:from])
+		out.WriteString(shown.Entry(line[from:to]))
+		h.spots, done = append(h.spots, spot{from, to, out.Len()}), to
+	}
+	guess := func(end int) {
+		start := done
+		for _, w := range longWord.FindAllStringIndex(line[start:max(start, end)], -1) {
+			if w[1]-w[0] >= minGuessed {
+				hide(start+w[0], start+w[1])
+			}
+		}
+	}
+	for _, s := range h.byLine[number] {
+		from := h.cursor.offset(h.src, s.at)
+		to := from + len(s.text)
+		if line[from:min(from+1, len(line))] == `"` || line[from:min(from+1, len(line))] == "'" {
+			from, to = from+1, to+1
+		}
+		if to > len(line) || line[from:to] != s.text { // it is written with escapes, or over several lines
+			to = len(line)
+		}
+		if guess(from); from >= done {
+			hide(from, to)
+		}
+	}
+	guess(len(line))
+	out.WriteString(line[done:])
+	h.number, h.text = number, out.String()
+}
