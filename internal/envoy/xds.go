@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"strings"
 	"time"
 
@@ -155,29 +156,39 @@ func (f *Feed) Look() {
 	}
 }
 
+// maxTold is how many reasons are remembered.
+const maxTold = 100
+
+// localPort is this side's port in an error of a connection, which is another one for each try.
+var localPort = regexp.MustCompile(`:\d+->`)
+
 // Follow takes in what the server sends, until ctx is done. While the server is away, the last good configuration
 // stays in force.
 func (f *Feed) Follow(ctx context.Context) error {
 	log := f.service.opts.Logger
-	pause, told := f.Retry, ""
+	pause, told := f.Retry, map[string]bool{}
 	for {
 		answered, err := f.stream(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if answered {
-			pause, told = f.Retry, ""
+			pause, told = f.Retry, map[string]bool{}
 		}
 		why, none := reason(err), false
+		same := localPort.ReplaceAllString(why, "->")
 		f.service.note(func(n *Source) { n.Connected, n.Lost, none = false, why, n.Since.IsZero() })
 		switch {
-		case why == told: // each reason once
+		case told[same]: // each reason once
 		case none:
 			log.Warn("the xDS server isn't reached: there is no configuration yet", "server", f.Server, "error", why)
 		default:
 			log.Warn("the xDS server is lost: the configuration in force stays", "server", f.Server, "error", why)
 		}
-		told = why
+		if len(told) == maxTold { // a server can make them up
+			clear(told)
+		}
+		told[same] = true
 		select {
 		case <-ctx.Done():
 			return nil

@@ -2,9 +2,14 @@ package envoy_test
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -314,5 +319,66 @@ func TestXDSSettings(t *testing.T) {
 		if _, err := s.Subscribe(x); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+}
+
+// lines is a log that a test reads.
+type lines struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, string(p))
+	return len(p), nil
+}
+
+// TestXDSReasonIsLoggedOnce: errors of connections name this side's port, which is another one for each try.
+func TestXDSReasonIsLoggedOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.ReadFull(c, make([]byte, 24)) // all that a client says before the server does
+			c.(*net.TCPConn).SetLinger(0)    // a reset, whose error names both ports
+			c.Close()
+		}
+	}()
+	var log lines
+	handler := slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	s, _ := follow(t, envoy.XDS{Server: l.Addr().String()}, envoy.Options{Logger: slog.New(handler)})
+	reasons := map[string]bool{}
+	until(t, s, "there aren't ten tries", func(now envoy.Source) bool {
+		if strings.Contains(now.Lost, "->") {
+			reasons[now.Lost] = true
+		}
+		return len(reasons) == 10
+	})
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	told := map[string]bool{}
+	for _, line := range log.list {
+		line = regexp.MustCompile(`:\d+->`).ReplaceAllString(line, "->")
+		if told[line] {
+			t.Errorf("logged again: %s", line)
+		}
+		told[line] = true
+	}
+	if len(told) == 0 {
+		t.Error("nothing is logged")
 	}
 }
