@@ -41,7 +41,11 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	}
 	p.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("--%s: %s is in use, perhaps by another node: give another address, or \"\" to open none", p.name, p.addr)
+		text := fmt.Sprintf("--%s: %s is in use, perhaps by another node: give another address", p.name, p.addr)
+		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables, which name the port then, can't close it
+			text += `, or "" to open none`
+		}
+		return errors.New(text)
 	}
 	if err != nil {
 		return fmt.Errorf("--%s: %w", p.name, err)

@@ -137,6 +137,12 @@ func TestPortsOpenTogetherOrNotAtAll(t *testing.T) {
 	if _, err := first.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the first port is still open: %v", err)
 	}
+	for onlyEnvoy, canClose := range map[bool]bool{false: true, true: false} { // variables of envoyproxy/ratelimit can't close a port
+		_, err := openAll(t.Context(), &Config{OnlyEnvoy: onlyEnvoy}, []*port{{name: "http", addr: taken.Addr().String()}})
+		if err == nil || strings.Contains(err.Error(), "to open none") != canClose {
+			t.Errorf("with OnlyEnvoy %v: %v", onlyEnvoy, err)
+		}
+	}
 }
 
 // TestOptionsOfAServer: a request for no path is bad on every port, and not answered behind a handler's back.
