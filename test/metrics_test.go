@@ -101,12 +101,15 @@ func TestMetricsOfANode(t *testing.T) {
 	for _, name := range []string{
 		"weir_near_limit_total", "weir_store_up", "weir_store_errors_total", "weir_store_acts_per_call", "weir_store_duration_seconds",
 		"weir_lease_charges_total", "weir_lease_tokens", "weir_lease_counters", "weir_rules_version", "weir_rules_age_seconds",
-		"weir_rules_refresh_failures_in_a_row", "weir_rules_rejected_total", "weir_nodes", "weir_clock_drift_seconds",
+		"weir_rules_rejected_total", "weir_nodes", "weir_clock_drift_seconds",
 		"weir_memory_counters", "weir_memory_bytes", "weir_memory_evictions_total", "weir_build_info", "go_goroutines",
 	} {
 		if all[name] == nil {
 			t.Errorf("%s is missing in:\n%s", name, text)
 		}
+	}
+	if all["weir_rules_refresh_failures_in_a_row"] != nil {
+		t.Error("rules in a file have failures of a rule store")
 	}
 	all, _ = scrape(t, n.Admin, asProtobuf, "")
 	h := all["weir_store_duration_seconds"].GetMetric()[0].GetHistogram()

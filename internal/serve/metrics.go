@@ -34,14 +34,16 @@ func (n *node) watch() {
 		}, func() float64 { return 1 }),
 		gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", n.top.Hottest),
 		gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", n.rulesAge),
-		gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.",
-			func() float64 { return float64(n.rules.Failures()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_rules_rejected_total", Help: "Newer rules that were invalid, so that those in force stayed."},
 			func() float64 { return float64(n.rules.Rejections()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_envoy_config_rejected_total", Help: "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed."},
 			func() float64 { return float64(n.envoy.Source().Rejections) }),
 		rulesInfo{n.rules},
 	)
+	if n.rules.File() == "" { // a file has no store that could be lost, and a 0 would say that all is well
+		n.registry.MustRegister(gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.",
+			func() float64 { return float64(n.rules.Failures()) }))
+	}
 	if n.config.EnvoyXDS != nil {
 		n.registry.MustRegister(
 			gauge("weir_envoy_xds_connected", "1 while there is a stream from the xDS server, else 0: the configuration in force stays.", func() float64 {
