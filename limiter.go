@@ -302,9 +302,8 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	charges, results := make([]Charge, len(m.local)), make([]Result, len(m.local))
 	for j, i := range m.local {
 		charges[j] = m.charges[i]
-		charges[j].Peek = charges[j].Peek || refused && !charges[j].Policy.Book
 	}
-	l.local.Take(ctx, charges, results)
+	takeApart(ctx, l.local, charges, results, refused)
 	for j, i := range m.local {
 		m.results[i] = results[j]
 	}
@@ -321,12 +320,32 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	from := len(m.subjects)
 	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
 	m.appendIP(req, true)
-	c := m.charges[i]
-	c.Subject, c.Guest, c.Peek = m.subjects[from:], false, c.Peek || refused && !c.Policy.Book
-	m.charges[i].Counter, m.charges[i].Peek = c.Counter, c.Peek
+	c := []Charge{m.charges[i]}
+	c[0].Subject, c[0].Guest = m.subjects[from:], false
 	m.apart = append(m.apart, i)
-	l.store.Take(ctx, []Charge{c}, m.results[i:i+1])
+	takeApart(ctx, l.store, c, m.results[i:i+1], refused)
+	m.charges[i].Counter, m.charges[i].Peek = c[0].Counter, c[0].Peek
 	return m.results[i].Err == nil
+}
+
+// takeApart has a store decide charges apart from the others of their request. If those refused it, these are peeks,
+// but for what is taken all the same: bookings, and what a window that counts refusals refuses itself.
+func takeApart(ctx context.Context, s Store, charges []Charge, results []Result, refused bool) {
+	var counts []int
+	for i := range charges {
+		if c := &charges[i]; refused && !c.Peek && !c.Policy.Book {
+			if c.Peek = true; c.Policy.CountRefused {
+				counts = append(counts, i)
+			}
+		}
+	}
+	s.Take(ctx, charges, results)
+	for _, i := range counts {
+		if r := &results[i]; !r.Allowed && r.Err == nil {
+			charges[i].Peek = false
+			s.Take(ctx, charges[i:i+1], results[i:i+1])
+		}
+	}
 }
 
 // addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.

@@ -356,6 +356,36 @@ func TestStoreFailure(t *testing.T) {
 	}
 }
 
+// A window that counts refusals counts those of its own also where it is counted locally: not what another limit
+// refuses, and what doesn't fit whatever the others say.
+func TestCountRefusedInAnOutage(t *testing.T) {
+	rs := compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "open", Limits: per(1, time.Hour)},
+		{ID: "local", OnStoreFailure: weir.FailLocal, Algorithm: weir.FixedWindow, CountRefused: true, Limits: per(2, 24*time.Hour)},
+	}})
+	for _, tt := range []struct {
+		cost    int64
+		allowed bool
+	}{{1, true}, {3, false}} {
+		store := &brokenStore{Store: memstore.New(memstore.Options{})}
+		l := weir.NewLimiter(store, rs, weir.Options{Local: memstore.New(memstore.Options{})})
+		try := func(cost int64, fails ...string) weir.Decision {
+			store.fails = fails
+			d, _ := l.Check(t.Context(), &weir.Request{APIKey: "a", Cost: cost})
+			return d
+		}
+		try(1) // all that open admits
+		for range 3 {
+			if d := try(tt.cost, "local"); d.Allowed {
+				t.Fatalf("open admits two: %+v", d)
+			}
+		}
+		if d := try(1, "open", "local"); d.Allowed != tt.allowed {
+			t.Errorf("after refusals that cost %d: %+v", tt.cost, d)
+		}
+	}
+}
+
 func TestEmergencyLimit(t *testing.T) {
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{
 		{ID: "open", Limits: per(100, time.Hour)},
