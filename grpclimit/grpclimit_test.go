@@ -325,10 +325,10 @@ func TestPanics(t *testing.T) {
 
 // TestQueues hold calls until their turn, and refuse at once those whose deadline comes before it.
 func TestQueues(t *testing.T) {
-	queue := func(n int64, window time.Duration) *weir.RuleSet {
-		return compile(t, weir.Rules{Rules: []weir.Rule{{ID: "q", Algorithm: weir.LeakyQueue, MaxDelay: time.Hour, Limits: []weir.Limit{{Count: n, Window: window, Burst: 2}}}}})
+	queue := func(n int64, window time.Duration, places int64) *weir.RuleSet {
+		return compile(t, weir.Rules{Rules: []weir.Rule{{ID: "q", Algorithm: weir.LeakyQueue, MaxDelay: time.Hour, Limits: []weir.Limit{{Count: n, Window: window, Burst: places}}}}})
 	}
-	w := newWorld(t, queue(50, time.Second), grpclimit.Options{})
+	w := newWorld(t, queue(50, time.Second, 2), grpclimit.Options{})
 	begun := time.Now()
 	for range 4 {
 		if got := w.call(t, "x-api-key", "k"); !got.is(codes.OK) {
@@ -338,7 +338,7 @@ func TestQueues(t *testing.T) {
 	if waited := time.Since(begun); waited < 55*time.Millisecond {
 		t.Errorf("four turns of 20 ms came in %s", waited)
 	}
-	w = newWorld(t, queue(2, time.Hour), grpclimit.Options{})
+	w = newWorld(t, queue(2, time.Hour, 2), grpclimit.Options{})
 	w.call(t, "x-api-key", "k")
 	for range 5 { // there are two places, which they leave at once
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"), time.Minute)
@@ -347,14 +347,29 @@ func TestQueues(t *testing.T) {
 			t.Errorf("%v", got.Proto())
 		}
 	}
-	// A client that leaves the queue makes room.
+	// A client that leaves the queue makes room. Of the two that may wait, a rule has one.
+	w = newWorld(t, queue(2, time.Hour, 10), grpclimit.Options{MaxWaiting: 2})
+	w.call(t, "x-api-key", "k")
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"))
 	left := make(chan called, 1)
 	go func() { left <- w.callWith(ctx) }()
+	until := func(reason string) {
+		t.Helper()
+		for got, deadline := "", time.Now().Add(time.Minute); got != reason; {
+			if time.Now().After(deadline) {
+				t.Fatalf("calls are answered with %s, not %s", got, reason)
+			}
+			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"), time.Minute)
+			got = detail[*errdetails.ErrorInfo](w.callWith(ctx)).GetReason()
+			cancel()
+		}
+	}
+	until("QUEUE_FULL")
 	cancel()
 	if got := <-left; !got.is(codes.Canceled) {
 		t.Errorf("%v", got.Status)
 	}
+	until("QUEUE_TIMEOUT")
 }
 
 // TestOverload: beyond what is decided at a time, calls are refused.
