@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/envoy"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -232,15 +233,5 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describe says what stands where something else is wanted.
-func describe(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.MappingNode:
-		return "a map"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	case n.Tag == "!!null":
-		return "nothing"
-	}
-	return secret.ReplaceAllString(fmt.Sprintf("%q", n.Value), "$1…")
-}
+// describe says what stands where something else is wanted, without a token.
+func describe(n *yaml.Node) string { return secret.ReplaceAllString(envoy.Describe(n), "$1…") }

@@ -50,7 +50,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 			}
 			continue
 		case key.Kind != yaml.ScalarNode:
-			r.fail(key, path, "", "a key must be a word, got %s", describe(key))
+			r.fail(key, path, "", "a key must be a word, got %s", Describe(key))
 			continue
 		case first[key.Value] > 0:
 			r.fail(key, at, "keep one of them", "is written twice: the first is on line %d", first[key.Value])
@@ -119,7 +119,7 @@ func (r *reader) resolve(n *yaml.Node) *yaml.Node {
 
 func (r *reader) isMap(n *yaml.Node, path string) bool {
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, path, "", "must be a map, got %s", describe(n))
+		r.fail(n, path, "", "must be a map, got %s", Describe(n))
 		return false
 	}
 	return true
@@ -131,7 +131,7 @@ func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		r.fail(n, path, "", "must be a list, got %s", describe(n))
+		r.fail(n, path, "", "must be a list, got %s", Describe(n))
 		return nil
 	}
 	list := make([]*yaml.Node, 0, len(n.Content))
@@ -149,7 +149,7 @@ func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 // text reads words, and numbers as they are written: value: 10 means "10".
 func (r *reader) text(f field) string {
 	if f.value.Kind != yaml.ScalarNode {
-		r.fail(f.value, f.path, "", "must be text, got %s", describe(f.value))
+		r.fail(f.value, f.path, "", "must be text, got %s", Describe(f.value))
 		return ""
 	}
 	if f.value.Tag == "!!null" {
@@ -161,7 +161,7 @@ func (r *reader) text(f field) string {
 func (r *reader) flag(f field) bool {
 	on, ok := boolean(f.value)
 	if !ok && f.value.Tag != "!!null" {
-		r.fail(f.value, f.path, "", "must be true or false, got %s", describe(f.value))
+		r.fail(f.value, f.path, "", "must be true or false, got %s", Describe(f.value))
 	}
 	return on
 }
@@ -184,7 +184,7 @@ func (r *reader) number(f field) uint32 {
 	}
 	n, err := strconv.ParseInt(strings.ReplaceAll(f.value.Value, "_", ""), 0, 64)
 	if f.value.Kind != yaml.ScalarNode || f.value.Tag != "!!int" || err != nil || n < 0 || n > math.MaxUint32 {
-		r.fail(f.value, f.path, "", "must be a whole number from 0 to %d, got %s", uint32(math.MaxUint32), describe(f.value))
+		r.fail(f.value, f.path, "", "must be a whole number from 0 to %d, got %s", uint32(math.MaxUint32), Describe(f.value))
 	}
 	return uint32(n)
 }
@@ -260,7 +260,7 @@ func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, e
 	}
 	var v any
 	if err := n.Decode(&v); err != nil {
-		return nil, fmt.Errorf("%s can't be read", describe(n))
+		return nil, fmt.Errorf("%s can't be read", Describe(n))
 	}
 	out, err := structpb.NewValue(v)
 	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // a date, say, or what JSON can't carry: as it is written
@@ -269,8 +269,8 @@ func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, e
 	return out, nil
 }
 
-// describe says what stands where something else is wanted.
-func describe(n *yaml.Node) string {
+// Describe says what stands where something else is wanted.
+func Describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
 		return "a map"
