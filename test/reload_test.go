@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -179,4 +180,22 @@ func TestKnownKeysAreFollowed(t *testing.T) {
 	write(t, file, line("sk_prod_new"))
 	applied(1)
 	expect("5", "50")
+}
+
+// A hangup while a node starts doesn't end it: hangups are caught before the packages that take long to initialize.
+func TestHangupsAreCaughtFromTheStart(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(binary, "version")
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	initialized := string(out)
+	caught := strings.Index(initialized, "init github.com/weirhq/weir/cmd/weir/hangup ")
+	for _, slow := range []string{"google.golang.org/protobuf/reflect/protodesc", "github.com/envoyproxy/go-control-plane/envoy/config/core/v3", "github.com/weirhq/weir/redisstore", "main"} {
+		if at := strings.Index(initialized, "init "+slow+" "); caught < 0 || at < caught {
+			t.Errorf("hangups are caught at %d, and %s is initialized at %d, of\n%s", caught, slow, at, initialized)
+		}
+	}
 }

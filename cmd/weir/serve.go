@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cmd/weir/hangup"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/serve"
@@ -84,9 +85,8 @@ again, and never ends a node.`,
 
 // takeSignals has a hangup never end the node: by habit it tells a service to read its files again.
 func (v *serving) takeSignals() {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	v.Reload = hangups
+	hangup.Catch()
+	v.Reload = hangup.Signals
 	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may end before the node
 }
 
