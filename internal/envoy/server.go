@@ -49,7 +49,8 @@ const (
 type Server struct {
 	*grpc.Server
 	health  *health.Server
-	decides func() bool // the authorization service can; nil without one
+	decides func() bool        // the authorization service can; nil without one
+	end     context.CancelFunc // of streams that have no end of their own
 }
 
 // ServerOptions of a Server.
@@ -79,6 +80,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	if o.MaxConnectionAgeGrace <= 0 {
 		o.MaxConnectionAgeGrace = streamTime
 	}
+	running, end := context.WithCancel(context.Background())
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -87,7 +89,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.InTapHandle(inTime),
-		grpc.ChainStreamInterceptor(fewWatches()),
+		grpc.ChainStreamInterceptor(fewWatches(running)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: o.MaxConnectionAgeGrace,
@@ -102,7 +104,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		options = append(options, grpc.ChainUnaryInterceptor(traced(o.Trace)))
 	}
 	g := grpc.NewServer(options...)
-	out := &Server{Server: g, health: health.NewServer()}
+	out := &Server{Server: g, health: health.NewServer(), end: end}
 	rls.RegisterRateLimitServiceServer(g, s)
 	if o.Gateways != nil {
 		auth.RegisterAuthorizationServer(g, &authorization{gateways: o.Gateways})
@@ -161,17 +163,28 @@ func endless(method string) bool {
 	return method == healthpb.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-// fewWatches bounds the calls that have no end.
-func fewWatches() grpc.StreamServerInterceptor {
+// fewWatches bounds the calls that have no end, and ends them when running does: a server that drains would wait for them.
+func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	var open atomic.Int64
 	return func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 		defer open.Add(-1)
 		if open.Add(1) > maxWatches {
 			return status.Errorf(codes.ResourceExhausted, "this node has %d such streams already: ask with Health/Check, or another node", maxWatches)
 		}
-		return handle(server, stream)
+		ctx, cancel := context.WithCancel(stream.Context())
+		defer cancel()
+		defer context.AfterFunc(running, cancel)()
+		return handle(server, &watched{stream, ctx})
 	}
 }
+
+// watched is a stream that ends with its context.
+type watched struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (w *watched) Context() context.Context { return w.ctx }
 
 // admitted lets in callers that the guard lets in over HTTP.
 func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
@@ -240,9 +253,10 @@ func (s *Server) tell(ready bool) {
 // Drain tells those who look at the server's health that it is about to end.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// Shutdown lets requests in flight finish. When ctx is done, it ends the rest.
+// Shutdown lets requests in flight finish. When ctx is done, it ends the rest. Those who watch its health have heard the last of it.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
+	s.end()
 	done := make(chan struct{})
 	go func() {
 		s.GracefulStop()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -20,7 +21,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// TestHealthFollows: clients are told that a node isn't ready, that it is, and that it ends.
+// TestHealthFollows: clients are told that a node isn't ready, that it is, and that it ends, which doesn't wait for them.
 func TestHealthFollows(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,6 +66,14 @@ func TestHealthFollows(t *testing.T) {
 	}
 	if err := <-followed; err != nil {
 		t.Error(err)
+	}
+	patience, enough := context.WithTimeout(t.Context(), 10*time.Second)
+	defer enough()
+	if err := server.Shutdown(patience); err != nil {
+		t.Error("a server waits for those who watch its health:", err)
+	}
+	if got, err := watch.Recv(); err == nil {
+		t.Error("a server that has ended says", got)
 	}
 }
 
