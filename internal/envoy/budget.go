@@ -2,7 +2,9 @@ package envoy
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,16 +17,29 @@ const (
 	// timer and the way take, up to half of it.
 	margin = 5 * time.Millisecond
 	least  = 2 * time.Millisecond
+	// parts is what the time of a caller without a deadline is cut into, to measure it in the node's own time.
+	parts = 3
 )
 
 // budget is a context that ends when the store's time for a request is over. Most requests are
 // decided without waiting, so its timer begins only when somebody asks to be told.
+//
+// A caller's deadline is in wall time: nobody reads an answer after it. The time of a caller without one is the node's own, as
+// the store's is. It stands still while the node is late: on an overloaded node, failure modes would otherwise let requests
+// pass that Redis has refused, in replies that nobody has read yet.
 type budget struct {
 	context.Context
 	deadline time.Time
+	hurried  bool // the deadline is the caller's
 	once     sync.Once
 	timed    context.Context
 	cancel   context.CancelFunc
+
+	// Of the node's own time.
+	first *time.Timer   // of the first part
+	part  time.Duration // how long each takes
+	left  int           // how many there are; tick's alone
+	over  atomic.Bool
 }
 
 var _ context.Context = (*budget)(nil)
@@ -32,7 +47,8 @@ var _ context.Context = (*budget)(nil)
 func withBudget(parent context.Context) *budget {
 	now := time.Now()
 	b := &budget{Context: parent, deadline: now.Add(unhurried)}
-	if d, ok := parent.Deadline(); ok {
+	var d time.Time
+	if d, b.hurried = parent.Deadline(); b.hurried {
 		left := d.Sub(now)
 		b.deadline = now.Add(left - max(min(margin, left/4), min(least, left/2)))
 	}
@@ -40,8 +56,27 @@ func withBudget(parent context.Context) *budget {
 }
 
 func (b *budget) start() context.Context {
-	b.once.Do(func() { b.timed, b.cancel = context.WithDeadline(b.Context, b.deadline) })
+	b.once.Do(func() {
+		if b.hurried {
+			b.timed, b.cancel = context.WithDeadline(b.Context, b.deadline)
+			return
+		}
+		b.timed, b.cancel = context.WithCancel(b.Context)
+		b.part, b.left = max(time.Until(b.deadline)/parts, time.Millisecond), parts
+		b.first = time.AfterFunc(b.part, b.tick)
+	})
 	return b.timed
+}
+
+// tick counts a part of the time once, however late it is, after all goroutines that were ready have run: those that read replies, too.
+func (b *budget) tick() {
+	runtime.Gosched()
+	if b.left--; b.left > 0 && b.timed.Err() == nil {
+		time.AfterFunc(b.part, b.tick)
+		return
+	}
+	b.over.Store(true)
+	b.cancel()
 }
 
 // end frees the timer.
@@ -49,13 +84,19 @@ func (b *budget) end() {
 	if b.once.Do(func() { b.timed = b.Context }); b.cancel != nil {
 		b.cancel()
 	}
+	if b.first != nil {
+		b.first.Stop()
+	}
 }
 
 func (b *budget) Deadline() (time.Time, bool) { return b.deadline, true }
 func (b *budget) Done() <-chan struct{}       { return b.start().Done() }
 
 func (b *budget) Err() error {
-	if time.Now().Before(b.deadline) {
+	switch {
+	case b.over.Load():
+		return context.DeadlineExceeded
+	case time.Now().Before(b.deadline):
 		return b.Context.Err()
 	}
 	return b.start().Err()

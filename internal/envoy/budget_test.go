@@ -2,6 +2,9 @@ package envoy_test
 
 import (
 	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +56,36 @@ func TestTheStoresTime(t *testing.T) {
 					t.Errorf("%q, a deadline of %s: %v %v after %s, want OK after %s", descriptors, patience, got, err, took, want)
 				}
 			})
+		}
+	}
+}
+
+// TestALateNodesTime: without a caller's deadline, the store's time isn't over before every goroutine that is ready, such as one that
+// reads replies, has had several turns, however long they take.
+func TestALateNodesTime(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var stop atomic.Bool
+	defer stop.Store(true)
+	turns := make([]atomic.Int64, 40)
+	for i := range turns {
+		go func() {
+			for !stop.Load() {
+				for begun := time.Now(); time.Since(begun) < time.Millisecond; {
+				}
+				turns[i].Add(1)
+				runtime.Gosched()
+			}
+		}()
+	}
+	ctx, end := envoy.WithBudget(t.Context())
+	defer end()
+	<-ctx.Done()
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.Error(ctx.Err())
+	}
+	for i := range turns {
+		if n := turns[i].Load(); n < 2 {
+			t.Errorf("the time is over, and goroutine %d has had %d turns", i, n)
 		}
 	}
 }
