@@ -119,9 +119,7 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 			x.mu.Lock()
 			late := x.prepare(sent, e, &q)
 			x.mu.Unlock()
-			if late.N > 0 {
-				s.returnUnspent(late)
-			}
+			s.returnOne(late)
 		}
 		asks = append(asks, q)
 	}
@@ -205,9 +203,7 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 	}
 	leased := x.held > 0
 	x.mu.Unlock()
-	if back.N > 0 {
-		s.returnUnspent(back)
-	}
+	s.returnOne(back)
 	if leased {
 		s.leases.add(x)
 	}

@@ -93,7 +93,7 @@ func (c *calendar) look() {
 		}
 		x.mu.Unlock()
 	}
-	c.store.returnUnspent(unspent...)
+	c.store.returnUnspent(unspent)
 }
 
 // stop ends the calendar. Its caller gives back all tokens.
@@ -106,9 +106,16 @@ func (c *calendar) stop() {
 	}
 }
 
+// returnOne is returnUnspent for what may be nothing.
+func (s *Store) returnOne(unspent ledger.Unspent) {
+	if unspent.N > 0 {
+		s.returnUnspent([]ledger.Unspent{unspent})
+	}
+}
+
 // returnUnspent gives tokens back to the store, without keeping the caller. If the store can't be
 // reached, they are stranded.
-func (s *Store) returnUnspent(unspent ...ledger.Unspent) {
+func (s *Store) returnUnspent(unspent []ledger.Unspent) {
 	if len(unspent) == 0 {
 		return
 	}

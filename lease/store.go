@@ -254,9 +254,7 @@ func (s *Store) consult(e *entry, now int64) {
 	x.arrive(now, e.charge.N)
 	x.decide(now, e)
 	x.mu.Unlock()
-	if stale.N > 0 {
-		s.returnUnspent(stale)
-	}
+	s.returnOne(stale)
 }
 
 // undo gives back the tokens that a refused request had spent here.
@@ -270,9 +268,7 @@ func (s *Store) undo(entries []entry, now int64) {
 		x.mu.Lock()
 		late := x.unspend(now, e)
 		x.mu.Unlock()
-		if late.N > 0 {
-			s.returnUnspent(late)
-		}
+		s.returnOne(late)
 	}
 }
 
@@ -351,9 +347,7 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 		gone.gone = true
 		gone.mu.Unlock()
 		s.evicted.Add(1)
-		if back.N > 0 {
-			s.returnUnspent(back)
-		}
+		s.returnOne(back)
 	}
 	return there
 }
