@@ -2,6 +2,7 @@ package rulestore
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -102,11 +103,15 @@ func TestVersionsWithoutAHash(t *testing.T) {
 		return calls
 	}
 	n := newNode(s, "n", never, Version{})
-	look := func() (gets int) {
+	look := func() int {
 		n.Look(t.Context())
-		before := fetched()
-		n.Look(t.Context())
-		return fetched() - before
+		gets := math.MaxInt
+		for range 3 { // the store's own beat may fall into one
+			before := fetched()
+			n.Look(t.Context())
+			gets = min(gets, fetched()-before)
+		}
+		return gets
 	}
 	old(1, 0, "good")
 	if gets := look(); n.Current().Number != 1 || gets > 2 { // two are the beat's own
