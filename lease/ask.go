@@ -149,13 +149,13 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	release(entries, a)
 	if refuses {
 		s.undo(entries, now)
-	} else if ctx.Err() == nil {
+	} else {
 		s.refuseStill(entries, now)
 	}
 }
 
-// refuseStill repeats the store's refusals while it can't be reached. Normally a refusal is believed for a
-// second. In an outage it holds until the cost would fit, since the rule's failure mode might let
+// refuseStill repeats the store's refusals while it can't be reached, or not in the caller's time. Normally a refusal is
+// believed for a second. In an outage it holds until the cost would fit, since the rule's failure mode might let
 // the request pass.
 func (s *Store) refuseStill(entries []entry, now int64) {
 	refuses := false

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -33,6 +34,12 @@ func TestAnOutageGoesOnRefusing(t *testing.T) {
 				}
 				if r := take(s, charge(p, "other", 2))[0]; !errors.Is(r.Err, errLost) {
 					t.Errorf("of another: %+v", r)
+				}
+				over, cancel := context.WithCancel(t.Context())
+				cancel() // the caller's time is over before the store's
+				var r [1]weir.Result
+				if s.Take(over, []weir.Charge{charge(p, "s", 2)}, r[:]); r[0].Err != nil || r[0].Allowed {
+					t.Errorf("a caller without time: %+v", r[0])
 				}
 				time.Sleep(told)
 				if r := take(s, charge(p, "s", 2))[0]; !errors.Is(r.Err, errLost) {

@@ -144,9 +144,7 @@ func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 					*e.result = weir.Result{Err: err}
 				}
 			}
-			if ctx.Err() == nil {
-				s.refuseStill(entries, s.now())
-			}
+			s.refuseStill(entries, s.now())
 			return
 		}
 		now = s.now()
