@@ -30,6 +30,7 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		n.Look(t.Context()) // those of its own come when they come
 		if err := s.Restore(t.Context(), Version{Number: v.Number + 1}); err != nil {
 			t.Fatal(err)
 		}
