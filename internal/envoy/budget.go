@@ -68,7 +68,8 @@ func (b *budget) start() context.Context {
 	return b.timed
 }
 
-// tick counts a part of the time once, however late it is, after all goroutines that were ready have run: those that read replies, too.
+// tick counts one part of the time, however late the timer fires. It yields first, so that goroutines which are ready to read a
+// reply run before the time is over.
 func (b *budget) tick() {
 	runtime.Gosched()
 	if b.left--; b.left > 0 && b.timed.Err() == nil {

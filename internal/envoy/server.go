@@ -120,7 +120,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	return out
 }
 
-// survive has a request that finds a bug end by itself, as net/http does: gRPC would end the node.
+// survive answers a request that panics with INTERNAL, and logs the panic. net/http recovers by itself; gRPC would end the node.
 func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -131,9 +131,9 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handle(ctx, req)
 }
 
-// inTime bounds the time of a request as soon as its headers are there: gRPC waits for the rest of it as long as the caller says, so
-// that streams which nothing is sent on would be the caller's to keep, hundreds on each connection. The more there are, the less
-// time they have; a request that comes in one piece, as Envoy's do, doesn't notice.
+// inTime sets a deadline for a stream when its headers arrive. Without one, gRPC waits for the message for as long as the caller
+// likes, and a caller could hold hundreds of silent streams on each connection. The busier the node, the shorter the deadline.
+// A request that arrives in one piece, as Envoy's do, never notices it.
 func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	n, most := runtime.NumGoroutine(), streamTime
 	switch {
