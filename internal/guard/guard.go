@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -29,11 +30,17 @@ type Options struct {
 	// AnyName: the port isn't on loopback alone, so clients may know it by names that it was never told. Only
 	// browsers are then held to the names above. All other clients may use any.
 	AnyName bool
+	// Console: the port has pages of its own, with sessions by cookie where it asks for tokens. Pages of other origins may not
+	// even read, as far as browsers tell. Ports that gateways ask must let such requests in, since they carry the headers of
+	// the gateway's client.
+	Console bool
 }
 
 // Guard watches a port. It is safe for concurrent use.
 type Guard struct {
 	opts     Options
+	tokens   atomic.Pointer[Tokens]
+	sessions sessions
 	cross    http.CrossOriginProtection
 	store    *memstore.Store
 	attempts *weir.Policy // bad tokens from one address
@@ -46,10 +53,19 @@ const memory = 1 << 20
 
 // New returns a Guard.
 func New(opts Options) *Guard {
-	return &Guard{
+	g := &Guard{
 		opts: opts, store: memstore.New(memstore.Options{MemoryCap: memory}),
 		attempts: policy("attempts", 10, time.Minute), repeated: policy("repeated", 1, time.Hour),
 	}
+	g.tokens.Store(&opts.Tokens)
+	return g
+}
+
+// SetTokens replaces the tokens that the port asks for. Sessions end whose token isn't among them. It must not be called with
+// none where there were some: that would open the port.
+func (g *Guard) SetTokens(ts Tokens) {
+	g.tokens.Store(&ts)
+	g.sessions.keep(ts)
 }
 
 func policy(name string, n int64, window time.Duration) *weir.Policy {
@@ -64,37 +80,47 @@ func policy(name string, n int64, window time.Duration) *weir.Policy {
 type Who struct {
 	Name string
 	Role Role
+	// Ends is when the session does by which the request was let in; zero without one.
+	Ends time.Time
 }
 
 // Refusal says why a request isn't let in.
 type Refusal struct {
 	*jsonerror.Error
-	// Log: it is worth a line. A hundred a minute are, of all strangers together: more would let anybody fill the disk.
-	Log bool
+	Line
 }
 
 // Admit tells who sends a request, or why it is refused.
 func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
-	if len(g.opts.Tokens) > 0 {
-		return g.byToken(r)
+	if g.Asks() {
+		if g.opts.Console && len(r.Header["Authorization"]) == 0 && len(r.CookiesNamed(cookieName(r))) > 0 {
+			return g.bySession(r)
+		}
+		t, refused := g.byToken(r, bearer(r))
+		if refused != nil {
+			return Who{}, refused
+		}
+		return Who{Name: t.name, Role: t.role}, nil
 	}
 	if message := g.foreign(r); message != "" {
 		return Who{}, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", message))
 	}
-	return Who{"local", Operate}, nil
+	return Who{Name: "local", Role: Operate}, nil
 }
 
 // Asks reports whether the port asks for tokens.
-func (g *Guard) Asks() bool { return len(g.opts.Tokens) > 0 }
+func (g *Guard) Asks() bool { return len(*g.tokens.Load()) > 0 }
+
+// Digest is that of the port's tokens: see [Tokens.Digest].
+func (g *Guard) Digest() []byte { return g.tokens.Load().Digest() }
 
 // byToken lets in every caller with a good token, whatever others at the same address have tried.
 // Bad tokens are throttled.
-func (g *Guard) byToken(r *http.Request) (Who, *Refusal) {
-	secret := bearer(r)
+func (g *Guard) byToken(r *http.Request, secret string) (*token, *Refusal) {
 	var room [128]byte // a token that is longer costs an allocation
 	sum := sha256.Sum256(append(room[:0], secret...))
-	if t := g.opts.Tokens.find(&sum); t != nil && secret != "" {
-		return Who{t.name, t.role}, nil
+	if t := g.tokens.Load().find(&sum); t != nil && secret != "" {
+		return t, nil
 	}
 	f := jsonerror.New(http.StatusUnauthorized, jsonerror.Unauthorized, "send a token of this node as Authorization: Bearer TOKEN")
 	f.Header = http.Header{"Www-Authenticate": {`Bearer realm="weir"`}}
@@ -112,30 +138,53 @@ func (g *Guard) byToken(r *http.Request) (Who, *Refusal) {
 			f.Header = http.Header{"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}
 		}
 	}
-	return Who{}, g.refuse(f)
+	return nil, g.refuse(f)
 }
 
-func (g *Guard) refuse(why *jsonerror.Error) *Refusal {
-	return &Refusal{why, g.lines.take(time.Now())}
+func (g *Guard) refuse(why *jsonerror.Error) *Refusal { return &Refusal{why, g.Line("")} }
+
+// Line says whether something is worth a line in the log.
+type Line struct {
+	Log     bool
+	LeftOut int // so many before it weren't
 }
 
-// lines counts the refusals that were logged in a minute.
+// Line counts something that whoever has a name may do as often as they like. A hundred a minute are worth a line: more would let
+// anybody fill the disk. All strangers together are "".
+func (g *Guard) Line(name string) Line { return g.lines.take(name, time.Now()) }
+
+// lines counts what was logged in a minute.
 type lines struct {
-	mu     sync.Mutex // guards the fields below
-	minute int64
-	n      int
+	mu     sync.Mutex // guards byName
+	byName map[string]lineCount
+}
+
+type lineCount struct {
+	minute  int64
+	n, left int
 }
 
 const maxLines = 100
 
-func (l *lines) take(now time.Time) bool {
+func (l *lines) take(name string, now time.Time) Line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if minute := now.Unix() / 60; minute != l.minute {
-		l.minute, l.n = minute, 0
+	if l.byName == nil {
+		l.byName = map[string]lineCount{}
 	}
-	l.n++
-	return l.n <= maxLines
+	c := l.byName[name]
+	if minute := now.Unix() / 60; minute != c.minute {
+		c.minute, c.n = minute, 0
+	}
+	var out Line
+	if c.n < maxLines {
+		out = Line{true, c.left}
+		c.n, c.left = c.n+1, 0
+	} else {
+		c.left++
+	}
+	l.byName[name] = c
+	return out
 }
 
 func bearer(r *http.Request) string {
@@ -148,8 +197,8 @@ func bearer(r *http.Request) string {
 
 // foreign says why a request may come from a page of another site, or "".
 func (g *Guard) foreign(r *http.Request) string {
-	if g.cross.Check(r) != nil {
-		return "a web page of another site may not do this; a service in between must not pass on its client's Origin and Sec-Fetch-… headers"
+	if g.otherPage(r) {
+		return otherPage
 	}
 	// A site can point its own name at this address (DNS rebinding). To the browser it is then the same origin, and only
 	// the Host tells. Over TLS the browser has found that the certificate isn't the site's.
@@ -157,6 +206,18 @@ func (g *Guard) foreign(r *http.Request) string {
 		return ""
 	}
 	return "call this port localhost or by its address, or give it a token: the Host " + strconv.Quote(r.Host) + " may be a name that another site has pointed here"
+}
+
+const otherPage = "a web page of another site may not do this; a service in between must not pass on its client's Origin and Sec-Fetch-… headers"
+
+// otherPage: a browser says that a page of another origin sends the request. A port of that host counts as another.
+func (g *Guard) otherPage(r *http.Request) bool {
+	if g.opts.Console && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		as := *r
+		as.Method = http.MethodPost // the check below lets every read pass
+		r = &as
+	}
+	return g.cross.Check(r) != nil
 }
 
 // known: the name is this port's own, or one that no other site can point here.

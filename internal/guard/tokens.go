@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weirhq/weir/internal/watch"
@@ -17,13 +18,24 @@ import (
 type Role uint8
 
 const (
+	// Anybody has sent no token.
+	Anybody Role = iota
 	// Read may look at everything.
-	Read Role = iota + 1
+	Read
 	// Operate may change it, too.
 	Operate
 )
 
 var roleNames = map[string]Role{"read": Read, "operate": Operate}
+
+func (r Role) String() string {
+	for name, role := range roleNames {
+		if role == r {
+			return name
+		}
+	}
+	return "anybody"
+}
 
 // Tokens tell clients apart. Without any, every client that reaches the port may use it.
 type Tokens []token
@@ -89,7 +101,7 @@ func parseToken(fields []string) (t token, err error) {
 		return t, fmt.Errorf("must be a name, a role and the SHA-256 of the token")
 	}
 	t.name = fields[0]
-	if t.role = roleNames[fields[1]]; t.role == 0 {
+	if t.role = roleNames[fields[1]]; t.role == Anybody {
 		return t, fmt.Errorf("the role must be read or operate, got %q", fields[1])
 	}
 	sum, err := hex.DecodeString(fields[2])
@@ -100,6 +112,23 @@ func parseToken(fields []string) (t token, err error) {
 		return t, fmt.Errorf("the token of %s is empty: was $TOKEN set?", t.name)
 	}
 	return t, nil
+}
+
+// Digest stands for the tokens that may operate: nodes that ask for the same have the same, whatever their order and names. It is as
+// secret as they are. It is nil if there are none.
+func (ts Tokens) Digest() []byte {
+	var sums []string
+	for i := range ts {
+		if ts[i].role == Operate {
+			sums = append(sums, string(ts[i].sum[:]))
+		}
+	}
+	if len(sums) == 0 {
+		return nil
+	}
+	slices.Sort(sums)
+	all := sha256.Sum256([]byte(strings.Join(slices.Compact(sums), "")))
+	return all[:]
 }
 
 // find looks at every token, however early one fits: how long it takes tells nothing.

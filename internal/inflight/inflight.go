@@ -74,6 +74,14 @@ func (g *Gate) Enter(ctx context.Context) bool {
 	return false
 }
 
+// In is how many requests are in.
+func (g *Gate) In() int {
+	if g == nil {
+		return 0
+	}
+	return len(g.places)
+}
+
 // Leave gives the place back.
 func (g *Gate) Leave() {
 	if g != nil {

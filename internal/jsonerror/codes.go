@@ -3,6 +3,7 @@ package jsonerror
 // Codes of answers, for programs.
 const (
 	RateLimitExceeded  = "RATE_LIMIT_EXCEEDED" // 429: a limit is used up
+	Cooldown           = "COOLDOWN"            // 429: the client kept coming while it was refused
 	KeyBlocked         = "KEY_BLOCKED"         // 403: the deny list refuses the request
 	IdentityRequired   = "IDENTITY_REQUIRED"   // 403: a rule refuses requests that lack what it counts by
 	AmbiguousIdentity  = "AMBIGUOUS_IDENTITY"  // 400: the client's identity can be read in several ways
@@ -33,6 +34,7 @@ const (
 	UpstreamUnavailable = "UPSTREAM_UNAVAILABLE" // 502
 	UpstreamTimeout     = "UPSTREAM_TIMEOUT"     // 504
 
+	AmbiguousClient  = "AMBIGUOUS_CLIENT"  // 409: several clients have the fingerprint
 	RulesInFile      = "RULES_IN_FILE"     // 409: the rules are changed in their file
 	Conflict         = "CONFLICT"          // 412: someone was faster
 	NewestRejected   = "NEWEST_REJECTED"   // 412: this node can't apply the newest rules
@@ -41,7 +43,7 @@ const (
 	IfMatchRequired  = "IF_MATCH_REQUIRED" // 428
 	Internal         = "INTERNAL"          // 500
 	NotApplied       = "NOT_APPLIED"       // 500: the version is written, and this node can't apply it
-	Busy             = "BUSY"              // 503: others are having rules looked at, or a profile made
+	Busy             = "BUSY"              // 503: others are having rules looked at, or a profile made, or ask about the last hour
 	RulesUnavailable = "RULES_UNAVAILABLE" // 503: the rule store can't be reached
 	StoreUnavailable = "STORE_UNAVAILABLE" // 503: the store of counters can't be reached
 )

@@ -19,6 +19,18 @@ func TestEntry(t *testing.T) {
 	}
 }
 
+// Keys are pasted into fields that are for names.
+func TestName(t *testing.T) {
+	for name, want := range map[string]string{
+		"orders": "orders", "login-v2": "login-v2", "": "", "sk_live_0123456789abcdef0123456789": "sk_live_…789", "a rule sk_live_0123456789abcdef0123456789, or two": "a rule sk_live_…789, or two",
+		"4111-1111-1111-1111": "4111…11", strings.Repeat("x", 65): strings.Repeat("x", 64) + "…", "checkout-per-organisation": "checkout-per-organisation",
+	} {
+		if got := shown.Name(name); got != want {
+			t.Errorf("%q is shown as %q, want %q", name, got, want)
+		}
+	}
+}
+
 // A client may send anything for its key: what would be no secret in a list is one there.
 func TestKey(t *testing.T) {
 	for key, want := range map[string]string{

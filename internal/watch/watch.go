@@ -114,14 +114,14 @@ func Read(path string, most int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
-// most is how large a file of keys, certificates or tokens may be.
-const most = 4 << 20
+// Small is how large a file of keys, certificates or tokens may be, in bytes.
+const Small = 4 << 20
 
 // ReadSmall reads a regular file of keys, certificates or tokens, as Read does. One that is too large is an error.
 func ReadSmall(path string) ([]byte, error) {
-	text, err := Read(path, most)
-	if len(text) > most {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("is larger than %d bytes", most)}
+	text, err := Read(path, Small)
+	if len(text) > Small {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("is larger than %d bytes", Small)}
 	}
 	return text, err
 }
