@@ -6,6 +6,7 @@ package weir
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -34,13 +35,13 @@ func (yes) Reset(context.Context, []Counter) error                        { retu
 func TestAllocsPerCheckAreNone(t *testing.T) {
 	rs, err := Compile(Rules{Rules: []Rule{
 		{ID: "a", Limits: []Limit{PerMinute(10)}},
-		{ID: "b", By: []string{"ip", "endpoint", "path"}, Limits: []Limit{PerMinute(10), PerSecond(5)}},
+		{ID: "b", By: []string{"ip", "endpoint", "path"}, IPv4Prefix: 24, Limits: []Limit{PerMinute(10), PerSecond(5)}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := NewLimiter(yes{}, rs, Options{Observe: func(*Observation) {}})
-	req := &Request{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/orders/17"}
+	req := &Request{APIKey: "sk_prod_1", IP: netip.AddrFrom4([4]byte{203, 0, 113, 7}), Method: "GET", Path: "/v1/orders/17"}
 	if got := testing.AllocsPerRun(1000, func() {
 		if d, err := l.Check(t.Context(), req); !d.Allowed || err != nil {
 			t.Error(d, err)

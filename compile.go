@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,6 +31,8 @@ type RuleSet struct {
 	always    []int32
 
 	limitsPaths bool // a rule that is more than a shadow looks at the path
+	abuse       bool // some rule has an Abuse
+	networks    networks
 }
 
 // rule is a compiled Rule.
@@ -43,6 +46,8 @@ type rule struct {
 	template string         // what `endpoint` in `by` stands for, if the rule has an endpoint
 	rank     int            // among rules of its layer: lower is more specific
 	cost     int64
+	parts    int      // Split, if it is possible
+	networks networks // 0 where the rule set's count
 	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
 	endpointOnly, keyOnly bool
 	byPath                bool                 // by has a path
@@ -55,10 +60,11 @@ type rule struct {
 
 // Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
-	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, defaultTier: doc.DefaultTier}
+	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
 	rs.doc.Rules = slices.Clone(doc.Rules)
 	var bad Problems
 	rs.compileTiers(&bad)
+	doc.Abuse.check("abuse", &bad)
 	rs.rules = make([]rule, len(rs.doc.Rules))
 	ids, descriptors := map[string]int{}, map[string]int{}
 	for i := range rs.doc.Rules {
@@ -224,6 +230,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 			rs.attributes = append(rs.attributes, name)
 		}
 	}
+	r.compileNetworks(path, bad)
 	for i, s := range r.Statuses {
 		if (s < 1 || s > 5) && (s < 100 || s > 599) {
 			bad.addf(fmt.Sprintf("%s.count.status[%d]", path, i), "must be an HTTP status such as 401, or a class such as 4xx, got %d", s)
@@ -234,6 +241,8 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(MaxTokens), r.Cost)
 	}
 	r.checkPastLimit(path, bad)
+	r.Abuse.check(path+".abuse", bad)
+	r.compileSplit(path+".split", bad)
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
 }
 
@@ -290,6 +299,11 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 
 // compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
 func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
+	abuse := cmp.Or(r.Abuse, rs.doc.Abuse)
+	if abuse != nil && *abuse == (Abuse{}) {
+		abuse = nil
+	}
+	rs.abuse = rs.abuse || abuse != nil
 	perClient := slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser })
 	policies := func(limits []Limit, path, scope string, candidate bool) []*Policy {
 		out := make([]*Policy, 0, len(limits))
@@ -322,9 +336,16 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", shortWindow(l.Window))
 			}
 			p.ID = p.fingerprint(scope)
-			p.Rule, p.Endpoint = r.ID, r.Match.Endpoint
+			p.Rule, p.Endpoint, p.of = r.ID, r.Match.Endpoint, r.Rule
+			p.ByIP = len(r.by) == 1 && r.by[0].kind == byIP
 			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict, r.Shadow || candidate, candidate, perClient
+			if !p.Shadow && !r.Book {
+				p.Abuse = abuse
+			}
 			p.OnStoreFailure, p.Statuses, p.Book, p.CountRefused = r.OnStoreFailure, r.Statuses, r.Book && !candidate, r.CountRefused && !candidate
+			if err := p.divide(r.parts); err != nil {
+				bad.addf(path, "%v", err)
+			}
 			out = append(out, p)
 		}
 		return out

@@ -8,6 +8,16 @@ package weir
 // weight is how many ticks of the window before still count.
 func (p *Policy) weight(s State, now int64) int64 { return p.ticks - (now-s.Time)/p.tick }
 
+// Windows is what a fixed window or a sliding counter holds at the given moment: the count of the window that it is then
+// in Level, its beginning in Time, and the count of the window before in Prev, of which weight, from 1 down to 0, still counts.
+func (p *Policy) Windows(s State, now int64) (w State, weight float64) {
+	w = p.roll(s, now)
+	if p.Limit.Algorithm == SlidingCounter {
+		weight = float64(p.weight(w, now)) / float64(p.ticks)
+	}
+	return w, weight
+}
+
 func (p *Policy) reportCounter(r *Result, s State, now, n int64, v Verdict) {
 	c := p.roll(s, now)
 	end := c.Time + p.window

@@ -313,3 +313,26 @@ func TestCounterBesideTheLogAtItsWorst(t *testing.T) {
 		between(fmt.Sprintf("%d a minute, steady, load 10", n), want-0.005, want+0.005, beside(t, n, w, steady(float64(W)/float64(n)/10, 800*float64(W))))
 	}
 }
+
+func TestWindowsShowsWhatCounts(t *testing.T) {
+	p := policyOf(t, *slidingCounter(10, 2*time.Second))
+	s, _ := p.Try(State{}, 3*sec, 8)
+	for _, c := range []struct {
+		at     int64
+		want   State
+		weight float64
+	}{
+		{3 * sec, State{Time: 2 * sec, Level: 8}, 0.5},
+		{4 * sec, State{Time: 4 * sec, Prev: 8}, 1},
+		{5500 * msec, State{Time: 4 * sec, Prev: 8}, 0.25},
+		{6 * sec, State{Time: 6 * sec}, 1},
+	} {
+		if w, weight := p.Windows(s, c.at); w != c.want || math.Abs(weight-c.weight) > 1e-6 {
+			t.Errorf("at %d: %+v × %v, want %+v × %v", c.at, w, weight, c.want, c.weight)
+		}
+	}
+	fixed := policyOf(t, *fixedWindow(10, 2*time.Second))
+	if w, weight := fixed.Windows(s, 4*sec); w != (State{Time: 4 * sec}) || weight != 0 {
+		t.Errorf("a fixed window has %+v × %v", w, weight)
+	}
+}

@@ -25,9 +25,11 @@ const (
 	ReasonUnreadablePath
 	// ReasonOverloaded: an edge has no room for the request. No check gives it; see [Limiter.Tell].
 	ReasonOverloaded
+	// ReasonCooldown: the client kept coming while it was refused, and is refused for a while whatever its limits have left.
+	ReasonCooldown
 )
 
-var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable", "unreadable_path", "overloaded"}
+var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "denied", "identity_required", "unavailable", "unreadable_path", "overloaded", "cooldown"}
 
 func (r Reason) String() string { return reasonNames[r] }
 
@@ -52,6 +54,8 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
+	// Drop: the client was refused so often in a row that it isn't worth an answer. See [Abuse.DropAfter].
+	Drop bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
 	// Receipt gives back what was taken, if one was asked for. See [Limiter.Finish].

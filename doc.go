@@ -16,9 +16,7 @@
 // applies into a charge. The store decides all charges together, all or nothing, and the most
 // restrictive limit speaks for the decision. Nothing is allocated.
 //
-// This package imports the standard library alone and does no I/O. The arithmetic of the algorithms
-// is pure: a state, a moment and a cost give a new state. Times are whole microseconds.
+// This package does no I/O and has no dependencies. Times are whole microseconds.
 //
-// Most programs want [Compile], [NewLimiter] and [Limiter.Check], with a store from package memstore
-// and, unless they write rules in Go, package rulefile.
+// Most programs want [NewLimiter] and [Limiter.Check], and packages memstore and rulefile.
 package weir

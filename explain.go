@@ -28,13 +28,20 @@ type RuleExplanation struct {
 	Applies bool
 	// Why the rule applies or doesn't.
 	Why string
-	// By says what the request is counted by: "api_key", "ip (api_key is missing)".
+	// Refuses: the request lacks what the rule counts by, and the rule refuses such requests.
+	Refuses bool
+	// Endpoint is that of the rule's condition, or "".
+	Endpoint string
+	// By says what the request is counted by: "api_key", "ip 203.0.113.0/24", "ip (api_key is missing)".
 	By []string
+	// SharedAddress: it is counted by an address that isn't known, so the counter isn't the client's alone.
+	SharedAddress bool
 	// Cost is how many tokens the request takes.
 	Cost int64
-	// Limits are the numbers for this request, and From where they come from.
-	Limits []*Policy
-	From   string
+	// Limits are the numbers for this request, and From where they come from, in words. Source is the same in one:
+	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
+	Limits       []*Policy
+	From, Source string
 }
 
 // Explain matches a request against the rules, as a check would, and reports what it found. It asks
@@ -105,9 +112,10 @@ func (rs *RuleSet) explainTier(m *match) (tier, why string) {
 }
 
 func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleExplanation {
-	x := RuleExplanation{ID: r.ID}
+	x := RuleExplanation{ID: r.ID, Endpoint: r.Match.Endpoint}
 	if why != applies {
 		x.Why = rs.describe(why, r, req, m)
+		x.Refuses = why == unmetMissing && r.Missing == MissingRefuse
 		return x
 	}
 	x.Applies, x.Why = true, r.conditions()
@@ -116,9 +124,13 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 	}
 	for _, d := range r.by {
 		x.By = append(x.By, rs.countedBy(r, d, req, m))
+		x.SharedAddress = x.SharedAddress || !req.IP.IsValid() && (d.kind == byIP || rs.value(r, d, req, m) == "")
 	}
 	x.Limits = append(slices.Clone(r.numbers(req, m.tier)), r.candidate...)
-	x.From = r.source(req, m.tier)
+	x.Source, x.From = r.source(req, m.tier)
+	if r.parts > 0 {
+		x.From += fmt.Sprintf(", split into %d parts", r.parts)
+	}
 	for i, o := range m.owners {
 		if o.rule == r {
 			x.Cost = m.charges[i].N
@@ -229,34 +241,37 @@ func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) strin
 	if d.kind != byAttr {
 		name = dimensionNames[d.kind]
 	}
-	unknown := !req.IP.IsValid()
+	unknown, ip := !req.IP.IsValid(), "ip"
+	if p := r.networks.or(rs.networks).of(req.IP); p.IsValid() && !p.IsSingleIP() {
+		ip += " " + p.String()
+	}
 	if d.kind == byIP {
 		if unknown {
-			name += " (which is missing: all such requests count as one address)"
+			return ip + " (which is missing: all such requests count as one address)"
 		}
-		return name
+		return ip
 	}
 	switch v := rs.value(r, d, req, m); {
 	case v == "" && unknown:
 		return "ip (" + name + " is missing, and so is ip: all such requests count as one address)"
 	case v == "":
-		return "ip (" + name + " is missing)"
+		return ip + " (" + name + " is missing)"
 	case d.kind == byPath:
 		return name + " (" + v + ")"
 	}
 	return name
 }
 
-// source says where the numbers of a rule come from for this request.
-func (r *rule) source(req *Request, tier string) string {
+// source says where the numbers of a rule come from for this request, in a word and in words.
+func (r *rule) source(req *Request, tier string) (source, from string) {
 	if _, ok := r.overrides[req.APIKey]; ok {
-		return "the key's override"
+		return "override", "the key's override"
 	}
 	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return t.Name == tier }) {
-		return "the rule's numbers for tier " + tier
+		return "rule_tier", "the rule's numbers for tier " + tier
 	}
 	if len(r.Limits) > 0 {
-		return "the rule"
+		return "rule", "the rule"
 	}
-	return "tier " + tier
+	return "tier", "tier " + tier
 }

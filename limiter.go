@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -18,6 +19,8 @@ type Limiter struct {
 	local     Store
 	emergency *Policy
 	preflight Policy
+	networks  networks
+	guard     Guard
 	observe   func(*Observation)
 	trace     func(context.Context) (context.Context, func(*Observation))
 	now       func() time.Time
@@ -47,9 +50,27 @@ type Options struct {
 	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
 	// means 50 a second. While the store can't be reached it is counted in Local.
 	Preflight *Policy
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count where a rule doesn't say it, and for the limits above: a
+	// network shares one counter. 0 means 32, and 64.
+	IPv4Prefix, IPv6Prefix int
 	// Now is the time by which receipts expire and answers say when a counter is full again. Nodes that share a store share it,
 	// since a node's own clock may be wrong. Nil means time.Now.
 	Now func() time.Time
+	// Guard keeps those out who come again and again while they are refused. Nil means that nobody does. Package cooldown
+	// has one.
+	Guard Guard
+}
+
+// Guard is asked before charges whose policy has an Abuse are decided, and told what became of them. It is called in the
+// goroutine of the check: it must be quick, and keep nothing of the charge.
+type Guard interface {
+	// Cooldown returns for how long the client is kept out. 0 means that it isn't.
+	Cooldown(c *Charge) time.Duration
+	// Decided is told how long the client must wait: 0 if the request was allowed, [Never] if no waiting helps. It
+	// reports whether the client is to be dropped.
+	Decided(c *Charge, wait time.Duration) (drop bool)
+	// Forgive ends what keeps the client of a counter out.
+	Forgive(ctx context.Context, c *Counter) error
 }
 
 // Observation is what [Options.Observe] is told of a decision.
@@ -68,6 +89,9 @@ type Observation struct {
 	Entry string
 	// Context is what [Options.Trace] has returned for the decision, or that of [Limiter.Tell]. Nil means that there is none.
 	Context context.Context
+	// Charges are what the limits of the decision were asked for, in the order of [Decision.Limits]: an observer that counts by
+	// subject, as rules do, finds it there.
+	Charges []Charge
 	// Spread falls anywhere among all values, evenly, however requests follow each other. An observer that
 	// looks at one decision in n alone takes those with Spread < math.MaxUint64/n.
 	Spread uint64
@@ -84,7 +108,8 @@ const (
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
-	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now}
+	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now, guard: opts.Guard}
+	l.networks = serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)
 	if l.now == nil {
 		l.now = time.Now
 	}
@@ -103,13 +128,19 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 		return m
 	}
 	l.SetSecret(opts.Secret)
-	l.rules.Store(rules)
+	l.SetRules(rules)
 	return l
 }
 
 // SetRules puts other rules in force. Checks under way finish with those they began with; the next
 // one sees only these.
-func (l *Limiter) SetRules(rules *RuleSet) { l.rules.Store(rules) }
+func (l *Limiter) SetRules(rules *RuleSet) {
+	if rules != nil && rules.networks != l.networks {
+		c := *rules
+		c.networks, rules = l.networks, &c
+	}
+	l.rules.Store(rules)
+}
 
 // SetSecret seals and opens receipts with another secret from now on, for when
 // nodes learn what they share only after they have started.
@@ -142,8 +173,9 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 		return d, nil
 	}
 	rs.run(req, m)
+	m.watched = l.guard != nil && rs.abuse
 	if req.Preflight && m.reason == ReasonWithin {
-		m.addByIP(&l.preflight, req)
+		m.addByIP(&l.preflight, req, l.networks)
 	}
 	d.RulesVersion = rs.doc.Version
 	switch {
@@ -180,7 +212,7 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	if l.observe != nil || m.traced != nil {
 		m.decision = *d // a copy, since handing out d itself would move it to the heap
 		o := &m.observation
-		o.Request, o.Entry, o.Took, o.Err = req, m.pattern, 0, err
+		o.Request, o.Entry, o.Charges, o.Took, o.Err = req, m.pattern, m.charges, 0, err
 		if !m.began.IsZero() {
 			o.Took, m.began = time.Since(m.began), time.Time{}
 		}
@@ -252,6 +284,12 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 		d.Allowed, d.Reason = true, ReasonUnlimited
 		return nil
 	}
+	if m.watched {
+		if i, wait := l.cooldown(m); wait > 0 {
+			l.keepOut(ctx, m, d, i, wait)
+			return nil
+		}
+	}
 	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
 	l.store.Take(ctx, m.charges, m.results)
 	var err error
@@ -266,7 +304,60 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo) {
 		l.keep(ctx, req, m, d)
 	}
+	if m.watched {
+		l.tellGuard(m, d)
+	}
 	return err
+}
+
+// cooldown finds the charge whose client is kept out the longest, if any is.
+func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
+	for j := range m.charges {
+		if c := &m.charges[j]; c.Policy.Abuse != nil && !m.guarded(j) {
+			if wait := l.guard.Cooldown(c); wait > longest {
+				i, longest = j, wait
+			}
+		}
+	}
+	return i, longest
+}
+
+// guarded: charge i is for the same client of the same rule as the one before it, which a guard doesn't tell apart.
+func (m *match) guarded(i int) bool {
+	return i > 0 && m.charges[i-1].Policy.Abuse != nil && m.charges[i].Policy.Rule == m.charges[i-1].Policy.Rule && bytes.Equal(m.charges[i].Subject, m.charges[i-1].Subject)
+}
+
+// keepOut refuses a request for charge i. The store is asked for nothing but what is booked in any case.
+func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
+	out := m.charges[i]
+	m.charges = slices.DeleteFunc(m.charges, func(c Charge) bool { return !c.Policy.Book })
+	m.results = slices.Grow(m.results[:0], len(m.charges)+1)[:len(m.charges)]
+	if len(m.charges) > 0 {
+		l.store.Take(ctx, m.charges, m.results)
+	}
+	m.charges, m.results = append(m.charges, out), append(m.results, Result{RetryAfter: wait, ResetAfter: wait})
+	l.conclude(m, d)
+	d.Reason = ReasonCooldown
+	l.tellGuard(m, d)
+}
+
+// tellGuard tells it how long each client must wait that a rule refused the request for, or that all allowed it.
+func (l *Limiter) tellGuard(m *match, d *Decision) {
+	for i := 0; i < len(m.results); {
+		c, told, wait := &m.charges[i], false, time.Duration(0)
+		for first := true; i < len(m.results) && (first || m.guarded(i)); i++ {
+			r := &m.results[i]
+			first = false
+			if c.Policy.Abuse == nil || c.Peek || r.Err != nil || r.Allowed != d.Allowed {
+				continue
+			}
+			told = true
+			if !r.Allowed && wait >= 0 && (r.RetryAfter < 0 || r.RetryAfter > wait) {
+				wait = r.RetryAfter
+			}
+		}
+		d.Drop = told && l.guard.Decided(c, wait) || d.Drop
+	}
 }
 
 // fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that
@@ -292,7 +383,7 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 		}
 	}
 	if err != nil && l.emergency != nil {
-		m.addByIP(l.emergency, req)
+		m.addByIP(l.emergency, req, l.networks)
 		m.results = append(m.results, Result{})
 		m.local = append(m.local, len(m.charges)-1)
 	}
@@ -319,7 +410,7 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	}
 	from := len(m.subjects)
 	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
-	m.appendIP(req, true)
+	m.appendIP(req, l.networks, true)
 	c := []Charge{m.charges[i]}
 	c[0].Subject, c[0].Guest = m.subjects[from:], false
 	m.apart = append(m.apart, i)
@@ -349,9 +440,9 @@ func takeApart(ctx context.Context, s Store, charges []Charge, results []Result,
 }
 
 // addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.
-func (m *match) addByIP(p *Policy, req *Request) {
+func (m *match) addByIP(p *Policy, req *Request, by networks) {
 	from := len(m.subjects)
-	m.appendIP(req, true)
+	m.appendIP(req, by, true)
 	if m.key != "" {
 		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
 	}
@@ -434,7 +525,8 @@ func (m *match) binds(i, j int) bool {
 
 var errNoRules = errors.New("there are no rules yet, so nobody knows which counters are meant")
 
-// Reset makes the counters that the request would be charged to untouched, and returns how many they are.
+// Reset makes the counters that the request would be charged to untouched, ends the cooldowns of their clients, and returns how
+// many counters they are.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	rs := l.rules.Load()
 	if rs == nil {
@@ -442,11 +534,15 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	}
 	m := new(match)
 	rs.run(req, m)
+	var err error
 	counters := make([]Counter, len(m.charges))
 	for i, c := range m.charges {
 		counters[i] = c.Counter
+		if l.guard != nil && c.Policy.Abuse != nil && !m.guarded(i) {
+			err = errors.Join(err, l.guard.Forgive(ctx, &c.Counter))
+		}
 	}
-	return len(counters), l.store.Reset(ctx, counters)
+	return len(counters), errors.Join(err, l.store.Reset(ctx, counters))
 }
 
 // Credit gives the request's cost back to every counter that it would be charged to, for a caller that has kept nothing of the

@@ -1,6 +1,9 @@
 package weir
 
-import "sort"
+import (
+	"iter"
+	"sort"
+)
 
 // Log is the state of a sliding window log: every admission of the last window,
 // exact over any interval of that length. Its memory follows what was admitted:
@@ -80,6 +83,17 @@ func (l *Log) since(moment int64) int {
 
 // Size is the memory that the log holds, in bytes.
 func (l *Log) Size() int { return 16*len(l.ring) + 56 }
+
+// Entries are the admissions that the log holds, oldest first: the moment of each (µs), and its tokens.
+func (l *Log) Entries() iter.Seq2[int64, int64] {
+	return func(yield func(int64, int64) bool) {
+		for i := range l.n {
+			if cost := l.cost(i); cost != 0 && !yield(l.at(i).time, cost) {
+				return
+			}
+		}
+	}
+}
 
 // FitsLog reports whether n tokens fit at the given moment.
 func (p *Policy) FitsLog(l *Log, now, n int64) bool {

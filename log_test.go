@@ -207,3 +207,27 @@ func TestSlidingLogGivesItsMemoryBack(t *testing.T) {
 		t.Errorf("an empty log takes %d bytes, not %d", l.Size(), empty)
 	}
 }
+
+func TestEntriesAreWhatTheLogHolds(t *testing.T) {
+	p := policyOf(t, *slidingLog(10, time.Minute))
+	var l Log
+	p.TryLog(&l, sec, 2)
+	p.TryLog(&l, 2*sec, 3)
+	p.TryLog(&l, 2*sec, 1)
+	p.TryLog(&l, 3*sec, 1)
+	p.ReturnLog(&l, 3*sec, 4, 2*sec) // an entry of nothing isn't shown
+	var got []int64
+	for at, n := range l.Entries() {
+		got = append(got, at, n)
+	}
+	if want := []int64{sec, 2, 3 * sec, 1}; !slices.Equal(got, want) {
+		t.Errorf("entries %v, want %v", got, want)
+	}
+	p.FitsLog(&l, minute+sec, 1)
+	for at := range l.Entries() {
+		if at != 3*sec {
+			t.Errorf("the oldest entry is of %d", at)
+		}
+		break
+	}
+}

@@ -25,6 +25,7 @@ type match struct {
 	charges  []Charge
 	results  []Result
 	guest    bool   // the client isn't verified
+	watched  bool   // the guard is asked
 	key      string // in place of an address, for a limit by address
 	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
 	local    []int  // of them, those by the Limiter's own store
@@ -138,7 +139,7 @@ func (m *match) charged(r *rule, from int) bool {
 }
 
 func (m *match) reset() {
-	m.reason, m.pattern, m.rule, m.key = ReasonWithin, "", nil, ""
+	m.reason, m.pattern, m.rule, m.key, m.watched = ReasonWithin, "", nil, "", false
 	m.tier, m.tierWhy = "", tierDefault
 	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]

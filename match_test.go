@@ -379,16 +379,16 @@ func TestExplain(t *testing.T) {
 		fmt.Fprintln(&b, "ignored", s)
 	}
 	for _, r := range x.Rules {
-		fmt.Fprintln(&b, r.ID, r.Applies, r.Why, r.By, r.Cost, r.From)
+		fmt.Fprintln(&b, r.ID, r.Applies, r.Why, r.By, r.Cost, r.From, r.Source, r.Endpoint, r.SharedAddress, r.Refuses)
 	}
 	want := `within [/login] free the default tier
 ignored whitelist entry sk_prod_monitor: the key is not verified
 ignored tier pro of keys entry sk_prod_*: the key is not verified
-quota true it has no conditions [api_key] 2 tier free
-login true it matches endpoint POST /login [ip (user is missing)] 6 the rule
-pro false the rule is for tier pro, the request is in tier free [] 0 
-org false the request lacks org, and the rule skips such requests [] 0 
-search false the path doesn't match endpoint /search [] 0 
+quota true it has no conditions [api_key] 2 tier free tier  false false
+login true it matches endpoint POST /login [ip (user is missing)] 6 the rule rule POST /login false false
+pro false the rule is for tier pro, the request is in tier free [] 0    false false
+org false the request lacks org, and the rule skips such requests [] 0    false false
+search false the path doesn't match endpoint /search [] 0   /search false false
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
@@ -407,8 +407,32 @@ search false the path doesn't match endpoint /search [] 0
 	if x := paths.Explain(&weir.Request{APIKey: "k", IP: ip1}); strings.Join(x.Rules[0].By, ", ") != "api_key, ip (path is missing)" {
 		t.Errorf("%+v", x.Rules)
 	}
-	if x := paths.Explain(&weir.Request{APIKey: "k"}); x.Rules[0].By[1] != "ip (path is missing, and so is ip: all such requests count as one address)" {
+	if x := paths.Explain(&weir.Request{APIKey: "k"}); x.Rules[0].By[1] != "ip (path is missing, and so is ip: all such requests count as one address)" || !x.Rules[0].SharedAddress {
 		t.Errorf("%+v", x.Rules)
+	}
+	own := compile(t, weir.Rules{
+		Tiers: []weir.Tier{{Name: "free", Limits: per(10, time.Minute)}},
+		Rules: []weir.Rule{
+			{ID: "a", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(1, time.Hour)},
+			{ID: "b", Limits: per(1, time.Hour), Override: map[string][]weir.Limit{"vip": per(9, time.Hour)}, Tiers: []weir.Tier{{Name: "free", Limits: per(2, time.Hour)}}},
+			{ID: "c", By: []string{"ip"}, Limits: per(1, time.Hour)},
+		},
+	})
+	for _, c := range []struct {
+		req  weir.Request
+		want string
+	}{
+		{weir.Request{APIKey: "vip", KeyVerified: true, IP: ip1}, "true  false,false override false,false rule false,"},
+		{weir.Request{APIKey: "vip", KeyVerified: true, User: "ada"}, "false rule false,false override false,false rule true,"},
+		{weir.Request{APIKey: "k", User: "ada", IP: ip1}, "false rule false,false rule_tier false,false rule false,"},
+	} {
+		got := ""
+		for _, r := range own.Explain(&c.req).Rules {
+			got += fmt.Sprint(r.Refuses, " ", r.Source, " ", r.SharedAddress, ",")
+		}
+		if got != c.want {
+			t.Errorf("%+v: got %s, want %s", c.req, got, c.want)
+		}
 	}
 	x = rs.Explain(&weir.Request{Path: "/login/../search"})
 	if got := x.Rules[4]; !got.Applies || got.Why != "it matches endpoint /search, where the path is read as /search" {

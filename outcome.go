@@ -24,6 +24,12 @@ type held struct {
 	statuses [][]int // of returns: which answers count; none means all
 }
 
+func (h *held) add(r Return) {
+	h.returns = append(h.returns, r)
+	h.statuses = append(h.statuses, r.Policy.Statuses)
+	h.expires = max(h.expires, r.Policy.Memory(), time.Minute)
+}
+
 // keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
 // apart from the others refuses the request; later, for a receipt, for rules that count by the answer's
 // status, and for places in a queue.
@@ -40,9 +46,15 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 		ret := Return{Counter: c.Counter, N: c.N, Slot: r.Slot}
 		ret.Subject = slices.Clone(c.Subject)
-		h.returns = append(h.returns, ret)
-		h.statuses = append(h.statuses, c.Policy.Statuses)
-		h.expires = max(h.expires, c.Policy.Memory(), time.Minute)
+		if r.Part == 0 {
+			h.add(ret)
+			continue
+		}
+		for i, part := range c.Policy.Parts {
+			if ret.Policy, ret.N = part, c.Policy.Portion(r.Part-1, i, c.N); ret.N > 0 {
+				h.add(ret)
+			}
+		}
 	}
 	switch {
 	case h.returns == nil:

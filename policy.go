@@ -37,6 +37,8 @@ type Policy struct {
 	Statuses []int
 	// PerClient limits count by API key or user: nobody else waits for the same counter.
 	PerClient bool
+	// ByIP limits count by address alone.
+	ByIP bool
 	// PerNode limits hold for each node by itself: they are never shared out.
 	PerNode bool
 	// Book limits are for charges that come too late to be refused: whatever is left, the tokens are
@@ -45,7 +47,16 @@ type Policy struct {
 	// CountRefused fixed windows take the tokens of what they refuse as well. On other algorithms it does nothing, and
 	// beside Book neither: that refuses only peeks.
 	CountRefused bool
+	// Abuse says what becomes of clients that keep coming while they are refused. Nil means nothing. See [Options.Guard].
+	Abuse *Abuse
+	// Parts are what a split limit is counted in, by a store that has servers to spread them over: see [Rule.Split]. None means
+	// that it is counted as one.
+	Parts []*Policy
+	// Place is where the counters of a part lie among the slots of a Redis Cluster: so many 65,536ths of all slots behind where
+	// those of the whole limit would.
+	Place uint16
 
+	of       *Rule  // nil of a policy that no rule made
 	window   int64  // µs
 	capacity int64  // bucket: micro-tokens
 	rate     rate   // bucket
@@ -72,10 +83,19 @@ func NewPolicy(name string, l Limit) (*Policy, error) {
 
 // prepare works out the numbers of a limit that is possible.
 func (p *Policy) prepare(l Limit) {
+	var r rate
+	if l.isBucket() {
+		r, _ = l.rate() // Validate has seen it
+	}
+	p.prepareAt(l, r)
+}
+
+// prepareAt is prepare with the rate of a bucket.
+func (p *Policy) prepareAt(l Limit, r rate) {
 	p.Limit, p.window, p.maxDelay = l, l.Window.Microseconds(), l.MaxDelay.Microseconds()
 	switch {
 	case l.isBucket():
-		p.rate, _ = l.rate() // Validate has seen it
+		p.rate = r
 		p.capacity = l.Max() * micro
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
@@ -231,7 +251,7 @@ func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 // every check, and a result is too large to be handed around.
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	r.Allowed = v != Refused
-	r.RetryAfter, r.Delay = 0, 0
+	r.RetryAfter, r.Delay, r.Part = 0, 0, 0
 	r.Err = nil
 	switch p.Limit.Algorithm {
 	case FixedWindow:

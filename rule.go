@@ -22,6 +22,8 @@ type Rules struct {
 	Allow []string
 	// Deny lists patterns of keys, and IP ranges, that are refused. It beats Allow.
 	Deny []string
+	// Abuse is that of every rule which has none of its own. Nil means none.
+	Abuse *Abuse
 }
 
 // Tier is a tier's numbers.
@@ -52,6 +54,9 @@ type Rule struct {
 	By []string
 	// Missing says what happens to a request that lacks one of them.
 	Missing Missing
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count, in By and in place of a missing value: 1 to 32, and 1 to
+	// 128. 0 means those of [Options].
+	IPv4Prefix, IPv6Prefix int
 	// Layer groups rules that are alternatives: of those that match, only the most specific applies.
 	Layer string
 	// Algorithm of all the rule's limits, which leave theirs out or repeat it. What a tier or an override
@@ -78,12 +83,17 @@ type Rule struct {
 	CountRefused bool
 	// Strict rules ask the store at every check.
 	Strict bool
+	// Split makes so many counters of each one of a strict rule, on different servers of a Redis Cluster, for clients that are
+	// too busy for one server: 2 to 64. Each has its part of the limit. 0 means one counter.
+	Split int
 	// OnStoreFailure says what happens when the store can't be reached.
 	OnStoreFailure FailureMode
 	// Shadow rules are counted and reported, and refuse nobody.
 	Shadow bool
 	// Candidate are other numbers, counted in shadow beside the enforced ones.
 	Candidate []Limit
+	// Abuse goes before that of all rules. The zero Abuse is none.
+	Abuse *Abuse
 }
 
 // Match is a rule's conditions; all that are given must hold.

@@ -53,6 +53,14 @@ type Counter struct {
 	Subject []byte
 }
 
+// Values are what the subject was made of: see [Rule.ReadSubject].
+func (c *Counter) Values() [][2]string {
+	if c.Policy.of == nil {
+		return nil
+	}
+	return c.Policy.of.ReadSubject(c.Subject)
+}
+
 // Charge is one counter asked for tokens.
 type Charge struct {
 	Counter
@@ -93,6 +101,9 @@ type Result struct {
 	Delay time.Duration
 	// Slot names when the tokens were debited, for giving them back.
 	Slot int64
+	// Part, of a split limit, is the number of the part that was asked first, from 1: see [Policy.Portion]. 0 means that the
+	// limit was counted as one.
+	Part int
 	// Err: the counter couldn't be reached, and the fields above say nothing.
 	Err error
 }

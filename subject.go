@@ -81,7 +81,7 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 		last := i == len(r.by)-1
 		switch d.kind {
 		case byIP:
-			m.appendIP(req, last)
+			m.appendIP(req, r.networks.or(rs.networks), last)
 			continue
 		case byPath: // apart, so that no check makes a string of it
 			if p := m.prefix(d.segments); len(p) > 0 {
@@ -98,9 +98,41 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 			return false
 		}
 		m.subjects[mark+i/8] |= 1 << (i % 8)
-		m.appendIP(req, last)
+		m.appendIP(req, r.networks.or(rs.networks), last)
 	}
 	return true
+}
+
+// ReadSubject is what a subject of the rule was made of: of each dimension its name and its value, of an address the 4 bytes or,
+// of IPv6, the 8 of its /64, and of any other network what [netip.Prefix.UnmarshalBinary] reads. It is nil for bytes that are no subject of the rule, and for a rule of a descriptor, whose subjects are Envoy's.
+func (r *Rule) ReadSubject(subject []byte) (values [][2]string) {
+	by := r.By
+	if by == nil {
+		by = dimensionNames[byAPIKey : byAPIKey+1]
+	}
+	marks := max(1, (len(by)+7)/8)
+	if r.Descriptor != nil || len(subject) < marks {
+		return nil
+	}
+	rest, values := subject[marks:], make([][2]string, len(by))
+	for i, name := range by {
+		n := uint64(len(rest))
+		if i < len(by)-1 {
+			size := 0
+			if n, size = binary.Uvarint(rest); size <= 0 || n > uint64(len(rest)-size) {
+				return nil
+			}
+			rest = rest[size:]
+		}
+		if subject[i/8]>>(i%8)&1 == 1 {
+			name = dimensionNames[byIP]
+		}
+		values[i], rest = [2]string{name, string(rest[:n])}, rest[n:]
+	}
+	if len(rest) > 0 {
+		return nil
+	}
+	return values
 }
 
 func appendValue[V string | []byte](m *match, v V, last bool) {
@@ -174,20 +206,4 @@ func (m *match) prefix(segments uint8) []byte {
 		return longPrefix
 	}
 	return m.path[:end]
-}
-
-// appendIP appends what an address is counted by: all of an IPv4 address, the /64 of an IPv6 one.
-func (m *match) appendIP(req *Request, last bool) {
-	all := req.IP.As16()
-	counted := all[:8]
-	switch {
-	case !req.IP.IsValid():
-		counted = nil
-	case req.IP.Unmap().Is4():
-		counted = all[12:]
-	}
-	if !last {
-		m.subjects = append(m.subjects, byte(len(counted)))
-	}
-	m.subjects = append(m.subjects, counted...)
 }

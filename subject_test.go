@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
 )
 
@@ -184,4 +185,61 @@ func (g *guests) Take(ctx context.Context, charges []weir.Charge, results []weir
 		g.last = append(g.last, c.Guest)
 	}
 	g.Store.Take(ctx, charges, results)
+}
+
+// TestSubjectsCanBeRead: an observer finds in the charges of a decision what each rule counted, whatever clients send.
+func TestSubjectsCanBeRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 20).Draw(t, "dimensions")
+		by, values := make([]string, n), make([]string, n)
+		ip := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "2001:db8:1:2:3::1"}).Draw(t, "ip"))
+		counted := string(ip.AsSlice()[:min(8, len(ip.AsSlice()))])
+		prefix := [2]int{rapid.SampledFrom([]int{0, 32, 24, 31, 1}).Draw(t, "IPv4 prefix"), rapid.SampledFrom([]int{0, 64, 48, 128, 1}).Draw(t, "IPv6 prefix")}
+		if bits := prefix[ip.BitLen()/128]; bits != 0 && bits != 32 && bits != 64 {
+			p, _ := netip.PrefixFrom(ip, bits).Masked().MarshalBinary()
+			counted = string(p)
+		}
+		var want [][2]string
+		for i := range by {
+			by[i] = fmt.Sprint("attr:", i)
+			values[i] = rapid.SampledFrom([]string{"", "a", "\x00", "\x01a", "\x80", strings.Repeat("long", 99)}).Draw(t, "value")
+			if rapid.IntRange(0, 9).Draw(t, "by ip") == 0 && !slices.Contains(by, "ip") {
+				by[i], values[i] = "ip", ""
+			}
+			if values[i] != "" {
+				want = append(want, [2]string{by[i], values[i]})
+			} else {
+				want = append(want, [2]string{"ip", counted})
+			}
+		}
+		rule := weir.Rule{ID: "a", By: by, IPv4Prefix: prefix[0], IPv6Prefix: prefix[1], Limits: []weir.Limit{weir.PerHour(1), weir.PerMinute(1)}}
+		rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{rule}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		l := weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{Observe: func(o *weir.Observation) {
+			for i, limit := range o.Decision.Limits() {
+				if o.Charges[i].Policy != limit.Policy {
+					t.Fatalf("limit %d is of %s, its charge of %s", i, limit.Policy.Name, o.Charges[i].Policy.Name)
+				}
+				if got := rule.ReadSubject(o.Charges[i].Subject); !slices.Equal(got, want) {
+					t.Fatalf("by %v: read %q, want %q", by, got, want)
+				}
+				if rule.ReadSubject(o.Charges[i].Subject[:rapid.IntRange(0, n/8).Draw(t, "too short")]) != nil {
+					t.Fatal("half a subject was read")
+				}
+				told++
+			}
+		}})
+		_, err = l.Check(context.Background(), &weir.Request{IP: ip, Attr: func(name string) string {
+			if i := slices.Index(by, name); i >= 0 {
+				return values[i]
+			}
+			return ""
+		}})
+		if err != nil || told != 2 {
+			t.Fatalf("%v: %d limits were told", err, told)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // warn notes what is allowed and probably a mistake. Each warning says what to do about it.
@@ -15,6 +16,43 @@ func (rs *RuleSet) warn() {
 	rs.warnOfLists()
 	rs.warnOfLayers()
 	rs.warnOfPaths()
+	rs.warnOfAbuse()
+	rs.warnOfSplits()
+}
+
+// warnOfAbuse finds rules whose clients never wait as long as it takes for a cooldown to begin.
+func (rs *RuleSet) warnOfAbuse() {
+	const never = "begins no cooldown: only refusals count that come while a client is to wait for more than a second, and here it never is; give the rule a second limit such as 1000/hour, or drop_after"
+	all, can := rs.doc.Abuse != nil && *rs.doc.Abuse != Abuse{}, false
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		long := r.waits()
+		can = can || r.Abuse == nil && long
+		if a := r.Abuse; a != nil && *a != (Abuse{}) && !long && a.DropAfter == 0 {
+			rs.warnf(rulePath(r)+".abuse", "%s", never)
+		}
+	}
+	if all && !can && rs.doc.Abuse.DropAfter == 0 {
+		rs.warnf("abuse", "%s", strings.Replace(never, "here", "by any rule that takes this one", 1))
+	}
+}
+
+// waits: a client of the rule may be told to wait for more than a second, and it may begin a cooldown.
+func (r *rule) waits() (long bool) {
+	each := func(policies []*Policy) {
+		for _, p := range policies {
+			wait := p.Limit.Window
+			if p.Limit.isBucket() { // for as many tokens as a request costs
+				wait = time.Duration(mulDivCeil(r.cost*micro, p.rate.den, p.rate.num)) * time.Microsecond
+			}
+			long = long || p.Abuse != nil && wait > time.Second
+		}
+	}
+	each(r.base)
+	for _, policies := range r.byTier {
+		each(policies)
+	}
+	return long
 }
 
 func (rs *RuleSet) warnf(path, format string, args ...any) {
@@ -39,6 +77,9 @@ func (rs *RuleSet) warnOfGaps() {
 		}
 		if r.Match.APIKey == Absent && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
 			rs.warnf(rulePath(r), "counts nothing: it is for requests without a key, and skips those; write `by: [ip]`")
+		}
+		if r.networks != (networks{}) && !slices.Contains(r.by, dimension{kind: byIP}) && (len(r.by) == 0 || r.Missing != MissingIP) {
+			rs.warnf(rulePath(r), "`ipv4_prefix` and `ipv6_prefix` change nothing: the rule counts by no address; leave them out, or write `ip` in `by`")
 		}
 		for _, d := range r.by {
 			for _, name := range addressHeaders {

@@ -11,6 +11,9 @@ type Stats struct {
 	Counters, Tokens int64
 }
 
+// Charges are Stats' Asked and Local alone, which cost nothing to know.
+func (s *Store) Charges() (asked, local uint64) { return s.asked.Load(), s.here.Load() }
+
 // Stats looks at every counter that the node knows, which takes 30 ms for 400,000 of them and holds nobody up.
 func (s *Store) Stats() Stats {
 	out := Stats{Asked: s.asked.Load(), Local: s.here.Load(), Evictions: s.evicted.Load()}

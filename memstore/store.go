@@ -71,14 +71,14 @@ func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Re
 		s.takeOne(&charges[0], &results[0])
 		return
 	}
-	s.takeAll(s.time(), charges, results)
+	s.takeAll(charges, results)
 }
 
 func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 	now := s.time()
 	p, h := c.Policy, s.hash(&c.Counter)
 	if p.Limit.Algorithm == weir.SlidingLog {
-		s.takeLog(now, c, r, h)
+		s.takeLog(c, r, h)
 		return
 	}
 	sl := s.table.lookup(h).find(h)
@@ -86,14 +86,18 @@ func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 		s.takeNew(now, c, r, h)
 		return
 	}
-	state, ok := s.update(sl, h, c, now)
-	p.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek)) // with the slot free: it only needs the copy
+	s.update(sl, h, c, now, r)
 }
 
 // update charges a counter whose slot is locked, and unlocks it.
-func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64) (state weir.State, ok bool) {
+func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64, r *weir.Result) {
 	old := sl.decode(c.Policy, s.table.epoch)
-	state, ok = try(c, old, now, c.N)
+	if old.Time > now {
+		// Others came first since this check looked at the clock, and the time up to then is counted already: to bring the
+		// counter back would count it twice. If it still lies in the future, the clock did run backwards.
+		now = s.time()
+	}
+	state, ok := try(c, old, now, c.N)
 	if ok && c.Peek {
 		state = old
 	}
@@ -101,7 +105,7 @@ func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64) (state wei
 		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
 	}
 	sl.unlock(h)
-	return state, ok
+	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek)) // with the slot free: it only needs the copy
 }
 
 // takeNew charges a counter that seems not to be there.
@@ -109,8 +113,7 @@ func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
 	if sl := g.layout.find(h); sl != nil { // it was only being moved, or another check has added it
 		s.table.unlock(g)
-		state, ok := s.update(sl, h, c, now)
-		c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
+		s.update(sl, h, c, now, r)
 		return
 	}
 	state, ok := try(c, weir.State{}, now, c.N)
@@ -160,7 +163,7 @@ type step struct {
 // takeAll looks at every counter first and takes only if all fit. It holds the
 // locks of all segments involved, taken in the order of the ranges they own, so
 // that two calls never wait for each other, and after them those of the slots.
-func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result) {
+func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 	var few [8]step
 	steps := few[:0]
 	for i := range charges {
@@ -187,12 +190,16 @@ func (s *Store) takeAll(now int64, charges []weir.Charge, results []weir.Result)
 	}
 	for j := range steps {
 		st := &steps[j]
-		c := &charges[st.i]
 		if st.again {
 			st.slot = steps[j-1].slot // it is locked already
 		} else if !st.log {
 			st.slot = st.segment.layout.find(st.hash)
 		}
+	}
+	now := s.time() // with all locked: see update
+	for j := range steps {
+		st := &steps[j]
+		c := &charges[st.i]
 		s.look(st, c, now)
 		refused = refused || !st.fits && !c.Policy.Shadow
 	}
@@ -297,9 +304,10 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 	sl.unlock(st.hash)
 }
 
-func (s *Store) takeLog(now int64, c *weir.Charge, r *weir.Result, h uint64) {
+func (s *Store) takeLog(c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
+	now := s.time() // with the log locked: see update
 	st := step{hash: h, n: c.N, log: true, segment: g}
 	s.look(&st, c, now)
 	s.settle(&st, c, now, false, r)
@@ -308,7 +316,6 @@ func (s *Store) takeLog(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 // GiveBack returns tokens. What once names is kept as a counter of its own: a
 // bucket of one token that takes as long as keep to refill.
 func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	now := s.time()
 	if once != (weir.Once{}) {
 		keep = min(max(keep.Truncate(time.Millisecond), 0)+time.Millisecond, 366*24*time.Hour)
 		p, err := weir.NewPolicy("once", weir.Limit{Count: 1, Window: keep})
@@ -323,18 +330,18 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 		}
 	}
 	for i := range returns {
-		s.giveBack(now, &returns[i])
+		s.giveBack(&returns[i])
 	}
 	return nil
 }
 
-func (s *Store) giveBack(now int64, back *weir.Return) {
+func (s *Store) giveBack(back *weir.Return) {
 	p, h := back.Policy, s.hash(&back.Counter)
 	if p.Limit.Algorithm == weir.SlidingLog {
 		g := s.table.lock(h)
 		defer s.table.unlock(g)
 		if l := g.logs[h]; l != nil {
-			p.ReturnLog(&l.Log, now, back.N, back.Slot)
+			p.ReturnLog(&l.Log, s.time(), back.N, back.Slot)
 			s.table.rebook(g, h, l, p)
 		}
 		return
@@ -344,7 +351,7 @@ func (s *Store) giveBack(now int64, back *weir.Return) {
 		return // evicted: it is full
 	}
 	old := sl.decode(p, s.table.epoch)
-	if state := p.Return(old, now, back.N, back.Slot); state != old {
+	if state := p.Return(old, s.time(), back.N, back.Slot); state != old {
 		sl.when, sl.level = encode(p, state, s.table.epoch)
 	}
 	sl.unlock(h)

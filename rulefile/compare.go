@@ -123,6 +123,14 @@ func (c *comparison) rule(was, is *weir.Rule, path string) {
 	if a, b := max(was.Cost, 1), max(is.Cost, 1); b > 2*a {
 		c.add(path+".cost", fmt.Sprintf("raise the limit with it, or write cost: %d", a), "a request costs %d and did cost %d, so that the limit admits less than half of what it did", b, a)
 	}
+	for _, p := range []struct {
+		field          string
+		was, is, usual int
+	}{{"ipv4_prefix", was.IPv4Prefix, is.IPv4Prefix, 32}, {"ipv6_prefix", was.IPv6Prefix, is.IPv6Prefix, 64}} {
+		if a, b := cmp.Or(p.was, p.usual), cmp.Or(p.is, p.usual); b < a {
+			c.add(path+"."+p.field, "raise the limit with it, or add a second rule with the wider network", "all clients of a /%d share one limit now, and each /%d had its own", b, a)
+		}
+	}
 	forAll := func(r *weir.Rule) bool { return r.By != nil && len(r.By) == 0 }
 	if forAll(is) && !forAll(was) {
 		c.add(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")

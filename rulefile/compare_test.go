@@ -47,6 +47,8 @@ rules:
 		{"numbers in place of the tiers'", "id: quota", "{id: quota, limit: 100/minute}", `rules.yaml:6:24: rules[0] "quota": limit: the limit is cut by more than half, from 1000/minute to 100/minute`},
 		{"a cost", "    burst: 10\n", "    burst: 10\n    cost: 3\n", `rules.yaml:14:11: rules[2] "search": cost: a request costs 3 and did cost 1`},
 		{"one counter for all", "by: [ip]", "by: []", `rules.yaml:8:9: rules[1] "address": by: all clients share one limit now`},
+		{"wider networks", "by: [ip]", "by: [ip]\n    ipv4_prefix: 24\n    ipv6_prefix: 64", `rules.yaml:9:18: rules[1] "address": ipv4_prefix: all clients of a /24 share one limit now, and each /32 had its own`},
+		{"narrower networks", "by: [ip]", "by: [ip]\n    ipv6_prefix: 128", ""},
 		{"keys in another tier", `"sk_prod_*": pro`, `"sk_prod_*": free`, `rules.yaml:4:21: keys.sk_prod_*: these keys were in "pro" and are in "free" now, which cuts them from 1000/minute to 100/minute`},
 		{"keys in a higher tier", `"sk_prod_*": pro`, `"sk_prod_*": pro, "sk_*": pro`, ""},
 		{"another default", "keys:", "default_tier: pro\nkeys:", ""},

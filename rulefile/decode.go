@@ -141,7 +141,7 @@ func (d *decoder) items(v value, example string) []value {
 
 var documentFields = fieldSet{
 	of:    "a rule file",
-	names: []string{"tiers", "default_tier", "keys", "rules", "whitelist", "blacklist"},
+	names: []string{"tiers", "default_tier", "keys", "rules", "whitelist", "blacklist", "abuse"},
 	wrong: map[string]string{
 		"allow": `write "whitelist"`, "allowlist": `write "whitelist"`,
 		"deny": `write "blacklist"`, "denylist": `write "blacklist"`, "blocklist": `write "blacklist"`,
@@ -175,6 +175,7 @@ func (d *decoder) document(root *node) weir.Rules {
 		DefaultTier: d.tierName(f["default_tier"]),
 		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
 		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
+		Abuse:       d.abuse(f["abuse"]),
 	}
 	for _, name := range []string{"keys", "whitelist", "blacklist"} {
 		d.hide(f[name])

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 // ErrNotFound is what errors of edits are when the tier, the rule or the override isn't there.
@@ -21,7 +22,7 @@ func (e *notFound) Error() string        { return e.text }
 func (e *notFound) Is(target error) bool { return target == ErrNotFound }
 
 func missing(what, name string, names []string) error {
-	text := fmt.Sprintf("there is no %s %q", what, shorten(name))
+	text := fmt.Sprintf("there is no %s %q", what, shown.Name(name))
 	if len(names) == 0 {
 		return &notFound{text + ": there are none"}
 	}

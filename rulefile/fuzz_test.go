@@ -39,6 +39,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		checkPlaces(t, src)
+		checkAlone(t, src, file)
 		if again, err := weir.Compile(file.Rules); err != nil {
 			t.Errorf("what was accepted doesn't compile: %v", err)
 		} else if !reflect.DeepEqual(again.Rules(), file.Set.Rules()) {
@@ -60,6 +61,24 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// checkAlone: the text of a rule, alone, is that rule.
+func checkAlone(t *testing.T, src []byte, file *File) {
+	t.Helper()
+	for i, r := range file.Rules.Rules[:min(len(file.Rules.Rules), 5)] {
+		one, err := Find(src, r.ID, time.Now())
+		if err != nil || !reflect.DeepEqual(one.Rule, r) {
+			t.Fatalf("rule %d, %q: %v, %+v", i, r.ID, err, one)
+		}
+		read, err := readTree("rule", []byte(one.Text))
+		if err != nil {
+			t.Fatalf("%q alone is %q: %v", r.ID, one.Text, err)
+		}
+		if alone := read.rule(value{read.root, ""}); read.any() || alone.ID != r.ID || !reflect.DeepEqual(alone.Match, r.Match) || !reflect.DeepEqual(alone.By, r.By) {
+			t.Fatalf("%q alone is %q", r.ID, one.Text)
+		}
+	}
 }
 
 // soon runs f, and ends the test if it takes for ever, as a text that is made to be slow would.

@@ -64,6 +64,8 @@ func TestRule(t *testing.T) {
 		{"candidate, short", `{id: a, limit: 5/minute, candidate: 3/minute}`, weir.Rule{Limits: []weir.Limit{minute(5)}, Candidate: []weir.Limit{minute(3)}}},
 		{"by", `{id: a, limit: 5/minute, by: [user, "header:X-Tenant", claim:sub, ip], missing: refuse}`, weir.Rule{
 			Limits: []weir.Limit{minute(5)}, By: []string{"user", "header:X-Tenant", "claim:sub", "ip"}, Missing: weir.MissingRefuse}},
+		{"by networks", `{id: a, limit: 5/minute, by: [ip], ipv4_prefix: 24, ipv6_prefix: 48}`, weir.Rule{
+			Limits: []weir.Limit{minute(5)}, By: []string{"ip"}, IPv4Prefix: 24, IPv6Prefix: 48}},
 		{"by nothing", `{id: a, limit: 5/minute, by: [], missing: skip}`, weir.Rule{Limits: []weir.Limit{minute(5)}, By: []string{}, Missing: weir.MissingSkip}},
 		{"match", `{id: a, limit: 5/minute, match: {endpoint: "GET /v1/orders/{id}", endpoint_regex: '^/v\d/', api_key_pattern: "sk_*", api_key: present}}`, weir.Rule{
 			Limits: []weir.Limit{minute(5)}, Match: weir.Match{Endpoint: "GET /v1/orders/{id}", EndpointRegex: `^/v\d/`, APIKeyPattern: "sk_*", APIKey: weir.Present}}},
@@ -80,8 +82,8 @@ func TestRule(t *testing.T) {
 			Descriptor: []string{"edge", "tenant"}, Algorithm: weir.FixedWindow, OnStoreFailure: weir.FailRefuse}},
 		{"descriptor, with a burst", `{id: a, match: {descriptor: [edge, tenant]}, burst: 3}`, weir.Rule{
 			Descriptor: []string{"edge", "tenant"}, Limits: []weir.Limit{{Burst: 3}}}},
-		{"the rest", `{id: a, version: 42, limit: 50/minute, cost: 5, strict: true, shadow: false, layer: x, on_store_failure: local}`, weir.Rule{
-			Version: 42, Limits: []weir.Limit{minute(50)}, Cost: 5, Strict: true, Layer: "x", OnStoreFailure: weir.FailLocal}},
+		{"the rest", `{id: a, version: 42, limit: 50/minute, cost: 5, strict: true, split: 9, shadow: false, layer: x, on_store_failure: local}`, weir.Rule{
+			Version: 42, Limits: []weir.Limit{minute(50)}, Cost: 5, Strict: true, Split: 9, Layer: "x", OnStoreFailure: weir.FailLocal}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

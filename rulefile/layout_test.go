@@ -91,6 +91,8 @@ func drawRule(t *rapid.T, id string, tier func() string) object {
 			{"api_key", mostly(t, "none", "present")}})},
 		{"by", []any{mostly(t, "usr", "user", "ip"), mostly(t, "header:", "header:X-A", "claim:b", "org")}},
 		{"missing", mostly(t, "# no", "ip", "skip", "refuse")},
+		{"ipv4_prefix", mostly(t, 33, 24, 32, 1)},
+		{"ipv6_prefix", mostly(t, 129, 48, 64, 128)},
 		{"algorithm", mostly(t, "- x", "token_bucket", "leaky_bucket")},
 		{"limit", mostly(t, "0/h", "5/minute", "10 per second", "7/15m")},
 		{"burst", mostly(t, -1, 5, 20)},
@@ -99,6 +101,7 @@ func drawRule(t *rapid.T, id string, tier func() string) object {
 		{"cost", mostly(t, 0, 1, 3)},
 		{"count", object{{"status", []any{401, mostly(t, "6xx", "4xx", "5xx")}}}},
 		{"strict", rapid.Bool().Draw(t, "strict")},
+		{"split", mostly(t, 65, 2, 3, 5)},
 		{"candidate", drawLimit(t)},
 	})
 }

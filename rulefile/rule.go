@@ -17,8 +17,8 @@ import (
 var ruleFields = fieldSet{
 	of: "a rule",
 	names: []string{
-		"id", "version", "tier", "match", "by", "missing", "layer", "algorithm", "mode", "max_delay",
-		"limit", "limits", "burst", "params", "tiers", "override", "cost", "count", "past_limit", "strict", "on_store_failure", "shadow", "candidate",
+		"id", "version", "tier", "match", "by", "missing", "ipv4_prefix", "ipv6_prefix", "layer", "algorithm", "mode", "max_delay",
+		"limit", "limits", "burst", "params", "tiers", "override", "cost", "count", "past_limit", "strict", "split", "on_store_failure", "shadow", "candidate", "abuse",
 	},
 	wrong: map[string]string{
 		"endpoint":        "write match: {endpoint: …}",
@@ -65,6 +65,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	}
 	r.By = d.by(f["by"])
 	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
+	r.IPv4Prefix, r.IPv6Prefix = d.prefix(f["ipv4_prefix"]), d.prefix(f["ipv6_prefix"])
 	r.OnStoreFailure = weir.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
 	r.Layer = d.text(f["layer"])
 	r.Cost = d.integer(f["cost"])
@@ -72,6 +73,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	past := d.choice(f["past_limit"], "refuse", "book", "count")
 	r.Book, r.CountRefused = past == 1, past == 2
 	r.Strict = d.boolean(f["strict"])
+	r.Split = int(d.integer(f["split"]))
 	r.Shadow = d.boolean(f["shadow"])
 	r.Algorithm = d.algorithm(f["algorithm"], f["mode"])
 	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
@@ -85,6 +87,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Tiers = d.tiers(f["tiers"], s)
 	r.Override = d.overrides(f["override"], s, r.ID)
 	r.Candidate = d.numbers(f["candidate"], s)
+	r.Abuse = d.abuse(f["abuse"])
 	return r
 }
 
@@ -184,6 +187,15 @@ func (d *decoder) by(v value) []string {
 		by = append(by, name)
 	}
 	return by
+}
+
+// prefix reads how many bits of an address count.
+func (d *decoder) prefix(v value) int {
+	if v.node != nil && v.kind == scalar && strings.HasPrefix(v.text, "/") {
+		d.fail(v, "must be a whole number, got %s", v.describe()).Hint = "write it without the slash"
+		return 0
+	}
+	return int(d.integer(v))
 }
 
 var statusClass = regexp.MustCompile(`^[1-5][xX][xX]$`)

@@ -112,12 +112,6 @@ func (h *hidden) line(at place) (string, int) {
 	return h.text, offset + shift
 }
 
-// longWord is what looks like a key where none was understood: in a text that isn't YAML, or under a misspelt name.
-var longWord = regexp.MustCompile(`[\pL\pN_-]*\pN[\pL\pN_-]*\*?`)
-
-// minGuessed is how long such a word is.
-const minGuessed = 16
-
 func (h *hidden) maskLine(number int) {
 	line, done := h.src.lines[number-1], 0
 	var out strings.Builder
@@ -129,10 +123,9 @@ func (h *hidden) maskLine(number int) {
 	}
 	guess := func(end int) {
 		start := done
-		for _, w := range longWord.FindAllStringIndex(line[start:max(start, end)], -1) {
-			if w[1]-w[0] >= minGuessed {
-				hide(start+w[0], start+w[1])
-			}
+		// Where no key was understood, one may stand all the same: in a text that isn't YAML, or under a misspelt name.
+		for _, w := range shown.Guesses(line[start:max(start, end)]) {
+			hide(start+w[0], start+w[1])
 		}
 	}
 	for _, s := range h.byLine[number] {

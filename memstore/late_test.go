@@ -1,0 +1,72 @@
+package memstore_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/storetest"
+)
+
+// TestLateChecksMintNothing: a check that is held up between looking at the clock and reaching its counter finds that others have
+// gone ahead, and must not have the time that they have counted be counted again.
+func TestLateChecksMintNothing(t *testing.T) {
+	for _, a := range storetest.Algorithms {
+		for _, late := range []string{"take", "layers", "peek", "return"} {
+			t.Run(fmt.Sprint(a, "/", late), func(t *testing.T) {
+				var now atomic.Int64
+				now.Store(storetest.Start.Truncate(time.Second).UnixMicro())
+				var meanwhile atomic.Pointer[func()]
+				var others sync.WaitGroup
+				s := memstore.New(memstore.Options{Now: func() time.Time {
+					at := time.UnixMicro(now.Load())
+					if f := meanwhile.Swap(nil); f != nil {
+						var done atomic.Bool
+						others.Go(func() { (*f)(); done.Store(true) })
+						for i := 0; i < 10_000 && !done.Load(); i++ { // unless the counter is locked, and it has to wait
+							runtime.Gosched()
+						}
+					}
+					return at
+				}})
+				counter := weir.Counter{Policy: storetest.Policy(t, "a", weir.Limit{Algorithm: a, Count: 100, Window: time.Second}), Subject: []byte("k")}
+				other := weir.Counter{Policy: storetest.Policy(t, "b", weir.PerHour(1_000_000)), Subject: []byte("k")}
+				take := func(charges ...weir.Charge) weir.Result {
+					results := make([]weir.Result, len(charges))
+					s.Take(t.Context(), charges, results)
+					return results[0]
+				}
+				all := weir.Charge{Counter: counter, N: 100}
+				if !take(all).Allowed {
+					t.Fatal("a full limit refuses")
+				}
+				ahead := func() {
+					now.Add(2e6)
+					if !take(all).Allowed {
+						t.Error("it isn't full again")
+					}
+				}
+				meanwhile.Store(&ahead)
+				switch one := (weir.Charge{Counter: counter, N: 1, Peek: late == "peek"}); late {
+				case "return":
+					if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: counter, N: 1, Slot: 1}}); err != nil {
+						t.Fatal(err)
+					}
+				case "layers":
+					take(one, weir.Charge{Counter: other, N: 1})
+				default:
+					take(one)
+				}
+				others.Wait()
+				if r := take(weir.Charge{Counter: counter, N: 1}); r.Allowed {
+					t.Errorf("time was counted twice: %+v", r)
+				}
+			})
+		}
+	}
+}

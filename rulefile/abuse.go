@@ -1,0 +1,63 @@
+package rulefile
+
+import (
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var abuseFields = fieldSet{
+	of:    "abuse",
+	names: []string{"refusals", "cooldown", "grow", "most", "forgive", "drop_after", "shadow"},
+	wrong: map[string]string{
+		"limit": `write "refusals"`, "threshold": `write "refusals"`, "ban": `write "cooldown"`, "max": `write "most"`,
+		"factor": `write "grow"`, "multiplier": `write "grow"`, "drop": `write "drop_after"`,
+	},
+}
+
+// usualAbuse is what a rule gets that says no more than that it wants it.
+var usualAbuse = weir.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
+
+// abuse reads what becomes of clients that keep coming while they are refused: true, false, or fields of which each may be
+// left out.
+func (d *decoder) abuse(v value) *weir.Abuse {
+	if !d.given(v) {
+		return nil
+	}
+	a := usualAbuse
+	if v.kind == scalar {
+		if before := len(d.list); !d.boolean(v) {
+			if len(d.list) > before {
+				d.list[before].Text = "must be true, false, or fields such as {refusals: 100/minute, cooldown: 1m}, got " + v.describe()
+			}
+			a = weir.Abuse{}
+		}
+		return &a
+	}
+	f := d.fields(v, &abuseFields)
+	if r := f["refusals"]; r.node != nil {
+		l := d.limit(r, map[string]value{"limit": r}, scope{})
+		if len(l) == 0 {
+			return nil
+		}
+		a.Refusals, a.Window = l[0].Count, l[0].Window
+	}
+	for name, to := range map[string]*time.Duration{"cooldown": &a.Cooldown, "most": &a.Most, "forgive": &a.Forgive} {
+		if t, ok := d.duration(f[name]); ok {
+			*to = t
+		}
+	}
+	if f["most"].node == nil {
+		a.Most = max(a.Most, a.Cooldown)
+	}
+	if g := f["grow"]; d.given(g) {
+		if !g.isNumber() {
+			d.failNumber(g, "a number from 1 to 100")
+		} else {
+			a.Grow, _ = parseNumber(g.text)
+		}
+	}
+	a.DropAfter = d.integer(f["drop_after"])
+	a.Shadow = d.boolean(f["shadow"])
+	return &a
+}

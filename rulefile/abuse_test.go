@@ -1,0 +1,69 @@
+package rulefile_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// What is left out is as usual, and a rule's own goes before that of all.
+func TestAbuse(t *testing.T) {
+	usual := weir.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
+	own := usual
+	own.Refusals, own.Window, own.Cooldown, own.Grow, own.DropAfter, own.Shadow = 5, 10*time.Second, 48*time.Hour, 1.5, 1000, true
+	own.Most = own.Cooldown
+	f, err := rulefile.Parse("r.yaml", []byte(`
+abuse: {}
+rules:
+  - {id: as-all, limit: 10/hour}
+  - {id: usual, limit: 10/hour, abuse: true}
+  - {id: none, limit: 10/hour, abuse: false}
+  - {id: own, limit: 10/hour, abuse: {refusals: 5/10s, cooldown: 48h, grow: 1.5, drop_after: 1000, shadow: true}}
+  - {id: never, limit: 10/second, abuse: true}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Rules.Abuse == nil || *f.Rules.Abuse != usual {
+		t.Errorf("of all: %+v", f.Rules.Abuse)
+	}
+	for i, want := range []*weir.Abuse{nil, &usual, {}, &own, &usual} {
+		if got := f.Rules.Rules[i].Abuse; (got == nil) != (want == nil) || got != nil && *got != *want {
+			t.Errorf("%s: %+v, want %+v", f.Rules.Rules[i].ID, got, want)
+		}
+	}
+	warned := 0
+	for _, w := range f.Warnings {
+		if strings.Contains(w.Text, "begins no cooldown") {
+			warned++
+			if w.Line != 8 || w.Path != "rules[4].abuse" {
+				t.Errorf("%+v", w)
+			}
+		}
+	}
+	if warned != 1 {
+		t.Errorf("%+v", f.Warnings)
+	}
+}
+
+// One for all rules that none of them can begin is warned of, too.
+func TestAbuseThatNeverBegins(t *testing.T) {
+	for rules, want := range map[string]bool{
+		"abuse: true\nrules: [{id: a, limit: 100/minute}, {id: b, limit: 1/hour, abuse: false}]": true,
+		"abuse: true\nrules: [{id: a, limit: 100/minute}, {id: b, limit: 1/hour}]":               false,
+		"abuse: {drop_after: 9}\nrules: [{id: a, limit: 100/minute}]":                            false,
+	} {
+		f, err := rulefile.Parse("r.yaml", []byte(rules))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := slices.ContainsFunc(f.Warnings, func(p rulefile.Problem) bool { return p.Path == "abuse" && p.Line == 1 })
+		if got != want {
+			t.Errorf("%s: %v", rules, f.Warnings)
+		}
+	}
+}

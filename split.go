@@ -1,0 +1,117 @@
+package weir
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/big"
+)
+
+const (
+	maxSplit = 64
+	// fewPerPart is how many requests a part of a limit should hold. One that costs more is asked of several parts.
+	fewPerPart = 16
+)
+
+func (r *rule) compileSplit(path string, bad *Problems) {
+	switch {
+	case r.Split == 0:
+	case r.Split < 2 || r.Split > maxSplit:
+		bad.addf(path, "must be from 2 to %d, got %d", maxSplit, r.Split)
+	case !r.Strict:
+		bad.addf(path, "is for strict rules: busy counters of others are decided on the nodes, and needn't be split; leave it out")
+	case r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue:
+		bad.addf(path, "%s can't be split: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
+	case r.Book || r.CountRefused:
+		bad.addf(path, "can't stand beside past_limit, by which a part would go below zero while others have room: leave one of them out")
+	default:
+		r.parts = r.Split
+	}
+}
+
+// divide makes the parts of a limit. Their counts and bursts add up to the limit's, and their rates to no more than its rate.
+func (p *Policy) divide(parts int) error {
+	if parts == 0 {
+		return nil
+	}
+	n := int64(parts)
+	if p.Limit.Count < n || p.Limit.Max() < n {
+		return fmt.Errorf("can't be split into %d parts: each needs a token at least, and there are %d; lower `split`", parts, min(p.Limit.Count, p.Limit.Max()))
+	}
+	var each rate
+	if p.Limit.isBucket() {
+		exact := big.NewRat(p.rate.num, p.rate.den)
+		var ok bool
+		if each, ok = nearestRate(exact.Quo(exact, big.NewRat(n, 1))); !ok {
+			return errors.New("can't be split: it refills too slowly; lower `split`, or leave it out")
+		}
+	}
+	share := func(of, i int64) int64 { return of/n + min(1, max(0, of%n-i)) }
+	p.Parts = make([]*Policy, parts)
+	for i := range n {
+		l := p.Limit
+		l.Count, l.Burst, l.Refill = share(l.Count, i), share(l.Burst, i), l.Refill/float64(n)
+		q := *p
+		q.Parts, q.Place = nil, uint16(i<<16/n)
+		q.prepareAt(l, each)
+		// Another number of parts is other counters: what a part has taken says nothing of another part's share.
+		q.ID = q.fingerprint(string(binary.BigEndian.AppendUint64([]byte{byte(parts), byte(i)}, p.ID)))
+		p.Parts[i] = &q
+	}
+	return nil
+}
+
+// Portion is how many of n tokens are asked of part i of a split limit, where the part numbered first is asked first, both from 0.
+// That one alone is asked for a cost of which a part holds many. A larger one is asked of all parts evenly.
+func (p *Policy) Portion(first, i int, n int64) int64 {
+	parts := len(p.Parts)
+	least := p.Parts[parts-1].Limit.Max()
+	if n <= max(1, least/fewPerPart) {
+		if i == first {
+			return n
+		}
+		return 0
+	}
+	each, more := n/int64(parts), n%int64(parts)
+	if each >= least {
+		first = 0 // only the parts in front have room for one more
+	}
+	if int64((i-first+parts)%parts) < more {
+		each++
+	}
+	return each
+}
+
+// warnOfSplits finds limits whose parts are so small that requests will be refused by two parts while others have room.
+func (rs *RuleSet) warnOfSplits() {
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		if r.parts == 0 {
+			continue
+		}
+		var least *Policy
+		look := func(policies []*Policy) {
+			for _, p := range policies {
+				if least == nil || p.Limit.Max() < least.Limit.Max() {
+					least = p
+				}
+			}
+		}
+		look(r.base)
+		for _, policies := range r.byTier {
+			look(policies)
+		}
+		for _, policies := range r.overrides {
+			look(policies)
+		}
+		look(r.candidate)
+		if least == nil || least.Limit.Max()/int64(r.parts)/r.cost >= fewPerPart {
+			continue
+		}
+		advice := "leave it out"
+		if most := least.Limit.Max() / r.cost / fewPerPart; most >= 2 {
+			advice = fmt.Sprintf("write %d or less", most)
+		}
+		rs.warnf(rulePath(r)+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least.Limit, fewPerPart, advice)
+	}
+}
