@@ -323,7 +323,7 @@ var elsewhere = map[string]string{
 
 // unknownField names a field that doesn't exist and, if there is a guess, the one that was meant.
 func unknownField(name string, known []string) error {
-	shown := strconv.Quote(clip(name))
+	written := strconv.Quote(shown.Name(name))
 	meant := guess.Closest(name, known)
 	if meant == "" {
 		meant = elsewhere[strings.ToLower(name)]
@@ -332,9 +332,9 @@ func unknownField(name string, known []string) error {
 		}
 	}
 	if meant != "" {
-		return jsonerror.Bad("there is no field %s: did you mean %q?", shown, meant)
+		return jsonerror.Bad("there is no field %s: did you mean %q?", written, meant)
 	}
-	return jsonerror.Bad("there is no field %s: the fields are %s", shown, strings.Join(known, ", "))
+	return jsonerror.Bad("there is no field %s: the fields are %s", written, strings.Join(known, ", "))
 }
 
 // clip keeps a name from filling the answer.

@@ -138,6 +138,9 @@ var Paths = slices.Sorted(maps.Keys(endpoints))
 // NothingHere is what other paths are told. No other port says it.
 const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"
 
+// InFlight is how many requests are being decided.
+func (h *handler) InFlight() int { return h.gate.In() }
+
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e, there := endpoints[r.URL.Path]
 	if !there {

@@ -1,0 +1,89 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/client"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/memstore"
+)
+
+// An http.Client that waits its turn. Give it to whatever takes one: the SDK of the service that you call.
+func ExampleTransport() {
+	service := httptest.NewServer(limited(weir.Limit{Count: 20, Window: time.Second, Burst: 2}))
+	defer service.Close()
+
+	calls := http.Client{
+		Timeout: 10 * time.Second,
+		Transport: &client.Transport{
+			MaxWait: 5 * time.Second,
+			Observe: func(e client.Event) {
+				if e.Kind == client.Refused {
+					log.Printf("%s refused a request by %q: all wait for %v", e.Host, e.Policy, e.Wait)
+				}
+			},
+		},
+	}
+	for range 5 {
+		res, err := calls.Get(service.URL + "/v1/orders")
+		if paused, ok := errors.AsType[*client.PausedError](err); ok {
+			fmt.Println("not before", paused.Until)
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		res.Body.Close()
+		fmt.Println(res.StatusCode)
+	}
+	// Output:
+	// 200
+	// 200
+	// 200
+	// 200
+	// 200
+}
+
+// A service asks a node of Weir before it works, and goes by limits of its own while none answers.
+func ExampleClient() {
+	api := checkapi.New(limiter(weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerMinute(2)}}), nil, checkapi.Options{})
+	node := httptest.NewServer(api) // weir serve
+	defer node.Close()
+
+	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "without-weir", Limits: []weir.Limit{weir.PerMinute(1)}}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	checks, err := client.New(client.Options{
+		URL:      node.URL,
+		Timeout:  10 * time.Second,
+		Fallback: weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer checks.Close()
+	for i := range 5 {
+		if i == 3 {
+			node.Close()
+		}
+		d, err := checks.Check(context.Background(), &client.Request{Key: "sk_123", Method: "GET", Path: "/v1/orders/17"})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Status, d.Rule, "degraded:", d.Degraded)
+	}
+	// Output:
+	// 200 orders degraded: false
+	// 200 orders degraded: false
+	// 429 orders degraded: false
+	// 200 without-weir degraded: true
+	// 429 without-weir degraded: true
+}

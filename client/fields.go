@@ -1,0 +1,137 @@
+package client
+
+import "strings"
+
+// item is a member of a structured field (RFC 9651): a list's, "name";key=value, or a dictionary's,
+// name=value.
+type item struct {
+	name   string
+	quoted bool
+	value  string
+	keys   [maxKeys]string
+	values [maxKeys]string
+	n      int
+}
+
+// maxKeys is how many parameters of an item are read.
+const maxKeys = 8
+
+// number returns a parameter's value.
+func (it *item) number(key string) (float64, bool) {
+	for i, k := range it.keys[:it.n] {
+		if k == key {
+			n, ok := number(it.values[i])
+			return n, ok && n <= maxNumber
+		}
+	}
+	return 0, false
+}
+
+// parseList reads the lines of a header. A field with an error in it says nothing, as the RFC has it; one
+// that is longer than what is read here, too.
+func parseList(lines []string) []item {
+	if len(lines) == 0 {
+		return nil
+	}
+	s := lines[0]
+	if len(lines) > 1 {
+		total := 0
+		for _, l := range lines {
+			total += len(l) + 1
+		}
+		if total > maxField {
+			return nil
+		}
+		s = strings.Join(lines, ",")
+	}
+	if len(s) > maxField {
+		return nil
+	}
+	p := parser{rest: s}
+	var items []item
+	for p.blank(); p.rest != ""; p.blank() {
+		it, ok := p.item()
+		if !ok {
+			return nil
+		}
+		if len(items) < maxPolicies {
+			items = append(items, it)
+		}
+		p.blank()
+		if p.rest != "" && !p.skip(',') {
+			return nil
+		}
+	}
+	return items
+}
+
+type parser struct{ rest string }
+
+func (p *parser) blank() { p.rest = strings.TrimLeft(p.rest, " \t") }
+
+func (p *parser) skip(c byte) bool {
+	if p.rest == "" || p.rest[0] != c {
+		return false
+	}
+	p.rest = p.rest[1:]
+	return true
+}
+
+func (p *parser) item() (it item, ok bool) {
+	if it.name, it.quoted, ok = p.bare(); !ok || len(it.name) > maxName {
+		return it, false
+	}
+	if !it.quoted && p.skip('=') {
+		if it.value, _, ok = p.bare(); !ok {
+			return it, false
+		}
+	}
+	for p.blank(); p.skip(';'); p.blank() {
+		p.blank()
+		key, quoted, ok := p.bare()
+		if !ok || quoted {
+			return it, false
+		}
+		value := ""
+		if p.skip('=') {
+			if value, _, ok = p.bare(); !ok {
+				return it, false
+			}
+		}
+		if it.n < maxKeys {
+			it.keys[it.n], it.values[it.n] = key, value
+			it.n++
+		}
+	}
+	return it, true
+}
+
+// bare reads a string, or anything else up to where it must end: a token, a number, bytes.
+func (p *parser) bare() (s string, quoted, ok bool) {
+	if !p.skip('"') {
+		end := strings.IndexAny(p.rest, "=;, \t\"")
+		if p.rest != "" && p.rest[0] == ':' { // bytes in base64, which has = at its end
+			if end = strings.IndexByte(p.rest[1:], ':') + 2; end < 2 {
+				return "", false, false
+			}
+		}
+		if end < 0 {
+			end = len(p.rest)
+		}
+		s, p.rest = p.rest[:end], p.rest[end:]
+		return s, false, s != ""
+	}
+	for i := 0; i < len(p.rest); i++ {
+		switch p.rest[i] {
+		case '\\':
+			i++
+		case '"':
+			s, p.rest = p.rest[:i], p.rest[i+1:]
+			if strings.IndexByte(s, '\\') >= 0 {
+				s = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(s)
+			}
+			return s, true, true
+		}
+	}
+	return "", true, false
+}

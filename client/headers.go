@@ -1,0 +1,210 @@
+package client
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What a server says is bounded before it is believed.
+const (
+	maxPolicies = 16             // of one answer
+	maxName     = 128            // bytes of a policy's name
+	maxField    = 4 << 10        // bytes of a header that are read
+	maxTime     = 24 * time.Hour // a server that says more is taken to say this
+	maxNumber   = 1e12           // of requests
+)
+
+// reading is what an answer says of one policy. What it doesn't say is negative.
+type reading struct {
+	name   string
+	limit  float64       // requests in a window
+	window time.Duration //
+	left   float64       // requests
+	reset  time.Duration // from now
+}
+
+// readings is what an answer says of limits.
+type readings struct {
+	policies []reading
+	// complete: policies lists every policy that the request counts for.
+	complete bool
+	// retry is the time that Retry-After asks for; negative if it doesn't.
+	retry time.Duration
+}
+
+// readHeaders reads the dialects in use. Times of day are relative to the answer's Date, so that
+// a clock that is wrong on either side does no harm.
+func readHeaders(h http.Header, now time.Time) readings {
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	rs := readings{retry: -1}
+	if s := h.Get("Retry-After"); s != "" {
+		if at, err := http.ParseTime(s); err == nil {
+			rs.retry = bounded(at.Sub(now))
+		} else if n, ok := number(s); ok {
+			rs.retry = seconds(n)
+		}
+	}
+	rs.ietf(h)
+	if len(rs.policies) == 0 {
+		rs.loose(h, now)
+	}
+	return rs
+}
+
+// ietf reads RateLimit and RateLimit-Policy as the IETF draft has them since -08:
+//
+//	RateLimit-Policy: "orders";q=100;w=60, "day";q=5000;w=86400
+//	RateLimit: "orders";r=73;t=17
+func (rs *readings) ietf(h http.Header) {
+	listed := parseList(h["Ratelimit-Policy"])
+	for _, it := range listed {
+		if !it.quoted {
+			return // an older draft, without names
+		}
+		r := rs.named(it.name)
+		if r == nil {
+			return
+		}
+		if n, ok := it.number("q"); ok {
+			r.limit = n
+		}
+		if n, ok := it.number("w"); ok {
+			r.window = seconds(n)
+		}
+	}
+	rs.complete = len(listed) > 0
+	for _, it := range parseList(h["Ratelimit"]) {
+		if !it.quoted {
+			return
+		}
+		r := rs.named(it.name)
+		if r == nil {
+			return
+		}
+		if n, ok := it.number("r"); ok {
+			r.left = n
+		}
+		if n, ok := it.number("t"); ok {
+			r.reset = seconds(n)
+		}
+	}
+}
+
+// named returns the reading of a policy, a new one if need be; nil if there are too many.
+func (rs *readings) named(name string) *reading {
+	for i := range rs.policies {
+		if rs.policies[i].name == name {
+			return &rs.policies[i]
+		}
+	}
+	if len(rs.policies) == maxPolicies {
+		rs.complete = false
+		return nil
+	}
+	rs.policies = append(rs.policies, reading{name: name, limit: -1, window: -1, left: -1, reset: -1})
+	return &rs.policies[len(rs.policies)-1]
+}
+
+// dialects are headers with one number each, for policies without a name. The first that is there counts.
+var dialects = []struct{ limit, remaining, reset, name string }{
+	{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", ""}, // IETF drafts up to -06
+	{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Resource"},
+	{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests", ""}, // OpenAI
+	{"X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", ""},
+}
+
+// loose reads the other dialects.
+func (rs *readings) loose(h http.Header, now time.Time) {
+	for _, it := range parseList(h["Ratelimit"]) { // draft -07: limit=100, remaining=50, reset=5
+		if it.value != "" {
+			r := rs.named("")
+			switch n, ok := number(it.value); {
+			case !ok:
+			case it.name == "limit":
+				r.limit = n
+			case it.name == "remaining":
+				r.left = n
+			case it.name == "reset":
+				r.reset = seconds(n)
+			}
+		}
+	}
+	for i := 0; i < len(dialects) && len(rs.policies) == 0; i++ {
+		d := &dialects[i]
+		left, ok := number(h.Get(d.remaining))
+		if !ok {
+			continue // degraded, when it is -1
+		}
+		r := rs.named(cut(h.Get(d.name), maxName))
+		r.left = left
+		if limit, ok := number(first(h.Get(d.limit))); ok {
+			r.limit = limit
+		}
+		r.reset = moment(h.Get(d.reset), now)
+		if after, ok := number(h.Get(d.reset + "-After")); ok { // Discord
+			r.reset = seconds(after)
+		}
+	}
+	for _, it := range parseList(h["Ratelimit-Policy"]) { // up to draft -07: 100;w=60
+		if w, ok := it.number("w"); ok && len(rs.policies) == 1 && !it.quoted {
+			if q, ok := number(it.name); ok && q == rs.policies[0].limit {
+				rs.policies[0].window = seconds(w)
+			}
+		}
+	}
+}
+
+// first is what stands before the first comma or semicolon.
+func first(s string) string {
+	if i := strings.IndexAny(s, ",;"); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+// moment reads when a quota is reset: seconds from now, Unix seconds or milliseconds, which it tells
+// apart by their size, a duration as Go writes them, or a time of day.
+func moment(s string, now time.Time) time.Duration {
+	n, ok := number(s)
+	switch {
+	case ok && n >= 1e11:
+		return bounded(time.UnixMilli(int64(n)).Sub(now))
+	case ok && n >= 1e8:
+		return bounded(time.Unix(int64(n), 0).Sub(now))
+	case ok:
+		return seconds(n)
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return bounded(d)
+	}
+	if at, err := time.Parse(time.RFC3339, s); err == nil {
+		return bounded(at.Sub(now))
+	}
+	return -1
+}
+
+// number reads a number that can be a count or a time; nothing negative, infinite or absurd.
+func number(s string) (float64, bool) {
+	if len(s) > 32 {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	if err != nil || math.IsNaN(n) || n < 0 || n > 1e15 {
+		return 0, false
+	}
+	return n, true
+}
+
+// seconds is a time that a server says.
+func seconds(n float64) time.Duration {
+	return time.Duration(min(n, maxTime.Seconds()) * float64(time.Second))
+}
+
+func bounded(d time.Duration) time.Duration { return min(max(d, 0), maxTime) }
+
+func cut(s string, n int) string { return s[:min(len(s), n)] }

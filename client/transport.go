@@ -1,0 +1,334 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Transport is an http.RoundTripper that keeps to the limits of the services that it calls. The zero
+// value is useful. It must not be copied.
+//
+// Requests to one host share what is known of it. If they are counted under different keys, as for several
+// users, each key needs a Transport of its own; they may share a Base.
+type Transport struct {
+	// Base sends requests. Nil means http.DefaultTransport.
+	Base http.RoundTripper
+	// MaxInFlight is how many requests a host gets at a time; one ends when its body was read or closed.
+	// 0 means 256.
+	MaxInFlight int
+	// MaxWait is how long a request waits at most before it is sent. One that would wait longer fails
+	// at once with a [PausedError]; one that was refused gets its refusal. 0 means a minute.
+	MaxWait time.Duration
+	// RetryBudget is how many repeats there may be for each request, over time. 0 means 0.1, a tenth;
+	// less than 0, that nothing is repeated.
+	RetryBudget float64
+	// Observe is told what happens, in the goroutine of the request that it happens to. Nil means nobody.
+	Observe func(Event)
+
+	mu    sync.Mutex
+	hosts map[string]*host
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// maxHosts is how many hosts are remembered.
+const maxHosts = 1024
+
+// Event is what [Transport.Observe] is told.
+type Event struct {
+	Kind    EventKind
+	Request *http.Request
+	Host    string
+	// Policy is the policy that a pause, a wait or a refusal comes from, or "".
+	Policy string
+	// Status is that of a refusal.
+	Status int
+	// Wait is how long a request has waited, or how long the pause is that follows a refusal.
+	Wait time.Duration
+	// Err is why a request was given up without an answer.
+	Err error
+}
+
+// EventKind says what has happened.
+type EventKind uint8
+
+const (
+	// Waited: a request has waited for its turn, and is sent now.
+	Waited EventKind = iota + 1
+	// Refused: a request was refused, and the others of its policy pause.
+	Refused
+	// Repeated: a request that was refused is sent again, when its pause is over.
+	Repeated
+	// GaveUp: a request's refusal is returned, or it fails because it would have to wait too long.
+	GaveUp
+)
+
+func (k EventKind) String() string {
+	names := [...]string{"", "waited", "refused", "repeated", "gave up"}
+	return names[min(int(k), len(names)-1)]
+}
+
+// PausedError is why a request wasn't sent: it would have had to wait beyond its deadline, or beyond
+// [Transport.MaxWait]. It is a context.DeadlineExceeded for errors.Is.
+type PausedError struct {
+	Host string
+	// Policy is the policy that requests wait for, or "" if the host has named none.
+	Policy string
+	// Until is when a request may be sent, as far as is known.
+	Until time.Time
+}
+
+func (e *PausedError) Error() string {
+	policy := ""
+	if e.Policy != "" {
+		policy = fmt.Sprintf(" (policy %q)", e.Policy)
+	}
+	return fmt.Sprintf("client: %s is at its rate limit%s: the next request can go at %s, which is too late for this one",
+		e.Host, policy, e.Until.UTC().Format(time.RFC3339))
+}
+
+// Timeout is true: net/http and others take the error for a timeout.
+func (e *PausedError) Timeout() bool { return true }
+
+func (e *PausedError) Unwrap() error { return context.DeadlineExceeded }
+
+// RoundTrip sends a request when its host's limits allow it. A request that was refused is sent
+// again if that is safe.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL == nil {
+		return t.base().RoundTrip(req) // which knows what to say
+	}
+	h := t.host(req)
+	defer h.leave()
+	p := h.placeOf(req.Method, req.URL.Path)
+	began := time.Now()
+	for try := 1; ; try++ {
+		c, err := t.wait(h, p, req, began, try > 1)
+		if err != nil {
+			if req.Body != nil {
+				_ = req.Body.Close()
+			}
+			return nil, err
+		}
+		res, v, err := t.send(h, c, req)
+		if err != nil || !v.refused {
+			return res, err
+		}
+		t.tell(Event{Kind: Refused, Request: req, Host: h.name, Policy: v.policy, Status: res.StatusCode, Wait: v.wait})
+		again := t.again(h, req, res, v, began, try)
+		if again == nil {
+			t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: v.policy, Status: res.StatusCode})
+			return res, nil
+		}
+		_, _ = io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be used again
+		_ = res.Body.Close()
+		t.tell(Event{Kind: Repeated, Request: again, Host: h.name, Policy: v.policy, Wait: v.wait})
+		req = again
+	}
+}
+
+// CloseIdleConnections closes those of Base.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base != nil {
+		return t.Base
+	}
+	return http.DefaultTransport
+}
+
+func (t *Transport) tell(e Event) {
+	if t.Observe != nil {
+		t.Observe(e)
+	}
+}
+
+func (t *Transport) maxInFlight() int {
+	if t.MaxInFlight > 0 {
+		return t.MaxInFlight
+	}
+	return 256
+}
+
+func (t *Transport) maxWait() time.Duration {
+	if t.MaxWait > 0 {
+		return t.MaxWait
+	}
+	return time.Minute
+}
+
+func (t *Transport) budget() float64 {
+	if t.RetryBudget == 0 {
+		return 0.1
+	}
+	return max(0, t.RetryBudget)
+}
+
+// host finds what is known of a request's host.
+func (t *Transport) host(req *http.Request) *host {
+	name := strings.ToLower(req.URL.Scheme + "://" + req.URL.Host)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.hosts[name]
+	if h == nil {
+		if t.hosts == nil {
+			t.hosts = map[string]*host{}
+		}
+		h = newHost(name)
+		if len(t.hosts) >= maxHosts {
+			t.evict()
+		}
+		t.hosts[name] = h
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.users++
+	h.budget = min(h.budget+t.budget(), budgetReserve)
+	return h
+}
+
+// evict forgets the host that was used the longest ago, of a few that nobody waits for.
+func (t *Transport) evict() {
+	oldest, last, looked := (*host)(nil), time.Time{}, 0
+	for _, h := range t.hosts {
+		h.mu.Lock()
+		if h.users == 0 && h.inFlight == 0 && (oldest == nil || h.seen.Before(last)) {
+			oldest, last = h, h.seen
+		}
+		h.mu.Unlock()
+		if looked++; looked >= 32 && oldest != nil {
+			break
+		}
+	}
+	if oldest != nil {
+		delete(t.hosts, oldest.name)
+	}
+}
+
+// wait returns when a request may go, and counts it. Repeats don't stand in line a second time.
+func (t *Transport) wait(h *host, p *place, req *http.Request, began time.Time, repeat bool) (*call, error) {
+	ctx := req.Context()
+	last := began.Add(t.maxWait())
+	if d, ok := ctx.Deadline(); ok && d.Before(last) {
+		last = d
+	}
+	w := waiter{t: t, h: h, p: p, ctx: ctx, last: last, since: time.Now()}
+	c, err := w.wait(repeat)
+	if paused, ok := errors.AsType[*PausedError](err); ok {
+		t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: paused.Policy, Err: err})
+	}
+	if waited := time.Since(w.since); err == nil && w.waited {
+		t.tell(Event{Kind: Waited, Request: req, Host: h.name, Policy: w.policy, Wait: waited})
+	}
+	return c, err
+}
+
+// send sends a request that was counted.
+func (t *Transport) send(h *host, c *call, req *http.Request) (res *http.Response, v verdict, err error) {
+	answered := false
+	defer func() {
+		if !answered { // Base has panicked
+			h.answer(c, nil, time.Now())
+			h.release()
+		}
+	}()
+	res, err = t.base().RoundTrip(req)
+	answered = true
+	if err != nil {
+		h.answer(c, nil, time.Now())
+		h.release()
+		return res, v, err
+	}
+	v = h.answer(c, res, time.Now())
+	if res.Body == nil || res.Body == http.NoBody || res.StatusCode == http.StatusSwitchingProtocols {
+		h.release() // a connection that now speaks something else is no request any more
+		return res, v, nil
+	}
+	res.Body = &body{ReadCloser: res.Body, done: sync.OnceFunc(h.release)}
+	return res, v, nil
+}
+
+// body tells when an answer was read.
+type body struct {
+	io.ReadCloser
+	done func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.done()
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	defer b.done()
+	return b.ReadCloser.Close()
+}
+
+// refused reports whether an answer asks to come back later: 429, a 503 that says when, and a 403 that
+// does, as GitHub has it.
+func refused(res *http.Response) bool {
+	switch res.StatusCode {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusServiceUnavailable, http.StatusForbidden:
+		return res.Header.Get("Retry-After") != ""
+	}
+	return false
+}
+
+// again returns the request to send instead of one that was refused, or nil if it must not be repeated.
+func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verdict, began time.Time, try int) *http.Request {
+	last := began.Add(t.maxWait())
+	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
+		last = d
+	}
+	switch {
+	case try >= maxTries || t.RetryBudget < 0:
+		return nil
+	case time.Now().Add(v.wait).After(last):
+		return nil
+	case res.StatusCode == http.StatusServiceUnavailable && !idempotent(req):
+		return nil // it may have begun
+	case req.Body != nil && req.Body != http.NoBody && req.GetBody == nil:
+		return nil
+	}
+	again := req.WithContext(req.Context())
+	if req.GetBody != nil {
+		body, err := req.GetBody()
+		if err != nil {
+			return nil
+		}
+		again.Body = body
+	}
+	if !h.mayRepeat() {
+		if again.Body != nil {
+			_ = again.Body.Close()
+		}
+		return nil
+	}
+	return again
+}
+
+// idempotent reports whether a request may be carried out twice.
+func idempotent(req *http.Request) bool {
+	switch req.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	_, key := req.Header["Idempotency-Key"]
+	_, x := req.Header["X-Idempotency-Key"]
+	return key || x
+}

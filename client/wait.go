@@ -1,0 +1,146 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// waiter is a request that waits until it may go.
+type waiter struct {
+	t      *Transport
+	h      *host
+	p      *place
+	ctx    context.Context
+	last   time.Time // when it must have gone
+	since  time.Time
+	waited bool
+	policy string // that it has waited for
+}
+
+// wait returns when the request was counted, or can't be in time.
+func (w *waiter) wait(repeat bool) (*call, error) {
+	for {
+		if err := w.ctx.Err(); err != nil {
+			return nil, err
+		}
+		w.h.mu.Lock()
+		l, paused := w.p.lane, w.h.paused
+		err := w.tooLate(l, time.Now())
+		w.h.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if repeat {
+			return w.head(nil)
+		}
+		select {
+		case l.turn <- struct{}{}:
+		default:
+			w.waited = true
+			if err := w.queue(l, paused); err != nil {
+				return nil, err
+			}
+		}
+		c, err := w.head(l)
+		<-l.turn
+		if c != nil || err != nil {
+			return c, err
+		}
+	}
+}
+
+// queue waits for the turn. Whoever can't have it in time, now that a pause has begun, leaves.
+func (w *waiter) queue(l *lane, paused chan struct{}) error {
+	timer := time.NewTimer(time.Until(w.last))
+	defer timer.Stop()
+	for {
+		select {
+		case l.turn <- struct{}{}:
+			return nil
+		case <-w.ctx.Done():
+			return w.ended()
+		case <-timer.C:
+			return w.ended()
+		case <-paused:
+			w.h.mu.Lock()
+			paused = w.h.paused
+			err := w.tooLate(l, time.Now())
+			w.h.mu.Unlock()
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// tooLate is the error of a request that can't go before its time is over. The lock is held.
+func (w *waiter) tooLate(l *lane, now time.Time) error {
+	at, policy := w.h.ready(l, now)
+	if at.After(w.last) {
+		return &PausedError{Host: w.h.name, Policy: policy, Until: at}
+	}
+	return nil
+}
+
+// ended is the error of a request whose time is over.
+func (w *waiter) ended() error {
+	if err := w.ctx.Err(); err != nil && err != context.DeadlineExceeded {
+		return err
+	}
+	now := time.Now()
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	at, policy := w.h.ready(w.p.lane, now)
+	return &PausedError{Host: w.h.name, Policy: policy, Until: later(at, now)}
+}
+
+// head waits for the limits. It returns nil if requests like this one now go by another lane than l;
+// with l nil they may.
+func (w *waiter) head(l *lane) (*call, error) {
+	for {
+		now := time.Now()
+		w.h.mu.Lock()
+		if l != nil && w.p.lane != l {
+			w.h.mu.Unlock()
+			return nil, nil
+		}
+		at, policy := w.h.ready(w.p.lane, now)
+		due := !at.After(now)
+		if due && w.h.inFlight < w.t.maxInFlight() {
+			c := w.h.send(w.p, now)
+			w.h.mu.Unlock()
+			return c, nil
+		}
+		if at.After(w.last) {
+			w.h.mu.Unlock()
+			return nil, &PausedError{Host: w.h.name, Policy: policy, Until: at}
+		}
+		if w.h.changed == nil {
+			w.h.changed = make(chan struct{})
+		}
+		changed := w.h.changed
+		w.h.mu.Unlock()
+		w.waited, w.policy = true, policy
+		if due { // and waits for another to end
+			at = w.last
+		}
+		if err := w.sleep(at, changed); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (w *waiter) sleep(until time.Time, changed chan struct{}) error {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+		if !until.Before(w.last) {
+			return w.ended()
+		}
+	case <-w.ctx.Done():
+		return w.ended()
+	}
+	return nil
+}
