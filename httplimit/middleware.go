@@ -98,6 +98,10 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if v.Serve() && v.Decision.Degraded && r.Context().Err() != nil {
 		v.fate = leftQueue // its client has gone, and by that alone may have kept the store from deciding
 	}
+	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) { // a proxy would take this server for dead
+		v.Release()
+		panic(http.ErrAbortHandler) // net/http closes the connection, and of HTTP/2 the stream
+	}
 	m.Answer(w, r, v)
 	serve, d, body := v.Serve(), v.Decision, v.body
 	v.Release()
@@ -110,6 +114,9 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 	}
 }
+
+// InFlight is how many requests are being decided: see [Options.MaxInFlight]. It is 0 where there is no bound.
+func (m *Middleware) InFlight() int { return m.gate.In() }
 
 // finish tells the limiter how an allowed request ended, also when the client has gone.
 func (m *Middleware) finish(ctx context.Context, r *http.Request, d *weir.Decision, o weir.Outcome) {

@@ -34,6 +34,8 @@ func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
 		return 1 + int64(jitter(req)*4)
 	case d.RetryAfter < 0:
 		return 0
+	case d.Reason == weir.ReasonCooldown: // a client's own, and it is told when it ends
+		return max(1, seconds(d.RetryAfter))
 	case d.RetryAfter < 2*time.Second && d.Policy != nil && d.Policy.PerClient:
 		return max(1, seconds(d.RetryAfter))
 	}
@@ -112,7 +114,7 @@ func write(w http.ResponseWriter, r *http.Request, x *Refused, contentType strin
 }
 
 func (a *Answerer) render(x *Refused, d *weir.Decision, r *http.Request) (contentType string, body []byte) {
-	replaced := d.Reason == weir.ReasonLimited
+	replaced := d.Reason == weir.ReasonLimited || d.Reason == weir.ReasonCooldown
 	if replaced && a.opts.Refusal.Status != 0 {
 		x.Status = a.opts.Refusal.Status
 	}
@@ -171,6 +173,9 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 		x.Status, x.Code, x.Message = http.StatusBadRequest, jsonerror.UnreadablePath, unreadable
 	case weir.ReasonUnavailable:
 		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, jsonerror.LimiterUnavailable, "The rate limiter is unavailable; try again shortly"
+	case weir.ReasonCooldown:
+		x.Code, x.Message = jsonerror.Cooldown, "This client kept sending requests while it was told to wait, and is refused for "+
+			strconv.FormatInt(x.RetryAfterSeconds, 10)+" seconds more"
 	default:
 		x.Message = exceeded(d)
 	}

@@ -18,6 +18,7 @@ var (
 	shadowTotal    = desc("shadow_refusals_total", "Decisions that a limit in shadow would have refused.", "rule", "kind")
 	nearTotal      = desc("near_limit_total", "Decisions that admitted a request and left less than a fifth of a limit.", "rule")
 	degradedTotal  = desc("degraded_total", "Decisions made without the store.", "rule", "mode")
+	withoutTotal   = desc("degraded_decisions_total", "Decisions in which some limit was decided without the store, or that were made without rules.")
 	rejectedTotal  = desc("identities_rejected_total", "Decisions about requests whose token doesn't verify, or whose identity is ambiguous.", "edge")
 	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64.", "edge")
 
@@ -37,7 +38,7 @@ var (
 
 // Describe is for the registerer.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, rejectedTotal, checkDuration} {
+	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, withoutTotal, rejectedTotal, checkDuration} {
 		ch <- d
 	}
 	for _, d := range sourceDescs {
@@ -56,6 +57,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		r.collect(ch)
 	}
 	sources.collectUndegraded(ch, rows)
+	if n := m.Sum().Degraded; n > 0 || sources.Redis != nil {
+		counter(ch, withoutTotal, n)
+	}
 	for i, edge := range edges {
 		m.times[i].collect(ch, edge)
 		if n := m.rejected[i].Load(); n > 0 {

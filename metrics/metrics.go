@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // Metrics counts decisions. Make one with [New]. It is safe for concurrent use.
@@ -30,6 +31,7 @@ type Metrics struct {
 
 	mu      sync.Mutex // held while the table is replaced
 	sources Sources    // guarded by mu
+	gone    Sum        // of rows that were dropped from the table; guarded by mu
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
@@ -52,7 +54,11 @@ func (m *Metrics) Observe(o *weir.Observation) {
 		return
 	}
 	edge := edgeOf(req.Edge)
-	m.row(d.Rule).lane(o.Lane).decisions[edge][d.Reason].Add(1)
+	lane := m.row(d.Rule).lane(o.Lane)
+	lane.decisions[edge][d.Reason].Add(1)
+	if d.Degraded {
+		lane.degraded.Add(1)
+	}
 	if req.Rejected != "" {
 		m.rejected[edge].Add(1)
 	}
@@ -76,7 +82,7 @@ func (m *Metrics) Observe(o *weir.Observation) {
 }
 
 // edges are the values of the label edge. A program's own names count as the library's, so that their number is bounded.
-var edges = [...]string{"library", "http", "check", "gateway", "envoy", "extauthz", "forwardauth", "grpc", "resp"}
+var edges = observer.Edges
 
 func edgeOf(name string) int {
 	if name == "" {
@@ -91,7 +97,7 @@ func edgeOf(name string) int {
 }
 
 // reasons is how many there are.
-const reasons = int(weir.ReasonOverloaded) + 1
+const reasons = int(weir.ReasonCooldown) + 1
 
 // allowed follows from the reason.
 func allowed(r weir.Reason) bool {

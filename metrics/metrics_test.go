@@ -291,6 +291,12 @@ func TestRemovedRulesLeave(t *testing.T) {
 		if b.series()[old] != nil {
 			t.Error("a rule that was removed ten minutes ago is still shown")
 		}
+		all := uint64(0)
+		sum := b.metrics.Sum()
+		sum.Decisions(func(_ string, _ weir.Reason, _ bool, n uint64) { all += n })
+		if all != 2 {
+			t.Errorf("%d decisions in all, want 2: what was counted is never less than before", all)
+		}
 		b.limiter.SetRules(compile(t, weir.Rules{Rules: both}))
 		check()
 		shown("begun anew", 1)

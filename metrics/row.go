@@ -30,6 +30,7 @@ type row struct {
 // lane is a core's part of a row, more or less: cores that write to one place would wait for each other.
 type lane struct {
 	decisions [len(edges)][reasons]atomic.Uint64
+	degraded  atomic.Uint64 // decisions
 	events    [events]atomic.Uint64
 	_         [64]byte // no lane shares a cache line with the next
 }
@@ -130,7 +131,11 @@ func (m *Metrics) dropRemovedLocked(now time.Time) {
 		case r.inForce && r.removed.IsZero():
 			r.removed = now
 		}
-		return r != m.other && !r.removed.IsZero() && now.Sub(r.removed) >= keepRemoved
+		drop := r != m.other && !r.removed.IsZero() && now.Sub(r.removed) >= keepRemoved
+		if drop {
+			m.gone.add(r)
+		}
+		return drop
 	})
 	m.table.Store(newTable(rows))
 }

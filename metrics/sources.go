@@ -7,6 +7,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -20,6 +21,7 @@ type Sources struct {
 	Memory  *memstore.Store
 	Redis   *redisstore.Store
 	Leases  *lease.Store
+	Guard   *cooldown.Guard
 }
 
 // Watch shows what these tell of themselves, in place of what an earlier call has named.
@@ -50,10 +52,13 @@ var (
 	leaseTokens   = desc("lease_tokens", "Borrowed tokens that this node holds.")
 	leaseCounters = desc("lease_counters", "Counters that leases know.")
 
+	cooldowns      = desc("cooldowns", "Clients that are kept out since they kept coming while they were refused.")
+	cooldownsBegun = desc("cooldowns_begun_total", "Cooldowns that this node has begun, those in shadow included.")
+
 	sourceDescs = []*prometheus.Desc{
 		rulesVersion, memoryCounters, memoryBytes, memoryEvictions,
 		storeUp, storeLost, storeKeys, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
-		leaseCharges, leaseTokens, leaseCounters,
+		leaseCharges, leaseTokens, leaseCounters, cooldowns, cooldownsBegun,
 	}
 )
 
@@ -76,6 +81,11 @@ func (s *Sources) collect(ch chan<- prometheus.Metric) {
 		counter(ch, leaseCharges, st.Asked, "store")
 		gauge(ch, leaseTokens, float64(st.Tokens))
 		gauge(ch, leaseCounters, float64(st.Counters))
+	}
+	if s.Guard != nil {
+		st := s.Guard.Stats()
+		gauge(ch, cooldowns, float64(st.InForce))
+		counter(ch, cooldownsBegun, st.Begun)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
@@ -30,6 +31,8 @@ type Options struct {
 	// SeedRules is used in place of Rules with a Store that keeps the rules, too: all nodes follow those, and
 	// weir rules and weir keys change them. The file is what they begin with, if Store has none.
 	SeedRules string
+	// IPv4Prefix and IPv6Prefix are those of [weir.Options]; all nodes on a Store have the same.
+	IPv4Prefix, IPv6Prefix int
 	// Logger is told of a Redis that is lost and back, and of rules that are applied or rejected. Nil means slog's default.
 	Logger *slog.Logger
 	// Observe is told of every decision: see [weir.Options].
@@ -42,9 +45,9 @@ type Options struct {
 type Node struct {
 	*weir.Limiter
 
-	shared *redislimit.Limiter // nil without a Redis
-	stop   context.CancelFunc
-	rules  sync.WaitGroup // follows them
+	shared  *redislimit.Limiter // nil without a Redis
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // patience is how long Open waits for Redis, and Close for what is given back to it.
@@ -68,14 +71,18 @@ func Open(o Options) (*Node, error) {
 	n := &Node{}
 	soon, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	options, redis := weir.Options{Observe: o.Observe}, redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}
+	options, redis := weir.Options{Observe: o.Observe, IPv4Prefix: o.IPv4Prefix, IPv6Prefix: o.IPv6Prefix}, redisstore.Options{URL: o.Store, Name: name, Logger: o.Logger}
 	if o.Tracer != nil {
 		options.Trace, redis.Trace = o.Tracer.Check, o.Tracer.Call
 	}
+	run := func(context.Context) {}
 	if local := memstore.New(memstore.Options{}); o.Store == "" {
+		guard := cooldown.New(cooldown.Options{})
+		options.Guard = guard
 		n.Limiter = weir.NewLimiter(local, nil, options)
+		run = guard.Run
 	} else {
-		if n.shared, err = redislimit.New(redis, local, options); err != nil {
+		if n.shared, err = redislimit.New(redis, local, options, nil); err != nil {
 			return nil, fmt.Errorf("node: Store: %w", err)
 		}
 		n.Limiter = n.shared.Limiter
@@ -91,7 +98,8 @@ func Open(o Options) (*Node, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	n.rules.Go(func() {
+	n.running.Go(func() { run(ctx) })
+	n.running.Go(func() {
 		if err := rules.Run(ctx); err != nil && ctx.Err() == nil {
 			o.Logger.Error("rules aren't followed any more", "error", err)
 		}
@@ -102,7 +110,7 @@ func Open(o Options) (*Node, error) {
 // Close gives back what the node has borrowed, and signs off. Checks must have ended.
 func (n *Node) Close() error {
 	n.stop()
-	n.rules.Wait()
+	n.running.Wait()
 	if n.shared == nil {
 		return nil
 	}

@@ -136,10 +136,11 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 	})
 }
 
-// elsewhere are permissions that a server alone needn't give, and those for rules, which internal/rulestore looks at.
+// elsewhere are permissions that a server alone needn't give, and those for rules, lists of clients and cooldowns, which
+// internal/rulestore, internal/top and internal/redislimit look at.
 var elsewhere = map[string]bool{
 	"cluster|slots": true, "asking": true, "role": true,
-	"publish": true, "subscribe": true, "zrange": true, "hexists": true,
+	"publish": true, "subscribe": true, "zrange": true, "hexists": true, "getrange": true, "incrby": true, "xadd": true, "xrange": true,
 }
 
 // A probe needs what a check needs. Otherwise a permission that is missing would lose and find a shard many times a second.

@@ -38,6 +38,8 @@ type ShardHealth struct {
 	Since time.Time
 	// Error is why it can't be reached, or "".
 	Error string
+	// Doubted: it is called as usual, but its last call failed, or none has succeeded yet. Three failures in a row and it isn't Up.
+	Doubted bool
 	// Keys is about how many keys it keeps: those of its database, as it told the last heartbeat that it answered, and 0 if
 	// it never did. Of slots that no server serves, it is their part of all keys.
 	Keys int64
@@ -102,6 +104,7 @@ func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
 		h.Since = time.UnixMicro(at)
 	}
 	if h.Up {
+		h.Doubted = sh.fails.Load() > 0
 		return h
 	}
 	if cause := sh.cause.Load(); cause != nil {

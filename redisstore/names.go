@@ -73,7 +73,7 @@ func (n *namer) subject(c *weir.Counter) (name string, tag int) {
 	var hash [16]byte
 	binary.BigEndian.PutUint64(hash[:8], a)
 	binary.BigEndian.PutUint64(hash[8:], b)
-	tag = int(a % tags)
+	tag = (int(a%tags) + int(c.Policy.Place)*tags>>16) % tags
 	var few [96]byte
 	buf := n.tagged(few[:0], tag)
 	buf = base64.RawURLEncoding.AppendEncode(buf, hash[:])

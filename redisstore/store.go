@@ -220,6 +220,9 @@ func (s *Store) time() int64 {
 	return 0
 }
 
+// Cluster reports whether keys are spread over the servers of a Cluster.
+func (s *Store) Cluster() bool { return s.address.cluster }
+
 func (s *Store) lane(tag int) *lane {
 	if len(s.lanes) == 1 {
 		return &s.lanes[0]

@@ -28,22 +28,10 @@ func (n *admin) register(cmd *cobra.Command) {
 
 // call asks the node. Any answer but 2xx is an error that says what to do, with a refusal in it.
 func (n *admin) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
-	token, place, err := n.secret.read()
-	if err != nil {
-		return nil, &exit{exitUsage, err}
-	}
-	h := header.Clone()
-	if h == nil {
-		h = http.Header{}
-	}
-	if token != "" {
-		h.Set("Authorization", "Bearer "+token)
-	}
-	base, err := address("admin", n.addr)
+	url, h, place, err := n.prepare(path, header)
 	if err != nil {
 		return nil, err
 	}
-	url := base + path
 	a, err := call(cmd.Context(), "admin", method, url, body, h)
 	if err != nil {
 		return nil, &exit{exitUnavailable, err}
@@ -51,15 +39,35 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 	if a.status >= 200 && a.status < 300 {
 		return a, nil
 	}
-	r := &refusal{answer: a, url: url, asked: &n.secret}
-	if token != "" {
-		r.token = place
+	return nil, n.refused(a, url, place)
+}
+
+// prepare is where to ask, and with which headers; and the place where the token was found that is among them, or "".
+func (n *admin) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {
+	token, place, err := n.secret.read()
+	if err != nil {
+		return "", nil, "", &exit{exitUsage, err}
 	}
+	if h = header.Clone(); h == nil {
+		h = http.Header{}
+	}
+	if token == "" {
+		place = ""
+	} else {
+		h.Set("Authorization", "Bearer "+token)
+	}
+	base, err := address("admin", n.addr)
+	return base + path, h, place, err
+}
+
+// refused is the error of an answer that wasn't wanted.
+func (n *admin) refused(a *answer, url, place string) error {
+	r := &refusal{answer: a, url: url, asked: &n.secret, token: place}
 	var e struct{ Error fault }
 	if json.Unmarshal(a.body, &e) == nil {
 		r.fault = e.Error
 	}
-	return nil, &exit{r.exitCode(), r}
+	return &exit{r.exitCode(), r}
 }
 
 func (a *answer) decode(into any) error {

@@ -264,7 +264,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	case report.Checks == 0 && len(report.Faults) > 0:
 		return &exit{exitUnavailable, fmt.Errorf("nothing answered at %s: %s", b.url.Redacted(), report.Faults[0].Text)}
 	case report.Checks == 0:
-		return &exit{exitUnavailable, errors.New("nothing was measured: the duration is shorter than the time to the first request")}
+		return &exit{exitUnavailable, errors.New("nothing was measured: no request began in that time; try a longer --duration")}
 	case report.Verdict != nil && !report.Verdict.OK:
 		return &exit{exitRefused, errors.New(strings.Join(report.Verdict.Missed, "; "))}
 	}

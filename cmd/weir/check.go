@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/serve"
@@ -105,7 +106,9 @@ func words(d *checkapi.CheckResponse) string {
 	case uncounted:
 		s += fmt.Sprintf(" by %s: not counted, since the store can't be reached", d.Rule)
 	default:
-		s += fmt.Sprintf(" by %s: %d of %d left", d.Rule, d.Remaining, cmp.Or(d.Burst, d.Limit))
+		if s += fmt.Sprintf(" by %s: %d of %d left", d.Rule, d.Remaining, cmp.Or(d.Burst, d.Limit)); d.Reason == weir.ReasonCooldown.String() {
+			s = fmt.Sprintf("refused by %s, in a cooldown: it kept coming while it was refused", d.Rule)
+		}
 	}
 	switch {
 	case d.Allowed && d.DelayMS > 0:

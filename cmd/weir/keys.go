@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
 	adminapi "github.com/weirhq/weir/internal/admin"
-	toplist "github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -29,14 +28,16 @@ func keysCommand() *cobra.Command {
 		Short: "Look after single clients: overrides, lists, counters",
 		Long: `Look after single clients: limits of their own, the deny and allow lists, and
 their counters. Where a key is asked for, - reads it from standard input, so that it
-isn't in the shell's history.`,
+isn't in the shell's history. Nodes know the keys of clients that they have seen in
+the last hour: --client names one by its fingerprint, as weir top shows it.`,
 		Example: `  weir keys show sk_prod_1 --path /v1/orders
+  weir keys show --client 1a2b3c4d --path /v1/orders
   weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
   pass show stolen-key | weir keys block -`,
 		Args: cobra.ArbitraryArgs,
 		RunE: help,
 	}
-	cmd.AddCommand(overrideCommand(), blockCommand(), allowCommand(), keysShowCommand(), keysResetCommand())
+	cmd.AddCommand(overrideCommand(), blockCommand(), allowCommand(), keysShowCommand(), keysResetCommand(), keysCooldownsCommand(), keysLiftCommand())
 	return cmd
 }
 
@@ -62,8 +63,32 @@ func keyOf(cmd *cobra.Command, arg string) (string, error) {
 	return arg, nil
 }
 
+// clientFlag names a client by its fingerprint, in place of its key.
+type clientFlag string
+
+func (c *clientFlag) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar((*string)(c), "client", "", "fingerprint of a client, as weir top shows it, in place of its key")
+	complete(cmd, "client", cobra.NoFileCompletions)
+}
+
+// key is the key that the arguments name; or none, if the flag names the client.
+func (c clientFlag) key(cmd *cobra.Command, args []string) (string, error) {
+	switch {
+	case c == "" && len(args) == 0:
+		return "", takes(1, 1)(cmd, args)
+	case c == "":
+		return keyOf(cmd, args[0])
+	case len(args) > 0:
+		return "", errors.New("--client: stands for the key: leave the key out, or --client")
+	case !fingerprint.MatchString(string(c)):
+		return "", fmt.Errorf("--client: must be a fingerprint of 8 hexadecimal digits, as weir top shows it, got %q", string(c))
+	}
+	return "", nil
+}
+
 func overrideCommand() *cobra.Command {
 	var c change
+	var client clientFlag
 	var rule, limit, lasting string
 	var burst int64
 	var remove bool
@@ -72,23 +97,23 @@ func overrideCommand() *cobra.Command {
 		Short: "Give one key a limit of its own in a rule, for a while or for good",
 		Long: `Give one key a limit of its own in a rule, for a while or for good, or take it away
 again. KEY may be - to read it from standard input, so that it isn't in the shell's
-history. A limit without a window, such as 3000, keeps the rule's window. An
-override that is there keeps its burst and its end, unless --burst and --for say
-otherwise.
+history; or --client names it. A limit without a window, such as 3000, keeps the
+rule's window. An override that is there keeps its burst and its end, unless --burst
+and --for say otherwise.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
   weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 --for good -m "launch day"
   weir keys override - --rule search --remove < key.txt`,
-		Args:              takes(1, 1),
+		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body := adminapi.Override{OverrideName: adminapi.OverrideName{Rule: rule}}
+			body := adminapi.Override{OverrideName: adminapi.OverrideName{Rule: rule, Client: string(client)}}
 			if err := numbers(cmd, &body, limit, burst, lasting, remove); err != nil {
 				return err
 			}
 			var err error
-			if body.Key, err = keyOf(cmd, args[0]); err != nil {
+			if body.Key, err = client.key(cmd, args); err != nil {
 				return err
 			}
 			if remove {
@@ -104,6 +129,7 @@ Exit codes are those of weir rules apply.`,
 	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d, or good (default: as the key's override has it, or for good)")
 	f.BoolVar(&remove, "remove", false, "take the key's override away")
 	complete(cmd, "rule", c.ruleIDs)
+	client.register(cmd)
 	for _, name := range []string{"limit", "burst", "for"} {
 		complete(cmd, name, cobra.NoFileCompletions)
 	}
@@ -160,12 +186,13 @@ func blockCommand() *cobra.Command {
 		Short: "Refuse a key, whatever its limits: put it on the deny list",
 		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may
 be a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to read
-it from standard input, so that it isn't in the shell's history. The fingerprints of
-weir top aren't keys: find a key in your own logs by what its mask shows, or block
-its address. It is no error if there is nothing to do.
+it from standard input, so that it isn't in the shell's history. A client of weir top
+is named by its fingerprint, with --client; nodes know its key if they have seen it
+in the last hour. It is no error if there is nothing to do.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys block sk_prod_1 -m "leaked"
+  weir keys block --client 1a2b3c4d -m "floods us"
   weir keys block - < key.txt
   weir keys block 203.0.113.0/24 --remove`,
 	})
@@ -188,19 +215,23 @@ Exit codes are those of weir rules apply.`,
 // listCommand completes a command that changes an entry of a list.
 func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 	var c change
+	var client clientFlag
 	var remove bool
-	cmd.Args = takes(1, 1)
+	cmd.Args = takes(0, 1)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		entry, err := keyOf(cmd, args[0])
-		if err != nil {
+		entry, err := client.key(cmd, args)
+		switch {
+		case err != nil:
 			return err
-		}
-		if !remove && !c.force && c.isFingerprint(cmd, entry) {
-			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this would stop nobody: find the key in your own logs by what its mask shows, or block its address; --force if it is a key all the same", entry)
+		case client != "":
+			return c.run(cmd, http.MethodPost, path+"/entries", adminapi.ListEntry{Client: string(client), Remove: remove}, nil, "")
+		case !remove && !c.force && c.isFingerprint(cmd, entry):
+			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this would stop nobody: write --client %s; --force if it is a key all the same", entry, entry)
 		}
 		return c.entry(cmd, path, entry, remove)
 	}
+	client.register(cmd)
 	cmd.Flags().BoolVar(&remove, "remove", false, "take it off the list")
 	c.register(cmd)
 	return cmd
@@ -213,14 +244,8 @@ func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
 	if !fingerprint.MatchString(word) {
 		return false
 	}
-	var top toplist.Answer
-	for _, by := range []string{"requests", "refused"} {
-		a, err := c.call(cmd, http.MethodGet, "/v1/top?k=200&by="+by, nil, nil)
-		if err == nil && a.decode(&top) == nil && slices.ContainsFunc(top.Clients, func(t toplist.Client) bool { return t.Fingerprint == word }) {
-			return true
-		}
-	}
-	return false
+	_, err := c.call(cmd, http.MethodPost, "/v1/clients", map[string]string{"client": word}, nil)
+	return err == nil
 }
 
 // listTries is how often a list is read and written again when others are faster.

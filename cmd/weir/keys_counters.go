@@ -11,35 +11,44 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/weirhq/weir"
 	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/checkapi"
 )
 
+// namedRequest is a request of a client that may be known by its fingerprint.
+type namedRequest struct {
+	*checkapi.CheckRequest
+	Client string `json:"client,omitempty"`
+}
+
 // clientCommand completes a command about the counters of a client, which is named by a key or by
 // flags.
-func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string, asJSON bool) error) *cobra.Command {
+func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *namedRequest, query string, asJSON bool) error) *cobra.Command {
 	var node admin
 	var r requestFlags
+	var client clientFlag
 	var asJSON, unverified bool
 	cmd.Args = takes(0, 1)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error
 		switch {
-		case len(args) == 1:
-			if r.Key, err = keyOf(cmd, args[0]); err != nil {
+		case len(args) == 1 || client != "":
+			if r.Key, err = client.key(cmd, args); err != nil {
 				return err
 			}
 		case r.IP == "" && r.user == "" && r.org == "" && len(r.attrs) == 0:
-			return errors.New("name the key, or - for standard input, or say with --ip, --user or --org who it is")
+			return errors.New("name the key, or - for standard input, or say with --client, --ip, --user or --org who it is")
 		}
 		w, err := r.wire()
 		if err != nil {
 			return err
 		}
-		return run(cmd, &node, w, query(unverified), asJSON)
+		return run(cmd, &node, &namedRequest{w, string(client)}, query(unverified), asJSON)
 	}
 	r.registerRest(cmd)
+	client.register(cmd)
 	unverifiedFlag(cmd, &unverified)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
@@ -56,9 +65,10 @@ from standard input, so that it isn't in the shell's history. Rules of an endpoi
 apply with its --method and --path. Nothing is counted. For a client of a gateway
 that can't verify its key, add --unverified.`,
 		Example: `  weir keys show sk_prod_1 --path /v1/orders
+  weir keys show --client 1a2b3c4d --path /v1/orders
   weir keys show - --method POST --path /v1/orders < key.txt
   weir keys show --ip 203.0.113.7 --method POST --path /login --user ada --json`,
-	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string, asJSON bool) error {
+	}, func(cmd *cobra.Command, node *admin, r *namedRequest, query string, asJSON bool) error {
 		explained, err := node.call(cmd, http.MethodPost, "/v1/explain"+query, r, nil)
 		if err != nil {
 			return err
@@ -87,6 +97,9 @@ that can't verify its key, add --unverified.`,
 			return printJSON(cmd, all)
 		}
 		printExplanation(cmd.OutOrStdout(), &x, &colour)
+		if counters.Reason == weir.ReasonCooldown.String() {
+			fmt.Fprintln(cmd.OutOrStdout(), "\nIt is in a cooldown, whatever its counters have left: weir keys cooldowns says until when, and weir keys reset ends it.")
+		}
 		return printCounters(cmd.OutOrStdout(), counters.Counters)
 	})
 	colour.register(cmd)
@@ -131,9 +144,10 @@ history. Rules of an endpoint apply with its --method and --path, and those that
 count by address with the client's --ip; weir keys show lists the counters. For a
 client of a gateway that can't verify its key, add --unverified.`,
 		Example: `  weir keys reset sk_prod_1 --path /v1/orders --ip 203.0.113.7
+  weir keys reset --client 1a2b3c4d --path /v1/orders
   weir keys reset - < key.txt
   weir keys reset --user ada --method POST --path /login`,
-	}, func(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string, asJSON bool) error {
+	}, func(cmd *cobra.Command, node *admin, r *namedRequest, query string, asJSON bool) error {
 		a, err := node.call(cmd, http.MethodPost, "/v1/counters/reset"+query, r, nil)
 		if err != nil {
 			return err
@@ -157,7 +171,7 @@ client of a gateway that can't verify its key, add --unverified.`,
 }
 
 // counterNames names the counters of a request. The reset is done by then: not to know them is no error.
-func counterNames(cmd *cobra.Command, node *admin, r *checkapi.CheckRequest, query string) string {
+func counterNames(cmd *cobra.Command, node *admin, r *namedRequest, query string) string {
 	a, err := node.call(cmd, http.MethodPost, "/v1/counters"+query, r, nil)
 	var counters adminapi.Counters
 	if err != nil || a.decode(&counters) != nil {

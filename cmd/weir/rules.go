@@ -21,7 +21,8 @@ func rulesCommand() *cobra.Command {
 		Args:    cobra.ArbitraryArgs,
 		RunE:    help,
 	}
-	cmd.AddCommand(lintCommand(), showCommand(), applyCommand(), diffCommand(), historyCommand(), rollbackCommand())
+	cmd.AddCommand(lintCommand(), showCommand(), applyCommand(), putRuleCommand(), removeRuleCommand(), tierCommand(), diffCommand(), historyCommand(), rollbackCommand(),
+		usageCommand(), whatIfCommand())
 	return cmd
 }
 

@@ -56,9 +56,9 @@ key in weir.yaml (memory_cap); flag > environment > file. What has no flag is in
 weir.yaml alone: identities, headers, OpenTelemetry, an xDS server that has Envoy's
 limits (docs/cli.md). As ratelimit, a link to weir takes the place of
 envoyproxy/ratelimit (ln -s "$(command -v weir)" ratelimit; ratelimit --help).
-Ctrl-C and SIGTERM drain: no request in flight is lost. SIGHUP has rules, known_keys
-and certificates, which are followed anyway, looked at and the decision log opened
-again, and never ends a node.`,
+Ctrl-C and SIGTERM drain: no request in flight is lost. SIGHUP has rules, known_keys,
+admin-tokens and certificates, which are followed anyway, looked at and the decision
+log opened again, and never ends a node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
@@ -164,6 +164,9 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.upstream, "upstream", "", "URL that the gateway forwards to")
 	f.BoolVar(&v.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
 	f.StringVar(&v.preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
+	f.IntVar(&v.ConnectionsPerIP, "connections-per-ip", 0, "most connections that an address may have open to the gateway, but for --trusted-proxies; more are closed (default: any number)")
+	f.IntVar(&v.IPv4Prefix, "ipv4-prefix", 32, "bits of an IPv4 address that count, where a rule has no ipv4_prefix: all clients of a network share a counter")
+	f.IntVar(&v.IPv6Prefix, "ipv6-prefix", 64, "bits of an IPv6 address that count, where a rule has no ipv6_prefix")
 	f.IntVar(&v.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
 	f.StringSliceVar(&v.proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts, and of gateways that may ask at /check/… beside those on loopback")
 	f.StringVar(&v.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")

@@ -11,12 +11,16 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/internal/tail"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/rulefile"
@@ -34,15 +38,28 @@ type API struct {
 	Store func() any
 	// Top tells which clients are hot.
 	Top func(context.Context, top.Query) top.Answer
+	// Hour tells what happened in the last hour.
+	Hour *top.Hour
+	// Cooldowns are clients that are kept out.
+	Cooldowns *cooldown.Guard
 	// Heard tells what this node last heard of the others, without asking anybody.
 	Heard func() redisstore.Heard
+	// Now tells how this node is, without asking anybody.
+	Now func() Now
+	// Tail shows decisions as they are made, until Ending is closed.
+	Tail   *tail.Hub
+	Ending <-chan struct{}
 	// Metrics answers scrapes.
 	Metrics http.Handler
 	// Profiles answers with the profile that a path names, or fails before it has begun to. Nil means that there are none.
 	Profiles func(http.ResponseWriter, *http.Request) *jsonerror.Error
 
+	changes lastChanges
+	shown   atomic.Pointer[shownRules]
+
 	// Readers wait for each other, and writers do: no reader holds up a write.
 	looks, writes *lane
+	hours         *lane // of answers about the last hour
 }
 
 // Route is one thing that the API does.
@@ -51,7 +68,7 @@ type Route struct {
 	Role         guard.Role
 	handle       func(*API, http.ResponseWriter, *http.Request) *jsonerror.Error
 	rules        bool // it changes the rules, or with dry_run shows what it would change
-	costly       bool // it sends a document: it takes a seat before it is read
+	costly       bool // it has documents looked at: it waits for its turn
 }
 
 // Routes are all of them. Those under /v1/rules are there without /v1 as well.
@@ -59,6 +76,7 @@ var Routes = []Route{
 	{"GET", "/v1/rules", guard.Read, (*API).rules, false, false},
 	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, true, true},
 	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, false, true},
+	{"GET", "/v1/rules/id/{id}", guard.Read, (*API).rule, false, true},
 	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, true, true},
 	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, true, true},
 	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, true, true},
@@ -68,12 +86,25 @@ var Routes = []Route{
 	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, false, false},
 	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, false, true},
 	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, true, true},
+	{"GET", "/v1/rules/usage", guard.Read, (*API).usage, false, false},
+	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, false, false},
+	{"POST", "/v1/rules/whatif", guard.Read, (*API).whatIf, false, true},
+	{"POST", "/v1/clients", guard.Read, (*API).client, false, false},
 	{"GET", "/v1/allowlist", guard.Read, (*API).allowlist, false, false},
 	{"PUT", "/v1/allowlist", guard.Operate, (*API).putAllowlist, true, true},
+	{"POST", "/v1/allowlist/entries", guard.Operate, (*API).editAllowlist, true, true},
 	{"GET", "/v1/denylist", guard.Read, (*API).denylist, false, false},
 	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true, true},
+	{"POST", "/v1/denylist/entries", guard.Operate, (*API).editDenylist, true, true},
+	{"GET", "/v1/cooldowns", guard.Read, (*API).cooldowns, false, false},
+	{"DELETE", "/v1/cooldowns/{id}", guard.Operate, (*API).liftCooldown, false, false},
+	{"GET", "/v1/now", guard.Read, (*API).now, false, false},
+	{"GET", "/v1/events", guard.Read, (*API).events, false, false},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
 	{"GET", "/v1/top", guard.Read, (*API).top, false, false},
+	{"GET", "/v1/session", guard.Read, (*API).session, false, false},
+	{"POST", "/v1/session", guard.Anybody, (*API).login, false, false},
+	{"DELETE", "/v1/session", guard.Anybody, (*API).logout, false, false},
 	{"GET", "/v1/version", guard.Read, (*API).about, false, false},
 	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
 	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
@@ -84,9 +115,12 @@ var Routes = []Route{
 
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
-	a.looks, a.writes = newLane(lookSeats), newLane(writeSeats)
+	a.looks, a.writes, a.hours = newLane(lookSeats), newLane(writeSeats), newLane(hourSeats)
 	for _, r := range Routes {
 		h := a.admitted(r, func(w http.ResponseWriter, req *http.Request) {
+			if takesGzip(req) {
+				w = packs{w}
+			}
 			if f := r.handle(a, w, req); f != nil {
 				f.Write(w)
 			}
@@ -100,6 +134,9 @@ func (a *API) Register(mux *http.ServeMux) {
 
 // body reads a request's body, of at most that many bytes.
 func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerror.Error) {
+	if p, ok := w.(packs); ok {
+		w = p.ResponseWriter // whose connection ends if the body is too large
+	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -113,14 +150,19 @@ func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerro
 
 // decode reads a JSON body. Unknown fields are an error.
 func decode(w http.ResponseWriter, r *http.Request, into any) *jsonerror.Error {
-	text, f := body(w, r, rulefile.MaxSize)
+	return decodeWithin(w, r, rulefile.MaxSize, into)
+}
+
+// decodeWithin is decode of at most that many bytes.
+func decodeWithin(w http.ResponseWriter, r *http.Request, most int64, into any) *jsonerror.Error {
+	text, f := body(w, r, most)
 	if f != nil {
 		return f
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return jsonerror.Bad("the body must be JSON as the documentation has it: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return jsonerror.Bad("the body must be JSON as the documentation has it: %s", shown.Hide(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return jsonerror.Bad("the body must be one JSON object, and something follows it")
@@ -131,18 +173,4 @@ func decode(w http.ResponseWriter, r *http.Request, into any) *jsonerror.Error {
 // document reads a rule document.
 func document(w http.ResponseWriter, r *http.Request) ([]byte, *jsonerror.Error) {
 	return body(w, r, rulefile.MaxSize+1) // the parser says what is too large, too
-}
-
-// WriteJSON answers with JSON.
-func WriteJSON(w http.ResponseWriter, status int, v any) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil { // half an answer must not look like one
-		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(w)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the client may have left
 }

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inforce"
@@ -52,11 +54,14 @@ blacklist: ["sk_revoked_*"]
 // port is an admin port with what is behind it.
 type port struct {
 	*httptest.Server
-	limiter *weir.Limiter
-	source  *inforce.Rules
-	dir     *rulestore.Dir // nil with a file
-	heard   redisstore.Heard
-	log     *lockedBuffer
+	limiter   *weir.Limiter
+	cooldowns *cooldown.Guard
+	top       *top.Top
+	source    *inforce.Rules
+	dir       *rulestore.Dir // nil with a file
+	data      string         // its folder
+	heard     redisstore.Heard
+	log       *lockedBuffer
 }
 
 type lockedBuffer struct {
@@ -85,13 +90,15 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hot := top.New(top.Options{})
+	hot := top.New(top.Options{Rules: func() *weir.RuleSet { return p.limiter.Rules() }})
+	p.top = hot
 	p.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), seed.File.Set, weir.Options{Observe: hot.Observe})
 	self := rulestore.Node{Name: "n1", Version: "test", Store: "up"}
 	if file != "" {
 		p.source = inforce.FromFile(file, seed, p.limiter, log)
 	} else {
-		dir, err := rulestore.OpenDir(t.TempDir())
+		p.data = t.TempDir()
+		dir, err := rulestore.OpenDir(p.data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,19 +115,29 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			}
 		})
 	}
+	p.cooldowns = keptOut(t)
 	api := &admin.API{
-		Rules: p.source, Limiter: p.limiter, Guard: guard.New(guard.Options{Tokens: tokens}), Audit: log,
+		Rules: p.source, Limiter: p.limiter, Guard: guard.New(guard.Options{Tokens: tokens, Console: true}), Audit: log,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 			_, _ = w.Write([]byte("weir_rules_version 1\n"))
 		}),
-		Heard: func() redisstore.Heard { return p.heard },
+		Hour:      top.NewHour(hot, "n1", nil),
+		Cooldowns: p.cooldowns,
+		Heard:     func() redisstore.Heard { return p.heard },
 		Self: func() rulestore.Node {
 			out := self
 			out.RulesVersion = p.source.InForce().Version
 			return out
 		},
 		Store: func() any { return map[string]string{"url": "memory", "status": "up"} },
+		Now: func() admin.Now {
+			return admin.Now{
+				Series: admin.Series{Decisions: []uint64{1}, Refused: []uint64{0}, Degraded: []uint64{0}, P50: []*float64{nil}, P99: []*float64{nil}},
+				Totals: admin.Rates{ByReason: map[string]float64{"within": 1}, ByEdge: map[string]admin.EdgeRate{"check": {Decisions: 1}}},
+				Store:  admin.NowStore{URL: "memory", Status: "up", Shards: []admin.NowShard{}}, Trouble: []admin.Trouble{}, FailureModes: []admin.FailureMode{}, FailureTotals: []admin.FailureTotal{},
+			}
+		},
 		Top: func(_ context.Context, q top.Query) top.Answer {
 			return top.Merge(q, []top.List{hot.List("n1")}, time.Now())
 		},
@@ -130,6 +147,23 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	p.Server = httptest.NewServer(mux)
 	t.Cleanup(p.Server.Close)
 	return p
+}
+
+// keptOut has one client that is.
+func keptOut(t *testing.T) *cooldown.Guard {
+	t.Helper()
+	now := time.Now()
+	g := cooldown.New(cooldown.Options{Now: func() time.Time { return now }, Fingerprint: func([][2]string) string { return "1a2b3c4d" }})
+	policy, err := weir.NewPolicy("search", weir.PerHour(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour}
+	for range 3 {
+		g.Decided(&weir.Charge{Counter: weir.Counter{Policy: policy, Subject: []byte("k")}}, time.Hour)
+		now = now.Add(2 * time.Second)
+	}
+	return g
 }
 
 // answer is what came back.
@@ -350,7 +384,8 @@ func TestCountersByRequest(t *testing.T) {
 	}
 	const body = `{"key": "k", "method": "GET", "path": "/v1/search"}`
 	counters := p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
-	if c := counters[1].(map[string]any); c["rule"] != "search" || c["remaining"] != 25.0 || c["max"] != 30.0 {
+	// The one that binds comes first, whatever the order of the rules.
+	if c := counters[0].(map[string]any); c["rule"] != "search" || c["remaining"] != 25.0 || c["max"] != 30.0 {
 		t.Errorf("got %v", counters)
 	}
 	if a := p.do(t, "POST", "/v1/counters/reset", body); a.json(t)["reset"] != 3.0 {
@@ -359,6 +394,46 @@ func TestCountersByRequest(t *testing.T) {
 	counters = p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
 	if c := counters[1].(map[string]any); c["remaining"] != 30.0 {
 		t.Errorf("after the reset %v", counters)
+	}
+}
+
+// TestCountersInOrder: what refuses comes first, and the counter of all whose address isn't known isn't the client's.
+func TestCountersInOrder(t *testing.T) {
+	p := open(t, nil, "")
+	const doc = `
+rules:
+  - {id: address, by: [ip], limit: 3/hour}
+  - {id: half, limit: 8/hour}
+  - {id: trial, limit: 1/day, shadow: true}
+  - {id: minute, limits: [4/hour, 100/day]}
+`
+	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", doc, "If-Match: *"), 200, "")
+	var last weir.Decision
+	for i := range 4 {
+		req := weir.Request{APIKey: "k", IP: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
+		last, _ = p.limiter.Check(t.Context(), &req)
+	}
+	if !last.Allowed {
+		t.Fatal(last)
+	}
+	for range 3 { // of all whose address isn't known
+		if _, err := p.limiter.Check(t.Context(), &weir.Request{APIKey: "other"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := func(body string) (out string) {
+		for _, c := range p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any) {
+			c := c.(map[string]any)
+			out += fmt.Sprint(c["policy"], " refuses ", c["refuses"], " shared ", c["shared_address"], "\n")
+		}
+		return out
+	}
+	want := "minute-1h refuses true shared false\nhalf refuses false shared false\nminute-1d refuses false shared false\naddress refuses true shared true\ntrial refuses true shared false\n"
+	if got := of(`{"key": "k"}`); got != want {
+		t.Errorf("got\n%s", got)
+	}
+	if got := of(`{"key": "k", "ip": "192.0.2.99"}`); !strings.Contains(got, "address refuses false shared false") {
+		t.Errorf("with an address\n%s", got)
 	}
 }
 

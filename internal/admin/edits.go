@@ -20,7 +20,7 @@ func flag(r *http.Request, name string) (bool, *jsonerror.Error) {
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, jsonerror.Bad("%s: must be true or false, got %q", name, text)
+		return false, jsonerror.Bad("%s: must be true or false", name)
 	}
 	return v, nil
 }
@@ -41,7 +41,7 @@ func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change
 	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
 		var ok bool
 		if c.ifMatch, ok = parseName(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`)); !ok {
-			return c, jsonerror.Bad(`If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12", got %s`, tag)
+			return c, jsonerror.Bad(`If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12"`)
 		}
 	}
 	return c, nil
@@ -77,9 +77,12 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *chang
 		return gone
 	}
 	if f != nil {
-		a.audit(r, what, "answer", f.Code)
-		return f
+		if !c.dryRun { // which anybody may send who may look
+			a.audit(r, shown.Hide(what), "answer", f.Code) // a name that isn't there may be a key
+		}
+		return scrubFault(f, c.hidden)
 	}
+	out.Diff, out.Warnings = scrub(out.Diff, c.hidden), scrubAll(out.Warnings, c.hidden)
 	if out.Version != out.before {
 		a.audit(r, what, "before", out.before, "after", out.Version)
 	}
@@ -139,12 +142,12 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	var text string
 	var count int64
 	switch {
-	case json.Unmarshal(n.Limit, &text) == nil:
+	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Guesses(text)) == 0: // what parses it repeats it
 		out.Limit = text
 	case json.Unmarshal(n.Limit, &count) == nil:
 		out.Limit = strconv.FormatInt(count, 10)
 	default:
-		return out, jsonerror.Bad(`limit: must be a number, or a text such as "500/minute", got %s`, n.Limit)
+		return out, jsonerror.Bad(`limit: must be a number, or a text such as "500/minute"`)
 	}
 	return out, nil
 }
@@ -165,7 +168,7 @@ func (a *API) putTier(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 func (k *OverrideName) check() *jsonerror.Error {
 	switch {
 	case k.Key == "":
-		return jsonerror.Bad("key: must be the API key that the override is for")
+		return jsonerror.Bad(`key: must be the API key that the override is for; or give "client", a fingerprint`)
 	case k.Rule == "":
 		return jsonerror.Bad("rule: must be the id of the rule whose numbers it overrides")
 	}
@@ -175,6 +178,11 @@ func (k *OverrideName) check() *jsonerror.Error {
 func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	var in Override
 	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	var hidden string
+	var f *jsonerror.Error
+	if in.Key, hidden, f = a.keyOf(r, in.Key, in.Client, "override"); f != nil {
 		return f
 	}
 	if f := in.check(); f != nil {
@@ -188,7 +196,7 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if in.ExpiresIn != "" && in.ExpiresIn != "never" {
 		d, err := time.ParseDuration(in.ExpiresIn)
 		if err != nil || d <= 0 {
-			return jsonerror.Bad(`expires_in: must be a time such as 30m or 24h, or "never", got %q`, in.ExpiresIn)
+			return jsonerror.Bad(`expires_in: must be a time such as 30m or 24h, or "never"`)
 		}
 		n.Expires = now.Add(d).UTC().Truncate(time.Second).Add(time.Second)
 	}
@@ -196,6 +204,7 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f != nil {
 		return f
 	}
+	c.hidden = hidden
 	c.edit = func(text []byte) ([]byte, error) {
 		n := n
 		if in.ExpiresIn == "" {
@@ -224,6 +233,11 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 	if f := decode(w, r, &in); f != nil {
 		return f
 	}
+	var hidden string
+	var f *jsonerror.Error
+	if in.Key, hidden, f = a.keyOf(r, in.Key, in.Client, "override"); f != nil {
+		return f
+	}
 	if f := in.check(); f != nil {
 		return f
 	}
@@ -231,7 +245,7 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 	if f != nil {
 		return f
 	}
-	c.removes, c.did = true, "take from "+shown.Entry(in.Key)+" its own numbers in rule "+in.Rule
+	c.hidden, c.removes, c.did = hidden, true, "take from "+shown.Entry(in.Key)+" its own numbers in rule "+in.Rule
 	return a.make(w, r, "remove an override in rule "+in.Rule, &c)
 }
 

@@ -1,6 +1,11 @@
 package admin
 
-import "github.com/weirhq/weir"
+import (
+	"cmp"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
 
 // Explain holds a request against rules.
 func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
@@ -19,7 +24,8 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 		out.Paths = x.Paths
 	}
 	for _, r := range x.Rules {
-		e := RuleExplanation{ID: r.ID, Applies: r.Applies, Why: r.Why, By: r.By, Cost: r.Cost, From: r.From}
+		e := RuleExplanation{ID: r.ID, Applies: r.Applies, Why: r.Why, Refuses: r.Refuses, Request: requestOf(r.Endpoint),
+			By: r.By, SharedAddress: r.SharedAddress, Cost: r.Cost, From: r.From, Source: r.Source}
 		for _, p := range r.Limits {
 			e.Limits = append(e.Limits, ExplainedLimit{
 				Policy: p.Name, Algorithm: p.Limit.Algorithm.String(), Limit: p.Limit.String(), Burst: p.Limit.Burst, Shadow: p.Shadow,
@@ -28,4 +34,13 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 		out.Rules = append(out.Rules, e)
 	}
 	return out
+}
+
+// requestOf is a request that an endpoint matches, if there is one: its wildcards match their own names, too.
+func requestOf(endpoint string) *EndpointRequest {
+	at := strings.Index(endpoint, "/")
+	if at < 0 {
+		return nil
+	}
+	return &EndpointRequest{cmp.Or(strings.TrimSpace(endpoint[:at]), "GET"), strings.TrimSuffix(endpoint[at:], "{$}")}
 }

@@ -53,9 +53,22 @@ func number(r *http.Request, name string, otherwise int64) (int64, *jsonerror.Er
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 {
-		return 0, jsonerror.Bad("%s: must be a number from 1 on, got %q", name, text)
+		return 0, jsonerror.Bad("%s: must be a number from 1 on", name)
 	}
 	return n, nil
+}
+
+// versionName reads a version's name from the query: its number, or with its hash that of an orphan.
+func versionName(r *http.Request, name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return rulestore.Version{Number: otherwise}, nil
+	}
+	v, ok := parseName(text)
+	if !ok {
+		return v, jsonerror.Bad("%s: must be a number from 1 on, or with its hash as in 42-abcdef12", name)
+	}
+	return v, nil
 }
 
 // maxListed is how many versions one answer lists.
@@ -93,7 +106,7 @@ func (a *API) version(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	}
 	name, ok := parseName(r.PathValue("version"))
 	if !ok {
-		return jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12, got %q", r.PathValue("version"))
+		return jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12")
 	}
 	v, f := find(r.Context(), store, name)
 	if f != nil {
@@ -108,32 +121,31 @@ func (a *API) diff(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f != nil {
 		return f
 	}
-	to, f := number(r, "to", a.Rules.InForce().Version)
+	to, f := versionName(r, "to", a.Rules.InForce().Version)
 	if f != nil {
 		return f
 	}
-	from, f := number(r, "from", to-1)
+	from, f := versionName(r, "from", to.Number-1)
 	if f != nil {
 		return f
 	}
 	var texts [2][]byte
-	for i, n := range []int64{from, to} {
-		v, err := store.Get(r.Context(), n)
-		if err != nil {
-			return storeFault(err)
+	for i, name := range []rulestore.Version{from, to} {
+		v, f := find(r.Context(), store, name)
+		if f != nil {
+			return f
 		}
 		texts[i] = v.Text
 	}
 	var d string
-	if f := inTurn(r, func() { d = diff(from, texts[0], to, texts[1]) }); f != nil {
+	if f := inTurn(r, func() { d = diff(from.Number, texts[0], to.Number, texts[1]) }); f != nil {
 		return f
 	}
 	if wants(r, "text/plain") {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte(d))
+		write(w, http.StatusOK, "text/plain; charset=utf-8", []byte(d))
 		return nil
 	}
-	WriteJSON(w, http.StatusOK, Difference{from, to, d})
+	WriteJSON(w, http.StatusOK, Difference{from.Number, to.Number, d})
 	return nil
 }
 

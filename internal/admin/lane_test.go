@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -127,6 +128,59 @@ func TestOneLookAtATime(t *testing.T) {
 	}
 }
 
+// Clients that don't send all of their bodies keep nobody out. Those with large documents keep out such documents alone.
+func TestHalfSentBodiesHaveNoSeat(t *testing.T) {
+	for _, c := range looking {
+		if c.method == http.MethodGet {
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) {
+			a, h := newAPI(t)
+			var wg sync.WaitGroup
+			ctx, leave := context.WithCancel(t.Context())
+			send := func(body io.Reader) *httptest.ResponseRecorder {
+				w := httptest.NewRecorder()
+				r := httptest.NewRequestWithContext(ctx, c.method, "http://localhost"+c.path, body)
+				r.Header.Set("If-Match", "*")
+				h.ServeHTTP(w, r)
+				return w
+			}
+			whole := strings.Repeat("# rules\n", small/8) + "rules: [{id: quota, limit: 9/minute}]\n"
+			var halves []*io.PipeWriter
+			half := func(sent string) {
+				r, w := io.Pipe()
+				halves = append(halves, w)
+				wg.Go(func() { send(io.MultiReader(strings.NewReader(sent), r)) })
+			}
+			for range 2 * lookSeats {
+				half("rules: [{id")
+			}
+			synctest.Wait()
+			if w := send(strings.NewReader(whole)); w.Code != http.StatusOK {
+				t.Errorf("%s %s: %d %s, while others send slowly", c.method, c.path, w.Code, w.Body)
+			}
+			for range largeSeats {
+				half(whole)
+			}
+			synctest.Wait()
+			if status, body := ask(ctx, h, c.method, c.path); status != http.StatusOK {
+				t.Errorf("%s %s: %d %s, while others send large documents slowly", c.method, c.path, status, body)
+			}
+			if w := send(strings.NewReader(whole)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
+				t.Errorf("%s %s: %d %s for one more large document", c.method, c.path, w.Code, w.Body)
+			}
+			for _, w := range halves {
+				w.CloseWithError(io.ErrUnexpectedEOF)
+			}
+			wg.Wait()
+			leave()
+			if len(a.looks.seats)+len(a.looks.large)+len(a.looks.turn) != 0 {
+				t.Errorf("%s %s: %d seats are still taken, and %d for large documents", c.method, c.path, len(a.looks.seats), len(a.looks.large))
+			}
+		})
+	}
+}
+
 // stuck is a client that doesn't read its answer.
 type stuck struct {
 	*httptest.ResponseRecorder
@@ -184,5 +238,27 @@ func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
 	out := &Changed{}
 	if f := new(change).judge(ctx, []byte("rules: [{id: quota, limit: 100/minute}]"), []byte("rules: [{id: quota, limit: 5/minute}]"), nil, out); f == nil || len(out.Warnings) > 0 {
 		t.Errorf("%v, %v", f, out.Warnings)
+	}
+}
+
+// TestAnswersAboutTheHourHaveSeats: they are large, and wait for other nodes.
+func TestAnswersAboutTheHourHaveSeats(t *testing.T) {
+	a, h := newAPI(t)
+	for range hourSeats {
+		a.hours.seats <- struct{}{}
+	}
+	for path, body := range map[string]string{"/v1/rules/usage": "", "/v1/rules/usage/quota?k=1000": "", "/v1/clients": `{"key": "k"}`} {
+		method := http.MethodGet
+		if body != "" {
+			method = http.MethodPost
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(body)))
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "BUSY") {
+			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
+	if len(a.looks.seats) != 0 || len(a.hours.seats) != hourSeats {
+		t.Error("one has taken a seat")
 	}
 }

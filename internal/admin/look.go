@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -14,7 +15,9 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -39,25 +42,45 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	}
 	setETag(w, doc.Version)
 	if wants(r, "json") {
-		if !a.looks.enter() {
-			return busy()
-		}
-		defer a.looks.leave()
-		var body []byte
-		var err error
-		if f := a.looks.work(r.Context(), func() { body, err = rulefile.JSON(doc.Text) }); f != nil {
+		body, f := a.rulesAsJSON(r.Context(), doc)
+		if f != nil {
 			return f
 		}
-		if err != nil {
-			return jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be shown as JSON; ask for YAML")
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body)
+		write(w, http.StatusOK, "application/json", body)
 		return nil
 	}
-	w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
-	_, _ = w.Write(doc.Text)
+	write(w, http.StatusOK, "application/yaml; charset=utf-8", doc.Text)
 	return nil
+}
+
+// shownRules are rules with their JSON. Ten thousand take some tenths of a second to write.
+type shownRules struct {
+	of   *inforce.Document
+	json []byte
+}
+
+// rulesAsJSON writes a document's JSON once for all that ask before the next document is in force.
+func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *jsonerror.Error) {
+	if s := a.shown.Load(); s != nil && s.of == doc {
+		return s.json, nil
+	}
+	if !a.looks.enter() {
+		return nil, busy()
+	}
+	defer a.looks.leave()
+	s := &shownRules{of: doc}
+	var err error
+	f := a.looks.work(ctx, func() {
+		if before := a.shown.Load(); before != nil && before.of == doc {
+			s = before // while this one waited for its turn
+		} else if s.json, err = rulefile.JSON(doc.Text); err == nil {
+			a.shown.Store(s)
+		}
+	})
+	if err != nil {
+		f = jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be shown as JSON; ask for YAML")
+	}
+	return s.json, f
 }
 
 func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -66,7 +89,8 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		return f
 	}
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
-	if gone := inTurn(r, func() { f = out.of(r.Context(), text, a.Limiter.Now(), a.Rules.InForce().File) }); gone != nil {
+	id := r.URL.Query().Get("rule")
+	if gone := inTurn(r, func() { f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce()) }); gone != nil {
 		return gone
 	}
 	if f != nil {
@@ -76,9 +100,17 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	return nil
 }
 
-// of looks at a document, and at what it would change, for as long as somebody wants to know.
-func (v *Validation) of(ctx context.Context, text []byte, now time.Time, old *rulefile.File) *jsonerror.Error {
-	file, err := rulefile.ParseAt("rules", text, now)
+// of looks at a document, and at what it would change, for as long as somebody wants to know. With an id, the text is that rule alone, and
+// is looked at in its place among those in force: what is warned about already isn't the rule's.
+func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document) *jsonerror.Error {
+	var err error
+	if id != "" {
+		text, err = rulefile.PutRule(inForce.Text, id, text)
+	}
+	var file *rulefile.File
+	if err == nil {
+		file, err = rulefile.ParseAt("rules", text, now)
+	}
 	if err != nil {
 		var problems rulefile.Problems
 		if !errors.As(err, &problems) {
@@ -91,7 +123,11 @@ func (v *Validation) of(ctx context.Context, text []byte, now time.Time, old *ru
 		return left()
 	}
 	v.Valid, v.Rules = true, len(file.Rules.Rules)
-	v.Warnings = append(v.Warnings, slices.Concat(rulefile.Lost(old, file, false), file.Warnings, rulefile.Compare(old, file))...)
+	warnings := file.Warnings
+	if id != "" {
+		warnings = added(inForce.File, file)
+	}
+	v.Warnings = append(v.Warnings, slices.Concat(rulefile.Lost(inForce.File, file, false), warnings, rulefile.Compare(inForce.File, file))...)
 	return nil
 }
 
@@ -161,7 +197,7 @@ func (a *API) profile(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if a.Profiles == nil {
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "this node gives no profiles: start it with --pprof")
 	}
-	a.audit(r, "profile", "profile", r.PathValue("profile"))
+	a.audit(r, "profile", "profile", shown.Name(r.PathValue("profile")))
 	return a.Profiles(w, r)
 }
 
@@ -171,64 +207,127 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 }
 
 // request reads a request as for /v1/check, whose callers vouch for the key and the tier; with unverified, as the gateway takes a stranger's.
-func request(w http.ResponseWriter, r *http.Request) (req weir.Request, f *jsonerror.Error) {
+// It may name a client by its fingerprint in place of the key: hidden is the key then, which the answer must not show.
+func (a *API) request(w http.ResponseWriter, r *http.Request) (req weir.Request, hidden string, f *jsonerror.Error) {
 	text, f := body(w, r, checkapi.MaxBody)
 	if f != nil {
-		return req, f
+		return req, "", f
 	}
-	req, err := checkapi.DecodeCheck(bytes.TrimSpace(text))
+	text, who, f := a.named(r, bytes.TrimSpace(text))
+	if f != nil {
+		return req, "", f
+	}
+	req, err := checkapi.DecodeCheck(text)
 	if err != nil {
-		return req, jsonerror.Bad("%v", err)
+		return req, "", jsonerror.Bad("%v", err)
+	}
+	if who.Kind != "" {
+		if f := be(&req, who); f != nil {
+			return req, "", f
+		}
 	}
 	unverified, f := flag(r, "unverified")
 	if unverified {
 		req.KeyVerified, req.TierVerified = false, false
 	}
-	return req, f
+	return req, who.Value, f
 }
 
 func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, f := request(w, r)
+	req, hidden, f := a.request(w, r)
 	if f != nil {
 		return f
 	}
-	doc, f := a.inForce()
-	if f != nil {
+	if _, f := a.inForce(); f != nil {
 		return f
 	}
 	var out Explanation
 	// It waits for its turn, and holds no seat: its body is small, and one that comes slowly must keep nobody out.
-	if f := a.looks.work(r.Context(), func() { out = Explain(doc.File.Set, &req) }); f != nil {
+	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &req) }); f != nil {
 		return f
+	}
+	out.Pattern = scrub(out.Pattern, hidden)
+	for i := range out.Ignored {
+		out.Ignored[i] = scrub(out.Ignored[i], hidden)
 	}
 	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
 func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, f := request(w, r)
+	req, _, f := a.request(w, r)
 	if f != nil {
 		return f
 	}
-	req.Peek, req.Cost = true, 1
+	req.Peek, req.Cost = true, max(1, req.Cost)
+	shared := map[string]bool{} // rules that count by an address, while the request has none
+	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
+		if f := a.looks.work(r.Context(), func() {
+			for _, x := range doc.File.Set.Explain(&req).Rules {
+				shared[x.ID] = x.SharedAddress
+			}
+		}); f != nil {
+			return f
+		}
+	}
 	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
-	out := []Counter{}
+	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
+	now := a.Limiter.Now()
 	for _, l := range d.Limits() {
 		c := Counter{
-			Rule: l.Policy.Rule, Policy: l.Policy.Name, Limit: l.Policy.Limit.String(), Max: l.Policy.Limit.Max(), Remaining: l.Remaining,
+			Rule: l.Policy.Rule, Policy: l.Policy.Name, Algorithm: l.Policy.Limit.Algorithm.String(), Shadow: l.Policy.Shadow,
+			Refuses: !l.Allowed && !l.Degraded, SharedAddress: shared[l.Policy.Rule], Limit: l.Policy.Limit.String(), Max: l.Policy.Limit.Max(), Remaining: l.Remaining,
 			ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
 		}
 		if c.Remaining == c.Max {
 			c.ResetAfterMS = 0 // a window that nobody has used has an end, too, but is full already
 		}
-		out = append(out, c)
+		if !c.Degraded && c.Max > 0 {
+			used := min(1, max(0, float64(c.Max-c.Remaining)/float64(c.Max)))
+			c.Used = &used
+			if c.ResetAfterMS > 0 {
+				full := now.Add(l.ResetAfter).UTC().Truncate(time.Millisecond)
+				c.FullAt = &full
+			}
+		}
+		out.Counters = append(out.Counters, c)
 	}
-	WriteJSON(w, http.StatusOK, Counters{out})
+	if i := slices.IndexFunc(a.Now().Trouble, func(t Trouble) bool { return t.What == "degraded" }); i >= 0 {
+		out.Warning = "A check may be decided otherwise. " + a.Now().Trouble[i].Text
+	}
+	slices.SortStableFunc(out.Counters, binds)
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
+// binds sorts counters by what they mean to a client: first those that refuse it, the longest wait before the others; then those that nobody
+// can reach, and then by what is used of them. Those that aren't the client's own, and those that refuse nobody, come last.
+func binds(a, b Counter) int {
+	rank := func(c *Counter) int {
+		switch {
+		case c.Shadow:
+			return 4
+		case c.SharedAddress:
+			return 3
+		case c.Refuses:
+			return 0
+		case c.Degraded:
+			return 1
+		}
+		return 2
+	}
+	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // never, which is -1, is the longest
+	used := func(c *Counter) float64 {
+		if c.Used == nil {
+			return 0
+		}
+		return *c.Used
+	}
+	return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(wait(&b), wait(&a)), cmp.Compare(used(&b), used(&a)))
+}
+
 func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, f := request(w, r)
+	req, _, f := a.request(w, r)
 	if f != nil {
 		return f
 	}

@@ -58,6 +58,7 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 	p := open(t, nil, "")
 	seen := map[string]bool{}
 	const check = `{"key": "sk_prod_1", "method": "GET", "path": "/v1/search"}`
+	kept := p.cooldowns.All()[0].ID.String()
 	for _, c := range []struct {
 		method, path, body string
 		status             int
@@ -68,6 +69,9 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"PUT", "/v1/rules", "rules: [{id: x, limit: 1/s}]", 422},
 		{"POST", "/v1/rules/validate", "rules: [{id: x, limt: 0/s}]", 200},
 		{"POST", "/v1/rules/validate", rules, 200},
+		{"GET", "/v1/rules/id/search", "", 200},
+		{"GET", "/v1/rules/id/none", "", 404},
+		{"POST", "/v1/rules/validate?rule=extra", "limt: 0/s", 200},
 		{"PUT", "/v1/rules/id/extra?message=more", `{"limit": "9000/minute"}`, 200},
 		{"DELETE", "/v1/rules/id/extra?dry_run=true", "", 200},
 		{"DELETE", "/v1/rules/id/none", "", 404},
@@ -79,14 +83,43 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"GET", "/v1/rules/versions/99", "", 404},
 		{"GET", "/v1/rules/diff?from=1&to=2", "", 200},
 		{"POST", "/v1/rules/rollback", `{"version": 1}`, 200},
+		{"POST", "/v1/counters", check, 200},
+		{"GET", "/v1/rules/usage", "", 200},
+		{"GET", "/v1/rules/usage/search?k=10&by=refused", "", 200},
+		{"GET", "/v1/rules/usage/none", "", 404},
+		{"GET", "/v1/rules/usage/search?k=1001", "", 400},
+		{"POST", "/v1/rules/whatif", `{"rule": "search", "limit": "50/minute", "algorithm": "fixed_window"}`, 200},
+		{"POST", "/v1/rules/whatif", `{"rule": "none", "limit": "50/minute"}`, 404},
+		{"POST", "/v1/rules/whatif", `{"rule": "search", "limit": "50/m/m"}`, 400},
+		{"POST", "/v1/clients", `{"key": "sk_prod_1"}`, 200},
+		{"POST", "/v1/clients", `{"client": "00000000"}`, 404},
+		{"POST", "/v1/clients", `{"client": "00000000", "ip": "::1"}`, 400},
 		{"GET", "/v1/allowlist", "", 200},
 		{"PUT", "/v1/allowlist?force=true", `{"entries": ["sk_internal_*"]}`, 200},
 		{"GET", "/v1/denylist", "", 200},
 		{"PUT", "/v1/denylist?force=true", `{"entries": []}`, 200},
+		{"POST", "/v1/denylist/entries", `{"key": "sk_leaked"}`, 200},
+		{"POST", "/v1/denylist/entries", `{"key": "sk_leaked", "remove": true}`, 200},
+		{"POST", "/v1/denylist/entries", `{"key": "sk_leaked", "remove": true}`, 404},
+		{"POST", "/v1/allowlist/entries?dry_run=true", `{"key": "203.0.113.0/24"}`, 200},
+		{"POST", "/v1/allowlist/entries", `{"client": "00000000"}`, 404},
+		{"POST", "/v1/explain", `{"client": "00000000"}`, 404},
+		{"PUT", "/v1/rules/key", `{"client": "00000000", "rule": "search", "limit": "300/minute"}`, 404},
+		{"GET", "/v1/cooldowns?k=10", "", 200},
+		{"GET", "/v1/cooldowns?k=0", "", 400},
+		{"DELETE", "/v1/cooldowns/x", "", 400},
+		{"DELETE", "/v1/cooldowns/" + kept, "", 200},
+		{"DELETE", "/v1/cooldowns/" + kept, "", 404},
+		{"GET", "/v1/now", "", 200},
+		{"GET", "/v1/events?outcome=maybe", "", 400}, // one that is good doesn't end: see internal/serve
 		{"GET", "/v1/nodes", "", 200},
 		{"GET", "/v1/top?by=refused&k=10&rule=search", "", 200},
 		{"GET", "/v1/top?k=0", "", 400},
 		{"GET", "/v1/top?rule=none", "", 404},
+		{"GET", "/v1/session", "", 200},
+		{"POST", "/v1/session", `{"token": "none is asked for"}`, 200},
+		{"POST", "/v1/session", `{}`, 400},
+		{"DELETE", "/v1/session", "", 204},
 		{"GET", "/v1/version", "", 200},
 		{"GET", "/metrics", "", 200},
 		{"GET", "/debug/pprof/heap", "", 404}, // without --pprof

@@ -3,7 +3,6 @@ package admin
 import (
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -17,26 +16,14 @@ const (
 )
 
 func (a *API) top(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	values := r.URL.Query()
-	q := top.Query{K: usualTop, Rule: values.Get("rule")}
-	switch by := values.Get("by"); by {
-	case "", "requests":
-	case "refused":
-		q.Refused = true
-	default:
-		return jsonerror.Bad("by: must be requests or refused, got %q", by)
-	}
-	if text := values.Get("k"); text != "" {
-		k, err := strconv.Atoi(text)
-		if err != nil || k < 1 || k > mostTop {
-			return jsonerror.Bad("k: must be a number from 1 to %d, got %q", mostTop, text)
-		}
-		q.K = k
+	q, f := query(r, mostTop)
+	if f != nil {
+		return f
 	}
 	out := a.Top(r.Context(), q)
 	a.onlyInForce(&out, q.Rule)
 	if q.Rule != "" && len(out.Rules) == 0 {
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no rule %q: GET /v1/rules has them", q.Rule)
+		return noRule(q.Rule)
 	}
 	WriteJSON(w, http.StatusOK, out)
 	return nil

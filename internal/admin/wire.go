@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -20,6 +21,21 @@ type Changed struct {
 
 	before int64  // the version that was changed
 	did    string // what the difference is, in words
+}
+
+// Session answers GET and POST /v1/session: who asks, and what the console needs to know of the node before all else.
+type Session struct {
+	Name    string     `json:"name"`
+	Role    string     `json:"role"`    // read or operate
+	Session bool       `json:"session"` // by a cookie, not by a token
+	Tokens  bool       `json:"tokens"`  // the node asks for one
+	Expires *time.Time `json:"expires,omitempty"`
+	// Proof answers the login alone: requests with the cookie must have it as X-Weir-Session.
+	Proof string `json:"proof,omitempty"`
+	// RulesInFile is the file that the rules can be changed in, and nowhere else; "" means here.
+	RulesInFile string `json:"rules_in_file"`
+	Node        string `json:"node"`
+	Version     string `json:"version"`
 }
 
 // Rejection is the details of an error about a document.
@@ -45,8 +61,9 @@ type Numbers struct {
 
 // OverrideName names an override. It is the body of DELETE /v1/rules/key.
 type OverrideName struct {
-	Key  string `json:"key"`
-	Rule string `json:"rule"`
+	Key    string `json:"key,omitempty"`
+	Client string `json:"client,omitempty"` // its fingerprint, in place of the key
+	Rule   string `json:"rule"`
 }
 
 // Override is the body of PUT /v1/rules/key.
@@ -60,6 +77,13 @@ type Override struct {
 // List is the allow list or the deny list.
 type List struct {
 	Entries []string `json:"entries"`
+}
+
+// ListEntry is the body of POST /v1/allowlist/entries and /v1/denylist/entries.
+type ListEntry struct {
+	Key    string `json:"key,omitempty"`    // or a pattern, or an IP range
+	Client string `json:"client,omitempty"` // a fingerprint, in place of the key
+	Remove bool   `json:"remove,omitempty"`
 }
 
 // Rollback is the body of POST /v1/rules/rollback.
@@ -121,19 +145,32 @@ type Nodes struct {
 
 // Counter is how a counter of a client stands.
 type Counter struct {
-	Rule         string `json:"rule"`
-	Policy       string `json:"policy"` // the limit's name: the rule's id, or id-1s where the rule has several
-	Limit        string `json:"limit"`
-	Max          int64  `json:"max"`
-	Remaining    int64  `json:"remaining"`
-	ResetAfterMS int64  `json:"reset_after_ms"` // until it is full; 0 if it is
-	RetryAfterMS int64  `json:"retry_after_ms"` // -1 if waiting doesn't help
-	Degraded     bool   `json:"degraded"`
+	Rule      string `json:"rule"`
+	Policy    string `json:"policy"` // the limit's name: the rule's id, or id-1s where the rule has several
+	Algorithm string `json:"algorithm"`
+	Shadow    bool   `json:"shadow"`  // it refuses nobody
+	Refuses   bool   `json:"refuses"` // it has no room for such a request; of a shadow, it would refuse
+	// SharedAddress: it counts by the address, which the request doesn't have: the counter is that of all such requests.
+	SharedAddress bool   `json:"shared_address"`
+	Limit         string `json:"limit"`
+	Max           int64  `json:"max"`
+	Remaining     int64  `json:"remaining"`
+	// Used is the part of Max that is taken, from 0 to 1; nil if nobody knows, since the store can't be reached.
+	Used *float64 `json:"used"`
+	// FullAt is when it is full again if nothing is taken meanwhile; nil if it is, or nobody knows.
+	FullAt       *time.Time `json:"full_at"`
+	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
+	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
+	Degraded     bool       `json:"degraded"`
 }
 
-// Counters answers POST /v1/counters.
+// Counters answers POST /v1/counters: what would become of such a request now, and how its counters stand.
 type Counters struct {
-	Counters []Counter `json:"counters"`
+	Allowed  bool      `json:"allowed"`
+	Binding  string    `json:"binding"` // the rule that decides, or ""
+	Reason   string    `json:"reason"`
+	Counters []Counter `json:"counters"`          // the one that binds the client first
+	Warning  string    `json:"warning,omitempty"` // why a check may be decided otherwise
 }
 
 // Reset answers POST /v1/counters/reset.
@@ -160,10 +197,21 @@ type RuleExplanation struct {
 	ID      string           `json:"rule"`
 	Applies bool             `json:"applies"`
 	Why     string           `json:"why"`
+	Refuses bool             `json:"refuses,omitempty"` // for want of what it counts by
+	Request *EndpointRequest `json:"request,omitempty"`
 	By      []string         `json:"by,omitempty"`
-	Cost    int64            `json:"cost,omitempty"`
-	From    string           `json:"numbers_from,omitempty"`
-	Limits  []ExplainedLimit `json:"limits,omitempty"`
+	// SharedAddress: it counts by the address, which the request doesn't have.
+	SharedAddress bool             `json:"shared_address,omitempty"`
+	Cost          int64            `json:"cost,omitempty"`
+	From          string           `json:"numbers_from,omitempty"`
+	Source        string           `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
+	Limits        []ExplainedLimit `json:"limits,omitempty"`
+}
+
+// EndpointRequest is a request that a rule's endpoint matches.
+type EndpointRequest struct {
+	Method string `json:"method"`
+	Path   string `json:"path"`
 }
 
 // ExplainedLimit is one of the limits of a rule that applies.
@@ -173,4 +221,41 @@ type ExplainedLimit struct {
 	Limit     string `json:"limit"`
 	Burst     int64  `json:"burst,omitempty"`
 	Shadow    bool   `json:"shadow,omitempty"`
+}
+
+// ClientName is the body of POST /v1/clients: one of them.
+type ClientName struct {
+	Client string `json:"client,omitempty"` // a fingerprint
+	Key    string `json:"key,omitempty"`
+	User   string `json:"user,omitempty"`
+	IP     string `json:"ip,omitempty"`
+}
+
+// ClientPage answers POST /v1/clients.
+type ClientPage struct {
+	top.HourOfClient
+	Blocked   bool         `json:"blocked"`
+	Allowed   bool         `json:"allowed"`
+	Overrides []OverrideOf `json:"overrides"`
+}
+
+// OverrideOf is what a client has in place of a rule's numbers.
+type OverrideOf struct {
+	Rule     string     `json:"rule"`
+	Limit    string     `json:"limit"`
+	Capacity int64      `json:"capacity,omitempty"`
+	Expires  *time.Time `json:"expires,omitempty"`
+}
+
+// WhatIf is the body of POST /v1/rules/whatif: a limit in the place of all that the rule has.
+type WhatIf struct {
+	Rule string `json:"rule"`
+	Numbers
+	Algorithm string `json:"algorithm,omitempty"` // "" is the rule's
+}
+
+// WhatIfAnswer answers it.
+type WhatIfAnswer struct {
+	top.WhatIf
+	Notes []string `json:"notes"` // what it can't know
 }

@@ -31,6 +31,7 @@ type change struct {
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
+	hidden  string    // a key that the answer masks, since whoever asked named its client by a fingerprint
 	now     time.Time // when it is tried, which decides what overrides have expired
 
 	// What edit says of what it did:
@@ -156,14 +157,7 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 		out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
 	}
 	out.NeedsForce = len(out.Warnings) > 0
-	known := map[string]int{} // how often: a text can be about one entry of many
-	for _, w := range old.Warnings {
-		known[w.Text]++
-	}
-	warnings := slices.DeleteFunc(slices.Clone(next.Warnings), func(w rulefile.Problem) bool {
-		known[w.Text]--
-		return known[w.Text] >= 0
-	})
+	warnings := added(old, next)
 	if ctx.Err() != nil {
 		return left()
 	}
@@ -171,6 +165,18 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 	out.Warnings = append(out.Warnings, warnings...)
 	out.NeedsForce = out.NeedsForce || len(warnings) > 0 && !c.back
 	return nil
+}
+
+// added are the warnings of a document that the one before didn't have.
+func added(old, next *rulefile.File) []rulefile.Problem {
+	known := map[string]int{} // how often: a text can be about one entry of many
+	for _, w := range old.Warnings {
+		known[w.Text]++
+	}
+	return slices.DeleteFunc(slices.Clone(next.Warnings), func(w rulefile.Problem) bool {
+		known[w.Text]--
+		return known[w.Text] >= 0
+	})
 }
 
 func invalid(err error) *jsonerror.Error {

@@ -13,6 +13,23 @@ import (
 	"github.com/weirhq/weir/internal/rulestore"
 )
 
+// JSON is written once per document, and is never that of another.
+func TestRulesAsJSONAreThoseInForce(t *testing.T) {
+	p := open(t, nil, "")
+	is := func(tag, limit string) {
+		t.Helper()
+		for range 2 {
+			a := p.do(t, "GET", "/v1/rules", "", "Accept: application/json")
+			if p.want(t, a, 200, ""); a.header.Get("ETag") != tag || !strings.Contains(a.text, `"limit": "`+limit+`"`) {
+				t.Errorf("%s, want %s with %s: %s", a.header.Get("ETag"), tag, limit, a.text)
+			}
+		}
+	}
+	is(`"1"`, "30/minute")
+	p.want(t, p.do(t, "PUT", "/v1/rules", strings.Replace(rules, "30/minute", "25/minute", 1), `If-Match: "1"`), 200, "")
+	is(`"2"`, "25/minute")
+}
+
 func TestAWriteIsAVersion(t *testing.T) {
 	p := open(t, nil, "")
 	next := strings.Replace(rules, "30/minute", "25/minute", 1)
@@ -195,6 +212,26 @@ func TestBadDocuments(t *testing.T) {
 	}
 }
 
+// TestOneRuleIsLookedAt in its place: what is wrong with its own text has its own lines, and what the rest of the rules makes of it has a path.
+func TestOneRuleIsLookedAt(t *testing.T) {
+	p := open(t, nil, "")
+	look := func(id, rule string) string { return p.do(t, "POST", "/v1/rules/validate?rule="+id, rule).text }
+	for _, c := range [][3]string{
+		{"search", "id: search\nlimit: 5/minuteX\n", `"valid":false,"rules":0,"problems":[{"file":"rule","line":2,"column":8,"path":"limit"`},
+		{"search", "limit: 5/s\ntier: none\n", `"problems":[{"file":"rules"`},
+		{"search", "limit: 1/minute\n", `"valid":true`},
+		{"search", "limit: 1/minute\n", `"path":"rules[1].limit","rule":"search","text":"the limit is cut by more than half`},
+		{"fresh", "limit: 5/s\n", `"valid":true,"rules":4,"problems":[],"warnings":[]`},
+	} {
+		if got := look(c[0], c[1]); !strings.Contains(got, c[2]) {
+			t.Errorf("%s %q: %s, want %s", c[0], c[1], got, c[2])
+		}
+	}
+	if p.source.InForce().Version != 1 {
+		t.Errorf("version %d is in force", p.source.InForce().Version)
+	}
+}
+
 // TestRejectedRulesAreNotQuoted: their places are told, and not what stands there.
 func TestRejectedRulesAreNotQuoted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
@@ -246,6 +283,8 @@ func TestTheNewestRulesAreRejected(t *testing.T) {
 	if a := p.do(t, "GET", "/v1/rules/versions/3-abcd", ""); a.status != 404 || !strings.Contains(a.text, "no such version of the rules: 3-abcd") {
 		t.Errorf("an orphan that isn't there: %d %s", a.status, a.text)
 	}
+	p.want(t, p.do(t, "GET", "/v1/rules/diff?from=1&to=3-abcd", ""), 404, "NOT_FOUND")
+	p.want(t, p.do(t, "GET", "/v1/rules/diff?from=one", ""), 400, "BAD_REQUEST")
 	p.want(t, p.do(t, "PUT", "/v1/rules", rules+"# newer", `If-Match: "2"`), 412, "CONFLICT")
 }
 

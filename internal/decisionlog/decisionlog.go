@@ -14,7 +14,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -152,7 +151,7 @@ func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
 	req, d := o.Request, o.Decision
 	e := entry{
 		tally: t, at: time.Now(), rule: d.Rule, version: d.RulesVersion, policy: d.Policy,
-		key: masked(req.APIKey), user: masked(req.User), ip: req.IP, method: knownMethod(req.Method),
+		key: masked(req.APIKey), user: masked(req.User), ip: req.IP, method: observer.Method(req.Method),
 		retry: d.RetryAfter, edge: observer.Edge(req.Edge), degraded: d.Degraded, rejected: req.Rejected,
 	}
 	if o.Entry != "" {
@@ -177,16 +176,6 @@ func masked(key string) string {
 		return ""
 	}
 	return shown.Key(key)
-}
-
-// knownMethod is a method that there is, or "other": a client can send any word.
-func knownMethod(m string) string {
-	switch m {
-	case "", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
-		http.MethodConnect, http.MethodTrace:
-		return m
-	}
-	return "other"
 }
 
 // Reopen has the file opened again by its name, since whoever rotates logs has moved it. It doesn't wait.

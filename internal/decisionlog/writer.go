@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/weirhq/weir/internal/observer"
@@ -133,25 +132,17 @@ type leftOutLine struct {
 func (l *Log) add(e *entry) {
 	out := &decisionLine{
 		Time: text(e.at), Outcome: observer.Outcome(e.tally.allowed), Reason: observer.Reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
-		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
+		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: observer.Milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
 		Entry: e.listed, Fingerprint: e.fingerprint, TraceID: e.trace,
 	}
 	if p := e.policy; p != nil {
 		out.Policy = p.Limit.String()
-		out.Path = p.Endpoint[strings.LastIndexByte(p.Endpoint, ' ')+1:] // without the method, if it names one
+		out.Path = observer.Path(p)
 	}
 	l.append(e.tally, 0, out)
 }
 
 func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
-
-// milliseconds rounds up; -1 if waiting doesn't help.
-func milliseconds(d time.Duration) int64 {
-	if d < 0 {
-		return -1
-	}
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
-}
 
 // append adds a line to the buffer.
 func (w *writer) append(t *tally, tells uint64, v any) {

@@ -21,7 +21,7 @@ func TestRecordedAnswersThroughRedis(t *testing.T) {
 	for _, r := range recordings {
 		t.Run(r.file, func(t *testing.T) {
 			shared, err := redislimit.New(redisstore.Options{URL: "redis://" + server.Addr, Prefix: r.file + ":", Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)},
-				memstore.New(memstore.Options{}), weir.Options{})
+				memstore.New(memstore.Options{}), weir.Options{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -94,6 +94,9 @@ func (s *Service) SetConfig(c *Config) {
 	s.relink()
 }
 
+// InFlight is how many requests are being decided.
+func (s *Service) InFlight() int { return s.gate.In() }
+
 // overloaded is what a request is told that finds no place. Envoy then does what its failure_mode_deny says, and
 // counts an error, not a refusal: nobody has decided that the client sent too much.
 var overloaded = status.Error(codes.Unavailable, "this node is overloaded: try again shortly, or ask another")

@@ -54,6 +54,14 @@ type Handler struct {
 	said     sync.Map                         // faults that were logged
 }
 
+// InFlight is how many requests are being decided, for the gateways that ask about the most.
+func (h *Handler) InFlight() (most int) {
+	for _, m := range h.limits {
+		most = max(most, m.InFlight())
+	}
+	return most
+}
+
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	if Behind(r) {

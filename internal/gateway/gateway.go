@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/tracing"
 )
 
@@ -217,6 +218,7 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 			delete(p.Out.Header, name)
 		}
 	}
+	guard.DropSessions(p.Out.Header)
 	g.setForwarded(p.In, p.Out.Header)
 	tracing.Inject(p.In.Context(), p.Out.Header)
 	exchangeOf(p.In).body.takeTrailer(p.Out.Trailer)

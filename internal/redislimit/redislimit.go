@@ -3,10 +3,13 @@
 package redislimit
 
 import (
+	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -16,16 +19,21 @@ type Limiter struct {
 	*weir.Limiter
 	Redis  *redisstore.Store
 	Leases *lease.Store
+	Guard  *cooldown.Guard
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // New makes a Limiter, which has no rules yet. It doesn't wait for Redis. Local counts while Redis
-// can't be reached, a share of each limit.
-func New(redis redisstore.Options, local weir.Store, o weir.Options) (*Limiter, error) {
+// can't be reached, a share of each limit. Fingerprint is that of [cooldown.Options].
+func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint func([][2]string) string) (*Limiter, error) {
 	l := &Limiter{}
 	made := make(chan struct{})
 	redis.OnSecret = func(secret []byte) {
 		<-made
 		l.SetSecret(secret)
+		l.Guard.SetSecret(secret)
 	}
 	store, err := redisstore.New(redis)
 	if err != nil {
@@ -33,8 +41,17 @@ func New(redis redisstore.Options, local weir.Store, o weir.Options) (*Limiter, 
 	}
 	o.Local, o.Now = store.Share(local), store.Now
 	l.Redis, l.Leases = store, lease.New(store, lease.Options{Local: o.Local, Nodes: store.Nodes})
-	l.Limiter = weir.NewLimiter(l.Leases, nil, o)
+	l.Guard = cooldown.New(cooldown.Options{Now: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
+	o.Guard = l.Guard
+	var counters weir.Store = l.Leases
+	if store.Cluster() { // with a single server, parts of a limit would be refusals for nothing
+		counters = newSplitter(l.Leases, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
+	}
+	l.Limiter = weir.NewLimiter(counters, nil, o)
 	close(made)
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	l.running.Go(func() { l.Guard.Run(ctx) })
 	return l, nil
 }
 
@@ -56,6 +73,8 @@ func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
 func (l *Limiter) Close(atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), atMost)
 	defer cancel()
+	l.stop()
+	l.running.Wait()
 	err := l.Leases.Close(ctx)
 	l.Redis.Close()
 	return err

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 // overRedis opens a store of rules by a Redis URL.
 func overRedis(t testing.TB, url string) *Redis {
 	t.Helper()
-	s, err := redisstore.New(redisstore.Options{URL: url})
+	s, err := redisstore.New(redisstore.Options{URL: url, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,13 @@
 package serve
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/weirhq/weir/internal/guard"
@@ -20,7 +22,7 @@ func (c *Config) guards() (g guards, err error) {
 	if err != nil {
 		return g, fmt.Errorf("--admin-tokens: %w", err)
 	}
-	g.admin = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.Admin)})
+	g.admin = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.Admin), Console: true})
 	if c.HTTPToken != "" {
 		if tokens, err = guard.OneToken("http", c.HTTPToken); err != nil {
 			return g, fmt.Errorf("--http-token: %w", err)
@@ -30,6 +32,27 @@ func (c *Config) guards() (g guards, err error) {
 	}
 	g.http = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.HTTP), AnyName: !isLoopback(c.HTTP)})
 	return g, nil
+}
+
+// followTokens has the admin port ask for the tokens that their file holds, soon after it changes: a token that has leaked mustn't wait
+// for a restart. A file that can't be read, or has a bad line, changes nothing.
+func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
+	c := &n.config
+	var last guard.Tokens
+	return watch.File(ctx, c.AdminTokens, watch.Small, nil, n.tokens, func([]byte) {
+		tokens, err := guard.LoadTokens(c.AdminToken, c.AdminTokens)
+		if err != nil {
+			n.log.Error("admin-tokens rejected: the ones in use stay", "error", err)
+			return
+		}
+		g.SetTokens(tokens)
+		if last != nil && !slices.Equal(tokens, last) {
+			n.log.Info("admin-tokens applied", "file", c.AdminTokens, "tokens", len(tokens))
+		}
+		last = tokens
+	}, func(err error) {
+		n.log.Error("admin-tokens can't be read: the ones in use stay", "error", err)
+	})
 }
 
 // shortToken is a length below which somebody with time may guess a token.

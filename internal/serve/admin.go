@@ -5,16 +5,19 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/ui"
 )
 
-// admin serves what operators look at and change. Profiles that are being made end with ctx.
+// admin serves what operators look at and change. Profiles that are being made end with ctx, and what is being watched.
 func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
@@ -24,37 +27,67 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	}))
 	api := &admin.API{
 		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
-		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Top: n.hot,
+		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Top: n.hot, Now: n.now, Tail: &n.tail, Ending: ctx.Done(),
+		Hour: top.NewHour(n.top, n.self.Name, n.sharedTop), Cooldowns: n.guard,
 	}
 	if n.config.Pprof {
 		api.Profiles = newProfiler(ctx).serve
 	}
 	api.Register(mux)
-	there := "/v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"
+	console := ui.New()
+	console.Register(mux)
+	there := "/console/, /v1/now, /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"
 	if n.config.Pprof {
 		there = "/debug/pprof/ and profile, heap, allocs, goroutine, threadcreate or trace, " + there
 	}
-	mux.HandleFunc("GET /{$}", index)
+	mux.HandleFunc("GET /{$}", index(console.Built()))
 	mux.HandleFunc("/", nothing(AdminPort+": try GET "+there))
-	return mux
+	return private(mux)
+}
+
+// private tells browsers that answers are for this port's own pages: no other site may frame or embed them, and they aren't kept.
+// Pages and their files say more.
+func private(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("X-Content-Type-Options", "nosniff")
+		h.ServeHTTP(w, r)
+	})
 }
 
 // AdminPort begins what the admin port says of paths that it doesn't have. No other port says it.
 const AdminPort = "this is the admin port"
 
-// index is for people who open the port in a browser.
-func index(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(w, `This is the admin port of a Weir node. A console isn't built yet.
+// index is for people: those with a browser are shown the console, if there is one.
+func index(console bool) http.HandlerFunc {
+	where := "/console/    the console, in a browser; /play is the playground"
+	if !console {
+		where = "/console/    this binary was built without the console: make ui build"
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		if console && strings.Contains(r.Header.Get("Accept"), "text/html") {
+			http.Redirect(w, r, "/console/", http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, `This is the admin port of a Weir node.
 
+`+where+`
+/v1/now      this node, live: decisions, refusals, latency, store, trouble
 /v1/top      who is hot, and who is refused: weir top
 /v1/nodes    the nodes, their rules and stores: weir nodes
 /v1/rules    the rules in force: weir rules show
 /readyz      this node's store and rules
 /metrics     for Prometheus
 
-Where the port has tokens, all but /readyz ask for one. The rest is in docs/admin-api.md.
+Where the port has tokens, all but /readyz and /play ask for one. The rest is in docs/admin-api.md.
 `)
+	}
 }
 
 // about is this node as the others see it.

@@ -38,6 +38,10 @@ type Config struct {
 	Emergency *weir.Limit
 	// Preflight is the limit of CORS preflights by address, at the gateway; nil means 50 a second.
 	Preflight *weir.Limit
+	// ConnectionsPerIP is how many connections an address may have open to the gateway; 0 means any number.
+	ConnectionsPerIP int
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count where a rule doesn't say it; 0 means 32, and 64.
+	IPv4Prefix, IPv6Prefix int
 	// MaxWaiting is how many requests may wait in queues at the gateway.
 	MaxWaiting int
 	// MemoryCap of the in-process store, in bytes. A node with Redis has one, too, which counts
@@ -131,6 +135,15 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxInFlight < 0 {
 		return fmt.Errorf("--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight)
+	}
+	if c.IPv4Prefix < 0 || c.IPv4Prefix > 32 {
+		return fmt.Errorf("--ipv4-prefix: must be from 1 to 32, the bits of an address that count, got %d", c.IPv4Prefix)
+	}
+	if c.ConnectionsPerIP < 0 {
+		return fmt.Errorf("--connections-per-ip: must be at least 1, or 0 for any number, got %d", c.ConnectionsPerIP)
+	}
+	if c.IPv6Prefix < 0 || c.IPv6Prefix > 128 {
+		return fmt.Errorf("--ipv6-prefix: must be from 1 to 128, the bits of an address that count, got %d", c.IPv6Prefix)
 	}
 	if c.MaxWaiting < 0 {
 		return fmt.Errorf("--max-waiting: must be at least 1, or 0 for %d, got %d", httplimit.DefaultMaxWaiting, c.MaxWaiting)

@@ -3,6 +3,7 @@ package serve
 import (
 	"net/http"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weirhq/weir/internal/decisionlog"
+	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/metrics"
@@ -17,7 +19,7 @@ import (
 
 // watch adds what is known of the stores, the rules and the process to the metrics of decisions.
 func (n *node) watch() {
-	sources := metrics.Sources{Limiter: n.limiter, Memory: n.counters, Redis: n.redis}
+	sources := metrics.Sources{Limiter: n.limiter, Memory: n.counters, Redis: n.redis, Guard: n.guard}
 	if n.shared != nil {
 		sources.Leases = n.shared.Leases
 	}
@@ -68,6 +70,16 @@ func (n *node) watch() {
 	} {
 		n.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help},
 			func() float64 { return float64(c.count(n.decided.Stats())) }))
+	}
+}
+
+// watchDoor counts connections that the gateway closes before it has read from them.
+func (n *node) watchDoor(d *gateway.Door) {
+	for why, count := range map[string]*atomic.Uint64{"dropped": &d.TurnedAway, "per_ip": &d.TooMany} {
+		n.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_gateway_connections_closed_total", ConstLabels: prometheus.Labels{"why": why},
+			Help: "Connections that were closed before anything was read: of addresses that rules drop, or that have too many open.",
+		}, func() float64 { return float64(count.Load()) }))
 	}
 }
 

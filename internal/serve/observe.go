@@ -12,6 +12,13 @@ import (
 func (n *node) observe(o *weir.Observation) {
 	n.metrics.Observe(o)
 	n.top.Observe(o)
+	if o.Err != nil && n.live.failed.Load() == nil { // one a second is enough to say why
+		err := o.Err
+		n.live.failed.Store(&err)
+	}
+	if n.tail.Watched() {
+		n.tail.Observe(o)
+	}
 	if n.decided != nil {
 		n.decided.Observe(o)
 	}

@@ -21,6 +21,7 @@ type port struct {
 	addr   string // to listen on; "" opens none
 	server server
 	tls    atomic.Pointer[tls.Config] // for new connections; nil without a certificate
+	door   *gateway.Door              // nil if all connections are let in
 	net.Listener
 }
 
@@ -49,6 +50,10 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	}
 	if err != nil {
 		return fmt.Errorf("--%s: %w", p.name, err)
+	}
+	if p.door != nil {
+		p.door.Listener = p.Listener
+		p.Listener = p.door
 	}
 	if tlsConfig != nil {
 		p.tls.Store(tlsConfig)

@@ -26,6 +26,7 @@ func (n *node) reload(ctx context.Context) error {
 			n.envoyConfig.Look()
 		}
 		nudge(n.certificates)
+		nudge(n.tokens)
 		if n.known != nil {
 			nudge(n.known.look)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/decisionlog"
@@ -26,6 +27,7 @@ import (
 	"github.com/weirhq/weir/internal/otlp"
 	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/tail"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
@@ -39,6 +41,7 @@ type node struct {
 	config   Config
 	log      *slog.Logger
 	limiter  *weir.Limiter
+	guard    *cooldown.Guard
 	counters *memstore.Store     // in this process: all of them, or what is counted while Redis is lost
 	redis    *redisstore.Store   // nil with the in-process store
 	shared   *redislimit.Limiter // what counts in it; nil without
@@ -50,6 +53,7 @@ type node struct {
 	registry *prometheus.Registry
 	decided  *decisionlog.Log // nil if decisions aren't written down
 	top      *top.Top
+	tail     tail.Hub
 	tracer   *tracing.Tracer // nil without traces
 	began    time.Time
 	ready    atomic.Bool // it has been in touch with its store
@@ -59,10 +63,16 @@ type node struct {
 	self       rulestore.Node // its name and version
 	closeRules func() error   // nil with nothing to close
 	sharedTop  *top.Shared    // nil without Redis
+	// tokensDigest is that of the admin port's tokens.
+	tokensDigest func() []byte
 
 	envoyConfig  envoyConfig   // nil without one
 	certificates chan struct{} // holds a value when their files are to be looked at now
+	tokens       chan struct{} // so does this for the file of tokens
 	rls          *envoy.Server
+
+	live live
+	busy []busy // all that bounds how many requests are decided at a time
 }
 
 // Listening tells where a node listens, once it does, and where it counts.
@@ -89,8 +99,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
-		certificates: make(chan struct{}, 1)}
+		certificates: make(chan struct{}, 1), tokens: make(chan struct{}, 1), tokensDigest: guards.admin.Digest}
 	n.metrics, n.top = metrics.New(n.registry), n.newTop()
+	n.tail.Clients = n.top
 	if c.logsDecisions() {
 		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Fingerprint: n.top.Fingerprint, Logger: log}); err != nil {
 			return fmt.Errorf("--decision-log: %w", err)
@@ -111,6 +122,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	defer cancel() // ends what open began, should it fail
 	if n.shared != nil {
 		n.shared.Await(ctx, patience)
+		n.top.Learn() // before anybody sees a fingerprint
 	}
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
@@ -125,6 +137,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		return err
 	}
 	n.watch()
+	n.tick() // GET /v1/now has something to tell from the first request on
 	for _, p := range ports {
 		group.Go(func() error { return p.serve(ctx, n) })
 	}
@@ -136,6 +149,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if c.TLSCert != "" || c.GRPCTLSCert != "" {
 		group.Go(func() error { return n.followCertificates(ctx, ports, certificates) })
 	}
+	if c.AdminTokens != "" {
+		group.Go(func() error { return n.followTokens(ctx, guards.admin) })
+	}
 	if n.known != nil {
 		group.Go(func() error { return n.known.follow(ctx) })
 	}
@@ -145,6 +161,13 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	group.Go(func() error { return tendGarbage(ctx, n.counters) })
 	group.Go(func() error { return n.top.Run(ctx) })
+	if n.shared == nil { // which runs its own
+		group.Go(func() error {
+			n.guard.Run(ctx)
+			return nil
+		})
+	}
+	group.Go(func() error { return n.followLive(ctx) })
 	if n.sharedTop != nil {
 		group.Go(func() error { return n.sharedTop.Run(ctx) })
 	}
@@ -178,6 +201,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		return nil, Listening{}, err
 	}
 	asked := forwardauth.New(n.limiter, forwardauth.Options{Limit: n.limitOptions(identity), Guard: guards.http, Logger: n.log})
+	n.busy = append(n.busy, asked, n.envoy)
 	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, asked, guards.http), bodyTimeout, n.log)}
 	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
 	scrape := &port{name: "metrics", addr: c.Metrics, server: newHTTP(n.onlyMetrics(), bodyTimeout, n.log)}
@@ -187,6 +211,8 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 			return nil, Listening{}, err
 		}
 		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // its bodies may stream for hours
+		through.door = &gateway.Door{Trusted: c.TrustedProxies, PerIP: c.ConnectionsPerIP, Unwelcome: n.guard.Dropped}
+		n.watchDoor(through.door)
 	}
 	ports, err := openAll(ctx, c, []*port{check, rls, operate, scrape, through})
 	if err != nil {
@@ -199,12 +225,14 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {
 	c, limit := &n.config, n.limitOptions(identity)
 	limit.Edge = "gateway"
+	middleware := httplimit.New(n.limiter, limit)
+	n.busy = append(n.busy, middleware)
 	return gateway.New(gateway.Options{
 		Upstream:         c.Upstream,
 		TrustedProxies:   c.TrustedProxies,
 		AllowUnsafePaths: c.AllowUnsafePaths,
 		Logger:           n.log,
-		Limit:            httplimit.New(n.limiter, limit),
+		Limit:            middleware,
 	})
 }
 
@@ -231,7 +259,9 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 		return mux
 	}
 	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress, Parallel: n.redis != nil}
-	check := n.traced(checkapi.New(n.limiter, answers, o))
+	h := checkapi.New(n.limiter, answers, o)
+	n.busy = append(n.busy, h.(busy))
+	check := n.traced(h)
 	for _, path := range checkapi.Paths {
 		mux.Handle(path, check) // which spans are named after
 	}

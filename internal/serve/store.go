@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redislimit"
 	"github.com/weirhq/weir/internal/rulestore"
@@ -52,7 +53,7 @@ func (c *Config) validateStore() error {
 func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
-	options := weir.Options{Observe: n.observe}
+	options := weir.Options{Observe: n.observe, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix}
 	redis := redisstore.Options{URL: c.Store, Prefix: c.StorePrefix, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
 	if n.tracer != nil {
 		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
@@ -65,6 +66,8 @@ func (n *node) openStore() error {
 		options.Preflight = p
 	}
 	if c.inMemory() {
+		n.guard = cooldown.New(cooldown.Options{Fingerprint: n.top.FingerprintOf})
+		options.Guard = n.guard
 		n.limiter = weir.NewLimiter(n.counters, nil, options)
 		return nil
 	}
@@ -76,12 +79,12 @@ func (n *node) openStore() error {
 		p.PerNode = true
 		options.Emergency = p
 	}
-	shared, err := redislimit.New(redis, n.counters, options)
+	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf)
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	n.shared, n.redis, n.limiter = shared, shared.Redis, shared.Limiter
-	n.sharedTop = top.Share(n.top, n.redis, n.self.Name)
+	n.shared, n.redis, n.limiter, n.guard = shared, shared.Redis, shared.Limiter, shared.Guard
+	n.sharedTop = top.Share(n.top, n.redis, n.self.Name, n.tokensDigest)
 	return nil
 }
 
@@ -138,6 +141,8 @@ type shardStatus struct {
 	Since *time.Time `json:"since,omitempty"`
 	Error string     `json:"error,omitempty"`
 	Keys  int64      `json:"keys,omitempty"` // about
+
+	doubted bool
 }
 
 func (n *node) storeStatus() storeStatus {
@@ -150,7 +155,7 @@ func (n *node) storeStatus() storeStatus {
 		out.Status = "degraded"
 	}
 	for _, s := range h.Shards {
-		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys})
+		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, doubted: s.Doubted})
 	}
 	return out
 }

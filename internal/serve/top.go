@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/metrics"
 )
@@ -14,6 +15,7 @@ func (n *node) newTop() *top.Top {
 		Totals: func(tell func(string, top.Total)) {
 			n.metrics.Totals(func(rule string, t metrics.Total) { tell(rule, top.Total(t)) })
 		},
+		Rules: func() *weir.RuleSet { return n.limiter.Rules() },
 		Secret: func() []byte {
 			if n.redis == nil {
 				return nil

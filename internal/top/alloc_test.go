@@ -10,10 +10,12 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/top"
+	"github.com/weirhq/weir/memstore"
 )
 
 // TestAMillionKeys: memory is bounded, whatever clients send, and who is hot among them still shows.
@@ -56,6 +58,59 @@ func TestAMillionKeys(t *testing.T) {
 	})
 }
 
+// TestTheHourIsBounded: ten thousand rules and a million keys of them take no more than is said, and those that send the most are known.
+func TestTheHourIsBounded(t *testing.T) {
+	rules := make([]weir.Rule, 10_000)
+	for i := range rules {
+		rules[i] = weir.Rule{ID: fmt.Sprint("r", i), Limits: []weir.Limit{weir.PerSecond(1)}, Match: weir.Match{Endpoint: fmt.Sprint("/p", i)}}
+	}
+	rs, err := weir.Compile(weir.Rules{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	o := top.Options{Rules: func() *weir.RuleSet { return rs }}
+	synctest.Test(t, func(t *testing.T) {
+		known := top.New(o)
+		ctx := t.Context()
+		go func() { _ = known.Run(ctx) }()
+		l := weir.NewLimiter(memstore.New(memstore.Options{MemoryCap: 1 << 20}), rs, weir.Options{Observe: known.Observe})
+		hot, key := &weir.Request{APIKey: "sk_hot", Path: "/p17"}, make([]byte, 0, 64)
+		for i := range 1_000_000 {
+			key = fmt.Appendf(key[:0], "sk_prod_0123456789abcdef_%08d", i)
+			if _, err := l.Check(ctx, &weir.Request{APIKey: string(key), Path: rules[i%len(rules)].Match.Endpoint}); err != nil {
+				t.Fatal(err)
+			}
+			if i%1000 == 0 {
+				_, _ = l.Check(ctx, hot)
+			}
+			if i%500 == 0 {
+				time.Sleep(time.Second) // half an hour in all
+			}
+		}
+		time.Sleep(time.Second)
+		hour := top.NewHour(known, "n1", nil)
+		all := must(hour.Rules(ctx))
+		grown := heap() - before
+		t.Logf("%d KiB, of which the hour says that it has %d", grown>>10, all.Bytes>>10)
+		if grown > 64<<20 || all.Bytes < 20<<20 || int64(all.Bytes) > grown+8<<20 || len(all.Rules) != len(rules) {
+			t.Errorf("%d rules take %d KiB, and are said to take %d", len(all.Rules), grown>>10, all.Bytes>>10)
+		}
+		keys := 0
+		for _, r := range all.Rules {
+			keys += r.Keys
+		}
+		if keys < 50_000 {
+			t.Errorf("no more than %d keys are remembered", keys)
+		}
+		r := must(hour.Rule(ctx, top.Query{Rule: "r17", K: 1}))
+		if c := r.Clients[0]; c.Requests != 1000 || r.Requests != 1100 || r.Coverage < 0.9 || r.Coverage >= 1 {
+			t.Errorf("the busiest has %d of %d requests, and all that are known %v", c.Requests, r.Requests, r.Coverage)
+		}
+		runtime.KeepAlive(known)
+	})
+}
+
 // TestAHotKeyInAFlood: far above what is looked at one by one, the hottest key's rate is right within a few percent.
 func TestAHotKeyInAFlood(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
@@ -88,6 +143,15 @@ func TestAHotKeyInAFlood(t *testing.T) {
 		time.Sleep(top.Slot)
 		if oneIn := b.answer(top.Query{}).Nodes[0].SampledOneIn; oneIn != 1 {
 			t.Errorf("after the flood one in %v is looked at", oneIn)
+		}
+		if got := must(top.NewHour(b.top, "n1", nil).Rule(b.t.Context(), top.Query{Rule: "api", K: 1})); got.Nodes[0].SampledOneIn < 2 || got.Coverage == 1 {
+			t.Errorf("of the hour, which the flood is in, one in %v was looked at: %v of it is known", got.Nodes[0].SampledOneIn, got.Coverage)
+		}
+		time.Sleep(time.Hour)
+		b.check(hot)
+		time.Sleep(top.Slot)
+		if got := must(top.NewHour(b.top, "n1", nil).Rule(b.t.Context(), top.Query{Rule: "api", K: 1})); got.Nodes[0].SampledOneIn != 1 || got.Coverage != 1 {
+			t.Errorf("an hour later one in %v: %v of it is known", got.Nodes[0].SampledOneIn, got.Coverage)
 		}
 	})
 }

@@ -37,6 +37,8 @@ type Node struct {
 	Self         bool    `json:"self"`
 	AgeMS        int64   `json:"age_ms"`
 	SampledOneIn float64 `json:"sampled_one_in"`
+	// Since is when it began to count.
+	Since time.Time `json:"since"`
 }
 
 // Client is a client, and what it sends.
@@ -79,7 +81,7 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}
 	bound := map[name]float64{}
 	for i, l := range lists {
-		out.Nodes = append(out.Nodes, Node{l.Node, i == 0, max(0, now.Sub(l.At).Milliseconds()), l.OneIn})
+		out.Nodes = append(out.Nodes, Node{l.Node, i == 0, max(0, now.Sub(l.At).Milliseconds()), l.OneIn, l.Began.UTC().Truncate(time.Second)})
 		hot := &l.Clients
 		if q.Rule != "" {
 			hot = &l.Pairs

@@ -11,7 +11,7 @@ import (
 // listed is how many entries of each kind a node tells others about.
 const listed = 250
 
-// List is what one node tells of its clients and rules.
+// List is what one node tells of its clients and rules. Each of them is a line of its own: see [packer].
 type List struct {
 	Node    string     `json:"node"`
 	At      time.Time  `json:"at"`    // by the clock that nodes share
@@ -19,13 +19,13 @@ type List struct {
 	OneIn   float64    `json:"one_in"`
 	Clients clients    `json:"clients"`
 	Pairs   clients    `json:"pairs"` // clients with the rule that bound
-	Rules   []listRule `json:"rules"`
+	Rules   []listRule `json:"-"`
 }
 
 // clients are the hottest.
 type clients struct {
 	Missing Rates        `json:"missing"` // the highest that one can have without being here
-	Hot     []listClient `json:"hot"`
+	Hot     []listClient `json:"-"`
 }
 
 // Rates are requests and refusals, a second.

@@ -1,17 +1,14 @@
 package top
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -35,8 +32,8 @@ const (
 	oldest = asking * time.Second
 	// callTime is the longest that a call waits for Redis.
 	callTime = 500 * time.Millisecond
-	// largest is how long a list can be.
-	largest = 4 << 20
+	// largest is how many bytes a list has, compressed, unpackedList what it weighs when it is unpacked, and allLists what all weigh.
+	largest, unpackedList, allLists = 1 << 20, 4 << 20, 128 << 20
 )
 
 // Shared is a Top with those of the other nodes that use a Redis. While somebody asks, each node writes
@@ -45,6 +42,8 @@ type Shared struct {
 	top   *Top
 	redis *redisstore.Store
 	node  string
+	// sealer seals names on their way through Redis.
+	sealer sealer
 
 	turn  chan struct{} // is held by whoever asks, and guards what follows
 	asked time.Time     // when the others were last asked
@@ -52,26 +51,45 @@ type Shared struct {
 	// missing are living nodes whose lists aren't there, and failed is why.
 	missing []string
 	failed  error
+
+	reading  sync.Mutex // is held while an answer of another node is unpacked
+	hour     sync.Mutex
+	asks     map[string]*asked  // of the hour, by question; guarded by hour
+	asking   int                // questions that aren't over; likewise
+	room     atomic.Int64       // for more answers
+	seats    chan struct{}      // is full while as many questions are asked as may be at a time
+	answered map[string]float64 // questions, with when they were asked; for Run alone
+	roster   roster
 }
 
-// Share shares what a node knows.
-func Share(t *Top, redis *redisstore.Store, node string) *Shared {
-	return &Shared{top: t, redis: redis, node: node, turn: make(chan struct{}, 1)}
+// Share shares what a node knows. Digest stands for what the nodes have in common that isn't in Redis, and is nil where that is nothing:
+// then nodes don't tell each other who a fingerprint stands for.
+func Share(t *Top, redis *redisstore.Store, node string, digest func() []byte) *Shared {
+	s := &Shared{top: t, redis: redis, node: node, sealer: sealer{digest: digest}, turn: make(chan struct{}, 1), asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
+	s.room.Store(heard)
+	return s
 }
 
 func (s *Shared) key(name string) string { return s.redis.Prefix() + "{top}" + name }
 
-// askedKey has no node's name behind it: those begin with a colon.
 func (s *Shared) askedKey() string { return s.key("asked") }
 
-func (s *Shared) listKey(node string) string { return s.key(":" + node) }
+// listKey isn't that of older releases, whose lists were of another form. So nodes of either are missing at the others while they are upgraded.
+func (s *Shared) listKey(node string) string { return s.key("hot:" + node) }
 
 // Run tells the other nodes what this one knows, while somebody asks, until ctx is done.
 func (s *Shared) Run(ctx context.Context) error {
-	for rediscall.Sleep(ctx, rediscall.Jittered(lookEvery)) {
+	for {
+		s.sealer.box(s.top.key.Load()) // so that nobody waits for it
+		if !rediscall.Sleep(ctx, rediscall.Jittered(lookEvery)) {
+			return nil
+		}
 		_ = s.tell(ctx) // a list that is missing is named where it is missed
+		s.roster.note(s.redis.Heard().Peers, time.Now())
+		s.hour.Lock()
+		s.forgetOldLocked()
+		s.hour.Unlock()
 	}
-	return nil
 }
 
 func (s *Shared) tell(ctx context.Context) error {
@@ -81,10 +99,16 @@ func (s *Shared) tell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Do(ctx, c.B().Get().Key(s.askedKey()).Build()).Error(); err != nil {
+	replies := c.DoMulti(ctx, c.B().Get().Key(s.askedKey()).Build(),
+		c.B().Zrange().Key(s.questionsKey()).Min("0").Max(strconv.Itoa(looked-1)).Rev().Withscores().Build())
+	if asked, err := replies[1].AsZScores(); err == nil {
+		s.answer(ctx, c, asked)
+	}
+	if err := replies[0].Error(); err != nil {
 		return err // mostly it isn't there
 	}
-	list, err := pack(s.top.List(s.node))
+	told := s.top.List(s.node)
+	list, _, err := told.packed()
 	if err != nil {
 		return err
 	}
@@ -105,16 +129,33 @@ func (s *Shared) Answer(ctx context.Context, q Query) (Answer, error) {
 	}
 	out := Merge(q, s.lists, s.top.options.Now())
 	out.NodesMissing = append(out.NodesMissing, s.missing...)
-	switch {
-	case s.failed == nil:
-	case errors.Is(s.failed, errBadList):
-		out.Partial = s.failed.Error()
-	case len(s.lists) > 1:
-		out.Partial = "Redis stopped answering, so not all nodes are in this"
-	default:
-		out.Partial = "Redis can't be reached, so this is what this node knows alone"
-	}
+	out.Partial = partial(s.failed, len(s.lists))
 	return out, s.failed
+}
+
+// partial says why nodes may be missing.
+func partial(err error, nodes int) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errBadList):
+		return err.Error()
+	}
+	why := "Redis can't be reached"
+	if said, ok := rueidis.IsRedisErr(err); ok {
+		why = "Redis answers " + strconv.Quote(said.Error())
+	} else if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rueidis.ErrNoSlot) {
+		why = "Redis, or the part of it that nodes meet in, doesn't answer"
+	}
+	if nodes > 1 {
+		return why + ", so not all nodes are in this"
+	}
+	return why + ", so this is what this node knows alone"
+}
+
+// lost reports whether no server of Redis can be reached. If one can, it may be that where nodes meet.
+func (s *Shared) lost() bool {
+	return !slices.ContainsFunc(s.redis.Health().Shards, func(sh redisstore.ShardHealth) bool { return sh.Up })
 }
 
 func (s *Shared) ask(ctx context.Context) {
@@ -135,7 +176,7 @@ func (s *Shared) ask(ctx context.Context) {
 // others asks for lists until all are there and new, or for as long as the others may need to hear of the question.
 func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, missing []string, err error) {
 	ends := time.Now().Add(wait)
-	if !s.redis.Health().Up {
+	if s.lost() {
 		return nil, nil, redisstore.ErrUnavailable
 	}
 	call, cancel := context.WithTimeout(ctx, wait+callTime)
@@ -157,144 +198,90 @@ func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, 
 			names = append(names, p.Name)
 		}
 	}
-	found := map[string]List{}
-	for waiting := names; ; {
-		waiting, err = s.get(call, c, waiting, found)
-		if err != nil && !errors.Is(err, errBadList) || len(waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
+	f := &found{lists: map[string]List{}, waiting: names, left: allLists}
+	for {
+		err = s.get(call, c, f)
+		if err != nil || len(f.waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
 			break
 		}
 	}
 	for _, name := range names {
-		if list, there := found[name]; there {
+		if list, there := f.lists[name]; there {
 			lists = append(lists, list)
 		} else {
 			missing = append(missing, name)
 		}
 	}
-	return lists, missing, err
+	return lists, missing, cmp.Or(f.failed, err)
 }
 
-// get looks for the lists of nodes, and returns those whose lists aren't there, or are old.
-func (s *Shared) get(ctx context.Context, c rueidis.Client, names []string, found map[string]List) (waiting []string, failed error) {
-	var gets rueidis.Commands
-	for _, name := range names {
-		gets = append(gets, c.B().Get().Key(s.listKey(name)).Build())
-	}
-	for i, reply := range c.DoMulti(ctx, gets...) {
-		b, err := reply.AsBytes()
-		if err != nil && !rueidis.IsRedisNil(err) {
-			failed = err
-		}
-		if err != nil {
-			waiting = append(waiting, names[i])
-			continue
-		}
-		now := s.top.options.Now()
-		list, err := unpack(b)
-		if err == nil {
-			err = list.check(now)
-		}
-		if err != nil {
-			failed = cmp.Or(failed, fmt.Errorf("%w of %q: %w", errBadList, names[i], err))
-		} else if now.Sub(list.At) <= oldest {
-			list.Node = names[i]
-			found[list.Node] = list
-		}
-		if err != nil || now.Sub(list.At) > old {
-			waiting = append(waiting, names[i])
-		}
-	}
-	return waiting, failed
+// found are the lists of other nodes.
+type found struct {
+	lists   map[string]List
+	waiting []string // nodes whose lists aren't there, or are old
+	left    int      // of what all may weigh
+	failed  error    // why some can't be read: nobody looks at those again
 }
 
-func pack(l List) ([]byte, error) {
-	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	if err := json.NewEncoder(z).Encode(l); err != nil {
-		return nil, err
-	}
-	err = z.Close()
-	return b.Bytes(), err
-}
-
-// errBadList is a list that no node has written.
-var errBadList = errors.New("the list in Redis makes no sense")
-
-var errTooLarge = errors.New("it is too large")
-
-func unpack(b []byte) (l List, err error) {
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		return l, err
-	}
-	text, err := io.ReadAll(io.LimitReader(z, largest+1))
-	if err == nil && len(text) > largest {
-		err = errTooLarge
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &l)
-	}
-	return l, err
-}
-
-// Bounds of what nodes tell.
-const (
-	mostRate = 1e12 // a second
-	mostOne  = 1e9  // decisions that one stands for
-	longest  = 1024 // bytes of a name
-	aCentury = 100 * 365 * 24 * time.Hour
-)
-
-// check says what no node would tell. Whoever can write to Redis can put anything there, and one number that
-// isn't a rate would take the answer of all nodes with it.
-func (l *List) check(now time.Time) error {
-	latest := now.Add(oldest) // clocks differ
-	past := func(t time.Time) bool { return !t.After(latest) && now.Sub(t) < aCentury }
-	switch {
-	case !past(l.At) || !past(l.Began):
-		return errors.New("its times are not of now")
-	case !(l.OneIn >= 1 && l.OneIn <= mostOne):
-		return errors.New("one_in must be 1 or more")
-	case len(l.Rules) > maxRules:
-		return errors.New("it has too many rules")
-	}
-	if err := l.Clients.check(); err != nil {
-		return fmt.Errorf("clients: %w", err)
-	}
-	if err := l.Pairs.check(); err != nil {
-		return fmt.Errorf("pairs: %w", err)
-	}
-	for i := range l.Rules {
-		if r := &l.Rules[i]; !r.Rates.sane() || !(r.Shadow >= 0 && r.Shadow <= mostRate) || !clean(r.Rule) || !r.LastHit.IsZero() && !past(r.LastHit) || !r.LastRefusal.IsZero() && !past(r.LastRefusal) {
-			return fmt.Errorf("rules[%d] is none", i)
+// get looks for lists.
+func (s *Shared) get(ctx context.Context, c rueidis.Client, f *found) error {
+	names := f.waiting
+	f.waiting = nil
+	for some := range slices.Chunk(names, toldAtOnce) {
+		names = names[len(some):]
+		var gets rueidis.Commands
+		for _, name := range some {
+			gets = append(gets, c.B().Getrange().Key(s.listKey(name)).Start(0).End(largest).Build())
+		}
+		for i, reply := range c.DoMulti(ctx, gets...) {
+			b, wrong, err := valueOf(reply, largest)
+			if err != nil {
+				f.waiting = append(append(f.waiting, some[i:]...), names...)
+				return err
+			}
+			now, name := s.top.options.Now(), some[i]
+			if len(b) > 0 {
+				wrong = s.unpackList(b, name, now, f)
+			}
+			list, there := f.lists[name]
+			switch {
+			case wrong != nil && wrong != errUnwanted:
+				f.failed = cmp.Or(f.failed, badList(name, wrong))
+			case !there || now.Sub(list.At) > old:
+				f.waiting = append(f.waiting, name)
+			}
 		}
 	}
 	return nil
 }
 
-func (k *clients) check() error {
-	switch {
-	case len(k.Hot) > 2*listed:
-		return errors.New("there are too many")
-	case !k.Missing.sane():
-		return errors.New("missing must be rates")
+// unpackList reads a list. One is read at a time.
+func (s *Shared) unpackList(b []byte, name string, now time.Time, f *found) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	left := min(f.left, unpackedList)
+	before := left
+	list, err := unpackList(b, &left, now, f.lists[name].At)
+	f.left -= before - left
+	if err == nil && now.Sub(list.At) <= oldest {
+		list.Node = name
+		f.lists[name] = list
 	}
-	for i := range k.Hot {
-		if c := &k.Hot[i]; !c.Rates.sane() || !(c.Lacks >= 0 && c.Lacks <= mostRate) || !clean(c.Client) || !clean(c.Rule) || !slices.Contains(kindNames[:], c.Kind) {
-			return fmt.Errorf("hot[%d] is none", i)
-		}
-	}
-	return nil
+	return err
 }
 
-func (r Rates) sane() bool {
-	return r.Requests >= 0 && r.Requests <= mostRate && r.Refused >= 0 && r.Refused <= mostRate
+// valueOf is a value, none if it isn't there, or what is wrong with it. It must have no more than so many bytes. An error is one of the connection.
+func valueOf(reply rueidis.RedisResult, most int) (b []byte, wrong, err error) {
+	b, err = reply.AsBytes()
+	if refused, is := rueidis.IsRedisErr(err); is {
+		return nil, refused, nil // it is no text, or a permission is missing
+	}
+	if len(b) > most {
+		return nil, errTooLarge, nil
+	}
+	return b, nil, err
 }
 
-// clean reports whether a name can be shown.
-func clean(name string) bool {
-	return len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0
+func badList(node string, err error) error {
+	return fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, err)
 }

@@ -28,7 +28,7 @@ func join(t *testing.T, r *redistest.Server, name string, o top.Options) *top.Sh
 	for {
 		all, err := s.Peers(t.Context())
 		if err == nil && s.Health().Up && slices.ContainsFunc(all, func(p redisstore.Peer) bool { return p.Name == name }) {
-			return top.Share(top.New(o), s, name)
+			return top.Share(top.New(o), s, name, nil)
 		}
 	}
 }
@@ -43,11 +43,11 @@ func tells(t *testing.T, s *top.Shared, r *redistest.Server, name string) {
 		if _, err := r.Do(ctx, "SET", "weir{top}asked", "1"); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := r.Do(ctx, "EXISTS", "weir{top}:"+name); err != nil || n == int64(1) {
+		if n, err := r.Do(ctx, "EXISTS", "weir{top}hot:"+name); err != nil || n == int64(1) {
 			break
 		}
 	}
-	if _, err := r.Do(ctx, "PERSIST", "weir{top}:"+name); err != nil {
+	if _, err := r.Do(ctx, "PERSIST", "weir{top}hot:"+name); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -65,7 +65,7 @@ func TestNodesThatCantBeRead(t *testing.T) {
 	a, b, c := join(t, r, "a", top.Options{}), join(t, r, "b", top.Options{}), join(t, r, "c", top.Options{})
 	tells(t, b, r, "b")
 	tells(t, c, r, "c")
-	for _, command := range []string{"DEL weir{top}:b", "LPUSH weir{top}:b x"} {
+	for _, command := range []string{"DEL weir{top}hot:b", "LPUSH weir{top}hot:b x"} {
 		if _, err := r.Do(t.Context(), strings.Fields(command)...); err != nil {
 			t.Fatal(err)
 		}
@@ -127,9 +127,10 @@ func TestQuestionsShareAnAnswer(t *testing.T) {
 // TestListsThatNoNodeHasWritten aren't in the answer, which says so, and do no harm to it.
 func TestListsThatNoNodeHasWritten(t *testing.T) {
 	now := time.Now().UTC()
-	good := fmt.Sprintf(`{"node": "x", "at": %q, "began": %q, "one_in": 1, "clients": {"missing": {"requests": 0, "refused": 0},
-		"hot": [{"id": 1, "client": "sk…1", "kind": "api_key", "rule": "api", "rates": {"requests": 5, "refused": 0}, "lacks": 0}]},
-		"rules": [{"rule": "api", "rates": {"requests": 5, "refused": 0}, "last_hit": %q}]}`,
+	good := fmt.Sprintf(`{"node": "x", "at": %q, "began": %q, "one_in": 1, "clients": {"missing": {"requests": 0, "refused": 0}}}
+c{"id": 1, "client": "sk…1", "kind": "api_key", "rule": "api", "rates": {"requests": 5, "refused": 0}, "lacks": 0}
+r{"rule": "api", "rates": {"requests": 5, "refused": 0}, "last_hit": %q}
+`,
 		now.Format(time.RFC3339), now.Add(-time.Hour).Format(time.RFC3339), now.Add(-time.Second).Format(time.RFC3339Nano))
 	changed := func(from, to string) string {
 		if !strings.Contains(good, from) {
@@ -155,6 +156,12 @@ func TestListsThatNoNodeHasWritten(t *testing.T) {
 		"escape":         changed(`"sk…1"`, `"\u001b[2J"`),
 		"long":           changed(`"rule": "api"`, `"rule": "`+strings.Repeat("x", 5000)+`"`),
 		"kind":           changed(`"api_key"`, `"king"`),
+		"clients":        good + strings.Repeat(strings.Split(good, "\n")[1]+"\n", 500),
+		"pairs":          good + strings.Repeat("p"+strings.Split(good, "\n")[1][1:]+"\n", 501),
+		"rules":          good + strings.Repeat(strings.Split(good, "\n")[2]+"\n", 1000),
+		"letter":         good + "x{}\n",
+		"null":           good + "cnull\n",
+		"too-large":      good + strings.Repeat("r{}\n", 16<<20),
 		"not-a-list":     "[]",
 		"nothing-at-all": "",
 	} {
@@ -164,13 +171,18 @@ func TestListsThatNoNodeHasWritten(t *testing.T) {
 		if _, err := z.Write([]byte(text)); err != nil || z.Close() != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Do(t.Context(), "SET", "weir{top}:"+name, b.String()); err != nil {
+		if _, err := r.Do(t.Context(), "SET", "weir{top}hot:"+name, b.String()); err != nil {
 			t.Fatal(err)
 		}
 		if name != "good" {
 			bad = append(bad, name)
 		}
 	}
+	join(t, r, "huge", top.Options{})
+	if _, err := r.Do(t.Context(), "SETRANGE", "weir{top}hot:huge", "100000000", "x"); err != nil {
+		t.Fatal(err)
+	}
+	bad = append(bad, "huge")
 	got, err := a.Answer(t.Context(), top.Query{K: 10})
 	if err == nil || !strings.Contains(got.Partial, "makes no sense") {
 		t.Errorf("%v: it says %q", err, got.Partial)

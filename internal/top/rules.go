@@ -50,9 +50,9 @@ func (r *rules) find(id string) *rule {
 }
 
 // hit notes which rules a decision has used, and returns the id of the one that binds.
-func (r *rules) hit(s *sample, now time.Time) string {
-	for _, id := range s.also {
-		if id != "" {
+func (r *rules) hit(s *sample, charges []charged, now time.Time) string {
+	for i := range charges {
+		if id := charges[i].rule; id != s.rule {
 			r.find(id).hit = now
 		}
 	}

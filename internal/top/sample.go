@@ -1,6 +1,7 @@
 package top
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 
@@ -18,9 +19,10 @@ const (
 	apiKey
 	user
 	ip
+	other // of what rules count by
 )
 
-var kindNames = [...]string{"none", "api_key", "user", "ip"}
+var kindNames = [...]string{"none", "api_key", "user", "ip", "other"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -30,8 +32,9 @@ type sample struct {
 	address client // beside a key that nobody has verified: whoever makes keys up has another one for each request
 	key     *key   // of both hashes
 	rule    string
-	also    [3]string // further rules that apply
-	weight  float64   // how many decisions it stands for
+	charges int     // rules that it was charged to, of those of its lane
+	share   float64 // of how many each of them stands for, where some were left out
+	weight  float64 // how many decisions it stands for
 	refused bool
 }
 
@@ -40,6 +43,7 @@ type client struct {
 	id   uint64 // a keyed hash
 	kind kind
 	n    uint8
+	cut  bool                        // the text is how it begins and ends
 	text [headBytes + tailBytes]byte // of a key what its mask is made of; or an address
 }
 
@@ -53,17 +57,75 @@ func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 		s.address.from(o.Request.IP, k)
 	}
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
-	// Few requests have more limits than there is room for. Each then gets its turn.
-	limits := o.Decision.Limits()
-	first := 0
-	if len(limits) > len(s.also) {
-		first = int(o.Spread % uint64(len(limits)))
+}
+
+// mostCharges is how many rules of a decision are written down. Few have more.
+const mostCharges = 8
+
+// charge writes down the rules that a decision was charged to, and for whom. Limits of a rule that count the same follow each other, and are one.
+func (l *lane) charge(s *sample, o *weir.Observation, k *key) {
+	limits, charges := o.Decision.Limits(), o.Charges
+	if len(limits) == 0 || len(limits) != len(charges) {
+		return // nothing was counted
 	}
-	for i := range min(len(limits), len(s.also)) {
-		if rule := limits[(first+i)%len(limits)].Policy.Rule; rule != s.rule {
-			s.also[i] = rule
+	s.share = 1
+	rules, first := 1, 0
+	if len(limits) > mostCharges {
+		for i := range charges[1:] {
+			if !together(&charges[i], &charges[i+1]) {
+				rules++
+			}
+		}
+		if rules > mostCharges { // each then gets its turn
+			first, s.share = int(o.Spread%uint64(rules)), float64(rules)/mostCharges
 		}
 	}
+	var last *charged
+	var subject []byte
+	rule := 0
+	for at := range limits {
+		c, limit := &charges[at], &limits[at]
+		another := at == 0 || !together(&charges[at-1], c)
+		if another && at > 0 {
+			rule++
+		}
+		if s.share > 1 && (rule-first+rules)%rules >= mostCharges {
+			continue
+		}
+		if another {
+			same := last != nil && bytes.Equal(c.Subject, subject)
+			l.charges = append(l.charges, charged{rule: c.Policy.Rule, tokens: c.N})
+			now := &l.charges[len(l.charges)-1]
+			if same {
+				now.from, now.to, now.id, now.cut = last.from, last.to, last.id, last.cut
+			} else {
+				l.write(now, c.Subject, k)
+				if now.cut && string(c.Subject[1:]) == o.Request.APIKey {
+					now.id = s.id // as it is known everywhere else
+				}
+			}
+			last, subject = now, c.Subject
+			s.charges++
+		}
+		last.of(o.Decision, limit)
+	}
+}
+
+// together reports whether two limits are of one rule, and count the same.
+func together(a, b *weir.Charge) bool {
+	return a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
+}
+
+// write writes a subject down.
+func (l *lane) write(c *charged, subject []byte, k *key) {
+	c.from = uint32(len(l.text))
+	if len(subject) <= subjectBytes {
+		l.text = append(l.text, subject...)
+	} else {
+		l.text = append(append(l.text, subject[:headBytes]...), subject[len(subject)-tailBytes:]...)
+		c.cut, c.id = true, k.subject(subject)
+	}
+	c.to = uint32(len(l.text))
 }
 
 func (c *client) of(r *weir.Request, k *key) {
@@ -82,7 +144,7 @@ func (c *client) of(r *weir.Request, k *key) {
 	} else {
 		copy(c.text[:headBytes], value)
 		copy(c.text[headBytes:], value[len(value)-tailBytes:])
-		c.n = uint8(len(c.text))
+		c.n, c.cut = uint8(len(c.text)), true
 	}
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, []byte(value))
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -306,4 +307,24 @@ func TestARuleInShadow(t *testing.T) {
 			t.Errorf("%+v", rules)
 		}
 	})
+}
+
+// TestFingerprintsStay: a node that knows the nodes' secret shows no other fingerprints than theirs, from its first answer on.
+func TestFingerprintsStay(t *testing.T) {
+	var secret atomic.Pointer[[]byte]
+	options := top.Options{Secret: func() []byte {
+		if s := secret.Load(); s != nil {
+			return *s
+		}
+		return nil
+	}}
+	r := weir.Request{APIKey: "sk_prod_1"}
+	early, late := top.New(options), top.New(options)
+	alone := early.Fingerprint(&r) // the store isn't reached yet
+	secret.Store(&[]byte{15: 1})
+	page, _, err := top.NewHour(early, "a", nil).Client(t.Context(), top.Identity{Kind: "api_key", Value: r.APIKey}, "")
+	late.Learn()
+	if err != nil || page.Fingerprint == alone || page.Fingerprint != early.Fingerprint(&r) || page.Fingerprint != late.Fingerprint(&r) || page.Fingerprint != late.See(&r).Fingerprint {
+		t.Errorf("%v: %s, then %s, %s and %s", err, alone, page.Fingerprint, early.Fingerprint(&r), late.Fingerprint(&r))
+	}
 }

@@ -1,0 +1,27 @@
+//go:build !race
+
+package cooldown_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+)
+
+// A check of a client that isn't kept out costs no allocation, and neither does a refusal.
+func TestAllocations(t *testing.T) {
+	g := cooldown.New(cooldown.Options{})
+	l := limiter(t, g, "rules: [{id: api, limit: 10/minute, abuse: {refusals: 3/minute, cooldown: 1h}}, {id: other, by: [user], limit: 1000000000/day, abuse: true}]")
+	kept := &weir.Request{APIKey: "k"}
+	for range 20 {
+		check(t, l, kept)
+	}
+	for name, r := range map[string]*weir.Request{"refused": kept, "allowed": {APIKey: "a", User: "u"}} {
+		ctx := t.Context()
+		if n := testing.AllocsPerRun(1000, func() { _, _ = l.Check(ctx, r) }); math.Round(n) != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}

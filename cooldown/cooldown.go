@@ -1,0 +1,234 @@
+// Package cooldown keeps clients out that keep coming while they are refused: for a while, and each
+// time for longer. Rules say so with [weir.Abuse].
+//
+// What counts is a refusal that comes while the client has been told to wait: after a second of
+// grace, in which requests may have been under way, and before the wait is over. So a client that
+// waits as it is told is never kept out, however large its first burst. If it has many parts that
+// don't tell each other, those that were allowed last don't know yet: one refusal for each doesn't
+// count either. A limit whose waits are shorter than the grace begins no cooldown.
+//
+// A node counts by itself. With others it shares only counts that pass its part of what begins a
+// cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all.
+package cooldown
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var _ weir.Guard = (*Guard)(nil)
+
+// Guard is a [weir.Guard]. Make one with [New]. Its Run must run beside it.
+type Guard struct {
+	options Options
+	key     atomic.Pointer[[2]uint64]
+	shards  [shards]shard
+	known   atomic.Int64 // clients in the table
+	kept    atomic.Int64 // of them, those that are or were kept out
+	used    atomic.Bool  // some rule has an Abuse, or somebody has asked
+	begun   atomic.Uint64
+	sharing sharing
+	dropped dropped
+}
+
+// Options of a Guard. The zero value is useful.
+type Options struct {
+	// Secret is what names of clients are hashed under; nodes that share cooldowns share it. Nil means a random one. See
+	// [Guard.SetSecret].
+	Secret []byte
+	// Now is the time that nodes share. Nil means time.Now.
+	Now func() time.Time
+	// Clients is how many are remembered at a time. 0 means 262,144. When there are more, the mildest offenders are forgotten.
+	Clients int
+	// Fingerprint is a short name of a client, of what its subject was made of, by which other tools know it. Nil means none.
+	Fingerprint func(values [][2]string) string
+	// Shared is what nodes tell each other through. Nil means that there is one node.
+	Shared Shared
+	// Nodes is how many nodes there are. Nil means one.
+	Nodes func() int
+}
+
+// New makes a Guard.
+func New(o Options) *Guard {
+	g := &Guard{options: o}
+	if o.Now == nil {
+		g.options.Now = time.Now
+	}
+	if o.Nodes == nil {
+		g.options.Nodes = func() int { return 1 }
+	}
+	if o.Fingerprint == nil {
+		g.options.Fingerprint = func([][2]string) string { return "" }
+	}
+	if o.Clients <= 0 {
+		g.options.Clients = 1 << 18
+	}
+	for i := range g.shards {
+		g.shards[i].clients = map[ID]*client{}
+	}
+	g.SetSecret(o.Secret)
+	return g
+}
+
+func (g *Guard) now() int64 { return g.options.Now().UnixMicro() }
+
+// Cooldown returns for how long the client of a charge is kept out.
+func (g *Guard) Cooldown(c *weir.Charge) time.Duration {
+	g.use()
+	if g.kept.Load() == 0 || c.Policy.Abuse.Shadow {
+		return 0
+	}
+	id := g.ID(&c.Counter)
+	s := g.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.clients[id]
+	if x == nil || x.shadow {
+		return 0
+	}
+	return time.Duration(max(0, x.ends-g.now())) * time.Microsecond
+}
+
+// use says that other nodes are to be heard.
+func (g *Guard) use() {
+	if !g.used.Load() {
+		g.used.Store(true)
+	}
+}
+
+// grace is how long after an answer requests may come that were sent before it.
+const grace = int64(time.Second / time.Microsecond)
+
+// Decided is told how long the client of a charge must wait.
+func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
+	if wait == 0 && g.known.Load() == 0 {
+		return false
+	}
+	id, now := g.ID(&c.Counter), g.now()
+	s := g.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, a := s.clients[id], c.Policy.Abuse
+	unaware := min(a.Refusals, c.Policy.Limit.Max())
+	if wait == 0 {
+		if x != nil {
+			x.row, x.until, x.unaware = 0, 0, min(x.unaware+1, unaware)
+			g.dropped.set(x, 0)
+		}
+		return false
+	}
+	if x == nil {
+		x = g.add(s, id, now)
+		x.rule, x.unaware = c.Policy.Rule, unaware
+	}
+	if x.n > 0 && x.shadow && !a.Shadow {
+		g.kept.Add(-1)
+		x.n, x.ends, x.forgets, x.shadow = 0, 0, 0, false // what was only looked at isn't held against it
+	}
+	x.row++
+	if now >= x.ends && x.refused(now, wait, a) {
+		if x.count >= a.Refusals {
+			g.begin(x, id, now, a, &c.Counter)
+		} else if g.options.Shared != nil {
+			g.sharing.count(x, id, a, g.options.Nodes(), &c.Counter)
+		}
+	}
+	if a.DropAfter == 0 || x.row <= a.DropAfter || a.Shadow {
+		return false
+	}
+	if c.Policy.ByIP {
+		if !x.network.IsValid() {
+			x.network = networkOf(c.Values())
+		}
+		g.dropped.set(x, max(x.ends, x.until))
+	}
+	return true
+}
+
+// client is what is known of one that was refused. Times are in µs.
+type client struct {
+	rule     string
+	answered int64 // when it was told to wait,
+	until    int64 // and until when: the earliest of what it was told since then
+	window   int64 // since when refusals are counted
+	count    int64
+	told     int64 // of count, what the other nodes know
+	row      int64 // refusals, one after the other
+	unaware  int64 // parts of it that were allowed last, and so may come again before they are told to wait
+
+	n       int   // cooldowns, one after the other
+	ends    int64 // the last of them,
+	forgets int64 // and when it is forgiven
+	shadow  bool
+	network netip.Prefix // of one that is dropped, and is an address
+	shown   string
+	print   string
+}
+
+// refused reports whether a refusal counts.
+func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
+	if wait < 0 {
+		return false // it may come as often as it likes: it isn't told when
+	}
+	until := now + wait.Microseconds()
+	if now >= x.until {
+		x.answered, x.until = now, until
+		return false
+	}
+	x.until = min(x.until, until)
+	if now < x.answered+grace {
+		return false
+	}
+	if x.unaware > 0 {
+		x.unaware--
+		return false
+	}
+	if now >= x.window+a.Window.Microseconds() {
+		x.window, x.count, x.told = now, 0, 0
+	}
+	x.count++
+	return true
+}
+
+// begin keeps a client out. Its shard is locked.
+func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *weir.Counter) {
+	n := 1
+	if now < x.forgets {
+		n = x.n + 1
+	}
+	ends, values := now+a.Lasts(n).Microseconds(), c.Values()
+	word := Cooldown{
+		ID: id, Rule: c.Policy.Rule, Client: describe(values), Fingerprint: g.options.Fingerprint(values), N: n, Shadow: a.Shadow,
+		Ends: time.UnixMicro(ends), Forgets: time.UnixMicro(ends + a.Forgive.Microseconds()),
+	}
+	g.take(x, &word)
+	g.begun.Add(1)
+	if g.options.Shared != nil {
+		g.sharing.announce(word)
+	}
+}
+
+// take puts a cooldown in force. Its shard is locked.
+func (g *Guard) take(x *client, c *Cooldown) {
+	if x.n == 0 {
+		g.kept.Add(1)
+	}
+	x.rule, x.shown, x.print, x.n, x.shadow = c.Rule, c.Client, c.Fingerprint, c.N, c.Shadow
+	x.ends, x.forgets = c.Ends.UnixMicro(), c.Forgets.UnixMicro()
+	x.until, x.window, x.count, x.told = 0, 0, 0, 0
+}
+
+// Cooldown is a client that is kept out.
+type Cooldown struct {
+	ID          ID        `json:"id"`
+	Rule        string    `json:"rule"`
+	Client      string    `json:"client,omitempty"`      // as people may see it
+	Fingerprint string    `json:"fingerprint,omitempty"` // as other tools know it
+	N           int       `json:"n"`                     // how many there were, one after the other; 0: it is lifted
+	Ends        time.Time `json:"ends"`
+	Forgets     time.Time `json:"forgets"`
+	Shadow      bool      `json:"shadow,omitempty"`
+}

@@ -1,0 +1,465 @@
+package cooldown_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func limiter(t testing.TB, g *cooldown.Guard, rules string) *weir.Limiter {
+	t.Helper()
+	f, err := rulefile.Parse("rules.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return weir.NewLimiter(memstore.New(memstore.Options{}), f.Set, weir.Options{Guard: g})
+}
+
+func check(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
+	t.Helper()
+	d, err := l.Check(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// hammer sends ten requests a second until one is refused by a cooldown, and returns that.
+func hammer(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
+	t.Helper()
+	for range 100_000 {
+		if d := check(t, l, r); d.Reason == weir.ReasonCooldown {
+			return d
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal("no cooldown")
+	return weir.Decision{}
+}
+
+const tenAMinute = "rules: [{id: api, limit: 10/minute, abuse: {refusals: 20/minute, cooldown: 1m, most: 5m, forgive: 10m}}]"
+
+// Each cooldown is twice as long as the one before it, up to the longest; and the first one again, once it is forgiven.
+func TestCooldownsGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		l, client := limiter(t, g, tenAMinute), &weir.Request{APIKey: "k"}
+		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 5 * time.Minute, 5 * time.Minute} {
+			d := hammer(t, l, client)
+			if over := want - d.RetryAfter; over < 0 || over > 100*time.Millisecond || d.Allowed || d.Rule != "api" || d.Remaining != 0 {
+				t.Fatalf("cooldown %d: %+v, want %s", i, d, want)
+			}
+			if all := g.All(); len(all) != 1 || all[0].N != i+1 || all[0].Rule != "api" || time.Until(all[0].Ends) != d.RetryAfter {
+				t.Fatalf("%+v", all)
+			}
+			time.Sleep(d.RetryAfter - time.Microsecond)
+			if d := check(t, l, client); d.Reason != weir.ReasonCooldown {
+				t.Fatalf("a moment before its end: %+v", d)
+			}
+			time.Sleep(time.Microsecond)
+			if d := check(t, l, client); !d.Allowed {
+				t.Fatalf("at its end: %+v", d)
+			}
+		}
+		time.Sleep(10*time.Minute + time.Second)
+		if d := hammer(t, l, client); d.RetryAfter > time.Minute {
+			t.Errorf("forgiven, and then for %s", d.RetryAfter)
+		}
+	})
+}
+
+// A burst of any size, by requests that are under way together, begins no cooldown. Neither does one that comes in the same
+// second as its answers.
+func TestABurstBeginsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		l := limiter(t, g, tenAMinute)
+		for range 100 {
+			for range 5000 {
+				check(t, l, &weir.Request{APIKey: "k"})
+			}
+			time.Sleep(9 * time.Millisecond)
+		}
+		if got := g.Stats(); got.Begun != 0 || got.Clients != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// Whoever waits as told is never kept out, whatever the limits, with however many workers, on one key.
+func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			algorithm := rapid.SampledFrom([]string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter"}).Draw(r, "algorithm")
+			limits := fmt.Sprintf("%d/%ds", rapid.IntRange(4, 40).Draw(r, "count"), rapid.IntRange(1, 300).Draw(r, "window"))
+			if rapid.Bool().Draw(r, "two") {
+				limits += fmt.Sprintf(", %d/%ds", rapid.IntRange(4, 40).Draw(r, "count 2"), rapid.IntRange(301, 900).Draw(r, "window 2"))
+			}
+			g := cooldown.New(cooldown.Options{})
+			l := limiter(t, g, fmt.Sprintf("rules: [{id: api, algorithm: %s, limits: [%s], abuse: {refusals: 31/minute, cooldown: 1s}}]", algorithm, limits))
+			workers, seed := rapid.IntRange(1, 30).Draw(r, "workers"), rapid.Uint64().Draw(r, "seed")
+			cost := rapid.Int64Range(1, 4).Draw(r, "cost")
+			late := rapid.IntRange(0, 900).Draw(r, "late ms") // how long an answer may take to its client
+			var all sync.WaitGroup
+			for i := range workers {
+				all.Go(func() {
+					random := rand.New(rand.NewPCG(seed, uint64(i)))
+					for range 30 {
+						d, err := l.Check(t.Context(), &weir.Request{APIKey: "k", Cost: cost})
+						switch {
+						case err != nil || d.Reason == weir.ReasonCooldown:
+							t.Errorf("%+v: %v", d, err)
+							return
+						case d.RetryAfter > 0:
+							time.Sleep(d.RetryAfter)
+						}
+						time.Sleep(time.Duration(random.IntN(late+1)) * time.Millisecond)
+					}
+				})
+			}
+			all.Wait()
+			if got := g.Stats(); got.Begun != 0 {
+				r.Errorf("%+v", got)
+			}
+		})
+	})
+}
+
+// Who is allow-listed isn't limited, and so isn't kept out. One user's sins aren't another's at the same address.
+func TestOthersArentKeptOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, cooldown.New(cooldown.Options{}), `
+abuse: {refusals: 20/minute}
+whitelist: [friend, 10.0.0.0/8]
+rules:
+  - {id: users, by: [user], limit: 10/minute}
+  - {id: addresses, by: [ip], limit: 1000/minute}
+  - {id: quiet, by: [org], limit: 1/hour, abuse: false, match: {endpoint: /quiet}}
+`)
+		at := netip.MustParseAddr("203.0.113.7")
+		hammer(t, l, &weir.Request{User: "bad", IP: at})
+		for name, r := range map[string]*weir.Request{
+			"another user at the address": {User: "good", IP: at},
+			"an allow-listed key":         {User: "bad", APIKey: "friend", KeyVerified: true, IP: at},
+			"an allow-listed address":     {User: "bad", IP: netip.MustParseAddr("10.0.0.1")},
+		} {
+			if d := check(t, l, r); !d.Allowed {
+				t.Errorf("%s: %+v", name, d)
+			}
+		}
+		if d := check(t, l, &weir.Request{User: "bad", IP: netip.MustParseAddr("203.0.113.8")}); d.Reason != weir.ReasonCooldown {
+			t.Errorf("the user at another address: %+v", d)
+		}
+		for range 100 {
+			if d := check(t, l, &weir.Request{User: "other", Org: "o", Path: "/quiet", IP: at}); d.Reason == weir.ReasonCooldown {
+				t.Fatalf("a rule that has no abuse: %+v", d)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// Shadow cooldowns are seen and refuse nobody.
+func TestShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		l, client := limiter(t, g, "rules: [{id: api, limit: 10/minute, abuse: {refusals: 20/minute, cooldown: 1h, drop_after: 3, shadow: true}}]"), &weir.Request{APIKey: "k"}
+		for range 500 {
+			if d := check(t, l, client); d.Reason == weir.ReasonCooldown || d.Drop {
+				t.Fatalf("%+v", d)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := g.Stats(); got.InForce != 0 || got.Shadow != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A peek neither counts nor breaks a row. An admission does.
+func TestDropAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, client := limiter(t, cooldown.New(cooldown.Options{}), "rules: [{id: api, limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 5}}]"), &weir.Request{APIKey: "k"}
+		for round := range 3 {
+			if d := check(t, l, client); !d.Allowed {
+				t.Fatalf("round %d: %+v", round, d)
+			}
+			for i := range 10 {
+				if d := check(t, l, &weir.Request{APIKey: "k", Peek: true}); d.Drop {
+					t.Errorf("round %d: a peek is dropped", round)
+				}
+				if d := check(t, l, client); d.Drop != (i >= 5) || d.Allowed {
+					t.Errorf("round %d, refusal %d: %+v", round, i, d)
+				}
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// What is booked in any case is booked in a cooldown, too.
+func TestBookingsInACooldown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, client := limiter(t, cooldown.New(cooldown.Options{}), `
+rules:
+  - {id: api, limit: 10/minute, abuse: {refusals: 20/minute}}
+  - {id: tokens, limit: 1000000/day, past_limit: book}
+`), &weir.Request{APIKey: "k"}
+		hammer(t, l, client)
+		left := func() int64 {
+			d := check(t, l, &weir.Request{APIKey: "k", Peek: true})
+			for _, s := range d.Limits() {
+				if s.Policy.Rule == "tokens" {
+					return s.Remaining
+				}
+			}
+			t.Fatalf("%+v", d)
+			return 0
+		}
+		before := left()
+		if d := check(t, l, &weir.Request{APIKey: "k", Cost: 5000}); d.Reason != weir.ReasonCooldown {
+			t.Fatalf("%+v", d)
+		}
+		if got := before - left(); got < 4000 {
+			t.Errorf("%d tokens were booked", got)
+		}
+	})
+}
+
+func TestLift(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		l, client := limiter(t, g, tenAMinute), &weir.Request{APIKey: "sk_live_0123456789abcdefghij"}
+		hammer(t, l, client)
+		c := g.All()[0]
+		if !strings.HasPrefix(c.Client, "sk_") || strings.Contains(c.Client, "456789") {
+			t.Errorf("shown as %q", c.Client)
+		}
+		if lifted, err := g.Lift(t.Context(), c.ID); lifted == nil || *lifted != c || err != nil {
+			t.Fatal(lifted, err)
+		}
+		if d := check(t, l, client); d.Reason == weir.ReasonCooldown || len(g.All()) != 0 {
+			t.Errorf("%+v", d)
+		}
+		if lifted, _ := g.Lift(t.Context(), c.ID); lifted != nil {
+			t.Error("lifted twice")
+		}
+		if d := hammer(t, l, client); d.RetryAfter > time.Minute {
+			t.Errorf("lifted, and not forgiven: %s", d.RetryAfter)
+		}
+		if n, err := l.Reset(t.Context(), client); n != 1 || err != nil || len(g.All()) != 0 {
+			t.Errorf("%d counters, %v: %+v", n, err, g.All())
+		}
+		if d := check(t, l, client); !d.Allowed {
+			t.Errorf("reset: %+v", d)
+		}
+	})
+}
+
+// A million offenders: memory is bounded, and none of the worst is forgotten for one that is less bad.
+func TestAMillionOffenders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{Clients: 1 << 14})
+		l := limiter(t, g, "rules: [{id: api, limit: 1/hour, abuse: {refusals: 3/minute, cooldown: 1h}}]")
+		worst := make([]*weir.Request, 200)
+		for i := range worst {
+			worst[i] = &weir.Request{APIKey: fmt.Sprintf("worst-%d", i)}
+			for range 3 {
+				check(t, l, worst[i])
+			}
+		}
+		time.Sleep(2 * time.Second)
+		for _, r := range worst {
+			for range 4 {
+				check(t, l, r)
+			}
+		}
+		if got := g.Stats(); got.InForce != len(worst) {
+			t.Fatalf("%+v", got)
+		}
+		others := 200_000
+		if !testing.Short() {
+			others = 1_000_000
+		}
+		var before, after runtime.MemStats
+		g2 := weir.NewLimiter(refusesAll{}, l.Rules(), weir.Options{Guard: g}) // a million counters aren't what this is about
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range others {
+			r := &weir.Request{APIKey: fmt.Sprintf("other-%d", i)}
+			check(t, g2, r)
+			check(t, g2, r)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if got := g.Stats(); got.InForce != len(worst) || got.Clients > 1<<14 {
+			t.Errorf("%+v", got)
+		}
+		if per := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / (1 << 14); per > 512 {
+			t.Errorf("%d bytes a client", per)
+		}
+	})
+}
+
+type refusesAll struct{ weir.Store }
+
+func (refusesAll) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+	for i := range charges {
+		results[i] = weir.Result{RetryAfter: time.Hour}
+	}
+}
+
+// charge is one of a rule of which 1,000 a minute are allowed.
+func charge(t testing.TB, abuse weir.Abuse) *weir.Charge {
+	t.Helper()
+	p, err := weir.NewPolicy("api", weir.PerMinute(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Abuse = &abuse
+	return &weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}
+}
+
+// A client whose requests cost differently is told different times. The earliest that has passed sets it free to come, and so
+// does an admission: a request that costs less may pass while another waits.
+func TestTheEarliestWaitCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		c := charge(t, weir.Abuse{Refusals: 3, Window: time.Hour, Cooldown: time.Minute, Grow: 2, Most: time.Hour})
+		for range 20 {
+			g.Decided(c, 48*time.Second) // many tokens
+			g.Decided(c, 6*time.Second)  // one
+			time.Sleep(6 * time.Second)
+			g.Decided(c, 6*time.Second) // which others on another node have taken
+			time.Sleep(6 * time.Second)
+		}
+		for range 20 {
+			g.Decided(c, time.Minute)
+			time.Sleep(2 * time.Second)
+			g.Decided(c, 0)
+			for range 3 {
+				g.Decided(c, time.Minute)
+			}
+			time.Sleep(time.Minute)
+		}
+		if got := g.Stats(); got.Begun != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// Parts of a client that were allowed come again before they are told to wait, once each.
+func TestPartsThatDontKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		l := limiter(t, g, "rules: [{id: api, algorithm: fixed_window, limit: 50/hour, abuse: {refusals: 50/minute}}]")
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+		for range 5 {
+			for range 51 {
+				check(t, l, &weir.Request{APIKey: "k"})
+			}
+			for range 50 {
+				time.Sleep(time.Second)
+				check(t, l, &weir.Request{APIKey: "k"})
+			}
+			for range 49 {
+				time.Sleep(time.Second)
+				check(t, l, &weir.Request{APIKey: "k"})
+			}
+			if got := g.Stats(); got.Begun != 0 {
+				t.Fatalf("%+v", got)
+			}
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+		}
+	})
+}
+
+// Cooldowns that were in shadow when they began refuse nobody when the rule isn't any more, and aren't held against anybody.
+func TestOutOfShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		c := charge(t, weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour, Shadow: true})
+		for range 4 {
+			g.Decided(c, time.Minute)
+			time.Sleep(2 * time.Second)
+		}
+		if got := g.Stats(); got.Shadow != 1 {
+			t.Fatalf("%+v", got)
+		}
+		enforced := charge(t, weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Minute, Grow: 2, Most: time.Hour})
+		if wait := g.Cooldown(enforced); wait != 0 {
+			t.Error(wait)
+		}
+		for range 4 {
+			g.Decided(enforced, time.Minute)
+			time.Sleep(2 * time.Second)
+		}
+		if all := g.All(); len(all) != 1 || all[0].Shadow || all[0].N != 1 {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+// An address that a rule by address alone drops is dropped at the door, for as long as it is to wait; one that only shares the
+// subject of another rule isn't.
+func TestDroppedAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := cooldown.New(cooldown.Options{})
+		l := limiter(t, g, `
+rules:
+  - {id: addresses, by: [ip], limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 3}, match: {endpoint: /a}}
+  - {id: networks, by: [ip], ipv4_prefix: 24, limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 3}, match: {endpoint: /n}}
+  - {id: keys, by: [api_key], limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 3}, match: {endpoint: /k}}
+`)
+		six, neighbour := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::ffff")
+		four, near := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("203.0.113.99")
+		send := func(path string, ip netip.Addr, n int) {
+			for range n {
+				check(t, l, &weir.Request{Path: path, IP: ip})
+			}
+		}
+		send("/k", four, 20) // without a key, so it is counted by address: others there may have one
+		if g.Dropped(four) {
+			t.Error("the address of clients without a key is dropped")
+		}
+		send("/a", six, 4)
+		if g.Dropped(six) {
+			t.Error("dropped after three refusals")
+		}
+		send("/a", six, 1)
+		send("/n", four, 5)
+		for addr, want := range map[netip.Addr]bool{
+			six: true, neighbour: true, four: true, near: true, netip.MustParseAddr("::ffff:203.0.113.7"): true,
+			netip.MustParseAddr("203.0.114.7"): false, netip.MustParseAddr("2001:db8:0:1::1"): false,
+		} {
+			if g.Dropped(addr) != want {
+				t.Errorf("%s: %v", addr, !want)
+			}
+		}
+		time.Sleep(time.Minute)
+		if g.Dropped(six) || g.Dropped(four) {
+			t.Error("dropped when it need not wait any more")
+		}
+		send("/a", six, 2) // one is allowed, one refused
+		if g.Dropped(six) {
+			t.Error("dropped though a request was allowed")
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package cooldown
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"github.com/dchest/siphash"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/shown"
+)
+
+// ID names a client of a rule, and can't be read.
+type ID [2]uint64
+
+// ID is the name of the client that a counter is for, among those of its rule.
+func (g *Guard) ID(c *weir.Counter) ID {
+	rule := fnv.New64a()
+	_, _ = rule.Write([]byte(c.Policy.Rule)) // never fails
+	k := g.key.Load()
+	a, b := siphash.Hash128(k[0]^rule.Sum64(), k[1], c.Subject)
+	return ID{a, b}
+}
+
+func (id ID) compare(other ID) int { return slices.Compare(id[:], other[:]) }
+
+func (id ID) String() string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], id[0])
+	binary.BigEndian.PutUint64(b[8:], id[1])
+	return hex.EncodeToString(b[:])
+}
+
+// MarshalText is for JSON.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads what String wrote.
+func (id *ID) UnmarshalText(text []byte) error {
+	var b [16]byte
+	if n, err := hex.Decode(b[:], text[:min(len(text), 32)]); err != nil || n != 16 || len(text) != 32 {
+		return errors.New("must be 32 hexadecimal digits, as lists of cooldowns have them")
+	}
+	id[0], id[1] = binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])
+	return nil
+}
+
+// describe says who a client is, as people may see it.
+func describe(values [][2]string) string {
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, shown.Value(v[0], v[1]))
+	}
+	return strings.Join(texts, " ")
+}

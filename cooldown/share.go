@@ -1,0 +1,240 @@
+package cooldown
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Shared is what nodes tell each other through.
+type Shared interface {
+	// AddUp adds to what all nodes have counted, and returns the sums. A sum is forgotten a window after it has begun.
+	AddUp(ctx context.Context, counts []Count) ([]int64, error)
+	// Announce tells all nodes something about clients, and forgets what was counted of them.
+	Announce(ctx context.Context, about []ID, words []string) error
+	// Announced returns some of what was announced after a place, and the place behind it. "" is the beginning.
+	Announced(ctx context.Context, after string) (words []string, next string, err error)
+}
+
+// Count is refusals of one client that nodes add up.
+type Count struct {
+	ID     ID
+	N      int64
+	Window time.Duration
+}
+
+// sharing is what the other nodes are to be told.
+type sharing struct {
+	mu     sync.Mutex
+	counts map[ID]*counted
+	words  []Cooldown
+	place  string
+}
+
+// counted is a client whose refusals are to be added up.
+type counted struct {
+	Count
+	abuse   *weir.Abuse
+	counter weir.Counter
+}
+
+const (
+	every      = 500 * time.Millisecond // between two exchanges
+	mostCounts = 10_000                 // that wait for one
+	mostWords  = 10_000
+	batch      = 1000 // in one call
+)
+
+// count remembers what the others don't know yet of a client that this node has refused more often than its part. The client's
+// shard is locked.
+func (s *sharing) count(x *client, id ID, a *weir.Abuse, nodes int, c *weir.Counter) {
+	part := (a.Refusals + int64(nodes) - 1) / int64(max(1, nodes))
+	if x.count < part {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.counts[id]
+	if w == nil {
+		if len(s.counts) >= mostCounts {
+			return
+		}
+		if s.counts == nil {
+			s.counts = map[ID]*counted{}
+		}
+		w = &counted{Count{id, 0, a.Window}, a, weir.Counter{Policy: c.Policy, Subject: append([]byte(nil), c.Subject...)}}
+		s.counts[id] = w
+	}
+	w.N += x.count - x.told
+	x.told = x.count
+}
+
+func (s *sharing) announce(c Cooldown) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.counts, c.ID)
+	if len(s.words) < mostWords {
+		s.words = append(s.words, c)
+	}
+}
+
+// Run shares with the other nodes, and forgets whom it may, until ctx ends.
+func (g *Guard) Run(ctx context.Context) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		g.sweep(i)
+		if g.options.Shared != nil && g.used.Load() {
+			g.exchange(ctx)
+		}
+	}
+}
+
+// exchange tells the other nodes what they don't know, and learns what they know. What can't be told now is told later.
+func (g *Guard) exchange(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*every)
+	defer cancel()
+	for g.addUp(ctx) && g.announce(ctx) {
+	}
+	for g.listen(ctx) {
+	}
+}
+
+// addUp shares some counts, and reports whether there may be more.
+func (g *Guard) addUp(ctx context.Context) bool {
+	s := &g.sharing
+	s.mu.Lock()
+	var some []*counted
+	var counts []Count
+	for id, w := range s.counts {
+		if len(some) == batch {
+			break
+		}
+		some, counts = append(some, w), append(counts, w.Count)
+		delete(s.counts, id)
+	}
+	s.mu.Unlock()
+	if len(some) == 0 {
+		return true
+	}
+	sums, err := g.options.Shared.AddUp(ctx, counts)
+	if err != nil || len(sums) != len(some) {
+		return false // the node goes on with what it has counted itself
+	}
+	now := g.now()
+	for i, w := range some {
+		if sums[i] >= w.abuse.Refusals && sums[i]-w.N < w.abuse.Refusals {
+			sh := g.shard(w.ID)
+			sh.mu.Lock()
+			if x := sh.clients[w.ID]; x != nil && now >= x.ends {
+				g.begin(x, w.ID, now, w.abuse, &w.counter)
+			}
+			sh.mu.Unlock()
+		}
+	}
+	return true
+}
+
+// announce tells of some cooldowns, and reports whether there are more to tell of.
+func (g *Guard) announce(ctx context.Context) bool {
+	s := &g.sharing
+	s.mu.Lock()
+	some := s.words[:min(batch, len(s.words))]
+	s.mu.Unlock()
+	if len(some) == 0 {
+		return false
+	}
+	ids, words := make([]ID, len(some)), make([]string, len(some))
+	for i := range some {
+		b, err := json.Marshal(&some[i])
+		if err != nil {
+			b = nil // which it can't be
+		}
+		ids[i], words[i] = some[i].ID, string(b)
+	}
+	if err := g.options.Shared.Announce(ctx, ids, words); err != nil {
+		return false
+	}
+	s.mu.Lock()
+	s.words = s.words[len(some):]
+	s.mu.Unlock()
+	return true
+}
+
+// listen learns of some cooldowns, and reports whether there are more.
+func (g *Guard) listen(ctx context.Context) bool {
+	words, next, err := g.options.Shared.Announced(ctx, g.sharing.place)
+	if err != nil {
+		return false
+	}
+	g.sharing.place = next
+	for _, w := range words {
+		var c Cooldown
+		if json.Unmarshal([]byte(w), &c) == nil {
+			g.hear(&c)
+		}
+	}
+	return len(words) > 0
+}
+
+// Bounds on what a node believes: the store may hold what no node has written.
+const (
+	longest  = 2 * 366 * 24 * time.Hour
+	mostText = 256
+)
+
+// hear puts a cooldown in force that some node has announced, or lifts it.
+func (g *Guard) hear(c *Cooldown) {
+	now := g.now()
+	ends, forgets := c.Ends.UnixMicro(), c.Forgets.UnixMicro()
+	if forgets <= now || forgets < ends || forgets > now+longest.Microseconds() || len(c.Rule) > mostText || len(c.Client)+len(c.Fingerprint) > mostText || c.N < 0 {
+		return
+	}
+	s := g.shard(c.ID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.clients[c.ID]
+	switch {
+	case c.N == 0:
+		if x != nil && x.n > 0 && x.ends <= ends {
+			g.drop(s, c.ID)
+		}
+	case x == nil:
+		g.take(g.add(s, c.ID, now), c)
+	case ends > x.ends:
+		g.take(x, c)
+	}
+}
+
+// Forgive ends the cooldown of a counter's client, if it is in one.
+func (g *Guard) Forgive(ctx context.Context, c *weir.Counter) error {
+	_, err := g.Lift(ctx, g.ID(c))
+	return err
+}
+
+// Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown; or nil, if there is none.
+func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
+	c, found := g.find(id)
+	if !found {
+		return nil, nil
+	}
+	lifted := c
+	lifted.N = 0
+	g.hear(&lifted)
+	if g.options.Shared == nil {
+		return &c, nil
+	}
+	word, err := json.Marshal(&lifted)
+	if err != nil {
+		return &c, err
+	}
+	return &c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(word)})
+}

@@ -1,0 +1,74 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/internal/jsonerror"
+)
+
+// Cooldowns is the answer of GET /v1/cooldowns.
+type Cooldowns struct {
+	InForce   int                 `json:"in_force"`
+	Shadow    int                 `json:"shadow"`
+	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // those that end last come first
+}
+
+// How many cooldowns are shown, if nobody says, and at most.
+const (
+	usualCooldowns = 100
+	mostCooldowns  = 10_000
+)
+
+func (a *API) cooldowns(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	k, f := howMany(r, usualCooldowns, mostCooldowns)
+	if f != nil {
+		return f
+	}
+	kept := map[string]bool{} // of a rule that was removed they refuse nobody
+	for _, r := range a.Rules.InForce().File.Rules.Rules {
+		kept[strings.ToLower(r.ID)] = true
+	}
+	out := Cooldowns{Cooldowns: []cooldown.Cooldown{}}
+	for _, c := range a.Cooldowns.All() {
+		switch {
+		case !kept[c.Rule]:
+			continue
+		case c.Shadow:
+			out.Shadow++
+		default:
+			out.InForce++
+		}
+		if len(out.Cooldowns) < k {
+			out.Cooldowns = append(out.Cooldowns, c)
+		}
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// liftTime is how long a lift waits for the store to tell the other nodes.
+const liftTime = 2 * time.Second
+
+func (a *API) liftCooldown(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var id cooldown.ID
+	if err := id.UnmarshalText([]byte(r.PathValue("id"))); err != nil {
+		return jsonerror.Bad("id: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), liftTime)
+	defer cancel()
+	c, err := a.Cooldowns.Lift(ctx, id)
+	switch {
+	case c == nil:
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no client with this id is in a cooldown: it may have ended; GET /v1/cooldowns lists them")
+	case err != nil:
+		a.audit(r, "lift a cooldown", "answer", jsonerror.StoreUnavailable, "rule", c.Rule, "client", c.Client)
+		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "this node has lifted the cooldown, and the others can't be told: %v", err)
+	}
+	a.audit(r, "lift a cooldown", "rule", c.Rule, "client", c.Client)
+	WriteJSON(w, http.StatusOK, c)
+	return nil
+}

@@ -1,0 +1,189 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The client of a Cluster sleeps for seconds before it closes connections, and for one before it looks again who owns which slot.
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+}
+
+func open(t *testing.T, url, rules string) *Limiter {
+	t.Helper()
+	l, err := New(redisstore.Options{URL: url, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}, memstore.New(memstore.Options{}), weir.Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(10 * time.Second) })
+	f, err := rulefile.Parse("rules.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetRules(f.Set)
+	until(t, func() error {
+		if l.Redis.Secret() == nil {
+			return errors.New("no Redis yet")
+		}
+		_, err := l.Redis.Client()
+		return err
+	})
+	return l
+}
+
+func until(t *testing.T, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := redistest.Until(ctx, func(context.Context) error { return f() }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func check(t *testing.T, l *Limiter, key string) weir.Decision {
+	t.Helper()
+	d, err := l.Check(t.Context(), &weir.Request{APIKey: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 60/hour, cooldown: 1h}}]"
+
+// An offender who goes around three nodes, and is refused too seldom by each of them, is kept out by all. The second
+// cooldown is twice the first, wherever it begins. A node that starts later knows, and one that lifts it lifts it everywhere.
+func TestCooldownsAreShared(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl := regexp.MustCompile(`(?m)^user weir on >PASSWORD (.+)$`).FindStringSubmatch(string(text))[1]
+	url := "redis://weir:secret@" + redistest.New(t, redistest.Options{ACL: []string{"user default off", "user weir on >secret " + acl}}).Addr
+	nodes := []*Limiter{open(t, url, rules), open(t, url, rules), open(t, url, rules)}
+	until(t, func() error {
+		for _, n := range nodes {
+			if n.Redis.Nodes() != len(nodes) {
+				return fmt.Errorf("%d nodes", n.Redis.Nodes())
+			}
+		}
+		return nil
+	})
+	offend := func(nodes []*Limiter) {
+		t.Helper()
+		next := 0
+		until(t, func() error {
+			next++
+			if d := check(t, nodes[next%len(nodes)], "offender"); d.Reason != weir.ReasonCooldown {
+				return fmt.Errorf("after %d requests: %s", next, d.Reason)
+			}
+			return nil
+		})
+	}
+	everywhere := func(nodes []*Limiter, n int) cooldown.Cooldown {
+		t.Helper()
+		var first cooldown.Cooldown
+		for i, l := range nodes {
+			until(t, func() error {
+				if all := l.Guard.All(); len(all) != 1 || all[0].N != n || all[0].Rule != "api" {
+					return fmt.Errorf("node %d: %+v", i, all)
+				}
+				if d := check(t, l, "offender"); d.Reason != weir.ReasonCooldown {
+					return fmt.Errorf("node %d: %+v", i, d)
+				}
+				return nil
+			})
+			c := l.Guard.All()[0]
+			if i == 0 {
+				first = c
+			}
+			if !c.Ends.Equal(first.Ends) || c.ID != first.ID {
+				t.Errorf("node %d: %+v, and node 0: %+v", i, c, first)
+			}
+		}
+		return first
+	}
+	offend(nodes)
+	one := everywhere(nodes, 1)
+	if begun := nodes[0].Guard.Stats().Begun + nodes[1].Guard.Stats().Begun + nodes[2].Guard.Stats().Begun; begun != 1 {
+		t.Errorf("%d nodes began it", begun)
+	}
+	if d := check(t, nodes[1], "other"); !d.Allowed {
+		t.Errorf("another client: %+v", d)
+	}
+
+	nodes = append(nodes, open(t, url, rules))
+	everywhere(nodes, 1)
+
+	if lifted, err := nodes[2].Guard.Lift(t.Context(), one.ID); lifted == nil || err != nil {
+		t.Fatal(lifted, err)
+	}
+	for i, l := range nodes {
+		until(t, func() error {
+			if d := check(t, l, "offender"); d.Reason == weir.ReasonCooldown {
+				return fmt.Errorf("node %d: %+v", i, d)
+			}
+			return nil
+		})
+	}
+}
+
+// What nobody has written who is a node is ignored, and no client's name is in Redis.
+func TestForgedAnnouncements(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	l := open(t, "redis://"+server.Addr, rules)
+	c, err := l.Redis.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := time.Now().Add(1000 * 24 * time.Hour).UTC().Format(time.RFC3339)
+	for _, word := range []string{
+		"", "null", "{", `{"id": "12"}`, strings.Repeat("[", 100_000), `{"id":"00000000000000000000000000000001","rule":"api","n":1,"ends":"` + far + `","forgets":"` + far + `"}`,
+		`{"id":"00000000000000000000000000000001","rule":"api","n":-1}`, `{"id":"00000000000000000000000000000001","rule":"` + strings.Repeat("x", 10_000) + `","n":1}`,
+	} {
+		if err := c.Do(t.Context(), c.B().Xadd().Key(l.Redis.Prefix()+"{cooldowns}said").Id("*").FieldValue().FieldValue("c", word).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 6 {
+		check(t, l, "sk_live_0123456789abcdef")
+	}
+	until(t, func() error {
+		if d := check(t, l, "sk_live_0123456789abcdef"); d.Reason != weir.ReasonCooldown {
+			return errors.New(d.Reason.String())
+		}
+		return nil
+	})
+	other := open(t, "redis://"+server.Addr, rules)
+	check(t, other, "somebody") // from then on it listens
+	until(t, func() error {
+		if all := other.Guard.All(); len(all) != 1 || strings.Contains(all[0].Client, "0123") {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
+	said, err := c.Do(t.Context(), c.B().Xrange().Key(l.Redis.Prefix()+"{cooldowns}said").Start("-").End("+").Build()).AsXRange()
+	if err != nil || len(said) != 9 || strings.Contains(fmt.Sprint(said), "456789") {
+		t.Errorf("%v: %v", said, err)
+	}
+}

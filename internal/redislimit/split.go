@@ -1,0 +1,279 @@
+package redislimit
+
+import (
+	"context"
+	"hash/maphash"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var _ weir.Store = (*splitter)(nil)
+
+// splitter is a Store around one whose counters lie on several servers. It asks a part of each split limit in place of the
+// whole, and another part before a request is refused. Requests take turns, so that parts are drained evenly.
+type splitter struct {
+	weir.Store
+	timeout time.Duration // of both asks together
+	seed    maphash.Seed
+	turns   [64]turn // by subject, about: each busy client has its own
+	scratch sync.Pool
+}
+
+type turn struct {
+	atomic.Uint64
+	_ [56]byte // a cache line each
+}
+
+func newSplitter(inner weir.Store, timeout time.Duration) *splitter {
+	s := &splitter{Store: inner, timeout: timeout, seed: maphash.MakeSeed()}
+	s.scratch.New = func() any { return new(attempt) }
+	for i := range s.turns { // nodes don't begin with the same part
+		s.turns[i].Store(rand.Uint64())
+	}
+	return s
+}
+
+// next is whose turn it is, as a part of 2^64. Steps by the golden ratio are even for any number of parts.
+func (s *splitter) next(subject []byte) uint64 {
+	return s.turns[maphash.Bytes(s.seed, subject)%uint64(len(s.turns))].Add(0x9e3779b97f4a7c15)
+}
+
+// attempt is one ask of the inner store.
+type attempt struct {
+	charges []weir.Charge
+	results []weir.Result
+	of      []int // whose charge each is
+	second  []weir.Result
+}
+
+func isSplit(c *weir.Counter) bool { return len(c.Policy.Parts) > 0 }
+
+// alone: a cost is asked of one part, whichever it is.
+func alone(p *weir.Policy, n int64) bool { return p.Portion(0, 0, n) == n }
+
+// partOf is the part of a limit whose turn it is, or another one, so many parts further. Limits of one request that have as many
+// parts ask the same one: those of one client then lie in one slot.
+func partOf(p *weir.Policy, turn uint64, further int) int {
+	n := len(p.Parts)
+	at, _ := bits.Mul64(turn, uint64(n))
+	if further > 0 {
+		further = 1 + (further-1)%(n-1)
+	}
+	return (int(at) + further) % n
+}
+
+// Take decides the charges, all or nothing. Where only parts refuse them, it tries other parts, once.
+func (s *splitter) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	at := 0
+	for at < len(charges) && !isSplit(&charges[at].Counter) {
+		at++
+	}
+	if at == len(charges) {
+		s.Store.Take(ctx, charges, results)
+		return
+	}
+	begun := time.Now()
+	a := s.scratch.Get().(*attempt)
+	defer s.scratch.Put(a)
+	turn := s.next(charges[at].Subject)
+	a.take(ctx, s.Store, charges, results, turn, 0)
+	further, by := 0, refusedBy(charges, results)
+	if by == byParts {
+		further = 1 + rand.IntN(1<<16)
+		by = s.again(ctx, begun.Add(s.timeout), a, charges, results, turn, further)
+	}
+	// A request doesn't wait for limits in shadow. Of those, a part is tried that wasn't.
+	for i := range charges {
+		c, r := charges[i], &results[i]
+		if r.Allowed || r.Err != nil || c.Peek || !c.Policy.Shadow || !isSplit(&c.Counter) {
+			continue
+		}
+		c.Peek = by != byNobody
+		var other [1]weir.Result
+		if a.take(ctx, s.Store, []weir.Charge{c}, other[:], turn, max(0, 1-further)); other[0].Allowed {
+			*r = other[0]
+		}
+	}
+}
+
+// refusal is by what a request is refused.
+type refusal int
+
+const (
+	byNobody refusal = iota
+	byParts          // and nothing else: other parts may have room
+	byLimits
+)
+
+func refusedBy(charges []weir.Charge, results []weir.Result) (by refusal) {
+	for i := range charges {
+		c, r := &charges[i], &results[i]
+		if r.Allowed || r.Err != nil || c.Policy.Shadow {
+			continue
+		}
+		if !isSplit(&c.Counter) || c.Peek || r.RetryAfter == weir.Never {
+			return byLimits
+		}
+		by = byParts
+	}
+	return by
+}
+
+// again asks other parts. A part that can't be reached leaves the refusal as it was, for it must be no way past the limit.
+func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charges []weir.Charge, results []weir.Result, turn uint64, further int) refusal {
+	a.second = append(a.second[:0], results...)
+	other := a.second
+	soon, cancel := context.WithDeadline(ctx, until)
+	a.take(soon, s.Store, charges, other, turn, further)
+	cancel()
+	by := refusedBy(charges, other)
+	for i := range charges {
+		if other[i].Err != nil && results[i].Err == nil && isSplit(&charges[i].Counter) {
+			if by == byNobody {
+				a.undo(ctx, s.Store)
+			}
+			return byParts
+		}
+	}
+	for i := range charges {
+		was, r := results[i], &results[i]
+		*r = other[i]
+		if isSplit(&charges[i].Counter) && r.Err == nil && !r.Allowed && was.Err == nil && !was.Allowed {
+			r.RetryAfter = min(r.RetryAfter, was.RetryAfter)
+			r.ResetAfter = max(r.ResetAfter, was.ResetAfter)
+			r.Remaining = (r.Remaining + was.Remaining) / 2
+		}
+	}
+	return by
+}
+
+// undo gives back what was taken. What can't be given back is stranded.
+func (a *attempt) undo(ctx context.Context, inner weir.Store) {
+	var back []weir.Return
+	for i := range a.charges {
+		if c, r := &a.charges[i], &a.results[i]; r.Allowed && r.Err == nil && !c.Peek && !c.Policy.Book {
+			back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot})
+		}
+	}
+	if back != nil {
+		_ = inner.GiveBack(ctx, weir.Once{}, 0, back)
+	}
+}
+
+// take asks the inner store for parts of the charges. Of a peek it asks all parts, and so sees the whole limit.
+func (a *attempt) take(ctx context.Context, inner weir.Store, charges []weir.Charge, results []weir.Result, turn uint64, further int) {
+	a.charges, a.of = a.charges[:0], a.of[:0]
+	for i := range charges {
+		c := charges[i]
+		if !isSplit(&c.Counter) {
+			a.charges, a.of = append(a.charges, c), append(a.of, i)
+			continue
+		}
+		whole, n := c.Policy, c.N
+		first := partOf(whole, turn, further)
+		for j, part := range whole.Parts {
+			c.Policy, c.N = part, whole.Portion(first, j, n)
+			if c.Peek && alone(whole, n) {
+				c.N = n
+			}
+			if c.N > 0 || c.Peek {
+				a.charges, a.of = append(a.charges, c), append(a.of, i)
+			}
+		}
+	}
+	a.results = slices.Grow(a.results[:0], len(a.charges))[:len(a.charges)]
+	inner.Take(ctx, a.charges, a.results)
+	for at, end := 0, 0; at < len(a.of); at = end {
+		i := a.of[at]
+		for end = at + 1; end < len(a.of) && a.of[end] == i; end++ {
+		}
+		results[i] = a.results[at]
+		if c := &charges[i]; isSplit(&c.Counter) {
+			sum(c, a.results[at:end], &results[i])
+			results[i].Part = partOf(c.Policy, turn, further) + 1
+		}
+	}
+}
+
+// sum makes one result of those of parts. Other parts are taken to have as much left as these.
+func sum(c *weir.Charge, parts []weir.Result, r *weir.Result) {
+	any, all, left := false, true, int64(0)
+	for i := range parts {
+		p := &parts[i]
+		if p.Err != nil {
+			*r = weir.Result{Err: p.Err}
+			return
+		}
+		any, all, left = any || p.Allowed, all && p.Allowed, left+p.Remaining
+		r.ResetAfter = max(r.ResetAfter, p.ResetAfter)
+		r.Slot = min(r.Slot, p.Slot) // at worst a window that has passed, which takes nothing back
+	}
+	either := c.Peek && alone(c.Policy, c.N) // each part was asked for all
+	r.Allowed = all || either && any
+	r.Remaining = min(left*int64(len(c.Policy.Parts))/int64(len(parts)), c.Policy.Limit.Max())
+	if r.RetryAfter = 0; !r.Allowed {
+		r.Remaining = min(r.Remaining, max(0, c.N-1))
+		r.RetryAfter = wait(parts, either)
+	}
+}
+
+// wait is how long until one of the parts that refuse has room, or until all have.
+func wait(parts []weir.Result, one bool) (d time.Duration) {
+	for i := range parts {
+		p := &parts[i]
+		switch {
+		case p.Allowed:
+		case p.RetryAfter == weir.Never:
+			return weir.Never
+		case d == 0 || one == (p.RetryAfter < d):
+			d = p.RetryAfter
+		}
+	}
+	return d
+}
+
+// GiveBack returns tokens. Those of which nobody knows the part that they were taken from go to any.
+func (s *splitter) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	if !slices.ContainsFunc(returns, func(r weir.Return) bool { return isSplit(&r.Counter) }) {
+		return s.Store.GiveBack(ctx, once, keep, returns)
+	}
+	var all []weir.Return
+	for _, r := range returns {
+		if !isSplit(&r.Counter) {
+			all = append(all, r)
+			continue
+		}
+		whole, n := r.Policy, r.N
+		first := int(once[0]) % len(whole.Parts) // the same one each time
+		if once == (weir.Once{}) {
+			first = partOf(whole, s.next(r.Subject), 0)
+		}
+		for j, part := range whole.Parts {
+			if r.Policy, r.N = part, whole.Portion(first, j, n); r.N > 0 || j == first {
+				all = append(all, r)
+			}
+		}
+	}
+	return s.Store.GiveBack(ctx, once, keep, all)
+}
+
+// Reset makes counters untouched, with all of their parts.
+func (s *splitter) Reset(ctx context.Context, counters []weir.Counter) error {
+	var all []weir.Counter
+	for _, c := range counters {
+		if !isSplit(&c) {
+			all = append(all, c)
+			continue
+		}
+		for _, part := range c.Policy.Parts {
+			all = append(all, weir.Counter{Policy: part, Subject: c.Subject})
+		}
+	}
+	return s.Store.Reset(ctx, all)
+}

@@ -1,0 +1,201 @@
+package top
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+)
+
+// newTestHour is an hour in a slot, without rules.
+func newTestHour() (h *hour, now time.Time) {
+	all := newHour()
+	now = time.Unix(2_000_000_000, 0)
+	all.advance(now, newKey(nil), nil)
+	return &all, now
+}
+
+// TestNumbersAreClamped: whatever is counted, a slot's numbers fit into a cell, and can be read again.
+func TestNumbersAreClamped(t *testing.T) {
+	c := cells{most: 100}
+	var s series
+	for i, n := range []amount{{1e30, 1e30, 1e30, 1e300}, {0.2, 0, 0, 0.2}, {1, 5, 0, math.Inf(1)}, {3, 1, 1, 7}, {0.2, 0.2, 0, 0}, {3, 1, 5, 0}} {
+		s.add(&c, uint32(100+2*i), n)
+	}
+	var got []tick
+	s.since(&c, 0, func(t tick) { got = append(got, t) })
+	want := []tick{{100, mostCount, mostCount, 0, mostCount}, {102, 1, 0, 0, 0}, {104, 1, 1, 0, mostCount}, {106, 3, 1, 1, 7}, {108, 1, 0, 0, 0}, {110, 3, 1, 2, 0}}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if b := pastOf(&c, &s, 102); !tells(b, &sum{9, 3}) {
+		t.Errorf("%x can't be told", b)
+	}
+}
+
+// TestNothingIsLost of the memory, whoever makes way for whom.
+func TestNothingIsLost(t *testing.T) {
+	h, now := newTestHour()
+	for i := range 40 {
+		at := now.Add(time.Duration(i) * HourSlot)
+		h.advance(at, h.key, nil)
+		for j := range 200 {
+			h.keep = 20
+			h.count(&charged{rule: fmt.Sprint("r", j%5), tokens: 9, would: j%2 == 0}, fmt.Appendf(nil, "\x00sk_prod_of_more_than_one_cell_%d", j*(i+1)%700), 1, at)
+		}
+	}
+	if h.used != 100 || len(h.index) != 100 || h.cells.used < 100 {
+		t.Errorf("%d rows, %d in the index, %d cells", h.used, len(h.index), h.cells.used)
+	}
+	for len(h.byID) > 0 {
+		h.forgetRules()
+	}
+	if h.used != 0 || len(h.index) != 0 || h.cells.used != 0 {
+		t.Errorf("of nothing %d rows, %d in the index and %d cells are left", h.used, len(h.index), h.cells.used)
+	}
+	// An hour of silence, in which buffers are emptied many times, forgets as well.
+	now = now.Add(40 * HourSlot)
+	h.advance(now, h.key, nil)
+	h.count(&charged{rule: "r", tokens: 1}, []byte("\x00a"), 1, now)
+	for i := range 3 * HourSlots {
+		if h.advance(now.Add(time.Duration(i)*HourSlot), h.key, nil); i < HourSlots && h.used != 1 {
+			t.Fatalf("after %d slots it is forgotten", i)
+		}
+	}
+	if h.used != 0 {
+		t.Errorf("%d rows of hours ago are left", h.used)
+	}
+	// A key that never pauses has no more cells than an hour takes.
+	var s series
+	c := cells{most: 1000}
+	for i := range 10 * HourSlots {
+		s.add(&c, uint32(i), amount{1, 0, 0, 1})
+	}
+	if most := int32(HourSlots/len(cell{}.data) + 2); c.used > most {
+		t.Errorf("%d cells for an hour, want %d at most", c.used, most)
+	}
+}
+
+// TestWhoTheBusiestAre: a new key takes over the count of the one that makes way, older requests count less, and there is room for more keys
+// again when there is memory.
+func TestWhoTheBusiestAre(t *testing.T) {
+	h, now := newTestHour()
+	count := func(key string, n int) {
+		for range n {
+			h.count(&charged{rule: "r", tokens: 1}, []byte("\x00"+key), 1, now)
+		}
+	}
+	lowest := func() (uint64, float64) {
+		k := &h.rows[h.rules[0].low[0]]
+		return k.id, k.count
+	}
+	h.keep = 2
+	count("a", 5)
+	count("b", 3)
+	count("c", 1)
+	if id, n := lowest(); id != h.key.subject([]byte("\x00c")) || n != 4 {
+		t.Errorf("the lowest has %v, want c with 4", n)
+	}
+	now = now.Add(2 * halved * HourSlot)
+	h.advance(now, h.key, nil)
+	count("c", 2) // as many as a
+	if id, _ := lowest(); id != h.key.subject([]byte("\x00a")) {
+		t.Error("what was sent an hour ago counts as much as what was sent now")
+	}
+	if h.keep != 3 {
+		t.Errorf("%d keys are kept, want one more", h.keep)
+	}
+	count("d", 1)
+	if n := len(h.rules[0].low); n != 3 {
+		t.Errorf("there are %d keys", n)
+	}
+}
+
+// TestCountsAreMadeSmaller after half a day and more, in proportion: whoever is new isn't the last for it.
+func TestCountsAreMadeSmaller(t *testing.T) {
+	h, now := newTestHour()
+	for range 64*halved/100 + 2 {
+		now = now.Add(100 * HourSlot)
+		h.advance(now, h.key, nil)
+		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00a"), 1, now)
+	}
+	for range 10 {
+		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00b"), 1, now)
+	}
+	if k := &h.rows[h.rules[0].low[0]]; len(h.rules[0].low) != 2 || k.id != h.key.subject([]byte("\x00a")) {
+		t.Errorf("the lowest has %v", k.count)
+	}
+}
+
+// TestSketchesInPart count by the names that all of them would tell, each in the highest class that any has.
+func TestSketchesInPart(t *testing.T) {
+	each := float64(1<<32) / 12
+	n := union([]sketched{{100, []uint32{4 | 3, 8 | 1}}, {100, []uint32{4 | 1, 8 | 1, 12 | 1, 16 | 1}}})
+	if n != [4]float64{0, each, 0, each} {
+		t.Errorf("%v, want %v of the first and of the third class", n, each)
+	}
+	h, r, k := hour{}, hourRule{}, row{used: 200, at: 900_000, full: 1000}
+	for at, want := range map[int64]uint8{900: 200, 950: 100, 1000: 0, 1001: 0, 5000: 0} {
+		if got := h.usedNow(&r, &k, time.Unix(at, 0)); got != want {
+			t.Errorf("%d of a bucket is used after %d s, want %d", got, at-900, want)
+		}
+	}
+}
+
+// TestKeptIsNoMoreThanAll, though each number is rounded by itself.
+func TestKeptIsNoMoreThanAll(t *testing.T) {
+	h, now := newTestHour()
+	for _, key := range []string{"a", "b", "c"} {
+		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00"+key), 0.6, now)
+	}
+	room := alone
+	if got := h.tell(h.rules[0], true, &room, now); got.Kept != 2 || got.Sum.Requests != 2 || len(got.Rows) != 3 {
+		t.Errorf("%+v", got)
+	}
+	// And no more than there is room for.
+	room = room1(1)
+	if got := h.tell(h.rules[0], true, &room, now); len(got.Rows) != 1 || got.Keys.N != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// room1 is for so many keys of a slot each.
+func room1(n int) room { return room{n * (perTold + 16), 1000} }
+
+// TestKeysOfSeveralNodes are one, with what all of them have seen, and what any knows.
+func TestKeysOfSeveralNodes(t *testing.T) {
+	past := func(slot uint32) []byte {
+		var s series
+		c := cells{most: 10}
+		s.add(&c, slot, amount{2, 1, 0, 2})
+		return pastOf(&c, &s, 0)
+	}
+	const first = 1000
+	row := func(used uint8, at int64, special bool, slot uint32) *toldRule {
+		return &toldRule{Sum: sum{4, 2}, Kept: 2, Would: 3, Rows: []toldRow{{ID: 7 << 32, Sum: sum{2, 1}, Used: used, At: at, Special: special, Past: past(slot)}}}
+	}
+	parts := []*toldRule{row(250, 1, false, first), row(200, 9, true, first+HourSlots-1), row(30, 3, false, first-1), row(20, 2, false, first+HourSlots)}
+	rule, rows := mergeRule("r", parts, false), mergeRows(parts)
+	if rule.Requests != 16 || rule.Refused != 8 || rule.WouldRefuse != 12 || rule.Coverage != 0.5 {
+		t.Errorf("%+v", rule)
+	}
+	if len(rows) != 1 || rows[0].Sum != (sum{8, 4}) || rows[0].Used != 200 || !rows[0].Special {
+		t.Fatalf("%+v", rows)
+	}
+	span, all := Span{first: first}, newPast()
+	span.addTo(&all, rows[0].pasts...)
+	for i, n := range all.Requests {
+		if want := map[int]uint64{0: 2, HourSlots - 1: 2}[i]; n != want || all.Refused[i] != want/2 {
+			t.Errorf("slot %d has %d", i, n)
+		}
+	}
+	if got := coverage(1999, 2000, false); got != 0.999 {
+		t.Errorf("1999 of 2000 are %v: 1 is all", got)
+	}
+	if got := coverage(5, 4, false); got != 1 {
+		t.Errorf("5 of 4 are %v", got)
+	}
+	if got := coverage(4, 4, true); got != 0.999 {
+		t.Errorf("4 of 4 are %v, where not all were looked at", got)
+	}
+}

@@ -1,0 +1,122 @@
+package top
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+
+	"github.com/dchest/siphash"
+
+	"github.com/weirhq/weir/internal/shown"
+)
+
+// Identity is who a client is. It must not be shown.
+type Identity struct {
+	Kind  string // api_key, user or ip; or what else a rule counts by: org, header:X-Tenant
+	Value string
+}
+
+// Shown is the client as people may see it. Only what a client doesn't choose, and no secret can be, is shown whole.
+func (i Identity) Shown() string {
+	kind, _, _ := strings.Cut(i.Kind, ":")
+	switch kind {
+	case "ip":
+		return cmp.Or(i.Value, "(no address)")
+	case "method", "endpoint", "tier", "path":
+		return shown.Printable(shown.Clip(i.Value, 64))
+	}
+	return shown.Key(i.Value)
+}
+
+// NewIP is an address, as rules count it: of IPv6 the /64.
+func NewIP(addr netip.Addr) Identity {
+	if addr = addr.Unmap().WithZone(""); addr.Is4() {
+		return Identity{"ip", addr.String()}
+	}
+	return Identity{"ip", netip.PrefixFrom(addr, 64).Masked().String()}
+}
+
+// counted reads a part of a subject.
+func counted(kind, value string) Identity {
+	if kind != "ip" {
+		return Identity{kind, value}
+	}
+	if _, ok := shown.Network(value); ok {
+		return Identity{"ip", shown.Value(kind, value)}
+	}
+	return Identity{Kind: "ip"} // none
+}
+
+// FingerprintOf is the fingerprint of a client that a rule counts by one dimension alone, or "".
+func (t *Top) FingerprintOf(values [][2]string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return fingerprint(t.key.Load().hash(counted(values[0][0], values[0][1])))
+}
+
+// hash is what stands for a client. Those of a key, a user and an address are as everywhere else: see [client].
+func (k *key) hash(i Identity) uint64 {
+	switch i.Kind {
+	case "api_key":
+		return siphash.Hash(k.k0^uint64(apiKey), k.k1, []byte(i.Value))
+	case "user":
+		return siphash.Hash(k.k0^uint64(user), k.k1, []byte(i.Value))
+	case "ip":
+		addr, err := netip.ParseAddr(strings.TrimSuffix(i.Value, "/64"))
+		var c client
+		if err == nil {
+			c.from(addr, k)
+		}
+		if err == nil || i.Value == "" {
+			return c.id
+		}
+	}
+	return siphash.Hash(k.k0^uint64(other), k.k1, []byte(i.Kind+"\x00"+i.Value))
+}
+
+// person is who a row is for.
+type person struct {
+	id      uint64
+	kind    string
+	shown   string
+	parts   []Identity // none if the subject isn't kept as a whole
+	special bool       // it has numbers of its own
+}
+
+// who reads the subject of a row.
+func (h *hour) who(r *hourRule, k *row, text []byte) person {
+	text = h.cells.read(text, k.text)
+	rule := h.known[r.id]
+	p := person{id: k.id, kind: "other", shown: shown.Key(string(text))}
+	switch {
+	case rule == nil || rule.Descriptor != nil:
+		if rule != nil {
+			p.kind = "descriptor"
+		}
+		return p
+	case rule.By == nil:
+		p.kind = "api_key"
+	case len(rule.By) == 0:
+		p.kind, p.shown = "all", "(everybody)"
+	default:
+		p.kind = strings.Join(rule.By, "+")
+	}
+	if k.cut {
+		p.shown = shown.Key(string(text[1:]))
+		return p
+	}
+	var names, texts []string
+	for _, v := range rule.ReadSubject(text) {
+		part := counted(v[0], v[1])
+		p.parts, names, texts = append(p.parts, part), append(names, part.Kind), append(texts, part.Shown())
+		p.special = p.special || part.Kind == "api_key" && len(rule.Override[part.Value]) > 0
+	}
+	if len(names) > 0 {
+		p.kind, p.shown = strings.Join(names, "+"), strings.Join(texts, " ")
+	}
+	if len(p.parts) == 1 {
+		p.id = h.key.hash(p.parts[0])
+	}
+	return p
+}

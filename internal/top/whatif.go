@@ -1,0 +1,212 @@
+package top
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Arrivals are the requests of the last hour that a rule applied to, by those of its keys that are remembered.
+type Arrivals struct {
+	span Span
+	rule HourRule
+	keys []*merged
+}
+
+// WhatIf is what another limit would have done to them.
+type WhatIf struct {
+	Rule      string `json:"rule"`
+	Limit     string `json:"limit"`
+	Capacity  int64  `json:"capacity,omitempty"`
+	Algorithm string `json:"algorithm"`
+	Hour      struct {
+		From time.Time `json:"from"`
+		To   time.Time `json:"to"`
+	} `json:"hour"`
+	Requests    uint64         `json:"requests"` // of the keys that are remembered
+	WouldRefuse uint64         `json:"would_refuse"`
+	WasRefused  uint64         `json:"was_refused"`
+	Elsewhere   uint64         `json:"refused_elsewhere"` // by other rules, so that they took nothing
+	Keys        int            `json:"keys"`
+	KeysRefused int            `json:"keys_refused"`
+	KeysSpecial int            `json:"keys_special"` // that have numbers of their own, and keep them
+	Clients     []WhatIfClient `json:"clients"`
+	Coverage    float64        `json:"coverage"` // the share of the rule's requests that these are
+	LeftOut     uint64         `json:"left_out"` // requests of the rule that aren't remembered with their keys
+	Nodes       []Node         `json:"nodes"`
+	Missing     []string       `json:"nodes_missing"`
+	Gone        []Gone         `json:"nodes_gone"`
+	WholeSince  *time.Time     `json:"whole_since"`
+	Partial     string         `json:"partial,omitempty"`
+	Resolution  float64        `json:"resolution_seconds"` // requests are spread evenly over so much
+}
+
+// WhatIfClient is what it would have done to one key.
+type WhatIfClient struct {
+	Client      string `json:"client"` // masked
+	Fingerprint string `json:"fingerprint"`
+	Kind        string `json:"kind"`
+	Requests    uint64 `json:"requests"`
+	WouldRefuse uint64 `json:"would_refuse"`
+	WasRefused  uint64 `json:"was_refused"`
+}
+
+const (
+	// worst is how many keys are listed.
+	worst = 100
+	// mostSteps bounds the work: about a second of a core. If there are more requests, those that follow each other most closely arrive together.
+	mostSteps = 5_000_000
+)
+
+// Arrivals collects what a rule's keys sent, on all nodes that can be asked.
+func (h *Hour) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
+	all, span, err := h.ask(ctx, question{rule: rule})
+	if err != nil {
+		return nil, err
+	}
+	parts := partsOf(all, rule)
+	return &Arrivals{span, mergeRule(rule, parts, span.sampled()), mergeRows(parts)}, nil
+}
+
+// Under replays the arrivals under another limit, each key with a counter of its own that was untouched before. It ends early when ctx does.
+func (a *Arrivals) Under(ctx context.Context, p *weir.Policy) WhatIf {
+	out := WhatIf{
+		Rule: a.rule.Rule, Limit: p.Limit.String(), Capacity: p.Limit.Burst, Algorithm: p.Limit.Algorithm.String(), Clients: []WhatIfClient{},
+		Nodes: a.span.Nodes, Missing: a.span.NodesMissing, Gone: a.span.NodesGone, WholeSince: a.span.WholeSince, Partial: a.span.Partial, Resolution: a.span.SlotSeconds,
+	}
+	out.Hour.From, out.Hour.To = a.span.From, a.span.At
+	slots, all := 1, make([][]tick, len(a.keys))
+	for i, k := range a.keys {
+		all[i] = k.ticks(a.span.first)
+		slots += len(all[i])
+	}
+	for i, k := range a.keys {
+		if ctx.Err() != nil {
+			break
+		}
+		c := WhatIfClient{Client: k.Client, Fingerprint: fingerprint(k.ID), Kind: k.Kind}
+		for _, t := range all[i] {
+			c.Requests += t.requests
+			c.WasRefused += t.refused
+			out.Elsewhere += t.elsewhere
+		}
+		if c.WouldRefuse = c.WasRefused; k.Special {
+			out.KeysSpecial++
+		} else {
+			c.WouldRefuse = replay(p, all[i], max(10, mostSteps/uint64(slots)))
+		}
+		out.Keys++
+		out.Requests += c.Requests
+		out.WouldRefuse += c.WouldRefuse
+		out.WasRefused += c.WasRefused
+		if c.WouldRefuse > 0 {
+			out.KeysRefused++
+		}
+		if c.WouldRefuse > 0 || c.WasRefused > 0 {
+			out.Clients = append(out.Clients, c)
+		}
+	}
+	slices.SortFunc(out.Clients, func(a, b WhatIfClient) int {
+		return cmp.Or(cmp.Compare(b.WouldRefuse, a.WouldRefuse), cmp.Compare(b.WasRefused, a.WasRefused), cmp.Compare(b.Requests, a.Requests),
+			cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	out.Clients = out.Clients[:min(worst, len(out.Clients))]
+	out.LeftOut = a.rule.Requests - min(out.Requests, a.rule.Requests)
+	out.Coverage = coverage(out.Requests, a.rule.Requests, a.span.sampled())
+	return out
+}
+
+// ticks are the slots of a key, over all nodes, the oldest first.
+func (m *merged) ticks(first uint32) (out []tick) {
+	for _, b := range m.pasts {
+		readPast(b, func(t tick) {
+			if t.slot >= first {
+				out = append(out, t)
+			}
+		})
+	}
+	slices.SortStableFunc(out, func(a, b tick) int { return cmp.Compare(a.slot, b.slot) })
+	n := 0
+	for _, t := range out {
+		if n > 0 && out[n-1].slot == t.slot {
+			last := &out[n-1]
+			last.requests, last.refused = min(mostCount, last.requests+t.requests), min(mostCount, last.refused+t.refused)
+			last.elsewhere, last.tokens = min(mostCount, last.elsewhere+t.elsewhere), min(mostCount, last.tokens+t.tokens)
+			continue
+		}
+		out[n] = t
+		n++
+	}
+	return out[:n]
+}
+
+// replay has requests arrive at a counter, evenly spread over each slot, and counts those that it refuses. Those that another rule refused
+// take nothing, here as there.
+func replay(p *weir.Policy, ticks []tick, most uint64) (refused uint64) {
+	c := counter{policy: p}
+	for _, t := range ticks {
+		begin, length := int64(t.slot)*HourSlot.Microseconds(), HourSlot.Microseconds()
+		asked := t.asked()
+		steps := min(asked, most)
+		for i := range steps {
+			// In whole numbers, so that no request and no token gets lost: those up to this one, without those up to the one before.
+			n := asked*(i+1)/steps - asked*i/steps
+			tokens := t.tokens*(i+1)/steps - t.tokens*i/steps
+			now := begin + int64(2*i+1)*length/int64(2*steps)
+			refused += n - c.take(now, n, max(1, (tokens+n/2)/n))
+		}
+	}
+	return refused
+}
+
+// counter is one of any algorithm, in time of its own.
+type counter struct {
+	policy *weir.Policy
+	state  weir.State
+	log    weir.Log
+}
+
+// take takes as many of n requests as fit at the moment, of so many tokens each.
+func (c *counter) take(now int64, n, cost uint64) (taken uint64) {
+	// The most that fit, by halves: one alone is tried once.
+	low, high := uint64(0), n+1
+	for try := n; high-low > 1; try = low + (high-low)/2 {
+		if c.fits(now, try*cost) {
+			low = try
+		} else {
+			high = try
+		}
+	}
+	if low > 0 {
+		c.debit(now, low*cost)
+	}
+	if c.policy.CountRefused && low < n {
+		c.debit(now, (n-low)*cost)
+	}
+	return low
+}
+
+// bounded is a cost as counters take it. Nothing admits as much.
+func bounded(tokens uint64) int64 { return int64(min(tokens, 2*weir.MaxTokens)) }
+
+func (c *counter) fits(now int64, tokens uint64) bool {
+	switch {
+	case c.policy.Book:
+		return true
+	case c.policy.Limit.Algorithm == weir.SlidingLog:
+		return c.policy.FitsLog(&c.log, now, bounded(tokens))
+	}
+	_, ok := c.policy.Try(c.state, now, bounded(tokens))
+	return ok
+}
+
+func (c *counter) debit(now int64, tokens uint64) {
+	if c.policy.Limit.Algorithm == weir.SlidingLog {
+		c.policy.TryLog(&c.log, now, bounded(tokens))
+		return
+	}
+	c.state, _ = c.policy.Debit(c.state, now, bounded(tokens))
+}

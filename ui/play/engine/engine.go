@@ -1,0 +1,307 @@
+// Package engine is the playground without its page: arrivals on a virtual clock, decided by [weir.Limiter], and what
+// there is to draw of them. The page shows every algorithm's answer to the same arrivals, or those of rules of one's own.
+//
+// It has no arithmetic of its own. Decisions are the Limiter's, over a memstore whose clock is the engine's; levels,
+// weights and entries are read from the core's states. An engine does the same whenever it is given the same calls.
+// To go back in time it begins anew and replays its arrivals.
+//
+// Times are whole microseconds since the beginning, which is a moment that every window is aligned to.
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/memstore"
+)
+
+// What a page can ask for is bounded, so that it stays quick.
+const (
+	MaxArrivals = 5000
+	maxCharges  = 6 * MaxArrivals // of them all: a rewind decides them anew
+	MaxText     = 64 << 10        // bytes of rules
+	maxComing   = 200             // arrivals that are shown in advance
+	maxLimit    = 1000
+	maxWindow   = 24 * time.Hour
+	maxAt       = int64(30 * 24 * time.Hour / time.Microsecond)
+	storeCap    = 8 << 20
+)
+
+// Numbers are those of all algorithms that are compared.
+type Numbers struct {
+	Limit int64 `json:"limit"`
+	// Window is in milliseconds, as is MaxDelay.
+	Window int64 `json:"window"`
+	// Burst is that of the buckets, and the length of the queue. 0 means Limit.
+	Burst int64 `json:"burst"`
+	// MaxDelay is the queue's. 0 means as long as the queue is.
+	MaxDelay int64 `json:"max_delay"`
+}
+
+func (n Numbers) window() time.Duration { return time.Duration(n.Window) * time.Millisecond }
+
+// Engine is a playground. Make one with [New]. It is not safe for concurrent use.
+type Engine struct {
+	numbers Numbers
+	own     *weir.RuleSet // the user's rules, or nil while algorithms are compared
+	request weir.Request  // for own rules
+	applied int           // how many counters that is charged to
+	policy  []*weir.Policy
+
+	begin   int64 // µs since 1970 of the moment 0
+	at      int64
+	store   *mirror
+	limiter *weir.Limiter
+	lanes   []*lane
+	whole   *trace // what became of requests, for own rules
+	answer  string // to the last of them
+
+	schedule []arrival // in order; those before next are decided
+	next     int
+	charges  int // of all of them
+	patterns []*pattern
+	full     bool
+	demo     *demo
+	seen     string // what the demonstration has shown, once it is over
+
+	fresh bool // the next frame is a whole one
+	sent  int  // arrivals that frames have had
+}
+
+// arrival is a request at a moment.
+type arrival struct {
+	at      int64
+	pattern *pattern // that it is of, or nil
+	request *weir.Request
+	charges int // how many counters it is charged to
+}
+
+// New makes an engine that compares the algorithms.
+func New(n Numbers) (*Engine, error) {
+	e := &Engine{}
+	return e, e.Compare(n)
+}
+
+// algorithms in the order in which they are shown.
+var algorithms = []weir.Algorithm{
+	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter, weir.SlidingLog,
+}
+
+// Compare shows the algorithms under these numbers. The arrivals stay, and are decided anew.
+func (e *Engine) Compare(n Numbers) error {
+	switch {
+	case n.Limit < 1 || n.Limit > maxLimit:
+		return fmt.Errorf("limit: must be from 1 to %d, got %d", maxLimit, n.Limit)
+	case n.Window < 100 || n.Window > maxWindow.Milliseconds():
+		return fmt.Errorf("window: must be from 100 ms to 24 h, got %d ms", n.Window)
+	case n.Burst < 0 || n.Burst > maxLimit:
+		return fmt.Errorf("burst: must be from 1 to %d, or 0 for the limit, got %d", maxLimit, n.Burst)
+	case n.MaxDelay < 0 || n.MaxDelay > maxWindow.Milliseconds():
+		return fmt.Errorf("max delay: must be from 0 to 24 h, got %d ms", n.MaxDelay)
+	}
+	policies := make([]*weir.Policy, len(algorithms))
+	for i, a := range algorithms {
+		l := weir.Limit{Algorithm: a, Count: n.Limit, Window: n.window()}
+		switch a {
+		case weir.LeakyQueue:
+			l.MaxDelay = time.Duration(n.MaxDelay) * time.Millisecond
+			fallthrough
+		case weir.TokenBucket, weir.LeakyBucket:
+			l.Burst = n.Burst
+		}
+		p, err := weir.NewPolicy(a.String(), l)
+		if err != nil {
+			return err
+		}
+		policies[i] = p
+	}
+	if e.own != nil {
+		e.own = nil
+		e.Clear()
+	}
+	e.numbers, e.policy, e.demo = n, policies, nil
+	e.begin = aligned(n.window())
+	e.replay(e.at)
+	return nil
+}
+
+// aligned is the first moment of 2026 that begins a window of that length.
+func aligned(window time.Duration) int64 {
+	w := window.Microseconds()
+	year := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	return (year + w - 1) / w * w
+}
+
+// Clear forgets all arrivals and goes back to the beginning.
+func (e *Engine) Clear() {
+	e.schedule, e.charges, e.patterns, e.full, e.demo = nil, 0, nil, false, nil
+	e.replay(0)
+}
+
+// replay begins anew and decides the arrivals up to a moment.
+func (e *Engine) replay(to int64) {
+	e.at, e.next, e.fresh, e.seen = 0, 0, true, ""
+	now := func() time.Time { return time.UnixMicro(e.begin + e.at) }
+	e.store = newMirror(memstore.New(memstore.Options{MemoryCap: storeCap, Now: now}), e)
+	e.limiter = weir.NewLimiter(e.store, e.own, weir.Options{Now: now, Guard: cooldown.New(cooldown.Options{Now: now})})
+	e.lanes, e.whole, e.answer = nil, &trace{window: maxAt}, ""
+	if e.own == nil {
+		for _, p := range e.policy {
+			e.lanes = append(e.lanes, e.store.lane(weir.Counter{Policy: p, Subject: []byte("you")}))
+		}
+	} else {
+		e.look()
+	}
+	e.run(to)
+}
+
+// run decides the arrivals up to a moment, which isn't before the engine's.
+func (e *Engine) run(to int64) {
+	if d := e.demo; d != nil && e.at < int64(d.Until) && to >= int64(d.Until) {
+		e.pass(int64(d.Until))
+		e.seen = d.seen(e, e.numbers)
+	}
+	e.pass(to)
+}
+
+func (e *Engine) pass(to int64) {
+	e.fill(to)
+	for e.next < len(e.schedule) && e.schedule[e.next].at <= to {
+		a := &e.schedule[e.next]
+		e.at = a.at
+		e.decide(a)
+		e.next++
+	}
+	e.at = to
+}
+
+// decide has the arrival decided: by each algorithm for itself, or by the user's rules together.
+func (e *Engine) decide(a *arrival) {
+	ctx := context.Background()
+	if e.own != nil {
+		req := *a.request
+		d, _ := e.limiter.Check(ctx, &req) // a memstore doesn't fail
+		e.whole.mark(e.at, e.next, verdictOf(d.Allowed, true, d.Delay), d.Delay)
+		e.answer = answer(&d)
+		return
+	}
+	for _, l := range e.lanes {
+		charge := weir.Charge{Counter: weir.Counter{Policy: l.policy, Subject: []byte("you")}, N: 1}
+		_, _ = e.limiter.Take(ctx, &weir.Request{}, []weir.Charge{charge})
+	}
+}
+
+// Send adds requests from now on, evenly over some milliseconds.
+func (e *Engine) Send(count int, over int64) error {
+	if count < 1 || count > maxLimit {
+		return fmt.Errorf("count: must be from 1 to %d requests at a time, got %d", maxLimit, count)
+	}
+	if over < 0 || over > maxWindow.Milliseconds() {
+		return fmt.Errorf("over: must be from 0 to 24 h, got %d ms", over)
+	}
+	e.burst(e.at, count, over*1000)
+	if e.full {
+		return e.errFull()
+	}
+	e.run(e.at)
+	return nil
+}
+
+// errFull says why there is no room for more.
+func (e *Engine) errFull() error {
+	if len(e.schedule) >= MaxArrivals {
+		return fmt.Errorf("%d requests are the most that the playground keeps: reset it to send more", MaxArrivals)
+	}
+	return fmt.Errorf("%d limits apply to this request, and %d requests are the most that the playground keeps then: reset it, or paste fewer rules", e.each(), len(e.schedule))
+}
+
+// each is how many counters a request is charged to.
+func (e *Engine) each() int {
+	if e.own == nil {
+		return len(algorithms)
+	}
+	return e.applied
+}
+
+// burst adds arrivals from a moment on, evenly over some microseconds.
+func (e *Engine) burst(at int64, count int, over int64) {
+	for i := range count {
+		e.add(arrival{at: at + over*int64(i)/int64(count)})
+	}
+	e.order()
+}
+
+// add adds an arrival behind the others, if there is room; order puts it in its place.
+func (e *Engine) add(a arrival) {
+	if a.charges = e.each(); len(e.schedule) >= MaxArrivals || e.charges+a.charges > maxCharges {
+		e.full = true
+		return
+	}
+	e.charges += a.charges
+	if e.own != nil && a.request == nil {
+		req := e.request
+		a.request = &req
+	}
+	e.schedule = append(e.schedule, a)
+}
+
+// order sorts the arrivals that aren't decided yet. Those of one moment stay in the order in which they were added.
+func (e *Engine) order() {
+	slices.SortStableFunc(e.schedule[e.next:], func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
+}
+
+// Advance goes to a moment, forwards or back, and returns what there is to draw that the frames before didn't have.
+func (e *Engine) Advance(to int64) Frame {
+	to = min(max(to, 0), maxAt)
+	if to < e.at {
+		e.replay(to)
+	} else {
+		e.run(to)
+	}
+	return e.frame()
+}
+
+// Step goes to the next arrival, or if none is coming to the next bend of a level.
+func (e *Engine) Step() Frame {
+	to := e.at + e.ahead()
+	e.fill(to)
+	if e.next < len(e.schedule) {
+		to = min(to, e.schedule[e.next].at)
+	}
+	for _, l := range e.lanes {
+		if bend := l.bend(e.begin + e.at); bend != 0 {
+			to = min(to, bend-e.begin)
+		}
+	}
+	return e.Advance(to)
+}
+
+// Back goes back to the arrival before this moment, and to the beginning if there is none.
+func (e *Engine) Back() Frame {
+	for i := e.next - 1; i >= 0; i-- {
+		if at := e.schedule[i].at; at < e.at {
+			return e.Advance(at)
+		}
+	}
+	return e.Advance(0)
+}
+
+// ahead is how far in advance arrivals are shown.
+func (e *Engine) ahead() int64 { return 2 * e.scale() }
+
+// scale is the window that time is measured by, µs: for own rules the shortest of those that apply, within reason.
+func (e *Engine) scale() int64 {
+	if e.own == nil {
+		return e.numbers.Window * 1000
+	}
+	w := time.Minute
+	for _, l := range e.lanes {
+		w = min(w, l.policy.Limit.Window)
+	}
+	return max(w, time.Second).Microseconds()
+}

@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// mirror is a memstore that also keeps each counter's state where it can be read. The memstore decides; the state
+// follows by the same arithmetic.
+type mirror struct {
+	*memstore.Store
+	engine *Engine
+	lanes  map[string]*lane // by policy and subject
+	looked []*lane          // of the last peek
+}
+
+func newMirror(s *memstore.Store, e *Engine) *mirror {
+	return &mirror{Store: s, engine: e, lanes: map[string]*lane{}}
+}
+
+// lane is one counter, and what has happened to it.
+type lane struct {
+	trace
+	policy *weir.Policy
+	state  weir.State
+	log    weir.Log
+	result weir.Result // the last one
+	begin  int64       // of the engine
+	drawn  int64       // up to which moment points are there, µs since 1970
+	points []float64   // moment, value, and how much of it is the window before's
+	drew   int         // of points, that frames have had
+}
+
+func (m *mirror) lane(c weir.Counter) *lane {
+	key := c.Policy.Name + "\x00" + string(c.Subject)
+	l := m.lanes[key]
+	if l == nil {
+		l = &lane{policy: c.Policy, begin: m.engine.begin, drawn: m.engine.begin}
+		l.window = c.Policy.Limit.Window.Microseconds()
+		l.point(l.drawn)
+		m.lanes[key] = l
+	}
+	return l
+}
+
+// Take has the memstore decide, and notes what became of each charge.
+func (m *mirror) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	m.Store.Take(ctx, charges, results)
+	refused := false
+	for i := range charges {
+		refused = refused || !results[i].Allowed && !charges[i].Policy.Shadow
+	}
+	m.looked = m.looked[:0]
+	for i := range charges {
+		c, l := &charges[i], m.lane(charges[i].Counter)
+		if c.Peek {
+			m.looked = append(m.looked, l)
+			continue
+		}
+		l.settle(m.engine.begin+m.engine.at, c.N, results[i], refused)
+		l.mark(m.engine.at, m.engine.next, verdictOf(results[i].Allowed, !refused, results[i].Delay), results[i].Delay)
+	}
+}
+
+// settle debits the state as the store has debited its own.
+func (l *lane) settle(now, n int64, r weir.Result, refused bool) {
+	l.draw(now)
+	l.point(now)
+	l.result = r
+	taken := r.Allowed && (!refused || l.policy.Book)
+	switch {
+	case l.policy.Limit.Algorithm != weir.SlidingLog:
+		if after, fits := l.policy.Debit(l.state, now, n); taken || !fits {
+			l.state = after
+		}
+	case taken:
+		l.policy.TryLog(&l.log, now, n)
+	}
+	l.point(now)
+}
+
+// report is how the counter stands, as if one more request were asked about.
+func (l *lane) report(now int64) weir.Result {
+	if l.policy.Limit.Algorithm == weir.SlidingLog {
+		v := weir.Fits
+		if !l.policy.FitsLog(&l.log, now, 1) {
+			v = weir.Refused
+		}
+		return l.policy.ReportLog(&l.log, now, 1, v)
+	}
+	v := weir.Fits
+	if _, fits := l.policy.Try(l.state, now, 1); !fits {
+		v = weir.Refused
+	}
+	return l.policy.Report(l.state, now, 1, v)
+}
+
+// value is what is drawn of a counter: the tokens of a token bucket, the water of a leaky one, the requests that a
+// window, a counter or a log holds. Of a counter, base is the part that is left of the window before.
+func (l *lane) value(now int64) (value, base float64) {
+	p := l.policy
+	switch p.Limit.Algorithm {
+	case weir.TokenBucket:
+		return tokens(p.Level(l.state, now)), 0
+	case weir.LeakyBucket, weir.LeakyQueue:
+		return float64(p.Limit.Max()) - tokens(p.Level(l.state, now)), 0
+	case weir.SlidingLog:
+		return float64(p.Limit.Count - l.report(now).Remaining), 0
+	}
+	w, weight := p.Windows(l.state, now)
+	base = float64(w.Prev) * weight
+	return base + float64(w.Level), base
+}
+
+// tokens are millionths as tokens.
+func tokens(millionths int64) float64 { return float64(millionths) / 1e6 }
+
+// bend is the next moment at which the value stops going on as it does, or 0: a bucket is full, a window ends, an entry leaves.
+func (l *lane) bend(now int64) int64 {
+	p := l.policy
+	switch p.Limit.Algorithm {
+	case weir.FixedWindow, weir.SlidingCounter:
+		if w, _ := p.Windows(l.state, now); w.Level != 0 || w.Prev != 0 {
+			return w.Time + l.window
+		}
+		return 0
+	case weir.SlidingLog:
+		l.report(now) // which drops what has left
+		for at := range l.log.Entries() {
+			return at + l.window
+		}
+		return 0
+	}
+	if full := l.report(now).ResetAfter; full > 0 {
+		return now + full.Microseconds()
+	}
+	return 0
+}
+
+// draw adds the points of all bends up to a moment. Between points the value is a straight line.
+func (l *lane) draw(now int64) {
+	for {
+		bend := l.bend(l.drawn)
+		if bend == 0 || bend > now {
+			break
+		}
+		if bend-1 > l.drawn {
+			l.point(bend - 1)
+		}
+		l.point(bend)
+	}
+	l.drawn = max(l.drawn, now)
+}
+
+func (l *lane) point(now int64) {
+	value, base := l.value(now)
+	l.points = append(l.points, float64(now-l.begin), value, base)
+	l.drawn = now
+}
+
+// verdict is what became of a request, as marks have it.
+type verdict uint8
+
+const (
+	refused verdict = iota
+	admitted
+	delayed
+	elsewhere // another limit refused it
+)
+
+func verdictOf(fits, taken bool, delay time.Duration) verdict {
+	switch {
+	case !fits:
+		return refused
+	case !taken:
+		return elsewhere
+	case delay > 0:
+		return delayed
+	}
+	return admitted
+}
+
+// trace is what has become of the requests that came to a counter.
+type trace struct {
+	counts [4]int    // by verdict
+	marks  []float64 // number of the arrival, verdict, delay in µs
+	shown  int       // of marks, that frames have had
+
+	window int64   // of peak
+	leaves []int64 // when admitted requests are let go, in order
+	left   int     // how many of them are gone by now
+	tail   int     // the first that was let go in the window before the last one
+	peak   int
+}
+
+func (t *trace) mark(at int64, number int, v verdict, delay time.Duration) {
+	t.counts[v]++
+	if v == admitted || v == delayed {
+		t.leaves = append(t.leaves, at+delay.Microseconds())
+	} else {
+		delay = 0
+	}
+	t.marks = append(t.marks, float64(number), float64(v), float64(delay.Microseconds()))
+}
+
+// pass lets requests go up to a moment. Peak is how many were let go within any one window's length.
+func (t *trace) pass(at int64) {
+	for ; t.left < len(t.leaves) && t.leaves[t.left] <= at; t.left++ {
+		for t.leaves[t.tail] <= t.leaves[t.left]-t.window {
+			t.tail++
+		}
+		t.peak = max(t.peak, t.left-t.tail+1)
+	}
+}

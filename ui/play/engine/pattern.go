@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// pattern goes on adding arrivals until it is stopped.
+type pattern struct {
+	following int64
+	then      func() int64 // the moment after that one
+}
+
+// Pattern begins a pattern of arrivals now: steady, poisson (at random, the same in every replay), onoff (steady for half a
+// window, then nothing for as long) or boundary (the limit just before the end of a window, and again just after it).
+// The rate is in requests a second; boundary has none.
+func (e *Engine) Pattern(kind string, rate float64) error {
+	if kind != "boundary" && !(rate > 0 && rate <= maxLimit) {
+		return fmt.Errorf("rate: must be above 0 and at most %d requests a second, got %v", maxLimit, rate)
+	}
+	if e.own != nil && len(e.lanes) == 0 && kind == "boundary" {
+		return fmt.Errorf("no limit applies to this request, so there is no window to burst around")
+	}
+	gap := max(1, int64(float64(time.Second/time.Microsecond)/rate))
+	p := &pattern{following: e.at}
+	half := max(gap, e.scale()/2)
+	switch kind {
+	case "steady":
+		p.then = func() int64 { return p.following + gap }
+	case "poisson":
+		random := rand.New(rand.NewPCG(1, uint64(e.at)))
+		p.then = func() int64 { return p.following + max(1, int64(random.ExpFloat64()*float64(gap))) }
+	case "onoff":
+		start := e.at
+		p.then = func() int64 {
+			if next := p.following + gap; next < start+half {
+				return next
+			}
+			start += 2 * half
+			return start
+		}
+	case "boundary":
+		count, window := e.boundary()
+		n, edge := 0, (e.begin+e.at)/window*window+window-e.begin
+		if around(edge, window, count, 0) < e.at {
+			edge += window
+		}
+		p.then = func() int64 {
+			if n == 2*count { // a window without any in between, so that the next burst finds all as it was
+				n, edge = 0, edge+2*window
+			}
+			n++
+			return around(edge, window, count, n-1)
+		}
+		p.following = p.then()
+	default:
+		return fmt.Errorf("pattern: must be steady, poisson, onoff or boundary, got %q", kind)
+	}
+	e.Stop()
+	e.patterns = append(e.patterns, p)
+	e.run(e.at)
+	return nil
+}
+
+// boundary is the limit and the window that a boundary burst is for.
+func (e *Engine) boundary() (count int, window int64) {
+	if e.own == nil {
+		return int(e.numbers.Limit), e.numbers.Window * 1000
+	}
+	l := e.lanes[0].policy.Limit
+	return int(min(l.Count, maxLimit)), l.Window.Microseconds()
+}
+
+// around is the moment of the nth request of a burst around a window's edge: the first half comes in the window's last 4%,
+// the other half, from the edge on, in as much of the next one.
+func around(edge, window int64, count, n int) int64 {
+	part := window / 25
+	if n < count {
+		return edge - part + part*int64(n)/int64(count)
+	}
+	return edge + part*int64(n-count)/int64(count)
+}
+
+// Stop ends the pattern, and takes back those of its arrivals that are still to come.
+func (e *Engine) Stop() {
+	kept := e.schedule[:e.next]
+	for _, a := range e.schedule[e.next:] {
+		if a.pattern == nil {
+			kept = append(kept, a)
+		} else {
+			e.charges -= a.charges
+		}
+	}
+	e.schedule, e.patterns, e.full = kept, nil, false
+}
+
+// fill adds the arrivals of patterns up to a moment, and some that are coming after it.
+func (e *Engine) fill(to int64) {
+	before := len(e.schedule)
+	for _, p := range e.patterns {
+		for !e.full && (p.following <= to || p.following <= to+e.ahead() && len(e.schedule)-e.next < maxComing) {
+			e.add(arrival{at: p.following, pattern: p})
+			p.following = p.then()
+		}
+	}
+	if len(e.schedule) > before {
+		e.order()
+	}
+}

@@ -1,0 +1,50 @@
+import { count } from '../format'
+import { Meter } from '../parts/meter'
+import { useSecond } from '../parts/time'
+import type { Counter } from '../wire'
+import { countdown, left } from './limits'
+
+const algorithms: Record<string, string> = {
+  token_bucket: 'token bucket',
+  leaky_bucket: 'leaky bucket',
+  fixed_window: 'fixed window',
+  sliding_window_log: 'sliding log',
+  sliding_window_counter: 'sliding counter',
+}
+
+// CounterRow is one counter, counting down between the node's answers.
+export function CounterRow({ counter: c, at, named }: { counter: Counter; at: number; named?: boolean }) {
+  const now = useSecond()
+  const name = algorithms[c.algorithm] ?? c.algorithm
+  return (
+    <div class="counter">
+      <div class="counter-name">
+        <span class="num">
+          {named && <b class="mono">{c.policy}</b>} {c.limit}
+        </span>
+        <small>
+          {name}
+          {!named && c.policy !== c.rule && <span class="mono"> {c.policy}</span>}
+        </small>
+      </div>
+      {c.degraded ? (
+        <p class="counter-unknown text-warn">Unknown: the store can't be reached.</p>
+      ) : c.shared_address ? (
+        <p class="counter-unknown muted">Whose address it is isn't known: give the IP address above.</p>
+      ) : (
+        <>
+          <Meter share={c.used ?? 0} label={`${c.policy}: used`} />
+          <div class="counter-left num">
+            <b class={c.remaining === 0 ? 'text-bad' : ''}>{count(c.remaining)}</b> <small>of {count(c.max)} left</small>
+          </div>
+          <div class="counter-when num">
+            <small>next</small> <span class={c.refuses ? 'text-bad' : ''}>{countdown(left(c.retry_after_ms, at, now))}</span>
+          </div>
+          <div class="counter-when num">
+            <small>full</small> {countdown(left(c.reset_after_ms, at, now))}
+          </div>
+        </>
+      )}
+    </div>
+  )
+}

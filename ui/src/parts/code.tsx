@@ -1,0 +1,10 @@
+import type { ComponentChildren } from 'preact'
+
+// Code is text as it is in a file; long lines scroll within it.
+export function Code({ children, label }: { children: ComponentChildren; label: string }) {
+  return (
+    <pre class="code" tabIndex={0} role="group" aria-label={label}>
+      <code>{children}</code>
+    </pre>
+  )
+}

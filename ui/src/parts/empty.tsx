@@ -1,0 +1,11 @@
+import type { ComponentChildren } from 'preact'
+
+// Empty is drawn where nothing is: it says why, and what to do next.
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <h2>{title}</h2>
+      {children}
+    </div>
+  )
+}

@@ -1,0 +1,12 @@
+import { percent } from '../format'
+
+// Meter is how much of something is used, as a bar; above 80% it warns, when full it is red. Words beside it say the same.
+export function Meter({ share, label }: { share: number; label: string }) {
+  const used = Math.max(0, Math.min(1, share))
+  return (
+    <svg class={`meter ${used >= 1 ? 'bad' : used >= 0.8 ? 'warn' : ''}`} viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label={`${label}: ${percent(used)}`}>
+      <rect class="meter-bg" width="100" height="6" />
+      <rect class="meter-fg" width={used * 100} height="6" />
+    </svg>
+  )
+}

@@ -1,0 +1,226 @@
+// Package ui serves the console and the playground, which make ui builds into dist. A binary that was built without
+// them says so, and does all else.
+package ui
+
+import (
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// dist has every file compressed, under its name with .gz: browsers get it as it is, and the binary stays small. What is
+// large has a smaller form beside that, under its name with .br, for the browsers that take it: over TLS, and of this machine.
+//
+//go:embed all:dist
+var dist embed.FS
+
+// Policies of the pages: everything comes from the node, and nothing is inline. WebAssembly is for the playground alone.
+const (
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	// A worker takes its policy from the answer with its script, so files say no more than that nobody may frame them.
+	filePolicy = "frame-ancestors 'none'"
+	playPolicy = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+// UI answers under /console/ and /play.
+type UI struct {
+	files fs.FS             // without app, there are none
+	tags  map[string]string // hashes of the files that keep their names when they change
+	built bool
+}
+
+// New returns the UI that this binary was built with.
+func New() *UI {
+	files, err := fs.Sub(dist, "dist/app")
+	if err != nil {
+		panic(err) // the name is a constant
+	}
+	return open(files)
+}
+
+func open(files fs.FS) *UI {
+	u := &UI{files: files, tags: map[string]string{}}
+	_ = fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasPrefix(name, "assets/") {
+			return nil // without a UI, not even the root is there
+		}
+		text, err := fs.ReadFile(files, name)
+		if err == nil {
+			sum := sha256.Sum256(text)
+			u.tags[name] = hex.EncodeToString(sum[:8])
+		}
+		return nil
+	})
+	u.built = u.tags["index.html.gz"] != ""
+	return u
+}
+
+// Built reports whether there is a console in this binary.
+func (u *UI) Built() bool { return u.built }
+
+// Register adds the UI to a mux.
+func (u *UI) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /console/", u.console)
+	mux.HandleFunc("GET /play", u.play)
+	mux.HandleFunc("GET /play/{file}", u.play)
+}
+
+// console serves a file, or the page, which knows from the path which view is meant.
+func (u *UI) console(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/console/")
+	switch page := strings.HasSuffix(name, ".html"); {
+	case !u.built:
+		notBuilt(w)
+	case strings.HasPrefix(name, "assets/") || u.tags[name+".gz"] != "" && !page:
+		u.file(w, r, name, filePolicy)
+	default:
+		u.file(w, r, "index.html", policy)
+	}
+}
+
+// play needs no token: it has nothing of this node's.
+func (u *UI) play(w http.ResponseWriter, r *http.Request) {
+	switch name := r.PathValue("file"); {
+	case !u.built:
+		notBuilt(w)
+	case name == "":
+		u.file(w, r, "play.html", playPolicy)
+	default:
+		u.file(w, r, "play/"+name, filePolicy)
+	}
+}
+
+// forms are those that a file can be sent in, the smallest first. The plain one is unpacked from gzip's.
+var forms = []struct{ coding, ext string }{{"br", ".br"}, {"gzip", ".gz"}, {"identity", ".gz"}}
+
+// file answers with a file of the UI, in the smallest of the forms that the client likes best.
+func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
+	if info, err := fs.Stat(u.files, name+".gz"); err != nil || info.IsDir() {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Vary", "Accept-Encoding")
+	accepted := strings.Join(r.Header.Values("Accept-Encoding"), ",")
+	form, size, best := forms[0], int64(0), 0.0
+	for _, f := range forms {
+		if q := weight(accepted, f.coding); q > best {
+			if info, err := fs.Stat(u.files, name+f.ext); err == nil {
+				form, size, best = f, info.Size(), q
+			}
+		}
+	}
+	if best == 0 {
+		http.Error(w, "Accept-Encoding: this file is there as gzip and as identity, and both are refused", http.StatusNotAcceptable)
+		return
+	}
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Content-Type", contentType(name))
+	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of assets have hashes
+	if hash := u.tags[name+form.ext]; hash != "" {
+		tag := `"` + hash + "-" + form.coding + `"` // the forms of a file are other bytes
+		h.Set("Cache-Control", "no-cache")          // ask again each time
+		h.Set("ETag", tag)
+		if has(strings.Join(r.Header.Values("If-None-Match"), ","), tag) {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	if form.coding != "identity" {
+		h.Set("Content-Encoding", form.coding)
+		h.Set("Content-Length", strconv.FormatInt(size, 10))
+	}
+	if r.Method == http.MethodHead {
+		return
+	}
+	f, err := u.files.Open(name + form.ext)
+	if err != nil {
+		panic(err) // it was there
+	}
+	defer f.Close()
+	var body io.Reader = f
+	if form.coding == "identity" {
+		if body, err = gzip.NewReader(f); err != nil {
+			panic(err) // gzip wrote it
+		}
+	}
+	_, _ = io.Copy(w, body) // the client may have left
+}
+
+// weight is how much a client likes a coding, 0 to 1. It gets a file as it is unless it says otherwise, but rather in a form that
+// it names.
+func weight(accepted, coding string) float64 {
+	weight := 0.0
+	if coding == "identity" {
+		weight = 0.0001 // below the smallest that can be said
+	}
+	for _, one := range strings.Split(accepted, ",") {
+		name, parameter, _ := strings.Cut(one, ";")
+		name = strings.TrimSpace(name)
+		if name != "*" && !strings.EqualFold(name, coding) {
+			continue
+		}
+		q, said := strings.CutPrefix(strings.ToLower(strings.TrimSpace(parameter)), "q=")
+		value, err := strconv.ParseFloat(q, 64)
+		if !said || err != nil || !(value >= 0 && value <= 1) {
+			value = 1
+		}
+		if name != "*" {
+			return value
+		}
+		if coding != "identity" || value == 0 {
+			weight = value
+		}
+	}
+	return weight
+}
+
+// has reports whether a list of entity tags, as If-None-Match has it, contains one.
+func has(list, tag string) bool {
+	for _, one := range strings.Split(list, ",") {
+		if one = strings.TrimPrefix(strings.TrimSpace(one), "W/"); one == tag || one == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// contentType doesn't depend on the machine's tables.
+func contentType(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	case ".wasm":
+		return "application/wasm"
+	}
+	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
+		return t
+	}
+	return "application/octet-stream"
+}
+
+func notBuilt(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = io.WriteString(w, `This binary was built without the console and the playground. With Node on the machine (20.19 or later):
+
+    make ui build
+
+All that they do can be done with weir and with curl: docs/cli.md, docs/admin-api.md.
+`)
+}
