@@ -177,3 +177,29 @@ func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 		t.Errorf("it is said %d times", said)
 	}
 }
+
+// A node counts addresses by its prefixes, and a rule by its own; explain says by which.
+func TestNetworksOfANode(t *testing.T) {
+	t.Parallel()
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), `rules:
+  - {id: node, match: {endpoint: /node}, by: [ip], limit: 1/hour}
+  - {id: own, match: {endpoint: /own}, by: [ip], ipv6_prefix: 128, limit: 1/hour}
+`)
+	n := serve(t, "--rules", rules, "--ipv4-prefix", "24", "--ipv6-prefix", "48")
+	for _, c := range []struct {
+		path, ip string
+		status   int
+	}{
+		{"/node", "203.0.113.7", 200}, {"/node", "203.0.113.250", 429}, {"/node", "::ffff:203.0.113.1", 429}, {"/node", "203.0.114.7", 200},
+		{"/node", "2001:db8::1", 200}, {"/node", "2001:db8:0:9::1", 429}, {"/node", "2001:db8:1::1", 200},
+		{"/own", "2001:db8::1", 200}, {"/own", "2001:db8::2", 200}, {"/own", "2001:db8::1", 429}, {"/own", "203.0.113.7", 200}, {"/own", "203.0.113.8", 429},
+	} {
+		if got, answer := post(t, http.DefaultClient, n.HTTP+"/v1/check", fmt.Sprintf(`{"path": %q, "ip": %q}`, c.path, c.ip)); got != c.status {
+			t.Errorf("%s from %s: %d, want %d: %v", c.path, c.ip, got, c.status, answer)
+		}
+	}
+	status, answer := post(t, http.DefaultClient, n.Admin+"/v1/explain", `{"path": "/node", "ip": "203.0.113.7"}`)
+	if status != 200 || !strings.Contains(fmt.Sprint(answer), "ip 203.0.113.0/24") {
+		t.Errorf("%d %v", status, answer)
+	}
+}

@@ -339,6 +339,9 @@ func TestFlushAllAndAnotherSeed(t *testing.T) {
 			if _, text := admin(t, other, "GET", fmt.Sprintf("/v1/rules/versions/%d-%s", v.Version, v.Hash[:8]), ""); !strings.Contains(text, "sk_stolen") {
 				t.Errorf("the orphan: %s", text)
 			}
+			if _, text := admin(t, other, "GET", fmt.Sprintf("/v1/rules/diff?from=%d&to=%d-%s", v.Version, v.Version, v.Hash[:8]), ""); !strings.Contains(text, "sk_stolen") {
+				t.Errorf("the orphan, compared with the version that has its number: %s", text)
+			}
 			next := mustAdmin(t, other, "POST", "/v1/rules/rollback?force=true", fmt.Sprintf(`{"version": %d, "hash": %q}`, v.Version, v.Hash[:8]))
 			everywhere(t, []*node{n, other}, next)
 			wantStatus(t, n, stolen, 403)

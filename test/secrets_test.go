@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +44,28 @@ func (l *leaks) call(method, url, body string, headers ...string) {
 	res, text := call(l.t, method, url, body, headers...)
 	where := method + " " + strings.Join(strings.SplitN(url, "/", 4)[3:], "")
 	l.gather(where, fmt.Sprint(res.Status, " ", res.Header, "\n", text))
+}
+
+// watch gathers what a stream shows until it ends.
+func (l *leaks) watch(url string, header string) (ended chan string) {
+	l.t.Helper()
+	name, value, _ := strings.Cut(header, ": ")
+	req, err := http.NewRequestWithContext(l.t.Context(), "GET", url, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	req.Header.Set(name, value)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil || res.StatusCode != 200 {
+		l.t.Fatal(res, err)
+	}
+	ended = make(chan string, 1)
+	go func() {
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		ended <- string(text)
+	}()
+	return ended
 }
 
 // raw sends bytes as they are to a port, and gathers what is answered.
@@ -191,6 +214,7 @@ decision_log_sample: 1
 		"--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
 	asService, asAdmin, asReader, asGuesser := bearer(s["check API token"]), bearer(s["admin token"]), bearer(s["operator's token"]), bearer(s["guessed token"])
 
+	events := l.watch(n.Admin+"/v1/events", asReader)
 	for range 4 { // so that limits are used up
 		for _, key := range []string{"key in a check", "key with an *", "key as an address", "forging key", "key of a rule file", "key that is denied"} {
 			body := fmt.Sprintf(`{"key": %s, "method": %s, "path": %s, "ip": "203.0.113.7", "attributes": {"user": %s, "header:X-Tenant": %s}}`,
@@ -206,7 +230,7 @@ decision_log_sample: 1
 	l.call("POST", n.HTTP+"/v1/refund", `{"receipt": `+quote(s["broken receipt"])+`}`, asService)
 	for _, who := range []string{asGuesser, "Authorization: Basic " + s["Basic credentials"], bearer("")} {
 		l.call("POST", n.HTTP+"/v1/check", `{"key": `+quote(s["key in a check"])+`}`, who)
-		for _, path := range []string{"/v1/rules", "/v1/nodes", "/metrics", "/v1/version", "/readyz", "/v1/" + s["secret in a path"]} {
+		for _, path := range []string{"/v1/rules", "/v1/rules/id/quota", "/v1/now", "/v1/events", "/v1/nodes", "/metrics", "/v1/version", "/readyz", "/v1/" + s["secret in a path"]} {
 			l.call("GET", n.Admin+path+"?token="+s["secret in a query"], "", who)
 		}
 	}
@@ -254,7 +278,10 @@ decision_log_sample: 1
 	l.call("PUT", n.Admin+"/v1/rules/key", `{"key": `+quote(s["key that is given"])+`, "rule": "quota", "limit": "9/hour"}`, asReader)
 	l.call("POST", n.Admin+"/v1/counters", `{"key": `+quote(s["key in a check"])+`, "cots": 1}`, asReader)
 	l.call("POST", n.Admin+"/v1/counters/reset", `{"key": `+quote(s["key in a check"])+`}`, asAdmin)
-	for _, path := range []string{"/v1/rules/versions", "/v1/nodes", "/v1/version", "/readyz", "/v1/top", "/v1/top?by=refused", "/v1/events", "/metrics", "/debug/pprof/cmdline"} {
+	l.call("POST", n.Admin+"/v1/clients", `{"key": `+quote(s["key in a check"])+`}`, asReader)
+	l.call("POST", n.Admin+"/v1/rules/whatif", `{"rule": "quota", "limit": "1/hour"}`, asReader)
+	l.call("POST", n.Admin+"/v1/denylist/entries", `{"key": `+quote(s["key in a check"])+`, "remove": true}`, asAdmin)
+	for _, path := range []string{"/v1/rules/versions", "/v1/nodes", "/v1/version", "/readyz", "/v1/top", "/v1/top?by=refused", "/v1/now", "/v1/rules/usage", "/v1/rules/usage/quota", "/v1/rules/id/none", "/v1/events?client=" + url.QueryEscape(s["key in a check"]), "/metrics", "/debug/pprof/cmdline"} {
 		l.call("GET", n.Admin+path, "", asReader)
 	}
 	l.call("GET", n.HTTP+"/readyz", "")
@@ -280,7 +307,7 @@ decision_log_sample: 1
 	l.call("GET", stranger.Admin+"/readyz", "", asGuesser)
 	r.Kill()
 	l.call("POST", n.HTTP+"/v1/check", `{"key": `+quote(s["key in a check"])+`}`, asService)
-	for _, path := range []string{"/readyz", "/v1/nodes", "/v1/rules/versions", "/metrics"} {
+	for _, path := range []string{"/readyz", "/v1/now", "/v1/nodes", "/v1/rules/versions", "/metrics"} {
 		l.call("GET", n.Admin+path, "", asReader)
 	}
 
@@ -297,6 +324,11 @@ decision_log_sample: 1
 				t.Errorf("%s: %q is no line of the log", name, line)
 			}
 		}
+	}
+	seen := <-events
+	l.gather("GET v1/events", seen)
+	if !strings.Contains(seen, "event: decision") || !strings.Contains(seen, `"client":"sk_`) {
+		t.Errorf("nothing was watched: %.300s", seen)
 	}
 	l.gather("traces and metrics over OTLP", collector.Text())
 	if len(collector.Spans()) == 0 {

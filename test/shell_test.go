@@ -42,6 +42,7 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`(?m)^ +1[0-2]\d 200$`, `(?m)^ +\d+ 429$`}, stderr: []string{`(?s)msg=serving.*msg=serving.*msg=serving`}},
 		{},
 	},
+	"docs/abuse.md: Looking after them": {{cannot: "the id and the fingerprint are those of a client of the reader's"}},
 	"docs/admin-api.md: Who may do what": {
 		{},
 		{answers: "https://weir.internal:8082/readyz", instead: []string{"0.0.0.0", "127.0.0.1"}},
@@ -49,6 +50,19 @@ var shellBlocks = map[string][]shellBlock{
 	},
 	"docs/admin-api.md: Changing the rules": {
 		{stdout: []string{`"version":\s*2\b`, `\+  pro: \{limit: 2000/minute, burst: 500\}`}, instead: []string{"'127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" 'https://weir.internal:8082`}},
+	},
+	"docs/admin-api.md: Who changed a rule": {
+		{stdout: []string{`"rule":"quota".*"changed":\{"version":2,`}, instead: []string{"127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" https://weir.internal:8082`}},
+	},
+	"docs/admin-api.md: Decisions as they are made": {{cannot: "it goes on until somebody ends it"}},
+	"docs/admin-api.md: Clients by their fingerprints": {
+		{
+			instead: []string{
+				"curl -X POST '127.0.0.1:8082", `command curl -sk https://$WEIR_HTTP/v1/check -d '{"key": "sk_that_leaked_0123"}' >/dev/null; curl -H "Authorization: Bearer $TOKEN" -X POST 'https://weir.internal:8082`,
+				"1a2b3c4d", `'$(curl -H "Authorization: Bearer $TOKEN" https://weir.internal:8082/v1/clients -d '{"key": "sk_that_leaked_0123"}' | sed 's/.*"fingerprint":"\([^"]*\)".*/\1/')'`,
+			},
+			stdout: []string{`"version":3,.*\+.*sk_t…23`},
+		},
 	},
 	"docs/admin-api.md: Profiles": {{cannot: "go tool pprof serves a page until somebody ends it"}},
 	"docs/cli.md: weir demo": {
@@ -64,7 +78,10 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`rules.yaml: ok`, `(?s)\+    limit: 60/minute.*\+    limit: 60/minute.*\+    limit: 60/minute`, `twice as much for search`, `-    limit: 60/minute`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`}},
 	},
 	"docs/cli.md: weir keys": {
-		{stdout: []string{`(?m)^search +30/minute +30 of 30 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
+		{instead: []string{
+			"weir keys block --client 1a2b3c4d", "weir check sk_that_floods_us_0123 >/dev/null\n" +
+				`weir keys block --client $(weir rules usage quota --json | grep -A1 '"sk_th…23"' | sed -n 's/.*"fingerprint": "\(.*\)".*/\1/p')`,
+		}, stdout: []string{`\+.*sk_th…23`, `(?m)^search +30/minute +30 of 30 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
 	},
 	"docs/cli.md: weir import": {
 		{
@@ -75,7 +92,7 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/cli.md: weir bench": {
 		{
 			// The same load for a moment each, and no verdict on a machine that does other things, too.
-			instead: []string{"weir bench", "weir bench --quiet --warmup 10ms --duration 200ms", "--keys 1000000", "--keys 100000", "--poisson --duration 1m", "--poisson", " --max-p99 10ms", ""},
+			instead: []string{"weir bench", "weir bench --quiet --warmup 10ms --duration 1s", "--keys 1000000", "--keys 100000", "--poisson --duration 1m", "--poisson", " --max-p99 10ms", ""},
 			stdout:  []string{`(?s)(?:checks .*){5}`, `"checks": \d`},
 		},
 	},
@@ -117,6 +134,7 @@ var shellBlocks = map[string][]shellBlock{
 			stdout:  []string{`(?s)\+    limit: 60/minute.*\+    limit: 60/minute`, `more for search`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`},
 		},
 	},
+	"docs/operations.md: The console": {{cannot: "it logs in to another machine"}},
 	"docs/operations.md: What is in Redis": {
 		{stdout: []string{`^1\n`}},
 	},

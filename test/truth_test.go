@@ -2,48 +2,104 @@ package test
 
 import (
 	"fmt"
+	"net/http"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// A client that has spent its day is told so by every node, however often it comes back, and two clients aren't
-// told to come back at one moment. All fields agree.
-func TestRetryTimesAreTrueThroughRedis(t *testing.T) {
+// A Redis that is full is up, and so is one that is slow: a node says that checks are made without it, and why.
+func TestChecksWithoutAStoreThatIsUp(t *testing.T) {
 	t.Parallel()
-	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), `
-rules:
-  - {id: daily, algorithm: fixed_window, limit: 3/day}
-  - {id: slow, by: [org], limit: 3/day}
-`)
-	store := "redis://" + redistest.New(t, redistest.Options{}).Addr
-	nodes := serveAll(t, 2, append(patient, "--rules", rules, "--store", store)...)
-	reached(t, nodes...)
-	jitters := map[int64]bool{} // s
-	for client := range 8 {
-		body := fmt.Sprintf(`{"key": "k%d", "ip": "192.0.2.%d", "attributes": {"org": "o%d"}}`, client, client, client)
-		if n := allowed(t, nodes, 3, body); n != 3 {
-			t.Fatalf("%d of 3 allowed", n)
-		}
-		for i := range 10 { // the first of a node asks Redis, others are refused from memory
-			a := check(t, nodes[i%2], body)
-			header, err := strconv.ParseInt(a.header.Get("Retry-After"), 10, 64)
-			if err != nil || a.status != 429 {
-				t.Fatalf("%d, Retry-After %q", a.status, a.header.Get("Retry-After"))
-			}
-			// The bucket's next token comes in a third of a day, the window ends somewhere in this one; the longer wait binds.
-			if wait := a.RetryAfterMS; wait < 8*3600*1000-60_000 || wait > 24*3600*1000 {
-				t.Errorf("refusal %d of a client: retry_after_ms %d", i+1, wait)
-			}
-			if jitter := header*1000 - a.RetryAfterMS; jitter < 0 || jitter > 31_000 {
-				t.Errorf("refusal %d: Retry-After %d and retry_after_ms %d", i+1, header, a.RetryAfterMS)
-			}
-			jitters[(header*1000-a.RetryAfterMS)/1000] = true
+	r := redistest.New(t, redistest.Options{})
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: login, limit: 1000/hour, on_store_failure: refuse}]")
+	n := serve(t, "--rules", rules, "--store", "redis://"+r.Addr, "--store-timeout", "1s")
+	reached(t, n)
+	if now := nowOf(t, n); trouble(&now, "degraded") != nil {
+		t.Fatalf("%+v", now.Trouble)
+	}
+	for _, set := range [][]string{{"CONFIG", "SET", "maxmemory-policy", "noeviction"}, {"CONFIG", "SET", "maxmemory", "1"}} {
+		if _, err := r.Do(t.Context(), set...); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if len(jitters) < 4 {
-		t.Errorf("eight clients are told to come back after nearly the same time: %v", jitters)
+	key := 0
+	until(t, func() error {
+		key++
+		_, text := post(t, http.DefaultClient, n.HTTP+"/v1/check", fmt.Sprintf(`{"key": "k%d"}`, key))
+		now := nowOf(t, n)
+		told := trouble(&now, "degraded")
+		if told == nil {
+			return fmt.Errorf("%s is said, and %+v", text, now.Trouble)
+		}
+		if now.Store.Status != "up" || !strings.Contains(told.Text, "short of memory") || !strings.Contains(told.Text, "1 refuses with 503") {
+			t.Errorf("%s: %s", now.Store.Status, told.Text)
+		}
+		return nil
+	})
+	if _, text := post(t, http.DefaultClient, n.Admin+"/v1/counters", `{"key": "nobody"}`); !strings.Contains(text, "A check may be decided otherwise") {
+		t.Errorf("of a key without a counter: %s", text)
 	}
+}
+
+// A node that died while Redis was lost is missed when Redis is back; one that lives isn't.
+func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
+	t.Parallel()
+	r := redistest.New(t, redistest.Options{})
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: all, limit: 1000/hour}]")
+	start := func() *node {
+		return serve(t, "--rules", rules, "--store", "redis://"+r.Addr, "--store-timeout", "1s")
+	}
+	a, b, c := start(), start(), start()
+	reached(t, a, b, c)
+	until(t, func() error {
+		if now := nowOf(t, a); now.Store.Nodes != 3 || len(now.Trouble) > 0 {
+			return fmt.Errorf("%d nodes, %+v", now.Store.Nodes, now.Trouble)
+		}
+		return nil
+	})
+	dead, lives := nowOf(t, b).Node, nowOf(t, c).Node
+	until(t, func() error { // until it has heard of them
+		if _, text := call(t, "GET", a.Admin+"/v1/nodes", ""); !strings.Contains(text, dead) || !strings.Contains(text, lives) {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	looked := nowOf(t, a).At
+	until(t, func() error { // and has looked at it
+		if at := nowOf(t, a).At; !at.After(looked.Add(time.Second)) {
+			return fmt.Errorf("it is %s", at)
+		}
+		return nil
+	})
+	r.Kill()
+	until(t, func() error {
+		if now := nowOf(t, a); trouble(&now, "store_lost") == nil {
+			return fmt.Errorf("%+v", now.Trouble)
+		}
+		return nil
+	})
+	if err := b.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() error { // until the nodes aren't heard
+		_, text := call(t, "GET", a.Admin+"/v1/nodes", "")
+		if !strings.Contains(text, `"stale":true`) && !strings.Contains(text, `"stale": true`) {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	if err := r.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() error {
+		now := nowOf(t, a)
+		if told := trouble(&now, "node_stale"); told == nil || !strings.Contains(told.Text, "Not heard: "+dead+" since ") || strings.Contains(told.Text, lives) {
+			return fmt.Errorf("%+v", now.Trouble)
+		}
+		return nil
+	})
 }

@@ -52,9 +52,9 @@ const target = 0.85
 
 func main() {
 	serve := flag.String("serve", "", "what to serve: nothing, weir, or the address of a Redis; for the servers that the measurement starts")
-	rounds := flag.Int("rounds", 5, "of each server")
+	rounds := flag.Int("rounds", 15, "of each server")
 	flag.IntVar(&keys, "keys", 1000, "different keys that are asked for; with few of them, leases decide")
-	length := flag.Duration("length", 2*time.Second, "of a round")
+	length := flag.Duration("length", time.Second, "of a round")
 	flag.Parse()
 	run := func() error { return measure(*rounds, *length) }
 	if *serve != "" {
@@ -111,7 +111,7 @@ func weirService(what string) (*envoy.Service, error) {
 	o := weir.Options{Observe: metrics.New(prometheus.NewRegistry()).Observe}
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, o)
 	if what != "weir" {
-		shared, err := redislimit.New(redisstore.Options{URL: "redis://" + what, Timeout: redisstore.DefaultTimeout, Logger: slog.Default()}, memstore.New(memstore.Options{}), o)
+		shared, err := redislimit.New(redisstore.Options{URL: "redis://" + what, Timeout: redisstore.DefaultTimeout, Logger: slog.Default()}, memstore.New(memstore.Options{}), o, nil)
 		if err != nil {
 			return nil, err
 		}

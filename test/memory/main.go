@@ -28,8 +28,8 @@ const rules = `rules:
   - {id: address, by: [ip], limit: 10000/hour}
 `
 
-// most is what a node takes beyond its cap, in MiB: itself, and garbage.
-const most = 64
+// most is what a node takes beyond its cap, in MiB: itself and garbage, and the memory of the last hour.
+const most = 64 + 64
 
 func main() {
 	weir := flag.String("weir", "bin/weir", "the binary")

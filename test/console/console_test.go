@@ -1,0 +1,41 @@
+// Package console tests the console and the playground in a real browser, over real nodes on a real Redis: the tests are those of
+// *.test.mjs, for Node's own runner, with Playwright.
+package console
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConsole(t *testing.T) {
+	for file, target := range map[string]string{
+		"../../ui/dist/app/index.html.gz": "ui", "node_modules/playwright-core": "test/console/node_modules/.package-lock.json",
+	} {
+		if _, err := os.Stat(file); err != nil {
+			t.Fatalf("%v: make %s", err, target)
+		}
+	}
+	weir := filepath.Join(t.TempDir(), "weir")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", weir, "../../cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files, err := filepath.Glob("*.test.mjs")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(file, ".test.mjs"), func(t *testing.T) {
+			t.Parallel() // they wait for heartbeats more than they work
+			cmd := exec.CommandContext(t.Context(), "node", "--test", "--test-reporter=spec", file)
+			cmd.Env = append(os.Environ(), "WEIR="+weir)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			} else {
+				t.Logf("%s", out)
+			}
+		})
+	}
+}

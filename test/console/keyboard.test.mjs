@@ -1,0 +1,208 @@
+// The console without a mouse, and for readers who aren't shown it.
+import assert from 'node:assert/strict'
+import { after, before } from 'node:test'
+import { api, close, cluster, flow, keys, open, until } from './harness.mjs'
+import { keepBusy } from './traffic.mjs'
+
+const ends = []
+let n, client
+
+before(async () => {
+  const c = await cluster({ after: (f) => ends.push(f) }, { nodes: 1 })
+  n = c.nodes[0]
+  const stop = new AbortController()
+  const busy = keepBusy(c.nodes, stop.signal)
+  ends.push(() => (stop.abort(), busy))
+  await api(n, 'PUT', '/v1/rules/key?message=a%20ticket', { key: keys.vip, rule: 'search', limit: '300/minute', expires_in: '2h' })
+  await api(n, 'POST', '/v1/denylist/entries', { key: 'sk_live_blocked0001' })
+  await until('somebody is refused', async () => {
+    const { clients } = await api(n, 'GET', '/v1/top?by=refused&k=50')
+    return (client = clients.find((one) => one.kind === 'api_key'))
+  })
+})
+after(async () => {
+  for (const end of ends.reverse()) await end()
+  await close()
+})
+
+const named = () => `client=${client.fingerprint}&as=${encodeURIComponent(client.client)}`
+const views = () => ({
+  Now: '/console/', Why: '/console/why', 'Why, of a rule': '/console/why?rule=search', 'Why, of a client': `/console/why?${named()}`, Keys: '/console/keys', Blocked: '/console/keys?show=deny',
+  Overrides: '/console/keys?show=overrides', 'a key': `/console/keys/${named().slice(7).replace('&', '?')}`, Rules: '/console/rules', 'a rule': '/console/rules/search',
+  document: '/console/rules?view=yaml', History: '/console/history', Tail: '/console/tail', Help: '/console/nothing',
+})
+
+async function drawn(page) {
+  await page.getByRole('heading', { level: 1 }).first().waitFor()
+  await until('nothing is loading any more', () => page.evaluate(() => !document.querySelector('[aria-busy=true], .loading')))
+}
+
+// focused is what has the focus, within shadow roots, too: what it is called, where it is, and whether a ring shows that.
+const focused = (page) =>
+  page.evaluate(() => {
+    let e = document.activeElement
+    while (e?.shadowRoot?.activeElement) e = e.shadowRoot.activeElement
+    if (!e || e === document.body) return null
+    const ring = [e, e.nextElementSibling, e.getRootNode().host].filter(Boolean).some((x) => {
+      const s = getComputedStyle(x)
+      return s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2
+    })
+    const box = e.getBoundingClientRect()
+    const inSight = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth
+    const top = inSight ? document.elementFromPoint(Math.min(Math.max(box.x + box.width / 2, 1), innerWidth - 1), Math.min(Math.max(box.y + box.height / 2, 1), innerHeight - 1)) : null
+    const covered = Boolean(top && top.closest('.nav, th') && !top.closest('.nav, th').contains(e))
+    globalThis.walked ??= new Map()
+    if (!globalThis.walked.has(e)) globalThis.walked.set(e, globalThis.walked.size)
+    return { id: globalThis.walked.get(e), says: `${e.tagName} ${e.getAttribute('aria-label') ?? e.textContent?.slice(0, 30) ?? ''}`, ring, inSight, covered }
+  })
+
+for (const width of [375, 1280]) {
+  flow(`Tab goes through every view at ${width} px, is always seen, and gets out again`, async (t) => {
+    const page = await open(t, n, '/console/', { width })
+    for (const [name, path] of Object.entries(views())) {
+      await page.goto(n.admin + path)
+      await drawn(page)
+      await page.evaluate(() => document.activeElement?.blur())
+      await page.keyboard.press('Tab')
+      const first = await focused(page)
+      assert.match(first?.says ?? 'nothing', /Skip to the content/, `${name}: the first stop`)
+      const seen = new Set([first.id])
+      for (let i = 0; i < 90; i++) { // a long table goes on like that
+        await page.keyboard.press('Tab')
+        const at = await focused(page)
+        if (!at) break // the browser's own
+        assert.ok(at.ring, `${name}: nothing shows the focus on ${at.says}`)
+        assert.ok(at.inSight && !at.covered, `${name}: ${at.says} has the focus and isn't seen`)
+        if (seen.has(at.id)) {
+          assert.equal(at.id, first.id, `${name}: the focus can't get out: ${at.says} again`)
+          break
+        }
+        seen.add(at.id)
+      }
+      assert.ok(seen.size > 8, `${name}: only ${seen.size} stops`)
+    }
+  })
+}
+
+flow('each row that opens something has a link or a button for it', async (t) => {
+  const page = await open(t, n, '/console/')
+  for (const [name, path] of Object.entries(views())) {
+    await page.goto(n.admin + path)
+    await drawn(page)
+    if (name === 'Tail') await page.locator('tr.opens').first().waitFor()
+    const bare = await page.evaluate(() => [...document.querySelectorAll('tr.opens')].filter((r) => !r.querySelector('td a[href], td button.link')).map((r) => r.innerText))
+    assert.deepEqual(bare, [], name)
+  }
+  await page.goto(`${n.admin}/console/keys?show=deny`)
+  const entry = page.getByRole('table', { name: 'Blocked' }).locator('td').getByRole('button').first()
+  await entry.focus()
+  await page.keyboard.press('Enter')
+  await page.waitForURL(/\/console\/keys\/[0-9a-f]{8}/)
+})
+
+flow('nothing is described by what is not there', async (t) => {
+  const page = await open(t, n, '/console/')
+  const missing = () => page.evaluate(() => [...document.querySelectorAll('[aria-describedby], [aria-labelledby]')].flatMap((e) => ['aria-describedby', 'aria-labelledby'].flatMap((a) => (e.getAttribute(a) ?? '').split(' ').filter((id) => id && !document.getElementById(id)).map((id) => `${e.outerHTML.slice(0, 80)}: ${id}`))))
+  for (const [name, path] of Object.entries(views())) {
+    await page.goto(n.admin + path)
+    await drawn(page)
+    assert.deepEqual(await missing(), [], name)
+  }
+  await page.goto(`${n.admin}/console/rules/search`)
+  await page.getByRole('textbox', { name: 'Limit to try' }).fill('nonsense')
+  await page.getByText('such as 50/minute').first().waitFor()
+  assert.deepEqual(await missing(), [], 'a field with an error')
+})
+
+flow('a dialog gives the focus back, and keeps what was typed from a stray click', async (t) => {
+  const page = await open(t, n, '/console/rules')
+  await drawn(page)
+  const dialog = page.getByRole('dialog')
+  const opener = page.getByRole('button', { name: 'Change free' })
+  const back = (how) => until(`the button has the focus again after ${how}`, () => opener.evaluate((b) => b === document.activeElement))
+  const beside = () => page.mouse.click(5, 5)
+  for (const [how, end] of [['Esc', () => page.keyboard.press('Escape')], ['Cancel', () => dialog.getByRole('button', { name: 'Cancel' }).click()], ['Close', () => dialog.getByRole('button', { name: 'Close' }).click()], ['a click beside it', beside]]) {
+    await opener.focus()
+    await page.keyboard.press('Enter')
+    await dialog.waitFor()
+    await end()
+    await dialog.waitFor({ state: 'hidden' })
+    await back(how)
+  }
+  await opener.click()
+  await dialog.getByLabel('Limit').fill('70/minute')
+  await dialog.getByLabel('Message').fill('for the fair')
+  await beside()
+  page.once('dialog', (asks) => asks.dismiss())
+  await page.keyboard.press('Escape')
+  assert.equal(await dialog.getByLabel('Message').inputValue(), 'for the fair')
+  assert.equal(await dialog.getByLabel('Limit').inputValue(), '70/minute')
+  page.once('dialog', (asks) => asks.accept())
+  await page.keyboard.press('Escape')
+  await dialog.waitFor({ state: 'hidden' })
+  await back('Esc')
+
+  // A dialog that is unmounted when it ends, and a reason that is told within it.
+  await page.goto(`${n.admin}/console/keys?show=deny`)
+  const block = page.getByRole('button', { name: 'Block…' })
+  await block.click()
+  await dialog.getByRole('button', { name: 'Block', exact: true }).click({ force: true }) // it can't be used yet, and says why
+  await dialog.getByRole('status').filter({ hasText: 'Give a key' }).waitFor()
+  await page.keyboard.press('Escape')
+  await dialog.waitFor({ state: 'hidden' })
+  await until('the button has the focus again', () => block.evaluate((b) => b === document.activeElement))
+})
+
+flow('keys of one character can be switched off, and never fire while somebody types', async (t) => {
+  const page = await open(t, n, '/console/rules')
+  await drawn(page)
+  await page.keyboard.press('/')
+  await page.keyboard.type('gk?')
+  assert.equal(await page.getByLabel('Search rules').inputValue(), 'gk?')
+  await page.keyboard.press('Escape')
+  for (const modifier of ['Control', 'Alt', 'Meta']) {
+    await page.keyboard.press('g')
+    await page.keyboard.press(`${modifier}+k`)
+  }
+  assert.match(page.url(), /\/console\/rules/)
+  await page.keyboard.press('?')
+  const dialog = page.getByRole('dialog', { name: 'Keys' })
+  await dialog.waitFor()
+  await page.keyboard.press('g')
+  await page.keyboard.press('n')
+  assert.match(page.url(), /\/console\/rules/)
+  await dialog.getByLabel('Keys of one character').uncheck()
+  await dialog.getByText('Go to Now').waitFor({ state: 'detached' })
+  await page.keyboard.press('Escape')
+  for (const key of ['g', 'n', '?', '/', 'j']) await page.keyboard.press(key)
+  await page.reload()
+  await drawn(page)
+  for (const key of ['g', 'n', '?']) await page.keyboard.press(key)
+  assert.match(page.url(), /\/console\/rules/)
+  assert.ok(!(await dialog.isVisible()))
+  assert.notEqual(await page.evaluate(() => document.activeElement?.tagName), 'INPUT')
+  await page.getByRole('button', { name: /^Keys of the console/ }).click()
+  await dialog.getByLabel('Keys of one character').check()
+  await page.keyboard.press('Escape')
+  await page.keyboard.press('g')
+  await page.keyboard.press('n')
+  await page.waitForURL(`${n.admin}/console/`)
+})
+
+flow('a tab that is hidden leaves its place at the stream, and says so', async (t) => {
+  const page = await open(t, n, '/console/tail')
+  const hide = (hidden) =>
+    page.evaluate((hidden) => {
+      Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden })
+      document.dispatchEvent(new Event('visibilitychange'))
+    }, hidden)
+  await page.getByText('Live', { exact: true }).waitFor()
+  const ended = page.waitForEvent('requestfailed', (r) => r.url().includes('/v1/events'))
+  await hide(true)
+  await ended
+  const again = page.waitForRequest((r) => r.url().includes('/v1/events'))
+  await hide(false)
+  await again
+  await page.getByRole('status').filter({ hasText: 'while this tab was hidden' }).waitFor()
+  await page.getByText('Live', { exact: true }).waitFor()
+})
