@@ -1,0 +1,158 @@
+package usage
+
+// Places in an answer.
+const (
+	atInner    = firstPlace + iota // a message or response in an event
+	atUsage                        // usage, usageMetadata
+	atInputs                       // details of the input
+	atOutputs                      // and the output
+	atModel                        // the model's name
+	atType                         // of an event
+	atChoices                      // choices, candidates
+	atDelta                        // of Anthropic's message_delta
+	atFeedback                     // Gemini's, on a prompt that it blocks
+	atReason                       // why an answer is over; null if it isn't
+	atDone                         // Ollama's
+	countsBegin
+)
+
+// Places of counts.
+const (
+	atPrompt       = countsBegin + iota // cached input is included
+	atToolPrompt                        // Gemini's input from tools, which its prompt excludes
+	atInput                             // cached input is excluded, if it is Anthropic's
+	atCached                            // what a prompt includes
+	atCacheRead                         // what Anthropic's input excludes
+	atCacheCreated                      // the same
+	atOutput
+	atReasoning  // what an output includes, as a rule
+	atCandidates // Gemini's output, thoughts excluded
+	atThoughts
+	atTotal
+	countsEnd
+)
+
+// answerFields are the fields that matter, by the place of the object that they are in.
+var answerFields = [countsBegin]map[string]place{
+	top: {
+		"usage":             atUsage,
+		"usageMetadata":     atUsage,
+		"model":             atModel,
+		"modelVersion":      atModel,
+		"message":           atInner,
+		"response":          atInner,
+		"type":              atType,
+		"choices":           atChoices,
+		"candidates":        atChoices,
+		"delta":             atDelta,
+		"promptFeedback":    atFeedback,
+		"done":              atDone,
+		"prompt_eval_count": atPrompt,
+		"eval_count":        atOutput,
+	},
+	atInner: {
+		"usage":         atUsage,
+		"usageMetadata": atUsage,
+		"model":         atModel,
+		"modelVersion":  atModel,
+	},
+	atUsage: {
+		"prompt_tokens":               atPrompt,
+		"prompt_tokens_details":       atInputs,
+		"completion_tokens":           atOutput,
+		"completion_tokens_details":   atOutputs,
+		"total_tokens":                atTotal,
+		"input_tokens":                atInput,
+		"input_tokens_details":        atInputs,
+		"output_tokens":               atOutput,
+		"output_tokens_details":       atOutputs,
+		"cache_read_input_tokens":     atCacheRead,
+		"cache_creation_input_tokens": atCacheCreated,
+		"promptTokenCount":            atPrompt,
+		"toolUsePromptTokenCount":     atToolPrompt,
+		"cachedContentTokenCount":     atCached,
+		"candidatesTokenCount":        atCandidates,
+		"thoughtsTokenCount":          atThoughts,
+		"totalTokenCount":             atTotal,
+	},
+	atInputs:   {"cached_tokens": atCached},
+	atOutputs:  {"reasoning_tokens": atReasoning},
+	atChoices:  {"finish_reason": atReason, "finishReason": atReason},
+	atDelta:    {"stop_reason": atReason},
+	atFeedback: {"blockReason": atReason},
+}
+
+// answer gathers what the documents of an answer tell: the one that it is, or a stream's events.
+type answer struct {
+	told         // by the documents that are complete
+	current told // by the one under way; it counts once it is complete
+}
+
+type told struct {
+	counts counts
+	model  string
+	over   bool // the answer has come to its end; of several choices, one has
+}
+
+var _ visitor = (*answer)(nil)
+
+func (a *answer) member(of place, name []byte) place {
+	if of >= countsBegin {
+		return nowhere
+	}
+	return answerFields[of][string(name)]
+}
+
+func (a *answer) element(of place) place {
+	if of == top || of == atChoices { // Gemini streams an array of what would else be events
+		return of
+	}
+	return nowhere
+}
+
+func (a *answer) open(p place, bracket byte, _ int64) {
+	switch {
+	case p == top && bracket == '{':
+		a.current = told{}
+	case p == atUsage && bracket == '{':
+		a.current.counts = counts{} // of two, the last counts
+	case p >= countsBegin:
+		*a.current.counts.at(p) = count{told: true}
+	}
+}
+
+func (a *answer) close(p place, bracket byte) {
+	if p != top || bracket != '}' {
+		return
+	}
+	a.counts.merge(&a.current.counts)
+	if a.current.model != "" {
+		a.model = a.current.model
+	}
+	a.over = a.over || a.current.over
+}
+
+func (a *answer) scalar(p place, v scalar) {
+	if v.kind == 'n' {
+		return
+	}
+	switch {
+	case p >= countsBegin:
+		*a.current.counts.at(p) = count{v.count(), true}
+	case p == atDone:
+		a.current.over = a.current.over || v.kind == 't'
+	case v.kind != '"':
+	case p == atModel:
+		a.current.model = a.model
+		if a.model != string(v.text) { // every event of a stream names it
+			a.current.model = string(v.text)
+		}
+	case p == atReason:
+		a.current.over = true
+	case p == atType:
+		switch string(v.text) {
+		case "message_stop", "response.completed", "response.incomplete", "response.failed":
+			a.current.over = true
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package usage
+
+// maxCount is the largest count that is believed: 2⁵³, the last one that every JSON reader has
+// exactly. Sums of a few fit an int64.
+const maxCount = 1 << 53
+
+// count reads a scalar as a count: digits alone. JSON has more ways to write an integer (1e3, 5.0),
+// but no server counts tokens in them.
+func (v scalar) count() Amount {
+	if v.kind != '0' || v.size > 16 {
+		return Amount{}
+	}
+	var n int64
+	for _, c := range v.text {
+		if c < '0' || c > '9' {
+			return Amount{}
+		}
+		n = n*10 + int64(c-'0')
+	}
+	if n > maxCount {
+		return Amount{}
+	}
+	return Amount{n, true}
+}
+
+// numberState is how far a number of JSON has got.
+type numberState uint8
+
+const (
+	numberBroken numberState = iota
+	numberBegin
+	numberMinus
+	numberZero
+	numberInt
+	numberPoint
+	numberFraction
+	numberE
+	numberESign
+	numberExponent
+	numberEnd // the byte belongs to what follows
+)
+
+func (n numberState) next(c byte) numberState {
+	digit := '0' <= c && c <= '9'
+	switch n {
+	case numberBegin, numberMinus:
+		switch {
+		case c == '-' && n == numberBegin:
+			return numberMinus
+		case c == '0':
+			return numberZero
+		case digit:
+			return numberInt
+		}
+		return numberBroken
+	case numberPoint:
+		if digit {
+			return numberFraction
+		}
+		return numberBroken
+	case numberE, numberESign:
+		switch {
+		case (c == '+' || c == '-') && n == numberE:
+			return numberESign
+		case digit:
+			return numberExponent
+		}
+		return numberBroken
+	}
+	switch {
+	case digit && n != numberZero:
+		return n
+	case c == '.' && (n == numberZero || n == numberInt):
+		return numberPoint
+	case c|0x20 == 'e' && n != numberExponent:
+		return numberE
+	}
+	return numberEnd
+}
+
+// readNumber takes what p has of a number.
+func (s *scanner) readNumber(p []byte) int {
+	for n, c := range p {
+		s.number = s.number.next(c)
+		switch s.number {
+		case numberBroken:
+			s.state = broken
+			return n
+		case numberEnd:
+			s.scalar(int64(n))
+			return n
+		}
+		s.keep(c)
+	}
+	return len(p)
+}

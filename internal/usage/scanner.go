@@ -1,0 +1,374 @@
+package usage
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const (
+	// maxKept is how many bytes of a name, a string or a number are kept. Longer ones are nobody's
+	// model and no field's name.
+	maxKept = 256
+	// maxDepth is how deeply values may be nested. Models' calls and answers stay below 30.
+	maxDepth = 512
+)
+
+// place is where in a document a value stands, as far as its visitor cares.
+type place uint8
+
+const (
+	nowhere    place = iota // of no interest, with all that is in it
+	top                     // the document itself
+	firstPlace              // the first that a visitor may choose
+)
+
+// visitor is told what a scanner finds. Of values that are nowhere it isn't told.
+type visitor interface {
+	// member is the place of an object's member. Its name is nil if it is longer than maxKept.
+	member(of place, name []byte) place
+	// element is the place of an array's elements.
+	element(of place) place
+	// open and close are the two ends of an object or an array; at is the offset behind the
+	// bracket.
+	open(p place, bracket byte, at int64)
+	close(p place, bracket byte)
+	scalar(p place, v scalar)
+}
+
+// scalar is a value that is neither object nor array.
+type scalar struct {
+	kind     byte   // '"' string, '0' number, 't' true, 'f' false, 'n' null
+	text     []byte // of a string, decoded, or a number; nil if longer than maxKept; valid during the call
+	size     int64  // of the text, in bytes
+	from, to int64  // its offsets in the document
+}
+
+type state uint8
+
+const (
+	beforeValue state = iota
+	beforeElement
+	beforeMember // the first of an object; else beforeName
+	beforeName
+	beforeColon
+	afterValue
+	inString
+	inEscape
+	inHex
+	inNumber
+	inWord
+	finished // a document has been read
+	broken   // it isn't JSON
+)
+
+type level struct {
+	place place
+	array bool
+}
+
+// scanner reads JSON as it arrives, in parts that may end anywhere. It holds on to names and short
+// values while they last, and to nothing else, so its size is fixed. The standard decoder keeps a
+// whole string at least, and a picture is one string.
+//
+// Its zero value, with a visitor, is ready. It accepts what [encoding/json.Valid] does, to a depth
+// of maxDepth.
+type scanner struct {
+	visitor visitor
+	state   state
+	isName  bool // the string under way
+	at      place
+	depth   int
+	read    int64 // bytes of this document
+	from    int64 // where the scalar under way began
+
+	size   int64 // of the scalar under way, decoded
+	number numberState
+	word   string // what is left of true, false or null
+	kind   byte
+	digits int  // of a \u escape
+	code   rune // its value
+	high   rune // the first half of a pair; 0 without one
+
+	kept   [maxKept]byte
+	levels [maxDepth]level
+}
+
+// reset prepares for the next document.
+func (s *scanner) reset() { s.state, s.depth, s.read = beforeValue, 0, 0 }
+
+// feed reads on. It stops behind the end of a document, or at what isn't JSON, and returns how many
+// bytes it took.
+func (s *scanner) feed(p []byte) int {
+	i := 0
+	for i < len(p) && s.state < finished {
+		n := 1
+		switch s.state {
+		case inString:
+			n = s.readString(p[i:])
+		case inNumber:
+			n = s.readNumber(p[i:])
+		default:
+			s.step(p[i])
+		}
+		i += n
+		s.read += int64(n)
+	}
+	return i
+}
+
+// step takes one byte outside of strings' plain text and numbers.
+func (s *scanner) step(c byte) {
+	if s.state <= afterValue && (c == ' ' || c == '\n' || c == '\r' || c == '\t') {
+		return
+	}
+	switch s.state {
+	case beforeElement:
+		if c == ']' {
+			s.leave()
+			return
+		}
+		s.begin(c)
+	case beforeValue:
+		s.begin(c)
+	case beforeMember, beforeName:
+		switch {
+		case c == '"':
+			s.beginString(true)
+		case c == '}' && s.state == beforeMember:
+			s.leave()
+		default:
+			s.state = broken
+		}
+	case beforeColon:
+		s.state = broken
+		if c == ':' {
+			s.state = beforeValue
+		}
+	case afterValue:
+		s.separator(c)
+	case inEscape:
+		s.escape(c)
+	case inHex:
+		s.hex(c)
+	case inWord:
+		if c != s.word[0] {
+			s.state = broken
+			return
+		}
+		if s.word = s.word[1:]; s.word == "" {
+			s.scalar(1)
+		}
+	}
+}
+
+// separator takes what follows a value in an object or an array.
+func (s *scanner) separator(c byte) {
+	array := s.levels[s.depth-1].array
+	switch {
+	case c == ',' && array:
+		s.state = beforeValue
+	case c == ',':
+		s.state = beforeName
+	case c == ']' && array, c == '}' && !array:
+		s.leave()
+	default:
+		s.state = broken
+	}
+}
+
+// begin takes the first byte of a value.
+func (s *scanner) begin(c byte) {
+	if s.depth == 0 {
+		s.at = top
+	} else if in := s.levels[s.depth-1]; in.array {
+		s.at = nowhere
+		if in.place != nowhere {
+			s.at = s.visitor.element(in.place)
+		}
+	}
+	s.from, s.size, s.kind = s.read, 0, c
+	switch c {
+	case '{', '[':
+		s.enter(c)
+	case '"':
+		s.beginString(false)
+	case 't':
+		s.state, s.word = inWord, "rue"
+	case 'f':
+		s.state, s.word = inWord, "alse"
+	case 'n':
+		s.state, s.word = inWord, "ull"
+	default:
+		s.state, s.kind = inNumber, '0'
+		if s.number = numberBegin.next(c); s.number == numberBroken {
+			s.state = broken
+		}
+		s.keep(c)
+	}
+}
+
+func (s *scanner) enter(bracket byte) {
+	if s.depth == maxDepth {
+		s.state = broken
+		return
+	}
+	s.levels[s.depth] = level{s.at, bracket == '['}
+	s.depth++
+	s.state = beforeMember
+	if bracket == '[' {
+		s.state = beforeElement
+	}
+	if s.at != nowhere {
+		s.visitor.open(s.at, bracket, s.read+1)
+	}
+}
+
+func (s *scanner) leave() {
+	s.depth--
+	in := s.levels[s.depth]
+	s.ended()
+	if in.place == nowhere {
+		return
+	}
+	bracket := byte('}')
+	if in.array {
+		bracket = ']'
+	}
+	s.visitor.close(in.place, bracket)
+}
+
+// ended notes that a value is complete.
+func (s *scanner) ended() {
+	s.state = afterValue
+	if s.depth == 0 {
+		s.state = finished
+	}
+}
+
+// scalar ends a value that ends n bytes behind what was read.
+func (s *scanner) scalar(n int64) {
+	s.ended()
+	if s.at != nowhere {
+		s.visitor.scalar(s.at, scalar{s.kind, s.text(), s.size, s.from, s.read + n})
+	}
+}
+
+// text is what was kept of a scalar or a name, or nil if it is too long.
+func (s *scanner) text() []byte {
+	if s.size > maxKept {
+		return nil
+	}
+	return s.kept[:s.size]
+}
+
+func (s *scanner) keep(text ...byte) {
+	if s.size < maxKept {
+		copy(s.kept[s.size:], text)
+	}
+	s.size += int64(len(text))
+}
+
+func (s *scanner) keepRune(r rune) {
+	var b [utf8.UTFMax]byte
+	s.keep(b[:utf8.EncodeRune(b[:], r)]...)
+}
+
+func (s *scanner) beginString(isName bool) {
+	s.state, s.isName, s.size, s.high = inString, isName, 0, 0
+}
+
+// special are the bytes that don't stand for themselves in a string.
+var special = func() (t [256]bool) {
+	for c := range ' ' {
+		t[c] = true
+	}
+	t['"'], t['\\'] = true, true
+	return t
+}()
+
+// readString takes the plain text at the head of p, and the byte behind it. It is where a scanner
+// spends its time.
+func (s *scanner) readString(p []byte) int {
+	n := 0
+	for n < len(p) && !special[p[n]] {
+		n++
+	}
+	if n > 0 {
+		s.high = 0
+		s.keep(p[:n]...)
+	}
+	if n == len(p) {
+		return n
+	}
+	switch {
+	case p[n] == '\\':
+		s.state = inEscape
+	case p[n] != '"':
+		s.state = broken
+	case s.isName:
+		s.state = beforeColon
+		s.at = nowhere
+		if of := s.levels[s.depth-1].place; of != nowhere {
+			s.at = s.visitor.member(of, s.text())
+		}
+	default:
+		s.scalar(int64(n) + 1)
+	}
+	return n + 1
+}
+
+func (s *scanner) escape(c byte) {
+	s.state = inString
+	switch c {
+	case 'u':
+		s.state, s.digits, s.code = inHex, 0, 0
+		return
+	case '"', '\\', '/':
+	case 'b':
+		c = '\b'
+	case 'f':
+		c = '\f'
+	case 'n':
+		c = '\n'
+	case 'r':
+		c = '\r'
+	case 't':
+		c = '\t'
+	default:
+		s.state = broken
+		return
+	}
+	s.high = 0
+	s.keep(c)
+}
+
+func (s *scanner) hex(c byte) {
+	switch {
+	case '0' <= c && c <= '9':
+		c -= '0'
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		c = c | 0x20 - 'a' + 10
+	default:
+		s.state = broken
+		return
+	}
+	s.code = s.code<<4 | rune(c)
+	if s.digits++; s.digits < 4 {
+		return
+	}
+	s.state = inString
+	high := s.high
+	s.high = 0
+	switch {
+	case !utf16.IsSurrogate(s.code):
+		s.keepRune(s.code)
+	case high != 0 && s.code >= 0xDC00:
+		s.size -= 3 // what stood for the first half alone
+		s.keepRune(utf16.DecodeRune(high, s.code))
+	default:
+		s.keepRune(utf8.RuneError)
+		if s.code < 0xDC00 {
+			s.high = s.code
+		}
+	}
+}
