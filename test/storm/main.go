@@ -44,7 +44,12 @@ func main() {
 	core := flag.String("core", "0", "core of the gateway, as taskset takes it")
 	duration := flag.Duration("duration", 5*time.Second, "how long each load is made")
 	rounds := flag.Int("rounds", 3, "how often all are made; the middle one of each counts")
+	floor := flag.String("floor", "", "be, at this address, a server that closes every connection at once: the least that dropping can cost")
 	flag.Parse()
+	if *floor != "" {
+		fmt.Fprintln(os.Stderr, "storm:", closeAll(*floor))
+		os.Exit(2)
+	}
 	if err := run(ctx, *weir, *core, *duration, *rounds, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "storm:", err)
 		os.Exit(2)
@@ -71,12 +76,18 @@ func run(ctx context.Context, weir, core string, duration time.Duration, rounds 
 		return err
 	}
 	defer g.stop()
+	bare, err := startFloor(ctx, core)
+	if err != nil {
+		return err
+	}
+	defer bare.stop()
 	calm, storm, dropped := map[string][]figures{}, []figures{}, []figures{}
 	for range rounds {
 		for _, s := range []struct {
 			name string
 			load []*source
 		}{
+			{"floor", []*source{{path: "/dropped", from: "127.0.0.3", rate: bad, want: 0, fresh: true}}},
 			{"alone", []*source{{path: "/api", from: "127.0.0.1", rate: good, want: 200}}},
 			{"admitted", []*source{{path: "/api", from: "127.0.0.1", rate: bad, want: 200}}},
 			{"refused", []*source{{path: "/refused", from: "127.0.0.2", rate: bad, want: 429}}},
@@ -85,7 +96,11 @@ func run(ctx context.Context, weir, core string, duration time.Duration, rounds 
 			{"storm, dropped", []*source{{path: "/api", from: "127.0.0.1", rate: good, want: 200}, {path: "/dropped", from: "127.0.0.3", rate: bad, want: 0, fresh: true}}},
 		} {
 			fmt.Fprintln(os.Stderr, s.name)
-			f, err := g.measure(ctx, s.load, duration)
+			of := g
+			if s.name == "floor" {
+				of = bare
+			}
+			f, err := of.measure(ctx, s.load, duration)
 			if err != nil {
 				return err
 			}
@@ -119,6 +134,7 @@ func print(stdout io.Writer, calm map[string][]figures, storm, dropped []figures
 	admitted := middle(calm["admitted"])
 	for _, row := range []struct{ name, text, asked string }{
 		{"admitted", "admitted and proxied", ""}, {"refused", "refused, 429", "≤ 0.5"}, {"dropped", "an attempt of an address that is dropped, with its connection", "≤ 0.25"},
+		{"floor", "the same at a Go program that closes every connection and does nothing else", ""},
 	} {
 		f := middle(calm[row.name])
 		fmt.Fprintf(table, "%s\t%.1f\t%.2f\t%s\t%d\t\n", row.text, f.cpu, f.cpu/admitted.cpu, row.asked, f.odd)
@@ -162,14 +178,50 @@ func start(ctx context.Context, weir, core, upstream string) (*gateway, error) {
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		return nil, err
 	}
+	return launch(ctx, dir, core, func(addr string) []string {
+		return []string{weir, "serve", "--rules", file, "--gateway", addr, "--upstream", "http://" + upstream,
+			"--http", "", "--grpc", "", "--admin", "127.0.0.1:0", "--log-level", "error"}
+	})
+}
+
+// startFloor starts this program again, to close connections.
+func startFloor(ctx context.Context, core string) (*gateway, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "storm")
+	if err != nil {
+		return nil, err
+	}
+	return launch(ctx, dir, core, func(addr string) []string { return []string{self, "-floor", addr} })
+}
+
+// closeAll closes every connection, as the gateway does those of an address that it drops.
+func closeAll(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.Close()
+	}
+}
+
+// launch starts a server on the given core, and waits until it listens.
+func launch(ctx context.Context, dir, core string, args func(addr string) []string) (*gateway, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	g := &gateway{addr: l.Addr().String(), dir: dir}
 	l.Close()
-	g.cmd = exec.CommandContext(ctx, "taskset", "-c", core, weir, "serve", "--rules", file, "--gateway", g.addr, "--upstream", "http://"+upstream,
-		"--http", "", "--grpc", "", "--admin", "127.0.0.1:0", "--log-level", "error")
+	g.cmd = exec.CommandContext(ctx, "taskset", append([]string{"-c", core}, args(g.addr)...)...)
 	g.cmd.Stderr = os.Stderr
 	g.cmd.Cancel = func() error { return g.cmd.Process.Signal(syscall.SIGTERM) }
 	if err := g.cmd.Start(); err != nil {
