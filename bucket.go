@@ -37,14 +37,14 @@ func (p *Policy) AtLevel(level, now int64) State {
 
 func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
 	s = reanchored(s, now)
-	if n > p.capacity/micro {
+	if n > p.capacity/p.unit {
 		return s, false
 	}
 	level := p.Level(s, now)
-	if level < n*micro || p.maxDelay > 0 && p.Wait(p.capacity-level) > p.maxDelay {
+	if level < n*p.unit || p.maxDelay > 0 && p.Wait(p.capacity-level) > p.maxDelay {
 		return s, false
 	}
-	return p.AtLevel(level-n*micro, now), true
+	return p.AtLevel(level-n*p.unit, now), true
 }
 
 // Refill is how many millionths of a token a bucket gains in a time, µs.
@@ -65,14 +65,14 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 	level := p.Level(s, now)
 	// Times count from the state's own moment: the level at now is rounded down, and rounding twice would be late.
 	at := func(level int64) int64 { return max(0, s.Time+p.Wait(level-min(p.stored(s), p.capacity))-now) }
-	r.Remaining = max(0, level) / micro
+	r.Remaining = max(0, level) / p.unit
 	r.ResetAfter = micros(at(p.capacity))
 	r.Slot = now
 	switch {
 	case v == Refused:
 		r.RetryAfter = Never
-		if n <= p.capacity/micro {
-			need := n * micro
+		if n <= p.capacity/p.unit {
+			need := n * p.unit
 			if level >= need {
 				r.Remaining = 0 // the queue has room, but nobody may wait for it
 			}
@@ -84,7 +84,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 		}
 	case p.Limit.Algorithm == LeakyQueue:
 		if v == Taken {
-			level += n * micro // the queue in front of this request is what was there before it
+			level += n * p.unit // the queue in front of this request is what was there before it
 		}
 		r.Delay = micros(p.Wait(p.capacity - level))
 	}
@@ -93,7 +93,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 func (p *Policy) returnBucket(s State, now, n int64) State {
 	s = reanchored(s, now)
 	// It doesn't refill: the numbers may be those of a receipt, and others be in force by now.
-	n = min(n, MaxTokens) * micro
+	n = p.millionths(n)
 	if p.Limit.Algorithm == TokenBucket {
 		s.Level = max(s.Level, min(s.Level+n, p.capacity))
 	} else {

@@ -32,6 +32,8 @@ type RuleSet struct {
 
 	limitsPaths bool // a rule that is more than a shadow looks at the path
 	abuse       bool // some rule has an Abuse
+	slots       bool // some rule counts requests in flight
+	weights     map[string][]Weight
 	networks    networks
 }
 
@@ -64,6 +66,7 @@ func Compile(doc Rules) (*RuleSet, error) {
 	rs.doc.Rules = slices.Clone(doc.Rules)
 	var bad Problems
 	rs.compileTiers(&bad)
+	rs.checkPrices(&bad)
 	doc.Abuse.check("abuse", &bad)
 	rs.rules = make([]rule, len(rs.doc.Rules))
 	ids, descriptors := map[string]int{}, map[string]int{}
@@ -241,6 +244,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(MaxTokens), r.Cost)
 	}
 	r.checkPastLimit(path, bad)
+	rs.compileAmount(r, path, bad)
 	r.Abuse.check(path+".abuse", bad)
 	r.compileSplit(path+".split", bad)
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
@@ -313,7 +317,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addf(path+".algorithm", "this limit is a %s, and its rule a %s, by which all of a rule's limits count: set the rule's, and leave the limit's out", l.Algorithm, r.Algorithm)
 				continue
 			}
-			l.Algorithm = r.Algorithm
+			l = r.fit(l)
 			if l.MaxDelay == 0 {
 				l.MaxDelay = r.MaxDelay
 			}
@@ -329,14 +333,15 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addLimit(path, err)
 				continue
 			}
-			if r.cost > l.Max() && !r.Book {
+			if r.Amount == "" && r.cost > l.Max() && !r.Book {
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
 			}
 			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", shortWindow(l.Window))
 			}
 			p.ID = p.fingerprint(scope)
-			p.Rule, p.Endpoint, p.of = r.ID, r.Match.Endpoint, r.Rule
+			p.Rule, p.Endpoint, p.of, p.Amount = r.ID, r.Match.Endpoint, r.Rule, r.Amount
+			p.GivesBack = r.GiveBackUnsettled && r.Amount != ""
 			p.ByIP = len(r.by) == 1 && r.by[0].kind == byIP
 			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict, r.Shadow || candidate, candidate, perClient
 			if !p.Shadow && !r.Book {

@@ -80,7 +80,12 @@ type LimitStatus struct {
 	Remaining  int64
 	RetryAfter time.Duration
 	ResetAfter time.Duration
+
+	left int64 // in the policy's units
 }
+
+// Left is how much remains, exactly: of a limit on an amount, Remaining is rounded down.
+func (s *LimitStatus) Left() Amount { return Amount(s.left * s.Policy.unit) }
 
 // Limits lists every limit that applied, in the order of the rules. If servers may read the path
 // in several ways, those of each reading follow each other.

@@ -33,9 +33,12 @@ const (
 	// SlidingCounter weighs the previous window's count by how much of it still
 	// overlaps the last window's length: nearly the log, in constant memory.
 	SlidingCounter
+	// Concurrency counts requests in flight: a slot is taken by each, and released at its end, or free again by itself once
+	// its holder has stopped renewing it. See [Hold].
+	Concurrency
 )
 
-var algorithmNames = [...]string{"token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter"}
+var algorithmNames = [...]string{"token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
 
 // String returns the algorithm's name in the rule language (a queue is a
 // leaky_bucket with mode queue there).
@@ -52,6 +55,7 @@ const (
 	MaxTokens    = 9_000_000_000 // of a count or a burst
 	maxPairCount = 1<<31 - 1     // of a sliding counter, which keeps two of them
 	maxLogCount  = 1_000_000     // of a sliding log, which keeps an entry for each
+	maxSlots     = 100_000       // of a concurrency limit, likewise
 	minWindow    = time.Millisecond
 	maxWindow    = 366 * 24 * time.Hour
 	maxFill      = 10 * 366 * 24 * time.Hour
@@ -63,8 +67,14 @@ type Limit struct {
 	Algorithm Algorithm
 	// Count is how many tokens a Window admits, and what clients are shown as the limit.
 	Count int64
-	// Window is what Count is counted over.
+	// Window is what Count is counted over. Of Concurrency, it is how long a slot lasts that isn't renewed.
 	Window time.Duration
+	// Calendar makes windows of days, weeks or months, of a FixedWindow. Window is then how long they usually are.
+	Calendar Calendar
+	// Decimal limits are asked for millionths: they count amounts. See [Rule.Amount].
+	Decimal bool
+	// Fraction is added to Count, of a Decimal limit: less than 1.
+	Fraction Amount
 	// Burst is the capacity of a bucket, or the length of a queue. 0 means Count.
 	Burst int64
 	// Refill is a bucket's rate in tokens per second, taken literally. 0 means Count per Window.
@@ -93,8 +103,28 @@ func (l Limit) Max() int64 {
 	return l.Count
 }
 
-// String returns the limit as a rule file has it: "100/minute", "5/15m".
-func (l Limit) String() string { return strconv.FormatInt(l.Count, 10) + "/" + windowName(l.Window) }
+// capacity is Max in millionths, with the fraction.
+func (l Limit) capacity() int64 {
+	if l.Burst > 0 {
+		return l.Burst * micro
+	}
+	return int64(l.Amount())
+}
+
+// Amount is Count with its Fraction.
+func (l Limit) Amount() Amount { return Amount(l.Count*micro) + l.Fraction }
+
+// String returns the limit as a rule file has it: "100/minute", "5/15m", "20" in flight.
+func (l Limit) String() string {
+	switch count := l.Amount().String(); {
+	case l.Algorithm == Concurrency:
+		return count + " in flight"
+	case l.Calendar.Unit != NoUnit:
+		return count + "/" + l.Calendar.Unit.String()
+	default:
+		return count + "/" + windowName(l.Window)
+	}
+}
 
 var units = []struct{ letters, word string }{{"d", "day"}, {"h", "hour"}, {"m", "minute"}, {"s", "second"}, {"ms", ""}}
 
@@ -117,7 +147,7 @@ func windowName(d time.Duration) string {
 	return shortWindow(d)
 }
 
-// ParseLimit reads "100/minute", "5/15m", "20 per second".
+// ParseLimit reads "100/minute", "5/15m", "20 per second", and "50/month", which is the calendar's.
 func ParseLimit(s string) (Limit, error) {
 	count, window, ok := strings.Cut(s, "/")
 	if !ok {
@@ -126,16 +156,24 @@ func ParseLimit(s string) (Limit, error) {
 	if !ok {
 		return Limit{}, fmt.Errorf(`must be a count and a window such as "100/minute" or "5/15m", got %q`, s)
 	}
+	var l Limit
 	count = strings.TrimSpace(count)
 	n, err := strconv.ParseInt(strings.ReplaceAll(count, "_", ""), 10, 64)
 	if err != nil {
-		return Limit{}, fmt.Errorf("the count must be a whole number, got %q", count)
+		a, err := ParseAmount(strings.ReplaceAll(count, "_", ""))
+		if err != nil {
+			return Limit{}, fmt.Errorf("the count must be a whole number, got %q", count)
+		}
+		l.Fraction, n = a%micro, int64(a/micro)
 	}
-	w, err := ParseWindow(strings.TrimSpace(window))
-	if err != nil {
-		return Limit{}, err
+	l.Count = n
+	window = strings.TrimSpace(window)
+	if m := strings.ToLower(window); m == "month" || m == "1 month" {
+		l.Calendar.Unit, l.Window = Month, Month.length()
+		return l, nil
 	}
-	return Limit{Count: n, Window: w}, nil
+	l.Window, err = ParseWindow(window)
+	return l, err
 }
 
 var windowUnits = map[string]time.Duration{
@@ -173,6 +211,9 @@ func ParseWindow(s string) (time.Duration, error) {
 	if d, err := time.ParseDuration(s); err == nil {
 		return d, nil
 	}
+	if strings.TrimSuffix(name, "s") == "month" {
+		return 0, fmt.Errorf("must be a time such as 30d, got %q, which has no fixed length; a limit such as 50/month is the calendar's", s)
+	}
 	return 0, fmt.Errorf(`must be a time such as second, minute, hour, day, 15m or 1h30m, got %q`, s)
 }
 
@@ -191,10 +232,17 @@ func (l Limit) Validate() error {
 		highest = maxPairCount
 	case l.Algorithm == SlidingLog:
 		highest = maxLogCount
+	case l.Algorithm == Concurrency:
+		highest = maxSlots
+	}
+	if err := l.validateAmount(); err != nil {
+		return err
 	}
 	switch {
-	case l.Count < 1:
+	case l.Count < 1 && l.Fraction == 0:
 		return limitErrorf("limit", "must be at least 1, got %d", l.Count)
+	case l.Count < 0:
+		return limitErrorf("limit", "must not be negative, got %d", l.Count)
 	case l.Count > highest:
 		return limitErrorf("limit", "must be at most %d for %s, got %d", highest, l.Algorithm, l.Count)
 	case l.Window < minWindow:
@@ -230,6 +278,28 @@ func (l Limit) Validate() error {
 	return nil
 }
 
+// validateAmount reports what is wrong with a limit of amounts, or of the calendar's windows.
+func (l Limit) validateAmount() error {
+	switch {
+	case l.Fraction != 0 && !l.Decimal:
+		return limitErrorf("limit", "must be a whole number, got %s: only amounts have fractions", l.Amount())
+	case l.Fraction < 0 || l.Fraction >= micro:
+		return limitErrorf("limit", "its fraction must be less than 1, got %s", l.Fraction)
+	case l.Decimal && l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket && l.Algorithm != FixedWindow:
+		return limitErrorf("algorithm", "%s counts requests, not amounts: use token_bucket, leaky_bucket or fixed_window", l.Algorithm)
+	case l.Calendar.Unit == NoUnit:
+		if l.Calendar != (Calendar{}) {
+			return limitErrorf("calendar", "is for limits over a day, a week or a month, such as 50/month")
+		}
+		return nil
+	case l.Algorithm != FixedWindow:
+		return limitErrorf("limit", "a %s of the calendar is a fixed window, and a %s isn't: write algorithm: fixed_window, or %s for that length of time", l.Calendar.Unit, l.Algorithm, shortWindow(l.Calendar.Unit.length()))
+	case l.Window != l.Calendar.Unit.length():
+		return limitErrorf("window", "must be %s, as long as a %s of the calendar, got %s", shortWindow(l.Calendar.Unit.length()), l.Calendar.Unit, shortWindow(l.Window))
+	}
+	return l.Calendar.check()
+}
+
 // rate is a bucket's refill in micro-tokens per microsecond, which is the same
 // number as tokens per second, as a fraction in lowest terms.
 type rate struct{ num, den int64 }
@@ -237,8 +307,7 @@ type rate struct{ num, den int64 }
 func (l Limit) rate() (rate, error) {
 	exact := new(big.Rat)
 	if l.Refill == 0 {
-		exact.SetFrac64(l.Count, int64(l.Window/time.Microsecond))
-		exact.Mul(exact, big.NewRat(1_000_000, 1))
+		exact.SetFrac64(int64(l.Amount()), int64(l.Window/time.Microsecond))
 	} else {
 		// The shortest decimal that reads back as this number is what was written: 1.67 is 167/100.
 		exact.SetString(strconv.FormatFloat(l.Refill, 'g', -1, 64))
@@ -248,7 +317,7 @@ func (l Limit) rate() (rate, error) {
 		perSecond, _ := exact.Float64()
 		return rate{}, fmt.Errorf("%v tokens per second is out of range", perSecond)
 	}
-	fill := new(big.Rat).SetInt64(l.Max())
+	fill := new(big.Rat).SetFrac64(l.capacity(), micro)
 	fill.Quo(fill, exact)
 	if fill.Cmp(big.NewRat(int64(maxFill/time.Second), 1)) > 0 {
 		return rate{}, errors.New("the bucket would take more than ten years to fill")

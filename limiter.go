@@ -188,6 +188,9 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 			d.Rule = m.rule.ID
 		}
 	default:
+		if rs.slots || req.Reserve > 0 || req.Repeat != (Once{}) {
+			m.hold(req)
+		}
 		err = l.decide(ctx, req, m, &d)
 	}
 	l.end(req, m, &d, err)
@@ -259,6 +262,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 		}
 		m.charges = append(m.charges, c)
 	}
+	m.hold(req)
 	if rs := l.rules.Load(); rs != nil {
 		d.RulesVersion = rs.doc.Version
 	}
@@ -301,7 +305,7 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	}
 	byStatus := l.conclude(m, d)
 	undo := !d.Allowed && len(m.apart) > 0 // what the store took before a charge was decided apart
-	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo) {
+	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds) {
 		l.keep(ctx, req, m, d)
 	}
 	if m.watched {
@@ -476,7 +480,7 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 		r, c := &m.results[i], &m.charges[i]
 		s := &statuses[i]
 		s.Policy, s.Allowed, s.Degraded = c.Policy, r.Allowed, r.Err != nil
-		s.Remaining, s.RetryAfter, s.ResetAfter = r.Remaining, r.RetryAfter, r.ResetAfter
+		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Whole(r.Remaining), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
 		if c.Policy.Shadow {
 			continue
@@ -499,7 +503,7 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	}
 	r, p := &m.results[binding], m.charges[binding].Policy
 	d.Rule, d.Policy = p.Rule, p
-	d.Remaining, d.RetryAfter, d.ResetAfter = r.Remaining, r.RetryAfter, r.ResetAfter
+	d.Remaining, d.RetryAfter, d.ResetAfter = p.Whole(r.Remaining), r.RetryAfter, r.ResetAfter
 	if r.Err != nil && !r.Allowed {
 		d.Reason = ReasonUnavailable
 	}

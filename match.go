@@ -26,6 +26,7 @@ type match struct {
 	results  []Result
 	guest    bool   // the client isn't verified
 	watched  bool   // the guard is asked
+	holds    bool   // some charge has a Hold
 	key      string // in place of an address, for a limit by address
 	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
 	local    []int  // of them, those by the Limiter's own store
@@ -98,7 +99,7 @@ func (rs *RuleSet) run(req *Request, m *match) {
 				continue
 			}
 			if i == 0 || !m.charged(r, from) {
-				m.charge(r, req, from)
+				m.charge(rs, r, req, from)
 			}
 		}
 	}
@@ -139,7 +140,7 @@ func (m *match) charged(r *rule, from int) bool {
 }
 
 func (m *match) reset() {
-	m.reason, m.pattern, m.rule, m.key, m.watched = ReasonWithin, "", nil, "", false
+	m.reason, m.pattern, m.rule, m.key, m.watched, m.holds = ReasonWithin, "", nil, "", false, false
 	m.tier, m.tierWhy = "", tierDefault
 	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
@@ -254,9 +255,15 @@ func (r *rule) numbers(req *Request, tier string) []*Policy {
 	return r.base
 }
 
-func (m *match) charge(r *rule, req *Request, from int) {
+func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 	n := r.cost
-	if req.Cost > 1 {
+	switch {
+	case r.Amount != "":
+		var charged bool
+		if n, charged = rs.asked(r, req); !charged {
+			return
+		}
+	case req.Cost > 1:
 		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
 	m.add(r, r.numbers(req, m.tier), n, req, from)
@@ -270,7 +277,8 @@ func (m *match) add(r *rule, policies []*Policy, n int64, req *Request, from int
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]
 		c, o := &m.charges[i], &m.owners[i]
-		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek, r.invented && (m.guest || r.byPath), req.Receipt || len(p.Statuses) > 0
+		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek || n == 0, r.invented && (m.guest || r.byPath), req.Receipt || len(p.Statuses) > 0 || p.Amount != ""
+		c.Hold = nil
 		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}
 }

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -14,20 +15,34 @@ type Outcome struct {
 	Status int
 	// Abandoned: the request wasn't served at all. Everything that it took goes back.
 	Abandoned bool
+	// Amounts are what the request really took, by name, of what it had reserved. An amount that is neither here nor made of
+	// those that are stays as it was reserved.
+	Amounts map[string]Amount
 }
 
 // held is what a decision took and may give back.
 type held struct {
-	once     Once // of a receipt
-	expires  time.Duration
-	returns  []Return
-	statuses [][]int // of returns: which answers count; none means all
+	once    Once // of a receipt
+	expires time.Duration
+	returns []due
+	local   []Return // slots that were taken of Options.Local
 }
 
-func (h *held) add(r Return) {
+// due is one return of an allowed request.
+type due struct {
+	Return
+	statuses []int    // which answers count; none means all
+	amount   string   // what was reserved, or ""
+	parts    []Weight // what that is made of
+	cost     int64    // times which it counts
+}
+
+func (h *held) add(r due) {
+	r.statuses = r.Policy.Statuses
 	h.returns = append(h.returns, r)
-	h.statuses = append(h.statuses, r.Policy.Statuses)
-	h.expires = max(h.expires, r.Policy.Memory(), time.Minute)
+	if h.expires = max(h.expires, r.Policy.Memory(), time.Minute); r.amount != "" {
+		h.expires = max(h.expires, RecordTime)
+	}
 }
 
 // keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
@@ -41,12 +56,21 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	var h held
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
-		if !r.Allowed || r.Err != nil || c.Peek || slices.Contains(m.local, i) || undo && c.Policy.Book {
+		local := slices.Contains(m.local, i)
+		if !r.Allowed || r.Err != nil || c.Peek || local && !c.slot() || undo && c.Policy.Book {
 			continue
 		}
-		ret := Return{Counter: c.Counter, N: c.N, Slot: r.Slot}
+		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}}
 		ret.Subject = slices.Clone(c.Subject)
-		if r.Part == 0 {
+		if c.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
+			o := m.owners[i].rule
+			ret.amount, ret.parts, ret.cost = c.Policy.Amount, l.Rules().parts(c.Policy.Amount, req), o.cost
+		}
+		switch {
+		case local:
+			h.local = append(h.local, ret.Return)
+			continue
+		case r.Part == 0:
 			h.add(ret)
 			continue
 		}
@@ -57,9 +81,16 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 	}
 	switch {
-	case h.returns == nil:
+	case h.returns == nil && h.local == nil:
 	case undo:
-		_ = l.store.GiveBack(ctx, Once{}, 0, h.returns) // a store that fails strands them; it mints none
+		var back []Return
+		for _, r := range h.returns {
+			back = append(back, r.Return)
+		}
+		_ = l.store.GiveBack(ctx, Once{}, 0, back) // a store that fails strands them; it mints none
+		if h.local != nil {
+			_ = l.local.GiveBack(ctx, Once{}, 0, h.local)
+		}
 	default:
 		d.held = &h
 		if req.Receipt {
@@ -69,9 +100,72 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 }
 
 // Unfinished reports whether [Limiter.Finish] is due once the request has been
-// answered: a rule counts by the answer's status.
+// answered: a rule counts by the answer's status, or requests in flight, or the request has reserved an amount.
 func (d *Decision) Unfinished() bool {
-	return d.held != nil && slices.ContainsFunc(d.held.statuses, func(s []int) bool { return len(s) > 0 })
+	return d.held != nil && (len(d.held.local) > 0 || slices.ContainsFunc(d.held.returns, func(r due) bool {
+		return len(r.statuses) > 0 || r.amount != "" || r.slot()
+	}))
+}
+
+// slot: what goes back is a slot of a Concurrency limit.
+func (r *Return) slot() bool { return r.Policy.Limit.Algorithm == Concurrency }
+
+func (c *Charge) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
+
+// Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
+func (d *Decision) Slots() (ttl time.Duration) {
+	if d.held == nil {
+		return 0
+	}
+	least := func(r *Return) {
+		if w := r.Policy.Limit.Window; r.slot() && (ttl == 0 || w < ttl) {
+			ttl = w
+		}
+	}
+	for i := range d.held.returns {
+		least(&d.held.returns[i].Return)
+	}
+	for i := range d.held.local {
+		least(&d.held.local[i])
+	}
+	return ttl
+}
+
+// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
+var ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
+
+// heldBy is what a decision took: by its receipt, if it has one.
+func (l *Limiter) heldBy(d *Decision) (*held, error) {
+	if d.Receipt == "" {
+		return d.held, nil
+	}
+	return l.sealer.Load().open(d.Receipt, l.now())
+}
+
+// Renew makes the slots of a request that is still in flight last from now on. &Decision{Receipt: receipt} stands for
+// a decision of any node.
+func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
+	h, err := l.heldBy(d)
+	if h == nil {
+		return err
+	}
+	renew := func(store Store, r *Return) {
+		if !r.slot() {
+			return
+		}
+		var results [1]Result
+		store.Take(ctx, []Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
+		if err = errors.Join(err, results[0].Err); results[0].Err == nil && !results[0].Allowed {
+			err = errors.Join(err, ErrSlotLost)
+		}
+	}
+	for i := range h.returns {
+		renew(l.store, &h.returns[i].Return)
+	}
+	for i := range h.local {
+		renew(l.local, &h.local[i])
+	}
+	return err
 }
 
 // Finish ends an allowed request: what its outcome says it shouldn't have taken goes back, once.
@@ -80,31 +174,64 @@ func (d *Decision) Unfinished() bool {
 // &Decision{Receipt: receipt} stands for both. It can be finished a single time, by any node, after
 // which the error is [ErrUsed].
 func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
-	h := d.held
+	h, err := l.heldBy(d)
 	d.held = nil
-	if d.Receipt != "" {
-		var err error
-		if h, err = l.sealer.Load().open(d.Receipt, l.now()); err != nil {
-			return err
-		}
-	}
 	if h == nil {
-		return nil
+		return err
+	}
+	if h.local != nil {
+		err = l.local.GiveBack(ctx, Once{}, 0, h.local)
 	}
 	var back []Return
-	for i, ret := range h.returns {
-		if !o.gives(h.statuses[i]) {
-			if h.once == (Once{}) {
-				continue
-			}
-			ret.N = 0 // stores find a Once by the counters that it comes with
+	for _, r := range h.returns {
+		switch gives := o.gives(r.statuses); {
+		case r.slot():
+		case gives:
+		case r.amount != "":
+			r.Used = r.used(o)
+		case h.once != (Once{}):
+			r.N, r.Hold = 0, nil // stores find a Once by the counters that it comes with
+		default:
+			continue
 		}
-		back = append(back, ret)
+		back = append(back, r.Return)
+	}
+	if back == nil {
+		return err
+	}
+	if e := l.store.GiveBack(ctx, h.once, h.expires, back); e != nil {
+		return e
+	}
+	return err
+}
+
+// Release frees the slots of a request, and leaves what else it took as it is, for Finish. It may be repeated.
+func (l *Limiter) Release(ctx context.Context, d *Decision) error {
+	h, err := l.heldBy(d)
+	if h == nil {
+		return err
+	}
+	var back []Return
+	for i := range h.returns {
+		if r := &h.returns[i].Return; r.slot() {
+			back = append(back, *r)
+		}
 	}
 	if back == nil {
 		return nil
 	}
-	return l.store.GiveBack(ctx, h.once, h.expires, back)
+	return l.store.GiveBack(ctx, Once{}, 0, back)
+}
+
+// used is what a request really took of what it had reserved.
+func (r *due) used(o Outcome) int64 {
+	a, known := o.Amounts[r.amount]
+	if !known {
+		if a, known = made(r.parts, o.Amounts); !known {
+			return r.N
+		}
+	}
+	return mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
 }
 
 // gives reports whether what a rule took goes back. It counts the given statuses, or all.

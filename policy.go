@@ -56,8 +56,16 @@ type Policy struct {
 	// those of the whole limit would.
 	Place uint16
 
-	of       *Rule  // nil of a policy that no rule made
-	window   int64  // µs
+	// Amount is what the limit counts of a request, or "" for its cost. See [Rule.Amount].
+	Amount string
+	// GivesBack: reservations that aren't settled in time go back. See [Rule.GiveBackUnsettled].
+	GivesBack bool
+
+	of       *Rule // nil of a policy that no rule made
+	window   int64 // µs
+	unit     int64 // millionths in one of what is asked for: a token, or, of amounts, a millionth
+	count    int64 // Limit.Count in units
+	calendar *calendar
 	capacity int64  // bucket: micro-tokens
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
@@ -93,10 +101,17 @@ func (p *Policy) prepare(l Limit) {
 // prepareAt is prepare with the rate of a bucket.
 func (p *Policy) prepareAt(l Limit, r rate) {
 	p.Limit, p.window, p.maxDelay = l, l.Window.Microseconds(), l.MaxDelay.Microseconds()
+	p.unit, p.count, p.calendar = micro, l.Count, nil
+	if l.Decimal {
+		p.unit, p.count = 1, int64(l.Amount())
+	}
+	if l.Calendar.Unit != NoUnit {
+		p.calendar = newCalendar(l.Calendar)
+	}
 	switch {
 	case l.isBucket():
 		p.rate = r
-		p.capacity = l.Max() * micro
+		p.capacity = l.capacity()
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
 		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it
@@ -119,7 +134,7 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 	case l.Algorithm == SlidingCounter:
 		whole, p.deepest = l.Count*micro, maxPairCount
 	default:
-		whole, p.deepest = l.Count*micro, 2*MaxTokens
+		whole, p.deepest = int64(l.Amount()), min(2*MaxTokens*(micro/p.unit), maxExact-1)
 	}
 	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(whole))
 }
@@ -131,6 +146,12 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	h.Write([]byte(p.Limit.Algorithm.String()))
 	if p.Limit.Algorithm == FixedWindow || p.Limit.Algorithm == SlidingCounter {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(p.window)))
+	}
+	if p.Limit.Calendar.Unit != NoUnit {
+		h.Write([]byte(p.Limit.Calendar.name()))
+	}
+	if p.Limit.Decimal {
+		h.Write([]byte("millionths"))
 	}
 	h.Write([]byte{0})
 	h.Write([]byte(p.Name))
@@ -147,7 +168,10 @@ func (p *Policy) Share(nodes int) *Policy {
 	}
 	n := int64(nodes)
 	l := p.Limit
-	l.Count = max(1, l.Count/n)
+	if l.Count = max(1, l.Count/n); l.Decimal {
+		each := Amount(max(1, p.count/n))
+		l.Count, l.Fraction = int64(each/micro), each%micro
+	}
 	l.Refill /= float64(n)
 	if l.Burst > 0 {
 		l.Burst = max(1, l.Burst/n)
@@ -172,7 +196,7 @@ func (p *Policy) Numbers() [4]int64 {
 		}
 		return [4]int64{p.capacity, p.rate.num, p.rate.den, last}
 	}
-	return [4]int64{p.Limit.Count, p.window, max(1, p.tick), max(1, p.ticks)}
+	return [4]int64{p.count, p.window, max(1, p.tick), max(1, p.ticks)}
 }
 
 // Memory is how long a counter that was only ever charged under these numbers can remember
@@ -183,6 +207,9 @@ func (p *Policy) Memory() time.Duration {
 		return time.Duration(p.fill) * time.Microsecond
 	case p.Limit.Algorithm == SlidingCounter:
 		return 2 * p.Limit.Window
+	}
+	if p.calendar != nil {
+		return p.Limit.Window + 24*time.Hour // where clocks are changed
 	}
 	return p.Limit.Window
 }
@@ -208,6 +235,8 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 		return p.tryWindow(s, now, n)
 	case SlidingLog:
 		panic("weir: a sliding log is a Log, not a State")
+	case Concurrency:
+		panic("weir: slots are Holds, not a State")
 	}
 	return p.tryBucket(s, now, n)
 }
@@ -219,14 +248,25 @@ func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	if fits || !p.Book && !(p.CountRefused && p.Limit.Algorithm == FixedWindow) {
 		return after, fits
 	}
-	if p.Limit.isBucket() {
-		level := p.Level(after, now) - min(n, MaxTokens)*micro
-		return p.AtLevel(max(level, p.capacity-p.deepest), now), p.Book
-	}
-	after = p.roll(after, now)
-	after.Level = max(after.Level, min(after.Level+n, p.deepest))
-	return after, p.Book
+	return p.book(after, now, n), p.Book
 }
+
+// book takes n whatever is left.
+func (p *Policy) book(s State, now, n int64) State {
+	s = reanchored(s, now)
+	if p.Limit.isBucket() {
+		return p.AtLevel(max(p.Level(s, now)-p.millionths(n), p.capacity-p.deepest), now)
+	}
+	s = p.roll(s, now)
+	s.Level = max(s.Level, min(s.Level+n, p.deepest))
+	return s
+}
+
+// millionths is what n units are, and no more than any limit holds.
+func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
+
+// Whole is n units in whole tokens: of a Decimal limit n are millionths.
+func (p *Policy) Whole(n int64) int64 { return n / (micro / p.unit) }
 
 // Verdict is what became of a charge, for [Policy.Report].
 type Verdict uint8
@@ -287,8 +327,11 @@ func (p *Policy) Spent(s State) (used, whole int64) {
 	case TokenBucket:
 		gone = max(0, p.capacity-gone)
 	case FixedWindow:
-		gone *= micro
+		gone *= p.unit
 		whole = p.window
+		if p.calendar != nil {
+			whole += 24 * 3600 * micro
+		}
 	case SlidingCounter:
 		gone = (gone + s.Prev) * micro
 		whole = 2 * p.window

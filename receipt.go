@@ -32,77 +32,186 @@ func newSealer(secret []byte) *sealer {
 
 // sealed is one limit in a receipt. What has no fixed length follows: the policy's name, the subject, and the statuses.
 type sealed struct {
-	Limit           Limit
+	Limit           sealedLimit
 	ID              uint64
 	N, Slot         int64
 	Name, Subject   uint32
 	Statuses, Place uint16
 }
 
-// withPlaces marks receipts of split limits, so that nodes which don't know of places, and always read 0 there, don't open them.
-var withPlaces = []byte("places")
+// sealedLimit is the part of a Limit that every receipt has.
+type sealedLimit struct {
+	Algorithm     Algorithm
+	Count, Window int64
+	Burst         int64
+	Refill        float64
+	MaxDelay      int64
+}
+
+// sealedMore follows each limit of a receipt that has amounts, slots or a calendar. Behind it come the zone, the
+// amount's name and its parts: how much each counts, how long its name is, and the name.
+type sealedMore struct {
+	Decimal      bool
+	Fraction     Amount
+	Unit         CalendarUnit
+	Day, Weekday uint8
+	Held         bool
+	Hold         Once
+	For          int64
+	GiveBack     bool
+	Cost         int64
+	Zone, Amount uint16
+	Parts        uint16
+}
+
+// Forms of receipts. Nodes that don't know of one don't open it.
+var (
+	withPlaces = []byte("places") // of split limits: others always read 0 there
+	withMore   = []byte("more")
+)
 
 func (s *sealer) seal(h *held, now time.Time) string {
 	var once Once
 	_, _ = rand.Read(once[:])
 	b := binary.LittleEndian.AppendUint64(once[:], uint64(now.Add(h.expires).UnixMicro()))
 	var form []byte
-	for i, r := range h.returns {
-		p, statuses := r.Policy, h.statuses[i]
-		b, _ = binary.Append(b, binary.LittleEndian, sealed{
-			p.Limit, p.ID, r.N, r.Slot, uint32(len(p.Name)), uint32(len(r.Subject)), uint16(len(statuses)), p.Place})
-		if p.Place != 0 {
+	more := false
+	for _, r := range h.returns {
+		if r.Policy.Place != 0 {
 			form = withPlaces
 		}
+		l := r.Policy.Limit
+		more = more || r.Hold != nil || l.Decimal || l.Calendar.Unit != NoUnit
+	}
+	if more {
+		form = withMore
+	}
+	for _, r := range h.returns {
+		p, l := r.Policy, r.Policy.Limit
+		b, _ = binary.Append(b, binary.LittleEndian, sealed{
+			sealedLimit{l.Algorithm, l.Count, int64(l.Window), l.Burst, l.Refill, int64(l.MaxDelay)},
+			p.ID, r.N, r.Slot, uint32(len(p.Name)), uint32(len(r.Subject)), uint16(len(r.statuses)), p.Place})
 		b = append(append(b, p.Name...), r.Subject...)
-		for _, status := range statuses {
+		for _, status := range r.statuses {
 			b = binary.LittleEndian.AppendUint16(b, uint16(status))
+		}
+		if more {
+			b = sealMore(b, &r)
 		}
 	}
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, form))
 }
 
+func sealMore(b []byte, r *due) []byte {
+	l := r.Policy.Limit
+	more := sealedMore{
+		Decimal: l.Decimal, Fraction: l.Fraction, Unit: l.Calendar.Unit, Day: uint8(l.Calendar.Day), Weekday: uint8(l.Calendar.Weekday),
+		Cost: r.cost, Zone: uint16(len(l.Calendar.Zone)), Amount: uint16(len(r.amount)), Parts: uint16(len(r.parts)),
+	}
+	if r.Hold != nil {
+		more.Held, more.Hold, more.For, more.GiveBack = true, r.Hold.ID, int64(r.Hold.For), r.Hold.GiveBack
+	}
+	b, _ = binary.Append(b, binary.LittleEndian, more)
+	b = append(append(b, l.Calendar.Zone...), r.amount...)
+	for _, w := range r.parts {
+		b = binary.LittleEndian.AppendUint64(b, uint64(w.Each))
+		b = append(binary.LittleEndian.AppendUint16(b, uint16(len(w.Amount))), w.Amount...)
+	}
+	return b
+}
+
 func (s *sealer) open(receipt string, now time.Time) (*held, error) {
-	b, err := base64.RawURLEncoding.DecodeString(receipt)
+	box, err := base64.RawURLEncoding.DecodeString(receipt)
 	if err != nil {
 		return nil, ErrReceiptInvalid
 	}
-	box := b
-	if b, err = s.aead.Open(nil, nil, box, nil); err != nil {
-		if b, err = s.aead.Open(nil, nil, box, withPlaces); err != nil {
-			return nil, ErrReceiptInvalid
+	for i, form := range [][]byte{nil, withPlaces, withMore} {
+		if b, err := s.aead.Open(nil, nil, box, form); err == nil {
+			return (&unsealer{b: b, more: i == 2}).read(now) // it is what seal wrote
 		}
 	}
-	// From here on it is what seal wrote.
+	return nil, ErrReceiptInvalid
+}
+
+// unsealer reads what seal wrote.
+type unsealer struct {
+	b    []byte
+	more bool
+}
+
+func (u *unsealer) cut(n int) []byte {
+	out := u.b[:n:n]
+	u.b = u.b[n:]
+	return out
+}
+
+func (u *unsealer) uint16() int { return int(binary.LittleEndian.Uint16(u.cut(2))) }
+
+// fixed reads a struct of fixed length.
+func (u *unsealer) fixed(into any) error {
+	n, err := binary.Decode(u.b, binary.LittleEndian, into)
+	if err != nil {
+		return ErrReceiptInvalid
+	}
+	u.b = u.b[n:]
+	return nil
+}
+
+func (u *unsealer) read(now time.Time) (*held, error) {
 	h := &held{}
-	b = b[copy(h.once[:], b):]
-	h.expires = time.UnixMicro(int64(binary.LittleEndian.Uint64(b))).Sub(now)
+	copy(h.once[:], u.cut(len(h.once)))
+	h.expires = time.UnixMicro(int64(binary.LittleEndian.Uint64(u.cut(8)))).Sub(now)
 	if h.expires <= 0 {
 		return nil, ErrReceiptExpired
 	}
-	for b = b[8:]; len(b) > 0; {
-		var in sealed
-		n, err := binary.Decode(b, binary.LittleEndian, &in)
+	for len(u.b) > 0 {
+		r, err := u.due()
 		if err != nil {
-			return nil, ErrReceiptInvalid
+			return nil, err
 		}
-		cut := func(length uint32) []byte {
-			b = b[n:]
-			n = int(length)
-			return b[:n:n]
-		}
-		p, err := NewPolicy(string(cut(in.Name)), in.Limit)
-		if err != nil {
-			return nil, ErrReceiptInvalid // sealed by a version with other bounds
-		}
-		p.ID, p.Place = in.ID, in.Place
-		h.returns = append(h.returns, Return{Counter: Counter{Policy: p, Subject: cut(in.Subject)}, N: in.N, Slot: in.Slot})
-		var statuses []int
-		for packed := cut(2 * uint32(in.Statuses)); len(packed) > 0; packed = packed[2:] {
-			statuses = append(statuses, int(binary.LittleEndian.Uint16(packed)))
-		}
-		h.statuses = append(h.statuses, statuses)
-		b = b[n:]
+		h.returns = append(h.returns, r)
 	}
 	return h, nil
+}
+
+func (u *unsealer) due() (r due, err error) {
+	var in sealed
+	if err := u.fixed(&in); err != nil {
+		return r, err
+	}
+	name := string(u.cut(int(in.Name)))
+	r.Subject, r.N, r.Slot = u.cut(int(in.Subject)), in.N, in.Slot
+	for range in.Statuses {
+		r.statuses = append(r.statuses, u.uint16())
+	}
+	l := Limit{Algorithm: in.Limit.Algorithm, Count: in.Limit.Count, Window: time.Duration(in.Limit.Window), Burst: in.Limit.Burst, Refill: in.Limit.Refill, MaxDelay: time.Duration(in.Limit.MaxDelay)}
+	if u.more {
+		if err := u.readMore(&r, &l); err != nil {
+			return r, err
+		}
+	}
+	if r.Policy, err = NewPolicy(name, l); err != nil {
+		return r, ErrReceiptInvalid // sealed by a version with other bounds
+	}
+	r.Policy.ID, r.Policy.Place, r.Policy.Amount = in.ID, in.Place, r.amount
+	r.Policy.GivesBack = r.Hold != nil && r.Hold.GiveBack
+	return r, nil
+}
+
+func (u *unsealer) readMore(r *due, l *Limit) error {
+	var in sealedMore
+	if err := u.fixed(&in); err != nil {
+		return err
+	}
+	l.Decimal, l.Fraction, r.cost = in.Decimal, in.Fraction, in.Cost
+	l.Calendar = Calendar{Unit: in.Unit, Day: int(in.Day), Weekday: time.Weekday(in.Weekday), Zone: string(u.cut(int(in.Zone)))}
+	r.amount = string(u.cut(int(in.Amount)))
+	for range in.Parts {
+		each := int64(binary.LittleEndian.Uint64(u.cut(8)))
+		r.parts = append(r.parts, Weight{Amount: string(u.cut(u.uint16())), Each: each})
+	}
+	if in.Held {
+		r.Hold = &Hold{ID: in.Hold, For: time.Duration(in.For), GiveBack: in.GiveBack}
+	}
+	return nil
 }

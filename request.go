@@ -1,6 +1,9 @@
 package weir
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Request is what an edge knows of a call. Only what the rules look at has to be filled in.
 type Request struct {
@@ -29,6 +32,14 @@ type Request struct {
 	Attr func(name string) string
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64
+	// Amounts are what the request takes beside its cost, by name: tokens, usd. See [Rule.Amount].
+	Amounts map[string]Amount
+	// Reserve, if positive, says that the amounts are an estimate, which [Limiter.Finish] replaces by the truth. It is for how
+	// long the estimate stands at least: see [Rule.GiveBackUnsettled].
+	Reserve time.Duration
+	// Repeat names the request, if it isn't zero: the same request under this name is charged once within a minute, whichever
+	// node it reaches.
+	Repeat Once
 	// Peek asks how a request of this cost would be answered, and takes nothing.
 	Peek bool
 	// Rejected says, for observers, why an identity that the client has sent doesn't count, such as that its token has expired:

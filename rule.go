@@ -24,6 +24,29 @@ type Rules struct {
 	Deny []string
 	// Abuse is that of every rule which has none of its own. Nil means none.
 	Abuse *Abuse
+	// Prices make the amount usd of others, by the model that the request names as "attr:model"; the first that matches counts.
+	Prices []Price
+	// Weights make amounts of others, of requests that don't have them.
+	Weights []Weighted
+}
+
+// Price is what a model's amounts cost.
+type Price struct {
+	// Model is a pattern, in which * stands for any characters.
+	Model string
+	Parts []Weight
+}
+
+// Weighted is an amount that is made of others.
+type Weighted struct {
+	Amount string
+	Parts  []Weight
+}
+
+// Weight is how much one of an amount counts, in 10^-12: 2.50 for a million is 2,500,000.
+type Weight struct {
+	Amount string
+	Each   int64
 }
 
 // Tier is a tier's numbers.
@@ -72,6 +95,17 @@ type Rule struct {
 	Override map[string][]Limit
 	// Cost multiplies the request's. 0 means 1.
 	Cost int64
+	// Amount is what the rule counts of a request: one of its amounts. "" means its cost. A request that lacks the amount, and
+	// for which neither Prices nor Weights make it, is charged the Default.
+	Amount string
+	// Default is the amount of requests that lack it. 0 means that they aren't charged.
+	Default Amount
+	// GiveBackUnsettled returns what was reserved and not settled in the time that was asked for. Otherwise it stays taken.
+	GiveBackUnsettled bool
+	// Calendar says where the calendar's windows of the rule begin. Its Unit is that of each limit.
+	Calendar Calendar
+	// SlotTTL is how long a slot of a Concurrency rule lasts that isn't renewed. 0 means 30 s.
+	SlotTTL time.Duration
 	// Statuses, if any, are the HTTP statuses that count: what was charged is
 	// given back when the answer's status isn't among them. 4 stands for 400 to 499.
 	Statuses []int

@@ -17,6 +17,8 @@ type Store interface {
 	// A counter that several charges name is asked for all of their tokens, once: each
 	// of those charges is decided, and reported, as if it were for the sum, and lends nothing.
 	//
+	// A charge whose [Hold] is there already fits, and takes nothing more.
+	//
 	// A charge whose counter couldn't be reached has its Err set and is neither
 	// allowed nor refused; the others are decided as if it weren't there.
 	Take(ctx context.Context, charges []Charge, results []Result)
@@ -75,6 +77,9 @@ type Charge struct {
 	// borrowed: those count as lent for a while after they are spent, and would have no place to go
 	// back to.
 	Returnable bool
+	// Hold, if any, is what the charge leaves behind, if it is taken. Every charge of a Concurrency limit that isn't a peek
+	// has one. It may not be changed after the call.
+	Hold *Hold
 }
 
 // Return is tokens on their way back into a counter.
@@ -84,6 +89,10 @@ type Return struct {
 	// Slot is the Result.Slot of the charge that took them. 0, for who doesn't know it, means the window that it is now; a
 	// log needs the moment.
 	Slot int64
+	// Hold is that of the charge, if it had one. The hold ends.
+	Hold *Hold
+	// Used is how many of N stay taken after all, of a Return with a Hold. What is beyond N is taken as well, whatever is left.
+	Used int64
 }
 
 // Result is what became of one charge.

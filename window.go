@@ -8,6 +8,9 @@ package weir
 // A sliding window counter rolls in the same way, and keeps the count of the window before.
 
 func (p *Policy) roll(s State, now int64) State {
+	if p.calendar != nil {
+		return p.calendar.roll(s, now)
+	}
 	switch {
 	case s.Time == 0 || now >= s.Time+2*p.window:
 		return State{Time: max(1, now-now%p.window)} // 0 is untouched, also in 1970
@@ -24,7 +27,7 @@ func (p *Policy) roll(s State, now int64) State {
 
 func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
 	w := p.roll(s, now)
-	free := p.Limit.Count - w.Level
+	free := p.count - w.Level
 	// prev·weight/ticks + level + n ≤ count, in whole numbers.
 	if n > free || w.Prev > 0 && w.Prev*p.weight(w, now) > (free-n)*p.ticks {
 		return reanchored(s, now), false
@@ -43,15 +46,24 @@ func reanchored(s State, now int64) State {
 
 func (p *Policy) reportWindow(r *Result, s State, now, n int64, v Verdict) {
 	w := p.roll(s, now)
-	r.Remaining = max(0, p.Limit.Count-w.Level)
-	r.ResetAfter = micros(w.Time + p.window - now)
+	r.Remaining = max(0, p.count-w.Level)
+	r.ResetAfter = micros(p.windowEnd(w.Time) - now)
 	r.Slot = w.Time
 	if v == Refused {
 		r.RetryAfter = r.ResetAfter
-		if n > p.Limit.Count {
+		if n > p.count {
 			r.RetryAfter = Never
 		}
 	}
+}
+
+// windowEnd is when a window that began at the given moment ends.
+func (p *Policy) windowEnd(start int64) int64 {
+	if p.calendar != nil {
+		_, end := p.calendar.window(start)
+		return end
+	}
+	return start + p.window
 }
 
 func (p *Policy) returnWindow(s State, now, n, slot int64) State {
