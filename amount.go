@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,12 +41,13 @@ func Whole(n int64) Amount { return Amount(min(max(n, 0), MaxTokens)) * micro }
 func (a Amount) String() string { return string(a.append(nil)) }
 
 func (a Amount) append(b []byte) []byte {
+	n := uint64(a)
 	if a < 0 {
-		return (-a).append(append(b, '-'))
+		b, n = append(b, '-'), -n
 	}
-	b = strconv.AppendInt(b, int64(a)/micro, 10)
-	if part := int64(a) % micro; part > 0 {
-		digits := strconv.AppendInt(nil, micro+part, 10)
+	b = strconv.AppendUint(b, n/micro, 10)
+	if part := n % micro; part > 0 {
+		digits := strconv.AppendUint(nil, micro+part, 10)
 		b = append(append(b, '.'), strings.TrimRight(string(digits[1:]), "0")...)
 	}
 	return b
@@ -64,21 +65,56 @@ func (a *Amount) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-var errAmount = errors.New("must be a number from 0 on")
+var (
+	errAmount  = errors.New("must be a number from 0 on")
+	errTooMuch = fmt.Errorf("must be at most %d", int64(MaxTokens))
+)
 
-// amountOfNumber reads a JSON number, in whatever form.
+// amountOfNumber reads a JSON number, in whatever form, digit by digit: 1.2e-05 is 12 millionths, and not a bit more.
 func amountOfNumber(s string) (Amount, error) {
-	if n, err := ParseAmount(s); err == nil {
-		return n, nil
+	number, exponent, e := strings.Cut(strings.ToLower(strings.TrimPrefix(s, "-")), "e")
+	power := 0
+	if e {
+		var err error
+		if power, err = strconv.Atoi(exponent); err != nil && !errors.Is(err, strconv.ErrRange) {
+			return 0, errAmount
+		}
 	}
-	f, err := strconv.ParseFloat(s, 64)
+	whole, part, point := strings.Cut(number, ".")
+	digits := strings.TrimLeft(whole+part, "0")
 	switch {
-	case err != nil || f < 0 || math.IsNaN(f):
+	case whole == "" || point && part == "" || strings.Trim(digits, "0123456789") != "":
 		return 0, errAmount
-	case f > MaxTokens:
-		return 0, fmt.Errorf("must be at most %d", int64(MaxTokens))
+	case digits == "":
+		return 0, nil
+	case s[0] == '-':
+		return 0, errAmount
 	}
-	return Amount(math.Ceil(f * micro)), nil
+	// How many of the digits are millionths: those that follow are rounded up.
+	n := len(digits) - len(part) + 6 + min(max(power, -len(s)-len("1000000")), len(s)+20)
+	switch {
+	case n <= 0:
+		return 1, nil
+	case n > len("9000000000000000"):
+		return 0, errTooMuch
+	}
+	rest := ""
+	if n < len(digits) {
+		digits, rest = digits[:n], strings.Trim(digits[n:], "0")
+	}
+	a, err := strconv.ParseInt(digits+strings.Repeat("0", n-len(digits)), 10, 64)
+	if rest != "" {
+		a++
+	}
+	if err != nil || a > MaxAmount {
+		return 0, errTooMuch
+	}
+	return Amount(a), nil
+}
+
+// CountsAmounts reports whether a rule counts amounts of requests: see [Request.Amounts].
+func (rs *RuleSet) CountsAmounts() bool {
+	return slices.ContainsFunc(rs.doc.Rules, func(r Rule) bool { return r.Amount != "" })
 }
 
 // asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
@@ -88,8 +124,8 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	case known:
 	case r.Default > 0:
 		a = r.Default
-	case req.Peek:
-		a = micro
+	case req.Peek: // it is told what is left
+	case req.Reserve > 0: // it is booked when it is settled
 	default:
 		return 0, false
 	}
@@ -106,15 +142,32 @@ func (rs *RuleSet) amount(name string, req *Request) (a Amount, known bool) {
 
 // parts is what an amount is made of, for this request.
 func (rs *RuleSet) parts(name string, req *Request) []Weight {
-	if name == "usd" && len(rs.doc.Prices) > 0 && req.Attr != nil {
-		model := req.Attr("attr:model")
-		for i := range rs.doc.Prices {
-			if p := &rs.doc.Prices[i]; matchGlob(p.Model, model) {
-				return p.Parts
-			}
-		}
+	if p := rs.price(name, req); p != nil {
+		return p.Parts
 	}
 	return rs.weights[name]
+}
+
+// price is that of the model that a request is for, if the amount is made of prices.
+func (rs *RuleSet) price(name string, req *Request) *Price {
+	if name != "usd" || len(rs.doc.Prices) == 0 || req.Attr == nil {
+		return nil
+	}
+	model := rs.model(req)
+	for i := range rs.doc.Prices {
+		if p := &rs.doc.Prices[i]; matchGlob(p.Model, model) {
+			return p
+		}
+	}
+	return nil
+}
+
+// model is the one that a request is for, or "".
+func (rs *RuleSet) model(req *Request) string {
+	if req.Attr == nil {
+		return ""
+	}
+	return req.Attr("attr:model")
 }
 
 // made adds up what is there of the parts. A sum is rounded up: nothing is free.
@@ -140,13 +193,19 @@ func made(parts []Weight, of map[string]Amount) (a Amount, known bool) {
 
 // checkPrices looks at what amounts are made of.
 func (rs *RuleSet) checkPrices(bad *Problems) {
-	check := func(path string, parts []Weight) {
+	check := func(path, of string, parts []Weight) {
 		if len(parts) == 0 {
 			bad.addf(path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")
 		}
 		for _, w := range parts {
-			if w.Amount == "" || w.Each < 0 || w.Each > maxWeight {
-				bad.addf(path+"."+w.Amount, "must be a number from 0 to a million")
+			path := path + "." + w.Amount
+			switch {
+			case !isName(w.Amount):
+				bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as input, got %q", w.Amount)
+			case w.Amount == of:
+				bad.addf(path, "%s can't be made of itself: name the amounts that it is made of, such as input and output", of)
+			case w.Each < 0 || w.Each > maxWeight:
+				bad.addf(path, "must be a number from 0 to a million")
 			}
 		}
 	}
@@ -154,17 +213,20 @@ func (rs *RuleSet) checkPrices(bad *Problems) {
 		if p.Model == "" {
 			bad.addf(fmt.Sprintf("prices[%d]", i), "needs a model, or a pattern such as gpt-*")
 		}
-		check("prices."+p.Model, p.Parts)
+		check("prices."+p.Model, "usd", p.Parts)
 	}
 	if len(rs.doc.Prices) > 0 {
 		rs.attributes = append(rs.attributes, "attr:model")
 	}
 	for _, w := range rs.doc.Weights {
 		path := "weights." + w.Amount
-		if rs.weights[w.Amount] != nil {
+		switch {
+		case !isName(w.Amount):
+			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Amount)
+		case rs.weights[w.Amount] != nil:
 			bad.addf(path, "is listed twice")
 		}
-		check(path, w.Parts)
+		check(path, w.Amount, w.Parts)
 		if rs.weights == nil {
 			rs.weights = map[string][]Weight{}
 		}
@@ -198,11 +260,9 @@ func (rs *RuleSet) compileAmount(r *rule, path string, bad *Problems) {
 	switch {
 	case r.SlotTTL != 0 && (r.SlotTTL < time.Second || r.SlotTTL > time.Hour):
 		bad.addf(path+".slot_ttl", "must be from 1s to 1h, got %s", r.SlotTTL)
-	case len(r.Limits) == 0 && len(r.Tiers) == 0:
-		bad.addf(path+".limit", "needs a number: how many requests may be in flight, such as 20")
 	case r.Split > 0:
 		bad.addf(path+".split", "can't stand beside concurrency: leave one of them out")
-	case r.Book || r.CountRefused:
+	case r.Book:
 		bad.addf(path+".past_limit", "can't stand beside concurrency: leave one of them out")
 	case len(r.Statuses) > 0:
 		bad.addf(path+".count", "can't stand beside concurrency: a slot is free again when the request ends, whatever its status")
@@ -211,7 +271,7 @@ func (rs *RuleSet) compileAmount(r *rule, path string, bad *Problems) {
 
 // isName reports whether an amount's name is one.
 func isName(s string) bool {
-	return len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
+	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 }
 
 // fit makes a limit what its rule says of all its limits.
@@ -227,17 +287,67 @@ func (r *rule) fit(l Limit) Limit {
 	return l
 }
 
-// onCalendar gives a limit the calendar of its rule. A month is a fixed window, unless another algorithm is named.
+// onCalendar gives a limit the calendar of its rule, if it is over a day, a week or a month. Such a limit is a fixed window,
+// unless another algorithm is named.
 func (r *rule) onCalendar(l Limit) Limit {
-	unit := l.Calendar.Unit
-	for _, u := range []CalendarUnit{Day, Week} {
-		if unit == NoUnit && l.Window == u.length() {
-			unit = u
-		}
+	unit := l.unitOn(r.Calendar)
+	if unit == NoUnit {
+		return l
 	}
-	l.Calendar = r.Calendar
-	if l.Calendar.Unit = unit; unit != NoUnit && l.Algorithm == TokenBucket && l.Burst == 0 && l.Refill == 0 {
+	// Only what it begins by: the rest is for other limits of the rule, and would make another counter of it.
+	l.Calendar = Calendar{Unit: unit, Zone: r.Calendar.Zone}
+	switch unit {
+	case Month:
+		l.Calendar.Day = r.Calendar.Day
+	case Week:
+		l.Calendar.Weekday = r.Calendar.Weekday
+	}
+	if l.Calendar.Zone == "UTC" {
+		l.Calendar.Zone = ""
+	}
+	if l.Algorithm == TokenBucket && l.Burst == 0 && l.Refill == 0 {
 		l.Algorithm = FixedWindow
 	}
 	return l
+}
+
+// unitOn is which of the calendar's windows a limit has under a rule's calendar. A month has it in any case.
+func (l Limit) unitOn(c Calendar) CalendarUnit {
+	switch {
+	case l.Calendar.Unit != NoUnit || c == (Calendar{}):
+		return l.Calendar.Unit
+	case l.Window == Day.length():
+		return Day
+	case l.Window == Week.length():
+		return Week
+	}
+	return NoUnit
+}
+
+// checkCalendar: a rule's calendar must mean something for each of its numbers.
+func (r *rule) checkCalendar(limits []Limit, path string, bad *Problems) {
+	if r.Calendar == (Calendar{}) || len(limits) == 0 {
+		return
+	}
+	months, any := false, false
+	for _, l := range limits {
+		unit := l.unitOn(r.Calendar)
+		any, months = any || unit != NoUnit, months || unit == Month
+	}
+	first := limits[0]
+	first.Algorithm = r.Algorithm
+	switch {
+	case !any:
+		bad.addf(path+".calendar", "is for limits over a day, a week or a month, such as 50/month, and %s is over none of them", first)
+	case r.Calendar.Day != 0 && !months:
+		bad.addf(path+".calendar.day", "is the day on which months begin, and %s isn't over one", first)
+	}
+}
+
+// window names what a limit is over, shortly: 1s, 15m, or a month of the calendar.
+func (l Limit) window() string {
+	if l.Calendar.Unit != NoUnit {
+		return l.Calendar.Unit.String()
+	}
+	return shortWindow(l.Window)
 }

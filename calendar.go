@@ -2,6 +2,7 @@ package weir
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -55,7 +56,7 @@ func (c Calendar) check() error {
 	case c.Zone == "Local":
 		return limitErrorf("calendar.tz", "must be the same on every node: name a zone such as Europe/Berlin")
 	}
-	if _, err := time.LoadLocation(c.Zone); err != nil {
+	if _, err := location(c.Zone); err != nil {
 		return limitErrorf("calendar.tz", "there is no time zone %q: write one such as Europe/Berlin", c.Zone)
 	}
 	return nil
@@ -69,12 +70,27 @@ func (c Calendar) name() string {
 // calendar finds the edges of a Calendar's windows, and remembers those that were asked for last.
 type calendar struct {
 	Calendar
-	zone *time.Location
-	last atomic.Pointer[[2]int64]
+	zone  *time.Location
+	last  atomic.Pointer[[2]int64]
+	edges atomic.Pointer[[3]int64]
+}
+
+// locations are the zones that rules have named: each takes some kilobytes, and a document may have a calendar for every key.
+var locations sync.Map
+
+func location(name string) (*time.Location, error) {
+	if known, ok := locations.Load(name); ok {
+		return known.(*time.Location), nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err == nil {
+		locations.Store(name, zone)
+	}
+	return zone, err
 }
 
 func newCalendar(c Calendar) *calendar {
-	zone, err := time.LoadLocation(c.Zone)
+	zone, err := location(c.Zone)
 	if err != nil {
 		zone = time.UTC // check has seen it
 	}
@@ -94,17 +110,51 @@ func (c *calendar) window(now int64) (start, end int64) {
 	case Month:
 		d = c.day(y, m)
 	}
-	from := c.midnight(y, m, d)
-	if from.UnixMicro() > now { // this month's day is still to come, or clocks were changed at midnight
-		from = c.step(y, m, d, -1)
+	// Steps go from date to date, as the calendar has them: the moment at which one begins may lie on the next, if it was skipped.
+	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	if c.midnight(date).UnixMicro() > now { // this month's day is still to come
+		date = c.step(date, -1)
 	}
-	y, m, d = from.Date()
-	to := c.step(y, m, d, 1)
+	next := c.step(date, 1)
+	if c.midnight(next).UnixMicro() <= now { // clocks were set back over midnight when it had passed: it counts once
+		date, next = next, c.step(next, 1)
+	}
+	from, to := c.midnight(date), c.midnight(next)
 	start, end = max(1, from.UnixMicro()), to.UnixMicro() // 0 is untouched, also in 1970
 	if now >= start && now < end {
 		c.last.Store(&[2]int64{start, end})
 	}
 	return start, end
+}
+
+// Window is when the window of a moment begins, and when the next one does, of a FixedWindow. Other algorithms have no windows,
+// and the times are zero.
+func (p *Policy) Window(at time.Time) (start, end time.Time) {
+	if p.Limit.Algorithm != FixedWindow {
+		return start, end
+	}
+	now := at.UnixMicro()
+	from := now - now%p.window
+	to := from + p.window
+	if p.calendar != nil {
+		from, to = p.calendar.window(now)
+	}
+	return time.UnixMicro(from).UTC(), time.UnixMicro(to).UTC()
+}
+
+// Edges are what a store needs that counts by a calendar elsewhere, and by a clock that may be up to a minute behind this
+// moment, µs: when the window of a minute ago begins, when the next one does, and when the one behind that.
+func (p *Policy) Edges(now int64) [3]int64 {
+	c := p.calendar
+	now = max(1, now-60*micro)
+	if e := c.edges.Load(); e != nil && now >= e[0] && now < e[1] {
+		return *e
+	}
+	start, next := c.window(now)
+	_, end := c.window(next)
+	e := [3]int64{start, next, end}
+	c.edges.Store(&e)
+	return e
 }
 
 // roll is [Policy.roll] for the calendar's windows. A clock that ran backwards over an edge stays in the window that it had
@@ -120,16 +170,19 @@ func (c *calendar) roll(s State, now int64) State {
 	return s
 }
 
-// step is when the window before or behind that of a date begins.
-func (c *calendar) step(y int, m time.Month, d, by int) time.Time {
+// step is the date on which the window before or behind that of a date begins.
+func (c *calendar) step(date time.Time, by int) time.Time {
+	y, m, d := date.Date()
 	switch c.Unit {
 	case Week:
-		return c.midnight(y, m, d+7*by)
+		d += 7 * by
 	case Month:
-		first := time.Date(y, m+time.Month(by), 1, 0, 0, 0, 0, time.UTC)
-		return c.midnight(first.Year(), first.Month(), c.day(first.Year(), first.Month()))
+		y, m, _ = time.Date(y, m+time.Month(by), 1, 0, 0, 0, 0, time.UTC).Date()
+		d = c.day(y, m)
+	default:
+		d += by
 	}
-	return c.midnight(y, m, d+by)
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
 // day is the day on which windows begin in a month.
@@ -138,9 +191,9 @@ func (c *calendar) day(y int, m time.Month) int {
 	return min(max(c.Day, 1), last)
 }
 
-// midnight is the first moment of a date. Where clocks are changed around midnight, 0:00 may come twice, or not at all.
-func (c *calendar) midnight(y int, m time.Month, d int) time.Time {
-	utc := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+// midnight is the first moment of a date, which is given as 0:00 UTC, or of the next if it was skipped. Where clocks are
+// changed around midnight, 0:00 may come twice, or not at all.
+func (c *calendar) midnight(utc time.Time) time.Time {
 	// The offsets in force a day before and a day after: 0:00 under either may be the one.
 	_, before := utc.Add(-24 * time.Hour).In(c.zone).Zone()
 	_, after := utc.Add(24 * time.Hour).In(c.zone).Zone()

@@ -138,6 +138,10 @@ func (rs *RuleSet) compileTiers(bad *Problems) {
 		}
 		rs.tiers[t.Name] = true
 		for j, l := range t.Limits {
+			// Rules say what is counted by it, and how. A month is a fixed window in any case, and a fraction one of an amount.
+			if l.Decimal = l.Fraction != 0; l.Calendar.Unit != NoUnit {
+				l.Algorithm = FixedWindow
+			}
 			if err := l.Validate(); err != nil {
 				bad.addLimit(limitPath(path, j, len(t.Limits)), err)
 			}
@@ -311,6 +315,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	perClient := slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser })
 	policies := func(limits []Limit, path, scope string, candidate bool) []*Policy {
 		out := make([]*Policy, 0, len(limits))
+		r.checkCalendar(limits, path, bad)
 		for i, l := range limits {
 			path := limitPath(path, i, len(limits))
 			if l.Algorithm != r.Algorithm && l.Algorithm != 0 {
@@ -326,18 +331,22 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			}
 			name := r.ID
 			if len(limits) > 1 {
-				name += "-" + shortWindow(l.Window)
+				name += "-" + l.window()
 			}
 			p, err := NewPolicy(name, l)
 			if err != nil {
 				bad.addLimit(path, err)
 				continue
 			}
-			if r.Amount == "" && r.cost > l.Max() && !r.Book {
+			switch usual := Amount(mulDiv(int64(r.Default), r.cost, 1)); {
+			case r.Book:
+			case r.Amount == "" && r.cost > l.Max():
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
+			case r.Amount != "" && usual > Amount(l.capacity()):
+				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, Amount(l.capacity()))
 			}
 			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
-				bad.addf(path, "the rule has two limits over %s: keep the lower one", shortWindow(l.Window))
+				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.window())
 			}
 			p.ID = p.fingerprint(scope)
 			p.Rule, p.Endpoint, p.of, p.Amount = r.ID, r.Match.Endpoint, r.Rule, r.Amount
@@ -359,13 +368,20 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	r.byTier = map[string][]*Policy{}
 	if len(r.Limits) == 0 {
 		for _, t := range rs.doc.Tiers {
+			if r.Algorithm == Concurrency {
+				break // theirs are over a time
+			}
 			limits := slices.Clone(t.Limits)
 			if r.Algorithm > LeakyQueue {
 				for i := range limits { // a burst is a bucket's; the tier's limit holds for all
 					limits[i].Burst, limits[i].Refill = 0, 0
 				}
 			}
+			before := len(*bad)
 			r.byTier[t.Name] = policies(limits, path, scope, false)
+			for i := before; i < len(*bad); i++ {
+				(*bad)[i].Text = fmt.Sprintf("with the numbers of tier %q: %s", t.Name, (*bad)[i].Text)
+			}
 		}
 		r.base = r.byTier[rs.defaultTier]
 	}
@@ -390,6 +406,10 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	}
 	r.candidate = policies(r.Candidate, path+".candidate", scope+" candidate", true)
 	if len(r.Limits) == 0 && r.base == nil && (r.Tier == "" || r.Match.APIKeyPattern != "" || r.byTier[r.Tier] == nil) {
+		if r.Algorithm == Concurrency {
+			bad.addf(path, "needs a limit: how many requests may be in flight, such as 20")
+			return
+		}
 		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
 	}
 }
@@ -397,7 +417,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 // checkCounters: no two limits that can hold for one request may be one counter. Of a rule, its own
 // numbers, its tiers' and its overrides' are alternatives, and share it on purpose; a candidate and another
 // rule must not. They would if their names are the same, since a rule's limits are named
-// after their windows: "api" over a second and over an hour are api-1s and api-1h.
+// after their windows: "api" over a second and over a month are api-1s and api-month.
 func (rs *RuleSet) checkCounters(bad *Problems) {
 	type owner struct {
 		rule      int32

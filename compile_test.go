@@ -68,7 +68,7 @@ func TestCompileRejectsWhatCannotBe(t *testing.T) {
 		`rules[0].tiers.pro.algorithm: this limit`:                           one(weir.Rule{ID: "a", Limits: ok, Tiers: []weir.Tier{{Name: "pro", Limits: []weir.Limit{log}}}}),
 		`rules[0].override.k.algorithm: this limit`:                          one(weir.Rule{ID: "a", Limits: ok, Override: map[string][]weir.Limit{"k": {log}}}),
 		`rules[0].candidate.algorithm: this limit`:                           one(weir.Rule{ID: "a", Limits: ok, Candidate: []weir.Limit{log}}),
-		`rules[0].algorithm: this limit is a sliding_window_log, and`:        {Tiers: []weir.Tier{{Name: "free", Limits: []weir.Limit{log}}}, Rules: []weir.Rule{{ID: "a"}}},
+		`with the numbers of tier "free": this limit is a sliding_window_lo`: {Tiers: []weir.Tier{{Name: "free", Limits: []weir.Limit{log}}}, Rules: []weir.Rule{{ID: "a"}}},
 		`rules[0].max_delay: only a leaky_bucket with mode: queue delays`:    one(weir.Rule{ID: "a", MaxDelay: time.Second, Limits: ok}),
 	} {
 		_, err := weir.Compile(doc)

@@ -34,6 +34,12 @@ func (r *rule) compileDescriptor(path string, seen map[string]int, bad *Problems
 		{len(r.Candidate) > 0, "candidate", "can't stand beside a descriptor, which has one counter: try it with shadow: true"},
 		{r.Abuse != nil, "abuse", "can't stand beside a descriptor: Envoy tells a client itself when to come again; leave it out"},
 		{len(r.Limits) > 1, "limits", "can't stand beside a descriptor, which has one counter: keep one limit"},
+		{r.Amount != "", "amount", "can't stand beside a descriptor: Envoy says how much a request takes, with hits_addend"},
+		{r.Default != 0, "default", "can't stand beside a descriptor: Envoy says how much a request takes, with hits_addend"},
+		{r.GiveBackUnsettled, "unsettled", "can't stand beside a descriptor: Envoy reserves nothing; leave it out"},
+		{r.Calendar != Calendar{}, "calendar", "can't stand beside a descriptor: leave it out; months begin on the first, in UTC"},
+		{r.SlotTTL != 0, "slot_ttl", "can't stand beside a descriptor: leave it out"},
+		{r.Algorithm == Concurrency, "algorithm", "concurrency can't stand beside a descriptor: Envoy doesn't say when a request ends"},
 		{r.Algorithm == LeakyQueue, "mode", "can't stand beside a descriptor: Envoy lets no request wait; leave it out"},
 	} {
 		if f.given {
@@ -42,7 +48,7 @@ func (r *rule) compileDescriptor(path string, seen map[string]int, bad *Problems
 	}
 	r.cost = 1
 	r.checkPastLimit(path, bad)
-	if len(r.Limits) == 1 {
+	if len(r.Limits) == 1 && r.Algorithm != Concurrency {
 		l := r.Limits[0]
 		if r.borrows() {
 			l.Count, l.Window = 1, time.Second // any will do

@@ -36,8 +36,13 @@ type RuleExplanation struct {
 	By []string
 	// SharedAddress: it is counted by an address that isn't known, so the counter isn't the client's alone.
 	SharedAddress bool
-	// Cost is how many tokens the request takes.
+	// Cost is how many tokens the request takes. It is 0 of a rule that counts an amount.
 	Cost int64
+	// Amount is what the rule counts of a request, or "" for its cost. Charged is how much of it this request takes, and
+	// AmountFrom where that comes from, in words. A request that lacks the amount isn't charged, and the rule doesn't apply.
+	Amount     string
+	Charged    Amount
+	AmountFrom string
 	// Limits are the numbers for this request, and From where they come from, in words. Source is the same in one:
 	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
 	Limits       []*Policy
@@ -112,7 +117,7 @@ func (rs *RuleSet) explainTier(m *match) (tier, why string) {
 }
 
 func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleExplanation {
-	x := RuleExplanation{ID: r.ID, Endpoint: r.Match.Endpoint}
+	x := RuleExplanation{ID: r.ID, Endpoint: r.Match.Endpoint, Amount: r.Amount}
 	if why != applies {
 		x.Why = rs.describe(why, r, req, m)
 		x.Refuses = why == unmetMissing && r.Missing == MissingRefuse
@@ -131,12 +136,72 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 	if r.parts > 0 {
 		x.From += fmt.Sprintf(", split into %d parts", r.parts)
 	}
+	if r.Amount != "" {
+		n, _ := rs.asked(r, req)
+		x.Charged, x.AmountFrom = Amount(n), rs.amountFrom(r, req)
+		return x
+	}
 	for i, o := range m.owners {
 		if o.rule == r {
 			x.Cost = m.charges[i].N
 		}
 	}
 	return x
+}
+
+// amountFrom says where the amount of a request that is charged comes from.
+func (rs *RuleSet) amountFrom(r *rule, req *Request) string {
+	from := "as the request says"
+	switch _, there := req.Amounts[r.Amount]; {
+	case there:
+	case rs.isMade(r.Amount, req):
+		var of []string
+		for _, w := range rs.parts(r.Amount, req) {
+			if n, ok := req.Amounts[w.Amount]; ok {
+				of = append(of, n.String()+" "+w.Amount)
+			}
+		}
+		from = strings.Join(of, ", ") + " by their weights"
+		if p := rs.price(r.Amount, req); p != nil {
+			from = strings.Join(of, ", ") + " at the price of " + p.Model
+		}
+	case r.Default > 0:
+		from = "the rule's default, since the request doesn't say"
+	case req.Peek:
+		from = "a peek that doesn't say asks for nothing"
+	default:
+		return "the request doesn't say, and what it settles is booked"
+	}
+	if r.cost > 1 {
+		from += fmt.Sprintf(", times the rule's cost of %d", r.cost)
+	}
+	return from
+}
+
+// isMade: a request lacks an amount, and has what it is made of.
+func (rs *RuleSet) isMade(name string, req *Request) bool {
+	_, known := made(rs.parts(name, req), req.Amounts)
+	return known
+}
+
+// lacksAmount says why a rule doesn't charge a request.
+func (rs *RuleSet) lacksAmount(r *rule, req *Request) string {
+	text := "the request lacks " + r.Amount
+	switch parts := rs.parts(r.Amount, req); {
+	case len(parts) > 0:
+		var of []string
+		for _, w := range parts {
+			of = append(of, w.Amount)
+		}
+		text += " and what it is made of, " + strings.Join(of, ", ")
+	case r.Amount == "usd" && len(rs.doc.Prices) > 0:
+		if model := rs.model(req); model != "" {
+			text += fmt.Sprintf(", and no price is for its model %q", model)
+		} else {
+			text += ", and names no model whose price it could have"
+		}
+	}
+	return text + "; the rule has no default, and doesn't charge it"
 }
 
 // whyNot is what run found of a rule, in the order in which it looked.
@@ -157,6 +222,11 @@ func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) unmet {
 	}
 	if !slices.Contains(m.chosen, r) {
 		return unmetLayer
+	}
+	if r.Amount != "" && rs.complete(r, req, m) {
+		if _, charged := rs.asked(r, req); !charged {
+			return unmetAmount
+		}
 	}
 	if m.reason == ReasonWithin && !slices.ContainsFunc(m.owners, func(o owner) bool { return o.rule == r }) || m.rule == r {
 		return unmetMissing
@@ -184,6 +254,8 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 		return "a CORS preflight is exempt from rules that don't name OPTIONS: preflight_limit holds instead"
 	case unmetDescriptor:
 		return fmt.Sprintf("it is for Envoy's descriptor %s alone", r.descriptorName())
+	case unmetAmount:
+		return rs.lacksAmount(r, req)
 	case unmetLayer:
 		for _, o := range m.chosen {
 			if o.Layer == r.Layer {
@@ -202,6 +274,11 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 		return text + ", and the rule refuses such requests"
 	}
 	return text + ", and the rule skips such requests"
+}
+
+// complete: the request has what the rule counts by, or the rule doesn't mind.
+func (rs *RuleSet) complete(r *rule, req *Request, m *match) bool {
+	return r.Missing == MissingIP || !slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind != byIP && rs.value(r, d, req, m) == "" })
 }
 
 func (r *rule) dimensionName(i int) string {

@@ -3,6 +3,7 @@ package weir
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -27,7 +28,8 @@ const RecordTime = 24 * time.Hour
 // Holds are those of one counter, in the order of their ends. The zero value has none. It is not safe for concurrent use.
 type Holds struct {
 	ends map[Once]int64
-	list []holding // sorted by end and id; those that aren't in ends are dead
+	list []holding // sorted by end and id; those that aren't in ends are dead, and the last one isn't
+	head int       // those before it are dead
 	sum  int64
 }
 
@@ -84,7 +86,9 @@ func (h *Holds) add(e holding) {
 	}
 	h.ends[e.id] = e.end
 	h.sum += e.n
-	h.list = slices.Insert(h.list, h.search(e.end, e.id), e)
+	i := h.search(e.end, e.id)
+	h.list = slices.Insert(h.list, i, e)
+	h.head = min(h.head, i)
 }
 
 // remove ends a hold, and returns it. It stays in the list until half of that is dead.
@@ -97,29 +101,43 @@ func (h *Holds) remove(id Once) (e holding, ok bool) {
 	h.list[i].dead = true
 	delete(h.ends, id)
 	h.sum -= e.n
-	if len(h.list) > 2*len(h.ends)+8 || len(h.ends) == 0 {
-		h.list = slices.DeleteFunc(h.list, func(e holding) bool { return e.dead })
+	for len(h.list) > 0 && h.list[len(h.list)-1].dead {
+		h.list = h.list[:len(h.list)-1]
+	}
+	if len(h.list) > 2*len(h.ends)+8 || cap(h.list) > 4*len(h.ends)+64 {
+		h.compact()
 	}
 	return e, true
 }
 
+// compact drops what is dead, and the memory that it took where that is most of it.
+func (h *Holds) compact() {
+	h.head = 0
+	h.list = slices.DeleteFunc(h.list, func(e holding) bool { return e.dead })
+	if cap(h.list) <= 4*len(h.list)+16 {
+		return
+	}
+	h.list = slices.Clone(h.list)
+	ends := make(map[Once]int64, len(h.ends))
+	maps.Copy(ends, h.ends)
+	h.ends = ends
+}
+
 // first is the hold that ends first, and last the one that ends last, or nil.
 func (h *Holds) first() *holding {
-	for i := range h.list {
-		if !h.list[i].dead {
-			return &h.list[i]
+	for ; h.head < len(h.list); h.head++ {
+		if e := &h.list[h.head]; !e.dead {
+			return e
 		}
 	}
 	return nil
 }
 
 func (h *Holds) last() *holding {
-	for i := len(h.list) - 1; i >= 0; i-- {
-		if !h.list[i].dead {
-			return &h.list[i]
-		}
+	if len(h.list) == 0 {
+		return nil
 	}
-	return nil
+	return &h.list[len(h.list)-1]
 }
 
 // Put adds a hold on n tokens that were debited in the given slot, or makes one that is there last from now on.
@@ -159,26 +177,46 @@ func (p *Policy) Expire(h *Holds, s State, now int64) State {
 	return s
 }
 
+// Drop forgets the n holds that end first, and gives nothing back: for a store that has no memory for them.
+func (h *Holds) Drop(n int) {
+	for e := h.first(); n > 0 && e != nil; e = h.first() {
+		h.remove(e.id)
+		n--
+	}
+}
+
 // Settle ends a hold: a slot is free again, or a debit of Return.N becomes one of Return.Used. If the record isn't there, nothing
 // goes back: what it stood for may never have been taken, or be lost with the store's memory.
 func (p *Policy) Settle(h *Holds, s State, now int64, r *Return) State {
-	e, ok := h.remove(r.Hold.ID)
-	n := r.N - r.Used
+	n, slot := h.end(r)
 	switch {
 	case p.Limit.Algorithm == Concurrency:
-		return s
-	case !ok:
-		n = min(n, 0)
-	case e.returned:
-		n = -r.Used
-	}
-	switch {
 	case n > 0:
-		return p.Return(s, now, n, r.Slot)
+		return p.Return(s, now, n, slot)
 	case n < 0:
 		return p.book(s, now, -n)
 	}
 	return s
+}
+
+// SettleLog is Settle for a log, of which nothing is taken beyond Return.N.
+func (p *Policy) SettleLog(h *Holds, l *Log, now int64, r *Return) {
+	if n, slot := h.end(r); n > 0 {
+		p.ReturnLog(l, now, n, slot)
+	}
+}
+
+// end ends the hold of a return: n tokens go back into the slot, or, below zero, -n more are taken.
+func (h *Holds) end(r *Return) (n, slot int64) {
+	switch e, ok := h.remove(r.Hold.ID); {
+	case !ok:
+		return min(r.N-r.Used, 0), 0
+	case e.returned:
+		return -r.Used, 0
+	default:
+		// The record says what was taken, and when: a repeated check may have asked for more, or in another window.
+		return min(r.N, e.n) - r.Used, e.slot
+	}
 }
 
 // FitsSlots reports whether n slots are free at the given moment, for a hold that isn't there yet.
@@ -215,7 +253,7 @@ func (m *match) hold(req *Request) {
 			if lasts = RecordTime; c.Policy.GivesBack {
 				lasts, back = min(req.Reserve, RecordTime), true
 			}
-		case req.Repeat == (Once{}):
+		case req.Repeat == (Once{}) || len(c.Policy.Parts) > 0: // a split limit has no one place for it
 			continue
 		}
 		if id == (Once{}) {

@@ -103,6 +103,9 @@ func (l Limit) Max() int64 {
 	return l.Count
 }
 
+// Capacity is Max, exactly: of a limit on an amount, with its fraction.
+func (l Limit) Capacity() Amount { return Amount(l.capacity()) }
+
 // capacity is Max in millionths, with the fraction.
 func (l Limit) capacity() int64 {
 	if l.Burst > 0 {

@@ -21,6 +21,7 @@ type Limiter struct {
 	preflight Policy
 	networks  networks
 	guard     Guard
+	holds     HoldObserver
 	observe   func(*Observation)
 	trace     func(context.Context) (context.Context, func(*Observation))
 	now       func() time.Time
@@ -59,6 +60,8 @@ type Options struct {
 	// Guard keeps those out who come again and again while they are refused. Nil means that nobody does. Package cooldown
 	// has one.
 	Guard Guard
+	// Holds is told of slots and reservations. Nil means that nobody is. Package metrics has one.
+	Holds HoldObserver
 }
 
 // Guard is asked before charges whose policy has an Abuse are decided, and told what became of them. It is called in the
@@ -108,7 +111,7 @@ const (
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
 func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
-	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now, guard: opts.Guard}
+	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now, guard: opts.Guard, holds: opts.Holds}
 	l.networks = serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)
 	if l.now == nil {
 		l.now = time.Now
@@ -258,7 +261,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 	for _, c := range charges {
 		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
 		if c.N != 0 || !c.Peek {
-			c.N = bounded(c.N)
+			c.N = min(max(c.N, 1), c.Policy.most())
 		}
 		m.charges = append(m.charges, c)
 	}
@@ -305,7 +308,7 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	}
 	byStatus := l.conclude(m, d)
 	undo := !d.Allowed && len(m.apart) > 0 // what the store took before a charge was decided apart
-	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds) {
+	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds || req.Reserve > 0) {
 		l.keep(ctx, req, m, d)
 	}
 	if m.watched {
@@ -452,6 +455,9 @@ func (m *match) addByIP(p *Policy, req *Request, by networks) {
 	}
 	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: bounded(req.Cost), Peek: req.Peek, Returnable: req.Receipt})
 }
+
+// most is what a store may be asked for at once: more than any limit admits.
+func (p *Policy) most() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
 
 // bounded is a cost as a store may be asked for it: at least 1, and no more than what no limit admits.
 func bounded(n int64) int64 { return min(max(n, 1), 2*MaxTokens) }

@@ -68,6 +68,7 @@ const (
 	unmetTier
 	unmetPreflight
 	unmetMissing
+	unmetAmount
 	unmetLayer
 	unmetDescriptor
 )

@@ -456,8 +456,13 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 				Missing: weir.Missing(rapid.IntRange(0, 1).Draw(t, "missing")),
 				Layer:   rapid.SampledFrom([]string{"", "l"}).Draw(t, "layer"),
 				Limits:  per(10, time.Hour),
+				Amount:  rapid.SampledFrom([]string{"", "", "tokens", "points"}).Draw(t, "amount"),
 			})
+			if r := &doc.Rules[i]; r.Amount != "" && rapid.Bool().Draw(t, "default") {
+				r.Default = weir.Whole(2)
+			}
 		}
+		doc.Weights = []weir.Weighted{{Amount: "points", Parts: []weir.Weight{{Amount: "output", Each: 2e12}}}}
 		rs, err := weir.Compile(doc)
 		if err != nil {
 			t.Fatal(err)
@@ -467,7 +472,9 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 			User:   rapid.SampledFrom([]string{"", "u"}).Draw(t, "user"),
 			Method: rapid.SampledFrom([]string{"", "GET", "POST"}).Draw(t, "method"),
 			Path:   rapid.SampledFrom([]string{"", "/a", "/a/b", "/c/b", "/"}).Draw(t, "path"),
+			Peek:   rapid.Bool().Draw(t, "peek"),
 		}
+		req.Amounts = rapid.SampledFrom([]map[string]weir.Amount{nil, {"tokens": 1}, {"output": weir.Whole(1)}, {"usd": 5, "points": 0}}).Draw(t, "amounts")
 		d, err := weir.NewLimiter(storeOf(), rs, weir.Options{}).Check(t.Context(), &req)
 		if err != nil {
 			t.Fatal(err)

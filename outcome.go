@@ -40,8 +40,8 @@ type due struct {
 func (h *held) add(r due) {
 	r.statuses = r.Policy.Statuses
 	h.returns = append(h.returns, r)
-	if h.expires = max(h.expires, r.Policy.Memory(), time.Minute); r.amount != "" {
-		h.expires = max(h.expires, RecordTime)
+	if h.expires = max(h.expires, r.Policy.Memory(), time.Minute); r.amount != "" || r.slot() {
+		h.expires = max(h.expires, RecordTime) // a slot is renewed for as long as its request takes
 	}
 }
 
@@ -57,12 +57,16 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
-		if !r.Allowed || r.Err != nil || c.Peek || local && !c.slot() || undo && c.Policy.Book {
+		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but something may be booked
+		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() || undo && c.Policy.Book {
 			continue
 		}
 		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}}
+		if later {
+			ret.Hold = &Hold{} // of which there is no record
+		}
 		ret.Subject = slices.Clone(c.Subject)
-		if c.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
+		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
 			o := m.owners[i].rule
 			ret.amount, ret.parts, ret.cost = c.Policy.Amount, l.Rules().parts(c.Policy.Amount, req), o.cost
 		}
@@ -93,6 +97,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 	default:
 		d.held = &h
+		l.tellHeld(&h)
 		if req.Receipt {
 			d.Receipt = l.sealer.Load().seal(&h, l.now())
 		}
@@ -111,6 +116,11 @@ func (d *Decision) Unfinished() bool {
 func (r *Return) slot() bool { return r.Policy.Limit.Algorithm == Concurrency }
 
 func (c *Charge) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
+
+// Reserved reports whether the request has reserved an amount, which [Limiter.Finish] settles.
+func (d *Decision) Reserved() bool {
+	return d.held != nil && slices.ContainsFunc(d.held.returns, func(r due) bool { return r.amount != "" })
+}
 
 // Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
 func (d *Decision) Slots() (ttl time.Duration) {
@@ -131,6 +141,22 @@ func (d *Decision) Slots() (ttl time.Duration) {
 	return ttl
 }
 
+// Seal gives a decision that has slots a receipt, if none was asked for, for edges that keep no decisions: their callers must be
+// able to renew a slot and to release it. It stands for no more than [Decision.Unfinished] means: the other charges may have come
+// from borrowed tokens, which can't go back. A decision without slots in the store stays as it is.
+func (l *Limiter) Seal(d *Decision) {
+	if d.held == nil || d.Receipt != "" || !slices.ContainsFunc(d.held.returns, func(r due) bool { return r.slot() }) {
+		return
+	}
+	h := held{expires: d.held.expires}
+	for _, r := range d.held.returns {
+		if r.slot() || r.amount != "" || len(r.statuses) > 0 {
+			h.returns = append(h.returns, r)
+		}
+	}
+	d.Receipt = l.sealer.Load().seal(&h, l.now())
+}
+
 // ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
 var ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
 
@@ -139,7 +165,11 @@ func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	if d.Receipt == "" {
 		return d.held, nil
 	}
-	return l.sealer.Load().open(d.Receipt, l.now())
+	h, err := l.sealer.Load().open(d.Receipt, l.now())
+	if h != nil && d.held != nil {
+		h.local = d.held.local // which no other node could release
+	}
+	return h, err
 }
 
 // Renew makes the slots of a request that is still in flight last from now on. &Decision{Receipt: receipt} stands for
@@ -155,8 +185,10 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 		}
 		var results [1]Result
 		store.Take(ctx, []Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
-		if err = errors.Join(err, results[0].Err); results[0].Err == nil && !results[0].Allowed {
-			err = errors.Join(err, ErrSlotLost)
+		if err = errors.Join(err, results[0].Err); results[0].Err == nil {
+			if l.tellSlot(r, results[0].Allowed); !results[0].Allowed {
+				err = errors.Join(err, ErrSlotLost)
+			}
 		}
 	}
 	for i := range h.returns {
@@ -197,9 +229,11 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		back = append(back, r.Return)
 	}
 	if back == nil {
+		l.tellEnded(h, o, nil)
 		return err
 	}
-	if e := l.store.GiveBack(ctx, h.once, h.expires, back); e != nil {
+	e := l.store.GiveBack(ctx, h.once, h.expires, back)
+	if l.tellEnded(h, o, e); e != nil {
 		return e
 	}
 	return err
@@ -211,6 +245,12 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
+	if h.local != nil {
+		err = l.local.GiveBack(ctx, Once{}, 0, h.local)
+	}
+	for i := range h.local {
+		l.tellSlot(&h.local[i], false)
+	}
 	var back []Return
 	for i := range h.returns {
 		if r := &h.returns[i].Return; r.slot() {
@@ -218,9 +258,15 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 		}
 	}
 	if back == nil {
-		return nil
+		return err
 	}
-	return l.store.GiveBack(ctx, Once{}, 0, back)
+	if e := l.store.GiveBack(ctx, Once{}, 0, back); e != nil {
+		return e
+	}
+	for i := range back {
+		l.tellSlot(&back[i], false)
+	}
+	return err
 }
 
 // used is what a request really took of what it had reserved.

@@ -136,7 +136,7 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 	default:
 		whole, p.deepest = int64(l.Amount()), min(2*MaxTokens*(micro/p.unit), maxExact-1)
 	}
-	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(whole))
+	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(max(whole, maxSpent+1))) // an amount's limit can be a millionth
 }
 
 // fingerprint is the same on every node and in every version: the identity of a counter must outlive both.
@@ -253,7 +253,7 @@ func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 
 // book takes n whatever is left.
 func (p *Policy) book(s State, now, n int64) State {
-	s = reanchored(s, now)
+	s = p.anchored(s, now)
 	if p.Limit.isBucket() {
 		return p.AtLevel(max(p.Level(s, now)-p.millionths(n), p.capacity-p.deepest), now)
 	}

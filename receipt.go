@@ -71,8 +71,7 @@ var (
 )
 
 func (s *sealer) seal(h *held, now time.Time) string {
-	var once Once
-	_, _ = rand.Read(once[:])
+	once := h.name()
 	b := binary.LittleEndian.AppendUint64(once[:], uint64(now.Add(h.expires).UnixMicro()))
 	var form []byte
 	more := false
@@ -100,6 +99,19 @@ func (s *sealer) seal(h *held, now time.Time) string {
 		}
 	}
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, form))
+}
+
+// name is that of the receipt. A check that is repeated gets another receipt for what it took once, and both have one name.
+func (h *held) name() (once Once) {
+	for _, r := range h.returns {
+		if r.Hold != nil && r.Hold.ID != (Once{}) {
+			sum := sha256.Sum256(append([]byte("weir receipt of a hold "), r.Hold.ID[:]...))
+			copy(once[:], sum[:])
+			return once
+		}
+	}
+	_, _ = rand.Read(once[:])
+	return once
 }
 
 func sealMore(b []byte, r *due) []byte {

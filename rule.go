@@ -102,9 +102,12 @@ type Rule struct {
 	Default Amount
 	// GiveBackUnsettled returns what was reserved and not settled in the time that was asked for. Otherwise it stays taken.
 	GiveBackUnsettled bool
-	// Calendar says where the calendar's windows of the rule begin. Its Unit is that of each limit.
+	// Calendar says where the rule's windows of a day, a week or a month begin, in place of the epoch's days and weeks, and UTC's
+	// months. Its Unit is left out, and is that of each limit; Day is for months, and Weekday for weeks. Such limits are fixed
+	// windows, also of a rule whose Algorithm is left out, and its other limits are as without it.
 	Calendar Calendar
-	// SlotTTL is how long a slot of a Concurrency rule lasts that isn't renewed. 0 means 30 s.
+	// SlotTTL is how long a slot of a Concurrency rule lasts that isn't renewed. 0 means 30 s. The rule's limits have a Count
+	// alone, and it takes none from the document's tiers.
 	SlotTTL time.Duration
 	// Statuses, if any, are the HTTP statuses that count: what was charged is
 	// given back when the answer's status isn't among them. 4 stands for 400 to 499.

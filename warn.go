@@ -18,6 +18,37 @@ func (rs *RuleSet) warn() {
 	rs.warnOfPaths()
 	rs.warnOfAbuse()
 	rs.warnOfSplits()
+	rs.warnOfPrices()
+}
+
+// warnOfPrices finds prices that no model gets to, and rules that don't charge models without a price.
+func (rs *RuleSet) warnOfPrices() (c compared) {
+	all := len(rs.weights["usd"]) > 0 // of which usd is made where no price is
+	for i, p := range rs.doc.Prices {
+		all = all || strings.Trim(p.Model, "*") == ""
+		for j := range i {
+			o := &rs.doc.Prices[j]
+			if !c.add(len(p.Model) + len(o.Model)) {
+				rs.warnf("prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer")
+				return c
+			}
+			// A pattern held against a pattern: its star is a character that only another star matches.
+			if matchGlob(o.Model, p.Model) {
+				rs.warnf("prices."+p.Model, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Model)
+				break
+			}
+		}
+	}
+	if len(rs.doc.Prices) == 0 || all {
+		return c
+	}
+	for i := range rs.rules {
+		if r := &rs.rules[i]; r.Amount == "usd" && r.Default == 0 {
+			rs.warnf("prices", "a request for a model without a price isn't charged by %q, unless it says itself how many usd it takes: add a price for \"*\" at the end, or give the rule a `default`", r.ID)
+			return c
+		}
+	}
+	return c
 }
 
 // warnOfAbuse finds rules whose clients never wait as long as it takes for a cooldown to begin.
@@ -42,7 +73,11 @@ func (r *rule) waits() (long bool) {
 	each := func(policies []*Policy) {
 		for _, p := range policies {
 			wait := p.Limit.Window
-			if p.Limit.isBucket() { // for as many tokens as a request costs
+			switch {
+			case !p.Limit.isBucket():
+			case p.Amount != "": // at most until it is full
+				wait = p.Memory()
+			default: // for as many tokens as a request costs
 				wait = time.Duration(mulDivCeil(r.cost*micro, p.rate.den, p.rate.num)) * time.Microsecond
 			}
 			long = long || p.Abuse != nil && wait > time.Second
@@ -224,7 +259,7 @@ func (rs *RuleSet) warnOfPrivilege(r *rule, layer []*rule) {
 	without := *r
 	without.Rule = &unkeyed
 	for _, o := range layer {
-		if o.rank > r.rank && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.base) > 0 && slowest(o.base) < slowest(r.base) {
+		if o.rank > r.rank && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.base) > 0 && o.countsLike(r) && slowest(o.base) < slowest(r.base) {
 			rs.warnf(rulePath(r)+".match.api_key_pattern", "a client that invents such a key gets %s in place of %q's %s, since `match` takes keys that nobody has verified; put the pattern under `keys`, with a tier",
 				r.base[0].Limit, o.ID, o.base[0].Limit)
 			return
@@ -269,13 +304,18 @@ func (rs *RuleSet) warnOfPaths() (c compared) {
 	return c
 }
 
+// countsLike: two rules count the same, so that their numbers can be compared.
+func (r *rule) countsLike(o *rule) bool {
+	return r.Amount == o.Amount && (r.Algorithm == Concurrency) == (o.Algorithm == Concurrency)
+}
+
 // slowest is the lowest of the limits' rates, in tokens per second.
 func slowest(policies []*Policy) float64 {
 	lowest := 0.0
 	for _, p := range policies {
 		rate := p.Limit.Refill
 		if rate == 0 {
-			rate = float64(p.Limit.Count) / p.Limit.Window.Seconds()
+			rate = float64(p.Limit.Amount()) / micro / p.Limit.Window.Seconds()
 		}
 		if lowest == 0 || rate < lowest {
 			lowest = rate
@@ -375,7 +415,10 @@ func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c compared) {
 	return widest, c
 }
 
-// limitsAll: the rule limits whatever another one limits.
+// limitsAll: the rule limits whatever another one limits. One that counts an amount doesn't limit requests without it.
 func (r *rule) limitsAll(o *rule) bool {
+	if r.Amount != "" && r.Default == 0 && (r.Amount != o.Amount || o.Default > 0) {
+		return false
+	}
 	return !r.Shadow && r.covers(o) && (r.Missing != MissingSkip || o.Missing == MissingSkip && slices.Equal(r.by, o.by))
 }

@@ -30,10 +30,18 @@ func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
 	free := p.count - w.Level
 	// prev·weight/ticks + level + n ≤ count, in whole numbers.
 	if n > free || w.Prev > 0 && w.Prev*p.weight(w, now) > (free-n)*p.ticks {
-		return reanchored(s, now), false
+		return p.anchored(s, now), false
 	}
 	w.Level += n
 	return w, true
+}
+
+// anchored is a state as it was found, but not further ahead than a clock that ran backwards may leave it.
+func (p *Policy) anchored(s State, now int64) State {
+	if p.calendar != nil && s.Time > now {
+		return p.calendar.roll(s, now) // a moment that isn't an edge would end with the window that it lies in, and mint
+	}
+	return reanchored(s, now)
 }
 
 // reanchored is a state as it was found, but not in the future.

@@ -67,6 +67,28 @@ func TestReturnsShowBesideALease(t *testing.T) {
 	}
 }
 
+// Only the store knows whether a hold was there, and so what came back with it.
+func TestSettlementsShowAsTheStoreBooksThem(t *testing.T) {
+	_, take, s, c := aloneWith(t, weir.PerSecond(50))
+	named := []weir.Charge{{Counter: c, N: 5, Returnable: true, Hold: &weir.Hold{ID: weir.Once{1}, For: time.Minute}}}
+	s.Take(context.Background(), named, make([]weir.Result, 1))
+	for range 3 {
+		take(1)
+	}
+	held(t, s, c)
+	left := int64(42)
+	for _, back := range []int64{5, 0} { // it is there once
+		if err := s.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{{Counter: c, N: 5, Hold: named[0].Hold}}); err != nil {
+			t.Fatal(err)
+		}
+		s.leases.running.Wait() // for what was held
+		left += back - 1
+		if r := take(1); r.Remaining != left {
+			t.Errorf("%+v, want %d left", r, left)
+		}
+	}
+}
+
 // A slow bucket may lend for a moment to a node that isn't alone, so that refused clients needn't ask one by one. No claim
 // tells of what is left of it, so it goes back, also where the bucket has plenty.
 func TestWhatNoClaimTellsGoesBack(t *testing.T) {

@@ -191,7 +191,8 @@ func (s *Store) takeSums(ctx context.Context, charges []weir.Charge, results []w
 // find looks up what the node knows of a charge's counter.
 func (s *Store) find(e *entry, now int64) {
 	c := e.charge
-	if c.Peek || !ledger.Lends(c.Policy) || len(c.Subject) > maxSubject || s.closed.Load() {
+	// What the node knows doesn't say whether a hold is there already: then the charge fits, whatever is left.
+	if c.Peek || c.Hold != nil || !ledger.Lends(c.Policy) || len(c.Subject) > maxSubject || s.closed.Load() {
 		return
 	}
 	e.hash = s.hash(&c.Counter)
@@ -356,12 +357,17 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	now := s.now()
 	for i := range returns {
 		r := &returns[i]
+		var unspent ledger.Unspent
 		s.withCounter(&r.Counter, func(x *counter) {
-			if err == nil { // the held tokens are checked against this state when they are spent
+			switch {
+			case r.Hold != nil: // only the store knows how much came back
+				unspent = x.empty(now)
+			case err == nil: // the held tokens are checked against this state when they are spent
 				x.state = x.policy.Load().Return(x.state, storeTime(x.clock, now), r.N, r.Slot)
 			}
 			x.forget()
 		})
+		s.returnOne(unspent)
 	}
 	return err
 }

@@ -103,11 +103,12 @@ type Account struct {
 const longStreak = 12
 
 // Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
-// requests have turns, of logs, which know each moment, or of limits that book, which need none.
+// requests have turns, of logs, which know each moment, or of limits that book, which need none. Slots
+// aren't, since each has a holder, nor amounts, whose requests settle what they took.
 func Lends(p *weir.Policy) bool {
 	switch p.Limit.Algorithm {
 	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
-		return !p.Strict && !p.Book
+		return !p.Strict && !p.Book && !p.Limit.Decimal
 	}
 	return false
 }
@@ -281,9 +282,12 @@ func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, len
 func (a *Account) Lease(p *weir.Policy, now int64, node uint32) (length time.Duration, name int64) {
 	left := int64(2 * shortInterval)
 	if !isBucket(p) {
-		window := p.Report(a.State, now, 1, weir.Taken).Slot
-		left = min(left, window+p.Limit.Window.Microseconds()-now)
-		return time.Duration(left) * time.Microsecond, window
+		r := p.Report(a.State, now, 1, weir.Taken)
+		ends := r.Slot + p.Limit.Window.Microseconds()
+		if p.Limit.Calendar.Unit != weir.NoUnit {
+			ends = now + r.ResetAfter.Microseconds() // its windows aren't all as long
+		}
+		return time.Duration(min(left, ends-now)) * time.Microsecond, r.Slot
 	}
 	each := interval(p)
 	begun := a.start(each, now)

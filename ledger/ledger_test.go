@@ -73,7 +73,7 @@ func TestLends(t *testing.T) {
 		want bool
 	}{
 		{weir.TokenBucket, true}, {weir.LeakyBucket, true}, {weir.FixedWindow, true}, {weir.SlidingCounter, true},
-		{weir.LeakyQueue, false}, {weir.SlidingLog, false},
+		{weir.LeakyQueue, false}, {weir.SlidingLog, false}, {weir.Concurrency, false},
 	} {
 		p := policy(t, perMinute(c.a, 10))
 		if got := ledger.Lends(p); got != c.want {
@@ -81,6 +81,11 @@ func TestLends(t *testing.T) {
 		}
 		if p.Strict = true; ledger.Lends(p) {
 			t.Errorf("%s: a strict policy lends", c.a)
+		}
+	}
+	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
+		if ledger.Lends(policy(t, weir.Limit{Algorithm: a, Count: 10, Window: time.Minute, Decimal: true})) {
+			t.Errorf("%s: an amount is lent", a)
 		}
 	}
 }
@@ -300,6 +305,12 @@ func TestLeaseTimes(t *testing.T) {
 	}
 	if length, _ := w.Lease(window, begun+60*second-5_000, 1); length != 5*time.Millisecond {
 		t.Errorf("a lease 5 ms before its window ends: %v", length)
+	}
+	month := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}})
+	begins, ends := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	m, _, _ := ledger.Account{}.Lend(month, ends-5_000, 1, ask(1, 1, 0))
+	if length, name := m.Lease(month, ends-5_000, 1); length != 5*time.Millisecond || name != begins {
+		t.Errorf("a lease 5 ms before a month of 28 days ends: %v, %d", length, name)
 	}
 }
 

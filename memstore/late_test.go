@@ -17,7 +17,7 @@ import (
 // gone ahead, and must not have the time that they have counted be counted again.
 func TestLateChecksMintNothing(t *testing.T) {
 	for _, a := range storetest.Algorithms {
-		for _, late := range []string{"take", "layers", "peek", "return"} {
+		for _, late := range []string{"take", "layers", "peek", "return", "held", "settled"} {
 			t.Run(fmt.Sprint(a, "/", late), func(t *testing.T) {
 				var now atomic.Int64
 				now.Store(storetest.Start.Truncate(time.Second).UnixMicro())
@@ -57,6 +57,14 @@ func TestLateChecksMintNothing(t *testing.T) {
 					if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: counter, N: 1, Slot: 1}}); err != nil {
 						t.Fatal(err)
 					}
+				case "settled":
+					back := []weir.Return{{Counter: counter, N: 1, Slot: 1, Hold: &weir.Hold{ID: weir.Once{1}}}}
+					if err := s.GiveBack(t.Context(), weir.Once{}, 0, back); err != nil {
+						t.Fatal(err)
+					}
+				case "held":
+					one.Hold = &weir.Hold{ID: weir.Once{1}, For: time.Minute}
+					take(one)
 				case "layers":
 					take(one, weir.Charge{Counter: other, N: 1})
 				default:

@@ -13,7 +13,7 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 	if l == nil {
 		l = &logged{}
 	}
-	if taken && !st.again {
+	if taken && !st.again && !st.there {
 		p.TryLog(&l.Log, now, st.n)
 		if g.logs == nil {
 			g.logs = map[uint64]*logged{}
@@ -23,7 +23,7 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 	r := p.ReportLog(&l.Log, now, st.n, verdict(st.fits, taken))
 	if g.logs[h] == l {
 		t.rebook(g, h, l, p)
-		if t.logUse.Load() > t.cap-t.pageUse.Load() {
+		if t.overLogs() {
 			t.evictLogs(g, h, now)
 		}
 	}
@@ -33,7 +33,7 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 // rebook brings a log's memory and its worth up to date, and drops it when it is empty.
 func (t *table) rebook(g *segment, h uint64, l *logged, p *weir.Policy) {
 	if l.used, l.whole = p.SpentLog(&l.Log); l.used == 0 {
-		t.forget(g, h)
+		t.dropLog(g, h)
 		return
 	}
 	size := int64(l.Size()) + logBytes
@@ -41,13 +41,17 @@ func (t *table) rebook(g *segment, h uint64, l *logged, p *weir.Policy) {
 	l.bytes = size
 }
 
-// forget removes a counter, of whichever kind.
-func (t *table) forget(g *segment, h uint64) {
+func (t *table) dropLog(g *segment, h uint64) {
 	if l := g.logs[h]; l != nil {
 		t.logUse.Add(-l.bytes)
 		delete(g.logs, h)
-		return
 	}
+}
+
+// forget removes a counter, of whichever kind, with its holds.
+func (t *table) forget(g *segment, h uint64) {
+	t.dropLog(g, h)
+	t.dropHolds(g, h)
 	if s := g.layout.find(h); s != nil {
 		k := g.layout.pageOf(h)
 		p := g.layout.pages[k]
@@ -57,47 +61,74 @@ func (t *table) forget(g *segment, h uint64) {
 	}
 }
 
-// evictLogs evicts logs, those closest to untouched first, until the rest fits the cap: in the
-// given locked segment, and in others that happen to be free. The log just written stays.
+func (t *table) overLogs() bool { return t.logUse.Load() > t.cap-t.pageUse.Load() }
+
+// evictLogs evicts holds and logs until the rest fits the cap, those first that give the least away: in the given
+// locked segment, and in others that happen to be free. The counter just written stays, and slots in use go last.
 func (t *table) evictLogs(g *segment, keep uint64, now int64) {
-	t.evictFrom(g, keep, now)
 	d := t.dir.Load()
-	for try := 0; try < 4*len(d.layouts) && t.overLogs(); try++ {
+	t.evictSome(d, g, keep, now, false, 64) // not more: there may be nothing but slots
+	t.halve(g, keep)
+	t.evictSome(d, g, keep, now, true, 4*len(d.layouts))
+}
+
+func (t *table) evictSome(d *directory, g *segment, keep uint64, now int64, inUse bool, tries int) {
+	t.evictFrom(g, keep, now, inUse)
+	for ; tries > 0 && t.overLogs(); tries-- {
 		// Waiting for a lock out of order could be waiting for ever.
 		o := d.layouts[rand.IntN(len(d.layouts))].Load().owner
 		if o != g && o.mu.TryLock() {
-			t.evictFrom(o, keep, now)
+			t.evictFrom(o, keep, now, inUse)
 			o.mu.Unlock()
 		}
 	}
 }
 
-func (t *table) overLogs() bool { return t.logUse.Load() > t.cap-t.pageUse.Load() }
-
-// evictFrom evicts half of a segment's logs at most.
-func (t *table) evictFrom(g *segment, keep uint64, now int64) {
-	for n := len(g.logs) / 2; n > 0 && t.overLogs(); n-- {
-		const sample = 8
-		victim, least, seen := uint64(0), int64(maxUsed+1), 0
-		for h, l := range g.logs { // in random order
-			if h == keep {
-				continue
-			}
-			worth := l.used
-			if l.whole <= now {
+// evictFrom evicts half of a segment's logs and holds at most.
+func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
+	for n := (len(g.logs) + len(g.holds)) / 2; n > 0 && t.overLogs(); n-- {
+		victim, drop, least := uint64(0), t.dropLog, int64(never)
+		try := func(h uint64, worth, ends int64, from func(*segment, uint64)) {
+			if ends <= now {
 				worth = 0
 			}
-			if worth < least {
-				victim, least = h, worth
+			if h != keep && worth < least {
+				victim, drop, least = h, from, worth
 			}
-			if seen++; seen == sample {
+		}
+		const sample = 8
+		seen := 0
+		for h, l := range g.logs { // in random order
+			if try(h, l.used, l.whole, t.dropLog); seen == sample {
 				break
 			}
+			seen++
 		}
-		if seen == 0 {
+		seen = 0
+		for h, hs := range g.holds {
+			if try(h, hs.worth(inUse), hs.last, t.dropHolds); seen == sample {
+				break
+			}
+			seen++
+		}
+		if least == never {
 			return
 		}
-		t.forget(g, victim)
+		drop(g, victim)
 		t.evicted.Add(1)
 	}
+}
+
+// never is the worth of what isn't evicted.
+const never = maxUsed + 2
+
+// worth is what evicting holds would give away: records nothing, and slots in use more than any log.
+func (hs *held) worth(inUse bool) int64 {
+	switch {
+	case !hs.slots:
+		return 0
+	case inUse:
+		return maxUsed + 1
+	}
+	return never
 }

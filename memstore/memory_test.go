@@ -90,3 +90,29 @@ func TestMemoryStaysBelowTheCapInAFlood(t *testing.T) {
 		t.Error("the blocked client was forgotten")
 	}
 }
+
+// What is booked for holds is what they take, and a bit more.
+func TestMemoryPerHold(t *testing.T) {
+	for _, c := range []struct{ counters, each int }{{50_000, 1}, {10_000, 8}, {10_000, 9}, {1, 100_000}} {
+		for name, p := range map[string]*weir.Policy{"slot": slotPolicy(t, 100_000), "reservation": amountPolicy(t, 1_000_000)} {
+			runtime.GC()
+			before := heap()
+			s := New(Options{MemoryCap: 1 << 30})
+			var buf []byte
+			for i := range c.counters {
+				buf = subject(buf, i)
+				for j := range c.each {
+					s.holdN(p, buf, 1, i<<20|j)
+				}
+			}
+			runtime.GC()
+			n := float64(c.counters * c.each)
+			took, booked := float64(heap()-before)/n, float64(s.Bytes())/n
+			t.Logf("%s, %d of each of %d counters: %.0f bytes, booked %.0f", name, c.each, c.counters, took, booked)
+			if took > booked+5 || booked > 2*took {
+				t.Errorf("%s, %d of each of %d counters: %.0f bytes, booked %.0f", name, c.each, c.counters, took, booked)
+			}
+			runtime.KeepAlive(s)
+		}
+	}
+}

@@ -6,14 +6,14 @@
 // A counter takes 24 bytes, 30 to 37 with the free room around it. It is found by a 63-bit hash
 // under a secret of the process, which no client can aim at. At ten million counters, one shares
 // its hash with another by a chance of one in 10^11.
+//
+// Logs, slots in use and the records of reservations lie beside the table, within the same bound.
 package memstore
 
 import (
-	"cmp"
 	"context"
 	"hash/maphash"
 	"math/bits"
-	"slices"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -67,7 +67,7 @@ func (s *Store) hash(c *weir.Counter) uint64 {
 
 // Take decides the charges, all or nothing.
 func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
-	if len(charges) == 1 {
+	if len(charges) == 1 && !keeps(&charges[0]) {
 		s.takeOne(&charges[0], &results[0])
 		return
 	}
@@ -146,164 +146,6 @@ func verdict(fits, taken bool) weir.Verdict {
 	return weir.Fits
 }
 
-// step is one charge of several, between looking and taking.
-type step struct {
-	hash    uint64
-	i       int   // in charges
-	n       int64 // how many tokens it needs
-	log     bool
-	again   bool // it names the counter of the step before, whose debit is for both
-	segment *segment
-	slot    *slot // locked, or nil if there is none
-	old     weir.State
-	state   weir.State
-	fits    bool
-}
-
-// takeAll looks at every counter first and takes only if all fit. It holds the
-// locks of all segments involved, taken in the order of the ranges they own, so
-// that two calls never wait for each other, and after them those of the slots.
-func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
-	var few [8]step
-	steps := few[:0]
-	for i := range charges {
-		c := &charges[i]
-		steps = append(steps, step{hash: s.hash(&c.Counter), i: i, n: c.N, log: c.Policy.Limit.Algorithm == weir.SlidingLog})
-	}
-	slices.SortFunc(steps, func(a, b step) int {
-		if a.hash != b.hash {
-			return cmp.Compare(a.hash, b.hash)
-		}
-		// One counter, named twice: the first debits it for all, so that must be one that enforces, if any does.
-		return cmp.Or(falseFirst(a.log, b.log), falseFirst(charges[a.i].Policy.Shadow, charges[b.i].Policy.Shadow), a.i-b.i)
-	})
-	addUp(steps)
-
-	var g *segment
-	refused := false
-	for j := range steps {
-		st := &steps[j]
-		if g == nil || !g.layout.owns(st.hash) {
-			g = s.table.lock(st.hash)
-		}
-		st.segment = g
-	}
-	for j := range steps {
-		st := &steps[j]
-		if st.again {
-			st.slot = steps[j-1].slot // it is locked already
-		} else if !st.log {
-			st.slot = st.segment.layout.find(st.hash)
-		}
-	}
-	now := s.time() // with all locked: see update
-	for j := range steps {
-		st := &steps[j]
-		c := &charges[st.i]
-		s.look(st, c, now)
-		refused = refused || !st.fits && !c.Policy.Shadow
-	}
-	// First the counters that are there: adding others moves slots, which must be free for that.
-	for j := range steps {
-		if st := &steps[j]; st.slot != nil {
-			s.settle(st, &charges[st.i], now, refused, &results[st.i])
-		}
-	}
-	for j := range steps {
-		if st := &steps[j]; st.slot == nil {
-			s.settle(st, &charges[st.i], now, refused, &results[st.i])
-		}
-	}
-	for j := range steps {
-		if j == len(steps)-1 || steps[j+1].segment != steps[j].segment {
-			s.table.unlock(steps[j].segment)
-		}
-	}
-	for j := range steps {
-		st := &steps[j]
-		c := &charges[st.i]
-		if st.log {
-			continue
-		}
-		v, state := verdict(st.fits, st.taken(c, refused)), st.state
-		if v == weir.Fits {
-			state = st.old
-		}
-		c.Policy.ReportTo(&results[st.i], state, now, st.n, v)
-	}
-}
-
-// taken reports whether a charge that fits is debited, or one that is booked.
-func (st *step) taken(c *weir.Charge, refused bool) bool {
-	return st.fits && !c.Peek && (!refused || c.Policy.Book)
-}
-
-// falseFirst compares flags.
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
-// addUp finds the charges that name one counter, and has each ask for the tokens of all of them.
-func addUp(steps []step) {
-	for from := 0; from < len(steps); {
-		to, n := from+1, steps[from].n
-		for to < len(steps) && steps[to].hash == steps[from].hash && steps[to].log == steps[from].log {
-			n = min(n+steps[to].n, 2*weir.MaxTokens)
-			to++
-		}
-		for j := from; j < to; j++ {
-			steps[j].n, steps[j].again = n, j > from
-		}
-		from = to
-	}
-}
-
-// look finds out whether a charge fits, and changes nothing.
-func (s *Store) look(st *step, c *weir.Charge, now int64) {
-	if st.log {
-		l, ok := st.segment.logs[st.hash]
-		if !ok {
-			l = &logged{}
-		}
-		st.fits = c.Policy.FitsLog(&l.Log, now, st.n)
-		return
-	}
-	if st.slot != nil {
-		st.old = st.slot.decode(c.Policy, s.table.epoch)
-	}
-	st.state, st.fits = try(c, st.old, now, st.n)
-}
-
-// settle stores what a charge leaves behind: the debit, or for a refusal the
-// clock that was brought back. A log is reported here, since it can't be copied out.
-func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *weir.Result) {
-	taken := st.taken(c, refused)
-	if st.log {
-		*r = s.table.log(st, c.Policy, now, taken)
-		return
-	}
-	if st.again {
-		return
-	}
-	sl := st.slot
-	if sl == nil {
-		if !taken && (st.fits || st.state == (weir.State{})) { // a refusal may count
-			return
-		}
-		sl = s.table.add(st.segment, st.hash, now)
-	}
-	if taken || !st.fits {
-		sl.when, sl.level = encode(c.Policy, st.state, s.table.epoch)
-	}
-	sl.unlock(st.hash)
-}
-
 func (s *Store) takeLog(c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
@@ -337,6 +179,10 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 
 func (s *Store) giveBack(back *weir.Return) {
 	p, h := back.Policy, s.hash(&back.Counter)
+	if back.Hold != nil || p.GivesBack || isSlots(p) {
+		s.giveBackHeld(back, h)
+		return
+	}
 	if p.Limit.Algorithm == weir.SlidingLog {
 		g := s.table.lock(h)
 		defer s.table.unlock(g)
@@ -357,7 +203,7 @@ func (s *Store) giveBack(back *weir.Return) {
 	sl.unlock(h)
 }
 
-// Reset makes counters untouched.
+// Reset makes counters untouched, and drops their holds.
 func (s *Store) Reset(_ context.Context, counters []weir.Counter) error {
 	for i := range counters {
 		h := s.hash(&counters[i])
@@ -383,6 +229,11 @@ func (s *Store) Stats() Stats {
 	st := Stats{Bytes: s.Bytes(), Evicted: s.table.evicted.Load()}
 	s.table.each(func(g *segment) {
 		st.Counters += len(g.logs)
+		for _, hs := range g.holds {
+			if hs.slots { // others have a counter beside them
+				st.Counters++
+			}
+		}
 		for _, n := range g.counts {
 			st.Counters += int(n)
 		}

@@ -38,6 +38,7 @@ type segment struct {
 	outgrown bool       // all pages are there, and it is crowded
 	counts   [maxPages]uint16
 	logs     map[uint64]*logged
+	holds    map[uint64]*held
 }
 
 // logged is the counter of a sliding log.
@@ -61,7 +62,7 @@ type table struct {
 	cap   int64
 
 	pageUse atomic.Int64 // bytes of pages
-	logUse  atomic.Int64 // bytes of logs
+	logUse  atomic.Int64 // bytes of logs and holds
 	evicted atomic.Uint64
 }
 
@@ -271,6 +272,15 @@ func (t *table) split(g *segment) {
 			delete(g.logs, h)
 		}
 	}
+	for h, hs := range g.holds {
+		if high.owns(h) {
+			if up.holds == nil {
+				up.holds = map[uint64]*held{}
+			}
+			up.holds[h] = hs
+			delete(g.holds, h)
+		}
+	}
 	t.publish(up, high)
 	t.publish(g, low)
 }
@@ -295,7 +305,7 @@ func (t *table) publish(g *segment, l *layout) {
 	}
 }
 
-// pageCap leaves an eighth of the cap to logs, and more when they have it already.
+// pageCap leaves an eighth of the cap to logs and holds, and more when they have it already.
 func (t *table) pageCap() int64 { return t.cap - max(t.logUse.Load(), t.cap/8) }
 
 // book reserves memory for pages, if the cap allows it.

@@ -37,11 +37,28 @@ func (s *Store) takeN(p *weir.Policy, subject []byte, n int64) weir.Result {
 	return r[0]
 }
 
-// check verifies what the table rests on: every counter is where a search finds it, counted, in the segment that owns it.
+// check verifies what the table rests on: every counter is where a search finds it, counted, in the segment that owns it, and
+// what lies beside the pages is booked.
 func (t *table) check(tb testing.TB) {
 	tb.Helper()
+	booked := int64(0)
+	defer func() {
+		if use := t.logUse.Load(); use != booked {
+			tb.Fatalf("logs and holds take %d bytes, and %d are booked", booked, use)
+		}
+	}()
 	t.each(func(g *segment) {
 		l := g.layout
+		for h, log := range g.logs {
+			if booked += log.bytes; !l.owns(h) {
+				tb.Fatalf("log %x stands in segment %x/%d", h, l.prefix, l.depth)
+			}
+		}
+		for h, hs := range g.holds {
+			if booked += hs.bytes; !l.owns(h) || hs.Len() == 0 {
+				tb.Fatalf("%d holds of %x stand in segment %x/%d", hs.Len(), h, l.prefix, l.depth)
+			}
+		}
 		for k, p := range l.pages[:l.npages] {
 			n := 0
 			for i := range p {

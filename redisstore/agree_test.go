@@ -36,7 +36,7 @@ func agree(t *testing.T, algorithms []weir.Algorithm, lending bool) {
 				t.Parallel()
 				var all sync.WaitGroup
 				for i := range walkers {
-					w := newWalker(t, open, a, i, lending)
+					w := newWalker(t, open, limits{algorithm: a}, i, lending)
 					all.Go(func() {
 						if err := w.walk(steps / walkers); err != nil {
 							t.Errorf("walker %d, seed %d: %v", i, *seed, err)
@@ -53,7 +53,8 @@ func agree(t *testing.T, algorithms []weir.Algorithm, lending bool) {
 // walker walks at random over a few counters in both stores.
 type walker struct {
 	*rand.Rand
-	algorithm weir.Algorithm
+	limits
+	holding   bool // charges leave holds behind: see agree_hold_test.go
 	extreme   bool // numbers of any size
 	steady    bool // the clock doesn't run backwards
 	lending   bool // charges ask for more at times
@@ -63,7 +64,8 @@ type walker struct {
 	redis     [2]*Store
 	policies  []*weir.Policy
 	windows   []time.Duration
-	other     weir.Algorithm // of the third policy
+	calendars []weir.Calendar // of each policy, if any
+	other     weir.Algorithm  // of the third policy
 	taken     []weir.Return
 	unspent   []ledger.Unspent
 	bases     []int64 // of accounts, for claims
@@ -71,15 +73,22 @@ type walker struct {
 	receipts  uint64
 }
 
-func newWalker(t *testing.T, open storetest.OpenLender, a weir.Algorithm, i int, lending bool) *walker {
+// limits is what kind of limits a walker has.
+type limits struct {
+	algorithm         weir.Algorithm
+	decimal, calendar bool
+}
+
+func newWalker(t *testing.T, open storetest.OpenLender, l limits, i int, lending bool) *walker {
+	a := l.algorithm
 	w := &walker{
-		Rand:      rand.New(rand.NewPCG(*seed, uint64(a)<<32+uint64(i))),
-		algorithm: a,
-		extreme:   i%4 == 3 && !lending,
-		lending:   lending,
-		alone:     lending && i%2 == 0,
-		now:       storetest.Start,
-		windows:   []time.Duration{time.Second, 7 * time.Second, time.Minute, time.Millisecond, 1500 * time.Microsecond},
+		Rand:    rand.New(rand.NewPCG(*seed, uint64(a)<<32+uint64(i))),
+		limits:  l,
+		extreme: i%4 == 3 && !lending,
+		lending: lending,
+		alone:   lending && i%2 == 0,
+		now:     storetest.Start,
+		windows: []time.Duration{time.Second, 7 * time.Second, time.Minute, time.Millisecond, 1500 * time.Microsecond},
 	}
 	w.steady = windowed(a) && (i%2 == 1)
 	for w.other = storetest.Algorithms[w.IntN(6)]; w.steady && w.other < weir.FixedWindow; {
@@ -97,6 +106,7 @@ func newWalker(t *testing.T, open storetest.OpenLender, a weir.Algorithm, i int,
 	}
 	w.policies = make([]*weir.Policy, 5)
 	for i := range w.policies {
+		w.calendars = append(w.calendars, w.drawCalendar())
 		w.change(i)
 	}
 	return w
@@ -112,7 +122,7 @@ func windowed(a weir.Algorithm) bool { return a == weir.FixedWindow || a == weir
 // doesn't forget them. So where there are many fields, there is neither.
 func (w *walker) change(i int) {
 	a := w.algorithm
-	if i == 2 {
+	if i == 2 && !w.holding {
 		a = w.other
 	}
 	for {
@@ -139,11 +149,13 @@ func (w *walker) change(i int) {
 		if a == weir.LeakyQueue && w.IntN(2) == 0 {
 			l.MaxDelay = time.Duration(w.magnitude(l.Window.Microseconds())) * time.Microsecond
 		}
+		w.amounts(i, &l)
 		p, err := weir.NewPolicy(fmt.Sprint("p", i), l)
 		if err != nil {
 			continue // no such limit: draw another
 		}
 		p.Shadow = i == 3
+		w.mark(i, p)
 		w.policies[i] = p
 		return
 	}
@@ -224,6 +236,9 @@ func (w *walker) move() {
 	if w.alone && w.IntN(20) > 0 {
 		step, unit = 0, 1_000_000
 	}
+	if w.calendar && w.IntN(4) == 0 {
+		w.toEdge()
+	}
 	switch step {
 	case 0, 1, 2, 3:
 		w.now = w.now.Add(time.Duration(w.Int64N(unit+1)) * time.Microsecond)
@@ -263,6 +278,7 @@ func (w *walker) draw() step {
 		c := w.counter()
 		if !st.names(c) {
 			q := ledger.Ask{Charge: weir.Charge{Counter: c, N: w.amount(c.Policy), Peek: w.IntN(5) == 0}}
+			q.Hold = w.drawHold(&q.Charge)
 			if w.lending && w.IntN(2) == 0 {
 				q.Waiting, q.Want = w.amount(c.Policy)*w.Int64N(2), w.amount(c.Policy)*w.Int64N(2)
 				q.Claim = w.claim(c.Policy)
@@ -283,6 +299,9 @@ func (st *step) names(c weir.Counter) bool {
 }
 
 func (w *walker) amount(p *weir.Policy) int64 {
+	if p.Limit.Decimal {
+		return w.decimalAmount(p)
+	}
 	switch w.IntN(8) {
 	case 0:
 		return w.magnitude(2 * weir.MaxTokens)
@@ -312,6 +331,7 @@ func (w *walker) drawReturn() step {
 		case 3:
 			back.Policy = w.policies[w.IntN(len(w.policies))] // by the numbers of now, or another's altogether
 		}
+		w.settle(&back)
 		st.returns = append(st.returns, back)
 	}
 	if w.IntN(3) == 0 {
@@ -359,7 +379,7 @@ func (w *walker) remember(st step, o outcome) {
 	for i, g := range o.grants {
 		c := st.asks[i]
 		if g.Allowed && !c.Peek {
-			w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: c.N, Slot: g.Slot})
+			w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: c.N, Slot: g.Slot, Hold: c.Hold})
 		}
 		if g.Lent > 0 {
 			w.unspent = append(w.unspent, ledger.Unspent{Counter: c.Counter, N: 1 + w.Int64N(g.Lent), Interval: g.Interval})
@@ -439,7 +459,7 @@ func (s *Store) part(st step) *part {
 		add(st.asks[i].Counter).ask(&st.asks[i].Charge, &st.asks[i])
 	}
 	for _, r := range st.returns {
-		add(r.Counter).giveBack(r.N, r.Slot)
+		add(r.Counter).settle(&r)
 	}
 	for _, u := range st.unspent {
 		c := add(u.Counter)

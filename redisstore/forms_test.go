@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -67,6 +68,61 @@ func TestFieldsOfOtherVersions(t *testing.T) {
 		if got := take(t.Context(), s, peek1(p, c.name))[0]; got.Err != nil || got.Remaining != c.want {
 			t.Errorf("%s: %d are left, want %d (%v)", c.name, got.Remaining, c.want, got.Err)
 		}
+	}
+}
+
+// TestHoldsOfOtherVersions: likewise of holds.
+func TestHoldsOfOtherVersions(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	now := storetest.Start
+	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
+	at := now.UnixMicro()
+	mine := id(1)
+	write := func(p *weir.Policy, form, n int64, more ...string) {
+		records, ends := keysOf(s, p, p.Name)
+		do(t, r, append([]string{"HSET", records, string(mine[:]), packed(1, form, 7, n, 7, at)}, more...)...)
+		do(t, r, "ZADD", ends, fmt.Sprint(at+5_000_000), string(mine[:]))
+	}
+
+	p := slotted(t, "slots", 10, time.Minute)
+	write(p, 246, 3, "s", packed(1, 249, 7, 3))
+	if got := left(t, s, p, p.Name); got != 7 {
+		t.Errorf("%d slots are left, want 7", got)
+	}
+	for _, c := range []struct {
+		name       string
+		form       int64
+		left, late int64 // after 8 of 10 were taken and 2 of them used, in time, and after the end
+	}{{"kept", 246, 8, 2}, {"goes back", 247, 8, 8}, {"went back", 248, 0, 2}} {
+		for _, late := range []bool{false, true} {
+			now = storetest.Start
+			p := amounts(t, fmt.Sprint(c.name, late), weir.FixedWindow, 10, year)
+			p.GivesBack = true
+			took := charge1(p, p.Name)
+			took.N = 8_000_000
+			at = take(t.Context(), s, took)[0].Slot
+			write(p, c.form, 8_000_000)
+			_, ends := keysOf(s, p, p.Name)
+			do(t, r, "ZADD", ends, fmt.Sprint(now.UnixMicro()+5_000_000), string(mine[:]))
+			want := c.left
+			if late {
+				now, want = now.Add(6*time.Second), c.late
+			}
+			settled := back(holding(p, p.Name, 8_000_000, 1), weir.Result{}, 2_000_000)
+			if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{settled}); err != nil {
+				t.Fatal(err)
+			}
+			if got := left(t, s, p, p.Name); got != want*1_000_000 {
+				t.Errorf("%s: %d are left, want %d", p.Name, got, want)
+			}
+		}
+	}
+	n := newNamer("weir", []byte("secret"))
+	counter := weir.Counter{Policy: p, Subject: []byte("s")}
+	key, _ := n.subject(&counter)
+	records, ends := (&charge{policy: p, key: key}).holdNames()
+	if want := "weir{34}ZBotJQ3oImHeZfKzRGK5JQ/FivyTxtg"; records != want+".h" || ends != want+".e" {
+		t.Errorf("holds are kept under %s and %s, want %s", records, ends, want)
 	}
 }
 

@@ -45,10 +45,15 @@ const (
 // work is how much an act is for Redis: as many charges of a hash's field.
 func (a *act) work() (n int) {
 	const long, longWork = 1000, 8 // a log that may be long is searched
+	const holdWork = 4             // a hold has keys of its own
 	for i := range a.charges {
-		if l := &a.charges[i].policy.Limit; l.Algorithm == weir.SlidingLog && l.Count > long {
+		c := &a.charges[i]
+		switch l := &c.policy.Limit; {
+		case l.Algorithm == weir.SlidingLog && l.Count > long:
 			n += longWork
-		} else {
+		case c.hold != nil || l.Algorithm == weir.Concurrency:
+			n += holdWork
+		default:
 			n++
 		}
 	}

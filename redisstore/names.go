@@ -13,8 +13,9 @@ import (
 //
 //	weir{4k}3q2-7w…        prefix, tag in braces, 128 bits of a keyed hash of the subject
 //
-// and a log's own hash has its field behind that, after a slash. No name holds anything that a
-// client sent: neither a key in clear, nor a delimiter or a brace of its making.
+// and a log's own hash has its field behind that, after a slash. A counter's holds are two keys beside it, with
+// its field, and .h for their records or .e for their ends. No name holds anything that a client sent: neither a
+// key in clear, nor a delimiter or a brace of its making.
 
 // tags is how many hash tags there are: in a Cluster, what shares a tag shares a
 // slot, and so a script call. Enough of them to spread over any Cluster, few
@@ -78,10 +79,25 @@ func (n *namer) subject(c *weir.Counter) (name string, tag int) {
 	buf := n.tagged(few[:0], tag)
 	buf = base64.RawURLEncoding.AppendEncode(buf, hash[:])
 	if c.Policy.Limit.Algorithm == weir.SlidingLog {
-		f := field(c.Policy)
-		buf = base64.RawURLEncoding.AppendEncode(append(buf, '/'), f[:])
+		buf = appendField(buf, c.Policy)
 	}
 	return string(buf), tag
+}
+
+func appendField(name []byte, p *weir.Policy) []byte {
+	f := field(p)
+	return base64.RawURLEncoding.AppendEncode(append(name, '/'), f[:])
+}
+
+// holdNames names the keys of a counter's holds.
+func (c *charge) holdNames() (records, ends string) {
+	var few [96]byte
+	name := append(few[:0], c.key...)
+	if c.policy.Limit.Algorithm != weir.SlidingLog {
+		name = appendField(name, c.policy)
+	}
+	records = string(append(name, ".h"...))
+	return records, string(append(name, ".e"...))
 }
 
 // once names the key that marks an act as done.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/rediscall"
@@ -15,7 +16,7 @@ import (
 var files embed.FS
 
 var (
-	decide    = rediscall.NewScript(files, "begin", "log", "lend", "main")
+	decide    = rediscall.NewScript(files, "begin", "log", "lend", "hold", "main")
 	heartbeat = rediscall.NewScript(files, "heartbeat")
 	listPeers = rediscall.NewScript(files, "peers")
 )
@@ -42,11 +43,14 @@ type charge struct {
 	guest   bool // it may make no new counter
 	again   bool // it is sent as a peek, since another one takes for it
 	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
+	hold    *weir.Hold
+	used    int64 // of what is given back with a hold
 
 	fits    bool
-	full    bool // it fits, but Redis has no memory for a new counter
+	full    bool // it fits, but Redis has no memory for a new counter or hold
+	there   bool // its hold was there already, and nothing was taken
 	lent    int64
-	account ledger.Account // as it is now; of a log see reportLog
+	account ledger.Account // as it is now; of a log and of slots see reportLog and reportSlots
 }
 
 // lends: the charge asks for tokens to hold.
@@ -72,8 +76,15 @@ const (
 	flagCountRefused = 16
 	flagBook         = 32
 	flagAgain        = 64
+	flagHold         = 128
 
 	flagGuest = 1 << 15 // added to a policy's number
+
+	// Marks of a policy, added to its algorithm.
+	markHolds     = 16 // this call looks at its holds
+	markGivesBack = 32
+	markCalendar  = 64
+	markDecimal   = 128
 )
 
 // call encodes acts as arguments of the script.
@@ -81,6 +92,8 @@ type call struct {
 	keys     []string
 	policies []*weir.Policy
 	few      [2]*weir.Policy // behind policies, mostly
+	held     []*weir.Policy  // of those, the ones whose holds are looked at for a charge of this call
+	clock    func() time.Time // Redis' time, about
 	body     []byte
 }
 
@@ -126,6 +139,12 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			if ch.again && flags >= flagCountRefused { // it must not write over what the other takes
 				flags |= flagAgain
 			}
+			if ch.hold != nil {
+				flags |= flagHold
+			}
+			if (ch.hold != nil || a.kind == kindReset) && !slices.Contains(c.held, ch.policy) {
+				c.held = append(c.held, ch.policy)
+			}
 			charges = append(charges, flags)
 			if a.kind != kindTake {
 				charges = appendUint(charges, 7, ch.slot)
@@ -144,6 +163,9 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 				charges = appendUint(charges, 7, level)
 				charges = appendUint(charges, 5, cl.Held)
 			}
+			if ch.hold != nil {
+				charges = ch.appendHold(charges, a.kind)
+			}
 		}
 		if a.once != "" {
 			c.keys = append(c.keys, a.once)
@@ -155,18 +177,75 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 	c.body = appendUint(c.body, 3, int64(node))
 	c.body = appendUint(c.body, 2, len(c.policies))
 	c.body = appendUint(c.body, 2, len(acts))
+	held := false
 	for _, p := range c.policies {
 		f := field(p)
-		c.body = append(append(c.body, f[:]...), byte(p.Limit.Algorithm))
+		c.body = append(append(c.body, f[:]...), byte(p.Limit.Algorithm)+c.marks(p))
+		held = held || c.holds(p)
 		numbers := p.Numbers()
-		if p.Limit.Algorithm <= weir.LeakyBucket && !p.Book {
+		switch {
+		case p.Limit.Calendar.Unit != weir.NoUnit:
+			edges := p.Edges(c.clock().UnixMicro())
+			copy(numbers[1:], edges[:])
+		case p.Limit.Algorithm <= weir.LeakyBucket && !p.Book:
 			numbers[3] = ledger.Interval(p).Microseconds() // in place of a queue's longest delay
 		}
 		for _, n := range numbers {
 			c.body = appendUint(c.body, 7, n)
 		}
 	}
+	if held {
+		c.addHolds(acts)
+	}
 	c.body = append(c.body, charges...)
+}
+
+// holds reports whether the holds of a policy are looked at in this call.
+func (c *call) holds(p *weir.Policy) bool {
+	return p.GivesBack || p.Limit.Algorithm == weir.Concurrency || slices.Contains(c.held, p)
+}
+
+func (c *call) marks(p *weir.Policy) (m byte) {
+	if c.holds(p) {
+		m |= markHolds
+	}
+	if p.GivesBack {
+		m |= markGivesBack
+	}
+	if p.Limit.Calendar.Unit != weir.NoUnit {
+		m |= markCalendar
+	}
+	if p.Limit.Decimal {
+		m |= markDecimal
+	}
+	return m
+}
+
+// addHolds adds the keys of holds. The script takes them from the end on, so that it finds all the others where they are
+// without any.
+func (c *call) addHolds(acts []*act) {
+	for _, a := range slices.Backward(acts) {
+		for i := range slices.Backward(a.charges) {
+			if ch := &a.charges[i]; c.holds(ch.policy) {
+				records, ends := ch.holdNames()
+				c.keys = append(c.keys, records, ends)
+			}
+		}
+	}
+}
+
+// appendHold encodes a hold, and what to do with it.
+func (c *charge) appendHold(b []byte, k kind) []byte {
+	const longest = 1e15 // µs: later ends would be too large for the script's numbers
+	b = append(b, c.hold.ID[:]...)
+	if k != kindTake {
+		return appendUint(b, 7, c.used)
+	}
+	b = appendUint(b, 7, min(max(0, c.hold.For.Microseconds()), longest))
+	if c.hold.GiveBack {
+		return append(b, 1)
+	}
+	return append(b, 0)
 }
 
 // policy is the number by which the script knows a policy in this call.
@@ -198,7 +277,7 @@ func decode(reply string, acts []*act) (dropped []string, full bool, err error) 
 		case kindTake:
 			for i := range a.charges {
 				c, answer := &a.charges[i], r.uint(1)
-				c.fits, c.full, c.account, c.lent = answer > 0, answer == 2, r.account(), 0
+				c.fits, c.full, c.there, c.account, c.lent = answer > 0, answer == 2, answer == 3, r.account(), 0
 				full = full || c.full
 				if c.lends() {
 					c.lent = r.uint(5)
@@ -239,7 +318,7 @@ const (
 	formLog     = 245
 )
 
-// account reads a field of a hash in one of its forms, or what there is to say of a log.
+// account reads a field of a hash in one of its forms, or what there is to say of a log or of slots.
 func (r *replyReader) account() (a ledger.Account) {
 	form := r.uint(1)
 	if form != formNone && form != formLog {

@@ -107,7 +107,7 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 	if len(acts) > 1 {
 		policy = joined
 	}
-	var c call // not reused: after a time-out the client may still be reading from it
+	c := call{clock: s.Now} // not reused: after a time-out the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL, s.peers.id)
 	begun := time.Now()
 	reply, err := s.decide(ctx, sh, policy, c.keys, rueidis.BinaryString(c.body))

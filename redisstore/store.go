@@ -4,8 +4,8 @@
 // under way at the same moment share a call.
 //
 // A subject is one hash with a small field for each of its counters, and a
-// sliding log is another beside it. Every key but the nodes' common secret has a TTL,
-// set by the script that writes it.
+// sliding log is another beside it. A counter's holds, if it has any, are a hash and a sorted set.
+// Every key but the nodes' common secret has a TTL, set by the script that writes it.
 //
 // A Redis that can't be reached is an error of the charge, never a refusal: what
 // then happens is up to the rule. See [weir.Rule].
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -231,7 +232,8 @@ func (s *Store) lane(tag int) *lane {
 }
 
 // GiveBack returns tokens. Those of one slot, and the mark that it happened,
-// change together; the rest follows.
+// change together; the rest follows. What ends a hold is marked in every slot by itself, so that asking again
+// completes what was left undone.
 func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
 	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *weir.Counter { return &returns[i].Counter })
 	if err != nil {
@@ -239,7 +241,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	}
 	for _, p := range parts {
 		for j, i := range p.indices {
-			p.charges[j].giveBack(returns[i].N, returns[i].Slot)
+			p.charges[j].settle(&returns[i])
 		}
 	}
 	if once != (weir.Once{}) {
@@ -247,22 +249,38 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 			tag := int(once[0]) % tags
 			parts = append(parts, &part{act: act{kind: kindGiveBack}, lane: s.lane(tag), tag: tag})
 		}
-		parts[0].once = s.names.Load().once(once, parts[0].tag)
-		parts[0].keep = max(1, keep.Milliseconds())
-	}
-	// One after the other: what isn't marked as used must not be given back.
-	for _, p := range parts {
-		if err := p.lane.do(ctx, &p.act); err != nil {
-			return err
-		}
-		if p.used {
-			return weir.ErrUsed
-		}
-		if p.full {
-			return errFull
+		for i, p := range parts {
+			if i == 0 || p.ends() {
+				p.once, p.keep = s.names.Load().once(once, p.tag), max(1, keep.Milliseconds())
+			}
 		}
 	}
-	return nil
+	// One after the other: what isn't marked by itself goes back only if the first part did.
+	given, first := false, false
+	for i, p := range parts {
+		if once != (weir.Once{}) && p.once == "" && !first {
+			continue
+		}
+		e := p.lane.do(ctx, &p.act)
+		if e == nil && p.full {
+			e = errFull
+		}
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		given = given || !p.used
+		first = first || i == 0 && !p.used
+	}
+	if err == nil && !given && len(parts) > 0 {
+		return weir.ErrUsed
+	}
+	return err
+}
+
+// ends: an act ends holds.
+func (a *act) ends() bool {
+	return slices.ContainsFunc(a.charges, func(c charge) bool { return c.hold != nil })
 }
 
 // TakeBack returns lent tokens that weren't spent.

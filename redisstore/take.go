@@ -163,7 +163,7 @@ func (p *part) addUp() {
 		for j := range p.charges {
 			if d := &p.charges[j]; d.sameCounter(c) {
 				all = append(all, d)
-				n = min(n+d.n, 2*weir.MaxTokens)
+				n = min(n+d.n, most(d.policy))
 				if payer < 0 || p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
 					payer = j
 				}
@@ -174,6 +174,7 @@ func (p *part) addUp() {
 		}
 		for _, d := range all {
 			d.n, d.want, d.waiting, d.claim = n, 0, 0, ledger.Claim{}
+			d.hold = p.charges[payer].hold
 			if d != &p.charges[payer] {
 				d.again, d.peek = !d.peek, true
 			}
@@ -237,11 +238,14 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 }
 
 func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
-	if c.policy.Limit.Algorithm == weir.SlidingLog {
+	switch c.policy.Limit.Algorithm {
+	case weir.SlidingLog:
 		*r = c.reportLog(now, v)
-		return
+	case weir.Concurrency:
+		*r = c.reportSlots(now, v)
+	default:
+		c.account.Report(c.policy, r, now, c.n, v)
 	}
-	c.account.Report(c.policy, r, now, c.n, v)
 }
 
 // grant writes what else a node that borrows is told of a charge.
@@ -275,10 +279,38 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 	return r
 }
 
+// reportSlots is [weir.Policy.ReportSlots]. Of the slots came when the last one ends, how many are taken, and, of a refusal,
+// when the first one ends.
+func (c *charge) reportSlots(now int64, v weir.Verdict) weir.Result {
+	last, sum, first := c.account.Time, c.account.Level, c.account.Prev
+	in := func(moment, least int64) time.Duration {
+		return time.Duration(max(least, moment-now)) * time.Microsecond
+	}
+	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, c.policy.Limit.Count-sum), Slot: now}
+	if last != 0 {
+		r.ResetAfter = in(last, 0)
+	}
+	if v == weir.Refused {
+		r.RetryAfter = weir.Never
+		if c.n <= c.policy.Limit.Count && first != 0 {
+			r.RetryAfter = in(first, 1)
+		}
+	}
+	return r
+}
+
+// most is more than any limit admits, of what a policy is asked for.
+func most(p *weir.Policy) int64 {
+	if p.Limit.Decimal {
+		return 2 * weir.MaxAmount
+	}
+	return 2 * weir.MaxTokens
+}
+
 // ask says what to take, and what to lend beside that, if anything.
 func (c *charge) ask(of *weir.Charge, more *ledger.Ask) {
-	c.n, c.peek = min(of.N, 2*weir.MaxTokens), of.Peek
-	if more == nil || !ledger.Lends(c.policy) {
+	c.n, c.peek, c.hold = min(of.N, most(c.policy)), of.Peek, of.Hold
+	if more == nil || c.hold != nil || !ledger.Lends(c.policy) {
 		return
 	}
 	c.claim = more.Claim
@@ -288,7 +320,21 @@ func (c *charge) ask(of *weir.Charge, more *ledger.Ask) {
 }
 
 // giveBack says what to give back.
-func (c *charge) giveBack(n, slot int64) { c.n, c.slot = min(n, weir.MaxTokens), max(0, slot) }
+func (c *charge) giveBack(n, slot int64) {
+	c.n, c.slot = min(n, most(c.policy)), max(0, slot)
+	if c.policy.Limit.Algorithm <= weir.LeakyQueue {
+		c.n = min(c.n, most(c.policy)/2)
+	}
+}
+
+// settle says what to give back of a return, and which hold ends with it.
+func (c *charge) settle(r *weir.Return) {
+	c.giveBack(r.N, r.Slot)
+	if r.Hold != nil {
+		const exact = 1 << 53 // what the script's numbers are up to
+		c.hold, c.n, c.used = r.Hold, min(r.N, exact), min(r.Used, exact)
+	}
+}
 
 // undo gives back what a part took for a request that another part refused. If
 // Redis is lost meanwhile, the tokens are stranded: that mints none. It happens
@@ -300,6 +346,10 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 		if !c.fits || c.peek || c.full || c.policy.Book {
 			continue
 		}
+		if c.there { // nothing was taken, and the hold is that of an earlier request
+			c.report(to.result(i), p.now, weir.Fits)
+			continue
+		}
 		if c.lent > 0 {
 			_, interval := c.account.Lease(c.policy, p.now, s.peers.id)
 			back := ledger.Unspent{N: c.lent, Interval: interval}
@@ -307,11 +357,12 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 			c.account = c.account.TakeBack(c.policy, p.now, s.peers.id, &back)
 			c.lent = 0
 		}
-		g := charge{policy: c.policy, key: c.key, n: c.n, slot: to.result(i).Slot}
+		g := charge{policy: c.policy, key: c.key, n: c.n, slot: to.result(i).Slot, hold: c.hold}
 		spent.charges = append(spent.charges, g)
-		if c.policy.Limit.Algorithm == weir.SlidingLog {
-			c.account.State = weir.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest entry before it
-		} else {
+		switch c.policy.Limit.Algorithm {
+		case weir.SlidingLog, weir.Concurrency:
+			c.account.State = weir.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest before it
+		default:
 			c.account = c.account.Refund(c.policy, p.now, g.n, g.slot)
 		}
 		c.report(to.result(i), p.now, weir.Fits)

@@ -55,8 +55,15 @@ func runCases(t *testing.T, open Open) {
 	t.Run("Reset", func(t *testing.T) { reset(t, open) })
 	t.Run("RaisedLimit", func(t *testing.T) { raisedLimit(t, open) })
 	t.Run("HostileSubjects", func(t *testing.T) { hostileSubjects(t, open) })
+	t.Run("Slots", func(t *testing.T) { slots(t, open) })
+	t.Run("Reservations", func(t *testing.T) { reservations(t, open) })
+	t.Run("Repeats", func(t *testing.T) { repeats(t, open) })
+	t.Run("Amounts", func(t *testing.T) { fractions(t, open) })
+	t.Run("Calendar", func(t *testing.T) { calendarWindows(t, open) })
 	t.Run("ConcurrentTakes", func(t *testing.T) { concurrentTakes(t, open) })
 	t.Run("ConcurrentLayers", func(t *testing.T) { concurrentLayers(t, open) })
+	t.Run("ConcurrentHolds", func(t *testing.T) { concurrentHolds(t, open) })
+	t.Run("ConcurrentSlots", func(t *testing.T) { concurrentSlots(t, open) })
 }
 
 // Lender is a store that lends: see package lease.
@@ -78,7 +85,7 @@ func RunLender(t *testing.T, open OpenLender) {
 // Start is the moment at which the clocks of these tests begin: the middle of a minute, hour and day.
 var Start = time.Date(2026, 3, 14, 15, 9, 26, 535_897_000, time.UTC)
 
-// Algorithms are all that a store has to know.
+// Algorithms are all that a store has to know, but for Concurrency, whose charges need a Hold.
 var Algorithms = []weir.Algorithm{
 	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter,
 }

@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"encoding/binary"
 	"hash/maphash"
 	"math/bits"
 	"math/rand/v2"
@@ -81,11 +82,16 @@ func (s *splitter) Take(ctx context.Context, charges []weir.Charge, results []we
 	begun := time.Now()
 	a := s.scratch.Get().(*attempt)
 	defer s.scratch.Put(a)
-	turn := s.next(charges[at].Subject)
+	turn, hold := s.next(charges[at].Subject), charges[at].Hold
+	if hold != nil { // it may be a repetition, of which the parts know that were asked before
+		turn = binary.LittleEndian.Uint64(hold.ID[:])
+	}
 	a.take(ctx, s.Store, charges, results, turn, 0)
 	further, by := 0, refusedBy(charges, results)
 	if by == byParts {
-		further = 1 + rand.IntN(1<<16)
+		if further = 1 + rand.IntN(1<<16); hold != nil {
+			further = 1 + int(binary.LittleEndian.Uint16(hold.ID[8:]))
+		}
 		by = s.again(ctx, begun.Add(s.timeout), a, charges, results, turn, further)
 	}
 	// A request doesn't wait for limits in shadow. Of those, a part is tried that wasn't.
@@ -158,7 +164,7 @@ func (a *attempt) undo(ctx context.Context, inner weir.Store) {
 	var back []weir.Return
 	for i := range a.charges {
 		if c, r := &a.charges[i], &a.results[i]; r.Allowed && r.Err == nil && !c.Peek && !c.Policy.Book {
-			back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot})
+			back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold})
 		}
 	}
 	if back != nil {

@@ -343,6 +343,63 @@ func TestSplitSecondPart(t *testing.T) {
 	}
 }
 
+// TestSplitHolds: a request that is repeated is charged once, and one that is refused after all, since a part of its limit is
+// lost, keeps no slot of another limit.
+func TestSplitHolds(t *testing.T) {
+	p := policyOf(t, 3, weir.PerHour(900))
+	slots, err := weir.NewPolicy("slots", weir.Limit{Algorithm: weir.Concurrency, Count: 1000, Window: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := newClock().store()
+	store := &scripted{Store: inner, refuse: map[uint64]bool{}, lose: map[uint64]bool{}}
+	s := newSplitter(store, time.Second)
+	used := func(p *weir.Policy) int64 {
+		c := charge(p, 1)
+		c[0].Peek = true
+		return p.Limit.Count - take(s, c).Remaining
+	}
+	hold := func(i int) *weir.Hold {
+		return &weir.Hold{ID: weir.Once{7: byte(i * 101), 8: byte(i * 59), 15: byte(i)}, For: time.Minute}
+	}
+	request := func(i int) []weir.Result {
+		charges := append(charge(p, 1), charge(slots, 1)...)
+		charges[0].Hold, charges[1].Hold = hold(i), hold(i)
+		results := make([]weir.Result, 2)
+		s.Take(t.Context(), charges, results)
+		return results
+	}
+	for i := range 200 {
+		if r := request(i % 50); !r[0].Allowed || !r[1].Allowed {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if used(p) != 50 || used(slots) != 50 {
+		t.Errorf("%d tokens and %d slots are taken by 50 requests", used(p), used(slots))
+	}
+	store.refuse[p.Parts[0].ID], store.lose[p.Parts[1].ID], store.lose[p.Parts[2].ID] = true, true, true
+	refused := 0
+	for i := range 50 {
+		switch r := request(100 + i)[0]; {
+		case r.Err != nil: // it goes on without this limit
+			back := weir.Return{Counter: charge(slots, 1)[0].Counter, N: 1, Hold: hold(100 + i)}
+			if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+				t.Fatal(err)
+			}
+		case r.Allowed:
+			t.Errorf("%+v", r)
+		default:
+			refused++
+		}
+		if n := used(slots); n != 50 {
+			t.Fatalf("%d slots are taken by 50 requests", n)
+		}
+	}
+	if refused == 0 {
+		t.Error("no request met the part that refuses")
+	}
+}
+
 // TestSplitWhole: people see the whole of a split limit, and give back and reset the whole.
 func TestSplitWhole(t *testing.T) {
 	for _, a := range splitAlgorithms {

@@ -1,11 +1,5 @@
 -- The acts. See begin.lua for the arguments.
 
--- Forms of a field. Nodes of the version before read them, too: a number never stands for another
--- layout, and a new form is read by one release before the next one writes it.
-local SMALL, LARGE, PAIR, ACCOUNT, LOG = 241, 242, 243, 244, 245
-local SMALL_FIELD, LARGE_FIELD, PAIR_FIELD = '<BBI7I4', '<BBI7i7', '<BBI7I4I4'
-local ACCOUNT_FIELD = '<BBI7i7I5I5I7I3B'
-
 local reply, replies, k = {pack('<I7', now)}, 1, 0
 
 -- The times that codes stand for, filled in as they are met, and the grid of TTLs for each.
@@ -37,17 +31,23 @@ for _ = 1, acts do
     local refused, several = false, size > 1 and {}
     local p, key, n, slot, flags, past, guest, fits, v, time, level, prev, code, time2, level2, prev2
     local account, changed, lent, claim -- of a bucket that lends; whether it is another now; what the charge was lent
+    local held                          -- the counter's holds, and the charge's own
 
     -- All charges are looked at before any is written.
     for i = 1, size do
       local number, waiting, want
       number, n, flags, at = unpack('<I2I7B', body, at)
       past, flags = flags - flags % COUNT_REFUSED, flags % COUNT_REFUSED -- what is taken past the limit, too
-      local again = past >= AGAIN -- another charge takes for this one
-      if again then past = past - AGAIN end
+      local again, holding = false, false
+      if past >= AGAIN then
+        holding = past >= HOLD
+        if holding then past = past - HOLD end
+        again = past >= AGAIN -- another charge takes for this one
+        if again then past = past - AGAIN end
+      end
       guest = number >= GUEST
       if guest then number = number - GUEST end
-      waiting, want, account, changed, lent, claim = 0, 0, false, false, 0, nil
+      waiting, want, account, changed, lent, claim, held = 0, 0, false, false, 0, nil, false
       if kind ~= TAKE then slot, at = unpack('<I7', body, at) end
       if flags % CLAIM >= LEND then waiting, want, at = unpack('<I5I5', body, at) end
       if flags >= CLAIM then
@@ -57,8 +57,14 @@ for _ = 1, acts do
       end
       p, key = policy[number], KEYS[from + i]
       local algorithm = p.algorithm
+      if p.holds then
+        held, at = hold.look(key, p, kind, first, holding, n, at, from)
+        if holding and kind == GIVE_BACK and first then n, slot = hold.settle(held, p, n) end
+      end
       if algorithm == SLIDING_LOG then
         if kind == TAKE then fits, time, level = log.look(key, p, n) end -- time: the log; level: its sum
+      elseif algorithm == CONCURRENCY then
+        fits = kind == TAKE and n <= p.a - held.sum
       else
         time, level, prev, code = 0, 0, 0, 0
         v = pcall('HGET', key, p.field)
@@ -84,7 +90,8 @@ for _ = 1, acts do
         -- A refusal changes nothing, except a time in the future.
         time2, level2, prev2 = time, level, prev
         if time > now then time2 = now end
-        if past == BOOK then account = false end -- its limit no longer lends
+        if past == BOOK or n < 0 then account = false end -- its limit no longer lends
+        local unit = p.unit
         if algorithm <= LEAKY_QUEUE and (account or flags >= LEND) then
           account = account or {time = 0, level = 0, lent = 0, before = 0, since = 0, node = 0, streak = 0}
           account.time, account.level = time, algorithm == TOKEN_BUCKET and level or p.a - level
@@ -108,29 +115,41 @@ for _ = 1, acts do
             if left > capacity then left = capacity end
           end
           if kind == TAKE then
-            fits = left >= n * 1000000
+            fits = left >= n * unit
             if fits and algorithm == LEAKY_QUEUE and p.d > 0 then
               local num, den, queue = p.b, p.c, capacity - left
               fits = floor(queue / num) * den + ceil(queue % num * den / num) <= p.d
             end
-            left = left - n * 1000000
+            left = left - n * unit
             if past == BOOK and not fits and flags % 2 ~= PEEK then
               fits, left = true, max(left, capacity - p.d)
             end
             if fits then
               time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
             end
+          elseif n < 0 then -- more was used than was taken
+            left = max(left + n * unit, capacity - hold.deepest(p))
+            time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
           elseif kind == GIVE_BACK then -- without refilling: others may be the numbers in force
             if algorithm == TOKEN_BUCKET then
-              level2 = max(level, min(level + n * 1000000, capacity))
+              level2 = max(level, min(level + n * unit, capacity))
             else
-              level2 = min(level, max(level - n * 1000000, 0))
+              level2 = min(level, max(level - n * unit, 0))
             end
           end
         else
           local limit, window, tick, ticks = p.a, p.b, p.c, p.d
-          local t, l, q = time2, level, prev -- the window that it is now
-          if time == 0 or now >= time + 2 * window then
+          local t, l, q, booked = time2, level, prev, false -- the window that it is now, and what is taken whatever is left
+          if p.calendar then
+            -- Whoever is off by more than the node allowed for counts in the first or the last of the three windows.
+            local ends = tick
+            t, tick = window, 1
+            if now >= ends then t, ends = ends, ticks end
+            if now >= ends then t, ends = ends, 9007199254740992 end
+            ticks = 1
+            if time < t then l = 0 elseif time <= ends then t = time end
+            if time > now then time2 = t end
+          elseif time == 0 or now >= time + 2 * window then
             t, l, q = max(1, now - now % window), 0, 0
           elseif now >= time + window then
             t, l, q = time + window, 0, algorithm == SLIDING_COUNTER and level or 0
@@ -146,8 +165,10 @@ for _ = 1, acts do
                 level2 = level2 + lent
               end
             elseif past > 0 and flags % 2 ~= PEEK then
-              fits, time2, level2, prev2 = past == BOOK, t, max(l, min(l + n, algorithm == SLIDING_COUNTER and 2147483647 or 2 * MAX_TOKENS)), q
+              fits, booked = past == BOOK, n
             end
+          elseif n < 0 then -- more was used than was taken
+            booked = -n
           elseif slot == t or slot == 0 then
             time2, level2, prev2 = t, max(0, l - n), q
           elseif slot == t - window and algorithm == SLIDING_COUNTER then
@@ -155,12 +176,21 @@ for _ = 1, acts do
           else
             time2 = time -- too late
           end
+          if booked then
+            local deepest = algorithm == SLIDING_COUNTER and 2147483647 or unit == 1 and 9007199254740991 or 2 * MAX_TOKENS
+            time2, level2, prev2 = t, max(l, min(l + booked, deepest)), q
+          end
+        end
+      end
+      if held then
+        if kind == GIVE_BACK and holding and n == 0 or held.form and kind == TAKE then -- nothing goes back, or is taken
+          fits, time2, level2, prev2, changed, lent = true, time, level, prev, false, 0
         end
       end
       if again then time2, level2, prev2, changed = time, level, prev, false end
       if not fits and flags % LEND < SHADOW then refused = true end
       if several then
-        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, account, changed, lent, claim, guest, past}
+        several[i] = {p, n, slot, flags, fits, v, time, level, prev, code, time2, level2, prev2, account, changed, lent, claim, guest, past, held}
       end
     end
 
@@ -169,23 +199,36 @@ for _ = 1, acts do
         local s = several[i]
         p, n, slot, flags, fits, v, time, level, prev = s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
         code, time2, level2, prev2, account, changed, lent, claim, guest = s[10], s[11], s[12], s[13], s[14], s[15], s[16], s[17], s[18]
-        past = s[19]
+        past, held = s[19], s[20]
       end
       key = KEYS[from + i]
       local algorithm = p.algorithm
       local taken = fits and kind == TAKE and (not refused or past == BOOK) and flags % 2 ~= PEEK
-      local unwritten = false
+      local unwritten, debited = false, taken
+      if taken and held and held.id then
+        -- The hold comes first: if there is no memory for it, nothing is debited.
+        local counts_windows = algorithm == FIXED_WINDOW or algorithm == SLIDING_COUNTER
+        unwritten = not hold.put(held, p, n, counts_windows and time2 or now, guest)
+        debited = not unwritten and not held.form
+      end
       if kind == RESET then
-        if algorithm == SLIDING_LOG then call('DEL', key) else call('HDEL', key, p.field) end
+        call('UNLINK', held.records, held.ends)
+        if algorithm == SLIDING_LOG then
+          call('DEL', key)
+        elseif algorithm ~= CONCURRENCY then
+          call('HDEL', key, p.field)
+        end
       elseif algorithm == SLIDING_LOG then
         if kind == TAKE then
-          local newest, sum, moment = log.settle(key, p, n, fits, time, level, taken, guest)
+          local newest, sum, moment = log.settle(key, p, n, fits, time, level, debited, guest)
           if newest then v = pack('<BI7I7I7', LOG, newest, sum, moment) else unwritten = true end
-        elseif first then
+        elseif first and not (held and held.id and n <= 0) then
           log.give_back(key, p, n, slot)
         end
-      elseif taken or (time2 ~= time or level2 ~= level or prev2 ~= prev or changed) and
-          (kind == TAKE and not fits or kind ~= TAKE and first and time > 0) then
+      elseif algorithm == CONCURRENCY then
+        if kind == TAKE then v = pack('<BI7I7I7', LOG, hold.report(held, fits, debited)) end
+      elseif debited or (time2 ~= time or level2 ~= level or prev2 ~= prev or changed) and
+          (kind == TAKE and not fits or kind ~= TAKE and first and (time > 0 or n < 0)) then
         local whole = p.b
         if algorithm <= LEAKY_QUEUE then
           local num, den, gone = p.b, p.c, level2
@@ -198,6 +241,8 @@ for _ = 1, acts do
           if account then whole = whole + 2 * p.d end -- for which leases may be out
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
+        elseif p.calendar then
+          whole = p.d - whole -- to the next window's end: a clock that runs back stays in the one that it had reached
         end
         -- How long it takes to be full again is rounded up, to four times as much while the counter
         -- is young: that time grows, and each new one costs a command. It is kept as long as it
@@ -217,7 +262,7 @@ for _ = 1, acts do
         else
           v = pack(LARGE_FIELD, LARGE, code2, time2, level2)
         end
-        local grown = not (code == 0 and (full or guest)) and pcall('HSET', key, p.field, v)
+        local grown = not (code == 0 and (full or guest) and kind == TAKE) and pcall('HSET', key, p.field, v)
         if grown ~= 0 and grown ~= 1 then
           if grown then
             if not grown.err:find('^OOM') then error(grown) end
@@ -258,7 +303,7 @@ for _ = 1, acts do
       end
       if kind == TAKE then
         if unwritten then v, lent = false, 0 end
-        reply[replies + 1], reply[replies + 2] = unwritten and '\2' or fits and '\1' or '\0', v or '\0'
+        reply[replies + 1], reply[replies + 2] = unwritten and '\2' or held and held.form and '\3' or fits and '\1' or '\0', v or '\0'
         replies = replies + 2
         if flags % CLAIM >= LEND then
           replies = replies + 1

@@ -1,0 +1,58 @@
+//go:build !race
+
+// The race detector allocates by itself, so these run without it.
+
+package weir
+
+import (
+	"testing"
+	"time"
+)
+
+// A check of amounts allocates no more than one of requests: nothing, whether the amount is given, made of others or lacking. What
+// leaves something behind has a Hold, and allocates that.
+func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
+	rs, err := Compile(Rules{
+		Rules: []Rule{
+			{ID: "requests", Limits: []Limit{PerMinute(10)}},
+			{ID: "tokens", Amount: "tokens", Limits: []Limit{PerMinute(10)}},
+			{ID: "spend", Amount: "usd", GiveBackUnsettled: true, Limits: []Limit{{Count: 50, Window: Month.length(), Calendar: Calendar{Unit: Month}}}},
+		},
+		Prices: []Price{{Model: "gpt*", Parts: []Weight{{"tokens", 2_500_000}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds := 0
+	l := NewLimiter(yes{}, rs, Options{Observe: func(o *Observation) {
+		for _, c := range o.Charges {
+			if c.Hold != nil {
+				holds++
+			}
+		}
+	}})
+	model := func(string) string { return "gpt" }
+	allocs := func(req *Request) float64 {
+		return testing.AllocsPerRun(1000, func() {
+			if d, err := l.Check(t.Context(), req); !d.Allowed || err != nil {
+				t.Error(d, err)
+			}
+		})
+	}
+	for name, req := range map[string]*Request{
+		"tokens and what they cost": {APIKey: "k", Attr: model, Amounts: map[string]Amount{"tokens": Whole(1500)}},
+		"dollars":                   {APIKey: "k", Amounts: map[string]Amount{"usd": 12_000}},
+		"no amounts":                {APIKey: "k"},
+		"a peek":                    {APIKey: "k", Peek: true},
+	} {
+		if got := allocs(req); got != 0 {
+			t.Errorf("%s: %v allocations a check", name, got)
+		}
+	}
+	if holds != 0 {
+		t.Errorf("%d charges had a Hold", holds)
+	}
+	if allocs(&Request{APIKey: "k", Reserve: time.Minute, Amounts: map[string]Amount{"tokens": Whole(1500)}}); holds == 0 {
+		t.Error("a reservation has no Hold")
+	}
+}

@@ -1,0 +1,396 @@
+package weir
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func onceOf(n int) (id Once) {
+	binary.BigEndian.PutUint64(id[8:], uint64(n))
+	return id
+}
+
+// plainHolds are Holds as anyone would write them: a slice, sorted before it is looked at.
+type plainHolds []holding
+
+func (h *plainHolds) sort() {
+	slices.SortFunc(*h, func(a, b holding) int { return cmp.Or(cmp.Compare(a.end, b.end), bytes.Compare(a.id[:], b.id[:])) })
+}
+
+func (h plainHolds) find(id Once) int {
+	return slices.IndexFunc(h, func(e holding) bool { return e.id == id })
+}
+
+func (h *plainHolds) put(of *Hold, now, n, slot int64) {
+	end := now + of.For.Microseconds()
+	if i := h.find(of.ID); i >= 0 {
+		(*h)[i].end = end
+	} else {
+		*h = append(*h, holding{id: of.ID, end: end, n: n, slot: slot, giveBack: of.GiveBack})
+	}
+}
+
+// expire ends what is due, and returns what of it goes back, in its order.
+func (h *plainHolds) expire(now int64, slots bool) (back []holding) {
+	for range 128 {
+		if len(*h) == 0 || (*h)[0].end > now {
+			break
+		}
+		e := (*h)[0]
+		*h = (*h)[1:]
+		if e.giveBack && !e.returned && !slots {
+			back = append(back, e)
+			e.returned = true
+			e.end += 24 * 3600 * micro
+			*h = append(slices.Clip(*h), e)
+			h.sort()
+		}
+	}
+	return back
+}
+
+func (h *plainHolds) end(r *Return) (n int64) {
+	i := h.find(r.Hold.ID)
+	if i < 0 {
+		return min(0, r.N-r.Used)
+	}
+	e := (*h)[i]
+	*h = slices.Delete(slices.Clone(*h), i, i+1)
+	if e.returned {
+		return -r.Used
+	}
+	return min(e.n, r.N) - r.Used
+}
+
+func (h plainHolds) sum() (n int64) {
+	for _, e := range h {
+		n += e.n
+	}
+	return n
+}
+
+// Holds do what a sorted slice does, in whatever order they come, are renewed, settled and run out. Counters have what a sum
+// over all that was taken, booked and given back says.
+func TestHoldsAgainstASlice(t *testing.T) {
+	const count = 1_000_000_000
+	policies := []*Policy{
+		policyOf(t, Limit{Algorithm: Concurrency, Count: maxSlots, Window: time.Minute}),
+		policyOf(t, Limit{Algorithm: FixedWindow, Count: count, Window: 366 * 24 * time.Hour}),
+	}
+	many(t, func(t *rapid.T) {
+		p := rapid.SampledFrom(policies).Draw(t, "policy")
+		slots := p.Limit.Algorithm == Concurrency
+		var h Holds
+		var want plainHolds
+		start := date(2024, 3, 10).UnixMicro()
+		now, slot, level := start, int64(0), int64(1000)
+		state := State{}
+		if !slots {
+			state, _ = p.Try(state, now, level)
+			slot = state.Time
+		}
+		many := rapid.Bool().Draw(t, "many at once")
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				of := &Hold{
+					ID:       onceOf(rapid.IntRange(0, 30).Draw(t, "id")),
+					For:      time.Duration(rapid.IntRange(0, 20).Draw(t, "for")) * time.Second,
+					GiveBack: rapid.Bool().Draw(t, "back"),
+				}
+				n := rapid.Int64Range(0, 9).Draw(t, "n")
+				if !slots && !h.Has(of.ID) {
+					state, _ = p.Try(state, now, n)
+					level += n
+				}
+				h.Put(of, now, n, slot)
+				want.put(of, now, n, slot)
+				want.sort()
+			},
+			"put many": func(t *rapid.T) {
+				if !many {
+					t.Skip()
+				}
+				from := rapid.IntRange(100, 300).Draw(t, "from")
+				for i := range 150 {
+					of := &Hold{ID: onceOf((from + i*7) % 400), For: time.Duration(i%3) * time.Second}
+					h.Put(of, now, 1, slot)
+					want.put(of, now, 1, slot)
+				}
+				want.sort()
+			},
+			"settle": func(t *rapid.T) {
+				r := &Return{N: rapid.Int64Range(0, 9).Draw(t, "n"), Used: rapid.Int64Range(0, 12).Draw(t, "used"), Slot: slot}
+				r.Hold = &Hold{ID: onceOf(rapid.IntRange(0, 30).Draw(t, "id"))}
+				state = p.Settle(&h, state, now, r)
+				if n := want.end(r); !slots {
+					level = max(0, level-n)
+				}
+			},
+			"expire": func(t *rapid.T) {
+				now += rapid.SampledFrom([]int64{0, 1, 500_000, micro, 5 * micro, 24 * 3600 * micro}).Draw(t, "later")
+				state = p.Expire(&h, state, now)
+				for _, e := range want.expire(now, slots) {
+					level = max(0, level-e.n)
+				}
+			},
+			"drop": func(t *rapid.T) {
+				n := rapid.IntRange(0, 3).Draw(t, "n")
+				h.Drop(n)
+				want = want[min(n, len(want)):]
+			},
+			"": func(t *rapid.T) {
+				var got plainHolds
+				for _, e := range h.list {
+					if !e.dead {
+						got = append(got, e)
+					}
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("%+v\nwant %+v", got, want)
+				}
+				if h.Len() != len(want) || h.Sum() != want.sum() {
+					t.Fatalf("%d of %d, want %d of %d", h.Len(), h.Sum(), len(want), want.sum())
+				}
+				for i := range 31 {
+					if h.Has(onceOf(i)) != (want.find(onceOf(i)) >= 0) {
+						t.Fatalf("has %d: %v", i, h.Has(onceOf(i)))
+					}
+				}
+				first, last := h.first(), h.last()
+				switch {
+				case len(want) == 0:
+					if first != nil || last != nil || h.Last() != 0 {
+						t.Fatalf("of none, first %v and last %v", first, last)
+					}
+				case *first != want[0] || *last != want[len(want)-1] || h.Last() != last.end:
+					t.Fatalf("first %v and last %v, want %v and %v", first, last, want[0], want[len(want)-1])
+				}
+				if !slots && state.Level != level {
+					t.Fatalf("%d are taken, want %d", state.Level, level)
+				}
+			},
+		})
+	})
+}
+
+func TestSettle(t *testing.T) {
+	now := date(2024, 3, 10).UnixMicro()
+	const hour = int64(3600 * micro)
+	for _, row := range []struct {
+		name    string
+		n, used int64
+		record  int64 // what the record stands for, or -1 for none
+		back    bool  // its time was over, and it has gone back
+		want    int64 // of 1,000 before
+	}{
+		{"less was used", 300, 100, 300, false, 1200},
+		{"all of it", 300, 300, 300, false, 1000},
+		{"nothing", 300, 0, 300, false, 1300},
+		{"more was used", 300, 450, 300, false, 850},
+		{"far more than there is", 300, 5300, 300, false, -4000},
+		{"less, and the record is gone", 300, 100, -1, false, 1000},
+		{"more, and the record is gone", 300, 450, -1, false, 850},
+		{"it has gone back", 300, 100, 300, true, 1200},
+		{"nothing was used of what has gone back", 300, 0, 300, true, 1300},
+		{"a repeated check asked for more than was taken", 500, 100, 300, false, 1200},
+		{"a repeated check asked for less than was taken", 200, 100, 300, false, 1100},
+	} {
+		for _, a := range []Algorithm{TokenBucket, LeakyBucket, FixedWindow} {
+			p := policyOf(t, Limit{Algorithm: a, Decimal: true, Count: 10_000, Window: 240 * time.Hour})
+			p.GivesBack = true
+			left := func(s State, now int64) int64 { return p.Limit.Count*micro - taken(p, s, now) }
+			s, _ := p.Try(State{}, now, 9000*micro) // 1,000 are left
+			var h Holds
+			id := onceOf(7)
+			r := &Return{N: row.n * micro, Used: row.used * micro, Hold: &Hold{ID: id}, Slot: p.Report(s, now, 0, Fits).Slot}
+			if row.record >= 0 {
+				h.Put(&Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
+			}
+			at := now
+			if row.back {
+				s = p.Expire(&h, s, now+hour-1)
+				if got := left(s, now); got != 1000*micro || h.Len() != 1 {
+					t.Errorf("%s, %s: a microsecond before its end, %d are left", row.name, a, got)
+				}
+				at = now + hour
+				s = p.Expire(&h, s, at)
+				if h.Len() != 1 {
+					t.Fatalf("%s, %s: the record isn't kept", row.name, a)
+				}
+			}
+			refilled := left(s, at)
+			s = p.Settle(&h, s, at, r)
+			got := left(s, at)
+			if row.back {
+				got = got - refilled + 1300*micro // whatever a bucket has refilled
+			}
+			if got != row.want*micro || h.Len() != 0 {
+				t.Errorf("%s, %s: %d millionths are left, want %d", row.name, a, got, row.want*micro)
+			}
+			if again := p.Settle(&h, s, at, &Return{N: row.n * micro, Hold: r.Hold, Slot: r.Slot}); again != s {
+				t.Errorf("%s, %s: settled twice", row.name, a)
+			}
+		}
+	}
+}
+
+// taken is what a state lacks of an untouched one, below zero and all.
+func taken(p *Policy, s State, now int64) int64 {
+	if p.Limit.isBucket() {
+		return p.capacity - p.Level(s, now)
+	}
+	return p.roll(s, now).Level
+}
+
+// What was reserved in a window goes back into that one, and no other.
+func TestSettleInAPastWindow(t *testing.T) {
+	p := policyOf(t, Limit{Algorithm: FixedWindow, Decimal: true, Count: 50, Window: Month.length(), Calendar: Calendar{Unit: Month}})
+	march, april := date(2024, 3, 1).UnixMicro(), date(2024, 4, 1).UnixMicro()
+	s, _ := p.Try(State{}, april-1, 10*micro)
+	var h Holds
+	for i := range 2 {
+		h.Put(&Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
+	}
+	s, _ = p.Try(s, april, 20*micro)
+	s = p.Settle(&h, s, april+1, &Return{N: 5 * micro, Used: micro, Hold: &Hold{ID: onceOf(0)}, Slot: march})
+	if s != (State{Time: april, Level: 20 * micro}) {
+		t.Errorf("what March had reserved went into April: %+v", s)
+	}
+	s = p.Expire(&h, s, april+2*3600*micro)
+	if s != (State{Time: april, Level: 20 * micro}) {
+		t.Errorf("what March had reserved ran out into April: %+v", s)
+	}
+	s = p.Settle(&h, s, april+1, &Return{N: 5 * micro, Used: 7 * micro, Hold: &Hold{ID: onceOf(1)}, Slot: march})
+	if s != (State{Time: april, Level: 27 * micro}) {
+		t.Errorf("what was used of what had run out is booked now: %+v", s)
+	}
+}
+
+// Nobody waits for the ends of thousands: 128 end in one act, the earliest first.
+func TestExpireIsBounded(t *testing.T) {
+	p := policyOf(t, Limit{Algorithm: Concurrency, Count: 1000, Window: time.Second})
+	var h Holds
+	for i := range 300 {
+		h.Put(&Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
+	}
+	for _, want := range []int{172, 44, 0} {
+		p.Expire(&h, State{}, micro)
+		if h.Len() != want {
+			t.Fatalf("%d are left, want %d", h.Len(), want)
+		}
+		if e := h.first(); e != nil && e.id != onceOf(1001-want) {
+			t.Errorf("%x is the next, want %x: those of one end go by their ids", e.id, onceOf(1001-want))
+		}
+	}
+}
+
+func TestReportSlots(t *testing.T) {
+	p := policyOf(t, Limit{Algorithm: Concurrency, Count: 3, Window: 30 * time.Second})
+	var h Holds
+	now := date(2024, 3, 10).UnixMicro()
+	if r := p.ReportSlots(&h, now, 1, Fits); r != (Result{Allowed: true, Remaining: 3, Slot: now}) || !p.FitsSlots(&h, 3) || p.FitsSlots(&h, 4) {
+		t.Errorf("untouched: %+v", r)
+	}
+	h.Put(&Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
+	h.Put(&Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
+	if r := p.ReportSlots(&h, now, 1, Taken); r != (Result{Allowed: true, ResetAfter: 30 * time.Second, Slot: now}) {
+		t.Errorf("full: %+v", r)
+	}
+	now += 4 * micro
+	if r := p.ReportSlots(&h, now, 1, Refused); r != (Result{RetryAfter: 6 * time.Second, ResetAfter: 26 * time.Second, Slot: now}) || p.FitsSlots(&h, 1) {
+		t.Errorf("refused: %+v", r)
+	}
+	if r := p.ReportSlots(&h, now, 4, Refused); r.RetryAfter != Never {
+		t.Errorf("more than there are: %+v", r)
+	}
+	h.Put(&Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
+	if r := p.ReportSlots(&h, now, 1, Refused); r.RetryAfter != 26*time.Second || r.ResetAfter != 40*time.Second {
+		t.Errorf("renewed: %+v", r)
+	}
+	p.Expire(&h, State{}, now+26*micro)
+	if r := p.ReportSlots(&h, now+26*micro, 1, Fits); r.Remaining != 2 || !p.FitsSlots(&h, 2) || p.FitsSlots(&h, 3) {
+		t.Errorf("one ended: %+v", r)
+	}
+}
+
+// What was many is small again when it is few, in whatever order they went.
+func TestHoldsLeakNothing(t *testing.T) {
+	const n = 10_000
+	orders := map[string]func(i int) int{
+		"first to last": func(i int) int { return i },
+		"last to first": func(i int) int { return n - 1 - i },
+		"mixed":         func(i int) int { return i * 7919 % n },
+	}
+	for name, order := range orders {
+		var h Holds
+		for i := range n {
+			h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+		}
+		if h.Size() < n*(72+56) {
+			t.Errorf("%s: %d holds in %d bytes", name, n, h.Size())
+		}
+		for i := range n {
+			if _, ok := h.remove(onceOf(order(i))); !ok {
+				t.Fatalf("%s: %d isn't there", name, order(i))
+			}
+			if left := n - 1 - i; h.Size() > 64+(72*4+56)*left+72*100 || cap(h.list) > 4*left+100 {
+				t.Fatalf("%s: %d are left, in %d bytes", name, left, h.Size())
+			}
+		}
+		if h.Len() != 0 || h.Sum() != 0 || h.first() != nil || h.last() != nil {
+			t.Errorf("%s: %+v is left", name, h)
+		}
+	}
+
+	// A counter with one slot, taken and released again and again, with renewals: no more than it was.
+	before := heapInUse()
+	var h Holds
+	for i := range n {
+		for range 3 {
+			h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+		}
+		h.Put(&Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
+		h.remove(onceOf(i))
+	}
+	if h.Len() != 1 || h.Size() > 2000 {
+		t.Errorf("%d in %d bytes", h.Len(), h.Size())
+	}
+	if grown := int64(heapInUse()) - int64(before); grown > 1<<20 {
+		t.Errorf("the heap has grown by %d", grown)
+	}
+	runtime.KeepAlive(&h)
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkHoldsAmong: a slot among many costs about what it costs among few.
+func BenchmarkHoldsAmong(b *testing.B) {
+	p := policyOf(b, Limit{Algorithm: Concurrency, Count: maxSlots, Window: time.Second})
+	for _, n := range []int{100, 30_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			var h Holds
+			for i := range n {
+				h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			}
+			for i := n; b.Loop(); i++ {
+				h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.remove(onceOf(i - n))
+				p.Expire(&h, State{}, int64(i))
+				p.ReportSlots(&h, int64(i), 1, Refused)
+			}
+		})
+	}
+}

@@ -1,0 +1,111 @@
+package weir
+
+import (
+	"errors"
+	"time"
+)
+
+// HoldObserver is told of what requests hold at this limiter: slots, and amounts that they have reserved. It is called in
+// the goroutine of whoever checks, renews, releases or finishes: it must be quick, and keep nothing of the counter.
+type HoldObserver interface {
+	// Slots is told that n slots of a Concurrency limit were taken or renewed, for as long as lasts; or, if that is 0, that
+	// they were released. The id tells the slots of one request from those of others.
+	Slots(c *Counter, id Once, n int64, lasts time.Duration)
+	// Reservation is told that a request has reserved amounts, and how that ended, once for all of its amounts.
+	Reservation(s ReservationState)
+}
+
+// ReservationState is what became of a reservation.
+type ReservationState uint8
+
+const (
+	// Reserved: a request has reserved amounts.
+	Reserved ReservationState = iota
+	// Settled: it was finished, and all that it really took is known.
+	Settled
+	// SettledUnknown: it was finished, and an amount stays as it was reserved, since nobody knows what was used.
+	SettledUnknown
+	// SettledBack: it was finished, and everything went back.
+	SettledBack
+	// SettleFailed: the store couldn't be reached to finish it. It may be tried again.
+	SettleFailed
+)
+
+var reservationStates = [...]string{"reserved", "settled", "unknown", "given_back", "failed"}
+
+func (s ReservationState) String() string { return reservationStates[s] }
+
+// tellHeld tells the observer what an allowed request holds.
+func (l *Limiter) tellHeld(h *held) {
+	if l.holds == nil {
+		return
+	}
+	reserved := false
+	for i := range h.returns {
+		r := &h.returns[i]
+		reserved = reserved || r.amount != ""
+		l.tellSlot(&r.Return, true)
+	}
+	for i := range h.local {
+		l.tellSlot(&h.local[i], true)
+	}
+	if reserved {
+		l.holds.Reservation(Reserved)
+	}
+}
+
+// tellSlot tells the observer that a slot is taken, or that it is released, if the return is one of a slot.
+func (l *Limiter) tellSlot(r *Return, taken bool) {
+	if l.holds == nil || !r.slot() || r.Hold == nil {
+		return
+	}
+	lasts := time.Duration(0)
+	if taken {
+		lasts = r.Hold.For
+	}
+	l.holds.Slots(&r.Counter, r.Hold.ID, r.N, lasts)
+}
+
+// tellEnded tells the observer that a request was finished, and what the store said to it.
+func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
+	if l.holds == nil {
+		return
+	}
+	for i := range h.local {
+		l.tellSlot(&h.local[i], false)
+	}
+	used := errors.Is(err, ErrUsed) // somebody has finished it before: its slots are free, and it was counted
+	reserved, settled, unknown := false, false, false
+	for i := range h.returns {
+		r := &h.returns[i]
+		if err == nil || used {
+			l.tellSlot(&r.Return, false) // else they end by themselves
+		}
+		if r.amount != "" {
+			reserved = true
+			if !o.gives(r.statuses) {
+				settled, unknown = true, unknown || !r.known(o)
+			}
+		}
+	}
+	switch {
+	case !reserved || used:
+	case err != nil:
+		l.holds.Reservation(SettleFailed)
+	case unknown:
+		l.holds.Reservation(SettledUnknown)
+	case settled:
+		l.holds.Reservation(Settled)
+	default:
+		l.holds.Reservation(SettledBack)
+	}
+}
+
+// known reports whether an outcome says what was used of a reserved amount.
+func (r *due) known(o Outcome) bool {
+	_, known := o.Amounts[r.amount]
+	if !known {
+		_, known = made(r.parts, o.Amounts)
+	}
+	return known
+}

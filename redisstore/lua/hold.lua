@@ -1,0 +1,268 @@
+-- Holds: what single charges leave behind, until they are given back or their time is over. See weir.Holds, whose
+-- arithmetic this is.
+--
+-- A counter's holds are a hash of records by id, each a form, how many tokens it stands for, and the slot that they were
+-- debited in; and a sorted set of ids by when they end (µs). The hash of a Concurrency limit has the sum of its slots as
+-- well. Nothing here looks at more than 128 holds at once: those that end first, the one that ends last, and the charge's
+-- own. A client chooses how many there are.
+
+local hold = false
+if holds then
+  hold = {}
+  local KEPT, RETURNS, RETURNED = 246, 247, 248 -- forms: it stays taken at its end, goes back then, or has done so
+  local RECORD, SIZE = '<BI7I7', 15
+  local SUM, SUM_RECORD, SUM_FORM, SUM_SIZE = 's', '<BI7', 249, 8
+  local MOST = 128               -- that end in one act
+  local DAY = 86400000000        -- µs for which a reservation that went back is remembered
+  local DECADE = 316224000000000 -- µs: no bucket is booked deeper than refills in that time
+  local HUGE = 2 ^ 53
+
+  local keys = #KEYS -- how many of them are left
+  local expired = {} -- in which act, by key
+  local spread = _G.unpack
+
+  -- Drops holds that make no sense: the counter has none.
+  local function drop(h)
+    call('UNLINK', h.records, h.ends)
+    dropped[#dropped + 1] = h.records
+  end
+
+  -- Reads a key. One of another type isn't ours: the holds are dropped, and nothing is returned.
+  local function read(h, ...)
+    local r = pcall(...)
+    if not r or not r.err then return r end
+    if not r.err:find('^WRONGTYPE') then error(r) end
+    drop(h)
+    return false
+  end
+
+  -- Reads a record. Returns its form, or nothing if it isn't there or makes no sense, the tokens and the slot.
+  local function record(h, id)
+    local v = read(h, 'HGET', h.records, id)
+    if v and #v == SIZE then
+      local form, n, slot = unpack(RECORD, v)
+      if form >= KEPT and form <= RETURNED then return form, n, slot end
+    end
+    return nil, 0, 0
+  end
+
+  -- How many slots are taken.
+  local function sum(h)
+    local v = read(h, 'HGET', h.records, SUM)
+    if not v or #v ~= SUM_SIZE then return 0 end
+    local form, n = unpack(SUM_RECORD, v)
+    return form == SUM_FORM and n or 0
+  end
+
+  -- When the hold at a place in the order of ends does so, or 0.
+  local function end_at(h, place)
+    return min(HUGE, tonumber(call('ZRANGE', h.ends, place, place, 'WITHSCORES')[2] or 0))
+  end
+
+  -- Says how many slots are taken once some are free again. What is empty is deleted. A hash that isn't there is none to write
+  -- to: it would last for ever.
+  local function free(h, n)
+    local left = sum(h) - n
+    if left > 0 then
+      call('HSET', h.records, SUM, pack(SUM_RECORD, SUM_FORM, left))
+    elseif call('ZCARD', h.ends) == 0 then
+      call('UNLINK', h.records)
+    else
+      call('HDEL', h.records, SUM)
+    end
+  end
+
+  -- The window that it is now: its beginning, its count, and that of the window before. See main.lua, which has no time for a
+  -- function.
+  local function window(p, time, level, prev)
+    if p.calendar then
+      local t, ends = p.b, p.c
+      if now >= ends then t, ends = ends, p.d end
+      if now >= ends then t, ends = ends, HUGE end
+      if time < t then return t, 0, 0 end
+      return time > ends and t or time, level, 0
+    end
+    if time == 0 or now >= time + 2 * p.b then return max(1, now - now % p.b), 0, 0 end
+    if now >= time + p.b then return time + p.b, 0, p.algorithm == SLIDING_COUNTER and level or 0 end
+    return min(time, now), level, prev
+  end
+
+  -- Gives back what reservations stood for, to the slots that they were debited in. The field's TTL is right already: the
+  -- counter is full no later than before.
+  local function give_back(key, p, returns)
+    local algorithm = p.algorithm
+    local v = algorithm ~= SLIDING_LOG and pcall('HGET', key, p.field)
+    if not v or v.err then return end -- untouched; or of another type, which the charge finds
+    local form, prev, code, time, level = byte(v), 0
+    if form == SMALL and #v == 13 then
+      form, code, time, level = unpack(SMALL_FIELD, v)
+    elseif form == LARGE and #v == 16 or form == ACCOUNT and #v == 37 then -- of an account, the same: it no longer lends
+      form, code, time, level = unpack(LARGE_FIELD, v)
+    elseif form == PAIR and #v == 17 then
+      form, code, time, level, prev = unpack(PAIR_FIELD, v)
+    else
+      return
+    end
+    if algorithm <= LEAKY_QUEUE then
+      local n = 0
+      for i = 1, #returns do n = n + returns[i].n * p.unit end
+      time = min(time, now)
+      if algorithm == TOKEN_BUCKET then
+        level = max(level, min(level + n, p.a))
+      else
+        level = min(level, max(level - n, 0))
+      end
+    else
+      for i = 1, #returns do
+        local n, slot = returns[i].n, returns[i].slot
+        local t, l, q = window(p, time, level, prev)
+        if slot == t or slot == 0 then
+          time, level, prev = t, max(0, l - n), q
+        elseif slot == t - p.b and algorithm == SLIDING_COUNTER then
+          time, level, prev = t, l, max(0, q - n)
+        end
+      end
+    end
+    if algorithm == SLIDING_COUNTER then
+      v = pack(PAIR_FIELD, PAIR, code, time, level, prev)
+    elseif level < 4294967296 and level >= 0 then
+      v = pack(SMALL_FIELD, SMALL, code, time, level)
+    else
+      v = pack(LARGE_FIELD, LARGE, code, time, level)
+    end
+    call('HSET', key, p.field, v)
+  end
+
+  -- Ends the holds whose time is over, in the order of their ends. Of reservations that go back, the record stays for a day,
+  -- and ends in the same act if that is over, too.
+  local function expire(h, key, p)
+    local due = read(h, 'ZRANGE', h.ends, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST, 'WITHSCORES')
+    if not due or #due == 0 then return end
+    local gone, freed, returns, over, at = {}, 0, {}, 1, 1
+    for _ = 1, MOST do
+      local id, ends, back = due[at], tonumber(due[at + 1]), returns[over]
+      if back and back.ends <= now and not (ends and ends <= back.ends) then
+        gone[#gone + 1], over = back.id, over + 1
+      elseif id then
+        local form, n, slot = record(h, id)
+        if form == RETURNS and p.algorithm ~= CONCURRENCY then
+          returns[#returns + 1] = {id = id, ends = ends + DAY, n = n, slot = slot}
+        else
+          gone[#gone + 1], freed = id, freed + n
+        end
+        at = at + 2
+      else
+        break
+      end
+    end
+    -- Deletes come first: then even a Redis that is out of memory accepts the writes that follow.
+    call('HDEL', h.records, '', spread(gone))
+    if #gone > 0 then call('ZREM', h.ends, spread(gone)) end
+    if p.algorithm == CONCURRENCY then free(h, freed) end
+    if #returns > 0 then give_back(key, p, returns) end
+    for i = over, #returns do
+      local r = returns[i]
+      call('HSET', h.records, r.id, pack(RECORD, RETURNED, r.n, r.slot))
+      call('ZADD', h.ends, r.ends, r.id)
+    end
+  end
+
+  -- Reads what a charge says of its hold, ends those whose time is over, and finds its own. Returns the holds, with the
+  -- form of its own, if that is there; and where the body goes on.
+  function hold.look(key, p, kind, first, held, n, at, act)
+    local h = {records = KEYS[keys - 1], ends = KEYS[keys], id = false, form = nil}
+    keys = keys - 2
+    if held and kind == TAKE then
+      h.id, h.length, h.back, at = unpack('<c16I7B', body, at)
+    elseif held then
+      h.id, h.used, at = unpack('<c16I7', body, at)
+    end
+    local slots = p.algorithm == CONCURRENCY
+    if kind == RESET or not first or not (held or p.gives_back or slots) then return h, at end
+    if expired[h.ends] ~= act then -- once, also if several charges name the counter
+      expired[h.ends] = act
+      expire(h, key, p)
+    end
+    if held then h.form, h.n, h.slot = record(h, h.id) end
+    if slots and kind == TAKE then
+      h.sum = sum(h)
+      -- Holds that have lost one of their keys would be taken for ever, while others come and go.
+      if not h.form and n > p.a - h.sum and h.sum > 0 and call('HLEN', h.records) ~= call('ZCARD', h.ends) + 1 then
+        drop(h)
+        h.sum = 0
+      end
+    end
+    return h, at
+  end
+
+  -- Makes the hold of a charge that is taken, or has it last from now on. Returns false if there is no memory for it.
+  function hold.put(h, p, n, slot, guest)
+    local slots, ends = p.algorithm == CONCURRENCY, now + h.length
+    if h.form then
+      local r = pcall('ZADD', h.ends, ends, h.id)
+      if type(r) == 'table' then
+        if not r.err:find('^OOM') then error(r) end
+        full = true
+        call('HDEL', h.records, '')
+        call('ZADD', h.ends, ends, h.id)
+      end
+    else
+      if guest or full then return false end
+      local r, v = nil, pack(RECORD, h.back == 1 and RETURNS or KEPT, n, slot)
+      if slots then
+        h.before = end_at(h, -1)
+        h.sum, h.last = h.sum + n, max(h.before, ends)
+        r = pcall('HSET', h.records, h.id, v, SUM, pack(SUM_RECORD, SUM_FORM, h.sum))
+      else
+        r = pcall('HSET', h.records, h.id, v)
+      end
+      if type(r) == 'table' then
+        if not r.err:find('^OOM') then error(r) end
+        full = true
+        return false
+      end
+      call('ZADD', h.ends, ends, h.id)
+    end
+    local ms = ceil(h.length / 1000)
+    if h.back == 1 or h.form and h.form ~= KEPT then ms = ms + DAY / 1000 end
+    if call('PTTL', h.records) < ms or call('PTTL', h.ends) < ms then
+      ms = max(ms + floor(ms / 8) + 1000, least_ttl)
+      call('PEXPIRE', h.records, ms)
+      call('PEXPIRE', h.ends, ms)
+    end
+    return true
+  end
+
+  -- Ends the hold of what is given back. Returns how many tokens go back, or, below zero, how many more are taken; and the
+  -- slot that they go back to.
+  function hold.settle(h, p, n)
+    call('HDEL', h.records, h.id)
+    if h.form then call('ZREM', h.ends, h.id) end
+    if p.algorithm == CONCURRENCY then
+      if h.form then free(h, h.n) end
+      return 0, 0
+    end
+    if not h.form then
+      n = min(n - h.used, 0)
+    elseif h.form == RETURNED then
+      n = -h.used
+    else
+      n = min(n, h.n) - h.used
+    end
+    if p.algorithm <= LEAKY_QUEUE then
+      local most = MAX_TOKENS * 1000000 / p.unit
+      n = max(-most, min(n, most))
+    end
+    return n, h.slot
+  end
+
+  -- How far from full a bucket may be booked.
+  function hold.deepest(p) return max(p.a, min(MAX_TOKENS * 1000000, refill(p, DECADE))) end
+
+  -- What there is to say of slots: when the last one ends, how many are taken, and, where n doesn't fit, when the first one
+  -- ends, or, where it was taken, when the last one before it did.
+  function hold.report(h, fits, taken)
+    return h.last or end_at(h, -1), h.sum, taken and h.before or fits and 0 or end_at(h, 0)
+  end
+end
+

@@ -1,0 +1,320 @@
+package weir_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+var nodesSecret = []byte("the nodes' common secret")
+
+// nodes are two limiters with the same rules, on one store.
+func nodes(t testing.TB, doc weir.Rules) (one, two *weir.Limiter) {
+	t.Helper()
+	store, rs := memstore.New(memstore.Options{}), compile(t, doc)
+	return weir.NewLimiter(store, rs, weir.Options{Secret: nodesSecret}), weir.NewLimiter(store, rs, weir.Options{Secret: nodesSecret})
+}
+
+// leftOf is what a client has left of each limit, exactly.
+func leftOf(t testing.TB, l *weir.Limiter, req weir.Request) string {
+	t.Helper()
+	req.Peek, req.Reserve, req.Repeat, req.Receipt = true, 0, weir.Once{}, false
+	out := ""
+	d := check(t, l, req)
+	for _, s := range d.Limits() {
+		out += fmt.Sprintf(" %s", s.Left())
+	}
+	return out[1:]
+}
+
+func monthly(n int64) []weir.Limit {
+	return []weir.Limit{{Count: n, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}
+}
+
+func tokens(n int64) map[string]weir.Amount { return map[string]weir.Amount{"tokens": weir.Whole(n)} }
+
+// What a request has reserved becomes what it has used, once, whoever says so.
+func TestReserveAndFinish(t *testing.T) {
+	of := func(change func(*weir.Rule)) weir.Rule {
+		r := weir.Rule{ID: "tokens", Amount: "tokens", Limits: monthly(10_000)}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	abandoned := weir.Outcome{Abandoned: true}
+	used := func(n int64) weir.Outcome { return weir.Outcome{Status: 200, Amounts: tokens(n)} }
+	parts := map[string]weir.Amount{"input": weir.Whole(100), "output": weir.Whole(50)}
+	for name, row := range map[string]struct {
+		rule    weir.Rule
+		amounts map[string]weir.Amount
+		o       weir.Outcome
+		during  string
+		after   string // of 20 requests and 10,000 tokens
+	}{
+		"less was used":                     {of(nil), tokens(1000), used(812), "19 9000", "19 9188"},
+		"all of it":                         {of(nil), tokens(1000), used(1000), "19 9000", "19 9000"},
+		"nothing":                           {of(nil), tokens(1000), used(0), "19 9000", "19 10000"},
+		"less than nothing":                 {of(nil), tokens(1000), weir.Outcome{Amounts: map[string]weir.Amount{"tokens": -5}}, "19 9000", "19 10000"},
+		"more was used":                     {of(nil), tokens(1000), used(1500), "19 9000", "19 8500"},
+		"more than there is":                {of(nil), tokens(1000), used(11_000), "19 9000", "19 0"},
+		"nobody knows":                      {of(nil), tokens(1000), weir.Outcome{}, "19 9000", "19 9000"},
+		"nobody knows, but the status":      {of(nil), tokens(1000), weir.Outcome{Status: 502}, "19 9000", "20 9000"},
+		"something else is known":           {of(nil), tokens(1000), weir.Outcome{Amounts: map[string]weir.Amount{"usd": 5}}, "19 9000", "19 9000"},
+		"it wasn't served":                  {of(nil), tokens(1000), abandoned, "19 9000", "20 10000"},
+		"a status that doesn't count":       {of(nil), tokens(1000), weir.Outcome{Status: 502, Amounts: tokens(812)}, "19 9000", "20 9188"},
+		"the rule counts by status, too":    {of(func(r *weir.Rule) { r.Statuses = []int{2} }), tokens(1000), weir.Outcome{Status: 502, Amounts: tokens(812)}, "19 9000", "20 10000"},
+		"and by this one":                   {of(func(r *weir.Rule) { r.Statuses = []int{2} }), tokens(1000), used(812), "19 9000", "19 9188"},
+		"its cost multiplies":               {of(func(r *weir.Rule) { r.Cost = 3 }), tokens(1000), used(812), "19 7000", "19 7564"},
+		"the default was reserved":          {of(func(r *weir.Rule) { r.Default = weir.Whole(500) }), nil, used(812), "19 9500", "19 9188"},
+		"nothing was reserved":              {of(nil), tokens(0), used(812), "19 10000", "19 9188"},
+		"nothing was known":                 {of(nil), nil, used(812), "19 10000", "19 9188"},
+		"nothing was known, and nothing is": {of(nil), nil, weir.Outcome{}, "19 10000", "19 10000"},
+		"made of others, before and after":  {of(nil), parts, weir.Outcome{Amounts: map[string]weir.Amount{"input": weir.Whole(100), "output": weir.Whole(7)}}, "19 9700", "19 9872"},
+		"made of others, after":             {of(nil), tokens(1000), weir.Outcome{Amounts: parts}, "19 9000", "19 9700"},
+		"it may go back, and was settled":   {of(func(r *weir.Rule) { r.GiveBackUnsettled = true }), tokens(1000), used(812), "19 9000", "19 9188"},
+		"a bucket":                          {of(func(r *weir.Rule) { r.Limits = per(10_000, 366*24*time.Hour) }), tokens(1000), used(812), "19 9000", "19 9188"},
+		"a leaky bucket": {of(func(r *weir.Rule) { r.Limits, r.Algorithm = per(10_000, 366*24*time.Hour), weir.LeakyBucket }),
+			tokens(1000), used(812), "19 9000", "19 9188"},
+	} {
+		for _, by := range []string{"its decision", "a receipt", "a receipt elsewhere"} {
+			t.Run(name+" by "+by, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					one, two := nodes(t, weir.Rules{
+						Rules:   []weir.Rule{{ID: "requests", Statuses: []int{2}, Algorithm: weir.FixedWindow, Limits: monthly(20)}, row.rule},
+						Weights: []weir.Weighted{{Amount: "tokens", Parts: []weir.Weight{{Amount: "input", Each: 1e12}, {Amount: "output", Each: 4e12}}}},
+					})
+					req := weir.Request{APIKey: "k", Amounts: row.amounts, Reserve: 2 * time.Minute, Receipt: by != "its decision"}
+					d := check(t, one, req)
+					if !d.Allowed || !d.Unfinished() || !d.Reserved() || d.Slots() != 0 {
+						t.Fatalf("%+v", d)
+					}
+					if got := leftOf(t, one, req); got != row.during {
+						t.Errorf("while it runs, %s are left, want %s", got, row.during)
+					}
+					l, again := one, error(nil)
+					if by == "a receipt elsewhere" {
+						l, d = two, weir.Decision{Receipt: d.Receipt}
+					}
+					if d.Receipt != "" {
+						again = weir.ErrUsed
+					}
+					for i, want := range []error{nil, again, again} {
+						if err := l.Finish(t.Context(), &d, row.o); err != want {
+							t.Errorf("time %d: %v, want %v", i, err, want)
+						}
+						if got := leftOf(t, two, req); got != row.after {
+							t.Errorf("after %d, %s are left, want %s", i, got, row.after)
+						}
+					}
+					if d.Unfinished() || d.Reserved() {
+						t.Error("it is unfinished still")
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is used beyond the limit is paid by the next requests.
+func TestSettledBelowZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, weir.Rule{ID: "tokens", Amount: "tokens", Limits: per(1000, 1000*time.Second)}) // one a second
+		req := weir.Request{APIKey: "k", Amounts: tokens(1000), Reserve: time.Minute}
+		d := check(t, l, req)
+		if err := l.Finish(t.Context(), &d, weir.Outcome{Amounts: tokens(1300)}); err != nil {
+			t.Fatal(err)
+		}
+		req.Amounts = tokens(1)
+		if d := check(t, l, req); d.Allowed || d.RetryAfter != 301*time.Second {
+			t.Errorf("at -300: %+v", d)
+		}
+		time.Sleep(301*time.Second - time.Microsecond)
+		if check(t, l, req).Allowed {
+			t.Error("a microsecond too soon")
+		}
+		time.Sleep(time.Microsecond)
+		if d := check(t, l, req); !d.Allowed || d.Remaining != 0 {
+			t.Errorf("paid: %+v", d)
+		}
+	})
+}
+
+// Nothing goes back by itself, unless the rule says so: then when the time is over that was asked for. A late
+// settlement books all that was used.
+func TestUnsettled(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			one, two := nodes(t, weir.Rules{Rules: []weir.Rule{{ID: "tokens", Amount: "tokens", GiveBackUnsettled: back, Limits: monthly(10_000)}}})
+			req := weir.Request{APIKey: "k", Amounts: tokens(1000), Reserve: 2 * time.Minute, Receipt: true}
+			want := func(when, keep, gone string) {
+				t.Helper()
+				if back {
+					keep = gone
+				}
+				if got := leftOf(t, one, req); got != keep {
+					t.Errorf("give back %v, %s: %s are left, want %s", back, when, got, keep)
+				}
+			}
+			first, second := check(t, one, req), check(t, one, req)
+			time.Sleep(2*time.Minute - time.Microsecond)
+			want("in time", "8000", "8000")
+			time.Sleep(time.Microsecond)
+			want("when it is over", "8000", "10000")
+			time.Sleep(5 * time.Hour)
+			want("much later", "8000", "10000")
+			if err := two.Finish(t.Context(), &weir.Decision{Receipt: first.Receipt}, weir.Outcome{Amounts: tokens(300)}); err != nil {
+				t.Fatal(err)
+			}
+			want("settled late", "8700", "9700")
+			if err := two.Finish(t.Context(), &weir.Decision{Receipt: first.Receipt}, weir.Outcome{Amounts: tokens(300)}); err != weir.ErrUsed {
+				t.Error(err)
+			}
+			want("settled twice", "8700", "9700")
+			if err := one.Finish(t.Context(), &second, weir.Outcome{Abandoned: true}); err != nil {
+				t.Fatal(err)
+			}
+			want("and the other wasn't served", "9700", "9700")
+
+			third, fourth := check(t, one, req), check(t, one, req)
+			time.Sleep(24 * time.Hour)
+			if err := two.Finish(t.Context(), &third, weir.Outcome{Amounts: tokens(1)}); err != nil {
+				t.Error(err)
+			}
+			want("a day later, nothing goes back", "7700", "9699")
+			if err := two.Finish(t.Context(), &fourth, weir.Outcome{Amounts: tokens(1002)}); err != nil {
+				t.Error(err)
+			}
+			want("but what was used is booked", "7698", "8697")
+		})
+	}
+}
+
+// A request that is refused reserves nothing, also of the limits that had room.
+func TestRefusedRequestsReserveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t,
+			weir.Rule{ID: "tokens", Amount: "tokens", GiveBackUnsettled: true, Limits: monthly(10_000)},
+			weir.Rule{ID: "requests", Limits: per(1, 366*24*time.Hour)},
+		)
+		req := weir.Request{APIKey: "k", Amounts: tokens(1000), Reserve: time.Minute, Receipt: true}
+		if d := check(t, l, req); !d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+		d := check(t, l, req)
+		if d.Allowed || d.Unfinished() || d.Receipt != "" {
+			t.Errorf("%+v", d)
+		}
+		if err := l.Finish(t.Context(), &d, weir.Outcome{Abandoned: true}); err != nil {
+			t.Error(err)
+		}
+		req.Peek, req.Reserve = true, 0
+		d = check(t, l, req)
+		if got := d.Limits()[0].Left(); got != weir.Whole(9000) {
+			t.Errorf("%s are left", got)
+		}
+		time.Sleep(time.Minute)
+		d = check(t, l, req)
+		if got := d.Limits()[0].Left(); got != weir.Whole(10_000) {
+			t.Errorf("when the only reservation is over, %s are left", got)
+		}
+	})
+}
+
+// A request under a name is charged once within a minute, on whichever node it comes again.
+func TestRepeatedRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
+			{ID: "requests", Algorithm: weir.FixedWindow, Limits: monthly(5)},
+			{ID: "log", Algorithm: weir.SlidingLog, Limits: per(5, 100*time.Hour)},
+			{ID: "tokens", Amount: "tokens", Limits: monthly(1000)},
+			{ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 2}}, SlotTTL: time.Hour},
+		}})
+		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: weir.Once{1}}
+		want := func(when, left string) {
+			t.Helper()
+			if got := leftOf(t, two, req); got != left {
+				t.Errorf("%s: %s are left, want %s", when, got, left)
+			}
+		}
+		first := check(t, one, req)
+		want("once", "4 4 900 1")
+		for range 5 {
+			if d := check(t, two, req); !d.Allowed || d.Limits()[0].Remaining != 4 {
+				t.Fatalf("%+v", d)
+			}
+			check(t, one, req)
+		}
+		want("eleven times", "4 4 900 1")
+		other := req
+		other.Repeat = weir.Once{2}
+		second := check(t, two, other)
+		want("another", "3 3 800 0")
+		third := req
+		third.Repeat = weir.Once{3}
+		if check(t, one, third).Allowed {
+			t.Error("there are two slots")
+		}
+		if !check(t, one, req).Allowed || !check(t, two, other).Allowed {
+			t.Error("those that have slots are refused")
+		}
+		for _, d := range []*weir.Decision{&first, &second} {
+			if err := two.Finish(t.Context(), d, weir.Outcome{Status: 200}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want("finished", "3 3 800 2")
+		if first = check(t, one, req); !first.Allowed || first.Reserved() {
+			t.Errorf("%+v", first)
+		}
+		want("once more, when it was finished: it has a slot again", "3 3 800 1")
+		if err := one.Release(t.Context(), &first); err != nil {
+			t.Error(err)
+		}
+		if !check(t, one, third).Allowed {
+			t.Error("a refusal was remembered")
+		}
+		want("the one that was refused", "2 2 700 1")
+		time.Sleep(time.Minute - time.Microsecond)
+		if d := check(t, two, third); !d.Allowed || d.Limits()[0].Remaining != 2 {
+			t.Errorf("within the minute: %+v", d.Limits())
+		}
+		time.Sleep(time.Minute)
+		check(t, two, third)
+		want("a minute after the last", "1 1 600 1")
+	})
+}
+
+// Of a repeated check no more goes back than was taken, whichever receipt it is by.
+func TestRepeatedRequestsGoBackOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
+			{ID: "requests", Algorithm: weir.FixedWindow, Limits: monthly(5)},
+			{ID: "tokens", Amount: "tokens", Limits: monthly(1000)},
+		}})
+		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: weir.Once{1}, Receipt: true, Reserve: time.Minute}
+		check(t, one, weir.Request{APIKey: "k", Amounts: tokens(500)})
+		first := check(t, one, req)
+		req.Amounts = tokens(300) // not the same request after all
+		second := check(t, two, req)
+		if got := leftOf(t, one, req); got != "3 400" {
+			t.Fatalf("%s are left", got)
+		}
+		if err := one.Finish(t.Context(), &second, weir.Outcome{Abandoned: true}); err != nil {
+			t.Error(err)
+		}
+		if got := leftOf(t, one, req); got != "4 500" {
+			t.Errorf("after one, %s are left", got)
+		}
+		if err := two.Finish(t.Context(), &first, weir.Outcome{Abandoned: true}); err != weir.ErrUsed {
+			t.Errorf("%v, want ErrUsed", err)
+		}
+		if got := leftOf(t, one, req); got != "4 500" {
+			t.Errorf("after both, %s are left", got)
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package storetest
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
+	"pgregory.net/rapid"
+)
+
+func compare(t *rapid.T, h *harness, m *Model, charges []weir.Charge, slack time.Duration) (taken []weir.Return) {
+	want := make([]weir.Result, len(charges))
+	before := maps.Clone(m.accounts)
+	m.Take(context.Background(), charges, want)
+	got := h.charge(charges...)
+	differ := admits(charges, got) != admits(charges, want)
+	for i, c := range charges {
+		if got[i] != want[i] && !near(c.Policy, got[i], want[i], slack, differ) {
+			t.Fatalf("at %d, charge %d of %d (%s, %s, %q, n %d, hold %+v): got %+v, want %+v",
+				h.now.UnixMicro(), i+1, len(charges), c.Policy.Limit, c.Policy.Limit.Algorithm, c.Subject, c.N, c.Hold, got[i], want[i])
+		}
+		differ = differ || got[i].Allowed != want[i].Allowed
+		if got[i].Allowed && !c.Peek {
+			taken = append(taken, weir.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot, Hold: c.Hold})
+		}
+	}
+	if differ {
+		m.follow(before, charges, got)
+	}
+	return taken
+}
+
+// admits: no limit refuses the request.
+func admits(charges []weir.Charge, results []weir.Result) bool {
+	for i, r := range results {
+		if !r.Allowed && !charges[i].Policy.Shadow {
+			return false
+		}
+	}
+	return true
+}
+
+// near: a bucket has no more than the model's and what refills in some time, and no less than what didn't refill
+// in two intervals, in which the store takes spent tokens to be out. If the one admits the request that the other refuses,
+// then only how long that lasts can be compared.
+func near(p *weir.Policy, got, want weir.Result, slack time.Duration, differ bool) bool {
+	late := 2*ledger.Interval(p) + slack
+	after := func(got, want time.Duration) bool {
+		return got == want || got != weir.Never && want != weir.Never && got >= want-slack && got <= want+late
+	}
+	switch {
+	case !ledger.Lends(p) || p.Limit.Algorithm > weir.LeakyBucket || got.Slot != want.Slot || got.Delay != want.Delay:
+		return false
+	case got.Allowed != want.Allowed:
+		return after(got.RetryAfter, want.RetryAfter)
+	case differ:
+		return true
+	}
+	tokens := func(d time.Duration) int64 { return p.Refill(d.Microseconds())/1_000_000 + 1 }
+	return after(got.RetryAfter, want.RetryAfter) && after(got.ResetAfter, want.ResetAfter) &&
+		got.Remaining <= want.Remaining+tokens(slack) && got.Remaining >= want.Remaining-tokens(late)
+}
+
+// follow has the model go on from an answer that differs from its own. A bucket may owe a little then.
+func (m *Model) follow(before map[key]ledger.Account, charges []weir.Charge, results []weir.Result) {
+	now, took := m.now().UnixMicro(), admits(charges, results)
+	m.accounts = before
+	for i, c := range charges {
+		if a := m.accounts[keyOf(c.Counter)]; took && results[i].Allowed && !c.Peek {
+			a.State = c.Policy.AtLevel(c.Policy.Level(a.State, now)-c.N*1_000_000, now)
+			m.accounts[keyOf(c.Counter)] = a
+		}
+	}
+}
+
+func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []weir.Return, lent []ledger.Unspent) {
+	want, got := make([]ledger.Grant, len(asks)), make([]ledger.Grant, len(asks))
+	m.Lend(context.Background(), asks, want)
+	node.Lend(context.Background(), asks, got)
+	for i, c := range asks {
+		// Nodes have other names in the model, and a lease's time says nothing where there is none.
+		if g, w := &got[i], &want[i]; (g.Account.Node == 0) == (w.Account.Node == 0) {
+			g.Account.Node, w.Account.Node = 0, 0
+			if g.Lent == 0 && w.Lent == 0 {
+				g.LeaseTime, g.Interval, w.LeaseTime, w.Interval = 0, 0, 0, 0
+			}
+		}
+		if got[i] != want[i] {
+			t.Fatalf("ask %d of %d (%s, %s, %q, %+v): got %+v, want %+v", i+1, len(asks), c.Policy.Limit, c.Policy.Limit.Algorithm, c.Subject, c, got[i], want[i])
+		}
+		if got[i].Allowed && !c.Peek {
+			taken = append(taken, weir.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot, Hold: c.Hold})
+		}
+		if got[i].Lent > 0 {
+			lent = append(lent, ledger.Unspent{Counter: c.Counter, N: got[i].Lent, Interval: got[i].Interval})
+		}
+	}
+	return taken, lent
+}

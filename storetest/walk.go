@@ -1,0 +1,322 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/ledger"
+	"pgregory.net/rapid"
+)
+
+// variant is a sort of limit that random sequences run on.
+type variant struct {
+	weir.Algorithm
+	decimal, calendar bool
+}
+
+func variants() (all []variant) {
+	for _, a := range Algorithms {
+		all = append(all, variant{Algorithm: a})
+	}
+	return append(all,
+		variant{weir.TokenBucket, true, false}, variant{weir.LeakyBucket, true, false}, variant{weir.FixedWindow, true, false},
+		variant{weir.FixedWindow, false, true}, variant{weir.FixedWindow, true, true}, variant{weir.Concurrency, false, false})
+}
+
+func (v variant) String() string {
+	name := v.Algorithm.String()
+	if v.decimal {
+		name += "+decimal"
+	}
+	if v.calendar {
+		name += "+calendar"
+	}
+	return name
+}
+
+// agreesWithModel runs random sequences of takes, peeks, layers, returns, resets, slots, reservations,
+// changed numbers and time steps, backwards too, on the store and on the model.
+func agreesWithModel(t *testing.T, open Open, k kind) {
+	for _, v := range variants() {
+		t.Run(v.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				(&walk{T: t, h: start(t, open), variant: v, kind: k}).run()
+			})
+		})
+	}
+}
+
+// lendsAsModel is the same with two nodes, whose charges would hold more at times, and give back what was lent.
+func lendsAsModel(t *testing.T, open OpenLender) {
+	for _, v := range variants() {
+		t.Run(v.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				h := &harness{tb: t, now: Start}
+				nodes := open(t, h.clock)
+				h.Store = nodes[0]
+				(&walk{T: t, h: h, variant: v, kind: all, nodes: nodes[:]}).run()
+			})
+		})
+	}
+}
+
+// kind says what random sequences are made of.
+type kind struct {
+	steps   []string // what stands here more often happens more often
+	windows []time.Duration
+	large   bool // some buckets are large, and lend for longer
+	past    bool // some limits take tokens past the limit
+	repeats bool // also what is lent may have holds
+	// slack is by what refills in which time buckets may have more than the model's: see near.
+	slack time.Duration
+}
+
+var (
+	all = kind{
+		steps:   []string{"take", "take", "take", "layers", "again", "peek", "return", "unspent", "reset", "change", "time", "time", "back"},
+		windows: []time.Duration{time.Second, 7 * time.Second, time.Minute},
+		past:    true,
+		repeats: true,
+	}
+	borrowing = kind{
+		steps:   []string{"take", "take", "flurry", "flurry", "peek", "reset", "time", "time"},
+		windows: []time.Duration{20 * time.Second, time.Minute},
+		large:   true,
+		slack:   ledger.MaxLease + time.Millisecond, // for what is rounded on the way
+	}
+)
+
+// walk is a random sequence.
+type walk struct {
+	*rapid.T
+	variant
+	kind
+	h     *harness
+	model *Model
+	nodes []Lender // or none
+
+	window, span time.Duration // a limit's, and how far a step of time may go
+	zone         weir.Calendar
+	policies     [3]*weir.Policy
+	books        int // which of them, if any
+	counts       int // refusals, likewise
+	givesBack    int
+	taken        []weir.Return
+	lent         []ledger.Unspent
+}
+
+func (w *walk) run() {
+	t := w.T
+	w.model = NewModel(w.h.clock)
+	w.window = rapid.SampledFrom(w.windows).Draw(t, "window")
+	w.span = w.window
+	if w.calendar {
+		w.zone = rapid.SampledFrom([]weir.Calendar{
+			{Unit: weir.Day}, {Unit: weir.Day, Zone: "America/Santiago"}, {Unit: weir.Week, Weekday: time.Monday},
+			{Unit: weir.Month}, {Unit: weir.Month, Day: 31, Zone: "Europe/Berlin"},
+		}).Draw(t, "calendar")
+		w.span = map[weir.CalendarUnit]time.Duration{weir.Day: 24, weir.Week: 7 * 24, weir.Month: 31 * 24}[w.zone.Unit] * time.Hour
+	}
+	w.books, w.counts, w.givesBack = -1, -1, -1
+	if w.past {
+		w.counts = rapid.IntRange(-1, 2).Draw(t, "counts refused")
+	}
+	if w.past && w.Algorithm != weir.SlidingLog && w.Algorithm != weir.LeakyQueue && w.Algorithm != weir.Concurrency {
+		w.books = rapid.IntRange(-1, 2).Draw(t, "books")
+	}
+	if w.decimal {
+		w.givesBack = rapid.IntRange(-1, 2).Draw(t, "gives back")
+	}
+	for i := range w.policies {
+		w.number(i)
+	}
+	for range rapid.IntRange(1, 300).Draw(t, "steps") {
+		w.step()
+	}
+}
+
+// number gives a policy other numbers.
+func (w *walk) number(i int) {
+	t, a := w.T, w.Algorithm
+	l := weir.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: w.window}
+	if a <= weir.LeakyQueue {
+		l.Burst = rapid.Int64Range(0, 80).Draw(t, "burst")
+		if (w.nodes != nil || w.large) && rapid.Bool().Draw(t, "large") {
+			l.Count, l.Burst = 10*l.Count, 10*l.Burst // which lends for longer
+		}
+	}
+	if a == weir.LeakyQueue {
+		l.MaxDelay = rapid.SampledFrom([]time.Duration{0, w.window / 2}).Draw(t, "max delay")
+	}
+	if w.decimal {
+		l.Decimal, l.Fraction = true, weir.Amount(rapid.SampledFrom([]int64{0, 1, 500_000, 999_999}).Draw(t, "fraction"))
+	}
+	if w.calendar {
+		l.Calendar, l.Window = w.zone, w.span
+	}
+	p := Policy(t, fmt.Sprint("p", i), l)
+	p.Shadow, p.Book, p.CountRefused, p.GivesBack = i == 2, i == w.books, i == w.counts, i == w.givesBack
+	w.policies[i] = p
+}
+
+func (w *walk) subject() string { return rapid.SampledFrom([]string{"s", "t"}).Draw(w.T, "subject") }
+
+func (w *walk) pick() weir.Counter {
+	return counter(rapid.SampledFrom(w.policies[:]).Draw(w.T, "policy"), w.subject())
+}
+
+// cost is between some tokens and others, in what the policies are asked for.
+func (w *walk) cost(least, most int64) int64 {
+	if !w.decimal {
+		return rapid.Int64Range(least, most).Draw(w.T, "n")
+	}
+	return rapid.Int64Range(least, most*1_000_000).Draw(w.T, "millionths")
+}
+
+// hold is one for a charge of a policy, or none. Few have few names, so that they are often there already.
+func (w *walk) hold(p *weir.Policy, id byte) *weir.Hold {
+	if p.Limit.Algorithm != weir.Concurrency && (id > holdNames/2 || !w.repeats && ledger.Lends(p)) {
+		return nil
+	}
+	return &weir.Hold{
+		ID:       weir.Once{0: id, 15: 1},
+		For:      rapid.SampledFrom([]time.Duration{time.Millisecond, w.window / 3, 2 * w.window}).Draw(w.T, "for"),
+		GiveBack: p.GivesBack && rapid.Bool().Draw(w.T, "give back"),
+	}
+}
+
+const holdNames = 12
+
+func (w *walk) name() byte { return byte(rapid.IntRange(1, holdNames).Draw(w.T, "hold")) }
+
+// charge compares what becomes of charges, and remembers what was taken.
+func (w *walk) charge(charges ...weir.Charge) {
+	t := w.T
+	if w.nodes == nil {
+		w.taken = append(w.taken, compare(t, w.h, w.model, charges, w.slack)...)
+		return
+	}
+	node := rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 1}).Draw(t, "node")
+	asks := make([]ledger.Ask, len(charges))
+	for i, c := range charges {
+		asks[i] = ledger.Ask{Charge: c}
+		if c.Hold == nil && rapid.Bool().Draw(t, "borrows") {
+			asks[i].Want, asks[i].Waiting = rapid.Int64Range(0, 20).Draw(t, "want"), rapid.Int64Range(0, 5).Draw(t, "waiting")
+		}
+	}
+	back, more := compareLend(t, w.nodes[node], w.model.Node(uint32(node+1)), asks)
+	w.taken, w.lent = append(w.taken, back...), append(w.lent, more...)
+}
+
+func (w *walk) step() {
+	t, ctx := w.T, context.Background()
+	switch rapid.SampledFrom(w.steps).Draw(t, "what") {
+	case "take", "peek":
+		c := weir.Charge{Counter: w.pick(), N: w.cost(0, 20), Peek: rapid.Bool().Draw(t, "peek")}
+		if !c.Peek || !w.past {
+			c.N = max(c.N, 1)
+		}
+		if !c.Peek {
+			c.Hold = w.hold(c.Policy, w.name())
+		}
+		w.charge(c)
+	case "flurry": // of small costs, for which a node borrows
+		c, gap := w.pick(), rapid.Int64Range(0, w.window.Microseconds()/20).Draw(t, "gap")
+		for range rapid.IntRange(1, 30).Draw(t, "takes") {
+			w.charge(weir.Charge{Counter: c, N: 1, Hold: w.hold(c.Policy, w.name())})
+			w.h.step(time.Duration(gap) * time.Microsecond)
+		}
+	case "layers":
+		n, subject, name := w.cost(1, 10), w.subject(), w.name()
+		var cs []weir.Charge
+		for _, p := range w.policies {
+			cs = append(cs, weir.Charge{Counter: counter(p, subject), N: n, Hold: w.hold(p, name)})
+		}
+		w.charge(cs...)
+	case "again":
+		// Other numbers for one counter are alternatives, of which a call may name several all the same.
+		p, q := w.policies[0], w.policies[rapid.IntRange(0, 1).Draw(t, "beside")]
+		c, peeks := counter(p, w.subject()), rapid.Bool().Draw(t, "peeks")
+		cs := []weir.Charge{{Counter: c, Peek: peeks}, {Counter: counter(q, string(c.Subject)), Peek: peeks}, {Counter: c, Peek: peeks}}
+		name := w.name()
+		first := w.hold(p, name)
+		for i := range cs {
+			cs[i].N = w.cost(1, 10)
+			switch {
+			case peeks:
+			case cs[i].Policy == p:
+				cs[i].Hold = first
+			default:
+				cs[i].Hold = w.hold(q, name)
+			}
+		}
+		w.charge(cs...)
+	case "return":
+		w.giveBack()
+	case "unspent":
+		if len(w.lent) > 0 {
+			back := []ledger.Unspent{rapid.SampledFrom(w.lent).Draw(t, "unspent")}
+			_ = w.model.TakeBack(ctx, back)
+			if err := w.nodes[0].TakeBack(ctx, back); err != nil {
+				t.Fatalf("take back: %v", err)
+			}
+		}
+	case "reset":
+		c := []weir.Counter{w.pick()}
+		_ = w.model.Reset(ctx, c)
+		if err := w.h.Reset(ctx, c); err != nil {
+			t.Fatalf("reset: %v", err)
+		}
+	case "change":
+		w.number(rapid.IntRange(0, 2).Draw(t, "changed"))
+	case "time":
+		w.h.step(w.pause())
+	case "back":
+		w.h.step(-time.Duration(rapid.Int64Range(0, 3*w.span.Microseconds()).Draw(t, "µs")) * time.Microsecond)
+	}
+}
+
+// pause is some time to let pass: up to a window, or as long as a lease lasts, or a record that was given back.
+func (w *walk) pause() time.Duration {
+	most := w.span
+	switch {
+	case w.nodes != nil && rapid.Bool().Draw(w.T, "soon"):
+		most = rapid.SampledFrom([]time.Duration{ledger.MaxLease, 10 * time.Second}).Draw(w.T, "lease")
+	case w.calendar && rapid.Bool().Draw(w.T, "within"):
+		most = w.window
+	case w.givesBack >= 0 && rapid.IntRange(0, 9).Draw(w.T, "a day") == 9:
+		most = weir.RecordTime + 2*w.window
+	}
+	return time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(w.T, "µs")) * time.Microsecond
+}
+
+// giveBack returns, settles or releases what was taken, or what nobody took. Of amounts, some may have been used, or more.
+func (w *walk) giveBack() {
+	t, ctx := w.T, context.Background()
+	back := weir.Return{Counter: w.pick()}
+	switch {
+	case rapid.IntRange(0, 5).Draw(t, "taken") > 0:
+		if len(w.taken) == 0 {
+			return
+		}
+		back = rapid.SampledFrom(w.taken).Draw(t, "return")
+		if w.past && rapid.Bool().Draw(t, "slot unknown") {
+			back.Slot = 0
+		}
+	default:
+		back.N = w.cost(1, 10)
+		if back.Hold = w.hold(back.Policy, w.name()); back.Hold == nil {
+			return
+		}
+	}
+	if back.Hold != nil && w.decimal {
+		back.Used = rapid.Int64Range(0, 3*back.N).Draw(t, "used")
+	}
+	_ = w.model.GiveBack(ctx, weir.Once{}, 0, []weir.Return{back})
+	if err := w.h.GiveBack(ctx, weir.Once{}, 0, []weir.Return{back}); err != nil {
+		t.Fatalf("give back: %v", err)
+	}
+}
