@@ -40,6 +40,9 @@ func (d *decoder) abuse(v value) *weir.Abuse {
 		if len(l) == 0 {
 			return nil
 		}
+		if l[0].Calendar.Unit != weir.NoUnit {
+			d.fail(r, "must be over a length of time, such as 100/minute or 1000/30d, got %s", l[0])
+		}
 		a.Refusals, a.Window = l[0].Count, l[0].Window
 	}
 	for name, to := range map[string]*time.Duration{"cooldown": &a.Cooldown, "most": &a.Most, "forgive": &a.Forgive} {

@@ -19,6 +19,7 @@ func Compare(old, new *File) []Problem {
 		said: map[string]bool{}, before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
 	}
 	c.tiers()
+	c.prices()
 	was := byID(&old.Rules)
 	for i := range new.Rules.Rules {
 		r := &new.Rules.Rules[i]
@@ -97,8 +98,57 @@ func (c *comparison) tiers() {
 	}
 }
 
-// rule compares the numbers of a rule: its own, its tiers', and those of keys.
+// rule compares what a rule counts and by what, and its numbers if it counts the same.
 func (c *comparison) rule(was, is *weir.Rule, path string) {
+	if was.Amount == is.Amount {
+		c.numbers(was, is, path)
+	}
+	if a, b := max(was.Cost, 1), max(is.Cost, 1); b > 2*a {
+		c.add(path+".cost", fmt.Sprintf("raise the limit with it, or write cost: %d", a), "a request costs %d and did cost %d, so that the limit admits less than half of what it did", b, a)
+	}
+	if a, b := was.Default, is.Default; was.Amount == is.Amount && a > 0 && b/2 > a {
+		c.add(path+".default", fmt.Sprintf("write default: %s, or let requests say how many %s they take", a, is.Amount), "a request that lacks %s is charged %s and was charged %s", is.Amount, b, a)
+	}
+	for _, p := range []struct {
+		field          string
+		was, is, usual int
+	}{{"ipv4_prefix", was.IPv4Prefix, is.IPv4Prefix, 32}, {"ipv6_prefix", was.IPv6Prefix, is.IPv6Prefix, 64}} {
+		if a, b := cmp.Or(p.was, p.usual), cmp.Or(p.is, p.usual); b < a {
+			c.add(path+"."+p.field, "raise the limit with it, or add a second rule with the wider network", "all clients of a /%d share one limit now, and each /%d had its own", b, a)
+		}
+	}
+	forAll := func(r *weir.Rule) bool { return r.By != nil && len(r.By) == 0 }
+	if forAll(is) && !forAll(was) {
+		c.add(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")
+	}
+}
+
+// prices notes amounts that count for more than twice what they did.
+func (c *comparison) prices() {
+	type part struct{ of, amount string }
+	was := map[part]int64{}
+	note := func(of string, parts []weir.Weight, old bool) {
+		for _, w := range parts {
+			p := part{of, w.Amount}
+			if old {
+				was[p] = w.Each
+			} else if before := was[p]; before > 0 && w.Each/2 > before {
+				c.add(join(of, w.Amount), "is it meant for 1K, 1M or 1B? Limits can be raised with it", "counts for more than twice what it did, so that limits admit less than half")
+			}
+		}
+	}
+	for i, doc := range []*weir.Rules{&c.old.Rules, &c.new.Rules} {
+		for _, p := range doc.Prices {
+			note(join("prices", p.Model), p.Parts, i == 0)
+		}
+		for _, w := range doc.Weights {
+			note(join("weights", w.Amount), w.Parts, i == 0)
+		}
+	}
+}
+
+// numbers compares a rule's own, its tiers', and those of keys.
+func (c *comparison) numbers(was, is *weir.Rule, path string) {
 	if len(is.Limits) > 0 && len(was.Limits) > 0 {
 		c.limits(was.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
 	} else if len(is.Limits) > 0 && is.Descriptor == nil { // and had those of the tiers
@@ -119,21 +169,6 @@ func (c *comparison) rule(was, is *weir.Rule, path string) {
 	}
 	for key, limits := range is.Override {
 		c.limits(was.Override[key], limits, join(path+".override", key))
-	}
-	if a, b := max(was.Cost, 1), max(is.Cost, 1); b > 2*a {
-		c.add(path+".cost", fmt.Sprintf("raise the limit with it, or write cost: %d", a), "a request costs %d and did cost %d, so that the limit admits less than half of what it did", b, a)
-	}
-	for _, p := range []struct {
-		field          string
-		was, is, usual int
-	}{{"ipv4_prefix", was.IPv4Prefix, is.IPv4Prefix, 32}, {"ipv6_prefix", was.IPv6Prefix, is.IPv6Prefix, 64}} {
-		if a, b := cmp.Or(p.was, p.usual), cmp.Or(p.is, p.usual); b < a {
-			c.add(path+"."+p.field, "raise the limit with it, or add a second rule with the wider network", "all clients of a /%d share one limit now, and each /%d had its own", b, a)
-		}
-	}
-	forAll := func(r *weir.Rule) bool { return r.By != nil && len(r.By) == 0 }
-	if forAll(is) && !forAll(was) {
-		c.add(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")
 	}
 }
 
@@ -174,11 +209,15 @@ type limitCut struct {
 	hint    string
 }
 
+// perSecond is how much a limit admits in a second. Of slots it is how many there are, which are only compared with each other.
 func perSecond(l weir.Limit) float64 {
-	if l.Refill > 0 {
+	switch {
+	case l.Refill > 0:
 		return l.Refill
+	case l.Algorithm == weir.Concurrency:
+		return float64(l.Count)
 	}
-	return float64(l.Count) / l.Window.Seconds()
+	return float64(l.Amount()) / float64(weir.Whole(1)) / l.Window.Seconds()
 }
 
 // limitName shows a limit as people write it.
@@ -192,12 +231,12 @@ func limitName(l weir.Limit) string {
 // compareLimits finds a limit that was cut by more than half. Limits over the same
 // window are compared with each other, and else the slowest with the slowest.
 func compareLimits(was, is []weir.Limit) *limitCut {
-	if len(was) == 0 || len(is) == 0 {
+	if len(was) == 0 || len(is) == 0 || (was[0].Algorithm == weir.Concurrency) != (is[0].Algorithm == weir.Concurrency) {
 		return nil
 	}
 	paired := false
 	for i, l := range is {
-		j := slices.IndexFunc(was, func(o weir.Limit) bool { return o.Window == l.Window })
+		j := slices.IndexFunc(was, func(o weir.Limit) bool { return windowName(o) == windowName(l) })
 		if len(was) == 1 && len(is) == 1 {
 			j = 0
 		}
@@ -220,18 +259,37 @@ func compareLimits(was, is []weir.Limit) *limitCut {
 func compareLimit(was, is weir.Limit, at int) *limitCut {
 	switch {
 	case 2*perSecond(is) < perSecond(was):
-		half := weir.Limit{Count: (was.Count + 1) / 2, Window: was.Window}
-		hint := fmt.Sprintf("%s would be half of it, and a `candidate` shows whom a limit would refuse", half)
-		if is.Count == was.Count && is.Refill == was.Refill {
+		hint := fmt.Sprintf("%s would be half of it, and a `candidate` shows whom a limit would refuse", halfOf(was))
+		if is.Amount() == was.Amount() && is.Refill == was.Refill {
 			hint = fmt.Sprintf("did you mean %q?", was)
 		} else if was.Refill > 0 {
 			hint = "a `candidate` shows whom a limit would refuse"
 		}
 		return &limitCut{at, "limit", limitName(was), limitName(is), hint}
-	case 2*is.Max() < was.Max():
-		return &limitCut{at, "burst", decimal(was.Max()), decimal(is.Max()), fmt.Sprintf("%d would be half of it", (was.Max()+1)/2)}
+	case 2*most(is) < most(was):
+		half := was
+		half.Count, half.Fraction = wholeAndRest(most(was))
+		return &limitCut{at, "burst", most(was).String(), most(is).String(), fmt.Sprintf("%s would be half of it", halfOf(half).Amount())}
 	}
 	return nil
+}
+
+// most is what a limit can ever admit at once.
+func most(l weir.Limit) weir.Amount {
+	if l.Burst > 0 {
+		return weir.Whole(l.Burst)
+	}
+	return l.Amount()
+}
+
+// halfOf is half of a limit, and not less: whole, unless the limit isn't.
+func halfOf(l weir.Limit) weir.Limit {
+	if l.Fraction == 0 && l.Count > 1 {
+		l.Count = (l.Count + 1) / 2
+	} else {
+		l.Count, l.Fraction = wholeAndRest((l.Amount() + 1) / 2)
+	}
+	return l
 }
 
 // dropped notes rules that are gone, or for less than they were, where nothing else limits the same requests.

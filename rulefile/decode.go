@@ -26,6 +26,8 @@ type decoder struct {
 	misspelt []string
 	// tierUses are the places that name a tier.
 	tierUses []tierUse
+	// details are of the rules, in their order.
+	details []detail
 	// expires says when overrides end, if they do.
 	expires map[overrideID]time.Time
 }
@@ -34,6 +36,15 @@ type decoder struct {
 type value struct {
 	*node
 	path string
+}
+
+// field is the value of a field of a map, if it is one.
+func (v value) field(name string) (value, bool) {
+	if v.node == nil {
+		return value{}, false
+	}
+	f, i := v.get(name)
+	return value{f.value, join(v.path, name)}, i >= 0
 }
 
 // entry is a field of a map whose names aren't fixed, such as tiers.
@@ -141,13 +152,15 @@ func (d *decoder) items(v value, example string) []value {
 
 var documentFields = fieldSet{
 	of:    "a rule file",
-	names: []string{"tiers", "default_tier", "keys", "rules", "whitelist", "blacklist", "abuse"},
+	names: []string{"tiers", "default_tier", "keys", "rules", "whitelist", "blacklist", "abuse", "prices", "weights"},
 	wrong: map[string]string{
 		"allow": `write "whitelist"`, "allowlist": `write "whitelist"`,
 		"deny": `write "blacklist"`, "denylist": `write "blacklist"`, "blocklist": `write "blacklist"`,
 		"limits": `limits belong to a rule: write rules: [{id: quota, limit: 100/minute}]`,
 		"limit":  `a limit belongs to a rule: write rules: [{id: quota, limit: 100/minute}]`,
 		"domain": theirFile, "descriptors": theirFile,
+		"models": `write prices: {"gpt-*": ` + priceExample + `}`, "pricing": `write "prices"`, "costs": `write "prices"`,
+		"amounts": `amounts made of others are weights: {tokens: ` + weightExample + `}; what a rule counts is its amount`,
 	},
 }
 
@@ -171,11 +184,13 @@ func (d *decoder) document(root *node) weir.Rules {
 		d.add(root.at, "rules", "is missing: write at least %s", smallest)
 	}
 	doc := weir.Rules{
-		Tiers:       d.tiers(f["tiers"], scope{}),
+		Tiers:       d.tiers(f["tiers"], scope{shared: true}),
 		DefaultTier: d.tierName(f["default_tier"]),
 		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
 		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
 		Abuse:       d.abuse(f["abuse"]),
+		Prices:      d.prices(f["prices"]),
+		Weights:     d.weights(f["weights"]),
 	}
 	for _, name := range []string{"keys", "whitelist", "blacklist"} {
 		d.hide(f[name])
@@ -190,6 +205,7 @@ func (d *decoder) document(root *node) weir.Rules {
 		doc.Rules = append(doc.Rules, d.rule(v))
 	}
 	d.checkTiers(&doc)
+	d.checkCalendars(&doc)
 	return doc
 }
 

@@ -35,7 +35,8 @@ func missing(what, name string, names []string) error {
 
 // Numbers are what a tier, or an override, is set to.
 type Numbers struct {
-	// Limit is "500/minute", or "500", which leaves the window as it is. "" leaves it alone.
+	// Limit is "500/minute", or "500", which leaves the window as it is. Of amounts it may be "12.50/month", and of requests in
+	// flight it is a number. "" leaves it alone.
 	Limit string
 	// Capacity is the burst. 0 leaves it alone.
 	Capacity int64
@@ -117,8 +118,8 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	}
 	for i := range e.doc.Rules {
 		r := &e.doc.Rules[i]
-		if r.Tier != tier || len(r.Limits) == 0 {
-			continue
+		if r.Tier != tier || len(r.Limits) == 0 || r.Amount != "" || r.Algorithm == weir.Concurrency {
+			continue // what counts something else than requests has numbers of another kind
 		}
 		found = true
 		own := c
@@ -141,7 +142,7 @@ func (e *editor) missingTier(tier string) error {
 		names = append(names, t.Name)
 	}
 	for _, r := range e.doc.Rules {
-		if len(r.Limits) > 0 && r.Tier != "" && !slices.Contains(names, r.Tier) {
+		if len(r.Limits) > 0 && r.Tier != "" && r.Amount == "" && r.Algorithm != weir.Concurrency && !slices.Contains(names, r.Tier) {
 			names = append(names, r.Tier)
 		}
 	}

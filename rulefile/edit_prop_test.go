@@ -2,10 +2,12 @@ package rulefile
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -150,9 +152,17 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 	case 0:
 		i := rapid.IntRange(0, len(rules)-1).Draw(t, "rule")
 		key := rapid.SampledFrom([]string{"sk_new", "a b", "é: 'x'", "123", "true", `back\slash"`}).Draw(t, "key")
-		n := Numbers{Limit: "70/minute"}
-		l := weir.Limit{Count: 70, Window: 60e9}
-		if rapid.Bool().Draw(t, "burst") {
+		n, l := Numbers{Limit: "70/minute"}, weir.Limit{Count: 70, Window: 60e9}
+		bursts, earlier := true, "5/minute"
+		switch r := &rules[i]; {
+		case r.Algorithm == weir.Concurrency:
+			n, l, bursts, earlier = Numbers{Limit: "70"}, weir.Limit{Algorithm: weir.Concurrency, Count: 70}, false, "5"
+		case r.Calendar.Zone != "":
+			n, l, bursts, earlier = Numbers{Limit: "70/month"}, weir.Limit{Count: 70, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}, false, "5/month"
+		case r.Amount != "":
+			n, l = Numbers{Limit: "70.25/minute"}, weir.Limit{Count: 70, Fraction: 250_000, Window: 60e9}
+		}
+		if bursts && rapid.Bool().Draw(t, "burst") {
 			n.Capacity, l.Burst = 9, 9
 		}
 		if rapid.Bool().Draw(t, "expires") {
@@ -161,7 +171,7 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 		do = setOverride(rules[i].ID, key, n)
 		if once := do; rapid.Bool().Draw(t, "again") { // over one that expires
 			do = func(text []byte) ([]byte, error) {
-				text, err := setOverride(rules[i].ID, key, Numbers{Limit: "5/minute", Expires: noon.AddDate(1000, 0, 0)})(text)
+				text, err := setOverride(rules[i].ID, key, Numbers{Limit: earlier, Expires: noon.AddDate(1000, 0, 0)})(text)
 				if err != nil {
 					return nil, err
 				}
@@ -188,9 +198,11 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 			if len(tier.Limits) > 1 || l.Refill > 0 || slices.ContainsFunc(rules, func(r weir.Rule) bool { return r.Tier == tier.Name && len(r.Limits) > 0 }) {
 				continue
 			}
-			return setTier(tier.Name, Numbers{Limit: fmt.Sprint(l.Count * 1000)}), setTier(tier.Name, Numbers{Limit: fmt.Sprint(l.Count)}), func(doc *weir.Rules) {
+			more := l.Amount() * 1000
+			return setTier(tier.Name, Numbers{Limit: more.String()}), setTier(tier.Name, Numbers{Limit: l.Amount().String()}), func(doc *weir.Rules) {
 				i := slices.IndexFunc(doc.Tiers, func(t weir.Tier) bool { return t.Name == tier.Name })
-				doc.Tiers[i].Limits[0].Count *= 1000
+				l := &doc.Tiers[i].Limits[0]
+				l.Count, l.Fraction = int64(more/1_000_000), more%1_000_000
 			}
 		}
 	case 3:
@@ -211,6 +223,16 @@ func FuzzEdit(f *testing.F) {
 		"tiers: {pro: {capacity: 5, refill_rate: 1.5}}\r\nrules:\r\n- id: orders\r\n  tier: pro\r\n  limits: [5/m, {limit: 6/h}]\r\n"} {
 		for op := range 6 {
 			f.Add([]byte(text), uint8(op), []string{"orders", "search", "orders", "pro"}[i], "sk_x", "6/m", int64(i))
+		}
+	}
+	amounts, err := os.ReadFile("testdata/amounts.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, id := range []string{"spend", "tokens", "budget", "uploads", "weekly", "pro"} {
+		for _, limit := range []string{"12.5", "12.5/month", "7", "7/week"} {
+			f.Add(amounts, uint8(0), id, "", limit, int64(0))
+			f.Add(amounts, uint8(3), id, "sk_x", limit, int64(0))
 		}
 	}
 	f.Add([]byte(document), uint8(1), "search", "", "limit: 5/m # five\nmatch:\n  endpoint: /x", int64(0))

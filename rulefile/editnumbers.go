@@ -1,9 +1,9 @@
 package rulefile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -13,8 +13,9 @@ import (
 
 // numbersChange is Numbers, understood. Zeros leave alone.
 type numbersChange struct {
-	count   int64
+	amount  weir.Amount
 	window  time.Duration
+	unit    weir.CalendarUnit // of the window
 	burst   int64
 	expires time.Time
 	// inherits: where no window is written, it is that of the rule's params.
@@ -30,17 +31,8 @@ func (n Numbers) parse() (numbersChange, error) {
 		return c, fmt.Errorf("capacity: must be at least 1, got %d", n.Capacity)
 	}
 	if n.Limit != "" {
-		if count, err := strconv.ParseInt(n.Limit, 10, 64); err == nil {
-			c.count = count
-		} else {
-			l, err := weir.ParseLimit(n.Limit)
-			if err != nil {
-				return c, fmt.Errorf("limit: %w", err)
-			}
-			c.count, c.window = l.Count, l.Window
-		}
-		if c.count < 1 {
-			return c, fmt.Errorf("limit: must be at least 1, got %d", c.count)
+		if err := c.parseLimit(n.Limit); err != nil {
+			return c, fmt.Errorf("limit: %w", err)
 		}
 	}
 	if !n.Expires.IsZero() {
@@ -53,33 +45,80 @@ func (n Numbers) parse() (numbersChange, error) {
 	return c, nil
 }
 
+// parseLimit reads "500", "12.50" or "500/minute".
+func (c *numbersChange) parseLimit(s string) error {
+	if number, ok := parseNumber(s); ok {
+		a, err := weir.ParseAmount(s)
+		switch {
+		case number < 1 && number == math.Trunc(number):
+			return fmt.Errorf("must be at least 1, got %s", s)
+		case err != nil:
+			return err
+		}
+		c.amount = a
+		return nil
+	}
+	l, err := weir.ParseLimit(s)
+	switch {
+	case err != nil:
+		return err
+	case l.Count < 0 || l.Count == 0 && l.Fraction == 0:
+		return fmt.Errorf("must be at least 1, got %d", l.Count)
+	case l.Count > weir.MaxTokens:
+		return fmt.Errorf("must be at most %d, got %d", int64(weir.MaxTokens), l.Count)
+	}
+	c.amount, c.window, c.unit = l.Amount(), l.Window, l.Calendar.Unit
+	return nil
+}
+
+// fits reports a change that the limit can't take: slots have neither a window nor a burst.
+func (c numbersChange) fits(a weir.Algorithm) error {
+	switch {
+	case a != weir.Concurrency:
+	case c.window > 0:
+		return errors.New("counts requests in flight: give a number such as 50, without a time")
+	case c.burst > 0:
+		return errors.New("counts requests in flight, and has no burst: give a limit such as 50")
+	}
+	return nil
+}
+
 // fresh makes the limit of an override that isn't there yet. What the change leaves alone is the rule's own.
 func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
 	var own weir.Limit
 	if len(r.Limits) == 1 {
 		own = r.Limits[0]
 	}
+	if r.Algorithm == weir.Concurrency {
+		if err := c.fits(r.Algorithm); err != nil {
+			return own, fmt.Errorf("limit: the rule %q %w", r.ID, err)
+		}
+		return c.apply(weir.Limit{Algorithm: weir.Concurrency}), nil
+	}
 	has := "several limits, and no single one"
 	if len(r.Limits) == 0 {
 		has = "no limit of its own"
 	}
 	switch {
-	case c.count > 0 && c.window == 0 && own.Window == 0:
-		return own, fmt.Errorf(`limit: needs a window, as in "%d/minute": the rule %q has %s to take it from`, c.count, r.ID, has)
-	case c.count == 0 && own.Count == 0:
+	case c.amount > 0 && c.window == 0 && own.Window == 0:
+		return own, fmt.Errorf(`limit: needs a window, as in "%s/minute": the rule %q has %s to take it from`, c.amount, r.ID, has)
+	case c.amount == 0 && own.Amount() == 0:
 		return own, fmt.Errorf(`needs a limit such as "500/minute" beside the capacity: the rule %q has %s to take it from`, r.ID, has)
-	case c.count == 0 && own.Refill > 0:
+	case c.amount == 0 && own.Refill > 0:
 		return weir.Limit{Count: c.burst, Burst: c.burst, Refill: own.Refill, Window: own.Window}, nil
-	case c.count == 0:
-		return weir.Limit{Count: own.Count, Window: own.Window, Burst: c.burst}, nil
+	case c.amount == 0:
+		own.Burst = c.burst
+		return own, nil
 	}
-	return c.apply(weir.Limit{Window: own.Window}), nil
+	return c.apply(weir.Limit{Window: own.Window, Calendar: own.Calendar}), nil
 }
 
 // limitText writes the numbers of a new override.
 func (e *editor) limitText(l weir.Limit, expires time.Time) string {
 	fields := []pair{{"limit", e.scalar(l.String(), 0)}}
 	switch {
+	case l.Algorithm == weir.Concurrency:
+		fields[0].value = l.Amount().String()
 	case l.Refill > 0:
 		fields = []pair{{"capacity", decimal(l.Burst)}, {"refill_rate", rateText(l.Refill)}, {"window", e.windowText(l.Window)}}
 	case l.Burst > 0:
@@ -88,7 +127,7 @@ func (e *editor) limitText(l weir.Limit, expires time.Time) string {
 	if !expires.IsZero() {
 		fields = append(fields, pair{"expires", e.timeText(expires)})
 	}
-	if len(fields) == 1 {
+	if len(fields) == 1 && l.Algorithm != weir.Concurrency { // where it is, a number alone says too little
 		return fields[0].value
 	}
 	return e.flowMap(fields...)
@@ -112,11 +151,12 @@ func (e *editor) windowText(w time.Duration) string {
 	if w%time.Second == 0 {
 		return decimal(int64(w / time.Second))
 	}
-	return e.scalar(windowName(w), 0)
+	return e.scalar(windowName(weir.Limit{Count: 1, Window: w}), 0)
 }
 
-func windowName(w time.Duration) string {
-	_, name, _ := strings.Cut(weir.Limit{Count: 1, Window: w}.String(), "/")
+// windowName is what a limit is over: minute, 15m, month.
+func windowName(l weir.Limit) string {
+	_, name, _ := strings.Cut(l.String(), "/")
 	return name
 }
 
@@ -127,10 +167,10 @@ func (c numbersChange) pick(limits []weir.Limit) (int, error) {
 	}
 	var windows []string
 	for i, l := range limits {
-		if c.window == l.Window {
+		if c.window == l.Window && c.unit == l.Calendar.Unit {
 			return i, nil
 		}
-		windows = append(windows, windowName(l.Window))
+		windows = append(windows, windowName(l))
 	}
 	return 0, fmt.Errorf("has several limits, over %s: name the one to change, as in %q", strings.Join(windows, ", "), "500/"+windows[0])
 }
@@ -144,7 +184,7 @@ func (e *editor) setOwn(rule *node, limits []weir.Limit, c numbersChange) ([]wei
 	if params, i := rule.get("params"); i >= 0 {
 		m, burst = params.value, "capacity"
 	}
-	return []weir.Limit{e.setFields(m, burst, limits[0], c)}, nil
+	return e.setFields(m, burst, limits[0], c)
 }
 
 // setOneOf changes one of a list of limits.
@@ -164,6 +204,9 @@ func (e *editor) setOneOf(list *node, limits []weir.Limit, c numbersChange) ([]w
 // setNumbers changes the numbers of a tier or an override, in whatever form they are
 // written, and returns what they are then. Only overrides have a time at which they expire.
 func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, override bool) ([]weir.Limit, error) {
+	if err := c.fits(limits[0].Algorithm); err != nil {
+		return nil, err
+	}
 	if v.kind == scalar {
 		l := c.apply(limits[0])
 		if l.Burst == limits[0].Burst && c.expires.IsZero() {
@@ -181,7 +224,7 @@ func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, overr
 	if list, i := v.get("limits"); i >= 0 {
 		return e.setOneOf(list.value, limits, c)
 	}
-	return []weir.Limit{e.setFields(v, "burst", limits[0], c)}, nil
+	return e.setFields(v, "burst", limits[0], c)
 }
 
 func (e *editor) setExpiry(m *node, at time.Time) error {
@@ -202,20 +245,20 @@ func (e *editor) setExpiry(m *node, at time.Time) error {
 
 // apply is what becomes of a count over a window.
 func (c numbersChange) apply(l weir.Limit) weir.Limit {
-	if c.count > 0 {
-		l.Count = c.count
+	if c.amount > 0 {
+		l.Count, l.Fraction = wholeAndRest(c.amount)
 	}
 	if c.window > 0 {
-		l.Window = c.window
+		l.Window, l.Calendar.Unit = c.window, c.unit
 	}
-	if c.burst > 0 && (l.Burst > 0 || c.burst != l.Count) { // a burst is the limit, unless it is given
+	if c.burst > 0 && (l.Burst > 0 || weir.Whole(c.burst) != l.Amount()) { // a burst is the limit, unless it is given
 		l.Burst = c.burst
 	}
 	return l
 }
 
 // setFields changes numbers that are fields of a map. burst is what a new burst is called there.
-func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) weir.Limit {
+func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) ([]weir.Limit, error) {
 	limit, at := m.get("limit")
 	if at < 0 {
 		return e.setBucket(m, l, c)
@@ -234,26 +277,26 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 			e.insertField(m, at, burst, decimal(changed.Burst))
 		}
 	}
-	return changed
+	return []weir.Limit{changed}, nil
 }
 
 // setCount writes a limit over an old one. The window may be a field of its own.
 func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
-	sameWindow := l.Window == old.Window
+	sameWindow := l.Window == old.Window && l.Calendar.Unit == old.Calendar.Unit
 	if (value{v, ""}).isNumber() {
 		if !sameWindow && window.value == nil {
 			e.put(v, e.scalar(l.String(), 0)) // its window was the rule's
 			return
 		}
-		if l.Count != old.Count {
-			e.put(v, decimal(l.Count))
+		if l.Amount() != old.Amount() {
+			e.put(v, l.Amount().String())
 		}
 		if !sameWindow {
 			e.put(window.value, e.windowText(l.Window))
 		}
 		return
 	}
-	if sameWindow && l.Count == old.Count {
+	if sameWindow && l.Amount() == old.Amount() {
 		return
 	}
 	text := l.String()
@@ -261,7 +304,7 @@ func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
 		// As people wrote it: 100 per minute, 5/15m.
 		for _, separator := range []string{"/", " per "} {
 			if i := strings.Index(v.text, separator); i >= 0 {
-				text = decimal(l.Count) + v.text[i:]
+				text = l.Amount().String() + v.text[i:]
 				break
 			}
 		}
@@ -271,13 +314,16 @@ func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
 
 // setBucket changes a bucket that is described by its capacity and what it gains each
 // second. Its window is only shown, and stays if it is written.
-func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) weir.Limit {
+func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) ([]weir.Limit, error) {
+	if c.unit != weir.NoUnit {
+		return nil, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))
+	}
 	capacity, at := m.get("capacity")
 	refill, hasRefill := m.get("refill_rate")
 	_, hasWindow := m.get("window")
 	rate := perSecond(l)
-	if c.count > 0 {
-		rate = perSecond(weir.Limit{Count: c.count, Window: cmp.Or(c.window, l.Window)})
+	if c.amount > 0 {
+		rate = perSecond(c.apply(weir.Limit{Window: l.Window}))
 	}
 	if c.burst > 0 && c.burst != l.Count {
 		l.Count, l.Burst = c.burst, c.burst
@@ -296,5 +342,5 @@ func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) weir.Limit {
 	if hasWindow < 0 && !c.inherits {
 		l.Window = fillTime(l.Count, l.Refill)
 	}
-	return l
+	return []weir.Limit{l}, nil
 }

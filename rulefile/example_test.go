@@ -42,7 +42,7 @@ rules:
 `))
 	fmt.Println(err)
 	// Output:
-	// rules.yaml:4:16: rules[0] "login": algorithm: must be one of token_bucket, leaky_bucket, fixed_window, sliding_window_log, sliding_window_counter, got "sliding_log"
+	// rules.yaml:4:16: rules[0] "login": algorithm: must be one of token_bucket, leaky_bucket, fixed_window, sliding_window_log, sliding_window_counter, concurrency, got "sliding_log"
 	//   4 |     algorithm: sliding_log
 	//     |                ^ did you mean "sliding_window_log"?
 	// rules.yaml:5:12: rules[0] "login": limit: must be at least 1, got 0

@@ -71,15 +71,96 @@ func drawDocument(t *rapid.T) object {
 		rules = append(rules, drawRule(t, fmt.Sprintf("r%d", i), tier))
 	}
 	return draw(t, object{
-		{"tiers", object{{"free", drawLimit(t)}, {"pro", drawLimit(t)}}},
+		{"tiers", object{{"free", drawLimit(t)}, {"pro", drawTier(t)}}},
 		{"default_tier", tier()},
 		{"keys", object{{"sk_free_*", tier()}, {"*", tier()}}},
 		{"rules", rules},
 		{"whitelist", []any{"sk_internal_*", "2001:db8::/32"}},
+		{"prices", object{{mostly(t, "gpt-4.1 *", "gpt-*", "o3"), drawParts(t)}, {"*", drawParts(t)}}},
+		{"weights", object{{mostly(t, "T", "tokens", "points"), drawParts(t)}}},
 	})
 }
 
+func drawParts(t *rapid.T) object {
+	return object{
+		{mostly(t, "In put", "input", "cached"), mostly[any](t, -1, 0, 1, 4, 0.5, "2.50/1M", "10/1M", "0.15/1K")},
+		{"output", mostly[any](t, "1/1m", 1, 0.000001, "10/1B")},
+	}
+}
+
+// drawTier draws what a tier of the document can have, and a rule that counts requests by the second can't.
+func drawTier(t *rapid.T) any {
+	if rapid.Bool().Draw(t, "of requests") {
+		return drawLimit(t)
+	}
+	return mostly(t, "x", "12.5/day", "50/month", "0.000001/month")
+}
+
 func drawRule(t *rapid.T, id string, tier func() string) object {
+	r := drawPlainRule(t, id, tier)
+	switch rapid.IntRange(0, 7).Draw(t, "counts") {
+	case 0, 1: // an amount
+		return with(r, object{
+			{"amount", mostly(t, "Tokens", "tokens", "usd")},
+			{"default", mostly(t, 0, 0.25, 1, 1.5)},
+			{"unsettled", mostly(t, "lose", "keep", "give_back")},
+			{"limit", mostly(t, "1.1234567/h", "12.5/minute", "50/hour", "0.000001 per day")},
+		}, "split", "cost", "default")
+	case 2: // requests in flight
+		return with(r, object{
+			{"algorithm", mostly(t, "concurency", "concurrency")},
+			{"slot_ttl", mostly[any](t, "2h", "30s", 5, "1m")},
+			{"limit", mostly[any](t, "5/m", 20, 3)},
+			{"tiers", object{{tier(), 50}}},
+			{"override", object{{"one", 7}, {"two", object{{"limit", mostly(t, 0, 8, 9)}}}}},
+			{"candidate", object{{"limit", 6}}},
+		}, "burst", "split", "count", "slot_ttl")
+	case 3: // on the calendar
+		limit := mostly[any](t, "5/hour", "50/month", "7 per week", "100/day", object{{"limits", []any{"5/second", "100/month"}}})
+		one, several := limit.(object)
+		if !several {
+			one = object{{"limit", limit}}
+		}
+		month := several || limit == "50/month"
+		r = with(r, append(object{
+			{"calendar", draw(t, object{{"limit", 0}, {"tz", mostly(t, "Berlin", "Europe/Berlin", "UTC")}, {"day", mostly(t, 32, 1, 15)}, {"weekday", mostly(t, "mon", "monday", "sunday")}})},
+		}, one...), "algorithm", "limit", "burst", "tiers", "override", "candidate", "calendar")
+		for i := range r {
+			if c, ok := r[i].value.(object); ok && r[i].name == "calendar" {
+				keep := object{{"tz", "Asia/Tokyo"}}
+				for _, m := range c {
+					if m.name == "day" && month || m.name == "weekday" && limit == "7 per week" {
+						keep = append(keep, m)
+					}
+				}
+				r[i].value = keep
+			}
+		}
+		return append(r, member{"override", object{{"vip", limit}}})
+	}
+	return r
+}
+
+// with is an object with other values for some fields, and without others.
+func with(o, fields object, without ...string) object {
+	gone := map[string]bool{}
+	for _, name := range without {
+		gone[name] = true
+	}
+	given := map[string]any{}
+	for _, m := range fields {
+		given[m.name] = m.value
+	}
+	var out object
+	for _, m := range o {
+		if _, ok := given[m.name]; !ok && !gone[m.name] {
+			out = append(out, m)
+		}
+	}
+	return append(out, fields...)
+}
+
+func drawPlainRule(t *rapid.T, id string, tier func() string) object {
 	return draw(t, object{
 		{"id", id},
 		{"version", rapid.IntRange(0, 99).Draw(t, "version")},

@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -14,6 +15,16 @@ import (
 // scope is what a rule says about all of its numbers.
 type scope struct {
 	algorithm weir.Algorithm
+	// named: the rule names its algorithm. Without, the calendar's windows are fixed ones, and the others buckets.
+	named bool
+	// unsure: what the rule says of its algorithm is wrong, and the numbers aren't to blame.
+	unsure bool
+	// decimal: the rule counts an amount.
+	decimal bool
+	// calendar: the rule says where days, weeks and months begin.
+	calendar bool
+	// shared: the numbers are a tier's, and rules say what is counted by them, and how.
+	shared bool
 	// window of the rule's params, for overrides that leave it out.
 	window time.Duration
 	// inList: the numbers are one of several limits.
@@ -110,6 +121,10 @@ func (d *decoder) limits(v value, s scope) []weir.Limit {
 		d.fail(v, "must be at most %d limits, got %d", maxLimits, len(items))
 		return nil
 	}
+	if s.slots() {
+		d.fail(v, "concurrency has one limit, how many requests may be in flight: write limit: 20")
+		return nil
+	}
 	s.inList = true
 	var limits []weir.Limit
 	for _, item := range items {
@@ -166,8 +181,12 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	before := len(d.list)
 	limit, burst, capacity, refill := f["limit"], f["burst"], f["capacity"], f["refill_rate"]
 	for _, bucketOnly := range []string{"capacity", "refill_rate"} {
-		if b, ok := f[bucketOnly]; ok && !s.isBucket() {
-			d.fail(b, "%s has no %s: give a limit and a window", s.algorithm, bucketOnly)
+		if b, ok := f[bucketOnly]; ok && !s.isBucket() && !s.unsure {
+			if s.slots() {
+				d.fail(b, "concurrency has no %s: write limit: 20, for how many requests may be in flight", bucketOnly)
+			} else {
+				d.fail(b, "%s has no %s: give a limit and a window", s.algorithm, bucketOnly)
+			}
 			return nil
 		}
 	}
@@ -182,7 +201,9 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 			burst = capacity
 		}
 		l = d.count(limit, f["window"], s)
-		l.Burst = d.integer(burst)
+		if l.Burst = d.integer(burst); l.Burst > 0 {
+			d.checkBurst(burst, l, s)
+		}
 	case capacity.node != nil:
 		limit, burst = capacity, capacity
 		l = d.bucket(capacity, refill, f["window"], s)
@@ -203,20 +224,58 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	if len(d.list) > before {
 		return nil
 	}
+	if s.unsure {
+		l = anyLimit(l)
+	}
 	return []weir.Limit{l}
 }
+
+// anyLimit is a limit without what only some algorithms take, so that it isn't blamed for one that is misspelt.
+func anyLimit(l weir.Limit) weir.Limit {
+	if l.Fraction > 0 {
+		l.Count = max(l.Count, 1)
+	}
+	l.Fraction, l.Calendar, l.Window = 0, weir.Calendar{}, cmp.Or(l.Window, time.Minute)
+	return l
+}
+
+// checkBurst notes a burst of what has none.
+func (d *decoder) checkBurst(burst value, l weir.Limit, s scope) {
+	switch {
+	case s.unsure:
+	case s.slots():
+		d.fail(burst, "concurrency has no burst: its limit is how many requests may be in flight at once")
+	case l.Calendar.Unit == weir.Month:
+		d.fail(burst, "a month of the calendar has no burst: its limit may be taken at once; leave it out, or write 30d for that length of time")
+	case s.calendar && (l.Window == 24*time.Hour || l.Window == 7*24*time.Hour):
+		d.fail(burst, "the calendar's windows have no burst: their limit may be taken at once; leave it out, or the calendar")
+	}
+}
+
+// slots: the rule counts requests in flight.
+func (s scope) slots() bool { return s.algorithm == weir.Concurrency && !s.unsure }
 
 // count reads a limit: "100/minute", or a number with a window beside it.
 func (d *decoder) count(limit, window value, s scope) weir.Limit {
 	if !d.given(limit) {
 		return weir.Limit{}
 	}
+	if s.slots() {
+		return d.slotLimit(limit, window)
+	}
 	if limit.isNumber() {
-		l := weir.Limit{Count: d.integer(limit), Window: s.window}
-		if window.node != nil {
+		l := weir.Limit{Window: s.window}
+		before := len(d.list)
+		if s.decimal || s.shared {
+			l.Count, l.Fraction = wholeAndRest(d.amount(limit))
+		} else {
+			l.Count = d.integer(limit)
+		}
+		switch {
+		case window.node != nil:
 			l.Window, _ = d.duration(window)
-		} else if s.window == 0 && l.Count > 0 {
-			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %d`, l.Count)
+		case s.window == 0 && !s.unsure && len(d.list) == before:
+			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %s`, limit.text)
 		}
 		return l
 	}
@@ -226,9 +285,12 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 	}
 	l, err := weir.ParseLimit(limit.text)
 	if err != nil {
-		p := d.fail(limit, "%v", err)
 		count, unit, _ := strings.Cut(limit.text, "/")
 		unit = strings.TrimSpace(unit)
+		if _, wrong := weir.ParseAmount(strings.TrimSpace(count)); wrong != nil && s.decimal && strings.Contains(count, ".") {
+			err = wrong
+		}
+		p := d.fail(limit, "%v", err)
 		if _, err := weir.ParseWindow(unit); err != nil {
 			p.Hint = guessWindow(count+"/", unit)
 		} else if number := guessCount(count); number != "" {
@@ -236,8 +298,31 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 		}
 	} else if window.node != nil {
 		d.fail(window, "the limit %q has a window already: keep one of them", limit.text)
+	} else if l.Calendar.Unit == weir.Month && s.named && s.algorithm != weir.FixedWindow && !s.unsure {
+		d.fail(limit, "%s", noBudget(s.algorithm))
 	}
 	return l
+}
+
+// slotLimit reads how many requests may be in flight.
+func (d *decoder) slotLimit(limit, window value) weir.Limit {
+	if window.node != nil {
+		d.fail(window, "concurrency isn't over a time: write slot_ttl in the rule, for how long a slot lasts that isn't renewed")
+		return weir.Limit{}
+	}
+	if limit.kind == scalar && !limit.isNumber() {
+		if l, err := weir.ParseLimit(limit.text); err == nil {
+			d.fail(limit, "concurrency counts requests in flight, not over a time: write a number such as 20, got %q", limit.text).Hint = "did you mean " + l.Amount().String() + "?"
+			return weir.Limit{}
+		}
+	}
+	return weir.Limit{Algorithm: weir.Concurrency, Count: d.integer(limit)}
+}
+
+// wholeAndRest are an amount's whole and its fraction.
+func wholeAndRest(a weir.Amount) (int64, weir.Amount) {
+	one := weir.Whole(1)
+	return int64(a / one), a % one
 }
 
 // bucket reads a bucket as params describe it: what it holds, and what it gains each second.
@@ -266,7 +351,16 @@ func fillTime(capacity int64, rate float64) time.Duration {
 
 // validate asks the limit itself whether it is possible, and notes what isn't where that was written.
 func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
-	l.Algorithm = s.algorithm
+	l.Algorithm, l.Decimal = s.algorithm, s.decimal || s.shared && l.Fraction != 0
+	switch {
+	case s.unsure:
+		l = anyLimit(l)
+		l.Algorithm, l.Decimal = weir.LeakyQueue, false
+	case l.Calendar.Unit != weir.NoUnit:
+		l.Algorithm = weir.FixedWindow
+	case s.slots():
+		l.Window = time.Minute // any will do
+	}
 	var wrong weir.Problem
 	if !errors.As(l.Validate(), &wrong) {
 		return

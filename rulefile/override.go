@@ -38,8 +38,7 @@ func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Lim
 
 // expiry reads when an override ends.
 func (d *decoder) expiry(v value) (time.Time, bool) {
-	f, _ := v.get("expires")
-	at := value{f.value, join(v.path, "expires")}
+	at, _ := v.field("expires")
 	text := d.text(at)
 	if text == "" {
 		return time.Time{}, false

@@ -18,7 +18,8 @@ var ruleFields = fieldSet{
 	of: "a rule",
 	names: []string{
 		"id", "version", "tier", "match", "by", "missing", "ipv4_prefix", "ipv6_prefix", "layer", "algorithm", "mode", "max_delay",
-		"limit", "limits", "burst", "params", "tiers", "override", "cost", "count", "past_limit", "strict", "split", "on_store_failure", "shadow", "candidate", "abuse",
+		"limit", "limits", "burst", "params", "tiers", "override", "amount", "default", "unsettled", "calendar", "slot_ttl",
+		"cost", "count", "past_limit", "strict", "split", "on_store_failure", "shadow", "candidate", "abuse",
 	},
 	wrong: map[string]string{
 		"endpoint":        "write match: {endpoint: …}",
@@ -32,8 +33,31 @@ var ruleFields = fieldSet{
 		"window":          "write limit: 100/minute, or params: {limit: 100, window: 60}",
 		"name":            `write "id"`,
 		"overrides":       `write "override"`,
+		"counts":          "write amount: tokens, or count: {status: […]}",
+		"unit":            writeAmount,
+		"units":           writeAmount,
+		"amounts":         writeAmount,
+		"measure":         writeAmount,
+		"metric":          writeAmount,
+		"quantity":        writeAmount,
+		"tokens":          writeAmount,
+		"default_amount":  `write "default"`,
+		"estimate":        `write "default"`,
+		"tz":              "write calendar: {tz: Europe/Berlin}",
+		"timezone":        "write calendar: {tz: Europe/Berlin}",
+		"day":             "write calendar: {day: 15}",
+		"weekday":         "write calendar: {weekday: monday}",
+		"ttl":             `write "slot_ttl"`,
+		"concurrency":     "write algorithm: concurrency, and limit: 20",
+		"max_concurrency": "write algorithm: concurrency, and limit: 20",
+		"max_in_flight":   "write algorithm: concurrency, and limit: 20",
+		"price":           "prices stand at the top of the document: prices: {\"gpt-*\": " + priceExample + "}",
+		"prices":          "they stand at the top of the document, beside rules",
+		"weights":         "they stand at the top of the document, beside rules",
 	},
 }
+
+const writeAmount = "write amount: tokens"
 
 var matchFields = fieldSet{
 	of:    "match",
@@ -48,9 +72,9 @@ var matchFields = fieldSet{
 var countFields = fieldSet{of: "count", names: []string{"status"}}
 
 // algorithms are the names of the language, in the order of the values below.
-var algorithms = []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter"}
+var algorithms = []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
 
-var algorithmValues = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}
+var algorithmValues = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter, weir.Concurrency}
 
 func (d *decoder) rule(v value) weir.Rule {
 	f := d.fields(v, &ruleFields)
@@ -75,15 +99,26 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Strict = d.boolean(f["strict"])
 	r.Split = int(d.integer(f["split"]))
 	r.Shadow = d.boolean(f["shadow"])
+	before := len(d.list)
 	r.Algorithm = d.algorithm(f["algorithm"], f["mode"])
+	s := scope{named: f["algorithm"].node != nil, unsure: len(d.list) > before, borrows: r.Descriptor != nil}
 	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
 
 	if r.Descriptor != nil && f["algorithm"].node == nil && f["burst"].node == nil && f["params"].node == nil {
 		r.Algorithm = weir.FixedWindow // as without the rule
 	}
 
-	s := scope{algorithm: r.Algorithm, borrows: r.Descriptor != nil}
+	s.algorithm = r.Algorithm
+	d.amounts(f, &r, &s)
+	if s.unsure { // what takes all numbers isn't to blame for them, either
+		r.Algorithm, r.Amount, r.Default, r.GiveBackUnsettled = weir.LeakyQueue, "", 0, false
+	}
+	weekday, _ := f["calendar"].field("weekday")
+	d.details = append(d.details, detail{f["algorithm"], weekday})
 	r.Limits = d.ownNumbers(f, &s)
+	if len(r.Limits) == 0 && (f["limit"].node != nil || f["limits"].node != nil || f["params"].node != nil) {
+		r.Calendar = weir.Calendar{} // a tier's numbers aren't to blame for those that are wrong
+	}
 	r.Tiers = d.tiers(f["tiers"], s)
 	r.Override = d.overrides(f["override"], s, r.ID)
 	r.Candidate = d.numbers(f["candidate"], s)
@@ -205,6 +240,13 @@ func (d *decoder) statuses(v value) []int {
 	if !d.given(v) {
 		return nil
 	}
+	if v.kind == scalar {
+		p := d.fail(v, "must be which answers count, {status: [401, 403]}, got %s", v.describe())
+		if !isLiteral(v.text) {
+			p.Hint = "write amount: " + shorten(v.text)
+		}
+		return nil
+	}
 	f := d.fields(v, &countFields)
 	status, ok := f["status"]
 	if !ok && v.kind == mapping && len(v.fields) == 0 {
@@ -229,16 +271,21 @@ func (d *decoder) statuses(v value) []int {
 	return list
 }
 
+// otherAlgorithms are names that people use, and what to write for them.
+var otherAlgorithms = map[string]string{
+	"leaky_queue": "write leaky_bucket, with mode: queue beside it",
+	"calendar":    "write fixed_window, with calendar: {tz: Europe/Berlin} beside it",
+	"semaphore":   "write concurrency",
+	"in_flight":   "write concurrency",
+	"slots":       "write concurrency",
+}
+
 // algorithm reads the algorithm and its mode. After a mistake the answer is a
 // LeakyQueue, which takes all numbers that any algorithm takes, so that they aren't blamed for it.
 func (d *decoder) algorithm(v, mode value) weir.Algorithm {
 	if v.node != nil && v.kind == scalar {
-		switch v.text {
-		case "concurrency":
-			d.fail(v, "concurrency is reserved for a later version: write %s", oneOf(algorithms))
-			return weir.LeakyQueue
-		case "leaky_queue":
-			d.fail(v, "must be %s, got %q", oneOf(algorithms), v.text).Hint = "write leaky_bucket, with mode: queue beside it"
+		if hint := otherAlgorithms[v.text]; hint != "" {
+			d.fail(v, "must be %s, got %q", oneOf(algorithms), v.text).Hint = hint
 			return weir.LeakyQueue
 		}
 	}

@@ -90,6 +90,8 @@ func (d *decoder) choice(v value, words ...string) int {
 var otherWords = map[string]string{
 	"deny": "refuse", "reject": "refuse", "block": "refuse", "closed": "refuse", "fail_closed": "refuse",
 	"open": "allow", "fail_open": "allow", "ignore": "skip",
+	"release": "give_back", "refund": "give_back", "return": "give_back", "charge": "keep", "hold": "keep",
+	"mon": "monday", "tue": "tuesday", "wed": "wednesday", "thu": "thursday", "fri": "friday", "sat": "saturday", "sun": "sunday",
 }
 
 func oneOf(words []string) string {
@@ -227,11 +229,13 @@ func guessWindow(before, s string) string {
 	number := s[:len(s)-len(word)]
 	switch w := strings.ToLower(word); {
 	case word == "M" && number == "":
-		return fmt.Sprintf("write %q, or %q for a month", before+"minute", before+"30d")
+		return fmt.Sprintf("write %q, or %q", before+"minute", before+"month")
 	case word == "M":
 		return fmt.Sprintf("write %q, or days for months", before+strings.TrimSpace(number)+"m")
 	case w == "hr" || w == "hrs":
 		return fmt.Sprintf("did you mean %q?", before+number+"hour")
+	case (w == "months" || w == "mo") && before != "" && (number == "" || strings.TrimSpace(number) == "1"):
+		return fmt.Sprintf("write %q, the calendar's, or %q", before+"month", before+"30d")
 	case w == "month" || w == "months" || w == "mo":
 		return "months differ in length: write 30d"
 	case w == "year" || w == "years" || w == "y":

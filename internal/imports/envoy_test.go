@@ -281,6 +281,28 @@ descriptors:
 	}
 }
 
+// TestEnvoyWindows: units are lengths of time there, aligned to the epoch, and never the calendar's.
+func TestEnvoyWindows(t *testing.T) {
+	const day = 24 * time.Hour
+	for unit, length := range map[string]time.Duration{
+		"second": time.Second, "minute": time.Minute, "hour": time.Hour, "DAY": day, "week": 7 * day, "Month": 30 * day, "YEAR": 365 * day,
+	} {
+		text := fmt.Sprintf("domain: a\ndescriptors: [{key: k, rate_limit: {unit: %s, requests_per_unit: 5}}]", unit)
+		r, err := Envoy([]envoy.File{{Name: "a.yaml", Text: []byte(text)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := rulefile.Parse("rules.yaml", r.Text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rule := f.Rules.Rules[0]
+		if want := (weir.Limit{Count: 5, Window: length}); rule.Algorithm != weir.FixedWindow || rule.Calendar != (weir.Calendar{}) || !slices.Equal(rule.Limits, []weir.Limit{want}) {
+			t.Errorf("%s: %+v\n%s", unit, rule, r.Text)
+		}
+	}
+}
+
 // TestHugeEnvoyConfig is told that it can't be one document, soon.
 func TestHugeEnvoyConfig(t *testing.T) {
 	text := []byte("domain: a\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n")

@@ -1,0 +1,236 @@
+package rulefile
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// amounts reads what a rule counts, and what it says of that: an amount, the calendar's windows, requests in flight. It is noted
+// in the scope of the rule's numbers.
+func (d *decoder) amounts(f map[string]value, r *weir.Rule, s *scope) {
+	if v := f["amount"]; v.node != nil {
+		s.decimal = true
+		if r.Amount = d.amountName(v); r.Amount == "" {
+			r.Amount = "amount" // nothing else is blamed for it
+		}
+		switch r.Algorithm {
+		case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow:
+		default:
+			if !s.unsure {
+				d.fail(f["algorithm"], "%s counts requests, not amounts: use token_bucket, leaky_bucket or fixed_window", r.Algorithm)
+				s.unsure = true
+			}
+		}
+	}
+	if v := f["default"]; d.given(v) {
+		if r.Default = d.amount(v); v.isNumber() && strings.Trim(v.text, "0_.") == "" {
+			d.fail(v, "must be more than 0, got %s: without a default, a request that lacks the amount isn't charged", v.text)
+		}
+	}
+	r.GiveBackUnsettled = d.choice(f["unsettled"], "keep", "give_back") == 1
+	if ttl, ok := d.duration(f["slot_ttl"]); ok && !s.unsure {
+		if r.SlotTTL = ttl; ttl <= 0 {
+			d.fail(f["slot_ttl"], "must be from 1s to 1h, got %s", ttl)
+		}
+	}
+	v := f["calendar"]
+	c, ok := d.calendar(v)
+	switch {
+	case !ok || s.unsure:
+	case s.named && r.Algorithm != weir.FixedWindow:
+		d.fail(v, "days, weeks and months of the calendar are fixed windows, and a %s isn't: write algorithm: fixed_window, or leave the calendar out", r.Algorithm)
+	default:
+		r.Calendar, s.calendar = c, true
+	}
+}
+
+// notAmounts are words for what rules count without an amount.
+var notAmounts = []string{"request", "requests", "cost", "hits", "calls"}
+
+// amountName reads the name of an amount. Of which letters it is, is for [weir.Compile].
+func (d *decoder) amountName(v value) string {
+	name := d.text(v)
+	switch {
+	case name == "":
+		return ""
+	case v.isNumber():
+		d.fail(v, "must be the name of an amount such as tokens, got %s", v.text).Hint = "write amount: tokens, and default: " + shorten(v.text) + " for requests that don't say how many they take"
+		return ""
+	case slices.Contains(notAmounts, name):
+		d.fail(v, "requests, and what they cost, are what a rule counts without an amount: leave it out, got %q", name)
+		return ""
+	}
+	if lower := strings.ReplaceAll(strings.ToLower(name), "-", "_"); lower != name {
+		d.hints[v.path] = didYouMean(lower, []string{lower})
+	}
+	return name
+}
+
+// amount reads a decimal number. It is 0 if there is none.
+func (d *decoder) amount(v value) weir.Amount {
+	if !d.given(v) {
+		return 0
+	}
+	if !v.isNumber() {
+		d.failNumber(v, "a number such as 1500 or 0.012")
+		return 0
+	}
+	digits := strings.ReplaceAll(v.text, "_", "")
+	a, err := weir.ParseAmount(digits)
+	switch {
+	case strings.HasPrefix(digits, "-"):
+		d.fail(v, "must not be negative, got %s", shorten(v.text))
+	case err != nil:
+		d.fail(v, "%v", err)
+	case len(digits) > 1 && digits[0] == '0' && digits[1] != '.':
+		d.fail(v, "must be a number without a leading 0, got %s", shorten(v.text))
+	default:
+		return a
+	}
+	return 0
+}
+
+var calendarFields = fieldSet{
+	of:    "calendar",
+	names: []string{"tz", "day", "weekday"},
+	wrong: map[string]string{
+		"zone": `write "tz"`, "timezone": `write "tz"`, "time_zone": `write "tz"`, "location": `write "tz"`,
+		"unit": "the limit says it: limit: 50/month", "month": "the limit says it: limit: 50/month",
+		"week": "write weekday: monday", "start": "write day: 15, or weekday: monday", "month_day": `write "day"`,
+	},
+}
+
+// weekdays are the language's, and [time.Weekday]'s a day later.
+var weekdays = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// calendar reads where the calendar's windows begin.
+func (d *decoder) calendar(v value) (c weir.Calendar, ok bool) {
+	if !d.given(v) {
+		return c, false
+	}
+	before := len(d.list)
+	f := d.fields(v, &calendarFields)
+	if v.kind == mapping && len(v.fields) == 0 {
+		d.fail(v, "needs a field, such as {tz: Europe/Berlin}: without a calendar, days and months are those of UTC")
+	}
+	// With its zone named it differs from none, also where weeks begin on Sundays.
+	c = weir.Calendar{Zone: "UTC", Day: int(d.integer(f["day"]))}
+	c.Weekday = time.Weekday(d.choice(f["weekday"], weekdays...)+1) % 7
+	if tz := f["tz"]; tz.node != nil {
+		c.Zone = d.text(tz)
+	}
+	if len(d.list) > before {
+		return c, false
+	}
+	month, err := weir.ParseLimit("1/month")
+	if err != nil {
+		panic(err) // which the language has
+	}
+	month.Algorithm, month.Calendar.Day, month.Calendar.Zone = weir.FixedWindow, c.Day, c.Zone
+	var wrong weir.Problem
+	if errors.As(month.Validate(), &wrong) {
+		p := d.fail(f[strings.TrimPrefix(wrong.Path, "calendar.")], "%s", wrong.Text)
+		if wrong.Path == "calendar.tz" {
+			p.Hint = zoneHint(c.Zone)
+		}
+	}
+	return c, len(d.list) == before
+}
+
+// zones are some of the many that there are, for guesses.
+var zones = []string{
+	"UTC", "Europe/Berlin", "Europe/London", "Europe/Paris", "Europe/Madrid", "Europe/Rome", "Europe/Amsterdam", "Europe/Zurich", "Europe/Vienna",
+	"Europe/Stockholm", "Europe/Warsaw", "Europe/Kyiv", "Europe/Istanbul", "Europe/Dublin", "Europe/Lisbon", "Europe/Helsinki", "Europe/Athens",
+	"America/New_York", "America/Chicago", "America/Denver", "America/Los_Angeles", "America/Toronto", "America/Sao_Paulo", "America/Mexico_City",
+	"Asia/Tokyo", "Asia/Shanghai", "Asia/Kolkata", "Asia/Singapore", "Asia/Hong_Kong", "Asia/Seoul", "Asia/Dubai", "Asia/Jerusalem",
+	"Australia/Sydney", "Pacific/Auckland", "Africa/Johannesburg", "Africa/Lagos", "Africa/Cairo",
+}
+
+// zoneHint is a guess at a time zone that there isn't.
+func zoneHint(name string) string {
+	if strings.ContainsAny(name, "+-0123456789") {
+		return "name a place, since clocks are changed there, or write UTC"
+	}
+	name = strings.ReplaceAll(name, " ", "_")
+	if !strings.Contains(name, "/") {
+		for _, z := range zones {
+			if _, city, _ := strings.Cut(z, "/"); strings.EqualFold(city, name) {
+				return didYouMean(z, zones)
+			}
+		}
+	}
+	return didYouMean(name, zones)
+}
+
+// detail is what is known of a rule beyond what it means.
+type detail struct {
+	algorithm value // that it names
+	weekday   value // of its calendar
+}
+
+// checkCalendars notes what only the document as a whole tells of its rules: without numbers of its own, a rule has those of
+// the tiers.
+func (d *decoder) checkCalendars(doc *weir.Rules) {
+	for i := range doc.Rules {
+		r, of := &doc.Rules[i], d.details[i]
+		if of.algorithm.node == nil && of.weekday.node == nil || d.blames(index("rules", i)) || d.blames("tiers") {
+			continue
+		}
+		week := false
+		look := func(limits []weir.Limit) {
+			week = week || slices.ContainsFunc(limits, func(l weir.Limit) bool { return l.Window == 7*24*time.Hour })
+		}
+		look(r.Limits)
+		look(r.Candidate)
+		for _, t := range r.Tiers {
+			look(t.Limits)
+		}
+		for _, limits := range r.Override {
+			look(limits)
+		}
+		if len(r.Limits) == 0 && r.Descriptor == nil && r.Algorithm != weir.Concurrency {
+			for _, t := range doc.Tiers {
+				look(t.Limits)
+				d.checkMonths(of.algorithm, r, &t)
+			}
+		}
+		if of.weekday.node != nil && !week {
+			d.fail(of.weekday, "is the day on which weeks begin, and the rule has no limit over a week: leave it out")
+		}
+	}
+}
+
+// checkMonths notes a rule that names an algorithm and takes the calendar's months from a tier.
+func (d *decoder) checkMonths(algorithm value, r *weir.Rule, t *weir.Tier) {
+	if algorithm.node == nil || r.Algorithm == weir.FixedWindow || slices.ContainsFunc(r.Tiers, func(o weir.Tier) bool { return o.Name == t.Name }) {
+		return
+	}
+	for _, l := range t.Limits {
+		if l.Calendar.Unit == weir.Month {
+			// At the limit's path, where Compile would find it, too.
+			d.add(algorithm.at, join(parent(algorithm.path), "limit"), "the tier %q has %s: %s", t.Name, l, noBudget(r.Algorithm))
+			return
+		}
+	}
+}
+
+// noBudget says why a month needs a fixed window.
+func noBudget(a weir.Algorithm) string {
+	why := "a " + a.String() + " doesn't know the calendar"
+	if a <= weir.LeakyQueue {
+		why = "a bucket is no budget, since it refills all the time"
+	}
+	return why + ": write algorithm: fixed_window, or 30d for that length of time"
+}
+
+// blames reports whether a problem is known at a path, or below it.
+func (d *decoder) blames(path string) bool {
+	return slices.ContainsFunc(d.list, func(p Problem) bool {
+		rest, ok := strings.CutPrefix(p.Path, path)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}

@@ -1,0 +1,154 @@
+package rulefile
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
+// Every request that names a model is held against prices, one by one.
+const (
+	maxPrices = 1_000
+	maxParts  = 64 // of one price, or of one weight
+)
+
+const (
+	priceExample  = "{input: 2.50/1M, output: 10/1M}"
+	weightExample = "{input: 1, output: 4}"
+)
+
+// prices reads what models cost. Their order is that of the file: the first one that matches counts.
+func (d *decoder) prices(v value) []weir.Price {
+	entries := d.listOf(v, "prices", `{"gpt-*": `+priceExample+`}`)
+	var list []weir.Price
+	for _, e := range entries {
+		if e.name == "" {
+			d.add(e.nameAt, v.path, "needs a model, or a pattern such as gpt-*, got nothing")
+			continue
+		}
+		list = append(list, weir.Price{Model: e.name, Parts: d.parts(e.value, priceExample)})
+	}
+	return list
+}
+
+// weights reads amounts that are made of others.
+func (d *decoder) weights(v value) []weir.Weighted {
+	entries := d.listOf(v, "weights", "{tokens: "+weightExample+"}")
+	var list []weir.Weighted
+	for _, e := range entries {
+		list = append(list, weir.Weighted{Amount: e.name, Parts: d.parts(e.value, weightExample)})
+	}
+	return list
+}
+
+func (d *decoder) listOf(v value, what, example string) []entry {
+	if v.node != nil && v.kind != mapping && v.kind != empty {
+		d.fail(v, "must be a map such as %s, got %s", example, v.describe())
+		return nil
+	}
+	entries := d.entries(v)
+	if len(entries) > maxPrices {
+		d.fail(v, "must be at most %d %s, got %d: a pattern such as gpt-* can stand for many", maxPrices, what, len(entries))
+		return nil
+	}
+	return entries
+}
+
+// parts reads what one of each amount costs, or counts.
+func (d *decoder) parts(v value, example string) []weir.Weight {
+	if v.node != nil && v.kind != mapping && v.kind != empty {
+		d.fail(v, "must be a map such as %s, got %s", example, v.describe())
+		return nil
+	}
+	entries := d.entries(v)
+	if len(entries) > maxParts {
+		d.fail(v, "must be at most %d amounts, got %d", maxParts, len(entries))
+		return nil
+	}
+	var parts []weir.Weight
+	for _, e := range entries {
+		if each, ok := d.each(e.value); ok {
+			parts = append(parts, weir.Weight{Amount: e.name, Each: each})
+		}
+	}
+	return parts
+}
+
+var (
+	// Programs write 2.5e-06.
+	eachNumber = regexp.MustCompile(`^([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,2}))?(?:/1([KMB]))?$`)
+	// otherEach is what people write for 2.50/1M.
+	otherEach = regexp.MustCompile(`^[$€]? ?([0-9][0-9_,]*(?:\.[0-9]+)?) ?(?:USD|usd|[$€])? ?(?:(?:/|per) ?1? ?([kKmMbB]|[1-9][0-9_,]*)[a-z]*(?: tokens)?)?$`)
+)
+
+// zeros are how many of them a divisor has.
+var zeros = map[string]int{"": 0, "K": 3, "M": 6, "B": 9}
+
+// wholeZeros are how many zeros make one: a weight is kept in so many digits behind the point.
+const wholeZeros = 12
+
+// each reads what one of an amount counts, in 10^-12: a number, or that of a thousand, a million or a billion.
+func (d *decoder) each(v value) (int64, bool) {
+	if !d.given(v) {
+		return 0, false
+	}
+	const want = "must be a number from 0 to 1000000, or one such as 2.50/1M, for a million of them (1K, 1M, 1B)"
+	if v.kind != scalar {
+		d.fail(v, want+", got %s", v.describe())
+		return 0, false
+	}
+	found := eachNumber.FindStringSubmatch(strings.ReplaceAll(v.text, "_", ""))
+	if found == nil || v.quoted && found[4] == "" {
+		p := d.fail(v, want+", got %s", v.describe())
+		if p.Hint = guessEach(v.text); found != nil {
+			p.Hint = "remove the quotes"
+		}
+		return 0, false
+	}
+	digits, power := strings.TrimLeft(found[1]+found[2], "0"), wholeZeros-zeros[found[4]]-len(found[2])
+	if found[3] != "" {
+		n, _ := strconv.Atoi(found[3]) // of two digits
+		power += n
+	}
+	kept := strings.TrimRight(digits, "0")
+	power += len(digits) - len(kept)
+	switch {
+	case kept == "":
+		return 0, true
+	case power < 0:
+		d.fail(v, "has more digits than are kept, which is %d behind the point: %s", wholeZeros-zeros[found[4]], shorten(v.text))
+		return 0, false
+	}
+	n, err := strconv.ParseInt(kept+strings.Repeat("0", min(power, 2*wholeZeros)), 10, 64)
+	if err != nil || n > 1_000_000*1e12 {
+		d.fail(v, "must be at most 1000000 for one of them, got %s", shorten(v.text))
+		return 0, false
+	}
+	return n, true
+}
+
+// guessEach is a hint for a price that is written in another way.
+func guessEach(s string) string {
+	found := otherEach.FindStringSubmatch(strings.TrimSpace(s))
+	if found == nil {
+		return ""
+	}
+	number, of := strings.ReplaceAll(found[1], ",", ""), strings.ToUpper(found[2])
+	switch strings.NewReplacer("_", "", ",", "").Replace(of) {
+	case "":
+		return fmt.Sprintf("did you mean %q?", number)
+	case "1000":
+		of = "K"
+	case "1000000":
+		of = "M"
+	case "1000000000":
+		of = "B"
+	}
+	if zeros[of] == 0 {
+		return ""
+	}
+	return fmt.Sprintf("did you mean %q?", number+"/1"+of)
+}
