@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/renew"
 )
 
 // tell tells the client of an admitted call how its limits stand, in the metadata that come before the answer.
@@ -140,18 +142,32 @@ func code(x *httplimit.Refused) codes.Code {
 	return codes.Unavailable
 }
 
-// finish tells the limiter how a call ended. One that got no answer has used its attempt, whatever the cause.
-func (i *Interceptors) finish(ctx context.Context, method string, d *weir.Decision, err error) {
-	s, ok := status.FromError(err)
-	if !ok {
-		s = status.FromContextError(err)
+// errPanic stands for the error of a handler that panics.
+var errPanic = errors.New("panic")
+
+// last serves a call whose decision is unfinished, keeps its slots meanwhile, and tells the limiter how it ended. A call that
+// got no answer has used its attempt, whatever the cause; its slots are free all the same.
+func (i *Interceptors) last(ctx context.Context, method string, d weir.Decision, serve func() error) {
+	fail := func(err error) {
+		if err != nil && i.opts.OnError != nil {
+			i.opts.OnError(method, err)
+		}
 	}
-	if ctx.Err() != nil || s.Code() == codes.Canceled {
-		return
-	}
-	if err := i.limiter.Finish(context.WithoutCancel(ctx), d, weir.Outcome{Status: httpStatus(s.Code())}); err != nil && i.opts.OnError != nil {
-		i.opts.OnError(method, err)
-	}
+	stop := renew.Keep(ctx, i.limiter, &d, fail)
+	err := errPanic
+	defer func() {
+		stop()
+		s, ok := status.FromError(err)
+		if !ok {
+			s = status.FromContextError(err)
+		}
+		o := weir.Outcome{Status: httpStatus(s.Code())}
+		if err == errPanic || ctx.Err() != nil || s.Code() == codes.Canceled {
+			o.Status = 0
+		}
+		fail(i.limiter.Finish(context.WithoutCancel(ctx), &d, o))
+	}()
+	err = serve()
 }
 
 // httpStatus is the status that stands for a code, by which rules count: the one that google.rpc.Code names.

@@ -35,7 +35,8 @@ type Options struct {
 	// MaxWaiting is how many calls may wait in queues at a time; a rule may have half of them. More are refused with UNAVAILABLE.
 	// 0 means httplimit.DefaultMaxWaiting.
 	MaxWaiting int
-	// OnError is told when the store couldn't be reached. The call goes on as its rules say. Nil means nobody is told.
+	// OnError is told when the store couldn't be reached. The call goes on as its rules say. It is also told when slots of a call
+	// couldn't be renewed, while the handler runs. Nil means nobody is told.
 	OnError func(method string, err error)
 	// Trace returns a context in the caller's trace, by the traceparent and tracestate of a call's metadata, so that the span of
 	// the check is in it. tracing.Continue is one. It isn't needed behind otelgrpc. Nil leaves the context as it is.
@@ -78,7 +79,7 @@ var (
 )
 
 // Unary limits a call. It is for grpc.UnaryInterceptor.
-func (i *Interceptors) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (i *Interceptors) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	d, err := i.admit(ctx, info.FullMethod, message)
 	if err != nil {
 		return nil, err
@@ -86,13 +87,15 @@ func (i *Interceptors) Unary(ctx context.Context, message any, info *grpc.UnaryS
 	if !d.Unfinished() {
 		return handle(ctx, message)
 	}
-	answer, err := handle(ctx, message) // a panic is no answer, and the attempt counts
-	i.finish(ctx, info.FullMethod, &d, err)
+	i.last(ctx, info.FullMethod, d, func() error {
+		answer, err = handle(ctx, message)
+		return err
+	})
 	return answer, err
 }
 
 // Stream limits a stream, once, when it begins. It is for grpc.StreamInterceptor.
-func (i *Interceptors) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (i *Interceptors) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	ctx := stream.Context()
 	d, err := i.admit(ctx, info.FullMethod, nil)
 	if err != nil {
@@ -101,8 +104,10 @@ func (i *Interceptors) Stream(server any, stream grpc.ServerStream, info *grpc.S
 	if !d.Unfinished() {
 		return handle(server, stream)
 	}
-	err = handle(server, stream)
-	i.finish(ctx, info.FullMethod, &d, err)
+	i.last(ctx, info.FullMethod, d, func() error {
+		err = handle(server, stream)
+		return err
+	})
 	return err
 }
 
@@ -118,6 +123,9 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 	defer v.Release()
 	// A client chooses its deadline. One so short that the store can't decide must not be a way past its limits.
 	if !v.Serve() || v.Decision.Degraded && ctx.Err() != nil {
+		if v.Decision.Unfinished() { // it was decided, and its client has left
+			_ = i.limiter.Finish(context.WithoutCancel(ctx), &v.Decision, weir.Outcome{Abandoned: true})
+		}
 		return weir.Decision{}, i.refuse(ctx, c, v)
 	}
 	i.tell(ctx, c, v)

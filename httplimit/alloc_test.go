@@ -24,6 +24,12 @@ func (s *sink) Header() http.Header         { return s.header }
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 func (s *sink) WriteHeader(status int)      { s.status = status }
 
+// elsewhere is a rule that doesn't apply.
+func elsewhere(r weir.Rule) weir.Rule {
+	r.Match.Endpoint = "/elsewhere"
+	return r
+}
+
 func TestAllocsPerRequest(t *testing.T) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	plenty, spent := per(1e9, time.Hour), per(1, 366*24*time.Hour)
@@ -38,6 +44,7 @@ func TestAllocsPerRequest(t *testing.T) {
 		{"headers off", rules(weir.Rule{ID: "a", Limits: plenty}), silent, 0, 0},
 		{"both dialects", rules(weir.Rule{ID: "a", Limits: plenty}), httplimit.Answers{}, 0, 2}, // the values, and the list of them
 		{"both dialects, three limits", rules(weir.Rule{ID: "a", Limits: plenty}, weir.Rule{ID: "b", By: []string{"ip"}, Limits: []weir.Limit{plenty[0], {Count: 1e9, Window: time.Minute}}}), httplimit.Answers{}, 0, 2},
+		{"slots and amounts elsewhere", rules(weir.Rule{ID: "a", Limits: plenty}, elsewhere(slots(1)), elsewhere(daily("tokens", 1))), silent, 0, 0},
 		{"refused, headers off", rules(weir.Rule{ID: "a", Limits: spent}), silent, 429, 5},
 		{"refused, both dialects", rules(weir.Rule{ID: "a", Limits: spent}), httplimit.Answers{}, 429, 7},
 	} {

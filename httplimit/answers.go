@@ -38,6 +38,9 @@ const (
 	IETF06 Dialect = "ietf-06"
 	// GitHub is XRateLimit with -Used and -Resource.
 	GitHub Dialect = "github"
+	// Tokens is x-ratelimit-limit-tokens, -remaining-tokens and -reset-tokens, the last a duration such as 6m0s, as providers of AI
+	// models send them: for each amount that is limited, by its name, and -requests for limits without one.
+	Tokens Dialect = "tokens"
 )
 
 // HeaderNames are names of one's own; what is "" isn't sent.
@@ -59,6 +62,7 @@ type Template struct {
 type Answerer struct {
 	opts                  Answers
 	x, ietf, ietf06, used bool
+	tokens                bool
 	custom                bool
 	expose                string
 	body                  *template.Template
@@ -81,8 +85,10 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 			a.ietf06 = true
 		case GitHub:
 			a.x, a.used = true, true
+		case Tokens:
+			a.tokens = true
 		default:
-			return nil, fmt.Errorf("headers: must be of x-ratelimit, ietf, ietf-06 and github, got %q", d)
+			return nil, fmt.Errorf("headers: must be of x-ratelimit, ietf, ietf-06, github and tokens, got %q", d)
 		}
 	}
 	if a.ietf && a.ietf06 {
@@ -128,7 +134,7 @@ func (a *Answerer) prepareRefusal() error {
 		err = t.Execute(&bytes.Buffer{}, &Refused{})
 	}
 	if err != nil {
-		return fmt.Errorf("refusal: body: %w: write a text/template over Code, Message, Rule, Limit, WindowSeconds, RetryAfterSeconds, ResetAt and Status", err)
+		return fmt.Errorf("refusal: body: %w: write a text/template over Code, Message, Rule, Limit, Amount, WindowSeconds, RetryAfterSeconds, RetryIsAGuess, ResetAt and Status", err)
 	}
 	a.body = t
 	return nil
@@ -180,7 +186,7 @@ func (a *Answerer) speaks(d *weir.Decision) bool {
 }
 
 // numbers reports whether any header shows a number.
-func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.custom }
+func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.tokens || a.custom }
 
 // SetHeaders sets the rate-limit headers of a decision that was made at now.
 func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision, now time.Time) {
@@ -188,7 +194,7 @@ func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision
 		return
 	}
 	if a.expose != "" {
-		h[hExpose] = append(h[hExpose], a.expose) // a handler may have some of its own
+		h[hExpose] = append(h[hExpose], a.exposed(d)) // a handler may have some of its own
 	}
 	switch {
 	case !a.numbers():
@@ -243,6 +249,9 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 		b = v.is(b, hDegraded, "degraded")
 	}
 	v.set(h, b)
+	if a.tokens {
+		a.texts.setTokens(h, d)
+	}
 }
 
 // resetUnix is when the counter is full again, in Unix seconds, rounded up.
@@ -255,6 +264,9 @@ func resetUnix(d *weir.Decision, now time.Time) int64 {
 		// the edge would be shown as a second later.
 		const most = int64(5 * time.Second / time.Microsecond)
 		window := l.Window.Microseconds()
+		if l.Calendar.Unit != weir.NoUnit {
+			window = int64(15 * time.Minute / time.Microsecond) // where days begin in any zone
+		}
 		edge := (at + window/2) / window * window
 		if off := at - edge; d.ResetAfter > 0 && max(off, -off) <= min(most, window/4) {
 			at = edge

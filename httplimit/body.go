@@ -36,13 +36,25 @@ func appendDetails(b []byte, x *Refused) []byte {
 	limited := x.Code == jsonerror.RateLimitExceeded
 	if limited {
 		member("limit")
-		b = strconv.AppendInt(b, x.Limit, 10)
-		member("window_seconds")
-		b = strconv.AppendInt(b, x.WindowSeconds, 10)
+		if x.Amount == "" {
+			b = strconv.AppendInt(b, x.Limit, 10)
+		} else {
+			b = append(b, x.exact.String()...)
+			member("amount")
+			b = jsonerror.AppendString(b, x.Amount)
+		}
+		if x.WindowSeconds > 0 {
+			member("window_seconds")
+			b = strconv.AppendInt(b, x.WindowSeconds, 10)
+		}
 	}
 	if x.RetryAfterSeconds > 0 {
 		member("retry_after_seconds")
 		b = strconv.AppendInt(b, x.RetryAfterSeconds, 10)
+	}
+	if x.RetryIsAGuess {
+		member("retry_is_a_guess")
+		b = append(b, "true"...)
 	}
 	if limited {
 		member("reset_at")

@@ -7,10 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"github.com/felixge/httpsnoop"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/onclose"
+	"github.com/weirhq/weir/internal/renew"
 )
 
 // serveAndFinish gives back what rules that count by status took for other
@@ -22,17 +25,47 @@ import (
 // been done all the same, and to learn whether a guess was right there are other ways than its
 // answer.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
-	a := &answer{m: m, r: r, d: d}
+	a := &answer{m: m, r: r, d: d, reserved: d.Reserved()}
+	if a.late = a.reserved || d.Slots() > 0; a.late {
+		if m.opts.OnError != nil {
+			a.r = r.Clone(context.WithoutCancel(r.Context())) // it may be told while the handler does what it likes with its own
+		}
+		a.stop = renew.Keep(r.Context(), m.limiter, &d, func(err error) { m.tell(a.r, err) })
+		defer a.left()
+	}
 	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, a))
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &watchedBody{r.Body, a}
 	}
 	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r) // a panic is no answer
-	if a.status == 0 && r.Context().Err() != nil || a.status == clientClosedRequest {
+	if a.status == 0 && r.Context().Err() != nil || a.status == clientClosedRequest || a.hijacked.Load() {
 		return
 	}
 	a.begun(http.StatusOK)
+	a.ended = true
 	a.finish()
+}
+
+// left is called when the handler has ended, however it did. Whoever has hijacked the connection ends the request by closing that.
+func (a *answer) left() {
+	if !a.hijacked.Load() {
+		a.end()
+	}
+}
+
+// end finishes a request that has slots or has reserved something: those are its own for as long as it lasts.
+func (a *answer) end() {
+	a.once.Do(func() {
+		a.stop() // before they are released: a renewal would take them again
+		var o weir.Outcome
+		if amounts := a.amounts.Load(); amounts != nil {
+			o.Amounts = *amounts
+		}
+		if a.ended && !a.lost.Load() {
+			o.Status = a.status
+		}
+		a.m.finish(a.r.Context(), a.r, &a.d, o)
+	})
 }
 
 // clientClosedRequest is the status with which proxies note that there was nobody to answer.
@@ -73,6 +106,15 @@ type answer struct {
 	lost     atomic.Bool // what is written isn't the answer
 	broken   atomic.Bool // the request's body is
 	finished bool
+
+	// Of a request that has slots or has reserved something:
+	late     bool // it is finished when it ends
+	reserved bool
+	ended    bool // there was an answer; not written once the connection is hijacked
+	stop     func()
+	once     sync.Once
+	hijacked atomic.Bool
+	amounts  atomic.Pointer[map[string]weir.Amount]
 }
 
 // begun notes the status of an answer, if it is the first. 1xx are not the
@@ -87,7 +129,7 @@ func (a *answer) begun(status int) {
 }
 
 func (a *answer) finish() {
-	if a.finished || a.lost.Load() {
+	if a.late || a.finished || a.lost.Load() {
 		return
 	}
 	a.finished = true
@@ -130,11 +172,16 @@ func (a *answer) hooks() httpsnoop.Hooks {
 		Hijack: func(hijack httpsnoop.HijackFunc) httpsnoop.HijackFunc {
 			return func() (net.Conn, *bufio.ReadWriter, error) {
 				conn, rw, err := hijack()
-				if err == nil {
-					a.begun(http.StatusSwitchingProtocols)
-					a.finish()
+				if err != nil {
+					return conn, rw, err
 				}
-				return conn, rw, err
+				a.begun(http.StatusSwitchingProtocols)
+				a.finish()
+				if a.ended = true; a.late {
+					a.hijacked.Store(true)
+					conn = onclose.Wrap(conn, a.end)
+				}
+				return conn, rw, nil
 			}
 		},
 	}

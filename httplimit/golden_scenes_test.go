@@ -164,3 +164,54 @@ func degradedScenes() []scene {
 		{name: "fail-closed-none", rules: rules(closed), fails: down, options: silent, steps: two},
 	}
 }
+
+// amountScenes are of limits on amounts, on the calendar, and on requests in flight.
+func amountScenes() []scene {
+	taking := func(amounts map[string]weir.Amount, more ...httplimit.Dialect) httplimit.Options {
+		o := httplimit.Options{Identify: func(_ *http.Request, req *weir.Request) { req.Amounts = amounts }}
+		if len(more) > 0 {
+			o.Answers.Dialects = more
+		}
+		return o
+	}
+	expose := func(o httplimit.Options) httplimit.Options {
+		o.Answers.Expose = true
+		return o
+	}
+	tokens := weir.Rule{ID: "tokens", Amount: "tokens", Limits: per(200_000, time.Minute)}
+	daily := weir.Rule{ID: "daily", Amount: "tokens", Limits: per(150_000, 24*time.Hour), Algorithm: weir.FixedWindow}
+	spend := weir.Rule{
+		ID: "spend", Amount: "usd", Algorithm: weir.FixedWindow, Calendar: weir.Calendar{Zone: "Europe/Berlin", Day: 15},
+		Limits: []weir.Limit{{Count: 0, Fraction: 500_000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}},
+	}
+	output := weir.Rule{ID: "output", Amount: "output_tokens", Limits: per(1000, time.Minute)}
+	shadow := weir.Rule{ID: "trial", Amount: "tokens", Shadow: true, Limits: per(1, time.Minute)}
+	thousands := func(n int64) map[string]weir.Amount {
+		return map[string]weir.Amount{"tokens": weir.Whole(n * 1000), "usd": 200_000, "output_tokens": weir.Whole(17)}
+	}
+	const problem = "Accept: application/problem+json"
+	asks := []step{ask(oddMoment), ask(0), ask(0, problem)}
+	slot := slots(2)
+	silent := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.Tokens}}}
+	return []scene{
+		{name: "amount", rules: rules(tokens), options: taking(thousands(120)), steps: asks},
+		{name: "amount-never-fits", rules: rules(tokens), options: taking(thousands(201)), steps: asks[:1]},
+		{name: "amount-never-fits-month", rules: rules(spend), options: taking(map[string]weir.Amount{"usd": 500_001}), steps: asks[:1]},
+		{name: "amount-calendar", rules: rules(spend), options: taking(thousands(1)), steps: asks},
+		{name: "amount-template", rules: rules(spend), options: httplimit.Options{
+			Identify: taking(thousands(1)).Identify,
+			Answers:  httplimit.Answers{Refusal: httplimit.Template{Body: "{{.Message}}: {{.Amount}} {{.Limit}} {{.WindowSeconds}} {{.RetryIsAGuess}}"}},
+		}, steps: asks},
+		{name: "dialect-tokens", rules: rules(orders, tokens, daily, spend, output, shadow, slot), options: taking(thousands(120), httplimit.Tokens), steps: asks},
+		{name: "dialect-tokens-expose", rules: rules(orders, tokens), options: expose(taking(thousands(1), httplimit.XRateLimit, httplimit.Tokens)), steps: asks},
+		{name: "dialect-tokens-requests", rules: rules(orders), options: silent, steps: asks},
+		{name: "dialect-tokens-nothing", rules: rules(slot), options: silent, steps: asks[:1]},
+		{name: "dialect-tokens-degraded", rules: rules(orders, tokens), fails: []string{"tokens"}, options: taking(thousands(1), httplimit.Tokens), steps: asks[:1]},
+		{name: "dialect-tokens-all-degraded", rules: rules(tokens), fails: []string{"tokens"}, options: taking(thousands(1), httplimit.Tokens), steps: asks[:1]},
+		{name: "slots", rules: rules(slot), inFlight: 1, steps: asks[:1]},
+		{name: "slots-taken", rules: rules(slot), inFlight: 2, steps: asks},
+		{name: "slots-beside-others", rules: rules(orders, slot), steps: asks},
+		{name: "slots-never-fit", rules: rules(slot), options: httplimit.Options{Identify: func(_ *http.Request, req *weir.Request) { req.Cost = 3 }}, steps: asks[:1]},
+		{name: "slots-others", rules: rules(slot), inFlight: 2, options: httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.GitHub, httplimit.IETF06}, Names: allNames}}, steps: asks[:1]},
+	}
+}

@@ -175,6 +175,7 @@ type attributes struct {
 	claims   Claims
 	verified bool   // the token has been looked at
 	doubt    string // what is ambiguous, in words for the client
+	model    string // that the request is for: see [Estimate]
 }
 
 // lookUp answers what rules ask beyond the fields of a request.
@@ -190,6 +191,10 @@ func (a *attributes) lookUp(name string) string {
 		return strings.TrimSpace(a.header(name))
 	case "claim":
 		return a.claim(name)
+	case "attr":
+		if name == "model" {
+			return a.model
+		}
 	}
 	return ""
 }

@@ -32,7 +32,8 @@ type Options struct {
 	// MaxWaiting is how many requests may wait in queues at a time; a rule may have half of them. More are refused with 503 QUEUE_FULL.
 	// 0 means DefaultMaxWaiting.
 	MaxWaiting int
-	// OnError is told when the store couldn't be reached. The request goes on as its rules say. Nil means nobody is told.
+	// OnError is told when the store couldn't be reached. The request goes on as its rules say. It is also told when slots of a
+	// request couldn't be renewed: while the handler runs, and with a copy of the request. Nil means nobody is told.
 	OnError func(*http.Request, error)
 	// Edge is the [weir.Request.Edge] of requests. "" means http.
 	Edge string
@@ -54,7 +55,8 @@ type Middleware struct {
 type watched struct {
 	rules   *weir.RuleSet
 	headers watch
-	bearer  bool // Authorization is one of them, and its faults count
+	bearer  bool     // Authorization is one of them, and its faults count
+	counted *counted // nil if no rule counts an amount
 }
 
 // headers are those to watch under the rules in force.
@@ -69,7 +71,7 @@ func (m *Middleware) headers() *watched {
 			names = append(names, http.CanonicalHeaderKey(name))
 		}
 	}
-	w := &watched{rules, newWatch(names...), slices.Contains(names, "Authorization")}
+	w := &watched{rules, newWatch(names...), slices.Contains(names, "Authorization"), newCounted(rules.Rules())}
 	m.watched.Store(w)
 	return w
 }
@@ -108,6 +110,9 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	defer body.release()
 	switch {
 	case !serve:
+		if d.Unfinished() { // it was decided, and its client has left
+			m.finish(r.Context(), r, &d, weir.Outcome{Abandoned: true})
+		}
 	case d.Unfinished():
 		m.serveAndFinish(w, r, next, d)
 	default:

@@ -147,7 +147,7 @@ func TestRefusalsKeepTheConnection(t *testing.T) {
 
 func TestAnswersThatCannotBe(t *testing.T) {
 	for want, a := range map[string]httplimit.Answers{
-		`headers: must be of x-ratelimit, ietf, ietf-06 and github, got "x"`:                        {Dialects: []httplimit.Dialect{"x"}},
+		`headers: must be of x-ratelimit, ietf, ietf-06, github and tokens, got "x"`:                {Dialects: []httplimit.Dialect{"x"}},
 		"headers: ietf and ietf-06 give RateLimit different meanings":                               {Dialects: []httplimit.Dialect{httplimit.IETF, httplimit.IETF06}},
 		`headers: names: "X Quota" can't be the name of a header`:                                   {Names: httplimit.HeaderNames{Limit: "X Quota"}},
 		`headers: names: "X-Quota\r\nX: y" can't be`:                                                {Names: httplimit.HeaderNames{ResetAfter: "X-Quota\r\nX: y"}},

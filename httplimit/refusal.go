@@ -17,10 +17,14 @@ type Refused struct {
 	Status            int
 	Code, Message     string
 	Rule              string
-	Limit             int64
-	WindowSeconds     int64
-	RetryAfterSeconds int64 // 0 if waiting doesn't help
+	Limit             int64  // rounded down
+	Amount            string // what the limit counts; "" for requests
+	WindowSeconds     int64  // 0 of a limit on requests in flight
+	RetryAfterSeconds int64  // 0 if waiting doesn't help
+	RetryIsAGuess     bool   // a slot may be free sooner, or later
 	ResetAt           time.Time
+
+	exact weir.Amount // the limit
 }
 
 // RetryAfter is what a refusal tells the client to wait, in whole seconds: the true time, rounded
@@ -161,7 +165,10 @@ func acceptsProblem(accept []string) bool {
 func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 	x := Refused{Status: http.StatusTooManyRequests, Code: jsonerror.RateLimitExceeded, Rule: d.Rule, RetryAfterSeconds: RetryAfter(req, d)}
 	if p := d.Policy; p != nil {
-		x.Limit, x.WindowSeconds = p.Limit.Count, seconds(p.Limit.Window)
+		x.Limit, x.exact, x.Amount = p.Limit.Count, p.Limit.Amount(), p.Amount
+		if !isSlots(p) {
+			x.WindowSeconds = seconds(p.Limit.Window)
+		}
 		x.ResetAt = time.Unix(resetUnix(d, now), 0).UTC()
 	}
 	switch d.Reason {
@@ -178,6 +185,7 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 			strconv.FormatInt(x.RetryAfterSeconds, 10)+" seconds more"
 	default:
 		x.Message = exceeded(d)
+		x.RetryIsAGuess = d.Policy != nil && isSlots(d.Policy) && x.RetryAfterSeconds > 0
 	}
 	return x
 }
@@ -191,23 +199,47 @@ func exceeded(d *weir.Decision) string {
 	if d.Policy == nil {
 		return "Rate limit exceeded"
 	}
-	l := &d.Policy.Limit
+	p, l := d.Policy, &d.Policy.Limit
 	if d.RetryAfter == weir.Never {
-		return "A request of this cost can never be admitted: the limit admits at most " +
-			strconv.FormatInt(l.Max(), 10) + " at once, and waiting does not help"
+		return neverAdmitted(p)
 	}
-	b := appendCount(append(make([]byte, 0, 128), "Rate limit of "...), l.Count, "request")
-	b = append(b, " per "...)
-	if l.Window%time.Second == 0 {
-		b = appendCount(b, int64(l.Window/time.Second), "second")
-	} else {
-		b = append(b, l.Window.String()...)
+	b := make([]byte, 0, 128)
+	switch {
+	case isSlots(p):
+		b = append(appendCount(append(b, "Limit of "...), l.Count, "request"), " at a time"...)
+	case p.Amount != "":
+		b = append(append(append(b, "Rate limit of "...), l.Amount().String()...), ' ')
+		b = appendWindow(append(b, p.Amount...), l)
+	default:
+		b = appendWindow(appendCount(append(b, "Rate limit of "...), l.Count, "request"), l)
 	}
 	b = append(b, " exceeded"...)
-	if e := d.Policy.Endpoint; e != "" {
-		b = append(append(b, " for "...), e...)
+	if p.Endpoint != "" {
+		b = append(append(b, " for "...), p.Endpoint...)
 	}
 	return string(b)
+}
+
+// neverAdmitted is the message to a request that is larger than its limit.
+func neverAdmitted(p *weir.Policy) string {
+	what, most := "of this cost", strconv.FormatInt(p.Limit.Max(), 10)
+	if p.Amount != "" {
+		if what = "for so many " + p.Amount; p.Limit.Burst == 0 {
+			most = p.Limit.Amount().String()
+		}
+	}
+	return "A request " + what + " can never be admitted: the limit admits at most " + most + " at once, and waiting does not help"
+}
+
+func appendWindow(b []byte, l *weir.Limit) []byte {
+	b = append(b, " per "...)
+	switch {
+	case l.Calendar.Unit != weir.NoUnit:
+		return append(b, l.Calendar.Unit.String()...)
+	case l.Window%time.Second == 0:
+		return appendCount(b, int64(l.Window/time.Second), "second")
+	}
+	return append(b, l.Window.String()...)
 }
 
 func appendCount(b []byte, n int64, of string) []byte {

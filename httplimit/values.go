@@ -57,9 +57,10 @@ func (v *values) set(h http.Header, b []byte) {
 // text is what headers always say of a policy.
 type text struct {
 	of       *weir.Policy
-	limit    string // 100
-	name     string // "orders"
-	policies string // "orders";q=100;w=60
+	limit    string    // 100
+	name     string    // "orders"
+	policies string    // "orders";q=100;w=60
+	tokens   [3]string // names of the dialect Tokens: X-Ratelimit-Limit-Tokens, -Remaining- and -Reset-
 }
 
 // texts remembers some of them, since most requests are of a few policies. A place that two
@@ -74,7 +75,12 @@ func (ts *texts) of(p *weir.Policy) *text {
 	name := appendQuoted(nil, p.Name)
 	t := &text{of: p, limit: strconv.FormatInt(p.Limit.Count, 10), name: string(name)}
 	b := append(append(name, ";q="...), t.limit...)
-	t.policies = string(strconv.AppendInt(append(b, ";w="...), seconds(p.Limit.Window), 10))
+	if isSlots(p) {
+		b = append(b, `;qu="concurrent-requests"`...)
+	} else {
+		b = strconv.AppendInt(append(b, ";w="...), seconds(p.Limit.Window), 10)
+	}
+	t.policies, t.tokens = string(b), tokenNames(p)
 	slot.Store(t)
 	return t
 }
@@ -103,11 +109,14 @@ func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
 	if !d.Allowed {
 		next = d.RetryAfter
 	}
-	if next < 0 {
-		return b // waiting doesn't help
+	if next < 0 || d.Allowed && isSlots(d.Policy) {
+		return b // waiting doesn't help, or nobody knows how long
 	}
 	return strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
 }
+
+// isSlots reports whether a limit counts requests in flight.
+func isSlots(p *weir.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
 
 // appendQuoted writes a structured-field string (RFC 9651). It can't hold anything
 // but printable ASCII; the names of rules don't.

@@ -127,6 +127,9 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 		return nil
 	}
 	req.Attr = v.lookUp
+	if watched.counted != nil {
+		v.fill(r.Context())
+	}
 	if m.opts.Identify != nil {
 		m.opts.Identify(r, req)
 	}

@@ -19,12 +19,15 @@ import (
 )
 
 // eachWay runs a test behind a limiter that hands the handler the server's own
-// writer, and behind one that has to watch the answer's status.
+// writer, behind one that has to watch the answer's status, and behind one that has to know when it is over.
 func eachWay(t *testing.T, test func(t *testing.T, l *weir.Limiter)) {
 	t.Run("settled", func(t *testing.T) {
 		test(t, limiter(t, rules(weir.Rule{ID: "s", By: []string{}, Limits: per(10, 366*24*time.Hour)})))
 	})
 	t.Run("unsettled", func(t *testing.T) { test(t, counting(t, 1, 2, 3, 4, 5)) })
+	t.Run("in flight", func(t *testing.T) {
+		test(t, limiter(t, rules(slots(1000), weir.Rule{ID: "s", By: []string{}, Limits: per(10, 366*24*time.Hour)})))
+	})
 }
 
 // serveHTTP2 is serve over TLS, with HTTP/2.

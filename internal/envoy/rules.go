@@ -215,13 +215,20 @@ func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	st.DurationUntilReset = &durationpb.Duration{Seconds: seconds(after)}
 }
 
-// wire shows a limit in the units of the service: 43 in 10 s are 43 per SECOND with a multiplier of 10.
+// wire shows a limit in the units of the service: 43 in 10 s are 43 per SECOND with a multiplier of 10. Requests in flight have
+// no unit there, and a limit on them isn't shown.
 func wire(p *weir.Policy) *rls.RateLimitResponse_RateLimit {
+	if p.Limit.Algorithm == weir.Concurrency {
+		return nil
+	}
 	unit, length := rls.RateLimitResponse_RateLimit_SECOND, time.Second
 	for u, l := range units {
 		if l > length && p.Limit.Window >= l && p.Limit.Window%l == 0 {
 			unit, length = u, l
 		}
+	}
+	if p.Limit.Calendar.Unit == weir.Month {
+		unit, length = rls.RateLimitResponse_RateLimit_MONTH, p.Limit.Window
 	}
 	out := &rls.RateLimitResponse_RateLimit{Name: p.Rule, RequestsPerUnit: uint32(min(p.Limit.Count, math.MaxUint32)), Unit: unit}
 	if times := p.Limit.Window / length; times > 1 {

@@ -40,9 +40,6 @@ func (c *client) hurry() (relax func()) {
 	return func() { _ = c.control.SetWriteDeadline(time.Time{}) }
 }
 
-// minBodyRate is how many bytes a second a client must send of its body, on average, once its patience is used up.
-const minBodyRate = 500
-
 // requestBody is a client's body on its way to the upstream. It ends the
 // exchange if the client stalls, and remembers whose fault a broken body is.
 //
@@ -57,10 +54,8 @@ type requestBody struct {
 	mu      sync.Mutex
 	idle    sync.Cond // of reading
 	timer   *time.Timer
-	since   time.Time     // when the read that is under way began
-	waited  time.Duration // in all reads before it
-	arrived int64         // bytes
-	trailer http.Header   // what the upstream gets; filled in at the end
+	wait    grace       // for the client
+	trailer http.Header // what the upstream gets; filled in at the end
 	reading bool
 	replied bool  // the answer has begun
 	done    bool  // the handler returns: the connection is the server's again
@@ -73,7 +68,7 @@ type requestBody struct {
 // alone from now on: left to itself, it reads and closes the body when an answer begins. The transport,
 // which may not be done with it, would send a body with holes, or break off the answer.
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
-	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel}
+	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
 	b.idle.L = &b.mu
 	if b.isHTTP1() {
 		_ = c.control.EnableFullDuplex()
@@ -99,29 +94,23 @@ func (b *requestBody) begin() error {
 	if b.done {
 		return http.ErrBodyReadAfterClose
 	}
-	b.reading, b.since = true, time.Now()
+	b.reading = true
+	b.wait.begin()
 	switch {
 	case b.replied || b.client.patience <= 0:
 	case b.timer == nil:
-		b.timer = time.AfterFunc(b.mayWaitLocked(), b.stall)
+		b.timer = time.AfterFunc(b.wait.mayWait(), b.stall)
 	default:
-		b.timer.Reset(b.mayWaitLocked())
+		b.timer.Reset(b.wait.mayWait())
 	}
 	return nil
-}
-
-// mayWaitLocked is how long the next part may take.
-func (b *requestBody) mayWaitLocked() time.Duration {
-	earned := time.Duration(min(b.arrived, 1<<40)/minBodyRate) * time.Second
-	return min(b.client.patience, b.client.patience+earned-b.waited)
 }
 
 func (b *requestBody) end(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
-	b.waited += time.Since(b.since)
-	b.arrived += int64(n)
+	b.wait.end(n)
 	b.idle.Broadcast()
 	b.stopTimerLocked()
 	switch err {

@@ -20,6 +20,10 @@ func failure(status int, code, message string) *jsonerror.Error {
 	return &jsonerror.Error{Status: status, Code: code, Message: message, Header: http.Header{"Cache-Control": {"no-store"}}}
 }
 
+func bodyStalled() *jsonerror.Error {
+	return failure(http.StatusRequestTimeout, jsonerror.RequestTimeout, "The request body stopped arriving")
+}
+
 // fail answers a request that got no answer from the upstream.
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
@@ -55,7 +59,7 @@ func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.
 	var network net.Error
 	switch {
 	case stalled:
-		return failure(http.StatusRequestTimeout, jsonerror.RequestTimeout, "The request body stopped arriving"), slog.LevelDebug
+		return bodyStalled(), slog.LevelDebug
 	case errors.As(broken, &tooLarge):
 		return failure(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "The request body is too large"), slog.LevelDebug
 	case errors.Is(r.Context().Err(), context.Canceled):

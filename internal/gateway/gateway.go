@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir/httplimit"
@@ -47,6 +48,9 @@ type Options struct {
 	// not taking the next part of the answer. In all it may be waited for that long, and a second more for every 500 bytes that it
 	// sends. Neither body is limited in length. 0 means 60 s.
 	StallTimeout time.Duration
+	// UsageHeader names a header in which the upstream says what a request took: "812", which is tokens, or "tokens=812, usd=0.012".
+	// "" means that the answers of AI models are read for it.
+	UsageHeader string
 	// TLS is for an https upstream: RootCAs for a certificate authority of one's own. Nil means the system's.
 	TLS *tls.Config
 
@@ -70,6 +74,8 @@ type Gateway struct {
 	stall     time.Duration
 	log       *slog.Logger
 	outage    outage
+	learned   learned
+	heads     atomic.Int64 // bytes of bodies that were read ahead: see readHead
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
@@ -178,6 +184,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		bad.Write(w)
 		return
 	}
+	if r, bad = g.estimate(control, r); bad != nil {
+		if r.ProtoMajor == 1 {
+			w.Header()["Connection"] = []string{"close"} // nobody knows where the next request would begin
+		}
+		bad.Write(w)
+		return
+	}
+	defer callOf(r).release()
 	g.limited.ServeHTTP(w, r)
 }
 
@@ -196,6 +210,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
 	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
+	callOf(r).admitted(r)
 	if hasBody(r) {
 		x.body = newRequestBody(r, c, cancel)
 		r.Body = x.body
@@ -220,6 +235,9 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	}
 	guard.DropSessions(p.Out.Header)
 	g.setForwarded(p.In, p.Out.Header)
+	if c := callOf(p.In); c != nil && c.reserved {
+		p.Out.Header.Set("Accept-Encoding", "identity") // the answer is to be read
+	}
 	tracing.Inject(p.In.Context(), p.Out.Header)
 	exchangeOf(p.In).body.takeTrailer(p.Out.Trailer)
 }
@@ -233,6 +251,7 @@ func (g *Gateway) modify(res *http.Response) error {
 	x := exchangeOf(res.Request)
 	x.merge(res)
 	x.body.answered()
+	g.watchUsage(res)
 	return nil
 }
 

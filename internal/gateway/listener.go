@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weirhq/weir/internal/onclose"
 )
 
 // Door is a listener that closes connections which aren't worth a handshake. Those of trusted proxies, which carry many clients,
@@ -58,7 +60,7 @@ func (d *Door) Accept() (net.Conn, error) {
 			turnAway(c)
 			continue
 		}
-		return &counted{Conn: c, leave: sync.OnceFunc(func() { d.leave(of) })}, nil
+		return onclose.Wrap(c, func() { d.leave(of) }), nil
 	}
 }
 
@@ -89,15 +91,4 @@ func (d *Door) leave(of netip.Prefix) {
 	if d.open[of]--; d.open[of] == 0 {
 		delete(d.open, of)
 	}
-}
-
-// counted is a connection that counts until it is closed.
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-func (c *counted) Close() error {
-	c.leave()
-	return c.Conn.Close()
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"io"
 	"log"
 	"log/slog"
@@ -116,6 +117,7 @@ type door struct {
 	gateway *Gateway
 	client  *http.Client
 	log     *journal
+	asked   sync.Map // of X-Ask, to a channel that is closed when the gateway is done with the request: see doWhole
 }
 
 type setup struct {
@@ -149,6 +151,9 @@ func start(t *testing.T, s setup) *door {
 	d.Config = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.handled != nil {
 			defer func() { s.handled <- struct{}{} }()
+		}
+		if done, ok := d.asked.Load(r.Header.Get("X-Ask")); ok {
+			defer close(done.(chan struct{}))
 		}
 		maps.Copy(w.Header(), s.header)
 		d.gateway.ServeHTTP(w, r)
@@ -187,6 +192,18 @@ func (d *door) do(t *testing.T, req *http.Request) answer {
 		t.Fatal(err)
 	}
 	return read(t, res)
+}
+
+// doWhole is do until the gateway is done, too: a client may have the whole answer a moment before.
+func (d *door) doWhole(t *testing.T, req *http.Request) answer {
+	t.Helper()
+	done := make(chan struct{})
+	id := rand.Text()
+	d.asked.Store(id, done)
+	req.Header.Set("X-Ask", id)
+	a := d.do(t, req)
+	await(t, done, "the end at the gateway")
+	return a
 }
 
 func read(t *testing.T, res *http.Response) answer {

@@ -5,8 +5,13 @@
 package gateway
 
 import (
+	"io"
+	"net/http"
 	"runtime"
+	"strings"
 	"testing"
+
+	"github.com/weirhq/weir"
 )
 
 // While 20 MB pass each way, the client, the gateway and the upstream together allocate far less than that.
@@ -24,6 +29,50 @@ func TestMemoryOfLargeBodies(t *testing.T) {
 		// Buffered even once, either body would be twice as much.
 		if grown > big/2 {
 			t.Errorf("HTTP/2 %t: %d MB allocated for 40 MB that passed", h2, grown>>20)
+		}
+	}
+}
+
+// A stream of 256 MB is read for its usage without being kept: neither the heap nor what is allocated grows with it.
+func TestMemoryOfMeteredStreams(t *testing.T) {
+	const long = 256 << 20
+	event := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("word ", 6000) + "\"}}]}\n\n"
+	for _, h2 := range []bool{false, true} {
+		l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for n := 0; n < long && r.URL.Path == "/v1/chat/completions"; n += len(event) {
+				if _, err := io.WriteString(w, event); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			io.WriteString(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}\n\ndata: [DONE]\n\n")
+		})
+		handled := make(chan struct{}, 2)
+		d := start(t, setup{upstream: up.URL, limiter: l, tls: h2, handled: handled})
+		d.ask(t, "/short", chat) // fills the pools
+		await(t, handled, "the end at the gateway")
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(strings.Replace(chat, "{", `{"stream": true, `, 1)))
+		req.Header.Set("Content-Type", "application/json")
+		res, err := d.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		await(t, handled, "the end at the gateway")
+		runtime.ReadMemStats(&after)
+		grown := after.TotalAlloc - before.TotalAlloc
+		t.Logf("HTTP/2 %t: %d KB allocated for %d MB", h2, grown>>10, n>>20)
+		if err != nil || n < long || grown > 16<<20 {
+			t.Errorf("HTTP/2 %t: %d MB allocated for %d MB, %v", h2, grown>>20, n>>20, err)
+		}
+		if got := left(t, l)["tokens"]; got != "9994" {
+			t.Errorf("HTTP/2 %t: %s tokens left, want 9994", h2, got)
 		}
 	}
 }

@@ -28,6 +28,7 @@ const (
 	ReceiptInvalid = "RECEIPT_INVALID" // 400: not a receipt of ours
 	ReceiptUsed    = "RECEIPT_USED"    // 409: given back already
 	ReceiptExpired = "RECEIPT_EXPIRED" // 410: the limits have forgotten the charge
+	SlotLost       = "SLOT_LOST"       // 409: the slot had ended before it was renewed, and there is no other
 
 	BadTarget           = "BAD_TARGET"           // 400: the gateway can't forward the request's target
 	UnsafePath          = "UNSAFE_PATH"          // 400: servers would read the path in different ways

@@ -1,0 +1,83 @@
+package httplimit
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// tokenNames are the headers of a limit in the dialect Tokens.
+func tokenNames(p *weir.Policy) (names [3]string) {
+	of := "requests"
+	if p.Amount != "" {
+		of = strings.ReplaceAll(p.Amount, "_", "-") // which some servers drop
+	}
+	for i, what := range [...]string{"limit", "remaining", "reset"} {
+		names[i] = http.CanonicalHeaderKey("x-ratelimit-" + what + "-" + of)
+	}
+	return names
+}
+
+// setTokens tells of each amount, and of requests, how the limit stands that binds.
+func (ts *texts) setTokens(h http.Header, d *weir.Decision) {
+	limits := d.Limits()
+	for i := range limits {
+		if l := &limits[i]; bindsTokens(limits, i) {
+			t := ts.of(l.Policy)
+			list := [...]string{t.limit, strconv.FormatInt(l.Remaining, 10), untilReset(l.ResetAfter)}
+			for j, name := range t.tokens {
+				h[name] = list[j : j+1 : j+1]
+			}
+		}
+	}
+}
+
+// bindsTokens reports whether a limit says the most of all that count what it counts.
+func bindsTokens(limits []weir.LimitStatus, i int) bool {
+	l := &limits[i]
+	if !countsTokens(l) {
+		return false
+	}
+	for j := range limits {
+		o := &limits[j]
+		if j == i || !countsTokens(o) || o.Policy.Amount != l.Policy.Amount {
+			continue
+		}
+		switch {
+		case o.Allowed != l.Allowed:
+			if l.Allowed {
+				return false
+			}
+		case o.Left() < l.Left() || o.Left() == l.Left() && j < i:
+			return false
+		}
+	}
+	return true
+}
+
+// countsTokens: the limit was counted, and what it counts has a header. Slots aren't used up.
+func countsTokens(l *weir.LimitStatus) bool {
+	return !l.Degraded && !l.Policy.Shadow && !isSlots(l.Policy)
+}
+
+// untilReset is a duration as the dialect has it: 6m0s, 8.64s, 120ms. It is rounded up.
+func untilReset(d time.Duration) string {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond).String()
+}
+
+// exposed lists the headers of an answer for scripts of other origins.
+func (a *Answerer) exposed(d *weir.Decision) string {
+	if !a.tokens {
+		return a.expose
+	}
+	all, limits := a.expose, d.Limits()
+	for i := range limits {
+		if bindsTokens(limits, i) {
+			all += ", " + strings.Join(a.texts.of(limits[i].Policy).tokens[:], ", ")
+		}
+	}
+	return all
+}

@@ -1,0 +1,212 @@
+package gateway
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// The first byte of a stream, and each one after it, arrives before the next is sent.
+func TestMeteringHoldsNothingBack(t *testing.T) {
+	for _, h2 := range []bool{false, true} {
+		seen, handled := make(chan struct{}), make(chan struct{}, 1)
+		l := limiterOf(t, weir.Options{}, daily("tokens", 1000))
+		d, _ := metering(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			control := http.NewResponseController(w)
+			for _, part := range []string{"d", "ata: {\"choi", "ces\":[]}\n\n", "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}\n\ndata: [DONE]\n\n"} {
+				io.WriteString(w, part)
+				control.Flush()
+				await(t, seen, "the arrival of "+part)
+			}
+		}, setup{tls: h2, limiter: l, handled: handled})
+		req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(strings.Replace(chat, "{", `{"stream": true, `, 1)))
+		req.Header.Set("Content-Type", "application/json")
+		res, err := d.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		buf := make([]byte, 1000)
+		for i := range 4 {
+			if n, err := res.Body.Read(buf); n == 0 {
+				t.Fatalf("part %d: %v", i, err)
+			}
+			seen <- struct{}{}
+		}
+		if n, err := res.Body.Read(buf); n != 0 || err != io.EOF {
+			t.Errorf("behind the last: %d bytes, %v", n, err)
+		}
+		await(t, handled, "the end at the gateway")
+		if got := left(t, l)["tokens"]; got != "997" {
+			t.Errorf("%s tokens left, want 997", got)
+		}
+	}
+}
+
+// However a call is dressed up, what its answer says is booked.
+func TestCallsInDisguise(t *testing.T) {
+	const used = `{"usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}}`
+	zipped := func() string {
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		io.WriteString(z, chat)
+		z.Close()
+		return b.String()
+	}()
+	for name, c := range map[string]struct {
+		header  [2]string
+		body    string
+		reserve string // left while the model thinks
+	}{
+		"as text":                {[2]string{"Content-Type", "text/plain;charset=UTF-8"}, chat, "9898"},
+		"as nothing":             {[2]string{"Content-Type", ""}, chat, "9898"},
+		"as a form":              {[2]string{"Content-Type", "multipart/form-data; boundary=x"}, chat, "10000"},
+		"packed":                 {[2]string{"Content-Encoding", "gzip"}, zipped, "10000"},
+		"as Python reads it":     {[2]string{"X", "y"}, strings.Replace(chat, "100", "100, \"temperature\": NaN", 1), "9900"},
+		"padded":                 {[2]string{"X", "y"}, chat[:len(chat)-1] + strings.Repeat(" ", maxHead) + "}", "9898"},
+		"with a picture":         {[2]string{"X", "y"}, strings.Replace(chat, `}]`, `, "image": "`+strings.Repeat("A", maxHead)+`"}]`, 1), "9898"},
+		"with a media type of x": {[2]string{"Content-Type", "application/vnd.x+json"}, chat, "9898"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+			d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if got := left(t, l)["tokens"]; got != c.reserve {
+					t.Errorf("meanwhile %s tokens are left, want %s", got, c.reserve)
+				}
+				jsonAnswer(used)(w, r)
+			}, setup{limiter: l})
+			req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(c.body))
+			req.Header.Set("Content-Type", "application/json")
+			if req.Header.Set(c.header[0], c.header[1]); c.header[1] == "" {
+				delete(req.Header, c.header[0])
+			}
+			d.doWhole(t, req)
+			if got := left(t, l)["tokens"]; got != "9988" {
+				t.Errorf("%s tokens left, want 9988", got)
+			}
+		})
+	}
+}
+
+// Of an answer that its client leaves, what it had told counts if that is more than was thought.
+func TestClientThatLeavesPaysForItsInput(t *testing.T) {
+	for name, c := range map[string]struct{ start, left string }{
+		"more than was thought": {`{"input_tokens":500,"output_tokens":1}`, "9400"}, // 100 of output stay reserved
+		"less":                  {`{"input_tokens":1,"output_tokens":1}`, "9898"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handled := make(chan struct{}, 1)
+			l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+			d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				fmt.Fprintf(w, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":%s}}\n\n", c.start)
+				http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}, setup{limiter: l, handled: handled})
+			ctx, leave := context.WithCancel(t.Context())
+			req := d.request(t, "POST", "/v1/messages", strings.NewReader(chat)).WithContext(ctx)
+			req.Header.Set("Content-Type", "application/json")
+			res, err := d.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewReader(res.Body)
+			for range 3 {
+				if _, err := lines.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+			}
+			leave()
+			res.Body.Close()
+			await(t, handled, "the end at the gateway")
+			if got := left(t, l)["tokens"]; got != c.left {
+				t.Errorf("%s tokens left, want %s", got, c.left)
+			}
+		})
+	}
+}
+
+// What a model refuses gives everything back that was reserved for it, and counts as a request.
+func TestRefusedCallsAreFree(t *testing.T) {
+	standard := daily("pictures", 10)
+	standard.Default = weir.Whole(2)
+	l := limiterOf(t, weir.Options{}, requests, daily("tokens", 10_000), standard)
+	d, _ := metering(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) }, setup{limiter: l})
+	d.ask(t, "/v1/chat/completions", chat)
+	if got := left(t, l); got["tokens"] != "10000" || got["pictures"] != "10" || got["requests"] != "999" {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// A call that waits in a queue, where its body is read ahead a second time, is asked for its usage all the same.
+func TestUsageBehindAQueue(t *testing.T) {
+	queue := weir.Rule{ID: "queue", By: []string{"ip"}, Algorithm: weir.LeakyQueue, MaxDelay: time.Minute, Limits: []weir.Limit{{Count: 20, Window: time.Second}}}
+	bodies := make(chan string, 10)
+	d, _ := metering(t, func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies <- string(b)
+	}, setup{limiter: limiterOf(t, weir.Options{}, queue, daily("tokens", 10_000))})
+	for range 4 {
+		d.ask(t, "/v1/chat/completions", strings.Replace(chat, "{", `{"stream": true, `, 1))
+		if got := await(t, bodies, "the request"); !strings.Contains(got, `"include_usage":true`) || !strings.HasSuffix(got, chat[1:]) {
+			t.Errorf("the upstream got %s", got)
+		}
+	}
+}
+
+// An answer that breaks off says nothing of what it took: the estimate stands.
+func TestUpstreamThatBreaksOffKeepsTheEstimate(t *testing.T) {
+	handled := make(chan struct{}, 1)
+	l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+	d, _ := metering(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "100")
+		io.WriteString(w, `{"usage": {"prompt_tokens": 7`)
+	}, setup{limiter: l, handled: handled})
+	req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(chat))
+	res, err := d.client.Do(req)
+	if err == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+	}
+	if err == nil {
+		t.Error("half an answer is whole")
+	}
+	await(t, handled, "the end at the gateway")
+	if got := left(t, l)["tokens"]; got != "9898" {
+		t.Errorf("%s tokens left, want 9898", got)
+	}
+}
+
+// A WebSocket has its slot until it is closed.
+func TestSlotsOfWebSockets(t *testing.T) {
+	done, handled := make(chan error, 1), make(chan struct{}, 10)
+	up := startUpstream(t, echoing(t, done))
+	slots := weir.Rule{ID: "slots", By: []string{"ip"}, Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1}}}
+	l := limiterOf(t, weir.Options{}, slots)
+	d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
+	conn, _, err := dialWebSocket(t, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, res, err := dialWebSocket(t, d); err == nil || res == nil || res.StatusCode != 429 {
+		t.Errorf("a second one: %v, %v", res, err)
+	}
+	await(t, handled, "the refusal")
+	conn.CloseNow()
+	await(t, done, "the upstream's end")
+	await(t, handled, "the end at the gateway")
+	if got := left(t, l)["slots"]; got != "1" {
+		t.Errorf("%s slots left", got)
+	}
+}

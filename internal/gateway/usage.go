@@ -1,0 +1,234 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/usage"
+)
+
+// Requests to AI models cost what nobody knows before the answer. Where a rule may count amounts, the gateway reads what a
+// request asks for, has that much reserved, and settles for what the answer says was used. A request of which nothing was reserved
+// then goes on as it came.
+
+// reserveFor is how long an estimate stands if this node dies before the answer is complete.
+const reserveFor = 10 * time.Minute
+
+// call is a request that may be one to a model.
+type call struct {
+	asked    usage.Asked
+	amounts  map[string]weir.Amount // estimated
+	head     *head                  // nil if the body wasn't read
+	reserved bool                   // the limiter waits for what it took
+}
+
+type callKey struct{}
+
+// callOf is the call that a request is, or nil.
+func callOf(r *http.Request) *call {
+	c, _ := r.Context().Value(callKey{}).(*call)
+	return c
+}
+
+// estimate returns the request with what it is likely to take. The fault is the answer to one that stopped in the middle of its
+// body.
+func (g *Gateway) estimate(control *http.ResponseController, r *http.Request) (_ *http.Request, fault *jsonerror.Error) {
+	if r.Method != http.MethodPost || !hasBody(r) || !g.opts.Limit.CountsAmounts(r) {
+		return r, nil
+	}
+	c := &call{}
+	if mayBeJSON(r.Header) { // else, what it takes is known from the answer alone
+		h, stalled := g.readHead(control, r)
+		if stalled {
+			h.release()
+			_ = control.EnableFullDuplex() // the server would wait for the rest before it answers
+			return r, bodyStalled()
+		}
+		c.head, r.Body = h, h
+		c.asked = usage.ReadStart(h.text)
+	}
+	if c.asked.Model == "" {
+		c.asked.Model = usage.ModelFromPath(r.URL.Path)
+	}
+	c.amounts = g.likely(c)
+	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.asked.Model, Reserve: reserveFor, Amounts: c.amounts})
+	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), nil
+}
+
+// likely is what a call is likely to take. What isn't known is for the rules' defaults.
+func (g *Gateway) likely(c *call) map[string]weir.Amount {
+	if c.asked == (usage.Asked{Choices: 1}) || c.head == nil { // nothing was read, or nothing of use
+		return nil
+	}
+	amounts := map[string]weir.Amount{"input": weir.Whole(c.asked.Input)}
+	output := c.asked.Output()
+	if !output.Known {
+		output.N, output.Known = g.learned.estimate(c.asked.Model)
+	}
+	if output.Known {
+		amounts["output"], amounts["tokens"] = weir.Whole(output.N), weir.Whole(c.asked.Input+output.N)
+	}
+	return amounts
+}
+
+// mayBeJSON reports whether a body may be the JSON of a call. Servers that don't look at the type take it as text, too.
+func mayBeJSON(h http.Header) bool {
+	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return false
+	}
+	switch t, _, _ := mime.ParseMediaType(h.Get("Content-Type")); t {
+	case "", "application/json", "text/json", "text/plain":
+		return true
+	case "application/connect+json": // a stream of messages, which may wait for answers
+		return false
+	default:
+		return strings.HasSuffix(t, "+json")
+	}
+}
+
+// release ends the use of what was read ahead of a request's body.
+func (c *call) release() {
+	if c != nil && c.head != nil {
+		c.head.release()
+	}
+}
+
+// admitted is called when a call goes on to the upstream. A streamed chat of which something was reserved is made to tell its usage.
+func (c *call) admitted(r *http.Request) {
+	if c == nil {
+		return
+	}
+	c.reserved = httplimit.Reserved(r)
+	if c.head != nil {
+		delete(r.Header, "Expect") // the client was told to continue when its body was read
+	}
+	if c.head == nil || !c.head.whole() {
+		return
+	}
+	text := c.head.take()
+	if c.reserved && c.asked.Stream && usage.IsChatPath(r.URL.Path) && !isSealed(r.Header) {
+		if more, changed := usage.WithUsage(text); changed {
+			text = more
+			if r.ContentLength >= 0 {
+				r.ContentLength = int64(len(text))
+				r.Header.Set("Content-Length", strconv.Itoa(len(text)))
+			}
+		}
+	}
+	r.Body = &replay{head: c.head, text: text}
+}
+
+// isSealed reports whether headers vouch for the body, so that it can't be changed.
+func isSealed(h http.Header) bool {
+	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest", "Signature-Input", "X-Amz-Content-Sha256"} {
+		if h[name] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// watchUsage has an answer settle its request.
+func (g *Gateway) watchUsage(res *http.Response) {
+	c := callOf(res.Request)
+	if c == nil || !c.reserved {
+		return
+	}
+	if name := g.opts.UsageHeader; name != "" {
+		if amounts := readAmounts(res.Header.Get(name)); amounts != nil {
+			httplimit.Settle(res.Request, amounts)
+			return
+		}
+	}
+	if res.StatusCode >= 400 && res.StatusCode < 500 { // the model wasn't asked
+		nothing := map[string]weir.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0}
+		for _, name := range g.opts.Limit.Amounts() {
+			nothing[name] = 0
+		}
+		httplimit.Settle(res.Request, nothing)
+		return
+	}
+	if e := res.Header.Get("Content-Encoding"); res.StatusCode != http.StatusOK || e != "" && !strings.EqualFold(e, "identity") {
+		return
+	}
+	res.Body = &metered{ReadCloser: res.Body, reader: usage.NewReader(res.Header.Get("Content-Type")), g: g, c: c, r: res.Request}
+}
+
+// metered is an answer's body that is read for what it says was used.
+type metered struct {
+	io.ReadCloser
+	reader *usage.Reader
+	g      *Gateway
+	c      *call
+	r      *http.Request
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.ReadCloser.Read(p)
+	_, _ = m.reader.Write(p[:n]) // it never fails
+	return n, err
+}
+
+func (m *metered) Close() error {
+	if u, ok := m.reader.Usage(); ok {
+		if amounts := m.c.used(&u); amounts != nil {
+			httplimit.Settle(m.r, amounts)
+		}
+		if u.Output.Known && !u.Partial {
+			m.g.learned.learn(m.c.asked.Model, u.Output.N)
+		}
+	}
+	return m.ReadCloser.Close()
+}
+
+// used is what a call took, or nil if that isn't known. Of an answer that broke off, or whose client left, it is at least what
+// was estimated: what it had told so far may be less than what was used, and more than anybody had thought.
+func (c *call) used(u *usage.Usage) map[string]weir.Amount {
+	out := map[string]weir.Amount{}
+	for name, a := range map[string]usage.Amount{"input": u.Input, "cached": u.Cached, "output": u.Output, "tokens": u.Tokens} {
+		if a.Known {
+			out[name] = weir.Whole(a.N)
+		}
+	}
+	if !u.Partial {
+		return out
+	}
+	if _, known := c.amounts["output"]; !known {
+		return nil // a rule's default stands, and may be more
+	}
+	told := maps.Clone(out)
+	for name, estimated := range c.amounts {
+		out[name] = max(told[name], estimated)
+	}
+	out["tokens"] = max(out["tokens"], out["input"]+out["cached"]+out["output"])
+	return out
+}
+
+// readAmounts reads a header such as "812", which is tokens, or "tokens=812, usd=0.012". Nil means that it isn't one.
+func readAmounts(header string) map[string]weir.Amount {
+	if header == "" || len(header) > 1024 {
+		return nil
+	}
+	out := map[string]weir.Amount{}
+	for part := range strings.SplitSeq(header, ",") {
+		name, value, named := strings.Cut(part, "=")
+		if !named {
+			name, value = "tokens", name
+		}
+		a, err := weir.ParseAmount(strings.TrimSpace(value))
+		if err != nil {
+			return nil
+		}
+		out[strings.TrimSpace(name)] = a
+	}
+	return out
+}
