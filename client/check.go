@@ -46,6 +46,8 @@ type Client struct {
 	calls    int       // under way
 	failures int       // in a row
 	rest     time.Time // Weir isn't asked until then
+
+	slots slots
 }
 
 // ErrUnreachable is why there is no decision of Weir: no node answers in time, or it is overloaded.
@@ -71,6 +73,8 @@ func (e *Error) Is(target error) bool {
 		return target == weir.ErrUsed
 	case "RECEIPT_EXPIRED":
 		return target == weir.ErrReceiptExpired
+	case "SLOT_LOST":
+		return target == weir.ErrSlotLost
 	}
 	return false
 }
@@ -90,6 +94,15 @@ type Request struct {
 	Peek bool
 	// Receipt asks for a receipt, for [Client.Refund]. The fallback gives none.
 	Receipt bool
+	// Amounts are what the request takes beside its cost, by name: tokens, usd. The model whose prices count is the
+	// attribute model. The fallback charges them as well, by its own rules.
+	Amounts map[string]weir.Amount
+	// Reserve says that the amounts are an estimate, for [Client.Settle] to replace by the truth, and for how long it stands
+	// at least. It asks for a receipt, too. In the fallback the estimate is what counts: nothing is settled there.
+	Reserve time.Duration
+	// ID names the request, if it isn't "": the same one under the same id is charged once within a minute, whichever node it
+	// reaches, so that a check whose answer was lost can be sent again. The fallback knows no ids, and charges each.
+	ID string
 }
 
 // Decision is Weir's answer.
@@ -114,21 +127,32 @@ type Decision struct {
 	// Unreached is why the fallback has decided, or nil.
 	Unreached    error
 	RulesVersion int64
-	Receipt      string
+	// Receipt is there if it was asked for and something was taken, and whenever a slot was.
+	Receipt string
+	// SlotTTL is how long the request's slot among those in flight lasts unless it is renewed, or 0 if it has none. See [Client.Hold].
+	SlotTTL time.Duration
+	// RetryIsGuess: RetryAfter is when a slot ends by itself. It may be released sooner, or be renewed.
+	RetryIsGuess bool
 	// Reason, Code and Message say why a request was refused.
 	Reason, Code, Message string
 	// Limits has every limit that applied.
 	Limits []LimitStatus
+
+	held *weir.Decision // of the fallback, if it holds a slot
 }
 
 // LimitStatus is how one limit stands after a check.
 type LimitStatus struct {
-	Rule      string `json:"rule"`
-	Allowed   bool   `json:"allowed"`
-	Limit     int64  `json:"limit"`
-	Burst     int64  `json:"burst"`
-	Remaining int64  `json:"remaining"`
-	Shadow    bool   `json:"shadow"`
+	Rule    string
+	Allowed bool
+	// Amount is what the limit counts of requests, or "" for their cost.
+	Amount string
+	// Limit and Remaining are whole numbers, those of amounts rounded down. LimitAmount and Left are exact.
+	Limit, Burst, Remaining int64
+	LimitAmount, Left       weir.Amount
+	// WindowEnd is when the window ends, of fixed windows that count amounts or follow the calendar. Others have none.
+	WindowEnd time.Time
+	Shadow    bool
 }
 
 // New makes a Client. It doesn't connect yet.
@@ -166,153 +190,6 @@ func (c *Client) Check(ctx context.Context, req *Request) (Decision, error) {
 		return d, err
 	}
 	return c.local(ctx, req, err), nil
-}
-
-// Refund gives back what a check with a receipt has taken, once. Errors are those of weir.Limiter.Finish, for errors.Is.
-func (c *Client) Refund(ctx context.Context, receipt string) error {
-	body, err := json.Marshal(map[string]string{"receipt": receipt})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	_, err = c.post(ctx, "/v1/refund", body)
-	return err
-}
-
-// local has the fallback decide.
-func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
-	r := weir.Request{
-		Edge: "client", APIKey: req.Key, KeyVerified: true, User: req.User, Org: req.Org, Tier: req.Tier, TierVerified: true,
-		IP: req.IP.WithZone(""), Method: req.Method, Path: req.Path, Cost: req.Cost, Peek: req.Peek,
-		Attr: func(name string) string {
-			for k, v := range req.Attributes {
-				if sameAttribute(k, name) {
-					return v
-				}
-			}
-			return ""
-		},
-	}
-	ld, _ := c.fallback.Check(ctx, &r) // its error says that a store is down, and the decision is good all the same
-	d := Decision{
-		Allowed: ld.Allowed, Status: http.StatusOK, Rule: ld.Rule, Limit: -1, Remaining: -1, RetryAfter: ld.RetryAfter,
-		ResetAfter: ld.ResetAfter, Delay: ld.Delay, Degraded: true, Unreached: why, RulesVersion: ld.RulesVersion,
-	}
-	if ld.Policy != nil && !ld.Uncounted() {
-		d.Limit, d.Burst, d.Remaining = numbers(ld.Policy, ld.Remaining)
-	}
-	if !d.Allowed {
-		d.Status, d.Code = refusal(&ld)
-		d.Reason, d.Message = ld.Reason.String(), "refused by this process, as Weir can't be reached"
-	}
-	for _, l := range ld.Limits() {
-		s := LimitStatus{Rule: l.Policy.Rule, Allowed: l.Allowed, Shadow: l.Policy.Shadow}
-		s.Limit, s.Burst, s.Remaining = numbers(l.Policy, l.Remaining)
-		d.Limits = append(d.Limits, s)
-	}
-	return d
-}
-
-func numbers(p *weir.Policy, left int64) (limit, burst, remaining int64) {
-	if most := p.Limit.Max(); most != p.Limit.Count {
-		burst = most
-	}
-	return p.Limit.Count, burst, left
-}
-
-// sameAttribute is as the check API has it: attr:region is region, and names of headers have no case.
-func sameAttribute(a, b string) bool {
-	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
-	return a == b || strings.HasPrefix(a, "header:") && strings.EqualFold(a, b)
-}
-
-// refusal is the status and the code that Weir answers a refusal with.
-func refusal(d *weir.Decision) (status int, code string) {
-	switch d.Reason {
-	case weir.ReasonCooldown:
-		return http.StatusTooManyRequests, "COOLDOWN"
-	case weir.ReasonDenied:
-		return http.StatusForbidden, "KEY_BLOCKED"
-	case weir.ReasonIdentityRequired:
-		return http.StatusForbidden, "IDENTITY_REQUIRED"
-	case weir.ReasonUnreadablePath:
-		return http.StatusBadRequest, "UNREADABLE_PATH"
-	case weir.ReasonUnavailable:
-		return http.StatusServiceUnavailable, "LIMITER_UNAVAILABLE"
-	}
-	return http.StatusTooManyRequests, "RATE_LIMIT_EXCEEDED"
-}
-
-// wireRequest is the body of /v1/check.
-type wireRequest struct {
-	Key        string            `json:"key,omitempty"`
-	Method     string            `json:"method,omitempty"`
-	Path       string            `json:"path,omitempty"`
-	IP         string            `json:"ip,omitempty"`
-	Attributes map[string]string `json:"attributes,omitempty"`
-	Cost       *int64            `json:"cost,omitempty"`
-	Receipt    bool              `json:"receipt,omitempty"`
-}
-
-func (r *Request) wire() wireRequest {
-	w := wireRequest{Key: r.Key, Method: r.Method, Path: r.Path, Receipt: r.Receipt, Attributes: r.Attributes}
-	if r.User != "" || r.Org != "" || r.Tier != "" {
-		w.Attributes = make(map[string]string, len(r.Attributes)+3)
-		for k, v := range r.Attributes {
-			w.Attributes[k] = v
-		}
-		for k, v := range map[string]string{"user": r.User, "org": r.Org, "tier": r.Tier} {
-			if v != "" {
-				w.Attributes[k] = v
-			}
-		}
-	}
-	if r.IP.IsValid() {
-		w.IP = r.IP.WithZone("").String()
-	}
-	if peek := int64(0); r.Peek {
-		w.Cost = &peek
-	} else if r.Cost != 0 {
-		w.Cost = &r.Cost
-	}
-	return w
-}
-
-// wireResult is one result of /v1/checks.
-type wireResult struct {
-	Status       int           `json:"status"`
-	Allowed      bool          `json:"allowed"`
-	Rule         string        `json:"rule"`
-	Limit        int64         `json:"limit"`
-	Burst        int64         `json:"burst"`
-	Remaining    int64         `json:"remaining"`
-	RetryAfterMS int64         `json:"retry_after_ms"`
-	ResetAfterMS int64         `json:"reset_after_ms"`
-	DelayMS      int64         `json:"delay_ms"`
-	Degraded     bool          `json:"degraded"`
-	RulesVersion int64         `json:"rules_version"`
-	Limits       []LimitStatus `json:"limits"`
-	Receipt      string        `json:"receipt"`
-	Reason       string        `json:"reason"`
-	Code         string        `json:"code"`
-	Message      string        `json:"message"`
-	Error        *struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
-}
-
-func (w *wireResult) decision() (Decision, error) {
-	if w.Error != nil {
-		return Decision{}, &Error{Status: w.Status, Code: w.Error.Code, Message: w.Error.Message}
-	}
-	return Decision{
-		Allowed: w.Allowed, Status: w.Status, Rule: w.Rule, Limit: w.Limit, Burst: w.Burst, Remaining: w.Remaining,
-		RetryAfter: time.Duration(w.RetryAfterMS) * time.Millisecond, ResetAfter: time.Duration(w.ResetAfterMS) * time.Millisecond,
-		Delay: time.Duration(w.DelayMS) * time.Millisecond, Degraded: w.Degraded, RulesVersion: w.RulesVersion,
-		Receipt: w.Receipt, Reason: w.Reason, Code: w.Code, Message: w.Message, Limits: w.Limits,
-	}, nil
 }
 
 // maxAnswer is how much of an answer is read: a thousand results with many limits each are less.

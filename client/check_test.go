@@ -108,7 +108,12 @@ func TestChecksAreAsTheAPIAnswersThem(t *testing.T) {
 				RetryAfterMS: want.RetryAfterMS, ResetAfterMS: want.ResetAfterMS, Limits: []checkapi.LimitStatus{},
 			}
 			for _, l := range d.Limits {
-				have.Limits = append(have.Limits, checkapi.LimitStatus(l))
+				if l.LimitAmount != weir.Whole(l.Limit) || l.Left != weir.Whole(l.Remaining) {
+					t.Errorf("%s: %+v", name, l)
+				}
+				have.Limits = append(have.Limits, checkapi.LimitStatus{
+					Rule: l.Rule, Allowed: l.Allowed, Limit: float64(l.Limit), Burst: l.Burst, Remaining: float64(l.Remaining), Shadow: l.Shadow,
+				})
 			}
 			if !reflect.DeepEqual(have, want) || d.Status != w.Code || name == "Weir" && d.Message != want.Message {
 				t.Errorf("%s, %+v:\ngot  %d %+v\nwant %d %+v", name, req, d.Status, have, w.Code, want)

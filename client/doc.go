@@ -7,5 +7,6 @@
 //	http.Client{Transport: &client.Transport{}}
 //
 // [Client] asks a node of Weir over HTTP: typed checks, of which those made at the same time travel
-// together, and a fallback in this process for when no node can be reached.
+// together, and a fallback in this process for when no node can be reached. What a check reserved, it settles, and the slots of
+// requests in flight, it renews.
 package client

@@ -87,3 +87,42 @@ func ExampleClient() {
 	// 200 without-weir degraded: true
 	// 429 without-weir degraded: true
 }
+
+// A request whose price is known only at its end: its tokens are reserved, its slot is held while it runs, and the truth is settled.
+func ExampleClient_Hold() {
+	api := checkapi.New(limiter(
+		weir.Rule{ID: "streams", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1}}},
+		weir.Rule{ID: "tokens", Amount: "tokens", Limits: []weir.Limit{weir.PerHour(2000)}},
+	), nil, checkapi.Options{})
+	node := httptest.NewServer(api) // weir serve
+	defer node.Close()
+	checks, err := client.New(client.Options{URL: node.URL, Timeout: 10 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer checks.Close()
+	ctx := context.Background()
+
+	chat := func() {
+		d, err := checks.Check(ctx, &client.Request{Key: "sk_123", Amounts: map[string]weir.Amount{"tokens": weir.Whole(1500)}, Reserve: time.Minute})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if !d.Allowed {
+			fmt.Println("refused by", d.Rule)
+			return
+		}
+		slot := checks.Hold(&d)
+		defer func() { _ = slot.Release() }() // one that isn't released ends by itself
+		fmt.Println(d.Limits[1].Left, "tokens left while it runs")
+		used := weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(1900)}}
+		if _, err := checks.Settle(ctx, d.Receipt, used); err != nil {
+			log.Fatal(err)
+		}
+	}
+	chat()
+	chat()
+	// Output:
+	// 500 tokens left while it runs
+	// refused by tokens
+}

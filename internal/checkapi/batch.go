@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -93,6 +92,7 @@ func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *call) error 
 // decideAll decides items in their order and appends the results to c.out.
 // The error is the first that the store had.
 func (h *handler) decideAll(r *http.Request, c *call, items []item) (first error) {
+	now := h.limiter.Now()
 	for i := range items {
 		it := &items[i]
 		if i > 0 {
@@ -108,7 +108,7 @@ func (h *handler) decideAll(r *http.Request, c *call, items []item) (first error
 		if !d.Allowed {
 			refused = httplimit.Describe(&it.req, &d, time.Time{}) // nobody is told the time of day
 		}
-		c.out = appendDecision(appendStatus(c.out, refused.Status), &d, &refused)
+		c.out = appendDecision(appendStatus(c.out, refused.Status), &d, &refused, now)
 		if err != nil && first == nil {
 			first = err
 		}
@@ -121,40 +121,23 @@ func appendStatus(b []byte, status int) []byte {
 	return append(b, ',')
 }
 
-// decideParallel decides every item on a goroutine of its own. A panic of one is raised again here,
-// where net/http looks after it.
-func (h *handler) decideParallel(r *http.Request, c *call) error {
-	type part struct {
-		c        *call
-		err      error
-		panicked any
-	}
-	parts := make([]part, len(c.items))
-	var wg sync.WaitGroup
-	for i := range parts {
-		p := &parts[i]
-		p.c = h.singles.Get().(*call)
-		p.c.out = p.c.out[:0]
-		wg.Go(func() {
-			defer func() { p.panicked = recover() }()
-			p.err = h.decideAll(r, p.c, c.items[i:i+1])
-		})
-	}
-	wg.Wait()
-	var first error
-	for i := range parts {
-		p := &parts[i]
-		if p.panicked != nil {
-			panic(p.panicked)
-		}
+// decideParallel decides every item on a goroutine of its own.
+func (h *handler) decideParallel(r *http.Request, c *call) (first error) {
+	calls, errs := make([]*call, len(c.items)), make([]error, len(c.items))
+	together(len(calls), func(i int) {
+		calls[i] = h.singles.Get().(*call)
+		calls[i].out = calls[i].out[:0]
+		errs[i] = h.decideAll(r, calls[i], c.items[i:i+1])
+	})
+	for i, one := range calls {
 		if i > 0 {
 			c.out = append(c.out, ',')
 		}
-		c.out = append(c.out, p.c.out...)
+		c.out = append(c.out, one.out...)
 		if first == nil {
-			first = p.err
+			first = errs[i]
 		}
-		release(&h.singles, p.c)
+		release(&h.singles, one)
 	}
 	return first
 }

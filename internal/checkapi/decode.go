@@ -20,14 +20,16 @@ import (
 
 // What each body may hold.
 var (
-	checkFields   = []string{"key", "method", "path", "ip", "attributes", "cost", "receipt"}
+	checkFields   = []string{"key", "method", "path", "ip", "attributes", "cost", "receipt", "amounts", "reserve", "id"}
 	subjectFields = []string{"user", "org", "tier"} // of attributes, beside others
 	batchFields   = []string{"checks"}
 	takeFields    = []string{"key", "limit", "burst", "cost", "receipt", "algorithm", "mode"}
-	refundFields  = []string{"receipt"}
+	receiptFields = []string{"receipt"} // of a refund and a release
+	settleFields  = []string{"receipt", "amounts", "status", "unknown"}
+	renewFields   = []string{"receipt", "receipts"}
 )
 
-// body is what the fields of a check, a take or a refund held. Its texts are parts of one string,
+// body is what the fields of a check, a take or what is asked of a receipt held. Its texts are parts of one string,
 // the body as it came: a caller that keeps one of them has to clone it.
 type body struct {
 	req             weir.Request
@@ -36,7 +38,12 @@ type body struct {
 	limit           string // this and the next three are of a take
 	burst           int64
 	algorithm, mode string
-	receipt         string // of a refund
+	id              string // of a check
+	amounts         bool   // they are given, though there may be none
+	receipt         string // this and the next are of what is asked of receipts
+	many            bool   // a list of them
+	status          int64
+	unknown         bool
 }
 
 type attribute struct{ name, value string }
@@ -231,6 +238,12 @@ func (c *call) checkField(name string) error {
 		return c.wholeOf(name, 0, MaxCost, &c.cost)
 	case "receipt":
 		return c.boolOf(name, &c.req.Receipt)
+	case "amounts":
+		return c.amountsOf()
+	case "reserve":
+		return c.reserveOf()
+	case "id":
+		return c.idOf()
 	}
 	if c.json.PeekKind() == 'n' {
 		return c.json.SkipValue()
@@ -308,27 +321,34 @@ func (c *call) complete() error {
 		}
 		c.req.IP = addr.WithZone("")
 	}
+	if c.req.Reserve > 0 {
+		c.req.Receipt = true // without one it couldn't be settled
+	}
+	if c.id != "" {
+		c.req.Repeat = c.repeat()
+	}
 	return nil
 }
 
-// elsewhere are names that people try, and how the thing is called here.
-var elsewhere = map[string]string{
-	"api_key": "key", "apikey": "key", "id": "key",
-	"url": "path", "uri": "path", "endpoint": "path",
-	"address": "ip", "client_ip": "ip", "remote_addr": "ip",
-	"tokens": "cost", "quantity": "cost", "hits": "cost", "n": "cost", "amount": "cost", "weight": "cost",
-	"user": "attributes.user", "org": "attributes.org", "tier": "attributes.tier",
-	"rate": "limit", "capacity": "burst", "requests": "checks", "items": "checks",
+// elsewhere are names that people try, and how the thing is called here: the first that the body may hold.
+var elsewhere = map[string][]string{
+	"api_key": {"key"}, "apikey": {"key"}, "id": {"key"},
+	"url": {"path"}, "uri": {"path"}, "endpoint": {"path"},
+	"address": {"ip"}, "client_ip": {"ip"}, "remote_addr": {"ip"},
+	"quantity": {"cost"}, "hits": {"cost"}, "n": {"cost"}, "weight": {"cost"}, "amount": {"cost"},
+	"tokens": {"amounts.tokens", "cost"}, "usd": {"amounts.usd"}, "usage": {"amounts"}, "used": {"amounts"},
+	"model": {"attributes.model"}, "ttl": {"reserve"}, "request_id": {"id"}, "idempotency_key": {"id"},
+	"user": {"attributes.user"}, "org": {"attributes.org"}, "tier": {"attributes.tier"},
+	"rate": {"limit"}, "capacity": {"burst"}, "requests": {"checks"}, "items": {"checks"},
 }
 
 // unknownField names a field that doesn't exist and, if there is a guess, the one that was meant.
 func unknownField(name string, known []string) error {
 	written := strconv.Quote(shown.Name(name))
 	meant := guess.Closest(name, known)
-	if meant == "" {
-		meant = elsewhere[strings.ToLower(name)]
-		if root, _, _ := strings.Cut(meant, "."); !slices.Contains(known, root) {
-			meant = ""
+	for _, other := range elsewhere[strings.ToLower(name)] {
+		if root, _, _ := strings.Cut(other, "."); meant == "" && slices.Contains(known, root) {
+			meant = other
 		}
 	}
 	if meant != "" {

@@ -4,6 +4,9 @@
 //	POST /v1/check    decides one request by the rules
 //	POST /v1/checks   decides up to 1,000 of them, in one call
 //	POST /v1/take     decides by a limit that the call itself brings, without any rule
+//	POST /v1/settle   books what a request really took of what its check reserved, once, for its receipt
+//	POST /v1/release  frees the slots that a check took
+//	POST /v1/renew    keeps them, for a request that is still in flight
 //	POST /v1/refund   gives back what a check or a take took, once, for its receipt
 //
 // The caller is trusted: what it says of a request counts as verified, and so

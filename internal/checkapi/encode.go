@@ -11,8 +11,8 @@ import (
 )
 
 // appendDecision appends the fields of a CheckResponse and the brace that ends
-// them. It writes what encoding/json would, in a tenth of the time. Of a refusal x says why.
-func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
+// them. It writes what encoding/json would, in a tenth of the time. Of a refusal x says why. The decision was made at now.
+func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.Time) []byte {
 	remaining := int64(-1)
 	if d.Policy != nil && !d.Uncounted() {
 		remaining = d.Remaining
@@ -26,11 +26,17 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 	b = appendInt(append(b, `,"delay_ms":`...), milliseconds(d.Delay))
 	b = strconv.AppendBool(append(b, `,"degraded":`...), d.Degraded)
 	b = appendInt(append(b, `,"rules_version":`...), d.RulesVersion)
-	b = appendLimits(append(b, `,"limits":`...), d)
+	b = appendLimits(append(b, `,"limits":`...), d, now)
 	if d.Receipt != "" {
 		b = jsonerror.AppendString(append(b, `,"receipt":`...), d.Receipt)
+		if ttl := d.Slots(); ttl > 0 {
+			b = appendInt(append(b, `,"slot_ttl_ms":`...), ttl.Milliseconds())
+		}
 	}
 	if !d.Allowed {
+		if guessed(d) {
+			b = append(b, `,"retry_is_a_guess":true`...)
+		}
 		b = jsonerror.AppendString(append(b, `,"reason":`...), d.Reason.String())
 		b = jsonerror.AppendString(append(b, `,"code":`...), x.Code)
 		b = jsonerror.AppendString(append(b, `,"message":`...), x.Message)
@@ -38,7 +44,12 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused) []byte {
 	return append(b, '}')
 }
 
-func appendLimits(b []byte, d *weir.Decision) []byte {
+// guessed: the wait is for a slot. When that will be released, nobody knows.
+func guessed(d *weir.Decision) bool {
+	return d.Reason == weir.ReasonLimited && d.RetryAfter > 0 && d.Policy != nil && d.Policy.Limit.Algorithm == weir.Concurrency
+}
+
+func appendLimits(b []byte, d *weir.Decision, now time.Time) []byte {
 	b = append(b, '[')
 	limits := d.Limits()
 	for i := range limits {
@@ -46,18 +57,55 @@ func appendLimits(b []byte, d *weir.Decision) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		remaining := l.Remaining
-		if l.Degraded {
-			remaining = -1
-		}
 		b = jsonerror.AppendString(append(b, `{"rule":`...), l.Policy.Rule)
 		b = strconv.AppendBool(append(b, `,"allowed":`...), l.Allowed)
-		b = appendLimit(b, l.Policy)
-		b = appendInt(append(b, `,"remaining":`...), remaining)
+		if l.Policy.Amount != "" {
+			b = appendAmounts(b, l)
+		} else {
+			b = appendLimit(b, l.Policy)
+			b = append(b, `,"remaining":`...)
+			if l.Degraded {
+				b = append(b, "-1"...)
+			} else {
+				b = appendInt(b, l.Remaining)
+			}
+		}
+		if end := windowEnd(d, l, now); !end.IsZero() {
+			b = append(end.AppendFormat(append(b, `,"window_end":"`...), time.RFC3339Nano), '"')
+		}
 		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Policy.Shadow)
 		b = append(b, '}')
 	}
 	return append(b, ']')
+}
+
+// appendAmounts appends a limit on an amount and what is left of it, exactly.
+func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
+	p := l.Policy
+	b = jsonerror.AppendString(append(b, `,"amount":`...), p.Amount)
+	b = append(append(b, `,"limit":`...), p.Limit.Amount().String()...)
+	if p.Limit.Burst > 0 && weir.Whole(p.Limit.Burst) != p.Limit.Amount() {
+		b = appendInt(append(b, `,"burst":`...), p.Limit.Burst)
+	}
+	b = append(b, `,"remaining":`...)
+	if l.Degraded {
+		return append(b, "-1"...)
+	}
+	return append(b, l.Left().String()...)
+}
+
+// windowEnd is when a budget begins anew: of windows that count amounts, or follow the calendar. Others have none, and what isn't
+// counted, or is about a cooldown, doesn't know it.
+func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.Time) {
+	limit := &l.Policy.Limit
+	if limit.Algorithm != weir.FixedWindow || l.Policy.Amount == "" && limit.Calendar.Unit == weir.NoUnit || l.Degraded || d.Reason == weir.ReasonCooldown {
+		return end
+	}
+	end = now.Add(l.ResetAfter).UTC()
+	if limit.Window%time.Second == 0 {
+		return end.Round(time.Second) // the check took a moment, and windows end on the second
+	}
+	return end.Round(time.Millisecond)
 }
 
 // appendLimit appends a limit, and its burst where that says how much can be left.

@@ -2,6 +2,7 @@ package checkapi_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +19,14 @@ const notJSON = "not valid JSON at byte "
 func TestErrors(t *testing.T) {
 	long := strings.Repeat("x", checkapi.MaxText+1)
 	many := func(n int, with string) string { return strings.TrimSuffix(strings.Repeat(with+",", n), ",") }
+	amounts := func(n int) string {
+		var s []string
+		for i := range n {
+			s = append(s, fmt.Sprintf(`"a%d":1`, i))
+		}
+		return strings.Join(s, ",")
+	}
+	const noTime = `reserve: must be a time from 1ms to 24h such as "2m", or that many seconds as a number`
 	attributes := ""
 	for i := range 65 {
 		attributes += `,"a` + strings.Repeat("b", i) + `":"v"`
@@ -104,11 +113,50 @@ func TestErrors(t *testing.T) {
 		{"/v1/check", `{"Key":"k"}`, `there is no field "Key": did you mean "key"?`},
 		{"/v1/check", `{"api_key":"k"}`, `there is no field "api_key": did you mean "key"?`},
 		{"/v1/check", `{"user":"u"}`, `there is no field "user": did you mean "attributes.user"?`},
-		{"/v1/check", `{"limit":"1/s"}`, `there is no field "limit": the fields are key, method, path, ip, attributes, cost, receipt`},
-		{"/v1/check", `{"` + long + `":1}`, `there is no field "` + long[:64] + `…": the fields are key, method, path, ip, attributes, cost, receipt`},
-		{"/v1/check", `{"\u0000\"<":1}`, `there is no field "\x00\"<": the fields are key, method, path, ip, attributes, cost, receipt`},
-		{"/v1/check", strings.Repeat(`{"a":`, 10000), `there is no field "a": the fields are key, method, path, ip, attributes, cost, receipt`},
+		{"/v1/check", `{"limit":"1/s"}`, `there is no field "limit": the fields are key, method, path, ip, attributes, cost, receipt, amounts, reserve, id`},
+		{"/v1/check", `{"` + long + `":1}`, `there is no field "` + long[:64] + `…": the fields are key, method, path, ip, attributes, cost, receipt, amounts, reserve, id`},
+		{"/v1/check", `{"\u0000\"<":1}`, `there is no field "\x00\"<": the fields are key, method, path, ip, attributes, cost, receipt, amounts, reserve, id`},
+		{"/v1/check", strings.Repeat(`{"a":`, 10000), `there is no field "a": the fields are key, method, path, ip, attributes, cost, receipt, amounts, reserve, id`},
 		{"/v1/check", `{"key":` + strings.Repeat(`[`, 60000), "key: must be a string, got a list"},
+
+		{"/v1/check", `{"amounts":7}`, "amounts: must be an object, got a number"},
+		{"/v1/check", `{"amounts":[1]}`, "amounts: must be an object, got a list"},
+		{"/v1/check", `{"amounts":{"tokens":"NaN"}}`, "amounts.tokens: must be a number, got a string"},
+		{"/v1/check", `{"amounts":{"tokens":"1500"}}`, "amounts.tokens: must be a number, got a string"},
+		{"/v1/check", `{"amounts":{"tokens":null}}`, "amounts.tokens: must be a number, got null"},
+		{"/v1/check", `{"amounts":{"tokens":{}}}`, "amounts.tokens: must be a number, got an object"},
+		{"/v1/check", `{"amounts":{"tokens":NaN}}`, notJSON + "22: invalid character 'N' at start of value, in /amounts/tokens"},
+		{"/v1/check", `{"amounts":{"tokens":-1}}`, "amounts.tokens: must be from 0 to 9000000000"},
+		{"/v1/check", `{"amounts":{"tokens":-0.000001}}`, "amounts.tokens: must be from 0 to 9000000000"},
+		{"/v1/check", `{"amounts":{"tokens":9000000000.000001}}`, "amounts.tokens: must be from 0 to 9000000000"},
+		{"/v1/check", `{"amounts":{"tokens":1e400}}`, "amounts.tokens: must be from 0 to 9000000000"},
+		{"/v1/check", `{"amounts":{"tokens":99999999999999999999999999}}`, "amounts.tokens: must be from 0 to 9000000000"},
+		{"/v1/check", `{"amounts":{"tokens":1,"tokens":1}}`, "amounts.tokens: is given twice"},
+		{"/v1/check", `{"amounts":{"tokens":1,"\u0074okens":1}}`, "amounts.tokens: is given twice"},
+		{"/v1/check", `{"amounts":{},"amounts":{}}`, "amounts: is given twice"},
+		{"/v1/check", `{"amounts":{"Tokens":1}}`, "amounts: a name must have from 1 to 64 of a-z, 0-9 and _, such as tokens"},
+		{"/v1/check", `{"amounts":{"":1}}`, "amounts: a name must have from 1 to 64 of a-z, 0-9 and _, such as tokens"},
+		{"/v1/check", `{"amounts":{"a b":1}}`, "amounts: a name must have from 1 to 64 of a-z, 0-9 and _, such as tokens"},
+		{"/v1/check", `{"amounts":{"` + long[:65] + `":1}}`, "amounts: a name must have from 1 to 64 of a-z, 0-9 and _, such as tokens"},
+		{"/v1/check", `{"amounts":{` + amounts(17) + `}}`, "amounts: there may be at most 16"},
+		{"/v1/check", `{"reserve":true}`, "reserve: must be a time, got a boolean"},
+		{"/v1/check", `{"reserve":{}}`, "reserve: must be a time, got an object"},
+		{"/v1/check", `{"reserve":"2"}`, noTime}, {"/v1/check", `{"reserve":""}`, noTime}, {"/v1/check", `{"reserve":"-2m"}`, noTime},
+		{"/v1/check", `{"reserve":"24h0m1s"}`, noTime}, {"/v1/check", `{"reserve":"999us"}`, noTime}, {"/v1/check", `{"reserve":"1d"}`, noTime},
+		{"/v1/check", `{"reserve":0}`, noTime}, {"/v1/check", `{"reserve":-1}`, noTime}, {"/v1/check", `{"reserve":86401}`, noTime},
+		{"/v1/check", `{"reserve":1e300}`, noTime}, {"/v1/check", `{"reserve":"9999999999999h"}`, noTime},
+		{"/v1/check", `{"reserve":"\ud800"}`, notJSON + "12: the string that begins here isn't UTF-8, or has half of a surrogate pair"},
+		{"/v1/check", `{"id":7}`, "id: must be a string, got a number"},
+		{"/v1/check", `{"id":""}`, "id: must have from 1 to 128 bytes, got 0"},
+		{"/v1/check", `{"id":"` + long[:129] + `"}`, "id: must have from 1 to 128 bytes, got 129"},
+		{"/v1/check", `{"id":"a","id":"b"}`, "id: is given twice"},
+		{"/v1/check", `{"tokens":1500}`, `there is no field "tokens": did you mean "amounts.tokens"?`},
+		{"/v1/check", `{"amount":{}}`, `there is no field "amount": did you mean "amounts"?`},
+		{"/v1/check", `{"model":"gpt"}`, `there is no field "model": did you mean "attributes.model"?`},
+		{"/v1/check", `{"request_id":"x"}`, `there is no field "request_id": did you mean "id"?`},
+		{"/v1/take", `{"tokens":1}`, `there is no field "tokens": did you mean "cost"?`},
+		{"/v1/take", `{"id":"x"}`, `there is no field "id": did you mean "key"?`},
+		{"/v1/take", `{"key":"k","limit":"1/s","reserve":"2m"}`, `there is no field "reserve": the fields are key, limit, burst, cost, receipt, algorithm, mode`},
 
 		{"/v1/checks", ``, "the body is empty: send a JSON object"},
 		{"/v1/checks", `{}`, `checks: is missing: send {"checks": [{"key": …}, …]}`},
@@ -161,6 +209,34 @@ func TestErrors(t *testing.T) {
 		{"/v1/refund", `{}`, `receipt: is missing: ask for one with "receipt": true in a check`},
 		{"/v1/refund", `{"receipt":true}`, "receipt: must be a string, got a boolean"},
 		{"/v1/refund", `{"receipt":null}`, `receipt: is missing: ask for one with "receipt": true in a check`},
+		{"/v1/refund", `{"receipt":"x","amounts":{}}`, `there is no field "amounts": the fields are receipt`},
+
+		{"/v1/settle", ``, "the body is empty: send a JSON object"},
+		{"/v1/settle", `{"unknown":true}`, `receipt: is missing: ask for one with "receipt": true in a check`},
+		{"/v1/settle", `{"receipt":"x"}`, `amounts: is missing: say what was used, as in {"tokens": 812}, or "status": 200, or that it is "unknown": true`},
+		{"/v1/settle", `{"receipt":"x","unknown":false}`, `amounts: is missing: say what was used, as in {"tokens": 812}, or "status": 200, or that it is "unknown": true`},
+		{"/v1/settle", `{"receipt":"x","amounts":null,"status":null}`, `amounts: is missing: say what was used, as in {"tokens": 812}, or "status": 200, or that it is "unknown": true`},
+		{"/v1/settle", `{"receipt":"x","amounts":{}}`, `amounts: has none: say what was used, as in {"tokens": 812}, or leave it out`},
+		{"/v1/settle", `{"receipt":"x","amounts":{},"status":200}`, `amounts: has none: say what was used, as in {"tokens": 812}, or leave it out`},
+		{"/v1/settle", `{"receipt":"x","amounts":{"tokens":-1}}`, "amounts.tokens: must be from 0 to 9000000000"},
+		{"/v1/settle", `{"receipt":"x","amounts":{"tokens":1},"unknown":true}`, "unknown: can't stand beside amounts and status: it says that nothing is known, and keeps the estimate"},
+		{"/v1/settle", `{"receipt":"x","status":200,"unknown":true}`, "unknown: can't stand beside amounts and status: it says that nothing is known, and keeps the estimate"},
+		{"/v1/settle", `{"receipt":"x","status":"200"}`, "status: must be a whole number, got a string"},
+		{"/v1/settle", `{"receipt":"x","status":0}`, "status: must be from 100 to 599"},
+		{"/v1/settle", `{"receipt":"x","status":600}`, "status: must be from 100 to 599"},
+		{"/v1/settle", `{"receipt":"x","unknown":1}`, "unknown: must be true or false, got a number"},
+		{"/v1/settle", `{"receipt":"x","usage":{}}`, `there is no field "usage": did you mean "amounts"?`},
+		{"/v1/settle", `{"receipt":"x","receipt":"x","unknown":true}`, "receipt: is given twice"},
+		{"/v1/release", `{}`, `receipt: is missing: ask for one with "receipt": true in a check`},
+		{"/v1/release", `{"receipts":["x"]}`, `there is no field "receipts": did you mean "receipt"?`},
+		{"/v1/renew", `{}`, `receipt: is missing: ask for one with "receipt": true in a check`},
+		{"/v1/renew", `{"receipt":"x","receipts":["y"]}`, "receipts: can't stand beside receipt: send one of them"},
+		{"/v1/renew", `{"receipts":"x"}`, "receipts: must be a list, got a string"},
+		{"/v1/renew", `{"receipts":null}`, "receipts: must be a list, got null"},
+		{"/v1/renew", `{"receipts":["x",null]}`, "receipts[1]: must be a string, got null"},
+		{"/v1/renew", `{"receipts":["x",["y"]]}`, "receipts[1]: must be a string, got a list"},
+		{"/v1/renew", `{"receipts":["\ud800"]}`, notJSON + "14: the string that begins here isn't UTF-8, or has half of a surrogate pair"},
+		{"/v1/renew", `{"receipts":[` + many(1001, `"x"`) + `]}`, "receipts: there may be at most 1000: send the rest in another call"},
 		{"/v1/refund", `{"reciept":"x"}`, `there is no field "reciept": did you mean "receipt"?`},
 	} {
 		h := newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)})
@@ -191,6 +267,9 @@ func TestWrongMethodPathOrMedia(t *testing.T) {
 		{"PUT", "/v1/checks", "", "{}", 405, jsonerror.MethodNotAllowed},
 		{"HEAD", "/v1/take", "", "", 405, jsonerror.MethodNotAllowed},
 		{"OPTIONS", "/v1/refund", "", "", 405, jsonerror.MethodNotAllowed},
+		{"GET", "/v1/settle", "", "", 405, jsonerror.MethodNotAllowed},
+		{"DELETE", "/v1/release", "", "", 405, jsonerror.MethodNotAllowed},
+		{"PUT", "/v1/renew", "", "{}", 405, jsonerror.MethodNotAllowed},
 		{"POST", "/", "", "{}", 404, jsonerror.NotFound},
 		{"GET", "/v1/check/", "", "", 404, jsonerror.NotFound},
 		{"POST", "/v1/nothing", "", "{}", 404, jsonerror.NotFound},
@@ -208,6 +287,10 @@ func TestWrongMethodPathOrMedia(t *testing.T) {
 		{"POST", "/v1/check", "", `{"path":"` + strings.Repeat("x", checkapi.MaxBody-11) + `"}`, 200, ""},
 		{"POST", "/v1/take", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, jsonerror.BodyTooLarge},
 		{"POST", "/v1/refund", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, jsonerror.BodyTooLarge},
+		{"POST", "/v1/settle", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, jsonerror.BodyTooLarge},
+		{"POST", "/v1/release", "", strings.Repeat(" ", checkapi.MaxBody+1), 413, jsonerror.BodyTooLarge},
+		{"POST", "/v1/renew", "", strings.Repeat(" ", checkapi.MaxBatchBody+1), 413, jsonerror.BodyTooLarge},
+		{"POST", "/v1/renew", "", `{"receipts":[]}` + strings.Repeat(" ", checkapi.MaxBatchBody-15), 200, ""},
 		{"POST", "/v1/checks", "", strings.Repeat(" ", checkapi.MaxBatchBody+1), 413, jsonerror.BodyTooLarge},
 		{"POST", "/v1/checks", "", `{"checks":[]}` + strings.Repeat(" ", checkapi.MaxBatchBody-13), 200, ""},
 	} {
@@ -241,9 +324,12 @@ func TestErrorsRepeatNoValue(t *testing.T) {
 		`{"key":"sk_hidden","limit":"sk_hidden"}`, `{"key":"k","limit":"1/s","algorithm":"sk_hidden"}`, `{"receipt":"sk_hidden"}`,
 		`{"key":"sk_hidden\x"}`, `{"key":"sk_hidden` + strings.Repeat("x", 1024) + `"}`, `{"attributes":{"user":["sk_hidden"]}}`,
 		`{"checks":[{"key":"sk_hidden","cost":-1},{"ip":"sk_hidden"},"sk_hidden"]}`, `{"attributes":{"region":["sk_hidden"]}}`,
-		`{"key":"k","limit":"1/s","mode":"sk_hidden"}`,
+		`{"key":"k","limit":"1/s","mode":"sk_hidden"}`, `{"id":"sk_hidden` + strings.Repeat("x", 128) + `"}`, `{"id":["sk_hidden"]}`, `{"id":"sk_hidden","cost":-1}`,
+		`{"amounts":{"tokens":"sk_hidden"}}`, `{"amounts":{"SK_hidden":1}}`, `{"amounts":{"sk_1_hidden_key_of_a_client":-1}}`, `{"reserve":"sk_hidden"}`,
+		`{"receipt":"sk_hidden","unknown":true}`, `{"receipt":"sk_hidden","amounts":{"tokens":1}}`, `{"receipts":["sk_hidden"]}`, `{"receipts":["sk_hidden",7]}`,
+		`{"receipt":"sk_hidden","status":"sk_hidden"}`, `{"receipt":"sk_hidden","receipts":["sk_hidden"]}`,
 	} {
-		for _, path := range []string{"/v1/check", "/v1/checks", "/v1/take", "/v1/refund"} {
+		for _, path := range checkapi.Paths {
 			if w := post(h, path, body); strings.Contains(dump(w), "hidden") {
 				t.Errorf("%s %.60s: %s", path, body, dump(w))
 			}

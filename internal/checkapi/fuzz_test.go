@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-var endpoints = []string{"/v1/check", "/v1/checks", "/v1/take", "/v1/refund"}
+var endpoints = []string{"/v1/check", "/v1/checks", "/v1/take", "/v1/refund", "/v1/settle", "/v1/release", "/v1/renew"}
 
 // fuzzAPIs are two that answer alike, on a clock that stands.
 func fuzzAPIs(f *testing.F) func() (a, b http.Handler) {
@@ -26,7 +26,7 @@ func fuzzAPIs(f *testing.F) func() (a, b http.Handler) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	one := func() http.Handler {
 		store := memstore.New(memstore.Options{MemoryCap: 1 << 20, Now: func() time.Time { return now }})
-		return checkapi.New(weir.NewLimiter(store, set, weir.Options{Secret: []byte("of the tests")}), nil, checkapi.Options{})
+		return checkapi.New(weir.NewLimiter(store, set, weir.Options{Secret: []byte("of the tests"), Now: func() time.Time { return now }}), nil, checkapi.Options{})
 	}
 	return func() (http.Handler, http.Handler) { return one(), one() }
 }
@@ -43,6 +43,12 @@ func FuzzCheck(f *testing.F) {
 		`{"checks":[]}`, `{"checks":[` + benchBody + `,{"kee":1},[[{}]],{"key":"sk_revoked_1"}]}`, `{"checks":[{"key":"k","path":"/tiered","cost":9},{"key":"k","path":"/tiered","cost":9}]}`,
 		`{"key":"job:42","limit":"100/minute","burst":20,"cost":1}`, `{"key":"j","limit":"5 per 15m","algorithm":"leaky_bucket","mode":"queue","receipt":true}`,
 		`{"key":"j","limit":"9000000000/1ms","cost":9000000000}`, `{"key":"j","limit":"1/366d","burst":3}`, `{"key":"j","limit":"7/1h30m","algorithm":"sliding_window_counter"}`,
+		`{"path":"/chat","attributes":{"org":"acme","model":"gpt-1"},"amounts":{"tokens":1500,"input":1e3,"output":0.0000001},"reserve":"2m","id":"x"}`,
+		`{"path":"/chat","amounts":{"tokens":1.5E2,"usd":null},"reserve":90}`, `{"path":"/chat","amounts":{"tokens":-1}}`, `{"amounts":{"a":1,"a":2}}`,
+		`{"path":"/stream","id":"\u0000","cost":2,"reserve":0.001}`, `{"path":"/stream","reserve":"1e9s"}`, `{"reserve":"24h","amounts":{},"id":null}`,
+		`{"checks":[{"path":"/stream"},{"path":"/stream","receipt":true},{"path":"/stream","cost":9},{"path":"/chat","amounts":{"tokens":9000000000}}]}`,
+		`{"receipt":"AAAA","amounts":{"tokens":812}}`, `{"receipt":"AAAA","status":200}`, `{"receipt":"AAAA","unknown":true}`, `{"receipt":"A","unknown":true,"status":99}`,
+		`{"receipts":["AAAA","",null]}`, `{"receipts":[]}`, `{"receipts":["AAAA","BBBB"]}`, `{"receipt":"A","receipts":["B"]}`,
 		`{"receipt":"AAAA"}`, `{"receipt":"6yM6XUNhda_nhT9w8EWbfuBTItyFuX3S99kl2iHGorv2M3dPaEi4w9dlByaUKZTVYR-QhXMqksZomTgnxZg5"}`,
 	} {
 		for i := range endpoints {

@@ -36,10 +36,18 @@ func goldenRules() weir.Rules {
 			{ID: "feed", Match: weir.Match{Endpoint: "/feed"}, Limits: perHour(5)},
 			{ID: "session", Match: weir.Match{Endpoint: "/session"}, OnStoreFailure: weir.FailRefuse, Limits: perHour(5)},
 			{ID: "global", Match: weir.Match{Endpoint: "/session"}, By: []string{}, Limits: perHour(1000)},
+			{ID: "chats", Match: weir.Match{Endpoint: "/chat"}, Limits: perHour(60)},
+			{ID: "tokens", Match: weir.Match{Endpoint: "/chat"}, Amount: "tokens", Limits: []weir.Limit{weir.PerMinute(2000)}},
+			{ID: "spend", Match: weir.Match{Endpoint: "/chat"}, By: []string{"org"}, Missing: weir.MissingSkip, Amount: "usd",
+				Calendar: weir.Calendar{Zone: "Europe/Berlin", Day: 15}, Limits: []weir.Limit{{Count: 1, Fraction: 500_000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}},
+			{ID: "streams", Match: weir.Match{Endpoint: "/stream"}, Algorithm: weir.Concurrency, SlotTTL: 10 * time.Second, Limits: []weir.Limit{{Count: 2}}},
+			{ID: "minutes", Match: weir.Match{Endpoint: "/stream"}, Limits: perHour(60)},
+			{ID: "daily", Match: weir.Match{Endpoint: "/daily"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10, Window: 24 * time.Hour}}},
 			{ID: "regional", Match: weir.Match{Endpoint: "/regional"}, By: []string{"attr:region", "header:X-Tenant", "claim:plan"}, Limits: perHour(3)},
 		},
-		Allow: []string{"sk_internal_*"},
-		Deny:  []string{"sk_revoked_*"},
+		Prices: []weir.Price{{Model: "gpt-*", Parts: []weir.Weight{{Amount: "input", Each: 2_500_000}, {Amount: "output", Each: 10_000_000}}}},
+		Allow:  []string{"sk_internal_*"},
+		Deny:   []string{"sk_revoked_*"},
 	}
 }
 
@@ -56,7 +64,7 @@ var sealed = regexp.MustCompile(`"receipt":"[A-Za-z0-9_-]{100,}"`)
 //	Content-Type: application/json
 //	{"allowed": …}
 //
-// What stands below the call is the answer, whole. Time only passes by wait.
+// What stands below the call is the answer, whole. Time only passes by wait. RECEIPT in a call is the last that was answered.
 func TestAnswers(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -72,8 +80,9 @@ func TestAnswers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &brokenStore{Store: newStore(), rules: []string{"login", "feed"}}
 				h := checkapi.New(newLimiter(t, store, goldenRules()), nil, checkapi.Options{})
+				receipt := ""
 				for i := range blocks {
-					blocks[i] = replay(t, h, blocks[i])
+					blocks[i] = replay(t, h, blocks[i], &receipt)
 				}
 			})
 			if *update {
@@ -86,7 +95,7 @@ func TestAnswers(t *testing.T) {
 }
 
 // replay makes the call of a block, compares the answer, and returns the block with the answer that was given.
-func replay(t *testing.T, h http.Handler, block string) string {
+func replay(t *testing.T, h http.Handler, block string, receipt *string) string {
 	t.Helper()
 	head := ""
 	for rest := block; rest != ""; {
@@ -101,8 +110,11 @@ func replay(t *testing.T, h http.Handler, block string) string {
 		}
 		if call, ok := strings.CutPrefix(line, "POST "); ok {
 			path, body, _ := strings.Cut(call, " ")
-			w := post(h, path, body)
+			w := post(h, path, strings.ReplaceAll(body, "RECEIPT", *receipt))
 			checkWire(t, w)
+			if m := sealed.FindString(w.Body.String()); m != "" {
+				*receipt = strings.TrimSuffix(strings.TrimPrefix(m, `"receipt":"`), `"`)
+			}
 			maskJitter(t, w)
 			got := strings.TrimSuffix(sealed.ReplaceAllString(dump(w), `"receipt":"SEALED"`), "\n")
 			if got != below && !*update {
@@ -152,8 +164,16 @@ func checkWire(t *testing.T, w *httptest.ResponseRecorder) {
 	switch body := w.Body.Bytes(); {
 	case bytes.HasPrefix(body, []byte(`{"error"`)):
 		v = new(checkapi.ErrorResponse)
+	case bytes.HasPrefix(body, []byte(`{"results":[{"renewed"`)):
+		v = new(checkapi.RenewResponse)
 	case bytes.HasPrefix(body, []byte(`{"results"`)):
 		v = new(checkapi.BatchResponse)
+	case bytes.HasPrefix(body, []byte(`{"settled"`)):
+		v = new(checkapi.SettleResponse)
+	case bytes.HasPrefix(body, []byte(`{"released"`)):
+		v = new(checkapi.ReleaseResponse)
+	case bytes.HasPrefix(body, []byte(`{"renewed"`)):
+		v = new(checkapi.Renewal)
 	case bytes.HasPrefix(body, []byte(`{"refunded"`)):
 		v = new(checkapi.RefundResponse)
 	}

@@ -86,8 +86,10 @@ type call struct {
 	in      bytes.Buffer
 	limited io.LimitedReader // of the request's body
 	out     []byte
-	subject []byte // of /v1/take
+	scratch []byte // of /v1/take the counter's subject, of an id what it stands for
 	inside  bool   // it has a place among those that are decided
+
+	receipts []string // of /v1/renew
 }
 
 func newCall() any {
@@ -115,6 +117,7 @@ func (c *call) forget() {
 	c.src, c.body, c.shown, c.limited.R = "", body{}, nil, nil
 	clear(c.attrs)
 	clear(c.items)
+	clear(c.receipts)
 }
 
 var jsonType = []string{"application/json"}
@@ -126,17 +129,20 @@ type endpoint struct {
 }
 
 var endpoints = map[string]endpoint{
-	"/v1/check":  {(*handler).check, MaxBody},
-	"/v1/checks": {(*handler).checks, MaxBatchBody},
-	"/v1/take":   {(*handler).take, MaxBody},
-	"/v1/refund": {(*handler).refund, MaxBody},
+	"/v1/check":   {(*handler).check, MaxBody},
+	"/v1/checks":  {(*handler).checks, MaxBatchBody},
+	"/v1/take":    {(*handler).take, MaxBody},
+	"/v1/refund":  {(*handler).refund, MaxBody},
+	"/v1/settle":  {(*handler).settle, MaxBody},
+	"/v1/release": {(*handler).release, MaxBody},
+	"/v1/renew":   {(*handler).renew, MaxBatchBody},
 }
 
 // Paths are those that the check API answers at.
 var Paths = slices.Sorted(maps.Keys(endpoints))
 
 // NothingHere is what other paths are told. No other port says it.
-const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take or /v1/refund"
+const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew or /v1/refund"
 
 // InFlight is how many requests are being decided.
 func (h *handler) InFlight() int { return h.gate.In() }
@@ -262,12 +268,16 @@ func checkMedia(h http.Header) error {
 	return nil
 }
 
-// ask has a check decided by the rules.
+// ask has a check decided by the rules. Whoever has got a slot gets a receipt for it.
 func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error) {
 	if h.opts.OnNoAddress != nil && !req.IP.IsValid() {
 		h.opts.OnNoAddress()
 	}
-	return h.limiter.Check(r.Context(), req)
+	d, err := h.limiter.Check(r.Context(), req)
+	if d.Slots() > 0 {
+		h.limiter.Seal(&d)
+	}
+	return d, err
 }
 
 // report tells of a store that couldn't be reached.
@@ -288,7 +298,7 @@ func (h *handler) respond(w http.ResponseWriter, c *call, d *weir.Decision, now 
 		setRefusal(header, &x)
 	}
 	c.out = append(c.out[:0], '{')
-	c.out = appendDecision(c.out, d, &x)
+	c.out = appendDecision(c.out, d, &x, now)
 	c.out = append(c.out, '\n')
 	send(w, x.Status, c.out)
 }

@@ -66,6 +66,10 @@ type brokenStore struct {
 }
 
 func (s *brokenStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return slices.Contains(s.rules, c.Policy.Rule) }) {
+		s.Store.Take(ctx, charges, results)
+		return
+	}
 	for i, c := range charges {
 		if slices.Contains(s.rules, c.Policy.Rule) {
 			results[i] = weir.Result{Err: errGone}

@@ -49,11 +49,12 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 		for path, body := range map[string]string{
 			"/v1/check": `{"key":"c"}`, "/v1/checks": `{"checks":[{"key":"c"}]}`,
 			"/v1/take": `{"key":"c","limit":"1/hour"}`, "/v1/refund": `{"receipt":"c"}`,
+			"/v1/settle": `{"receipt":"c","unknown":true}`, "/v1/release": `{"receipt":"c"}`, "/v1/renew": `{"receipts":["c"]}`,
 			"/v1/check?": `{`, // it isn't even read
 		} {
 			go ask(path, body)
 		}
-		for range 5 {
+		for range 8 {
 			if got := <-answers; got != shed {
 				t.Errorf("got %s", got)
 			}

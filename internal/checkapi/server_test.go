@@ -174,7 +174,7 @@ func TestAnnouncedHugeBody(t *testing.T) {
 func TestEndlessBody(t *testing.T) {
 	addr := serve(t, newAPI(t))
 	chunk := "1000\r\n" + strings.Repeat("[", 0x1000) + "\r\n"
-	for _, path := range []string{"/v1/check", "/v1/checks", "/v1/take", "/v1/refund"} {
+	for _, path := range checkapi.Paths {
 		resp, body := exchange(t, addr, func(w io.Writer) {
 			fmt.Fprintf(w, "POST %s HTTP/1.1\r\nHost: weir\r\nTransfer-Encoding: chunked\r\n\r\n", path)
 			for {

@@ -42,8 +42,8 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 		return err
 	}
 	now := h.limiter.Now()
-	c.subject = append(append(c.subject[:0], 0), c.req.APIKey...) // as rules that count by key write it
-	d, err := h.limiter.Take(r.Context(), &c.req, []weir.Charge{{Counter: weir.Counter{Policy: policy, Subject: c.subject}, N: c.req.Cost}})
+	c.scratch = append(append(c.scratch[:0], 0), c.req.APIKey...) // as rules that count by key write it
+	d, err := h.limiter.Take(r.Context(), &c.req, []weir.Charge{{Counter: weir.Counter{Policy: policy, Subject: c.scratch}, N: c.req.Cost}})
 	h.report(r, err)
 	h.respond(w, c, &d, now)
 	return nil

@@ -1,6 +1,11 @@
 package checkapi
 
 import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
@@ -19,8 +24,16 @@ const (
 	MaxAttributes = 64
 	// MaxAttributeName is the most bytes of an attribute's name.
 	MaxAttributeName = 256
-	// MaxCost is the highest cost: no limit admits more at once.
+	// MaxCost is the highest cost, and the largest amount: no limit admits more at once.
 	MaxCost = weir.MaxTokens
+	// MaxAmounts is how many amounts a check may have.
+	MaxAmounts = 16
+	// MaxReserve is the longest time that amounts may be reserved for.
+	MaxReserve = 24 * time.Hour
+	// MaxID is the most bytes of a check's id.
+	MaxID = 128
+	// MaxReceipts is how many receipts fit in one call of /v1/renew.
+	MaxReceipts = 1000
 )
 
 // CheckRequest is the body of POST /v1/check. A field that is left out, empty
@@ -41,6 +54,38 @@ type CheckRequest struct {
 	Cost *int64 `json:"cost,omitempty"`
 	// Receipt asks for a receipt, with which what was taken can be given back.
 	Receipt bool `json:"receipt,omitempty"`
+	// Amounts are what the request takes beside its cost, by name: tokens, usd.
+	Amounts map[string]weir.Amount `json:"amounts,omitempty"`
+	// Reserve says that the amounts are an estimate, for /v1/settle to replace by the truth, and for how long it stands at
+	// least. It asks for a receipt, too.
+	Reserve Duration `json:"reserve,omitempty"`
+	// ID names the request: the same one under the same id is charged once within a minute, whichever node it reaches.
+	ID string `json:"id,omitempty"`
+}
+
+// Duration is a time as it is written, "2m", or a number of seconds.
+type Duration time.Duration
+
+// MarshalJSON writes it as text.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// UnmarshalJSON reads either form.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	text, quoted := string(b), false
+	if quoted = strings.HasPrefix(text, `"`); quoted {
+		if err := json.Unmarshal(b, &text); err != nil {
+			return err
+		}
+	}
+	if text == "null" && !quoted {
+		return nil
+	}
+	v, ok := parseReserve(text, !quoted)
+	if !ok {
+		return errors.New("this is no time that amounts can be reserved for")
+	}
+	*d = Duration(v)
+	return nil
 }
 
 // CheckResponse is a decision: the body that answers /v1/check and /v1/take
@@ -67,8 +112,12 @@ type CheckResponse struct {
 	RulesVersion int64 `json:"rules_version"`
 	// Limits has every limit that applied, in the order of the rules.
 	Limits []LimitStatus `json:"limits"`
-	// Receipt is there if it was asked for and something was taken.
+	// Receipt is there if it was asked for and something was taken, and whenever a slot was.
 	Receipt string `json:"receipt,omitempty"`
+	// SlotTTLMS is there if a slot was taken: how long it lasts unless it is renewed.
+	SlotTTLMS int64 `json:"slot_ttl_ms,omitempty"`
+	// RetryIsAGuess is true if RetryAfterMS is when a slot ends unless it is renewed. It may be released sooner, or renewed.
+	RetryIsAGuess bool `json:"retry_is_a_guess,omitempty"`
 	// Reason, Code and Message are there on refusals: limited, denied, identity_required,
 	// unreadable_path or unavailable; one of the codes above; and a sentence.
 	Reason  string `json:"reason,omitempty"`
@@ -81,11 +130,15 @@ type LimitStatus struct {
 	Rule string `json:"rule"`
 	// Allowed: this limit has room. Of a refused request it has taken nothing.
 	Allowed bool `json:"allowed"`
-	// Limit and Burst are as in CheckResponse.
-	Limit int64 `json:"limit"`
-	Burst int64 `json:"burst,omitempty"`
+	// Amount is what the limit counts of a request, if that isn't its cost.
+	Amount string `json:"amount,omitempty"`
+	// Limit and Burst are as in CheckResponse, but of a limit on an amount Limit and Remaining are decimal.
+	Limit float64 `json:"limit"`
+	Burst int64   `json:"burst,omitempty"`
 	// Remaining is -1 if the store couldn't be reached.
-	Remaining int64 `json:"remaining"`
+	Remaining float64 `json:"remaining"`
+	// WindowEnd is when the window ends, of fixed windows that count amounts or follow the calendar.
+	WindowEnd time.Time `json:"window_end,omitzero"`
 	// Shadow limits are counted, and refuse nobody.
 	Shadow bool `json:"shadow"`
 }

@@ -1,5 +1,7 @@
 package checkapi
 
+import "github.com/weirhq/weir"
+
 // TakeRequest is the body of POST /v1/take.
 type TakeRequest struct {
 	// Key names the counter.
@@ -21,4 +23,42 @@ type TakeRequest struct {
 // RefundResponse answers POST /v1/refund with status 200.
 type RefundResponse struct {
 	Refunded bool `json:"refunded"`
+}
+
+// ReleaseResponse answers POST /v1/release with status 200.
+type ReleaseResponse struct {
+	Released bool `json:"released"`
+}
+
+// SettleRequest is the body of POST /v1/settle: amounts, a status or both, or that neither is known.
+type SettleRequest struct {
+	Receipt string                 `json:"receipt"`
+	Amounts map[string]weir.Amount `json:"amounts,omitempty"`
+	Status  int                    `json:"status,omitempty"`
+	Unknown bool                   `json:"unknown,omitempty"`
+}
+
+// SettleResponse answers it with status 200.
+type SettleResponse struct {
+	// Settled: this call has booked it. Already: an earlier one has, or has given it back.
+	Settled bool `json:"settled"`
+	Already bool `json:"already,omitempty"`
+}
+
+// RenewRequest is the body of POST /v1/renew: one receipt, or a list.
+type RenewRequest struct {
+	Receipt  string   `json:"receipt,omitempty"`
+	Receipts []string `json:"receipts,omitempty"`
+}
+
+// RenewResponse answers a list, with status 200, in the order of the receipts.
+type RenewResponse struct {
+	Results []Renewal `json:"results"`
+}
+
+// Renewal answers one receipt.
+type Renewal struct {
+	Renewed bool `json:"renewed"`
+	// Reason, of one that wasn't renewed: slot_lost, receipt_invalid, receipt_expired or unavailable.
+	Reason string `json:"reason,omitempty"`
 }

@@ -1,0 +1,85 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// local has the fallback decide.
+func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
+	r := weir.Request{
+		Edge: "client", APIKey: req.Key, KeyVerified: true, User: req.User, Org: req.Org, Tier: req.Tier, TierVerified: true,
+		IP: req.IP.WithZone(""), Method: req.Method, Path: req.Path, Cost: req.Cost, Peek: req.Peek, Amounts: req.Amounts,
+		Attr: func(name string) string {
+			for k, v := range req.Attributes {
+				if sameAttribute(k, name) {
+					return v
+				}
+			}
+			return ""
+		},
+	}
+	ld, _ := c.fallback.Check(ctx, &r) // its error says that a store is down, and the decision is good all the same
+	d := Decision{
+		Allowed: ld.Allowed, Status: http.StatusOK, Rule: ld.Rule, Limit: -1, Remaining: -1, RetryAfter: ld.RetryAfter,
+		ResetAfter: ld.ResetAfter, Delay: ld.Delay, Degraded: true, Unreached: why, RulesVersion: ld.RulesVersion,
+	}
+	if ld.Policy != nil && !ld.Uncounted() {
+		d.Limit, d.Burst, d.Remaining = ld.Policy.Limit.Count, burst(ld.Policy), ld.Remaining
+	}
+	if d.SlotTTL = ld.Slots(); d.SlotTTL > 0 {
+		d.held = &ld
+	}
+	if !d.Allowed {
+		d.Status, d.Code = refusal(&ld)
+		d.Reason, d.Message = ld.Reason.String(), "refused by this process, as Weir can't be reached"
+		d.RetryIsGuess = ld.RetryAfter > 0 && ld.Policy != nil && ld.Policy.Limit.Algorithm == weir.Concurrency
+	}
+	for _, l := range ld.Limits() {
+		p := l.Policy
+		s := LimitStatus{
+			Rule: p.Rule, Allowed: l.Allowed, Amount: p.Amount, Limit: p.Limit.Count, Burst: burst(p), Remaining: l.Remaining,
+			LimitAmount: p.Limit.Amount(), Left: l.Left(), Shadow: p.Shadow,
+		}
+		if p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != weir.NoUnit) {
+			s.WindowEnd = c.fallback.Now().Add(l.ResetAfter).UTC().Round(time.Second)
+		}
+		d.Limits = append(d.Limits, s)
+	}
+	return d
+}
+
+// burst is how much can be left of a limit at most, if that isn't its count.
+func burst(p *weir.Policy) int64 {
+	if most := p.Limit.Max(); most != p.Limit.Count {
+		return most
+	}
+	return 0
+}
+
+// sameAttribute is as the check API has it: attr:region is region, and names of headers have no case.
+func sameAttribute(a, b string) bool {
+	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
+	return a == b || strings.HasPrefix(a, "header:") && strings.EqualFold(a, b)
+}
+
+// refusal is the status and the code that Weir answers a refusal with.
+func refusal(d *weir.Decision) (status int, code string) {
+	switch d.Reason {
+	case weir.ReasonCooldown:
+		return http.StatusTooManyRequests, "COOLDOWN"
+	case weir.ReasonDenied:
+		return http.StatusForbidden, "KEY_BLOCKED"
+	case weir.ReasonIdentityRequired:
+		return http.StatusForbidden, "IDENTITY_REQUIRED"
+	case weir.ReasonUnreadablePath:
+		return http.StatusBadRequest, "UNREADABLE_PATH"
+	case weir.ReasonUnavailable:
+		return http.StatusServiceUnavailable, "LIMITER_UNAVAILABLE"
+	}
+	return http.StatusTooManyRequests, "RATE_LIMIT_EXCEEDED"
+}

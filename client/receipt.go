@@ -1,0 +1,111 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/weirhq/weir"
+)
+
+// Refund gives back what a check with a receipt has taken, once. Errors are those of weir.Limiter.Finish, for errors.Is.
+func (c *Client) Refund(ctx context.Context, receipt string) error {
+	_, err := c.about(ctx, "/v1/refund", wireReceipt{Receipt: receipt})
+	return err
+}
+
+// Settle ends a request whose check has reserved amounts: they become what it really took, once, on whichever node. Amounts that
+// aren't known stay as they were reserved, and of the zero Outcome none is; one that is Abandoned gives all back. Slots are free
+// again. Settle may be repeated, as when no answer came: settled reports whether this call did it, or an earlier one had.
+//
+// The receipt "" stands for a check that has taken nothing, or that the fallback has decided: there is nothing to settle.
+func (c *Client) Settle(ctx context.Context, receipt string, o weir.Outcome) (settled bool, err error) {
+	switch {
+	case receipt == "":
+		return false, nil
+	case o.Abandoned:
+		err := c.Refund(ctx, receipt)
+		if errors.Is(err, weir.ErrUsed) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	text, err := c.about(ctx, "/v1/settle", wireReceipt{
+		Receipt: receipt, Amounts: o.Amounts, Status: o.Status, Unknown: len(o.Amounts) == 0 && o.Status == 0,
+	})
+	var answer struct{ Settled bool }
+	return err == nil && json.Unmarshal(text, &answer) == nil && answer.Settled, err
+}
+
+// Release frees the slots of a request, and leaves what else it took as it is. It may be repeated. The receipt "" stands for a
+// check that has none.
+func (c *Client) Release(ctx context.Context, receipt string) error {
+	if receipt == "" {
+		return nil
+	}
+	_, err := c.about(ctx, "/v1/release", wireReceipt{Receipt: receipt})
+	return err
+}
+
+// Renew makes the slots of a request that is still in flight last for another SlotTTL. Where a slot had ended, and there is no
+// other, the error is weir.ErrSlotLost, for errors.Is. It must not be under way when the slot is released, which it would take
+// again: [Client.Hold] sees to that.
+func (c *Client) Renew(ctx context.Context, receipt string) error {
+	if receipt == "" {
+		return nil
+	}
+	_, err := c.about(ctx, "/v1/renew", wireReceipt{Receipt: receipt})
+	return err
+}
+
+// renewAll renews the slots of many, and returns the error of each.
+func (c *Client) renewAll(ctx context.Context, receipts []string) []error {
+	errs := make([]error, len(receipts))
+	text, err := c.about(ctx, "/v1/renew", wireReceipt{Receipts: receipts})
+	var answer struct {
+		Results []struct {
+			Renewed bool
+			Reason  string
+		}
+	}
+	if err == nil && (json.Unmarshal(text, &answer) != nil || len(answer.Results) != len(receipts)) {
+		err = fmt.Errorf("%w: what answers there isn't Weir", ErrUnreachable)
+	}
+	for i := range errs {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case answer.Results[i].Renewed:
+		case answer.Results[i].Reason == "slot_lost":
+			errs[i] = weir.ErrSlotLost
+		case answer.Results[i].Reason == "receipt_invalid":
+			errs[i] = weir.ErrReceiptInvalid
+		case answer.Results[i].Reason == "receipt_expired":
+			errs[i] = weir.ErrReceiptExpired
+		default:
+			errs[i] = ErrUnreachable
+		}
+	}
+	return errs
+}
+
+// wireReceipt is the body of what is asked of receipts.
+type wireReceipt struct {
+	Receipt  string                 `json:"receipt,omitempty"`
+	Receipts []string               `json:"receipts,omitempty"`
+	Amounts  map[string]weir.Amount `json:"amounts,omitempty"`
+	Status   int                    `json:"status,omitempty"`
+	Unknown  bool                   `json:"unknown,omitempty"`
+}
+
+// about asks something of receipts.
+func (c *Client) about(ctx context.Context, path string, ask wireReceipt) ([]byte, error) {
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return c.post(ctx, path, body)
+}

@@ -1,0 +1,346 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/client"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/memstore"
+)
+
+// inProcess is a handler that is called without a network, so that it lives on virtual time.
+type inProcess struct{ http.Handler }
+
+func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, r)
+	return w.Result(), r.Context().Err()
+}
+
+func through(t *testing.T, h http.Handler, opts client.Options) *client.Client {
+	t.Helper()
+	opts.URL = "http://weir"
+	c, err := client.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Through(inProcess{h})
+	return c
+}
+
+func slotsOf(n int64) weir.Rule {
+	return weir.Rule{ID: "slots", Algorithm: weir.Concurrency, SlotTTL: 9 * time.Second, Limits: []weir.Limit{{Count: n}}}
+}
+
+func check(t *testing.T, c *client.Client, req client.Request) client.Decision {
+	t.Helper()
+	d, err := c.Check(t.Context(), &req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// calls counts those of each path.
+type calls struct {
+	http.Handler
+	mu    sync.Mutex
+	paths map[string]int
+	gone  atomic.Bool
+}
+
+func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	if c.paths == nil {
+		c.paths = map[string]int{}
+	}
+	c.paths[r.URL.Path]++
+	c.mu.Unlock()
+	if c.gone.Load() {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	c.Handler.ServeHTTP(w, r)
+}
+
+// TestHold: slots are renewed as long as they are held, many in one call, and free once they are released.
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slots = 1200
+		api := &calls{Handler: checkapi.New(limiter(slotsOf(slots)), nil, checkapi.Options{})}
+		c := through(t, api, client.Options{})
+		var held []*client.Slot
+		for range slots {
+			d := check(t, c, client.Request{Key: "a"})
+			if !d.Allowed || d.SlotTTL != 9*time.Second || d.Receipt == "" {
+				t.Fatalf("%+v", d)
+			}
+			held = append(held, c.Hold(&d))
+			time.Sleep(time.Millisecond) // one call renews what is due at about the same time
+		}
+		time.Sleep(time.Minute)
+		d := check(t, c, client.Request{Key: "a"})
+		if d.Allowed || !d.RetryIsGuess || d.RetryAfter > 9*time.Second {
+			t.Errorf("all are in flight: %+v", d)
+		}
+		if n := api.paths["/v1/renew"]; n < 2*19 || n > 2*24 {
+			t.Errorf("%d calls for %d slots, each of which was due 20 times", n, slots)
+		}
+		for _, s := range held {
+			select {
+			case <-s.Lost():
+				t.Fatal("a slot was lost")
+			default:
+			}
+			if err := s.Release(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := api.paths["/v1/release"]; n != slots || held[0].Release() != nil || api.paths["/v1/release"] != slots {
+			t.Errorf("%d releases", n)
+		}
+		before := api.paths["/v1/renew"]
+		time.Sleep(time.Minute)
+		if n := api.paths["/v1/renew"]; n != before {
+			t.Errorf("%d renewals after the last release", n-before)
+		}
+		if d := check(t, c, client.Request{Key: "a", Cost: slots}); !d.Allowed {
+			t.Errorf("they should be free: %+v", d)
+		}
+	})
+}
+
+// TestHoldWithoutASlot needs nothing, and asks nobody.
+func TestHoldWithoutASlot(t *testing.T) {
+	api := &calls{Handler: checkapi.New(limiter(perHour(1)), nil, checkapi.Options{})}
+	c := open(t, client.Options{URL: node(t, api)})
+	for range 2 { // allowed, and refused
+		d := check(t, c, client.Request{Key: "a"})
+		if err := c.Hold(&d).Release(); err != nil {
+			t.Error(err)
+		}
+	}
+	if fmt.Sprint(api.paths) != "map[/v1/checks:2]" {
+		t.Error(api.paths)
+	}
+}
+
+// TestLost: a slot that ended while Weir was out of reach, and was taken by another, is lost; once there is room, it is back.
+func TestLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(slotsOf(1))
+		api := &calls{Handler: checkapi.New(l, nil, checkapi.Options{})}
+		c, other := through(t, api, client.Options{}), through(t, checkapi.New(l, nil, checkapi.Options{}), client.Options{})
+		d := check(t, c, client.Request{Key: "a"})
+		slot := c.Hold(&d)
+		api.gone.Store(true)
+		time.Sleep(8 * time.Second)
+		api.gone.Store(false)
+		time.Sleep(2 * time.Second)
+		if d := check(t, other, client.Request{Key: "a"}); d.Allowed {
+			t.Fatal("it is tried again while there is time left")
+		}
+		api.gone.Store(true)
+		time.Sleep(12 * time.Second)
+		taken := check(t, other, client.Request{Key: "a"})
+		if !taken.Allowed {
+			t.Fatalf("%+v", taken)
+		}
+		select {
+		case <-slot.Lost():
+			t.Fatal("while Weir can't be reached, nobody knows")
+		default:
+		}
+		api.gone.Store(false)
+		<-slot.Lost()
+		if err := other.Renew(t.Context(), d.Receipt); !errors.Is(err, weir.ErrSlotLost) {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := other.Release(t.Context(), taken.Receipt); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(4 * time.Second)
+		if d := check(t, other, client.Request{Key: "a"}); d.Allowed {
+			t.Error("the request that is still in flight is counted again")
+		}
+		if err := slot.Release(); err != nil {
+			t.Error(err)
+		}
+		if d := check(t, other, client.Request{Key: "a"}); !d.Allowed {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// TestReleaseWaitsForARenewal that is under way: behind the release, it would take the slot again.
+func TestReleaseWaitsForARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(slotsOf(1))
+		api := checkapi.New(l, nil, checkapi.Options{})
+		c := through(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/renew" {
+				time.Sleep(100 * time.Millisecond) // the store takes its time
+			}
+			api.ServeHTTP(w, r)
+		}), client.Options{})
+		d := check(t, c, client.Request{Key: "a"})
+		slot := c.Hold(&d)
+		time.Sleep(3*time.Second + time.Millisecond) // it is being renewed
+		if err := slot.Release(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if d := check(t, c, client.Request{Key: "a"}); !d.Allowed {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// TestHoldOfTheFallback: its slots are renewed and released in this process.
+func TestHoldOfTheFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := through(t, http.NotFoundHandler(), client.Options{Fallback: limiter(slotsOf(1))})
+		d := check(t, c, client.Request{Key: "a"})
+		if !d.Allowed || d.Receipt != "" || d.SlotTTL != 9*time.Second || !d.Degraded {
+			t.Fatalf("%+v", d)
+		}
+		slot := c.Hold(&d)
+		time.Sleep(time.Minute)
+		if d := check(t, c, client.Request{Key: "a"}); d.Allowed || !d.RetryIsGuess {
+			t.Errorf("%+v", d)
+		}
+		if err := slot.Release(); err != nil {
+			t.Error(err)
+		}
+		if d := check(t, c, client.Request{Key: "a"}); !d.Allowed {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+func tokens(n int64) weir.Rule {
+	return weir.Rule{ID: "tokens", Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: n, Fraction: 500_000, Window: time.Hour}}}
+}
+
+// TestAmounts: what a check takes, reserves and settles, as Weir and as the fallback have it.
+func TestAmounts(t *testing.T) {
+	rules := []weir.Rule{perHour(10), tokens(1000)}
+	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(rules...), nil, checkapi.Options{}))})
+	dead := open(t, client.Options{URL: "http://127.0.0.1:1", Fallback: limiter(rules...)})
+	req := client.Request{Key: "a", Amounts: map[string]weir.Amount{"tokens": weir.Whole(400) + 250_000}, Reserve: 2 * time.Minute}
+	var receipt string
+	for name, c := range map[string]*client.Client{"Weir": c, "fallback": dead} {
+		d := check(t, c, req)
+		if len(d.Limits) != 2 || !d.Allowed || d.Remaining != 600 {
+			t.Fatalf("%s: %+v", name, d)
+		}
+		end := time.Now().Truncate(time.Hour).Add(time.Hour)
+		l := d.Limits[1]
+		if l.Amount != "tokens" || l.Limit != 1000 || l.Remaining != 600 || l.LimitAmount.String() != "1000.5" || l.Left.String() != "600.25" || l.WindowEnd.Before(end) {
+			t.Errorf("%s: %+v, want an end at %v", name, l, end)
+		}
+		if (d.Receipt == "") != (name == "fallback") {
+			t.Errorf("%s: receipt %q", name, d.Receipt)
+		}
+		if name == "Weir" {
+			receipt = d.Receipt
+		}
+	}
+	settle := func(c *client.Client, receipt string, o weir.Outcome) bool {
+		t.Helper()
+		settled, err := c.Settle(t.Context(), receipt, o)
+		if err != nil {
+			t.Error(err)
+		}
+		return settled
+	}
+	left := func() string {
+		return check(t, c, client.Request{Key: "a", Peek: true}).Limits[1].Left.String()
+	}
+	used := weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}}
+	if !settle(c, receipt, used) || settle(c, receipt, used) || left() != "900.5" {
+		t.Errorf("%s left", left())
+	}
+	if settle(c, receipt, weir.Outcome{Abandoned: true}) {
+		t.Error("it was given back after all")
+	}
+	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{}) || left() != "500.25" {
+		t.Errorf("%s left of one of which nothing is known", left())
+	}
+	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Status: 200}) || left() != "100" {
+		t.Errorf("%s left of one with a status", left())
+	}
+	req.Amounts = map[string]weir.Amount{"tokens": weir.Whole(100)}
+	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Abandoned: true}) || left() != "100" {
+		t.Errorf("%s left of one that was abandoned", left())
+	}
+	// Of what the fallback has decided, or of a check that has taken nothing, there is nothing to settle.
+	if settle(dead, "", used) || c.Release(t.Context(), "") != nil || c.Renew(t.Context(), "") != nil {
+		t.Error("there is no receipt")
+	}
+	for _, err := range []error{c.Release(t.Context(), "none"), c.Renew(t.Context(), "none"), func() error { _, err := c.Settle(t.Context(), "none", used); return err }()} {
+		if !errors.Is(err, weir.ErrReceiptInvalid) || strings.Contains(err.Error(), "none") {
+			t.Error(err)
+		}
+	}
+	if _, err := dead.Settle(t.Context(), "x", used); !errors.Is(err, client.ErrUnreachable) {
+		t.Error(err)
+	}
+	if _, err := c.Check(t.Context(), &client.Request{Amounts: map[string]weir.Amount{"tokens": -1}}); err == nil {
+		t.Error("a negative amount was taken")
+	}
+}
+
+// goneStore can't be reached.
+type goneStore struct{ weir.Store }
+
+func (goneStore) Take(_ context.Context, _ []weir.Charge, results []weir.Result) {
+	for i := range results {
+		results[i] = weir.Result{Err: errors.New("gone")}
+	}
+}
+
+// TestNotCounted: what isn't known is -1.
+func TestNotCounted(t *testing.T) {
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{perHour(10), tokens(1000)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := weir.NewLimiter(goneStore{memstore.New(memstore.Options{})}, set, weir.Options{})
+	c := open(t, client.Options{URL: node(t, checkapi.New(l, nil, checkapi.Options{}))})
+	d := check(t, c, client.Request{Amounts: map[string]weir.Amount{"tokens": weir.Whole(1)}})
+	for _, s := range d.Limits {
+		if s.Remaining != -1 || s.Left != -1_000_000 || !s.WindowEnd.IsZero() {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// TestIDs: a check that is sent again under its id is charged once.
+func TestIDs(t *testing.T) {
+	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(perHour(10)), nil, checkapi.Options{}))})
+	for range 3 {
+		if d := check(t, c, client.Request{Key: "a", ID: "1"}); d.Remaining != 9 {
+			t.Errorf("%+v", d)
+		}
+	}
+	if d := check(t, c, client.Request{Key: "a", ID: "2"}); d.Remaining != 8 {
+		t.Errorf("%+v", d)
+	}
+	if _, err := c.Check(t.Context(), &client.Request{ID: strings.Repeat("x", 129)}); err == nil || strings.Contains(err.Error(), "xx") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,215 @@
+package checkapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+)
+
+// receiptField reads the fields of what is asked of receipts.
+func (c *call) receiptField(name string) error {
+	switch name {
+	case "receipt":
+		return c.textOf("", name, MaxBody, &c.receipt)
+	case "receipts":
+		c.many = true
+		return c.elements(name, '[', c.receiptOf)
+	case "amounts":
+		return c.amountsOf()
+	case "status":
+		return c.wholeOf(name, 100, 599, &c.status)
+	}
+	return c.boolOf(name, &c.unknown)
+}
+
+// receiptOf reads one receipt of a list.
+func (c *call) receiptOf() error {
+	if len(c.receipts) == MaxReceipts {
+		return jsonerror.Bad("receipts: there may be at most %d: send the rest in another call", MaxReceipts)
+	}
+	value, err := c.value()
+	if err != nil || jsontext.Value(value).Kind() != '"' {
+		return mismatch(fmt.Sprintf("receipts[%d]", len(c.receipts)), "a string", value, err)
+	}
+	text, err := c.text(value)
+	c.receipts = append(c.receipts, text)
+	return err
+}
+
+// readReceipt reads a body with one receipt.
+func (c *call) readReceipt(fields []string) error {
+	err := c.document(c.in.Bytes(), fields, c.receiptField)
+	if err == nil && c.receipt == "" && !c.many {
+		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
+	}
+	return err
+}
+
+// receiptError is the answer to a receipt that can't be used, or what the store said.
+func (h *handler) receiptError(r *http.Request, err error) error {
+	switch {
+	case errors.Is(err, weir.ErrReceiptInvalid):
+		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
+			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret")
+	case errors.Is(err, weir.ErrUsed):
+		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been given back already")
+	case errors.Is(err, weir.ErrReceiptExpired):
+		return jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")
+	case errors.Is(err, weir.ErrSlotLost):
+		return jsonerror.New(http.StatusConflict, jsonerror.SlotLost, "the slot had ended before it was renewed, and all others are taken: check again")
+	}
+	h.report(r, err)
+	return err
+}
+
+// done answers a call that has nothing more to say.
+func done(w http.ResponseWriter, body string) error {
+	w.Header()["Content-Type"] = jsonType
+	send(w, http.StatusOK, []byte(body))
+	return nil
+}
+
+// refund serves /v1/refund.
+func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error {
+	if err := c.readReceipt(receiptFields); err != nil {
+		return err
+	}
+	if err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, weir.Outcome{Abandoned: true}); err != nil {
+		return h.receiptError(r, err)
+	}
+	return done(w, "{\"refunded\":true}\n")
+}
+
+// settle serves /v1/settle.
+func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error {
+	if err := c.readReceipt(settleFields); err != nil {
+		return err
+	}
+	switch known := c.amounts || c.status != 0; {
+	case !known && !c.unknown:
+		return jsonerror.Bad(`amounts: is missing: say what was used, as in {"tokens": 812}, or "status": 200, or that it is "unknown": true`)
+	case known && c.unknown:
+		return jsonerror.Bad("unknown: can't stand beside amounts and status: it says that nothing is known, and keeps the estimate")
+	case c.amounts && len(c.req.Amounts) == 0:
+		return jsonerror.Bad(`amounts: has none: say what was used, as in {"tokens": 812}, or leave it out`)
+	}
+	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
+	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
+	switch {
+	case errors.Is(err, weir.ErrUsed): // the caller hasn't got the answer to its first try
+		return done(w, "{\"settled\":false,\"already\":true}\n")
+	case err != nil:
+		return h.receiptError(r, err)
+	}
+	return done(w, "{\"settled\":true}\n")
+}
+
+// release serves /v1/release.
+func (h *handler) release(w http.ResponseWriter, r *http.Request, c *call) error {
+	if err := c.readReceipt(receiptFields); err != nil {
+		return err
+	}
+	if err := h.limiter.Release(r.Context(), &weir.Decision{Receipt: c.receipt}); err != nil {
+		return h.receiptError(r, err)
+	}
+	return done(w, "{\"released\":true}\n")
+}
+
+// renew serves /v1/renew.
+func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
+	c.receipts = c.receipts[:0]
+	if err := c.readReceipt(renewFields); err != nil {
+		return err
+	}
+	switch {
+	case c.many && c.receipt != "":
+		return jsonerror.Bad("receipts: can't stand beside receipt: send one of them")
+	case !c.many:
+		if err := h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipt}); err != nil {
+			return h.receiptError(r, err)
+		}
+		return done(w, "{\"renewed\":true}\n")
+	}
+	errs := make([]error, len(c.receipts))
+	one := func(i int) { errs[i] = h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipts[i]}) }
+	if h.opts.Parallel {
+		together(len(errs), one)
+	} else {
+		for i := range errs {
+			one(i)
+		}
+	}
+	c.out = append(c.out[:0], `{"results":[`...)
+	var first error
+	for i, err := range errs {
+		if i > 0 {
+			c.out = append(c.out, ',')
+		}
+		reason := lostBy(err)
+		if c.out = append(c.out, renewals[reason]...); reason == unreached && first == nil {
+			first = err
+		}
+	}
+	c.out = append(c.out, "]}\n"...)
+	h.report(r, first)
+	w.Header()["Content-Type"] = jsonType
+	h.leave(c)
+	send(w, http.StatusOK, c.out)
+	return nil
+}
+
+// Why a slot of a list wasn't renewed.
+const (
+	renewed = iota
+	slotLost
+	badReceipt
+	oldReceipt
+	unreached
+)
+
+// renewals are what is answered for each.
+var renewals = [...]string{
+	renewed:    `{"renewed":true}`,
+	slotLost:   `{"renewed":false,"reason":"slot_lost"}`,
+	badReceipt: `{"renewed":false,"reason":"receipt_invalid"}`,
+	oldReceipt: `{"renewed":false,"reason":"receipt_expired"}`,
+	unreached:  `{"renewed":false,"reason":"unavailable"}`,
+}
+
+func lostBy(err error) int {
+	switch {
+	case err == nil:
+		return renewed
+	case errors.Is(err, weir.ErrSlotLost):
+		return slotLost
+	case errors.Is(err, weir.ErrReceiptInvalid):
+		return badReceipt
+	case errors.Is(err, weir.ErrReceiptExpired):
+		return oldReceipt
+	}
+	return unreached
+}
+
+// together does n things at the same time, each on a goroutine of its own. A panic of one is raised again here, where net/http
+// looks after it.
+func together(n int, do func(i int)) {
+	panicked := make([]any, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			defer func() { panicked[i] = recover() }()
+			do(i)
+		})
+	}
+	wg.Wait()
+	for _, p := range panicked {
+		if p != nil {
+			panic(p)
+		}
+	}
+}
