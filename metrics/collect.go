@@ -38,7 +38,7 @@ var (
 
 // Describe is for the registerer.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, withoutTotal, rejectedTotal, checkDuration} {
+	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, withoutTotal, rejectedTotal, checkDuration, slotsInUse, reservations} {
 		ch <- d
 	}
 	for _, d := range sourceDescs {
@@ -57,6 +57,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		r.collect(ch)
 	}
 	sources.collectUndegraded(ch, rows)
+	m.holds.collect(ch, rows)
 	if n := m.Sum().Degraded; n > 0 || sources.Redis != nil {
 		counter(ch, withoutTotal, n)
 	}

@@ -2,7 +2,7 @@
 // `weir serve` shows at /metrics:
 //
 //	m := metrics.New(prometheus.DefaultRegisterer)
-//	limiter := weir.NewLimiter(store, rules, weir.Options{Observe: m.Observe})
+//	limiter := weir.NewLimiter(store, rules, weir.Options{Observe: m.Observe, Holds: m})
 //
 // [Metrics.Watch] adds what the rules and the stores tell of themselves.
 //
@@ -12,6 +12,7 @@
 package metrics
 
 import (
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,7 @@ type Metrics struct {
 	times [len(edges)]times
 	// rejected is how many identities were, by edge. That costs so much more than to count it that cores may share it.
 	rejected [len(edges)]atomic.Uint64
+	holds    holds
 
 	mu      sync.Mutex // held while the table is replaced
 	sources Sources    // guarded by mu
@@ -39,7 +41,7 @@ var _ prometheus.Collector = (*Metrics)(nil)
 // New makes metrics and registers them. It panics if the registerer has some already: a program with several limiters
 // gives each a registerer of its own, such as prometheus.WrapRegistererWith.
 func New(r prometheus.Registerer) *Metrics {
-	m := &Metrics{other: newRow("other")}
+	m := &Metrics{other: newRow("other"), holds: holds{seed: maphash.MakeSeed(), slots: map[slotOf]inSlot{}}}
 	m.table.Store(newTable(map[string]*row{m.other.rule: m.other}))
 	r.MustRegister(m)
 	return m
@@ -69,7 +71,7 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	last, lastRule := nothing, ""
 	for i := range limits {
 		l := &limits[i]
-		if numbers := &l.Policy.Limit; l.Allowed && d.Allowed && !l.Degraded && !l.Local && 5*l.Remaining >= numbers.Count+numbers.Burst {
+		if numbers := &l.Policy.Limit; l.Allowed && d.Allowed && !l.Degraded && !l.Local && 5*l.Remaining >= numbers.Count+numbers.Burst && numbers.Fraction == 0 {
 			continue // as most are: nothing is near
 		}
 		e, rule := eventOf(d, l), l.Policy.Rule
@@ -132,7 +134,7 @@ func eventOf(d *weir.Decision, l *weir.LimitStatus) event {
 		return failedOpen
 	case l.Degraded:
 		return failedClosed
-	case d.Allowed && 5*l.Remaining < p.Limit.Max():
+	case d.Allowed && 5*l.Left() < p.Limit.Capacity():
 		return nearLimit
 	}
 	return nothing

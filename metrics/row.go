@@ -21,7 +21,8 @@ const keepRemoved = 10 * time.Minute
 // row is what was counted for a rule.
 type row struct {
 	rule  string
-	lanes []lane // a power of two
+	lanes []lane      // a power of two
+	slots atomic.Bool // there were some
 
 	inForce bool      // it was, at some scrape; guarded by Metrics.mu
 	removed time.Time // the first scrape at which it no longer was; likewise

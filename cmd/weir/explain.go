@@ -14,6 +14,7 @@ import (
 
 func explainCommand() *cobra.Command {
 	var r requestFlags
+	var amounts amountFlags
 	var node admin
 	var file string
 	var asJSON, unverified bool
@@ -30,11 +31,15 @@ verifies keys by known_keys and tokens; for clients with any other key, add
 --unverified.`,
 		Example: `  weir explain sk_prod_1 --path /v1/orders --rules rules.yaml
   weir explain sk_prod_1 --unverified
-  weir explain --method POST --path /login --user ada`,
+  weir explain --method POST --path /login --user ada
+  weir explain sk_prod_1 --path /v1/chat --attr model=gpt-large --amount input=1200`,
 		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := r.argument(cmd, args); err != nil {
+				return err
+			}
+			if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
 				return err
 			}
 			w, err := r.wire()
@@ -72,6 +77,7 @@ verifies keys by known_keys and tokens; for clients with any other key, add
 		},
 	}
 	r.register(cmd)
+	amounts.registerAmount(cmd)
 	cmd.Flags().StringVar(&file, "rules", "", "rule file; without it, a running node is asked")
 	unverifiedFlag(cmd, &unverified)
 	node.register(cmd)
@@ -98,6 +104,9 @@ func limitWords(l *adminapi.ExplainedLimit) string {
 	var more []string
 	if l.Algorithm != weir.TokenBucket.String() {
 		more = append(more, l.Algorithm)
+	}
+	if l.Calendar != "" {
+		more = append(more, l.Calendar)
 	}
 	if l.Burst > 0 {
 		more = append(more, fmt.Sprint("burst ", l.Burst))
@@ -153,6 +162,10 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 		for _, l := range r.Limits {
 			limits = append(limits, limitWords(&l))
 		}
-		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, cost %d\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, r.Cost)
+		takes := fmt.Sprint("cost ", r.Cost)
+		if r.Amount != "" {
+			takes = fmt.Sprintf("charged %s %s (%s)", r.Charged, r.Amount, r.AmountFrom)
+		}
+		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, %s\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, takes)
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
@@ -111,27 +113,59 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nCOUNTER\tLIMIT\tLEFT\tNEXT IN\tFULL IN")
+	fmt.Fprint(t, "\nCOUNTER\tLIMIT\tLEFT\tNEXT IN\tFULL IN")
+	runsOut := slices.ContainsFunc(all, func(c adminapi.Counter) bool { return c.RunsOutAt != nil })
+	if runsOut {
+		fmt.Fprint(t, "\tRUNS OUT IN")
+	}
+	fmt.Fprintln(t)
 	for _, c := range all {
 		name := cmp.Or(c.Policy, c.Rule) // nodes of an older release don't name limits
 		if c.Degraded {
 			fmt.Fprintf(t, "%s\t%s\tunknown: the store can't be reached\n", name, c.Limit)
 			continue
 		}
-		next := "never"
+		left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(c.ResetAfterMS)
 		if c.RetryAfterMS >= 0 {
 			next = wait(c.RetryAfterMS)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d of %d\t%s\t%s\n", name, c.Limit, c.Remaining, c.Max, next, wait(c.ResetAfterMS))
+		if c.Amount != "" {
+			left += " " + c.Amount
+		}
+		if c.InFlight != nil { // which end when they end
+			left = fmt.Sprintf("%d of %s in flight", *c.InFlight, c.Max)
+			if c.RetryAfterMS > 0 {
+				next = "when one ends"
+			}
+			if *c.InFlight > 0 {
+				full = "when all end"
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s", name, c.Limit, left, next, full)
+		switch {
+		case c.RunsOutAt != nil && c.WindowEnd != nil: // by the node's clock, not by this machine's
+			fmt.Fprintf(t, "\t%s", wait(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds())))
+		case runsOut:
+			fmt.Fprint(t, "\t-")
+		}
+		fmt.Fprintln(t)
 	}
 	return t.Flush()
 }
 
+// wait is how long something takes, in units that people can tell apart.
 func wait(milliseconds int64) string {
-	if milliseconds == 0 {
+	const day = 24 * time.Hour
+	switch d := ms(milliseconds); {
+	case d == 0:
 		return "now"
+	case d >= 2*day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	default:
+		return d.String()
 	}
-	return ms(milliseconds).String()
 }
 
 func keysResetCommand() *cobra.Command {

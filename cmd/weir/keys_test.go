@@ -147,7 +147,7 @@ func TestCountersOfAClient(t *testing.T) {
 			{"rule": "quota", "policy": "quota-1m", "limit": "100/minute", "max": 100, "remaining": 73, "reset_after_ms": 16200, "retry_after_ms": 0, "degraded": false},
 			{"rule": "quota", "policy": "quota-1d", "limit": "5000/day", "max": 5000, "remaining": 5000, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false},
 			{"rule": "nobody", "limit": "1/s", "max": 1, "remaining": 0, "reset_after_ms": 500, "retry_after_ms": -1, "degraded": false},
-			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": -1, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true}]}`),
+			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": 0, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true}]}`),
 		"POST /v1/counters/reset": text(200, "", `{"reset": 4}`),
 	})
 	d := s.run("keys", "show", "sk_1", "--path", "/orders", "--ip", "203.0.113.7", "--user", "ada")
@@ -180,4 +180,33 @@ lost      5/s         unknown: the store can't be reached
 	s.run("keys", "reset", "sk_1", "--json").expect(t, 0, `"reset": 4`, "")
 	s.run("keys", "reset").expect(t, exitUsage, "", "name the key")
 	s.run("keys", "show", "sk_1", "--ip", "nonsense").expect(t, exitUsage, "", "ip")
+}
+
+// Amounts are decimals, budgets say when they run out, and slots how many are in flight.
+func TestCountersOfBudgets(t *testing.T) {
+	s := newShell(t, answers{
+		"POST /v1/explain": text(200, "", `{"reason": "limits", "rules": []}`),
+		"POST /v1/counters": text(200, "", `{"counters": [
+			{"rule": "spend", "policy": "spend", "amount": "usd", "limit": "50/month", "max": 50, "remaining": 12.05, "window_end": "2026-05-01T00:00:00Z", "runs_out_at": "2026-04-21T06:30:00Z", "reset_after_ms": 1209600000, "retry_after_ms": 0, "degraded": false},
+			{"rule": "cents", "policy": "cents", "amount": "usd", "limit": "0.5/day", "max": 0.5, "remaining": 0.000001, "window_end": "2026-04-18T00:00:00Z", "runs_out_at": "2026-04-17T08:00:00.001Z", "reset_after_ms": 57600000, "retry_after_ms": 0, "degraded": false},
+			{"rule": "tokens", "policy": "tokens", "amount": "tokens", "limit": "1000/minute", "max": 1000, "remaining": 999.5, "reset_after_ms": 30, "retry_after_ms": 0, "degraded": false},
+			{"rule": "calls", "policy": "calls", "limit": "5/day", "max": 5, "remaining": 5, "window_end": "2026-04-18T00:00:00Z", "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false},
+			{"rule": "flight", "policy": "flight", "limit": "3 in flight", "max": 3, "remaining": 1, "in_flight": 2, "reset_after_ms": 30000, "retry_after_ms": 0, "degraded": false},
+			{"rule": "full", "policy": "full", "limit": "3 in flight", "max": 3, "remaining": 0, "in_flight": 3, "reset_after_ms": 30000, "retry_after_ms": 30000, "degraded": false},
+			{"rule": "idle", "policy": "idle", "limit": "3 in flight", "max": 3, "remaining": 3, "in_flight": 0, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false}]}`),
+	})
+	d := s.run("keys", "show", "sk_1")
+	const want = `
+COUNTER  LIMIT        LEFT                  NEXT IN        FULL IN       RUNS OUT IN
+spend    50/month     12.05 of 50 usd       now            14d0h         4d6h
+cents    0.5/day      0.000001 of 0.5 usd   now            16h0m         1ms
+tokens   1000/minute  999.5 of 1000 tokens  now            30ms          -
+calls    5/day        5 of 5                now            now           -
+flight   3 in flight  2 of 3 in flight      now            when all end  -
+full     3 in flight  3 of 3 in flight      when one ends  when all end  -
+idle     3 in flight  0 of 3 in flight      now            now           -
+`
+	if d.stdout != want || d.code != 0 {
+		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // calendar windows begin in the rules' time zones, whatever the machine knows of them
 
 	"github.com/spf13/cobra"
 )

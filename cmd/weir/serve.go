@@ -22,6 +22,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cmd/weir/hangup"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/budget"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/serve"
 	"github.com/weirhq/weir/memstore"
@@ -164,6 +165,7 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.upstream, "upstream", "", "URL that the gateway forwards to")
 	f.BoolVar(&v.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
 	f.StringVar(&v.preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
+	f.StringVar(&v.UsageHeader, "usage-header", "", "header in which the upstream says what a request took, for rules that count amounts: 812, which is tokens, or tokens=812, usd=0.012 (default: the answers of AI models are read for it)")
 	f.IntVar(&v.ConnectionsPerIP, "connections-per-ip", 0, "most connections that an address may have open to the gateway, but for --trusted-proxies; more are closed (default: any number)")
 	f.IntVar(&v.IPv4Prefix, "ipv4-prefix", 32, "bits of an IPv4 address that count, where a rule has no ipv4_prefix: all clients of a network share a counter")
 	f.IntVar(&v.IPv6Prefix, "ipv6-prefix", 64, "bits of an IPv6 address that count, where a rule has no ipv6_prefix")
@@ -182,6 +184,8 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.DurationVar(&v.DrainTimeout, "drain-timeout", 30*time.Second, "how long requests in flight may take at the end")
 	f.StringVar(&v.DecisionLog, "decision-log", "off", "where to log refusals, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
 	f.Float64Var(&v.DecisionLogSample, "decision-log-sample", 0, "share of admitted requests to log as well, such as 0.01 for one in a hundred")
+	f.StringVar(&v.BudgetWebhook, "budget-webhook", "", "URL that is sent JSON when 50, 80 and 100 % of a budget are used, as the log is told: of a limit on an amount or over a day, a week or a month of the calendar, in fixed windows; better in WEIR_BUDGET_WEBHOOK than in a command line, if it holds a secret (default: the log alone)")
+	f.StringVar(&v.BudgetWebhookTokenFile, "budget-webhook-token-file", "", "file with the token that is sent to it, as a bearer's (default: none)")
 	f.StringVar(&v.logFormat, "log-format", "text", "text or json")
 	f.Var(&v.logLevel, "log-level", "debug, info, warn or error")
 }
@@ -210,6 +214,9 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	}
 	if c.DecisionLog != "" && c.DecisionLog != "off" {
 		args = append(args, "decision_log", c.DecisionLog)
+	}
+	if c.BudgetWebhook != "" {
+		args = append(args, "budget_webhook", budget.Place(c.BudgetWebhook))
 	}
 	if otlp := c.OTLP.Sending(); otlp != "" {
 		args = append(args, "otlp", otlp)

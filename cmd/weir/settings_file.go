@@ -182,7 +182,7 @@ func fieldNames(section reflect.Type) []string {
 	return names
 }
 
-var dialects = []string{string(httplimit.XRateLimit), string(httplimit.IETF), string(httplimit.IETF06), string(httplimit.GitHub)}
+var dialects = []string{string(httplimit.XRateLimit), string(httplimit.IETF), string(httplimit.IETF06), string(httplimit.GitHub), string(httplimit.Tokens)}
 
 // read fills a field of a section.
 func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {

@@ -140,12 +140,12 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 		return out, nil
 	}
 	var text string
-	var count int64
+	var number json.Number
 	switch {
 	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Guesses(text)) == 0: // what parses it repeats it
 		out.Limit = text
-	case json.Unmarshal(n.Limit, &count) == nil:
-		out.Limit = strconv.FormatInt(count, 10)
+	case json.Unmarshal(n.Limit, &number) == nil && n.Limit[0] != '"':
+		out.Limit = number.String()
 	default:
 		return out, jsonerror.Bad(`limit: must be a number, or a text such as "500/minute"`)
 	}

@@ -83,6 +83,10 @@ func TestTheHistoryIsInWords(t *testing.T) {
 		{"DELETE", "/v1/rules/id/search", ``, "delete rule search"},
 		{"PUT", "/v1/rules", rules, "add rule search; delete rule new; change tier pro; block sk_revoked_*"},
 		{"PUT", "/v1/rules", rules + "# the same\n", "change nothing but the text"},
+		{"PUT", "/v1/rules", rules + "prices: {gpt-4*: {input: 2/1M}, gpt-*: {input: 1/1M}}\n", "add price gpt-4*, gpt-*"},
+		{"PUT", "/v1/rules", rules + "prices: {gpt-*: {input: 1/1M}, gpt-4*: {input: 2/1M}}\n", "change the order of prices"},
+		{"PUT", "/v1/rules", rules + "prices: {gpt-*: {input: 3/1M}}\nweights: {points: {output: 4}}\n", "change price gpt-*; delete price gpt-4*; add weight points"},
+		{"PUT", "/v1/rules", rules, "delete price gpt-*; delete weight points"},
 		{"PUT", "/v1/denylist?message=spam", `{"entries": ["sk_x"]}`, "spam"},
 	} {
 		path := c.path + "?force=true"

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -25,15 +26,29 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	}
 	for _, r := range x.Rules {
 		e := RuleExplanation{ID: r.ID, Applies: r.Applies, Why: r.Why, Refuses: r.Refuses, Request: requestOf(r.Endpoint),
-			By: r.By, SharedAddress: r.SharedAddress, Cost: r.Cost, From: r.From, Source: r.Source}
+			By: r.By, SharedAddress: r.SharedAddress, Cost: r.Cost, Amount: r.Amount, Charged: r.Charged, AmountFrom: r.AmountFrom, From: r.From, Source: r.Source}
 		for _, p := range r.Limits {
 			e.Limits = append(e.Limits, ExplainedLimit{
-				Policy: p.Name, Algorithm: p.Limit.Algorithm.String(), Limit: p.Limit.String(), Burst: p.Limit.Burst, Shadow: p.Shadow,
+				Policy: p.Name, Algorithm: p.Limit.Algorithm.String(), Limit: p.Limit.String(), Calendar: beginning(p.Limit.Calendar), Burst: p.Limit.Burst, Shadow: p.Shadow,
 			})
 		}
 		out.Rules = append(out.Rules, e)
 	}
 	return out
+}
+
+// beginning says where the windows of a calendar begin, or "" if there is none.
+func beginning(c weir.Calendar) string {
+	zone := cmp.Or(c.Zone, "UTC")
+	switch {
+	case c.Unit == weir.NoUnit:
+		return ""
+	case c.Unit == weir.Week:
+		return "from " + c.Weekday.String() + " in " + zone
+	case c.Unit == weir.Month && c.Day > 1:
+		return fmt.Sprintf("from day %d in %s", c.Day, zone)
+	}
+	return "in " + zone
 }
 
 // requestOf is a request that an endpoint matches, if there is one: its wildcards match their own names, too.

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
-	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
@@ -252,78 +250,6 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	}
 	WriteJSON(w, http.StatusOK, out)
 	return nil
-}
-
-func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, _, f := a.request(w, r)
-	if f != nil {
-		return f
-	}
-	req.Peek, req.Cost = true, max(1, req.Cost)
-	shared := map[string]bool{} // rules that count by an address, while the request has none
-	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
-		if f := a.looks.work(r.Context(), func() {
-			for _, x := range doc.File.Set.Explain(&req).Rules {
-				shared[x.ID] = x.SharedAddress
-			}
-		}); f != nil {
-			return f
-		}
-	}
-	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
-	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
-	now := a.Limiter.Now()
-	for _, l := range d.Limits() {
-		c := Counter{
-			Rule: l.Policy.Rule, Policy: l.Policy.Name, Algorithm: l.Policy.Limit.Algorithm.String(), Shadow: l.Policy.Shadow,
-			Refuses: !l.Allowed && !l.Degraded, SharedAddress: shared[l.Policy.Rule], Limit: l.Policy.Limit.String(), Max: l.Policy.Limit.Max(), Remaining: l.Remaining,
-			ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
-		}
-		if c.Remaining == c.Max {
-			c.ResetAfterMS = 0 // a window that nobody has used has an end, too, but is full already
-		}
-		if !c.Degraded && c.Max > 0 {
-			used := min(1, max(0, float64(c.Max-c.Remaining)/float64(c.Max)))
-			c.Used = &used
-			if c.ResetAfterMS > 0 {
-				full := now.Add(l.ResetAfter).UTC().Truncate(time.Millisecond)
-				c.FullAt = &full
-			}
-		}
-		out.Counters = append(out.Counters, c)
-	}
-	if i := slices.IndexFunc(a.Now().Trouble, func(t Trouble) bool { return t.What == "degraded" }); i >= 0 {
-		out.Warning = "A check may be decided otherwise. " + a.Now().Trouble[i].Text
-	}
-	slices.SortStableFunc(out.Counters, binds)
-	WriteJSON(w, http.StatusOK, out)
-	return nil
-}
-
-// binds sorts counters by what they mean to a client: first those that refuse it, the longest wait before the others; then those that nobody
-// can reach, and then by what is used of them. Those that aren't the client's own, and those that refuse nobody, come last.
-func binds(a, b Counter) int {
-	rank := func(c *Counter) int {
-		switch {
-		case c.Shadow:
-			return 4
-		case c.SharedAddress:
-			return 3
-		case c.Refuses:
-			return 0
-		case c.Degraded:
-			return 1
-		}
-		return 2
-	}
-	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // never, which is -1, is the longest
-	used := func(c *Counter) float64 {
-		if c.Used == nil {
-			return 0
-		}
-		return *c.Used
-	}
-	return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(wait(&b), wait(&a)), cmp.Compare(used(&b), used(&a)))
 }
 
 func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {

@@ -238,6 +238,12 @@ func (in *WhatIf) policy(rule *weir.Rule) (*weir.Policy, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
+	switch { // what came in the last hour is remembered by its cost
+	case rule.Amount != "":
+		return nil, jsonerror.Bad("the rule counts %s, and only what requests cost is remembered: try the number as a `candidate`", rule.Amount)
+	case rule.Algorithm == weir.Concurrency:
+		return nil, jsonerror.Bad("the rule counts requests in flight, and it isn't remembered how long each was: try the number as a `candidate`")
+	}
 	switch {
 	case n.Limit == "" && len(rule.Limits) > 0:
 		n.Limit = rule.Limits[0].String()
@@ -249,6 +255,9 @@ func (in *WhatIf) policy(rule *weir.Rule) (*weir.Policy, *jsonerror.Error) {
 		return nil, jsonerror.Bad("limit: %v", err)
 	}
 	limit.Algorithm, limit.Burst, limit.MaxDelay = rule.Algorithm, n.Capacity, rule.MaxDelay
+	if limit.Calendar.Unit != weir.NoUnit {
+		limit.Algorithm = weir.FixedWindow // as a rule without another has it
+	}
 	if in.Algorithm != "" {
 		var names []string
 		for limit.Algorithm = 0; limit.Algorithm.String() != in.Algorithm; limit.Algorithm++ {

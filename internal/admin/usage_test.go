@@ -73,6 +73,27 @@ func TestWhatIf(t *testing.T) {
 		}
 	}
 	ask(`{"rule": "none", "limit": "1/s"}`, 404)
+	p.want(t, p.do(t, "PUT", "/v1/rules/id/spend?force=true", `{"amount": "usd", "limit": "12.50/month", "by": ["org"]}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/id/slots?force=true", `{"algorithm": "concurrency", "limit": 20}`), 200, "")
+	for body, want := range map[string]string{
+		`{"rule": "spend", "limit": 10}`: "the rule counts usd", `{"rule": "slots", "limit": 10}`: "the rule counts requests in flight", `{"rule": "slots", "capacity": 10}`: "in flight",
+	} {
+		if _, text := ask(body, 400); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", body, text)
+		}
+	}
+	if got, text := ask(`{"rule": "search", "limit": "10/month"}`, 200); got.Algorithm != "fixed_window" || got.Limit != "10/month" {
+		t.Errorf("%s", text)
+	}
+	// Numbers keep their kind.
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_special", "rule": "spend", "limit": 99.75}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_special", "rule": "slots", "limit": 30}`), 200, "")
+	if a := p.do(t, "GET", "/v1/rules/id/spend", ""); !strings.Contains(a.text, `sk_special: 99.75/month`) || !strings.Contains(a.text, `"limits":["12.5/month"]`) {
+		t.Error(a.text)
+	}
+	if a := p.do(t, "GET", "/v1/rules/id/slots", ""); !strings.Contains(a.text, `sk_special: {limit: 30}`) || !strings.Contains(a.text, `"limits":["20 in flight"]`) {
+		t.Error(a.text)
+	}
 }
 
 // TestUsageNamesEveryRule, also those that nobody has hit.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -152,12 +153,20 @@ type Counter struct {
 	Refuses   bool   `json:"refuses"` // it has no room for such a request; of a shadow, it would refuse
 	// SharedAddress: it counts by the address, which the request doesn't have: the counter is that of all such requests.
 	SharedAddress bool   `json:"shared_address"`
+	Amount        string `json:"amount,omitempty"` // what it counts of a request; "" means its cost
 	Limit         string `json:"limit"`
-	Max           int64  `json:"max"`
-	Remaining     int64  `json:"remaining"`
+	// Max and Remaining are decimals, of an amount.
+	Max       weir.Amount `json:"max"`
+	Remaining weir.Amount `json:"remaining"`
+	// InFlight is how many of Max are taken by requests in flight, of a concurrency limit.
+	InFlight *int64 `json:"in_flight,omitempty"`
+	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
+	// began; nil if it lasts to the end, or is used up.
+	WindowEnd *time.Time `json:"window_end,omitempty"`
+	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
 	// Used is the part of Max that is taken, from 0 to 1; nil if nobody knows, since the store can't be reached.
 	Used *float64 `json:"used"`
-	// FullAt is when it is full again if nothing is taken meanwhile; nil if it is, or nobody knows.
+	// FullAt is when it is full again if nothing is taken meanwhile; nil if it is, or nobody knows, as of requests in flight.
 	FullAt       *time.Time `json:"full_at"`
 	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
@@ -201,11 +210,15 @@ type RuleExplanation struct {
 	Request *EndpointRequest `json:"request,omitempty"`
 	By      []string         `json:"by,omitempty"`
 	// SharedAddress: it counts by the address, which the request doesn't have.
-	SharedAddress bool             `json:"shared_address,omitempty"`
-	Cost          int64            `json:"cost,omitempty"`
-	From          string           `json:"numbers_from,omitempty"`
-	Source        string           `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
-	Limits        []ExplainedLimit `json:"limits,omitempty"`
+	SharedAddress bool  `json:"shared_address,omitempty"`
+	Cost          int64 `json:"cost,omitempty"` // of a rule that counts no amount
+	// Amount is what the rule counts of a request, Charged how much of it this one takes, and AmountFrom where that comes from.
+	Amount     string           `json:"amount,omitempty"`
+	Charged    weir.Amount      `json:"charged,omitempty"`
+	AmountFrom string           `json:"charged_from,omitempty"`
+	From       string           `json:"numbers_from,omitempty"`
+	Source     string           `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
+	Limits     []ExplainedLimit `json:"limits,omitempty"`
 }
 
 // EndpointRequest is a request that a rule's endpoint matches.
@@ -219,6 +232,7 @@ type ExplainedLimit struct {
 	Policy    string `json:"policy"`
 	Algorithm string `json:"algorithm"`
 	Limit     string `json:"limit"`
+	Calendar  string `json:"calendar,omitempty"` // where the calendar's windows begin, in words
 	Burst     int64  `json:"burst,omitempty"`
 	Shadow    bool   `json:"shadow,omitempty"`
 }

@@ -38,6 +38,8 @@ type Config struct {
 	Emergency *weir.Limit
 	// Preflight is the limit of CORS preflights by address, at the gateway; nil means 50 a second.
 	Preflight *weir.Limit
+	// UsageHeader is [gateway.Options.UsageHeader].
+	UsageHeader string
 	// ConnectionsPerIP is how many connections an address may have open to the gateway; 0 means any number.
 	ConnectionsPerIP int
 	// IPv4Prefix and IPv6Prefix are how many bits of an address count where a rule doesn't say it; 0 means 32, and 64.
@@ -94,6 +96,9 @@ type Config struct {
 	// the share of admitted requests that is logged as well, from 0 to 1.
 	DecisionLog       string
 	DecisionLogSample float64
+	// BudgetWebhook is the URL that is told of budgets that run low; "" tells the log alone. BudgetWebhookTokenFile holds the token
+	// that is sent to it; "" means none.
+	BudgetWebhook, BudgetWebhookTokenFile string
 
 	Identity Identity
 	Answers  httplimit.Answers
@@ -159,6 +164,9 @@ func (c *Config) Validate() error {
 	}
 	if c.DecisionLogSample > 0 && !c.logsDecisions() {
 		return fmt.Errorf("--decision-log-sample: needs --decision-log, which says where to: stderr, or a file")
+	}
+	if err := c.validateBudget(); err != nil {
+		return err
 	}
 	if err := c.validateStore(); err != nil {
 		return err

@@ -16,6 +16,9 @@ func (n *node) observe(o *weir.Observation) {
 		err := o.Err
 		n.live.failed.Store(&err)
 	}
+	if n.budget != nil {
+		n.budget.Observe(o)
+	}
 	if n.tail.Watched() {
 		n.tail.Observe(o)
 	}

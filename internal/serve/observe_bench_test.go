@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/budget"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 )
@@ -20,7 +21,10 @@ func recording(tb testing.TB, observe func(*node) func(*weir.Observation)) *weir
 	}
 	n := &node{metrics: metrics.New(prometheus.NewRegistry())}
 	n.top = n.newTop()
-	n.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{Observe: observe(n)})
+	store := memstore.New(memstore.Options{})
+	n.budget = budget.New(budget.Options{Store: store})
+	tb.Cleanup(func() { n.budget.Close(closing) })
+	n.limiter = weir.NewLimiter(store, rs, weir.Options{Observe: observe(n), Holds: n.metrics})
 	ctx := tb.Context()
 	go func() { _ = n.top.Run(ctx) }()
 	return n.limiter

@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/budget"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/decisionlog"
 	"github.com/weirhq/weir/internal/envoy"
@@ -54,6 +55,7 @@ type node struct {
 	decided  *decisionlog.Log // nil if decisions aren't written down
 	top      *top.Top
 	tail     tail.Hub
+	budget   *budget.Watcher
 	tracer   *tracing.Tracer // nil without traces
 	began    time.Time
 	ready    atomic.Bool // it has been in touch with its store
@@ -118,6 +120,10 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		return err
 	}
 	defer n.closeStore() // after the last request
+	if err := n.openBudget(); err != nil {
+		return err
+	}
+	defer n.budget.Close(closing) // before the store, which it asks
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends what open began, should it fail
 	if n.shared != nil {
@@ -231,6 +237,7 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 		Upstream:         c.Upstream,
 		TrustedProxies:   c.TrustedProxies,
 		AllowUnsafePaths: c.AllowUnsafePaths,
+		UsageHeader:      c.UsageHeader,
 		Logger:           n.log,
 		Limit:            middleware,
 	})
@@ -270,7 +277,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	for _, path := range forwardauth.Paths() {
 		mux.Handle(path, gateways)
 	}
-	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/refund or /json, "+strings.Join(forwardauth.Paths(), ", ")+" from a gateway, or GET /healthz or /readyz"))
+	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew, /v1/refund or /json, "+strings.Join(forwardauth.Paths(), ", ")+" from a gateway, or GET /healthz or /readyz"))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if forwardauth.Behind(r) {
 			gateways.ServeHTTP(w, r)

@@ -53,7 +53,7 @@ func (c *Config) validateStore() error {
 func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
-	options := weir.Options{Observe: n.observe, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix}
+	options := weir.Options{Observe: n.observe, Holds: n.metrics, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix}
 	redis := redisstore.Options{URL: c.Store, Prefix: c.StorePrefix, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
 	if n.tracer != nil {
 		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call

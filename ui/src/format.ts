@@ -5,6 +5,10 @@ const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })
 // count: 1,234,567.
 export const count = (n: number) => whole.format(n)
 
+// decimal: 1,234.5, to the millionth that amounts are kept in.
+const decimals = new Intl.NumberFormat('en', { maximumFractionDigits: 6 })
+export const decimal = (n: number) => decimals.format(n)
+
 // short has at most four characters beside its unit: 0.4, 12, 1.2k, 35M.
 export function short(n: number): string {
   const abs = Math.abs(n)

@@ -295,9 +295,13 @@ export interface Counter {
   shadow: boolean
   refuses: boolean
   shared_address: boolean // it is that of all whose address isn't known
+  amount?: string // what it counts of a request: tokens, usd
   limit: string
   max: number
   remaining: number
+  in_flight?: number // of max, where requests in flight are counted
+  window_end?: string // of a fixed window
+  runs_out_at?: string // of a budget that doesn't last to the end of its window
   used: number | null // null if nobody knows
   reset_after_ms: number
   retry_after_ms: number

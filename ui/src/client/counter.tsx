@@ -1,8 +1,7 @@
-import { count } from '../format'
 import { Meter } from '../parts/meter'
-import { useSecond } from '../parts/time'
+import { Time, useSecond } from '../parts/time'
 import type { Counter } from '../wire'
-import { countdown, left } from './limits'
+import { countdown, left, leftOf } from './limits'
 
 const algorithms: Record<string, string> = {
   token_bucket: 'token bucket',
@@ -10,12 +9,15 @@ const algorithms: Record<string, string> = {
   fixed_window: 'fixed window',
   sliding_window_log: 'sliding log',
   sliding_window_counter: 'sliding counter',
+  concurrency: 'requests in flight',
 }
 
 // CounterRow is one counter, counting down between the node's answers.
 export function CounterRow({ counter: c, at, named }: { counter: Counter; at: number; named?: boolean }) {
   const now = useSecond()
   const name = algorithms[c.algorithm] ?? c.algorithm
+  const stands = leftOf(c)
+  const slots = c.in_flight !== undefined // which are free again when their requests end, and nobody knows when
   return (
     <div class="counter">
       <div class="counter-name">
@@ -25,6 +27,12 @@ export function CounterRow({ counter: c, at, named }: { counter: Counter; at: nu
         <small>
           {name}
           {!named && c.policy !== c.rule && <span class="mono"> {c.policy}</span>}
+          {c.runs_out_at && (
+            <span class="text-warn">
+              {' '}
+              runs out <Time at={c.runs_out_at} />
+            </span>
+          )}
         </small>
       </div>
       {c.degraded ? (
@@ -35,13 +43,13 @@ export function CounterRow({ counter: c, at, named }: { counter: Counter; at: nu
         <>
           <Meter share={c.used ?? 0} label={`${c.policy}: used`} />
           <div class="counter-left num">
-            <b class={c.remaining === 0 ? 'text-bad' : ''}>{count(c.remaining)}</b> <small>of {count(c.max)} left</small>
+            <b class={c.remaining === 0 ? 'text-bad' : ''}>{stands.n}</b> <small>{stands.of}</small>
           </div>
           <div class="counter-when num">
-            <small>next</small> <span class={c.refuses ? 'text-bad' : ''}>{countdown(left(c.retry_after_ms, at, now))}</span>
+            <small>next</small> <span class={c.refuses ? 'text-bad' : ''}>{slots && c.retry_after_ms > 0 ? 'when one ends' : countdown(left(c.retry_after_ms, at, now))}</span>
           </div>
           <div class="counter-when num">
-            <small>full</small> {countdown(left(c.reset_after_ms, at, now))}
+            <small>full</small> {slots && c.in_flight ? 'when all end' : countdown(left(c.reset_after_ms, at, now))}
           </div>
         </>
       )}

@@ -1,5 +1,5 @@
 import * as api from '../api'
-import { duration } from '../format'
+import { decimal, duration } from '../format'
 import type { Check, Counter, ExplainedRule, Explanation } from '../wire'
 
 // left is how much of a wait is over the page's head still, counted from when the node told. Never stays never.
@@ -39,6 +39,12 @@ export interface LimitOf {
   of: number // how many the rule has
   source?: ExplainedRule['source']
   tier?: string | undefined
+}
+
+// leftOf is how a counter stands: how much is left, or how much is in flight, and of how much.
+export function leftOf(c: Counter): { n: string; of: string } {
+  if (c.in_flight !== undefined) return { n: decimal(c.in_flight), of: `of ${decimal(c.max)} in flight` }
+  return { n: decimal(c.remaining), of: `of ${decimal(c.max)}${c.amount ? ` ${c.amount}` : ''} left` }
 }
 
 // limitsOf are those that apply, the one that binds first, as the counters are. A candidate is none.

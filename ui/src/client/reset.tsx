@@ -7,6 +7,7 @@ import { CliLine } from '../parts/cliline'
 import { Dialog } from '../parts/dialog'
 import { toast } from '../parts/toast'
 import type { Check, Counter } from '../wire'
+import { leftOf } from './limits'
 
 // ResetDialog makes a request's counters full again. There is no way back, so it lists them first.
 export function ResetDialog({ name, check, unverified, counters, line, onClose, onDone }: { name: string; check: Check; unverified?: boolean; counters: Counter[]; line: string; onClose: () => void; onDone: () => void }) {
@@ -48,7 +49,7 @@ export function ResetDialog({ name, check, unverified, counters, line, onClose, 
             <th scope="col">Counter</th>
             <th scope="col">Limit</th>
             <th scope="col" class="number">
-              Left now
+              Now
             </th>
           </tr>
         </thead>
@@ -57,7 +58,7 @@ export function ResetDialog({ name, check, unverified, counters, line, onClose, 
             <tr key={c.policy}>
               <td class="mono">{c.policy}</td>
               <td class="num">{c.limit}</td>
-              <td class="number num">{c.degraded ? 'unknown' : `${c.remaining} of ${c.max}`}</td>
+              <td class="number num">{c.degraded ? 'unknown' : `${leftOf(c).n} ${leftOf(c).of}`}</td>
             </tr>
           ))}
         </tbody>

@@ -1,8 +1,8 @@
 import type { Action } from '../../client/actions'
 import { kindName } from '../../client/clients'
 import { maskEntry, widerEntry } from '../../client/known'
-import { countdown, left } from '../../client/limits'
-import { count, plural } from '../../format'
+import { countdown, left, leftOf } from '../../client/limits'
+import { plural } from '../../format'
 import { Badge } from '../../parts/badge'
 import { Button } from '../../parts/button'
 import { Card } from '../../parts/card'
@@ -120,15 +120,15 @@ function Sentence({ verdict: v, x, at }: VerdictProps) {
       const wait = left(b!.retry_after_ms, at, now)
       return (
         <>
-          now by <b class="mono">{b!.rule}</b>: <span class="num">{count(b!.remaining)}</span> of {count(b!.max)} left,{' '}
-          {wait < 0 ? 'and waiting doesn’t help: such a request never fits.' : <>the next fits <b class="num">{countdown(wait)}</b>.</>}
+          now by <b class="mono">{b!.rule}</b>: <span class="num">{leftOf(b!).n}</span> {leftOf(b!).of},{' '}
+          {wait < 0 ? 'and waiting doesn’t help: such a request never fits.' : b!.in_flight !== undefined ? 'the next fits when one of them ends.' : <>the next fits <b class="num">{countdown(wait)}</b>.</>}
         </>
       )
     }
     case 'within':
       return (
         <>
-          now by <b class="mono">{b!.rule}</b>, the tightest: <span class="num">{count(b!.remaining)}</span> of {count(b!.max)} left.
+          now by <b class="mono">{b!.rule}</b>, the tightest: <span class="num">{leftOf(b!).n}</span> {leftOf(b!).of}.
         </>
       )
   }

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Counter, Explanation } from '../../wire'
 import { asked, checkOf, nothing, queryOf, readQuestion } from './question'
-import { limitsOf } from '../../client/limits'
+import { leftOf, limitsOf } from '../../client/limits'
 import { verdict } from './verdict'
 
 const counter = (policy: string, o: Partial<Counter> = {}): Counter => ({
@@ -92,4 +92,12 @@ test('the verdict is by the counter that the node puts first', () => {
   // The counter of all whose address isn't known is nobody's own, and what only counts refuses nobody.
   expect(of('limited', counter('a', { shared_address: true, refuses: true }))).toMatchObject({ word: 'Unknown', kind: 'address' })
   expect(of('within', counter('a', { shadow: true, refuses: true }))).toMatchObject({ word: 'Allowed', kind: 'none' })
+})
+
+test('how a counter stands: amounts are decimal, and requests in flight end when they end', () => {
+  const said = (o: Partial<Counter>) => Object.values(leftOf(counter('a', o))).join(' ')
+  expect(said({ remaining: 1234, max: 5000 })).toBe('1,234 of 5,000 left')
+  expect(said({ remaining: 12.05, max: 50, amount: 'usd' })).toBe('12.05 of 50 usd left')
+  expect(said({ remaining: 0.000001, max: 0.5, amount: 'usd' })).toBe('0.000001 of 0.5 usd left')
+  expect(said({ remaining: 17, max: 20, in_flight: 3 })).toBe('3 of 20 in flight')
 })

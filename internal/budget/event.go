@@ -1,0 +1,129 @@
+package budget
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/shown"
+)
+
+// Event is what is told: that a client has used so much of a budget. It holds no secret.
+type Event struct {
+	// ID tells events apart. One that is sent again has the same.
+	ID        string    `json:"id"`
+	Time      time.Time `json:"time"`
+	Node      string    `json:"node"`
+	Rule      string    `json:"rule"`
+	Policy    string    `json:"policy"`    // the limit's name: the rule's id, or id-month where the rule has several
+	Threshold int       `json:"threshold"` // per cent
+	// Subject is whom the rule counts, masked; "" if it counts all together. Fingerprint is the client as other tools know
+	// it, if the rule counts by one thing alone.
+	Subject     string      `json:"subject"`
+	Fingerprint string      `json:"fingerprint,omitempty"`
+	Amount      string      `json:"amount,omitempty"` // what is counted; "" means requests
+	Used        weir.Amount `json:"used"`
+	Limit       weir.Amount `json:"limit"`
+	WindowStart time.Time   `json:"window_start"`
+	WindowEnd   time.Time   `json:"window_end"`
+	// RunsOutAt is when the budget is used up at its pace so far; nil if it lasts, or is used up.
+	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
+	// Refused: a request was refused for want of budget.
+	Refused bool `json:"refused"`
+	// Shadow: the limit refuses nobody.
+	Shadow bool `json:"shadow"`
+	// Unconfirmed: the store couldn't be asked whether another node has told it, so others may.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
+}
+
+// crossing is a budget that has reached thresholds which this node hasn't told.
+type crossing struct {
+	counter  weir.Counter // its subject is a copy
+	at       time.Time
+	use      Use
+	from, to int // of Thresholds
+	refused  bool
+}
+
+// event is what is told of a crossing.
+func (w *Watcher) event(c *crossing, threshold int) *Event {
+	p := c.counter.Policy
+	e := &Event{
+		ID: newID(), Time: c.at.UTC().Truncate(time.Millisecond), Node: w.opts.Node, Rule: p.Rule, Policy: p.Name, Threshold: threshold, Amount: p.Amount,
+		Used: c.use.Used, Limit: c.use.Limit, WindowStart: c.use.Start, WindowEnd: c.use.End, Refused: c.refused, Shadow: p.Shadow,
+	}
+	values := c.counter.Values()
+	e.Subject = subject(&c.counter, values)
+	if w.opts.Fingerprint != nil {
+		e.Fingerprint = w.opts.Fingerprint(values)
+	}
+	if at, ok := c.use.RunsOut(c.at); ok {
+		at = at.UTC().Truncate(time.Second)
+		e.RunsOutAt = &at
+	}
+	return e
+}
+
+// subject is whom a counter is for, as people may see it.
+func subject(c *weir.Counter, values [][2]string) string {
+	if values == nil && len(c.Subject) > 0 { // of no rule that says what it was made of
+		return shown.Key(string(c.Subject))
+	}
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, shown.Value(v[0], v[1]))
+	}
+	return strings.Join(texts, " ")
+}
+
+// once names what all nodes together tell a single time.
+func once(c *crossing, threshold int) (id weir.Once) {
+	b := binary.BigEndian.AppendUint64([]byte("weir budget 1 "), c.counter.Policy.ID)
+	b = binary.BigEndian.AppendUint64(b, uint64(c.use.End.Round(time.Second).Unix()))
+	b = append(binary.BigEndian.AppendUint16(b, uint16(threshold)), c.counter.Subject...)
+	sum := sha256.Sum256(b)
+	copy(id[:], sum[:])
+	return id
+}
+
+func newID() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// log writes the event as a line.
+func (e *Event) log(to *slog.Logger) {
+	args := []slog.Attr{
+		slog.String("rule", e.Rule), slog.Int("threshold", e.Threshold), slog.String("subject", e.Subject),
+		slog.String("used", e.Used.String()), slog.String("limit", e.Limit.String()), slog.Time("window_end", e.WindowEnd),
+	}
+	text := func(name, value string) {
+		if value != "" {
+			args = append(args, slog.String(name, value))
+		}
+	}
+	if e.Policy != e.Rule {
+		text("policy", e.Policy)
+	}
+	text("fingerprint", e.Fingerprint)
+	text("amount", e.Amount)
+	if e.RunsOutAt != nil {
+		args = append(args, slog.Time("runs_out_at", *e.RunsOutAt))
+	}
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{{"refused", e.Refused}, {"shadow", e.Shadow}, {"unconfirmed", e.Unconfirmed}} {
+		if flag.set {
+			args = append(args, slog.Bool(flag.name, true))
+		}
+	}
+	to.LogAttrs(context.Background(), slog.LevelInfo, "budget", args...)
+}

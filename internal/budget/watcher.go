@@ -1,0 +1,195 @@
+package budget
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Options of a Watcher.
+type Options struct {
+	// Store is the one that all nodes share: it knows what any of them has told. It must not be nil.
+	Store weir.Store
+	// Now is the time that nodes share. Nil means time.Now.
+	Now func() time.Time
+	// Node is this one's name, for events.
+	Node string
+	// Fingerprint names a client as other tools do, by what a rule counts it by. Nil means that events have none.
+	Fingerprint func(values [][2]string) string
+	// Logger gets a line for every event. Nil means that nobody does.
+	Logger *slog.Logger
+	// Webhook is sent every event, too. Nil means none.
+	Webhook *Webhook
+}
+
+// Watcher tells of budgets that run low, each threshold once for a client and window over all nodes. Make one with [New].
+type Watcher struct {
+	opts  Options
+	seed  maphash.Seed
+	told  told
+	queue chan crossing
+
+	events, dropped atomic.Uint64
+
+	closing chan struct{}
+	closed  chan struct{} // when everything is told
+	hurry   context.Context
+	stop    context.CancelFunc // of hurry: it ends what takes too long
+}
+
+const (
+	// waiting is how many crossings may wait to be told. Beyond it they are dropped, and the next decision of the client
+	// tries again.
+	waiting = 1024
+	// pace is the time between two events: whoever makes up clients and uses up their budgets makes no more than 100 a second.
+	pace = 10 * time.Millisecond
+	// asking is how long the store may take to say whether an event was told.
+	asking = 2 * time.Second
+)
+
+// New makes a Watcher, which tells until it is closed.
+func New(o Options) *Watcher {
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	w := &Watcher{opts: o, seed: maphash.MakeSeed(), queue: make(chan crossing, waiting), closing: make(chan struct{}), closed: make(chan struct{})}
+	w.hurry, w.stop = context.WithCancel(context.Background())
+	go w.run()
+	return w
+}
+
+// Observe is for [weir.Options]. It is told of every decision, and never waits. A decision without budgets costs it a look at
+// each limit; one that crosses no threshold allocates nothing.
+func (w *Watcher) Observe(o *weir.Observation) {
+	limits := o.Decision.Limits()
+	for i := range limits {
+		if l := &limits[i]; Watched(l.Policy) && i < len(o.Charges) {
+			w.look(o, l, o.Charges[i].Subject)
+		}
+	}
+}
+
+// look is the rest of Observe, for a budget.
+func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, subject []byte) {
+	// In a cooldown the counters weren't asked, and a peek uses nothing. What a node counts alone is a share.
+	if l.Degraded || l.Local || o.Request.Peek || o.Decision.Reason == weir.ReasonCooldown {
+		return
+	}
+	limit := l.Policy.Limit.Amount()
+	n := reached(limit-l.Left(), limit)
+	refused := !l.Allowed && l.RetryAfter != weir.Never // a request that is larger than the whole budget says nothing about it
+	if refused {
+		n = len(Thresholds)
+	}
+	if n == 0 {
+		return
+	}
+	now := w.opts.Now()
+	use := UseOf(l, now)
+	name := w.name(l.Policy, subject, use.End)
+	if w.told.count(name) >= n {
+		return
+	}
+	if len(w.queue) == cap(w.queue) {
+		w.dropped.Add(1)
+		return
+	}
+	c := crossing{weir.Counter{Policy: l.Policy, Subject: bytes.Clone(subject)}, now, use, 0, n, refused}
+	w.told.raise(name, n, use.End, func(from int) bool {
+		c.from = from
+		select {
+		case w.queue <- c:
+			return true
+		default:
+			w.dropped.Add(1)
+			return false
+		}
+	})
+}
+
+// name stands for a budget in a window, on this node.
+func (w *Watcher) name(p *weir.Policy, subject []byte, end time.Time) uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	h := maphash.Bytes(w.seed, subject) ^ p.ID*odd ^ uint64(end.Unix())
+	h ^= h >> 32
+	h *= 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// run tells what waits, until the watcher is closed and nothing does.
+func (w *Watcher) run() {
+	defer close(w.closed)
+	for {
+		select {
+		case c := <-w.queue:
+			w.tell(&c)
+		case <-w.closing:
+			for {
+				select {
+				case c := <-w.queue:
+					w.tell(&c)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// tell tells of a crossing what no node has told.
+func (w *Watcher) tell(c *crossing) {
+	for _, threshold := range Thresholds[c.from:c.to] {
+		if w.hurry.Err() != nil {
+			w.dropped.Add(1)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(w.hurry, asking)
+		// Kept for a whole window, wherever in it this is: the in-process store fills a bucket in that time, and one that is
+		// asked with ever less of it would be full before the window ends.
+		err := w.opts.Store.GiveBack(ctx, once(c, threshold), c.use.End.Sub(c.use.Start)+time.Minute, nil)
+		cancel()
+		if errors.Is(err, weir.ErrUsed) {
+			continue
+		}
+		e := w.event(c, threshold)
+		e.Unconfirmed = err != nil // to tell it twice is better than never
+		w.events.Add(1)
+		e.log(w.opts.Logger)
+		if w.opts.Webhook != nil {
+			w.opts.Webhook.send(e)
+		}
+		select {
+		case <-time.After(pace):
+		case <-w.closing:
+		}
+	}
+}
+
+// Stats are what a Watcher has done so far.
+type Stats struct {
+	Events  uint64 // that were told
+	Dropped uint64 // decisions that crossed a threshold while too many waited; the next one of the client tries again
+}
+
+// Stats returns them.
+func (w *Watcher) Stats() Stats { return Stats{w.events.Load(), w.dropped.Load()} }
+
+// Close tells what waits, and has the webhook send it, for a limited time. Observe must not be called any more.
+func (w *Watcher) Close(atMost time.Duration) {
+	late := time.AfterFunc(atMost, w.stop)
+	defer late.Stop()
+	close(w.closing)
+	<-w.closed
+	if w.opts.Webhook != nil {
+		w.opts.Webhook.close(w.hurry)
+	}
+	w.stop()
+}

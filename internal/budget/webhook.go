@@ -1,0 +1,195 @@
+package budget
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+)
+
+// Webhook sends events to a URL, as JSON by POST, one at a time. Make one with [NewWebhook].
+type Webhook struct {
+	url, token string
+	place      string // for people
+	log        *slog.Logger
+	client     *http.Client
+	queue      chan *Event
+
+	sent, failed, dropped atomic.Uint64
+
+	stopping context.Context
+	stop     context.CancelFunc
+	closing  chan struct{}
+	closed   chan struct{}
+	lost     int       // events in a row that couldn't be sent; of run alone
+	told     time.Time // when that was told; likewise
+}
+
+const (
+	sending   = 5 * time.Second // the longest that an attempt may take
+	tries     = 3
+	backoff   = time.Second // before the second attempt, and twice as long before the third
+	unsent    = 256         // events that may wait
+	tellEvery = time.Minute
+)
+
+// CheckURL reports what can't be the URL of a webhook. It doesn't quote it: there may be a secret in it.
+func CheckURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return errors.New("must be a URL such as https://example.com/budgets, with http or https")
+	}
+	return nil
+}
+
+// Place is a webhook's URL as people may see it: how to reach it, and whose it is, may be in any part but these.
+func Place(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// NewWebhook makes a webhook for a URL that [CheckURL] has seen. With a token, it is sent as a bearer's.
+func NewWebhook(to, token string, log *slog.Logger) *Webhook {
+	h := &Webhook{
+		url: to, token: token, place: Place(to), log: log, queue: make(chan *Event, unsent), closing: make(chan struct{}), closed: make(chan struct{}),
+		client: &http.Client{
+			Transport: http.DefaultTransport.(*http.Transport).Clone(),
+			// The token is for this place alone, and a redirect of a POST is a GET to many servers.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+	h.stopping, h.stop = context.WithCancel(context.Background())
+	go h.run()
+	return h
+}
+
+// send hands an event on, and doesn't wait.
+func (h *Webhook) send(e *Event) {
+	select {
+	case h.queue <- e:
+	default:
+		h.dropped.Add(1)
+	}
+}
+
+func (h *Webhook) run() {
+	defer close(h.closed)
+	for {
+		select {
+		case e := <-h.queue:
+			h.deliver(e)
+		case <-h.closing:
+			for {
+				select {
+				case e := <-h.queue:
+					h.deliver(e)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// deliver sends an event, in several attempts if it must.
+func (h *Webhook) deliver(e *Event) {
+	body, err := json.Marshal(e)
+	if err != nil {
+		h.outcome(err)
+		return
+	}
+	again, wait := true, backoff
+	for try := 1; ; try++ {
+		if again, err = h.post(body); err == nil || !again || try == tries {
+			break
+		}
+		select {
+		case <-time.After(wait):
+		case <-h.stopping.Done():
+		}
+		wait *= 2
+	}
+	h.outcome(err)
+}
+
+// post is one attempt, and whether another may help.
+func (h *Webhook) post(body []byte) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(h.stopping, sending)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
+	if err != nil {
+		return false, errors.New("the URL can't be used")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "weir")
+	if h.token != "" {
+		req.Header.Set("Authorization", "Bearer "+h.token)
+	}
+	res, err := h.client.Do(req)
+	if err != nil {
+		var with *url.Error
+		if errors.As(err, &with) {
+			err = with.Err // without the URL
+		}
+		return h.stopping.Err() == nil, err
+	}
+	_, _ = io.CopyN(io.Discard, res.Body, 4096) // so that the connection can be used again
+	res.Body.Close()
+	switch code := res.StatusCode; {
+	case code >= 200 && code < 300:
+		return false, nil
+	case code >= 300 && code < 400:
+		return false, fmt.Errorf("it redirects with HTTP status %d, which isn't followed: name the place itself", code)
+	default:
+		return code >= 500 || code == http.StatusRequestTimeout || code == http.StatusTooManyRequests, fmt.Errorf("it answers with HTTP status %d", code)
+	}
+}
+
+// outcome counts what became of an event, and tells of a webhook that doesn't take them: when that begins, once a minute
+// while it lasts, and when it is over.
+func (h *Webhook) outcome(err error) {
+	switch {
+	case err == nil:
+		if h.sent.Add(1); h.lost > 0 {
+			h.log.Info("budget webhook: it takes events again", "webhook", h.place, "lost", h.lost)
+		}
+		h.lost, h.told = 0, time.Time{}
+		return
+	case time.Since(h.told) >= tellEvery:
+		h.told = time.Now()
+		h.log.Warn("budget webhook: an event couldn't be sent", "webhook", h.place, "error", err)
+	}
+	h.lost++
+	h.failed.Add(1)
+}
+
+// WebhookStats are what a Webhook has done so far.
+type WebhookStats struct {
+	Sent    uint64
+	Failed  uint64 // events that it didn't take, at any attempt
+	Dropped uint64 // events that came while too many waited
+}
+
+// Stats returns them.
+func (h *Webhook) Stats() WebhookStats {
+	return WebhookStats{h.sent.Load(), h.failed.Load(), h.dropped.Load()}
+}
+
+// close sends what waits, until ctx is done.
+func (h *Webhook) close(ctx context.Context) {
+	defer context.AfterFunc(ctx, h.stop)()
+	close(h.closing)
+	<-h.closed
+	h.stop()
+	h.client.CloseIdleConnections()
+}

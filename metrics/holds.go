@@ -1,0 +1,124 @@
+package metrics
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir"
+)
+
+var (
+	slotsInUse   = desc("slots_in_use", "Slots of requests in flight that this node has taken or renewed, and that are neither released here nor over.", "rule")
+	reservations = desc("reservations", "Reservations of amounts at this node since it began: all, and by how they were finished.", "state")
+)
+
+// reservationStates is how many there are.
+const reservationStates = int(weir.SettleFailed) + 1
+
+// holds is what requests hold.
+type holds struct {
+	seed         maphash.Seed
+	reservations [reservationStates]atomic.Uint64
+
+	mu    sync.Mutex        // guards the rest
+	slots map[slotOf]inSlot // also those whose time is over, until somebody looks
+	swept time.Time         // when those were last looked for
+}
+
+// slotOf names a slot, or several that a request has of one counter.
+type slotOf struct {
+	id      weir.Once
+	counter uint64
+}
+
+// inSlot is who is in a slot.
+type inSlot struct {
+	row *row
+	n   int64
+	end time.Time
+}
+
+// maxSlots is how many requests with slots are known. Of further ones nothing is counted.
+const maxSlots = 100_000
+
+var _ weir.HoldObserver = (*Metrics)(nil)
+
+// Slots counts slots that are taken and released. It is for [weir.Options]. Those that another node releases are counted until
+// their time is over; those that another node renews are counted there from then on, and here until then.
+func (m *Metrics) Slots(c *weir.Counter, id weir.Once, n int64, lasts time.Duration) {
+	h := &m.holds
+	name := slotOf{id, c.Policy.ID ^ maphash.Bytes(h.seed, c.Subject)}
+	if lasts <= 0 {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.slots, name)
+		return
+	}
+	r, now := m.row(c.Policy.Rule), time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r.slots.Store(true)
+	if len(h.slots) >= maxSlots {
+		if _, known := h.slots[name]; !known && !h.sweepLocked(now) {
+			return
+		}
+	}
+	if old, known := h.slots[name]; known {
+		r = old.row // receipts don't name the rule, if it has several limits
+	}
+	h.slots[name] = inSlot{r, n, now.Add(lasts)}
+}
+
+// sweepLocked forgets slots whose time is over, at most once a second, and reports whether there is room.
+func (h *holds) sweepLocked(now time.Time) bool {
+	if now.Sub(h.swept) >= time.Second {
+		h.swept = now
+		h.dropLocked(now)
+	}
+	return len(h.slots) < maxSlots
+}
+
+func (h *holds) dropLocked(now time.Time) {
+	for name, s := range h.slots {
+		if !s.end.After(now) {
+			delete(h.slots, name)
+		}
+	}
+}
+
+// Reservation counts reservations. It is for [weir.Options].
+func (m *Metrics) Reservation(s weir.ReservationState) { m.holds.reservations[s].Add(1) }
+
+// collect shows what requests hold, of the rows there are.
+func (h *holds) collect(ch chan<- prometheus.Metric, rows map[string]*row) {
+	sum := map[string]int64{}
+	for rule, r := range rows {
+		if r.slots.Load() {
+			sum[rule] = 0
+		}
+	}
+	h.mu.Lock()
+	h.dropLocked(time.Now())
+	for _, s := range h.slots {
+		sum[s.row.rule] += s.n
+	}
+	h.mu.Unlock()
+	for rule, n := range sum {
+		gauge(ch, slotsInUse, float64(n), rule)
+	}
+	var counts [reservationStates]uint64
+	for s := range counts {
+		counts[s] = h.reservations[s].Load()
+	}
+	if counts == [reservationStates]uint64{} {
+		return
+	}
+	for s, n := range counts {
+		// A gauge, although it only grows: OpenMetrics would add _total to a counter's name, which is fixed.
+		gauge(ch, reservations, float64(n), weir.ReservationState(s).String())
+	}
+}

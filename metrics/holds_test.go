@@ -1,0 +1,204 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/metrics"
+)
+
+var flight = weir.Rule{ID: "flight", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 5}}, SlotTTL: 30 * time.Second}
+
+// holding is a limiter whose slots and reservations are counted. Those with the same secret take each other's receipts.
+func holding(t testing.TB, store weir.Store, rules ...weir.Rule) *bed {
+	t.Helper()
+	b := &bed{t: t, reg: prometheus.NewPedanticRegistry()}
+	b.metrics = metrics.New(b.reg)
+	b.limiter = weir.NewLimiter(store, compile(t, weir.Rules{Rules: rules}), weir.Options{Observe: b.metrics.Observe, Holds: b.metrics, Secret: []byte("x")})
+	return b
+}
+
+func (b *bed) take(req weir.Request) *weir.Decision {
+	b.t.Helper()
+	d, err := b.limiter.Check(b.t.Context(), &req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return &d
+}
+
+func (b *bed) gauge(name string) float64 {
+	b.t.Helper()
+	m := b.series()[name]
+	if m == nil {
+		return -1
+	}
+	return m.GetGauge().GetValue()
+}
+
+func (b *bed) wantSlots(when string, want float64) {
+	b.t.Helper()
+	if got := b.gauge(`weir_slots_in_use{rule="flight"}`); got != want {
+		b.t.Errorf("%s: %v slots in use, want %v", when, got, want)
+	}
+}
+
+func TestSlotsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, store := t.Context(), memstore.New(memstore.Options{})
+		b := holding(t, store, flight)
+		b.wantSlots("before any", -1)
+		first, second := b.take(weir.Request{APIKey: "a"}), b.take(weir.Request{APIKey: "a", Cost: 3})
+		other := b.take(weir.Request{APIKey: "b"})
+		b.wantSlots("three requests", 5)
+		if d := b.take(weir.Request{APIKey: "a", Cost: 2}); d.Allowed { // there is one left
+			t.Error("six of five slots")
+		}
+		b.take(weir.Request{APIKey: "a", Peek: true})
+		b.wantSlots("refused, and peeked", 5)
+		time.Sleep(20 * time.Second)
+		if err := b.limiter.Renew(ctx, first); err != nil {
+			t.Error(err)
+		}
+		if err := b.limiter.Release(ctx, second); err != nil {
+			t.Error(err)
+		}
+		b.wantSlots("three released", 2)
+		if err := errors.Join(b.limiter.Release(ctx, second), b.limiter.Finish(ctx, second, weir.Outcome{})); err != nil {
+			t.Error(err) // it may be repeated
+		}
+		b.wantSlots("one renewed, three released", 2)
+		time.Sleep(20 * time.Second)
+		b.wantSlots("what isn't renewed ends", 1)
+		if err := errors.Join(b.limiter.Finish(ctx, first, weir.Outcome{}), b.limiter.Finish(ctx, other, weir.Outcome{})); err != nil {
+			t.Error(err)
+		}
+		b.wantSlots("in the end", 0)
+		id := weir.Once{7}
+		for range 3 {
+			b.take(weir.Request{APIKey: "a", Repeat: id})
+		}
+		b.wantSlots("a request that is repeated", 1)
+	})
+}
+
+// A slot is counted where it was taken or renewed last, and is over everywhere once it isn't renewed.
+func TestSlotsOfOtherNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		here, there := holding(t, store, flight), holding(t, store, flight)
+		receipt := here.take(weir.Request{APIKey: "a", Receipt: true}).Receipt
+		time.Sleep(20 * time.Second)
+		if err := there.limiter.Renew(t.Context(), &weir.Decision{Receipt: receipt}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Second)
+		here.wantSlots("renewed there", 0)
+		there.wantSlots("renewed there", 1)
+		if err := there.limiter.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{}); err != nil {
+			t.Fatal(err)
+		}
+		there.wantSlots("finished there", 0)
+		receipt = here.take(weir.Request{APIKey: "a", Receipt: true}).Receipt
+		if err := there.limiter.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{}); err != nil {
+			t.Fatal(err)
+		}
+		there.wantSlots("finished there alone", 0)
+		if err := here.limiter.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{}); !errors.Is(err, weir.ErrUsed) {
+			t.Fatal(err)
+		}
+		here.wantSlots("finished again here", 0)
+	})
+}
+
+// Clients that take slots and never give them back don't fill the memory.
+func TestSlotsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := holding(t, memstore.New(memstore.Options{}), flight)
+		p, err := weir.NewPolicy("flight", weir.Limit{Algorithm: weir.Concurrency, Count: 5, Window: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(i int) {
+			b.metrics.Slots(&weir.Counter{Policy: p, Subject: fmt.Append(nil, i)}, weir.Once{1}, 1, time.Minute)
+		}
+		for i := range 150_000 {
+			take(i)
+		}
+		b.wantSlots("too many", 100_000)
+		time.Sleep(2 * time.Minute)
+		take(0)
+		b.wantSlots("when their time is over", 1)
+	})
+}
+
+// lost is a store that takes, and can't be reached for what goes back.
+type lost struct{ weir.Store }
+
+func (lost) GiveBack(context.Context, weir.Once, time.Duration, []weir.Return) error {
+	return errors.New("lost")
+}
+
+func TestReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := weir.Rule{ID: "tokens", Amount: "tokens", Limits: []weir.Limit{weir.PerMinute(1000)}}
+		usd := weir.Rule{ID: "usd", Amount: "usd", Limits: []weir.Limit{weir.PerMinute(1000)}}
+		store := memstore.New(memstore.Options{})
+		b, broken := holding(t, store, tokens, usd), holding(t, lost{store}, tokens, usd)
+		if b.gauge(`weir_reservations{state="reserved"}`) != -1 {
+			t.Error("there are reservations before any")
+		}
+		amounts := map[string]weir.Amount{"tokens": weir.Whole(10), "usd": weir.Whole(1)}
+		reserve := func(b *bed) *weir.Decision {
+			return b.take(weir.Request{APIKey: "a", Amounts: amounts, Reserve: time.Minute, Receipt: true})
+		}
+		finish := func(b *bed, d *weir.Decision, o weir.Outcome, want error) {
+			t.Helper()
+			if err := b.limiter.Finish(t.Context(), d, o); err != want && (err == nil || want == nil || err.Error() != want.Error()) {
+				t.Errorf("%+v: %v", o, err)
+			}
+		}
+		b.take(weir.Request{APIKey: "a", Amounts: amounts})                       // reserves nothing
+		b.take(weir.Request{APIKey: "a", Amounts: amounts, Repeat: weir.Once{1}}) // nor does this
+		d := reserve(b)
+		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, nil)
+		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, weir.ErrUsed)
+		finish(b, reserve(b), weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1}}, nil) // of the other nobody knows
+		finish(b, reserve(b), weir.Outcome{}, nil)
+		finish(b, reserve(b), weir.Outcome{Abandoned: true}, nil)
+		reserve(b) // never settled
+		finish(broken, reserve(broken), weir.Outcome{}, errors.New("lost"))
+		for state, want := range map[string]float64{"reserved": 5, "settled": 1, "unknown": 2, "given_back": 1, "failed": 0} {
+			if got := b.gauge(`weir_reservations{state="` + state + `"}`); got != want {
+				t.Errorf("%s: %v, want %v", state, got, want)
+			}
+		}
+		if broken.gauge(`weir_reservations{state="failed"}`) != 1 || broken.gauge(`weir_reservations{state="unknown"}`) != 0 {
+			t.Error("what the store wasn't told counts as settled")
+		}
+	})
+}
+
+// Of a limit on an amount less than a fifth is less than a fifth, not of whole numbers.
+func TestNearTheLimitOfAnAmount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := holding(t, memstore.New(memstore.Options{}), weir.Rule{ID: "usd", Amount: "usd", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Fraction: 500_000, Window: time.Hour}}})
+		near := func() float64 { return b.series()[`weir_near_limit_total{rule="usd"}`].GetCounter().GetValue() }
+		b.take(weir.Request{APIKey: "a", Amounts: map[string]weir.Amount{"usd": 390_000}})
+		if near() != 0 {
+			t.Error("0.11 of 0.5 is near")
+		}
+		b.take(weir.Request{APIKey: "a", Amounts: map[string]weir.Amount{"usd": 20_000}})
+		if near() != 1 {
+			t.Error("0.09 of 0.5 isn't near")
+		}
+	})
+}
