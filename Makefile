@@ -182,9 +182,9 @@ fuzz: upstreams
 		done; \
 	done
 
-## bench: Weir beside its rivals, in one run; prints a table with ratios and targets
+## bench: Weir beside its rivals, in one run, with ratios and targets; and what a refusal costs in every edge, beside an admission
 bench:
-	cd bench && $(GO) run .
+	cd bench && $(GO) run ./edges && $(GO) run .
 
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis

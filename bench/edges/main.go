@@ -1,0 +1,181 @@
+// Command edges prints what a refusal costs in every edge beside an admission: the edge's own work and the check, without the
+// network and, of an admission, without what the request asks for. What a proxied request costs, with its connection, is what
+// make bench-storm prints.
+//
+//	make bench
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/grpclimit"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/forwardauth"
+	"github.com/weirhq/weir/memstore"
+)
+
+// edge asks for a decision and reports whether the request was allowed.
+type edge struct {
+	name string
+	ask  func(key string) (allowed bool)
+}
+
+const (
+	free    = "sk_free"    // a key that nothing refuses
+	refused = "sk_refused" // one that has nothing left
+)
+
+func main() {
+	if err := run(os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "edges:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out io.Writer) error {
+	edges, err := all()
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "edge\tadmission ns\tallocations\trefusal ns\tallocations\tratio\t")
+	for _, e := range edges {
+		yes, no := measure(e, free), measure(e, refused)
+		if yes.wrong+no.wrong > 0 {
+			return fmt.Errorf("%s: %d requests were refused that weren't to be, %d allowed", e.name, yes.wrong, no.wrong)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.2f\t\n", e.name, yes.ns, yes.allocs, no.ns, no.allocs, float64(no.ns)/float64(yes.ns))
+	}
+	return table.Flush()
+}
+
+type cost struct {
+	ns, allocs int64
+	wrong      int // decisions that weren't what is measured
+}
+
+func measure(e edge, key string) (c cost) {
+	r := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if e.ask(key) != (key == free) {
+				c.wrong++
+			}
+		}
+	})
+	c.ns, c.allocs = r.NsPerOp(), r.AllocsPerOp()
+	return c
+}
+
+// all makes every edge, each with a limiter of its own in which one key has nothing left.
+func all() ([]edge, error) {
+	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
+		ID: "api", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)},
+		Override: map[string][]weir.Limit{refused: {{Count: 1, Window: 365 * 24 * time.Hour}}},
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	fresh := func() *weir.Limiter {
+		l := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{})
+		_, _ = l.Check(context.Background(), &weir.Request{APIKey: refused}) // a memstore never fails
+		return l
+	}
+	library := fresh()
+	answers, err := httplimit.NewAnswerer(httplimit.Answers{})
+	if err != nil {
+		return nil, err
+	}
+	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	list := []edge{
+		{"library", func(key string) bool {
+			d, err := library.Check(context.Background(), &weir.Request{APIKey: key, Method: "GET", Path: "/v1/orders"})
+			return err == nil && d.Allowed
+		}},
+		overHTTP("middleware", httplimit.New(fresh(), httplimit.Options{}).Wrap(served), func(key string) *http.Request {
+			return request("GET", "/v1/orders", "", "X-Api-Key", key)
+		}),
+		overHTTP("check API", checkapi.New(fresh(), answers, checkapi.Options{}), func(key string) *http.Request {
+			return request("POST", "/v1/check", `{"key": "`+key+`", "method": "GET", "path": "/v1/orders"}`, "Content-Type", "application/json")
+		}),
+		overHTTP("forward-auth (Caddy)", forwardauth.New(fresh(), forwardauth.Options{}), func(key string) *http.Request {
+			return request("GET", "/check/caddy", "", "X-Api-Key", key, "X-Forwarded-Method", "GET", "X-Forwarded-Uri", "/v1/orders", "X-Forwarded-For", "203.0.113.7", "X-Forwarded-Host", "shop.example", "X-Forwarded-Proto", "https")
+		}),
+	}
+	service := envoy.New(fresh(), envoy.Options{})
+	list = append(list, edge{"Envoy's rate limit service", func(key string) bool {
+		a, err := service.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*corev3.RateLimitDescriptor{
+			{Entries: []*corev3.RateLimitDescriptor_Entry{{Key: "api_key", Value: key}}},
+		}})
+		return err == nil && a.OverallCode == rls.RateLimitResponse_OK
+	}})
+	interceptors := grpclimit.New(fresh(), grpclimit.Options{})
+	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/List"}
+	list = append(list, edge{"gRPC interceptor", func(key string) bool {
+		ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1234}})
+		ctx = grpc.NewContextWithServerTransportStream(ctx, stream{})
+		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "shop.example", "x-api-key", key))
+		_, err := interceptors.Unary(ctx, nil, info, func(context.Context, any) (any, error) { return nil, nil })
+		return err == nil
+	}})
+	return list, nil
+}
+
+// overHTTP is an edge that is an http.Handler.
+func overHTTP(name string, h http.Handler, ask func(key string) *http.Request) edge {
+	w := &sink{header: http.Header{}}
+	return edge{name, func(key string) bool {
+		w.status = http.StatusOK
+		clear(w.header)
+		h.ServeHTTP(w, ask(key))
+		return w.status == http.StatusOK || w.status == http.StatusNoContent
+	}}
+}
+
+func request(method, path, body string, headers ...string) *http.Request {
+	r, err := http.NewRequest(method, "http://127.0.0.1"+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		panic(err) // all are written above
+	}
+	r.RemoteAddr = "127.0.0.1:1234"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header[headers[i]] = headers[i+1 : i+2]
+	}
+	return r
+}
+
+// sink is an answer that is thrown away.
+type sink struct {
+	header http.Header
+	status int
+}
+
+func (w *sink) Header() http.Header         { return w.header }
+func (w *sink) WriteHeader(status int)      { w.status = status }
+func (w *sink) Write(b []byte) (int, error) { return len(b), nil }
+
+// stream is a call's stream that keeps nothing.
+type stream struct{}
+
+func (stream) Method() string               { return "" }
+func (stream) SetHeader(metadata.MD) error  { return nil }
+func (stream) SendHeader(metadata.MD) error { return nil }
+func (stream) SetTrailer(metadata.MD) error { return nil }
