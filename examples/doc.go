@@ -1,5 +1,5 @@
 // Package examples holds small servers behind Weir, one for each router that
-// people ask about, and one for gRPC. It is a module of its own, so that the routers don't become
+// people ask about, one for gRPC, and one for calls to AI models. It is a module of its own, so that the routers don't become
 // dependencies of Weir.
 //
 //	go run ./nethttp    then: for i in $(seq 6); do curl -i -H 'X-API-Key: me' localhost:8080/orders; done

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// chat is a request as OpenAI's API has it, as far as this model reads it.
+type chat struct {
+	Model     string `json:"model"`
+	MaxTokens int    `json:"max_tokens"`
+	Stream    bool   `json:"stream"`
+	Messages  []struct {
+		Content string `json:"content"`
+	} `json:"messages"`
+}
+
+// words are how many words the messages have: to this model, a word is a token.
+func (c *chat) words() (n int) {
+	for _, m := range c.Messages {
+		n += len(strings.Fields(m.Content))
+	}
+	return n
+}
+
+type tokens struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
+}
+
+// model is a fake of a model's server. It answers with as many words as it was asked with, and no more than it may; streamed, word
+// for word, if the request says so.
+func model(pause time.Duration) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		var c chat
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&c); err != nil {
+			http.Error(w, "the body must be a chat", http.StatusBadRequest)
+			return
+		}
+		n := c.words()
+		if c.MaxTokens > 0 {
+			n = min(n, c.MaxTokens)
+		}
+		used := tokens{Prompt: c.words(), Completion: n, Total: c.words() + n}
+		if !c.Stream {
+			w.Header().Set("Content-Type", "application/json")
+			text := strings.TrimSpace(strings.Repeat("word ", n))
+			_ = json.NewEncoder(w).Encode(map[string]any{"model": c.Model, "usage": used, "choices": []any{map[string]any{"message": map[string]string{"content": text}}}})
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		send := func(event any) {
+			text, _ := json.Marshal(event) // which can be JSON
+			fmt.Fprintf(w, "data: %s\n\n", text)
+			_ = http.NewResponseController(w).Flush()
+		}
+		for range n {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(pause):
+			}
+			send(map[string]any{"choices": []any{map[string]any{"delta": map[string]string{"content": "word "}}}})
+		}
+		send(map[string]any{"choices": []any{map[string]any{"delta": map[string]string{}, "finish_reason": "stop"}}})
+		send(map[string]any{"choices": []any{}, "usage": used})
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	})
+	return mux
+}
