@@ -91,8 +91,8 @@ const (
 type call struct {
 	keys     []string
 	policies []*weir.Policy
-	few      [2]*weir.Policy // behind policies, mostly
-	held     []*weir.Policy  // of those, the ones whose holds are looked at for a charge of this call
+	few      [2]*weir.Policy  // behind policies, mostly
+	held     []*weir.Policy   // of those, the ones whose holds are looked at for a charge of this call
 	clock    func() time.Time // Redis' time, about
 	body     []byte
 }

@@ -28,10 +28,12 @@ var mayImport = map[string][]string{
 	"/metrics":    {"", "/cooldown", "/lease", "/memstore", "/redisstore", "/internal/observer"},
 	"/tracing":    {"", "/internal/observer"},
 	// What people put into their own services carries no YAML, no Redis and no command line.
-	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror"},
-	"/grpclimit":          {"", "/httplimit", "/internal/jsonerror"},
+	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror", "/internal/onclose", "/internal/renew"},
+	"/grpclimit":          {"", "/httplimit", "/internal/jsonerror", "/internal/renew"},
 	"/client":             {""},
 	"/internal/jsonerror": {},
+	"/internal/onclose":   {},
+	"/internal/renew":     {""},
 }
 
 type listed struct {

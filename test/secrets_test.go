@@ -178,6 +178,7 @@ func TestNoSecretComesOut(t *testing.T) {
 		"user of a check":    "ada.secret.0123456789@example.com",
 		"tenant of a check":  "tenant_secret_0123456789",
 		"broken receipt":     "receipt_0123456789abcdef",
+		"id of a check":      "id_0123456789abcdef\"\\",
 	}}
 	s := l.secrets
 	quote := func(text string) string { b, _ := json.Marshal(text); return string(b) }
@@ -227,7 +228,24 @@ decision_log_sample: 1
 		l.call("POST", n.HTTP+"/v1/take", `{"key": `+quote(s["key of a take"])+`, "limit": "1/hour"}`, asService)
 		l.call("POST", n.HTTP+"/v1/take", `{"key": `+quote(s["key of a take"])+`, "limit": `+quote(s["key of a take"])+`}`, asService)
 	}
-	l.call("POST", n.HTTP+"/v1/refund", `{"receipt": `+quote(s["broken receipt"])+`}`, asService)
+	reservation := `{"key": "k", "path": "/reserved", "id": ` + quote(s["id of a check"]) + `, "amounts": {"tokens": 1500}, "reserve": "2m"}`
+	l.call("POST", n.HTTP+"/v1/check", strings.Replace(reservation, "1500", "-1", 1), asService)
+	l.call("POST", n.HTTP+"/v1/check", strings.Replace(reservation, `"id"`, `"di"`, 1), asService)
+	l.call("POST", n.HTTP+"/v1/checks", `{"checks": [`+strings.Replace(reservation, "2m", s["id of a check"][:8], 1)+`]}`, asService)
+	_, reserved := call(t, "POST", n.HTTP+"/v1/check", reservation, asService) // it may have its receipt
+	var taken struct{ Receipt string }
+	if err := json.Unmarshal([]byte(reserved), &taken); err != nil || taken.Receipt == "" || strings.Contains(reserved, "id_0123") {
+		t.Fatal(reserved, err)
+	}
+	s["receipt"] = taken.Receipt
+	for _, receipt := range []string{s["broken receipt"], s["receipt"]} {
+		for _, path := range []string{"/v1/renew", "/v1/release", "/v1/settle", "/v1/refund"} {
+			l.call("POST", n.HTTP+path, `{"receipt": `+quote(receipt)+`}`, asService)
+		}
+		l.call("POST", n.HTTP+"/v1/renew", `{"receipts": [`+quote(receipt)+`, 7]}`, asService)
+		l.call("POST", n.HTTP+"/v1/settle", `{"receipt": `+quote(receipt)+`, "amounts": {"tokens": 5}}`, asService)
+		l.call("POST", n.HTTP+"/v1/settle", `{"receipt": `+quote(receipt)+`, "unknown": true, "status": 200}`, asService)
+	}
 	for _, who := range []string{asGuesser, "Authorization: Basic " + s["Basic credentials"], bearer("")} {
 		l.call("POST", n.HTTP+"/v1/check", `{"key": `+quote(s["key in a check"])+`}`, who)
 		for _, path := range []string{"/v1/rules", "/v1/rules/id/quota", "/v1/now", "/v1/events", "/v1/nodes", "/metrics", "/v1/version", "/readyz", "/v1/" + s["secret in a path"]} {

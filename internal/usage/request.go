@@ -55,6 +55,23 @@ func ReadRequest(body []byte) Asked {
 		return Asked{Choices: 1}
 	}
 	_, r.asked.NoUsage = r.usageEdit()
+	return r.sum()
+}
+
+// ReadStart is ReadRequest for the beginning of a body, and for one that isn't quite JSON, as some
+// servers accept: what stands before the end, or the fault, counts.
+func ReadStart(body []byte) Asked {
+	r := &request{}
+	s := scanner{visitor: r}
+	s.feed(body)
+	if s.isString() && (s.at == atText || s.at == atTexts || s.at == atData) {
+		r.text += s.size
+	}
+	return r.sum()
+}
+
+// sum adds up what was found.
+func (r *request) sum() Asked {
 	r.asked.Input = (r.text+bytesPerToken-1)/bytesPerToken + r.tokens
 	r.asked.Choices = max(r.asked.Choices, 1)
 	return r.asked

@@ -71,6 +71,28 @@ func TestReadRequest(t *testing.T) {
 	}
 }
 
+// What stands before the cut, or before what isn't JSON, counts.
+func TestReadStart(t *testing.T) {
+	for _, c := range []struct{ name, body, want string }{
+		{"a whole one", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"12345678"}]}`, "m 2 5×1"},
+		{"cut behind a value", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"12345678"}`, "m 2 5×1"},
+		{"cut in a text", `{"model":"m","messages":[{"role":"user","content":"12345678`, "m 2 unknown×1"},
+		{"cut in an escape", `{"model":"m","prompt":"1234\u00`, "m 1 unknown×1"},
+		{"cut in the model", `{"max_tokens":5,"model":"mod`, "0 5×1"},
+		{"cut in a name", `{"model":"m","messages`, "m 0 unknown×1"},
+		{"cut in a picture", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"1234"},{"type":"image_url","image_url":{"url":"data:AAAAAAAAAAAAAAAAAA`, "m 1 unknown×1"},
+		{"what Python takes for JSON", `{"model":"m","max_tokens":5,"temperature":NaN,"prompt":"1234"}`, "m 0 5×1"},
+		{"more behind it", `{"model":"m","max_tokens":5} {"model":"other"}`, "m 0 5×1"},
+		{"nothing", ``, "0 unknown×1"},
+		{"no JSON", `hello`, "0 unknown×1"},
+		{"an array", `[{"model":"m"}]`, "0 unknown×1"},
+	} {
+		if got := describeAsked(ReadStart([]byte(c.body))); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
 func TestOutput(t *testing.T) {
 	for _, c := range []struct {
 		asked Asked

@@ -253,6 +253,11 @@ func (s *scanner) scalar(n int64) {
 	}
 }
 
+// isString reports whether a string that isn't a name is under way.
+func (s *scanner) isString() bool {
+	return !s.isName && (s.state == inString || s.state == inEscape || s.state == inHex)
+}
+
 // text is what was kept of a scalar or a name, or nil if it is too long.
 func (s *scanner) text() []byte {
 	if s.size > maxKept {
