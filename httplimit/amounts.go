@@ -41,9 +41,9 @@ func Reserved(r *http.Request) bool {
 	return ok && a.reserved
 }
 
-// Settle says what a request really took of what it had reserved, for the limiter in front of a handler. It counts once the handler
-// has returned; the last call counts. A request for which it isn't called keeps what it had reserved. It does nothing where
-// nothing was reserved.
+// Settle says what a request really took of what it had reserved, for the limiter in front of a handler. It counts once the
+// handler has returned; the last call counts. A request for which it isn't called keeps what it had reserved. It does nothing
+// where nothing was reserved.
 func Settle(r *http.Request, amounts map[string]weir.Amount) {
 	if a, ok := r.Context().Value(answerKey{}).(*answer); ok && a.reserved {
 		amounts = maps.Clone(amounts)

@@ -46,7 +46,8 @@ func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next
 	a.finish()
 }
 
-// left is called when the handler has ended, however it did. Whoever has hijacked the connection ends the request by closing that.
+// left is called when the handler has ended, however it did. Whoever has hijacked the connection ends the request by closing
+// that.
 func (a *answer) left() {
 	if !a.hijacked.Load() {
 		a.end()

@@ -65,7 +65,9 @@ rules:
 			t.Errorf("%v %v", got.GetResponseHeadersToAdd(), err)
 		}
 		got, err = s.ShouldRateLimit(t.Context(), request("edge", "tenant=x"))
-		if err != nil || header(got, "Retry-After") == "" || !strings.Contains(string(got.GetRawBody()), "Limit of 2 requests at a time exceeded") || got.Statuses[0].GetDurationUntilReset().GetSeconds() != 10 || got.Statuses[0].CurrentLimit != nil {
+		st := got.GetStatuses()[0]
+		if err != nil || header(got, "Retry-After") == "" || st.GetDurationUntilReset().GetSeconds() != 10 || st.CurrentLimit != nil ||
+			!strings.Contains(string(got.GetRawBody()), "Limit of 2 requests at a time exceeded") {
 			t.Errorf("%v %v", got, err)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,8 +18,8 @@ import (
 )
 
 // Requests to AI models cost what nobody knows before the answer. Where a rule may count amounts, the gateway reads what a
-// request asks for, has that much reserved, and settles for what the answer says was used. A request of which nothing was reserved
-// then goes on as it came.
+// request asks for, has that much reserved, and settles for what the answer says was used. A request of which nothing was
+// reserved goes on as it came.
 
 // reserveFor is how long an estimate stands if this node dies before the answer is complete.
 const reserveFor = 10 * time.Minute
@@ -102,7 +103,8 @@ func (c *call) release() {
 	}
 }
 
-// admitted is called when a call goes on to the upstream. A streamed chat of which something was reserved is made to tell its usage.
+// admitted is called when a call goes on to the upstream. A streamed chat for which something was reserved is made to tell its
+// usage.
 func (c *call) admitted(r *http.Request) {
 	if c == nil {
 		return
@@ -129,12 +131,8 @@ func (c *call) admitted(r *http.Request) {
 
 // isSealed reports whether headers vouch for the body, so that it can't be changed.
 func isSealed(h http.Header) bool {
-	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest", "Signature-Input", "X-Amz-Content-Sha256"} {
-		if h[name] != nil {
-			return true
-		}
-	}
-	return false
+	sealing := []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest", "Signature-Input", "X-Amz-Content-Sha256"}
+	return slices.ContainsFunc(sealing, func(name string) bool { return h[name] != nil })
 }
 
 // watchUsage has an answer settle its request.
