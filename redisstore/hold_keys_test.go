@@ -55,8 +55,11 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 		}
 		gone(t, r, s, p, "new")
 		c := holding(p, "s", n, 2)
-		if res := take(t.Context(), s, c)[0]; res.Err != nil || !res.Allowed {
-			t.Errorf("%s: renewed: %+v", p.Name, res)
+		_, ends := keysOf(s, p, "s")
+		end := func() any { return do(t, r, "ZSCORE", ends, string(c.Hold.ID[:])) }
+		was := end()
+		if res := take(t.Context(), s, c)[0]; res.Err != nil || !res.Allowed || end() == was {
+			t.Errorf("%s: renewed: %+v, and ends at %v", p.Name, res, was)
 		}
 		settled := back(holding(p, "s", 2*n, 1), taken[p], n)
 		if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{settled}); err != nil {

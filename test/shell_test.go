@@ -65,6 +65,12 @@ var shellBlocks = map[string][]shellBlock{
 		},
 	},
 	"docs/admin-api.md: Profiles": {{cannot: "go tool pprof serves a page until somebody ends it"}},
+	"docs/ai.md: Try it": {
+		{instead: []string{"cd examples", "cd '" + folder("../examples") + "'"}, answers: "http://127.0.0.1:9000/"},
+		{instead: []string{"examples/ai/rules.yaml", "'" + folder("../examples/ai/rules.yaml") + "'"}, answers: "http://127.0.0.1:8080/readyz"},
+		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"total_tokens":8`, `(?m)^tokens +100000/minute +\d+ of 20000 tokens `}},
+	},
+	"docs/ai.md: Over the check API": {{stdout: []string{`"allowed":true.*"amount":"tokens".*"receipt":"|"receipt":".*"amount":"tokens"`}}},
 	"docs/cli.md: weir demo": {
 		{stdout: []string{`429 Too Many Requests`, `After 1 s, as it said: 200 OK`}},
 	},
@@ -104,6 +110,7 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"allowed":true.*"receipt":"`}},
 		{stdout: []string{`"allowed":true`, `"limit":100`, `"remaining":19`}},
 	},
+	"docs/http.md: Amounts, reservations, slots": {{stdout: []string{`"allowed":true`, `"receipt":"`}}},
 	"docs/integrations/envoy.md: Running it": {
 		{stdout: []string{`"overallCode":"OK"`, `"name":"quota"`}},
 	},

@@ -1,8 +1,8 @@
 // Command ai limits what calls to a model cost: tokens of a key, dollars of a team by the month, and requests of a user in
 // flight, by the rules in rules.yaml.
 //
-//	go run ./ai model    a fake of a model's server, for a gateway in front of it
-//	go run ./ai          a server of its own that answers questions, with the limiter inside
+//	go run ./ai model 127.0.0.1:9000    a fake of a model's server, for a gateway in front of it
+//	go run ./ai                         a server of its own that answers questions, with the limiter inside
 package main
 
 import (
@@ -60,8 +60,8 @@ func question(r *http.Request) string { return r.URL.Query().Get("q") }
 
 func main() {
 	handler, addr := http.Handler(nil), "localhost:8080"
-	if len(os.Args) > 1 && os.Args[1] == "model" {
-		handler, addr = model(20*time.Millisecond), "localhost:9000"
+	if len(os.Args) == 3 && os.Args[1] == "model" {
+		handler, addr = model(20*time.Millisecond), os.Args[2]
 	} else {
 		var err error
 		if handler, err = answers(); err != nil {
