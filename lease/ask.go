@@ -71,28 +71,29 @@ func release(entries []entry, a *ask) {
 	a.end()
 }
 
-// wait blocks until another request's call is answered. Meanwhile this request's tokens count as
-// pending: the next call asks for them, too.
-func wait(ctx context.Context, entries []entry, busy *ask) (err error) {
-	pend(entries, 1)
-	select {
-	case <-busy.wait():
-		err = busy.err
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	pend(entries, -1)
-	return err
-}
-
-func pend(entries []entry, sign int64) {
+// wait blocks until another request's call is answered. From now until they are decided this request's tokens count as
+// pending: whoever of those that wait asks first asks for them, too.
+func wait(ctx context.Context, entries []entry, busy *ask) error {
 	for i := range entries {
-		if e := &entries[i]; e.counter != nil && e.verdict == open {
+		if e := &entries[i]; e.counter != nil && e.verdict == open && e.waits == 0 {
+			e.waits = e.charge.N
 			e.counter.mu.Lock()
-			e.counter.pending += sign * e.charge.N
+			e.counter.pending += e.waits
 			e.counter.mu.Unlock()
 		}
 	}
+	select {
+	case <-busy.wait():
+		return busy.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// answer ends the time in which a charge's tokens are pending: it is decided, or asks for itself.
+func (x *counter) answer(e *entry) {
+	x.pending -= e.waits
+	e.waits = 0
 }
 
 // call holds the slices of a call of the store, for reuse.

@@ -286,6 +286,7 @@ func (x *counter) recall(now int64, e *entry) bool {
 // prepare fills in what to ask the store for. Held tokens are spent first, however few they are. It returns those of a lease that
 // has ended, which the calendar is late for.
 func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unspent) {
+	x.answer(e)
 	if x.policy.Load() != e.charge.Policy {
 		return late
 	}

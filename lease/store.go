@@ -92,6 +92,7 @@ type entry struct {
 	verdict  verdict
 	spent    int64 // held tokens that it has spent, and the lease that they are of:
 	interval int64
+	waits    int64 // tokens of it that are in the counter's pending
 }
 
 // decided ends the time in which what the charge has spent may come back.
@@ -126,7 +127,13 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	}
 	s.take(ctx, entries, now)
 	for i := range entries {
-		entries[i].decided()
+		e := &entries[i]
+		e.decided()
+		if e.waits > 0 {
+			e.counter.mu.Lock()
+			e.counter.answer(e)
+			e.counter.mu.Unlock()
+		}
 	}
 }
 
@@ -252,6 +259,9 @@ func (s *Store) consult(e *entry, now int64) {
 	stale := x.adopt(e.charge.Policy, now)
 	x.arrive(now, e.charge.N)
 	x.decide(now, e)
+	if e.verdict != open {
+		x.answer(e)
+	}
 	x.mu.Unlock()
 	s.returnOne(stale)
 }

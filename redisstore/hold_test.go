@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -293,6 +294,48 @@ func TestManyHoldsEnd(t *testing.T) {
 					both(c, c)
 				}
 			}
+		}
+	}
+	lasting(t, r)
+}
+
+// TestOneHoldStandsForAll charges of a request that name one counter, as in memory: that of the one that takes for them.
+func TestOneHoldStandsForAll(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	now := storetest.Start
+	clock := func() time.Time { return now }
+	s, m := open(t, Options{URL: "redis://" + r.Addr, Now: clock}), memstore.New(memstore.Options{Now: clock})
+	rnd := rand.New(rand.NewPCG(*seed, 3))
+	for p, n := range withHolds(t, 40) {
+		shadow := *p
+		shadow.Shadow = true
+		for round := range 300 {
+			var charges []weir.Charge
+			peeks := rnd.IntN(5) == 0
+			for range 1 + rnd.IntN(3) {
+				c := holding(p, "s", n*(1+rnd.Int64N(3)), rnd.IntN(6))
+				if rnd.IntN(3) == 0 {
+					c.Policy = &shadow
+				}
+				c.Hold.For = time.Duration(rnd.IntN(60)) * time.Second
+				if c.Peek = peeks; peeks || p.Limit.Algorithm != weir.Concurrency && rnd.IntN(4) == 0 {
+					c.Hold = nil
+				}
+				charges = append(charges, c)
+			}
+			got, want := take(t.Context(), s, charges...), take(t.Context(), m, charges...)
+			for i := range got {
+				if got[i] != want[i] {
+					t.Fatalf("%s, round %d, charge %d of %d (seed %d): got %+v, want %+v", p.Name, round, i, len(charges), *seed, got[i], want[i])
+				}
+			}
+			if c := charges[rnd.IntN(len(charges))]; c.Hold != nil && rnd.IntN(3) == 0 {
+				returns := []weir.Return{back(c, want[0], 0)}
+				if err := errors.Join(s.GiveBack(t.Context(), weir.Once{}, 0, returns), m.GiveBack(t.Context(), weir.Once{}, 0, returns)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			now = now.Add(time.Duration(rnd.IntN(20)) * time.Second)
 		}
 	}
 	lasting(t, r)
