@@ -280,9 +280,15 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 }
 
 // GiveBack returns tokens that [Limiter.Take] took, to counters whose charges nobody has kept. Where they went is
-// not known any more, so a Slot of 0 stands for the window that it is now.
+// not known any more, so a Slot of 0 stands for the window that it is now. A return with a Hold ends that.
 func (l *Limiter) GiveBack(ctx context.Context, returns []Return) error {
-	return l.store.GiveBack(ctx, Once{}, 0, returns)
+	err := l.store.GiveBack(ctx, Once{}, 0, returns)
+	if err == nil {
+		for i := range returns {
+			l.tellSlot(&returns[i], false)
+		}
+	}
+	return err
 }
 
 // decide makes a decision of the charges in m.

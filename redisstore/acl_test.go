@@ -65,6 +65,8 @@ func everything(t *testing.T, url string) {
 	for p, n := range withHolds(t, 3) {
 		for j := range 5 { // taken, renewed, refused, settled, and over
 			c := holding(p, "h", n, 1+j/2)
+			slotsOf(t, s, p, "h", 10)
+			slotOfHold(t, s, p, "h", 1)
 			c.Hold.GiveBack = p.GivesBack
 			res := take(t.Context(), s, c)[0]
 			if res.Err != nil {

@@ -1,0 +1,81 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
+)
+
+var listSlots = rediscall.NewScript(files, "slots")
+
+// maxSlots bounds what one look has Redis do.
+const maxSlots = 1000
+
+// Slots calls each with the slots of a Concurrency limit that are taken, by whichever node, those that end first before the
+// others, and with at most as many as most says, or 1,000: which hold they belong to, how many they are, since when they are
+// taken, and when they end unless they are renewed. Of other limits there are none. It is for operators: a check waits
+// behind it.
+func (s *Store) Slots(ctx context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error {
+	found, err := s.lookForSlots(ctx, c, min(most, maxSlots), "")
+	if err != nil {
+		return err
+	}
+	for ; len(found) >= 3; found = found[3:] {
+		n, since := readSlot(found[1])
+		ends, err := strconv.ParseFloat(found[2], 64)
+		if len(found[0]) != len(weir.Once{}) || n == 0 || err != nil || !(ends > 0 && ends < 1<<53) {
+			continue // it isn't ours
+		}
+		each(weir.Once([]byte(found[0])), n, time.UnixMicro(since), time.UnixMicro(int64(ends)))
+	}
+	return nil
+}
+
+// Slot is how many slots of a Concurrency limit a hold has taken: 0 if it isn't there, or has ended.
+func (s *Store) Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64, error) {
+	found, err := s.lookForSlots(ctx, c, maxSlots, string(id[:]))
+	if err != nil || len(found) < 3 {
+		return 0, err
+	}
+	n, _ := readSlot(found[1])
+	return n, nil
+}
+
+func (s *Store) lookForSlots(ctx context.Context, c *weir.Counter, most int, id string) ([]string, error) {
+	if c.Policy.Limit.Algorithm != weir.Concurrency || most <= 0 {
+		return nil, nil
+	}
+	names := s.names.Load()
+	if names == nil {
+		return nil, s.lanes[0].shard.Load().unavailable()
+	}
+	key, tag := names.subject(c)
+	if sh := s.lane(tag).shard.Load(); sh.open.Load() {
+		return nil, sh.unavailable()
+	}
+	records, ends := (&charge{policy: c.Policy, key: key}).holdNames()
+	ctx, cancel := patient(ctx, s.timeout)
+	defer cancel()
+	m, err := listSlots.Run(ctx, s, rediscall.Twice, []string{records, ends}, strconv.FormatInt(s.time(), 10), strconv.Itoa(most), id)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return m.AsStrSlice()
+}
+
+// readSlot reads a record as hold.lua writes it: a form, how many slots, and since when, µs. Of what makes no sense there
+// are none.
+func readSlot(v string) (n, since int64) {
+	const kept, returned, size = 246, 248, 1 + 7 + 7
+	if len(v) != size || v[0] < kept || v[0] > returned {
+		return 0, 0
+	}
+	for i := 7; i > 0; i-- {
+		n, since = n<<8|int64(v[i]), since<<8|int64(v[i+7])
+	}
+	return n, since
+}

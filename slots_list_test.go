@@ -1,0 +1,74 @@
+package weir_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// inUse observes how many slots there are, by hold.
+type inUse map[weir.Once]int64
+
+func (u inUse) Slots(_ *weir.Counter, id weir.Once, n int64, lasts time.Duration) {
+	if u[id] = n; lasts == 0 {
+		delete(u, id)
+	}
+}
+
+func (inUse) Reservation(weir.ReservationState) {}
+
+// Whoever finds a slot in the list can release it. Its request, if it is still in flight, takes it again with its next renewal,
+// unless others were faster.
+func TestSlotsReleasedByOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
+			{ID: "calls", Limits: []weir.Limit{weir.PerHour(100)}}, slots(1, 30*time.Second),
+			{ID: "elsewhere", Match: weir.Match{Endpoint: "/elsewhere"}, Limits: []weir.Limit{weir.PerHour(100)}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, use := memstore.New(memstore.Options{}), inUse{}
+		l := weir.NewLimiter(store, nil, weir.Options{Holds: use})
+		req := weir.Request{APIKey: "k", Path: "/here", Method: "GET"}
+		if all := l.Counters(&req); len(all) != 0 {
+			t.Errorf("without rules: %v", all)
+		}
+		l.SetRules(rs)
+		first := check(t, l, req)
+		counters, limits := l.Counters(&req), first.Limits()
+		if len(counters) != 2 || !slices.EqualFunc(counters, limits, func(c weir.Counter, s weir.LimitStatus) bool { return c.Policy == s.Policy }) {
+			t.Fatalf("%v, want the counters of %v", counters, limits)
+		}
+		release := func() {
+			t.Helper()
+			var back []weir.Return
+			if err := store.Slots(t.Context(), &counters[1], 10, func(id weir.Once, n int64, _, _ time.Time) {
+				back = append(back, weir.Return{Counter: counters[1], N: n, Hold: &weir.Hold{ID: id}})
+			}); err != nil || len(back) != 1 {
+				t.Fatal(back, err)
+			}
+			if err := l.GiveBack(t.Context(), back); err != nil || len(use) != 0 {
+				t.Fatal(err, use)
+			}
+		}
+		release()
+		if err := l.Renew(t.Context(), &first); err != nil || len(use) != 1 {
+			t.Errorf("one is free, and it isn't taken: %v, %v", err, use)
+		}
+		release()
+		second := check(t, l, req)
+		if err := l.Renew(t.Context(), &first); !second.Allowed || !errors.Is(err, weir.ErrSlotLost) {
+			t.Errorf("others have taken it: %v", err)
+		}
+		// That the first one ends releases nothing of the second.
+		if err := l.Finish(t.Context(), &first, weir.Outcome{}); err != nil || check(t, l, req).Allowed {
+			t.Errorf("a slot was released twice: %v", err)
+		}
+	})
+}
