@@ -22,6 +22,9 @@ type Hold struct {
 	GiveBack bool
 }
 
+// repeatTime is how long a check that may be repeated is charged once.
+const repeatTime = time.Minute
+
 // RecordTime is how long the record of a reservation is kept.
 const RecordTime = 24 * time.Hour
 
@@ -54,10 +57,10 @@ func (h *Holds) Size() int { return 72*cap(h.list) + 56*len(h.ends) + 64 }
 // Sum is how many tokens they hold.
 func (h *Holds) Sum() int64 { return h.sum }
 
-// Has reports whether a hold is there.
+// Has reports whether a hold is there, and what it stands for hasn't gone back.
 func (h *Holds) Has(id Once) bool {
-	_, ok := h.ends[id]
-	return ok
+	i := h.find(id)
+	return i >= 0 && !h.list[i].returned
 }
 
 func (h *Holds) search(end int64, id Once) int {
@@ -140,10 +143,17 @@ func (h *Holds) last() *holding {
 	return &h.list[len(h.list)-1]
 }
 
-// Put adds a hold on n tokens that were debited in the given slot, or makes one that is there last from now on.
-func (h *Holds) Put(of *Hold, now, n, slot int64) {
+// Hold adds a hold on n tokens that were debited in the given slot. One that is there stays as it is; a slot is renewed.
+func (p *Policy) Hold(h *Holds, of *Hold, now, n, slot int64) {
+	if p.Limit.Algorithm == Concurrency || !h.Has(of.ID) {
+		h.put(of, now, n, slot)
+	}
+}
+
+// put adds a hold, or makes one that is there last from now on.
+func (h *Holds) put(of *Hold, now, n, slot int64) {
 	e := holding{id: of.ID, n: n, slot: slot, giveBack: of.GiveBack}
-	if old, ok := h.remove(of.ID); ok {
+	if old, ok := h.remove(of.ID); ok && !old.returned {
 		e = old
 		e.dead = false
 	}
@@ -175,6 +185,24 @@ func (p *Policy) Expire(h *Holds, s State, now int64) State {
 		}
 	}
 	return s
+}
+
+// Free releases n slots, of those that end first, for who can't name the hold that it ends. A hold of more slots than that
+// keeps the rest. It ends 128 holds at most.
+func (h *Holds) Free(n int64) {
+	for range maxExpired {
+		e := h.first()
+		if e == nil || n <= 0 {
+			return
+		}
+		if e.n > n {
+			e.n -= n
+			h.sum -= n
+			return
+		}
+		n -= e.n
+		h.remove(e.id)
+	}
 }
 
 // Drop forgets the n holds that end first, and gives nothing back: for a store that has no memory for them.
@@ -243,7 +271,7 @@ func (m *match) hold(req *Request) {
 	id := req.Repeat
 	for i := range m.charges {
 		c := &m.charges[i]
-		lasts, back := time.Minute, false
+		lasts, back := repeatTime, false
 		switch {
 		case c.Peek:
 			continue

@@ -29,12 +29,32 @@ func (h plainHolds) find(id Once) int {
 	return slices.IndexFunc(h, func(e holding) bool { return e.id == id })
 }
 
-func (h *plainHolds) put(of *Hold, now, n, slot int64) {
-	end := now + of.For.Microseconds()
-	if i := h.find(of.ID); i >= 0 {
-		(*h)[i].end = end
-	} else {
-		*h = append(*h, holding{id: of.ID, end: end, n: n, slot: slot, giveBack: of.GiveBack})
+// put leaves a hold that is there as it is, but for the end of a slot.
+func (h *plainHolds) put(of *Hold, now, n, slot int64, slots bool) {
+	e := holding{id: of.ID, end: now + of.For.Microseconds(), n: n, slot: slot, giveBack: of.GiveBack}
+	switch i := h.find(of.ID); {
+	case i < 0:
+		*h = append(*h, e)
+	case (*h)[i].returned:
+		(*h)[i] = e
+	case slots:
+		(*h)[i].end = e.end
+	}
+}
+
+// free ends those that end first.
+func (h *plainHolds) free(n int64) {
+	for range 128 {
+		switch first := *h; {
+		case n <= 0 || len(first) == 0:
+			return
+		case first[0].n > n:
+			first[0].n -= n
+			return
+		default:
+			n -= first[0].n
+			*h = first[1:]
+		}
 	}
 }
 
@@ -110,8 +130,8 @@ func TestHoldsAgainstASlice(t *testing.T) {
 					state, _ = p.Try(state, now, n)
 					level += n
 				}
-				h.Put(of, now, n, slot)
-				want.put(of, now, n, slot)
+				p.Hold(&h, of, now, n, slot)
+				want.put(of, now, n, slot, slots)
 				want.sort()
 			},
 			"put many": func(t *rapid.T) {
@@ -121,8 +141,8 @@ func TestHoldsAgainstASlice(t *testing.T) {
 				from := rapid.IntRange(100, 300).Draw(t, "from")
 				for i := range 150 {
 					of := &Hold{ID: onceOf((from + i*7) % 400), For: time.Duration(i%3) * time.Second}
-					h.Put(of, now, 1, slot)
-					want.put(of, now, 1, slot)
+					p.Hold(&h, of, now, 1, slot)
+					want.put(of, now, 1, slot, slots)
 				}
 				want.sort()
 			},
@@ -140,6 +160,14 @@ func TestHoldsAgainstASlice(t *testing.T) {
 				for _, e := range want.expire(now, slots) {
 					level = max(0, level-e.n)
 				}
+			},
+			"free": func(t *rapid.T) {
+				if !slots {
+					t.Skip()
+				}
+				n := rapid.SampledFrom([]int64{0, 1, 5, 200}).Draw(t, "n")
+				h.Free(n)
+				want.free(n)
 			},
 			"drop": func(t *rapid.T) {
 				n := rapid.IntRange(0, 3).Draw(t, "n")
@@ -160,7 +188,8 @@ func TestHoldsAgainstASlice(t *testing.T) {
 					t.Fatalf("%d of %d, want %d of %d", h.Len(), h.Sum(), len(want), want.sum())
 				}
 				for i := range 31 {
-					if h.Has(onceOf(i)) != (want.find(onceOf(i)) >= 0) {
+					at := want.find(onceOf(i))
+					if h.Has(onceOf(i)) != (at >= 0 && !want[at].returned) {
 						t.Fatalf("has %d: %v", i, h.Has(onceOf(i)))
 					}
 				}
@@ -212,7 +241,7 @@ func TestSettle(t *testing.T) {
 			id := onceOf(7)
 			r := &Return{N: row.n * micro, Used: row.used * micro, Hold: &Hold{ID: id}, Slot: p.Report(s, now, 0, Fits).Slot}
 			if row.record >= 0 {
-				h.Put(&Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
+				h.put(&Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
 			}
 			at := now
 			if row.back {
@@ -257,7 +286,7 @@ func TestSettleInAPastWindow(t *testing.T) {
 	s, _ := p.Try(State{}, april-1, 10*micro)
 	var h Holds
 	for i := range 2 {
-		h.Put(&Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
+		h.put(&Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
 	}
 	s, _ = p.Try(s, april, 20*micro)
 	s = p.Settle(&h, s, april+1, &Return{N: 5 * micro, Used: micro, Hold: &Hold{ID: onceOf(0)}, Slot: march})
@@ -279,7 +308,7 @@ func TestExpireIsBounded(t *testing.T) {
 	p := policyOf(t, Limit{Algorithm: Concurrency, Count: 1000, Window: time.Second})
 	var h Holds
 	for i := range 300 {
-		h.Put(&Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
+		h.put(&Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
 	}
 	for _, want := range []int{172, 44, 0} {
 		p.Expire(&h, State{}, micro)
@@ -299,8 +328,8 @@ func TestReportSlots(t *testing.T) {
 	if r := p.ReportSlots(&h, now, 1, Fits); r != (Result{Allowed: true, Remaining: 3, Slot: now}) || !p.FitsSlots(&h, 3) || p.FitsSlots(&h, 4) {
 		t.Errorf("untouched: %+v", r)
 	}
-	h.Put(&Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
-	h.Put(&Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
+	h.put(&Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
+	h.put(&Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
 	if r := p.ReportSlots(&h, now, 1, Taken); r != (Result{Allowed: true, ResetAfter: 30 * time.Second, Slot: now}) {
 		t.Errorf("full: %+v", r)
 	}
@@ -311,7 +340,7 @@ func TestReportSlots(t *testing.T) {
 	if r := p.ReportSlots(&h, now, 4, Refused); r.RetryAfter != Never {
 		t.Errorf("more than there are: %+v", r)
 	}
-	h.Put(&Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
+	h.put(&Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
 	if r := p.ReportSlots(&h, now, 1, Refused); r.RetryAfter != 26*time.Second || r.ResetAfter != 40*time.Second {
 		t.Errorf("renewed: %+v", r)
 	}
@@ -332,7 +361,7 @@ func TestHoldsLeakNothing(t *testing.T) {
 	for name, order := range orders {
 		var h Holds
 		for i := range n {
-			h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 		}
 		if h.Size() < n*(72+56) {
 			t.Errorf("%s: %d holds in %d bytes", name, n, h.Size())
@@ -355,9 +384,9 @@ func TestHoldsLeakNothing(t *testing.T) {
 	var h Holds
 	for i := range n {
 		for range 3 {
-			h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 		}
-		h.Put(&Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
+		h.put(&Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
 		h.remove(onceOf(i))
 	}
 	if h.Len() != 1 || h.Size() > 2000 {
@@ -383,10 +412,10 @@ func BenchmarkHoldsAmong(b *testing.B) {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			var h Holds
 			for i := range n {
-				h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 			}
 			for i := n; b.Loop(); i++ {
-				h.Put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 				h.remove(onceOf(i - n))
 				p.Expire(&h, State{}, int64(i))
 				p.ReportSlots(&h, int64(i), 1, Refused)

@@ -42,7 +42,7 @@ func (t *table) hold(g *segment, h uint64, p *weir.Policy, of *weir.Hold, now, n
 		hs = &held{slots: isSlots(p)}
 		g.holds[h] = hs
 	}
-	hs.Put(of, now, n, slot)
+	p.Hold(&hs.Holds, of, now, n, slot)
 }
 
 // rebookHolds brings the memory of a counter's holds up to date, and drops what is empty.
@@ -100,6 +100,8 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) {
 	hs := g.holdsOf(h)
 	state := p.Expire(&hs.Holds, old, now)
 	switch l := g.logs[h]; {
+	case back.Hold == nil && isSlots(p):
+		hs.Free(back.N)
 	case back.Hold == nil: // of a policy that gives back
 		state = p.Return(state, now, back.N, back.Slot)
 	case p.Limit.Algorithm != weir.SlidingLog:

@@ -208,7 +208,7 @@ func (m *Model) charge(now int64, c *ledger.Ask, v weir.Verdict) (lent int64) {
 	if c.Hold != nil && v == weir.Taken {
 		var g ledger.Grant
 		m.report(now, c, v, &g)
-		m.recordsOf(c.Counter).put(c.Hold, now, c.N, g.Slot)
+		m.recordsOf(c.Counter).put(c.Counter, c.Hold, now, c.N, g.Slot)
 	}
 	return lent
 }
@@ -259,6 +259,7 @@ func (m *Model) refund(now int64, c weir.Counter, n, slot int64) {
 	k := keyOf(c)
 	switch {
 	case isSlots(c):
+		m.recordsOf(c).free(n)
 	case isLog(c):
 		c.Policy.ReturnLog(m.log(c), now, n, slot)
 	case ledger.Lends(c.Policy):

@@ -53,13 +53,33 @@ func (rs records) expire(p *weir.Policy, s weir.State, now int64) weir.State {
 	return s
 }
 
-func (rs records) put(h *weir.Hold, now, n, slot int64) {
-	r, ok := rs[h.ID]
-	if !ok {
-		r = record{n: n, slot: slot, giveBack: h.GiveBack}
+func (rs records) put(c weir.Counter, h *weir.Hold, now, n, slot int64) {
+	if r, ok := rs[h.ID]; ok && !r.returned {
+		if isSlots(c) {
+			r.end = now + h.For.Microseconds()
+			rs[h.ID] = r
+		}
+		return
 	}
-	r.end = now + h.For.Microseconds()
-	rs[h.ID] = r
+	rs[h.ID] = record{end: now + h.For.Microseconds(), n: n, slot: slot, giveBack: h.GiveBack}
+}
+
+// free releases slots, of those that end first.
+func (rs records) free(n int64) {
+	for range 128 {
+		id, ok := rs.first()
+		r := rs[id]
+		switch {
+		case !ok || n <= 0:
+			return
+		case r.n > n:
+			r.n -= n
+			rs[id] = r
+			return
+		}
+		n -= r.n
+		delete(rs, id)
+	}
 }
 
 // settle ends a record, and says how much goes back, and where; or, below zero, how much more is taken.
@@ -116,8 +136,8 @@ func (m *Model) there(c *ledger.Ask) bool {
 	if c.Hold == nil {
 		return false
 	}
-	_, ok := m.recordsOf(c.Counter)[c.Hold.ID]
-	return ok
+	r, ok := m.recordsOf(c.Counter)[c.Hold.ID]
+	return ok && !r.returned
 }
 
 // settle ends a hold.

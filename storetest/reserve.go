@@ -190,6 +190,16 @@ func givenBack(t *testing.T, open Open, a weir.Algorithm) {
 	r.Used = whole
 	h.giveBack(r)
 	h.about("settled after more than a day", p, "s", whole/2) // for the excess alone
+
+	// Once it went back, a check of its name is charged anew.
+	h = start(t, open)
+	for range 3 {
+		for range 2 {
+			h.reserve(p, 6*whole, 1, time.Minute)
+			h.about("reserved under one name", p, "s", 4*whole)
+		}
+		h.step(time.Minute)
+	}
 }
 
 // overdraft: what was used beyond the estimate is taken below zero, and nothing fits until that has refilled.
@@ -294,8 +304,10 @@ func repeats(t *testing.T, open Open) {
 					t.Fatalf("it was refused before: %+v", rs)
 				}
 			}
-			// A minute after it came last, a name is as good as new.
-			h.step(time.Minute)
+			// A minute after it came first, a name is as good as new, however often it came since.
+			h.step(40 * time.Second)
+			check(1, 4, true, 3)
+			h.step(20 * time.Second)
 			check(1, 4, true, 2)
 		})
 	}

@@ -54,6 +54,7 @@ func slots(t *testing.T, open Open) {
 	t.Run("shadow", func(t *testing.T) { slotShadow(t, open) })
 	t.Run("numbers", func(t *testing.T) { slotNumbers(t, open) })
 	t.Run("many", func(t *testing.T) { manySlots(t, open) })
+	t.Run("oldest", func(t *testing.T) { oldestSlots(t, open) })
 	t.Run("backwards", func(t *testing.T) { slotsBackwards(t, open) })
 }
 
@@ -89,7 +90,7 @@ func slotsLimit(t *testing.T, open Open) {
 	}
 
 	// What isn't there, or is another's, frees nothing.
-	h.giveBack(back(slot(p, "s", 1, 9), weir.Result{}), back(slot(p, "t", 1, 1), weir.Result{}), weir.Return{Counter: counter(p, "s"), N: 1})
+	h.giveBack(back(slot(p, "s", 1, 9), weir.Result{}), back(slot(p, "t", 1, 1), weir.Result{}), weir.Return{Counter: counter(p, "t"), N: 1})
 	other := Policy(t, "other", inFlight(3))
 	h.giveBack(back(slot(other, "s", 1, 1), weir.Result{}))
 	refused(3, 27*time.Second)
@@ -283,6 +284,38 @@ func slotsBackwards(t *testing.T, open Open) {
 	if r := h.charge(slot(p, "s", 1, 2))[0]; !r.Allowed || r.Remaining != 0 {
 		t.Fatalf("a renewed slot ends as others do: %+v", r)
 	}
+}
+
+// oldestSlots: who can't name the slots that it gives back frees those that end first, and no more than it says.
+func oldestSlots(t *testing.T, open Open) {
+	h := start(t, open)
+	p := Policy(t, "p", inFlight(10))
+	free := func(n, want int64) {
+		t.Helper()
+		h.giveBack(weir.Return{Counter: counter(p, "s"), N: n})
+		if got := h.left(p, "s"); got != want {
+			t.Fatalf("%d slots are free after %d were given back, want %d", got, n, want)
+		}
+	}
+	free(3, 10)
+	for i, n := range []int64{1, 4, 2, 3} {
+		h.charge(slot(p, "s", n, i))
+		h.step(time.Second)
+	}
+	h.charge(slot(p, "s", 1, 0)) // renewed: the last one to end
+	free(0, 0)
+	free(3, 3) // of the second, which keeps one
+	free(2, 5)
+	if r := h.charge(slot(p, "s", 4, 1))[0]; !r.Allowed || r.Remaining != 1 {
+		t.Fatalf("the second one is gone, and may be taken again: %+v", r)
+	}
+	h.giveBack(back(slot(p, "s", 1, 0), weir.Result{}))
+	if got := h.left(p, "s"); got != 2 {
+		t.Fatalf("%d slots are free once the first one is released, want 2", got)
+	}
+	free(100, 10)
+	h.step(time.Minute)
+	free(1, 10)
 }
 
 // concurrentSlots: whatever comes at once, no more are in flight than the limit says, and none is lost.

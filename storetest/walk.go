@@ -312,6 +312,9 @@ func (w *walk) giveBack() {
 			return
 		}
 	}
+	if back.Policy.Limit.Algorithm == weir.Concurrency && rapid.IntRange(0, 3).Draw(t, "any slots") == 0 {
+		back.Hold = nil // those that end first
+	}
 	if back.Hold != nil && w.decimal {
 		back.Used = rapid.Int64Range(0, 3*back.N).Draw(t, "used")
 	}

@@ -21,7 +21,8 @@ func standing(a *rls.RateLimitResponse) string {
 	return out
 }
 
-// TestSlots of a rule with algorithm: concurrency end by themselves: the protocol has no end of a request, and nobody has a receipt.
+// TestSlots of a rule with algorithm: concurrency end by themselves, or when hits are given back: the protocol has no end of a request, and nobody has
+// a receipt.
 func TestSlots(t *testing.T) {
 	const rules = `
 rules:
@@ -38,11 +39,15 @@ rules:
 			{time.Second, "tenant=x", "OK OK-0"},
 			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
 			{0, "hits=0 tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
-			{0, "tenant=y", "OK OK-1"},                                  // its own
-			{0, "back tenant=x", "OK OK-0"},                             // whose slot, nobody knows
-			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},                  // so it stays
-			{9 * time.Second, "tenant=x", "OK OK-0"},                    // the first has ended, and another has it
-			{time.Second, "hits=2 tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // one is free
+			{0, "tenant=y", "OK OK-1"},      // its own
+			{0, "back tenant=x", "OK OK-0"}, // whose slot, nobody knows: that of the first
+			{0, "tenant=x", "OK OK-0"},
+			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
+			{9 * time.Second, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // the first would have ended
+			{time.Second, "hits=2 tenant=x", "OK OK-0"},              // the others have
+			{0, "hits=2 back tenant=x", "OK OK-0"},
+			{0, "hits=2 tenant=x", "OK OK-0"},
+			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
 			{10 * time.Second, "hits=2 tenant=x", "OK OK-0"},
 			{10 * time.Second, "hits=0 tenant=x", "OK OK-2"},  // all are
 			{0, "hits=3 tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // which is never

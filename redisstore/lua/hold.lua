@@ -184,6 +184,7 @@ if holds then
       expire(h, key, p)
     end
     if held then h.form, h.n, h.slot = record(h, h.id) end
+    if h.form == RETURNED and kind == TAKE then h.form = nil end -- taken anew
     if slots and kind == TAKE then
       h.sum = sum(h)
       -- Holds that have lost one of their keys would be taken for ever, while others come and go.
@@ -195,9 +196,11 @@ if holds then
     return h, at
   end
 
-  -- Makes the hold of a charge that is taken, or has it last from now on. Returns false if there is no memory for it.
+  -- Makes the hold of a charge that is taken. One that is there stays as it is; a slot is renewed. Returns false if there is
+  -- no memory for it.
   function hold.put(h, p, n, slot, guest)
     local slots, ends = p.algorithm == CONCURRENCY, now + h.length
+    if h.form and not slots then return true end
     if h.form then
       local r = pcall('ZADD', h.ends, ends, h.id)
       if type(r) == 'table' then
@@ -224,7 +227,7 @@ if holds then
       call('ZADD', h.ends, ends, h.id)
     end
     local ms = ceil(h.length / 1000)
-    if h.back == 1 or h.form and h.form ~= KEPT then ms = ms + DAY / 1000 end
+    if h.back == 1 then ms = ms + DAY / 1000 end
     if call('PTTL', h.records) < ms or call('PTTL', h.ends) < ms then
       ms = max(ms + floor(ms / 8) + 1000, least_ttl)
       call('PEXPIRE', h.records, ms)
@@ -254,6 +257,24 @@ if holds then
       n = max(-most, min(n, most))
     end
     return n, h.slot
+  end
+
+  -- Frees n slots, of those that end first, for who can't name the hold that it ends. A hold of more slots than that keeps the
+  -- rest.
+  function hold.free(h, n)
+    local gone, freed, id, rest = {}, 0, nil, nil
+    for _, first in ipairs(read(h, 'ZRANGE', h.ends, 0, min(n, MOST) - 1) or {}) do
+      local form, has, slot = record(h, first)
+      if freed + has > n then
+        id, rest, freed = first, pack(RECORD, form, freed + has - n, slot), n
+        break
+      end
+      gone[#gone + 1], freed = first, freed + has
+    end
+    call('HDEL', h.records, '', spread(gone)) -- first: see expire
+    if #gone > 0 then call('ZREM', h.ends, spread(gone)) end
+    if rest then call('HSET', h.records, id, rest) end
+    if freed > 0 then free(h, freed) end
   end
 
   -- How far from full a bucket may be booked.

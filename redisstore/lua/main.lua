@@ -59,7 +59,13 @@ for _ = 1, acts do
       local algorithm = p.algorithm
       if p.holds then
         held, at = hold.look(key, p, kind, first, holding, n, at, from)
-        if holding and kind == GIVE_BACK and first then n, slot = hold.settle(held, p, n) end
+        if kind == GIVE_BACK and first then
+          if holding then
+            n, slot = hold.settle(held, p, n)
+          elseif algorithm == CONCURRENCY then
+            hold.free(held, n)
+          end
+        end
       end
       if algorithm == SLIDING_LOG then
         if kind == TAKE then fits, time, level = log.look(key, p, n) end -- time: the log; level: its sum
