@@ -24,6 +24,7 @@ type Outcome struct {
 type held struct {
 	once    Once // of a receipt
 	expires time.Duration
+	age     time.Duration // of a receipt
 	returns []due
 	local   []Return // slots that were taken of Options.Local
 }
@@ -40,9 +41,15 @@ type due struct {
 func (h *held) add(r due) {
 	r.statuses = r.Policy.Statuses
 	h.returns = append(h.returns, r)
-	if h.expires = max(h.expires, r.Policy.Memory(), time.Minute); r.amount != "" || r.slot() {
-		h.expires = max(h.expires, RecordTime) // a slot is renewed for as long as its request takes
+	h.expires = max(h.expires, r.life())
+}
+
+// life is how long a receipt of it is good for.
+func (r *due) life() time.Duration {
+	if r.amount != "" || r.slot() {
+		return max(r.Policy.Memory(), RecordTime) // a slot is renewed for as long as its request takes
 	}
+	return max(r.Policy.Memory(), time.Minute)
 }
 
 // keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
@@ -216,6 +223,9 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	}
 	var back []Return
 	for _, r := range h.returns {
+		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > repeatTime {
+			r.Hold = nil // the record of a check that may be repeated has ended, and what was taken has not
+		}
 		switch gives := o.gives(r.statuses); {
 		case r.slot():
 		case gives:

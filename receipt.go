@@ -182,6 +182,7 @@ func (u *unsealer) read(now time.Time) (*held, error) {
 			return nil, err
 		}
 		h.returns = append(h.returns, r)
+		h.age = max(h.age, r.life()-h.expires)
 	}
 	return h, nil
 }

@@ -137,3 +137,27 @@ func TestRepeatOfARefusal(t *testing.T) {
 		}
 	})
 }
+
+// A check with an id can be refunded for as long as any other: for a minute by its record, and then by what the receipt says.
+func TestRefundsOfRepeatedChecks(t *testing.T) {
+	for _, after := range []time.Duration{0, 59 * time.Second, 61 * time.Second, 30 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newAPI(t, weir.Rule{ID: "r", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10, Window: 24 * time.Hour}}})
+			const body = `{"key":"k","id":"1","cost":4,"receipt":true}`
+			first := decision(t, post(h, "/v1/check", body))
+			second := decision(t, post(h, "/v1/check", body))
+			time.Sleep(after)
+			for i, receipt := range []string{first.Receipt, second.Receipt, first.Receipt} {
+				if w := refund(h, receipt); (w.Code == 200) != (i == 0) {
+					t.Error(i, dump(w))
+				}
+			}
+			if n := left(t, h, "r"); n != 10 {
+				t.Errorf("%v left after a refund %s later", n, after)
+			}
+			if d := decision(t, post(h, "/v1/check", body)); !d.Allowed || left(t, h, "r") != 6 {
+				t.Errorf("after a refund %s later its name is charged anew: %+v", after, d)
+			}
+		})
+	}
+}
