@@ -51,6 +51,8 @@ type Options struct {
 	// UsageHeader names a header in which the upstream says what a request took: "812", which is tokens, or "tokens=812, usd=0.012".
 	// "" means that the answers of AI models are read for it.
 	UsageHeader string
+	// Learned remembers how long models' answers are. Nil means that the gateway has one of its own.
+	Learned *Learned
 	// TLS is for an https upstream: RootCAs for a certificate authority of one's own. Nil means the system's.
 	TLS *tls.Config
 
@@ -74,7 +76,6 @@ type Gateway struct {
 	stall     time.Duration
 	log       *slog.Logger
 	outage    outage
-	learned   learned
 	heads     atomic.Int64 // bytes of bodies that were read ahead: see readHead
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
@@ -89,6 +90,9 @@ var _ http.Handler = (*Gateway)(nil)
 func New(opts Options) (*Gateway, error) {
 	if err := validate(&opts); err != nil {
 		return nil, err
+	}
+	if opts.Learned == nil {
+		opts.Learned = &Learned{}
 	}
 	g := &Gateway{
 		opts:    opts,

@@ -73,7 +73,7 @@ func (g *Gateway) likely(c *call) map[string]weir.Amount {
 	amounts := map[string]weir.Amount{"input": weir.Whole(c.asked.Input)}
 	output := c.asked.Output()
 	if !output.Known {
-		output.N, output.Known = g.learned.estimate(c.asked.Model)
+		output.N, output.Known = g.opts.Learned.estimate(c.asked.Model)
 	}
 	if output.Known {
 		amounts["output"], amounts["tokens"] = weir.Whole(output.N), weir.Whole(c.asked.Input+output.N)
@@ -182,7 +182,7 @@ func (m *metered) Close() error {
 			httplimit.Settle(m.r, amounts)
 		}
 		if u.Output.Known && !u.Partial {
-			m.g.learned.learn(m.c.asked.Model, u.Output.N)
+			m.g.opts.Learned.learn(m.c.asked.Model, u.Output.N)
 		}
 	}
 	return m.ReadCloser.Close()

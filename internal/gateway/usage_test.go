@@ -221,13 +221,13 @@ func TestEstimateIsLearned(t *testing.T) {
 	if got := left(t, l)["tokens"]; got != fmt.Sprint(1_000-42*enough) {
 		t.Fatalf("%s tokens left: what wasn't reserved wasn't booked", got)
 	}
-	if got, known := d.gateway.learned.estimate("gpt-small"); !known || got != 40 {
+	if got, known := d.gateway.opts.Learned.estimate("gpt-small"); !known || got != 40 {
 		t.Errorf("learned %d, %v, want 40", got, known)
 	}
 	for i := range 10 * maxModels {
-		d.gateway.learned.learn(fmt.Sprint("made up ", i), 1)
+		d.gateway.opts.Learned.learn(fmt.Sprint("made up ", i), 1)
 	}
-	if n := len(d.gateway.learned.models); n > maxModels {
+	if n := len(d.gateway.opts.Learned.models); n > maxModels {
 		t.Errorf("%d models are remembered, at most %d may be", n, maxModels)
 	}
 }
@@ -275,5 +275,40 @@ func TestSlotsAreReleased(t *testing.T) {
 			t.Errorf("%s: %s slots left, want 1", how, got)
 		}
 		leave()
+	}
+}
+
+// What other nodes have learned counts until this one knows better.
+func TestLearnedElsewhere(t *testing.T) {
+	var here, there Learned
+	for i := range 40 {
+		for range min(i+1, enough) {
+			there.learn(fmt.Sprint("model-", i), int64(100+i))
+		}
+	}
+	there.learn("model-39", 139) // once more than the others
+	there.learn(strings.Repeat("long", 100), 1)
+	said := there.Say()
+	if len(said) != maxTold || said["model-39"] != 139 || said["model-0"] != 0 {
+		t.Errorf("%d models are told: %v", len(said), said)
+	}
+	here.Hear([]map[string]int64{{"model-39": 7, "other": 5}, said, nil})
+	for model, want := range map[string]int64{"model-39": 139, "other": 5} {
+		if got, known := here.estimate(model); !known || got != want {
+			t.Errorf("%s: %d, %v, want %d", model, got, known, want)
+		}
+	}
+	if got := here.Say(); len(got) != 0 {
+		t.Errorf("it repeats what it has heard: %v", got)
+	}
+	for range enough {
+		here.learn("other", 50)
+	}
+	if got, _ := here.estimate("other"); got != 50 {
+		t.Errorf("it knows better, and says %d", got)
+	}
+	here.Hear(nil)
+	if got, known := here.estimate("model-39"); known {
+		t.Errorf("of a node that is gone: %d", got)
 	}
 }

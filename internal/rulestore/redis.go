@@ -259,15 +259,16 @@ func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 
 // said is what a node says about itself.
 type said struct {
-	Version string    `json:"version"`
-	Rules   int64     `json:"rules"`
-	File    int64     `json:"file,omitempty"` // in place of Rules, which others wait for
-	Hash    string    `json:"hash"`
-	Text    string    `json:"text,omitempty"`
-	Store   string    `json:"store"`
-	Since   time.Time `json:"since,omitzero"`
-	Lost    []string  `json:"lost,omitempty"`
-	Warning string    `json:"warning,omitempty"`
+	Version string           `json:"version"`
+	Rules   int64            `json:"rules"`
+	File    int64            `json:"file,omitempty"` // in place of Rules, which others wait for
+	Hash    string           `json:"hash"`
+	Text    string           `json:"text,omitempty"`
+	Store   string           `json:"store"`
+	Since   time.Time        `json:"since,omitzero"`
+	Lost    []string         `json:"lost,omitempty"`
+	Warning string           `json:"warning,omitempty"`
+	Outputs map[string]int64 `json:"outputs,omitempty"`
 }
 
 // mostLost is how many servers a node names that it can't reach: every other node hears of them every two seconds.
@@ -275,7 +276,7 @@ const mostLost = 16
 
 // Say is what a node says about itself, for [redisstore.Store.Say]. See [NodesOf].
 func Say(n Node) string {
-	s := said{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning}
+	s := said{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning, n.Outputs}
 	if n.InFile {
 		s.Rules, s.File = 0, n.RulesVersion
 	}
@@ -291,7 +292,7 @@ func NodesOf(peers []redisstore.Peer) (all []Node) {
 	for _, p := range peers {
 		var s said
 		if json.Unmarshal([]byte(p.Says), &s) == nil {
-			all = append(all, Node{p.Name, s.Version, s.Rules + s.File, s.Hash, s.Text, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, p.Seen})
+			all = append(all, Node{p.Name, s.Version, s.Rules + s.File, s.Hash, s.Text, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, s.Outputs, p.Seen})
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })

@@ -141,15 +141,16 @@ var (
 // Node is what the others know of a node.
 type Node struct {
 	Name         string
-	Version      string    // of its binary
-	RulesVersion int64     // in force there; 0: none of the store's
-	RulesHash    string    // of that version
-	RulesText    string    // see [TextHash]
-	InFile       bool      // its rules are those of a file: the number is the file's own, and says nothing to others
-	Store        string    // how its store is
-	Since        time.Time // when it was first lost; zero while it isn't
-	Lost         []string  // the servers that can't be reached
-	Warning      string    // what its operator should look at; "": nothing
+	Version      string           // of its binary
+	RulesVersion int64            // in force there; 0: none of the store's
+	RulesHash    string           // of that version
+	RulesText    string           // see [TextHash]
+	InFile       bool             // its rules are those of a file: the number is the file's own, and says nothing to others
+	Store        string           // how its store is
+	Since        time.Time        // when it was first lost; zero while it isn't
+	Lost         []string         // the servers that can't be reached
+	Warning      string           // what its operator should look at; "": nothing
+	Outputs      map[string]int64 // how long models' answers are there, in tokens
 	Seen         time.Time
 }
 

@@ -49,6 +49,7 @@ type node struct {
 	rules    *inforce.Rules
 	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
+	learned  gateway.Learned
 	envoy    *envoy.Service
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
@@ -177,6 +178,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.sharedTop != nil {
 		group.Go(func() error { return n.sharedTop.Run(ctx) })
 	}
+	if n.redis != nil && n.gateway != nil {
+		group.Go(func() error { return n.hear(ctx) })
+	}
 	if n.redis != nil && c.Rules != "" {
 		group.Go(func() error { return n.introduce(ctx) })
 	}
@@ -238,6 +242,7 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 		TrustedProxies:   c.TrustedProxies,
 		AllowUnsafePaths: c.AllowUnsafePaths,
 		UsageHeader:      c.UsageHeader,
+		Learned:          &n.learned,
 		Logger:           n.log,
 		Limit:            middleware,
 	})

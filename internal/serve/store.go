@@ -171,6 +171,19 @@ func (n *node) tellStore(to *rulestore.Node) {
 			to.Lost = append(to.Lost, sh.Name)
 		}
 	}
+	to.Outputs = n.learned.Say()
+}
+
+// hear takes in what the other nodes have learned.
+func (n *node) hear(ctx context.Context) error {
+	for rediscall.Sleep(ctx, 2*time.Second) {
+		var outputs []map[string]int64
+		for _, other := range rulestore.NodesOf(n.redis.Heard().Peers) {
+			outputs = append(outputs, other.Outputs)
+		}
+		n.learned.Hear(outputs)
+	}
+	return nil
 }
 
 // introduce tells the other nodes about one whose rules are in a file. The others' follow a rule store, and it is told by that.
