@@ -42,13 +42,16 @@ type apart [128]byte
 const (
 	storeName = "Weir store"
 	checkName = "Weir whole check"
-	goLimiter = "sethvargo/go-limiter 0.7.1"
+	// amountName is a whole check that an amount decides.
+	amountName = "Weir whole check, one amount"
+	goLimiter  = "sethvargo/go-limiter 0.7.1"
 )
 
 // contenders are listed as the tables show them.
 var contenders = []contender{
 	{storeName, weirs, openStore},
 	{checkName, weirs, openLimiter},
+	{amountName, weirs, openAmount},
 	{goLimiter, rival, openGoLimiter},
 	{"x/time/rate 0.16 in a sync.Map", rival, openTimeRate},
 	{"throttled 2.15, GCRA", rival, openThrottled},

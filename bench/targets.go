@@ -29,6 +29,7 @@ func judge(c *config, r *results) []report.Target {
 	small := r.table(uniform(c.keys))
 	ts = append(ts,
 		ratioTarget(uniform(c.keys)+": whole check / store", 1.5, small.row(checkName).ratio(small.row(storeName)), ""),
+		ratioTarget(uniform(c.keys)+": whole check, one amount / whole check", 1.1, small.row(amountName).ratio(small.row(checkName)), ""),
 		report.Target{Name: "allocations per check, store and whole check", Bound: noAllocs, Got: r.mostAllocs(), Digits: 5, Note: "the runtime's own included"})
 	if c.large > 0 {
 		ts = append(ts, largeTargets(c, r)...)

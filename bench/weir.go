@@ -41,8 +41,17 @@ type storeWorker struct {
 }
 
 // openLimiter is a whole check: a request against a hundred rules, one of which applies.
-func openLimiter(l limit, keys int) (instance, error) {
-	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: workload.HundredRules(weirLimit(l))})
+func openLimiter(l limit, keys int) (instance, error) { return openRules(l, keys, "") }
+
+// openAmount is a whole check of rules that count an amount of the request.
+func openAmount(l limit, keys int) (instance, error) { return openRules(l, keys, "tokens") }
+
+func openRules(l limit, keys int, amount string) (instance, error) {
+	hundred := workload.HundredRules(weirLimit(l))
+	for i := range hundred {
+		hundred[i].Amount = amount
+	}
+	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundred})
 	if err != nil {
 		return instance{}, err
 	}
@@ -52,6 +61,9 @@ func openLimiter(l limit, keys int) (instance, error) {
 		worker: func() check {
 			ctx, w := context.Background(), &limiterWorker{}
 			w.req = weir.Request{Method: "GET", Path: workload.RulesPath}
+			if amount != "" {
+				w.req.Amounts = map[string]weir.Amount{amount: weir.Whole(1)}
+			}
 			return func(key string) bool {
 				w.req.APIKey = key
 				d, err := lim.Check(ctx, &w.req)
