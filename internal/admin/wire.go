@@ -160,6 +160,8 @@ type Counter struct {
 	Remaining weir.Amount `json:"remaining"`
 	// InFlight is how many of Max are taken by requests in flight, of a concurrency limit.
 	InFlight *int64 `json:"in_flight,omitempty"`
+	// Slots are those requests, the oldest first, 100 at most.
+	Slots []Slot `json:"slots,omitempty"`
 	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
 	// began; nil if it lasts to the end, or is used up.
 	WindowEnd *time.Time `json:"window_end,omitempty"`
@@ -171,6 +173,19 @@ type Counter struct {
 	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool       `json:"degraded"`
+}
+
+// Slot is a request in flight, with the slots that it has taken.
+type Slot struct {
+	ID    string    `json:"id"` // 32 hexadecimal digits
+	Slots int64     `json:"slots"`
+	Since time.Time `json:"since"`
+	Ends  time.Time `json:"ends"` // unless it is renewed
+}
+
+// Released answers POST /v1/counters/release.
+type Released struct {
+	Released []string `json:"released"` // names of limits
 }
 
 // Counters answers POST /v1/counters: what would become of such a request now, and how its counters stand.
