@@ -33,6 +33,7 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := a.Limiter.Now()
+	out.At = *moment(now)
 	limits := d.Limits()
 	var slots slotLister
 	for i := range limits {

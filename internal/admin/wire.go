@@ -194,6 +194,7 @@ type Counters struct {
 	Binding  string    `json:"binding"` // the rule that decides, or ""
 	Reason   string    `json:"reason"`
 	Counters []Counter `json:"counters"`          // the one that binds the client first
+	At       time.Time `json:"at"`                // when they stood so, by the clock that nodes share
 	Warning  string    `json:"warning,omitempty"` // why a check may be decided otherwise
 }
 
