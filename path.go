@@ -56,11 +56,6 @@ const (
 	oddTail  // a segment that ends with a dot or space, which Windows drops
 )
 
-// meanings are those that a byte has wherever it stands.
-var meanings = [256]oddity{
-	';': oddParameters, '\\': oddBackslash, '?': oddCut, '#': oddCut, '\x00': oddCut, '\n': oddCut, '\r': oddCut,
-}
-
 // kind is what a byte of a path means to servers.
 type kind uint8
 
@@ -80,11 +75,12 @@ var kinds = func() (k [256]kind) {
 			k[c] = kindUpper
 		case c >= utf8.RuneSelf:
 			k[c] = kindWide
-		case meanings[c] != 0:
-			k[c] = kindMeans
 		}
 	}
 	k['/'], k['%'] = kindSlash, kindEscape
+	for _, c := range ";\\?#\x00\n\r" {
+		k[c] = kindMeans
+	}
 	return k
 }()
 
@@ -240,7 +236,14 @@ func oddities(text []byte) (odd oddity) {
 				}
 			}
 		case kindMeans:
-			odd |= meanings[c]
+			switch c {
+			case ';':
+				odd |= oddParameters
+			case '\\':
+				odd |= oddBackslash
+			default:
+				odd |= oddCut
+			}
 		}
 	}
 	return odd
