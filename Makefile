@@ -207,6 +207,11 @@ bench-split: redis
 bench-storm: build
 	$(GO) build -o bin/storm ./test/storm && taskset -c 1 bin/storm
 
+## bench-stream: what the gateway adds to the time to the first byte of a model's stream, and how large the heap becomes while a gigabyte passes
+bench-stream:
+	$(GO) test ./internal/gateway -run '^$$' -bench FirstByte -benchtime 5000x
+	$(GO) test ./internal/gateway -run '^$$' -bench LongStream -benchtime 1x
+
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis
 	$(GO) test ./test ./internal/rulestore -run '^$$' -bench 'RuleChange|TwoHundredNodes' -benchtime 100x -p 1
