@@ -136,6 +136,12 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 	if r.parts > 0 {
 		x.From += fmt.Sprintf(", split into %d parts", r.parts)
 	}
+	if r.Global {
+		x.From += ", global: asked of its home"
+		if r.Home != "" {
+			x.From += " " + r.Home
+		}
+	}
 	if r.Amount != "" {
 		n, _ := rs.asked(r, req)
 		x.Charged, x.AmountFrom = Amount(n), rs.amountFrom(r, req)

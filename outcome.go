@@ -36,6 +36,8 @@ type due struct {
 	amount   string   // what was reserved, or ""
 	parts    []Weight // what that is made of
 	cost     int64    // times which it counts
+	global   bool     // of a receipt: see Policy
+	home     string
 }
 
 func (h *held) add(r due) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -122,6 +123,7 @@ type Difference struct {
 // Node is one of those that share a store, by its own word.
 type Node struct {
 	Name         string     `json:"name"`
+	Region       string     `json:"region,omitempty"`
 	Self         bool       `json:"self"`
 	Version      string     `json:"version"`
 	RulesVersion int64      `json:"rules_version"`
@@ -132,6 +134,14 @@ type Node struct {
 	Lost         []string   `json:"lost,omitempty"`    // the servers that it can't reach
 	Warning      string     `json:"warning,omitempty"` // blocks of rules that were given up
 	SeenMSAgo    int64      `json:"seen_ms_ago"`
+}
+
+// Regions answers GET /v1/regions.
+type Regions struct {
+	Name string `json:"name,omitempty"` // that of the node which answers
+	// Home is the region that counts global limits which name none.
+	Home  string          `json:"home,omitempty"`
+	Peers []region.Status `json:"peers"`
 }
 
 // Nodes answers GET /v1/nodes.

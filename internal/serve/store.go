@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redislimit"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
@@ -68,7 +69,14 @@ func (n *node) openStore() error {
 	if c.inMemory() {
 		n.guard = cooldown.New(cooldown.Options{Fingerprint: n.top.FingerprintOf})
 		options.Guard = n.guard
-		n.limiter = weir.NewLimiter(n.counters, nil, options)
+		var counters weir.Store = n.counters
+		if n.link != nil {
+			counters = region.NewStore(counters, n.link)
+		}
+		n.limiter = weir.NewLimiter(counters, nil, options)
+		if n.link != nil {
+			n.link.Serve(n.limiter, n.counters)
+		}
 		return nil
 	}
 	if c.Emergency != nil {
@@ -79,7 +87,7 @@ func (n *node) openStore() error {
 		p.PerNode = true
 		options.Emergency = p
 	}
-	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf)
+	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf, n.link)
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
