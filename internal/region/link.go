@@ -111,16 +111,11 @@ func (l *Link) rules() string {
 	return p.text
 }
 
-// Problems are what is wrong with rules in the region of this link.
-func (l *Link) Problems(doc *weir.Rules) (out []string) {
-	for i := range doc.Rules {
-		if r := &doc.Rules[i]; r.Global {
-			if home := l.HomeOf(r); home != l.name && l.peers[home] == nil {
-				out = append(out, fmt.Sprintf("rule %s: its home %q is no region that this node knows: every request that it is for is refused, or counted here; name one of regions.peers", r.ID, home))
-			}
-		}
-	}
-	return out
+// Reaches reports whether the home of a rule can be asked, or is here.
+func (l *Link) Reaches(rule *weir.Rule) bool {
+	home := l.HomeOf(rule)
+	p := l.peers[home]
+	return home == l.name || p != nil && p.status().Up
 }
 
 // Run keeps in touch with the other regions until ctx is done.
@@ -201,7 +196,7 @@ func (l *Link) giveBack(ctx context.Context, home string, once weir.Once, keep t
 func (l *Link) reset(ctx context.Context, home string, counters []weir.Counter) error {
 	a := act{}
 	for _, c := range counters {
-		a.Resets = append(a.Resets, wireCounter(c.Policy, c.Subject))
+		a.Resets = append(a.Resets, wireCounter(&c))
 	}
 	_, err := l.do(ctx, home, a)
 	return err

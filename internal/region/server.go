@@ -65,7 +65,7 @@ func (l *Link) carryOut(ctx context.Context, a *act) (out result) {
 		charges := make([]weir.Charge, len(counters))
 		for i, c := range counters {
 			of := &a.Charges[i]
-			charges[i] = weir.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Hold: of.Hold}
+			charges[i] = weir.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Guest: of.Guest, Hold: of.Hold}
 		}
 		out.Results = make([]weir.Result, len(charges))
 		(*store).Take(ctx, charges, out.Results)

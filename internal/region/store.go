@@ -27,7 +27,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		s.own.Take(ctx, charges, results)
 		return
 	}
-	t := &taking{Store: s, charges: slices.Clone(charges), results: results, home: make([]string, len(charges))}
+	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges))}
 	away := false
 	for i := range t.charges {
 		if c := &t.charges[i]; c.Policy.Global {
@@ -58,7 +58,8 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 // taking is a Take on its way.
 type taking struct {
 	*Store
-	charges []weir.Charge
+	asked   []weir.Charge
+	charges []weir.Charge // as they are counted: under names that all regions share
 	results []weir.Result
 	home    []string // of each charge; "" means here
 	taken   []int    // what was taken, and goes back if another refuses
@@ -85,10 +86,16 @@ func (t *taking) pick(of []int) ([]weir.Charge, []weir.Result) {
 	return charges, make([]weir.Result, len(of))
 }
 
-// own has the region's own store decide charges.
+// own has the region's own store decide charges. Local ones are those of a home that can't be asked: they are counted as if
+// their limit were the region's own.
 func (t *taking) own(ctx context.Context, of []int, local bool) {
 	if len(of) == 0 {
 		return
+	}
+	if local {
+		for _, i := range of {
+			t.charges[i].Subject, t.home[i] = t.asked[i].Subject, ""
+		}
 	}
 	charges, results := t.pick(of)
 	t.Store.own.Take(ctx, charges, results)
@@ -147,19 +154,15 @@ func (t *taking) refuse(ctx context.Context) {
 	for _, i := range t.taken {
 		c := &t.charges[i]
 		back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: t.results[i].Slot, Hold: c.Hold})
-		if t.home[i] == "" || t.results[i].Local {
+		if t.home[i] == "" {
 			own = append(own, i)
 		}
 	}
 	if len(back) == 0 {
 		return
 	}
-	_ = t.giveBack(ctx, weir.Once{}, 0, back, func(i int) string {
-		if at := t.taken[i]; !t.results[at].Local {
-			return t.home[at]
-		}
-		return ""
-	}) // what can't be given back stays taken: that mints nothing
+	// What can't be given back stays taken: that mints nothing.
+	_ = t.giveBack(ctx, weir.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
 	charges, results := t.pick(own)
 	t.Store.own.Take(ctx, charges, results)
 	for j, i := range own {
@@ -189,12 +192,22 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 		home := homeOf(i)
 		by[home] = append(by[home], returns[i])
 	}
+	used := 0
 	for home, list := range by {
+		var e error
 		if home == "" {
-			err = errors.Join(err, s.own.GiveBack(ctx, once, keep, list))
+			e = s.own.GiveBack(ctx, once, keep, list)
 		} else {
-			err = errors.Join(err, s.link.giveBack(ctx, home, once, keep, list))
+			e = s.link.giveBack(ctx, home, once, keep, list)
 		}
+		if errors.Is(e, weir.ErrUsed) {
+			used++
+		} else {
+			err = errors.Join(err, e)
+		}
+	}
+	if used == len(by) {
+		return weir.ErrUsed
 	}
 	return err
 }

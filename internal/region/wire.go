@@ -35,17 +35,25 @@ type act struct {
 
 // charge is a weir.Charge, a weir.Return or a weir.Counter.
 type charge struct {
-	ID        uint64     `json:"id"`
-	Name      string     `json:"name"`
-	Limit     weir.Limit `json:"limit"`
-	GivesBack bool       `json:"gives_back,omitempty"`
-	Shadow    bool       `json:"shadow,omitempty"`
-	Subject   []byte     `json:"subject"`
-	N         int64      `json:"n,omitempty"`
-	Peek      bool       `json:"peek,omitempty"`
-	Slot      int64      `json:"slot,omitempty"`
-	Hold      *weir.Hold `json:"hold,omitempty"`
-	Used      int64      `json:"used,omitempty"`
+	Policy  policy     `json:"policy"`
+	Subject []byte     `json:"subject"`
+	N       int64      `json:"n,omitempty"`
+	Peek    bool       `json:"peek,omitempty"`
+	Guest   bool       `json:"guest,omitempty"`
+	Slot    int64      `json:"slot,omitempty"`
+	Hold    *weir.Hold `json:"hold,omitempty"`
+	Used    int64      `json:"used,omitempty"`
+}
+
+// policy is what a store knows of a weir.Policy.
+type policy struct {
+	ID           uint64     `json:"id"`
+	Name         string     `json:"name"`
+	Limit        weir.Limit `json:"limit"`
+	Shadow       bool       `json:"shadow,omitempty"`
+	GivesBack    bool       `json:"gives_back,omitempty"`
+	Book         bool       `json:"book,omitempty"`
+	CountRefused bool       `json:"count_refused,omitempty"`
 }
 
 // result is what became of an act.
@@ -62,28 +70,30 @@ const (
 	maxMessage = 4 << 20
 )
 
-func wireCounter(p *weir.Policy, subject []byte) charge {
-	return charge{ID: p.ID, Name: p.Name, Limit: p.Limit, GivesBack: p.GivesBack, Shadow: p.Shadow, Subject: subject}
+func wireCounter(c *weir.Counter) charge {
+	p := c.Policy
+	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused}, Subject: c.Subject}
 }
 
 // counter is what a charge is for, by the numbers that it came with.
 func (c *charge) counter() (weir.Counter, error) {
-	p, err := weir.NewPolicy(c.Name, c.Limit)
+	of := &c.Policy
+	p, err := weir.NewPolicy(of.Name, of.Limit)
 	if err != nil {
-		return weir.Counter{}, fmt.Errorf("%s: %w", c.Name, err)
+		return weir.Counter{}, fmt.Errorf("%s: %w", of.Name, err)
 	}
-	p.ID, p.Strict, p.GivesBack, p.Shadow = c.ID, true, c.GivesBack, c.Shadow
+	p.ID, p.Strict, p.Shadow, p.GivesBack, p.Book, p.CountRefused = of.ID, true, of.Shadow, of.GivesBack, of.Book, of.CountRefused
 	return weir.Counter{Policy: p, Subject: c.Subject}, nil
 }
 
 func wireCharge(of *weir.Charge) charge {
-	c := wireCounter(of.Policy, of.Subject)
-	c.N, c.Peek, c.Hold = of.N, of.Peek, of.Hold
+	c := wireCounter(&of.Counter)
+	c.N, c.Peek, c.Guest, c.Hold = of.N, of.Peek, of.Guest, of.Hold
 	return c
 }
 
 func wireReturn(of *weir.Return) charge {
-	c := wireCounter(of.Policy, of.Subject)
+	c := wireCounter(&of.Counter)
 	c.N, c.Slot, c.Hold, c.Used = of.N, of.Slot, of.Hold, of.Used
 	return c
 }

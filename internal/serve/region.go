@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/region"
 )
@@ -108,6 +109,52 @@ func (n *node) regions() admin.Regions {
 		out.Peers = append(out.Peers, n.link.Peers()...)
 	}
 	return out
+}
+
+// scopes says which global rules aren't counted where they should be, and what becomes of their requests; "" if all are.
+func (n *node) scopes() string {
+	var alone, refuse, local []string
+	var homes []string
+	doc := n.limiter.Rules().Rules()
+	for i := range doc.Rules {
+		r := &doc.Rules[i]
+		switch {
+		case !r.Global:
+		case n.link == nil:
+			alone = append(alone, r.ID)
+		case n.link.Reaches(r):
+		case r.OnPartition == weir.FailLocal:
+			local = append(local, r.ID)
+			homes = append(homes, n.link.HomeOf(r))
+		default:
+			refuse = append(refuse, r.ID)
+			homes = append(homes, n.link.HomeOf(r))
+		}
+	}
+	var text []string
+	if len(alone) > 0 {
+		text = append(text, "This node has no other regions (regions.peers), and counts here what should be counted for all: "+some(alone))
+	}
+	if len(homes) > 0 {
+		slices.Sort(homes)
+		text = append(text, "Not heard: region "+some(slices.Compact(homes)))
+	}
+	if len(refuse) > 0 {
+		text = append(text, "Requests are refused with 503 by "+some(refuse))
+	}
+	if len(local) > 0 {
+		text = append(text, "This region counts the whole limit by itself for "+some(local))
+	}
+	return strings.Join(text, ". ")
+}
+
+// some are names, as many as people read.
+func some(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // watchLink shows the link in metrics.
