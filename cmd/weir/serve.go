@@ -215,6 +215,12 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	if l.Gateway != nil {
 		args = append(args, "gateway", urlOf(c, l.Gateway, "0.0.0.0"), "upstream", c.Upstream.Redacted())
 	}
+	if c.Region.Name != "" {
+		args = append(args, "region", c.Region.Name)
+	}
+	if l.Region != nil {
+		args = append(args, "region_listen", l.Region.String())
+	}
 	if c.DecisionLog != "" && c.DecisionLog != "off" {
 		args = append(args, "decision_log", c.DecisionLog)
 	}
