@@ -25,3 +25,18 @@ func (rs *RuleSet) warnOfScopes() {
 		}
 	}
 }
+
+// scopeText says where a global rule is counted.
+func (r *rule) scopeText() string {
+	if !r.Global {
+		return ""
+	}
+	home, then := "its home", "refused"
+	if r.Home != "" {
+		home += " " + r.Home
+	}
+	if r.OnPartition == FailLocal {
+		then = "counted in its own region, the whole limit in each,"
+	}
+	return "global: in other regions every check asks " + home + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 20 ms if its caller sets no deadline"
+}

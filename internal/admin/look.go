@@ -245,6 +245,15 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &req) }); f != nil {
 		return f
 	}
+	if a.Regions != nil {
+		if here := a.Regions().Name; here != "" {
+			for i := range out.Rules {
+				if e := &out.Rules[i]; e.Applies && e.Scope == "" {
+					e.Scope = "region: counted in " + here + " alone, apart from other regions"
+				}
+			}
+		}
+	}
 	out.Pattern = scrub(out.Pattern, hidden)
 	for i := range out.Ignored {
 		out.Ignored[i] = scrub(out.Ignored[i], hidden)

@@ -223,12 +223,14 @@ type RuleExplanation struct {
 	SharedAddress bool  `json:"shared_address,omitempty"`
 	Cost          int64 `json:"cost,omitempty"` // of a rule that counts no amount
 	// Amount is what the rule counts of a request, Charged how much of it this one takes, and AmountFrom where that comes from.
-	Amount     string           `json:"amount,omitempty"`
-	Charged    weir.Amount      `json:"charged,omitempty"`
-	AmountFrom string           `json:"charged_from,omitempty"`
-	From       string           `json:"numbers_from,omitempty"`
-	Source     string           `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
-	Limits     []ExplainedLimit `json:"limits,omitempty"`
+	Amount     string      `json:"amount,omitempty"`
+	Charged    weir.Amount `json:"charged,omitempty"`
+	AmountFrom string      `json:"charged_from,omitempty"`
+	From       string      `json:"numbers_from,omitempty"`
+	Source     string      `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
+	// Scope says where a rule is counted that is for all regions, or that is each region's own, where there are some.
+	Scope  string           `json:"scope,omitempty"`
+	Limits []ExplainedLimit `json:"limits,omitempty"`
 }
 
 // EndpointRequest is a request that a rule's endpoint matches.
