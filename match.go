@@ -94,7 +94,7 @@ func (rs *RuleSet) run(req *Request, m *match) {
 			from := len(m.subjects)
 			if !rs.subject(r, req, m) {
 				if r.Missing == MissingRefuse {
-					m.reason, m.rule, m.charges = ReasonIdentityRequired, r, m.charges[:0]
+					m.reason, m.rule, m.charges, m.owners = ReasonIdentityRequired, r, m.charges[:0], m.owners[:0]
 					return
 				}
 				continue

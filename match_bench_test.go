@@ -2,6 +2,7 @@ package weir
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -37,23 +38,27 @@ func matchRequests(n int) []Request {
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/V1//things3/17/parts/%34%32/"},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/things3/17/parts/42;v=1"},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/x/..;/things3/17/parts/42"},
+		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/things3//17/parts/42;v=1"},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/v1/x/../things3/17/parts/%252e"},
 		{APIKey: "sk_prod_1", Method: "GET", Path: "/nowhere/at/all"},
 	}
 }
 
 func BenchmarkMatch(b *testing.B) {
-	for _, n := range []int{100, 1000} {
+	for _, n := range []int{100, 1000, 10_000} {
 		rs := manyRules(b, n)
-		for i, name := range []string{"override", "regex", "disguise", "readings=2", "readings=3", "readings=7", "none"} {
+		for i, name := range []string{"override", "regex", "disguise", "readings=2", "readings=3", "readings=4", "readings=7", "none"} {
 			b.Run(fmt.Sprintf("rules=%d/%s", n, name), func(b *testing.B) {
 				req, m := matchRequests(n)[i], new(match)
 				b.ReportAllocs()
 				for b.Loop() {
 					rs.run(&req, m)
 				}
-				if want := 1; i < 6 && len(m.charges) != want || i == 6 && len(m.charges) != 0 {
+				if i < 7 && len(m.charges) != 1 || i == 7 && len(m.charges) != 0 {
 					b.Fatalf("%d charges", len(m.charges))
+				}
+				if readings, ok := strings.CutPrefix(name, "readings="); ok && readings != fmt.Sprint(len(m.readings.list)) {
+					b.Fatalf("%d readings", len(m.readings.list))
 				}
 			})
 		}

@@ -434,6 +434,13 @@ search false the path doesn't match endpoint /search [] 0   /search false false
 			t.Errorf("%+v: got %s, want %s", c.req, got, c.want)
 		}
 	}
+	late := compile(t, weir.Rules{Rules: []weir.Rule{
+		{ID: "a", Limits: per(1, time.Hour)},
+		{ID: "b", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(1, time.Hour)},
+	}})
+	if x := late.Explain(&weir.Request{APIKey: "k"}); !x.Rules[0].Applies || x.Rules[0].Cost != 0 || !x.Rules[1].Refuses {
+		t.Errorf("refused by the second rule: %+v", x.Rules)
+	}
 	x = rs.Explain(&weir.Request{Path: "/login/../search"})
 	if got := x.Rules[4]; !got.Applies || got.Why != "it matches endpoint /search, where the path is read as /search" {
 		t.Errorf("search: %+v", got)

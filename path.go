@@ -61,11 +61,11 @@ type kind uint8
 
 const (
 	kindText   kind = iota
-	kindUpper       // an upper-case letter
 	kindSlash       // ends a segment
-	kindWide        // part of a character that isn't ASCII
 	kindMeans       // has a meaning where it stands, raw or decoded
 	kindEscape      // %
+	kindUpper       // an upper-case letter
+	kindWide        // part of a character that isn't ASCII
 )
 
 var kinds = func() (k [256]kind) {
@@ -86,11 +86,7 @@ var kinds = func() (k [256]kind) {
 
 // structural: decoding the byte can change where a path leads.
 func structural(c byte) bool {
-	switch kinds[c] {
-	case kindSlash, kindMeans, kindEscape:
-		return true
-	}
-	return c == '.'
+	return c == '.' || kinds[c] >= kindSlash && kinds[c] <= kindEscape
 }
 
 // read finds how servers may read a path. It reports false if the path is too long,
@@ -144,14 +140,10 @@ func (p *readings) plain(path string) bool {
 		}
 		last = c
 	}
-	switch last {
-	case '.', ' ':
-		return false
-	case '/':
-	default:
+	if last != '/' {
 		p.text = append(p.text, '/')
 	}
-	return true
+	return last != '.' && last != ' '
 }
 
 // scheme is that of a URL, with its colon.
@@ -201,9 +193,12 @@ func (p *readings) reread(r reading) {
 
 // add takes the end of p.text for a reading, unless it is there already.
 func (p *readings) add(from int) {
-	text := bytes.TrimRight(p.text[from:], "/")
-	p.text = append(p.text[:from+len(text)], '/')
-	text = p.text[from:]
+	end := len(p.text)
+	for end > from && p.text[end-1] == '/' {
+		end--
+	}
+	p.text = append(p.text[:end], '/')
+	text := p.text[from:]
 	for _, r := range p.list {
 		if bytes.Equal(p.text[r.from:r.to], text) {
 			p.text = p.text[:from]
@@ -218,20 +213,20 @@ func (p *readings) add(from int) {
 }
 
 func oddities(text []byte) (odd oddity) {
-	from := 1 // of the segment
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; kinds[c] {
+		case kindText:
 		case kindSlash:
-			seg := text[from:i]
-			from = i + 1
-			switch {
-			case len(seg) == 0:
+			switch text[i-1] {
+			case '/':
 				odd |= oddEmpty
-			case seg[len(seg)-1] != '.' && seg[len(seg)-1] != ' ':
-			case string(seg) == "." || string(seg) == "..":
-				odd |= oddDots
-			case len(bytes.TrimRight(seg, ". ")) > 0:
-				odd |= oddTail
+			case '.', ' ':
+				switch seg := text[bytes.LastIndexByte(text[:i], '/')+1 : i]; {
+				case string(seg) == "." || string(seg) == "..":
+					odd |= oddDots
+				case len(bytes.TrimRight(seg, ". ")) > 0:
+					odd |= oddTail
+				}
 			}
 		case kindEscape:
 			if v, ok := escaped(text[i:]); ok && structural(v) {
@@ -292,22 +287,23 @@ func withoutTail(seg []byte) []byte {
 // resolve follows dot segments, as RFC 3986 has it: an empty segment is one, too.
 func (p *readings) resolve(src []byte) (from int) {
 	from = len(p.text)
-	out := append(p.text, '/')
-	for rest := src[1:]; len(rest) > 0; {
-		end := bytes.IndexByte(rest, '/') + 1
-		switch string(rest[:end]) {
-		case "./":
-		case "../":
-			if len(out) > from+1 {
-				out = out[:from+bytes.LastIndexByte(out[from:len(out)-1], '/')+1]
-			}
-		default:
-			out = append(out, rest[:end]...)
+	out := p.text
+	for {
+		dot := bytes.Index(src, []byte("/."))
+		if dot < 0 {
+			p.text = append(out, src...)
+			return from
 		}
-		rest = rest[end:]
+		out, src = append(out, src[:dot]...), src[dot:]
+		switch {
+		case bytes.HasPrefix(src, []byte("/./")):
+			src = src[len("/."):]
+		case bytes.HasPrefix(src, []byte("/../")):
+			out, src = out[:from+max(0, bytes.LastIndexByte(out[from:], '/'))], src[len("/.."):]
+		default: // the segment only begins with a dot
+			out, src = append(out, "/."...), src[len("/."):]
+		}
 	}
-	p.text = out
-	return from
 }
 
 // merge makes one slash of several.
@@ -345,8 +341,12 @@ func unescape(dst, src []byte, how decoding) []byte {
 	floor, wide, clean := len(dst), false, 0
 	if how != decodeText { // then src is a reading, and there is nothing to do before its first escape
 		clean = max(0, bytes.IndexByte(src, '%'))
-		dst = append(dst, src[:clean]...)
+	} else {
+		for clean < len(src) && kinds[src[clean]] < kindEscape {
+			clean++
+		}
 	}
+	dst = append(dst, src[:clean]...)
 	for i := clean; i < len(src); i++ {
 		c := src[i]
 		if c == '%' {
@@ -379,14 +379,23 @@ func unescape(dst, src []byte, how decoding) []byte {
 	return dst
 }
 
+// digits are what bytes are worth as hexadecimal digits, and 255 for others.
+var digits = func() (d [256]byte) {
+	for c := range d {
+		if _, err := hex.Decode(d[c:c+1], []byte{'0', byte(c)}); err != nil {
+			d[c] = 255
+		}
+	}
+	return d
+}()
+
 // escaped is the byte that an escape at the beginning of b stands for.
 func escaped(b []byte) (byte, bool) {
 	if len(b) < 3 || b[0] != '%' {
 		return 0, false
 	}
-	var v [1]byte
-	_, err := hex.Decode(v[:], b[1:3])
-	return v[0], err == nil
+	hi, lo := digits[b[1]], digits[b[2]]
+	return hi<<4 | lo, hi|lo < 16
 }
 
 func lower(c byte) byte {

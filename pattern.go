@@ -166,9 +166,10 @@ func (t *trie) add(e *endpoint, rule int32) {
 // find appends the rules that match the rest of a reading: its segments, with a slash behind each.
 func (t *trie) find(rest []byte, found []int32) []int32 {
 	for {
-		found = append(found, t.subtree...)
-		end := bytes.IndexByte(rest, '/')
-		if end == 0 {
+		if len(t.subtree) > 0 {
+			found = append(found, t.subtree...)
+		}
+		if len(rest) > 0 && rest[0] == '/' {
 			// An empty segment is nothing to most servers, and enough for a wildcard of others. Of several in a row, trying the
 			// first is enough: whatever a later one leads to, this one does, too.
 			if t.wild != nil {
@@ -177,10 +178,13 @@ func (t *trie) find(rest []byte, found []int32) []int32 {
 				found = slices.Compact(found)
 			}
 			rest = bytes.TrimLeft(rest, "/")
-			end = bytes.IndexByte(rest, '/')
 		}
-		if end < 0 {
+		if len(rest) == 0 {
 			return append(found, t.exact...)
+		}
+		end := 0
+		for rest[end] != '/' {
+			end++
 		}
 		next := t.literal[string(rest[:end])]
 		rest = rest[end+1:]
@@ -220,7 +224,9 @@ func findPrefixes[T string | []byte](p *prefixes, s T, found []int32) []int32 {
 		if n > len(s) {
 			break
 		}
-		found = append(found, p.at[string(s[:n])]...)
+		if ids := p.at[string(s[:n])]; len(ids) > 0 {
+			found = append(found, ids...)
+		}
 	}
 	return found
 }

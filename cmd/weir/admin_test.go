@@ -241,6 +241,7 @@ func TestNobodyAnswers(t *testing.T) {
 	for _, args := range []string{
 		"rules show", "rules show --version 1", "rules history", "rules diff --from 1", "rules rollback", "rules rollback 1", "explain",
 		"keys block k", "keys allow k", "keys override k --rule r --limit 1/s", "keys show k", "keys reset k",
+		"keys release k --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312",
 	} {
 		s.run(strings.Fields(args)...).expect(t, exitUnavailable, "", "no node answers")
 	}

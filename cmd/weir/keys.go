@@ -37,7 +37,7 @@ the last hour: --client names one by its fingerprint, as weir top shows it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: help,
 	}
-	cmd.AddCommand(overrideCommand(), blockCommand(), allowCommand(), keysShowCommand(), keysResetCommand(), keysCooldownsCommand(), keysLiftCommand())
+	cmd.AddCommand(overrideCommand(), blockCommand(), allowCommand(), keysShowCommand(), keysResetCommand(), keysReleaseCommand(), keysCooldownsCommand(), keysLiftCommand())
 	return cmd
 }
 

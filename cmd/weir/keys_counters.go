@@ -54,6 +54,9 @@ func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin,
 	unverifiedFlag(cmd, &unverified)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
+	if cmd.Flags().Lookup("rule") != nil {
+		complete(cmd, "rule", node.ruleIDs)
+	}
 	return cmd
 }
 
@@ -64,8 +67,10 @@ func keysShowCommand() *cobra.Command {
 		Short: "Show a client's counters, and which rules apply to it",
 		Long: `Show which rules apply to a client and what is left to it. KEY may be - to read it
 from standard input, so that it isn't in the shell's history. Rules of an endpoint
-apply with its --method and --path. Nothing is counted. For a client of a gateway
-that can't verify its key, add --unverified.`,
+apply with its --method and --path. Nothing is counted. Where a rule limits requests
+in flight, those are listed: since when they hold their slots, and when these end
+unless they are renewed; weir keys release frees one. For a client of a gateway that
+can't verify its key, add --unverified.`,
 		Example: `  weir keys show sk_prod_1 --path /v1/orders
   weir keys show --client 1a2b3c4d --path /v1/orders
   weir keys show - --method POST --path /v1/orders < key.txt
@@ -102,7 +107,10 @@ that can't verify its key, add --unverified.`,
 		if counters.Reason == weir.ReasonCooldown.String() {
 			fmt.Fprintln(cmd.OutOrStdout(), "\nIt is in a cooldown, whatever its counters have left: weir keys cooldowns says until when, and weir keys reset ends it.")
 		}
-		return printCounters(cmd.OutOrStdout(), counters.Counters)
+		if err := printCounters(cmd.OutOrStdout(), counters.Counters); err != nil {
+			return err
+		}
+		return printSlots(cmd.OutOrStdout(), counters.Counters, counters.At)
 	})
 	colour.register(cmd)
 	return cmd

@@ -120,11 +120,12 @@ func TestKeysFromStandardInput(t *testing.T) {
 	l := &list{version: 1}
 	s := newShell(t, answers{
 		"PUT /v1/rules/key": text(200, "43", applied), "POST /v1/counters/reset": text(200, "", `{"reset": 2}`),
-		"POST /v1/counters": text(200, "", `{"counters": []}`), "POST /v1/explain": text(200, "", `{"rules": []}`),
+		"POST /v1/counters/release": text(200, "", `{"released": ["flight"]}`),
+		"POST /v1/counters":         text(200, "", `{"counters": []}`), "POST /v1/explain": text(200, "", `{"rules": []}`),
 		"GET /v1/denylist": l.get, "PUT /v1/denylist": l.put,
 	})
 	s.stdin = " sk_secret \r\nwhatever\n"
-	for _, args := range []string{"keys override - --rule search --limit 1/s", "keys reset -", "keys show -", "keys block -"} {
+	for _, args := range []string{"keys override - --rule search --limit 1/s", "keys reset -", "keys show -", "keys release - --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312", "keys block -"} {
 		d := s.run(strings.Fields(args)...)
 		if d.code != 0 || !strings.Contains(d.asked[len(d.asked)-1].body, `"sk_secret"`) && !slices.Contains(l.entries, "sk_secret") {
 			t.Errorf("%s: exit %d, %s, %+v", args, d.code, d.stderr, d.asked)
@@ -209,4 +210,48 @@ idle     3 in flight  0 of 3 in flight      now            now           -
 	if d.stdout != want || d.code != 0 {
 		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
 	}
+}
+
+// Requests in flight are listed by the node's clock, whatever this machine's says, and one is released.
+func TestSlotsOfAClient(t *testing.T) {
+	const one, two = "5f0c4b1d9a7e3c2240d1e8b7a6f59312", "c1a9e07d4b3f48e29d5a6b7c8d9e0f11"
+	s := newShell(t, answers{
+		"POST /v1/explain": text(200, "", `{"reason": "limits", "rules": []}`),
+		"POST /v1/counters": text(200, "", `{"at": "2021-05-01T10:00:00Z", "counters": [
+			{"rule": "flight", "policy": "flight", "limit": "200 in flight", "max": 200, "remaining": 50, "in_flight": 150, "reset_after_ms": 30000, "retry_after_ms": 0, "degraded": false, "slots": [
+				{"id": "`+one+`", "slots": 1, "since": "2021-05-01T09:40:47.529Z", "ends": "2021-05-01T10:00:11.8Z"},
+				{"id": "`+two+`", "slots": 2, "since": "2021-05-01T09:59:58.04Z", "ends": "2021-05-01T10:00:00.02Z"}]},
+			{"rule": "chat", "policy": "chat", "limit": "3 in flight", "max": 3, "remaining": 1, "in_flight": 2, "reset_after_ms": 30000, "retry_after_ms": 0, "degraded": false, "slots": [
+				{"id": "`+two+`", "slots": 2, "since": "2021-05-01T10:00:00.01Z", "ends": "2021-05-03T10:00:00Z"}]},
+			{"rule": "calls", "policy": "calls", "limit": "5/day", "max": 5, "remaining": 5, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false}]}`),
+		"POST /v1/counters/release": text(200, "", `{"released": ["flight", "chat"]}`),
+	})
+	const want = `
+COUNTER  LIMIT          LEFT                  NEXT IN  FULL IN
+flight   200 in flight  150 of 200 in flight  now      when all end
+chat     3 in flight    2 of 3 in flight      now      when all end
+calls    5/day          5 of 5                now      now
+
+SLOT                              COUNTER  HOLDS  TAKEN       ENDS IN
+5f0c4b1d9a7e3c2240d1e8b7a6f59312  flight   1      19m12s ago  12s
+c1a9e07d4b3f48e29d5a6b7c8d9e0f11  flight   2      2s ago      0s
+c1a9e07d4b3f48e29d5a6b7c8d9e0f11  chat     2      0s ago      2d0h
+of flight only the oldest are listed, with 3 of 150 slots
+`
+	if d := s.run("keys", "show", "sk_1"); d.stdout != want || d.code != 0 {
+		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
+	}
+	d := s.run("keys", "release", "sk_1", "--path", "/chat", "--slot", two)
+	d.expect(t, 0, "", "slot released: flight, chat\n")
+	if a := d.asked[0]; a.uri != "/v1/counters/release" || a.body != `{"key":"sk_1","method":"GET","path":"/chat","slot":"`+two+`"}` {
+		t.Errorf("%s %s", a.uri, a.body)
+	}
+	d = s.run("keys", "release", "--client", "1a2b3c4d", "--rule", "chat", "--slot", one, "--unverified", "--json")
+	d.expect(t, 0, `"released": [`, "")
+	if a := d.asked[0]; a.uri != "/v1/counters/release?unverified=true" || a.body != `{"method":"GET","client":"1a2b3c4d","slot":"`+one+`","rule":"chat"}` {
+		t.Errorf("%s %s", a.uri, a.body)
+	}
+	s.run("keys", "release", "sk_1").expect(t, exitUsage, "", "--slot: is missing: give the id of a slot, as weir keys show lists it")
+	s.run("keys", "release", "sk_1", "--slot", "5f0c").expect(t, exitUsage, "", `--slot: must be the id of a slot, 32 hexadecimal digits, as weir keys show lists it, got "5f0c"`)
+	s.run("keys", "release", "--slot", one).expect(t, exitUsage, "", "name the key")
 }

@@ -44,6 +44,8 @@ type API struct {
 	Hour *top.Hour
 	// Cooldowns are clients that are kept out.
 	Cooldowns *cooldown.Guard
+	// Slots tells who holds which slots.
+	Slots Slots
 	// Heard tells what this node last heard of the others, without asking anybody.
 	Heard func() redisstore.Heard
 	// Now tells how this node is, without asking anybody.
@@ -112,6 +114,7 @@ var Routes = []Route{
 	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
 	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
 	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false, false},
+	{"POST", "/v1/counters/release", guard.Operate, (*API).releaseSlot, false, false},
 	{"GET", "/metrics", guard.Read, (*API).metrics, false, false},
 	{"GET", "/debug/pprof/{profile}", guard.Operate, (*API).profile, false, false},
 }

@@ -62,6 +62,27 @@ type port struct {
 	data      string         // its folder
 	heard     redisstore.Heard
 	log       *lockedBuffer
+	noSlots   error // why nobody knows who holds them
+}
+
+// slotsOrNot lists slots, while it can.
+type slotsOrNot struct {
+	from  admin.Slots
+	fails *error
+}
+
+func (s slotsOrNot) Slots(ctx context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error {
+	if *s.fails != nil {
+		return *s.fails
+	}
+	return s.from.Slots(ctx, c, most, each)
+}
+
+func (s slotsOrNot) Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64, error) {
+	if *s.fails != nil {
+		return 0, *s.fails
+	}
+	return s.from.Slot(ctx, c, id)
 }
 
 type lockedBuffer struct {
@@ -92,7 +113,8 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	}
 	hot := top.New(top.Options{Rules: func() *weir.RuleSet { return p.limiter.Rules() }})
 	p.top = hot
-	p.limiter = weir.NewLimiter(memstore.New(memstore.Options{}), seed.File.Set, weir.Options{Observe: hot.Observe})
+	store := memstore.New(memstore.Options{})
+	p.limiter = weir.NewLimiter(store, seed.File.Set, weir.Options{Observe: hot.Observe})
 	self := rulestore.Node{Name: "n1", Version: "test", Store: "up"}
 	if file != "" {
 		p.source = inforce.FromFile(file, seed, p.limiter, log)
@@ -124,6 +146,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 		}),
 		Hour:      top.NewHour(hot, "n1", nil),
 		Cooldowns: p.cooldowns,
+		Slots:     slotsOrNot{store, &p.noSlots},
 		Heard:     func() redisstore.Heard { return p.heard },
 		Self: func() rulestore.Node {
 			out := self

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -32,14 +33,21 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := a.Limiter.Now()
+	out.At = *moment(now)
 	limits := d.Limits()
+	var slots slotLister
 	for i := range limits {
 		c := counterOf(&limits[i], now, d.Reason != weir.ReasonCooldown)
 		c.SharedAddress = shared[c.Rule]
+		if c.InFlight != nil && *c.InFlight > 0 {
+			c.Slots = slots.of(r.Context(), a, &req, i, limits[i].Policy)
+		}
 		out.Counters = append(out.Counters, c)
 	}
 	if i := slices.IndexFunc(a.Now().Trouble, func(t Trouble) bool { return t.What == "degraded" }); i >= 0 {
 		out.Warning = "A check may be decided otherwise. " + a.Now().Trouble[i].Text
+	} else if slots.err != nil {
+		out.Warning = fmt.Sprintf("Who holds the slots isn't known: %v", slots.err)
 	}
 	slices.SortStableFunc(out.Counters, binds)
 	WriteJSON(w, http.StatusOK, out)

@@ -22,12 +22,12 @@ const budgets = `rules:
   - {id: calls, algorithm: fixed_window, limit: 1000000/hour, cost: 499999, shadow: true}
 `
 
-// countersOf asks, holds the answer against the document, and returns it by rule.
-func (p *port) countersOf(t *testing.T, body string) (admin.Counters, map[string]admin.Counter) {
+// documented asks, and holds the answer against the document.
+func (p *port) documented(t *testing.T, path, body string, headers ...string) answer {
 	t.Helper()
 	_, router := loadOpenAPI(t)
-	a := p.do(t, "POST", "/v1/counters", body)
-	req, err := http.NewRequestWithContext(t.Context(), "POST", "/v1/counters", strings.NewReader(body))
+	a := p.do(t, "POST", path, body, headers...)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,13 @@ func (p *port) countersOf(t *testing.T, body string) (admin.Counters, map[string
 	}); err != nil {
 		t.Errorf("the answer isn't as documented: %v\n%s", err, a.text)
 	}
+	return a
+}
+
+// countersOf asks, and returns the answer by rule.
+func (p *port) countersOf(t *testing.T, body string, headers ...string) (admin.Counters, map[string]admin.Counter) {
+	t.Helper()
+	a := p.documented(t, "/v1/counters", body, headers...)
 	var out admin.Counters
 	if err := json.Unmarshal([]byte(a.text), &out); err != nil {
 		t.Fatal(a.text, err)

@@ -212,7 +212,12 @@ func (a *API) request(w http.ResponseWriter, r *http.Request) (req weir.Request,
 	if f != nil {
 		return req, "", f
 	}
-	text, who, f := a.named(r, bytes.TrimSpace(text))
+	return a.requestIn(r, bytes.TrimSpace(text))
+}
+
+// requestIn is request of a body that is there.
+func (a *API) requestIn(r *http.Request, text []byte) (req weir.Request, hidden string, f *jsonerror.Error) {
+	text, who, f := a.named(r, text)
 	if f != nil {
 		return req, "", f
 	}

@@ -127,6 +127,8 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"POST", "/v1/counters", check, 200},
 		{"POST", "/v1/counters/reset", check, 200},
 		{"POST", "/v1/counters", `{"key": 7}`, 400},
+		{"POST", "/v1/counters/release", `{"key": "k", "slot": "x"}`, 400},
+		{"POST", "/v1/counters/release", `{"key": "k", "slot": "00112233445566778899aabbccddeeff", "rule": "search"}`, 404}, // see TestSlotsOfAClient
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, p.URL+c.path, strings.NewReader(c.body))
 		if err != nil {

@@ -24,12 +24,16 @@ func TestPastedKeysArentRepeated(t *testing.T) {
 	} {
 		ask("GET", path, "")
 	}
-	for _, path := range []string{"/v1/explain", "/v1/counters", "/v1/counters/reset", "/v1/clients"} {
+	for _, path := range []string{"/v1/explain", "/v1/counters", "/v1/counters/reset", "/v1/counters/release", "/v1/clients"} {
 		for _, body := range []string{`{"ip": "KEY"}`, `{"KEY": 1}`, `{"client": "KEY"}`, `KEY`, `["KEY"]`, `"KEY"`, `{"key": "k"} KEY`, `{"key": "k", "cost": "KEY"}`} {
 			ask("POST", path, body)
 		}
 	}
 	ask("POST", "/v1/explain?unverified=KEY", `{"key": "k"}`)
+	const slot = `"slot": "00112233445566778899aabbccddeeff"`
+	for _, body := range []string{`{"key": "k", "slot": "KEY"}`, `{"key": "k", "slot": ["KEY"]}`, `{` + slot + `, "rule": "KEY"}`, `{` + slot + `, "rule": {"KEY": 1}}`, `{` + slot + `, "KEY": 1}`, `{` + slot + `, "client": "KEY"}`, `{` + slot + `, "key": "KEY"}`} {
+		ask("POST", "/v1/counters/release", body)
+	}
 	for _, body := range []string{`{"rule": "KEY"}`, `{"rule": "search", "limit": "KEY"}`, `{"rule": "search", "limit": ["KEY"]}`, `{"rule": "search", "limit": 1, "algorithm": "KEY"}`, `{"KEY": 1}`} {
 		ask("POST", "/v1/rules/whatif", body)
 	}

@@ -170,6 +170,8 @@ type Counter struct {
 	Remaining weir.Amount `json:"remaining"`
 	// InFlight is how many of Max are taken by requests in flight, of a concurrency limit.
 	InFlight *int64 `json:"in_flight,omitempty"`
+	// Slots are those requests, the oldest first, 100 at most.
+	Slots []Slot `json:"slots,omitempty"`
 	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
 	// began; nil if it lasts to the end, or is used up.
 	WindowEnd *time.Time `json:"window_end,omitempty"`
@@ -183,12 +185,26 @@ type Counter struct {
 	Degraded     bool       `json:"degraded"`
 }
 
+// Slot is a request in flight, with the slots that it has taken.
+type Slot struct {
+	ID    string    `json:"id"` // 32 hexadecimal digits
+	Slots int64     `json:"slots"`
+	Since time.Time `json:"since"`
+	Ends  time.Time `json:"ends"` // unless it is renewed
+}
+
+// Released answers POST /v1/counters/release.
+type Released struct {
+	Released []string `json:"released"` // names of limits
+}
+
 // Counters answers POST /v1/counters: what would become of such a request now, and how its counters stand.
 type Counters struct {
 	Allowed  bool      `json:"allowed"`
 	Binding  string    `json:"binding"` // the rule that decides, or ""
 	Reason   string    `json:"reason"`
 	Counters []Counter `json:"counters"`          // the one that binds the client first
+	At       time.Time `json:"at"`                // when they stood so, by the clock that nodes share
 	Warning  string    `json:"warning,omitempty"` // why a check may be decided otherwise
 }
 

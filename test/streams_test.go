@@ -1,0 +1,583 @@
+package test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	adminapi "github.com/weirhq/weir/internal/admin"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+const (
+	slotsOfAUser = 20
+	slotTTL      = 6 * time.Second // a node that the machine holds up for two thirds of it loses its slots, rightly
+)
+
+// streamRules count tokens of all, money of an org, and what a user has in flight. Months begin on a day that isn't near.
+func streamRules() string {
+	return fmt.Sprintf(`
+prices: {"*": {input: 1/1M, output: 3/1M}}
+rules:
+  - {id: tokens, by: [], amount: tokens, limit: 1000000000/month, calendar: {day: %[1]d}}
+  - {id: spend, by: ["header:X-Org"], amount: usd, limit: 1000000/month, calendar: {day: %[1]d}}
+  - {id: in-flight, by: ["header:X-User"], algorithm: concurrency, limit: %[2]d, slot_ttl: %[3]s}
+`, (time.Now().UTC().Day()+13)%28+1, slotsOfAUser, slotTTL)
+}
+
+// What becomes of a stream.
+const (
+	finishes   = "finishes"    // with its usage
+	rejected   = "rejected"    // 400
+	fails      = "fails"       // 500
+	unanswered = "unanswered"  // the model hangs up
+	silent     = "silent"      // ends without a usage
+	breaks     = "breaks"      // in the midst of it
+	leaves     = "leaves"      // its client does, in the midst of it
+	leavesLate = "leaves late" // when it has the usage, and before the end
+	killed     = "killed"      // its node is, in the midst of it
+)
+
+// fates are those of each user's streams.
+var fates = map[string]int{
+	finishes: 13, rejected: 3, fails: 3, unanswered: 3, silent: 4, breaks: 4, leaves: 6, leavesLate: 4, killed: 10,
+}
+
+// used is what a model counts.
+type used struct{ input, output int64 }
+
+func (u used) tokens() weir.Amount { return weir.Whole(u.input + u.output) }
+func (u used) usd() weir.Amount    { return weir.Amount(u.input + 3*u.output) } // in millionths, as streamRules has it
+func (u used) json() string {
+	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, u.input, u.output, u.input+u.output)
+}
+
+// modelCall is one stream, and all that is decided about it beforehand.
+type modelCall struct {
+	id        int
+	user, org string
+	fate      string
+	victim    int  // which node is killed, if its fate is that
+	waits     bool // for the first node's death, on another node
+	events    int
+	estimate  used
+	told      *used // with the first event, if it tells anything
+	truth     used
+	rnd       *rand.Rand // of its client
+}
+
+// makeCalls decides all streams.
+func makeCalls(rnd *rand.Rand) (all []*modelCall) {
+	upTo := func(n int64) int64 { return 1 + rnd.Int64N(n) }
+	for _, user := range []string{"ada", "ben", "cy", "dee"} {
+		for _, fate := range slices.Sorted(maps.Keys(fates)) {
+			for i := range fates[fate] {
+				c := &modelCall{
+					user: user, org: fmt.Sprint("org-", rnd.IntN(3)), fate: fate, events: int(upTo(40)),
+					estimate: used{upTo(50), upTo(400)}, truth: used{upTo(100), upTo(800)}, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 1)),
+				}
+				switch told := rnd.IntN(3); {
+				case fate == silent:
+				case told == 0: // less than was reserved
+					c.told = &used{rnd.Int64N(c.estimate.input), rnd.Int64N(c.estimate.output)}
+				case told == 1: // more
+					c.told = &used{c.estimate.input + upTo(50), c.estimate.output + upTo(400)}
+				}
+				if fate == killed && i >= fates[killed]*6/10 {
+					c.victim = 1
+				}
+				c.waits = fate == finishes && i < 5 // few enough for the others to have slots
+				all = append(all, c)
+			}
+		}
+	}
+	rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for i := range all {
+		all[i].id = i
+	}
+	return all
+}
+
+// books is what docs/ai.md promises to book for a stream.
+func (c *modelCall) books() used {
+	switch c.fate {
+	case finishes, leavesLate:
+		return c.truth
+	case rejected:
+		return used{}
+	case breaks, leaves:
+		if c.told != nil {
+			return used{max(c.told.input, c.estimate.input), max(c.told.output, c.estimate.output)}
+		}
+	}
+	return c.estimate
+}
+
+// says is how many events its client gets before something happens to the stream.
+func (c *modelCall) says() int {
+	if c.fate == leavesLate {
+		return 1 + c.events + 2
+	}
+	return 1 + c.events
+}
+
+func (c *modelCall) body() string { // four bytes are a token
+	return fmt.Sprintf(`{"model": "m", "stream": true, "max_tokens": %d, "messages": [{"role": "user", "content": %q}]}`,
+		c.estimate.output, strings.Repeat("word", int(c.estimate.input)))
+}
+
+// fakeModel is the server behind the gateways. It counts what is in flight, and no stream is before it has a slot, or after it
+// has given that back.
+type fakeModel struct {
+	t      *testing.T
+	calls  []*modelCall
+	opened chan struct{} // lets one stream go on; closed when all may
+	killed chan struct{} // closed when the first node is dead
+
+	mu       sync.Mutex
+	begun    map[int]int // how often, by the stream's id
+	over     map[int]bool
+	passed   map[int]*modelCall // what was let go on
+	inFlight map[string]int64
+}
+
+func (m *fakeModel) begin(c *modelCall) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.begun[c.id]++; m.begun[c.id] > 1 {
+		m.t.Errorf("stream %d (%s) came %d times", c.id, c.fate, m.begun[c.id])
+		return
+	}
+	if m.inFlight[c.user]++; m.inFlight[c.user] > slotsOfAUser {
+		m.t.Errorf("%d streams of %s are in flight, of %d", m.inFlight[c.user], c.user, slotsOfAUser)
+	}
+}
+
+// end is called before anything tells a gateway that the stream is over.
+func (m *fakeModel) end(c *modelCall) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.over[c.id] {
+		m.over[c.id] = true
+		m.inFlight[c.user]--
+	}
+}
+
+// now is what is in flight, by its user, and how many streams went on and have got as far as they get by themselves.
+func (m *fakeModel) now() (inFlight map[string]int64, gone int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.passed {
+		if m.over[c.id] || c.fate == killed || c.waits {
+			gone++
+		}
+	}
+	return maps.Clone(m.inFlight), gone
+}
+
+func (m *fakeModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.Atoi(r.Header.Get("X-Stream"))
+	text, _ := io.ReadAll(r.Body)
+	if err != nil || !strings.Contains(string(text), `"include_usage":true`) {
+		m.t.Errorf("the model was asked %s, %v", text, r.Header)
+		panic(http.ErrAbortHandler)
+	}
+	c := m.calls[id]
+	m.begin(c)
+	defer m.end(c)
+	await := func(what <-chan struct{}) {
+		select {
+		case <-what:
+		case <-r.Context().Done():
+		case <-m.t.Context().Done():
+			panic(http.ErrAbortHandler)
+		}
+	}
+	goOn := func() {
+		await(m.opened)
+		m.mu.Lock()
+		m.passed[c.id] = c
+		m.mu.Unlock()
+	}
+	say := func(format string, args ...any) {
+		fmt.Fprintf(w, "data: "+format+"\n\n", args...)
+		_ = http.NewResponseController(w).Flush()
+	}
+	switch c.fate {
+	case rejected, fails:
+		goOn()
+		w.WriteHeader(map[string]int{rejected: 400, fails: 500}[c.fate])
+		return
+	case unanswered:
+		goOn()
+		panic(http.ErrAbortHandler)
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	usage := "null"
+	if c.told != nil {
+		usage = c.told.json()
+	}
+	say(`{"choices":[{"delta":{"role":"assistant"},"finish_reason":null}],"usage":%s}`, usage)
+	goOn()
+	for i := range c.events {
+		if say(`{"choices":[{"delta":{"content":"word"},"finish_reason":null}]}`); c.waits && i == c.events/2 {
+			await(m.killed)
+		}
+	}
+	switch c.fate {
+	case breaks:
+		panic(http.ErrAbortHandler)
+	case killed, leaves:
+		await(nil)
+	case finishes, leavesLate:
+		say(`{"choices":[{"delta":{},"finish_reason":"stop"}]}`)
+		if say(`{"choices":[],"usage":%s}`, c.truth.json()); c.fate == leavesLate {
+			await(nil)
+		}
+	}
+	say("[DONE]")
+}
+
+// mortal is a node that is killed while nothing is in flight on it but what is to be killed with it.
+type mortal struct {
+	*node
+	busy sync.RWMutex // held for reading by all others; guards dead
+	dead bool
+}
+
+// streaming is 200 clients, and what they ask.
+type streaming struct {
+	*testing.T
+	redis  *redistest.Server
+	model  *fakeModel
+	nodes  []*mortal
+	client *http.Client
+	mu     sync.Mutex
+	held   map[int]int // by the node: streams that only its death ends; guarded by mu
+}
+
+// finds a living node for a stream. It stays alive until done is called.
+func (s *streaming) finds(c *modelCall) (n *mortal, done func()) {
+	if c.fate == killed {
+		return s.nodes[c.victim], func() {}
+	}
+	for {
+		n = s.nodes[c.rnd.IntN(len(s.nodes))]
+		if c.waits {
+			n = s.nodes[1+c.rnd.IntN(len(s.nodes)-1)]
+		}
+		n.busy.RLock()
+		if !n.dead {
+			return n, n.busy.RUnlock
+		}
+		n.busy.RUnlock()
+	}
+}
+
+// run is a client: it asks until it is admitted.
+func (s *streaming) run(c *modelCall) {
+	for s.Context().Err() == nil {
+		again, err := s.ask(c)
+		if err != nil && s.Context().Err() == nil {
+			s.Errorf("stream %d (%s): %v", c.id, c.fate, err)
+		}
+		if !again {
+			return
+		}
+		select { // as clients do
+		case <-time.After(time.Duration(200+c.rnd.IntN(300)) * time.Millisecond):
+		case <-s.Context().Done():
+		}
+	}
+}
+
+func (s *streaming) ask(c *modelCall) (again bool, err error) {
+	n, done := s.finds(c)
+	defer done()
+	ctx, leave := context.WithTimeout(s.Context(), 2*time.Minute)
+	defer leave()
+	req, err := http.NewRequestWithContext(ctx, "POST", n.Gateway+"/v1/chat/completions", strings.NewReader(c.body()))
+	if err != nil {
+		return false, err
+	}
+	req.Header = http.Header{"Content-Type": {"application/json"}, "X-User": {c.user}, "X-Org": {c.org}, "X-Stream": {strconv.Itoa(c.id)}}
+	res, err := s.client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer res.Body.Close()
+	want, known := map[string]int{rejected: 400, fails: 500, unanswered: 502}[c.fate]
+	if !known {
+		want = 200
+	}
+	if res.StatusCode != want {
+		text, err := io.ReadAll(res.Body)
+		if res.StatusCode == http.StatusTooManyRequests && err == nil {
+			return true, nil
+		}
+		return false, fmt.Errorf("%s, %v: %s", res.Status, err, text)
+	}
+	body := bufio.NewReader(res.Body)
+	if c.fate == leaves || c.fate == leavesLate || c.fate == killed {
+		for seen := 0; seen < c.says(); {
+			line, err := body.ReadString('\n')
+			if err != nil {
+				return false, fmt.Errorf("after %d events: %w", seen, err)
+			}
+			if line == "\n" { // what it has got, the gateway has seen
+				seen++
+			}
+		}
+	}
+	if c.fate == leaves || c.fate == leavesLate {
+		s.model.end(c)
+		return false, nil
+	}
+	if c.fate == killed {
+		s.mu.Lock()
+		s.held[c.victim]++
+		s.mu.Unlock()
+	}
+	text, err := io.ReadAll(body)
+	switch cut := c.fate == breaks || c.fate == killed; {
+	case cut && err == nil:
+		return false, fmt.Errorf("it was cut off, and its client thinks that it is whole: %s", text)
+	case !cut && err == nil && known == strings.HasSuffix(string(text), "data: [DONE]\n\n"):
+		return false, fmt.Errorf("it got %s", text)
+	case !cut:
+		return false, err
+	}
+	return false, nil
+}
+
+// clock is Redis'.
+func (s *streaming) clock() time.Time {
+	s.Helper()
+	reply, err := s.redis.Do(s.Context(), "TIME")
+	var seconds, micros int64
+	if err == nil {
+		parts := reply.([]any)
+		_, err = fmt.Sscan(fmt.Sprint(parts[0], " ", parts[1]), &seconds, &micros)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return time.Unix(seconds, 1000*micros)
+}
+
+// counters are how a user and an org stand, by the last node, which isn't killed.
+func (s *streaming) counters(user, org string) map[string]adminapi.Counter {
+	s.Helper()
+	status, text := admin(s.T, s.nodes[2].node, "POST", "/v1/counters",
+		fmt.Sprintf(`{"method": "POST", "path": "/v1/chat/completions", "attributes": {"header:X-User": %q, "header:X-Org": %q}}`, user, org))
+	var got adminapi.Counters
+	if err := json.Unmarshal([]byte(text), &got); err != nil || status != 200 || len(got.Counters) != 3 {
+		s.Fatalf("%d, %v: %s", status, err, text)
+	}
+	out := map[string]adminapi.Counter{}
+	for _, c := range got.Counters {
+		if c.Degraded || (c.InFlight == nil) == (c.Rule == "in-flight") {
+			s.Fatalf("%s", text)
+		}
+		out[c.Rule] = c
+	}
+	return out
+}
+
+// inFlight is what users have, by the limiter.
+func (s *streaming) inFlight(of map[string]int64) map[string]int64 {
+	s.Helper()
+	out := map[string]int64{}
+	for user := range of {
+		out[user] = *s.counters(user, "org-0")["in-flight"].InFlight
+	}
+	return out
+}
+
+// idle waits until a node has finished all but some streams: it has settled them then, and released their slots.
+func (s *streaming) idle(n *mortal, but int) {
+	s.Helper()
+	until(s, func() error {
+		all, _ := scrape(s.T, n.Admin, asText, "")
+		if got := series(all["weir_slots_in_use"])["in-flight"]; got != float64(but) {
+			return fmt.Errorf("%v slots are in use on the node, want %d", got, but)
+		}
+		return nil
+	})
+}
+
+// kill ends a node once nothing is in flight on it but the streams that it takes along. It returns
+// the time by Redis' clock at which nothing of the node can reach it any more.
+func (s *streaming) kill(i int) (at time.Time) {
+	s.Helper()
+	var last []*modelCall
+	for _, c := range s.model.calls {
+		if c.fate == killed && c.victim == i {
+			last = append(last, c)
+		}
+	}
+	until(s, func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.held[i] != len(last) {
+			return fmt.Errorf("%d of %d streams run on node %d", s.held[i], len(last), i)
+		}
+		return nil
+	})
+	n := s.nodes[i]
+	n.busy.Lock()
+	defer n.busy.Unlock()
+	s.idle(n, len(last))
+	for _, c := range last {
+		s.model.end(c)
+	}
+	crash(n.node)
+	n.dead = true
+	s.clock() // Redis reads what the node has sent no later than this
+	return s.clock()
+}
+
+// freed waits until nothing is in flight but what is said. A slot of a node that was killed at some time ends within its TTL, by
+// Redis' clock.
+func (s *streaming) freed(at time.Time, want map[string]int64) {
+	s.Helper()
+	until(s, func() error {
+		now := s.clock()
+		got := s.inFlight(want)
+		if maps.Equal(got, want) {
+			return nil
+		}
+		if over := now.Sub(at) - slotTTL; over >= 0 {
+			s.Fatalf("%s after the slots of a dead node had to be free, %v are in flight, want %v", over, got, want)
+		}
+		return fmt.Errorf("%v are in flight, want %v", got, want)
+	})
+}
+
+// booked compares the budgets with what all streams should have been charged.
+func (s *streaming) booked() {
+	s.Helper()
+	tokens, usd := weir.Amount(0), map[string]weir.Amount{}
+	for _, c := range s.model.calls {
+		u := c.books()
+		tokens += u.tokens()
+		usd[c.org] += u.usd()
+	}
+	for org, want := range usd {
+		got := s.counters("ada", org)
+		if n := got["spend"].Max - got["spend"].Remaining; n != want {
+			s.Errorf("%s: %s USD are booked, want %s: %s more", org, n, want, n-want)
+		}
+		if n := got["tokens"].Max - got["tokens"].Remaining; n != tokens {
+			s.Errorf("%s tokens are booked, want %s: %s more", n, tokens, n-tokens)
+		}
+	}
+}
+
+// 200 streams at once over three nodes, two of which are killed: a user never has more in flight than allowed, and the slots
+// of a dead node are free again in time. What is booked in the end is what streams have used if they were settled, and what was
+// reserved for the others, to the token.
+func TestStreamsAreBookedToTheToken(t *testing.T) { // alone: slots are lost on a machine that holds up their nodes
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	model := &fakeModel{
+		t: t, calls: makeCalls(rand.New(rand.NewPCG(seed, 1))), opened: make(chan struct{}), killed: make(chan struct{}),
+		begun: map[int]int{}, over: map[int]bool{}, passed: map[int]*modelCall{}, inFlight: map[string]int64{},
+	}
+	upstream := httptest.NewServer(model)
+	t.Cleanup(upstream.Close)
+	redis := redistest.New(t, redistest.Options{})
+	s := &streaming{
+		T: t, redis: redis, model: model, held: map[int]int{},
+		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // a POST on one that is closed just then fails
+	}
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), streamRules())
+	nodes := serveAll(t, 3, append(patient, "--rules", rules, "--store", "redis://"+redis.Addr,
+		"--gateway", "127.0.0.1:0", "--upstream", upstream.URL)...)
+	reached(t, nodes...)
+	for _, n := range nodes {
+		s.nodes = append(s.nodes, &mortal{node: n})
+		t.Cleanup(func() {
+			if n.mu.Lock(); t.Failed() {
+				t.Logf("a node's log, which tells of slots that were lost:\n%s", n.text.String())
+			}
+			n.mu.Unlock()
+		})
+	}
+
+	var others, doomed sync.WaitGroup
+	t.Cleanup(doomed.Wait)
+	t.Cleanup(others.Wait)
+	for _, c := range model.calls {
+		clients := &others
+		if c.fate == killed {
+			clients = &doomed
+		}
+		clients.Go(func() { s.run(c) })
+	}
+
+	// Every slot is taken, and stays so for longer than one lasts without being renewed, while the others ask for it.
+	full := map[string]int64{"ada": slotsOfAUser, "ben": slotsOfAUser, "cy": slotsOfAUser, "dee": slotsOfAUser}
+	fill := func(again int) {
+		t.Helper()
+		until(t, func() error {
+			if t.Failed() {
+				t.FailNow() // there won't be as many
+			}
+			if got, gone := model.now(); gone != again || !maps.Equal(got, full) {
+				return fmt.Errorf("%v are in flight, %d have gone, of %d", got, gone, again)
+			}
+			return nil
+		})
+		if got := s.inFlight(full); !maps.Equal(got, full) {
+			t.Fatalf("%v are in flight by the limiter, want %v", got, full)
+		}
+	}
+	fill(0)
+	for since := s.clock(); s.clock().Sub(since) < slotTTL*5/4; {
+		fill(0)
+	}
+	// Those that go make room for as many, and no more.
+	for again := 8; again <= 64; again += 8 {
+		for range 8 {
+			model.opened <- struct{}{}
+		}
+		fill(again)
+	}
+
+	close(model.opened)
+	first := s.kill(0)
+	close(model.killed)
+	others.Wait()
+	last := map[string]int64{}
+	for _, c := range model.calls {
+		if c.fate == killed && c.victim == 1 {
+			last[c.user]++
+		}
+	}
+	s.idle(s.nodes[1], 4*int(last["ada"]))
+	s.idle(s.nodes[2], 0)
+	s.freed(first, last)
+	second := s.kill(1)
+	none := map[string]int64{"ada": 0, "ben": 0, "cy": 0, "dee": 0}
+	s.freed(second, none)
+	doomed.Wait()
+	if got, _ := model.now(); len(model.begun) != len(model.calls) || !maps.Equal(got, none) {
+		t.Errorf("%d of %d streams have begun, %v haven't ended", len(model.begun), len(model.calls), got)
+	}
+	s.booked()
+}
