@@ -38,5 +38,5 @@ func (r *rule) scopeText() string {
 	if r.OnPartition == FailLocal {
 		then = "counted in its own region, the whole limit in each,"
 	}
-	return "global: in other regions every check asks " + home + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 20 ms if its caller sets no deadline"
+	return "global: in other regions every check asks " + home + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 15 ms if its caller sets no deadline"
 }

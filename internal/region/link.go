@@ -102,7 +102,8 @@ func (l *Link) rules() string {
 	h := sha256.New()
 	doc := set.Rules()
 	for i := range doc.Rules {
-		if r := &doc.Rules[i]; r.Global {
+		if r := doc.Rules[i]; r.Global {
+			r.Home = l.HomeOf(&r)            // regions that disagree on it have two counters
 			_ = json.NewEncoder(h).Encode(r) // it has nothing that can't be written
 		}
 	}

@@ -70,7 +70,7 @@ func (p *peer) do(ctx context.Context, a act) (result, error) {
 	defer cancel()
 	x := &asked{act: a, done: make(chan struct{})}
 	p.mu.Lock()
-	if !p.up && time.Since(p.since) > silentAfter {
+	if !p.up && (!p.heard.IsZero() || time.Since(p.since) > silentAfter) { // one that was never heard may be starting, as this one is
 		err := p.err
 		p.mu.Unlock()
 		return result{}, fmt.Errorf("region %s is silent: %w", p.name, err)
