@@ -42,7 +42,7 @@ func open(t *testing.T, url, rules string) *Limiter {
 	}
 	l.SetRules(f.Set)
 	until(t, func() error {
-		if l.Redis.Secret() == nil {
+		if l.Redis.Secret() == nil || !l.Redis.Health().Up {
 			return errors.New("no Redis yet")
 		}
 		_, err := l.Redis.Client()
