@@ -251,6 +251,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	rs.compileAmount(r, path, bad)
 	r.Abuse.check(path+".abuse", bad)
 	r.compileSplit(path+".split", bad)
+	r.compileScope(path, bad)
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
 }
 
@@ -352,7 +353,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			p.Rule, p.Endpoint, p.of, p.Amount = r.ID, r.Match.Endpoint, r.Rule, r.Amount
 			p.GivesBack = r.GiveBackUnsettled && r.Amount != ""
 			p.ByIP = len(r.by) == 1 && r.by[0].kind == byIP
-			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict, r.Shadow || candidate, candidate, perClient
+			p.Global, p.Home, p.OnPartition = r.Global, r.Home, r.OnPartition
+			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict || r.Global, r.Shadow || candidate, candidate, perClient
 			if !p.Shadow && !r.Book {
 				p.Abuse = abuse
 			}

@@ -75,7 +75,8 @@ type LimitStatus struct {
 	Allowed bool
 	// Degraded: the store couldn't be reached, and the numbers say nothing.
 	Degraded bool
-	// Local: the store couldn't be reached, and the limit was counted in [Options.Local] instead.
+	// Local: the store couldn't be reached, and the limit was counted in [Options.Local] instead; or the limit's home couldn't,
+	// and it was counted in this region.
 	Local      bool
 	Remaining  int64
 	RetryAfter time.Duration

@@ -47,6 +47,8 @@ type RuleExplanation struct {
 	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
 	Limits       []*Policy
 	From, Source string
+	// Scope says where a Global rule is counted, and what happens while that can't be asked. "" means in each region by itself.
+	Scope string
 }
 
 // Explain matches a request against the rules, as a check would, and reports what it found. It asks
@@ -136,6 +138,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 	if r.parts > 0 {
 		x.From += fmt.Sprintf(", split into %d parts", r.parts)
 	}
+	x.Scope = r.scopeText()
 	if r.Amount != "" {
 		n, _ := rs.asked(r, req)
 		x.Charged, x.AmountFrom = Amount(n), rs.amountFrom(r, req)

@@ -387,6 +387,8 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 		}
 		err = errors.Join(err, r.Err)
 		switch {
+		case errors.Is(r.Err, ErrPartition):
+			refused = refused || !c.Policy.Shadow
 		case c.Policy.OnStoreFailure == FailLocal && l.local != nil:
 			m.local = append(m.local, i)
 		case c.Policy.OnStoreFailure == FailRefuse:
@@ -491,13 +493,13 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
 		s := &statuses[i]
-		s.Policy, s.Allowed, s.Degraded = c.Policy, r.Allowed, r.Err != nil
+		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
 		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Whole(r.Remaining), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
 		if c.Policy.Shadow {
 			continue
 		}
-		d.Degraded = d.Degraded || r.Err != nil
+		d.Degraded = d.Degraded || s.Degraded || s.Local
 		d.Allowed = d.Allowed && r.Allowed
 		d.Delay = max(d.Delay, r.Delay)
 		if binding < 0 || m.binds(i, binding) {

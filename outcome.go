@@ -36,6 +36,8 @@ type due struct {
 	amount   string   // what was reserved, or ""
 	parts    []Weight // what that is made of
 	cost     int64    // times which it counts
+	global   bool     // of a receipt: see Policy
+	home     string
 }
 
 func (h *held) add(r due) {
@@ -73,6 +75,10 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 			ret.Hold = &Hold{} // of which there is no record
 		}
 		ret.Subject = slices.Clone(c.Subject)
+		if c.Policy.Global && r.Local { // it goes back to where it was counted
+			p := *c.Policy
+			p.Global, ret.Policy = false, &p
+		}
 		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
 			o := m.owners[i].rule
 			ret.amount, ret.parts, ret.cost = c.Policy.Amount, l.Rules().parts(c.Policy.Amount, req), o.cost

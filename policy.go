@@ -33,6 +33,11 @@ type Policy struct {
 	Candidate bool
 	// OnStoreFailure says what happens while the store can't be reached.
 	OnStoreFailure FailureMode
+	// Global limits are counted in one region, the Home, or else in the one that nodes are told, for all. See [Rule.Global].
+	Global bool
+	Home   string
+	// OnPartition says what happens while the home can't be asked. See [Rule.OnPartition].
+	OnPartition FailureMode
 	// Statuses, if any, are the HTTP statuses that count: see [Limiter.Finish].
 	Statuses []int
 	// PerClient limits count by API key or user: nobody else waits for the same counter.
@@ -290,7 +295,7 @@ func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 // ReportTo is Report into a result that is already there: it is on the way of
 // every check, and a result is too large to be handed around.
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
-	r.Allowed = v != Refused
+	r.Allowed, r.Local = v != Refused, false
 	r.RetryAfter, r.Delay, r.Part = 0, 0, 0
 	r.Err = nil
 	switch p.Limit.Algorithm {

@@ -49,7 +49,7 @@ type sealedLimit struct {
 }
 
 // sealedMore follows each limit of a receipt that has amounts, slots or a calendar. Behind it come the zone, the
-// amount's name and its parts: how much each counts, how long its name is, and the name.
+// amount's name, the home and the amount's parts: how much each counts, how long its name is, and the name.
 type sealedMore struct {
 	Decimal      bool
 	Fraction     Amount
@@ -62,6 +62,8 @@ type sealedMore struct {
 	Cost         int64
 	Zone, Amount uint16
 	Parts        uint16
+	Global       bool
+	Home         uint16
 }
 
 // Forms of receipts. Nodes that don't know of one don't open it.
@@ -80,7 +82,7 @@ func (s *sealer) seal(h *held, now time.Time) string {
 			form = withPlaces
 		}
 		l := r.Policy.Limit
-		more = more || r.Hold != nil || l.Decimal || l.Calendar.Unit != NoUnit
+		more = more || r.Hold != nil || l.Decimal || l.Calendar.Unit != NoUnit || r.Policy.Global
 	}
 	if more {
 		form = withMore
@@ -118,13 +120,13 @@ func sealMore(b []byte, r *due) []byte {
 	l := r.Policy.Limit
 	more := sealedMore{
 		Decimal: l.Decimal, Fraction: l.Fraction, Unit: l.Calendar.Unit, Day: uint8(l.Calendar.Day), Weekday: uint8(l.Calendar.Weekday),
-		Cost: r.cost, Zone: uint16(len(l.Calendar.Zone)), Amount: uint16(len(r.amount)), Parts: uint16(len(r.parts)),
+		Cost: r.cost, Zone: uint16(len(l.Calendar.Zone)), Amount: uint16(len(r.amount)), Parts: uint16(len(r.parts)), Global: r.Policy.Global, Home: uint16(len(r.Policy.Home)),
 	}
 	if r.Hold != nil {
 		more.Held, more.Hold, more.For, more.GiveBack = true, r.Hold.ID, int64(r.Hold.For), r.Hold.GiveBack
 	}
 	b, _ = binary.Append(b, binary.LittleEndian, more)
-	b = append(append(b, l.Calendar.Zone...), r.amount...)
+	b = append(append(append(b, l.Calendar.Zone...), r.amount...), r.Policy.Home...)
 	for _, w := range r.parts {
 		b = binary.LittleEndian.AppendUint64(b, uint64(w.Each))
 		b = append(binary.LittleEndian.AppendUint16(b, uint16(len(w.Amount))), w.Amount...)
@@ -206,7 +208,7 @@ func (u *unsealer) due() (r due, err error) {
 	if r.Policy, err = NewPolicy(name, l); err != nil {
 		return r, ErrReceiptInvalid // sealed by a version with other bounds
 	}
-	r.Policy.ID, r.Policy.Place, r.Policy.Amount = in.ID, in.Place, r.amount
+	r.Policy.ID, r.Policy.Place, r.Policy.Amount, r.Policy.Global, r.Policy.Home = in.ID, in.Place, r.amount, r.global, r.home
 	r.Policy.GivesBack = r.Hold != nil && r.Hold.GiveBack
 	return r, nil
 }
@@ -218,7 +220,7 @@ func (u *unsealer) readMore(r *due, l *Limit) error {
 	}
 	l.Decimal, l.Fraction, r.cost = in.Decimal, in.Fraction, in.Cost
 	l.Calendar = Calendar{Unit: in.Unit, Day: int(in.Day), Weekday: time.Weekday(in.Weekday), Zone: string(u.cut(int(in.Zone)))}
-	r.amount = string(u.cut(int(in.Amount)))
+	r.amount, r.home, r.global = string(u.cut(int(in.Amount))), string(u.cut(int(in.Home))), in.Global
 	for range in.Parts {
 		each := int64(binary.LittleEndian.Uint64(u.cut(8)))
 		r.parts = append(r.parts, Weight{Amount: string(u.cut(u.uint16())), Each: each})

@@ -125,6 +125,14 @@ type Rule struct {
 	Split int
 	// OnStoreFailure says what happens when the store can't be reached.
 	OnStoreFailure FailureMode
+	// Global rules are one limit over all regions: their counters are in the store of one, the Home, which every check asks.
+	// Otherwise each region has a limit of its own.
+	Global bool
+	// Home is the region that a Global rule's counters are in. "" means the one that nodes are told.
+	Home string
+	// OnPartition says what happens when a Global rule's home can't be asked. FailLocal counts in the region's own store, the whole
+	// limit in each region; any other refuses.
+	OnPartition FailureMode
 	// Shadow rules are counted and reported, and refuse nobody.
 	Shadow bool
 	// Candidate are other numbers, counted in shadow beside the enforced ones.

@@ -40,6 +40,8 @@ var (
 	// ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.
 	ErrNoRoom = errors.New("weir: no room for a new counter")
 	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
+	// ErrPartition is the Err of a Result whose policy is Global, and whose home couldn't be asked.
+	ErrPartition      = errors.New("weir: the limit's home region can't be reached")
 	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
 	ErrReceiptExpired = errors.New("weir: the receipt has expired")
 )
@@ -99,6 +101,8 @@ type Return struct {
 type Result struct {
 	// Allowed: this charge fits. Whether it was debited depends on its siblings.
 	Allowed bool
+	// Local: it was counted apart from where the limit's counter is, which couldn't be reached.
+	Local bool
 	// Remaining is how many tokens the counter has left.
 	Remaining int64
 	// RetryAfter, of a refusal, is the time until this charge alone would fit: not a

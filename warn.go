@@ -19,6 +19,7 @@ func (rs *RuleSet) warn() {
 	rs.warnOfAbuse()
 	rs.warnOfSplits()
 	rs.warnOfPrices()
+	rs.warnOfScopes()
 }
 
 // warnOfPrices finds prices that no model gets to, and rules that don't charge models without a price.

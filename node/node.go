@@ -82,7 +82,7 @@ func Open(o Options) (*Node, error) {
 		n.Limiter = weir.NewLimiter(local, nil, options)
 		run = guard.Run
 	} else {
-		if n.shared, err = redislimit.New(redis, local, options, nil); err != nil {
+		if n.shared, err = redislimit.New(redis, local, options, nil, nil); err != nil {
 			return nil, fmt.Errorf("node: Store: %w", err)
 		}
 		n.Limiter = n.shared.Limiter

@@ -19,7 +19,7 @@ var ruleFields = fieldSet{
 	names: []string{
 		"id", "version", "tier", "match", "by", "missing", "ipv4_prefix", "ipv6_prefix", "layer", "algorithm", "mode", "max_delay",
 		"limit", "limits", "burst", "params", "tiers", "override", "amount", "default", "unsettled", "calendar", "slot_ttl",
-		"cost", "count", "past_limit", "strict", "split", "on_store_failure", "shadow", "candidate", "abuse",
+		"cost", "count", "past_limit", "strict", "split", "on_store_failure", "scope", "home", "on_partition", "shadow", "candidate", "abuse",
 	},
 	wrong: map[string]string{
 		"endpoint":        "write match: {endpoint: …}",
@@ -91,6 +91,13 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
 	r.IPv4Prefix, r.IPv6Prefix = d.prefix(f["ipv4_prefix"]), d.prefix(f["ipv6_prefix"])
 	r.OnStoreFailure = weir.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
+	r.Global, r.Home = d.choice(f["scope"], "region", "global") == 1, d.text(f["home"])
+	if f["on_partition"].node != nil {
+		r.OnPartition = weir.FailRefuse
+		if d.choice(f["on_partition"], "refuse", "local") == 1 {
+			r.OnPartition = weir.FailLocal
+		}
+	}
 	r.Layer = d.text(f["layer"])
 	r.Cost = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])

@@ -135,7 +135,7 @@ func TestFlagsAreInTheDocs(t *testing.T) {
 	flag := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z0-9-]+)`)
 	sections["keys"] += sections["check"] // so do some of these
 	for _, command := range []string{
-		"demo", "serve", "check", "explain", "bench", "version",
+		"demo", "serve", "check", "explain", "regions", "bench", "version",
 		"rules lint", "rules show", "rules apply", "rules diff", "rules history", "rules rollback",
 		"keys override", "keys block", "keys allow", "keys show", "keys reset",
 	} {

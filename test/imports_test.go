@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"/internal/jsonerror": {},
 	"/internal/onclose":   {},
 	"/internal/renew":     {""},
+	"/internal/region":    {""},
 }
 
 type listed struct {

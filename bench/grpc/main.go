@@ -111,7 +111,7 @@ func weirService(what string) (*envoy.Service, error) {
 	o := weir.Options{Observe: metrics.New(prometheus.NewRegistry()).Observe}
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, o)
 	if what != "weir" {
-		shared, err := redislimit.New(redisstore.Options{URL: "redis://" + what, Timeout: redisstore.DefaultTimeout, Logger: slog.Default()}, memstore.New(memstore.Options{}), o, nil)
+		shared, err := redislimit.New(redisstore.Options{URL: "redis://" + what, Timeout: redisstore.DefaultTimeout, Logger: slog.Default()}, memstore.New(memstore.Options{}), o, nil, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -166,6 +166,9 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 		if r.Amount != "" {
 			takes = fmt.Sprintf("charged %s %s (%s)", r.Charged, r.Amount, r.AmountFrom)
 		}
+		if r.Scope != "" {
+			takes += ", " + r.Scope
+		}
 		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, %s\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, takes)
 	}
 }

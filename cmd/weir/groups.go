@@ -17,6 +17,7 @@ var serveGroups = []flagGroup{
 	{"Ports", []string{"http", "grpc", "admin", "metrics", "gateway"}},
 	{"Rules", []string{"rules", "seed-rules", "data", "ipv4-prefix", "ipv6-prefix"}},
 	{"Store", []string{"store", "store-prefix", "store-timeout", "emergency-limit", "memory-cap"}},
+	{"Regions", []string{"region", "region-timeout"}},
 	{"Gateway", []string{"upstream", "allow-unsafe-paths", "preflight-limit", "max-waiting", "connections-per-ip", "usage-header"}},
 	{"Envoy", []string{"envoy-config", "grpc-reflection"}},
 	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "grpc-tls-cert", "grpc-tls-key", "http-client-ca", "grpc-client-ca", "grpc-client-san", "admin-client-ca"}},

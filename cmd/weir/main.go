@@ -116,7 +116,7 @@ starter rules, and ask it:
 		}
 	})
 	cmd.SetHelpCommand(helpCommand())
-	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), topCommand(), tailCommand(), nodesCommand(), importCommand(), benchCommand(), versionCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), topCommand(), tailCommand(), nodesCommand(), regionsCommand(), importCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 

@@ -16,6 +16,7 @@ import (
 type nodesAnswer struct {
 	Nodes []struct {
 		Name         string     `json:"name"`
+		Region       string     `json:"region"`
 		Self         bool       `json:"self"`
 		Version      string     `json:"version"`
 		RulesVersion int64      `json:"rules_version"`
@@ -78,6 +79,9 @@ func printNodes(w io.Writer, all *nodesAnswer, colour *colour) error {
 	fmt.Fprintln(t, "NODE\tWEIR\tRULES\tTEXT\tSEEN\tSTORE")
 	for _, n := range all.Nodes {
 		name := cell(n.Name)
+		if n.Region != "" {
+			name += " in " + cell(n.Region)
+		}
 		if n.Self {
 			name += " *"
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/budget"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/serve"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -148,6 +149,8 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.Store, "store", serve.Memory, "where counters are: memory, or a URL: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2, unix://")
 	f.StringVar(&v.StorePrefix, "store-prefix", "", "what the names of all keys in Redis begin with (default: weir)")
 	f.DurationVar(&v.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
+	f.StringVar(&v.Region.Name, "region", "", "name of the region that this node is in, such as eu; limits are each region's own, but for rules with scope: global")
+	f.DurationVar(&v.RegionTimeout, "region-timeout", region.DefaultTimeout, "the longest that a check waits for the home of a rule with scope: global")
 	f.BoolVar(&v.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
 	f.StringVar(&v.emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&v.memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
@@ -211,6 +214,12 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	}
 	if l.Gateway != nil {
 		args = append(args, "gateway", urlOf(c, l.Gateway, "0.0.0.0"), "upstream", c.Upstream.Redacted())
+	}
+	if c.Region.Name != "" {
+		args = append(args, "region", c.Region.Name)
+	}
+	if l.Region != nil {
+		args = append(args, "region_listen", l.Region.String())
 	}
 	if c.DecisionLog != "" && c.DecisionLog != "off" {
 		args = append(args, "decision_log", c.DecisionLog)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,7 @@ type sections struct {
 	Refusal  refusalSettings  `yaml:"refusal"`
 	OTLP     otlp.Config      `yaml:"otlp"`
 	Envoy    envoySettings    `yaml:"envoy"`
+	Regions  serve.Region     `yaml:"regions"`
 }
 
 type identitySettings struct {
@@ -94,6 +96,8 @@ func (s *sections) apply(c *serve.Config) {
 		JWT: s.Identity.JWT, KnownKeysFile: s.Identity.KnownKeys, TrustUnverified: s.Identity.TrustUnverified,
 	}
 	c.OTLP = s.OTLP
+	s.Regions.Name = cmp.Or(c.Region.Name, s.Regions.Name) // the flag goes first
+	c.Region = s.Regions
 	c.Answers = httplimit.Answers{
 		Dialects: s.Headers.Dialects, Names: httplimit.HeaderNames(s.Headers.Names), Expose: s.Headers.Expose,
 		Refusal: httplimit.Template{Status: s.Refusal.Status, ContentType: s.Refusal.ContentType, Body: s.Refusal.Body},

@@ -199,22 +199,30 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 				s.unknown(e, path+"."+e.name, " in "+path, names)
 			}
 		}
-	case reflect.Map: // of text
+	case reflect.Map: // of text, or of lists
+		example := "{client: user}"
+		if v.Type().Elem().Kind() == reflect.Slice {
+			example = "{eu: [weir-eu.example:8084]}"
+		}
 		v.Set(reflect.MakeMap(v.Type()))
-		for _, e := range s.settings(n, path, "a map such as {client: user}") {
+		for _, e := range s.settings(n, path, "a map such as "+example) {
 			value := reflect.New(v.Type().Elem()).Elem()
 			s.read(e.value, value, path+"."+e.name)
 			v.SetMapIndex(reflect.ValueOf(e.name), value)
 		}
-	case reflect.Slice: // of dialects
+	case reflect.Slice: // of dialects, or of addresses
+		isDialect, example := v.Type() == reflect.TypeFor[[]httplimit.Dialect](), "[weir-eu.example:8084]"
+		if isDialect {
+			example = "[x-ratelimit, ietf]"
+		}
 		if n.Kind != yaml.SequenceNode {
-			s.fail(n, path, "", "must be a list such as [x-ratelimit, ietf], got %s", describe(n))
+			s.fail(n, path, "", "must be a list such as %s, got %s", example, describe(n))
 			return
 		}
 		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 		for i, item := range n.Content {
 			v.Index(i).SetString(item.Value)
-			if !slices.Contains(dialects, item.Value) {
+			if isDialect && !slices.Contains(dialects, item.Value) {
 				hint := ""
 				if best := guess.Closest(item.Value, dialects); best != "" {
 					hint = fmt.Sprintf("did you mean %q?", best)

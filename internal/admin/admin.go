@@ -34,8 +34,10 @@ type API struct {
 	// Audit is told who changed what, and who was refused. It must not wait.
 	Audit *slog.Logger
 	// Self tells about this node, and Store how its store of counters is.
-	Self  func() rulestore.Node
-	Store func() any
+	Self func() rulestore.Node
+	// Regions is how the other regions are. Nil means that there are none.
+	Regions func() Regions
+	Store   func() any
 	// Top tells which clients are hot.
 	Top func(context.Context, top.Query) top.Answer
 	// Hour tells what happened in the last hour.
@@ -103,6 +105,7 @@ var Routes = []Route{
 	{"GET", "/v1/now", guard.Read, (*API).now, false, false},
 	{"GET", "/v1/events", guard.Read, (*API).events, false, false},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
+	{"GET", "/v1/regions", guard.Read, (*API).regions, false, false},
 	{"GET", "/v1/top", guard.Read, (*API).top, false, false},
 	{"GET", "/v1/session", guard.Read, (*API).session, false, false},
 	{"POST", "/v1/session", guard.Anybody, (*API).login, false, false},

@@ -26,7 +26,7 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	}
 	for _, r := range x.Rules {
 		e := RuleExplanation{ID: r.ID, Applies: r.Applies, Why: r.Why, Refuses: r.Refuses, Request: requestOf(r.Endpoint),
-			By: r.By, SharedAddress: r.SharedAddress, Cost: r.Cost, Amount: r.Amount, Charged: r.Charged, AmountFrom: r.AmountFrom, From: r.From, Source: r.Source}
+			By: r.By, SharedAddress: r.SharedAddress, Cost: r.Cost, Amount: r.Amount, Charged: r.Charged, AmountFrom: r.AmountFrom, From: r.From, Source: r.Source, Scope: r.Scope}
 		for _, p := range r.Limits {
 			e.Limits = append(e.Limits, ExplainedLimit{
 				Policy: p.Name, Algorithm: p.Limit.Algorithm.String(), Limit: p.Limit.String(), Calendar: beginning(p.Limit.Calendar), Burst: p.Limit.Burst, Shadow: p.Shadow,

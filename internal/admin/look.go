@@ -14,6 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
@@ -172,7 +173,7 @@ func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	}
 	for i, n := range all {
 		ago := max(0, time.Since(n.Seen))
-		row := Node{Name: n.Name, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash, RulesText: n.RulesText,
+		row := Node{Name: n.Name, Region: n.Region, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash, RulesText: n.RulesText,
 			Store: n.Store, Lost: n.Lost, Warning: n.Warning, SeenMSAgo: ago.Milliseconds()}
 		if !n.Since.IsZero() {
 			row.Since = &n.Since
@@ -249,6 +250,15 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &req) }); f != nil {
 		return f
 	}
+	if a.Regions != nil {
+		if here := a.Regions().Name; here != "" {
+			for i := range out.Rules {
+				if e := &out.Rules[i]; e.Applies && e.Scope == "" {
+					e.Scope = "region: counted in " + here + " alone, apart from other regions"
+				}
+			}
+		}
+	}
 	out.Pattern = scrub(out.Pattern, hidden)
 	for i := range out.Ignored {
 		out.Ignored[i] = scrub(out.Ignored[i], hidden)
@@ -269,5 +279,14 @@ func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.E
 	}
 	a.audit(r, "reset counters", "counters", n)
 	WriteJSON(w, http.StatusOK, Reset{n})
+	return nil
+}
+
+func (a *API) regions(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	out := Regions{Peers: []region.Status{}}
+	if a.Regions != nil {
+		out = a.Regions()
+	}
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }

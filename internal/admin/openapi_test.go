@@ -113,6 +113,7 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"GET", "/v1/now", "", 200},
 		{"GET", "/v1/events?outcome=maybe", "", 400}, // one that is good doesn't end: see internal/serve
 		{"GET", "/v1/nodes", "", 200},
+		{"GET", "/v1/regions", "", 200},
 		{"GET", "/v1/top?by=refused&k=10&rule=search", "", 200},
 		{"GET", "/v1/top?k=0", "", 400},
 		{"GET", "/v1/top?rule=none", "", 404},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -122,6 +123,7 @@ type Difference struct {
 // Node is one of those that share a store, by its own word.
 type Node struct {
 	Name         string     `json:"name"`
+	Region       string     `json:"region,omitempty"`
 	Self         bool       `json:"self"`
 	Version      string     `json:"version"`
 	RulesVersion int64      `json:"rules_version"`
@@ -132,6 +134,14 @@ type Node struct {
 	Lost         []string   `json:"lost,omitempty"`    // the servers that it can't reach
 	Warning      string     `json:"warning,omitempty"` // blocks of rules that were given up
 	SeenMSAgo    int64      `json:"seen_ms_ago"`
+}
+
+// Regions answers GET /v1/regions.
+type Regions struct {
+	Name string `json:"name,omitempty"` // that of the node which answers
+	// Home is the region that counts global limits which name none.
+	Home  string          `json:"home,omitempty"`
+	Peers []region.Status `json:"peers"`
 }
 
 // Nodes answers GET /v1/nodes.
@@ -229,12 +239,14 @@ type RuleExplanation struct {
 	SharedAddress bool  `json:"shared_address,omitempty"`
 	Cost          int64 `json:"cost,omitempty"` // of a rule that counts no amount
 	// Amount is what the rule counts of a request, Charged how much of it this one takes, and AmountFrom where that comes from.
-	Amount     string           `json:"amount,omitempty"`
-	Charged    weir.Amount      `json:"charged,omitempty"`
-	AmountFrom string           `json:"charged_from,omitempty"`
-	From       string           `json:"numbers_from,omitempty"`
-	Source     string           `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
-	Limits     []ExplainedLimit `json:"limits,omitempty"`
+	Amount     string      `json:"amount,omitempty"`
+	Charged    weir.Amount `json:"charged,omitempty"`
+	AmountFrom string      `json:"charged_from,omitempty"`
+	From       string      `json:"numbers_from,omitempty"`
+	Source     string      `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
+	// Scope says where a rule is counted that is for all regions, or that is each region's own, where there are some.
+	Scope  string           `json:"scope,omitempty"`
+	Limits []ExplainedLimit `json:"limits,omitempty"`
 }
 
 // EndpointRequest is a request that a rule's endpoint matches.

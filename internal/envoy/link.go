@@ -109,7 +109,8 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 		return nil, err
 	}
 	p.Name, p.Rule = r.ID, r.ID
-	p.Strict, p.OnStoreFailure, p.Book, p.CountRefused = r.Strict, r.OnStoreFailure, r.Book, r.CountRefused
+	p.Global, p.Home, p.OnPartition = r.Global, r.Home, r.OnPartition
+	p.Strict, p.OnStoreFailure, p.Book, p.CountRefused = r.Strict || r.Global, r.OnStoreFailure, r.Book, r.CountRefused
 	name := l.wire.GetName()
 	n := *l
 	n.hard, n.wire, n.shadow = p, wire(p), l.shadow || r.Shadow

@@ -283,7 +283,7 @@ func TestRulesComeAndGo(t *testing.T) {
 func TestFailureModeOfADescriptor(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	shared, err := redislimit.New(redisstore.Options{URL: "redis://" + server.Addr, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)},
-		memstore.New(memstore.Options{}), weir.Options{}, nil)
+		memstore.New(memstore.Options{}), weir.Options{}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestRecordedAnswersThroughRedis(t *testing.T) {
 	for _, r := range recordings {
 		t.Run(r.file, func(t *testing.T) {
 			shared, err := redislimit.New(redisstore.Options{URL: "redis://" + server.Addr, Prefix: r.file + ":", Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)},
-				memstore.New(memstore.Options{}), weir.Options{}, nil)
+				memstore.New(memstore.Options{}), weir.Options{}, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ import (
 func nodes(t testing.TB, c *redistest.Cluster, n int) (all []*Limiter) {
 	t.Helper()
 	for range n {
-		l, err := New(redisstore.Options{URL: "redis-cluster://" + strings.Join(c.Addrs(), ","), Secret: []byte("split"), Timeout: 20 * time.Second}, memstore.New(memstore.Options{}), weir.Options{Secret: []byte("receipts")}, nil)
+		l, err := New(redisstore.Options{URL: "redis-cluster://" + strings.Join(c.Addrs(), ","), Secret: []byte("split"), Timeout: 20 * time.Second}, memstore.New(memstore.Options{}), weir.Options{Secret: []byte("receipts")}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

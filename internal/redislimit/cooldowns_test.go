@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func open(t *testing.T, url, rules string) *Limiter {
 	t.Helper()
-	l, err := New(redisstore.Options{URL: url, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}, memstore.New(memstore.Options{}), weir.Options{}, nil)
+	l, err := New(redisstore.Options{URL: url, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}, memstore.New(memstore.Options{}), weir.Options{}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func open(t *testing.T, url, rules string) *Limiter {
 	}
 	l.SetRules(f.Set)
 	until(t, func() error {
-		if l.Redis.Secret() == nil {
+		if l.Redis.Secret() == nil || !l.Redis.Health().Up {
 			return errors.New("no Redis yet")
 		}
 		_, err := l.Redis.Client()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -26,8 +27,9 @@ type Limiter struct {
 }
 
 // New makes a Limiter, which has no rules yet. It doesn't wait for Redis. Local counts while Redis
-// can't be reached, a share of each limit. Fingerprint is that of [cooldown.Options].
-func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint func([][2]string) string) (*Limiter, error) {
+// can't be reached, a share of each limit. Fingerprint is that of [cooldown.Options]. Link is to other regions; nil means that there
+// are none.
+func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
 	l := &Limiter{}
 	made := make(chan struct{})
 	redis.OnSecret = func(secret []byte) {
@@ -44,10 +46,16 @@ func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint
 	l.Guard = cooldown.New(cooldown.Options{Now: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
 	o.Guard = l.Guard
 	var counters weir.Store = l.Leases
+	if link != nil {
+		counters = region.NewStore(counters, link)
+	}
 	if store.Cluster() { // with a single server, parts of a limit would be refusals for nothing
-		counters = newSplitter(l.Leases, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
+		counters = newSplitter(counters, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
 	}
 	l.Limiter = weir.NewLimiter(counters, nil, o)
+	if link != nil {
+		link.Serve(l.Limiter, store)
+	}
 	close(made)
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop

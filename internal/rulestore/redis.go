@@ -269,6 +269,7 @@ type said struct {
 	Lost    []string         `json:"lost,omitempty"`
 	Warning string           `json:"warning,omitempty"`
 	Outputs map[string]int64 `json:"outputs,omitempty"`
+	Region  string           `json:"region,omitempty"`
 }
 
 // mostLost is how many servers a node names that it can't reach: every other node hears of them every two seconds.
@@ -276,7 +277,7 @@ const mostLost = 16
 
 // Say is what a node says about itself, for [redisstore.Store.Say]. See [NodesOf].
 func Say(n Node) string {
-	s := said{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning, n.Outputs}
+	s := said{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning, n.Outputs, n.Region}
 	if n.InFile {
 		s.Rules, s.File = 0, n.RulesVersion
 	}
@@ -292,7 +293,7 @@ func NodesOf(peers []redisstore.Peer) (all []Node) {
 	for _, p := range peers {
 		var s said
 		if json.Unmarshal([]byte(p.Says), &s) == nil {
-			all = append(all, Node{p.Name, s.Version, s.Rules + s.File, s.Hash, s.Text, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, s.Outputs, p.Seen})
+			all = append(all, Node{p.Name, s.Region, s.Version, s.Rules + s.File, s.Hash, s.Text, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, s.Outputs, p.Seen})
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })

@@ -141,6 +141,7 @@ var (
 // Node is what the others know of a node.
 type Node struct {
 	Name         string
+	Region       string           // "": nobody said
 	Version      string           // of its binary
 	RulesVersion int64            // in force there; 0: none of the store's
 	RulesHash    string           // of that version

@@ -100,6 +100,10 @@ type Config struct {
 	// that is sent to it; "" means none.
 	BudgetWebhook, BudgetWebhookTokenFile string
 
+	Region Region
+	// RegionTimeout is how long a check waits for the home of a global limit. 0 means region.DefaultTimeout.
+	RegionTimeout time.Duration
+
 	Identity Identity
 	Answers  httplimit.Answers
 	OTLP     otlp.Config
@@ -169,6 +173,12 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.validateStore(); err != nil {
+		return err
+	}
+	if c.RegionTimeout < 0 {
+		return fmt.Errorf("--region-timeout: must be more than 0, got %s", c.RegionTimeout)
+	}
+	if err := c.Region.validate(); err != nil {
 		return err
 	}
 	if c.Admin != "" && !isLoopback(c.Admin) && c.AdminToken == "" && c.AdminTokens == "" {

@@ -32,7 +32,7 @@ func (n *node) watch() {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_build_info", Help: "1, of this release and node, by the name that weir nodes shows.",
-			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name},
+			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name, "region": n.self.Region},
 		}, func() float64 { return 1 }),
 		gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", n.top.Hottest),
 		gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", n.rulesAge),
@@ -57,6 +57,7 @@ func (n *node) watch() {
 			gauge("weir_envoy_config_age_seconds", "Time since the xDS server's configuration was put in force; -1 while there is none.",
 				func() float64 { return age(n.envoy.Source().Since) }))
 	}
+	n.watchLink()
 	if n.decided == nil {
 		return
 	}

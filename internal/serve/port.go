@@ -22,6 +22,8 @@ type port struct {
 	server server
 	tls    atomic.Pointer[tls.Config] // for new connections; nil without a certificate
 	door   *gateway.Door              // nil if all connections are let in
+	// secured is what the port has in place of the node's certificate. Nil means that.
+	secured *tls.Config
 	net.Listener
 }
 
@@ -36,7 +38,10 @@ type server interface {
 
 // open begins to listen, with TLS if the node has a certificate.
 func (p *port) open(ctx context.Context, c *Config) error {
-	tlsConfig, err := c.tls(p.name)
+	tlsConfig, err := p.secured, error(nil)
+	if tlsConfig == nil {
+		tlsConfig, err = c.tls(p.name)
+	}
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -27,6 +28,7 @@ import (
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/otlp"
 	"github.com/weirhq/weir/internal/redislimit"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/tail"
 	"github.com/weirhq/weir/internal/top"
@@ -50,6 +52,7 @@ type node struct {
 	known    *knownKeys       // nil without a file of them
 	gateway  *gateway.Gateway // nil without one
 	learned  gateway.Learned
+	link     *region.Link // nil without other regions
 	envoy    *envoy.Service
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
@@ -73,6 +76,7 @@ type node struct {
 	certificates chan struct{} // holds a value when their files are to be looked at now
 	tokens       chan struct{} // so does this for the file of tokens
 	rls          *envoy.Server
+	regionTLS    *tls.Config // nil without other regions
 
 	live live
 	busy []busy // all that bounds how many requests are decided at a time
@@ -80,9 +84,9 @@ type node struct {
 
 // Listening tells where a node listens, once it does, and where it counts.
 type Listening struct {
-	HTTP, GRPC, Admin, Metrics, Gateway net.Addr
-	Store                               string // without passwords
-	Rules                               string // which ones are in force
+	HTTP, GRPC, Admin, Metrics, Gateway, Region net.Addr
+	Store                                       string // without passwords
+	Rules                                       string // which ones are in force
 }
 
 // Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
@@ -117,6 +121,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	defer sender.Close() // with the last of it
 	n.tracer = sender.Tracer
+	if err := n.openLink(); err != nil {
+		return err
+	}
 	if err := n.openStore(); err != nil {
 		return err
 	}
@@ -181,6 +188,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.redis != nil && n.gateway != nil {
 		group.Go(func() error { return n.hear(ctx) })
 	}
+	if n.link != nil {
+		group.Go(func() error { return n.link.Run(ctx) })
+	}
 	if n.redis != nil && c.Rules != "" {
 		group.Go(func() error { return n.introduce(ctx) })
 	}
@@ -224,12 +234,16 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		through.door = &gateway.Door{Trusted: c.TrustedProxies, PerIP: c.ConnectionsPerIP, Unwelcome: n.guard.Dropped}
 		n.watchDoor(through.door)
 	}
-	ports, err := openAll(ctx, c, []*port{check, rls, operate, scrape, through})
+	others := &port{name: "region", addr: c.Region.Listen, secured: n.regionTLS}
+	if n.link != nil {
+		others.server = newHTTP(n.link, bodyTimeout, n.log)
+	}
+	ports, err := openAll(ctx, c, []*port{check, rls, operate, scrape, through, others})
 	if err != nil {
 		return nil, Listening{}, err
 	}
 	n.warnOfStrangers(check.where(), rls.where())
-	return ports, Listening{HTTP: check.where(), GRPC: rls.where(), Admin: operate.where(), Metrics: scrape.where(), Gateway: through.where()}, nil
+	return ports, Listening{HTTP: check.where(), GRPC: rls.where(), Admin: operate.where(), Metrics: scrape.where(), Gateway: through.where(), Region: others.where()}, nil
 }
 
 func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {

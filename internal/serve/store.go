@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redislimit"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
@@ -68,7 +69,14 @@ func (n *node) openStore() error {
 	if c.inMemory() {
 		n.guard = cooldown.New(cooldown.Options{Fingerprint: n.top.FingerprintOf})
 		options.Guard = n.guard
-		n.limiter = weir.NewLimiter(n.counters, nil, options)
+		var counters weir.Store = n.counters
+		if n.link != nil {
+			counters = region.NewStore(counters, n.link)
+		}
+		n.limiter = weir.NewLimiter(counters, nil, options)
+		if n.link != nil {
+			n.link.Serve(n.limiter, n.counters)
+		}
 		return nil
 	}
 	if c.Emergency != nil {
@@ -79,7 +87,7 @@ func (n *node) openStore() error {
 		p.PerNode = true
 		options.Emergency = p
 	}
-	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf)
+	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf, n.link)
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
@@ -117,7 +125,7 @@ func (n *node) closeStore() {
 // so they aren't logged one by one: the store logs one line when Redis is lost, and one when it is
 // back.
 func (n *node) storeFailed(_ *http.Request, err error) {
-	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) { // each of thousands a second, if Redis is slow
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, weir.ErrPartition) { // each of thousands a second, if Redis is slow
 		n.log.Debug("store", "error", err)
 		return
 	}

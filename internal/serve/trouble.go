@@ -92,6 +92,9 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 		tell("overloaded", nil, fmt.Sprintf("In the last %d s, %s a second were turned away with 503 OVERLOADED, since %s being decided already and no place became free in time. Add a node, or cores",
 			lately, strconv.FormatFloat(rate, 'f', -1, 64), count(int64(n.config.MaxInFlight), "was", "were")))
 	}
+	if text := n.scopes(); text != "" {
+		tell("region_lost", nil, text)
+	}
 	if n.redis != nil && !n.redis.Heard().Stale {
 		if drift := time.Until(n.redis.Now()); drift.Abs() > drifted {
 			where := "ahead of"
@@ -114,7 +117,7 @@ func (n *node) shedLocked() (rate float64) {
 // degradedLocked says how many decisions were made without the store lately, although it can be reached, and what clients got.
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.oldest(), n.live.newest())
-	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" {
+	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, weir.ErrPartition) {
 		return ""
 	}
 	if slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {

@@ -11,6 +11,7 @@ const titles: Record<TroubleItem['what'], string> = {
   degraded: 'Checks are made without the store',
   overloaded: 'This node is overloaded',
   clock_drift: "The node's clock is off",
+  region_lost: "A region can't be reached",
 }
 
 const grave = new Set<string>(['store_lost', 'no_rules', 'degraded', 'overloaded'])

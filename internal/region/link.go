@@ -1,0 +1,217 @@
+package region
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// DefaultTimeout is how long a check waits for its limit's home, if nobody says otherwise.
+const DefaultTimeout = 500 * time.Millisecond
+
+// Options of a Link. Name and Secret are needed.
+type Options struct {
+	// Name is that of the node's region, and Home that of limits that name none. "" means that this is it.
+	Name, Home string
+	Secret     *Secret
+	// Peers are addresses of nodes of the other regions, by their region.
+	Peers map[string][]string
+	// Timeout is how long a check may wait for a home. 0 means DefaultTimeout.
+	Timeout time.Duration
+	Logger  *slog.Logger
+}
+
+// Link is what a node says to nodes of other regions, and hears of them. Make one with [NewLink].
+type Link struct {
+	name, home string
+	secret     *Secret
+	peers      map[string]*peer
+	timeout    time.Duration
+	log        *slog.Logger
+	limiter    atomic.Pointer[weir.Limiter]
+	print      atomic.Pointer[fingerprint]
+	store      atomic.Pointer[weir.Store]
+}
+
+// fingerprint is that of the global rules of a set.
+type fingerprint struct {
+	of   *weir.RuleSet
+	text string
+}
+
+// epoch is which home is meant. It rises when a home moves, which nothing does yet.
+const epoch = 1
+
+// NewLink makes a Link, which says nothing until it runs.
+func NewLink(o Options) (*Link, error) {
+	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), log: o.Logger}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	config, err := o.Secret.TLS()
+	if err != nil {
+		return nil, err
+	}
+	for name, addresses := range o.Peers {
+		l.peers[name] = newPeer(l, name, addresses, config)
+	}
+	return l, nil
+}
+
+// Name is that of the node's region, and Home that of limits that name none.
+func (l *Link) Name() string { return l.name }
+func (l *Link) Home() string { return l.home }
+
+// HomeOf is the home of a rule.
+func (l *Link) HomeOf(rule *weir.Rule) string { return cmp.Or(rule.Home, l.home) }
+
+// homeOf is the region that a limit is counted in, or "" if that is this one.
+func (l *Link) homeOf(p *weir.Policy) string {
+	if home := cmp.Or(p.Home, l.home); p.Global && home != l.name {
+		return home
+	}
+	return ""
+}
+
+// Serve has a limiter's rules told to the other regions, and a store answer them: that of this region, without leases.
+func (l *Link) Serve(limiter *weir.Limiter, store weir.Store) {
+	l.limiter.Store(limiter)
+	l.store.Store(&store)
+}
+
+// rules is the fingerprint of the global rules in force, for others to compare.
+func (l *Link) rules() string {
+	limiter := l.limiter.Load()
+	if limiter == nil {
+		return ""
+	}
+	set := limiter.Rules()
+	if p := l.print.Load(); p != nil && p.of == set {
+		return p.text
+	}
+	h := sha256.New()
+	doc := set.Rules()
+	for i := range doc.Rules {
+		if r := doc.Rules[i]; r.Global {
+			r.Home = l.HomeOf(&r)            // regions that disagree on it have two counters
+			_ = json.NewEncoder(h).Encode(r) // it has nothing that can't be written
+		}
+	}
+	p := &fingerprint{set, fmt.Sprintf("%x", h.Sum(nil)[:4])}
+	l.print.Store(p)
+	return p.text
+}
+
+// Reaches reports whether the home of a rule can be asked, or is here.
+func (l *Link) Reaches(rule *weir.Rule) bool {
+	home := l.HomeOf(rule)
+	p := l.peers[home]
+	return home == l.name || p != nil && p.status().Up
+}
+
+// Run keeps in touch with the other regions until ctx is done.
+func (l *Link) Run(ctx context.Context) error {
+	done := make(chan struct{})
+	for _, p := range l.peers {
+		go func() {
+			p.run(ctx)
+			done <- struct{}{}
+		}()
+	}
+	for range l.peers {
+		<-done
+	}
+	return nil
+}
+
+// Status is how a peer is.
+type Status struct {
+	Region string `json:"region"`
+	Home   bool   `json:"home,omitempty"` // of rules that name none
+	Up     bool   `json:"up"`
+	// Since is since when it is up, or isn't; zero if it never was heard.
+	Since time.Time     `json:"since,omitzero"`
+	RTT   time.Duration `json:"-"`
+	// RTTMS is RTT in milliseconds.
+	RTTMS float64 `json:"rtt_ms"`
+	// Epoch and Rules are what it says. SameRules: its global rules are this region's.
+	Epoch     int64  `json:"epoch,omitempty"`
+	SameRules bool   `json:"same_rules"`
+	Error     string `json:"error,omitempty"` // why it isn't up
+}
+
+// Peers is how the other regions are, by name.
+func (l *Link) Peers() (out []Status) {
+	for _, name := range slices.Sorted(maps.Keys(l.peers)) {
+		out = append(out, l.peers[name].status())
+	}
+	return out
+}
+
+func (l *Link) peer(home string) (*peer, error) {
+	if p := l.peers[home]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no region is named %q: see regions.peers", home)
+}
+
+// take has a home decide charges.
+func (l *Link) take(ctx context.Context, home string, charges []weir.Charge, results []weir.Result) error {
+	a := act{}
+	for i := range charges {
+		a.Charges = append(a.Charges, wireCharge(&charges[i]))
+	}
+	r, err := l.do(ctx, home, a)
+	if err != nil {
+		return err
+	}
+	if len(r.Results) != len(results) {
+		return errors.New("its answer makes no sense: does it run another version?")
+	}
+	copy(results, r.Results)
+	return nil
+}
+
+func (l *Link) giveBack(ctx context.Context, home string, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	a := act{Once: once, Keep: keep.Microseconds()}
+	for i := range returns {
+		a.Returns = append(a.Returns, wireReturn(&returns[i]))
+	}
+	r, err := l.do(ctx, home, a)
+	if err == nil && r.Used {
+		return weir.ErrUsed
+	}
+	return err
+}
+
+func (l *Link) reset(ctx context.Context, home string, counters []weir.Counter) error {
+	a := act{}
+	for _, c := range counters {
+		a.Resets = append(a.Resets, wireCounter(&c))
+	}
+	_, err := l.do(ctx, home, a)
+	return err
+}
+
+// do has a home carry out an act.
+func (l *Link) do(ctx context.Context, home string, a act) (result, error) {
+	p, err := l.peer(home)
+	if err != nil {
+		return result{}, err
+	}
+	r, err := p.do(ctx, a)
+	if err == nil && r.Failed != "" {
+		err = fmt.Errorf("region %s: %s", home, r.Failed)
+	}
+	return r, err
+}

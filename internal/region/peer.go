@@ -1,0 +1,211 @@
+package region
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	beatEvery = time.Second
+	// silentAfter is how long a region may not be heard before nobody waits for it any more.
+	silentAfter = 3 * time.Second
+	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one.
+	maxMessages = 16
+)
+
+// peer is another region, as a node knows it.
+type peer struct {
+	link      *Link
+	name      string
+	addresses []string
+	client    *http.Client
+
+	mu      sync.Mutex
+	queue   []*asked // guarded by mu, as all below
+	sending int
+	at      int // of addresses: the one that answered last
+	up      bool
+	since   time.Time // when up changed
+	heard   time.Time
+	rtt     time.Duration
+	epoch   int64
+	same    bool
+	err     error
+}
+
+// asked is an act that waits for its answer.
+type asked struct {
+	act
+	done chan struct{} // closed when the rest is there
+	result
+	err error
+}
+
+func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer {
+	return &peer{
+		link: l, name: name, addresses: addresses, err: errors.New("it wasn't heard yet"), since: time.Now(),
+		client: &http.Client{Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: beatEvery}).DialContext,
+			TLSClientConfig:     config.Clone(),
+			TLSHandshakeTimeout: beatEvery,
+			ForceAttemptHTTP2:   true,
+			IdleConnTimeout:     time.Minute,
+			HTTP2:               &http.HTTP2Config{SendPingTimeout: silentAfter, PingTimeout: silentAfter},
+		}},
+	}
+}
+
+// do sends an act, and waits for its answer: as long as a check may wait, and no longer than its caller does.
+func (p *peer) do(ctx context.Context, a act) (result, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.link.timeout)
+	defer cancel()
+	x := &asked{act: a, done: make(chan struct{})}
+	p.mu.Lock()
+	if !p.up && (!p.heard.IsZero() || time.Since(p.since) > silentAfter) { // one that was never heard may be starting, as this one is
+		err := p.err
+		p.mu.Unlock()
+		return result{}, fmt.Errorf("region %s is silent: %w", p.name, err)
+	}
+	p.queue = append(p.queue, x)
+	p.flushLocked()
+	p.mu.Unlock()
+	select {
+	case <-x.done:
+		return x.result, x.err
+	case <-ctx.Done():
+		return result{}, fmt.Errorf("region %s: %w", p.name, ctx.Err())
+	}
+}
+
+// flushLocked sends what waits, if another message may be under way.
+func (p *peer) flushLocked() {
+	for len(p.queue) > 0 && p.sending < maxMessages {
+		n := min(len(p.queue), maxActs)
+		batch := p.queue[:n:n]
+		p.queue = p.queue[n:]
+		p.sending++
+		go p.send(batch)
+	}
+}
+
+// send sends acts in one message, and hands out the answers.
+func (p *peer) send(batch []*asked) {
+	m := message{Acts: make([]act, len(batch))}
+	for i, x := range batch {
+		m.Acts[i] = x.act
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.link.timeout)
+	defer cancel()
+	a, err := p.say(ctx, &m)
+	if err == nil && len(a.Done) != len(batch) {
+		err = errors.New("its answer makes no sense: does it run another version?")
+	}
+	for i, x := range batch {
+		if x.err = err; err == nil {
+			x.result = a.Done[i]
+		}
+		close(x.done)
+	}
+	p.mu.Lock()
+	p.sending--
+	p.flushLocked()
+	p.mu.Unlock()
+}
+
+// say sends a message, and notes whether the region was heard.
+func (p *peer) say(ctx context.Context, m *message) (answer, error) {
+	p.mu.Lock()
+	at := p.at
+	p.mu.Unlock()
+	begun := time.Now()
+	a, err := p.post(ctx, p.addresses[at%len(p.addresses)], m)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if err != nil {
+		if at == p.at { // the next one may be there
+			p.at++
+		}
+		if p.err = err; p.up && now.Sub(p.heard) > silentAfter {
+			p.up, p.since = false, now
+			p.link.log.Warn("region can't be reached", "region", p.name, "error", err)
+		}
+		return a, err
+	}
+	if !p.up {
+		p.up, p.since = true, now
+		p.link.log.Info("region is there", "region", p.name)
+	}
+	if same := a.Rules == p.link.rules(); p.same != same || p.epoch == 0 {
+		if p.same = same; !same {
+			p.link.log.Warn("region has other global rules: limits that differ are asked by either's numbers", "region", p.name)
+		}
+	}
+	p.heard, p.err, p.epoch = now, nil, a.Epoch
+	if len(m.Acts) == 0 {
+		p.rtt = now.Sub(begun)
+	}
+	return a, nil
+}
+
+func (p *peer) post(ctx context.Context, address string, m *message) (a answer, err error) {
+	m.From, m.To, m.Epoch, m.Rules = p.link.name, p.name, epoch, p.link.rules()
+	text, err := json.Marshal(m)
+	if err != nil {
+		return a, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+path, bytes.NewReader(text))
+	if err != nil {
+		return a, err
+	}
+	req.GetBody = nil // it is never sent twice: it may have been carried out
+	res, err := p.client.Do(req)
+	if err != nil {
+		return a, err
+	}
+	defer res.Body.Close()
+	text, err = io.ReadAll(io.LimitReader(res.Body, maxMessage))
+	if err != nil {
+		return a, err
+	}
+	if res.StatusCode != http.StatusOK {
+		return a, fmt.Errorf("%s: %s", res.Status, bytes.TrimSpace(text))
+	}
+	return a, json.Unmarshal(text, &a)
+}
+
+// run sends heartbeats.
+func (p *peer) run(ctx context.Context) {
+	defer p.client.CloseIdleConnections()
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		beat, cancel := context.WithTimeout(ctx, max(beatEvery, p.link.timeout))
+		_, _ = p.say(beat, &message{}) // it is noted
+		cancel()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *peer) status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Status{Region: p.name, Home: p.name == p.link.home, Up: p.up, Since: p.since.UTC().Truncate(time.Millisecond), RTT: p.rtt, RTTMS: float64(p.rtt.Microseconds()) / 1000, Epoch: p.epoch, SameRules: p.same}
+	if p.err != nil && !p.up {
+		s.Error = p.err.Error()
+	}
+	return s
+}

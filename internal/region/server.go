@@ -1,0 +1,105 @@
+package region
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// path is where regions say things to each other.
+const path = "/v1/region"
+
+// ServeHTTP answers one message.
+func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || r.URL.Path != path {
+		http.Error(w, "regions post to "+path, http.StatusNotFound)
+		return
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	}
+	var m message
+	switch err := json.Unmarshal(text, &m); {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	case m.To != l.name:
+		http.Error(w, fmt.Sprintf("this is region %s, not %s: see regions.peers of region %s", l.name, m.To, m.From), http.StatusMisdirectedRequest)
+		return
+	case len(m.Acts) > maxActs:
+		http.Error(w, fmt.Sprintf("a message has at most %d acts, got %d", maxActs, len(m.Acts)), http.StatusRequestEntityTooLarge)
+		return
+	}
+	out := answer{From: l.name, Epoch: epoch, Rules: l.rules(), Done: make([]result, len(m.Acts))}
+	var all sync.WaitGroup
+	for i := range m.Acts {
+		all.Go(func() { out.Done[i] = l.carryOut(r.Context(), &m.Acts[i]) })
+	}
+	all.Wait()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(&out) // the caller has gone
+}
+
+// carryOut does for another region what it asks.
+func (l *Link) carryOut(ctx context.Context, a *act) (out result) {
+	store := l.store.Load()
+	if store == nil {
+		return result{Failed: "it is starting"}
+	}
+	fail := func(err error) result { return result{Failed: err.Error()} }
+	switch {
+	case len(a.Charges) > 0:
+		counters, err := countersOf(a.Charges)
+		if err != nil {
+			return fail(err)
+		}
+		charges := make([]weir.Charge, len(counters))
+		for i, c := range counters {
+			of := &a.Charges[i]
+			charges[i] = weir.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Guest: of.Guest, Hold: of.Hold}
+		}
+		out.Results = make([]weir.Result, len(charges))
+		(*store).Take(ctx, charges, out.Results)
+		for i := range out.Results {
+			if err := out.Results[i].Err; err != nil {
+				return fail(err) // what the others took stays taken: that mints nothing
+			}
+		}
+		return out
+	case len(a.Returns) > 0:
+		counters, err := countersOf(a.Returns)
+		if err != nil {
+			return fail(err)
+		}
+		returns := make([]weir.Return, len(counters))
+		for i, c := range counters {
+			of := &a.Returns[i]
+			returns[i] = weir.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used}
+		}
+		err = (*store).GiveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns)
+		if errors.Is(err, weir.ErrUsed) {
+			return result{Used: true}
+		}
+		if err != nil {
+			return fail(err)
+		}
+	case len(a.Resets) > 0:
+		counters, err := countersOf(a.Resets)
+		if err == nil {
+			err = (*store).Reset(ctx, counters)
+		}
+		if err != nil {
+			return fail(err)
+		}
+	}
+	return out
+}

@@ -1,0 +1,234 @@
+package region
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// Store is what a region counts in: its own store for its own limits and those that it is the home of, and other regions' for
+// theirs.
+type Store struct {
+	own  weir.Store
+	link *Link
+}
+
+var _ weir.Store = (*Store)(nil)
+
+// NewStore makes a Store of a region's own and of its link to the others.
+func NewStore(own weir.Store, link *Link) *Store { return &Store{own, link} }
+
+// Take decides charges, all or nothing. The region's own come first: what they refuse needs no other region.
+func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return c.Policy.Global }) {
+		s.own.Take(ctx, charges, results)
+		return
+	}
+	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges))}
+	away := false
+	for i := range t.charges {
+		if c := &t.charges[i]; c.Policy.Global {
+			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
+			t.home[i] = s.link.homeOf(c.Policy)
+			away = away || t.home[i] != ""
+		}
+	}
+	if !away {
+		s.own.Take(ctx, t.charges, results)
+		return
+	}
+	for i := range t.charges {
+		t.charges[i].Returnable = true // should a home refuse
+	}
+	t.own(ctx, t.at(""), false)
+	var homes []string
+	for _, home := range t.home {
+		if home != "" && !slices.Contains(homes, home) {
+			homes = append(homes, home)
+		}
+	}
+	for _, home := range homes {
+		t.ask(ctx, home)
+	}
+}
+
+// taking is a Take on its way.
+type taking struct {
+	*Store
+	asked   []weir.Charge
+	charges []weir.Charge // as they are counted: under names that all regions share
+	results []weir.Result
+	home    []string // of each charge; "" means here
+	taken   []int    // what was taken, and goes back if another refuses
+	refused bool
+}
+
+// at are the charges with a home.
+func (t *taking) at(home string) (of []int) {
+	for i := range t.charges {
+		if t.home[i] == home {
+			of = append(of, i)
+		}
+	}
+	return of
+}
+
+// pick is some charges, as peeks if the request is refused already.
+func (t *taking) pick(of []int) ([]weir.Charge, []weir.Result) {
+	charges := make([]weir.Charge, len(of))
+	for j, i := range of {
+		charges[j] = t.charges[i]
+		charges[j].Peek = charges[j].Peek || t.refused
+	}
+	return charges, make([]weir.Result, len(of))
+}
+
+// own has the region's own store decide charges. Local ones are those of a home that can't be asked: they are counted as if
+// their limit were the region's own.
+func (t *taking) own(ctx context.Context, of []int, local bool) {
+	if len(of) == 0 {
+		return
+	}
+	if local {
+		for _, i := range of {
+			t.charges[i].Subject, t.home[i] = t.asked[i].Subject, ""
+		}
+	}
+	charges, results := t.pick(of)
+	t.Store.own.Take(ctx, charges, results)
+	for j := range results {
+		results[j].Local = local
+	}
+	t.decided(ctx, of, charges, results)
+}
+
+// ask has a home decide charges. If it can't be asked, what the limits say then decides.
+func (t *taking) ask(ctx context.Context, home string) {
+	of := t.at(home)
+	charges, results := t.pick(of)
+	err := t.link.take(ctx, home, charges, results)
+	if err == nil {
+		t.decided(ctx, of, charges, results)
+		return
+	}
+	var local []int
+	for _, i := range of {
+		if t.charges[i].Policy.OnPartition == weir.FailLocal {
+			local = append(local, i)
+			continue
+		}
+		t.results[i] = weir.Result{Err: errors.Join(weir.ErrPartition, err)} // the limiter gives back what the others took
+	}
+	t.own(ctx, local, true)
+}
+
+// decided takes in what a store said of charges.
+func (t *taking) decided(ctx context.Context, of []int, charges []weir.Charge, results []weir.Result) {
+	refuses := false
+	for j, i := range of {
+		t.results[i] = results[j]
+		refuses = refuses || !results[j].Allowed && results[j].Err == nil && !charges[j].Policy.Shadow
+	}
+	if refuses {
+		t.refuse(ctx)
+		return
+	}
+	for j, i := range of {
+		if results[j].Allowed && results[j].Err == nil && !charges[j].Peek {
+			t.taken = append(t.taken, i)
+		}
+	}
+}
+
+// refuse gives back what the request has taken so far, and finds out how its counters are then.
+func (t *taking) refuse(ctx context.Context) {
+	if t.refused {
+		return
+	}
+	t.refused = true
+	var back []weir.Return
+	var own []int
+	for _, i := range t.taken {
+		c := &t.charges[i]
+		back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: t.results[i].Slot, Hold: c.Hold})
+		if t.home[i] == "" {
+			own = append(own, i)
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	// What can't be given back stays taken: that mints nothing.
+	_ = t.giveBack(ctx, weir.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
+	charges, results := t.pick(own)
+	t.Store.own.Take(ctx, charges, results)
+	for j, i := range own {
+		results[j].Local = t.results[i].Local
+		t.results[i] = results[j]
+	}
+}
+
+// GiveBack returns tokens to where they were counted.
+func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	if !slices.ContainsFunc(returns, func(r weir.Return) bool { return r.Policy.Global }) {
+		return s.own.GiveBack(ctx, once, keep, returns)
+	}
+	returns = slices.Clone(returns)
+	for i := range returns {
+		if r := &returns[i]; r.Policy.Global {
+			r.Subject = s.link.secret.name(make([]byte, 0, 64), r.Policy.ID, r.Subject)
+		}
+	}
+	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.link.homeOf(returns[i].Policy) })
+}
+
+// giveBack returns tokens to the stores of their homes. Of several, each has its own record that it was done.
+func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return, homeOf func(i int) string) (err error) {
+	by := map[string][]weir.Return{}
+	for i := range returns {
+		home := homeOf(i)
+		by[home] = append(by[home], returns[i])
+	}
+	used := 0
+	for home, list := range by {
+		var e error
+		if home == "" {
+			e = s.own.GiveBack(ctx, once, keep, list)
+		} else {
+			e = s.link.giveBack(ctx, home, once, keep, list)
+		}
+		if errors.Is(e, weir.ErrUsed) {
+			used++
+		} else {
+			err = errors.Join(err, e)
+		}
+	}
+	if used == len(by) {
+		return weir.ErrUsed
+	}
+	return err
+}
+
+// Reset makes counters untouched, wherever they are.
+func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) {
+	by := map[string][]weir.Counter{}
+	for _, c := range counters {
+		home := ""
+		if c.Policy.Global {
+			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
+			home = s.link.homeOf(c.Policy)
+		}
+		by[home] = append(by[home], c)
+	}
+	for home, list := range by {
+		if home == "" {
+			err = errors.Join(err, s.own.Reset(ctx, list))
+		} else {
+			err = errors.Join(err, s.link.reset(ctx, home, list))
+		}
+	}
+	return err
+}

@@ -1,0 +1,42 @@
+package weir
+
+// compileScope checks what a rule says of regions.
+func (r *rule) compileScope(path string, bad *Problems) {
+	switch {
+	case !r.Global && r.Home != "":
+		bad.addf(path+".home", "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope")
+	case !r.Global && r.OnPartition != FailAllow:
+		bad.addf(path+".on_partition", "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope")
+	case !r.Global:
+	case r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue || r.Algorithm == Concurrency:
+		bad.addf(path+".scope", "%s can't be global: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter, or leave the scope out", r.Algorithm)
+	case r.Book || r.CountRefused:
+		bad.addf(path+".scope", "a global rule can't have past_limit: leave one of them out")
+	case r.Split > 0:
+		bad.addf(path+".scope", "a global rule can't be split: leave one of them out")
+	}
+}
+
+// warnOfScopes says what a global rule costs.
+func (rs *RuleSet) warnOfScopes() {
+	for i := range rs.rules {
+		if r := &rs.rules[i]; r.Global && r.OnPartition == FailLocal {
+			rs.warnf(rulePath(r)+".on_partition", "while regions can't reach the home, each admits the whole limit: all together the limit times the regions; if that is too much, write on_partition: refuse")
+		}
+	}
+}
+
+// scopeText says where a global rule is counted.
+func (r *rule) scopeText() string {
+	if !r.Global {
+		return ""
+	}
+	home, then := "its home", "refused"
+	if r.Home != "" {
+		home += " " + r.Home
+	}
+	if r.OnPartition == FailLocal {
+		then = "counted in its own region, the whole limit in each,"
+	}
+	return "global: in other regions every check asks " + home + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 15 ms if its caller sets no deadline"
+}

@@ -1,0 +1,62 @@
+package weir
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestScopesThatCannotBe(t *testing.T) {
+	limits := []Limit{{Count: 10, Window: time.Minute}}
+	for _, c := range []struct {
+		rule Rule
+		says string // "": nothing
+	}{
+		{Rule{ID: "r", Limits: limits, Global: true}, ""},
+		{Rule{ID: "r", Limits: limits, Global: true, Home: "us", OnPartition: FailRefuse}, ""},
+		{Rule{ID: "r", Limits: limits, Home: "us"}, "rules[0].home: is for rules with scope: global"},
+		{Rule{ID: "r", Limits: limits, OnPartition: FailLocal}, "rules[0].on_partition: is for rules with scope: global"},
+		{Rule{ID: "r", Limits: limits, Global: true, Algorithm: SlidingLog}, "rules[0].scope: sliding_window_log can't be global"},
+		{Rule{ID: "r", Limits: limits, Global: true, Algorithm: LeakyQueue}, "can't be global"},
+		{Rule{ID: "r", Limits: []Limit{{Count: 10}}, Global: true, Algorithm: Concurrency}, "concurrency can't be global"},
+		{Rule{ID: "r", Limits: limits, Global: true, Book: true}, "can't have past_limit"},
+		{Rule{ID: "r", Limits: limits, Global: true, Strict: true, Split: 2}, "can't be split"},
+	} {
+		_, err := Compile(Rules{Version: 1, Rules: []Rule{c.rule}})
+		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%+v: %v, want %q", c.rule, err, c.says)
+		}
+	}
+}
+
+func TestScopesAreExplained(t *testing.T) {
+	limits := []Limit{{Count: 10, Window: time.Minute}}
+	rs, err := Compile(Rules{Version: 1, Rules: []Rule{
+		{ID: "own", Limits: limits},
+		{ID: "wide", Limits: limits, Global: true},
+		{ID: "apart", Limits: limits, Global: true, Home: "us", OnPartition: FailLocal},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := rs.Explain(&Request{APIKey: "k"})
+	for i, want := range []string{"", "asks its home, and is refused", "asks its home us, and is counted in its own region"} {
+		if got := x.Rules[i].Scope; !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: %q, want %q", x.Rules[i].ID, got, want)
+		}
+	}
+	warned := 0
+	for _, w := range rs.Warnings() {
+		if strings.Contains(w.Path, "on_partition") && strings.Contains(w.Text, "the limit times the regions") {
+			warned++
+		}
+	}
+	if warned != 1 {
+		t.Errorf("%v", rs.Warnings())
+	}
+	for i, p := range x.Rules {
+		if l := p.Limits[0]; l.Global != (i > 0) || l.Strict != (i > 0) || l.Home != []string{"", "", "us"}[i] {
+			t.Errorf("%+v", l)
+		}
+	}
+}
