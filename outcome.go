@@ -132,7 +132,17 @@ func (c *Charge) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
 
 // Reserved reports whether the request has reserved an amount, which [Limiter.Finish] settles.
 func (d *Decision) Reserved() bool {
-	return d.held != nil && slices.ContainsFunc(d.held.returns, func(r due) bool { return r.amount != "" })
+	return d.held.reserves()
+}
+
+// Reserves reports whether the check of a receipt has reserved an amount. One that can't be read may have.
+func (l *Limiter) Reserves(receipt string) bool {
+	h, err := l.heldBy(&Decision{Receipt: receipt})
+	return err != nil || h.reserves()
+}
+
+func (h *held) reserves() bool {
+	return h != nil && slices.ContainsFunc(h.returns, func(r due) bool { return r.amount != "" })
 }
 
 // Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].

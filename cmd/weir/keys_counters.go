@@ -141,7 +141,7 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 			left += " " + c.Amount
 		}
 		if c.InFlight != nil { // which end when they end
-			left = fmt.Sprintf("%d of %s in flight", *c.InFlight, c.Max)
+			left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
 			if c.RetryAfterMS > 0 {
 				next = "when one ends"
 			}

@@ -203,9 +203,9 @@ spend    50/month     12.05 of 50 usd       now            14d0h         4d6h
 cents    0.5/day      0.000001 of 0.5 usd   now            16h0m         1ms
 tokens   1000/minute  999.5 of 1000 tokens  now            30ms          -
 calls    5/day        5 of 5                now            now           -
-flight   3 in flight  2 of 3 in flight      now            when all end  -
-full     3 in flight  3 of 3 in flight      when one ends  when all end  -
-idle     3 in flight  0 of 3 in flight      now            now           -
+flight   3 in flight  1 of 3 (2 in flight)  now            when all end  -
+full     3 in flight  0 of 3 (3 in flight)  when one ends  when all end  -
+idle     3 in flight  3 of 3 (0 in flight)  now            now           -
 `
 	if d.stdout != want || d.code != 0 {
 		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
@@ -227,10 +227,10 @@ func TestSlotsOfAClient(t *testing.T) {
 		"POST /v1/counters/release": text(200, "", `{"released": ["flight", "chat"]}`),
 	})
 	const want = `
-COUNTER  LIMIT          LEFT                  NEXT IN  FULL IN
-flight   200 in flight  150 of 200 in flight  now      when all end
-chat     3 in flight    2 of 3 in flight      now      when all end
-calls    5/day          5 of 5                now      now
+COUNTER  LIMIT          LEFT                       NEXT IN  FULL IN
+flight   200 in flight  50 of 200 (150 in flight)  now      when all end
+chat     3 in flight    1 of 3 (2 in flight)       now      when all end
+calls    5/day          5 of 5                     now      now
 
 SLOT                              COUNTER  HOLDS  TAKEN       ENDS IN
 5f0c4b1d9a7e3c2240d1e8b7a6f59312  flight   1      19m12s ago  12s

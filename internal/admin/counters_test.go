@@ -116,3 +116,16 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 		t.Error("more than there is at all is allowed")
 	}
 }
+
+// A reset is for budgets, too, of a request that names no amount.
+func TestBudgetsAreReset(t *testing.T) {
+	p := open(t, nil, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", budgets, "If-Match: *", "Content-Type: application/yaml"), 200, "")
+	if d, err := p.limiter.Check(t.Context(), &weir.Request{APIKey: "sk_1", Amounts: map[string]weir.Amount{"usd": weir.Whole(10)}}); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	p.want(t, p.do(t, "POST", "/v1/counters/reset", `{"key": "sk_1"}`), 200, "")
+	if _, by := p.countersOf(t, `{"key": "sk_1"}`); by["spend"].Remaining != by["spend"].Max {
+		t.Errorf("%+v", by["spend"])
+	}
+}

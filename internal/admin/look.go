@@ -272,6 +272,7 @@ func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.E
 	if f != nil {
 		return f
 	}
+	a.leastAmounts(&req) // else rules that count one wouldn't hold for the request
 	n, err := a.Limiter.Reset(r.Context(), &req)
 	if err != nil {
 		a.audit(r, "reset counters", "answer", jsonerror.StoreUnavailable)

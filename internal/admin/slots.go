@@ -111,11 +111,11 @@ func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Err
 	}
 	switch {
 	case !counts && rule != "":
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "rule: no rule of this id limits what such a request has in flight: POST /v1/counters lists those that do; rules may need its method, path or ip")
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "rule: no rule of this id limits what such a request has in flight: weir keys show, or POST /v1/counters, lists those that do; rules may need its method, path or ip")
 	case !counts:
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no rule limits what such a request has in flight: rules may need its method, path or ip")
 	case back == nil:
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no slot with this id is taken: it was released, or has ended; POST /v1/counters lists those that are")
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no slot with this id is taken: it was released, or has ended, or is another client's; weir keys show, or POST /v1/counters, lists those that are: give the same key, path and attributes")
 	}
 	if err := a.Limiter.GiveBack(r.Context(), back); err != nil {
 		return fault(err)

@@ -55,9 +55,9 @@ func (h *handler) receiptError(r *http.Request, err error) error {
 	switch {
 	case errors.Is(err, weir.ErrReceiptInvalid):
 		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
-			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret")
+			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret; with counters in memory, to the node that made it, if that hasn't restarted")
 	case errors.Is(err, weir.ErrUsed):
-		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been given back already")
+		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been settled, or given back, already")
 	case errors.Is(err, weir.ErrReceiptExpired):
 		return jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")
 	case errors.Is(err, weir.ErrSlotLost):
@@ -97,6 +97,9 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error 
 		return jsonerror.Bad("unknown: can't stand beside amounts and status: it says that nothing is known, and keeps the estimate")
 	case c.amounts && len(c.req.Amounts) == 0:
 		return jsonerror.Bad(`amounts: has none: say what was used, as in {"tokens": 812}, or leave it out`)
+	}
+	if c.amounts && !h.limiter.Reserves(c.receipt) {
+		return jsonerror.Bad(`amounts: the check of this receipt has reserved none, so there is nothing to settle: what it took is final; send "reserve": "2m" with the check`)
 	}
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)

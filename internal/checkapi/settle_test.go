@@ -346,3 +346,18 @@ func TestRenewalsOfAStoreThatIsGone(t *testing.T) {
 		t.Errorf("%s, told %v", got, told)
 	}
 }
+
+// Amounts that nothing was reserved of can't be settled, and who tries is told. The receipt is as good as before.
+func TestSettlingWhatWasNotReserved(t *testing.T) {
+	h := checkapi.New(newLimiter(t, newStore(), chat(false)), nil, checkapi.Options{})
+	d := decision(t, post(h, "/v1/check", `{"key":"k","amounts":{"tokens":300},"receipt":true}`))
+	w := post(h, "/v1/settle", `{"receipt":"`+d.Receipt+`","amounts":{"tokens":100}}`)
+	wantError(t, w, 400, "BAD_REQUEST")
+	if !strings.Contains(w.Body.String(), `\"reserve\": \"2m\"`) || left(t, h, "tokens") != 700 {
+		t.Error(dump(w))
+	}
+	settle(t, h, d.Receipt, `"status":200`)
+	if n := left(t, h, "logins"); n != 5 {
+		t.Errorf("%v left of what only failures count for", n)
+	}
+}
