@@ -291,7 +291,7 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 			err = wrong
 		}
 		p := d.fail(limit, "%v", err)
-		if _, err := weir.ParseWindow(unit); err != nil {
+		if _, err := weir.ParseWindow(unit); err != nil && unit != "month" {
 			p.Hint = guessWindow(count+"/", unit)
 		} else if number := guessCount(count); number != "" {
 			p.Hint = fmt.Sprintf("did you mean %q?", number+"/"+unit)

@@ -212,7 +212,7 @@ var otherCount = regexp.MustCompile(`^([0-9]+(?:,[0-9]{3})*) ?(?:(k|K)|r|req|req
 
 // guessCount is the number that was meant by 1,000, by 1k or by nginx' 60r, or "".
 func guessCount(s string) string {
-	found := otherCount.FindStringSubmatch(strings.TrimSpace(s))
+	found := otherCount.FindStringSubmatch(strings.TrimLeft(strings.TrimSpace(s), "$€£"))
 	if found == nil {
 		return ""
 	}
@@ -237,7 +237,11 @@ func guessWindow(before, s string) string {
 	case (w == "months" || w == "mo") && before != "" && (number == "" || strings.TrimSpace(number) == "1"):
 		return fmt.Sprintf("write %q, the calendar's, or %q", before+"month", before+"30d")
 	case w == "month" || w == "months" || w == "mo":
-		return "months differ in length: write 30d"
+		n, err := strconv.Atoi(strings.TrimSpace(number))
+		if err != nil || n < 1 || n > 12 {
+			n = 1
+		}
+		return fmt.Sprintf("months differ in length: write %dd", 30*n)
 	case w == "year" || w == "years" || w == "y":
 		return "years differ in length: write 365d"
 	case word == "" && s != "":
