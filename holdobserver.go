@@ -107,5 +107,5 @@ func (r *due) known(o Outcome) bool {
 	if !known {
 		_, known = made(r.parts, o.Amounts)
 	}
-	return known
+	return known && !o.AtLeast
 }

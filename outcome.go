@@ -18,6 +18,8 @@ type Outcome struct {
 	// Amounts are what the request really took, by name, of what it had reserved. An amount that is neither here nor made of
 	// those that are stays as it was reserved.
 	Amounts map[string]Amount
+	// AtLeast: they are a guess. What is beyond what was reserved is taken, and nothing that was goes back.
+	AtLeast bool
 }
 
 // held is what a decision took and may give back.
@@ -303,7 +305,11 @@ func (r *due) used(o Outcome) int64 {
 			return r.N
 		}
 	}
-	return mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
+	used := mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
+	if o.AtLeast {
+		return max(used, r.N)
+	}
+	return used
 }
 
 // gives reports whether what a rule took goes back. It counts the given statuses, or all.

@@ -37,6 +37,9 @@ type Request struct {
 	// Reserve, if positive, says that the amounts are an estimate, which [Limiter.Finish] replaces by the truth. It is for how
 	// long the estimate stands at least: see [Rule.GiveBackUnsettled].
 	Reserve time.Duration
+	// Guess: the amounts are nobody's word, such as what earlier requests took. Of a limit that holds less, all that it holds is
+	// asked: a guess alone keeps nobody out for ever.
+	Guess bool
 	// Repeat names the request, if it isn't zero: the same request under this name is charged once within a minute, whichever
 	// node it reaches.
 	Repeat Once

@@ -18,6 +18,8 @@ type Estimate struct {
 	// Reserve is for how long the estimate stands, if nobody calls [Settle]: see [weir.Request.Reserve]. 0 means that it isn't
 	// an estimate, but what the request takes.
 	Reserve time.Duration
+	// Guess: see [weir.Request.Guess].
+	Guess bool
 }
 
 type estimateKey struct{}
@@ -30,7 +32,7 @@ func WithEstimate(r *http.Request, e *Estimate) *http.Request {
 // fill puts an estimate into the request that is checked.
 func (v *Verdict) fill(ctx context.Context) {
 	if e, ok := ctx.Value(estimateKey{}).(*Estimate); ok {
-		v.Request.Amounts, v.Request.Reserve, v.attrs.model = e.Amounts, e.Reserve, e.Model
+		v.Request.Amounts, v.Request.Reserve, v.Request.Guess, v.attrs.model = e.Amounts, e.Reserve, e.Guess, e.Model
 	}
 }
 
@@ -45,9 +47,18 @@ func Reserved(r *http.Request) bool {
 // handler has returned; the last call counts. A request for which it isn't called keeps what it had reserved. It does nothing
 // where nothing was reserved.
 func Settle(r *http.Request, amounts map[string]weir.Amount) {
+	settle(r, weir.Outcome{Amounts: amounts})
+}
+
+// SettleAtLeast is Settle where the amounts are a guess: what is beyond what was reserved is taken, and nothing that was goes back.
+func SettleAtLeast(r *http.Request, amounts map[string]weir.Amount) {
+	settle(r, weir.Outcome{Amounts: amounts, AtLeast: true})
+}
+
+func settle(r *http.Request, o weir.Outcome) {
 	if a, ok := r.Context().Value(answerKey{}).(*answer); ok && a.reserved {
-		amounts = maps.Clone(amounts)
-		a.amounts.Store(&amounts)
+		o.Amounts = maps.Clone(o.Amounts)
+		a.settled.Store(&o)
 	}
 }
 

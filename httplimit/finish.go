@@ -59,8 +59,8 @@ func (a *answer) end() {
 	a.once.Do(func() {
 		a.stop() // before they are released: a renewal would take them again
 		var o weir.Outcome
-		if amounts := a.amounts.Load(); amounts != nil {
-			o.Amounts = *amounts
+		if settled := a.settled.Load(); settled != nil {
+			o = *settled
 		}
 		if a.ended && !a.lost.Load() {
 			o.Status = a.status
@@ -115,7 +115,7 @@ type answer struct {
 	stop     func()
 	once     sync.Once
 	hijacked atomic.Bool
-	amounts  atomic.Pointer[map[string]weir.Amount]
+	settled  atomic.Pointer[weir.Outcome]
 }
 
 // begun notes the status of an answer, if it is the first. 1xx are not the

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -208,5 +209,83 @@ func TestSlotsOfWebSockets(t *testing.T) {
 	await(t, handled, "the end at the gateway")
 	if got := left(t, l)["slots"]; got != "1" {
 		t.Errorf("%s slots left", got)
+	}
+}
+
+// A stream that doesn't tell what it took is booked by its length, however the request is written that brought it about: a client
+// would be served for nothing otherwise.
+func TestStreamsThatTellNothing(t *testing.T) {
+	const events = 3000
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		if r.Header.Get("X-Packed") != "" {
+			w.Header().Set("Content-Encoding", "br")
+			_, _ = w.Write(make([]byte, events))
+			return
+		}
+		for range events {
+			fmt.Fprint(w, "data: {\"choices\": [{\"delta\": {\"content\": \"word\"}}]}\n\n")
+		}
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	})
+	stream := `{"model": "gpt-small", "stream": true, "max_tokens": 1, "messages": []}`
+	for name, c := range map[string]struct {
+		path, body string
+		header     http.Header
+	}{
+		"plain":            {"/v1/completions", stream, nil},
+		"sealed":           {"/v1/chat/completions", stream, http.Header{"Content-Md5": {"x"}}},
+		"two limits":       {"/v1/chat/completions", strings.Replace(stream, `"max_tokens": 1`, `"max_tokens": 1, "max_tokens": null`, 1), http.Header{"Digest": {"x"}}},
+		"behind blanks":    {"/v1/chat/completions", "{" + strings.Repeat(" ", 1<<20) + stream[1:], nil},
+		"limit and blanks": {"/v1/chat/completions", `{"max_tokens": 1,` + strings.Repeat(" ", 1<<20) + stream[1:], nil},
+		"a form":           {"/v1/chat/completions", stream, http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}},
+		"packed request":   {"/v1/chat/completions", stream, http.Header{"Content-Encoding": {"x"}}},
+		"packed answer":    {"/v1/chat/completions", stream, http.Header{"X-Packed": {"yes"}}},
+		"no JSON":          {"/v1/chat/completions", "\ufeff" + stream, nil},
+		"another path":     {"/v1/chat//Completions", stream, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := limiterOf(t, weir.Options{}, daily("tokens", 1_000_000))
+			handled := make(chan struct{}, 1)
+			d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
+			req := d.request(t, "POST", c.path, strings.NewReader(c.body))
+			req.Header.Set("Content-Type", "application/json")
+			for field, values := range c.header {
+				req.Header[field] = values
+			}
+			res, err := d.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+			await(t, handled, "the end at the gateway")
+			left, err := strconv.Atoi(left(t, l)["tokens"])
+			if took := 1_000_000 - left; err != nil || took < events || took > events+1<<20 {
+				t.Errorf("%d tokens were booked for %d, %v", took, events, err)
+			}
+		})
+	}
+}
+
+// A guess by earlier answers that is more than a limit holds keeps nobody out.
+func TestLearnedMoreThanALimitHolds(t *testing.T) {
+	up := startUpstream(t, jsonAnswer(`{"usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}}`))
+	l := limiterOf(t, weir.Options{}, daily("tokens", 1_000))
+	handled := make(chan struct{}, 1)
+	d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
+	for range enough {
+		d.gateway.opts.Learned.learn("gpt-small", 20_000)
+	}
+	if a := d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100, `, "", 1)); a.StatusCode != 200 {
+		t.Errorf("%d: %s", a.StatusCode, a.body)
+	}
+	await(t, handled, "the end at the gateway")
+	if got := left(t, l)["tokens"]; got != "995" {
+		t.Errorf("%s tokens left", got)
+	}
+	if a := d.ask(t, "/v1/chat/completions", strings.Replace(chat, `100`, `20000`, 1)); a.StatusCode != 429 {
+		t.Errorf("%d of a request that says itself that it may take more than there is", a.StatusCode)
 	}
 }

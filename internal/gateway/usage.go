@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
 	"slices"
@@ -28,7 +27,9 @@ const reserveFor = 10 * time.Minute
 type call struct {
 	asked    usage.Asked
 	amounts  map[string]weir.Amount // estimated
+	guess    bool                   // by earlier answers
 	head     *head                  // nil if the body wasn't read
+	sent     int64                  // bytes of a body that wasn't read whole, as far as they are known
 	reserved bool                   // the limiter waits for what it took
 }
 
@@ -57,16 +58,19 @@ func (g *Gateway) estimate(control *http.ResponseController, r *http.Request) (_
 		c.head, r.Body = h, h
 		c.asked = usage.ReadStart(h.text)
 	}
-	if c.asked.Model == "" {
-		c.asked.Model = usage.ModelFromPath(r.URL.Path)
+	if c.head == nil || !c.head.whole() {
+		c.sent = max(0, r.ContentLength)
 	}
-	c.amounts = g.likely(c)
-	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.asked.Model, Reserve: reserveFor, Amounts: c.amounts})
+	if model := usage.ModelFromPath(r.URL.Path); model != "" { // the upstream takes that one, whatever the body says
+		c.asked.Model = model
+	}
+	c.amounts = g.reserves(c)
+	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.asked.Model, Reserve: reserveFor, Amounts: c.amounts, Guess: c.guess})
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), nil
 }
 
-// likely is what a call is likely to take. What isn't known is for the rules' defaults.
-func (g *Gateway) likely(c *call) map[string]weir.Amount {
+// reserves is what a call is likely to take. What isn't known is for the rules' defaults.
+func (g *Gateway) reserves(c *call) map[string]weir.Amount {
 	if c.asked == (usage.Asked{Choices: 1}) || c.head == nil { // nothing was read, or nothing of use
 		return nil
 	}
@@ -74,6 +78,7 @@ func (g *Gateway) likely(c *call) map[string]weir.Amount {
 	output := c.asked.Output()
 	if !output.Known {
 		output.N, output.Known = g.opts.Learned.estimate(c.asked.Model)
+		c.guess = output.Known
 	}
 	if output.Known {
 		amounts["output"], amounts["tokens"] = weir.Whole(output.N), weir.Whole(c.asked.Input+output.N)
@@ -155,16 +160,23 @@ func (g *Gateway) watchUsage(res *http.Response) {
 		httplimit.Settle(res.Request, nothing)
 		return
 	}
-	if e := res.Header.Get("Content-Encoding"); res.StatusCode != http.StatusOK || e != "" && !strings.EqualFold(e, "identity") {
+	if res.StatusCode != http.StatusOK {
 		return
 	}
-	res.Body = &metered{ReadCloser: res.Body, reader: usage.NewReader(res.Header.Get("Content-Type")), g: g, c: c, r: res.Request}
+	m := &metered{ReadCloser: res.Body, g: g, c: c, r: res.Request}
+	if e := res.Header.Get("Content-Encoding"); e == "" || strings.EqualFold(e, "identity") {
+		m.reader = usage.NewReader(res.Header.Get("Content-Type"))
+	} else if !usage.IsStream(res.Header.Get("Content-Type")) {
+		return // what was reserved stands
+	}
+	res.Body = m
 }
 
 // metered is an answer's body that is read for what it says was used.
 type metered struct {
 	io.ReadCloser
-	reader *usage.Reader
+	reader *usage.Reader // nil of a stream that is packed
+	packed int64         // the bytes of that
 	g      *Gateway
 	c      *call
 	r      *http.Request
@@ -172,41 +184,53 @@ type metered struct {
 
 func (m *metered) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
-	_, _ = m.reader.Write(p[:n]) // it never fails
+	if m.reader == nil {
+		m.packed += int64(n)
+	} else {
+		_, _ = m.reader.Write(p[:n]) // it never fails
+	}
 	return n, err
 }
 
 func (m *metered) Close() error {
-	if u, ok := m.reader.Usage(); ok {
-		if amounts := m.c.used(&u); amounts != nil {
-			httplimit.Settle(m.r, amounts)
-		}
-		if u.Output.Known && !u.Partial {
+	var u usage.Usage
+	told, streamed := false, m.packed // of a packed byte, at most a token
+	if m.reader != nil {
+		u, told = m.reader.Usage()
+		streamed = m.reader.Streamed()
+	}
+	switch {
+	case told && !u.Partial:
+		httplimit.Settle(m.r, amountsOf(&u))
+		if u.Output.Known {
 			m.g.opts.Learned.learn(m.c.asked.Model, u.Output.N)
 		}
+	case told || streamed > 0:
+		httplimit.SettleAtLeast(m.r, m.c.likely(&u, streamed))
 	}
 	return m.ReadCloser.Close()
 }
 
-// used is what a call took, or nil if that isn't known. Of an answer that broke off, or whose client left, it is at least what
-// was estimated: what it had told so far may be less than what was used, and more than anybody had thought.
-func (c *call) used(u *usage.Usage) map[string]weir.Amount {
+// amountsOf is what an answer says was used.
+func amountsOf(u *usage.Usage) map[string]weir.Amount {
 	out := map[string]weir.Amount{}
 	for name, a := range map[string]usage.Amount{"input": u.Input, "cached": u.Cached, "output": u.Output, "tokens": u.Tokens} {
 		if a.Known {
 			out[name] = weir.Whole(a.N)
 		}
 	}
-	if !u.Partial {
-		return out
-	}
-	if _, known := c.amounts["output"]; !known {
-		return nil // a rule's default stands, and may be more
-	}
-	told := maps.Clone(out)
+	return out
+}
+
+// likely is what a call has taken whose answer broke off, or doesn't say it: what it had told so far, what was estimated, or what
+// was streamed, whatever is more. A client that has its answers say nothing would be served for nothing otherwise.
+func (c *call) likely(u *usage.Usage, streamed int64) map[string]weir.Amount {
+	out := amountsOf(u)
 	for name, estimated := range c.amounts {
-		out[name] = max(told[name], estimated)
+		out[name] = max(out[name], estimated)
 	}
+	out["input"] = max(out["input"], weir.Whole(c.sent/4)-out["cached"])
+	out["output"] = max(out["output"], weir.Whole(streamed))
 	out["tokens"] = max(out["tokens"], out["input"]+out["cached"]+out["output"])
 	return out
 }

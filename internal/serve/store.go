@@ -125,7 +125,7 @@ func (n *node) closeStore() {
 // so they aren't logged one by one: the store logs one line when Redis is lost, and one when it is
 // back.
 func (n *node) storeFailed(_ *http.Request, err error) {
-	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, weir.ErrPartition) { // each of thousands a second, if Redis is slow
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, weir.ErrPartition) { // each of thousands a second, if Redis is slow
 		n.log.Debug("store", "error", err)
 		return
 	}

@@ -1,5 +1,11 @@
 package usage
 
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
 // maxCount is the largest count that is believed: 2⁵³, the last one that every JSON reader has
 // exactly. Sums of a few fit an int64.
 const maxCount = 1 << 53
@@ -21,6 +27,18 @@ func (v scalar) count() Amount {
 		return Amount{}
 	}
 	return Amount{n, true}
+}
+
+// limit reads a scalar as a limit in a request: however it is written that servers take for a number above 0.
+func (v scalar) limit() Amount {
+	if v.kind != '0' && v.kind != '"' || v.size > 32 {
+		return Amount{}
+	}
+	f, err := strconv.ParseFloat(strings.TrimSpace(string(v.text)), 64)
+	if err != nil || !(f > 0) {
+		return Amount{}
+	}
+	return Amount{int64(math.Ceil(min(f, maxCount))), true}
 }
 
 // numberState is how far a number of JSON has got.

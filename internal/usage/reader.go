@@ -34,6 +34,12 @@ func formatOf(contentType string) format {
 	return other
 }
 
+// IsStream reports whether an answer of the Content-Type comes in parts: events, or lines.
+func IsStream(contentType string) bool {
+	f := formatOf(contentType)
+	return f == events || f == lines
+}
+
 // Reader reads the usage from an answer's body as it passes. The body must not be compressed. A
 // Reader never fails, and never holds the body up: what it can't make sense of, it skips.
 //
@@ -50,6 +56,8 @@ type Reader struct {
 	mark    [len(doneMark) + 1]byte // the first bytes of its data that aren't spaces
 	markLen int
 	afterCR bool
+	events  int64 // that were there so far, and the bytes of their data
+	bytes   int64
 }
 
 const (
@@ -74,6 +82,15 @@ func (r *Reader) Usage() (Usage, bool) {
 	u.Model = r.answer.model
 	u.Partial = !r.answer.over && !r.isDone()
 	return u, u.known()
+}
+
+// frame is how many bytes of an event are around its text, about.
+const frame = 250
+
+// Streamed guesses how many tokens a stream has had so far, for one that doesn't tell it: one for each event, and one for every
+// four bytes that an event has beyond what is around the text of a short one. It is 0 of other answers.
+func (r *Reader) Streamed() int64 {
+	return r.events + max(0, r.bytes-frame*r.events)/bytesPerToken
 }
 
 // Write reads the next part of the body. It takes all of it, without an error.
@@ -131,6 +148,7 @@ func (r *Reader) readLine(p []byte) {
 	if !r.isData {
 		return
 	}
+	r.bytes += int64(len(p))
 	for i := 0; i < len(p) && r.markLen < len(r.mark); i++ {
 		if p[i] != ' ' {
 			r.mark[r.markLen] = p[i]
@@ -150,6 +168,7 @@ func (r *Reader) endLine() {
 	case r.isDone():
 		r.answer.over = true
 		r.scanner.reset()
+		r.events--
 	case r.format == lines, r.headLen == 0:
 		r.scanner.reset()
 	case r.isData:
@@ -157,6 +176,9 @@ func (r *Reader) endLine() {
 		if r.scanner.state == finished {
 			r.scanner.reset()
 		}
+	}
+	if r.isData && r.markLen > 0 {
+		r.events++
 	}
 	r.headLen, r.isData, r.markLen = 0, false, 0
 }

@@ -64,7 +64,7 @@ func ReadStart(body []byte) Asked {
 	r := &request{}
 	s := scanner{visitor: r}
 	s.feed(body)
-	if s.isString() && (s.at == atText || s.at == atTexts || s.at == atData) {
+	if s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
 		r.text += s.size
 	}
 	return r.sum()
@@ -73,7 +73,10 @@ func ReadStart(body []byte) Asked {
 // sum adds up what was found.
 func (r *request) sum() Asked {
 	r.asked.Input = (r.text+bytesPerToken-1)/bytesPerToken + r.tokens
-	r.asked.Choices = max(r.asked.Choices, 1)
+	r.asked.Choices = min(max(r.asked.Choices, 1)*max(r.prompts, 1), maxCount)
+	if r.unclear {
+		r.asked.MaxOutput = Amount{}
+	}
 	return r.asked
 }
 
@@ -113,10 +116,12 @@ const (
 	atRunOptions                     // Ollama's options
 	atMaxOutput
 	atChoiceCount
-	atName  // the model's
-	atText  // text, or an array with texts in it
-	atTexts // the same, or tokens in its place
-	atData  // every string in it is text
+	atName       // the model's
+	atText       // text, or an array with texts in it
+	atTexts      // the same, or tokens in its place
+	atPromptList // the same, of which each is answered by itself
+	atAPrompt    // one of several
+	atData       // every string in it is text
 )
 
 // requestFields are the fields that matter, by the place of the object that they are in.
@@ -135,7 +140,7 @@ var requestFields = map[place]map[string]place{
 		"n":                     atChoiceCount,
 		"best_of":               atChoiceCount,
 		"input":                 atTexts,
-		"prompt":                atTexts,
+		"prompt":                atPromptList,
 		"suffix":                atText,
 		"system":                atText,
 		"instructions":          atText,
@@ -174,6 +179,8 @@ type request struct {
 	isChat   bool
 	text     int64 // bytes
 	tokens   int64 // in place of text
+	prompts  int64 // each of which is answered
+	unclear  bool  // a limit of the output isn't a number above 0: who knows what the server makes of it
 	body     int64 // the offset of its first member
 	options  options
 }
@@ -206,8 +213,13 @@ func (r *request) member(of place, name []byte) place {
 }
 
 func (r *request) element(of place) place {
-	if of == atText || of == atTexts || of == atData {
+	switch of {
+	case atText, atTexts, atData:
 		return of
+	case atPromptList:
+		return atAPrompt
+	case atAPrompt:
+		return atTexts
 	}
 	return anywhere
 }
@@ -218,6 +230,10 @@ func (r *request) open(p place, bracket byte, at int64) {
 		r.isObject, r.body = bracket == '{', at
 	case atMessages:
 		r.isChat = bracket == '['
+	case atAPrompt:
+		r.prompts++
+	case atMaxOutput:
+		r.unclear = true
 	case atStream:
 		r.asked.Stream = false
 	case atOptions:
@@ -231,18 +247,23 @@ func (r *request) close(place, byte) {}
 
 func (r *request) scalar(p place, v scalar) {
 	switch p {
-	case atText, atTexts, atData:
+	case atText, atTexts, atPromptList, atAPrompt, atData:
 		if v.kind == '"' {
 			r.text += v.size
-		} else if v.kind == '0' && p == atTexts {
+		} else if v.kind == '0' && (p == atTexts || p == atAPrompt) {
 			r.tokens++
 		}
+		if v.kind == '"' && p == atAPrompt {
+			r.prompts++
+		}
 	case atMaxOutput:
-		if n := v.count(); n.Known && (!r.asked.MaxOutput.Known || n.N > r.asked.MaxOutput.N) {
-			r.asked.MaxOutput = n
+		if n := v.limit(); n.Known {
+			r.asked.MaxOutput = Amount{max(n.N, r.asked.MaxOutput.N), true}
+		} else {
+			r.unclear = true
 		}
 	case atChoiceCount:
-		r.asked.Choices = max(r.asked.Choices, v.count().N)
+		r.asked.Choices = max(r.asked.Choices, v.limit().N)
 	case atName:
 		if v.kind == '"' {
 			r.asked.Model = string(v.text)
