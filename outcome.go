@@ -250,7 +250,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		case r.amount != "":
 			r.Used = r.used(o)
 		case h.once != (Once{}):
-			r.N, r.Hold = 0, nil // stores find a Once by the counters that it comes with
+			r.N = 0 // stores find a Once by the counters that it comes with; a check of the same name is decided anew
 		default:
 			continue
 		}

@@ -3,6 +3,7 @@ package redislimit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -247,6 +248,41 @@ func BenchmarkSplit(b *testing.B) {
 				b.ReportMetric(100*(1+more)/3, "%of-load-on-busiest")
 				b.ReportMetric(float64(failed.Load()), "errors")
 			})
+		}
+	}
+}
+
+// TestFinishedOnceOnACluster: a check that may be repeated, and whose limits lie on several servers, is settled or given back, and not
+// both.
+func TestFinishedOnceOnACluster(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	l := nodes(t, c, 1)[0]
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
+		{ID: "tokens", By: []string{"api_key"}, Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1000, Window: 24 * time.Hour}}},
+		{ID: "requests", By: []string{"org"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10, Window: 24 * time.Hour}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetRules(set)
+	for i := range 30 { // on all servers
+		req := &weir.Request{
+			APIKey: fmt.Sprint("key ", i), Org: fmt.Sprint("org ", i), Receipt: true,
+			Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}, Reserve: time.Minute, Repeat: weir.Once{byte(i), 1},
+		}
+		d, err := l.Check(t.Context(), req)
+		if err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(40)}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Abandoned: true}); !errors.Is(err, weir.ErrUsed) {
+			t.Errorf("%d: given back after it was settled: %v", i, err)
+		}
+		req.Peek, req.Receipt = true, false
+		if d, err = l.Check(t.Context(), req); err != nil || d.Limits()[0].Remaining != 960 || d.Limits()[1].Remaining != 9 {
+			t.Errorf("%d: %+v, %v", i, d.Limits(), err)
 		}
 	}
 }
