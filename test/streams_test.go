@@ -74,7 +74,7 @@ type modelCall struct {
 	victim    int  // which node is killed, if its fate is that
 	waits     bool // for the first node's death, on another node
 	events    int
-	estimate  used
+	estimate  used  // of more tokens than there are events, by which streams are booked that tell nothing
 	told      *used // with the first event, if it tells anything
 	truth     used
 	rnd       *rand.Rand // of its client
@@ -88,7 +88,7 @@ func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 			for i := range fates[fate] {
 				c := &modelCall{
 					user: user, org: fmt.Sprint("org-", rnd.IntN(3)), fate: fate, events: int(upTo(40)),
-					estimate: used{upTo(50), upTo(400)}, truth: used{upTo(100), upTo(800)}, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 1)),
+					estimate: used{upTo(50), 50 + upTo(400)}, truth: used{upTo(100), upTo(800)}, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 1)),
 				}
 				switch told := rnd.IntN(3); {
 				case fate == silent:
