@@ -230,6 +230,10 @@ func mustCount(p *weir.Policy, s weir.State, at int64) bool {
 func (x *counter) spend(e *entry, left weir.State, n int64, decided bool) {
 	x.state = left
 	x.held -= n
+	if r := x.refusal.Load(); r != nil { // it tells what was left before
+		x.arrivals += r.turned.Load()
+		x.refusal.Store(nil)
+	}
 	if !decided {
 		x.undecided.Add(n)
 		e.spent, e.interval = n, x.interval

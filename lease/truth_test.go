@@ -63,3 +63,27 @@ func truth(t *testing.T, p *weir.Policy, n int64, got, want weir.Result) {
 		t.Errorf("%d tokens: told that %d remain, the store says %d", n, got.Remaining, want.Remaining)
 	}
 }
+
+// TestRefusalsAfterWhatIsHeldWasSpent: a refusal that a node remembers tells of what is left now, and not of what was left before it
+// spent tokens that it held.
+func TestRefusalsAfterWhatIsHeldWasSpent(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
+		p := storetest.Policy(t, "p", weir.Limit{Count: 20, Window: time.Hour})
+		for range 2 {
+			take(s, charge(p, "s", 7))
+		}
+		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+			x.held, x.leaseEnd, x.known = 1, s.now()+int64(time.Second), s.now()+int64(time.Second)
+		})
+		for i, want := range []int64{6, 5} {
+			for range 2 { // the second one from what is remembered
+				if r := take(s, charge(p, "s", 19))[0]; r.Allowed || r.Remaining != want {
+					t.Errorf("%d: 19 of %d: %+v", i, want, r)
+				}
+			}
+			if r := take(s, charge(p, "s", 1))[0]; i == 0 && (!r.Allowed || r.Remaining != 5) {
+				t.Errorf("1 of what is held: %+v", r)
+			}
+		}
+	})
+}
