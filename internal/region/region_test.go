@@ -52,7 +52,7 @@ func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 				others[other] = peers[other]
 			}
 		}
-		link, err := NewLink(Options{Name: name, Home: names[0], Secret: secret, Peers: others})
+		link, err := NewLink(Options{Name: name, Home: names[0], Secret: secret, Peers: others, Timeout: time.Minute})
 		if err != nil {
 			tb.Fatalf("%v", err)
 		}
@@ -60,6 +60,7 @@ func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 		sites[i] = &site{own: own, link: link, Store: NewStore(own, link)}
 		link.Serve(weir.NewLimiter(own, nil, weir.Options{}), own)
 		for _, p := range link.peers {
+			p.since = time.Now().Add(time.Hour) // however late it is heard first
 			p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				to := sites[slices.Index(names, r.URL.Host)]
 				if to.cut.Load() || sites[i].cut.Load() {
@@ -191,7 +192,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 		for _, s := range sites { // nobody is taken for silent
 			for _, p := range s.link.peers {
 				p.mu.Lock()
-				p.since = time.Now()
+				p.up, p.heard = true, time.Now()
 				p.mu.Unlock()
 			}
 		}
