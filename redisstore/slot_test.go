@@ -40,7 +40,7 @@ func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
 	}
 	for _, k := range cases {
 		t.Run(k.name, func(t *testing.T) {
-			s := open(t, Options{URL: clusterURL(c), Timeout: 200 * time.Millisecond})
+			s := open(t, Options{URL: clusterURL(c), Timeout: time.Second})
 			p := policy(t, k.name, weir.TokenBucket, 1_000_000, year)
 			here, gone := tagged(s, healthy, "s"), tagged(s, lost, "s")
 			until(t, func(ctx context.Context) error {
