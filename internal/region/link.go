@@ -68,10 +68,6 @@ func NewLink(o Options) (*Link, error) {
 	return l, nil
 }
 
-// Name is that of the node's region, and Home that of limits that name none.
-func (l *Link) Name() string { return l.name }
-func (l *Link) Home() string { return l.home }
-
 // HomeOf is the home of a rule.
 func (l *Link) HomeOf(rule *weir.Rule) string { return cmp.Or(rule.Home, l.home) }
 

@@ -182,7 +182,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 	}
 	where := func(i int, p *weir.Policy, local bool) string {
 		if !p.Global || local {
-			return p.Name + " in " + sites[i].link.Name()
+			return p.Name + " in " + sites[i].link.name
 		}
 		return p.Name
 	}
@@ -217,7 +217,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 			}
 		}
 		if d.Allowed != fits {
-			t.Fatalf("step %d (seed %d): in %s %v of %v, cut off %v: %+v, %v", step, seed, sites[i].link.Name(), charges, used, sites[0].cut.Load(), d, err)
+			t.Fatalf("step %d (seed %d): in %s %v of %v, cut off %v: %+v, %v", step, seed, sites[i].link.name, charges, used, sites[0].cut.Load(), d, err)
 		}
 		if fits {
 			for _, c := range charges {
@@ -241,11 +241,11 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 			peek := on(apart, 1)
 			peek.Peek = true
 			if got, want := take(s.own, peek)[0].Remaining, 40-used[where(j, apart, true)]; got != want {
-				t.Fatalf("step %d (seed %d): %s has %d left for itself, want %d; after %v, %+v", step, seed, s.link.Name(), got, want, charges, d)
+				t.Fatalf("step %d (seed %d): %s has %d left for itself, want %d; after %v, %+v", step, seed, s.link.name, got, want, charges, d)
 			}
 			for _, p := range limits {
 				if got, want := s.left(p), 40-used[where(j, p, false)]; got != want {
-					t.Fatalf("step %d (seed %d): in %s %d are left of %s, want %d; after %v, %+v", step, seed, s.link.Name(), got, p.Name, want, charges, d)
+					t.Fatalf("step %d (seed %d): in %s %d are left of %s, want %d; after %v, %+v", step, seed, s.link.name, got, p.Name, want, charges, d)
 				}
 			}
 		}

@@ -21,7 +21,7 @@ var _ weir.Store = (*Store)(nil)
 // NewStore makes a Store of a region's own and of its link to the others.
 func NewStore(own weir.Store, link *Link) *Store { return &Store{own, link} }
 
-// Take decides charges, all or nothing. The region's own come first: what they refuse needs no other region.
+// Take decides charges, all or nothing. The region's own come first: of what they refuse, the homes are only asked how they stand.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
 	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return c.Policy.Global }) {
 		s.own.Take(ctx, charges, results)
