@@ -92,6 +92,13 @@ func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 		}
 		return nil
 	})
+	looked = nowOf(t, a).At
+	until(t, func() error { // and it has looked at that
+		if at := nowOf(t, a).At; !at.After(looked) {
+			return fmt.Errorf("it is %s", at)
+		}
+		return nil
+	})
 	if err := r.Restart(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ type troubles struct {
 	// that live are back.
 	told, heard time.Time
 	deaf        bool
+	stale       bool // the last look found that they should have told more
 }
 
 // lastHeard is what is known of another node.
@@ -188,6 +189,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	}
 	t, heard := &n.live.trouble, n.redis.Heard()
 	if heard.Stale {
+		t.stale = true
 		up := slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Up })
 		if heard.At.IsZero() || !up {
 			return "" // nobody can be heard, and that is told already
@@ -199,9 +201,10 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		return text + ", since the part of it that keeps that is lost"
 	}
 	// With many nodes each asks for the others more seldom.
-	if gap := heard.At.Sub(t.told); !t.told.IsZero() && gap > silent+time.Duration(s.Nodes)*20*time.Millisecond {
+	if gap := heard.At.Sub(t.told); !t.told.IsZero() && (t.stale || gap > silent+time.Duration(s.Nodes)*20*time.Millisecond) {
 		t.deaf, t.heard = true, now
 	}
+	t.stale = false
 	t.told = heard.At
 	// Those that aren't back after a while may have taken their leave, or died: nobody was there to hear it.
 	settled := now.Sub(t.heard) >= silent
