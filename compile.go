@@ -353,7 +353,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			p.Rule, p.Endpoint, p.of, p.Amount = r.ID, r.Match.Endpoint, r.Rule, r.Amount
 			p.GivesBack = r.GiveBackUnsettled && r.Amount != ""
 			p.ByIP = len(r.by) == 1 && r.by[0].kind == byIP
-			p.Global, p.Home, p.OnPartition = r.Global, r.Home, r.OnPartition
+			p.Global, p.Home, p.Floor, p.Travels, p.OnPartition = r.Global, r.Home, r.Floor, r.Global && r.Strict, r.OnPartition
 			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict || r.Global, r.Shadow || candidate, candidate, perClient
 			if !p.Shadow && !r.Book {
 				p.Abuse = abuse

@@ -38,7 +38,7 @@ type due struct {
 	amount   string   // what was reserved, or ""
 	parts    []Weight // what that is made of
 	cost     int64    // times which it counts
-	global   bool     // of a receipt: see Policy
+	scope    uint8    // of a receipt: see scopeOf
 	home     string
 }
 

@@ -33,9 +33,13 @@ type Policy struct {
 	Candidate bool
 	// OnStoreFailure says what happens while the store can't be reached.
 	OnStoreFailure FailureMode
-	// Global limits are counted in one region, the Home, or else in the one that nodes are told, for all. See [Rule.Global].
+	// Global limits are one over all regions. Home is the region that owns the most of them, or "" for the one that nodes are told,
+	// and Floor what each of the others owns, in percent. See [Rule.Global].
 	Global bool
 	Home   string
+	Floor  int
+	// Travels: every check of a Global limit asks the home.
+	Travels bool
 	// OnPartition says what happens while the home can't be asked. See [Rule.OnPartition].
 	OnPartition FailureMode
 	// Statuses, if any, are the HTTP statuses that count: see [Limiter.Finish].

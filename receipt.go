@@ -62,7 +62,7 @@ type sealedMore struct {
 	Cost         int64
 	Zone, Amount uint16
 	Parts        uint16
-	Global       bool
+	Scope        uint8 // 0: of each region; 1: Travels; from 2 on: Global, with that Floor and 2 more
 	Home         uint16
 }
 
@@ -116,11 +116,21 @@ func (h *held) name() (once Once) {
 	return once
 }
 
+func scopeOf(p *Policy) uint8 {
+	switch {
+	case !p.Global:
+		return 0
+	case p.Travels:
+		return 1
+	}
+	return uint8(p.Floor) + 2
+}
+
 func sealMore(b []byte, r *due) []byte {
 	l := r.Policy.Limit
 	more := sealedMore{
 		Decimal: l.Decimal, Fraction: l.Fraction, Unit: l.Calendar.Unit, Day: uint8(l.Calendar.Day), Weekday: uint8(l.Calendar.Weekday),
-		Cost: r.cost, Zone: uint16(len(l.Calendar.Zone)), Amount: uint16(len(r.amount)), Parts: uint16(len(r.parts)), Global: r.Policy.Global, Home: uint16(len(r.Policy.Home)),
+		Cost: r.cost, Zone: uint16(len(l.Calendar.Zone)), Amount: uint16(len(r.amount)), Parts: uint16(len(r.parts)), Scope: scopeOf(r.Policy), Home: uint16(len(r.Policy.Home)),
 	}
 	if r.Hold != nil {
 		more.Held, more.Hold, more.For, more.GiveBack = true, r.Hold.ID, int64(r.Hold.For), r.Hold.GiveBack
@@ -208,7 +218,8 @@ func (u *unsealer) due() (r due, err error) {
 	if r.Policy, err = NewPolicy(name, l); err != nil {
 		return r, ErrReceiptInvalid // sealed by a version with other bounds
 	}
-	r.Policy.ID, r.Policy.Place, r.Policy.Amount, r.Policy.Global, r.Policy.Home = in.ID, in.Place, r.amount, r.global, r.home
+	r.Policy.ID, r.Policy.Place, r.Policy.Amount = in.ID, in.Place, r.amount
+	r.Policy.Global, r.Policy.Home, r.Policy.Travels, r.Policy.Floor = r.scope > 0, r.home, r.scope == 1, max(0, int(r.scope)-2)
 	r.Policy.GivesBack = r.Hold != nil && r.Hold.GiveBack
 	return r, nil
 }
@@ -220,7 +231,7 @@ func (u *unsealer) readMore(r *due, l *Limit) error {
 	}
 	l.Decimal, l.Fraction, r.cost = in.Decimal, in.Fraction, in.Cost
 	l.Calendar = Calendar{Unit: in.Unit, Day: int(in.Day), Weekday: time.Weekday(in.Weekday), Zone: string(u.cut(int(in.Zone)))}
-	r.amount, r.home, r.global = string(u.cut(int(in.Amount))), string(u.cut(int(in.Home))), in.Global
+	r.amount, r.home, r.scope = string(u.cut(int(in.Amount))), string(u.cut(int(in.Home))), in.Scope
 	for range in.Parts {
 		each := int64(binary.LittleEndian.Uint64(u.cut(8)))
 		r.parts = append(r.parts, Weight{Amount: string(u.cut(u.uint16())), Each: each})

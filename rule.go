@@ -125,13 +125,15 @@ type Rule struct {
 	Split int
 	// OnStoreFailure says what happens when the store can't be reached.
 	OnStoreFailure FailureMode
-	// Global rules are one limit over all regions: their counters are in the store of one, the Home, which every check asks.
-	// Otherwise each region has a limit of its own.
+	// Global rules are one limit over all regions. Each region decides by what it owns of the limit and has borrowed of others.
+	// Strict ones are counted at their Home, which every check asks. Otherwise each region has a limit of its own.
 	Global bool
-	// Home is the region that a Global rule's counters are in. "" means the one that nodes are told.
+	// Home is the region that owns what the others don't own of a Global rule. "" means the one that nodes are told.
 	Home string
-	// OnPartition says what happens when a Global rule's home can't be asked. FailLocal counts in the region's own store, the whole
-	// limit in each region; any other refuses.
+	// Floor is how much of a Global rule each other region owns, and keeps when it is cut off, in percent: 0 to 50.
+	Floor int
+	// OnPartition says what happens when a Global rule's home can't be asked. FailAllow goes on with what the region has.
+	// FailLocal counts in the region's own store, the whole limit in each region. FailRefuse refuses.
 	OnPartition FailureMode
 	// Shadow rules are counted and reported, and refuse nobody.
 	Shadow bool

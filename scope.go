@@ -1,10 +1,14 @@
 package weir
 
+import "fmt"
+
 // compileScope checks what a rule says of regions.
 func (r *rule) compileScope(path string, bad *Problems) {
 	switch {
 	case !r.Global && r.Home != "":
 		bad.addf(path+".home", "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope")
+	case !r.Global && r.Floor != 0:
+		bad.addf(path+".floor", "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope")
 	case !r.Global && r.OnPartition != FailAllow:
 		bad.addf(path+".on_partition", "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope")
 	case !r.Global:
@@ -12,6 +16,8 @@ func (r *rule) compileScope(path string, bad *Problems) {
 		bad.addf(path+".scope", "%s can't be global: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter, or leave the scope out", r.Algorithm)
 	case r.Book || r.CountRefused:
 		bad.addf(path+".scope", "a global rule can't have past_limit: leave one of them out")
+	case r.Floor < 0 || r.Floor > 50:
+		bad.addf(path+".floor", "must be from 0%% to 50%%, got %d%%", r.Floor)
 	case r.Split > 0:
 		bad.addf(path+".scope", "a global rule can't be split: leave one of them out")
 	}
@@ -31,12 +37,20 @@ func (r *rule) scopeText() string {
 	if !r.Global {
 		return ""
 	}
-	home, then := "its home", "refused"
+	home := "its home"
 	if r.Home != "" {
 		home += " " + r.Home
 	}
-	if r.OnPartition == FailLocal {
-		then = "counted in its own region, the whole limit in each,"
+	asks := "every check asks " + home + " in other regions"
+	then := map[FailureMode]string{FailAllow: "refused", FailRefuse: "refused", FailLocal: "counted in its own region, the whole limit in each,"}[r.OnPartition]
+	travels := asks + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 15 ms if its caller sets no deadline"
+	if r.Strict {
+		return "global: " + travels
 	}
-	return "global: in other regions every check asks " + home + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 15 ms if its caller sets no deadline"
+	alone := map[FailureMode]string{
+		FailAllow:  fmt.Sprintf("goes on with the %d%% that are its own", r.Floor),
+		FailRefuse: "refuses",
+		FailLocal:  "counts the whole limit by itself",
+	}[r.OnPartition]
+	return fmt.Sprintf("global: each region decides by what it has of the limit, and borrows more of %s; one that is cut off %s. Of limits below 16 a region %s", home, alone, travels)
 }

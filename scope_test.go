@@ -15,6 +15,9 @@ func TestScopesThatCannotBe(t *testing.T) {
 		{Rule{ID: "r", Limits: limits, Global: true}, ""},
 		{Rule{ID: "r", Limits: limits, Global: true, Home: "us", OnPartition: FailRefuse}, ""},
 		{Rule{ID: "r", Limits: limits, Home: "us"}, "rules[0].home: is for rules with scope: global"},
+		{Rule{ID: "r", Limits: limits, Floor: 5}, "rules[0].floor: is for rules with scope: global"},
+		{Rule{ID: "r", Limits: limits, Global: true, Floor: 50}, ""},
+		{Rule{ID: "r", Limits: limits, Global: true, Floor: 51}, "rules[0].floor: must be from 0% to 50%"},
 		{Rule{ID: "r", Limits: limits, OnPartition: FailLocal}, "rules[0].on_partition: is for rules with scope: global"},
 		{Rule{ID: "r", Limits: limits, Global: true, Algorithm: SlidingLog}, "rules[0].scope: sliding_window_log can't be global"},
 		{Rule{ID: "r", Limits: limits, Global: true, Algorithm: LeakyQueue}, "can't be global"},
@@ -35,12 +38,17 @@ func TestScopesAreExplained(t *testing.T) {
 		{ID: "own", Limits: limits},
 		{ID: "wide", Limits: limits, Global: true},
 		{ID: "apart", Limits: limits, Global: true, Home: "us", OnPartition: FailLocal},
+		{ID: "asks", Limits: limits, Global: true, Strict: true},
+		{ID: "floor", Limits: limits, Global: true, Floor: 5},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	x := rs.Explain(&Request{APIKey: "k"})
-	for i, want := range []string{"", "asks its home, and is refused", "asks its home us, and is counted in its own region"} {
+	for i, want := range []string{
+		"", "borrows more of its home; one that is cut off goes on with the 0%", "borrows more of its home us; one that is cut off counts the whole limit by itself",
+		"global: every check asks its home in other regions, and is refused", "goes on with the 5%",
+	} {
 		if got := x.Rules[i].Scope; !strings.Contains(got, want) || (got == "") != (want == "") {
 			t.Errorf("%s: %q, want %q", x.Rules[i].ID, got, want)
 		}
@@ -55,7 +63,7 @@ func TestScopesAreExplained(t *testing.T) {
 		t.Errorf("%v", rs.Warnings())
 	}
 	for i, p := range x.Rules {
-		if l := p.Limits[0]; l.Global != (i > 0) || l.Strict != (i > 0) || l.Home != []string{"", "", "us"}[i] {
+		if l := p.Limits[0]; l.Global != (i > 0) || l.Strict != (i > 0) || l.Home != map[bool]string{true: "us"}[i == 2] || l.Travels != (i == 3) {
 			t.Errorf("%+v", l)
 		}
 	}

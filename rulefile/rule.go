@@ -19,7 +19,7 @@ var ruleFields = fieldSet{
 	names: []string{
 		"id", "version", "tier", "match", "by", "missing", "ipv4_prefix", "ipv6_prefix", "layer", "algorithm", "mode", "max_delay",
 		"limit", "limits", "burst", "params", "tiers", "override", "amount", "default", "unsettled", "calendar", "slot_ttl",
-		"cost", "count", "past_limit", "strict", "split", "on_store_failure", "scope", "home", "on_partition", "shadow", "candidate", "abuse",
+		"cost", "count", "past_limit", "strict", "split", "on_store_failure", "scope", "home", "floor", "on_partition", "shadow", "candidate", "abuse",
 	},
 	wrong: map[string]string{
 		"endpoint":        "write match: {endpoint: …}",
@@ -92,18 +92,19 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.IPv4Prefix, r.IPv6Prefix = d.prefix(f["ipv4_prefix"]), d.prefix(f["ipv6_prefix"])
 	r.OnStoreFailure = weir.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
 	r.Global, r.Home = d.choice(f["scope"], "region", "global") == 1, d.text(f["home"])
-	if f["on_partition"].node != nil {
-		r.OnPartition = weir.FailRefuse
-		if d.choice(f["on_partition"], "refuse", "local") == 1 {
-			r.OnPartition = weir.FailLocal
-		}
+	if r.Floor = d.percent(f["floor"]); r.Global && f["floor"].node == nil {
+		r.Floor = defaultFloor
 	}
+	r.OnPartition = [...]weir.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal}[max(0, d.choice(f["on_partition"], "share", "refuse", "local"))]
 	r.Layer = d.text(f["layer"])
 	r.Cost = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])
 	past := d.choice(f["past_limit"], "refuse", "book", "count")
 	r.Book, r.CountRefused = past == 1, past == 2
 	r.Strict = d.boolean(f["strict"])
+	if r.Global && r.Strict && f["on_partition"].text == "share" {
+		d.fail(f["on_partition"], "a strict rule asks its home at every check, and has no share of its own: write refuse or local, or leave strict out")
+	}
 	r.Split = int(d.integer(f["split"]))
 	r.Shadow = d.boolean(f["shadow"])
 	before := len(d.list)

@@ -153,6 +153,22 @@ func (d *decoder) whole(v value) (int64, bool) {
 	return 0, false
 }
 
+// defaultFloor is what each region owns of a global rule that doesn't say it, in percent.
+const defaultFloor = 5
+
+// percent reads a text such as 5%. It is 0 if there is none.
+func (d *decoder) percent(v value) int {
+	if !d.given(v) {
+		return 0
+	}
+	n, err := strconv.Atoi(strings.TrimSuffix(v.text, "%"))
+	if v.kind != scalar || err != nil || n < 0 || n > 50 || !strings.HasSuffix(v.text, "%") {
+		d.fail(v, "must be a whole number of percents from 0%% to 50%%, such as 5%%, got %s", v.describe())
+		return 0
+	}
+	return n
+}
+
 // rate reads a number of tokens per second, which may have a fraction. It is 0 if there is none.
 func (d *decoder) rate(v value) float64 {
 	if !d.given(v) {

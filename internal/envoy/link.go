@@ -109,7 +109,7 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 		return nil, err
 	}
 	p.Name, p.Rule = r.ID, r.ID
-	p.Global, p.Home, p.OnPartition = r.Global, r.Home, r.OnPartition
+	p.Global, p.Home, p.Floor, p.Travels, p.OnPartition = r.Global, r.Home, r.Floor, r.Global && r.Strict, r.OnPartition
 	p.Strict, p.OnStoreFailure, p.Book, p.CountRefused = r.Strict || r.Global, r.OnStoreFailure, r.Book, r.CountRefused
 	name := l.wire.GetName()
 	n := *l

@@ -47,7 +47,7 @@ func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint
 	o.Guard = l.Guard
 	var counters weir.Store = l.Leases
 	if link != nil {
-		counters = region.NewStore(counters, link)
+		counters = region.NewStore(counters, link, region.RedisCells(store))
 	}
 	if store.Cluster() { // with a single server, parts of a limit would be refusals for nothing
 		counters = newSplitter(counters, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/stake"
 )
 
 // DefaultTimeout is how long a check waits for its limit's home, if nobody says otherwise.
@@ -41,6 +42,7 @@ type Link struct {
 	limiter    atomic.Pointer[weir.Limiter]
 	print      atomic.Pointer[fingerprint]
 	store      atomic.Pointer[weir.Store]
+	stakes     atomic.Pointer[stakes]
 }
 
 // fingerprint is that of the global rules of a set.
@@ -85,6 +87,15 @@ func (l *Link) Serve(limiter *weir.Limiter, store weir.Store) {
 	l.store.Store(&store)
 }
 
+// talk says something about a counter to a region, and waits for its answer.
+func (l *Link) talk(ctx context.Context, to string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
+	r, err := l.do(ctx, to, act{Talk: &talk{wireCounter(c), *m}})
+	if err == nil && r.Said == nil {
+		err = errors.New("its answer makes no sense: does it run another version?")
+	}
+	return r.Said, err
+}
+
 // rules is the fingerprint of the global rules in force, for others to compare.
 func (l *Link) rules() string {
 	limiter := l.limiter.Load()
@@ -108,6 +119,12 @@ func (l *Link) rules() string {
 	return p.text
 }
 
+// cutOff reports whether the home of a limit wasn't heard for so long that loans are over.
+func (l *Link) cutOff(p *weir.Policy) bool {
+	home := l.homeOf(p)
+	return home != "" && (l.peers[home] == nil || l.peers[home].silentFor() > stake.Term)
+}
+
 // Reaches reports whether the home of a rule can be asked, or is here.
 func (l *Link) Reaches(rule *weir.Rule) bool {
 	home := l.HomeOf(rule)
@@ -126,6 +143,9 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 	for range l.peers {
 		<-done
+	}
+	if s := l.stakes.Load(); s != nil {
+		s.close()
 	}
 	return nil
 }

@@ -20,6 +20,8 @@ const (
 	silentAfter = 3 * time.Second
 	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one.
 	maxMessages = 16
+	// talkEvery is how often stakes are talked about, at most.
+	talkEvery = 50 * time.Millisecond
 )
 
 // peer is another region, as a node knows it.
@@ -29,17 +31,18 @@ type peer struct {
 	addresses []string
 	client    *http.Client
 
-	mu      sync.Mutex
-	queue   []*asked // guarded by mu, as all below
-	sending int
-	at      int // of addresses: the one that answered last
-	up      bool
-	since   time.Time // when up changed
-	heard   time.Time
-	rtt     time.Duration
-	epoch   int64
-	same    bool
-	err     error
+	mu         sync.Mutex
+	queue      []*asked // guarded by mu, as all below
+	collecting bool     // a timer will send what is in the queue
+	sending    int
+	at         int // of addresses: the one that answered last
+	up         bool
+	since      time.Time // when up changed
+	heard      time.Time
+	rtt        time.Duration
+	epoch      int64
+	same       bool
+	err        error
 }
 
 // asked is an act that waits for its answer.
@@ -76,7 +79,18 @@ func (p *peer) do(ctx context.Context, a act) (result, error) {
 		return result{}, fmt.Errorf("region %s is silent: %w", p.name, err)
 	}
 	p.queue = append(p.queue, x)
-	p.flushLocked()
+	switch {
+	case a.Talk == nil:
+		p.flushLocked()
+	case !p.collecting: // what is said about shared counters can wait for more
+		p.collecting = true
+		time.AfterFunc(talkEvery, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.collecting = false
+			p.flushLocked()
+		})
+	}
 	p.mu.Unlock()
 	select {
 	case <-x.done:
@@ -198,6 +212,16 @@ func (p *peer) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// silentFor is how long nothing was heard of it, or since when it is waited for.
+func (p *peer) silentFor() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.heard.IsZero() {
+		return time.Since(p.since)
+	}
+	return time.Since(p.heard)
 }
 
 func (p *peer) status() Status {

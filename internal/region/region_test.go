@@ -57,7 +57,7 @@ func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 			tb.Fatalf("%v", err)
 		}
 		own := memstore.New(memstore.Options{Now: now})
-		sites[i] = &site{own: own, link: link, Store: NewStore(own, link)}
+		sites[i] = &site{own: own, link: link, Store: NewStore(own, link, MemoryCells())}
 		link.Serve(weir.NewLimiter(own, nil, weir.Options{}), own)
 		for _, p := range link.peers {
 			p.since = time.Now().Add(time.Hour) // however late it is heard first
@@ -95,7 +95,7 @@ func (g *global) of(p *weir.Policy) *weir.Policy {
 	q := g.policies[p]
 	if q == nil {
 		c := *p
-		c.Global, c.Strict, q = true, true, &c
+		c.Global, c.Strict, c.Travels, q = true, true, true, &c
 		g.policies[p] = q
 	}
 	return q
@@ -137,7 +137,7 @@ func policyOf(t testing.TB, name string, l weir.Limit, global bool) *weir.Policy
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Global, p.Strict = global, global
+	p.Global, p.Strict, p.Travels = global, global, global
 	return p
 }
 

@@ -42,7 +42,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := answer{From: l.name, Epoch: epoch, Rules: l.rules(), Done: make([]result, len(m.Acts))}
 	var all sync.WaitGroup
 	for i := range m.Acts {
-		all.Go(func() { out.Done[i] = l.carryOut(r.Context(), &m.Acts[i]) })
+		all.Go(func() { out.Done[i] = l.carryOut(r.Context(), m.From, &m.Acts[i]) })
 	}
 	all.Wait()
 	w.Header().Set("Content-Type", "application/json")
@@ -50,13 +50,21 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // carryOut does for another region what it asks.
-func (l *Link) carryOut(ctx context.Context, a *act) (out result) {
+func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 	store := l.store.Load()
 	if store == nil {
 		return result{Failed: "it is starting"}
 	}
 	fail := func(err error) result { return result{Failed: err.Error()} }
 	switch {
+	case a.Talk != nil:
+		counter, err := a.Talk.Counter.counter()
+		if err != nil {
+			return fail(err)
+		}
+		if out.Said, err = l.stakes.Load().hear(ctx, from, &counter, &a.Talk.Message); err != nil {
+			return fail(err)
+		}
 	case len(a.Charges) > 0:
 		counters, err := countersOf(a.Charges)
 		if err != nil {

@@ -3,23 +3,40 @@ package region
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/weirhq/weir"
 )
 
-// Store is what a region counts in: its own store for its own limits and those that it is the home of, and other regions' for
-// theirs.
+// Store is what a region counts in: its own store for its own limits, stakes for those that regions share, and for other global
+// ones the store of their home.
 type Store struct {
-	own  weir.Store
-	link *Link
+	own    weir.Store
+	link   *Link
+	stakes *stakes
 }
 
 var _ weir.Store = (*Store)(nil)
 
-// NewStore makes a Store of a region's own and of its link to the others.
-func NewStore(own weir.Store, link *Link) *Store { return &Store{own, link} }
+// NewStore makes a Store of a region's own, of its link to the others, and of where it keeps stakes.
+func NewStore(own weir.Store, link *Link, cells Cells) *Store {
+	s := &Store{own, link, newStakes(link, cells)}
+	link.stakes.Store(s.stakes)
+	return s
+}
+
+// shared is where a limit is counted that regions share. It isn't a region's name.
+const shared = "*"
+
+// placeOf is where a limit is counted: "" is here.
+func (s *Store) placeOf(p *weir.Policy) string {
+	if p.Global && s.link.shares(p) {
+		return shared
+	}
+	return s.link.homeOf(p)
+}
 
 // Take decides charges, all or nothing. The region's own come first: of what they refuse, the homes are only asked how they stand.
 func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
@@ -32,7 +49,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	for i := range t.charges {
 		if c := &t.charges[i]; c.Policy.Global {
 			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
-			t.home[i] = s.link.homeOf(c.Policy)
+			t.home[i] = s.placeOf(c.Policy)
 			away = away || t.home[i] != ""
 		}
 	}
@@ -44,9 +61,12 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		t.charges[i].Returnable = true // should a home refuse
 	}
 	t.own(ctx, t.at(""), false)
+	for _, i := range t.at(shared) {
+		t.share(ctx, i)
+	}
 	var homes []string
 	for _, home := range t.home {
-		if home != "" && !slices.Contains(homes, home) {
+		if home != "" && home != shared && !slices.Contains(homes, home) {
 			homes = append(homes, home)
 		}
 	}
@@ -61,7 +81,7 @@ type taking struct {
 	asked   []weir.Charge
 	charges []weir.Charge // as they are counted: under names that all regions share
 	results []weir.Result
-	home    []string // of each charge; "" means here
+	home    []string // where each charge is counted: see placeOf
 	taken   []int    // what was taken, and goes back if another refuses
 	refused bool
 }
@@ -103,6 +123,24 @@ func (t *taking) own(ctx context.Context, of []int, local bool) {
 		results[j].Local = local
 	}
 	t.decided(ctx, of, charges, results)
+}
+
+// share has a charge decided by what this region has of its limit.
+func (t *taking) share(ctx context.Context, i int) {
+	charges, results := t.pick([]int{i})
+	c := &charges[0]
+	if t.link.cutOff(c.Policy) {
+		switch c.Policy.OnPartition {
+		case weir.FailLocal:
+			t.own(ctx, []int{i}, true)
+			return
+		case weir.FailRefuse:
+			t.results[i] = weir.Result{Err: fmt.Errorf("%w: region %s is silent", weir.ErrPartition, t.link.homeOf(c.Policy))}
+			return
+		}
+	}
+	results[0] = t.stakes.take(ctx, c, !t.refused && !c.Policy.Shadow)
+	t.decided(ctx, []int{i}, charges, results)
 }
 
 // ask has a home decide charges. If it can't be asked, what the limits say then decides.
@@ -164,10 +202,18 @@ func (t *taking) refuse(ctx context.Context) {
 	// What can't be given back stays taken: that mints nothing.
 	_ = t.giveBack(ctx, weir.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
 	charges, results := t.pick(own)
-	t.Store.own.Take(ctx, charges, results)
+	if len(own) > 0 {
+		t.Store.own.Take(ctx, charges, results)
+	}
 	for j, i := range own {
 		results[j].Local = t.results[i].Local
 		t.results[i] = results[j]
+	}
+	for _, i := range t.taken {
+		if t.home[i] == shared {
+			charges, _ := t.pick([]int{i})
+			t.results[i] = t.stakes.take(ctx, &charges[0], false)
+		}
 	}
 }
 
@@ -182,7 +228,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 			r.Subject = s.link.secret.name(make([]byte, 0, 64), r.Policy.ID, r.Subject)
 		}
 	}
-	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.link.homeOf(returns[i].Policy) })
+	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
 // giveBack returns tokens to the stores of their homes. Of several, each has its own record that it was done.
@@ -195,9 +241,12 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 	used := 0
 	for home, list := range by {
 		var e error
-		if home == "" {
+		switch home {
+		case "":
 			e = s.own.GiveBack(ctx, once, keep, list)
-		} else {
+		case shared:
+			e = s.stakes.giveBack(ctx, once, keep, list)
+		default:
 			e = s.link.giveBack(ctx, home, once, keep, list)
 		}
 		if errors.Is(e, weir.ErrUsed) {
@@ -219,14 +268,19 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) 
 		home := ""
 		if c.Policy.Global {
 			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
-			home = s.link.homeOf(c.Policy)
+			home = s.placeOf(c.Policy)
 		}
 		by[home] = append(by[home], c)
 	}
 	for home, list := range by {
-		if home == "" {
+		switch home {
+		case "":
 			err = errors.Join(err, s.own.Reset(ctx, list))
-		} else {
+		case shared:
+			for i := range list {
+				err = errors.Join(err, s.stakes.reset(ctx, &list[i]))
+			}
+		default:
 			err = errors.Join(err, s.link.reset(ctx, home, list))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/stake"
 )
 
 // message is what one region says to another: acts for the home, or none, as a heartbeat.
@@ -31,6 +32,14 @@ type act struct {
 	Once    weir.Once `json:"once,omitzero"`
 	Keep    int64     `json:"keep,omitempty"` // µs
 	Resets  []charge  `json:"resets,omitempty"`
+	// Talk is what is said about a counter that regions share.
+	Talk *talk `json:"talk,omitempty"`
+}
+
+// talk is what one region says of its stake in a counter.
+type talk struct {
+	Counter charge `json:"counter"`
+	stake.Message
 }
 
 // charge is a weir.Charge, a weir.Return or a weir.Counter.
@@ -54,6 +63,8 @@ type policy struct {
 	GivesBack    bool       `json:"gives_back,omitempty"`
 	Book         bool       `json:"book,omitempty"`
 	CountRefused bool       `json:"count_refused,omitempty"`
+	Home         string     `json:"home,omitempty"`
+	Floor        int        `json:"floor,omitempty"`
 }
 
 // result is what became of an act.
@@ -61,6 +72,8 @@ type result struct {
 	Results []weir.Result `json:"results,omitempty"`
 	Used    bool          `json:"used,omitempty"` // weir.ErrUsed
 	Failed  string        `json:"failed,omitempty"`
+	// Said is the answer to a talk.
+	Said *stake.Message `json:"said,omitempty"`
 }
 
 // The most that a message may hold. A check has a handful of limits.
@@ -72,7 +85,7 @@ const (
 
 func wireCounter(c *weir.Counter) charge {
 	p := c.Policy
-	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused}, Subject: c.Subject}
+	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused, p.Home, p.Floor}, Subject: c.Subject}
 }
 
 // counter is what a charge is for, by the numbers that it came with.
@@ -83,6 +96,7 @@ func (c *charge) counter() (weir.Counter, error) {
 		return weir.Counter{}, fmt.Errorf("%s: %w", of.Name, err)
 	}
 	p.ID, p.Strict, p.Shadow, p.GivesBack, p.Book, p.CountRefused = of.ID, true, of.Shadow, of.GivesBack, of.Book, of.CountRefused
+	p.Global, p.Home, p.Floor = true, of.Home, of.Floor
 	return weir.Counter{Policy: p, Subject: c.Subject}, nil
 }
 

@@ -71,7 +71,7 @@ func (n *node) openStore() error {
 		options.Guard = n.guard
 		var counters weir.Store = n.counters
 		if n.link != nil {
-			counters = region.NewStore(counters, n.link)
+			counters = region.NewStore(counters, n.link, region.MemoryCells())
 		}
 		n.limiter = weir.NewLimiter(counters, nil, options)
 		if n.link != nil {

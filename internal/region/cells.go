@@ -1,0 +1,162 @@
+package region
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Cells is where the stakes of a region are: values by key, each of which is changed as a whole.
+type Cells interface {
+	// Update replaces values by what change makes of them, at the moment of the store's clock, µs. Nothing came between: change is
+	// called again if something did. A value that there isn't is empty, one that becomes empty is deleted, and one that
+	// stays as it is isn't written. Keys are of one place: see redisCells.
+	Update(ctx context.Context, keys []string, change func(values [][]byte, now int64) []Cell) error
+}
+
+// Cell is a value, and how long it is kept.
+type Cell struct {
+	Value []byte
+	TTL   time.Duration
+}
+
+// maxTries is how often a change is tried while others are quicker.
+const maxTries = 100
+
+var errBusy = errors.New("too many nodes change one counter at once")
+
+// redisCells keeps values in Redis. The arithmetic is done on nodes: Redis only compares and swaps, so there is one form of it.
+type redisCells struct {
+	store *redisstore.Store
+}
+
+// RedisCells keeps stakes beside the counters of a store.
+func RedisCells(store *redisstore.Store) Cells { return redisCells{store} }
+
+// swap writes values if the old ones are still there. It returns the moment, and, where they aren't or none were given, those that are.
+var swap = rueidis.NewLuaScript(`
+local t = redis.call('TIME')
+local reply = {t[1] * 1000000 + t[2]}
+local old = redis.call('MGET', unpack(KEYS))
+local same = #ARGV > 0
+for i = 1, #KEYS do
+  old[i] = old[i] or ''
+  reply[i + 1] = old[i]
+  same = same and old[i] == ARGV[i]
+end
+if not same then return reply end
+for i = 1, #KEYS do
+  local new, ttl = ARGV[#KEYS + 2 * i - 1], ARGV[#KEYS + 2 * i]
+  if new == old[i] then
+  elseif new == '' then redis.call('DEL', KEYS[i])
+  else redis.call('SET', KEYS[i], new, 'PX', ttl) end
+end
+return {reply[1]}
+`)
+
+func (c redisCells) Update(ctx context.Context, keys []string, change func([][]byte, int64) []Cell) error {
+	client, err := c.store.Client()
+	if err != nil {
+		return err
+	}
+	if !c.store.Health().Up {
+		return redisstore.ErrUnavailable
+	}
+	names := make([]string, len(keys))
+	for i, key := range keys {
+		names[i] = c.store.Prefix() + ":stake:" + key
+	}
+	var args []string
+	for range maxTries {
+		reply, err := swap.Exec(ctx, client, names, args).ToArray()
+		if err != nil {
+			return fmt.Errorf("redis: %w", err)
+		}
+		now, err := reply[0].AsInt64()
+		if err != nil || len(reply) != 1 && len(reply) != len(keys)+1 {
+			return errors.Join(errors.New("redis: the script's reply makes no sense"), err)
+		}
+		if len(reply) == 1 {
+			return nil
+		}
+		old := make([][]byte, len(keys))
+		args = args[:0]
+		for i := range old {
+			text, err := reply[i+1].ToString()
+			if err != nil {
+				return fmt.Errorf("redis: %w", err)
+			}
+			old[i] = []byte(text)
+			args = append(args, text)
+		}
+		changed := false
+		for i, cell := range change(old, now) {
+			changed = changed || string(cell.Value) != args[i]
+			args = append(args, string(cell.Value), strconv.FormatInt(max(1, cell.TTL.Milliseconds()), 10))
+		}
+		if !changed {
+			return nil
+		}
+	}
+	return errBusy
+}
+
+// memoryCells keeps values in the process, for a region of one node.
+type memoryCells struct {
+	mu     sync.Mutex
+	values map[string]kept
+	sweep  int64
+	clock  func() int64 // µs; tests have others
+}
+
+type kept struct {
+	value []byte
+	until int64
+}
+
+// maxCells is how many values are kept in the process, of a few hundred bytes each.
+const maxCells = 1 << 18
+
+// MemoryCells keeps stakes in the process.
+func MemoryCells() Cells {
+	return &memoryCells{values: map[string]kept{}, clock: func() int64 { return time.Now().UnixMicro() }}
+}
+
+func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]byte, int64) []Cell) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock()
+	if now >= c.sweep {
+		for key, v := range c.values {
+			if now >= v.until {
+				delete(c.values, key)
+			}
+		}
+		c.sweep = now + time.Minute.Microseconds()
+	}
+	old := make([][]byte, len(keys))
+	for i, key := range keys {
+		if v := c.values[key]; now < v.until {
+			old[i] = v.value
+		}
+	}
+	for i, cell := range change(old, now) {
+		if len(cell.Value) == 0 {
+			delete(c.values, keys[i])
+			continue
+		}
+		if _, there := c.values[keys[i]]; !there && len(c.values) >= maxCells {
+			return weir.ErrNoRoom
+		}
+		c.values[keys[i]] = kept{cell.Value, now + cell.TTL.Microseconds()}
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package stake
+
+import (
+	"math"
+
+	"github.com/weirhq/weir"
+)
+
+const (
+	// horizon is for how long a region asks for tokens ahead, and lead with how much left it asks: an ask is answered by then.
+	horizon = 1.0
+	lead    = 0.4
+	// shortWait is how long nobody is asked after an answer that brought too little, µs. It doubles, up to longestWait, while answers
+	// bring nothing.
+	shortWait, longestWait int64 = 500_000, 4_000_000
+	// renewEvery is how often a loan that is used is renewed, µs.
+	renewEvery = term / 3
+)
+
+// memory is over how long demand is measured: a quarter of the time to fill, 1 to 30 s.
+func memory(p *weir.Policy) float64 { return min(max(p.Memory().Seconds()/4, 1), 30) }
+
+// demand is how many units a second were asked for lately.
+func (k *Stake) demand(p *weir.Policy, now int64) float64 {
+	return k.Asked / memory(p) * math.Exp(-float64(max(0, now-k.At))/1e6/memory(p))
+}
+
+// note counts what was asked for. More than all of a limit is no more than that.
+func (k *Stake) note(p *weir.Policy, now, n int64) {
+	m := memory(p)
+	k.Asked = min(k.demand(p, now)*m+float64(min(n, Whole(p))), float64(Whole(p))*max(1, m))
+	k.At = now
+}
+
+// Low reports whether this region should ask others before requests have to wait. It is right after Take.
+func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
+	return now >= k.Next && float64(k.left(p, s, now)) < k.demand(p, now)*lead*float64(scale(p))
+}
+
+// MayAsk reports whether the others may be asked for what requests wait for.
+func (k *Stake) MayAsk(now int64) bool { return now >= k.Next || k.Vain == 0 }
+
+// Stale is a region whose loan should be renewed, since some of it is left, or "".
+func (k *Stake) Stale(now int64) string {
+	for of, l := range k.Held {
+		if l.Until != 0 && l.out() > 0 && now-l.Sent > renewEvery {
+			return of
+		}
+	}
+	return ""
+}
+
+// Borrowers are the regions that have some of this one.
+func (k *Stake) Borrowers() (of []string) {
+	for region, l := range k.Lent {
+		if l.out() > 0 {
+			of = append(of, region)
+		}
+	}
+	return of
+}
+
+// Ask is what to say to another region, of which requests need some units.
+func (k *Stake) Ask(p *weir.Policy, s Share, now int64, of string, need int64) *Message {
+	k.settle(p, s, now)
+	left := float64(max(0, k.left(p, s, now))) / float64(scale(p))
+	m := &Message{Need: need, Want: int64(math.Ceil(max(float64(need), k.demand(p, now)*horizon-left)))}
+	l := k.Held[of]
+	if l == nil {
+		if k.Held == nil {
+			k.Held = map[string]*Loan{}
+		}
+		l = &Loan{ID: now}
+		k.Held[of] = l
+		if isBucket(p) {
+			l.Until = now + term
+		}
+	}
+	l.Sent = now
+	k.say(p, s, of, m)
+	return m
+}
+
+// say tells how the loans between two regions stand.
+func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
+	if !isBucket(p) {
+		m.Window = k.Time
+	}
+	if l := k.Held[to]; l != nil {
+		if isBucket(p) {
+			// What is missing counts as the region's own first, so that this refills. The rest was borrowed, and is spent.
+			missing := (k.capacity(p, s)-k.Level)/scale(p) - s.Own
+			l.Spent += max(0, min(l.out(), missing))
+		}
+		m.Held = &Loan{ID: l.ID, Given: l.Given, Spent: l.Spent, Back: l.Back, Sent: l.Sent}
+	}
+	if l := k.Lent[to]; l != nil {
+		m.Lent = &Loan{ID: l.ID, Given: l.Given, Sent: l.Sent}
+	}
+}
+
+// Hear takes in what another region says, and returns the answer.
+func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message) *Message {
+	k.settle(p, s, now)
+	answer := &Message{}
+	if !isBucket(p) && m.Window != k.Time {
+		answer.Window = k.Time // the clock of one of them is behind
+		return answer
+	}
+	fresh, void := k.returned(p, s, now, from, m.Held)
+	k.borrow(p, s, now, from, m)
+	if m.Need+m.Want > 0 && fresh {
+		k.giveUp(p, s, now, from)
+		answer.Short = k.lend(p, s, now, from, m) < m.Need+m.Want
+	}
+	k.say(p, s, from, answer)
+	if void {
+		answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
+	}
+	if m.Need > 0 {
+		answer.Retry = k.Report(p, s, now, m.Need, false).RetryAfter.Microseconds()
+	}
+	return answer
+}
+
+// returned takes in what a borrower has let go of. It reports whether the message is newer than those before, and whether its loan
+// isn't known.
+func (k *Stake) returned(p *weir.Policy, s Share, now int64, from string, held *Loan) (fresh, void bool) {
+	if held == nil {
+		return false, false
+	}
+	l := k.Lent[from]
+	switch {
+	case held.Given == 0 && (l == nil || held.ID > l.ID):
+		// A new one: if there was another, the borrower has dropped it.
+		l = &Loan{ID: held.ID}
+		if k.Lent == nil {
+			k.Lent = map[string]*Loan{}
+		}
+		k.Lent[from] = l
+	case l == nil || held.ID > l.ID:
+		return false, true
+	case held.ID < l.ID:
+		return false, false
+	}
+	if more := held.Given - l.Given; more > 0 { // this region's store has forgotten some of it
+		l.Given = held.Given
+		k.move(p, -more)
+	}
+	l.Spent = max(l.Spent, held.Spent)
+	if back := held.Back - l.Back; back > 0 {
+		l.Back = held.Back
+		if k.move(p, back); isBucket(p) {
+			k.Level = min(k.Level, max(0, k.capacity(p, s)))
+		}
+	}
+	if fresh = held.Sent > l.Sent; fresh {
+		l.Sent = held.Sent
+		if isBucket(p) {
+			l.Until = max(l.Until, now+term+margin)
+		}
+	}
+	return fresh, false
+}
+
+// borrow takes in what a lender has given.
+func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Message) {
+	l := k.Held[from]
+	switch {
+	case l == nil || m.Lent == nil:
+		return
+	case m.Lent.ID > l.ID && l.Given == 0: // the clock was ahead once: an older loan has a later number
+		l.ID = m.Lent.ID + 1
+		return
+	case m.Lent.ID != l.ID:
+		return
+	case m.Void:
+		delete(k.Held, from)
+		if isBucket(p) {
+			k.Level = min(k.Level, max(0, k.capacity(p, s)))
+		} else {
+			k.move(p, -l.out())
+		}
+		return
+	}
+	end := int64(math.MaxInt64)
+	if isBucket(p) {
+		if end = m.Lent.Sent + term; now >= end {
+			return // it will be said again
+		}
+		l.Until = max(l.Until, end)
+	}
+	more := m.Lent.Given - l.Given
+	if more > 0 {
+		l.Given = m.Lent.Given
+		k.move(p, more)
+		k.Vain = 0
+	} else if m.Short {
+		k.Vain++
+	}
+	if m.Short {
+		k.Next = now + min(shortWait<<min(k.Vain, 3), int64(longestWait))
+	}
+}
+
+// giveUp gives back what was borrowed of a region that asks for some, and isn't needed here.
+func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, to string) {
+	l := k.Held[to]
+	if l == nil {
+		return
+	}
+	spare := k.left(p, s, now)/scale(p) - int64(math.Ceil(k.demand(p, now)*lead))
+	if n := min(l.out(), spare); n > 0 {
+		l.Back += n
+		k.move(p, -n)
+	}
+}
+
+// lend gives a region what it needs, and of what it wants as much as leaves this one what it is likely to need, or half.
+func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, m *Message) (n int64) {
+	free := k.left(p, s, now) / scale(p)
+	own := s.Own
+	for _, l := range k.Lent {
+		own -= l.out()
+	}
+	if isBucket(p) { // what was borrowed isn't lent on: its term may be over before
+		free = min(free, own)
+	}
+	spare := max(free/2, free-int64(math.Ceil(k.demand(p, now)*horizon)))
+	n = max(0, min(free, max(m.Need, min(m.Need+m.Want, spare))))
+	k.Lent[to].Given += n
+	k.move(p, -n)
+	return n
+}

@@ -1,0 +1,351 @@
+// Package stake is the arithmetic of a limit that several regions keep together. It is pure, as package weir is.
+//
+// Every region has a stake in the limit: tokens that are its own, and refill there. The stakes of all regions add up to the limit.
+// A region that needs more borrows of another, mostly of the home, which owns the most. Tokens only move: they are gone from the
+// lender's stake before the borrower has them, so what is lost on the way is missing, and nothing is minted.
+//
+// A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower says that they are spent or
+// given back, so the lender doesn't refill them meanwhile, and all levels together never exceed the burst. Loans of buckets have a
+// term: a borrower that isn't heard drops what is left of it, [Term] after it sent the last ask that was answered. The lender waits
+// [Margin] longer, from when that ask came. No two clocks are compared.
+//
+// A window's loans last as long as the window and have no term. Whoever is cut off keeps what it has.
+//
+// Regions tell each other totals and never differences: what is said twice, late or out of order does nothing.
+package stake
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+const (
+	// Term is how long a bucket's loan lasts unless it is renewed.
+	Term = 10 * time.Second
+	// Margin is how much longer the lender waits: the clock of each end may step by a second, and drift.
+	Margin = 2500 * time.Millisecond
+
+	term, margin = int64(Term / time.Microsecond), int64(Margin / time.Microsecond)
+)
+
+// Share is what of a limit is a region's own.
+type Share struct {
+	// Own is how many tokens, in the units that the policy is asked for.
+	Own int64
+	// Rate is how much of the rate refills here, in thousandths.
+	Rate int64
+	// Since is when the share became the region's own, µs, and Before how much was before that. A counter that nobody has used yet
+	// has no more than has refilled since. 0 means always.
+	Since, Before int64
+}
+
+// Stake is one region's part in a counter. The zero Stake is untouched.
+type Stake struct {
+	// Time is when Level was right, or when the window began, µs by the clock of the region's store.
+	Time int64 `json:"t"`
+	// Level is what a bucket has, in millionths, or how many units of a window are used; below 0 if more was borrowed than used.
+	Level int64 `json:"l"`
+	// Prev is what was used in the window before, for a sliding counter.
+	Prev int64 `json:"p,omitempty"`
+	// Lent is what other regions have borrowed of this one, and Held what this one has of others.
+	Lent map[string]*Loan `json:"o,omitempty"`
+	Held map[string]*Loan `json:"h,omitempty"`
+	// Asked is how many tokens were asked for lately: a count that decays, right At.
+	Asked float64 `json:"d,omitempty"`
+	At    int64   `json:"a,omitempty"`
+	// Vain is how often in a row other regions were asked and had nothing, and Next when they may be asked again.
+	Vain int   `json:"v,omitempty"`
+	Next int64 `json:"n,omitempty"`
+}
+
+// Loan is what one region has lent to another, as either of them knows it. All but ID and Until are totals.
+type Loan struct {
+	// ID rises with every new loan between two regions. The borrower chooses it.
+	ID int64 `json:"i"`
+	// Given is how much was lent.
+	Given int64 `json:"g,omitempty"`
+	// Spent and Back are how much of that the borrower has let go: used, or given back.
+	Spent int64 `json:"s,omitempty"`
+	Back  int64 `json:"b,omitempty"`
+	// Until is when a bucket's loan is over, by the own clock.
+	Until int64 `json:"u,omitempty"`
+	// Sent is when the borrower sent the newest ask, by its clock.
+	Sent int64 `json:"w,omitempty"`
+}
+
+// out is how much the borrower may still have.
+func (l *Loan) out() int64 {
+	if l == nil {
+		return 0
+	}
+	return max(0, l.Given-l.Spent-l.Back)
+}
+
+// Message is what one region says to another about a counter: how both loans between them stand, and what it asks for.
+type Message struct {
+	// Window is when the window began that it is about, or 0.
+	Window int64 `json:"window,omitempty"`
+	// Need is what requests wait for, and Want what is likely to be needed soon beside that.
+	Need int64 `json:"need,omitempty"`
+	Want int64 `json:"want,omitempty"`
+	// Held is what the sender has borrowed of the receiver, and Lent what it has lent to it. Sent is when the borrower sent its newest ask, of
+	// those that were heard.
+	Held *Loan `json:"held,omitempty"`
+	Lent *Loan `json:"lent,omitempty"`
+	// Void: the sender doesn't know the loan that Lent names. Short: it has less than it was asked for.
+	Void  bool `json:"void,omitempty"`
+	Short bool `json:"short,omitempty"`
+	// Retry is after how long the sender itself would have what was needed, µs.
+	Retry int64 `json:"retry,omitempty"`
+}
+
+// Reaches reports whether a limit can be shared by so many regions. Others are counted at their home.
+func Reaches(p *weir.Policy, regions int) bool {
+	switch p.Limit.Algorithm {
+	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
+		return !p.Travels && !p.GivesBack && p.Limit.Max() >= int64(16*regions)
+	}
+	return false
+}
+
+func isBucket(p *weir.Policy) bool { return p.Limit.Algorithm <= weir.LeakyBucket }
+
+// scale is how many units of Level are in one that is asked for.
+func scale(p *weir.Policy) int64 {
+	if isBucket(p) && !p.Limit.Decimal {
+		return 1_000_000
+	}
+	return 1
+}
+
+// Whole is all of a limit, in the units that it is asked for.
+func Whole(p *weir.Policy) int64 { return p.Numbers()[0] / scale(p) }
+
+// refill is what the share of a bucket gains in a time, and wait how long it takes to gain an amount.
+func (s *Share) refill(p *weir.Policy, time int64) int64 {
+	r := p.Refill(time)
+	return r/1000*s.Rate + r%1000*s.Rate/1000
+}
+
+func (s *Share) wait(p *weir.Policy, amount int64) int64 {
+	if s.Rate == 0 {
+		return math.MaxInt64
+	}
+	return p.Wait((min(amount, math.MaxInt64/1001)*1000 + s.Rate - 1) / s.Rate)
+}
+
+// capacity is what a bucket may hold now.
+func (k *Stake) capacity(p *weir.Policy, s Share) int64 {
+	n := s.Own
+	for _, l := range k.Lent {
+		n -= l.out()
+	}
+	for _, l := range k.Held {
+		n += l.out()
+	}
+	return n * scale(p)
+}
+
+// settle brings a stake to now: it refills, or begins a window, and loans end whose term is over.
+func (k *Stake) settle(p *weir.Policy, s Share, now int64) {
+	if !isBucket(p) {
+		k.roll(p, now)
+		return
+	}
+	if k.Time == 0 {
+		k.Time, k.Level = now, s.Own*scale(p)
+		if s.Since != 0 {
+			k.Level = min(k.Level, s.Before*scale(p)+s.refill(p, max(0, now-s.Since)))
+		}
+	}
+	k.Time = min(k.Time, now) // a clock that ran backwards
+	for {
+		loans, of, at := map[string]*Loan(nil), "", now
+		for _, all := range []map[string]*Loan{k.Lent, k.Held} {
+			for region, l := range all {
+				if l.Until < at || l.Until == at && loans == nil {
+					loans, of, at = all, region, l.Until
+				}
+			}
+		}
+		k.fill(p, s, max(k.Time, at))
+		if loans == nil {
+			return
+		}
+		delete(loans, of) // what was lent comes back empty: it may have been spent in the last moment
+		k.Level = min(k.Level, max(0, k.capacity(p, s)))
+	}
+}
+
+func (k *Stake) fill(p *weir.Policy, s Share, now int64) {
+	k.Level = min(k.Level+s.refill(p, now-k.Time), max(0, k.capacity(p, s)))
+	k.Time = now
+}
+
+// roll begins the window that it is now. One that began stays, whatever the clock does.
+func (k *Stake) roll(p *weir.Policy, now int64) {
+	begun := p.Report(weir.State{}, now, 1, weir.Fits).Slot
+	if k.Time != 0 && begun <= k.Time {
+		return
+	}
+	prev := int64(0)
+	if p.Limit.Algorithm == weir.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
+		prev = max(0, k.Level)
+	}
+	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, At: k.At}
+}
+
+// left is what may be taken now, in units of Level.
+func (k *Stake) left(p *weir.Policy, s Share, now int64) int64 {
+	if isBucket(p) {
+		return k.Level
+	}
+	free := s.Own - k.Level
+	if k.Prev > 0 {
+		n := p.Numbers()
+		tick, ticks := n[2], n[3]
+		weight := ticks - max(0, now-k.Time)/tick
+		free -= (k.Prev*weight + ticks - 1) / ticks
+	}
+	return free
+}
+
+// move adds n units, or takes them away.
+func (k *Stake) move(p *weir.Policy, n int64) {
+	if isBucket(p) {
+		k.Level += n * scale(p)
+	} else {
+		k.Level -= n
+	}
+}
+
+// Fits reports whether n units could be taken.
+func (k *Stake) Fits(p *weir.Policy, s Share, now, n int64) bool {
+	k.settle(p, s, now)
+	return n <= Whole(p) && n*scale(p) <= k.left(p, s, now)
+}
+
+// Take takes n units if they are there.
+func (k *Stake) Take(p *weir.Policy, s Share, now, n int64) bool {
+	if n <= Whole(p) {
+		k.note(p, now, n)
+	}
+	fits := k.Fits(p, s, now, n)
+	if fits {
+		k.move(p, -n)
+	}
+	return fits
+}
+
+// Slot names when tokens were taken just now, for giving them back.
+func (k *Stake) Slot(p *weir.Policy, now int64) int64 {
+	if isBucket(p) {
+		return now
+	}
+	return k.Time
+}
+
+// Reset gives the region back all that it has used. What was borrowed and lent stays so.
+func (k *Stake) Reset(p *weir.Policy, s Share, now int64) {
+	k.settle(p, s, now)
+	if k.Prev = 0; isBucket(p) {
+		k.Level = max(k.Level, k.capacity(p, s))
+		return
+	}
+	k.Level = 0
+	for _, l := range k.Lent {
+		k.Level += l.Given - l.Back
+	}
+	for _, l := range k.Held {
+		k.Level -= l.out()
+	}
+}
+
+// Report says how the stake is, for a charge of n.
+func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir.Result {
+	k.settle(p, s, now)
+	left := max(0, k.left(p, s, now))
+	r := weir.Result{Allowed: allowed, Remaining: left / scale(p), Slot: k.Slot(p, now)}
+	if isBucket(p) {
+		r.ResetAfter = micros(s.wait(p, max(0, s.Own*scale(p)-left)))
+	} else {
+		r.ResetAfter = p.Report(weir.State{}, now, 1, weir.Fits).ResetAfter
+	}
+	switch {
+	case allowed:
+	case n > Whole(p):
+		r.RetryAfter = weir.Never
+	case isBucket(p):
+		r.RetryAfter = micros(max(1, min(s.wait(p, n*scale(p)-left), p.Wait(n*scale(p)))))
+	default:
+		r.RetryAfter = max(time.Microsecond, r.ResetAfter)
+	}
+	return r
+}
+
+func micros(us int64) time.Duration {
+	return time.Duration(min(us, math.MaxInt64/1000)) * time.Microsecond
+}
+
+// GiveBack returns n units that were taken in the given slot. Below 0, it takes more, whatever is left.
+func (k *Stake) GiveBack(p *weir.Policy, s Share, now, n, slot int64) {
+	k.settle(p, s, now)
+	if isBucket(p) {
+		k.Level = max(min(k.Level, k.Level+n*scale(p)), min(k.Level+n*scale(p), k.capacity(p, s)))
+		return
+	}
+	switch borrowed := k.borrowed(); {
+	case n < 0 || slot == 0 || slot == k.Time:
+		k.Level = max(k.Level-n, min(k.Level, -borrowed))
+	case p.Limit.Algorithm == weir.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
+		k.Prev = max(0, k.Prev-n)
+	}
+}
+
+func (k *Stake) borrowed() (n int64) {
+	for _, l := range k.Held {
+		n += l.out()
+	}
+	return n
+}
+
+// TTL is how long a stake must be kept: until it is as good as untouched.
+func (k *Stake) TTL(p *weir.Policy, s Share, now int64) time.Duration {
+	var at int64
+	if isBucket(p) {
+		at = now + s.wait(p, max(0, s.Own*scale(p)-k.Level))
+	} else {
+		at = now + p.Report(weir.State{}, now, 1, weir.Fits).ResetAfter.Microseconds()
+		if p.Limit.Algorithm == weir.SlidingCounter {
+			at += p.Limit.Window.Microseconds()
+		}
+	}
+	for _, l := range k.Lent {
+		at = max(at, l.Until)
+	}
+	for _, l := range k.Held {
+		at = max(at, l.Until)
+	}
+	return micros(max(0, at-now)) + time.Second
+}
+
+// Encode and Decode are the form in which a store keeps a stake.
+func (k *Stake) Encode() []byte {
+	b, err := json.Marshal(k)
+	if err != nil {
+		panic(err) // only numbers that aren't any
+	}
+	return b
+}
+
+// Decode reads what Encode wrote. What makes no sense is untouched.
+func Decode(b []byte) *Stake {
+	k := &Stake{}
+	if len(b) > 0 && json.Unmarshal(b, k) != nil {
+		k = &Stake{}
+	}
+	return k
+}
