@@ -41,11 +41,15 @@ type change struct {
 
 // flight is an ask that is under way. Requests wait for it.
 type flight struct {
-	done  chan struct{}
-	need  int64 // what requests wait for: guarded by stakes.mu until it has left
-	left  bool
-	retry time.Duration // after how long the home would have it; 0 if it didn't say
+	done   chan struct{}
+	need   int64 // what requests wait for: guarded by stakes.mu until it has left
+	left   bool
+	enough bool          // somebody had what was needed
+	retry  time.Duration // after how long the home would have it; 0 if it didn't say
 }
+
+// gather is how long an ask waits for what other requests need: an answer wakes all of those for whom it brought too little.
+const gather = 5 * time.Millisecond
 
 func newStakes(l *Link, cells Cells) *stakes {
 	return &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}}
@@ -142,15 +146,19 @@ type hold struct {
 func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	var r weir.Result
-	var low, may bool
+	var low, may, again bool
 	var stale string
 	try := func() error {
+		awaited := again
+		again = true
 		return s.charge(ctx, key, c, func(k *stake.Stake, share stake.Share, now int64, there bool) bool {
 			fits := there
 			switch {
 			case there:
 			case c.Peek:
 				fits = k.Fits(p, share, now, c.N)
+			case awaited:
+				fits = k.TakeAwaited(p, share, now, c.N)
 			default:
 				fits = k.Take(p, share, now, c.N)
 			}
@@ -162,13 +170,16 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 	if err := try(); err != nil {
 		return weir.Result{Err: err}
 	}
-	for range 2 {
-		if r.Allowed || !may || !wait || c.N > stake.Whole(p) {
-			break
-		}
-		f := s.ask(key, &c.Counter, c.N, "")
+	// One that an ask on its way didn't count waits for it, and then for one that does. Those that came later may have
+	// taken what was brought for it.
+	enough := time.NewTimer(s.link.timeout)
+	defer enough.Stop()
+	for !r.Allowed && may && wait && c.N <= stake.Whole(p) {
+		f, counted := s.ask(key, &c.Counter, c.N, "")
 		select {
 		case <-f.done:
+		case <-enough.C:
+			return r
 		case <-ctx.Done():
 			return r
 		}
@@ -177,6 +188,9 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 		}
 		if !r.Allowed && f.retry > 0 && r.RetryAfter > 0 {
 			r.RetryAfter = min(r.RetryAfter, f.retry)
+		}
+		if counted && !f.enough {
+			break
 		}
 	}
 	if !c.Peek && (low || stale != "") {
@@ -264,41 +278,45 @@ func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
 }
 
 // ask asks other regions for what requests of a counter need, unless that is under way; with 0, for what will be needed soon. It returns
-// at once. A region that is named is the only one that is asked.
-func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) *flight {
+// at once. It reports false if the one that is under way has left without what is needed: what it brings may do. A region that is named is
+// the only one that is asked.
+func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) (f *flight, counted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.flights[key]; f != nil {
-		if !f.left { // else what it brings may do
+		if !f.left {
 			f.need += need
 		}
-		return f
+		return f, !f.left
 	}
-	f := &flight{done: make(chan struct{}), need: need}
+	f = &flight{done: make(chan struct{}), need: need}
 	if s.closed {
 		close(f.done)
-		return f
+		return f, true
 	}
 	s.flights[key] = f
 	counter := weir.Counter{Policy: c.Policy, Subject: slices.Clone(c.Subject)}
 	s.running.Go(func() {
-		s.fly(key, &counter, f, only)
+		s.fly(key, &counter, f, need, only)
 		s.mu.Lock()
 		delete(s.flights, key)
 		s.mu.Unlock()
 		close(f.done)
 	})
-	return f
+	return f, true
 }
 
 // fly asks the home first. Where that has too little for requests that wait, it asks the others, all at once.
-func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
+func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, only string) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
-	home := s.link.homeOf(c.Policy)
+	if need > 0 {
+		time.Sleep(gather)
+	}
 	s.mu.Lock()
-	need := f.need
+	f.left, need = true, f.need
 	s.mu.Unlock()
+	home := s.link.homeOf(c.Policy)
 	var others []string
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
 		if name != home && s.link.peers[name].status().Up {
@@ -306,11 +324,10 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 		}
 	}
 	switch {
-	case only != "":
-		s.askOne(ctx, key, c, f, only)
-		return
+	case only != "" && need == 0:
+		others = []string{only}
 	case home != "":
-		if enough := s.askOne(ctx, key, c, f, home); enough || f.need == 0 { // it has left: nothing is added any more
+		if f.enough = s.askOne(ctx, key, c, f, need, home); f.enough || need == 0 {
 			return
 		}
 	case need == 0: // at home: of those that have something of it
@@ -318,20 +335,18 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 			return
 		}
 	}
+	had := make([]bool, len(others))
 	var all sync.WaitGroup
-	for _, name := range others {
-		all.Go(func() { s.askOne(ctx, key, c, f, name) })
+	for i, name := range others {
+		all.Go(func() { had[i] = s.askOne(ctx, key, c, f, need, name) })
 	}
 	all.Wait()
+	f.enough = slices.Contains(had, true)
 }
 
 // askOne asks a region, and reports whether it had enough.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) (enough bool) {
+func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, need int64, of string) (enough bool) {
 	var m *stake.Message
-	s.mu.Lock()
-	f.left = true
-	need := f.need
-	s.mu.Unlock()
 	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		m = k.Ask(c.Policy, share, now, of, need)
 	})

@@ -233,6 +233,11 @@ func (k *Stake) Take(p *weir.Policy, s Share, now, n int64) bool {
 	if n <= Whole(p) {
 		k.note(p, now, n)
 	}
+	return k.TakeAwaited(p, s, now, n)
+}
+
+// TakeAwaited is Take for a request that has tried already, and waited for other regions: it isn't new demand.
+func (k *Stake) TakeAwaited(p *weir.Policy, s Share, now, n int64) bool {
 	fits := k.Fits(p, s, now, n)
 	if fits {
 		k.move(p, -n)
