@@ -257,11 +257,11 @@ func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
 func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.flights[key]; f != nil && (need == 0 || !f.left) {
-		f.need += need
+	if f := s.flights[key]; f != nil {
+		if !f.left { // else what it brings may do
+			f.need += need
+		}
 		return f
-	} else if f != nil {
-		return f // what it brings may do
 	}
 	f := &flight{done: make(chan struct{}), need: need}
 	if s.closed {
@@ -285,6 +285,9 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
 	home := s.link.homeOf(c.Policy)
+	s.mu.Lock()
+	need := f.need
+	s.mu.Unlock()
 	var others []string
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
 		if name != home && s.link.peers[name].status().Up {
@@ -296,10 +299,10 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 		s.askOne(ctx, key, c, f, only)
 		return
 	case home != "":
-		if enough := s.askOne(ctx, key, c, f, home); enough || f.need == 0 {
+		if enough := s.askOne(ctx, key, c, f, home); enough || f.need == 0 { // it has left: nothing is added any more
 			return
 		}
-	case f.need == 0: // at home: of those that have something of it
+	case need == 0: // at home: of those that have something of it
 		if err := s.update(ctx, key, c.Policy, func(k *stake.Stake, _ stake.Share, _ int64) { others = k.Borrowers() }); err != nil {
 			return
 		}
@@ -344,9 +347,13 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 }
 
 // hear takes in what another region says of a counter, and returns the answer.
-func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (answer *stake.Message, err error) {
-	err = s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
+	var answer *stake.Message
+	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		answer = k.Hear(c.Policy, share, now, from, m)
 	})
-	return answer, err
+	if err != nil {
+		return nil, err // it may be heard yet, and answer be written
+	}
+	return answer, nil
 }
