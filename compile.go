@@ -513,7 +513,12 @@ func (rs *RuleSet) index() {
 				rs.methods = append(rs.methods, m)
 			}
 		case r.Match.EndpointRegex != "":
-			rs.regexes.add(r.prefix, r.index)
+			if strings.HasSuffix(r.prefix, "/") { // whole segments are found on the way to the endpoints
+				segs := strings.FieldsFunc(r.prefix, func(c rune) bool { return c == '/' })
+				rs.endpoints.add(&endpoint{segs: segs, subtree: true}, r.index)
+			} else {
+				rs.regexes.add(r.prefix, r.index)
+			}
 		case r.Match.APIKeyPattern != "":
 			rs.byKey.add(r.Match.APIKeyPattern, r.index)
 			rs.keyed = true

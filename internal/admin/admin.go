@@ -37,6 +37,8 @@ type API struct {
 	Self func() rulestore.Node
 	// Regions is how the other regions are. Nil means that there are none.
 	Regions func() Regions
+	// Regroup has a region moved, drained, forgotten or restored. It fails with region.ErrRefused where that can't be.
+	Regroup func(context.Context, RegionChange) error
 	Store   func() any
 	// Top tells which clients are hot.
 	Top func(context.Context, top.Query) top.Answer
@@ -106,6 +108,7 @@ var Routes = []Route{
 	{"GET", "/v1/events", guard.Read, (*API).events, false, false},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
 	{"GET", "/v1/regions", guard.Read, (*API).regions, false, false},
+	{"POST", "/v1/regions", guard.Operate, (*API).regroup, false, false},
 	{"GET", "/v1/top", guard.Read, (*API).top, false, false},
 	{"GET", "/v1/session", guard.Read, (*API).session, false, false},
 	{"POST", "/v1/session", guard.Anybody, (*API).login, false, false},

@@ -139,9 +139,22 @@ type Node struct {
 // Regions answers GET /v1/regions.
 type Regions struct {
 	Name string `json:"name,omitempty"` // that of the node which answers
-	// Home is the region that counts global limits which name none.
-	Home  string          `json:"home,omitempty"`
+	// Home is the home of global limits which name none.
+	Home string `json:"home,omitempty"`
+	// Epoch rises with every change that an operator makes to regions.
+	Epoch int64 `json:"epoch,omitempty"`
+	// State is drained or forgotten, if the region is. Grace: it has become the home lately, and owns no more than its floor yet.
+	State string          `json:"state,omitempty"`
+	Grace bool            `json:"grace,omitempty"`
 	Peers []region.Status `json:"peers"`
+}
+
+// RegionChange asks POST /v1/regions for a change.
+type RegionChange struct {
+	Do     string `json:"do"` // move, drain, forget or restore
+	Region string `json:"region"`
+	To     string `json:"to,omitempty"` // the new home
+	Force  bool   `json:"force,omitempty"`
 }
 
 // Nodes answers GET /v1/nodes.

@@ -16,12 +16,12 @@ import (
 
 // network is what lies between the regions of a simulated world.
 type network struct {
-	rand   *rand.Rand
-	rtt    time.Duration
-	loss   float64 // of messages, each way
-	double float64
-	late   float64 // up to 30 s
-	cut    map[[2]string]bool
+	rand     *rand.Rand
+	rtt      time.Duration
+	loss     float64 // of messages, each way
+	double   float64
+	late     float64 // up to 30 s
+	cut      map[[2]string]bool
 	messages int
 	entries  int
 }

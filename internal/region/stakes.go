@@ -70,17 +70,6 @@ func keyOf(c *weir.Counter) string {
 	return fmt.Sprintf("{%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
 }
 
-// share is what of a limit is this region's own.
-func (l *Link) share(p *weir.Policy, now int64) stake.Share {
-	others := int64(len(l.peers))
-	floor := min(int64(p.Floor), 100/(others+1))
-	own := stake.Whole(p) * floor / 100
-	if l.homeOf(p) != "" {
-		return stake.Share{Own: own, Rate: 10 * floor}
-	}
-	return stake.Share{Own: stake.Whole(p) - others*own, Rate: 1000 - 10*floor*others}
-}
-
 // shares reports whether regions share a limit, rather than to ask its home at every check.
 func (l *Link) shares(p *weir.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
 
@@ -353,9 +342,17 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	if err != nil {
 		return false
 	}
+	p := s.link.peers[of]
+	if p == nil {
+		return false
+	}
+	p.asks.Add(1)
 	answer, err := s.link.talk(ctx, of, c, m)
 	if err != nil {
 		return false
+	}
+	if answer.Short {
+		p.short.Add(1)
 	}
 	if of == s.link.homeOf(c.Policy) && answer.Retry > 0 {
 		f.retry = time.Duration(answer.Retry) * time.Microsecond
@@ -364,7 +361,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	return err == nil && !answer.Short
 }
 
-// hear takes in what another region says, and returns the answer.
+// hear takes in what another region says of a counter, and returns the answer.
 func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
 	var answer *stake.Message
 	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {

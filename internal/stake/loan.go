@@ -2,6 +2,7 @@ package stake
 
 import (
 	"math"
+	"slices"
 
 	"github.com/weirhq/weir"
 )
@@ -103,6 +104,12 @@ func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
 func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message) *Message {
 	k.settle(p, s, now)
 	answer := &Message{}
+	if slices.Contains(s.Gone, from) {
+		if m.Held != nil {
+			answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
+		}
+		return answer
+	}
 	if !isBucket(p) && m.Window != k.Time {
 		answer.Window = k.Time // the clock of one of them is behind
 		return answer

@@ -40,6 +40,8 @@ type Share struct {
 	// Since is when the share became the region's own, µs, and Before how much was before that. A counter that nobody has used yet
 	// has no more than has refilled since. 0 means always.
 	Since, Before int64
+	// Gone are regions that are dead: what they have borrowed is this one's again.
+	Gone []string
 }
 
 // Stake is one region's part in a counter. The zero Stake is untouched.
@@ -153,6 +155,15 @@ func (k *Stake) capacity(p *weir.Policy, s Share) int64 {
 func (k *Stake) settle(p *weir.Policy, s Share, now int64) {
 	if !isBucket(p) {
 		k.roll(p, now)
+	}
+	for _, region := range s.Gone {
+		if l := k.Lent[region]; l != nil {
+			if delete(k.Lent, region); !isBucket(p) {
+				k.Level -= l.Given - l.Back
+			}
+		}
+	}
+	if !isBucket(p) {
 		return
 	}
 	if k.Time == 0 {
@@ -185,9 +196,12 @@ func (k *Stake) fill(p *weir.Policy, s Share, now int64) {
 	k.Time = now
 }
 
+// Begun is when the window began that it is now; of a bucket, now.
+func Begun(p *weir.Policy, now int64) int64 { return p.Report(weir.State{}, now, 1, weir.Fits).Slot }
+
 // roll begins the window that it is now. One that began stays, whatever the clock does.
 func (k *Stake) roll(p *weir.Policy, now int64) {
-	begun := p.Report(weir.State{}, now, 1, weir.Fits).Slot
+	begun := Begun(p, now)
 	if k.Time != 0 && begun <= k.Time {
 		return
 	}
@@ -260,13 +274,7 @@ func (k *Stake) Reset(p *weir.Policy, s Share, now int64) {
 		k.Level = max(k.Level, k.capacity(p, s))
 		return
 	}
-	k.Level = 0
-	for _, l := range k.Lent {
-		k.Level += l.Given - l.Back
-	}
-	for _, l := range k.Held {
-		k.Level -= l.out()
-	}
+	k.Level = k.unused()
 }
 
 // Report says how the stake is, for a charge of n.
@@ -277,7 +285,7 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 	if isBucket(p) {
 		r.ResetAfter = micros(s.wait(p, max(0, s.Own*scale(p)-left)))
 	} else {
-		r.ResetAfter = p.Report(weir.State{}, now, 1, weir.Fits).ResetAfter
+		r.ResetAfter = micros(k.end(p, now) - now)
 	}
 	switch {
 	case allowed:
@@ -285,10 +293,22 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 		r.RetryAfter = weir.Never
 	case isBucket(p):
 		r.RetryAfter = micros(max(1, min(s.wait(p, n*scale(p)-left), p.Wait(n*scale(p)))))
+	case p.Limit.Algorithm == weir.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
+		used := weir.State{Time: k.Time, Level: max(0, k.Level+Whole(p)-s.Own), Prev: k.Prev}
+		r.RetryAfter = max(time.Microsecond, p.Report(used, max(now, k.Time), n, weir.Refused).RetryAfter)
 	default:
 		r.RetryAfter = max(time.Microsecond, r.ResetAfter)
 	}
 	return r
+}
+
+// end is when the window is over that has begun, µs. A clock that ran backwards may show the one before.
+func (k *Stake) end(p *weir.Policy, now int64) int64 {
+	if p.Limit.Algorithm == weir.SlidingCounter {
+		return k.Time + p.Limit.Window.Microseconds()
+	}
+	now = max(now, k.Time)
+	return now + p.Report(weir.State{}, now, 1, weir.Fits).ResetAfter.Microseconds()
 }
 
 func micros(us int64) time.Duration {
@@ -302,39 +322,47 @@ func (k *Stake) GiveBack(p *weir.Policy, s Share, now, n, slot int64) {
 		k.Level = max(min(k.Level, k.Level+n*scale(p)), min(k.Level+n*scale(p), k.capacity(p, s)))
 		return
 	}
-	switch borrowed := k.borrowed(); {
+	switch {
 	case n < 0 || slot == 0 || slot == k.Time:
-		k.Level = max(k.Level-n, min(k.Level, -borrowed))
+		k.Level = max(k.Level-n, min(k.Level, k.unused())) // what is lent stays lent
 	case p.Limit.Algorithm == weir.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
 		k.Prev = max(0, k.Prev-n)
 	}
 }
 
-func (k *Stake) borrowed() (n int64) {
+// unused is the level of a window in which nothing was used: what is lent, less what is borrowed.
+func (k *Stake) unused() (n int64) {
+	for _, l := range k.Lent {
+		n += l.Given - l.Back
+	}
 	for _, l := range k.Held {
-		n += l.out()
+		n -= l.out()
 	}
 	return n
 }
 
 // TTL is how long a stake must be kept: until it is as good as untouched.
 func (k *Stake) TTL(p *weir.Policy, s Share, now int64) time.Duration {
-	var at int64
-	if isBucket(p) {
-		at = now + s.wait(p, max(0, s.Own*scale(p)-k.Level))
-	} else {
-		at = now + p.Report(weir.State{}, now, 1, weir.Fits).ResetAfter.Microseconds()
+	if !isBucket(p) {
+		at := k.end(p, now)
 		if p.Limit.Algorithm == weir.SlidingCounter {
-			at += p.Limit.Window.Microseconds()
+			at += p.Limit.Window.Microseconds() // to the end of the next one it weighs something
 		}
+		return micros(max(0, at-now)) + time.Second
 	}
+	// What was lent comes back empty, so it only begins to refill when the last loan is over.
+	at, level := now, s.Own*scale(p)
 	for _, l := range k.Lent {
 		at = max(at, l.Until)
+		level -= l.out() * scale(p)
 	}
 	for _, l := range k.Held {
 		at = max(at, l.Until)
 	}
-	return micros(max(0, at-now)) + time.Second
+	if missing := s.Own*scale(p) - min(level, k.Level); missing > 0 {
+		at += min(s.wait(p, missing), (10 * 366 * 24 * time.Hour).Microseconds()) // no limit takes longer to fill
+	}
+	return micros(at-now) + time.Second
 }
 
 // Encode and Decode are the form in which a store keeps a stake.

@@ -1,0 +1,110 @@
+package stake
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+func policy(t *testing.T, l weir.Limit) *weir.Policy {
+	t.Helper()
+	p, err := weir.NewPolicy("p", l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+const second = 1_000_000 // µs
+
+// start is when windows of a second, a minute and a day begin.
+var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+
+// lendAll has a region that owns the most of a limit lend another all that it has.
+func lendAll(t *testing.T, p *weir.Policy, s Share, now int64) (lender, borrower *Stake) {
+	t.Helper()
+	lender, borrower = &Stake{}, &Stake{}
+	ask := borrower.Ask(p, Share{}, now, "us", s.Own)
+	borrower.Hear(p, Share{}, now, "us", lender.Hear(p, s, now, "eu", ask))
+	if n := borrower.Held["us"].out(); n != s.Own {
+		t.Fatalf("%d of %d were lent", n, s.Own)
+	}
+	return lender, borrower
+}
+
+// TestKeptAsLongAsItMatters: a stake that is forgotten at the end of its TTL is as one that is kept.
+func TestKeptAsLongAsItMatters(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		limit weir.Limit
+		at    int64 // when all is lent
+		then  int64 // what the clock shows at the last change
+	}{
+		{"a bucket's loan comes back empty when the term is over, and refills then", weir.Limit{Count: 5, Window: time.Second, Burst: 100}, start, start},
+		{"a sliding counter weighs a window to the end of the next", weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute}, start, start},
+		{"a fixed window has begun, and the clock steps back before it", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}, start, start - second/2},
+		{"a sliding counter's window, likewise", weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute}, start, start - second/2},
+		{"a day, likewise", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}}, start, start - second/2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, s := policy(t, c.limit), Share{Own: 90, Rate: 900}
+			k, _ := lendAll(t, p, s, c.at)
+			k.settle(p, s, c.then)
+			forgotten := c.then + k.TTL(p, s, c.then).Microseconds()
+			if k.settle(p, s, forgotten); k.left(p, s, forgotten) < s.Own*scale(p) {
+				t.Errorf("after %v it is forgotten, and has %d of %d", time.Duration(forgotten-c.then)*time.Microsecond, k.left(p, s, forgotten), s.Own*scale(p))
+			}
+		})
+	}
+}
+
+// TestLentBesideHeld: what a region owns and has lent is missing, however much it has of others.
+func TestLentBesideHeld(t *testing.T) {
+	p, s := policy(t, weir.Limit{Count: 5, Window: time.Second, Burst: 100}), Share{Own: 20, Rate: 200}
+	k := &Stake{Time: start, Level: 60 * second, Lent: map[string]*Loan{"eu": {Given: 20, Until: start + 5*second}}, Held: map[string]*Loan{"us": {Given: 60, Until: start + 8*second}}}
+	at := start + k.TTL(p, s, start).Microseconds()
+	if k.settle(p, s, at); k.Level < s.Own*scale(p) {
+		t.Errorf("forgotten after %v with %d", k.TTL(p, s, start), k.Level)
+	}
+}
+
+// TestRetryAfter of refusals: when a window ends, and of a sliding counter when the one before weighs little enough.
+func TestRetryAfter(t *testing.T) {
+	s := Share{Own: 90}
+	fixed := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
+	sliding := policy(t, weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute})
+	for _, c := range []struct {
+		p     *weir.Policy
+		k     Stake
+		now   int64
+		n     int64
+		after time.Duration
+	}{
+		{fixed, Stake{Time: start, Level: 90}, start + 20*second, 1, 40 * time.Second},
+		{fixed, Stake{Time: start, Level: 90}, start - second, 1, 61 * time.Second},
+		{fixed, Stake{Time: start, Level: 90}, start + 20*second, 101, weir.Never},
+		{sliding, Stake{Time: start, Prev: 90}, start + 15*second, 45, 15 * time.Second},
+		{sliding, Stake{Time: start, Level: 90}, start + 15*second, 45, 45*time.Second + 27*time.Second}, // if all others are as full
+	} {
+		k := c.k
+		if r := k.Report(c.p, s, c.now, c.n, false); r.RetryAfter < c.after-time.Millisecond || r.RetryAfter > c.after+time.Second {
+			t.Errorf("%v at %v: %v, want %v", c.p.Limit, time.Duration(c.now-start)*time.Microsecond, r.RetryAfter, c.after)
+		}
+	}
+}
+
+// TestGiveBackMintsNothing: what a window has lent stays lent, whatever comes back.
+func TestGiveBackMintsNothing(t *testing.T) {
+	p, s := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}), Share{Own: 90}
+	k, borrower := lendAll(t, p, s, start)
+	k.GiveBack(p, s, start, 50, 0)
+	if left := k.left(p, s, start); left != 0 {
+		t.Errorf("a lender of all has %d", left)
+	}
+	borrower.Take(p, Share{}, start, 30)
+	borrower.GiveBack(p, Share{}, start, 30, start)
+	if left := borrower.left(p, Share{}, start); left != 90 {
+		t.Errorf("a borrower of 90 has %d", left)
+	}
+}
