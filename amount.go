@@ -14,9 +14,6 @@ import (
 // Amount is a decimal number, kept exactly in millionths: 1,500 tokens, or 0.012 dollars.
 type Amount int64
 
-// MaxAmount is the largest amount that a request can have, and a limit.
-const MaxAmount = MaxTokens * micro
-
 // ParseAmount reads a decimal number with at most six digits behind the point: "1500", "0.012".
 func ParseAmount(s string) (Amount, error) {
 	whole, part, point := strings.Cut(s, ".")

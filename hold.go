@@ -25,9 +25,6 @@ type Hold struct {
 // repeatTime is how long a check that may be repeated is charged once.
 const repeatTime = time.Minute
 
-// RecordTime is how long the record of a reservation is kept.
-const RecordTime = 24 * time.Hour
-
 // Holds are those of one counter, in the order of their ends. The zero value has none. It is not safe for concurrent use.
 type Holds struct {
 	ends map[Once]int64

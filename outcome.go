@@ -182,9 +182,6 @@ func (l *Limiter) Seal(d *Decision) {
 	d.Receipt = l.sealer.Load().seal(&h, l.now())
 }
 
-// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
-var ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
-
 // heldBy is what a decision took: by its receipt, if it has one.
 func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	if d.Receipt == "" {
