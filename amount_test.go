@@ -221,7 +221,7 @@ func TestDecimalLimits(t *testing.T) {
 					t.Errorf("%d fit: %v", n, ok)
 				}
 				for range 3 {
-					s = p.book(s, midnight, n)
+					s = p.Overdraw(s, midnight, n)
 				}
 				if r := p.Report(s, midnight, 1, Refused); r.Remaining != 0 || r.RetryAfter <= 0 {
 					t.Errorf("%d, booked thrice: %+v, %+v", n, s, r)

@@ -578,3 +578,19 @@ func (l *Limiter) Credit(ctx context.Context, req *Request) error {
 	}
 	return l.GiveBack(ctx, returns)
 }
+
+// Counters lists those that the request would be charged to, in the order of [Decision.Limits]. Nothing is charged. It is
+// empty while there are no rules.
+func (l *Limiter) Counters(req *Request) []Counter {
+	rs := l.rules.Load()
+	if rs == nil {
+		return nil
+	}
+	m := new(match)
+	rs.run(req, m)
+	counters := make([]Counter, len(m.charges))
+	for i, c := range m.charges {
+		counters[i] = c.Counter
+	}
+	return counters
+}

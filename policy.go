@@ -241,7 +241,7 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	case SlidingLog:
 		panic("weir: a sliding log is a Log, not a State")
 	case Concurrency:
-		panic("weir: slots are Holds, not a State")
+		panic("weir: slots have no State")
 	}
 	return p.tryBucket(s, now, n)
 }
@@ -253,11 +253,11 @@ func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	if fits || !p.Book && !(p.CountRefused && p.Limit.Algorithm == FixedWindow) {
 		return after, fits
 	}
-	return p.book(after, now, n), p.Book
+	return p.Overdraw(after, now, n), p.Book
 }
 
-// book takes n whatever is left.
-func (p *Policy) book(s State, now, n int64) State {
+// Overdraw takes n whatever is left, below zero if need be.
+func (p *Policy) Overdraw(s State, now, n int64) State {
 	s = p.anchored(s, now)
 	if p.Limit.isBucket() {
 		return p.AtLevel(max(p.Level(s, now)-p.millionths(n), p.capacity-p.deepest), now)
