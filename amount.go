@@ -146,13 +146,13 @@ func (rs *RuleSet) parts(name string, req *Request) []Weight {
 }
 
 // price is that of the model that a request is for, if the amount is made of prices.
-func (rs *RuleSet) price(name string, req *Request) *Price {
+func (rs *RuleSet) price(name string, req *Request) *Sum {
 	if name != "usd" || len(rs.doc.Prices) == 0 || req.Attr == nil {
 		return nil
 	}
 	model := rs.model(req)
 	for i := range rs.doc.Prices {
-		if p := &rs.doc.Prices[i]; matchGlob(p.Model, model) {
+		if p := &rs.doc.Prices[i]; matchGlob(p.Name, model) {
 			return p
 		}
 	}
@@ -207,27 +207,27 @@ func (rs *RuleSet) checkPrices(bad *Problems) {
 		}
 	}
 	for i, p := range rs.doc.Prices {
-		if p.Model == "" {
+		if p.Name == "" {
 			bad.addf(fmt.Sprintf("prices[%d]", i), "needs a model, or a pattern such as gpt-*")
 		}
-		check("prices."+p.Model, "usd", p.Parts)
+		check("prices."+p.Name, "usd", p.Parts)
 	}
 	if len(rs.doc.Prices) > 0 {
 		rs.attributes = append(rs.attributes, "attr:model")
 	}
 	for _, w := range rs.doc.Weights {
-		path := "weights." + w.Amount
+		path := "weights." + w.Name
 		switch {
-		case !isName(w.Amount):
-			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Amount)
-		case rs.weights[w.Amount] != nil:
+		case !isName(w.Name):
+			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Name)
+		case rs.weights[w.Name] != nil:
 			bad.addf(path, "is listed twice")
 		}
-		check(path, w.Amount, w.Parts)
+		check(path, w.Name, w.Parts)
 		if rs.weights == nil {
 			rs.weights = map[string][]Weight{}
 		}
-		rs.weights[w.Amount] = w.Parts
+		rs.weights[w.Name] = w.Parts
 	}
 }
 

@@ -166,7 +166,7 @@ func (rs *RuleSet) amountFrom(r *rule, req *Request) string {
 		}
 		from = strings.Join(of, ", ") + " by their weights"
 		if p := rs.price(r.Amount, req); p != nil {
-			from = strings.Join(of, ", ") + " at the price of " + p.Model
+			from = strings.Join(of, ", ") + " at the price of " + p.Name
 		}
 	case r.Default > 0:
 		from = "the rule's default, since the request doesn't say"

@@ -469,7 +469,7 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 				r.Default = weir.Whole(2)
 			}
 		}
-		doc.Weights = []weir.Weighted{{Amount: "points", Parts: []weir.Weight{{Amount: "output", Each: 2e12}}}}
+		doc.Weights = []weir.Sum{{Name: "points", Parts: []weir.Weight{{Amount: "output", Each: 2e12}}}}
 		rs, err := weir.Compile(doc)
 		if err != nil {
 			t.Fatal(err)

@@ -26,16 +26,16 @@ func (rs *RuleSet) warn() {
 func (rs *RuleSet) warnOfPrices() (c compared) {
 	all := len(rs.weights["usd"]) > 0 // of which usd is made where no price is
 	for i, p := range rs.doc.Prices {
-		all = all || strings.Trim(p.Model, "*") == ""
+		all = all || strings.Trim(p.Name, "*") == ""
 		for j := range i {
 			o := &rs.doc.Prices[j]
-			if !c.add(len(p.Model) + len(o.Model)) {
+			if !c.add(len(p.Name) + len(o.Name)) {
 				rs.warnf("prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer")
 				return c
 			}
 			// A pattern held against a pattern: its star is a character that only another star matches.
-			if matchGlob(o.Model, p.Model) {
-				rs.warnf("prices."+p.Model, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Model)
+			if matchGlob(o.Name, p.Name) {
+				rs.warnf("prices."+p.Name, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Name)
 				break
 			}
 		}

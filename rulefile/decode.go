@@ -189,8 +189,8 @@ func (d *decoder) document(root *node) weir.Rules {
 		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
 		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
 		Abuse:       d.abuse(f["abuse"]),
-		Prices:      d.prices(f["prices"]),
-		Weights:     d.weights(f["weights"]),
+		Prices:      d.sums(f["prices"], "prices", `"gpt-*"`, priceExample),
+		Weights:     d.sums(f["weights"], "weights", "tokens", weightExample),
 	}
 	for _, name := range []string{"keys", "whitelist", "blacklist"} {
 		d.hide(f[name])
