@@ -301,7 +301,10 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 	if m.APIKeyPattern != "" {
 		rs.checkKey(path+".api_key_pattern", m.APIKeyPattern, bad)
 	}
-	if m.APIKeyPattern != "" && m.APIKey == Absent {
+	switch {
+	case m.NoKey && m.HasKey:
+		bad.addf(path+".api_key", "no request has a key and has none: leave one of them out")
+	case m.NoKey && m.APIKeyPattern != "":
 		bad.addf(path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
 	}
 }

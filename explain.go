@@ -304,10 +304,10 @@ func (r *rule) conditions() string {
 	} else if r.Tier != "" {
 		all = append(all, "tier "+r.Tier)
 	}
-	switch r.Match.APIKey {
-	case Absent:
+	if r.Match.NoKey {
 		all = append(all, "no key")
-	case Present:
+	}
+	if r.Match.HasKey {
 		all = append(all, "a key")
 	}
 	if len(all) == 0 {

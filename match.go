@@ -203,9 +203,9 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 		return unmetMethod
 	case req.Preflight && (r.endpoint == nil || r.endpoint.method != "OPTIONS"):
 		return unmetPreflight
-	case r.Match.APIKey == Absent && req.APIKey != "":
+	case r.Match.NoKey && req.APIKey != "":
 		return unmetKeyAbsent
-	case r.Match.APIKey == Present && req.APIKey == "":
+	case r.Match.HasKey && req.APIKey == "":
 		return unmetKeyPresent
 	case r.Match.APIKeyPattern != "" && !matchGlob(r.Match.APIKeyPattern, req.APIKey):
 		return unmetKeyPattern

@@ -143,19 +143,9 @@ type Match struct {
 	EndpointRegex string
 	// APIKeyPattern matches the key; * stands for any characters.
 	APIKeyPattern string
-	// APIKey asks for a key's presence or absence.
-	APIKey Presence
+	// HasKey asks for a request with an API key, and NoKey for one without.
+	HasKey, NoKey bool
 }
-
-// Presence is a condition on whether a request has a value.
-type Presence uint8
-
-// The zero Presence asks nothing.
-const (
-	Either Presence = iota
-	Present
-	Absent
-)
 
 // Missing says what to do with a request that lacks a dimension its rule counts by.
 type Missing uint8

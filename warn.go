@@ -111,7 +111,7 @@ func (rs *RuleSet) warnOfGaps() {
 		if r.Descriptor != nil {
 			continue
 		}
-		if r.Match.APIKey == Absent && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
+		if r.Match.NoKey && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
 			rs.warnf(rulePath(r), "counts nothing: it is for requests without a key, and skips those; write `by: [ip]`")
 		}
 		if r.networks != (networks{}) && !slices.Contains(r.by, dimension{kind: byIP}) && (len(r.by) == 0 || r.Missing != MissingIP) {
@@ -337,7 +337,8 @@ func (r *rule) covers(o *rule) bool {
 	switch {
 	case a.EndpointRegex != "" && a.EndpointRegex != b.EndpointRegex:
 	case a.APIKeyPattern != "" && (b.APIKeyPattern == "" || !matchGlob(a.APIKeyPattern, b.APIKeyPattern)):
-	case a.APIKey != Either && a.APIKey != b.APIKey && !(a.APIKey == Present && b.APIKeyPattern != "" && !matchGlob(b.APIKeyPattern, "")):
+	case a.NoKey && !b.NoKey:
+	case a.HasKey && !b.HasKey && (b.APIKeyPattern == "" || matchGlob(b.APIKeyPattern, "")):
 	case r.tierCondition() != "" && r.tierCondition() != o.tierCondition():
 	default:
 		return true
