@@ -432,27 +432,29 @@ func (rs *RuleSet) checkCounters(bad *Problems) {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		told := false
-		check := func(policies []*Policy, candidate bool) {
-			for _, p := range policies {
-				me := owner{r.index, candidate}
-				o, taken := owners[p.ID]
-				if !taken {
-					owners[p.ID] = me
-				} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
-					told = true
-					bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
-				}
+		for _, p := range r.policies() {
+			me := owner{r.index, p.Candidate}
+			o, taken := owners[p.ID]
+			if !taken {
+				owners[p.ID] = me
+			} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
+				told = true
+				bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
 			}
 		}
-		check(r.base, false)
-		for _, policies := range r.byTier {
-			check(policies, false)
-		}
-		for _, policies := range r.overrides {
-			check(policies, false)
-		}
-		check(r.candidate, true)
 	}
+}
+
+// policies are all that a rule has, those of its candidate last.
+func (r *rule) policies() []*Policy {
+	all := slices.Clone(r.base)
+	for _, policies := range r.byTier {
+		all = append(all, policies...)
+	}
+	for _, policies := range r.overrides {
+		all = append(all, policies...)
+	}
+	return append(all, r.candidate...)
 }
 
 // layers are the rules of each layer, in the order of the file.
