@@ -24,16 +24,10 @@ func (l *Limiter) tellHeld(h *held) {
 	if l.holds == nil {
 		return
 	}
-	reserved := false
-	for i := range h.returns {
-		r := &h.returns[i]
-		reserved = reserved || r.amount != ""
-		l.tellSlot(&r.Return, true)
+	for r := range h.slots() {
+		l.tellSlot(r, true)
 	}
-	for i := range h.local {
-		l.tellSlot(&h.local[i], true)
-	}
-	if reserved {
+	if h.reserves() {
 		l.holds.Reservation("reserved")
 	}
 }
@@ -55,25 +49,20 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	if l.holds == nil {
 		return
 	}
-	for i := range h.local {
-		l.tellSlot(&h.local[i], false)
-	}
 	used := errors.Is(err, ErrUsed) // somebody has finished it before: its slots are free, and it was counted
-	reserved, settled, unknown := false, false, false
-	for i := range h.returns {
-		r := &h.returns[i]
-		if err == nil || used {
-			l.tellSlot(&r.Return, false) // else they end by themselves
+	for r, local := range h.slots() {
+		if err == nil || used || local { // else they end by themselves
+			l.tellSlot(r, false)
 		}
-		if r.amount != "" {
-			reserved = true
-			if !o.gives(r.statuses) {
-				settled, unknown = true, unknown || !r.known(o)
-			}
+	}
+	settled, unknown := false, false
+	for i := range h.returns {
+		if r := &h.returns[i]; r.amount != "" && !o.gives(r.statuses) {
+			settled, unknown = true, unknown || !r.known(o)
 		}
 	}
 	switch {
-	case !reserved || used:
+	case !h.reserves() || used:
 	case err != nil:
 		l.holds.Reservation("failed")
 	case unknown:

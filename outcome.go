@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"time"
 )
@@ -149,21 +150,31 @@ func (h *held) reserves() bool {
 
 // Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
 func (d *Decision) Slots() (ttl time.Duration) {
-	if d.held == nil {
-		return 0
-	}
-	least := func(r *Return) {
-		if w := r.Policy.Limit.Window; r.slot() && (ttl == 0 || w < ttl) {
+	for r := range d.held.slots() {
+		if w := r.Policy.Limit.Window; ttl == 0 || w < ttl {
 			ttl = w
 		}
 	}
-	for i := range d.held.returns {
-		least(&d.held.returns[i].Return)
-	}
-	for i := range d.held.local {
-		least(&d.held.local[i])
-	}
 	return ttl
+}
+
+// slots are those that a decision took, and whether it took them of Options.Local.
+func (h *held) slots() iter.Seq2[*Return, bool] {
+	return func(yield func(r *Return, local bool) bool) {
+		if h == nil {
+			return
+		}
+		for i := range h.returns {
+			if r := &h.returns[i].Return; r.slot() && !yield(r, false) {
+				return
+			}
+		}
+		for i := range h.local {
+			if !yield(&h.local[i], true) {
+				return
+			}
+		}
+	}
 }
 
 // Seal gives a decision that has slots a receipt, if none was asked for, for edges that keep no decisions: their callers must be
@@ -201,9 +212,10 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	renew := func(store Store, r *Return) {
-		if !r.slot() {
-			return
+	for r, local := range h.slots() {
+		store := l.store
+		if local {
+			store = l.local
 		}
 		var results [1]Result
 		store.Take(ctx, []Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
@@ -212,12 +224,6 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 				err = errors.Join(err, ErrSlotLost)
 			}
 		}
-	}
-	for i := range h.returns {
-		renew(l.store, &h.returns[i].Return)
-	}
-	for i := range h.local {
-		renew(l.local, &h.local[i])
 	}
 	return err
 }
@@ -273,12 +279,11 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if h.local != nil {
 		err = l.local.GiveBack(ctx, Once{}, 0, h.local)
 	}
-	for i := range h.local {
-		l.tellSlot(&h.local[i], false)
-	}
 	var back []Return
-	for i := range h.returns {
-		if r := &h.returns[i].Return; r.slot() {
+	for r, local := range h.slots() {
+		if local {
+			l.tellSlot(r, false)
+		} else {
 			back = append(back, *r)
 		}
 	}
