@@ -17,18 +17,17 @@ type Amount int64
 // ParseAmount reads a decimal number with at most six digits behind the point: "1500", "0.012".
 func ParseAmount(s string) (Amount, error) {
 	whole, part, point := strings.Cut(s, ".")
-	if point && (part == "" || whole == "") || whole == "" || strings.Trim(whole+part, "0123456789") != "" {
+	if whole == "" || point && part == "" || strings.Trim(whole+part, "0123456789") != "" {
 		return 0, fmt.Errorf(`must be a number such as 1500 or 0.012, got %q`, s)
 	}
 	if len(strings.TrimRight(part, "0")) > 6 {
 		return 0, fmt.Errorf("has more than six digits behind the point: %s", s)
 	}
-	part = (part + "000000")[:6]
-	n, err := strconv.ParseInt(whole+part, 10, 64)
-	if err != nil || n > MaxAmount {
-		return 0, fmt.Errorf("must be at most %d, got %s", int64(MaxTokens), s)
+	a, err := amountOfNumber(s)
+	if err != nil {
+		err = fmt.Errorf("%w, got %s", err, s)
 	}
-	return Amount(n), nil
+	return a, err
 }
 
 // Whole is an amount of n.

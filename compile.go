@@ -2,7 +2,6 @@ package weir
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -185,8 +184,7 @@ func limitPath(path string, i, n int) string {
 }
 
 func (ps *Problems) addLimit(path string, err error) {
-	var p Problem
-	errors.As(err, &p)
+	p := err.(Problem)
 	ps.addf(path+"."+p.Path, "%s", p.Text)
 }
 
@@ -346,8 +344,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			case r.Book:
 			case r.Amount == "" && r.cost > l.Max():
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
-			case r.Amount != "" && usual > Amount(l.capacity()):
-				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, Amount(l.capacity()))
+			case r.Amount != "" && usual > l.Capacity():
+				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, l.Capacity())
 			}
 			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.window())

@@ -109,14 +109,11 @@ func (l Limit) Max() int64 {
 }
 
 // Capacity is Max, exactly: of a limit on an amount, with its fraction.
-func (l Limit) Capacity() Amount { return Amount(l.capacity()) }
-
-// capacity is Max in millionths, with the fraction.
-func (l Limit) capacity() int64 {
+func (l Limit) Capacity() Amount {
 	if l.Burst > 0 {
-		return l.Burst * micro
+		return Amount(l.Burst * micro)
 	}
-	return int64(l.Amount())
+	return l.Amount()
 }
 
 // Amount is Count with its Fraction.
@@ -325,7 +322,7 @@ func (l Limit) rate() (rate, error) {
 		perSecond, _ := exact.Float64()
 		return rate{}, fmt.Errorf("%v tokens per second is out of range", perSecond)
 	}
-	fill := new(big.Rat).SetFrac64(l.capacity(), micro)
+	fill := new(big.Rat).SetFrac64(int64(l.Capacity()), micro)
 	fill.Quo(fill, exact)
 	if fill.Cmp(big.NewRat(int64(maxFill/time.Second), 1)) > 0 {
 		return rate{}, errors.New("the bucket would take more than ten years to fill")

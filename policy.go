@@ -116,7 +116,7 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 	switch {
 	case l.isBucket():
 		p.rate = r
-		p.capacity = l.capacity()
+		p.capacity = int64(l.Capacity())
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
 		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it
@@ -270,8 +270,8 @@ func (p *Policy) Overdraw(s State, now, n int64) State {
 // millionths is what n units are, and no more than any limit holds.
 func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
 
-// Whole is n units in whole tokens: of a Decimal limit n are millionths.
-func (p *Policy) Whole(n int64) int64 { return n / (micro / p.unit) }
+// whole is n units in whole tokens: of a Decimal limit n are millionths.
+func (p *Policy) whole(n int64) int64 { return n / (micro / p.unit) }
 
 // Verdict is what became of a charge, for [Policy.Report].
 type Verdict uint8
