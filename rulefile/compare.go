@@ -262,20 +262,12 @@ func compareLimit(was, is weir.Limit, at int) *limitCut {
 			hint = "a `candidate` shows whom a limit would refuse"
 		}
 		return &limitCut{at, "limit", limitName(was), limitName(is), hint}
-	case 2*most(is) < most(was):
+	case 2*is.Capacity() < was.Capacity():
 		half := was
-		half.Count, half.Fraction = wholeAndRest(most(was))
-		return &limitCut{at, "burst", most(was).String(), most(is).String(), fmt.Sprintf("%s would be half of it", halfOf(half).Amount())}
+		half.Count, half.Fraction = wholeAndRest(was.Capacity())
+		return &limitCut{at, "burst", was.Capacity().String(), is.Capacity().String(), fmt.Sprintf("%s would be half of it", halfOf(half).Amount())}
 	}
 	return nil
-}
-
-// most is what a limit can ever admit at once.
-func most(l weir.Limit) weir.Amount {
-	if l.Burst > 0 {
-		return weir.Whole(l.Burst)
-	}
-	return l.Amount()
 }
 
 // halfOf is half of a limit, and not less: whole, unless the limit isn't.

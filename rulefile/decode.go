@@ -25,7 +25,7 @@ type decoder struct {
 	// misspelt are paths of fields that seem to be there under a wrong name.
 	misspelt []string
 	// tierUses are the places that name a tier.
-	tierUses []tierUse
+	tierUses []value
 	// details are of the rules, in their order.
 	details []detail
 	// expires says when overrides end, if they do.
