@@ -153,8 +153,13 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
 		if i > 0 {
 			c.out = append(c.out, ',')
 		}
-		reason := lostBy(err)
-		if c.out = append(c.out, renewals[reason]...); reason == unreached && first == nil {
+		if err == nil {
+			c.out = append(c.out, `{"renewed":true}`...)
+			continue
+		}
+		reason := whyLost(err)
+		c.out = append(append(append(c.out, `{"renewed":false,"reason":"`...), reason...), `"}`...)
+		if reason == "unavailable" && first == nil {
 			first = err
 		}
 	}
@@ -166,36 +171,17 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
 	return nil
 }
 
-// Why a slot of a list wasn't renewed.
-const (
-	renewed = iota
-	slotLost
-	badReceipt
-	oldReceipt
-	unreached
-)
-
-// renewals are what is answered for each.
-var renewals = [...]string{
-	renewed:    `{"renewed":true}`,
-	slotLost:   `{"renewed":false,"reason":"slot_lost"}`,
-	badReceipt: `{"renewed":false,"reason":"receipt_invalid"}`,
-	oldReceipt: `{"renewed":false,"reason":"receipt_expired"}`,
-	unreached:  `{"renewed":false,"reason":"unavailable"}`,
-}
-
-func lostBy(err error) int {
+// whyLost says why a slot of a list wasn't renewed.
+func whyLost(err error) string {
 	switch {
-	case err == nil:
-		return renewed
 	case errors.Is(err, weir.ErrSlotLost):
-		return slotLost
+		return "slot_lost"
 	case errors.Is(err, weir.ErrReceiptInvalid):
-		return badReceipt
+		return "receipt_invalid"
 	case errors.Is(err, weir.ErrReceiptExpired):
-		return oldReceipt
+		return "receipt_expired"
 	}
-	return unreached
+	return "unavailable"
 }
 
 // together does n things at the same time, each on a goroutine of its own. A panic of one is raised again here, where net/http
