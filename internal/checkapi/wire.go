@@ -2,8 +2,6 @@ package checkapi
 
 import (
 	"encoding/json"
-	"errors"
-	"strings"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -63,30 +61,11 @@ type CheckRequest struct {
 	ID string `json:"id,omitempty"`
 }
 
-// Duration is a time as it is written, "2m", or a number of seconds.
+// Duration is a time as it is written: "2m".
 type Duration time.Duration
 
 // MarshalJSON writes it as text.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
-
-// UnmarshalJSON reads either form.
-func (d *Duration) UnmarshalJSON(b []byte) error {
-	text, quoted := string(b), false
-	if quoted = strings.HasPrefix(text, `"`); quoted {
-		if err := json.Unmarshal(b, &text); err != nil {
-			return err
-		}
-	}
-	if text == "null" && !quoted {
-		return nil
-	}
-	v, ok := parseReserve(text, !quoted)
-	if !ok {
-		return errors.New("this is no time that amounts can be reserved for")
-	}
-	*d = Duration(v)
-	return nil
-}
 
 // CheckResponse is a decision: the body that answers /v1/check and /v1/take
 // with status 200, 429, 403 or 503.
