@@ -214,10 +214,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
 		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
 	}
-	by := r.By
-	if by == nil {
-		by = []string{"api_key"}
-	}
+	by := r.dimensions()
 	for i, name := range by {
 		d, err := parseDimension(name)
 		switch {

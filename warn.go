@@ -260,7 +260,7 @@ func (rs *RuleSet) warnOfPrivilege(r *rule, layer []*rule) {
 	without := *r
 	without.Rule = &unkeyed
 	for _, o := range layer {
-		if o.rank > r.rank && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.base) > 0 && o.countsLike(r) && slowest(o.base) < slowest(r.base) {
+		if o.rank > r.rank && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.base) > 0 && o.Amount == r.Amount && (o.Algorithm == Concurrency) == (r.Algorithm == Concurrency) && slowest(o.base) < slowest(r.base) {
 			rs.warnf(rulePath(r)+".match.api_key_pattern", "a client that invents such a key gets %s in place of %q's %s, since `match` takes keys that nobody has verified; put the pattern under `keys`, with a tier",
 				r.base[0].Limit, o.ID, o.base[0].Limit)
 			return
@@ -303,11 +303,6 @@ func (rs *RuleSet) warnOfPaths() (c compared) {
 		}
 	}
 	return c
-}
-
-// countsLike: two rules count the same, so that their numbers can be compared.
-func (r *rule) countsLike(o *rule) bool {
-	return r.Amount == o.Amount && (r.Algorithm == Concurrency) == (o.Algorithm == Concurrency)
 }
 
 // slowest is the lowest of the limits' rates, in tokens per second.
