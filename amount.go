@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,11 +105,6 @@ func amountOfNumber(s string) (Amount, error) {
 		return 0, errTooMuch
 	}
 	return Amount(a), nil
-}
-
-// CountsAmounts reports whether a rule counts amounts of requests: see [Request.Amounts].
-func (rs *RuleSet) CountsAmounts() bool {
-	return slices.ContainsFunc(rs.doc.Rules, func(r Rule) bool { return r.Amount != "" })
 }
 
 // asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
@@ -223,9 +217,6 @@ func (rs *RuleSet) checkPrices(bad *Problems) {
 			bad.addf(path, "is listed twice")
 		}
 		check(path, w.Name, w.Parts)
-		if rs.weights == nil {
-			rs.weights = map[string][]Weight{}
-		}
 		rs.weights[w.Name] = w.Parts
 	}
 }

@@ -61,7 +61,7 @@ type rule struct {
 
 // Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
-	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
+	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, weights: map[string][]Weight{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
 	rs.doc.Rules = slices.Clone(doc.Rules)
 	var bad Problems
 	rs.compileTiers(&bad)
