@@ -58,7 +58,8 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	settled, unknown := false, false
 	for i := range h.returns {
 		if r := &h.returns[i]; r.amount != "" && !o.gives(r.statuses) {
-			settled, unknown = true, unknown || !r.known(o)
+			_, known := r.used(o)
+			settled, unknown = true, unknown || !known
 		}
 	}
 	switch {
@@ -72,13 +73,4 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	default:
 		l.holds.Reservation("given_back")
 	}
-}
-
-// known reports whether an outcome says what was used of a reserved amount.
-func (r *due) known(o Outcome) bool {
-	_, known := o.Amounts[r.amount]
-	if !known {
-		_, known = made(r.parts, o.Amounts)
-	}
-	return known && !o.AtLeast
 }

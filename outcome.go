@@ -128,10 +128,8 @@ func (d *Decision) Unfinished() bool {
 	}))
 }
 
-// slot: what goes back is a slot of a Concurrency limit.
-func (r *Return) slot() bool { return r.Policy.Limit.Algorithm == Concurrency }
-
-func (c *Charge) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
+// slot: what is taken of the counter, and goes back, are slots of a Concurrency limit.
+func (c *Counter) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
 
 // Reserved reports whether the request has reserved an amount, which [Limiter.Finish] settles.
 func (d *Decision) Reserved() bool {
@@ -251,7 +249,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		case r.slot():
 		case gives:
 		case r.amount != "":
-			r.Used = r.used(o)
+			r.Used, _ = r.used(o)
 		case h.once != (Once{}):
 			r.N = 0 // stores find a Once by the counters that it comes with; a check of the same name is decided anew
 		default:
@@ -299,19 +297,19 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	return err
 }
 
-// used is what a request really took of what it had reserved.
-func (r *due) used(o Outcome) int64 {
+// used is what a request really took of what it had reserved, and whether that is known.
+func (r *due) used(o Outcome) (n int64, known bool) {
 	a, known := o.Amounts[r.amount]
 	if !known {
 		if a, known = made(r.parts, o.Amounts); !known {
-			return r.N
+			return r.N, false
 		}
 	}
-	used := mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
+	n = mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
 	if o.AtLeast {
-		return max(used, r.N)
+		return max(n, r.N), false
 	}
-	return used
+	return n, true
 }
 
 // gives reports whether what a rule took goes back. It counts the given statuses, or all.
