@@ -256,7 +256,6 @@ func (rs *RuleSet) compileAmount(r *rule, path string, bad *Problems) {
 	}
 }
 
-// isName reports whether an amount's name is one.
 func isName(s string) bool {
 	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 }

@@ -19,7 +19,6 @@ type HoldObserver interface {
 	Reservation(state string)
 }
 
-// tellHeld tells the observer what an allowed request holds.
 func (l *Limiter) tellHeld(h *held) {
 	if l.holds == nil {
 		return

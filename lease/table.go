@@ -85,7 +85,6 @@ func (t *table) add(x *counter) (there, gone *counter) {
 	return x, gone
 }
 
-// all calls f with every counter.
 func (t *table) all(f func(*counter)) {
 	for i := range t.sets {
 		for j := range t.sets[i].counters {

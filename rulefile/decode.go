@@ -209,7 +209,6 @@ func (d *decoder) document(root *node) weir.Rules {
 	return doc
 }
 
-// tiers reads the numbers of each tier.
 func (d *decoder) tiers(v value, s scope) []weir.Tier {
 	var tiers []weir.Tier
 	for _, e := range d.entries(v) {

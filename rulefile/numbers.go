@@ -108,7 +108,6 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 	return d.limit(v, f, s)
 }
 
-// limits reads a list of limits.
 func (d *decoder) limits(v value, s scope) []weir.Limit {
 	items := d.items(v, "[20/second, 5000/hour]")
 	if v.kind == sequence && len(items) == 0 {

@@ -30,7 +30,6 @@ func (d *decoder) text(v value) string {
 	return ""
 }
 
-// texts reads a list of texts.
 func (d *decoder) texts(v value, example string) []string {
 	var list []string
 	for _, item := range d.items(v, example) {
@@ -39,7 +38,6 @@ func (d *decoder) texts(v value, example string) []string {
 	return list
 }
 
-// boolean reads true or false.
 func (d *decoder) boolean(v value) bool {
 	if !d.given(v) {
 		return false
