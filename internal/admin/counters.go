@@ -84,11 +84,10 @@ func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p
 // leastAmounts has a request that names no amounts ask for the least of each, so that a budget refuses it once nothing is left.
 // Amounts that a rule has a default for are left to that.
 func (a *API) leastAmounts(req *weir.Request) {
-	rules := a.Limiter.Rules()
-	if len(req.Amounts) > 0 || !rules.CountsAmounts() {
+	if len(req.Amounts) > 0 {
 		return
 	}
-	all := rules.Rules().Rules
+	all := a.Limiter.Rules().Rules().Rules
 	least := map[string]weir.Amount{}
 	for i := range all {
 		if all[i].Amount != "" {
