@@ -9,10 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is the longest path that is matched against rules, in bytes. Reading a longer one in
-// every way would cost too much for a client to ask for, so it is refused.
-const MaxPath = 4096
-
 // A path is refused, too, if it takes more than this to write down how servers may read it. All
 // readings are held against expressions, so together they mustn't be much longer than the longest path.
 const (

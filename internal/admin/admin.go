@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/tail"
@@ -48,6 +49,8 @@ type API struct {
 	Cooldowns *cooldown.Guard
 	// Slots tells who holds which slots.
 	Slots Slots
+	// Standing tells what this region has of a counter, or nil if regions don't share it. Nil means that there are no others.
+	Standing func(context.Context, *weir.Counter) (*region.Standing, error)
 	// Heard tells what this node last heard of the others, without asking anybody.
 	Heard func() redisstore.Heard
 	// Now tells how this node is, without asking anybody.

@@ -185,6 +185,8 @@ type Counter struct {
 	InFlight *int64 `json:"in_flight,omitempty"`
 	// Slots are those requests, the oldest first, 100 at most.
 	Slots []Slot `json:"slots,omitempty"`
+	// Stake is what this region has of a limit that regions share. Remaining is what is left here.
+	Stake *Stake `json:"stake,omitempty"`
 	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
 	// began; nil if it lasts to the end, or is used up.
 	WindowEnd *time.Time `json:"window_end,omitempty"`
@@ -196,6 +198,16 @@ type Counter struct {
 	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool       `json:"degraded"`
+}
+
+// Stake is what a region has of a limit that regions share.
+type Stake struct {
+	Home     string      `json:"home"`
+	Own      weir.Amount `json:"own"` // of Max
+	Borrowed weir.Amount `json:"borrowed"`
+	Lent     weir.Amount `json:"lent"`
+	// BorrowedUntil is when what was borrowed ends unless it is renewed; nil if it lasts as long as its window.
+	BorrowedUntil *time.Time `json:"borrowed_until,omitempty"`
 }
 
 // Slot is a request in flight, with the slots that it has taken.

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -371,4 +372,35 @@ func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stak
 		return nil, err // it may be heard yet, and answer be written
 	}
 	return answer, nil
+}
+
+// Standing is what a region has of a limit that regions share, in the units that it is asked for.
+type Standing struct {
+	Home     string
+	Own      int64 // of the limit
+	Borrowed int64
+	Lent     int64
+	// Until is when what was borrowed must be renewed, by the clock of the store; zero if it lasts as long as its window.
+	Until time.Time
+}
+
+// Standing is what this region has of a counter, or nil if the limit isn't shared.
+func (l *Link) Standing(ctx context.Context, c *weir.Counter) (*Standing, error) {
+	s := l.stakes.Load()
+	if s == nil || !c.Policy.Global || !l.shares(c.Policy) {
+		return nil, nil
+	}
+	named := weir.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}
+	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
+	err := s.cells.Update(ctx, []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
+		k, share := stake.Decode(values[0]), l.share(c.Policy, now)
+		var until int64
+		out.Own = share.Own
+		out.Borrowed, out.Lent, until = k.Loans(c.Policy, share, now)
+		if until > 0 {
+			out.Until = time.UnixMicro(until)
+		}
+		return []Cell{{Value: values[0]}}
+	})
+	return out, err
 }

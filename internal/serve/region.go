@@ -114,6 +114,14 @@ func (n *node) regions() admin.Regions {
 	return out
 }
 
+// standing is what this region has of a counter.
+func (n *node) standing(ctx context.Context, c *weir.Counter) (*region.Standing, error) {
+	if n.link == nil {
+		return nil, nil
+	}
+	return n.link.Standing(ctx, c)
+}
+
 // regroup carries out what an operator wants of regions.
 func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	switch {

@@ -239,3 +239,17 @@ func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, m *Message) 
 	k.move(p, -n)
 	return n
 }
+
+// Loans are what this region has borrowed and lent now, and when the first of what was borrowed ends, or 0.
+func (k *Stake) Loans(p *weir.Policy, s Share, now int64) (borrowed, lent, until int64) {
+	k.settle(p, s, now)
+	for _, l := range k.Held {
+		if borrowed += l.out(); l.out() > 0 && (until == 0 || l.Until < until) {
+			until = l.Until
+		}
+	}
+	for _, l := range k.Lent {
+		lent += l.out()
+	}
+	return borrowed, lent, until
+}
