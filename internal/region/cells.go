@@ -1,6 +1,7 @@
 package region
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -133,6 +134,9 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 		}
 	}
 	for i, cell := range change(old, now) {
+		if bytes.Equal(cell.Value, old[i]) {
+			continue // its time may not have been given
+		}
 		if len(cell.Value) == 0 {
 			delete(c.values, keys[i])
 			continue

@@ -267,3 +267,20 @@ func TestFlightsAreShared(t *testing.T) {
 }
 
 func counterOf(p *weir.Policy) *weir.Counter { return &weir.Counter{Policy: p, Subject: []byte("s")} }
+
+// TestGivenBackAgainAndAgain: what was given back once is remembered, and so is what was used.
+func TestGivenBackAgainAndAgain(t *testing.T) {
+	s := world(t, time.Now, "us", "eu")[0]
+	p := policyOf(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: 1000 * time.Hour}, true)
+	p.Travels, p.Floor = false, 5
+	take(s, on(p, 50))
+	for i := range 4 {
+		err := s.GiveBack(t.Context(), weir.Once{1}, time.Hour, []weir.Return{{Counter: on(p, 1).Counter, N: 10}})
+		if i == 0 && err != nil || i > 0 && !errors.Is(err, weir.ErrUsed) {
+			t.Errorf("%d: %v", i, err)
+		}
+		if n := s.left(p); n != 95-40 {
+			t.Errorf("%d: %d are left", i, n)
+		}
+	}
+}
