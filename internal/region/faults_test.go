@@ -268,6 +268,50 @@ func TestFlightsAreShared(t *testing.T) {
 
 func counterOf(p *weir.Policy) *weir.Counter { return &weir.Counter{Policy: p, Subject: []byte("s")} }
 
+// TestManyReservationsOfOneCounter: hundreds at once, on two nodes 2 ms from one Redis. None fails, and each is charged once, however often it is
+// sent.
+func TestManyReservationsOfOneCounter(t *testing.T) {
+	redis := redistest.NewProxy(t, redistest.New(t, redistest.Options{}).Addr)
+	if err := redis.Delay(2*time.Millisecond, 0); err != nil {
+		t.Fatal(err)
+	}
+	var nodes []*Store
+	for range 2 {
+		s := world(t, time.Now, "us", "eu")[0]
+		store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		<-store.Tried()
+		nodes = append(nodes, NewStore(s.own, s.link, RedisCells(store)))
+	}
+	p := policyOf(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 1000, Window: 1000 * time.Hour}, true)
+	p.Travels, p.Floor = false, 5
+	var all sync.WaitGroup
+	for i := range 600 {
+		for _, node := range nodes { // the same on both
+			all.Go(func() {
+				c := on(p, 1)
+				c.Hold = &weir.Hold{For: time.Hour}
+				c.Hold.ID[0], c.Hold.ID[1] = byte(i), byte(i>>8)
+				if r := take(node, c)[0]; !r.Allowed || r.Err != nil {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+	}
+	all.Wait()
+	for _, node := range nodes {
+		c := on(p, 1)
+		c.Peek = true
+		if r := take(node, c)[0]; r.Remaining != 950-600 || r.Err != nil {
+			t.Errorf("%+v", r)
+		}
+		node.stakes.close()
+	}
+}
+
 // TestGivenBackAgainAndAgain: what was given back once is remembered, and so is what was used.
 func TestGivenBackAgainAndAgain(t *testing.T) {
 	s := world(t, time.Now, "us", "eu")[0]

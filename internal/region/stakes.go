@@ -35,10 +35,14 @@ type queue struct {
 
 // change is what to do to a stake.
 type change struct {
-	of   *weir.Policy
-	do   func(k *stake.Stake, s stake.Share, now int64)
-	done chan error
+	of      *weir.Policy
+	records []string // keys of what is kept beside the stake, and changed with it
+	do      func(k *stake.Stake, s stake.Share, now int64, records []*Cell)
+	done    chan error
 }
+
+// maxChanges is how many changes of a stake are made together.
+const maxChanges = 256
 
 // flight is an ask that is under way. Requests wait for it.
 type flight struct {
@@ -76,7 +80,12 @@ func (l *Link) shares(p *weir.Policy) bool { return stake.Reaches(p, len(l.peers
 
 // update changes one stake. Changes of one that are under way at the same moment are made together.
 func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
-	c := &change{p, do, make(chan error, 1)}
+	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
+}
+
+// updateWith is update for changes that need records beside the stake.
+func (s *stakes) updateWith(ctx context.Context, key string, p *weir.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
+	c := &change{p, records, do, make(chan error, 1)}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -102,22 +111,41 @@ func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func
 func (s *stakes) work(key string, q *queue) {
 	for {
 		s.mu.Lock()
-		list := q.waiting
-		q.waiting = nil
+		n := min(len(q.waiting), maxChanges)
+		list := q.waiting[:n:n]
+		q.waiting = q.waiting[n:]
 		if len(list) == 0 {
 			delete(s.queues, key)
 			s.mu.Unlock()
 			return
 		}
 		s.mu.Unlock()
+		keys, at := []string{key}, map[string]int{}
+		for _, c := range list {
+			for _, record := range c.records {
+				if at[record] == 0 {
+					at[record] = len(keys)
+					keys = append(keys, record)
+				}
+			}
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
-		err := s.cells.Update(ctx, []string{key}, func(values [][]byte, now int64) []Cell {
+		err := s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
+			cells := make([]Cell, len(keys))
+			for i := range cells {
+				cells[i].Value = values[i]
+			}
 			k := stake.Decode(values[0])
 			for _, c := range list {
-				c.do(k, s.link.share(c.of, now), now)
+				records := make([]*Cell, len(c.records))
+				for i, record := range c.records {
+					records[i] = &cells[at[record]]
+				}
+				c.do(k, s.link.share(c.of, now), now, records)
 			}
 			p := list[len(list)-1].of
-			return []Cell{{k.Encode(), k.TTL(p, s.link.share(p, now), now)}}
+			cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
+			return cells
 		})
 		cancel()
 		for _, c := range list {
@@ -195,13 +223,12 @@ func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide 
 	if c.Hold == nil || c.Peek {
 		return s.update(ctx, key, p, func(k *stake.Stake, share stake.Share, now int64) { decide(k, share, now, false) })
 	}
-	return s.cells.Update(ctx, []string{key, recordOf(key, c.Hold)}, func(values [][]byte, now int64) []Cell {
-		k, share := stake.Decode(values[0]), s.link.share(p, now)
-		record := Cell{values[1], c.Hold.For}
-		if there := len(values[1]) > 0; decide(k, share, now, there) && !there {
-			record.Value, _ = json.Marshal(hold{c.N, k.Slot(p, now)})
+	return s.updateWith(ctx, key, p, []string{recordOf(key, c.Hold)}, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
+		there := len(records[0].Value) > 0
+		if decide(k, share, now, there) && !there {
+			text, _ := json.Marshal(hold{c.N, k.Slot(p, now)})
+			*records[0] = Cell{text, c.Hold.For}
 		}
-		return []Cell{{k.Encode(), k.TTL(p, share, now)}, record}
 	})
 }
 
@@ -214,41 +241,34 @@ func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duratio
 		r := &returns[i]
 		again := false
 		key := keyOf(&r.Counter)
-		keys := []string{key}
-		if once != (weir.Once{}) {
-			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
-		}
+		var keys []string
 		if r.Hold != nil {
 			keys = append(keys, recordOf(key, r.Hold))
 		}
-		e := s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
-			cells := make([]Cell, len(keys))
-			for i := range cells {
-				cells[i].Value = values[i]
-			}
+		if once != (weir.Once{}) {
+			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
+		}
+		e := s.updateWith(ctx, key, r.Policy, keys, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
 			if once != (weir.Once{}) {
-				if again = len(values[1]) > 0; again {
-					return cells
+				mark := records[len(keys)-1]
+				if again = len(mark.Value) > 0; again {
+					return
 				}
-				cells[1] = Cell{[]byte{'1'}, keep}
+				*mark = Cell{[]byte{'1'}, keep}
 			}
 			n, slot := r.N, r.Slot
 			if r.Hold != nil {
 				var h hold
-				if record := values[len(keys)-1]; len(record) > 0 && json.Unmarshal(record, &h) == nil {
+				if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
 					n, slot = min(r.N, h.N)-r.Used, h.Slot
 				} else { // it may never have been taken
 					n, slot = min(r.N-r.Used, 0), 0
 				}
-				cells[len(keys)-1].Value = nil
+				records[0].Value = nil
 			}
-			k, share := stake.Decode(values[0]), s.link.share(r.Policy, now)
 			k.GiveBack(r.Policy, share, now, n, slot)
-			cells[0] = Cell{k.Encode(), k.TTL(r.Policy, share, now)}
-			return cells
 		})
-		err = errors.Join(err, e)
-		if again {
+		if err = errors.Join(err, e); e == nil && again { // after an error, it may be done yet
 			used++
 		}
 	}
