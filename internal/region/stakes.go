@@ -326,6 +326,12 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) (enough bool) {
 	var m *stake.Message
 	s.mu.Lock()
+	gather := f.need > 0 && !f.left
+	s.mu.Unlock()
+	if gather {
+		time.Sleep(time.Millisecond) // those who have waited for the flight before join this one
+	}
+	s.mu.Lock()
 	f.left = true
 	need := f.need
 	s.mu.Unlock()
