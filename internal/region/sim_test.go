@@ -93,6 +93,7 @@ func (s *simulation) end() {
 	s.over.Store(true)
 	s.stop()
 	s.running.Wait()
+	time.Sleep(2 * DefaultTimeout) // messages that nobody waits for
 }
 
 // carry takes a message from one region to another, as its fate is. Answers that come too late, or twice, are heard all the same.
