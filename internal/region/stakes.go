@@ -42,7 +42,7 @@ type change struct {
 // flight is an ask that is under way. Requests wait for it.
 type flight struct {
 	done  chan struct{}
-	need  int64 // what requests wait for: guarded by stakes.mu until it has left
+	need  int64 // what requests wait for: guarded by stakes.mu, as left is
 	left  bool
 	retry time.Duration // after how long the home would have it; 0 if it didn't say
 }
@@ -268,11 +268,11 @@ func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
 func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.flights[key]; f != nil && (need == 0 || !f.left) {
-		f.need += need
+	if f := s.flights[key]; f != nil {
+		if !f.left { // else what it brings may do
+			f.need += need
+		}
 		return f
-	} else if f != nil {
-		return f // what it brings may do
 	}
 	f := &flight{done: make(chan struct{}), need: need}
 	if s.closed {
@@ -291,11 +291,25 @@ func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) *flig
 	return f
 }
 
+// depart ends the time in which requests may join a flight, and returns what they need.
+func (s *stakes) depart(f *flight) int64 {
+	s.mu.Lock()
+	waiting := f.need > 0
+	s.mu.Unlock()
+	if waiting {
+		time.Sleep(time.Millisecond) // those who have waited for the flight before join this one
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.left = true
+	return f.need
+}
+
 // fly asks the home first. Where that has too little for requests that wait, it asks the others, all at once.
 func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
-	home := s.link.homeOf(c.Policy)
+	need, home := s.depart(f), s.link.homeOf(c.Policy)
 	var others []string
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
 		if name != home && s.link.peers[name].status().Up {
@@ -304,37 +318,27 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 	}
 	switch {
 	case only != "":
-		s.askOne(ctx, key, c, f, only)
+		s.askOne(ctx, key, c, f, only, need)
 		return
 	case home != "":
-		if enough := s.askOne(ctx, key, c, f, home); enough || f.need == 0 {
+		if enough := s.askOne(ctx, key, c, f, home, need); enough || need == 0 {
 			return
 		}
-	case f.need == 0: // at home: of those that have something of it
+	case need == 0: // at home: of those that have something of it
 		if err := s.update(ctx, key, c.Policy, func(k *stake.Stake, _ stake.Share, _ int64) { others = k.Borrowers() }); err != nil {
 			return
 		}
 	}
 	var all sync.WaitGroup
 	for _, name := range others {
-		all.Go(func() { s.askOne(ctx, key, c, f, name) })
+		all.Go(func() { s.askOne(ctx, key, c, f, name, need) })
 	}
 	all.Wait()
 }
 
 // askOne asks a region, and reports whether it had enough.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) (enough bool) {
+func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string, need int64) (enough bool) {
 	var m *stake.Message
-	s.mu.Lock()
-	gather := f.need > 0 && !f.left
-	s.mu.Unlock()
-	if gather {
-		time.Sleep(time.Millisecond) // those who have waited for the flight before join this one
-	}
-	s.mu.Lock()
-	f.left = true
-	need := f.need
-	s.mu.Unlock()
 	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		m = k.Ask(c.Policy, share, now, of, need)
 	})
