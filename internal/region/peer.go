@@ -34,18 +34,18 @@ type peer struct {
 
 	asks, short atomic.Uint64 // see Status
 
-	mu         sync.Mutex
-	queue      []*asked // guarded by mu, as all below
-	collecting bool     // a timer will send what is in the queue
-	sending    int
-	at         int // of addresses: the one that answered last
-	up         bool
-	since      time.Time // when up changed
-	heard      time.Time
-	rtt        time.Duration
-	epoch      int64
-	same       bool
-	err        error
+	mu      sync.Mutex
+	queue   []*asked // guarded by mu, as all below
+	talks   []*asked // what is said about stakes, until a timer puts it into the queue
+	sending int
+	at      int // of addresses: the one that answered last
+	up      bool
+	since   time.Time // when up changed
+	heard   time.Time
+	rtt     time.Duration
+	epoch   int64
+	same    bool
+	err     error
 }
 
 // asked is an act that waits for its answer.
@@ -81,18 +81,13 @@ func (p *peer) do(ctx context.Context, a act) (result, error) {
 		p.mu.Unlock()
 		return result{}, fmt.Errorf("region %s is silent: %w", p.name, err)
 	}
-	p.queue = append(p.queue, x)
-	switch {
-	case a.Talk == nil:
+	if a.Talk == nil {
+		p.queue = append(p.queue, x)
 		p.flushLocked()
-	case !p.collecting: // what is said about shared counters can wait for more
-		p.collecting = true
-		time.AfterFunc(talkEvery, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.collecting = false
-			p.flushLocked()
-		})
+	} else { // it can wait for more
+		if p.talks = append(p.talks, x); len(p.talks) == 1 {
+			time.AfterFunc(talkEvery, p.sendTalks)
+		}
 	}
 	p.mu.Unlock()
 	select {
@@ -101,6 +96,13 @@ func (p *peer) do(ctx context.Context, a act) (result, error) {
 	case <-ctx.Done():
 		return result{}, fmt.Errorf("region %s: %w", p.name, ctx.Err())
 	}
+}
+
+func (p *peer) sendTalks() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue, p.talks = append(p.queue, p.talks...), nil
+	p.flushLocked()
 }
 
 // flushLocked sends what waits, if another message may be under way.

@@ -11,6 +11,8 @@ const (
 	// horizon is for how long a region asks for tokens ahead, and lead with how much left it asks: an ask is answered by then.
 	horizon = 1.0
 	lead    = 0.4
+	// room is for how long a bucket that lends should be able to refill meanwhile.
+	room = 0.4
 	// shortWait is how long nobody is asked after an answer that brought too little, µs. It doubles, up to longestWait, while answers
 	// bring nothing.
 	shortWait, longestWait int64 = 500_000, 4_000_000
@@ -21,15 +23,23 @@ const (
 // memory is over how long demand is measured: a quarter of the time to fill, 1 to 30 s.
 func memory(p *weir.Policy) float64 { return min(max(p.Memory().Seconds()/4, 1), 30) }
 
-// demand is how many units a second were asked for lately.
+// demand is how many units a second were asked for lately: over a while, or within a second if that is more.
 func (k *Stake) demand(p *weir.Policy, now int64) float64 {
-	return k.Asked / memory(p) * math.Exp(-float64(max(0, now-k.At))/1e6/memory(p))
+	asked, quick := k.decayed(p, now)
+	return max(asked/memory(p), quick)
+}
+
+func (k *Stake) decayed(p *weir.Policy, now int64) (asked, quick float64) {
+	passed := float64(max(0, now-k.At)) / 1e6
+	return k.Asked * math.Exp(-passed/memory(p)), k.Quick * math.Exp(-passed)
 }
 
 // note counts what was asked for. More than all of a limit is no more than that.
 func (k *Stake) note(p *weir.Policy, now, n int64) {
-	m := memory(p)
-	k.Asked = min(k.demand(p, now)*m+float64(min(n, Whole(p))), float64(Whole(p))*max(1, m))
+	asked, quick := k.decayed(p, now)
+	whole := float64(Whole(p))
+	k.Asked = min(asked+float64(n), whole*memory(p))
+	k.Quick = min(quick+float64(n), whole)
 	k.At = now
 }
 
@@ -41,14 +51,24 @@ func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
 // MayAsk reports whether the others may be asked for what requests wait for.
 func (k *Stake) MayAsk(now int64) bool { return now >= k.Next || k.Vain == 0 }
 
-// Stale is a region whose loan should be renewed, since some of it is left, or "".
-func (k *Stake) Stale(now int64) string {
+// Stale is a region that should be told how its loan stands, or "": some of it is left, and it should be renewed, or much of it isn't
+// needed any more.
+func (k *Stake) Stale(p *weir.Policy, s Share, now int64) string {
 	for of, l := range k.Held {
-		if l.Until != 0 && l.out() > 0 && now-l.Sent > renewEvery {
+		if l.Until == 0 || l.out() == 0 {
+			continue
+		}
+		idle := l.out() - int64(k.demand(p, now)*horizon) // left, or spent and not told
+		if age := now - l.Sent; age > renewEvery || age > shortWait && idle > Whole(p)/16 {
 			return of
 		}
 	}
 	return ""
+}
+
+// surplus is how much of a loan isn't likely to be needed here soon.
+func (k *Stake) surplus(p *weir.Policy, s Share, now int64, l *Loan) int64 {
+	return max(0, min(l.out(), k.left(p, s, now)/scale(p)-int64(math.Ceil(k.demand(p, now)*horizon))))
 }
 
 // Borrowers are the regions that have some of this one.
@@ -78,6 +98,9 @@ func (k *Stake) Ask(p *weir.Policy, s Share, now int64, of string, need int64) *
 		}
 	}
 	l.Sent = now
+	if isBucket(p) {
+		k.giveUp(p, s, now, l)
+	}
 	k.say(p, s, of, m)
 	return m
 }
@@ -117,8 +140,8 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	fresh, void := k.returned(p, s, now, from, m.Held)
 	k.borrow(p, s, now, from, m)
 	if m.Need+m.Want > 0 && fresh {
-		k.giveUp(p, s, now, from)
-		answer.Short = k.lend(p, s, now, from, m) < m.Need+m.Want
+		k.giveUp(p, s, now, k.Held[from])
+		answer.Short = k.lend(p, s, now, from, m) < m.Need
 	}
 	k.say(p, s, from, answer)
 	if void {
@@ -205,19 +228,15 @@ func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Messa
 	} else if m.Short {
 		k.Vain++
 	}
-	if m.Short {
+	if m.Short || more <= 0 && m.Need+m.Want == 0 {
 		k.Next = now + min(shortWait<<min(k.Vain, 3), int64(longestWait))
 	}
 }
 
-// giveUp gives back what was borrowed of a region that asks for some, and isn't needed here.
-func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, to string) {
-	l := k.Held[to]
-	if l == nil {
-		return
-	}
-	spare := k.left(p, s, now)/scale(p) - int64(math.Ceil(k.demand(p, now)*lead))
-	if n := min(l.out(), spare); n > 0 {
+// giveUp gives back what was borrowed and isn't needed here.
+func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, l *Loan) {
+	if l != nil {
+		n := k.surplus(p, s, now, l)
 		l.Back += n
 		k.move(p, -n)
 	}
@@ -234,6 +253,9 @@ func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, m *Message) 
 		free = min(free, own)
 	}
 	spare := max(free/2, free-int64(math.Ceil(k.demand(p, now)*horizon)))
+	if isBucket(p) { // what is lent doesn't refill until the borrower says that it is spent, so some capacity stays here
+		spare = min(spare, max(free/2, own-s.refill(p, int64(room*1e6))/scale(p)))
+	}
 	n = max(0, min(free, max(m.Need, min(m.Need+m.Want, spare))))
 	k.Lent[to].Given += n
 	k.move(p, -n)

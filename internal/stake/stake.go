@@ -55,8 +55,9 @@ type Stake struct {
 	// Lent is what other regions have borrowed of this one, and Held what this one has of others.
 	Lent map[string]*Loan `json:"o,omitempty"`
 	Held map[string]*Loan `json:"h,omitempty"`
-	// Asked is how many tokens were asked for lately: a count that decays, right At.
+	// Asked is how many tokens were asked for lately, and Quick within about a second: counts that decay, right At.
 	Asked float64 `json:"d,omitempty"`
+	Quick float64 `json:"q,omitempty"`
 	At    int64   `json:"a,omitempty"`
 	// Vain is how often in a row other regions were asked and had nothing, and Next when they may be asked again.
 	Vain int   `json:"v,omitempty"`
@@ -97,7 +98,7 @@ type Message struct {
 	// those that were heard.
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
-	// Void: the sender doesn't know the loan that Lent names. Short: it has less than it was asked for.
+	// Void: the sender doesn't know the loan that Lent names. Short: it has less than requests wait for.
 	Void  bool `json:"void,omitempty"`
 	Short bool `json:"short,omitempty"`
 	// Retry is after how long the sender itself would have what was needed, µs.
@@ -209,7 +210,7 @@ func (k *Stake) roll(p *weir.Policy, now int64) {
 	if p.Limit.Algorithm == weir.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
 		prev = max(0, k.Level)
 	}
-	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, At: k.At}
+	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, Quick: k.Quick, At: k.At}
 }
 
 // left is what may be taken now, in units of Level.

@@ -1,0 +1,296 @@
+package region
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var (
+	seeds   = flag.Int("seeds", 50, "how many worlds TestBound and TestPlantedBugsAreFound simulate")
+	oneSeed = flag.Uint64("seed", 0, "simulate only this one")
+)
+
+// TestBound: whatever networks, clocks and clients do, all regions together admit no more than the limit.
+func TestBound(t *testing.T) {
+	if *oneSeed != 0 {
+		if broken := simulate(t, *oneSeed, nil); broken != "" {
+			t.Error(broken)
+		}
+		return
+	}
+	most := *seeds
+	if slow {
+		most = min(most, 20) // for races alone
+	}
+	for seed, broken := range worlds(t, most, nil) {
+		t.Errorf("%s; again with -run TestBound -seed %d", broken, seed)
+	}
+}
+
+// worlds simulates worlds with the first so many seeds, and returns how limits broke, by seed.
+func worlds(t *testing.T, most int, b func() *bug) map[uint64]string {
+	var next atomic.Uint64
+	var mu sync.Mutex
+	found := map[uint64]string{}
+	t.Run("seeds", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("worker", func(t *testing.T) {
+				t.Parallel()
+				for seed := next.Add(1); seed <= uint64(most); seed = next.Add(1) {
+					if broken := simulate(t, seed, b); broken != "" {
+						mu.Lock()
+						found[seed] = broken
+						mu.Unlock()
+					}
+				}
+			})
+		}
+	})
+	return found
+}
+
+// luck is chance. Goroutines have some of their own each, so that a seed's world is much the same every time.
+type luck struct{ *rand.Rand }
+
+func (l luck) fork() luck { return luck{rand.New(rand.NewPCG(l.Uint64(), 0))} }
+
+func (l luck) one(in int) bool { return l.IntN(in) == 0 }
+
+// upTo is a time below d.
+func (l luck) upTo(d time.Duration) time.Duration { return time.Duration(l.Float64() * float64(d)) }
+
+// pick is one of several, as likely as its part.
+func (l luck) pick(parts []float64) int {
+	sum := 0.0
+	for _, p := range parts {
+		sum += p
+	}
+	at := l.Float64() * sum
+	for i, p := range parts {
+		if at -= p; at < 0 {
+			return i
+		}
+	}
+	return len(parts) - 1
+}
+
+// simulate runs the world of a seed, with a bug or nil, and tells how it broke a limit, or "".
+func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
+	synctest.Test(t, func(t *testing.T) {
+		l := luck{rand.New(rand.NewPCG(seed, 0))}
+		if l.one(3) {
+			time.Sleep(24*time.Hour - l.upTo(40*time.Second)) // a day ends soon
+		}
+		s := newSimulation(t, 2+l.IntN(5))
+		if b != nil {
+			s.bug = b()
+		}
+		s.weather(l)
+		for _, c := range s.clocks {
+			c.drift = 0.002 * (l.Float64() - 0.5)
+			c.offset.Store(int64(2e6 * (l.Float64() - 0.5)))
+		}
+		length := 30*time.Second + l.upTo(40*time.Second)
+		var counters []*counted
+		for i := range 2 {
+			p, err := weir.NewPolicy(fmt.Sprint("p", i), drawLimit(l, len(s.sites)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Floor = []int{0, 5, 5, 10}[l.IntN(4)]
+			counters = append(counters, s.count(p, "s"))
+		}
+		s.run()
+		until := time.Now().Add(length)
+		s.trouble(l, until)
+		for _, c := range counters {
+			l := l.fork()
+			s.running.Go(func() { s.demand(l, c, until) })
+		}
+		for time.Now().Before(until) && !s.isBroken() {
+			time.Sleep(time.Second)
+		}
+		s.end()
+		broken = s.broken
+		if broken != "" {
+			broken = fmt.Sprintf("%d regions: %s", len(s.sites), broken)
+		}
+	})
+	return broken
+}
+
+// weather draws a network: every message and answer may be lost, doubled or late.
+func (s *simulation) weather(l luck) {
+	rtt := 50*time.Millisecond + l.upTo(150*time.Millisecond)
+	loss, double, late := 0.0, 0.0, 0.1*float64(l.IntN(2))
+	if !l.one(3) {
+		loss, double = 0.3*l.Float64(), 0.3*l.Float64()
+	}
+	one := func(l luck) time.Duration {
+		switch {
+		case l.Float64() < loss/2:
+			return never
+		case l.Float64() < late/2:
+			return l.upTo(30 * time.Second)
+		}
+		return rtt/4 + l.upTo(rtt/2)
+	}
+	between := map[[2]int]luck{}
+	for i := range s.sites {
+		for j := range s.sites {
+			between[[2]int{i, j}] = l.fork()
+		}
+	}
+	var mu sync.Mutex
+	s.fate = func(from, to int) []way {
+		mu.Lock()
+		defer mu.Unlock()
+		l := between[[2]int{from, to}]
+		ways := []way{{out: one(l), back: one(l)}}
+		if l.Float64() < double {
+			ways[0].again = l.upTo(10 * time.Second)
+		}
+		if l.Float64() < double {
+			ways = append(ways, way{out: one(l), back: one(l)})
+			if l.one(2) { // later
+				ways[1].out += l.upTo(10 * time.Second)
+			}
+		}
+		return ways
+	}
+}
+
+// trouble cuts regions off from each other, has some die and come back, and moves clocks.
+func (s *simulation) trouble(l luck, until time.Time) {
+	for i := range s.sites {
+		if l.one(2) { // its clock steps: not twice within a loan's term
+			l := l.fork()
+			s.running.Go(func() {
+				for time.Sleep(l.upTo(20 * time.Second)); time.Now().Before(until); time.Sleep(15*time.Second + l.upTo(15*time.Second)) {
+					by := l.upTo(2*time.Second) - time.Second
+					if offset := time.Duration(s.clocks[i].offset.Load()) * time.Microsecond; (offset > time.Second) == (by > 0) && offset.Abs() > time.Second {
+						by = -by
+					}
+					s.step(i, by)
+				}
+			})
+		}
+		if l.one(5) {
+			l := l.fork()
+			s.running.Go(func() {
+				time.Sleep(l.upTo(30 * time.Second))
+				s.kill(i, true)
+				time.Sleep(l.upTo(30 * time.Second))
+				s.kill(i, false)
+			})
+		}
+		for j := range s.sites {
+			if i != j && l.one(4) {
+				pairs := [][2]int{{i, j}, {j, i}}[:1+l.IntN(2)]
+				l := l.fork()
+				s.running.Go(func() {
+					time.Sleep(l.upTo(30 * time.Second))
+					s.cutOff(true, pairs...)
+					time.Sleep(min(l.upTo(90*time.Second), time.Until(until)))
+					s.cutOff(false, pairs...)
+				})
+			}
+		}
+	}
+}
+
+func (s *simulation) cutOff(cut bool, pairs ...[2]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range pairs {
+		s.cut[p] = cut
+	}
+}
+
+func (s *simulation) kill(i int, dead bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead[i] = dead
+}
+
+func (s *simulation) isBroken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken != ""
+}
+
+func (s *simulation) isDead(i int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead[i]
+}
+
+// drawLimit draws a limit that so many regions can share. A busy one has 30 requests a second.
+func drawLimit(l luck, regions int) weir.Limit {
+	count := int64(16*regions + l.IntN(300))
+	window := 5*time.Second + l.upTo(20*time.Second).Truncate(time.Second)
+	switch l.IntN(6) {
+	case 0, 1:
+		return weir.Limit{Algorithm: weir.TokenBucket, Count: 2 + int64(l.IntN(30)), Window: time.Second, Burst: count}
+	case 2:
+		return weir.Limit{Algorithm: weir.LeakyBucket, Count: 2 + int64(l.IntN(30)), Window: time.Second, Burst: count}
+	case 3:
+		return weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: window}
+	case 4:
+		return weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}}
+	}
+	return weir.Limit{Algorithm: weir.SlidingCounter, Count: count, Window: window}
+}
+
+// demand is requests for a counter that jump between regions: sometimes too many, sometimes few, and sometimes many at once. Some are
+// given back.
+func (s *simulation) demand(l luck, c *counted, until time.Time) {
+	rate := min(30, float64(c.whole)/10)
+	most := 1 + l.IntN(2)*int(c.whole/8)
+	parts := make([]float64, len(s.sites))
+	for time.Now().Before(until) && !s.over.Load() {
+		load := rate * []float64{0.1, 0.5, 1, 1.5}[l.IntN(4)]
+		for i := range parts {
+			parts[i] = l.Float64() * float64(l.IntN(2))
+		}
+		parts[l.IntN(len(parts))] = 1
+		if l.one(4) { // nobody comes
+			time.Sleep(l.upTo(20 * time.Second))
+		}
+		burst := 0
+		if l.one(3) {
+			burst = 20
+		}
+		for end := time.Now().Add(l.upTo(15 * time.Second)); time.Now().Before(end) && time.Now().Before(until) && !s.over.Load(); burst-- {
+			if burst <= 0 {
+				time.Sleep(time.Duration(l.ExpFloat64() / load * 1e9))
+			}
+			i, n := l.pick(parts), 1+int64(l.IntN(most))
+			if burst > 0 {
+				n = 1 + int64(l.IntN(int(c.whole/20)))
+			}
+			if s.isDead(i) {
+				continue
+			}
+			back, after := int64(0), l.upTo(10*time.Second)
+			if l.one(8) {
+				back = 1 + l.Int64N(n)
+			}
+			s.running.Go(func() {
+				if r := s.take(i, c, n); r.Allowed && r.Err == nil && back > 0 {
+					time.Sleep(after)
+					s.giveBack(i, c, back, r.Slot)
+				}
+			})
+		}
+	}
+}

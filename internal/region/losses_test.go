@@ -1,0 +1,212 @@
+package region
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+var everyCell = flag.Bool("cells", false, "run every cell of the table of lost admissions, not some")
+
+// load is requests for a counter in several regions.
+type load struct {
+	name string
+	// rate is how many a second come at a moment, in parts of the limit's rate, and parts how they are spread over regions.
+	rate  func(at time.Duration) float64
+	parts func(at time.Duration, regions int) []float64
+}
+
+func steady(times float64) load {
+	return load{fmt.Sprintf("steady 60/30/10, %v×", times), func(time.Duration) float64 { return times }, func(_ time.Duration, regions int) []float64 {
+		return []float64{60, 30, 10, 10, 10, 10}[:regions]
+	}}
+}
+
+// alone is one region, which isn't the home.
+func alone(times float64) load {
+	return load{fmt.Sprintf("one region, not the home, %v×", times), func(time.Duration) float64 { return times }, func(_ time.Duration, regions int) []float64 {
+		return []float64{0, 1, 0, 0, 0, 0}[:regions]
+	}}
+}
+
+// sun has every region busy in turn, for 20 s.
+var sun = load{"follows the sun, 0.9×", func(time.Duration) float64 { return 0.9 }, func(at time.Duration, regions int) []float64 {
+	parts := make([]float64, regions)
+	for i := range parts {
+		phase := at.Seconds()/20 - float64(i)
+		parts[i] = max(0.02, math.Pow(max(0, math.Cos(math.Pi*phase/float64(regions))), 8), math.Pow(max(0, -math.Cos(math.Pi*phase/float64(regions))), 8))
+	}
+	return parts
+}}
+
+// bursts are half of what a bucket holds within 2 s, once a minute, in regions in turn that are cold but for that. The home has a little to do.
+func bursts(p *weir.Policy) load {
+	perSecond := float64(p.Refill(1e9)) / 1e9
+	inBurst := float64(p.Limit.Max()) / 2 / 2 / perSecond
+	return load{"half a burst in 2 s in a cold region, each minute", func(at time.Duration) float64 {
+		if at%time.Minute < 2*time.Second {
+			return inBurst
+		}
+		return 0.1
+	}, func(at time.Duration, regions int) []float64 {
+		parts := make([]float64, regions)
+		if at%time.Minute < 2*time.Second {
+			parts[1+int(at/time.Minute)%(regions-1)] = 1
+		} else {
+			parts[0] = 1
+		}
+		return parts
+	}}
+}
+
+// figures are what a load came to.
+type figures struct {
+	exact, admitted    int64
+	entries, messages  float64 // a second; messages of one region
+	waited, mostWaited time.Duration
+}
+
+func (f figures) lost() float64 { return float64(f.exact-f.admitted) / float64(max(1, f.exact)) }
+
+// measure has regions decide a load beside one limiter that is exact, until that has admitted enough, or for so long. What
+// they say to each other is counted once they are warm.
+func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int64, warm, most time.Duration) (f figures) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulation(t, regions)
+		p, err := weir.NewPolicy("p", l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Floor, p.Global = 5, true
+		s.run()
+		luck := luck{rand.New(rand.NewPCG(1, uint64(keys)))}
+		states := make([]weir.State, keys)
+		perSecond := float64(keys) * float64(l.Max()) / l.Window.Seconds()
+		if l.Algorithm <= weir.LeakyBucket {
+			perSecond = float64(keys) * float64(p.Refill(1e9)) / 1e9
+		}
+		start, begun := time.Now(), time.Now()
+		at := time.Duration(0)
+		whole := func() bool { return l.Algorithm != weir.FixedWindow || time.Now().Truncate(l.Window) != begun } // a budget is spent to the end
+		var entries, messages int64
+		count := func() {
+			entries, messages = s.entries.Load(), 0
+			for i := range s.messages {
+				messages = max(messages, s.messages[i].Load())
+			}
+		}
+		for (f.exact < enough || !whole()) && at < most {
+			begun = time.Now().Truncate(l.Window)
+			time.Sleep(time.Duration(luck.ExpFloat64() / (perSecond * of.rate(at)) * 1e9))
+			if at = time.Since(start); at < warm {
+				count()
+			}
+			i, key := luck.pick(of.parts(at, regions)), luck.IntN(keys)
+			var fits bool
+			if states[key], fits = p.Try(states[key], time.Now().UnixMicro(), 1); fits {
+				f.exact++
+			}
+			s.running.Go(func() {
+				var r [1]weir.Result
+				asked := time.Now()
+				s.sites[i].Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: fmt.Append(nil, key)}, N: 1}}, r[:])
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if r[0].Allowed && r[0].Err == nil {
+					f.admitted++
+					f.waited += time.Since(asked)
+					f.mostWaited = max(f.mostWaited, time.Since(asked))
+				}
+			})
+		}
+		entriesThen, messagesThen := entries, messages
+		count()
+		passed := (at - warm).Seconds()
+		f.entries, f.messages = float64(entries-entriesThen)/passed, float64(messages-messagesThen)/passed
+		time.Sleep(time.Second)
+		s.end()
+	})
+	return f
+}
+
+// TestManyHotKeys: a thousand busy counters cost each region a bounded number of messages, and a few asks and answers each.
+func TestManyHotKeys(t *testing.T) {
+	loads := []load{steady(0.9)}
+	if *everyCell {
+		loads = append(loads, steady(1.5))
+	}
+	keys := 300
+	if *everyCell {
+		keys = 1000
+	}
+	for i, of := range loads {
+		f := measure(t, 3, keys, weir.PerSecond(100), of, math.MaxInt64, 2*time.Second, 4*time.Second)
+		t.Logf("%d keys, %s: lost %.3f%% of %d, entries/s %.0f, messages/s of a region %.1f", keys, of.name, 100*f.lost(), f.exact, f.entries, f.messages)
+		if i == 0 && (f.entries > 8*float64(keys) || f.messages > 40) {
+			t.Errorf("%.0f entries/s and %.1f messages/s", f.entries, f.messages)
+		}
+	}
+}
+
+// TestLostAdmissions prints what regions refuse that one exact limiter admits, and what they say to each other meanwhile.
+func TestLostAdmissions(t *testing.T) {
+	perSecond, perMinute, slower := weir.PerSecond(100), weir.PerMinute(1000), weir.PerMinute(100)
+	window := func(n int64) weir.Limit {
+		return weir.Limit{Algorithm: weir.FixedWindow, Count: n, Window: time.Minute}
+	}
+	policy := func(l weir.Limit) *weir.Policy { return policyOf(t, "p", l, true) }
+	cells := []struct {
+		regions int
+		limit   weir.Limit
+		load    load
+		most    float64 // that may be lost, or 0 where nothing is promised
+		ci      bool
+	}{
+		{3, perSecond, steady(0.5), 0.001, true},
+		{3, perSecond, steady(0.9), 0.001, true},
+		{3, perSecond, sun, 0.001, true},
+		{3, perSecond, steady(1.5), 0, false},
+		{3, perSecond, alone(0.9), 0, false},
+		{3, perSecond, alone(1.5), 0, false},
+		{3, perSecond, bursts(policy(perSecond)), 0, false},
+		{3, perMinute, steady(0.5), 0.001, false},
+		{3, perMinute, steady(0.9), 0.001, false},
+		{3, perMinute, sun, 0.001, false},
+		{3, perMinute, steady(1.5), 0, false},
+		{3, perMinute, alone(0.9), 0, false},
+		{3, perMinute, alone(1.5), 0, false},
+		{3, perMinute, bursts(policy(perMinute)), 0, false},
+		{3, slower, steady(0.5), 0, false},
+		{3, slower, steady(0.9), 0, false},
+		{3, slower, sun, 0, false},
+		{3, slower, steady(1.5), 0, false},
+		{3, slower, alone(0.9), 0, false},
+		{3, slower, alone(1.5), 0, false},
+		{3, slower, bursts(policy(slower)), 0, false},
+		{5, perSecond, steady(0.5), 0, false},
+		{5, perSecond, steady(0.9), 0, false},
+		{5, perSecond, sun, 0, false},
+		{5, perSecond, steady(1.5), 0, false},
+		{3, window(1000), steady(1.5), 1e-9, true},
+		{3, window(20_000), steady(1.5), 1e-9, true},
+		{3, window(50), steady(1.5), 0, false},
+		{3, window(1000), sun, 1e-9, false},
+	}
+	for _, c := range cells {
+		if !c.ci && !*everyCell {
+			continue
+		}
+		f := measure(t, c.regions, 1, c.limit, c.load, 10_000, 0, 2*time.Hour)
+		t.Logf("%d regions, %v %-11v %-50s lost %7.3f%% of %6d, waited %5.1f ms (at most %v), entries/s %5.2f, messages/s of a region %5.2f", c.regions, c.limit.Algorithm, c.limit, c.load.name,
+			100*f.lost(), f.exact, float64(f.waited.Microseconds())/1000/float64(max(1, f.admitted)), f.mostWaited, f.entries, f.messages)
+		if c.most > 0 && f.lost() >= c.most {
+			t.Errorf("%d regions, %v, %s: %d of %d are lost", c.regions, c.limit, c.load.name, f.exact-f.admitted, f.exact)
+		}
+	}
+}

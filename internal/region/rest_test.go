@@ -1,0 +1,95 @@
+package region
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// TestNothingIsLeft when demand ends: no cell, no ask, no goroutine.
+func TestNothingIsLeft(t *testing.T) {
+	for _, l := range []weir.Limit{
+		weir.PerSecond(100),
+		{Algorithm: weir.LeakyBucket, Count: 10, Window: time.Second, Burst: 200},
+		{Algorithm: weir.FixedWindow, Count: 200, Window: 10 * time.Second},
+		{Algorithm: weir.SlidingCounter, Count: 200, Window: 10 * time.Second},
+		{Algorithm: weir.FixedWindow, Count: 200, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSimulation(t, 3)
+			luck := luck{rand.New(rand.NewPCG(1, 1))}
+			p, err := weir.NewPolicy("p", l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Floor = 5
+			c := s.count(p, "s")
+			s.run()
+			for range 1000 {
+				time.Sleep(luck.upTo(20 * time.Millisecond))
+				i := luck.IntN(3)
+				s.running.Go(func() { s.take(i, c, 1) })
+			}
+			time.Sleep(2 * time.Second)
+			for i, site := range s.sites {
+				site.stakes.mu.Lock()
+				if len(site.stakes.queues)+len(site.stakes.flights) > 0 {
+					t.Errorf("%v: %s has %d queues and %d flights", l, s.names[i], len(site.stakes.queues), len(site.stakes.flights))
+				}
+				site.stakes.mu.Unlock()
+			}
+			s.end()
+			if s.broken != "" {
+				t.Error(s.broken)
+			}
+			time.Sleep(25*time.Hour + time.Minute)
+			for i, site := range s.sites {
+				cells := site.stakes.cells.(*watched).memoryCells
+				_ = cells.Update(context.Background(), []string{"other"}, func([][]byte, int64) []Cell { return make([]Cell, 1) })
+				if n := len(cells.values); n > 0 {
+					t.Errorf("%v: %s has %d cells", l, s.names[i], n)
+				}
+			}
+		})
+	}
+}
+
+// TestKeptNoLonger: how long a region remembers a counter that nobody uses any more.
+func TestKeptNoLonger(t *testing.T) {
+	for _, c := range []struct {
+		limit weir.Limit
+		most  time.Duration
+	}{
+		{weir.PerSecond(100), 30 * time.Second}, // a loan's term and margin, and what refills then
+		{weir.Limit{Algorithm: weir.FixedWindow, Count: 200, Window: 10 * time.Second}, 11 * time.Second},
+		{weir.Limit{Algorithm: weir.SlidingCounter, Count: 200, Window: 10 * time.Second}, 21 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSimulation(t, 3)
+			p, err := weir.NewPolicy("p", c.limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Floor = 5
+			counter := s.count(p, "s")
+			s.run()
+			s.take(away, counter, 50)
+			time.Sleep(c.most)
+			for i, site := range s.sites {
+				cells := site.stakes.cells.(*watched).memoryCells
+				cells.mu.Lock()
+				for _, v := range cells.values {
+					if v.until > s.clocks[i].now() {
+						t.Errorf("%v: %s keeps %s for %v more", c.limit, s.names[i], v.value, time.Duration(v.until-s.clocks[i].now())*time.Microsecond)
+					}
+				}
+				cells.mu.Unlock()
+			}
+			s.end()
+		})
+	}
+}
