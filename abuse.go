@@ -42,12 +42,3 @@ func (a *Abuse) check(path string, bad *Problems) {
 		bad.addf(path+".drop_after", "must be at least 1 refusal, or left out, got %d", a.DropAfter)
 	}
 }
-
-// Lasts is how long the nth cooldown of a client lasts.
-func (a *Abuse) Lasts(n int) time.Duration {
-	d := float64(a.Cooldown)
-	for ; n > 1 && d < float64(a.Most); n-- {
-		d *= a.Grow
-	}
-	return time.Duration(min(d, float64(a.Most)))
-}

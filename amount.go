@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,24 +13,20 @@ import (
 // Amount is a decimal number, kept exactly in millionths: 1,500 tokens, or 0.012 dollars.
 type Amount int64
 
-// MaxAmount is the largest amount that a request can have, and a limit.
-const MaxAmount = MaxTokens * micro
-
 // ParseAmount reads a decimal number with at most six digits behind the point: "1500", "0.012".
 func ParseAmount(s string) (Amount, error) {
 	whole, part, point := strings.Cut(s, ".")
-	if point && (part == "" || whole == "") || whole == "" || strings.Trim(whole+part, "0123456789") != "" {
+	if whole == "" || point && part == "" || strings.Trim(whole+part, "0123456789") != "" {
 		return 0, fmt.Errorf(`must be a number such as 1500 or 0.012, got %q`, s)
 	}
 	if len(strings.TrimRight(part, "0")) > 6 {
 		return 0, fmt.Errorf("has more than six digits behind the point: %s", s)
 	}
-	part = (part + "000000")[:6]
-	n, err := strconv.ParseInt(whole+part, 10, 64)
-	if err != nil || n > MaxAmount {
-		return 0, fmt.Errorf("must be at most %d, got %s", int64(MaxTokens), s)
+	a, err := amountOfNumber(s)
+	if err != nil {
+		err = fmt.Errorf("%w, got %s", err, s)
 	}
-	return Amount(n), nil
+	return a, err
 }
 
 // Whole is an amount of n.
@@ -112,11 +107,6 @@ func amountOfNumber(s string) (Amount, error) {
 	return Amount(a), nil
 }
 
-// CountsAmounts reports whether a rule counts amounts of requests: see [Request.Amounts].
-func (rs *RuleSet) CountsAmounts() bool {
-	return slices.ContainsFunc(rs.doc.Rules, func(r Rule) bool { return r.Amount != "" })
-}
-
 // asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
 func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	a, known := rs.amount(r.Amount, req)
@@ -149,13 +139,13 @@ func (rs *RuleSet) parts(name string, req *Request) []Weight {
 }
 
 // price is that of the model that a request is for, if the amount is made of prices.
-func (rs *RuleSet) price(name string, req *Request) *Price {
+func (rs *RuleSet) price(name string, req *Request) *Sum {
 	if name != "usd" || len(rs.doc.Prices) == 0 || req.Attr == nil {
 		return nil
 	}
 	model := rs.model(req)
 	for i := range rs.doc.Prices {
-		if p := &rs.doc.Prices[i]; matchGlob(p.Model, model) {
+		if p := &rs.doc.Prices[i]; matchGlob(p.Name, model) {
 			return p
 		}
 	}
@@ -210,27 +200,24 @@ func (rs *RuleSet) checkPrices(bad *Problems) {
 		}
 	}
 	for i, p := range rs.doc.Prices {
-		if p.Model == "" {
+		if p.Name == "" {
 			bad.addf(fmt.Sprintf("prices[%d]", i), "needs a model, or a pattern such as gpt-*")
 		}
-		check("prices."+p.Model, "usd", p.Parts)
+		check("prices."+p.Name, "usd", p.Parts)
 	}
 	if len(rs.doc.Prices) > 0 {
 		rs.attributes = append(rs.attributes, "attr:model")
 	}
 	for _, w := range rs.doc.Weights {
-		path := "weights." + w.Amount
+		path := "weights." + w.Name
 		switch {
-		case !isName(w.Amount):
-			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Amount)
-		case rs.weights[w.Amount] != nil:
+		case !isName(w.Name):
+			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Name)
+		case rs.weights[w.Name] != nil:
 			bad.addf(path, "is listed twice")
 		}
-		check(path, w.Amount, w.Parts)
-		if rs.weights == nil {
-			rs.weights = map[string][]Weight{}
-		}
-		rs.weights[w.Amount] = w.Parts
+		check(path, w.Name, w.Parts)
+		rs.weights[w.Name] = w.Parts
 	}
 }
 
@@ -269,7 +256,6 @@ func (rs *RuleSet) compileAmount(r *rule, path string, bad *Problems) {
 	}
 }
 
-// isName reports whether an amount's name is one.
 func isName(s string) bool {
 	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 }

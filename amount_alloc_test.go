@@ -18,7 +18,7 @@ func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
 			{ID: "tokens", Amount: "tokens", Limits: []Limit{PerMinute(10)}},
 			{ID: "spend", Amount: "usd", GiveBackUnsettled: true, Limits: []Limit{{Count: 50, Window: Month.length(), Calendar: Calendar{Unit: Month}}}},
 		},
-		Prices: []Price{{Model: "gpt*", Parts: []Weight{{"tokens", 2_500_000}}}},
+		Prices: []Sum{{Name: "gpt*", Parts: []Weight{{"tokens", 2_500_000}}}},
 	})
 	if err != nil {
 		t.Fatal(err)

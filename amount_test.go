@@ -210,7 +210,7 @@ func TestDecimalLimits(t *testing.T) {
 				t.Error("nothing was left")
 			}
 			s = p.Return(s, midnight, 8_000, p.Report(s, midnight, 1, Fits).Slot)
-			if r := p.Report(s, midnight, 1, Fits); r.Remaining != 8_000 || p.Whole(r.Remaining) != 0 {
+			if r := p.Report(s, midnight, 1, Fits); r.Remaining != 8_000 || p.whole(r.Remaining) != 0 {
 				t.Errorf("0.008 given back: %+v", r)
 			}
 
@@ -221,7 +221,7 @@ func TestDecimalLimits(t *testing.T) {
 					t.Errorf("%d fit: %v", n, ok)
 				}
 				for range 3 {
-					s = p.book(s, midnight, n)
+					s = p.Overdraw(s, midnight, n)
 				}
 				if r := p.Report(s, midnight, 1, Refused); r.Remaining != 0 || r.RetryAfter <= 0 {
 					t.Errorf("%d, booked thrice: %+v, %+v", n, s, r)

@@ -133,13 +133,8 @@ func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	if p.Limit.Algorithm != FixedWindow {
 		return start, end
 	}
-	now := at.UnixMicro()
-	from := now - now%p.window
-	to := from + p.window
-	if p.calendar != nil {
-		from, to = p.calendar.window(now)
-	}
-	return time.UnixMicro(from).UTC(), time.UnixMicro(to).UTC()
+	from := p.roll(State{}, at.UnixMicro()).Time
+	return time.UnixMicro(from).UTC(), time.UnixMicro(p.windowEnd(from)).UTC()
 }
 
 // Edges are what a store needs that counts by a calendar elsewhere, and by a clock that may be up to a minute behind this

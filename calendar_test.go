@@ -230,7 +230,7 @@ func TestCalendarClockRunsBack(t *testing.T) {
 	if s, ok = p.Try(s, edge+1, 1); ok {
 		t.Errorf("the edge was crossed twice, and the window is as new: %+v", s)
 	}
-	if booked := p.book(s, edge-1, 5); booked != (State{Time: edge, Level: 15}) {
+	if booked := p.Overdraw(s, edge-1, 5); booked != (State{Time: edge, Level: 15}) {
 		t.Errorf("booked behind the edge: %+v", booked)
 	}
 	if back := p.Return(s, edge-1, 4, edge); back != (State{Time: edge, Level: 6}) {

@@ -2,7 +2,6 @@ package weir
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -62,7 +61,7 @@ type rule struct {
 
 // Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
-	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
+	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, weights: map[string][]Weight{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
 	rs.doc.Rules = slices.Clone(doc.Rules)
 	var bad Problems
 	rs.compileTiers(&bad)
@@ -185,8 +184,7 @@ func limitPath(path string, i, n int) string {
 }
 
 func (ps *Problems) addLimit(path string, err error) {
-	var p Problem
-	errors.As(err, &p)
+	p := err.(Problem)
 	ps.addf(path+"."+p.Path, "%s", p.Text)
 }
 
@@ -216,10 +214,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
 		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
 	}
-	by := r.By
-	if by == nil {
-		by = []string{"api_key"}
-	}
+	by := r.dimensions()
 	for i, name := range by {
 		d, err := parseDimension(name)
 		switch {
@@ -301,7 +296,10 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 	if m.APIKeyPattern != "" {
 		rs.checkKey(path+".api_key_pattern", m.APIKeyPattern, bad)
 	}
-	if m.APIKeyPattern != "" && m.APIKey == Absent {
+	switch {
+	case m.NoKey && m.HasKey:
+		bad.addf(path+".api_key", "no request has a key and has none: leave one of them out")
+	case m.NoKey && m.APIKeyPattern != "":
 		bad.addf(path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
 	}
 }
@@ -343,8 +341,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			case r.Book:
 			case r.Amount == "" && r.cost > l.Max():
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
-			case r.Amount != "" && usual > Amount(l.capacity()):
-				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, Amount(l.capacity()))
+			case r.Amount != "" && usual > l.Capacity():
+				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, l.Capacity())
 			}
 			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.window())
@@ -429,27 +427,29 @@ func (rs *RuleSet) checkCounters(bad *Problems) {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		told := false
-		check := func(policies []*Policy, candidate bool) {
-			for _, p := range policies {
-				me := owner{r.index, candidate}
-				o, taken := owners[p.ID]
-				if !taken {
-					owners[p.ID] = me
-				} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
-					told = true
-					bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
-				}
+		for _, p := range r.policies() {
+			me := owner{r.index, p.Candidate}
+			o, taken := owners[p.ID]
+			if !taken {
+				owners[p.ID] = me
+			} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
+				told = true
+				bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
 			}
 		}
-		check(r.base, false)
-		for _, policies := range r.byTier {
-			check(policies, false)
-		}
-		for _, policies := range r.overrides {
-			check(policies, false)
-		}
-		check(r.candidate, true)
 	}
+}
+
+// policies are all that a rule has, those of its candidate last.
+func (r *rule) policies() []*Policy {
+	all := slices.Clone(r.base)
+	for _, policies := range r.byTier {
+		all = append(all, policies...)
+	}
+	for _, policies := range r.overrides {
+		all = append(all, policies...)
+	}
+	return append(all, r.candidate...)
 }
 
 // layers are the rules of each layer, in the order of the file.
@@ -513,7 +513,12 @@ func (rs *RuleSet) index() {
 				rs.methods = append(rs.methods, m)
 			}
 		case r.Match.EndpointRegex != "":
-			rs.regexes.add(r.prefix, r.index)
+			if strings.HasSuffix(r.prefix, "/") { // whole segments are found on the way to the endpoints
+				segs := strings.FieldsFunc(r.prefix, func(c rune) bool { return c == '/' })
+				rs.endpoints.add(&endpoint{segs: segs, subtree: true}, r.index)
+			} else {
+				rs.regexes.add(r.prefix, r.index)
+			}
 		case r.Match.APIKeyPattern != "":
 			rs.byKey.add(r.Match.APIKeyPattern, r.index)
 			rs.keyed = true

@@ -45,7 +45,8 @@ func TestCompileRejectsWhatCannotBe(t *testing.T) {
 		`rules[0].match.endpoint: has an empty segment`:                      one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/a//b"}, Limits: ok}),
 		`rules[0].match.endpoint: the wildcard "{}" must hold a name`:        one(weir.Rule{ID: "a", Match: weir.Match{Endpoint: "/{}"}, Limits: ok}),
 		"rules[0].match.endpoint_regex: error parsing regexp: missing clos":  one(weir.Rule{ID: "a", Match: weir.Match{EndpointRegex: "/(a"}, Limits: ok}),
-		`rules[0].match.api_key: a request without a key can't match`:        one(weir.Rule{ID: "a", Match: weir.Match{APIKey: weir.Absent, APIKeyPattern: "x*"}, Limits: ok}),
+		`rules[0].match.api_key: no request has a key and has none`:          one(weir.Rule{ID: "a", Match: weir.Match{NoKey: true, HasKey: true}, Limits: ok}),
+		`rules[0].match.api_key: a request without a key can't match`:        one(weir.Rule{ID: "a", Match: weir.Match{NoKey: true, APIKeyPattern: "x*"}, Limits: ok}),
 		`rules[0].tier: there is no tier "pro": no tiers are listed`:         one(weir.Rule{ID: "a", Tier: "pro", Limits: ok}),
 		`rules[0].count.status[0]: must be an HTTP status`:                   one(weir.Rule{ID: "a", Statuses: []int{42}, Limits: ok}),
 		`rules[0].tiers.pro: needs a limit`:                                  one(weir.Rule{ID: "a", Limits: ok, Tiers: []weir.Tier{{Name: "pro"}}}),
@@ -198,7 +199,7 @@ func TestNobody(t *testing.T) {
 		{"free keys", weir.Rules{Allow: []string{"sk_in_*"}, Rules: rules(
 			weir.Rule{ID: "a", Match: weir.Match{APIKeyPattern: "sk_in_*"}, Limits: limits}, weir.Rule{ID: "b", Match: weir.Match{APIKeyPattern: "sk_*"}, Limits: limits})},
 			[]string{`rules[1].match.api_key_pattern: the rule applies to no verified key: "sk_in_*" in the whitelist`}},
-		{"no key to count by", weir.Rules{Rules: rules(weir.Rule{ID: "a", Match: weir.Match{APIKey: weir.Absent}, Missing: weir.MissingSkip, Limits: limits})},
+		{"no key to count by", weir.Rules{Rules: rules(weir.Rule{ID: "a", Match: weir.Match{NoKey: true}, Missing: weir.MissingSkip, Limits: limits})},
 			[]string{"rules[1]: counts nothing"}},
 	} {
 		checkWarnings(t, c.name, c.doc, c.want)
@@ -234,8 +235,8 @@ func TestUnreachable(t *testing.T) {
 		{"a pattern behind all", []weir.Rule{all, rule("b", weir.Match{APIKeyPattern: "sk_*"}, more)}, never(1, "all")},
 		{"a regex behind all", []weir.Rule{all, rule("b", weir.Match{EndpointRegex: "^/a"}, limits)}, never(1, "all")},
 		{"other regexes", []weir.Rule{rule("a", weir.Match{EndpointRegex: "^/a"}, limits), rule("b", weir.Match{EndpointRegex: "^/b"}, limits), all}, nil},
-		{"present and absent", []weir.Rule{rule("a", weir.Match{APIKey: weir.Present}, limits), rule("b", weir.Match{APIKey: weir.Absent}, limits), all}, nil},
-		{"present, and a pattern", []weir.Rule{rule("a", weir.Match{APIKey: weir.Present}, limits), rule("b", weir.Match{APIKeyPattern: "b*"}, limits), all}, never(1, "a")},
+		{"present and absent", []weir.Rule{rule("a", weir.Match{HasKey: true}, limits), rule("b", weir.Match{NoKey: true}, limits), all}, nil},
+		{"present, and a pattern", []weir.Rule{rule("a", weir.Match{HasKey: true}, limits), rule("b", weir.Match{APIKeyPattern: "b*"}, limits), all}, never(1, "a")},
 		{"other tiers", []weir.Rule{tiered("a", "free"), tiered("b", "pro"), all}, nil},
 		{"the same tier", []weir.Rule{tiered("a", "pro"), tiered("b", "pro"), all}, never(1, "a")},
 		{"preflights", []weir.Rule{rule("a", weir.Match{Endpoint: "/a"}, limits), rule("b", weir.Match{Endpoint: "OPTIONS /a", EndpointRegex: "x"}, limits), all}, nil},

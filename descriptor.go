@@ -91,5 +91,3 @@ func (r *rule) checkDescriptor(path string, seen map[string]int, bad *Problems) 
 func (r *Rule) borrows() bool {
 	return r.Descriptor != nil && (len(r.Limits) == 0 || r.Limits[0].Count == 0 && r.Limits[0].Window == 0)
 }
-
-func (r *Rule) descriptorName() string { return "[" + strings.Join(r.Descriptor, ", ") + "]" }

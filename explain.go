@@ -154,19 +154,21 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 
 // amountFrom says where the amount of a request that is charged comes from.
 func (rs *RuleSet) amountFrom(r *rule, req *Request) string {
-	from := "as the request says"
-	switch _, there := req.Amounts[r.Amount]; {
+	from, parts := "as the request says", rs.parts(r.Amount, req)
+	_, there := req.Amounts[r.Amount]
+	_, isMade := made(parts, req.Amounts)
+	switch {
 	case there:
-	case rs.isMade(r.Amount, req):
+	case isMade:
 		var of []string
-		for _, w := range rs.parts(r.Amount, req) {
+		for _, w := range parts {
 			if n, ok := req.Amounts[w.Amount]; ok {
 				of = append(of, n.String()+" "+w.Amount)
 			}
 		}
 		from = strings.Join(of, ", ") + " by their weights"
 		if p := rs.price(r.Amount, req); p != nil {
-			from = strings.Join(of, ", ") + " at the price of " + p.Model
+			from = strings.Join(of, ", ") + " at the price of " + p.Name
 		}
 	case r.Default > 0:
 		from = "the rule's default, since the request doesn't say"
@@ -179,12 +181,6 @@ func (rs *RuleSet) amountFrom(r *rule, req *Request) string {
 		from += fmt.Sprintf(", times the rule's cost of %d", r.cost)
 	}
 	return from
-}
-
-// isMade: a request lacks an amount, and has what it is made of.
-func (rs *RuleSet) isMade(name string, req *Request) bool {
-	_, known := made(rs.parts(name, req), req.Amounts)
-	return known
 }
 
 // lacksAmount says why a rule doesn't charge a request.
@@ -256,7 +252,7 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 	case unmetPreflight:
 		return "a CORS preflight is exempt from rules that don't name OPTIONS: preflight_limit holds instead"
 	case unmetDescriptor:
-		return fmt.Sprintf("it is for Envoy's descriptor %s alone", r.descriptorName())
+		return fmt.Sprintf("it is for Envoy's descriptor %s alone", "["+strings.Join(r.Descriptor, ", ")+"]")
 	case unmetAmount:
 		return rs.lacksAmount(r, req)
 	case unmetLayer:
@@ -269,7 +265,7 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 	var lacks []string
 	for i, d := range r.by {
 		if d.kind != byIP && rs.value(r, d, req, m) == "" {
-			lacks = append(lacks, r.dimensionName(i))
+			lacks = append(lacks, r.dimensions()[i])
 		}
 	}
 	text := "the request lacks " + strings.Join(lacks, ", ")
@@ -282,13 +278,6 @@ func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
 // complete: the request has what the rule counts by, or the rule doesn't mind.
 func (rs *RuleSet) complete(r *rule, req *Request, m *match) bool {
 	return r.Missing == MissingIP || !slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind != byIP && rs.value(r, d, req, m) == "" })
-}
-
-func (r *rule) dimensionName(i int) string {
-	if r.By == nil {
-		return dimensionNames[byAPIKey]
-	}
-	return r.By[i]
 }
 
 func (r *rule) conditions() string {
@@ -304,10 +293,10 @@ func (r *rule) conditions() string {
 	} else if r.Tier != "" {
 		all = append(all, "tier "+r.Tier)
 	}
-	switch r.Match.APIKey {
-	case Absent:
+	if r.Match.NoKey {
 		all = append(all, "no key")
-	case Present:
+	}
+	if r.Match.HasKey {
 		all = append(all, "a key")
 	}
 	if len(all) == 0 {

@@ -11,46 +11,23 @@ type HoldObserver interface {
 	// Slots is told that n slots of a Concurrency limit were taken or renewed, for as long as lasts; or, if that is 0, that
 	// they were released. The id tells the slots of one request from those of others.
 	Slots(c *Counter, id Once, n int64, lasts time.Duration)
-	// Reservation is told that a request has reserved amounts, and how that ended, once for all of its amounts.
-	Reservation(s ReservationState)
+	// Reservation is told "reserved" when a request has reserved amounts, and then how that ended, once for all of its amounts:
+	//   - settled: it was finished, and all that it really took is known.
+	//   - unknown: it was finished, and an amount stays as it was reserved, since nobody knows what was used.
+	//   - given_back: it was finished, and everything went back.
+	//   - failed: the store couldn't be reached to finish it. It may be tried again.
+	Reservation(state string)
 }
 
-// ReservationState is what became of a reservation.
-type ReservationState uint8
-
-const (
-	// Reserved: a request has reserved amounts.
-	Reserved ReservationState = iota
-	// Settled: it was finished, and all that it really took is known.
-	Settled
-	// SettledUnknown: it was finished, and an amount stays as it was reserved, since nobody knows what was used.
-	SettledUnknown
-	// SettledBack: it was finished, and everything went back.
-	SettledBack
-	// SettleFailed: the store couldn't be reached to finish it. It may be tried again.
-	SettleFailed
-)
-
-var reservationStates = [...]string{"reserved", "settled", "unknown", "given_back", "failed"}
-
-func (s ReservationState) String() string { return reservationStates[s] }
-
-// tellHeld tells the observer what an allowed request holds.
 func (l *Limiter) tellHeld(h *held) {
 	if l.holds == nil {
 		return
 	}
-	reserved := false
-	for i := range h.returns {
-		r := &h.returns[i]
-		reserved = reserved || r.amount != ""
-		l.tellSlot(&r.Return, true)
+	for r := range h.slots() {
+		l.tellSlot(r, true)
 	}
-	for i := range h.local {
-		l.tellSlot(&h.local[i], true)
-	}
-	if reserved {
-		l.holds.Reservation(Reserved)
+	if h.reserves() {
+		l.holds.Reservation("reserved")
 	}
 }
 
@@ -71,41 +48,28 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	if l.holds == nil {
 		return
 	}
-	for i := range h.local {
-		l.tellSlot(&h.local[i], false)
-	}
 	used := errors.Is(err, ErrUsed) // somebody has finished it before: its slots are free, and it was counted
-	reserved, settled, unknown := false, false, false
-	for i := range h.returns {
-		r := &h.returns[i]
-		if err == nil || used {
-			l.tellSlot(&r.Return, false) // else they end by themselves
+	for r, local := range h.slots() {
+		if err == nil || used || local { // else they end by themselves
+			l.tellSlot(r, false)
 		}
-		if r.amount != "" {
-			reserved = true
-			if !o.gives(r.statuses) {
-				settled, unknown = true, unknown || !r.known(o)
-			}
+	}
+	settled, unknown := false, false
+	for i := range h.returns {
+		if r := &h.returns[i]; r.amount != "" && !o.gives(r.statuses) {
+			_, known := r.used(o)
+			settled, unknown = true, unknown || !known
 		}
 	}
 	switch {
-	case !reserved || used:
+	case !h.reserves() || used:
 	case err != nil:
-		l.holds.Reservation(SettleFailed)
+		l.holds.Reservation("failed")
 	case unknown:
-		l.holds.Reservation(SettledUnknown)
+		l.holds.Reservation("unknown")
 	case settled:
-		l.holds.Reservation(Settled)
+		l.holds.Reservation("settled")
 	default:
-		l.holds.Reservation(SettledBack)
+		l.holds.Reservation("given_back")
 	}
-}
-
-// known reports whether an outcome says what was used of a reserved amount.
-func (r *due) known(o Outcome) bool {
-	_, known := o.Amounts[r.amount]
-	if !known {
-		_, known = made(r.parts, o.Amounts)
-	}
-	return known && !o.AtLeast
 }

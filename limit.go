@@ -49,13 +49,18 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Bounds of a limit's numbers. They keep every intermediate value of the
+// Bounds of a limit's numbers, of amounts and of paths. The numbers keep every intermediate value of the
 // arithmetic below 2^53, so that Go's integers and Lua's doubles agree.
 const (
-	MaxTokens    = 9_000_000_000 // of a count or a burst
-	maxPairCount = 1<<31 - 1     // of a sliding counter, which keeps two of them
-	maxLogCount  = 1_000_000     // of a sliding log, which keeps an entry for each
-	maxSlots     = 100_000       // of a concurrency limit, likewise
+	MaxTokens = 9_000_000_000     // of a count, a burst or a cost
+	MaxAmount = MaxTokens * micro // of a request's amount, and of a limit on it
+	MaxPath   = 4096              // bytes; to read a longer path in every way would cost too much, so it is refused
+)
+
+const (
+	maxPairCount = 1<<31 - 1 // of a sliding counter, which keeps two of them
+	maxLogCount  = 1_000_000 // of a sliding log, which keeps an entry for each
+	maxSlots     = 100_000   // of a concurrency limit, likewise
 	minWindow    = time.Millisecond
 	maxWindow    = 366 * 24 * time.Hour
 	maxFill      = 10 * 366 * 24 * time.Hour
@@ -104,14 +109,11 @@ func (l Limit) Max() int64 {
 }
 
 // Capacity is Max, exactly: of a limit on an amount, with its fraction.
-func (l Limit) Capacity() Amount { return Amount(l.capacity()) }
-
-// capacity is Max in millionths, with the fraction.
-func (l Limit) capacity() int64 {
+func (l Limit) Capacity() Amount {
 	if l.Burst > 0 {
-		return l.Burst * micro
+		return Amount(l.Burst * micro)
 	}
-	return int64(l.Amount())
+	return l.Amount()
 }
 
 // Amount is Count with its Fraction.
@@ -320,7 +322,7 @@ func (l Limit) rate() (rate, error) {
 		perSecond, _ := exact.Float64()
 		return rate{}, fmt.Errorf("%v tokens per second is out of range", perSecond)
 	}
-	fill := new(big.Rat).SetFrac64(l.capacity(), micro)
+	fill := new(big.Rat).SetFrac64(int64(l.Capacity()), micro)
 	fill.Quo(fill, exact)
 	if fill.Cmp(big.NewRat(int64(maxFill/time.Second), 1)) > 0 {
 		return rate{}, errors.New("the bucket would take more than ten years to fill")

@@ -461,14 +461,11 @@ func (m *match) addByIP(p *Policy, req *Request, by networks) {
 	if m.key != "" {
 		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
 	}
-	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: bounded(req.Cost), Peek: req.Peek, Returnable: req.Receipt})
+	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.most()), Peek: req.Peek, Returnable: req.Receipt})
 }
 
 // most is what a store may be asked for at once: more than any limit admits.
 func (p *Policy) most() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
-
-// bounded is a cost as a store may be asked for it: at least 1, and no more than what no limit admits.
-func bounded(n int64) int64 { return min(max(n, 1), 2*MaxTokens) }
 
 // refused reports whether the store refused the charges, and so took nothing.
 func (m *match) refused() bool {
@@ -494,7 +491,7 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 		r, c := &m.results[i], &m.charges[i]
 		s := &statuses[i]
 		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
-		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Whole(r.Remaining), r.RetryAfter, r.ResetAfter, r.Remaining
+		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.whole(r.Remaining), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
 		if c.Policy.Shadow {
 			continue
@@ -517,7 +514,7 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	}
 	r, p := &m.results[binding], m.charges[binding].Policy
 	d.Rule, d.Policy = p.Rule, p
-	d.Remaining, d.RetryAfter, d.ResetAfter = p.Whole(r.Remaining), r.RetryAfter, r.ResetAfter
+	d.Remaining, d.RetryAfter, d.ResetAfter = p.whole(r.Remaining), r.RetryAfter, r.ResetAfter
 	if r.Err != nil && !r.Allowed {
 		d.Reason = ReasonUnavailable
 	}
@@ -577,4 +574,20 @@ func (l *Limiter) Credit(ctx context.Context, req *Request) error {
 		returns[i] = Return{Counter: c.Counter, N: c.N}
 	}
 	return l.GiveBack(ctx, returns)
+}
+
+// Counters lists those that the request would be charged to, in the order of [Decision.Limits]. Nothing is charged. It is
+// empty while there are no rules.
+func (l *Limiter) Counters(req *Request) []Counter {
+	rs := l.rules.Load()
+	if rs == nil {
+		return nil
+	}
+	m := new(match)
+	rs.run(req, m)
+	counters := make([]Counter, len(m.charges))
+	for i, c := range m.charges {
+		counters[i] = c.Counter
+	}
+	return counters
 }

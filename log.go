@@ -27,7 +27,6 @@ func (l *Log) at(i int) *entry { return &l.ring[l.place(i)] }
 
 func (l *Log) place(i int) int { return (l.head + i) & (len(l.ring) - 1) }
 
-// cost is the cost of entry i.
 func (l *Log) cost(i int) int64 {
 	at := l.place(i)
 	cost := l.ring[at].sum

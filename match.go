@@ -203,9 +203,9 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 		return unmetMethod
 	case req.Preflight && (r.endpoint == nil || r.endpoint.method != "OPTIONS"):
 		return unmetPreflight
-	case r.Match.APIKey == Absent && req.APIKey != "":
+	case r.Match.NoKey && req.APIKey != "":
 		return unmetKeyAbsent
-	case r.Match.APIKey == Present && req.APIKey == "":
+	case r.Match.HasKey && req.APIKey == "":
 		return unmetKeyPresent
 	case r.Match.APIKeyPattern != "" && !matchGlob(r.Match.APIKeyPattern, req.APIKey):
 		return unmetKeyPattern
@@ -281,7 +281,7 @@ func (m *match) add(r *rule, policies []*Policy, n int64, req *Request, from int
 		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek || n == 0, r.invented && (m.guest || r.byPath), req.Receipt || len(p.Statuses) > 0 || p.Amount != ""
 		c.Hold = nil
 		if req.Guess && p.Amount != "" {
-			c.N = min(n, p.Limit.capacity())
+			c.N = min(n, int64(p.Limit.Capacity()))
 		}
 		o.rule, o.from, o.to = r, from, len(m.subjects)
 	}

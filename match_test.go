@@ -257,8 +257,8 @@ func TestMatching(t *testing.T) {
 			m("prod", weir.Match{APIKeyPattern: "sk_prod_*"}),
 			m("glob", weir.Match{APIKeyPattern: "sk_*_vip_*"}),
 			m("exact", weir.Match{APIKeyPattern: "sk_prod_1"}),
-			m("nokey", weir.Match{APIKey: weir.Absent}),
-			m("somekey", weir.Match{APIKey: weir.Present}),
+			m("nokey", weir.Match{NoKey: true}),
+			m("somekey", weir.Match{HasKey: true}),
 			{ID: "protier", Tier: "pro", Limits: per(1, time.Second)},
 			{ID: "label", Tier: "pro", Match: weir.Match{APIKeyPattern: "sk_*"}, Limits: per(1, time.Second)},
 			m("options", weir.Match{Endpoint: "OPTIONS /v1/"}),
@@ -469,7 +469,7 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 				r.Default = weir.Whole(2)
 			}
 		}
-		doc.Weights = []weir.Weighted{{Amount: "points", Parts: []weir.Weight{{Amount: "output", Each: 2e12}}}}
+		doc.Weights = []weir.Sum{{Name: "points", Parts: []weir.Weight{{Amount: "output", Each: 2e12}}}}
 		rs, err := weir.Compile(doc)
 		if err != nil {
 			t.Fatal(err)

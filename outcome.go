@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"time"
 )
@@ -127,10 +128,8 @@ func (d *Decision) Unfinished() bool {
 	}))
 }
 
-// slot: what goes back is a slot of a Concurrency limit.
-func (r *Return) slot() bool { return r.Policy.Limit.Algorithm == Concurrency }
-
-func (c *Charge) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
+// slot: what is taken of the counter, and goes back, are slots of a Concurrency limit.
+func (c *Counter) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
 
 // Reserved reports whether the request has reserved an amount, which [Limiter.Finish] settles.
 func (d *Decision) Reserved() bool {
@@ -149,21 +148,31 @@ func (h *held) reserves() bool {
 
 // Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
 func (d *Decision) Slots() (ttl time.Duration) {
-	if d.held == nil {
-		return 0
-	}
-	least := func(r *Return) {
-		if w := r.Policy.Limit.Window; r.slot() && (ttl == 0 || w < ttl) {
+	for r := range d.held.slots() {
+		if w := r.Policy.Limit.Window; ttl == 0 || w < ttl {
 			ttl = w
 		}
 	}
-	for i := range d.held.returns {
-		least(&d.held.returns[i].Return)
-	}
-	for i := range d.held.local {
-		least(&d.held.local[i])
-	}
 	return ttl
+}
+
+// slots are those that a decision took, and whether it took them of Options.Local.
+func (h *held) slots() iter.Seq2[*Return, bool] {
+	return func(yield func(r *Return, local bool) bool) {
+		if h == nil {
+			return
+		}
+		for i := range h.returns {
+			if r := &h.returns[i].Return; r.slot() && !yield(r, false) {
+				return
+			}
+		}
+		for i := range h.local {
+			if !yield(&h.local[i], true) {
+				return
+			}
+		}
+	}
 }
 
 // Seal gives a decision that has slots a receipt, if none was asked for, for edges that keep no decisions: their callers must be
@@ -181,9 +190,6 @@ func (l *Limiter) Seal(d *Decision) {
 	}
 	d.Receipt = l.sealer.Load().seal(&h, l.now())
 }
-
-// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
-var ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
 
 // heldBy is what a decision took: by its receipt, if it has one.
 func (l *Limiter) heldBy(d *Decision) (*held, error) {
@@ -204,9 +210,10 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	renew := func(store Store, r *Return) {
-		if !r.slot() {
-			return
+	for r, local := range h.slots() {
+		store := l.store
+		if local {
+			store = l.local
 		}
 		var results [1]Result
 		store.Take(ctx, []Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
@@ -215,12 +222,6 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 				err = errors.Join(err, ErrSlotLost)
 			}
 		}
-	}
-	for i := range h.returns {
-		renew(l.store, &h.returns[i].Return)
-	}
-	for i := range h.local {
-		renew(l.local, &h.local[i])
 	}
 	return err
 }
@@ -248,7 +249,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		case r.slot():
 		case gives:
 		case r.amount != "":
-			r.Used = r.used(o)
+			r.Used, _ = r.used(o)
 		case h.once != (Once{}):
 			r.N = 0 // stores find a Once by the counters that it comes with; a check of the same name is decided anew
 		default:
@@ -276,12 +277,11 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if h.local != nil {
 		err = l.local.GiveBack(ctx, Once{}, 0, h.local)
 	}
-	for i := range h.local {
-		l.tellSlot(&h.local[i], false)
-	}
 	var back []Return
-	for i := range h.returns {
-		if r := &h.returns[i].Return; r.slot() {
+	for r, local := range h.slots() {
+		if local {
+			l.tellSlot(r, false)
+		} else {
 			back = append(back, *r)
 		}
 	}
@@ -297,19 +297,19 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	return err
 }
 
-// used is what a request really took of what it had reserved.
-func (r *due) used(o Outcome) int64 {
+// used is what a request really took of what it had reserved, and whether that is known.
+func (r *due) used(o Outcome) (n int64, known bool) {
 	a, known := o.Amounts[r.amount]
 	if !known {
 		if a, known = made(r.parts, o.Amounts); !known {
-			return r.N
+			return r.N, false
 		}
 	}
-	used := mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
+	n = mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
 	if o.AtLeast {
-		return max(used, r.N)
+		return max(n, r.N), false
 	}
-	return used
+	return n, true
 }
 
 // gives reports whether what a rule took goes back. It counts the given statuses, or all.

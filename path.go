@@ -9,10 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is the longest path that is matched against rules, in bytes. Reading a longer one in
-// every way would cost too much for a client to ask for, so it is refused.
-const MaxPath = 4096
-
 // A path is refused, too, if it takes more than this to write down how servers may read it. All
 // readings are held against expressions, so together they mustn't be much longer than the longest path.
 const (
@@ -160,9 +156,11 @@ func (p *readings) reread(r reading) {
 		}
 	}
 	if r.odd&oddParameters != 0 {
-		p.add(p.rewrite(src, withoutParameters))
+		p.add(p.withoutParameters(src))
 		last := bytes.LastIndexByte(src[:len(src)-1], '/')
-		p.add(p.copy(src[:last+len(withoutParameters(src[last:]))]))
+		if at := bytes.IndexByte(src[last:], ';'); at >= 0 {
+			p.add(p.copy(src[:last+at]))
+		}
 	}
 	if r.odd&oddBackslash != 0 {
 		from := p.copy(src)
@@ -187,7 +185,7 @@ func (p *readings) reread(r reading) {
 		}
 	}
 	if r.odd&oddTail != 0 {
-		p.add(p.rewrite(src, withoutTail))
+		p.add(p.withoutTails(src))
 	}
 }
 
@@ -259,29 +257,32 @@ func (p *readings) copy(src []byte) (from int) {
 	return from
 }
 
-// rewrite begins a reading with what becomes of each segment.
-func (p *readings) rewrite(src []byte, each func(seg []byte) []byte) (from int) {
+// withoutParameters cuts ;parameters off each segment.
+func (p *readings) withoutParameters(src []byte) (from int) {
+	from = len(p.text)
+	for {
+		before, parameters, found := bytes.Cut(src, []byte(";"))
+		p.text = append(p.text, before...)
+		if !found {
+			return from
+		}
+		src = parameters[bytes.IndexByte(parameters, '/'):]
+	}
+}
+
+// withoutTails drops dots and spaces at the end of each segment that is more than those.
+func (p *readings) withoutTails(src []byte) (from int) {
 	from = p.copy(nil)
 	for rest := src[1:]; len(rest) > 0; {
 		end := bytes.IndexByte(rest, '/')
-		p.text = append(append(p.text, each(rest[:end])...), '/')
+		seg := rest[:end]
+		if short := bytes.TrimRight(seg, ". "); len(short) > 0 {
+			seg = short
+		}
+		p.text = append(append(p.text, seg...), '/')
 		rest = rest[end+1:]
 	}
 	return from
-}
-
-// withoutParameters cuts ;parameters off a segment.
-func withoutParameters(seg []byte) []byte {
-	seg, _, _ = bytes.Cut(seg, []byte(";"))
-	return seg
-}
-
-// withoutTail drops dots and spaces at the end of a segment that is more than those.
-func withoutTail(seg []byte) []byte {
-	if short := bytes.TrimRight(seg, ". "); len(short) > 0 {
-		return short
-	}
-	return seg
 }
 
 // resolve follows dot segments, as RFC 3986 has it: an empty segment is one, too.
@@ -309,12 +310,15 @@ func (p *readings) resolve(src []byte) (from int) {
 // merge makes one slash of several.
 func (p *readings) merge(src []byte) (from int) {
 	from = len(p.text)
-	for i, c := range src {
-		if c != '/' || i == 0 || src[i-1] != '/' {
-			p.text = append(p.text, c)
+	for {
+		empty := bytes.Index(src, []byte("//"))
+		if empty < 0 {
+			p.text = append(p.text, src...)
+			return from
 		}
+		p.text = append(p.text, src[:empty]...)
+		src = src[empty+1:]
 	}
-	return from
 }
 
 // decoding is which escapes are decoded: those of text always are.

@@ -439,8 +439,6 @@ func (a *accessList) matchKey(key string) string {
 	if key == "" {
 		return ""
 	}
-	if id := a.keys.first(key); id >= 0 {
-		return a.patterns[id]
-	}
-	return ""
+	unbounded := compared(math.MinInt)
+	return a.matchWithin(key, &unbounded)
 }

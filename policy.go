@@ -117,33 +117,29 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 	if l.Calendar.Unit != NoUnit {
 		p.calendar = newCalendar(l.Calendar)
 	}
+	whole := int64(l.Amount())
 	switch {
 	case l.isBucket():
 		p.rate = r
-		p.capacity = l.capacity()
+		p.capacity = int64(l.Capacity())
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
-		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it
-		// is.
+		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it is.
 		if e := ratio.MantExp(nil); e > 0 {
 			p.perShift = uint8(e)
 		}
 		ratio.SetMantExp(ratio, 64-int(p.perShift))
 		p.perMicro, _ = ratio.Uint64()
 		p.perMicro = max(p.perMicro, p.perMicro+1)
+		whole = p.capacity
+		p.deepest = max(whole, min(MaxAmount, p.Refill(maxFill.Microseconds()))) // no deeper than refills in ten years
 	case l.Algorithm == SlidingCounter:
 		// At most 2^21 steps, so that steps × count stays below 2^53.
 		p.tick = (p.window + 1<<21 - 1) >> 21
 		p.ticks = (p.window + p.tick - 1) / p.tick
-	}
-	whole := p.capacity
-	switch {
-	case l.isBucket(): // no deeper than refills in ten years
-		p.deepest = max(whole, min(MaxTokens*micro, p.Refill(maxFill.Microseconds())))
-	case l.Algorithm == SlidingCounter:
-		whole, p.deepest = l.Count*micro, maxPairCount
+		p.deepest = maxPairCount
 	default:
-		whole, p.deepest = int64(l.Amount()), min(2*MaxTokens*(micro/p.unit), maxExact-1)
+		p.deepest = min(2*MaxTokens*(micro/p.unit), maxExact-1)
 	}
 	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(max(whole, maxSpent+1))) // an amount's limit can be a millionth
 }
@@ -245,7 +241,7 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	case SlidingLog:
 		panic("weir: a sliding log is a Log, not a State")
 	case Concurrency:
-		panic("weir: slots are Holds, not a State")
+		panic("weir: slots have no State")
 	}
 	return p.tryBucket(s, now, n)
 }
@@ -257,11 +253,11 @@ func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	if fits || !p.Book && !(p.CountRefused && p.Limit.Algorithm == FixedWindow) {
 		return after, fits
 	}
-	return p.book(after, now, n), p.Book
+	return p.Overdraw(after, now, n), p.Book
 }
 
-// book takes n whatever is left.
-func (p *Policy) book(s State, now, n int64) State {
+// Overdraw takes n whatever is left, below zero if need be.
+func (p *Policy) Overdraw(s State, now, n int64) State {
 	s = p.anchored(s, now)
 	if p.Limit.isBucket() {
 		return p.AtLevel(max(p.Level(s, now)-p.millionths(n), p.capacity-p.deepest), now)
@@ -274,8 +270,8 @@ func (p *Policy) book(s State, now, n int64) State {
 // millionths is what n units are, and no more than any limit holds.
 func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
 
-// Whole is n units in whole tokens: of a Decimal limit n are millionths.
-func (p *Policy) Whole(n int64) int64 { return n / (micro / p.unit) }
+// whole is n units in whole tokens: of a Decimal limit n are millionths.
+func (p *Policy) whole(n int64) int64 { return n / (micro / p.unit) }
 
 // Verdict is what became of a charge, for [Policy.Report].
 type Verdict uint8

@@ -86,7 +86,7 @@ func TestReserveAndFinish(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					one, two := nodes(t, weir.Rules{
 						Rules:   []weir.Rule{{ID: "requests", Statuses: []int{2}, Algorithm: weir.FixedWindow, Limits: monthly(20)}, row.rule},
-						Weights: []weir.Weighted{{Amount: "tokens", Parts: []weir.Weight{{Amount: "input", Each: 1e12}, {Amount: "output", Each: 4e12}}}},
+						Weights: []weir.Sum{{Name: "tokens", Parts: []weir.Weight{{Amount: "input", Each: 1e12}, {Amount: "output", Each: 4e12}}}},
 					})
 					req := weir.Request{APIKey: "k", Amounts: row.amounts, Reserve: 2 * time.Minute, Receipt: by != "its decision"}
 					d := check(t, one, req)

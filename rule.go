@@ -25,22 +25,16 @@ type Rules struct {
 	// Abuse is that of every rule which has none of its own. Nil means none.
 	Abuse *Abuse
 	// Prices make the amount usd of others, by the model that the request names as "attr:model"; the first that matches counts.
-	Prices []Price
+	Prices []Sum
 	// Weights make amounts of others, of requests that don't have them.
-	Weights []Weighted
+	Weights []Sum
 }
 
-// Price is what a model's amounts cost.
-type Price struct {
-	// Model is a pattern, in which * stands for any characters.
-	Model string
+// Sum is an amount that is made of others.
+type Sum struct {
+	// Name is the amount's. Of a price it is the model's: a pattern, in which * stands for any characters.
+	Name  string
 	Parts []Weight
-}
-
-// Weighted is an amount that is made of others.
-type Weighted struct {
-	Amount string
-	Parts  []Weight
 }
 
 // Weight is how much one of an amount counts, in 10^-12: 2.50 for a million is 2,500,000.
@@ -151,19 +145,9 @@ type Match struct {
 	EndpointRegex string
 	// APIKeyPattern matches the key; * stands for any characters.
 	APIKeyPattern string
-	// APIKey asks for a key's presence or absence.
-	APIKey Presence
+	// HasKey asks for a request with an API key, and NoKey for one without.
+	HasKey, NoKey bool
 }
-
-// Presence is a condition on whether a request has a value.
-type Presence uint8
-
-// The zero Presence asks nothing.
-const (
-	Either Presence = iota
-	Present
-	Absent
-)
 
 // Missing says what to do with a request that lacks a dimension its rule counts by.
 type Missing uint8

@@ -20,7 +20,7 @@ func (u inUse) Slots(_ *weir.Counter, id weir.Once, n int64, lasts time.Duration
 	}
 }
 
-func (inUse) Reservation(weir.ReservationState) {}
+func (inUse) Reservation(string) {}
 
 // Whoever finds a slot in the list can release it. Its request, if it is still in flight, takes it again with its next renewal,
 // unless others were faster.

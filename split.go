@@ -1,10 +1,12 @@
 package weir
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 )
 
 const (
@@ -89,23 +91,8 @@ func (rs *RuleSet) warnOfSplits() {
 		if r.parts == 0 {
 			continue
 		}
-		var least *Policy
-		look := func(policies []*Policy) {
-			for _, p := range policies {
-				if least == nil || p.Limit.Max() < least.Limit.Max() {
-					least = p
-				}
-			}
-		}
-		look(r.base)
-		for _, policies := range r.byTier {
-			look(policies)
-		}
-		for _, policies := range r.overrides {
-			look(policies)
-		}
-		look(r.candidate)
-		if least == nil || least.Limit.Max()/int64(r.parts)/r.cost >= fewPerPart {
+		least := slices.MinFunc(r.policies(), func(a, b *Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) })
+		if least.Limit.Max()/int64(r.parts)/r.cost >= fewPerPart {
 			continue
 		}
 		advice := "leave it out"

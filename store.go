@@ -39,11 +39,13 @@ var (
 	ErrUsed = errors.New("weir: already given back")
 	// ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.
 	ErrNoRoom = errors.New("weir: no room for a new counter")
-	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
 	// ErrPartition is the Err of a Result whose policy is Global, and whose home couldn't be asked.
-	ErrPartition      = errors.New("weir: the limit's home region can't be reached")
+	ErrPartition = errors.New("weir: the limit's home region can't be reached")
+	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
 	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
 	ErrReceiptExpired = errors.New("weir: the receipt has expired")
+	// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
+	ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
 )
 
 // Once names an act that must happen a single time. The zero value names none.
@@ -121,5 +123,9 @@ type Result struct {
 	Err error
 }
 
-// Never is the RetryAfter of a charge that is larger than its limit can ever admit.
-const Never time.Duration = -1
+const (
+	// Never is the RetryAfter of a charge that is larger than its limit can ever admit.
+	Never time.Duration = -1
+	// RecordTime is how long a store keeps the record of a reservation.
+	RecordTime = 24 * time.Hour
+)

@@ -103,13 +103,18 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	return true
 }
 
+// dimensions are what the rule counts by.
+func (r *Rule) dimensions() []string {
+	if r.By == nil {
+		return dimensionNames[byAPIKey : byAPIKey+1]
+	}
+	return r.By
+}
+
 // ReadSubject is what a subject of the rule was made of: of each dimension its name and its value, of an address the 4 bytes or,
 // of IPv6, the 8 of its /64, and of any other network what [netip.Prefix.UnmarshalBinary] reads. It is nil for bytes that are no subject of the rule, and for a rule of a descriptor, whose subjects are Envoy's.
 func (r *Rule) ReadSubject(subject []byte) (values [][2]string) {
-	by := r.By
-	if by == nil {
-		by = dimensionNames[byAPIKey : byAPIKey+1]
-	}
+	by := r.dimensions()
 	marks := max(1, (len(by)+7)/8)
 	if r.Descriptor != nil || len(subject) < marks {
 		return nil

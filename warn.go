@@ -26,16 +26,16 @@ func (rs *RuleSet) warn() {
 func (rs *RuleSet) warnOfPrices() (c compared) {
 	all := len(rs.weights["usd"]) > 0 // of which usd is made where no price is
 	for i, p := range rs.doc.Prices {
-		all = all || strings.Trim(p.Model, "*") == ""
+		all = all || strings.Trim(p.Name, "*") == ""
 		for j := range i {
 			o := &rs.doc.Prices[j]
-			if !c.add(len(p.Model) + len(o.Model)) {
+			if !c.add(len(p.Name) + len(o.Name)) {
 				rs.warnf("prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer")
 				return c
 			}
 			// A pattern held against a pattern: its star is a character that only another star matches.
-			if matchGlob(o.Model, p.Model) {
-				rs.warnf("prices."+p.Model, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Model)
+			if matchGlob(o.Name, p.Name) {
+				rs.warnf("prices."+p.Name, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Name)
 				break
 			}
 		}
@@ -111,7 +111,7 @@ func (rs *RuleSet) warnOfGaps() {
 		if r.Descriptor != nil {
 			continue
 		}
-		if r.Match.APIKey == Absent && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
+		if r.Match.NoKey && r.Missing == MissingSkip && slices.Contains(r.by, dimension{kind: byAPIKey}) {
 			rs.warnf(rulePath(r), "counts nothing: it is for requests without a key, and skips those; write `by: [ip]`")
 		}
 		if r.networks != (networks{}) && !slices.Contains(r.by, dimension{kind: byIP}) && (len(r.by) == 0 || r.Missing != MissingIP) {
@@ -260,7 +260,7 @@ func (rs *RuleSet) warnOfPrivilege(r *rule, layer []*rule) {
 	without := *r
 	without.Rule = &unkeyed
 	for _, o := range layer {
-		if o.rank > r.rank && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.base) > 0 && o.countsLike(r) && slowest(o.base) < slowest(r.base) {
+		if o.rank > r.rank && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.base) > 0 && o.Amount == r.Amount && (o.Algorithm == Concurrency) == (r.Algorithm == Concurrency) && slowest(o.base) < slowest(r.base) {
 			rs.warnf(rulePath(r)+".match.api_key_pattern", "a client that invents such a key gets %s in place of %q's %s, since `match` takes keys that nobody has verified; put the pattern under `keys`, with a tier",
 				r.base[0].Limit, o.ID, o.base[0].Limit)
 			return
@@ -305,11 +305,6 @@ func (rs *RuleSet) warnOfPaths() (c compared) {
 	return c
 }
 
-// countsLike: two rules count the same, so that their numbers can be compared.
-func (r *rule) countsLike(o *rule) bool {
-	return r.Amount == o.Amount && (r.Algorithm == Concurrency) == (o.Algorithm == Concurrency)
-}
-
 // slowest is the lowest of the limits' rates, in tokens per second.
 func slowest(policies []*Policy) float64 {
 	lowest := 0.0
@@ -337,7 +332,8 @@ func (r *rule) covers(o *rule) bool {
 	switch {
 	case a.EndpointRegex != "" && a.EndpointRegex != b.EndpointRegex:
 	case a.APIKeyPattern != "" && (b.APIKeyPattern == "" || !matchGlob(a.APIKeyPattern, b.APIKeyPattern)):
-	case a.APIKey != Either && a.APIKey != b.APIKey && !(a.APIKey == Present && b.APIKeyPattern != "" && !matchGlob(b.APIKeyPattern, "")):
+	case a.NoKey && !b.NoKey:
+	case a.HasKey && !b.HasKey && (b.APIKeyPattern == "" || matchGlob(b.APIKeyPattern, "")):
 	case r.tierCondition() != "" && r.tierCondition() != o.tierCondition():
 	default:
 		return true

@@ -199,7 +199,7 @@ func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *weir.Counte
 	if now < x.forgets {
 		n = x.n + 1
 	}
-	ends, values := now+a.Lasts(n).Microseconds(), c.Values()
+	ends, values := now+lasts(a, n).Microseconds(), c.Values()
 	word := Cooldown{
 		ID: id, Rule: c.Policy.Rule, Client: describe(values), Fingerprint: g.options.Fingerprint(values), N: n, Shadow: a.Shadow,
 		Ends: time.UnixMicro(ends), Forgets: time.UnixMicro(ends + a.Forgive.Microseconds()),
@@ -209,6 +209,15 @@ func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *weir.Counte
 	if g.options.Shared != nil {
 		g.sharing.announce(word)
 	}
+}
+
+// lasts is how long the nth cooldown of a client lasts.
+func lasts(a *weir.Abuse, n int) time.Duration {
+	d := float64(a.Cooldown)
+	for ; n > 1 && d < float64(a.Most); n-- {
+		d *= a.Grow
+	}
+	return time.Duration(min(d, float64(a.Most)))
 }
 
 // take puts a cooldown in force. Its shard is locked.

@@ -79,7 +79,7 @@ func TestSettle(t *testing.T) {
 func TestEstimates(t *testing.T) {
 	priced := weir.Rules{
 		Rules:  []weir.Rule{daily("usd", 10)},
-		Prices: []weir.Price{{Model: "gpt-*", Parts: []weir.Weight{{Amount: "output", Each: 1_000_000_000_000}}}}, // a dollar each
+		Prices: []weir.Sum{{Name: "gpt-*", Parts: []weir.Weight{{Amount: "output", Each: 1_000_000_000_000}}}}, // a dollar each
 	}
 	two := map[string]weir.Amount{"output": weir.Whole(2)}
 	standard := daily("tokens", 1000)

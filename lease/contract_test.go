@@ -29,7 +29,7 @@ func newStepped(wall func() time.Time) *stepped {
 		defer s.mu.Unlock()
 		return s.at
 	}), Options{Counters: 64})
-	s.Store.clock = func() int64 {
+	s.Store.now = func() int64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.node

@@ -154,7 +154,6 @@ func (x *counter) unspent(n, interval int64) ledger.Unspent {
 	return ledger.Unspent{Counter: weir.Counter{Policy: x.policy.Load(), Subject: x.subject}, N: n, Interval: interval}
 }
 
-// arrive counts a request for some tokens.
 func (x *counter) arrive(now, n int64) {
 	if w := now / int64(ledger.Interval(x.policy.Load())); w == x.period {
 		x.arrivals += n

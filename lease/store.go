@@ -37,7 +37,7 @@ type Store struct {
 	local  weir.Store
 	nodes  func() int
 	seed   maphash.Seed
-	clock  func() int64 // the node's: ns since some moment, and never 0
+	now    func() int64 // the node's clock: ns since some moment, and never 0
 	closed atomic.Bool  // nothing is borrowed any more
 	sights sightings
 	table  table
@@ -65,7 +65,7 @@ type Options struct {
 func New(inner Lender, o Options) *Store {
 	start := time.Now()
 	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed()}
-	s.clock = func() int64 { return int64(time.Since(start)) + 1 }
+	s.now = func() int64 { return int64(time.Since(start)) + 1 }
 	if o.Counters <= 0 {
 		o.Counters = ways << 16
 	}
@@ -74,8 +74,6 @@ func New(inner Lender, o Options) *Store {
 	s.leases.store = s
 	return s
 }
-
-func (s *Store) now() int64 { return s.clock() }
 
 func (s *Store) hash(c *weir.Counter) uint64 {
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)

@@ -50,16 +50,6 @@ func (t *table) find(h uint64) *counter {
 	return nil
 }
 
-// put sets a place to x, or clears it.
-func (s *set) put(i int, x *counter) {
-	tags := s.tags.Load() &^ (0xff << (8 * i))
-	if x != nil {
-		tags |= x.hash & 0xff << (8 * i)
-	}
-	s.counters[i].Store(x)
-	s.tags.Store(tags)
-}
-
 // room reports whether a hash has a free place, or a counter that wasn't used since some moment, in
 // blinks.
 func (t *table) room(h uint64, since uint32) bool {
@@ -90,11 +80,11 @@ func (t *table) add(x *counter) (there, gone *counter) {
 		}
 	}
 	gone = s.counters[place].Load()
-	s.put(place, x)
+	s.counters[place].Store(x)
+	s.tags.Store(s.tags.Load()&^(0xff<<(8*place)) | x.hash&0xff<<(8*place))
 	return x, gone
 }
 
-// all calls f with every counter.
 func (t *table) all(f func(*counter)) {
 	for i := range t.sets {
 		for j := range t.sets[i].counters {

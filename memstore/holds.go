@@ -5,7 +5,7 @@ import "github.com/weirhq/weir"
 // held is what a counter's charges have left behind: the slots of a Concurrency limit, which has no state beside them, or
 // the records of reservations and of checks that may be repeated. It lies in its segment, by the counter's hash as logs do.
 type held struct {
-	weir.Holds
+	holdList
 	slots bool
 	last  int64 // when the last one ends
 	bytes int64 // what was booked for it
@@ -42,7 +42,7 @@ func (t *table) hold(g *segment, h uint64, p *weir.Policy, of *weir.Hold, now, n
 		hs = &held{slots: isSlots(p)}
 		g.holds[h] = hs
 	}
-	p.Hold(&hs.Holds, of, now, n, slot)
+	hs.hold(p, of, now, n, slot)
 }
 
 // rebookHolds brings the memory of a counter's holds up to date, and drops what is empty.
@@ -50,7 +50,7 @@ func (t *table) rebookHolds(g *segment, h uint64, now int64) {
 	hs := g.holds[h]
 	switch {
 	case hs == nil:
-	case hs.Len() == 0:
+	case hs.len() == 0:
 		t.dropHolds(g, h)
 	default:
 		t.resize(hs)
@@ -61,9 +61,9 @@ func (t *table) rebookHolds(g *segment, h uint64, now int64) {
 }
 
 func (t *table) resize(hs *held) {
-	size := int64(hs.Size()) + holdsBytes
+	size := int64(hs.size()) + holdsBytes
 	t.logUse.Add(size - hs.bytes)
-	hs.bytes, hs.last = size, hs.Last()
+	hs.bytes, hs.last = size, hs.lastEnd()
 }
 
 func (t *table) dropHolds(g *segment, h uint64) {
@@ -77,8 +77,8 @@ func (t *table) dropHolds(g *segment, h uint64) {
 // come back, which mints nothing.
 func (t *table) halve(g *segment, h uint64) {
 	hs := g.holds[h]
-	for hs != nil && !hs.slots && hs.Len() > 1 && t.overLogs() {
-		hs.Drop((hs.Len() + 1) / 2)
+	for hs != nil && !hs.slots && hs.len() > 1 && t.overLogs() {
+		hs.drop((hs.len() + 1) / 2)
 		t.resize(hs)
 	}
 }
@@ -98,18 +98,18 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) {
 		old = sl.decode(p, s.table.epoch)
 	}
 	hs := g.holdsOf(h)
-	state := p.Expire(&hs.Holds, old, now)
+	state := hs.expire(p, old, now)
 	switch l := g.logs[h]; {
 	case back.Hold == nil && isSlots(p):
-		hs.Free(back.N)
+		hs.free(back.N)
 	case back.Hold == nil: // of a policy that gives back
 		state = p.Return(state, now, back.N, back.Slot)
 	case p.Limit.Algorithm != weir.SlidingLog:
-		state = p.Settle(&hs.Holds, state, now, back)
+		state = hs.settle(p, state, now, back)
 	case l == nil:
-		p.SettleLog(&hs.Holds, &weir.Log{}, now, back)
+		hs.settleLog(p, &weir.Log{}, now, back)
 	default:
-		p.SettleLog(&hs.Holds, &l.Log, now, back)
+		hs.settleLog(p, &l.Log, now, back)
 		s.table.rebook(g, h, l, p)
 	}
 	s.table.rebookHolds(g, h, now)

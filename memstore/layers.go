@@ -150,9 +150,9 @@ func (s *Store) find(st *step, c *weir.Charge, now int64) {
 	}
 	hs := st.segment.holdsOf(st.hash)
 	was := st.old
-	st.old = c.Policy.Expire(&hs.Holds, was, now)
+	st.old = hs.expire(c.Policy, was, now)
 	st.expired = st.old != was
-	st.there = st.hold != nil && hs.Has(st.hold.ID)
+	st.there = st.hold != nil && hs.has(st.hold.ID)
 }
 
 // look finds out whether a charge fits, and changes nothing.
@@ -167,7 +167,7 @@ func (s *Store) look(st *step, c *weir.Charge, now int64) {
 		}
 		st.fits = c.Policy.FitsLog(&l.Log, now, st.n)
 	case isSlots(c.Policy):
-		st.fits = c.Policy.FitsSlots(&st.segment.holdsOf(st.hash).Holds, st.n)
+		st.fits = st.segment.holdsOf(st.hash).fits(c.Policy, st.n)
 	default:
 		st.state, st.fits = try(c, st.old, now, st.n)
 	}
@@ -196,7 +196,7 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 		s.table.rebookHolds(st.segment, st.hash, now)
 	}
 	if isSlots(c.Policy) {
-		*r = c.Policy.ReportSlots(&st.segment.holdsOf(st.hash).Holds, now, st.n, verdict(st.fits, taken))
+		*r = st.segment.holdsOf(st.hash).report(c.Policy, now, st.n, verdict(st.fits, taken))
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Store) eachSlot(c *weir.Counter, f func(id weir.Once, n, since, ends in
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
 	now := s.time()
-	g.holdsOf(h).Each(func(id weir.Once, n, since, ends int64) bool {
+	g.holdsOf(h).each(func(id weir.Once, n, since, ends int64) bool {
 		return ends <= now || f(id, n, since, ends)
 	})
 }

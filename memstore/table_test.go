@@ -55,8 +55,8 @@ func (t *table) check(tb testing.TB) {
 			}
 		}
 		for h, hs := range g.holds {
-			if booked += hs.bytes; !l.owns(h) || hs.Len() == 0 {
-				tb.Fatalf("%d holds of %x stand in segment %x/%d", hs.Len(), h, l.prefix, l.depth)
+			if booked += hs.bytes; !l.owns(h) || hs.len() == 0 {
+				tb.Fatalf("%d holds of %x stand in segment %x/%d", hs.len(), h, l.prefix, l.depth)
 			}
 		}
 		for k, p := range l.pages[:l.npages] {

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,13 +17,13 @@ var (
 	reservations = desc("reservations", "Reservations of amounts at this node since it began: all, and by how they were finished.", "state")
 )
 
-// reservationStates is how many there are.
-const reservationStates = int(weir.SettleFailed) + 1
+// states are those of reservations.
+var states = [...]string{"reserved", "settled", "unknown", "given_back", "failed"}
 
 // holds is what requests hold.
 type holds struct {
 	seed         maphash.Seed
-	reservations [reservationStates]atomic.Uint64
+	reservations [len(states)]atomic.Uint64
 
 	mu    sync.Mutex        // guards the rest
 	slots map[slotOf]inSlot // also those whose time is over, until somebody looks
@@ -91,7 +92,11 @@ func (h *holds) dropLocked(now time.Time) {
 }
 
 // Reservation counts reservations. It is for [weir.Options].
-func (m *Metrics) Reservation(s weir.ReservationState) { m.holds.reservations[s].Add(1) }
+func (m *Metrics) Reservation(state string) {
+	if i := slices.Index(states[:], state); i >= 0 {
+		m.holds.reservations[i].Add(1)
+	}
+}
 
 // collect shows what requests hold, of the rows there are.
 func (h *holds) collect(ch chan<- prometheus.Metric, rows map[string]*row) {
@@ -110,15 +115,15 @@ func (h *holds) collect(ch chan<- prometheus.Metric, rows map[string]*row) {
 	for rule, n := range sum {
 		gauge(ch, slotsInUse, float64(n), rule)
 	}
-	var counts [reservationStates]uint64
+	var counts [len(states)]uint64
 	for s := range counts {
 		counts[s] = h.reservations[s].Load()
 	}
-	if counts == [reservationStates]uint64{} {
+	if counts == [len(states)]uint64{} {
 		return
 	}
 	for s, n := range counts {
 		// A gauge, although it only grows: OpenMetrics would add _total to a counter's name, which is fixed.
-		gauge(ch, reservations, float64(n), weir.ReservationState(s).String())
+		gauge(ch, reservations, float64(n), states[s])
 	}
 }

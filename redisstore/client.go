@@ -19,3 +19,11 @@ func (s *Store) Place() string { return s.address.place() }
 
 // Prefix begins the name of every key.
 func (s *Store) Prefix() string { return s.prefix }
+
+// Lost is why nothing can be kept now, or nil. Of a Cluster it doesn't know: some of it may be lost.
+func (s *Store) Lost() error {
+	if sh := s.lanes[0].shard.Load(); len(s.lanes) == 1 && sh.open.Load() {
+		return sh.unavailable()
+	}
+	return nil
+}

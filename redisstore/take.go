@@ -279,7 +279,7 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 	return r
 }
 
-// reportSlots is [weir.Policy.ReportSlots]. Of the slots came when the last one ends, how many are taken, and, of a refusal,
+// reportSlots describes slots. Of them came when the last one ends, how many are taken, and, of a refusal,
 // when the first one ends.
 func (c *charge) reportSlots(now int64, v weir.Verdict) weir.Result {
 	last, sum, first := c.account.Time, c.account.Level, c.account.Prev

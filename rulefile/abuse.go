@@ -53,12 +53,8 @@ func (d *decoder) abuse(v value) *weir.Abuse {
 	if f["most"].node == nil {
 		a.Most = max(a.Most, a.Cooldown)
 	}
-	if g := f["grow"]; d.given(g) {
-		if !g.isNumber() {
-			d.failNumber(g, "a number from 1 to 100")
-		} else {
-			a.Grow, _ = parseNumber(g.text)
-		}
+	if n, ok := d.number(f["grow"], "a number from 1 to 100"); ok {
+		a.Grow = n
 	}
 	a.DropAfter = d.integer(f["drop_after"])
 	a.Shadow = d.boolean(f["shadow"])

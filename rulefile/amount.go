@@ -72,11 +72,7 @@ func (d *decoder) amountName(v value) string {
 
 // amount reads a decimal number. It is 0 if there is none.
 func (d *decoder) amount(v value) weir.Amount {
-	if !d.given(v) {
-		return 0
-	}
-	if !v.isNumber() {
-		d.failNumber(v, "a number such as 1500 or 0.012")
+	if _, ok := d.number(v, "a number such as 1500 or 0.012"); !ok {
 		return 0
 	}
 	digits := strings.ReplaceAll(v.text, "_", "")

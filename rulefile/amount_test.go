@@ -121,15 +121,15 @@ func TestAmountsFile(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got[name], want)
 		}
 	}
-	want := []weir.Price{
-		{Model: "gpt-large*", Parts: []weir.Weight{{Amount: "input", Each: 2_500_000}, {Amount: "cached", Each: 1_250_000}, {Amount: "output", Each: 10_000_000}}},
-		{Model: "gpt-small", Parts: []weir.Weight{{Amount: "input", Each: 150_000}, {Amount: "output", Each: 600_000}}},
-		{Model: "*", Parts: []weir.Weight{{Amount: "input", Each: 5_000_000}, {Amount: "output", Each: 15_000_000}}},
+	want := []weir.Sum{
+		{Name: "gpt-large*", Parts: []weir.Weight{{Amount: "input", Each: 2_500_000}, {Amount: "cached", Each: 1_250_000}, {Amount: "output", Each: 10_000_000}}},
+		{Name: "gpt-small", Parts: []weir.Weight{{Amount: "input", Each: 150_000}, {Amount: "output", Each: 600_000}}},
+		{Name: "*", Parts: []weir.Weight{{Amount: "input", Each: 5_000_000}, {Amount: "output", Each: 15_000_000}}},
 	}
 	if !reflect.DeepEqual(f.Rules.Prices, want) {
 		t.Errorf("prices %+v", f.Rules.Prices)
 	}
-	weights := []weir.Weighted{{Amount: "points", Parts: []weir.Weight{{Amount: "input", Each: 1e12}, {Amount: "output", Each: 4e12}, {Amount: "cached", Each: 1e11}}}}
+	weights := []weir.Sum{{Name: "points", Parts: []weir.Weight{{Amount: "input", Each: 1e12}, {Amount: "output", Each: 4e12}, {Amount: "cached", Each: 1e11}}}}
 	if !reflect.DeepEqual(f.Rules.Weights, weights) {
 		t.Errorf("weights %+v", f.Rules.Weights)
 	}

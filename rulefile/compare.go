@@ -125,26 +125,22 @@ func (c *comparison) rule(was, is *weir.Rule, path string) {
 
 // prices notes amounts that count for more than twice what they did.
 func (c *comparison) prices() {
-	type part struct{ of, amount string }
-	was := map[part]int64{}
-	note := func(of string, parts []weir.Weight, old bool) {
-		for _, w := range parts {
-			p := part{of, w.Amount}
-			if old {
-				was[p] = w.Each
-			} else if before := was[p]; before > 0 && w.Each/2 > before {
-				c.add(join(of, w.Amount), "is it meant for 1K, 1M or 1B? Limits can be raised with it", "counts for more than twice what it did, so that limits admit less than half")
+	parts := func(doc *weir.Rules, f func(path string, each int64)) {
+		for of, sums := range map[string][]weir.Sum{"prices": doc.Prices, "weights": doc.Weights} {
+			for _, s := range sums {
+				for _, w := range s.Parts {
+					f(join(join(of, s.Name), w.Amount), w.Each)
+				}
 			}
 		}
 	}
-	for i, doc := range []*weir.Rules{&c.old.Rules, &c.new.Rules} {
-		for _, p := range doc.Prices {
-			note(join("prices", p.Model), p.Parts, i == 0)
+	was := map[string]int64{}
+	parts(&c.old.Rules, func(path string, each int64) { was[path] = each })
+	parts(&c.new.Rules, func(path string, each int64) {
+		if before := was[path]; before > 0 && each/2 > before {
+			c.add(path, "is it meant for 1K, 1M or 1B? Limits can be raised with it", "counts for more than twice what it did, so that limits admit less than half")
 		}
-		for _, w := range doc.Weights {
-			note(join("weights", w.Amount), w.Parts, i == 0)
-		}
-	}
+	})
 }
 
 // numbers compares a rule's own, its tiers', and those of keys.
@@ -266,20 +262,12 @@ func compareLimit(was, is weir.Limit, at int) *limitCut {
 			hint = "a `candidate` shows whom a limit would refuse"
 		}
 		return &limitCut{at, "limit", limitName(was), limitName(is), hint}
-	case 2*most(is) < most(was):
+	case 2*is.Capacity() < was.Capacity():
 		half := was
-		half.Count, half.Fraction = wholeAndRest(most(was))
-		return &limitCut{at, "burst", most(was).String(), most(is).String(), fmt.Sprintf("%s would be half of it", halfOf(half).Amount())}
+		half.Count, half.Fraction = wholeAndRest(was.Capacity())
+		return &limitCut{at, "burst", was.Capacity().String(), is.Capacity().String(), fmt.Sprintf("%s would be half of it", halfOf(half).Amount())}
 	}
 	return nil
-}
-
-// most is what a limit can ever admit at once.
-func most(l weir.Limit) weir.Amount {
-	if l.Burst > 0 {
-		return weir.Whole(l.Burst)
-	}
-	return l.Amount()
 }
 
 // halfOf is half of a limit, and not less: whole, unless the limit isn't.

@@ -25,7 +25,7 @@ type decoder struct {
 	// misspelt are paths of fields that seem to be there under a wrong name.
 	misspelt []string
 	// tierUses are the places that name a tier.
-	tierUses []tierUse
+	tierUses []value
 	// details are of the rules, in their order.
 	details []detail
 	// expires says when overrides end, if they do.
@@ -189,8 +189,8 @@ func (d *decoder) document(root *node) weir.Rules {
 		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
 		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
 		Abuse:       d.abuse(f["abuse"]),
-		Prices:      d.prices(f["prices"]),
-		Weights:     d.weights(f["weights"]),
+		Prices:      d.sums(f["prices"], "prices", `"gpt-*"`, priceExample),
+		Weights:     d.sums(f["weights"], "weights", "tokens", weightExample),
 	}
 	for _, name := range []string{"keys", "whitelist", "blacklist"} {
 		d.hide(f[name])
@@ -209,7 +209,6 @@ func (d *decoder) document(root *node) weir.Rules {
 	return doc
 }
 
-// tiers reads the numbers of each tier.
 func (d *decoder) tiers(v value, s scope) []weir.Tier {
 	var tiers []weir.Tier
 	for _, e := range d.entries(v) {

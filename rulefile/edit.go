@@ -83,7 +83,6 @@ func editRule(text []byte, id string) (*editor, int, error) {
 	return e, i, err
 }
 
-// rulesField holds the list of rules.
 func (e *editor) rulesField() field {
 	f, _ := e.root.get("rules")
 	return f

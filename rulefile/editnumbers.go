@@ -187,7 +187,6 @@ func (e *editor) setOwn(rule *node, limits []weir.Limit, c numbersChange) ([]wei
 	return e.setFields(m, burst, limits[0], c)
 }
 
-// setOneOf changes one of a list of limits.
 func (e *editor) setOneOf(list *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
 	i, err := c.pick(limits)
 	if err != nil {

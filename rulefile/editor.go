@@ -166,7 +166,6 @@ func (e *editor) textEnd(from int, plain string) int {
 	return from + quotedLen(e.text[from:])
 }
 
-// afterColon is behind the colon of a field.
 func (e *editor) afterColon(f field) int {
 	i := e.textEnd(e.offset(f.at), f.name)
 	return i + bytes.IndexByte(e.text[i:], ':') + 1
@@ -245,7 +244,6 @@ func (e *editor) insertField(m *node, after int, name, value string) {
 	e.insert(m, after, e.scalar(name, 0)+colon+value)
 }
 
-// appendItem adds an item to a list.
 func (e *editor) appendItem(list *node, item string) {
 	if !list.flow {
 		item = "- " + item

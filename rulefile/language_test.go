@@ -68,13 +68,13 @@ func TestRule(t *testing.T) {
 			Limits: []weir.Limit{minute(5)}, By: []string{"ip"}, IPv4Prefix: 24, IPv6Prefix: 48}},
 		{"by nothing", `{id: a, limit: 5/minute, by: [], missing: skip}`, weir.Rule{Limits: []weir.Limit{minute(5)}, By: []string{}, Missing: weir.MissingSkip}},
 		{"match", `{id: a, limit: 5/minute, match: {endpoint: "GET /v1/orders/{id}", endpoint_regex: '^/v\d/', api_key_pattern: "sk_*", api_key: present}}`, weir.Rule{
-			Limits: []weir.Limit{minute(5)}, Match: weir.Match{Endpoint: "GET /v1/orders/{id}", EndpointRegex: `^/v\d/`, APIKeyPattern: "sk_*", APIKey: weir.Present}}},
+			Limits: []weir.Limit{minute(5)}, Match: weir.Match{Endpoint: "GET /v1/orders/{id}", EndpointRegex: `^/v\d/`, APIKeyPattern: "sk_*", HasKey: true}}},
 		{"marks between brackets", `{id: a, limit: 5/minute, match:{endpoint_regex: ^/a/?$}, override: {::1: 6/minute, "k":7/minute}}`, weir.Rule{
 			Limits: []weir.Limit{minute(5)}, Match: weir.Match{EndpointRegex: "^/a/?$"}, Override: map[string][]weir.Limit{"::1": {minute(6)}, "k": {minute(7)}}}},
 		{"escapes", `{"id": "a", "limit": "5\/minute", "layer": "\u00e9 \ud83d\ude00\"\\\x41", 'match': {api_key_pattern: 'it''s\d'}}`, weir.Rule{
 			Limits: []weir.Limit{minute(5)}, Layer: `é 😀"\A`, Match: weir.Match{APIKeyPattern: `it's\d`}}},
 		{"absent", `{id: a, limit: 5/minute, match: {api_key: absent}, tier: pro, tiers: {pro: 6/minute}}`, weir.Rule{
-			Limits: []weir.Limit{minute(5)}, Match: weir.Match{APIKey: weir.Absent}, Tier: "pro", Tiers: []weir.Tier{{Name: "pro", Limits: []weir.Limit{minute(6)}}}}},
+			Limits: []weir.Limit{minute(5)}, Match: weir.Match{NoKey: true}, Tier: "pro", Tiers: []weir.Tier{{Name: "pro", Limits: []weir.Limit{minute(6)}}}}},
 		{"count", `{id: a, limit: 5/minute, count: {status: [401, 4xx, 5XX, "3xx"]}}`, weir.Rule{Limits: []weir.Limit{minute(5)}, Statuses: []int{401, 4, 5, 3}}},
 		{"descriptor", `{id: a, match: {descriptor: [edge, tenant=acme, "path=/a*"]}, limit: 5/minute, past_limit: count}`, weir.Rule{
 			Descriptor: []string{"edge", "tenant=acme", "path=/a*"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{minute(5)}, CountRefused: true}},

@@ -15,14 +15,19 @@ import (
 // and by hand, and no file or older version has them. With changed, overrides with other numbers count, too. Keys are masked. Both files come from [Parse].
 func Lost(old, new *File, changed bool) []Problem {
 	l := &losses{new: new, problems: &problems{file: new.Name, ids: new.reading.ids}}
-	l.entries("blacklist", old.Rules.Deny, "is blocked now and would not be any more", "keep it in `blacklist`", func(entry string) bool {
-		denied, _ := new.Set.Covers(entry)
-		return denied
-	})
-	l.entries("whitelist", old.Rules.Allow, "passes every limit now and would not any more", "keep it in `whitelist`", func(entry string) bool {
-		_, allowed := new.Set.Covers(entry)
-		return allowed
-	})
+	var denied, allowed []string // and not any more
+	for _, entry := range old.Rules.Deny {
+		if covered, _ := new.Set.Covers(entry); !covered {
+			denied = append(denied, shown.Entry(entry))
+		}
+	}
+	for _, entry := range old.Rules.Allow {
+		if _, covered := new.Set.Covers(entry); !covered {
+			allowed = append(allowed, shown.Entry(entry))
+		}
+	}
+	l.note("blacklist", "keep it in `blacklist`", denied, "%s is blocked now and would not be any more")
+	l.note("whitelist", "keep it in `whitelist`", allowed, "%s passes every limit now and would not any more")
 	l.overrides(&old.Rules, &new.Rules, changed)
 	return l.sorted(new.reading.src)
 }
@@ -44,16 +49,6 @@ func (l *losses) note(path, hint string, lost []string, format string) {
 		}
 		l.add(at, path, format, what).Hint = hint
 	}
-}
-
-func (l *losses) entries(path string, old []string, what, hint string, covered func(string) bool) {
-	var lost []string
-	for _, entry := range old {
-		if !covered(entry) {
-			lost = append(lost, shown.Entry(entry))
-		}
-	}
-	l.note(path, hint, lost, "%s "+what)
 }
 
 func (l *losses) overrides(old, new *weir.Rules, changed bool) {

@@ -35,9 +35,6 @@ type scope struct {
 	override bool
 }
 
-// isBucket: the algorithm has a capacity and refills.
-func (s scope) isBucket() bool { return s.algorithm <= weir.LeakyQueue }
-
 var numberFields = fieldSet{
 	of:    "a limit",
 	names: []string{"limit", "burst", "limits", "capacity", "refill_rate", "window"},
@@ -111,7 +108,6 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 	return d.limit(v, f, s)
 }
 
-// limits reads a list of limits.
 func (d *decoder) limits(v value, s scope) []weir.Limit {
 	items := d.items(v, "[20/second, 5000/hour]")
 	if v.kind == sequence && len(items) == 0 {
@@ -181,7 +177,7 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	before := len(d.list)
 	limit, burst, capacity, refill := f["limit"], f["burst"], f["capacity"], f["refill_rate"]
 	for _, bucketOnly := range []string{"capacity", "refill_rate"} {
-		if b, ok := f[bucketOnly]; ok && !s.isBucket() && !s.unsure {
+		if b, ok := f[bucketOnly]; ok && s.algorithm > weir.LeakyQueue && !s.unsure {
 			if s.slots() {
 				d.fail(b, "concurrency has no %s: write limit: 20, for how many requests may be in flight", bucketOnly)
 			} else {

@@ -11,8 +11,8 @@ import (
 
 // Every request that names a model is held against prices, one by one.
 const (
-	maxPrices = 1_000
-	maxParts  = 64 // of one price, or of one weight
+	maxSums  = 1_000
+	maxParts = 64 // of one price, or of one weight
 )
 
 const (
@@ -20,61 +20,39 @@ const (
 	weightExample = "{input: 1, output: 4}"
 )
 
-// prices reads what models cost. Their order is that of the file: the first one that matches counts.
-func (d *decoder) prices(v value) []weir.Price {
-	entries := d.listOf(v, "prices", `{"gpt-*": `+priceExample+`}`)
-	var list []weir.Price
+// sums reads what models cost, or amounts that are made of others. Their order is that of the file: of prices, the first one that
+// matches counts.
+func (d *decoder) sums(v value, what, name, parts string) []weir.Sum {
+	entries := d.mapOf(v, "{"+name+": "+parts+"}", maxSums, what+", got %d: a pattern such as gpt-* can stand for many")
+	var list []weir.Sum
 	for _, e := range entries {
-		if e.name == "" {
+		if e.name == "" && what == "prices" {
 			d.add(e.nameAt, v.path, "needs a model, or a pattern such as gpt-*, got nothing")
 			continue
 		}
-		list = append(list, weir.Price{Model: e.name, Parts: d.parts(e.value, priceExample)})
+		sum := weir.Sum{Name: e.name}
+		for _, part := range d.mapOf(e.value, parts, maxParts, "amounts, got %d") {
+			if each, ok := d.each(part.value); ok {
+				sum.Parts = append(sum.Parts, weir.Weight{Amount: part.name, Each: each})
+			}
+		}
+		list = append(list, sum)
 	}
 	return list
 }
 
-// weights reads amounts that are made of others.
-func (d *decoder) weights(v value) []weir.Weighted {
-	entries := d.listOf(v, "weights", "{tokens: "+weightExample+"}")
-	var list []weir.Weighted
-	for _, e := range entries {
-		list = append(list, weir.Weighted{Amount: e.name, Parts: d.parts(e.value, weightExample)})
-	}
-	return list
-}
-
-func (d *decoder) listOf(v value, what, example string) []entry {
+// mapOf returns the fields of a map of names, if there aren't too many.
+func (d *decoder) mapOf(v value, example string, most int, what string) []entry {
 	if v.node != nil && v.kind != mapping && v.kind != empty {
 		d.fail(v, "must be a map such as %s, got %s", example, v.describe())
 		return nil
 	}
 	entries := d.entries(v)
-	if len(entries) > maxPrices {
-		d.fail(v, "must be at most %d %s, got %d: a pattern such as gpt-* can stand for many", maxPrices, what, len(entries))
+	if len(entries) > most {
+		d.fail(v, "must be at most %d "+what, most, len(entries))
 		return nil
 	}
 	return entries
-}
-
-// parts reads what one of each amount costs, or counts.
-func (d *decoder) parts(v value, example string) []weir.Weight {
-	if v.node != nil && v.kind != mapping && v.kind != empty {
-		d.fail(v, "must be a map such as %s, got %s", example, v.describe())
-		return nil
-	}
-	entries := d.entries(v)
-	if len(entries) > maxParts {
-		d.fail(v, "must be at most %d amounts, got %d", maxParts, len(entries))
-		return nil
-	}
-	var parts []weir.Weight
-	for _, e := range entries {
-		if each, ok := d.each(e.value); ok {
-			parts = append(parts, weir.Weight{Amount: e.name, Each: each})
-		}
-	}
-	return parts
 }
 
 var (

@@ -134,27 +134,18 @@ func (ps *problems) sorted(src *source) Problems {
 	slices.SortStableFunc(ps.list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), strings.Compare(a.Path, b.Path))
 	})
-	h := newHidden(src)
+	h, rule := newHidden(src), 0
 	for i := range ps.list {
 		p := &ps.list[i]
 		h.mask(p)
 		if p.Line > 0 && p.Line <= len(src.lines) {
 			p.Excerpt, p.Caret = excerpt(h.line(place{p.Line, p.Column}))
 		}
-		if i := ruleIndex(p.Path); i >= 0 && i < len(ps.ids) {
-			p.Rule = shorten(ps.ids[i])
+		if _, err := fmt.Sscanf(p.Path, "rules[%d]", &rule); err == nil && rule >= 0 && rule < len(ps.ids) {
+			p.Rule = shorten(ps.ids[rule])
 		}
 	}
 	return ps.list
-}
-
-// ruleIndex is the number of the rule that a path leads into, or -1.
-func ruleIndex(path string) int {
-	var i int
-	if _, err := fmt.Sscanf(path, "rules[%d]", &i); err != nil {
-		return -1
-	}
-	return i
 }
 
 // excerptWidth is how much of a long line is shown.

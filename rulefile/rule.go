@@ -155,10 +155,8 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 		if didYouMean(key.text, []string{"present", "absent"}) == "" { // it may be a key
 			d.hide(key)
 		}
-		m.APIKey = weir.Present
-		if d.choice(key, "present", "absent") == 1 {
-			m.APIKey = weir.Absent
-		}
+		m.NoKey = d.choice(key, "present", "absent") == 1
+		m.HasKey = !m.NoKey
 	}
 	if v := f["descriptor"]; v.node != nil {
 		descriptor = []string{} // which is an error, and not a rule for everything

@@ -30,7 +30,6 @@ func (d *decoder) text(v value) string {
 	return ""
 }
 
-// texts reads a list of texts.
 func (d *decoder) texts(v value, example string) []string {
 	var list []string
 	for _, item := range d.items(v, example) {
@@ -39,7 +38,6 @@ func (d *decoder) texts(v value, example string) []string {
 	return list
 }
 
-// boolean reads true or false.
 func (d *decoder) boolean(v value) bool {
 	if !d.given(v) {
 		return false
@@ -130,11 +128,7 @@ func (d *decoder) integer(v value) int64 {
 }
 
 func (d *decoder) whole(v value) (int64, bool) {
-	if !d.given(v) {
-		return 0, false
-	}
-	if !v.isNumber() {
-		d.failNumber(v, "a whole number")
+	if _, ok := d.number(v, "a whole number"); !ok {
 		return 0, false
 	}
 	digits := strings.TrimLeft(v.text, "+-")
@@ -171,27 +165,26 @@ func (d *decoder) percent(v value) int {
 
 // rate reads a number of tokens per second, which may have a fraction. It is 0 if there is none.
 func (d *decoder) rate(v value) float64 {
-	if !d.given(v) {
-		return 0
-	}
-	if !v.isNumber() {
-		d.failNumber(v, "a number")
-		return 0
-	}
-	n, _ := parseNumber(v.text)
-	if !(n > 0) {
+	n, ok := d.number(v, "a number")
+	if ok && !(n > 0) {
 		d.fail(v, "must be more than 0 tokens per second, got %s", v.text)
 	}
 	return n
 }
 
-func (d *decoder) failNumber(v value, want string) {
-	p := d.fail(v, "must be %s, got %s", want, v.describe())
-	if v.kind == scalar && v.quoted {
-		if _, ok := parseNumber(v.text); ok {
-			p.Hint = "remove the quotes"
-		}
+// number reads a number. Want says what it must be.
+func (d *decoder) number(v value, want string) (n float64, ok bool) {
+	if !d.given(v) {
+		return 0, false
 	}
+	if v.isNumber() {
+		return parseNumber(v.text)
+	}
+	p := d.fail(v, "must be %s, got %s", want, v.describe())
+	if _, ok := parseNumber(v.text); ok {
+		p.Hint = "remove the quotes"
+	}
+	return 0, false
 }
 
 // maxSeconds keeps a number of seconds within what a time.Duration holds.

@@ -311,7 +311,6 @@ func (s *scanner) count(at place) bool {
 	return true
 }
 
-// plain takes text without quotes.
 func (s *scanner) plain() bool {
 	text := s.plainText()
 	// Between brackets, the library takes every "?" for a mark, and a colon before a text.
@@ -338,7 +337,6 @@ func (s *scanner) endsName(n int) bool {
 	return s.ends(n) || s.inFlow() && strings.IndexByte(brackets, s.line[n]) >= 0
 }
 
-// quoted takes text between quotes.
 func (s *scanner) quoted() bool {
 	n := quotedLen(s.line)
 	if n < 0 {

@@ -7,18 +7,12 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// tierUse is a place that names a tier.
-type tierUse struct {
-	value
-	name string
-}
-
 // tierName reads the name of a tier. Whether there is one of that name is known
 // at the end of the document.
 func (d *decoder) tierName(v value) string {
 	name := d.text(v)
 	if name != "" {
-		d.tierUses = append(d.tierUses, tierUse{v, name})
+		d.tierUses = append(d.tierUses, v)
 	}
 	return name
 }
@@ -48,11 +42,11 @@ func (d *decoder) checkTiers(doc *weir.Rules) {
 			break // it may be there, in what can't be read
 		}
 		if use.path == "default_tier" {
-			if n, ok := number[use.name]; !ok || n >= listed {
+			if n, ok := number[use.text]; !ok || n >= listed {
 				d.unknownTier(use, names[:listed])
 				doc.DefaultTier = ""
 			}
-		} else if unknown(use.name) {
+		} else if unknown(use.text) {
 			d.unknownTier(use, names)
 		}
 	}
@@ -65,12 +59,12 @@ func (d *decoder) checkTiers(doc *weir.Rules) {
 	d.warnOfTiers(doc, names[:listed])
 }
 
-func (d *decoder) unknownTier(use tierUse, names []string) {
+func (d *decoder) unknownTier(use value, names []string) {
 	if len(names) == 0 {
-		d.fail(use.value, "there is no tier %q: none are listed under tiers", shorten(use.name))
+		d.fail(use, "there is no tier %q: none are listed under tiers", shorten(use.text))
 		return
 	}
-	d.fail(use.value, "there is no tier %q: write one of %s", shorten(use.name), listed(names)).Hint = didYouMean(use.name, names)
+	d.fail(use, "there is no tier %q: write one of %s", shorten(use.text), listed(names)).Hint = didYouMean(use.text, names)
 }
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, where its name looks like one that is.

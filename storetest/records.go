@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// records are the holds of one counter, by name. They do what [weir.Holds] does, the plain way.
+// records are the holds of one counter, by name. They do what memstore does, the plain way.
 type records map[weir.Once]record
 
 type record struct {

@@ -126,7 +126,9 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	dir := t.TempDir()
 	rules := write(t, filepath.Join(dir, "rules.yaml"), deployRules)
-	first := serve(t, "--seed-rules", rules, "--store", "redis://"+server.Addr, "--admin-token", scrapeToken,
+	secret := write(t, filepath.Join(dir, "secret"), strings.Repeat("x", 32))
+	config := write(t, filepath.Join(dir, "weir.yaml"), "regions: {name: eu, home: us, secret_file: "+secret+", peers: {us: [127.0.0.1:1]}}") // nobody is there
+	first := serve(t, "--config", config, "--seed-rules", rules, "--store", "redis://"+server.Addr, "--admin-token", scrapeToken,
 		"--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--max-waiting", "2",
 		"--decision-log", filepath.Join(dir, "decisions.log"))
 	file := serve(t, "--rules", rules, "--admin-token", scrapeToken)
@@ -175,7 +177,7 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 		t.Helper()
 		p.has(alert, fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing"}`, alert))
 	}
-	for _, alert := range []string{"WeirFailOpen", "WeirStoreDown", "WeirRulesNotRefreshed", "WeirRulesRejected", "WeirNodeDown", "WeirNoRules", "WeirClockDrift"} {
+	for _, alert := range []string{"WeirFailOpen", "WeirStoreDown", "WeirRulesNotRefreshed", "WeirRulesRejected", "WeirNodeDown", "WeirNoRules", "WeirClockDrift", "WeirHomeMoved"} {
 		if n, err := p.query(fmt.Sprintf(`ALERTS{alertname=%q}`, alert)); err != nil || n > 0 {
 			t.Errorf("%s fires, and nothing is wrong: %v", alert, err)
 		}
@@ -183,6 +185,11 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	firing("WeirRefusals")
 	firing("WeirOverloaded")
 	firing("WeirRulesDiffer") // the third node has the starter rules
+	firing("WeirRegionSilent")
+	if status, text := admin(t, first, "POST", "/v1/regions", `{"do": "move", "region": "us", "to": "eu", "force": true}`, bearer(scrapeToken)); status != 200 {
+		t.Fatalf("%d: %s", status, text)
+	}
+	firing("WeirHomeMoved")
 	server.Kill()
 	write(t, rules, "rules: [{id: x, limit: 0/s}]")
 	gone.stop()

@@ -140,6 +140,16 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 		if c.Amount != "" {
 			left += " " + c.Amount
 		}
+		if s := c.Stake; s != nil {
+			left = fmt.Sprintf("%s here, of %s: own %s", c.Remaining, c.Max, s.Own)
+			if s.Borrowed > 0 {
+				left += fmt.Sprintf(", borrowed %s", s.Borrowed)
+			}
+			if s.Lent > 0 {
+				left += fmt.Sprintf(", lent %s", s.Lent)
+			}
+			left += "; home " + cell(s.Home)
+		}
 		if c.InFlight != nil { // which end when they end
 			left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
 			if c.RetryAfterMS > 0 {

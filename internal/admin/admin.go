@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/tail"
@@ -37,6 +38,8 @@ type API struct {
 	Self func() rulestore.Node
 	// Regions is how the other regions are. Nil means that there are none.
 	Regions func() Regions
+	// Regroup has a region moved, drained, forgotten or restored. It fails with region.ErrRefused where that can't be.
+	Regroup func(context.Context, RegionChange) error
 	Store   func() any
 	// Top tells which clients are hot.
 	Top func(context.Context, top.Query) top.Answer
@@ -46,6 +49,8 @@ type API struct {
 	Cooldowns *cooldown.Guard
 	// Slots tells who holds which slots.
 	Slots Slots
+	// Standing tells what this region has of a counter, or nil if regions don't share it. Nil means that there are no others.
+	Standing func(context.Context, *weir.Counter) (*region.Standing, error)
 	// Heard tells what this node last heard of the others, without asking anybody.
 	Heard func() redisstore.Heard
 	// Now tells how this node is, without asking anybody.
@@ -106,6 +111,7 @@ var Routes = []Route{
 	{"GET", "/v1/events", guard.Read, (*API).events, false, false},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
 	{"GET", "/v1/regions", guard.Read, (*API).regions, false, false},
+	{"POST", "/v1/regions", guard.Operate, (*API).regroup, false, false},
 	{"GET", "/v1/top", guard.Read, (*API).top, false, false},
 	{"GET", "/v1/session", guard.Read, (*API).session, false, false},
 	{"POST", "/v1/session", guard.Anybody, (*API).login, false, false},

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -42,6 +43,9 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		if c.InFlight != nil && *c.InFlight > 0 {
 			c.Slots = slots.of(r.Context(), a, &req, i, limits[i].Policy)
 		}
+		if p := limits[i].Policy; a.Standing != nil && p.Global && !c.Degraded {
+			a.stand(r.Context(), &c, &req, i, p)
+		}
 		out.Counters = append(out.Counters, c)
 	}
 	if i := slices.IndexFunc(a.Now().Trouble, func(t Trouble) bool { return t.What == "degraded" }); i >= 0 {
@@ -54,14 +58,36 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	return nil
 }
 
+// stand tells what this region has of a limit. How much of it all have used nobody knows.
+func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *weir.Policy) {
+	all := a.Limiter.Counters(req)
+	if i >= len(all) || all[i].Policy != p { // the rules have changed meanwhile
+		return
+	}
+	s, err := a.Standing(ctx, &all[i])
+	if s == nil || err != nil {
+		return
+	}
+	amount := func(n int64) weir.Amount {
+		if p.Limit.Decimal {
+			return weir.Amount(n)
+		}
+		return weir.Whole(n)
+	}
+	c.Stake = &Stake{Home: s.Home, Own: amount(s.Own), Borrowed: amount(s.Borrowed), Lent: amount(s.Lent)}
+	if !s.Until.IsZero() {
+		c.Stake.BorrowedUntil = moment(s.Until)
+	}
+	c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
+}
+
 // leastAmounts has a request that names no amounts ask for the least of each, so that a budget refuses it once nothing is left.
 // Amounts that a rule has a default for are left to that.
 func (a *API) leastAmounts(req *weir.Request) {
-	rules := a.Limiter.Rules()
-	if len(req.Amounts) > 0 || !rules.CountsAmounts() {
+	if len(req.Amounts) > 0 {
 		return
 	}
-	all := rules.Rules().Rules
+	all := a.Limiter.Rules().Rules().Rules
 	least := map[string]weir.Amount{}
 	for i := range all {
 		if all[i].Amount != "" {

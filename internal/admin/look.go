@@ -291,3 +291,34 @@ func (a *API) regions(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
+
+// regroup moves a home, or takes a region out of use.
+func (a *API) regroup(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var c RegionChange
+	if f := decode(w, r, &c); f != nil {
+		return f
+	}
+	switch {
+	case !slices.Contains([]string{"move", "drain", "forget", "restore"}, c.Do):
+		return jsonerror.Bad(`do: must be move, drain, forget or restore, got %q`, c.Do)
+	case c.Region == "":
+		return jsonerror.Bad(`region: name the region, such as {"do": "drain", "region": "eu"}`)
+	case (c.To != "") != (c.Do == "move"):
+		return jsonerror.Bad(`to: is the new home, for move and no other: {"do": "move", "region": "us", "to": "eu"}`)
+	case a.Regroup == nil:
+		return jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "this node knows no other regions: see regions.peers")
+	}
+	err := a.Regroup(r.Context(), c)
+	answer := "done"
+	if err != nil {
+		answer = err.Error()
+	}
+	a.audit(r, "regions "+c.Do, "region", c.Region, "to", c.To, "force", c.Force, "answer", answer)
+	switch {
+	case errors.Is(err, region.ErrRefused):
+		return jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "%v", err)
+	case err != nil:
+		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "%v", err)
+	}
+	return a.regions(w, r)
+}

@@ -117,6 +117,8 @@ func TestAnswersAreAsOpenAPIHasThem(t *testing.T) {
 		{"GET", "/v1/top?by=refused&k=10&rule=search", "", 200},
 		{"GET", "/v1/top?k=0", "", 400},
 		{"GET", "/v1/top?rule=none", "", 404},
+		{"POST", "/v1/regions", `{"do": "drain", "region": "eu"}`, 409}, // without other regions
+		{"POST", "/v1/regions", `{"do": "move", "region": "eu"}`, 400},
 		{"GET", "/v1/session", "", 200},
 		{"POST", "/v1/session", `{"token": "none is asked for"}`, 200},
 		{"POST", "/v1/session", `{}`, 400},

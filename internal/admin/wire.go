@@ -139,9 +139,22 @@ type Node struct {
 // Regions answers GET /v1/regions.
 type Regions struct {
 	Name string `json:"name,omitempty"` // that of the node which answers
-	// Home is the region that counts global limits which name none.
-	Home  string          `json:"home,omitempty"`
+	// Home is the home of global limits which name none.
+	Home string `json:"home,omitempty"`
+	// Epoch rises with every change that an operator makes to regions.
+	Epoch int64 `json:"epoch,omitempty"`
+	// State is drained or forgotten, if the region is. Grace: it has become the home lately, and owns no more than its floor yet.
+	State string          `json:"state,omitempty"`
+	Grace bool            `json:"grace,omitempty"`
 	Peers []region.Status `json:"peers"`
+}
+
+// RegionChange asks POST /v1/regions for a change.
+type RegionChange struct {
+	Do     string `json:"do"` // move, drain, forget or restore
+	Region string `json:"region"`
+	To     string `json:"to,omitempty"` // the new home
+	Force  bool   `json:"force,omitempty"`
 }
 
 // Nodes answers GET /v1/nodes.
@@ -172,6 +185,8 @@ type Counter struct {
 	InFlight *int64 `json:"in_flight,omitempty"`
 	// Slots are those requests, the oldest first, 100 at most.
 	Slots []Slot `json:"slots,omitempty"`
+	// Stake is what this region has of a limit that regions share. Remaining is what is left here.
+	Stake *Stake `json:"stake,omitempty"`
 	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
 	// began; nil if it lasts to the end, or is used up.
 	WindowEnd *time.Time `json:"window_end,omitempty"`
@@ -183,6 +198,16 @@ type Counter struct {
 	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool       `json:"degraded"`
+}
+
+// Stake is what a region has of a limit that regions share.
+type Stake struct {
+	Home     string      `json:"home"`
+	Own      weir.Amount `json:"own"` // of Max
+	Borrowed weir.Amount `json:"borrowed"`
+	Lent     weir.Amount `json:"lent"`
+	// BorrowedUntil is when what was borrowed ends unless it is renewed; nil if it lasts as long as its window.
+	BorrowedUntil *time.Time `json:"borrowed_until,omitempty"`
 }
 
 // Slot is a request in flight, with the slots that it has taken.

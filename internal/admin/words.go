@@ -28,8 +28,9 @@ func describe(old, new *weir.Rules) string {
 	var d description
 	compare(&d, "rule", old.Rules, new.Rules, func(r weir.Rule) string { return r.ID })
 	compare(&d, "tier", old.Tiers, new.Tiers, func(t weir.Tier) string { return t.Name })
-	compare(&d, "price", old.Prices, new.Prices, func(p weir.Price) string { return p.Model })
-	compare(&d, "weight", old.Weights, new.Weights, func(w weir.Weighted) string { return w.Amount })
+	sum := func(s weir.Sum) string { return s.Name }
+	compare(&d, "price", old.Prices, new.Prices, sum)
+	compare(&d, "weight", old.Weights, new.Weights, sum)
 	d.lists("block", "unblock", old.Deny, new.Deny)
 	d.lists("allow", "no longer allow", old.Allow, new.Allow)
 	if len(d.parts) == 0 && !reflect.DeepEqual(old.Prices, new.Prices) {

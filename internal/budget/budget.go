@@ -17,6 +17,9 @@ var Thresholds = [...]int{50, 80, 100}
 
 // Watched reports whether a limit is a budget.
 func Watched(p *weir.Policy) bool {
+	if p.Global && !p.Travels {
+		return false // what a region has left says nothing of what all have used
+	}
 	return p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != weir.NoUnit)
 }
 

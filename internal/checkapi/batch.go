@@ -69,7 +69,6 @@ func (c *call) readItem() error {
 	return nil
 }
 
-// checks serves /v1/checks.
 func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.readBatch(); err != nil {
 		return err

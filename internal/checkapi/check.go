@@ -6,7 +6,6 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// readCheck reads the body of a check.
 func (c *call) readCheck(src []byte) error {
 	c.attrs, c.first = c.attrs[:0], 0
 	if err := c.document(src, checkFields, c.checkField); err != nil {
@@ -16,7 +15,6 @@ func (c *call) readCheck(src []byte) error {
 	return c.complete()
 }
 
-// check serves /v1/check.
 func (h *handler) check(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.readCheck(c.in.Bytes()); err != nil {
 		return err

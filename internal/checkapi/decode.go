@@ -223,7 +223,6 @@ func (c *call) boolOf(field string, into *bool) error {
 	return nil
 }
 
-// checkField reads a field of /v1/check.
 func (c *call) checkField(name string) error {
 	switch name {
 	case "key":
@@ -292,7 +291,6 @@ func sameAttribute(a, b string) bool {
 	return a == b || isHeader && alsoHeader && strings.EqualFold(x, y)
 }
 
-// takeField reads a field of /v1/take.
 func (c *call) takeField(name string) error {
 	switch name {
 	case "limit":

@@ -45,7 +45,7 @@ func goldenRules() weir.Rules {
 			{ID: "daily", Match: weir.Match{Endpoint: "/daily"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10, Window: 24 * time.Hour}}},
 			{ID: "regional", Match: weir.Match{Endpoint: "/regional"}, By: []string{"attr:region", "header:X-Tenant", "claim:plan"}, Limits: perHour(3)},
 		},
-		Prices: []weir.Price{{Model: "gpt-*", Parts: []weir.Weight{{Amount: "input", Each: 2_500_000}, {Amount: "output", Each: 10_000_000}}}},
+		Prices: []weir.Sum{{Name: "gpt-*", Parts: []weir.Weight{{Amount: "input", Each: 2_500_000}, {Amount: "output", Each: 10_000_000}}}},
 		Allow:  []string{"sk_internal_*"},
 		Deny:   []string{"sk_revoked_*"},
 	}

@@ -112,14 +112,6 @@ func (c *call) show(req *weir.Request, attrs []attribute) {
 	}
 }
 
-// forget lets go of the client's values, which would otherwise live as long as the pool.
-func (c *call) forget() {
-	c.src, c.body, c.shown, c.limited.R = "", body{}, nil, nil
-	clear(c.attrs)
-	clear(c.items)
-	clear(c.receipts)
-}
-
 var jsonType = []string{"application/json"}
 
 // endpoint answers requests, and says how long their bodies may be.
@@ -168,7 +160,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	release(pool, c)
 	if err != nil {
-		answer(w, err)
+		fault, ok := errors.AsType[*jsonerror.Error](err)
+		if !ok {
+			fault = unavailable // what isn't a fault came from the store, and its words are not for clients
+		}
+		fault.Write(w)
 	}
 }
 
@@ -193,10 +189,13 @@ func (h *handler) leave(c *call) {
 	}
 }
 
-// release puts a call back, unless it has grown to what is seldom needed.
+// release puts a call back, unless it has grown to what is seldom needed. The client's values would live as long as the pool.
 func release(pool *sync.Pool, c *call) {
 	if cap(c.out) <= MaxBatchBody {
-		c.forget()
+		c.src, c.body, c.shown, c.limited.R = "", body{}, nil, nil
+		clear(c.attrs)
+		clear(c.items)
+		clear(c.receipts)
 		pool.Put(c)
 	}
 }
@@ -209,15 +208,6 @@ var (
 	wrongMethod = &jsonerror.Error{Status: http.StatusMethodNotAllowed, Code: jsonerror.MethodNotAllowed, Message: "use POST, with a JSON object as the body", Header: http.Header{"Allow": {http.MethodPost}}}
 	tooLate     = &jsonerror.Error{Status: http.StatusRequestTimeout, Code: jsonerror.RequestTimeout, Message: "the body did not arrive in time", Header: lastAnswer}
 )
-
-// answer sends an error.
-func answer(w http.ResponseWriter, err error) {
-	f, ok := errors.AsType[*jsonerror.Error](err)
-	if !ok {
-		f = unavailable // what isn't a fault came from the store, and its words are not for clients
-	}
-	f.Write(w)
-}
 
 // receive reads the body of a request into c.in.
 func (c *call) receive(r *http.Request, most int) error {

@@ -27,7 +27,6 @@ func (c *call) receiptField(name string) error {
 	return c.boolOf(name, &c.unknown)
 }
 
-// receiptOf reads one receipt of a list.
 func (c *call) receiptOf() error {
 	if len(c.receipts) == MaxReceipts {
 		return jsonerror.Bad("receipts: there may be at most %d: send the rest in another call", MaxReceipts)
@@ -41,7 +40,6 @@ func (c *call) receiptOf() error {
 	return err
 }
 
-// readReceipt reads a body with one receipt.
 func (c *call) readReceipt(fields []string) error {
 	err := c.document(c.in.Bytes(), fields, c.receiptField)
 	if err == nil && c.receipt == "" && !c.many {
@@ -74,7 +72,6 @@ func done(w http.ResponseWriter, body string) error {
 	return nil
 }
 
-// refund serves /v1/refund.
 func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.readReceipt(receiptFields); err != nil {
 		return err
@@ -85,7 +82,6 @@ func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error 
 	return done(w, "{\"refunded\":true}\n")
 }
 
-// settle serves /v1/settle.
 func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.readReceipt(settleFields); err != nil {
 		return err
@@ -112,7 +108,6 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error 
 	return done(w, "{\"settled\":true}\n")
 }
 
-// release serves /v1/release.
 func (h *handler) release(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.readReceipt(receiptFields); err != nil {
 		return err
@@ -123,7 +118,6 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request, c *call) error
 	return done(w, "{\"released\":true}\n")
 }
 
-// renew serves /v1/renew.
 func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
 	c.receipts = c.receipts[:0]
 	if err := c.readReceipt(renewFields); err != nil {
@@ -153,8 +147,13 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
 		if i > 0 {
 			c.out = append(c.out, ',')
 		}
-		reason := lostBy(err)
-		if c.out = append(c.out, renewals[reason]...); reason == unreached && first == nil {
+		if err == nil {
+			c.out = append(c.out, `{"renewed":true}`...)
+			continue
+		}
+		reason := whyLost(err)
+		c.out = append(append(append(c.out, `{"renewed":false,"reason":"`...), reason...), `"}`...)
+		if reason == "unavailable" && first == nil {
 			first = err
 		}
 	}
@@ -166,36 +165,17 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
 	return nil
 }
 
-// Why a slot of a list wasn't renewed.
-const (
-	renewed = iota
-	slotLost
-	badReceipt
-	oldReceipt
-	unreached
-)
-
-// renewals are what is answered for each.
-var renewals = [...]string{
-	renewed:    `{"renewed":true}`,
-	slotLost:   `{"renewed":false,"reason":"slot_lost"}`,
-	badReceipt: `{"renewed":false,"reason":"receipt_invalid"}`,
-	oldReceipt: `{"renewed":false,"reason":"receipt_expired"}`,
-	unreached:  `{"renewed":false,"reason":"unavailable"}`,
-}
-
-func lostBy(err error) int {
+// whyLost says why a slot of a list wasn't renewed.
+func whyLost(err error) string {
 	switch {
-	case err == nil:
-		return renewed
 	case errors.Is(err, weir.ErrSlotLost):
-		return slotLost
+		return "slot_lost"
 	case errors.Is(err, weir.ErrReceiptInvalid):
-		return badReceipt
+		return "receipt_invalid"
 	case errors.Is(err, weir.ErrReceiptExpired):
-		return oldReceipt
+		return "receipt_expired"
 	}
-	return unreached
+	return "unavailable"
 }
 
 // together does n things at the same time, each on a goroutine of its own. A panic of one is raised again here, where net/http

@@ -11,7 +11,6 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// take serves /v1/take.
 func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err := c.document(c.in.Bytes(), takeFields, c.takeField); err != nil {
 		return err

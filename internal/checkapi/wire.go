@@ -2,8 +2,6 @@ package checkapi
 
 import (
 	"encoding/json"
-	"errors"
-	"strings"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -12,28 +10,17 @@ import (
 
 // Bounds of what is read. Everything beyond them is refused with 400, or 413 for whole bodies.
 const (
-	// MaxBody is the most bytes that a body may have, and each check of a batch.
-	MaxBody = 64 << 10
-	// MaxBatchBody is the most bytes that the body of a batch may have.
-	MaxBatchBody = 1 << 20
-	// MaxChecks is how many checks fit in a batch.
-	MaxChecks = 1000
-	// MaxText is the most bytes of a key, and of any other text but a path or a receipt, which the body's size bounds.
-	MaxText = 1 << 10
-	// MaxAttributes is how many attributes a check may have.
-	MaxAttributes = 64
-	// MaxAttributeName is the most bytes of an attribute's name.
-	MaxAttributeName = 256
-	// MaxCost is the highest cost, and the largest amount: no limit admits more at once.
-	MaxCost = weir.MaxTokens
-	// MaxAmounts is how many amounts a check may have.
-	MaxAmounts = 16
-	// MaxReserve is the longest time that amounts may be reserved for.
-	MaxReserve = 24 * time.Hour
-	// MaxID is the most bytes of a check's id.
-	MaxID = 128
-	// MaxReceipts is how many receipts fit in one call of /v1/renew.
-	MaxReceipts = 1000
+	MaxBody          = 64 << 10       // bytes of a body, and of each check of a batch
+	MaxBatchBody     = 1 << 20        // bytes of a batch's body
+	MaxChecks        = 1000           // of a batch
+	MaxText          = 1 << 10        // bytes of a key, and of any other text but a path or a receipt, which the body's size bounds
+	MaxAttributes    = 64             // of a check
+	MaxAttributeName = 256            // bytes
+	MaxCost          = weir.MaxTokens // and the largest amount: no limit admits more at once
+	MaxAmounts       = 16             // of a check
+	MaxReserve       = 24 * time.Hour // that amounts may be reserved for
+	MaxID            = 128            // bytes of a check's id
+	MaxReceipts      = 1000           // of a call of /v1/renew
 )
 
 // CheckRequest is the body of POST /v1/check. A field that is left out, empty
@@ -63,30 +50,11 @@ type CheckRequest struct {
 	ID string `json:"id,omitempty"`
 }
 
-// Duration is a time as it is written, "2m", or a number of seconds.
+// Duration is a time as it is written: "2m".
 type Duration time.Duration
 
 // MarshalJSON writes it as text.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
-
-// UnmarshalJSON reads either form.
-func (d *Duration) UnmarshalJSON(b []byte) error {
-	text, quoted := string(b), false
-	if quoted = strings.HasPrefix(text, `"`); quoted {
-		if err := json.Unmarshal(b, &text); err != nil {
-			return err
-		}
-	}
-	if text == "null" && !quoted {
-		return nil
-	}
-	v, ok := parseReserve(text, !quoted)
-	if !ok {
-		return errors.New("this is no time that amounts can be reserved for")
-	}
-	*d = Duration(v)
-	return nil
-}
 
 // CheckResponse is a decision: the body that answers /v1/check and /v1/take
 // with status 200, 429, 403 or 503.

@@ -1,6 +1,12 @@
 package checkapi
 
-import "github.com/weirhq/weir"
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
 
 // TakeRequest is the body of POST /v1/take.
 type TakeRequest struct {
@@ -61,4 +67,23 @@ type Renewal struct {
 	Renewed bool `json:"renewed"`
 	// Reason, of one that wasn't renewed: slot_lost, receipt_invalid, receipt_expired or unavailable.
 	Reason string `json:"reason,omitempty"`
+}
+
+// UnmarshalJSON reads a time as it is written, or a number of seconds.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	text, quoted := string(b), false
+	if quoted = strings.HasPrefix(text, `"`); quoted {
+		if err := json.Unmarshal(b, &text); err != nil {
+			return err
+		}
+	}
+	if text == "null" && !quoted {
+		return nil
+	}
+	v, ok := parseReserve(text, !quoted)
+	if !ok {
+		return errors.New("this is no time that amounts can be reserved for")
+	}
+	*d = Duration(v)
+	return nil
 }

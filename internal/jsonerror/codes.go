@@ -37,6 +37,7 @@ const (
 
 	AmbiguousClient  = "AMBIGUOUS_CLIENT"  // 409: several clients have the fingerprint
 	RulesInFile      = "RULES_IN_FILE"     // 409: the rules are changed in their file
+	RegionRefused    = "REGION_REFUSED"    // 409: a region can't be moved, drained or forgotten
 	Conflict         = "CONFLICT"          // 412: someone was faster
 	NewestRejected   = "NEWEST_REJECTED"   // 412: this node can't apply the newest rules
 	RulesInvalid     = "RULES_INVALID"     // 422: the rules can't be

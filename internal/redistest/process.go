@@ -14,8 +14,8 @@ type process struct {
 	done chan struct{} // closed when it has been waited for
 }
 
-// spawn starts a command whose output is appended to the file log.
-func spawn(log string, name string, args ...string) (*process, error) {
+// spawn starts a command whose output is appended to the file log, with more in its environment.
+func spawn(log string, env []string, name string, args ...string) (*process, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s isn't installed (make redis does it): %w", name, err)
@@ -26,6 +26,7 @@ func spawn(log string, name string, args ...string) (*process, error) {
 	}
 	defer out.Close()
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = out, out, bound
 	started := make(chan error)
 	go func() {

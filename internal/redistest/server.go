@@ -16,6 +16,7 @@ import (
 type Options struct {
 	Config   []string // more lines for redis.conf: "maxmemory 10mb"
 	Password string   // of the default user; none: no password
+	Env      []string // more of the environment: "LD_PRELOAD=…"
 
 	// For a server alone.
 	ACL []string // lines of an ACL file: "user default off", "user weir on >secret ~* +@all"
@@ -35,6 +36,7 @@ type Server struct {
 	sentinel bool
 	conf     []string // redis.conf as first written; Redis may rewrite the file
 	auth     []string // the command by which Do authenticates
+	env      []string
 	ports    []*port
 
 	mu      sync.Mutex // guards what follows
@@ -56,7 +58,7 @@ func Start(o Options) (*Server, error) {
 
 // newServer prepares a server without starting it.
 func newServer(o Options) (_ *Server, err error) {
-	s := &Server{}
+	s := &Server{env: o.Env}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -155,7 +157,7 @@ func (s *Server) Restart() error {
 	if s.sentinel {
 		args = append(args, "--sentinel")
 	}
-	proc, err := spawn(s.path("log"), "redis-server", args...)
+	proc, err := spawn(s.path("log"), s.env, "redis-server", args...)
 	if err != nil {
 		return err
 	}

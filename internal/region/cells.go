@@ -1,16 +1,17 @@
 package region
 
 import (
+	"bytes"
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/redisstore"
 )
 
@@ -41,34 +42,14 @@ type redisCells struct {
 // RedisCells keeps stakes beside the counters of a store.
 func RedisCells(store *redisstore.Store) Cells { return redisCells{store} }
 
-// swap writes values if the old ones are still there. It returns the moment, and, where they aren't or none were given, those that are.
-var swap = rueidis.NewLuaScript(`
-local t = redis.call('TIME')
-local reply = {t[1] * 1000000 + t[2]}
-local old = redis.call('MGET', unpack(KEYS))
-local same = #ARGV > 0
-for i = 1, #KEYS do
-  old[i] = old[i] or ''
-  reply[i + 1] = old[i]
-  same = same and old[i] == ARGV[i]
-end
-if not same then return reply end
-for i = 1, #KEYS do
-  local new, ttl = ARGV[#KEYS + 2 * i - 1], ARGV[#KEYS + 2 * i]
-  if new == old[i] then
-  elseif new == '' then redis.call('DEL', KEYS[i])
-  else redis.call('SET', KEYS[i], new, 'PX', ttl) end
-end
-return {reply[1]}
-`)
+//go:embed lua
+var files embed.FS
+
+var swap = rediscall.NewScript(files, "swap")
 
 func (c redisCells) Update(ctx context.Context, keys []string, change func([][]byte, int64) []Cell) error {
-	client, err := c.store.Client()
-	if err != nil {
+	if err := c.store.Lost(); err != nil {
 		return err
-	}
-	if !c.store.Health().Up {
-		return redisstore.ErrUnavailable
 	}
 	names := make([]string, len(keys))
 	for i, key := range keys {
@@ -76,7 +57,11 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 	}
 	var args []string
 	for range maxTries {
-		reply, err := swap.Exec(ctx, client, names, args).ToArray()
+		m, err := swap.Run(ctx, c.store, rediscall.Once, names, args...)
+		if err != nil {
+			return fmt.Errorf("%w: %w", redisstore.ErrUnavailable, err)
+		}
+		reply, err := m.ToArray()
 		if err != nil {
 			return fmt.Errorf("redis: %w", err)
 		}
@@ -149,6 +134,9 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 		}
 	}
 	for i, cell := range change(old, now) {
+		if bytes.Equal(cell.Value, old[i]) {
+			continue // its time may not have been given
+		}
 		if len(cell.Value) == 0 {
 			delete(c.values, keys[i])
 			continue

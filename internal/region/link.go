@@ -43,6 +43,7 @@ type Link struct {
 	print      atomic.Pointer[fingerprint]
 	store      atomic.Pointer[weir.Store]
 	stakes     atomic.Pointer[stakes]
+	topo       atomic.Pointer[Topology] // nil: nothing was said
 }
 
 // fingerprint is that of the global rules of a set.
@@ -50,9 +51,6 @@ type fingerprint struct {
 	of   *weir.RuleSet
 	text string
 }
-
-// epoch is which home is meant. It rises when a home moves, which nothing does yet.
-const epoch = 1
 
 // NewLink makes a Link, which says nothing until it runs.
 func NewLink(o Options) (*Link, error) {
@@ -71,11 +69,11 @@ func NewLink(o Options) (*Link, error) {
 }
 
 // HomeOf is the home of a rule.
-func (l *Link) HomeOf(rule *weir.Rule) string { return cmp.Or(rule.Home, l.home) }
+func (l *Link) HomeOf(rule *weir.Rule) string { return l.topology().home(cmp.Or(rule.Home, l.home)) }
 
 // homeOf is the region that a limit is counted in, or "" if that is this one.
 func (l *Link) homeOf(p *weir.Policy) string {
-	if home := cmp.Or(p.Home, l.home); p.Global && home != l.name {
+	if home := l.topology().home(cmp.Or(p.Home, l.home)); p.Global && home != l.name {
 		return home
 	}
 	return ""
@@ -107,10 +105,11 @@ func (l *Link) rules() string {
 		return p.text
 	}
 	h := sha256.New()
+	fmt.Fprintln(h, l.names()) // floors of regions that others don't know aren't theirs
 	doc := set.Rules()
 	for i := range doc.Rules {
 		if r := doc.Rules[i]; r.Global {
-			r.Home = l.HomeOf(&r)            // regions that disagree on it have two counters
+			r.Home = cmp.Or(r.Home, l.home)  // regions that disagree on it have two counters
 			_ = json.NewEncoder(h).Encode(r) // it has nothing that can't be written
 		}
 	}
@@ -135,19 +134,37 @@ func (l *Link) Reaches(rule *weir.Rule) bool {
 // Run keeps in touch with the other regions until ctx is done.
 func (l *Link) Run(ctx context.Context) error {
 	done := make(chan struct{})
+	go func() {
+		l.look(ctx)
+		done <- struct{}{}
+	}()
 	for _, p := range l.peers {
 		go func() {
 			p.run(ctx)
 			done <- struct{}{}
 		}()
 	}
-	for range l.peers {
+	for range len(l.peers) + 1 {
 		<-done
 	}
 	if s := l.stakes.Load(); s != nil {
 		s.close()
 	}
 	return nil
+}
+
+// look keeps up with what other nodes of the region have heard of regions.
+func (l *Link) look(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		_ = l.learn(ctx, nil) // the store may be lost: it is tried again
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Status is how a peer is.
@@ -163,7 +180,11 @@ type Status struct {
 	// Epoch and Rules are what it says. SameRules: its global rules are this region's.
 	Epoch     int64  `json:"epoch,omitempty"`
 	SameRules bool   `json:"same_rules"`
-	Error     string `json:"error,omitempty"` // why it isn't up
+	State     string `json:"state,omitempty"` // drained or forgotten
+	// Asks is how often this node asked it for tokens, and Short how often it had less than that.
+	Asks  uint64 `json:"asks"`
+	Short uint64 `json:"short"`
+	Error string `json:"error,omitempty"` // why it isn't up
 }
 
 // Peers is how the other regions are, by name.

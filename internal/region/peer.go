@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,8 @@ type peer struct {
 	name      string
 	addresses []string
 	client    *http.Client
+
+	asks, short atomic.Uint64 // see Status
 
 	mu      sync.Mutex
 	queue   []*asked // guarded by mu, as all below
@@ -144,6 +147,11 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	p.mu.Unlock()
 	begun := time.Now()
 	a, err := p.post(ctx, p.addresses[at%len(p.addresses)], m)
+	if err == nil && a.Topology != nil {
+		if err := p.link.learn(ctx, a.Topology); err != nil {
+			p.link.log.Warn("can't follow", "region", p.name, "error", err)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -166,7 +174,10 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 			p.link.log.Warn("region has other global rules: limits that differ are asked by either's numbers", "region", p.name)
 		}
 	}
-	p.heard, p.err, p.epoch = now, nil, a.Epoch
+	p.heard, p.err, p.epoch = now, nil, firstEpoch
+	if a.Topology != nil {
+		p.epoch = a.Topology.Epoch
+	}
 	if len(m.Acts) == 0 {
 		p.rtt = now.Sub(begun)
 	}
@@ -174,7 +185,9 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 }
 
 func (p *peer) post(ctx context.Context, address string, m *message) (a answer, err error) {
-	m.From, m.To, m.Epoch, m.Rules = p.link.name, p.name, epoch, p.link.rules()
+	t := *p.link.topology()
+	t.Adopted = 0
+	m.From, m.To, m.Topology, m.Rules = p.link.name, p.name, &t, p.link.rules()
 	text, err := json.Marshal(m)
 	if err != nil {
 		return a, err
@@ -229,7 +242,7 @@ func (p *peer) silentFor() time.Duration {
 func (p *peer) status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Status{Region: p.name, Home: p.name == p.link.home, Up: p.up, Since: p.since.UTC().Truncate(time.Millisecond), RTT: p.rtt, RTTMS: float64(p.rtt.Microseconds()) / 1000, Epoch: p.epoch, SameRules: p.same}
+	s := Status{Region: p.name, Home: p.name == p.link.topology().home(p.link.home), State: p.link.topology().Away[p.name], Up: p.up, Since: p.since.UTC().Truncate(time.Millisecond), RTT: p.rtt, RTTMS: float64(p.rtt.Microseconds()) / 1000, Epoch: p.epoch, SameRules: p.same, Asks: p.asks.Load(), Short: p.short.Load()}
 	if p.err != nil && !p.up {
 		s.Error = p.err.Error()
 	}

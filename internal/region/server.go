@@ -39,7 +39,15 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("a message has at most %d acts, got %d", maxActs, len(m.Acts)), http.StatusRequestEntityTooLarge)
 		return
 	}
-	out := answer{From: l.name, Epoch: epoch, Rules: l.rules(), Done: make([]result, len(m.Acts))}
+	if m.Topology != nil {
+		if err := l.learn(r.Context(), m.Topology); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	t := *l.topology()
+	t.Adopted = 0
+	out := answer{From: l.name, Topology: &t, Rules: l.rules(), Done: make([]result, len(m.Acts))}
 	var all sync.WaitGroup
 	for i := range m.Acts {
 		all.Go(func() { out.Done[i] = l.carryOut(r.Context(), m.From, &m.Acts[i]) })
@@ -55,6 +63,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 	if store == nil {
 		return result{Failed: "it is starting"}
 	}
+	here := &Store{*store, l, l.stakes.Load()}
 	fail := func(err error) result { return result{Failed: err.Error()} }
 	switch {
 	case a.Talk != nil:
@@ -62,7 +71,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		if err != nil {
 			return fail(err)
 		}
-		if out.Said, err = l.stakes.Load().hear(ctx, from, &counter, &a.Talk.Message); err != nil {
+		if out.Said, err = here.stakes.hear(ctx, from, &counter, &a.Talk.Message); err != nil {
 			return fail(err)
 		}
 	case len(a.Charges) > 0:
@@ -76,7 +85,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 			charges[i] = weir.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Guest: of.Guest, Hold: of.Hold}
 		}
 		out.Results = make([]weir.Result, len(charges))
-		(*store).Take(ctx, charges, out.Results)
+		here.takeFor(ctx, charges, out.Results)
 		for i := range out.Results {
 			if err := out.Results[i].Err; err != nil {
 				return fail(err) // what the others took stays taken: that mints nothing
@@ -93,7 +102,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 			of := &a.Returns[i]
 			returns[i] = weir.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used}
 		}
-		err = (*store).GiveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns)
+		err = here.giveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns, func(i int) string { return here.placeHere(returns[i].Policy) })
 		if errors.Is(err, weir.ErrUsed) {
 			return result{Used: true}
 		}
@@ -103,7 +112,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 	case len(a.Resets) > 0:
 		counters, err := countersOf(a.Resets)
 		if err == nil {
-			err = (*store).Reset(ctx, counters)
+			err = here.resetAll(ctx, counters, here.placeHere)
 		}
 		if err != nil {
 			return fail(err)

@@ -153,7 +153,7 @@ func (s *simulation) reaches(from, to int) bool {
 // serve has a region answer a message.
 func (s *simulation) serve(from, to int, body []byte, beat bool) []byte {
 	if beat {
-		text, _ := json.Marshal(answer{From: s.names[to], Epoch: epoch, Rules: s.sites[to].link.rules()})
+		text, _ := json.Marshal(answer{From: s.names[to], Rules: s.sites[to].link.rules()})
 		return text
 	}
 	var m message

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -34,18 +35,26 @@ type queue struct {
 
 // change is what to do to a stake.
 type change struct {
-	of   *weir.Policy
-	do   func(k *stake.Stake, s stake.Share, now int64)
-	done chan error
+	of      *weir.Policy
+	records []string // keys of what is kept beside the stake, and changed with it
+	do      func(k *stake.Stake, s stake.Share, now int64, records []*Cell)
+	done    chan error
 }
+
+// maxChanges is how many changes of a stake are made together.
+const maxChanges = 256
 
 // flight is an ask that is under way. Requests wait for it.
 type flight struct {
-	done  chan struct{}
-	need  int64 // what requests wait for: guarded by stakes.mu, as left is
-	left  bool
-	retry time.Duration // after how long the home would have it; 0 if it didn't say
+	done   chan struct{}
+	need   int64 // what requests wait for: guarded by stakes.mu until it has left
+	left   bool
+	enough bool          // somebody had what was needed
+	retry  time.Duration // after how long the home would have it; 0 if it didn't say
 }
+
+// gather is how long an ask waits for what other requests need: an answer wakes all of those for whom it brought too little.
+const gather = 5 * time.Millisecond
 
 func newStakes(l *Link, cells Cells) *stakes {
 	return &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}}
@@ -66,23 +75,17 @@ func keyOf(c *weir.Counter) string {
 	return fmt.Sprintf("{%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
 }
 
-// share is what of a limit is this region's own.
-func (l *Link) share(p *weir.Policy, now int64) stake.Share {
-	others := int64(len(l.peers))
-	floor := min(int64(p.Floor), 100/(others+1))
-	own := stake.Whole(p) * floor / 100
-	if l.homeOf(p) != "" {
-		return stake.Share{Own: own, Rate: 10 * floor}
-	}
-	return stake.Share{Own: stake.Whole(p) - others*own, Rate: 1000 - 10*floor*others}
-}
-
 // shares reports whether regions share a limit, rather than to ask its home at every check.
 func (l *Link) shares(p *weir.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
 
 // update changes one stake. Changes of one that are under way at the same moment are made together.
 func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
-	c := &change{p, do, make(chan error, 1)}
+	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
+}
+
+// updateWith is update for changes that need records beside the stake.
+func (s *stakes) updateWith(ctx context.Context, key string, p *weir.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
+	c := &change{p, records, do, make(chan error, 1)}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -108,22 +111,41 @@ func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func
 func (s *stakes) work(key string, q *queue) {
 	for {
 		s.mu.Lock()
-		list := q.waiting
-		q.waiting = nil
+		n := min(len(q.waiting), maxChanges)
+		list := q.waiting[:n:n]
+		q.waiting = q.waiting[n:]
 		if len(list) == 0 {
 			delete(s.queues, key)
 			s.mu.Unlock()
 			return
 		}
 		s.mu.Unlock()
+		keys, at := []string{key}, map[string]int{}
+		for _, c := range list {
+			for _, record := range c.records {
+				if at[record] == 0 {
+					at[record] = len(keys)
+					keys = append(keys, record)
+				}
+			}
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
-		err := s.cells.Update(ctx, []string{key}, func(values [][]byte, now int64) []Cell {
+		err := s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
+			cells := make([]Cell, len(keys))
+			for i := range cells {
+				cells[i].Value = values[i]
+			}
 			k := stake.Decode(values[0])
 			for _, c := range list {
-				c.do(k, s.link.share(c.of, now), now)
+				records := make([]*Cell, len(c.records))
+				for i, record := range c.records {
+					records[i] = &cells[at[record]]
+				}
+				c.do(k, s.link.share(c.of, now), now, records)
 			}
 			p := list[len(list)-1].of
-			return []Cell{{k.Encode(), k.TTL(p, s.link.share(p, now), now)}}
+			cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
+			return cells
 		})
 		cancel()
 		for _, c := range list {
@@ -142,15 +164,19 @@ type hold struct {
 func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	var r weir.Result
-	var low, may bool
+	var low, may, again bool
 	var stale string
 	try := func() error {
+		awaited := again
+		again = true
 		return s.charge(ctx, key, c, func(k *stake.Stake, share stake.Share, now int64, there bool) bool {
 			fits := there
 			switch {
 			case there:
 			case c.Peek:
 				fits = k.Fits(p, share, now, c.N)
+			case awaited:
+				fits = k.TakeAwaited(p, share, now, c.N)
 			default:
 				fits = k.Take(p, share, now, c.N)
 			}
@@ -162,13 +188,16 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 	if err := try(); err != nil {
 		return weir.Result{Err: err}
 	}
-	for range 2 {
-		if r.Allowed || !may || !wait || c.N > stake.Whole(p) {
-			break
-		}
-		f := s.ask(key, &c.Counter, c.N, "")
+	// One that an ask on its way didn't count waits for it, and then for one that does. Those that came later may have
+	// taken what was brought for it.
+	enough := time.NewTimer(s.link.timeout)
+	defer enough.Stop()
+	for !r.Allowed && may && wait && c.N <= stake.Whole(p) {
+		f, counted := s.ask(key, &c.Counter, c.N, "")
 		select {
 		case <-f.done:
+		case <-enough.C:
+			return r
 		case <-ctx.Done():
 			return r
 		}
@@ -177,6 +206,9 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 		}
 		if !r.Allowed && f.retry > 0 && r.RetryAfter > 0 {
 			r.RetryAfter = min(r.RetryAfter, f.retry)
+		}
+		if counted && !f.enough {
+			break
 		}
 	}
 	if !c.Peek && (low || stale != "") {
@@ -191,13 +223,12 @@ func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide 
 	if c.Hold == nil || c.Peek {
 		return s.update(ctx, key, p, func(k *stake.Stake, share stake.Share, now int64) { decide(k, share, now, false) })
 	}
-	return s.cells.Update(ctx, []string{key, recordOf(key, c.Hold)}, func(values [][]byte, now int64) []Cell {
-		k, share := stake.Decode(values[0]), s.link.share(p, now)
-		record := Cell{values[1], c.Hold.For}
-		if there := len(values[1]) > 0; decide(k, share, now, there) && !there {
-			record.Value, _ = json.Marshal(hold{c.N, k.Slot(p, now)})
+	return s.updateWith(ctx, key, p, []string{recordOf(key, c.Hold)}, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
+		there := len(records[0].Value) > 0
+		if decide(k, share, now, there) && !there {
+			text, _ := json.Marshal(hold{c.N, k.Slot(p, now)})
+			*records[0] = Cell{text, c.Hold.For}
 		}
-		return []Cell{{k.Encode(), k.TTL(p, share, now)}, record}
 	})
 }
 
@@ -210,41 +241,34 @@ func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duratio
 		r := &returns[i]
 		again := false
 		key := keyOf(&r.Counter)
-		keys := []string{key}
-		if once != (weir.Once{}) {
-			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
-		}
+		var keys []string
 		if r.Hold != nil {
 			keys = append(keys, recordOf(key, r.Hold))
 		}
-		e := s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
-			cells := make([]Cell, len(keys))
-			for i := range cells {
-				cells[i].Value = values[i]
-			}
+		if once != (weir.Once{}) {
+			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
+		}
+		e := s.updateWith(ctx, key, r.Policy, keys, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
 			if once != (weir.Once{}) {
-				if again = len(values[1]) > 0; again {
-					return cells
+				mark := records[len(keys)-1]
+				if again = len(mark.Value) > 0; again {
+					return
 				}
-				cells[1] = Cell{[]byte{'1'}, keep}
+				*mark = Cell{[]byte{'1'}, keep}
 			}
 			n, slot := r.N, r.Slot
 			if r.Hold != nil {
 				var h hold
-				if record := values[len(keys)-1]; len(record) > 0 && json.Unmarshal(record, &h) == nil {
+				if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
 					n, slot = min(r.N, h.N)-r.Used, h.Slot
 				} else { // it may never have been taken
 					n, slot = min(r.N-r.Used, 0), 0
 				}
-				cells[len(keys)-1].Value = nil
+				records[0].Value = nil
 			}
-			k, share := stake.Decode(values[0]), s.link.share(r.Policy, now)
 			k.GiveBack(r.Policy, share, now, n, slot)
-			cells[0] = Cell{k.Encode(), k.TTL(r.Policy, share, now)}
-			return cells
 		})
-		err = errors.Join(err, e)
-		if again {
+		if err = errors.Join(err, e); e == nil && again { // after an error, it may be done yet
 			used++
 		}
 	}
@@ -264,52 +288,45 @@ func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
 }
 
 // ask asks other regions for what requests of a counter need, unless that is under way; with 0, for what will be needed soon. It returns
-// at once. A region that is named is the only one that is asked.
-func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) *flight {
+// at once. It reports false if the one that is under way has left without what is needed: what it brings may do. A region that is named is
+// the only one that is asked.
+func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) (f *flight, counted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.flights[key]; f != nil {
-		if !f.left { // else what it brings may do
+		if !f.left {
 			f.need += need
 		}
-		return f
+		return f, !f.left
 	}
-	f := &flight{done: make(chan struct{}), need: need}
+	f = &flight{done: make(chan struct{}), need: need}
 	if s.closed {
 		close(f.done)
-		return f
+		return f, true
 	}
 	s.flights[key] = f
 	counter := weir.Counter{Policy: c.Policy, Subject: slices.Clone(c.Subject)}
 	s.running.Go(func() {
-		s.fly(key, &counter, f, only)
+		s.fly(key, &counter, f, need, only)
 		s.mu.Lock()
 		delete(s.flights, key)
 		s.mu.Unlock()
 		close(f.done)
 	})
-	return f
-}
-
-// depart ends the time in which requests may join a flight, and returns what they need.
-func (s *stakes) depart(f *flight) int64 {
-	s.mu.Lock()
-	waiting := f.need > 0
-	s.mu.Unlock()
-	if waiting {
-		time.Sleep(time.Millisecond) // those who have waited for the flight before join this one
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f.left = true
-	return f.need
+	return f, true
 }
 
 // fly asks the home first. Where that has too little for requests that wait, it asks the others, all at once.
-func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
+func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, only string) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
-	need, home := s.depart(f), s.link.homeOf(c.Policy)
+	if need > 0 {
+		time.Sleep(gather)
+	}
+	s.mu.Lock()
+	f.left, need = true, f.need
+	s.mu.Unlock()
+	home := s.link.homeOf(c.Policy)
 	var others []string
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
 		if name != home && s.link.peers[name].status().Up {
@@ -317,11 +334,10 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 		}
 	}
 	switch {
-	case only != "":
-		s.askOne(ctx, key, c, f, only, need)
-		return
+	case only != "" && need == 0:
+		others = []string{only}
 	case home != "":
-		if enough := s.askOne(ctx, key, c, f, home, need); enough || need == 0 {
+		if f.enough = s.askOne(ctx, key, c, f, need, home); f.enough || need == 0 {
 			return
 		}
 	case need == 0: // at home: of those that have something of it
@@ -329,15 +345,17 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, only string) {
 			return
 		}
 	}
+	had := make([]bool, len(others))
 	var all sync.WaitGroup
-	for _, name := range others {
-		all.Go(func() { s.askOne(ctx, key, c, f, name, need) })
+	for i, name := range others {
+		all.Go(func() { had[i] = s.askOne(ctx, key, c, f, need, name) })
 	}
 	all.Wait()
+	f.enough = slices.Contains(had, true)
 }
 
 // askOne asks a region, and reports whether it had enough.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string, need int64) (enough bool) {
+func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, need int64, of string) (enough bool) {
 	var m *stake.Message
 	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		m = k.Ask(c.Policy, share, now, of, need)
@@ -345,9 +363,17 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	if err != nil {
 		return false
 	}
+	p := s.link.peers[of]
+	if p == nil {
+		return false
+	}
+	p.asks.Add(1)
 	answer, err := s.link.talk(ctx, of, c, m)
 	if err != nil {
 		return false
+	}
+	if answer.Short {
+		p.short.Add(1)
 	}
 	if of == s.link.homeOf(c.Policy) && answer.Retry > 0 {
 		f.retry = time.Duration(answer.Retry) * time.Microsecond
@@ -356,10 +382,45 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	return err == nil && !answer.Short
 }
 
-// hear takes in what another region says, and returns the answer.
-func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (answer *stake.Message, err error) {
-	err = s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+// hear takes in what another region says of a counter, and returns the answer.
+func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
+	var answer *stake.Message
+	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		answer = k.Hear(c.Policy, share, now, from, m)
 	})
-	return answer, err
+	if err != nil {
+		return nil, err // it may be heard yet, and answer be written
+	}
+	return answer, nil
+}
+
+// Standing is what a region has of a limit that regions share, in the units that it is asked for.
+type Standing struct {
+	Home     string
+	Own      int64 // of the limit
+	Borrowed int64
+	Lent     int64
+	// Until is when what was borrowed must be renewed, by the clock of the store; zero if it lasts as long as its window.
+	Until time.Time
+}
+
+// Standing is what this region has of a counter, or nil if the limit isn't shared.
+func (l *Link) Standing(ctx context.Context, c *weir.Counter) (*Standing, error) {
+	s := l.stakes.Load()
+	if s == nil || !c.Policy.Global || !l.shares(c.Policy) {
+		return nil, nil
+	}
+	named := weir.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}
+	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
+	err := s.cells.Update(ctx, []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
+		k, share := stake.Decode(values[0]), l.share(c.Policy, now)
+		var until int64
+		out.Own = share.Own
+		out.Borrowed, out.Lent, until = k.Loans(c.Policy, share, now)
+		if until > 0 {
+			out.Until = time.UnixMicro(until)
+		}
+		return []Cell{{Value: values[0]}}
+	})
+	return out, err
 }

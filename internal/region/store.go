@@ -32,10 +32,18 @@ const shared = "*"
 
 // placeOf is where a limit is counted: "" is here.
 func (s *Store) placeOf(p *weir.Policy) string {
-	if p.Global && s.link.shares(p) {
+	if p.Global && s.link.shares(p) && s.link.topology().Away[s.link.name] == "" {
 		return shared
 	}
 	return s.link.homeOf(p)
+}
+
+// placeHere is placeOf at the home, of what another region asks.
+func (s *Store) placeHere(p *weir.Policy) string {
+	if s.link.shares(p) {
+		return shared
+	}
+	return ""
 }
 
 // Take decides charges, all or nothing. The region's own come first: of what they refuse, the homes are only asked how they stand.
@@ -45,16 +53,28 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		return
 	}
 	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges))}
-	away := false
 	for i := range t.charges {
 		if c := &t.charges[i]; c.Policy.Global {
 			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
 			t.home[i] = s.placeOf(c.Policy)
-			away = away || t.home[i] != ""
 		}
 	}
-	if !away {
-		s.own.Take(ctx, t.charges, results)
+	t.run(ctx)
+}
+
+// takeFor decides charges that another region asks for.
+func (s *Store) takeFor(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges))}
+	for i := range charges {
+		t.home[i] = s.placeHere(charges[i].Policy)
+	}
+	t.run(ctx)
+}
+
+// run decides the charges.
+func (t *taking) run(ctx context.Context) {
+	if !slices.ContainsFunc(t.home, func(home string) bool { return home != "" }) {
+		t.Store.own.Take(ctx, t.charges, t.results)
 		return
 	}
 	for i := range t.charges {
@@ -261,16 +281,28 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return err
 }
 
-// Reset makes counters untouched, wherever they are.
+// Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself.
 func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) {
+	counters = slices.Clone(counters)
+	for i := range counters {
+		if c := &counters[i]; c.Policy.Global {
+			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
+		}
+	}
+	err = s.resetAll(ctx, counters, s.placeOf)
+	counters = slices.DeleteFunc(counters, func(c weir.Counter) bool { return s.placeOf(c.Policy) != shared })
+	for name, p := range s.link.peers {
+		if len(counters) > 0 && p.status().Up {
+			err = errors.Join(err, s.link.reset(ctx, name, counters))
+		}
+	}
+	return err
+}
+
+func (s *Store) resetAll(ctx context.Context, counters []weir.Counter, placeOf func(*weir.Policy) string) (err error) {
 	by := map[string][]weir.Counter{}
 	for _, c := range counters {
-		home := ""
-		if c.Policy.Global {
-			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
-			home = s.placeOf(c.Policy)
-		}
-		by[home] = append(by[home], c)
+		by[placeOf(c.Policy)] = append(by[placeOf(c.Policy)], c)
 	}
 	for home, list := range by {
 		switch home {

@@ -10,19 +10,19 @@ import (
 
 // message is what one region says to another: acts for the home, or none, as a heartbeat.
 type message struct {
-	From  string `json:"from"`
-	To    string `json:"to"`
-	Epoch int64  `json:"epoch"`
-	Rules string `json:"rules"` // the fingerprint of the global rules
-	Acts  []act  `json:"acts,omitempty"`
+	From     string    `json:"from"`
+	To       string    `json:"to"`
+	Topology *Topology `json:"topology"`
+	Rules    string    `json:"rules"` // the fingerprint of the global rules
+	Acts     []act     `json:"acts,omitempty"`
 }
 
 // answer is what the other says to it.
 type answer struct {
-	From  string   `json:"from"`
-	Epoch int64    `json:"epoch"`
-	Rules string   `json:"rules"`
-	Done  []result `json:"done,omitempty"`
+	From     string    `json:"from"`
+	Topology *Topology `json:"topology"`
+	Rules    string    `json:"rules"`
+	Done     []result  `json:"done,omitempty"`
 }
 
 // act is one call of a store: charges, returns, or a reset of counters.
@@ -63,6 +63,7 @@ type policy struct {
 	GivesBack    bool       `json:"gives_back,omitempty"`
 	Book         bool       `json:"book,omitempty"`
 	CountRefused bool       `json:"count_refused,omitempty"`
+	Travels      bool       `json:"travels,omitempty"`
 	Home         string     `json:"home,omitempty"`
 	Floor        int        `json:"floor,omitempty"`
 }
@@ -85,7 +86,7 @@ const (
 
 func wireCounter(c *weir.Counter) charge {
 	p := c.Policy
-	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused, p.Home, p.Floor}, Subject: c.Subject}
+	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused, p.Travels, p.Home, p.Floor}, Subject: c.Subject}
 }
 
 // counter is what a charge is for, by the numbers that it came with.
@@ -96,7 +97,7 @@ func (c *charge) counter() (weir.Counter, error) {
 		return weir.Counter{}, fmt.Errorf("%s: %w", of.Name, err)
 	}
 	p.ID, p.Strict, p.Shadow, p.GivesBack, p.Book, p.CountRefused = of.ID, true, of.Shadow, of.GivesBack, of.Book, of.CountRefused
-	p.Global, p.Home, p.Floor = true, of.Home, of.Floor
+	p.Global, p.Travels, p.Home, p.Floor = true, of.Travels, of.Home, of.Floor
 	return weir.Counter{Policy: p, Subject: c.Subject}, nil
 }
 

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -106,14 +107,39 @@ func (n *node) openLink() error {
 func (n *node) regions() admin.Regions {
 	out := admin.Regions{Name: n.config.Region.Name, Home: cmp.Or(n.config.Region.Home, n.config.Region.Name), Peers: []region.Status{}}
 	if n.link != nil {
+		here := n.link.Here()
+		out.Home, out.Epoch, out.State, out.Grace = here.Home, here.Epoch, here.State, here.Grace
 		out.Peers = append(out.Peers, n.link.Peers()...)
 	}
 	return out
 }
 
+// standing is what this region has of a counter.
+func (n *node) standing(ctx context.Context, c *weir.Counter) (*region.Standing, error) {
+	if n.link == nil {
+		return nil, nil
+	}
+	return n.link.Standing(ctx, c)
+}
+
+// regroup carries out what an operator wants of regions.
+func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
+	switch {
+	case n.link == nil:
+		return fmt.Errorf("%w: this node knows no other regions: see regions.peers", region.ErrRefused)
+	case c.Do == "move":
+		return n.link.Move(ctx, c.Region, c.To, c.Force)
+	case c.Do == "drain":
+		return n.link.Drain(ctx, c.Region)
+	case c.Do == "forget":
+		return n.link.Forget(ctx, c.Region, c.Force)
+	}
+	return n.link.Restore(ctx, c.Region)
+}
+
 // scopes says which global rules aren't counted where they should be, and what becomes of their requests; "" if all are.
 func (n *node) scopes() string {
-	var alone, refuse, local []string
+	var alone, refuse, local, share []string
 	var homes []string
 	doc := n.limiter.Rules().Rules()
 	for i := range doc.Rules {
@@ -123,6 +149,9 @@ func (n *node) scopes() string {
 		case n.link == nil:
 			alone = append(alone, r.ID)
 		case n.link.Reaches(r):
+		case r.OnPartition == weir.FailAllow && !r.Strict:
+			share = append(share, r.ID)
+			homes = append(homes, n.link.HomeOf(r))
 		case r.OnPartition == weir.FailLocal:
 			local = append(local, r.ID)
 			homes = append(homes, n.link.HomeOf(r))
@@ -142,6 +171,9 @@ func (n *node) scopes() string {
 	if len(refuse) > 0 {
 		text = append(text, "Requests are refused with 503 by "+some(refuse))
 	}
+	if len(share) > 0 {
+		text = append(text, "This region has no more than its floor of "+some(share))
+	}
 	if len(local) > 0 {
 		text = append(text, "This region counts the whole limit by itself for "+some(local))
 	}
@@ -159,6 +191,15 @@ func some(names []string) string {
 
 // watchLink shows the link in metrics.
 func (n *node) watchLink() {
+	if n.link == nil {
+		return
+	}
+	n.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_grace", Help: "1 while this region has become a home so lately that it owns no more than its floor, else 0."}, func() float64 {
+		if n.link.Here().Grace {
+			return 1
+		}
+		return 0
+	}))
 	for name := range n.config.Region.Peers {
 		labels := prometheus.Labels{"peer": name}
 		of := func() (s region.Status) {
@@ -171,6 +212,12 @@ func (n *node) watchLink() {
 					return 1
 				}
 				return 0
+			}),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_asks_total", Help: "How often this node asked a region for tokens of limits that regions share.", ConstLabels: labels}, func() float64 {
+				return float64(of().Asks)
+			}),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_short_total", Help: "How often a region had less than it was asked for.", ConstLabels: labels}, func() float64 {
+				return float64(of().Short)
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_rtt_seconds", Help: "How long the last heartbeat to a region took, and its answer.", ConstLabels: labels}, func() float64 {
 				return of().RTT.Seconds()

@@ -2,6 +2,7 @@ package stake
 
 import (
 	"math"
+	"slices"
 
 	"github.com/weirhq/weir"
 )
@@ -126,6 +127,12 @@ func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
 func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message) *Message {
 	k.settle(p, s, now)
 	answer := &Message{}
+	if slices.Contains(s.Gone, from) {
+		if m.Held != nil {
+			answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
+		}
+		return answer
+	}
 	if !isBucket(p) && m.Window != k.Time {
 		answer.Window = k.Time // the clock of one of them is behind
 		return answer
@@ -253,4 +260,18 @@ func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, m *Message) 
 	k.Lent[to].Given += n
 	k.move(p, -n)
 	return n
+}
+
+// Loans are what this region has borrowed and lent now, and when the first of what was borrowed ends, or 0.
+func (k *Stake) Loans(p *weir.Policy, s Share, now int64) (borrowed, lent, until int64) {
+	k.settle(p, s, now)
+	for _, l := range k.Held {
+		if borrowed += l.out(); l.out() > 0 && (until == 0 || l.Until < until) {
+			until = l.Until
+		}
+	}
+	for _, l := range k.Lent {
+		lent += l.out()
+	}
+	return borrowed, lent, until
 }

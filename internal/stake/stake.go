@@ -40,6 +40,8 @@ type Share struct {
 	// Since is when the share became the region's own, µs, and Before how much was before that. A counter that nobody has used yet
 	// has no more than has refilled since. 0 means always.
 	Since, Before int64
+	// Gone are regions that are dead: what they have borrowed is this one's again.
+	Gone []string
 }
 
 // Stake is one region's part in a counter. The zero Stake is untouched.
@@ -154,6 +156,15 @@ func (k *Stake) capacity(p *weir.Policy, s Share) int64 {
 func (k *Stake) settle(p *weir.Policy, s Share, now int64) {
 	if !isBucket(p) {
 		k.roll(p, now)
+	}
+	for _, region := range s.Gone {
+		if l := k.Lent[region]; l != nil {
+			if delete(k.Lent, region); !isBucket(p) {
+				k.Level -= l.Given - l.Back
+			}
+		}
+	}
+	if !isBucket(p) {
 		return
 	}
 	if k.Time == 0 {
@@ -186,9 +197,12 @@ func (k *Stake) fill(p *weir.Policy, s Share, now int64) {
 	k.Time = now
 }
 
+// Begun is when the window began that it is now; of a bucket, now.
+func Begun(p *weir.Policy, now int64) int64 { return p.Report(weir.State{}, now, 1, weir.Fits).Slot }
+
 // roll begins the window that it is now. One that began stays, whatever the clock does.
 func (k *Stake) roll(p *weir.Policy, now int64) {
-	begun := p.Report(weir.State{}, now, 1, weir.Fits).Slot
+	begun := Begun(p, now)
 	if k.Time != 0 && begun <= k.Time {
 		return
 	}
@@ -234,6 +248,11 @@ func (k *Stake) Take(p *weir.Policy, s Share, now, n int64) bool {
 	if n <= Whole(p) {
 		k.note(p, now, n)
 	}
+	return k.TakeAwaited(p, s, now, n)
+}
+
+// TakeAwaited is Take for a request that has tried already, and waited for other regions: it isn't new demand.
+func (k *Stake) TakeAwaited(p *weir.Policy, s Share, now, n int64) bool {
 	fits := k.Fits(p, s, now, n)
 	if fits {
 		k.move(p, -n)

@@ -1,4 +1,4 @@
-package weir
+package memstore
 
 import (
 	"bytes"
@@ -10,27 +10,32 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirhq/weir"
 	"pgregory.net/rapid"
 )
 
-func onceOf(n int) (id Once) {
+const micro = 1_000_000
+
+func date(y int, m time.Month, d int) time.Time { return time.Date(y, m, d, 0, 0, 0, 0, time.UTC) }
+
+func onceOf(n int) (id weir.Once) {
 	binary.BigEndian.PutUint64(id[8:], uint64(n))
 	return id
 }
 
-// plainHolds are Holds as anyone would write them: a slice, sorted before it is looked at.
+// plainHolds are a holdList as anyone would write them: a slice, sorted before it is looked at.
 type plainHolds []holding
 
 func (h *plainHolds) sort() {
 	slices.SortFunc(*h, func(a, b holding) int { return cmp.Or(cmp.Compare(a.end, b.end), bytes.Compare(a.id[:], b.id[:])) })
 }
 
-func (h plainHolds) find(id Once) int {
+func (h plainHolds) find(id weir.Once) int {
 	return slices.IndexFunc(h, func(e holding) bool { return e.id == id })
 }
 
 // put leaves a hold that is there as it is, but for the end of a slot.
-func (h *plainHolds) put(of *Hold, now, n, slot int64, slots bool) {
+func (h *plainHolds) put(of *weir.Hold, now, n, slot int64, slots bool) {
 	e := holding{id: of.ID, end: now + of.For.Microseconds(), n: n, slot: slot, giveBack: of.GiveBack}
 	switch i := h.find(of.ID); {
 	case i < 0:
@@ -77,7 +82,7 @@ func (h *plainHolds) expire(now int64, slots bool) (back []holding) {
 	return back
 }
 
-func (h *plainHolds) end(r *Return) (n int64) {
+func (h *plainHolds) end(r *weir.Return) (n int64) {
 	i := h.find(r.Hold.ID)
 	if i < 0 {
 		return min(0, r.N-r.Used)
@@ -97,22 +102,22 @@ func (h plainHolds) sum() (n int64) {
 	return n
 }
 
-// Holds do what a sorted slice does, in whatever order they come, are renewed, settled and run out. Counters have what a sum
+// A holdList does what a sorted slice does, in whatever order holds come, are renewed, settled and run out. Counters have what a sum
 // over all that was taken, booked and given back says.
 func TestHoldsAgainstASlice(t *testing.T) {
 	const count = 1_000_000_000
-	policies := []*Policy{
-		policyOf(t, Limit{Algorithm: Concurrency, Count: maxSlots, Window: time.Minute}),
-		policyOf(t, Limit{Algorithm: FixedWindow, Count: count, Window: 366 * 24 * time.Hour}),
+	policies := []*weir.Policy{
+		policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: 100_000, Window: time.Minute}),
+		policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: 366 * 24 * time.Hour}),
 	}
-	many(t, func(t *rapid.T) {
+	prop := func(t *rapid.T) {
 		p := rapid.SampledFrom(policies).Draw(t, "policy")
-		slots := p.Limit.Algorithm == Concurrency
-		var h Holds
+		slots := p.Limit.Algorithm == weir.Concurrency
+		var h holdList
 		var want plainHolds
 		start := date(2024, 3, 10).UnixMicro()
 		now, slot, level := start, int64(0), int64(1000)
-		state := State{}
+		state := weir.State{}
 		if !slots {
 			state, _ = p.Try(state, now, level)
 			slot = state.Time
@@ -120,17 +125,17 @@ func TestHoldsAgainstASlice(t *testing.T) {
 		many := rapid.Bool().Draw(t, "many at once")
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
-				of := &Hold{
+				of := &weir.Hold{
 					ID:       onceOf(rapid.IntRange(0, 30).Draw(t, "id")),
 					For:      time.Duration(rapid.IntRange(0, 20).Draw(t, "for")) * time.Second,
 					GiveBack: rapid.Bool().Draw(t, "back"),
 				}
 				n := rapid.Int64Range(0, 9).Draw(t, "n")
-				if !slots && !h.Has(of.ID) {
+				if !slots && !h.has(of.ID) {
 					state, _ = p.Try(state, now, n)
 					level += n
 				}
-				p.Hold(&h, of, now, n, slot)
+				h.hold(p, of, now, n, slot)
 				want.put(of, now, n, slot, slots)
 				want.sort()
 			},
@@ -140,23 +145,23 @@ func TestHoldsAgainstASlice(t *testing.T) {
 				}
 				from := rapid.IntRange(100, 300).Draw(t, "from")
 				for i := range 150 {
-					of := &Hold{ID: onceOf((from + i*7) % 400), For: time.Duration(i%3) * time.Second}
-					p.Hold(&h, of, now, 1, slot)
+					of := &weir.Hold{ID: onceOf((from + i*7) % 400), For: time.Duration(i%3) * time.Second}
+					h.hold(p, of, now, 1, slot)
 					want.put(of, now, 1, slot, slots)
 				}
 				want.sort()
 			},
 			"settle": func(t *rapid.T) {
-				r := &Return{N: rapid.Int64Range(0, 9).Draw(t, "n"), Used: rapid.Int64Range(0, 12).Draw(t, "used"), Slot: slot}
-				r.Hold = &Hold{ID: onceOf(rapid.IntRange(0, 30).Draw(t, "id"))}
-				state = p.Settle(&h, state, now, r)
+				r := &weir.Return{N: rapid.Int64Range(0, 9).Draw(t, "n"), Used: rapid.Int64Range(0, 12).Draw(t, "used"), Slot: slot}
+				r.Hold = &weir.Hold{ID: onceOf(rapid.IntRange(0, 30).Draw(t, "id"))}
+				state = h.settle(p, state, now, r)
 				if n := want.end(r); !slots {
 					level = max(0, level-n)
 				}
 			},
 			"expire": func(t *rapid.T) {
 				now += rapid.SampledFrom([]int64{0, 1, 500_000, micro, 5 * micro, 24 * 3600 * micro}).Draw(t, "later")
-				state = p.Expire(&h, state, now)
+				state = h.expire(p, state, now)
 				for _, e := range want.expire(now, slots) {
 					level = max(0, level-e.n)
 				}
@@ -166,12 +171,12 @@ func TestHoldsAgainstASlice(t *testing.T) {
 					t.Skip()
 				}
 				n := rapid.SampledFrom([]int64{0, 1, 5, 200}).Draw(t, "n")
-				h.Free(n)
+				h.free(n)
 				want.free(n)
 			},
 			"drop": func(t *rapid.T) {
 				n := rapid.IntRange(0, 3).Draw(t, "n")
-				h.Drop(n)
+				h.drop(n)
 				want = want[min(n, len(want)):]
 			},
 			"": func(t *rapid.T) {
@@ -184,22 +189,22 @@ func TestHoldsAgainstASlice(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Fatalf("%+v\nwant %+v", got, want)
 				}
-				if h.Len() != len(want) || h.Sum() != want.sum() {
-					t.Fatalf("%d of %d, want %d of %d", h.Len(), h.Sum(), len(want), want.sum())
+				if h.len() != len(want) || h.sum != want.sum() {
+					t.Fatalf("%d of %d, want %d of %d", h.len(), h.sum, len(want), want.sum())
 				}
 				for i := range 31 {
 					at := want.find(onceOf(i))
-					if h.Has(onceOf(i)) != (at >= 0 && !want[at].returned) {
-						t.Fatalf("has %d: %v", i, h.Has(onceOf(i)))
+					if h.has(onceOf(i)) != (at >= 0 && !want[at].returned) {
+						t.Fatalf("has %d: %v", i, h.has(onceOf(i)))
 					}
 				}
 				first, last := h.first(), h.last()
 				switch {
 				case len(want) == 0:
-					if first != nil || last != nil || h.Last() != 0 {
+					if first != nil || last != nil || h.lastEnd() != 0 {
 						t.Fatalf("of none, first %v and last %v", first, last)
 					}
-				case *first != want[0] || *last != want[len(want)-1] || h.Last() != last.end:
+				case *first != want[0] || *last != want[len(want)-1] || h.lastEnd() != last.end:
 					t.Fatalf("first %v and last %v, want %v and %v", first, last, want[0], want[len(want)-1])
 				}
 				if !slots && state.Level != level {
@@ -207,7 +212,10 @@ func TestHoldsAgainstASlice(t *testing.T) {
 				}
 			},
 		})
-	})
+	}
+	for i := 0; i < 5 && !t.Failed(); i++ {
+		rapid.Check(t, prop)
+	}
 }
 
 func TestSettle(t *testing.T) {
@@ -232,39 +240,39 @@ func TestSettle(t *testing.T) {
 		{"a repeated check asked for more than was taken", 500, 100, 300, false, 1200},
 		{"a repeated check asked for less than was taken", 200, 100, 300, false, 1100},
 	} {
-		for _, a := range []Algorithm{TokenBucket, LeakyBucket, FixedWindow} {
-			p := policyOf(t, Limit{Algorithm: a, Decimal: true, Count: 10_000, Window: 240 * time.Hour})
+		for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
+			p := policy(t, weir.Limit{Algorithm: a, Decimal: true, Count: 10_000, Window: 240 * time.Hour})
 			p.GivesBack = true
-			left := func(s State, now int64) int64 { return p.Limit.Count*micro - taken(p, s, now) }
-			s, _ := p.Try(State{}, now, 9000*micro) // 1,000 are left
-			var h Holds
+			left := func(s weir.State, now int64) int64 { return p.Limit.Count*micro - taken(p, s, now) }
+			s, _ := p.Try(weir.State{}, now, 9000*micro) // 1,000 are left
+			var h holdList
 			id := onceOf(7)
-			r := &Return{N: row.n * micro, Used: row.used * micro, Hold: &Hold{ID: id}, Slot: p.Report(s, now, 0, Fits).Slot}
+			r := &weir.Return{N: row.n * micro, Used: row.used * micro, Hold: &weir.Hold{ID: id}, Slot: p.Report(s, now, 0, weir.Fits).Slot}
 			if row.record >= 0 {
-				h.put(&Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
+				h.put(&weir.Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
 			}
 			at := now
 			if row.back {
-				s = p.Expire(&h, s, now+hour-1)
-				if got := left(s, now); got != 1000*micro || h.Len() != 1 {
+				s = h.expire(p, s, now+hour-1)
+				if got := left(s, now); got != 1000*micro || h.len() != 1 {
 					t.Errorf("%s, %s: a microsecond before its end, %d are left", row.name, a, got)
 				}
 				at = now + hour
-				s = p.Expire(&h, s, at)
-				if h.Len() != 1 {
+				s = h.expire(p, s, at)
+				if h.len() != 1 {
 					t.Fatalf("%s, %s: the record isn't kept", row.name, a)
 				}
 			}
 			refilled := left(s, at)
-			s = p.Settle(&h, s, at, r)
+			s = h.settle(p, s, at, r)
 			got := left(s, at)
 			if row.back {
 				got = got - refilled + 1300*micro // whatever a bucket has refilled
 			}
-			if got != row.want*micro || h.Len() != 0 {
+			if got != row.want*micro || h.len() != 0 {
 				t.Errorf("%s, %s: %d millionths are left, want %d", row.name, a, got, row.want*micro)
 			}
-			if again := p.Settle(&h, s, at, &Return{N: row.n * micro, Hold: r.Hold, Slot: r.Slot}); again != s {
+			if again := h.settle(p, s, at, &weir.Return{N: row.n * micro, Hold: r.Hold, Slot: r.Slot}); again != s {
 				t.Errorf("%s, %s: settled twice", row.name, a)
 			}
 		}
@@ -272,48 +280,49 @@ func TestSettle(t *testing.T) {
 }
 
 // taken is what a state lacks of an untouched one, below zero and all.
-func taken(p *Policy, s State, now int64) int64 {
-	if p.Limit.isBucket() {
-		return p.capacity - p.Level(s, now)
+func taken(p *weir.Policy, s weir.State, now int64) int64 {
+	if p.Limit.Algorithm <= weir.LeakyQueue {
+		return int64(p.Limit.Capacity()) - p.Level(s, now)
 	}
-	return p.roll(s, now).Level
+	w, _ := p.Windows(s, now)
+	return w.Level
 }
 
 // What was reserved in a window goes back into that one, and no other.
 func TestSettleInAPastWindow(t *testing.T) {
-	p := policyOf(t, Limit{Algorithm: FixedWindow, Decimal: true, Count: 50, Window: Month.length(), Calendar: Calendar{Unit: Month}})
+	p := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 50, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}})
 	march, april := date(2024, 3, 1).UnixMicro(), date(2024, 4, 1).UnixMicro()
-	s, _ := p.Try(State{}, april-1, 10*micro)
-	var h Holds
+	s, _ := p.Try(weir.State{}, april-1, 10*micro)
+	var h holdList
 	for i := range 2 {
-		h.put(&Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
+		h.put(&weir.Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
 	}
 	s, _ = p.Try(s, april, 20*micro)
-	s = p.Settle(&h, s, april+1, &Return{N: 5 * micro, Used: micro, Hold: &Hold{ID: onceOf(0)}, Slot: march})
-	if s != (State{Time: april, Level: 20 * micro}) {
+	s = h.settle(p, s, april+1, &weir.Return{N: 5 * micro, Used: micro, Hold: &weir.Hold{ID: onceOf(0)}, Slot: march})
+	if s != (weir.State{Time: april, Level: 20 * micro}) {
 		t.Errorf("what March had reserved went into April: %+v", s)
 	}
-	s = p.Expire(&h, s, april+2*3600*micro)
-	if s != (State{Time: april, Level: 20 * micro}) {
+	s = h.expire(p, s, april+2*3600*micro)
+	if s != (weir.State{Time: april, Level: 20 * micro}) {
 		t.Errorf("what March had reserved ran out into April: %+v", s)
 	}
-	s = p.Settle(&h, s, april+1, &Return{N: 5 * micro, Used: 7 * micro, Hold: &Hold{ID: onceOf(1)}, Slot: march})
-	if s != (State{Time: april, Level: 27 * micro}) {
+	s = h.settle(p, s, april+1, &weir.Return{N: 5 * micro, Used: 7 * micro, Hold: &weir.Hold{ID: onceOf(1)}, Slot: march})
+	if s != (weir.State{Time: april, Level: 27 * micro}) {
 		t.Errorf("what was used of what had run out is booked now: %+v", s)
 	}
 }
 
 // Nobody waits for the ends of thousands: 128 end in one act, the earliest first.
 func TestExpireIsBounded(t *testing.T) {
-	p := policyOf(t, Limit{Algorithm: Concurrency, Count: 1000, Window: time.Second})
-	var h Holds
+	p := policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: 1000, Window: time.Second})
+	var h holdList
 	for i := range 300 {
-		h.put(&Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
+		h.put(&weir.Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
 	}
 	for _, want := range []int{172, 44, 0} {
-		p.Expire(&h, State{}, micro)
-		if h.Len() != want {
-			t.Fatalf("%d are left, want %d", h.Len(), want)
+		h.expire(p, weir.State{}, micro)
+		if h.len() != want {
+			t.Fatalf("%d are left, want %d", h.len(), want)
 		}
 		if e := h.first(); e != nil && e.id != onceOf(1001-want) {
 			t.Errorf("%x is the next, want %x: those of one end go by their ids", e.id, onceOf(1001-want))
@@ -322,30 +331,30 @@ func TestExpireIsBounded(t *testing.T) {
 }
 
 func TestReportSlots(t *testing.T) {
-	p := policyOf(t, Limit{Algorithm: Concurrency, Count: 3, Window: 30 * time.Second})
-	var h Holds
+	p := policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: 3, Window: 30 * time.Second})
+	var h holdList
 	now := date(2024, 3, 10).UnixMicro()
-	if r := p.ReportSlots(&h, now, 1, Fits); r != (Result{Allowed: true, Remaining: 3, Slot: now}) || !p.FitsSlots(&h, 3) || p.FitsSlots(&h, 4) {
+	if r := h.report(p, now, 1, weir.Fits); r != (weir.Result{Allowed: true, Remaining: 3, Slot: now}) || !h.fits(p, 3) || h.fits(p, 4) {
 		t.Errorf("untouched: %+v", r)
 	}
-	h.put(&Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
-	h.put(&Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
-	if r := p.ReportSlots(&h, now, 1, Taken); r != (Result{Allowed: true, ResetAfter: 30 * time.Second, Slot: now}) {
+	h.put(&weir.Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
+	h.put(&weir.Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
+	if r := h.report(p, now, 1, weir.Taken); r != (weir.Result{Allowed: true, ResetAfter: 30 * time.Second, Slot: now}) {
 		t.Errorf("full: %+v", r)
 	}
 	now += 4 * micro
-	if r := p.ReportSlots(&h, now, 1, Refused); r != (Result{RetryAfter: 6 * time.Second, ResetAfter: 26 * time.Second, Slot: now}) || p.FitsSlots(&h, 1) {
+	if r := h.report(p, now, 1, weir.Refused); r != (weir.Result{RetryAfter: 6 * time.Second, ResetAfter: 26 * time.Second, Slot: now}) || h.fits(p, 1) {
 		t.Errorf("refused: %+v", r)
 	}
-	if r := p.ReportSlots(&h, now, 4, Refused); r.RetryAfter != Never {
+	if r := h.report(p, now, 4, weir.Refused); r.RetryAfter != weir.Never {
 		t.Errorf("more than there are: %+v", r)
 	}
-	h.put(&Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
-	if r := p.ReportSlots(&h, now, 1, Refused); r.RetryAfter != 26*time.Second || r.ResetAfter != 40*time.Second {
+	h.put(&weir.Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
+	if r := h.report(p, now, 1, weir.Refused); r.RetryAfter != 26*time.Second || r.ResetAfter != 40*time.Second {
 		t.Errorf("renewed: %+v", r)
 	}
-	p.Expire(&h, State{}, now+26*micro)
-	if r := p.ReportSlots(&h, now+26*micro, 1, Fits); r.Remaining != 2 || !p.FitsSlots(&h, 2) || p.FitsSlots(&h, 3) {
+	h.expire(p, weir.State{}, now+26*micro)
+	if r := h.report(p, now+26*micro, 1, weir.Fits); r.Remaining != 2 || !h.fits(p, 2) || h.fits(p, 3) {
 		t.Errorf("one ended: %+v", r)
 	}
 }
@@ -359,38 +368,38 @@ func TestHoldsLeakNothing(t *testing.T) {
 		"mixed":         func(i int) int { return i * 7919 % n },
 	}
 	for name, order := range orders {
-		var h Holds
+		var h holdList
 		for i := range n {
-			h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 		}
-		if h.Size() < n*(72+56) {
-			t.Errorf("%s: %d holds in %d bytes", name, n, h.Size())
+		if h.size() < n*(72+56) {
+			t.Errorf("%s: %d holds in %d bytes", name, n, h.size())
 		}
 		for i := range n {
 			if _, ok := h.remove(onceOf(order(i))); !ok {
 				t.Fatalf("%s: %d isn't there", name, order(i))
 			}
-			if left := n - 1 - i; h.Size() > 64+(72*4+56)*left+72*100 || cap(h.list) > 4*left+100 {
-				t.Fatalf("%s: %d are left, in %d bytes", name, left, h.Size())
+			if left := n - 1 - i; h.size() > 64+(72*4+56)*left+72*100 || cap(h.list) > 4*left+100 {
+				t.Fatalf("%s: %d are left, in %d bytes", name, left, h.size())
 			}
 		}
-		if h.Len() != 0 || h.Sum() != 0 || h.first() != nil || h.last() != nil {
+		if h.len() != 0 || h.sum != 0 || h.first() != nil || h.last() != nil {
 			t.Errorf("%s: %+v is left", name, h)
 		}
 	}
 
 	// A counter with one slot, taken and released again and again, with renewals: no more than it was.
 	before := heapInUse()
-	var h Holds
+	var h holdList
 	for i := range n {
 		for range 3 {
-			h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 		}
-		h.put(&Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
+		h.put(&weir.Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
 		h.remove(onceOf(i))
 	}
-	if h.Len() != 1 || h.Size() > 2000 {
-		t.Errorf("%d in %d bytes", h.Len(), h.Size())
+	if h.len() != 1 || h.size() > 2000 {
+		t.Errorf("%d in %d bytes", h.len(), h.size())
 	}
 	if grown := int64(heapInUse()) - int64(before); grown > 1<<20 {
 		t.Errorf("the heap has grown by %d", grown)
@@ -407,18 +416,18 @@ func heapInUse() uint64 {
 
 // BenchmarkHoldsAmong: a slot among many costs about what it costs among few.
 func BenchmarkHoldsAmong(b *testing.B) {
-	p := policyOf(b, Limit{Algorithm: Concurrency, Count: maxSlots, Window: time.Second})
+	p := policy(b, weir.Limit{Algorithm: weir.Concurrency, Count: 100_000, Window: time.Second})
 	for _, n := range []int{100, 30_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			var h Holds
+			var h holdList
 			for i := range n {
-				h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 			}
 			for i := n; b.Loop(); i++ {
-				h.put(&Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 				h.remove(onceOf(i - n))
-				p.Expire(&h, State{}, int64(i))
-				p.ReportSlots(&h, int64(i), 1, Refused)
+				h.expire(p, weir.State{}, int64(i))
+				h.report(p, int64(i), 1, weir.Refused)
 			}
 		})
 	}

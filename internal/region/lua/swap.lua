@@ -1,0 +1,26 @@
+-- Writes values if the old ones are still there.
+--
+-- KEYS     of the values
+-- ARGV     the old ones, or none to read; then for each the new one, empty to delete it, and its TTL (ms)
+-- Reply    now (µs), and, if nothing was written, the values that are there
+local t = redis.call('TIME')
+local reply = {t[1] * 1000000 + t[2]}
+local old = redis.call('MGET', unpack(KEYS))
+local same = #ARGV > 0
+for i = 1, #KEYS do
+  old[i] = old[i] or ''
+  reply[i + 1] = old[i]
+  same = same and old[i] == ARGV[i]
+end
+if not same then
+  return reply
+end
+for i = 1, #KEYS do
+  local new, ttl = ARGV[#KEYS + 2 * i - 1], ARGV[#KEYS + 2 * i]
+  if new == '' then
+    redis.call('DEL', KEYS[i])
+  elseif new ~= old[i] then
+    redis.call('SET', KEYS[i], new, 'PX', ttl)
+  end
+end
+return {reply[1]}

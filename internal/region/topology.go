@@ -1,0 +1,275 @@
+package region
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/stake"
+)
+
+// Topology is what operators have said of regions since they were set up. Regions tell it each other with every message; the one
+// with the highest epoch holds.
+type Topology struct {
+	Epoch int64 `json:"epoch"`
+	// Homes says which region has taken the place of another as a home.
+	Homes map[string]string `json:"homes,omitempty"`
+	// Away are regions that have no share of global limits: see Drain and Forget.
+	Away map[string]string `json:"away,omitempty"`
+	// Adopted is when this region learned of it, µs by the clock of its store. It isn't told.
+	Adopted int64 `json:"adopted,omitempty"`
+}
+
+// What a region that is away is.
+const (
+	Drained   = "drained"
+	Forgotten = "forgotten"
+)
+
+// grace is how long a new home has no more than its floor. Loans of the old one are over by then.
+const grace = 2 * (stake.Term + stake.Margin)
+
+// firstEpoch is that of regions of which nothing was said.
+const firstEpoch = 1
+
+func (l *Link) topology() *Topology {
+	if t := l.topo.Load(); t != nil {
+		return t
+	}
+	return &Topology{Epoch: firstEpoch}
+}
+
+// newer reports whether t holds, rather than old. Of two with one epoch all regions choose the same.
+func (t *Topology) newer(old *Topology) bool {
+	if t.Epoch != old.Epoch {
+		return t.Epoch > old.Epoch
+	}
+	return bytes.Compare(t.said(), old.said()) > 0
+}
+
+// said is what other regions are told.
+func (t *Topology) said() []byte {
+	b, err := json.Marshal(Topology{Epoch: t.Epoch, Homes: t.Homes, Away: t.Away})
+	if err != nil {
+		panic(err) // maps of texts
+	}
+	return b
+}
+
+// topologyKey is where it is kept. Braces keep it apart from stakes.
+const topologyKey = "{topology}"
+
+// keepTopology is for how long, unless a node of the region writes it anew.
+const keepTopology = 10 * 365 * 24 * time.Hour
+
+// learn has a topology kept in the region's store, if it is newer than what is there, and takes up what is kept. nil only looks.
+func (l *Link) learn(ctx context.Context, heard *Topology) error {
+	s := l.stakes.Load()
+	if s == nil || heard != nil && !heard.newer(l.topology()) {
+		return nil
+	}
+	var kept Topology
+	err := s.cells.Update(ctx, []string{topologyKey}, func(values [][]byte, now int64) []Cell {
+		kept = Topology{Epoch: firstEpoch}
+		_ = json.Unmarshal(values[0], &kept) // what makes no sense was never said
+		if heard == nil || !heard.newer(&kept) {
+			return []Cell{{values[0], keepTopology}}
+		}
+		kept = *heard
+		kept.Adopted = now
+		text, _ := json.Marshal(kept)
+		return []Cell{{text, keepTopology}}
+	})
+	if err != nil {
+		return fmt.Errorf("what became of regions can't be kept: %w", err)
+	}
+	if old := l.topology(); kept.newer(old) {
+		l.topo.Store(&kept)
+		l.log.Warn("regions were changed", "epoch", kept.Epoch, "homes", kept.Homes, "away", kept.Away)
+	}
+	return nil
+}
+
+// home is the region that now is the home, where another was named.
+func (t *Topology) home(named string) string { return cmp.Or(t.Homes[named], named) }
+
+// inGrace reports whether this region has become a home of something so lately that it doesn't own it yet.
+func (l *Link) inGrace(now int64) bool {
+	t := l.topology()
+	return slices.Contains(slices.Collect(maps.Values(t.Homes)), l.name) && now < t.Adopted+grace.Microseconds()
+}
+
+// share is what of a limit is this region's own.
+func (l *Link) share(p *weir.Policy, now int64) stake.Share {
+	t := l.topology()
+	var gone []string
+	for name, what := range t.Away {
+		if what == Forgotten {
+			gone = append(gone, name)
+		}
+	}
+	others := int64(len(l.peers))
+	floor := min(int64(p.Floor), 100/(others+1))
+	own := stake.Whole(p) * floor / 100
+	s := stake.Share{Own: own, Rate: 10 * floor, Gone: gone}
+	named := cmp.Or(p.Home, l.home)
+	switch {
+	case slices.Contains(gone, l.name):
+		return stake.Share{Gone: gone}
+	case t.home(named) != l.name:
+		return s
+	}
+	others -= int64(len(gone))
+	all := stake.Share{Own: stake.Whole(p) - others*own, Rate: 1000 - 10*floor*others, Gone: gone}
+	if named == l.name {
+		return all
+	}
+	// It has taken another's place.
+	since := t.Adopted + grace.Microseconds()
+	if stake.Begun(p, now) < since {
+		return s
+	}
+	all.Since, all.Before = since, own
+	return all
+}
+
+// change has a topology changed, and told to the others.
+func (l *Link) change(ctx context.Context, edit func(*Topology)) error {
+	if err := l.learn(ctx, nil); err != nil {
+		return err
+	}
+	old := l.topology()
+	t := &Topology{Epoch: old.Epoch + 1, Homes: maps.Clone(old.Homes), Away: maps.Clone(old.Away)}
+	if t.Homes == nil {
+		t.Homes = map[string]string{}
+	}
+	if t.Away == nil {
+		t.Away = map[string]string{}
+	}
+	edit(t)
+	if err := l.learn(ctx, t); err != nil {
+		return err
+	}
+	for _, p := range l.peers { // they hear of it with the next heartbeat, too
+		beat, cancel := context.WithTimeout(ctx, l.timeout)
+		_, _ = p.say(beat, &message{})
+		cancel()
+	}
+	return nil
+}
+
+// ErrRefused is why an operator's wish isn't carried out. Force would, where it says so.
+var ErrRefused = errors.New("not done")
+
+func (l *Link) known(names ...string) error {
+	for _, name := range names {
+		if name != l.name && l.peers[name] == nil {
+			return fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
+		}
+	}
+	return nil
+}
+
+// names are those of all regions.
+func (l *Link) names() []string {
+	return slices.Sorted(func(yield func(string) bool) {
+		for name := range maps.Keys(l.peers) {
+			if !yield(name) {
+				return
+			}
+		}
+		yield(l.name)
+	})
+}
+
+func (l *Link) reachable(name string) bool { return name == l.name || l.peers[name].status().Up }
+
+// Move makes one region the home of all limits that another is home of. The old home keeps its floor. The new one owns the rest after
+// a while: a bucket begins without tokens then, and a window with the next one.
+func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
+	if err := l.known(from, to); err != nil {
+		return err
+	}
+	t := l.topology()
+	switch {
+	case from == to:
+		return fmt.Errorf("%w: %s is the home already", ErrRefused, to)
+	case t.Away[to] != "":
+		return fmt.Errorf("%w: %s is %s: weir regions restore %s first", ErrRefused, to, t.Away[to], to)
+	case t.Homes[from] != "":
+		return fmt.Errorf("%w: %s isn't a home any more, %s has taken its place", ErrRefused, from, t.Homes[from])
+	case !l.reachable(to):
+		return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
+	case !l.reachable(from) && !force:
+		return fmt.Errorf("%w: %s can't be reached. If it is only cut off, it goes on as the home, and both together admit up to twice the limit until it hears of this. If it is dead, use --force", ErrRefused, from)
+	}
+	return l.change(ctx, func(t *Topology) {
+		for name, home := range t.Homes {
+			if home == from {
+				t.Homes[name] = to
+			}
+		}
+		t.Homes[from] = to
+		delete(t.Homes, to)
+	})
+}
+
+// Drain takes a region's share out of use: its checks of global limits ask the home, and the others borrow what it has.
+func (l *Link) Drain(ctx context.Context, name string) error {
+	return l.leave(ctx, name, Drained, false)
+}
+
+// Forget is for a region that is dead: what it has of global limits is the home's at once.
+func (l *Link) Forget(ctx context.Context, name string, force bool) error {
+	return l.leave(ctx, name, Forgotten, force)
+}
+
+func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
+	if err := l.known(name); err != nil {
+		return err
+	}
+	t := l.topology()
+	switch {
+	case t.home(l.home) == name:
+		return fmt.Errorf("%w: %s is the home: move that first, with weir regions move %s TO", ErrRefused, name, name)
+	case t.Away[name] == how:
+		return nil
+	case how == Forgotten && l.reachable(name) && !force:
+		return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
+	}
+	return l.change(ctx, func(t *Topology) { t.Away[name] = how })
+}
+
+// Restore gives a region that was drained or forgotten its share again.
+func (l *Link) Restore(ctx context.Context, name string) error {
+	if err := l.known(name); err != nil {
+		return err
+	}
+	if l.topology().Away[name] == "" {
+		return nil
+	}
+	return l.change(ctx, func(t *Topology) { delete(t.Away, name) })
+}
+
+// Here is how this region is.
+type Here struct {
+	Epoch int64  `json:"epoch"`
+	Home  string `json:"home"` // of limits that name none
+	// State is drained, forgotten, or "".
+	State string `json:"state,omitempty"`
+	// Grace: it has become a home lately, and owns no more than its floor yet.
+	Grace bool `json:"grace,omitempty"`
+}
+
+// Here is how this region is.
+func (l *Link) Here() Here {
+	t := l.topology()
+	return Here{Epoch: t.Epoch, Home: t.home(l.home), State: t.Away[l.name], Grace: l.inGrace(time.Now().UnixMicro())}
+}
