@@ -29,7 +29,7 @@ func TestBound(t *testing.T) {
 	}
 	most := *seeds
 	if slow {
-		most = min(most, 20) // for races alone
+		most = min(most, 10) // for races alone
 	}
 	for seed, broken := range worlds(t, most, nil) {
 		t.Errorf("%s; again with -run TestBound -seed %d", broken, seed)

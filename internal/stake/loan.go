@@ -141,7 +141,7 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	k.borrow(p, s, now, from, m)
 	if m.Need+m.Want > 0 && fresh {
 		k.giveUp(p, s, now, k.Held[from])
-		answer.Short = k.lend(p, s, now, from, m) < m.Need
+		answer.Short = 2*k.lend(p, s, now, from, m) < m.Need
 	}
 	k.say(p, s, from, answer)
 	if void {

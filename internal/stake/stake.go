@@ -98,7 +98,7 @@ type Message struct {
 	// those that were heard.
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
-	// Void: the sender doesn't know the loan that Lent names. Short: it has less than requests wait for.
+	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for.
 	Void  bool `json:"void,omitempty"`
 	Short bool `json:"short,omitempty"`
 	// Retry is after how long the sender itself would have what was needed, µs.
