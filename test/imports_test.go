@@ -34,7 +34,8 @@ var mayImport = map[string][]string{
 	"/internal/jsonerror": {},
 	"/internal/onclose":   {},
 	"/internal/renew":     {""},
-	"/internal/region":    {""},
+	"/internal/region":    {"", "/redisstore", "/internal/rediscall", "/internal/stake"},
+	"/internal/stake":     {""},
 }
 
 type listed struct {

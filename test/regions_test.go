@@ -156,7 +156,7 @@ func TestOneLimitOverRegions(t *testing.T) {
 	if _, text := admin(t, all["eu"].node, "GET", "/metrics", ""); !strings.Contains(text, `weir_region_up{peer="us"} 1`) || !strings.Contains(text, `region="eu"`) {
 		t.Errorf("no metrics of regions")
 	}
-	if _, text := admin(t, all["eu"].node, "POST", "/v1/explain", `{"attributes": {"user": "ada"}}`); !strings.Contains(text, "global: in other regions") || !strings.Contains(text, "counted in eu alone") {
+	if _, text := admin(t, all["eu"].node, "POST", "/v1/explain", `{"attributes": {"user": "ada"}}`); !strings.Contains(text, "borrows more of its home") || !strings.Contains(text, "counted in eu alone") {
 		t.Errorf("explain doesn't say which rule is global, and which isn't: %s", text)
 	}
 }

@@ -53,7 +53,7 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 	}
 	names := make([]string, len(keys))
 	for i, key := range keys {
-		names[i] = c.store.Prefix() + ":stake:" + key
+		names[i] = c.store.Prefix() + key
 	}
 	var args []string
 	for range maxTries {

@@ -118,6 +118,12 @@ func (l *Link) rules() string {
 	return p.text
 }
 
+// Shares reports whether regions share all limits of a rule, rather than to ask its home at every check.
+func (l *Link) Shares(rule *weir.Rule) bool {
+	small := func(limit weir.Limit) bool { return limit.Max() < int64(stake.LeastPerRegion*(len(l.peers)+1)) }
+	return rule.Global && !rule.Strict && !rule.GiveBackUnsettled && !slices.ContainsFunc(rule.Limits, small)
+}
+
 // cutOff reports whether the home of a limit wasn't heard for so long that loans are over.
 func (l *Link) cutOff(p *weir.Policy) bool {
 	home := l.homeOf(p)

@@ -46,7 +46,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	t := *l.topology()
-	t.Adopted = 0
+	t.Adopted = nil
 	out := answer{From: l.name, Topology: &t, Rules: l.rules(), Done: make([]result, len(m.Acts))}
 	var all sync.WaitGroup
 	for i := range m.Acts {

@@ -49,8 +49,7 @@ type flight struct {
 	done   chan struct{}
 	need   int64 // what requests wait for: guarded by stakes.mu until it has left
 	left   bool
-	enough bool          // somebody had what was needed
-	retry  time.Duration // after how long the home would have it; 0 if it didn't say
+	enough bool // somebody had what was needed
 }
 
 // gather is how long an ask waits for what other requests need: an answer wakes all of those for whom it brought too little.
@@ -72,7 +71,7 @@ func (s *stakes) close() {
 
 // keyOf names a stake. What belongs to it begins with the same, so that a Cluster has it in one place.
 func keyOf(c *weir.Counter) string {
-	return fmt.Sprintf("{%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
+	return fmt.Sprintf("{stake:%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
 }
 
 // shares reports whether regions share a limit, rather than to ask its home at every check.
@@ -203,9 +202,6 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 		}
 		if err := try(); err != nil {
 			return weir.Result{Err: err}
-		}
-		if !r.Allowed && f.retry > 0 && r.RetryAfter > 0 {
-			r.RetryAfter = min(r.RetryAfter, f.retry)
 		}
 		if counted && !f.enough {
 			break
@@ -367,16 +363,13 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	if p == nil {
 		return false
 	}
-	p.asks.Add(1)
 	answer, err := s.link.talk(ctx, of, c, m)
 	if err != nil {
 		return false
 	}
+	p.asks.Add(1)
 	if answer.Short {
 		p.short.Add(1)
-	}
-	if of == s.link.homeOf(c.Policy) && answer.Retry > 0 {
-		f.retry = time.Duration(answer.Retry) * time.Microsecond
 	}
 	err = s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) { k.Hear(c.Policy, share, now, of, answer) })
 	return err == nil && !answer.Short

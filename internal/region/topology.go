@@ -19,12 +19,12 @@ import (
 // with the highest epoch holds.
 type Topology struct {
 	Epoch int64 `json:"epoch"`
-	// Homes says which region has taken the place of another as a home.
+	// Homes says which region is the home of limits that name another one, or that have come back to the one that they name.
 	Homes map[string]string `json:"homes,omitempty"`
 	// Away are regions that have no share of global limits: see Drain and Forget.
 	Away map[string]string `json:"away,omitempty"`
-	// Adopted is when this region learned of it, µs by the clock of its store. It isn't told.
-	Adopted int64 `json:"adopted,omitempty"`
+	// Adopted is when this region learned of each of Homes, µs by the clock of its store. It isn't told.
+	Adopted map[string]int64 `json:"adopted,omitempty"`
 }
 
 // What a region that is away is.
@@ -82,8 +82,14 @@ func (l *Link) learn(ctx context.Context, heard *Topology) error {
 		if heard == nil || !heard.newer(&kept) {
 			return []Cell{{values[0], keepTopology}}
 		}
+		old := kept
 		kept = *heard
-		kept.Adopted = now
+		kept.Adopted = map[string]int64{}
+		for name, home := range kept.Homes {
+			if kept.Adopted[name] = now; old.Homes[name] == home {
+				kept.Adopted[name] = old.Adopted[name]
+			}
+		}
 		text, _ := json.Marshal(kept)
 		return []Cell{{text, keepTopology}}
 	})
@@ -103,7 +109,12 @@ func (t *Topology) home(named string) string { return cmp.Or(t.Homes[named], nam
 // inGrace reports whether this region has become a home of something so lately that it doesn't own it yet.
 func (l *Link) inGrace(now int64) bool {
 	t := l.topology()
-	return slices.Contains(slices.Collect(maps.Values(t.Homes)), l.name) && now < t.Adopted+grace.Microseconds()
+	for name, home := range t.Homes {
+		if home == l.name && now < t.Adopted[name]+grace.Microseconds() {
+			return true
+		}
+	}
+	return false
 }
 
 // share is what of a limit is this region's own.
@@ -128,11 +139,10 @@ func (l *Link) share(p *weir.Policy, now int64) stake.Share {
 	}
 	others -= int64(len(gone))
 	all := stake.Share{Own: stake.Whole(p) - others*own, Rate: 1000 - 10*floor*others, Gone: gone}
-	if named == l.name {
+	if t.Homes[named] == "" {
 		return all
 	}
-	// It has taken another's place.
-	since := t.Adopted + grace.Microseconds()
+	since := t.Adopted[named] + grace.Microseconds() // it has moved here
 	if stake.Begun(p, now) < since {
 		return s
 	}
@@ -203,8 +213,8 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 		return fmt.Errorf("%w: %s is the home already", ErrRefused, to)
 	case t.Away[to] != "":
 		return fmt.Errorf("%w: %s is %s: weir regions restore %s first", ErrRefused, to, t.Away[to], to)
-	case t.Homes[from] != "":
-		return fmt.Errorf("%w: %s isn't a home any more, %s has taken its place", ErrRefused, from, t.Homes[from])
+	case t.home(from) != from:
+		return fmt.Errorf("%w: %s isn't a home any more, %s has taken its place", ErrRefused, from, t.home(from))
 	case !l.reachable(to):
 		return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
 	case !l.reachable(from) && !force:
@@ -217,7 +227,6 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 			}
 		}
 		t.Homes[from] = to
-		delete(t.Homes, to)
 	})
 }
 

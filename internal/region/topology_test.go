@@ -96,11 +96,18 @@ func TestHomeMoves(t *testing.T) {
 		if n := drainOf(t, us, window, "fresh") + drainOf(t, ap, window, "fresh"); n != 0 {
 			t.Errorf("and the others %d more", n)
 		}
-		time.Sleep(time.Hour)
-		if err := us.link.Move(t.Context(), "eu", "us", false); err != nil { // and back
+		// And back: what eu admitted in this window isn't admitted again, and what is said of others doesn't begin anew.
+		if err := us.link.Move(t.Context(), "eu", "us", false); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2*time.Hour + grace)
+		time.Sleep(grace + time.Second)
+		if n := drainOf(t, us, window, "fresh"); n != 0 || us.link.Here().Grace {
+			t.Errorf("us has %d more, %+v", n, us.link.Here())
+		}
+		time.Sleep(time.Hour)
+		if err := us.link.Drain(t.Context(), "ap"); err != nil || us.link.Here().Grace {
+			t.Errorf("%v, %+v", err, us.link.Here())
+		}
 		if n := drainOf(t, us, window, "fresh"); n != 1000 || us.link.Here().Home != "us" {
 			t.Errorf("us has %d, %+v", n, us.link.Here())
 		}
@@ -165,19 +172,53 @@ func TestRegionsLeave(t *testing.T) {
 		}
 		ap.cut.Store(true)
 		time.Sleep(3 * silentAfter)
-		if n := drainOf(t, us, window, "b"); n > 800 {
-			t.Errorf("us has %d beside ap's 200", n)
+		before := drainOf(t, us, window, "b")
+		if before > 800 {
+			t.Errorf("us has %d beside ap's 200", before)
 		}
 		if err := us.link.Forget(t.Context(), "ap", false); err != nil {
 			t.Fatal(err)
 		}
-		if n := drainOf(t, us, window, "b"); n < 200 {
-			t.Errorf("of what ap had, us has %d", n)
+		if n := drainOf(t, us, window, "b"); before+n != 1000 {
+			t.Errorf("us has %d, and %d of what ap had", before, n)
 		}
 		ap.cut.Store(false)
 		time.Sleep(3 * beatEvery)
 		if n := drainOf(t, ap, window, "b"); n != 0 {
 			t.Errorf("ap has heard of it, and has %d", n)
+		}
+	})
+}
+
+// TestRetryTimesOfOneThatIsCutOff are those of what refills in the region. While the home can be asked, it is the home that says
+// when.
+func TestRetryTimesOfOneThatIsCutOff(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		bucket := sharedPolicy(t, "b", weir.Limit{Count: 100, Window: time.Hour, Burst: 100})
+		drainOf(t, eu, bucket, "a")
+		refused := func() time.Duration {
+			t.Helper()
+			var results [1]weir.Result
+			eu.Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: bucket, Subject: []byte("a")}, N: 1}}, results[:])
+			r := results[0]
+			if r.Allowed || r.Err != nil {
+				t.Fatalf("%+v", r)
+			}
+			return r.RetryAfter
+		}
+		if d := refused(); d > time.Minute {
+			t.Errorf("connected: %v, and all together have a token every 36 s", d)
+		}
+		eu.cut.Store(true)
+		time.Sleep(24 * time.Minute)
+		drainOf(t, eu, bucket, "a")
+		d := refused()
+		if d < 11*time.Minute || d > 12*time.Minute {
+			t.Errorf("cut off: %v, and 5%% of the limit is a token every 12 minutes", d)
+		}
+		time.Sleep(d)
+		if n := drainOf(t, eu, bucket, "a"); n != 1 {
+			t.Errorf("%d after that", n)
 		}
 	})
 }

@@ -149,7 +149,7 @@ func (n *node) scopes() string {
 		case n.link == nil:
 			alone = append(alone, r.ID)
 		case n.link.Reaches(r):
-		case r.OnPartition == weir.FailAllow && !r.Strict:
+		case r.OnPartition == weir.FailAllow && n.link.Shares(r):
 			share = append(share, r.ID)
 			homes = append(homes, n.link.HomeOf(r))
 		case r.OnPartition == weir.FailLocal:

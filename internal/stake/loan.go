@@ -195,6 +195,9 @@ func (k *Stake) returned(p *weir.Policy, s Share, now int64, from string, held *
 
 // borrow takes in what a lender has given.
 func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Message) {
+	if again := now + m.Retry; m.Retry > 0 && (k.Again <= now || again < k.Again) {
+		k.Again = again
+	}
 	l := k.Held[from]
 	switch {
 	case l == nil || m.Lent == nil:

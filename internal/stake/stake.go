@@ -62,6 +62,8 @@ type Stake struct {
 	// Vain is how often in a row other regions were asked and had nothing, and Next when they may be asked again.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
+	// Again is when another region would have had what was missing here last, as it said.
+	Again int64 `json:"r,omitempty"`
 }
 
 // Loan is what one region has lent to another, as either of them knows it. All but ID and Until are totals.
@@ -105,11 +107,14 @@ type Message struct {
 	Retry int64 `json:"retry,omitempty"`
 }
 
+// LeastPerRegion is how many tokens a limit has for each region, if they share it.
+const LeastPerRegion = 16
+
 // Reaches reports whether a limit can be shared by so many regions. Others are counted at their home.
 func Reaches(p *weir.Policy, regions int) bool {
 	switch p.Limit.Algorithm {
 	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
-		return !p.Travels && !p.GivesBack && p.Limit.Max() >= int64(16*regions)
+		return !p.Travels && !p.GivesBack && p.Limit.Max() >= int64(LeastPerRegion*regions)
 	}
 	return false
 }
@@ -134,8 +139,8 @@ func (s *Share) refill(p *weir.Policy, time int64) int64 {
 }
 
 func (s *Share) wait(p *weir.Policy, amount int64) int64 {
-	if s.Rate == 0 {
-		return math.MaxInt64
+	if s.Rate == 0 { // nothing refills here: it comes from the others
+		return p.Wait(amount)
 	}
 	return p.Wait((min(amount, math.MaxInt64/1001)*1000 + s.Rate - 1) / s.Rate)
 }
@@ -158,10 +163,14 @@ func (k *Stake) settle(p *weir.Policy, s Share, now int64) {
 		k.roll(p, now)
 	}
 	for _, region := range s.Gone {
-		if l := k.Lent[region]; l != nil {
-			if delete(k.Lent, region); !isBucket(p) {
-				k.Level -= l.Given - l.Back
+		lent, held := k.Lent[region], k.Held[region]
+		delete(k.Lent, region)
+		delete(k.Held, region) // its share is another's now
+		if !isBucket(p) {
+			if lent != nil {
+				k.Level -= lent.Given - lent.Back
 			}
+			k.Level += held.out()
 		}
 	}
 	if !isBucket(p) {
@@ -293,7 +302,11 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 	case n > Whole(p):
 		r.RetryAfter = weir.Never
 	case isBucket(p):
-		r.RetryAfter = micros(max(1, min(s.wait(p, n*scale(p)-left), p.Wait(n*scale(p)))))
+		at := now + s.wait(p, n*scale(p)-left)
+		if k.Again > now { // the home said when it would have some
+			at = min(at, max(k.Again, k.Next))
+		}
+		r.RetryAfter = micros(max(1, at-now))
 	case p.Limit.Algorithm == weir.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
 		used := weir.State{Time: k.Time, Level: max(0, k.Level+Whole(p)-s.Own), Prev: k.Prev}
 		r.RetryAfter = max(time.Microsecond, p.Report(used, max(now, k.Time), n, weir.Refused).RetryAfter)

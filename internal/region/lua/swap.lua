@@ -5,10 +5,9 @@
 -- Reply    now (µs), and, if nothing was written, the values that are there
 local t = redis.call('TIME')
 local reply = {t[1] * 1000000 + t[2]}
-local old = redis.call('MGET', unpack(KEYS))
-local same = #ARGV > 0
+local old, same = {}, #ARGV > 0
 for i = 1, #KEYS do
-  old[i] = old[i] or ''
+  old[i] = redis.call('GET', KEYS[i]) or ''
   reply[i + 1] = old[i]
   same = same and old[i] == ARGV[i]
 end
