@@ -49,7 +49,7 @@ func (g *gauge) report(now, n int64, v Verdict) Result {
 	if g.isLog() {
 		return g.p.ReportLog(g.log, now, n, v)
 	}
-	r := Result{true, true, 7, 7, 7, 7, 7, 7, ErrUsed} // whatever was there before
+	r := Result{true, true, true, 7, 7, 7, 7, 7, 7, ErrUsed} // whatever was there before
 	g.p.ReportTo(&r, g.s, now, n, v)
 	return r
 }

@@ -70,7 +70,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
 		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but something may be booked
-		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() || undo && c.Policy.Book {
+		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() || undo && (c.Policy.Book || r.Again) {
 			continue
 		}
 		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}}

@@ -295,7 +295,7 @@ func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 // ReportTo is Report into a result that is already there: it is on the way of
 // every check, and a result is too large to be handed around.
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
-	r.Allowed, r.Local = v != Refused, false
+	r.Allowed, r.Again, r.Local = v != Refused, false, false
 	r.RetryAfter, r.Delay, r.Part = 0, 0, 0
 	r.Err = nil
 	switch p.Limit.Algorithm {

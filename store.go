@@ -103,6 +103,8 @@ type Return struct {
 type Result struct {
 	// Allowed: this charge fits. Whether it was debited depends on its siblings.
 	Allowed bool
+	// Again: its Hold was there already, and nothing was taken now.
+	Again bool
 	// Local: it was counted apart from where the limit's counter is, which couldn't be reached.
 	Local bool
 	// Remaining is how many tokens the counter has left.

@@ -94,6 +94,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 		st := &steps[j]
 		c := &charges[st.i]
 		if st.log || isSlots(c.Policy) {
+			results[st.i].Again = st.there
 			continue // it is reported
 		}
 		v, state := verdict(st.fits, st.taken(c, refused)), st.state
@@ -101,6 +102,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 			state = st.old
 		}
 		c.Policy.ReportTo(&results[st.i], state, now, st.n, v)
+		results[st.i].Again = st.there
 	}
 }
 

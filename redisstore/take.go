@@ -233,6 +233,7 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 		default:
 			c.report(r, p.now, weir.Fits)
 		}
+		r.Again = c.there
 		s.grant(p, to, j)
 	}
 }

@@ -133,6 +133,9 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 			old[i] = v.value
 		}
 	}
+	if _, there := c.values[keys[0]]; !there && len(c.values) >= maxCells {
+		return weir.ErrNoRoom
+	}
 	for i, cell := range change(old, now) {
 		if bytes.Equal(cell.Value, old[i]) {
 			continue // its time may not have been given
@@ -141,10 +144,7 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 			delete(c.values, keys[i])
 			continue
 		}
-		if _, there := c.values[keys[i]]; !there && len(c.values) >= maxCells {
-			return weir.ErrNoRoom
-		}
-		c.values[keys[i]] = kept{cell.Value, now + cell.TTL.Microseconds()}
+		c.values[keys[i]] = kept{cell.Value, max(c.values[keys[i]].until, now+cell.TTL.Microseconds())} // as in swap.lua
 	}
 	return nil
 }

@@ -68,6 +68,9 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 	switch {
 	case a.Talk != nil:
 		counter, err := a.Talk.Counter.counter()
+		if err == nil && !l.shares(counter.Policy) {
+			err = errors.New("regions don't share it: do they know the same regions?")
+		}
 		if err != nil {
 			return fail(err)
 		}

@@ -180,6 +180,7 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 				fits = k.Take(p, share, now, c.N)
 			}
 			r = k.Report(p, share, now, c.N, fits)
+			r.Again = there
 			low, may, stale = k.Low(p, share, now), k.MayAsk(now), k.Stale(p, share, now)
 			return fits
 		})

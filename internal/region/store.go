@@ -32,10 +32,11 @@ const shared = "*"
 
 // placeOf is where a limit is counted: "" is here.
 func (s *Store) placeOf(p *weir.Policy) string {
-	if p.Global && s.link.shares(p) && s.link.topology().Away[s.link.name] == "" {
+	home := s.link.homeOf(p)
+	if p.Global && s.link.shares(p) && (home == "" || s.link.topology().Away[s.link.name] == "") {
 		return shared
 	}
-	return s.link.homeOf(p)
+	return home
 }
 
 // placeHere is placeOf at the home, of what another region asks.
@@ -195,7 +196,7 @@ func (t *taking) decided(ctx context.Context, of []int, charges []weir.Charge, r
 		return
 	}
 	for j, i := range of {
-		if results[j].Allowed && results[j].Err == nil && !charges[j].Peek {
+		if r := &results[j]; r.Allowed && !r.Again && r.Err == nil && !charges[j].Peek {
 			t.taken = append(t.taken, i)
 		}
 	}

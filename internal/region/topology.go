@@ -66,7 +66,7 @@ func (t *Topology) said() []byte {
 // topologyKey is where it is kept. Braces keep it apart from stakes.
 const topologyKey = "{topology}"
 
-// keepTopology is for how long, unless a node of the region writes it anew.
+// keepTopology is for how long.
 const keepTopology = 10 * 365 * 24 * time.Hour
 
 // learn has a topology kept in the region's store, if it is newer than what is there, and takes up what is kept. nil only looks.
@@ -143,7 +143,11 @@ func (l *Link) share(p *weir.Policy, now int64) stake.Share {
 		return all
 	}
 	since := t.Adopted[named] + grace.Microseconds() // it has moved here
-	if stake.Begun(p, now) < since {
+	begun := stake.Begun(p, now)
+	if p.Limit.Algorithm == weir.SlidingCounter { // what the old home counted in the window before isn't known here
+		begun -= p.Limit.Window.Microseconds()
+	}
+	if begun < since {
 		return s
 	}
 	all.Since, all.Before = since, own
@@ -246,14 +250,23 @@ func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
 	}
 	t := l.topology()
 	switch {
-	case t.home(l.home) == name:
-		return fmt.Errorf("%w: %s is the home: move that first, with weir regions move %s TO", ErrRefused, name, name)
+	case t.home(l.home) == name || l.homeOfRules(name):
+		return fmt.Errorf("%w: %s is the home, at least of some rules: move that first, with weir regions move %s TO", ErrRefused, name, name)
 	case t.Away[name] == how:
 		return nil
 	case how == Forgotten && l.reachable(name) && !force:
 		return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
 	}
 	return l.change(ctx, func(t *Topology) { t.Away[name] = how })
+}
+
+// homeOfRules reports whether a rule in force has its home there.
+func (l *Link) homeOfRules(name string) bool {
+	limiter := l.limiter.Load()
+	if limiter == nil || limiter.Rules() == nil {
+		return false
+	}
+	return slices.ContainsFunc(limiter.Rules().Rules().Rules, func(r weir.Rule) bool { return r.Global && l.HomeOf(&r) == name })
 }
 
 // Restore gives a region that was drained or forgotten its share again.

@@ -188,8 +188,17 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.redis != nil && n.gateway != nil {
 		group.Go(func() error { return n.hear(ctx) })
 	}
-	if n.link != nil {
-		group.Go(func() error { return n.link.Run(ctx) })
+	if n.link != nil { // for as long as ports answer
+		life, end := context.WithCancel(context.WithoutCancel(ctx))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = n.link.Run(life)
+		}()
+		defer func() {
+			end()
+			<-ended
+		}()
 	}
 	if n.redis != nil && c.Rules != "" {
 		group.Go(func() error { return n.introduce(ctx) })

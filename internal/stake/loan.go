@@ -45,11 +45,14 @@ func (k *Stake) note(p *weir.Policy, now, n int64) {
 
 // Low reports whether this region should ask others before requests have to wait. It is right after Take.
 func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
-	return now >= k.Next && float64(k.left(p, s, now)) < k.demand(p, now)*lead*float64(scale(p))
+	return !k.waits(now) && float64(k.left(p, s, now)) < k.demand(p, now)*lead*float64(scale(p))
 }
 
 // MayAsk reports whether the others may be asked for what requests wait for.
-func (k *Stake) MayAsk(now int64) bool { return now >= k.Next || k.Vain == 0 }
+func (k *Stake) MayAsk(now int64) bool { return !k.waits(now) || k.Vain == 0 }
+
+// waits reports whether nobody is asked ahead now. A clock that ran backwards doesn't make it longer.
+func (k *Stake) waits(now int64) bool { return now < k.Next && k.Next <= now+longestWait }
 
 // Stale is a region that should be told how its loan stands, or "": some of it is left, and it should be renewed, or much of it isn't
 // needed any more.
@@ -148,7 +151,7 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 		answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
 	}
 	if m.Need > 0 {
-		answer.Retry = k.Report(p, s, now, m.Need, false).RetryAfter.Microseconds()
+		answer.Retry, answer.For = k.Report(p, s, now, m.Need, false).RetryAfter.Microseconds(), m.Need
 	}
 	return answer
 }
@@ -195,8 +198,8 @@ func (k *Stake) returned(p *weir.Policy, s Share, now int64, from string, held *
 
 // borrow takes in what a lender has given.
 func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Message) {
-	if again := now + m.Retry; m.Retry > 0 && (k.Again <= now || again < k.Again) {
-		k.Again = again
+	if again := now + m.Retry; m.Retry > 0 && (k.Again <= now || again < k.Again || m.For > k.For) {
+		k.Again, k.For = again, m.For
 	}
 	l := k.Held[from]
 	switch {

@@ -16,6 +16,7 @@ package stake
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
 	"time"
 
@@ -62,8 +63,9 @@ type Stake struct {
 	// Vain is how often in a row other regions were asked and had nothing, and Next when they may be asked again.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
-	// Again is when another region would have had what was missing here last, as it said.
+	// Again is when another region will have what was missing here, as it said.
 	Again int64 `json:"r,omitempty"`
+	For   int64 `json:"f,omitempty"` // so much
 }
 
 // Loan is what one region has lent to another, as either of them knows it. All but ID and Until are totals.
@@ -93,7 +95,7 @@ func (l *Loan) out() int64 {
 type Message struct {
 	// Window is when the window began that it is about, or 0.
 	Window int64 `json:"window,omitempty"`
-	// Need is what requests wait for, and Want what is likely to be needed soon beside that.
+	// Need is what requests wait for, and Want what more is likely to be needed soon.
 	Need int64 `json:"need,omitempty"`
 	Want int64 `json:"want,omitempty"`
 	// Held is what the sender has borrowed of the receiver, and Lent what it has lent to it. Sent is when the borrower sent its newest ask, of
@@ -103,8 +105,9 @@ type Message struct {
 	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for.
 	Void  bool `json:"void,omitempty"`
 	Short bool `json:"short,omitempty"`
-	// Retry is after how long the sender itself would have what was needed, µs.
+	// Retry is after how long the sender itself would have what was needed, µs, and For how much that was.
 	Retry int64 `json:"retry,omitempty"`
+	For   int64 `json:"for,omitempty"`
 }
 
 // LeastPerRegion is how many tokens a limit has for each region, if they share it.
@@ -295,7 +298,11 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 	if isBucket(p) {
 		r.ResetAfter = micros(s.wait(p, max(0, s.Own*scale(p)-left)))
 	} else {
-		r.ResetAfter = micros(k.end(p, now) - now)
+		at := k.end(p, now)
+		if p.Limit.Algorithm == weir.SlidingCounter && k.Level > k.unused() {
+			at += p.Limit.Window.Microseconds()
+		}
+		r.ResetAfter = micros(at - now)
 	}
 	switch {
 	case allowed:
@@ -303,7 +310,7 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 		r.RetryAfter = weir.Never
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
-		if k.Again > now { // the home said when it would have some
+		if k.Again > now && n <= k.For { // another region said when it would have so much
 			at = min(at, max(k.Again, k.Next))
 		}
 		r.RetryAfter = micros(max(1, at-now))
@@ -331,18 +338,30 @@ func micros(us int64) time.Duration {
 
 // GiveBack returns n units that were taken in the given slot. Below 0, it takes more, whatever is left.
 func (k *Stake) GiveBack(p *weir.Policy, s Share, now, n, slot int64) {
-	k.settle(p, s, now)
+	n = min(max(n, -most/scale(p)), most/scale(p))
 	if isBucket(p) {
-		k.Level = max(min(k.Level, k.Level+n*scale(p)), min(k.Level+n*scale(p), k.capacity(p, s)))
+		if k.Time == 0 {
+			k.settle(p, s, now)
+		}
+		// It doesn't refill: the numbers may be those of a receipt, and others be in force by now.
+		n *= scale(p)
+		k.Level = max(k.Level+n, -most)
+		if n > 0 {
+			k.Level = max(k.Level-n, min(k.Level, k.capacity(p, s)))
+		}
 		return
 	}
+	k.settle(p, s, now)
 	switch {
 	case n < 0 || slot == 0 || slot == k.Time:
-		k.Level = max(k.Level-n, min(k.Level, k.unused())) // what is lent stays lent
+		k.Level = min(max(k.Level-n, min(k.Level, k.unused())), most) // what is lent stays lent
 	case p.Limit.Algorithm == weir.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
 		k.Prev = max(0, k.Prev-n)
 	}
 }
+
+// most is more than any limit has, in units of Level.
+const most = 2 * weir.MaxAmount
 
 // unused is the level of a window in which nothing was used: what is lent, less what is borrowed.
 func (k *Stake) unused() (n int64) {
@@ -392,7 +411,10 @@ func (k *Stake) Encode() []byte {
 func Decode(b []byte) *Stake {
 	k := &Stake{}
 	if len(b) > 0 && json.Unmarshal(b, k) != nil {
-		k = &Stake{}
+		return &Stake{}
+	}
+	for _, loans := range []map[string]*Loan{k.Lent, k.Held} {
+		maps.DeleteFunc(loans, func(_ string, l *Loan) bool { return l == nil })
 	}
 	return k
 }

@@ -19,7 +19,8 @@ for i = 1, #KEYS do
   if new == '' then
     redis.call('DEL', KEYS[i])
   elseif new ~= old[i] then
-    redis.call('SET', KEYS[i], new, 'PX', ttl)
+    -- Nothing is kept for a shorter time than it was to be: the numbers of a receipt may be older.
+    redis.call('SET', KEYS[i], new, 'PX', math.max(ttl, redis.call('PTTL', KEYS[i])))
   end
 end
 return {reply[1]}

@@ -1,0 +1,128 @@
+package region
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// TestRepeatedReservationsStay: a check that is repeated, and that another limit refuses, doesn't end what the first one reserved.
+func TestRepeatedReservationsStay(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		money, rate := sharedPolicy(t, "money", budget), sharedPolicy(t, "rate", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Hour})
+		h := &weir.Hold{ID: weir.Once{7}, For: time.Hour}
+		m := asks(money, "a", 500)
+		m.Hold = h
+		if r := take(us, m, asks(rate, "a", 1)); !r[0].Allowed || !r[1].Allowed {
+			t.Fatal(r)
+		}
+		drainOf(t, us, rate, "a")
+		if r := take(us, m, asks(rate, "a", 1)); r[1].Allowed {
+			t.Fatal(r)
+		}
+		peek := asks(money, "a", 1)
+		peek.Peek = true
+		before := take(us, peek)[0].Remaining
+		_ = us.GiveBack(t.Context(), weir.Once{9}, time.Hour, []weir.Return{{Counter: m.Counter, N: 500, Hold: h, Used: 500}})
+		if n := drainOf(t, us, money, "a"); n > 500 {
+			t.Errorf("500 reserved and used; %d left before it was settled, then %d admitted of 1000", before, n)
+		}
+	})
+}
+
+// TestOwnReservationsStay: likewise of a region's own limit, beside a global one that refuses.
+func TestOwnReservationsStay(t *testing.T) {
+	for _, travels := range []bool{false, true} {
+		inTime(t, func(t *testing.T, us, eu, ap *site) {
+			money, rate := policyOf(t, "money", budget, false), policyOf(t, "rate", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Hour}, true)
+			rate.Travels, rate.Floor = travels, 5
+			h := &weir.Hold{ID: weir.Once{7}, For: time.Hour}
+			m := asks(money, "a", 500)
+			m.Hold = h
+			take(eu, m, asks(rate, "a", 1))
+			drainOf(t, eu, rate, "a")
+			r := take(eu, m, asks(rate, "a", 1))
+			peek := asks(money, "a", 1)
+			peek.Peek = true
+			if n := take(eu, peek)[0].Remaining; n != 500 {
+				t.Errorf("rate travels %v: 500 reserved of 1000, the check was repeated and refused (%v): %d left", travels, r[1].Allowed, n)
+			}
+		})
+	}
+}
+
+// TestSlidingHomeMoves: the new home doesn't know what the old one counted in the window before.
+func TestSlidingHomeMoves(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "s", weir.Limit{Algorithm: weir.SlidingCounter, Count: 1000, Window: time.Hour})
+		now := time.Now()
+		time.Sleep(now.Truncate(time.Hour).Add(time.Hour + 59*time.Minute).Sub(now))
+		n := drainOf(t, us, p, "a")
+		if err := us.link.Move(t.Context(), "us", "eu", false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if m := drainOf(t, eu, p, "a"); n+m > 1100 {
+			t.Errorf("%d at :59, and %d at :01", n, m)
+		}
+	})
+}
+
+// TestRetryTimesAreNeverTooShort, if nobody else comes.
+func TestRetryTimesAreNeverTooShort(t *testing.T) {
+	for _, n := range []int64{1, 2, 5, 30} {
+		inTime(t, func(t *testing.T, us, eu, ap *site) {
+			b := sharedPolicy(t, "b", weir.Limit{Count: 60, Window: time.Hour, Burst: 100})
+			drainOf(t, us, b, "a")
+			drainOf(t, eu, b, "a")
+			drainOf(t, ap, b, "a")
+			for _, s := range []*site{us, eu} {
+				r := take(s, asks(b, "a", n))[0]
+				if r.Allowed {
+					continue
+				}
+				for i := range 5 {
+					time.Sleep(r.RetryAfter + 200*time.Millisecond)
+					first := r.RetryAfter
+					r = take(s, asks(b, "a", n))[0]
+					if r.Allowed {
+						break
+					}
+					t.Errorf("%s n=%d try %d: refused after a RetryAfter of %v; now %v, remaining %d", s.link.name, n, i, first, r.RetryAfter, r.Remaining)
+				}
+				drainOf(t, us, b, "a")
+				drainOf(t, eu, b, "a")
+				drainOf(t, ap, b, "a")
+			}
+		})
+	}
+}
+
+func asks(p *weir.Policy, subject string, n int64) weir.Charge {
+	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n}
+}
+
+// TestHomeOfSomeRules: a region that rules name as their home can't be drained, and if it was before they did, it counts them once.
+func TestHomeOfSomeRules(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "w", budget)
+		p.Home = "ap"
+		n := drainOf(t, ap, p, "a")
+		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * beatEvery)
+		if m := drainOf(t, ap, p, "a"); n+m > 1000 {
+			t.Errorf("%d, and %d more", n, m)
+		}
+		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "w", Global: true, Home: "eu", Limits: []weir.Limit{weir.PerMinute(100)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		us.link.Serve(weir.NewLimiter(us.own, rules, weir.Options{}), us.own)
+		if err := us.link.Drain(t.Context(), "eu"); err == nil {
+			t.Error("eu is the home of w")
+		}
+	})
+}
