@@ -131,7 +131,7 @@ func most(p *weir.Policy) int64 {
 
 func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 	grants := make([]ledger.Grant, len(asks))
-	fits := make([]bool, len(asks))
+	fits, there := make([]bool, len(asks)), make([]bool, len(asks))
 	all := true
 	// A counter that several charges name is asked for all their tokens, and debited once: by the first
 	// that isn't in shadow, if there is one. That one's hold stands for all.
@@ -154,7 +154,7 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 	for i := range asks {
 		c := &asks[i]
 		c.N, c.Hold = asked[keyOf(c.Counter)], asks[payer[keyOf(c.Counter)]].Hold
-		fits[i] = m.fits(now, c)
+		fits[i], there[i] = m.fits(now, c), m.there(c)
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
 	verdicts := make([]weir.Verdict, len(asks))
@@ -172,6 +172,7 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 	}
 	for i := range asks {
 		m.report(now, &asks[i], verdicts[i], &grants[i])
+		grants[i].Again = there[i]
 	}
 	return grants
 }

@@ -265,6 +265,9 @@ func repeats(t *testing.T, open Open) {
 			for range 3 {
 				check(4, 1, true, 6)
 			}
+			if r := h.charge(held(p, "s", 4, 1, time.Minute))[0]; !r.Again {
+				t.Fatalf("nothing was taken: %+v", r)
+			}
 			check(5, 2, true, 1)
 			for range 2 {
 				if r := h.take("s", 4, p)[0]; r.Allowed || r.Remaining != 1 {
