@@ -146,6 +146,7 @@ func TestSharedLimitsUnderFaults(t *testing.T) {
 		"stores that forget":  storesThatForget,
 		"numbers that change": numbersThatChange,
 		"clocks":              sharedAndClocks,
+		"a home that moves":   homeThatMoves,
 	} {
 		all.Go(func() { t.Run(name, test) })
 	}
@@ -434,5 +435,80 @@ func TestSharedLimitsOnACluster(t *testing.T) {
 	})
 	if status, text := post(t, asking, us.nodes[0].HTTP+"/v1/check", `{"attributes": {"tokens": "x"}, "amounts": {"tokens": 1}}`); status != 429 {
 		t.Errorf("%d %s", status, text)
+	}
+}
+
+const movedRules = `
+rules:
+  - {id: rate, by: ["attr:rate"], missing: skip, scope: global, limit: 600/minute}
+  - {id: day, by: ["attr:day"], missing: skip, scope: global, algorithm: fixed_window, limit: 1000/day}
+`
+
+// homeThatMoves: the home dies, and another takes its place. It owns no more than its floor at first, and then all, empty. The old one
+// comes back and steps down. Nothing is admitted past the bound.
+func homeThatMoves(t *testing.T) {
+	all := areas(t, movedRules, 500*time.Millisecond, place{name: "us"}, place{name: "eu"}, place{name: "ap"})
+	us, eu, ap := all["us"], all["eu"], all["ap"]
+	rate, day := oracleOf("rate"), oracleOf("day")
+	rate.pace = 20 * time.Millisecond
+	rate.flood(t, 2, func() bool { return rate.total() >= 300 }, us, eu, ap)
+	day.flood(t, 2, func() bool { return day.total() >= 300 }, us, eu, ap)
+
+	_ = us.nodes[0].cmd.Process.Signal(syscall.SIGKILL)
+	move := func(force bool) (int, string) {
+		return admin(t, ap.nodes[0], "POST", "/v1/regions", fmt.Sprintf(`{"do": "move", "region": "us", "to": "eu", "force": %v}`, force))
+	}
+	until(t, func() error {
+		if status, text := move(false); status != http.StatusConflict || !strings.Contains(text, "--force") {
+			return fmt.Errorf("us is dead: %d %s", status, text)
+		}
+		return nil
+	})
+	if status, text := move(true); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	seen := func(a *area) (got struct {
+		Home  string
+		Epoch int
+		Grace bool
+	}) {
+		_, text := admin(t, a.nodes[0], "GET", "/v1/regions", "")
+		if err := json.Unmarshal([]byte(text), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	until(t, func() error {
+		if s := seen(eu); s.Home != "eu" || s.Epoch != 2 || !s.Grace {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	end := time.Now().Add(time.Minute)
+	rate.flood(t, 1, func() bool { return !seen(eu).Grace || time.Now().After(end) }, eu, ap)
+	before := rate.total()
+	rate.flood(t, 2, func() bool { return rate.total() >= before+50 || time.Now().After(end) }, eu, ap)
+	if n := rate.total() - before; n < 50 {
+		t.Errorf("eu owns the rest of the bucket now, and %d came of it", n)
+	}
+	us.nodes[0] = start(t, us.args...)
+	us.serves(t, 0)
+	us.far(t, 150*time.Millisecond)
+	hear(t, all)
+	until(t, func() error {
+		if s := seen(us); s.Home != "eu" || s.Grace {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	for range 300 {
+		for _, a := range []*area{us, eu, ap} {
+			day.ask(t, a, 0)
+			rate.ask(t, a, 0)
+		}
+	}
+	rate.bucket(t, 600, 10, 0)
+	if n := day.total(); n > 1000 {
+		t.Errorf("%d were admitted of 1000 of a window in which the home moved", n)
 	}
 }

@@ -126,3 +126,28 @@ func TestHomeOfSomeRules(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusalsAreRemembered: a client that a home has refused doesn't make it work at every check. What is smaller is asked for.
+func TestRefusalsAreRemembered(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		eu.refusals.believed = believeFor
+		p := policyOf(t, "small", weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: time.Hour}, true)
+		take(eu, asks(p, "a", 8))
+		first := take(eu, asks(p, "a", 5))[0]
+		if first.Allowed {
+			t.Fatalf("%+v", first)
+		}
+		time.Sleep(100 * time.Millisecond)
+		take(us, weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("a")}, N: 1}) // the home goes on
+		if r := take(eu, asks(p, "a", 6))[0]; r.Allowed || r.Remaining != first.Remaining || r.RetryAfter != first.RetryAfter-100*time.Millisecond {
+			t.Errorf("it was asked again: %+v after %+v", r, first)
+		}
+		if r := take(eu, asks(p, "a", 1))[0]; !r.Allowed {
+			t.Errorf("one fits: %+v", r)
+		}
+		time.Sleep(believeFor)
+		if r := take(eu, asks(p, "a", 5))[0]; r.Allowed || r.Remaining != 0 {
+			t.Errorf("it isn't believed any more: %+v", r)
+		}
+	})
+}

@@ -58,6 +58,7 @@ func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 		}
 		own := memstore.New(memstore.Options{Now: now})
 		sites[i] = &site{own: own, link: link, Store: NewStore(own, link, MemoryCells())}
+		sites[i].refusals.believed = 0
 		link.Serve(weir.NewLimiter(own, nil, weir.Options{}), own)
 		for _, p := range link.peers {
 			p.since = time.Now().Add(time.Hour) // however late it is heard first

@@ -63,7 +63,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 	if store == nil {
 		return result{Failed: "it is starting"}
 	}
-	here := &Store{*store, l, l.stakes.Load()}
+	here := &Store{own: *store, link: l, stakes: l.stakes.Load()}
 	fail := func(err error) result { return result{Failed: err.Error()} }
 	switch {
 	case a.Talk != nil:

@@ -16,13 +16,15 @@ type Store struct {
 	own    weir.Store
 	link   *Link
 	stakes *stakes
+
+	refusals refusals
 }
 
 var _ weir.Store = (*Store)(nil)
 
 // NewStore makes a Store of a region's own, of its link to the others, and of where it keeps stakes.
 func NewStore(own weir.Store, link *Link, cells Cells) *Store {
-	s := &Store{own, link, newStakes(link, cells)}
+	s := &Store{own: own, link: link, stakes: newStakes(link, cells), refusals: refusals{believed: believeFor}}
 	link.stakes.Store(s.stakes)
 	return s
 }
@@ -168,8 +170,18 @@ func (t *taking) share(ctx context.Context, i int) {
 func (t *taking) ask(ctx context.Context, home string) {
 	of := t.at(home)
 	charges, results := t.pick(of)
+	if len(of) == 1 {
+		if known, ok := t.refusals.find(&charges[0]); ok {
+			results[0] = known
+			t.decided(ctx, of, charges, results)
+			return
+		}
+	}
 	err := t.link.take(ctx, home, charges, results)
 	if err == nil {
+		for i := range charges {
+			t.refusals.note(&charges[i], &results[i])
+		}
 		t.decided(ctx, of, charges, results)
 		return
 	}

@@ -1,0 +1,63 @@
+package region
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+const (
+	// believeFor is how long a home's refusal holds at most without asking it again: tokens may be given back there.
+	believeFor = 250 * time.Millisecond
+	// maxRefusals is how many are remembered.
+	maxRefusals = 1 << 14
+)
+
+// refusals are what homes have refused lately, so that clients that go on don't make them work.
+type refusals struct {
+	believed time.Duration // how long
+	mu       sync.Mutex
+	by       map[string]refusal
+}
+
+type refusal struct {
+	n  int64
+	at time.Time
+	weir.Result
+}
+
+// find is the refusal of a charge, if one is remembered that was for as much or less. Its times have gone on.
+func (r *refusals) find(c *weir.Charge) (weir.Result, bool) {
+	if c.Peek || c.Hold != nil { // the home may have it already
+		return weir.Result{}, false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, ok := r.by[keyOf(&c.Counter)]
+	age := time.Since(known.at)
+	switch {
+	case !ok || c.N < known.n || age >= r.believed:
+		return weir.Result{}, false
+	case known.RetryAfter != weir.Never && age >= known.RetryAfter:
+		return weir.Result{}, false
+	}
+	out := known.Result
+	if out.ResetAfter = max(0, out.ResetAfter-age); out.RetryAfter != weir.Never {
+		out.RetryAfter -= age
+	}
+	return out, true
+}
+
+// note remembers what a home has refused.
+func (r *refusals) note(c *weir.Charge, result *weir.Result) {
+	if result.Allowed || result.Err != nil || c.Peek || r.believed == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.by) >= maxRefusals || r.by == nil {
+		r.by = map[string]refusal{}
+	}
+	r.by[keyOf(&c.Counter)] = refusal{c.N, time.Now(), *result}
+}
