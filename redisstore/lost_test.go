@@ -281,7 +281,7 @@ func takeAct(p *weir.Policy, key string) *act {
 func TestWhatRedisSaysIsTold(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	var log lines
-	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout, Logger: log.logger()})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: time.Second, Logger: log.logger()})
 	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
 	mustTake(t, s, charge1(p, "s"))
 	do(t, r, "REPLICAOF", "127.0.0.1", "1")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,7 +24,8 @@ import (
 // startNginx runs nginx with what stands in http { }, and returns its address.
 func startNginx(t *testing.T, inHTTP string) (addr, conf string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// At an address of its own: the port of another might be given away again before nginx has it.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.N(254), rand.N(256), 1+rand.N(254)))
 	if err != nil {
 		t.Fatal(err)
 	}
