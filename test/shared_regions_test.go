@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -285,7 +286,7 @@ func storesThatForget(t *testing.T) {
 		}
 		clear(o.degraded)
 		o.unfailing(t)
-		if n, most := o.total(), bound()+uncounted; n > most || n < 1000 {
+		if n, most := o.total(), bound()+uncounted; n > most || n < 600 { // what a region had borrowed may be lost with its memory
 			t.Errorf("%s: %d were admitted, at most %d may be: %v", o.of, n, most, o.statuses)
 		} else {
 			t.Logf("%s: %d were admitted, at most %d may be", o.of, n, most)
@@ -459,11 +460,14 @@ func homeThatMoves(t *testing.T) {
 		return admin(t, ap.nodes[0], "POST", "/v1/regions", fmt.Sprintf(`{"do": "move", "region": "us", "to": "eu", "force": %v}`, force))
 	}
 	until(t, func() error {
-		if status, text := move(false); status != http.StatusConflict || !strings.Contains(text, "--force") {
-			return fmt.Errorf("us is dead: %d %s", status, text)
+		if _, text := admin(t, ap.nodes[0], "GET", "/v1/regions", ""); !strings.Contains(text, `"up":false`) {
+			return errors.New("ap hasn't noticed yet: " + text)
 		}
 		return nil
 	})
+	if status, text := move(false); status != http.StatusConflict || !strings.Contains(text, "--force") {
+		t.Errorf("us is dead: %d %s", status, text)
+	}
 	if status, text := move(true); status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}
@@ -501,7 +505,7 @@ func homeThatMoves(t *testing.T) {
 		}
 		return nil
 	})
-	for range 300 {
+	for range 30 {
 		for _, a := range []*area{us, eu, ap} {
 			day.ask(t, a, 0)
 			rate.ask(t, a, 0)
