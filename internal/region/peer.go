@@ -185,9 +185,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 }
 
 func (p *peer) post(ctx context.Context, address string, m *message) (a answer, err error) {
-	t := *p.link.topology()
-	t.Adopted = nil
-	m.From, m.To, m.Topology, m.Rules = p.link.name, p.name, &t, p.link.rules()
+	m.From, m.To, m.Topology, m.Rules = p.link.name, p.name, p.link.topology().told(), p.link.rules()
 	text, err := json.Marshal(m)
 	if err != nil {
 		return a, err

@@ -45,9 +45,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	t := *l.topology()
-	t.Adopted = nil
-	out := answer{From: l.name, Topology: &t, Rules: l.rules(), Done: make([]result, len(m.Acts))}
+	out := answer{From: l.name, Topology: l.topology().told(), Rules: l.rules(), Done: make([]result, len(m.Acts))}
 	var all sync.WaitGroup
 	for i := range m.Acts {
 		all.Go(func() { out.Done[i] = l.carryOut(r.Context(), m.From, &m.Acts[i]) })

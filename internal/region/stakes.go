@@ -52,7 +52,7 @@ type flight struct {
 	enough bool // somebody had what was needed
 }
 
-// gather is how long an ask waits for what other requests need: an answer wakes all of those for whom it brought too little.
+// gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
 const gather = 5 * time.Millisecond
 
 func newStakes(l *Link, cells Cells) *stakes {

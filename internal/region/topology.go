@@ -51,12 +51,17 @@ func (t *Topology) newer(old *Topology) bool {
 	if t.Epoch != old.Epoch {
 		return t.Epoch > old.Epoch
 	}
-	return bytes.Compare(t.said(), old.said()) > 0
+	if maps.Equal(t.Homes, old.Homes) && maps.Equal(t.Away, old.Away) {
+		return false
+	}
+	return bytes.Compare(t.told().text(), old.told().text()) > 0
 }
 
-// said is what other regions are told.
-func (t *Topology) said() []byte {
-	b, err := json.Marshal(Topology{Epoch: t.Epoch, Homes: t.Homes, Away: t.Away})
+// told is what other regions hear of it.
+func (t *Topology) told() *Topology { return &Topology{Epoch: t.Epoch, Homes: t.Homes, Away: t.Away} }
+
+func (t *Topology) text() []byte {
+	b, err := json.Marshal(t)
 	if err != nil {
 		panic(err) // maps of texts
 	}
@@ -90,8 +95,7 @@ func (l *Link) learn(ctx context.Context, heard *Topology) error {
 				kept.Adopted[name] = old.Adopted[name]
 			}
 		}
-		text, _ := json.Marshal(kept)
-		return []Cell{{text, keepTopology}}
+		return []Cell{{kept.text(), keepTopology}}
 	})
 	if err != nil {
 		return fmt.Errorf("what became of regions can't be kept: %w", err)

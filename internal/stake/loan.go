@@ -115,7 +115,8 @@ func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
 	}
 	if l := k.Held[to]; l != nil {
 		if isBucket(p) {
-			// What is missing counts as the region's own first, so that this refills. The rest was borrowed, and is spent.
+			// Missing tokens count against the region's own share first, so that it can refill. Whatever is missing beyond that
+			// was borrowed, and has been spent.
 			missing := (k.capacity(p, s)-k.Level)/scale(p) - s.Own
 			l.Spent += max(0, min(l.out(), missing))
 		}

@@ -19,7 +19,7 @@ for i = 1, #KEYS do
   if new == '' then
     redis.call('DEL', KEYS[i])
   elseif new ~= old[i] then
-    -- Nothing is kept for a shorter time than it was to be: the numbers of a receipt may be older.
+    -- Never shorten a TTL: the caller may have worked it out from an old receipt's numbers.
     redis.call('SET', KEYS[i], new, 'PX', math.max(ttl, redis.call('PTTL', KEYS[i])))
   end
 end
