@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"syscall"
 	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
@@ -78,13 +79,22 @@ func (p *Proxy) Heal() { p.proxy.Toxics.ResetToxics(context.Background()) }
 func (p *Proxy) Down() { p.proxy.Stop() }
 
 // Up ends Down.
-func (p *Proxy) Up() error { return p.proxy.Start() }
+func (p *Proxy) Up() (err error) {
+	for range 200 {
+		// The socket on which it listened may be closed a moment after Stop has returned.
+		if err = p.proxy.Start(); !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
+}
 
 // Redirect makes the proxy lead to another server from now on. Its connections end.
 func (p *Proxy) Redirect(upstream string) error {
 	p.proxy.Stop()
 	p.proxy.Upstream = upstream
-	return p.proxy.Start()
+	return p.Up()
 }
 
 // Close ends the proxy and its connections.
