@@ -222,7 +222,7 @@ bench-stream:
 	$(GO) test ./internal/gateway -run '^$$' -bench FirstByte -benchtime 5000x
 	$(GO) test ./internal/gateway -run '^$$' -bench LongStream -benchtime 1x
 
-## bench-regions: what regions that share a limit refuse beside one exact limiter, and what they say to each other, in virtual time; a minute
+## bench-regions: what regions that share a limit refuse beside one exact limiter, and what they say to each other, in virtual time; five minutes
 bench-regions:
 	$(GO) test ./internal/region -run 'LostAdmissions|ManyHotKeys' -v -cells
 

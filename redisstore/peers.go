@@ -220,6 +220,9 @@ func (s *Store) weigh() {
 	s.tight.Store(tight.Load())
 }
 
+// Tight reports whether a server is nearly full, so that guests get no new counters.
+func (s *Store) Tight() bool { return s.tight.Load() }
+
 // connect tries until Redis is there, and reports false if the store was closed first.
 func (s *Store) connect() bool {
 	for pause := firstBeat; ; pause = min(2*pause, slowestTry) {

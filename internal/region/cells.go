@@ -21,6 +21,8 @@ type Cells interface {
 	// called again if something did. A value that there isn't is empty, one that becomes empty is deleted, and one that
 	// stays as it is isn't written. Keys are of one place: see redisCells.
 	Update(ctx context.Context, keys []string, change func(values [][]byte, now int64) []Cell) error
+	// Tight reports whether there is little room: clients that could choose their names freely get no new stakes.
+	Tight() bool
 }
 
 // Cell is a value, and how long it is kept.
@@ -94,6 +96,8 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 	return errBusy
 }
 
+func (c redisCells) Tight() bool { return c.store.Tight() }
+
 // memoryCells keeps values in the process, for a region of one node.
 type memoryCells struct {
 	mu     sync.Mutex
@@ -113,6 +117,12 @@ const maxCells = 1 << 18
 // MemoryCells keeps stakes in the process.
 func MemoryCells() Cells {
 	return &memoryCells{values: map[string]kept{}, clock: func() int64 { return time.Now().UnixMicro() }}
+}
+
+func (c *memoryCells) Tight() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.values) >= maxCells*3/4
 }
 
 func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]byte, int64) []Cell) error {

@@ -1,10 +1,17 @@
 package region
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/redisstore"
 )
 
 // TestRepeatedReservationsStay: a check that is repeated, and that another limit refuses, doesn't end what the first one reserved.
@@ -150,4 +157,70 @@ func TestRefusalsAreRemembered(t *testing.T) {
 			t.Errorf("it isn't believed any more: %+v", r)
 		}
 	})
+}
+
+// TestGuestsMakeNoStakes where there is little room: names can be made up. Those that have one keep it, and so do other clients.
+func TestGuestsMakeNoStakes(t *testing.T) {
+	redis := redistest.New(t, redistest.Options{})
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	<-store.Tried()
+	memory := MemoryCells().(*memoryCells)
+	fill := map[string]func(){
+		"memory": func() {
+			for i := range maxCells * 3 / 4 {
+				memory.values[fmt.Sprint(i)] = kept{until: math.MaxInt64}
+			}
+		},
+		"redis": func() {
+			if _, err := redis.Do(t.Context(), "SET", "large", strings.Repeat("x", 16<<20)); err != nil {
+				t.Fatal(err)
+			}
+			used, err := redis.Memory(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", fmt.Sprint(used*5/4)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for name, cells := range map[string]Cells{"memory": memory, "redis": RedisCells(store)} {
+		us := world(t, time.Now, "us", "eu")[0]
+		s := NewStore(us.own, us.link, cells)
+		guest := func(subject string) weir.Charge {
+			c := asks(sharedPolicy(t, "p", budget), subject, 1)
+			c.Guest = true
+			return c
+		}
+		if r := take(s, guest("known"))[0]; !r.Allowed {
+			t.Errorf("%s: %+v", name, r)
+		}
+		fill[name]()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := redistest.Until(ctx, func(context.Context) error {
+			if !cells.Tight() {
+				return errors.New("there is room")
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(name, err)
+		}
+		cancel()
+		for range 2 { // the first hasn't made one
+			if r := take(s, guest("invented"))[0]; !errors.Is(r.Err, weir.ErrNoRoom) || r.Allowed {
+				t.Errorf("%s: a guest with a new name: %+v", name, r)
+			}
+		}
+		if r := take(s, guest("known"))[0]; !r.Allowed || r.Remaining != 1000-50-2 {
+			t.Errorf("%s: a guest with a stake: %+v", name, r)
+		}
+		if r := take(s, asks(sharedPolicy(t, "p", budget), "client", 1))[0]; !r.Allowed {
+			t.Errorf("%s: a client that is no guest: %+v", name, r)
+		}
+		s.stakes.close()
+	}
 }

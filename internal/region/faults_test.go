@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -257,7 +258,7 @@ func TestFlightsAreShared(t *testing.T) {
 		for _, s := range sites {
 			all.Go(func() {
 				for i := range 40 {
-					s.stakes.ask(keyOf(counterOf(p)), counterOf(p), int64(i%2), "")
+					s.stakes.ask(keyOf(counterOf(p)), counterOf(p), int64(i%2), lenders{first: slices.Sorted(maps.Keys(s.link.peers))})
 				}
 			})
 		}

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -46,10 +48,9 @@ const maxChanges = 256
 
 // flight is an ask that is under way. Requests wait for it.
 type flight struct {
-	done   chan struct{}
-	need   int64 // what requests wait for: guarded by stakes.mu until it has left
-	left   bool
-	enough bool // somebody had what was needed
+	done chan struct{}
+	need int64 // what requests wait for: guarded by stakes.mu until it has left
+	left bool
 }
 
 // gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
@@ -142,8 +143,10 @@ func (s *stakes) work(key string, q *queue) {
 				}
 				c.do(k, s.link.share(c.of, now), now, records)
 			}
-			p := list[len(list)-1].of
-			cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
+			if k.Time != 0 {
+				p := list[len(list)-1].of
+				cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
+			}
 			return cells
 		})
 		cancel()
@@ -162,13 +165,16 @@ type hold struct {
 // take decides a charge. If this region has too little, it asks the others, and waits for as long as the caller lets it.
 func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
+	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
 	var r weir.Result
-	var low, may, again bool
-	var stale string
+	var who, ahead lenders
+	awaited := false
 	try := func() error {
-		awaited := again
-		again = true
 		return s.charge(ctx, key, c, func(k *stake.Stake, share stake.Share, now int64, there bool) bool {
+			if k.Time == 0 && tight {
+				r = weir.Result{Err: weir.ErrNoRoom}
+				return false
+			}
 			fits := there
 			switch {
 			case there:
@@ -181,21 +187,37 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 			}
 			r = k.Report(p, share, now, c.N, fits)
 			r.Again = there
-			low, may, stale = k.Low(p, share, now), k.MayAsk(now), k.Stale(p, share, now)
+			who, ahead = lenders{}, lenders{}
+			if !fits {
+				who = s.lenders(k, home, now)
+			}
+			if of := k.Stale(p, share, now); of != "" {
+				ahead.first = []string{of}
+			} else if k.Low(p, share, now) {
+				ahead = s.ahead(k, home, now)
+			}
 			return fits
 		})
 	}
 	if err := try(); err != nil {
 		return weir.Result{Err: err}
 	}
-	// One that an ask on its way didn't count waits for it, and then for one that does. Those that came later may have
-	// taken what was brought for it.
+	// It asks until there is enough, or all others rest. One that an ask on its way didn't count waits for that, and then for one that
+	// does. Those that came later may have taken what was brought for it.
+	awaited = true
 	enough := time.NewTimer(s.link.timeout)
 	defer enough.Stop()
-	for !r.Allowed && may && wait && c.N <= stake.Whole(p) {
-		f, counted := s.ask(key, &c.Counter, c.N, "")
+	for !r.Allowed && r.Err == nil && wait && c.N <= stake.Whole(p) && who.after <= min(patience, s.link.timeout/2) {
+		var done <-chan struct{}
+		var rested <-chan time.Time
+		if who.after > 0 {
+			rested = time.After(who.after)
+		} else {
+			done = s.ask(key, &c.Counter, c.N, who)
+		}
 		select {
-		case <-f.done:
+		case <-done:
+		case <-rested:
 		case <-enough.C:
 			return r
 		case <-ctx.Done():
@@ -204,14 +226,63 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 		if err := try(); err != nil {
 			return weir.Result{Err: err}
 		}
-		if counted && !f.enough {
-			break
-		}
 	}
-	if !c.Peek && (low || stale != "") {
-		s.ask(key, &c.Counter, 0, stale)
+	if !c.Peek && len(ahead.first) > 0 {
+		s.ask(key, &c.Counter, 0, ahead)
 	}
 	return r
+}
+
+// lenders are regions to ask: all of the first at once, and then the rest, if those had less than requests wait for. If nobody may be
+// asked now, after is how long it is until somebody may.
+type lenders struct {
+	first, rest []string
+	after       time.Duration
+}
+
+// patience is how long a request waits until others may be asked again.
+const patience = 250 * time.Millisecond
+
+// lenders are whom to ask for what requests wait for: the home first, or all at once if that had too little the last time.
+func (s *stakes) lenders(k *stake.Stake, home string, now int64) (who lenders) {
+	after := int64(math.MaxInt64 / 1000)
+	for _, name := range s.reachable(home) {
+		rest := k.Rests(name, now)
+		after = min(after, rest)
+		switch {
+		case rest > 0:
+		case home == "" || name == home || k.HadLittle(home):
+			who.first = append(who.first, name)
+		default:
+			who.rest = append(who.rest, name)
+		}
+	}
+	who.after = time.Duration(after) * time.Microsecond
+	return who
+}
+
+// ahead are whom to ask before requests wait: the same, and at home those that have something of it.
+func (s *stakes) ahead(k *stake.Stake, home string, now int64) lenders {
+	names := []string{home}
+	if home == "" {
+		names = k.Borrowers()
+	} else if k.HadLittle(home) {
+		names = s.reachable(home)
+	}
+	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return k.Rests(name, now) > 0 })}
+}
+
+// reachable are the other regions, the home first. Those that aren't heard are left out.
+func (s *stakes) reachable(home string) (names []string) {
+	if s.link.peers[home] != nil {
+		names = append(names, home)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
+		if name != home && s.link.peers[name].status().Up {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // charge has a charge decided. One whose hold is there already takes nothing more.
@@ -285,36 +356,35 @@ func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
 }
 
 // ask asks other regions for what requests of a counter need, unless that is under way; with 0, for what will be needed soon. It returns
-// at once. It reports false if the one that is under way has left without what is needed: what it brings may do. A region that is named is
-// the only one that is asked.
-func (s *stakes) ask(key string, c *weir.Counter, need int64, only string) (f *flight, counted bool) {
+// at once, with what is closed when they have answered. An ask that is under way may have left without what is needed: what it brings may do.
+func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.flights[key]; f != nil {
 		if !f.left {
 			f.need += need
 		}
-		return f, !f.left
+		return f.done
 	}
-	f = &flight{done: make(chan struct{}), need: need}
+	f := &flight{done: make(chan struct{}), need: need}
 	if s.closed {
 		close(f.done)
-		return f, true
+		return f.done
 	}
 	s.flights[key] = f
 	counter := weir.Counter{Policy: c.Policy, Subject: slices.Clone(c.Subject)}
 	s.running.Go(func() {
-		s.fly(key, &counter, f, need, only)
+		s.fly(key, &counter, f, need, who)
 		s.mu.Lock()
 		delete(s.flights, key)
 		s.mu.Unlock()
 		close(f.done)
 	})
-	return f, true
+	return f.done
 }
 
-// fly asks the home first. Where that has too little for requests that wait, it asks the others, all at once.
-func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, only string) {
+// fly is the way of an ask.
+func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, who lenders) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
 	if need > 0 {
@@ -323,57 +393,52 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, only st
 	s.mu.Lock()
 	f.left, need = true, f.need
 	s.mu.Unlock()
-	home := s.link.homeOf(c.Policy)
-	var others []string
-	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
-		if name != home && s.link.peers[name].status().Up {
-			others = append(others, name)
-		}
+	if s.askAll(ctx, key, c, need, who.first) < need {
+		s.askAll(ctx, key, c, need, who.rest)
 	}
-	switch {
-	case only != "" && need == 0:
-		others = []string{only}
-	case home != "":
-		if f.enough = s.askOne(ctx, key, c, f, need, home); f.enough || need == 0 {
-			return
-		}
-	case need == 0: // at home: of those that have something of it
-		if err := s.update(ctx, key, c.Policy, func(k *stake.Stake, _ stake.Share, _ int64) { others = k.Borrowers() }); err != nil {
-			return
-		}
-	}
-	had := make([]bool, len(others))
-	var all sync.WaitGroup
-	for i, name := range others {
-		all.Go(func() { had[i] = s.askOne(ctx, key, c, f, need, name) })
-	}
-	all.Wait()
-	f.enough = slices.Contains(had, true)
 }
 
-// askOne asks a region, and reports whether it had enough.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, need int64, of string) (enough bool) {
+// askAll asks regions at once, and returns what they brought.
+func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, need int64, of []string) int64 {
+	var brought atomic.Int64
+	var all sync.WaitGroup
+	for _, name := range of {
+		all.Go(func() { brought.Add(s.askOne(ctx, key, c, need, name)) })
+	}
+	all.Wait()
+	return brought.Load()
+}
+
+// askOne asks a region, and returns what it brought.
+func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, need int64, of string) int64 {
+	p := s.link.peers[of]
+	if p == nil {
+		return 0
+	}
 	var m *stake.Message
 	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		m = k.Ask(c.Policy, share, now, of, need)
 	})
 	if err != nil {
-		return false
-	}
-	p := s.link.peers[of]
-	if p == nil {
-		return false
+		return 0
 	}
 	answer, err := s.link.talk(ctx, of, c, m)
 	if err != nil {
-		return false
+		_ = s.update(context.WithoutCancel(ctx), key, c.Policy, func(k *stake.Stake, _ stake.Share, now int64) { k.Unheard(of, now) })
+		return 0
 	}
 	p.asks.Add(1)
 	if answer.Short {
 		p.short.Add(1)
 	}
-	err = s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) { k.Hear(c.Policy, share, now, of, answer) })
-	return err == nil && !answer.Short
+	var brought int64
+	err = s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+		brought = k.Heard(c.Policy, share, now, of, m, answer)
+	})
+	if err != nil {
+		return 0 // it may be heard yet, and brought be written
+	}
+	return brought
 }
 
 // hear takes in what another region says of a counter, and returns the answer.

@@ -37,7 +37,7 @@ func TestGarbage(t *testing.T) {
 			(&Stake{}).Hear(p, Share{Own: 50}, start, "eu", &Message{Need: 1, Want: 1, Held: &Loan{ID: 1, Sent: 1}})
 		}()
 	}
-	for _, text := range []string{`{"o":{"eu":null}}`, `{"h":{"eu":null}}`, `{"t":1,"o":{"eu":null}}`, `{"t":5,"l":9223372036854775807}`, `null`} {
+	for _, text := range []string{`{"o":{"eu":null}}`, `{"h":{"eu":null}}`, `{"h":{"eu":{"i":1,"v":-70,"n":-5}}}`, `{"t":1,"o":{"eu":null}}`, `{"t":5,"l":9223372036854775807}`, `null`} {
 		for _, p := range []*weir.Policy{policy(t, weir.PerSecond(100)), policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})} {
 			func() {
 				defer func() {
@@ -48,7 +48,8 @@ func TestGarbage(t *testing.T) {
 				k := Decode([]byte(text))
 				k.Take(p, Share{Own: 50, Rate: 500}, start, 1)
 				k.Hear(p, Share{Own: 50, Rate: 500}, start, "eu", &Message{Window: k.Time, Need: 1, Want: 1, Held: &Loan{ID: 1, Sent: 1}})
-				k.Ask(p, Share{Own: 50, Rate: 500}, start, "eu", 1)
+				ask := k.Ask(p, Share{Own: 50, Rate: 500}, start, "eu", 1)
+				k.Heard(p, Share{Own: 50, Rate: 500}, start, "eu", ask, &Message{Window: k.Time})
 				k.TTL(p, Share{Own: 50, Rate: 500}, start)
 				k.Encode()
 			}()
@@ -84,5 +85,64 @@ func TestOverdraw(t *testing.T) {
 	k.GiveBack(p, s, start, -9_300_000_000_000, start)
 	if k.Fits(p, s, start, 1) || k.Level > 0 {
 		t.Errorf("the level is %d", k.Level)
+	}
+}
+
+// TestLendersRest: who had enough is asked again at once, who had little and needs it soon, and who had nothing later each time.
+func TestLendersRest(t *testing.T) {
+	p := policy(t, weir.PerSecond(100))
+	s := Share{Own: 5, Rate: 50}
+	k := &Stake{}
+	now := start
+	for i, c := range []struct {
+		brings int64
+		busy   bool
+		rests  int64
+		little bool
+	}{
+		{brings: 10, busy: true},
+		{brings: 5, busy: true},
+		{brings: 4, busy: true, rests: 500_000, little: true},
+		{brings: 4, busy: true, rests: 1_000_000, little: true},
+		{brings: 4, busy: true, rests: 2_000_000, little: true},
+		{brings: 4, busy: true, rests: 2_000_000, little: true},
+		{brings: 4, little: true},
+		{brings: 1, rests: 250_000, little: true}, // 0.4 s after it was asked
+		{rests: 250_000, little: true},
+		{busy: true, rests: 500_000, little: true},
+		{rests: 1_000_000, little: true},
+		{rests: 2_000_000, little: true},
+		{rests: 4_000_000, little: true},
+		{rests: 4_000_000, little: true},
+		{brings: 5},
+		{rests: 250_000, little: true},
+		{brings: 5},
+	} {
+		ask := k.Ask(p, s, now, "us", 20)
+		now += 150_000
+		if got := k.Heard(p, s, now, "us", ask, &Message{Busy: c.busy, Lent: &Loan{ID: k.Held["us"].ID, Given: k.Held["us"].Given + c.brings, Sent: k.Held["us"].Sent}}); got != c.brings {
+			t.Errorf("%d: %d came, not %d", i, got, c.brings)
+		}
+		if rests, little := k.Rests("us", now), k.HadLittle("us"); rests != c.rests || little != c.little {
+			t.Errorf("%d: it rests for %d µs, had little: %v; not %d, %v", i, rests, little, c.rests, c.little)
+		}
+		if rests := k.Rests("us", now-10*second); rests != 0 {
+			t.Errorf("%d: a clock that ran backwards makes it rest for %d µs", i, rests)
+		}
+		k.Take(p, s, now, min(c.brings, k.left(p, s, now)/scale(p)))
+		now += max(1, c.rests)
+	}
+	// The ask of another node came before, so that this one brings nothing.
+	ask := k.Ask(p, s, now, "us", 20)
+	if k.Heard(p, s, now, "us", ask, &Message{Late: true, Lent: &Loan{ID: k.Held["us"].ID, Given: k.Held["us"].Given, Sent: k.Held["us"].Sent}}); k.Rests("us", now) != 0 {
+		t.Error("a region rests that wasn't asked")
+	}
+	for _, rests := range []int64{250_000, 500_000} {
+		if k.Unheard("us", now); k.Rests("us", now) != rests {
+			t.Errorf("a region that doesn't answer rests for %d µs", k.Rests("us", now))
+		}
+	}
+	if k.Unheard("ap", now); k.Rests("ap", now) != 0 || k.HadLittle("ap") {
+		t.Error("one that nobody has asked rests")
 	}
 }

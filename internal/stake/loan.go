@@ -13,9 +13,12 @@ const (
 	lead    = 0.4
 	// room is for how long a bucket that lends should be able to refill meanwhile.
 	room = 0.4
-	// shortWait is how long nobody is asked after an answer that brought too little, µs. It doubles, up to longestWait, while answers
-	// bring nothing.
-	shortWait, longestWait int64 = 500_000, 4_000_000
+	// shortWait is how long a region rests that had nothing, µs, and busyWait one that had little and needs it itself. It doubles each time,
+	// up to longestWait and longestBusy.
+	shortWait, longestWait int64 = 250_000, 4_000_000
+	busyWait, longestBusy  int64 = 500_000, 2_000_000
+	// giveBackEvery is how often what was borrowed and isn't needed is given back, µs.
+	giveBackEvery = 500_000
 	// renewEvery is how often a loan that is used is renewed, µs.
 	renewEvery = term / 3
 )
@@ -45,14 +48,20 @@ func (k *Stake) note(p *weir.Policy, now, n int64) {
 
 // Low reports whether this region should ask others before requests have to wait. It is right after Take.
 func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
-	return !k.waits(now) && float64(k.left(p, s, now)) < k.demand(p, now)*lead*float64(scale(p))
+	return float64(k.left(p, s, now)) < k.demand(p, now)*lead*float64(scale(p))
 }
 
-// MayAsk reports whether the others may be asked for what requests wait for.
-func (k *Stake) MayAsk(now int64) bool { return !k.waits(now) || k.Vain == 0 }
+// Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago. A clock that ran backwards doesn't make
+// that longer.
+func (k *Stake) Rests(of string, now int64) int64 {
+	if l := k.Held[of]; l != nil && l.Next <= now+longestWait {
+		return max(0, l.Next-now)
+	}
+	return 0
+}
 
-// waits reports whether nobody is asked ahead now. A clock that ran backwards doesn't make it longer.
-func (k *Stake) waits(now int64) bool { return now < k.Next && k.Next <= now+longestWait }
+// HadLittle reports whether a region had too little when it was asked the last time.
+func (k *Stake) HadLittle(of string) bool { return k.Held[of] != nil && k.Held[of].Next != 0 }
 
 // Stale is a region that should be told how its loan stands, or "": some of it is left, and it should be renewed, or much of it isn't
 // needed any more.
@@ -62,7 +71,7 @@ func (k *Stake) Stale(p *weir.Policy, s Share, now int64) string {
 			continue
 		}
 		idle := l.out() - int64(k.demand(p, now)*horizon) // left, or spent and not told
-		if age := now - l.Sent; age > renewEvery || age > shortWait && idle > Whole(p)/16 {
+		if age := now - l.Sent; age > renewEvery || age > giveBackEvery && idle > Whole(p)/16 {
 			return of
 		}
 	}
@@ -143,10 +152,20 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	}
 	fresh, void := k.returned(p, s, now, from, m.Held)
 	k.borrow(p, s, now, from, m)
+	if m.Retry > 0 {
+		again := now + m.Retry
+		if l := k.Held[from]; l != nil {
+			again = max(again, l.Next) // nobody asks it before
+		}
+		if k.Again <= now || again < k.Again || m.For > k.For {
+			k.Again, k.For = again, m.For
+		}
+	}
 	if m.Need+m.Want > 0 && fresh {
 		k.giveUp(p, s, now, k.Held[from])
 		answer.Short = 2*k.lend(p, s, now, from, m) < m.Need
 	}
+	answer.Busy, answer.Late = k.Low(p, s, now), !fresh
 	k.say(p, s, from, answer)
 	if void {
 		answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
@@ -199,9 +218,6 @@ func (k *Stake) returned(p *weir.Policy, s Share, now int64, from string, held *
 
 // borrow takes in what a lender has given.
 func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Message) {
-	if again := now + m.Retry; m.Retry > 0 && (k.Again <= now || again < k.Again || m.For > k.For) {
-		k.Again, k.For = again, m.For
-	}
 	l := k.Held[from]
 	switch {
 	case l == nil || m.Lent == nil:
@@ -227,17 +243,55 @@ func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Messa
 		}
 		l.Until = max(l.Until, end)
 	}
-	more := m.Lent.Given - l.Given
-	if more > 0 {
+	if more := m.Lent.Given - l.Given; more > 0 {
 		l.Given = m.Lent.Given
 		k.move(p, more)
-		k.Vain = 0
-	} else if m.Short {
-		k.Vain++
 	}
-	if m.Short || more <= 0 && m.Need+m.Want == 0 {
-		k.Next = now + min(shortWait<<min(k.Vain, 3), int64(longestWait))
+}
+
+// Heard takes in the answer to an ask, and returns what it brought. A region that had nothing, or little that it needs itself, rests
+// before it is asked again, for longer each time.
+func (k *Stake) Heard(p *weir.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
+	if l := k.Held[of]; l != nil {
+		brought = -l.Given
 	}
+	k.Hear(p, s, now, of, answer)
+	l := k.Held[of]
+	if l == nil { // it was void
+		return 0
+	}
+	brought = max(0, brought+l.Given)
+	if answer.Late {
+		return brought
+	}
+	switch {
+	case 4*brought >= ask.Want:
+		l.Vain, l.Next = 0, 0
+	case brought == 0:
+		l.rest(now, shortWait, longestWait)
+	case ask.Need > 0 && brought >= ask.Need:
+		l.Next = 0
+	case answer.Busy:
+		l.rest(now, busyWait, longestBusy) // nothing is lost meanwhile
+	case 10*brought < ask.Want:
+		l.Vain, l.Next = 0, l.Sent+int64(room*1e6) // by then it has refilled
+	default:
+		l.Vain, l.Next = 0, now
+	}
+	return brought
+}
+
+// Unheard notes that a region hasn't answered. It rests as if it had nothing.
+func (k *Stake) Unheard(of string, now int64) {
+	if l := k.Held[of]; l != nil {
+		l.rest(now, shortWait, longestWait)
+	}
+}
+
+// rest has a lender rest, for twice as long as the last time.
+func (l *Loan) rest(now, first, longest int64) {
+	l.Next = now + min(first<<min(max(l.Vain, 0), 10), longest)
+	l.Vain++
 }
 
 // giveUp gives back what was borrowed and isn't needed here.

@@ -60,9 +60,6 @@ type Stake struct {
 	Asked float64 `json:"d,omitempty"`
 	Quick float64 `json:"q,omitempty"`
 	At    int64   `json:"a,omitempty"`
-	// Vain is how often in a row other regions were asked and had nothing, and Next when they may be asked again.
-	Vain int   `json:"v,omitempty"`
-	Next int64 `json:"n,omitempty"`
 	// Again is when another region will have what was missing here, as it said.
 	Again int64 `json:"r,omitempty"`
 	For   int64 `json:"f,omitempty"` // so much
@@ -81,6 +78,10 @@ type Loan struct {
 	Until int64 `json:"u,omitempty"`
 	// Sent is when the borrower sent the newest ask, by its clock.
 	Sent int64 `json:"w,omitempty"`
+	// Next is when the lender may be asked again, or 0 if it had enough the last time, and Vain how often in a row it had too little.
+	// Only the borrower keeps them.
+	Vain int   `json:"v,omitempty"`
+	Next int64 `json:"n,omitempty"`
 }
 
 // out is how much the borrower may still have.
@@ -102,8 +103,11 @@ type Message struct {
 	// those that were heard.
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
-	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for.
+	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for. Busy: what it has left
+	// is little for its own requests. Late: it has heard a newer ask, of another node, and this one counts for nothing.
 	Void  bool `json:"void,omitempty"`
+	Busy  bool `json:"busy,omitempty"`
+	Late  bool `json:"late,omitempty"`
 	Short bool `json:"short,omitempty"`
 	// Retry is after how long the sender itself would have what was needed, µs, and For how much that was.
 	Retry int64 `json:"retry,omitempty"`
@@ -311,7 +315,7 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
 		if k.Again > now && n <= k.For { // another region said when it would have so much
-			at = min(at, max(k.Again, k.Next))
+			at = min(at, k.Again)
 		}
 		r.RetryAfter = micros(max(1, at-now))
 	case p.Limit.Algorithm == weir.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
