@@ -3,8 +3,10 @@ package region
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -100,6 +102,9 @@ func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
 			c.offset.Store(int64(2e6 * (l.Float64() - 0.5)))
 		}
 		length := 30*time.Second + l.upTo(40*time.Second)
+		if l.one(5) {
+			length *= 2
+		}
 		var counters []*counted
 		for i := range 2 {
 			p, err := weir.NewPolicy(fmt.Sprint("p", i), drawLimit(l, len(s.sites)))
@@ -112,6 +117,9 @@ func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
 		s.run()
 		until := time.Now().Add(length)
 		s.trouble(l, until)
+		if l.one(4) {
+			s.forgets(l, until)
+		}
 		for _, c := range counters {
 			l := l.fork()
 			s.running.Go(func() { s.demand(l, c, until) })
@@ -137,7 +145,7 @@ func (s *simulation) weather(l luck) {
 	}
 	one := func(l luck) time.Duration {
 		switch {
-		case l.Float64() < loss/2:
+		case l.Float64() < loss:
 			return never
 		case l.Float64() < late/2:
 			return l.upTo(30 * time.Second)
@@ -204,6 +212,23 @@ func (s *simulation) trouble(l luck, until time.Time) {
 					s.cutOff(false, pairs...)
 				})
 			}
+		}
+	}
+}
+
+// forgets has stores lose what they know, or what they learned in the last seconds, as after a failover.
+func (s *simulation) forgets(l luck, until time.Time) {
+	for i := range s.sites {
+		for _, key := range slices.Sorted(maps.Keys(s.counters)) {
+			c, l := s.counters[key], l.fork()
+			if l.one(2) {
+				continue
+			}
+			s.running.Go(func() {
+				for time.Sleep(l.upTo(30 * time.Second)); time.Now().Before(until); time.Sleep(10*time.Second + l.upTo(30*time.Second)) {
+					s.forget(i, c, key, l.upTo(15*time.Second)*time.Duration(l.IntN(2)))
+				}
+			})
 		}
 	}
 }

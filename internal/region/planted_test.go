@@ -301,8 +301,8 @@ func lentOn(s *simulation) {
 	s.take(away, c, 45)
 	s.cutOff(true, [2]int{away, home}, [2]int{home, away})
 	s.until(5 * time.Second)
-	s.take(home, c, 36) // what it has kept
-	s.take(third, c, 30)
+	s.take(home, c, 36)  // what it has kept
+	s.take(third, c, 80) // more than it gets
 	s.until(14 * time.Second)
 	s.take(home, c, 1)
 }

@@ -240,6 +240,7 @@ func (s *simulation) take(i int, c *counted, n int64) weir.Result {
 	defer s.mu.Unlock()
 	if r.Allowed && r.Err == nil {
 		c.admit(s, n, r.Slot)
+		c.let[i] += n
 	}
 	return r
 }

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"context"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -21,6 +22,8 @@ type counted struct {
 	used        map[int64]int64 // of windows, by when they begin
 	latest      int64           // the latest that any clock has shown
 	excused     bool            // a store has forgotten something
+	let         []int64         // by region: what it has admitted, lent and given back since the beginning
+	forgotten   map[int64]int64 // what stores have forgotten since then, by window, or of a bucket all
 }
 
 // tolerance is for what is rounded: clocks to µs, and refill to millionths.
@@ -30,7 +33,8 @@ func (s *simulation) count(p *weir.Policy, subject string) *counted {
 	p.Global, p.Strict, p.Travels = true, true, false
 	regions := len(s.sites)
 	c := &counted{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, whole: stake.Whole(p), unit: 1, written: make([][]byte, regions),
-		until: make([]int64, regions), stakes: make([]*stake.Stake, regions), last: time.Now(), used: map[int64]int64{}}
+		until: make([]int64, regions), stakes: make([]*stake.Stake, regions), last: time.Now(), used: map[int64]int64{},
+		let: make([]int64, regions), forgotten: map[int64]int64{}}
 	sum := int64(0)
 	for i, site := range s.sites {
 		share := site.link.share(p, s.clocks[i].now())
@@ -71,14 +75,14 @@ func (c *counted) drain(s *simulation) {
 func (c *counted) admit(s *simulation, n, slot int64) {
 	if c.isBucket() {
 		c.drain(s)
-		if c.meter = max(0, c.meter+float64(n)); c.meter > float64(c.whole)+tolerance {
-			s.breaks(c, "%.3f in a meter of %d", c.meter, c.whole)
+		if c.meter = max(0, c.meter+float64(n)); c.meter > float64(c.whole+c.forgotten[0])+tolerance {
+			s.breaks(c, "%.3f in a meter of %d, %d are forgotten", c.meter, c.whole, c.forgotten[0])
 		}
 		return
 	}
 	c.used[slot] += n
-	if c.used[slot] > c.whole {
-		s.breaks(c, "%d of %d in a window", c.used[slot], c.whole)
+	if c.used[slot] > c.whole+c.forgotten[slot] {
+		s.breaks(c, "%d of %d in a window, %d are forgotten", c.used[slot], c.whole, c.forgotten[slot])
 	}
 	if c.Policy.Limit.Algorithm != weir.SlidingCounter {
 		return
@@ -88,7 +92,7 @@ func (c *counted) admit(s *simulation, n, slot int64) {
 	}
 	begun := c.Policy.Report(weir.State{}, c.latest, 1, weir.Fits).Slot
 	window := c.Policy.Limit.Window.Microseconds()
-	if sum := float64(c.used[begun]) + float64(c.used[begun-window])*(1-float64(c.latest-begun)/float64(window)); sum > float64(c.whole)+tolerance {
+	if sum := float64(c.used[begun]) + float64(c.used[begun-window])*(1-float64(c.latest-begun)/float64(window)); sum > float64(c.whole+c.forgotten[begun]+c.forgotten[begun-window])+tolerance {
 		s.breaks(c, "%.3f of %d in a sliding window", sum, c.whole)
 	}
 }
@@ -100,8 +104,46 @@ func (c *counted) wrote(s *simulation, i int, before []byte, cell *Cell, now int
 		s.bug.wrote(s, c, i, stake.Decode(before), k, now)
 		cell.Value = k.Encode()
 	}
+	was, is := stake.Decode(before), stake.Decode(cell.Value)
+	for of, l := range is.Lent {
+		c.let[i] += l.Given
+		if old := was.Lent[of]; old != nil && old.ID == l.ID {
+			c.let[i] -= old.Given
+		}
+	}
+	for of, l := range is.Held {
+		c.let[i] += l.Back
+		if old := was.Held[of]; old != nil && old.ID == l.ID {
+			c.let[i] -= old.Back
+		}
+	}
 	c.written[i], c.stakes[i], c.until[i] = cell.Value, stake.Decode(cell.Value), now+cell.TTL.Microseconds()
 	c.check(s)
+}
+
+// forget has a region's store lose all, or go back to how it was so long ago. What can be admitted once more is what the region owns, or
+// what it has let go of since.
+func (s *simulation) forget(i int, c *counted, key string, ago time.Duration) {
+	s.mu.Lock()
+	old, let, until := c.written[i], c.let[i], c.until[i]
+	s.mu.Unlock()
+	time.Sleep(ago)
+	now := s.clocks[i].now()
+	s.mu.Lock()
+	c.excused = true
+	n := c.let[i] - let
+	if ago == 0 {
+		old, n = nil, c.shares[i].Own
+	}
+	if c.isBucket() {
+		c.forgotten[0] += n
+	} else {
+		c.forgotten[stake.Begun(c.Policy, now)] += n
+	}
+	s.mu.Unlock()
+	_ = s.sites[i].stakes.cells.Update(context.Background(), []string{key}, func([][]byte, int64) []Cell {
+		return []Cell{{old, time.Duration(until-now) * time.Microsecond}}
+	})
 }
 
 // at is a region's stake now.
