@@ -1,0 +1,102 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// TestSharedLimitsSurviveFailovers: the home's Redis dies, and Sentinels promote its replica. If that had everything, regions admit
+// what the limit says, to the token. If it hadn't, they admit at most what was admitted in the moment before once more.
+func TestSharedLimitsSurviveFailovers(t *testing.T) {
+	t.Parallel()
+	awayFromMidnight(t)
+	rules := `
+rules:
+  - {id: rate, by: ["attr:rate"], missing: skip, scope: global, limit: 300/minute, on_store_failure: refuse}
+  - {id: calm, by: ["attr:calm"], missing: skip, scope: global, algorithm: fixed_window, limit: 1000/day, on_store_failure: refuse}
+  - {id: busy, by: ["attr:busy"], missing: skip, scope: global, algorithm: fixed_window, limit: 3000/day, on_store_failure: refuse}
+`
+	group := redistest.NewSentinel(t, redistest.Options{})
+	all := areas(t, rules, 2*time.Second, place{name: "us", store: "redis-sentinel://" + strings.Join(group.Addrs(), ",") + "/" + redistest.MasterName},
+		place{name: "eu"}, place{name: "ap"})
+	in := values(all, "us", "eu", "ap")
+	rate, calm, busy := oracleOf("rate"), oracleOf("calm"), oracleOf("busy")
+	failOver := func(whileDead func()) (dead *redistest.Server) {
+		t.Helper()
+		primary, err := group.Primary(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		primary.Kill()
+		whileDead()
+		until(t, func() error {
+			_, err := group.Primary(t.Context())
+			return err
+		})
+		until(t, func() error {
+			if status := rate.ask(t, all["us"], 0); failed(status) {
+				return fmt.Errorf("%d", status)
+			}
+			return nil
+		})
+		return primary
+	}
+
+	calm.flood(t, 2, func() bool { return calm.total() >= 400 }, in...)
+	rate.flood(t, 2, func() bool { return rate.total() >= 200 }, in...)
+	primary, err := group.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := primary.Do(t.Context(), "WAIT", "1", "10000"); err != nil || n != int64(1) {
+		t.Fatal(n, err)
+	}
+	dead := failOver(func() {
+		for range 50 {
+			for _, a := range in {
+				rate.ask(t, a, 0)
+			}
+		}
+	})
+	if err := dead.Restart(); err != nil { // not before: it is empty
+		t.Fatal(err)
+	}
+	until(t, func() error { return group.Healthy(t.Context()) })
+	calm.spent(t, 1000, 2, in...)
+	calm.unfailing(t)
+	rate.flood(t, 1, func() bool { return rate.status(func(status int) bool { return status == 429 }) > 100 }, in...)
+	rate.bucket(t, 300, 5, 0)
+
+	var flooding sync.WaitGroup
+	var enough atomic.Bool
+	flooding.Go(func() { busy.flood(t, 4, enough.Load, in...) })
+	until(t, func() error {
+		if n := busy.total(); n < 1500 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	var died time.Time
+	failOver(func() { died = time.Now() })
+	enough.Store(true)
+	flooding.Wait()
+	lost := int64(0)
+	for _, x := range busy.admitted {
+		if x.sent.Before(died) && died.Sub(x.answered) < time.Second {
+			lost += x.n
+		}
+	}
+	refused := func() int { return busy.status(func(status int) bool { return status == 429 }) }
+	was := refused()
+	busy.flood(t, 2, func() bool { return refused() > was+2000 }, in...)
+	if n := busy.total(); n < 3000 || n > 3000+lost {
+		t.Errorf("%d were admitted of 3000, and %d in the second before the primary died: %v", n, lost, busy.statuses)
+	}
+	t.Logf("rate: %v; busy: %d admitted, %d in the last second of the primary: %v", rate.statuses, busy.total(), lost, busy.statuses)
+}
