@@ -162,8 +162,8 @@ type hold struct {
 	Slot int64 `json:"slot"`
 }
 
-// take decides a charge. If this region has too little, it asks the others, and waits for as long as the caller lets it.
-func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Result {
+// take decides a charge. If this region has too little, it asks the others, and waits for them for some time.
+func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) weir.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
 	var r weir.Result
@@ -205,9 +205,9 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait bool) weir.Resul
 	// It asks until there is enough, or all others rest. One that an ask on its way didn't count waits for that, and then for one that
 	// does. Those that came later may have taken what was brought for it.
 	awaited = true
-	enough := time.NewTimer(s.link.timeout)
+	enough := time.NewTimer(wait)
 	defer enough.Stop()
-	for !r.Allowed && r.Err == nil && wait && c.N <= stake.Whole(p) && who.after <= min(patience, s.link.timeout/2) {
+	for !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2) {
 		var done <-chan struct{}
 		var rested <-chan time.Time
 		if who.after > 0 {

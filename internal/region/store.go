@@ -55,7 +55,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		s.own.Take(ctx, charges, results)
 		return
 	}
-	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges))}
+	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges)), wait: s.link.timeout}
 	for i := range t.charges {
 		if c := &t.charges[i]; c.Policy.Global {
 			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
@@ -67,7 +67,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 
 // takeFor decides charges that another region asks for.
 func (s *Store) takeFor(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges))}
+	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges)), wait: s.link.timeout / 2} // it waits for the answer
 	for i := range charges {
 		t.home[i] = s.placeHere(charges[i].Policy)
 	}
@@ -104,8 +104,9 @@ type taking struct {
 	asked   []weir.Charge
 	charges []weir.Charge // as they are counted: under names that all regions share
 	results []weir.Result
-	home    []string // where each charge is counted: see placeOf
-	taken   []int    // what was taken, and goes back if another refuses
+	home    []string      // where each charge is counted: see placeOf
+	wait    time.Duration // for other regions
+	taken   []int         // what was taken, and goes back if another refuses
 	refused bool
 }
 
@@ -162,7 +163,11 @@ func (t *taking) share(ctx context.Context, i int) {
 			return
 		}
 	}
-	results[0] = t.stakes.take(ctx, c, !t.refused && !c.Policy.Shadow)
+	wait := t.wait
+	if t.refused || c.Policy.Shadow {
+		wait = 0
+	}
+	results[0] = t.stakes.take(ctx, c, wait)
 	t.decided(ctx, []int{i}, charges, results)
 }
 
@@ -245,7 +250,7 @@ func (t *taking) refuse(ctx context.Context) {
 	for _, i := range t.taken {
 		if t.home[i] == shared {
 			charges, _ := t.pick([]int{i})
-			t.results[i] = t.stakes.take(ctx, &charges[0], false)
+			t.results[i] = t.stakes.take(ctx, &charges[0], 0)
 		}
 	}
 }
