@@ -76,7 +76,7 @@ func (p *peer) do(ctx context.Context, a act) (result, error) {
 	defer cancel()
 	x := &asked{act: a, done: make(chan struct{})}
 	p.mu.Lock()
-	if !p.up && (!p.heard.IsZero() || time.Since(p.since) > silentAfter) { // one that was never heard may be starting, as this one is
+	if p.silentLocked() {
 		err := p.err
 		p.mu.Unlock()
 		return result{}, fmt.Errorf("region %s is silent: %w", p.name, err)
@@ -245,4 +245,16 @@ func (p *peer) status() Status {
 		s.Error = p.err.Error()
 	}
 	return s
+}
+
+// silent reports whether nobody waits for it.
+func (p *peer) silent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.silentLocked()
+}
+
+// silentLocked is silent with the lock held. One that was never heard may be starting, as this node is.
+func (p *peer) silentLocked() bool {
+	return !p.up && (!p.heard.IsZero() || time.Since(p.since) > silentAfter)
 }

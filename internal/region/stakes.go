@@ -172,7 +172,7 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 	try := func() error {
 		return s.charge(ctx, key, c, func(k *stake.Stake, share stake.Share, now int64, there bool) bool {
 			if k.Time == 0 && tight {
-				r = weir.Result{Err: weir.ErrNoRoom}
+				r, who, ahead = weir.Result{Err: weir.ErrNoRoom}, lenders{}, lenders{}
 				return false
 			}
 			fits := there
@@ -261,7 +261,8 @@ func (s *stakes) lenders(k *stake.Stake, home string, now int64) (who lenders) {
 	return who
 }
 
-// ahead are whom to ask before requests wait: the same, and at home those that have something of it.
+// ahead are whom to ask before requests wait: the home, or all if it had too little the last time. The home asks those that have something
+// of it.
 func (s *stakes) ahead(k *stake.Stake, home string, now int64) lenders {
 	names := []string{home}
 	if home == "" {
@@ -272,13 +273,14 @@ func (s *stakes) ahead(k *stake.Stake, home string, now int64) lenders {
 	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return k.Rests(name, now) > 0 })}
 }
 
-// reachable are the other regions, the home first. Those that aren't heard are left out.
+// reachable are the other regions, the home first. Those that aren't heard, or were forgotten, are left out.
 func (s *stakes) reachable(home string) (names []string) {
-	if s.link.peers[home] != nil {
+	if p := s.link.peers[home]; p != nil && !p.silent() {
 		names = append(names, home)
 	}
+	away := s.link.topology().Away
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
-		if name != home && s.link.peers[name].status().Up {
+		if name != home && away[name] != Forgotten && s.link.peers[name].status().Up {
 			names = append(names, name)
 		}
 	}
@@ -383,7 +385,7 @@ func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done
 	return f.done
 }
 
-// fly is the way of an ask.
+// fly asks lenders, once the requests that come with this one have said what they need.
 func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, who lenders) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
@@ -412,7 +414,7 @@ func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, need i
 // askOne asks a region, and returns what it brought.
 func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, need int64, of string) int64 {
 	p := s.link.peers[of]
-	if p == nil {
+	if p == nil || p.silent() || ctx.Err() != nil { // nothing is sent, and other nodes may hear it
 		return 0
 	}
 	var m *stake.Message
@@ -436,7 +438,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, need i
 		brought = k.Heard(c.Policy, share, now, of, m, answer)
 	})
 	if err != nil {
-		return 0 // it may be heard yet, and brought be written
+		return 0 // the change may still be made, and write brought
 	}
 	return brought
 }

@@ -67,7 +67,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 
 // takeFor decides charges that another region asks for.
 func (s *Store) takeFor(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges)), wait: s.link.timeout / 2} // it waits for the answer
+	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges)), wait: s.link.timeout / 2} // the asking region waits for the answer
 	for i := range charges {
 		t.home[i] = s.placeHere(charges[i].Policy)
 	}

@@ -37,7 +37,7 @@ func TestGarbage(t *testing.T) {
 			(&Stake{}).Hear(p, Share{Own: 50}, start, "eu", &Message{Need: 1, Want: 1, Held: &Loan{ID: 1, Sent: 1}})
 		}()
 	}
-	for _, text := range []string{`{"o":{"eu":null}}`, `{"h":{"eu":null}}`, `{"h":{"eu":{"i":1,"v":-70,"n":-5}}}`, `{"t":1,"o":{"eu":null}}`, `{"t":5,"l":9223372036854775807}`, `null`} {
+	for _, text := range []string{`{"o":{"eu":null}}`, `{"h":{"eu":null}}`, `{"h":{"eu":{"i":1,"v":-70,"n":-9223372036854775808}}}`, `{"t":1,"o":{"eu":null}}`, `{"t":5,"l":9223372036854775807}`, `null`} {
 		for _, p := range []*weir.Policy{policy(t, weir.PerSecond(100)), policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})} {
 			func() {
 				defer func() {
@@ -46,6 +46,9 @@ func TestGarbage(t *testing.T) {
 					}
 				}()
 				k := Decode([]byte(text))
+				if rests := k.Rests("eu", start); rests != 0 {
+					t.Errorf("%s: it rests for %d µs", text, rests)
+				}
 				k.Take(p, Share{Own: 50, Rate: 500}, start, 1)
 				k.Hear(p, Share{Own: 50, Rate: 500}, start, "eu", &Message{Window: k.Time, Need: 1, Want: 1, Held: &Loan{ID: 1, Sent: 1}})
 				ask := k.Ask(p, Share{Own: 50, Rate: 500}, start, "eu", 1)
@@ -144,5 +147,65 @@ func TestLendersRest(t *testing.T) {
 	}
 	if k.Unheard("ap", now); k.Rests("ap", now) != 0 || k.HadLittle("ap") {
 		t.Error("one that nobody has asked rests")
+	}
+}
+
+// TestRetryTimesAfterARest: nobody is told to come back before the lender has rested.
+func TestRetryTimesAfterARest(t *testing.T) {
+	p := policy(t, weir.Limit{Count: 60, Window: time.Minute, Burst: 100})
+	s := Share{Own: 5, Rate: 50} // one in 20 s
+	k := &Stake{}
+	now := start
+	k.Take(p, s, now, 5)
+	for i := range 6 {
+		ask := k.Ask(p, s, now, "us", 1)
+		now += 150_000
+		l := k.Held["us"]
+		k.Heard(p, s, now, "us", ask, &Message{Busy: true, Retry: 100_000, For: 1, Lent: &Loan{ID: l.ID, Given: l.Given, Sent: l.Sent}})
+		rests, retry := k.Rests("us", now), k.Report(p, s, now, 1, false).RetryAfter.Microseconds()
+		if retry < rests {
+			t.Errorf("%d: retry after %d µs, and us rests for %d µs", i, retry, rests)
+		}
+		now += rests
+	}
+}
+
+// TestAnswersThatOvertakeEachOther: two nodes ask, and the lender gives to both. It doesn't rest because the second answer brought all.
+func TestAnswersThatOvertakeEachOther(t *testing.T) {
+	p := policy(t, weir.PerSecond(100))
+	s, home := Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
+	k, us := &Stake{}, &Stake{}
+	k.Take(p, s, start, 5)
+	a := k.Ask(p, s, start, "us", 10)
+	b := k.Ask(p, s, start+1, "us", 10)
+	answerA, answerB := us.Hear(p, home, start, "eu", a), us.Hear(p, home, start+1, "eu", b)
+	now := start + 150_000
+	if n := k.Heard(p, s, now, "us", b, answerB); n < 20 {
+		t.Errorf("%d came", n)
+	}
+	k.Heard(p, s, now, "us", a, answerA)
+	if rests := k.Rests("us", now); rests > 0 {
+		t.Errorf("us gave %d, and rests for %d µs", answerA.Lent.Given, rests)
+	}
+}
+
+// TestWindowsThatDiffer: a window has begun here, and 0.8 s later there. Soon after that it lends.
+func TestWindowsThatDiffer(t *testing.T) {
+	p := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
+	s, home := Share{Own: 5}, Share{Own: 90}
+	begun := Begun(p, start) + 60*second
+	k, us := &Stake{}, &Stake{}
+	us.Take(p, home, begun-2*second, 1)
+	now := begun
+	k.Take(p, s, now, 5)
+	for {
+		ask := k.Ask(p, s, now, "us", 1)
+		if k.Heard(p, s, now, "us", ask, us.Hear(p, home, now-800_000, "eu", ask)) > 0 {
+			break
+		}
+		now += max(1, k.Rests("us", now))
+	}
+	if now > begun+1_100_000 {
+		t.Errorf("it lends %d µs after its window has begun", now-800_000-begun)
 	}
 }

@@ -54,8 +54,8 @@ func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
 // Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago. A clock that ran backwards doesn't make
 // that longer.
 func (k *Stake) Rests(of string, now int64) int64 {
-	if l := k.Held[of]; l != nil && l.Next <= now+longestWait {
-		return max(0, l.Next-now)
+	if l := k.Held[of]; l != nil && l.Next > now && l.Next <= now+longestWait {
+		return l.Next - now
 	}
 	return 0
 }
@@ -152,15 +152,6 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	}
 	fresh, void := k.returned(p, s, now, from, m.Held)
 	k.borrow(p, s, now, from, m)
-	if m.Retry > 0 {
-		again := now + m.Retry
-		if l := k.Held[from]; l != nil {
-			again = max(again, l.Next) // nobody asks it before
-		}
-		if k.Again <= now || again < k.Again || m.For > k.For {
-			k.Again, k.For = again, m.For
-		}
-	}
 	if m.Need+m.Want > 0 && fresh {
 		k.giveUp(p, s, now, k.Held[from])
 		answer.Short = 2*k.lend(p, s, now, from, m) < m.Need
@@ -171,7 +162,8 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 		answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
 	}
 	if m.Need > 0 {
-		answer.Retry, answer.For = k.Report(p, s, now, m.Need, false).RetryAfter.Microseconds(), m.Need
+		own := Stake{Time: k.Time, Level: k.Level, Prev: k.Prev} // what others have said is theirs to say
+		answer.Retry, answer.For = own.Report(p, s, now, m.Need, false).RetryAfter.Microseconds(), m.Need
 	}
 	return answer
 }
@@ -264,21 +256,35 @@ func (k *Stake) Heard(p *weir.Policy, s Share, now int64, of string, ask, answer
 	if answer.Late {
 		return brought
 	}
+	gave := brought // or another message has brought it
+	if was, is := ask.Held, answer.Lent; was != nil && is != nil && was.ID == is.ID {
+		gave = max(gave, is.Given-was.Given)
+	}
+	l.pace(now, gave, ask, answer)
+	if answer.Retry > 0 {
+		l.Again, l.For = now+answer.Retry, answer.For
+	}
+	return brought
+}
+
+// pace says when a lender may be asked again, after it gave some tokens.
+func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	switch {
-	case 4*brought >= ask.Want:
+	case answer.Window != ask.Window: // it will be there soon
+		l.Next = now + shortWait
+	case 4*gave >= ask.Want:
 		l.Vain, l.Next = 0, 0
-	case brought == 0:
+	case gave == 0:
 		l.rest(now, shortWait, longestWait)
-	case ask.Need > 0 && brought >= ask.Need:
+	case ask.Need > 0 && gave >= ask.Need:
 		l.Next = 0
 	case answer.Busy:
 		l.rest(now, busyWait, longestBusy) // nothing is lost meanwhile
-	case 10*brought < ask.Want:
+	case 10*gave < ask.Want:
 		l.Vain, l.Next = 0, l.Sent+int64(room*1e6) // by then it has refilled
 	default:
 		l.Vain, l.Next = 0, now
 	}
-	return brought
 }
 
 // Unheard notes that a region hasn't answered. It rests as if it had nothing.

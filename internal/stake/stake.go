@@ -60,12 +60,9 @@ type Stake struct {
 	Asked float64 `json:"d,omitempty"`
 	Quick float64 `json:"q,omitempty"`
 	At    int64   `json:"a,omitempty"`
-	// Again is when another region will have what was missing here, as it said.
-	Again int64 `json:"r,omitempty"`
-	For   int64 `json:"f,omitempty"` // so much
 }
 
-// Loan is what one region has lent to another, as either of them knows it. All but ID and Until are totals.
+// Loan is what one region has lent to another, as either of them knows it. Given, Spent and Back are totals.
 type Loan struct {
 	// ID rises with every new loan between two regions. The borrower chooses it.
 	ID int64 `json:"i"`
@@ -82,6 +79,9 @@ type Loan struct {
 	// Only the borrower keeps them.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
+	// Again is when the lender will have what was missing, as it said, and For how much that was.
+	Again int64 `json:"r,omitempty"`
+	For   int64 `json:"f,omitempty"`
 }
 
 // out is how much the borrower may still have.
@@ -104,7 +104,7 @@ type Message struct {
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
 	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for. Busy: what it has left
-	// is little for its own requests. Late: it has heard a newer ask, of another node, and this one counts for nothing.
+	// is little for its own requests. Late: it has heard this ask or a newer one, which counted.
 	Void  bool `json:"void,omitempty"`
 	Busy  bool `json:"busy,omitempty"`
 	Late  bool `json:"late,omitempty"`
@@ -314,8 +314,10 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 		r.RetryAfter = weir.Never
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
-		if k.Again > now && n <= k.For { // another region said when it would have so much
-			at = min(at, k.Again)
+		for _, l := range k.Held {
+			if l.Again > now && n <= l.For { // it said when it would have so much, and nobody asks it while it rests
+				at = min(at, max(l.Again, l.Next))
+			}
 		}
 		r.RetryAfter = micros(max(1, at-now))
 	case p.Limit.Algorithm == weir.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
