@@ -9,17 +9,9 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// hurried gives regions the time-out that nodes have by default.
-func hurried(sites ...*site) {
-	for _, s := range sites {
-		s.link.timeout = DefaultTimeout
-	}
-}
-
 // TestForgottenRegionsArentAsked, though they are heard again: nobody waits for what they can't give.
 func TestForgottenRegionsArentAsked(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		hurried(us, eu, ap)
 		p := sharedPolicy(t, "w", budget)
 		if err := us.link.Forget(t.Context(), "ap", true); err != nil {
 			t.Fatal(err)
@@ -46,7 +38,6 @@ func TestForgottenRegionsArentAsked(t *testing.T) {
 // TestOneNodesLink: a node that can't reach the home doesn't keep the others of its region from asking it.
 func TestOneNodesLink(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		hurried(us, eu, ap)
 		link, err := NewLink(Options{Name: "eu", Home: "us", Secret: secret, Peers: map[string][]string{"us": {"us"}, "ap": {"ap"}}})
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +74,6 @@ func TestOneNodesLink(t *testing.T) {
 // TestNobodyWaitsForASilentHome, once it was silent for 3 s.
 func TestNobodyWaitsForASilentHome(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		hurried(us, eu, ap)
 		p := sharedPolicy(t, "w", budget)
 		us.cut.Store(true)
 		ap.cut.Store(true)
@@ -116,7 +106,6 @@ func TestNobodyWaitsForASilentHome(t *testing.T) {
 // TestRetryTimesWhileLendersRest are never too short, after a time in which all were asked in vain.
 func TestRetryTimesWhileLendersRest(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		hurried(us, eu, ap)
 		b := sharedPolicy(t, "b", weir.Limit{Count: 60, Window: time.Minute, Burst: 100})
 		drainOf(t, us, b, "a")
 		drainOf(t, eu, b, "a")

@@ -42,6 +42,7 @@ func inTime(t *testing.T, f func(t *testing.T, us, eu, ap *site)) {
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for _, s := range sites {
+			s.link.timeout = DefaultTimeout
 			all.Go(func() { _ = s.link.Run(ctx) })
 		}
 		defer all.Wait()
