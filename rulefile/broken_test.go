@@ -96,3 +96,11 @@ func checkGolden(t *testing.T, path, got string) {
 		t.Errorf("%s differs.\n--- want\n%s--- got\n%s", path, want, got)
 	}
 }
+
+// TestStrictGlobalRules need no on_partition.
+func TestStrictGlobalRules(t *testing.T) {
+	f, err := Parse("rules.yaml", []byte("rules:\n  - {id: a, by: [user], limit: 10/day, scope: global, strict: true}\n"))
+	if err != nil || len(f.Rules.Rules) != 1 || !f.Rules.Rules[0].Strict {
+		t.Errorf("%+v, %v", f, err)
+	}
+}

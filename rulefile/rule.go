@@ -102,7 +102,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	past := d.choice(f["past_limit"], "refuse", "book", "count")
 	r.Book, r.CountRefused = past == 1, past == 2
 	r.Strict = d.boolean(f["strict"])
-	if r.Global && r.Strict && f["on_partition"].text == "share" {
+	if of := f["on_partition"]; r.Global && r.Strict && of.node != nil && of.text == "share" {
 		d.fail(f["on_partition"], "a strict rule asks its home at every check, and has no share of its own: write refuse or local, or leave strict out")
 	}
 	r.Split = int(d.integer(f["split"]))

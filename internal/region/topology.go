@@ -225,6 +225,8 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 		return fmt.Errorf("%w: %s isn't a home any more, %s has taken its place", ErrRefused, from, t.home(from))
 	case !l.reachable(to):
 		return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
+	case t.home(l.home) != from && !l.homeOfRules(from):
+		return fmt.Errorf("%w: %s isn't the home of any limit", ErrRefused, from)
 	case !l.reachable(from) && !force:
 		return fmt.Errorf("%w: %s can't be reached. If it is only cut off, it goes on as the home, and both together admit up to twice the limit until it hears of this. If it is dead, use --force", ErrRefused, from)
 	}

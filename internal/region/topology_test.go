@@ -125,6 +125,7 @@ func TestHomeThatCannotBeMoved(t *testing.T) {
 		}
 		refused(eu.link.Move(t.Context(), "us", "mars", false), `no region is named "mars"`)
 		refused(eu.link.Move(t.Context(), "us", "us", false), "already")
+		refused(eu.link.Move(t.Context(), "ap", "us", false), "ap isn't the home")
 		refused(eu.link.Drain(t.Context(), "us"), "move that first")
 		refused(eu.link.Forget(t.Context(), "ap", false), "ap is alive")
 		us.cut.Store(true)
