@@ -190,11 +190,18 @@ function installed() {
 }
 
 async function browser() {
-  launched ??= chromium.launch({
-    executablePath: installed(),
-    args: ['--disable-gpu', '--disable-dev-shm-usage'],
-  })
+  launched ??= launch(3)
   return launched
+}
+
+// launch starts a browser. On a busy machine one may crash as it starts: then another is tried.
+async function launch(tries) {
+  try {
+    return await chromium.launch({ executablePath: installed(), args: ['--disable-gpu', '--disable-dev-shm-usage'] })
+  } catch (err) {
+    if (tries <= 1 || !/has been closed/.test(err.message)) throw err
+    return launch(tries - 1)
+  }
 }
 
 export async function close() {
