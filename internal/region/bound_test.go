@@ -17,24 +17,20 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 50, "how many worlds TestBound and TestPlantedBugsAreFound simulate")
+	seeds   = flag.Int("seeds", 50, "how many worlds TestRegionsKeepTheBound and TestPlantedBugsAreFound simulate")
 	oneSeed = flag.Uint64("seed", 0, "simulate only this one")
 )
 
-// TestBound: whatever networks, clocks and clients do, all regions together admit no more than the limit.
-func TestBound(t *testing.T) {
+// TestRegionsKeepTheBound: whatever networks, clocks and clients do, all regions together admit no more than the limit.
+func TestRegionsKeepTheBound(t *testing.T) {
 	if *oneSeed != 0 {
 		if broken := simulate(t, *oneSeed, nil); broken != "" {
 			t.Error(broken)
 		}
 		return
 	}
-	most := *seeds
-	if slow {
-		most = min(most, 10) // for races alone
-	}
-	for seed, broken := range worlds(t, most, nil) {
-		t.Errorf("%s; again with -run TestBound -seed %d", broken, seed)
+	for seed, broken := range worlds(t, *seeds, nil) {
+		t.Errorf("%s; again with -run KeepTheBound -seed %d", broken, seed)
 	}
 }
 

@@ -1,5 +1,0 @@
-//go:build race
-
-package region
-
-const slow = true
