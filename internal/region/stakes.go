@@ -270,7 +270,7 @@ func (s *stakes) ahead(k *stake.Stake, home string, now int64) lenders {
 	} else if k.HadLittle(home) {
 		names = s.reachable(home)
 	}
-	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return k.Rests(name, now) > 0 })}
+	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return !k.MayAskAhead(name, now) })}
 }
 
 // reachable are the other regions, the home first. Those that aren't heard, or were forgotten, are left out.

@@ -91,6 +91,28 @@ func TestOverdraw(t *testing.T) {
 	}
 }
 
+// TestAsksAheadAreApart: a region that gave all that was wanted may be asked at once for what requests wait for, but for what they will
+// only after a while.
+func TestAsksAheadAreApart(t *testing.T) {
+	p, s, k := policy(t, weir.PerSecond(100)), Share{Own: 5, Rate: 50}, &Stake{}
+	if !k.MayAskAhead("us", start) {
+		t.Error("one that was never asked may not be asked")
+	}
+	k.Take(p, s, start, 5)
+	ask := k.Ask(p, s, start, "us", 0)
+	if brought := k.Heard(p, s, start, "us", ask, &Message{Lent: &Loan{ID: start, Given: ask.Want, Sent: start}}); brought != ask.Want || brought == 0 {
+		t.Fatalf("it brought %d of %d", brought, ask.Want)
+	}
+	for after, may := range map[int64]bool{-second: true, 0: false, 399_999: false, 400_000: true} {
+		if got := k.MayAskAhead("us", start+after); got != may || k.Rests("us", start+after) != 0 {
+			t.Errorf("after %d µs: it may be asked ahead: %v; it rests for %d µs", after, got, k.Rests("us", start+after))
+		}
+	}
+	if k.Unheard("us", start+second); k.MayAskAhead("us", start+second) {
+		t.Error("one that rests may be asked ahead")
+	}
+}
+
 // TestLendersRest: who had enough is asked again at once, who had little and needs it soon, and who had nothing later each time.
 func TestLendersRest(t *testing.T) {
 	p := policy(t, weir.PerSecond(100))
@@ -110,7 +132,6 @@ func TestLendersRest(t *testing.T) {
 		{brings: 4, busy: true, rests: 2_000_000, little: true},
 		{brings: 4, busy: true, rests: 2_000_000, little: true},
 		{brings: 4, little: true},
-		{brings: 1, rests: 250_000, little: true}, // 0.4 s after it was asked
 		{rests: 250_000, little: true},
 		{busy: true, rests: 500_000, little: true},
 		{rests: 1_000_000, little: true},

@@ -17,6 +17,8 @@ const (
 	// up to longestWait and longestBusy.
 	shortWait, longestWait int64 = 250_000, 4_000_000
 	busyWait, longestBusy  int64 = 500_000, 2_000_000
+	// aheadEvery is how far apart asks ahead of one region are, µs. Each is for a second.
+	aheadEvery = 400_000
 	// giveBackEvery is how often what was borrowed and isn't needed is given back, µs.
 	giveBackEvery = 500_000
 	// renewEvery is how often a loan that is used is renewed, µs.
@@ -58,6 +60,12 @@ func (k *Stake) Rests(of string, now int64) int64 {
 		return l.Next - now
 	}
 	return 0
+}
+
+// MayAskAhead reports whether a region may be asked for what no request waits for yet.
+func (k *Stake) MayAskAhead(of string, now int64) bool {
+	l := k.Held[of]
+	return l == nil || k.Rests(of, now) == 0 && (now >= l.Sent+aheadEvery || now < l.Sent)
 }
 
 // HadLittle reports whether a region had too little when it was asked the last time.
@@ -280,8 +288,6 @@ func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 		l.Next = 0
 	case answer.Busy:
 		l.rest(now, busyWait, longestBusy) // nothing is lost meanwhile
-	case 10*gave < ask.Want:
-		l.Vain, l.Next = 0, l.Sent+int64(room*1e6) // by then it has refilled
 	default:
 		l.Vain, l.Next = 0, now
 	}
