@@ -101,6 +101,8 @@ func takes(least, most int) cobra.PositionalArgs {
 		switch {
 		case len(args) < least:
 			return fmt.Errorf("%s is missing: write %s %s", strings.Trim(names, "[]."), cmd.CommandPath(), names)
+		case len(args) > most && cmd.HasSubCommands():
+			return unknown(cmd, args)
 		case len(args) > most && most == 0:
 			hint := "see " + cmd.CommandPath() + " --help"
 			if cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]) {

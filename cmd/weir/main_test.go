@@ -15,6 +15,7 @@ func TestCommandsThatDoNotExist(t *testing.T) {
 		{[]string{"keys", "unblock", "--help"}, "write weir keys block KEY --remove"},
 		{[]string{"servee", "--help"}, `there is no command "weir servee": did you mean weir serve?`},
 		{[]string{"rules", "aply", "--help"}, `there is no command "weir rules aply": did you mean weir rules apply?`},
+		{[]string{"regions", "drian", "ap"}, `there is no command "weir regions drian": did you mean weir regions drain?`},
 		{[]string{"help", "servee"}, "did you mean weir serve?"},
 		{[]string{"help", "rules", "aply"}, "did you mean weir rules apply?"},
 	} {
