@@ -53,7 +53,7 @@ func (h *handler) receiptError(r *http.Request, err error) error {
 	switch {
 	case errors.Is(err, weir.ErrReceiptInvalid):
 		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
-			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret; with counters in memory, to the node that made it, if that hasn't restarted")
+			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret, as those of one region do; with counters in memory, to the node that made it, if that hasn't restarted")
 	case errors.Is(err, weir.ErrUsed):
 		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been settled, or given back, already")
 	case errors.Is(err, weir.ErrReceiptExpired):
