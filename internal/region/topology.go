@@ -158,11 +158,8 @@ func (l *Link) share(p *weir.Policy, now int64) stake.Share {
 	return all
 }
 
-// change has a topology changed, and told to the others.
+// change has the topology changed that is current, and told to the others.
 func (l *Link) change(ctx context.Context, edit func(*Topology)) error {
-	if err := l.learn(ctx, nil); err != nil {
-		return err
-	}
 	old := l.topology()
 	t := &Topology{Epoch: old.Epoch + 1, Homes: maps.Clone(old.Homes), Away: maps.Clone(old.Away)}
 	if t.Homes == nil {
@@ -186,13 +183,16 @@ func (l *Link) change(ctx context.Context, edit func(*Topology)) error {
 // ErrRefused is why an operator's wish isn't carried out. Force would, where it says so.
 var ErrRefused = errors.New("not done")
 
-func (l *Link) known(names ...string) error {
+// current is the topology for somebody who wants to change it for some regions, which must be known. It is looked up: another node
+// may have changed it a moment ago.
+func (l *Link) current(ctx context.Context, names ...string) (*Topology, error) {
 	for _, name := range names {
 		if name != l.name && l.peers[name] == nil {
-			return fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
+			return nil, fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
 		}
 	}
-	return nil
+	err := l.learn(ctx, nil)
+	return l.topology(), err
 }
 
 // names are those of all regions.
@@ -212,10 +212,10 @@ func (l *Link) reachable(name string) bool { return name == l.name || l.peers[na
 // Move makes one region the home of all limits that another is home of. The old home keeps its floor. The new one owns the rest after
 // a while: a bucket begins without tokens then, and a window with the next one.
 func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
-	if err := l.known(from, to); err != nil {
+	t, err := l.current(ctx, from, to)
+	if err != nil {
 		return err
 	}
-	t := l.topology()
 	switch {
 	case from == to:
 		return fmt.Errorf("%w: %s is the home already", ErrRefused, to)
@@ -251,10 +251,10 @@ func (l *Link) Forget(ctx context.Context, name string, force bool) error {
 }
 
 func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
-	if err := l.known(name); err != nil {
+	t, err := l.current(ctx, name)
+	if err != nil {
 		return err
 	}
-	t := l.topology()
 	switch {
 	case t.home(l.home) == name || l.homeOfRules(name):
 		return fmt.Errorf("%w: %s is the home, at least of some rules: move that first, with weir regions move %s TO", ErrRefused, name, name)
@@ -277,11 +277,9 @@ func (l *Link) homeOfRules(name string) bool {
 
 // Restore gives a region that was drained or forgotten its share again.
 func (l *Link) Restore(ctx context.Context, name string) error {
-	if err := l.known(name); err != nil {
+	t, err := l.current(ctx, name)
+	if err != nil || t.Away[name] == "" {
 		return err
-	}
-	if l.topology().Away[name] == "" {
-		return nil
 	}
 	return l.change(ctx, func(t *Topology) { delete(t.Away, name) })
 }
