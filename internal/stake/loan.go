@@ -148,6 +148,9 @@ func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
 func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message) *Message {
 	k.settle(p, s, now)
 	answer := &Message{}
+	if !isBucket(p) {
+		answer.Window = k.Time
+	}
 	if slices.Contains(s.Gone, from) {
 		if m.Held != nil {
 			answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
@@ -155,8 +158,7 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 		return answer
 	}
 	if !isBucket(p) && m.Window != k.Time {
-		answer.Window = k.Time // the clock of one of them is behind
-		return answer
+		return answer // the clock of one of them is behind
 	}
 	fresh, void := k.returned(p, s, now, from, m.Held)
 	k.borrow(p, s, now, from, m)
