@@ -1,0 +1,202 @@
+package region
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// asksOf is how often a region has asked others for tokens.
+func asksOf(s *site) (n uint64) {
+	for _, p := range s.link.Peers() {
+		n += p.Asks
+	}
+	return n
+}
+
+// timed is take, and how long that took.
+func timed(s *site, charges ...weir.Charge) ([]weir.Result, time.Duration) {
+	begun := time.Now()
+	return take(s, charges...), time.Since(begun)
+}
+
+// TestRequestsWaitForOneThatRests, for a quarter of a second. If all rest for longer, they are refused at once, and nobody is asked.
+func TestRequestsWaitForOneThatRests(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "w", budget)
+		for _, s := range []*site{us, eu, ap} {
+			drainOf(t, s, p, "a")
+		}
+		time.Sleep(10 * time.Second)
+		take(eu, asks(p, "a", 1)) // all have nothing, and rest
+		give := func(n int64) {
+			if err := us.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: asks(p, "a", 1).Counter, N: n}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, waited := 0, true; waited; i++ {
+			before := asksOf(eu)
+			r, d := timed(eu, asks(p, "a", 1))
+			if r[0].Allowed || d > DefaultTimeout || i == 20 {
+				t.Fatalf("%d: %+v after %v", i, r[0], d)
+			}
+			if waited = d > 0; !waited && asksOf(eu) != before {
+				t.Error("others were asked for one that was refused at once")
+			}
+		}
+		give(100)
+		if r, d := timed(eu, asks(p, "a", 60)); r[0].Allowed || d > 0 {
+			t.Errorf("all rest for a second or more: %+v after %v", r[0], d)
+		}
+		time.Sleep(4*time.Second - patience/2)
+		if r, d := timed(eu, asks(p, "a", 60)); !r[0].Allowed || d == 0 || d > DefaultTimeout {
+			t.Errorf("us may soon be asked: %+v after %v", r[0], d)
+		}
+	})
+}
+
+// TestNobodyWaitsInVain: for more than all of a limit, for a shadow rule, or for a request that another limit has refused. The
+// others aren't asked for these, and neither are they for peeks.
+func TestNobodyWaitsInVain(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", weir.PerHour(1), false), sharedPolicy(t, "s", budget)
+		shadow.Shadow, shadow.ID = true, 1
+		peek := asks(p, "a", 200)
+		peek.Peek = true
+		take(eu, asks(own, "a", 1))
+		for name, charges := range map[string][]weir.Charge{
+			"more than all":         {asks(p, "a", 1001)},
+			"a shadow rule":         {asks(shadow, "a", 200)},
+			"another limit refuses": {asks(own, "a", 1), asks(p, "a", 200)},
+		} {
+			before := asksOf(eu)
+			r, d := timed(eu, charges...)
+			time.Sleep(time.Second)
+			if last := r[len(r)-1]; last.Allowed || last.Err != nil || d > 0 || asksOf(eu) > before && name != "a shadow rule" {
+				t.Errorf("%s: %+v after %v; others were asked %d times", name, last, d, asksOf(eu)-before)
+			}
+		}
+		if r := take(eu, asks(p, "a", 1001))[0]; r.RetryAfter != weir.Never {
+			t.Errorf("more than all: %+v", r)
+		}
+
+		us.cut.Store(true)
+		ap.cut.Store(true)
+		take(eu, asks(p, "b", 45)) // it would ask ahead
+		time.Sleep(time.Second)
+		us.cut.Store(false)
+		ap.cut.Store(false)
+		peek = asks(p, "b", 1)
+		peek.Peek = true
+		before := asksOf(eu)
+		take(eu, peek)
+		time.Sleep(time.Second)
+		if n := asksOf(eu); n != before {
+			t.Error("a peek has asked ahead")
+		}
+	})
+}
+
+// TestRegionsThatDontAnswer rest: a request doesn't ask them again and again.
+func TestRegionsThatDontAnswer(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "w", budget)
+		var sent atomic.Int64
+		for _, q := range eu.link.peers {
+			inner := q.client.Transport
+			q.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				text, err := io.ReadAll(r.Body)
+				if err != nil {
+					return nil, err
+				}
+				if bytes.Contains(text, []byte(`"talk"`)) {
+					sent.Add(1)
+					return nil, errors.New("lost")
+				}
+				r.Body = io.NopCloser(bytes.NewReader(text))
+				return inner.RoundTrip(r)
+			})
+		}
+		r, d := timed(eu, asks(p, "a", 60))
+		if n := sent.Load(); r[0].Allowed || n == 0 || n > 4 || d > DefaultTimeout {
+			t.Errorf("%+v after %v and %d messages", r[0], d, n)
+		}
+	})
+}
+
+// TestCutOff: what becomes of shared limits when their home is silent for longer than loans last.
+func TestCutOff(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		at := func(on weir.FailureMode) *weir.Policy {
+			p := sharedPolicy(t, "w", budget)
+			p.OnPartition, p.ID = on, uint64(on)+1
+			return p
+		}
+		share, refuse, local := at(weir.FailAllow), at(weir.FailRefuse), at(weir.FailLocal)
+		eu.cut.Store(true)
+		time.Sleep(9 * time.Second) // loans may be there yet
+		for _, p := range []*weir.Policy{share, refuse, local} {
+			if r := take(eu, asks(p, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 40 {
+				t.Errorf("after 9 s: %d: %+v", p.OnPartition, r)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if r := take(eu, asks(share, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 30 {
+			t.Errorf("share: %+v", r)
+		}
+		if r := take(eu, asks(refuse, "a", 10))[0]; !errors.Is(r.Err, weir.ErrPartition) {
+			t.Errorf("refuse: %+v", r)
+		}
+		if r := take(eu, asks(local, "a", 10))[0]; !r.Allowed || !r.Local || r.Remaining != 990 {
+			t.Errorf("local: %+v", r)
+		}
+		if r := take(us, asks(refuse, "a", 10))[0]; !r.Allowed || r.Local {
+			t.Errorf("at home nothing is cut off: %+v", r)
+		}
+		eu.cut.Store(false)
+		time.Sleep(2 * time.Second)
+		for _, p := range []*weir.Policy{share, refuse, local} {
+			if r := take(eu, asks(p, "a", 1))[0]; !r.Allowed || r.Local {
+				t.Errorf("heard again: %d: %+v", p.OnPartition, r)
+			}
+		}
+	})
+}
+
+// TestAsksAreCounted, and those among them that brought less than half of what requests waited for.
+func TestAsksAreCounted(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "w", budget)
+		status := func(of string) Status {
+			for _, s := range eu.link.Peers() {
+				if s.Region == of {
+					return s
+				}
+			}
+			return Status{}
+		}
+		if r := take(eu, asks(p, "a", 60))[0]; !r.Allowed || status("us").Asks != 1 || status("us").Short != 0 || status("ap").Asks != 0 {
+			t.Errorf("%+v: us %+v, ap %+v", r, status("us"), status("ap"))
+		}
+		drainOf(t, us, p, "a")
+		drainOf(t, eu, p, "a")
+		if us, ap := status("us"), status("ap"); us.Short == 0 || us.Short >= us.Asks || ap.Short == 0 {
+			t.Errorf("us %+v, ap %+v", us, ap)
+		}
+	})
+}
+
+// TestNodesThatHaveStopped change nothing any more, and say so.
+func TestNodesThatHaveStopped(t *testing.T) {
+	us := world(t, time.Now, "us", "eu")[0]
+	us.stakes.close()
+	if r := take(us, asks(sharedPolicy(t, "w", budget), "a", 1))[0]; r.Allowed || !errors.Is(r.Err, errClosed) {
+		t.Errorf("%+v", r)
+	}
+}
