@@ -159,6 +159,35 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	})
 }
 
+// tighten has a Redis nearly full.
+func tighten(t *testing.T, redis *redistest.Server) {
+	t.Helper()
+	if _, err := redis.Do(t.Context(), "SET", "large", strings.Repeat("x", 16<<20)); err != nil {
+		t.Fatal(err)
+	}
+	used, err := redis.Memory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", fmt.Sprint(used*5/4)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func untilTight(t *testing.T, cells Cells) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := redistest.Until(ctx, func(context.Context) error {
+		if !cells.Tight() {
+			return errors.New("there is room")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestGuestsMakeNoStakes where there is little room: names can be made up. Those that have one keep it, and so do other clients.
 func TestGuestsMakeNoStakes(t *testing.T) {
 	redis := redistest.New(t, redistest.Options{})
@@ -175,18 +204,7 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 				memory.values[fmt.Sprint(i)] = kept{until: math.MaxInt64}
 			}
 		},
-		"redis": func() {
-			if _, err := redis.Do(t.Context(), "SET", "large", strings.Repeat("x", 16<<20)); err != nil {
-				t.Fatal(err)
-			}
-			used, err := redis.Memory(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", fmt.Sprint(used*5/4)); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"redis": func() { tighten(t, redis) },
 	}
 	for name, cells := range map[string]Cells{"memory": memory, "redis": RedisCells(store)} {
 		us := world(t, time.Now, "us", "eu")[0]
@@ -200,16 +218,7 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 		fill[name]()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		if err := redistest.Until(ctx, func(context.Context) error {
-			if !cells.Tight() {
-				return errors.New("there is room")
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(name, err)
-		}
-		cancel()
+		untilTight(t, cells)
 		for range 2 { // the first hasn't made one
 			if r := take(s, guest("invented"))[0]; !errors.Is(r.Err, weir.ErrNoRoom) || r.Allowed {
 				t.Errorf("%s: a guest with a new name: %+v", name, r)
@@ -222,5 +231,38 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 			t.Errorf("%s: a client that is no guest: %+v", name, r)
 		}
 		s.stakes.close()
+	}
+}
+
+// TestGuestsOfOtherRegions make no counters at a home with little room, either. Clients of these regions that are no guests do.
+func TestGuestsOfOtherRegions(t *testing.T) {
+	redis := redistest.New(t, redistest.Options{})
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	<-store.Tried()
+	sites := world(t, time.Now, "us", "eu")
+	us, eu := sites[0], sites[1]
+	us.link.Serve(weir.NewLimiter(store, nil, weir.Options{}), store)
+	p := policyOf(t, "p", weir.PerHour(10), true)
+	guest := func(subject string) weir.Charge {
+		c := asks(p, subject, 1)
+		c.Guest = true
+		return c
+	}
+	if r := take(eu, guest("known"))[0]; !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+	tighten(t, redis)
+	untilTight(t, RedisCells(store))
+	if r := take(eu, guest("invented"))[0]; r.Allowed || r.Err == nil || !strings.Contains(r.Err.Error(), "short of memory") {
+		t.Errorf("a guest with a new name: %+v", r)
+	}
+	for _, c := range []weir.Charge{guest("known"), asks(p, "client", 1)} {
+		if r := take(eu, c)[0]; !r.Allowed {
+			t.Errorf("%s: %+v", c.Subject, r)
+		}
 	}
 }

@@ -1,0 +1,95 @@
+package region
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// TestCells is what each place for stakes does: values change together, and are kept at least as long as somebody has asked for.
+func TestCells(t *testing.T) {
+	redis := redistest.New(t, redistest.Options{})
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	<-store.Tried()
+	memory := MemoryCells().(*memoryCells)
+	for name, c := range map[string]struct {
+		Cells
+		left func(key string) time.Duration // how long it is kept
+	}{
+		"memory": {memory, func(key string) time.Duration {
+			return time.Duration(memory.values[key].until-memory.clock()) * time.Microsecond
+		}},
+		"redis": {RedisCells(store), func(key string) time.Duration {
+			ms, err := redis.Do(t.Context(), "PTTL", store.Prefix()+key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return time.Duration(ms.(int64)) * time.Millisecond
+		}},
+	} {
+		write := func(was string, cells ...Cell) {
+			t.Helper()
+			keys := []string{"{k}", "{k}:a", "{k}:b"}[:len(cells)]
+			if err := c.Update(t.Context(), keys, func(values [][]byte, _ int64) []Cell {
+				if got := fmt.Sprintf("%s", values); got != was {
+					t.Errorf("%s: %s is there, want %s", name, got, was)
+				}
+				return cells
+			}); err != nil {
+				t.Fatal(name, err)
+			}
+		}
+		value := func(text string, ttl time.Duration) Cell { return Cell{[]byte(text), ttl} }
+		write("[  ]", value("1", time.Hour), value("2", time.Hour), value("", 0))
+		write("[1 2 ]", value("1", 0), value("3", time.Minute), value("4", time.Minute))
+		write("[1 3 4]", value("5", 2*time.Hour), value("3", 0), value("", 0))
+		write("[5 3 ]", value("5", 0), value("3", 0), value("", 0))
+		for key, least := range map[string]time.Duration{"{k}": 2 * time.Hour, "{k}:a": time.Hour} {
+			if d := c.left(key); d > least || d < least-time.Minute {
+				t.Errorf("%s: %s is kept for %v, want %v", name, key, d, least)
+			}
+		}
+	}
+}
+
+// TestCellsOfAProcess have an end: in time, and in number. Those that are there may change all the same.
+func TestCellsOfAProcess(t *testing.T) {
+	c, now := MemoryCells().(*memoryCells), int64(1)
+	c.clock = func() int64 { return now }
+	update := func(key string, n byte) (was []byte, err error) {
+		err = c.Update(context.Background(), []string{key}, func(values [][]byte, _ int64) []Cell {
+			was = values[0]
+			return []Cell{{[]byte{n}, time.Second}}
+		})
+		return was, err
+	}
+	_, _ = update("a", 1)
+	now += 999_999
+	if was, _ := update("a", 2); len(was) == 0 {
+		t.Error("it was forgotten too early")
+	}
+	now += 1_000_000
+	if was, _ := update("a", 3); len(was) > 0 {
+		t.Error("it is remembered for too long")
+	}
+	for i := range maxCells - 1 {
+		c.values[fmt.Sprint(i)] = kept{until: math.MaxInt64}
+	}
+	if _, err := update("b", 1); !errors.Is(err, weir.ErrNoRoom) {
+		t.Errorf("one more than there is room for: %v", err)
+	}
+	if was, err := update("a", 4); err != nil || len(was) == 0 {
+		t.Errorf("one that is there: %v", err)
+	}
+}
