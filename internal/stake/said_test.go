@@ -148,3 +148,37 @@ func TestWhenWindowsHaveMore(t *testing.T) {
 		t.Errorf("retry after %d µs, and its own clients after %d", got, want)
 	}
 }
+
+// TestWhenToAskAgain: one that gave what requests waited for may be asked at once, though it needs the rest. For what nobody waits yet, it
+// isn't. One in another window will be there soon.
+func TestWhenToAskAgain(t *testing.T) {
+	p, s := policy(t, rate), Share{Own: 5, Rate: 50}
+	for _, c := range []struct {
+		name        string
+		need, given int64
+		window      int64
+		rests       int64
+		little      bool
+	}{
+		{"enough for those who wait", 2, 2, 0, 0, false},
+		{"less than they wait for", 2, 1, 0, busyWait, true},
+		{"little, and nobody waits", 0, 2, 0, busyWait, true},
+		{"nothing", 2, 0, 0, shortWait, true},
+		{"another window", 2, 0, start, shortWait, true},
+	} {
+		k := &Stake{}
+		k.Take(p, s, start, 5)
+		k.note(p, start, 90) // far more is wanted
+		ask := k.Ask(p, s, start, "us", c.need)
+		answer := &Message{Window: c.window, Busy: true, Lent: &Loan{ID: start, Given: c.given, Sent: start}}
+		if k.Heard(p, s, start, "us", ask, answer); k.Rests("us", start) != c.rests || k.HadLittle("us") != c.little {
+			t.Errorf("%s: it rests for %d µs, had little: %v", c.name, k.Rests("us", start), k.HadLittle("us"))
+		}
+		if vain := k.Held["us"].Vain; (vain == 1) != (c.rests > 0 && c.window == 0) {
+			t.Errorf("%s: it was asked in vain %d times", c.name, vain)
+		}
+		if k.Take(p, s, start+second, 1); k.HadLittle("us") != c.little {
+			t.Errorf("%s: it had little: %v, after it has rested", c.name, k.HadLittle("us"))
+		}
+	}
+}
