@@ -233,7 +233,16 @@ func TestUntouchedBucketsAtANewHome(t *testing.T) {
 // TestHomesMoveOn: a home that has moved takes along what had moved to it.
 func TestHomesMoveOn(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		window := sharedPolicy(t, "w", budget)
+		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", weir.PerHour(1000))
+		own := func(p *weir.Policy, home int64) {
+			t.Helper()
+			for _, s := range []*site{us, eu, ap} {
+				standing, err := s.link.Standing(t.Context(), &weir.Counter{Policy: p, Subject: []byte("a")})
+				if want := map[*site]int64{us: 50, eu: 50, ap: home}[s]; err != nil || standing.Own != want || standing.Home != "ap" {
+					t.Errorf("%s of %s: %+v, want %d: %v", s.link.name, p.Name, standing, want, err)
+				}
+			}
+		}
 		move(t, us.link, "us", "eu")
 		time.Sleep(2 * grace)
 		move(t, us.link, "eu", "ap")
@@ -242,13 +251,13 @@ func TestHomesMoveOn(t *testing.T) {
 				t.Errorf("%s: %+v", s.link.name, h)
 			}
 		}
-		time.Sleep(time.Hour + grace)
-		for _, s := range []*site{us, eu, ap} {
-			standing, err := s.link.Standing(t.Context(), &weir.Counter{Policy: window, Subject: []byte("a")})
-			if want := map[*site]int64{us: 50, eu: 50, ap: 900}[s]; err != nil || standing.Own != want || standing.Home != "ap" {
-				t.Errorf("%s: %+v, want %d: %v", s.link.name, standing, want, err)
-			}
-		}
+		own(window, 50)
+		own(bucket, 50) // loans of eu aren't over
+		time.Sleep(grace)
+		own(window, 50)
+		own(bucket, 900)
+		time.Sleep(time.Hour)
+		own(window, 900)
 	})
 }
 

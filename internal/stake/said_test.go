@@ -91,6 +91,10 @@ func TestDeadRegions(t *testing.T) {
 		if n := eu.Heard(p, Share{}, start+1000, "us", ask, answer); n != 0 || eu.left(p, Share{}, start+1000) != 0 {
 			t.Errorf("%v: it has %d left", l.Algorithm, eu.left(p, Share{}, start+1000)/scale(p))
 		}
+		left := us.left(p, dead, start+1000)
+		if answer := us.Hear(p, dead, start+1000, "eu", (&Stake{}).Ask(p, Share{}, start+1000, "us", 10)); us.left(p, dead, start+1000) != left || len(us.Lent) > 0 || !answer.Void {
+			t.Errorf("%v: a dead region borrows anew: %+v", l.Algorithm, answer)
+		}
 
 		// The other way round: eu is the lender, and us has 85 of it.
 		_, us = lendAll(t, p, Share{Own: 85, Rate: 850}, start)
