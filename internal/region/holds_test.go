@@ -72,6 +72,12 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		}, 750},
+		{"nothing yet, and it was asked for twice", func(t *testing.T, b *bookings) {
+			b.reserve(50)
+			if r := b.reserve(50); !r.Allowed || !r.Again {
+				t.Errorf("%+v", r)
+			}
+		}, 750},
 		{"it was never asked for", func(t *testing.T, b *bookings) {
 			_ = b.back(1, 50, 0)
 		}, 800},
