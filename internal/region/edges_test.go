@@ -266,3 +266,33 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 		}
 	}
 }
+
+// TestShadowLimitsRefuseNobody, wherever they are counted: the other limits of a request are charged all the same.
+func TestShadowLimitsRefuseNobody(t *testing.T) {
+	for _, travels := range []bool{false, true} {
+		inTime(t, func(t *testing.T, us, eu, ap *site) {
+			ghost, own, p, far := sharedPolicy(t, "ghost", budget), policyOf(t, "own", weir.PerHour(10), false), sharedPolicy(t, "p", budget), policyOf(t, "far", weir.PerHour(10), true)
+			ghost.Shadow, ghost.Travels = true, travels
+			for i, p := range []*weir.Policy{own, p, far} {
+				p.ID = uint64(i + 1)
+			}
+			here := us
+			if travels {
+				here = eu
+			}
+			take(here, asks(ghost, "a", 900))
+			left := map[string]int64{}
+			for i := range int64(3) {
+				for j, r := range take(here, asks(ghost, "a", 200), asks(own, "a", 1), asks(p, "a", 1), asks(far, "a", 1)) {
+					name := []string{"ghost", "own", "p", "far"}[j]
+					if i > 0 && j > 0 && r.Remaining != left[name]-1 {
+						t.Errorf("ghost travels %v: %s was left at %d, and is at %d", travels, name, left[name], r.Remaining)
+					}
+					if left[name] = r.Remaining; r.Allowed != (j > 0) {
+						t.Errorf("ghost travels %v: %s: %+v", travels, name, r)
+					}
+				}
+			}
+		})
+	}
+}
