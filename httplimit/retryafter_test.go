@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"testing"
@@ -171,6 +172,65 @@ func TestResetDoesNotWobble(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// The reset of a window is shown as the window's end if it is within five seconds and a quarter of the window from there. Other
+// resets are shown as they are, rounded up.
+func TestResetOfWindows(t *testing.T) {
+	const ms = time.Millisecond
+	fixed := func(window time.Duration) weir.Limit {
+		return weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: window}
+	}
+	sliding := weir.Limit{Algorithm: weir.SlidingCounter, Count: 1, Window: time.Hour}
+	daily := weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day, Zone: "Asia/Kathmandu"}}
+	midnight := time.Date(2027, 3, 1, 0, 0, 0, 0, time.FixedZone("", 5*3600+45*60)) // 18:15 UTC
+	hour := midnight.Add(45 * time.Minute)
+	answerer, err := httplimit.NewAnswerer(httplimit.Answers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		limit weir.Limit
+		edge  time.Time
+		off   time.Duration // of the reset, from the edge
+		want  int64         // seconds from the edge
+	}{
+		{"at the edge", fixed(time.Hour), hour, 0, 0},
+		{"a hair behind it", fixed(time.Hour), hour, time.Microsecond, 0},
+		{"five seconds behind it", fixed(time.Hour), hour, 5 * time.Second, 0},
+		{"more behind it", fixed(time.Hour), hour, 5*time.Second + ms, 6},
+		{"minutes behind it", fixed(time.Hour), hour, 10 * time.Minute, 600},
+		{"five seconds before it", fixed(time.Hour), hour, -5 * time.Second, 0},
+		{"more before it", fixed(time.Hour), hour, -5*time.Second - ms, -5},
+		{"minutes before it", fixed(time.Hour), hour, -10 * time.Minute, -600},
+		{"a quarter of a short window behind it", fixed(10 * time.Second), hour, 2500 * ms, 0},
+		{"more than that", fixed(10 * time.Second), hour, 2501 * ms, 3},
+		{"a quarter of a short window before it", fixed(10 * time.Second), hour, -2500 * ms, 0},
+		{"more than that before it", fixed(10 * time.Second), hour, -3500 * ms, -3},
+		{"of a sliding counter", sliding, hour, -ms, 0},
+		{"of a sliding counter, a while behind it", sliding, hour, 6 * time.Second, 6},
+		{"of a day, at its end", daily, midnight, 0, 0},
+		{"of a day, a little behind its end", daily, midnight, 2 * ms, 0},
+		{"of a day, a little before its end", daily, midnight, -2 * time.Second, 0},
+		{"of a day, a while behind its end", daily, midnight, 7 * time.Second, 7},
+		{"of a bucket", weir.Limit{Count: 1, Window: time.Hour}, hour, 2 * ms, 1},
+	} {
+		show := func(now time.Time, after time.Duration) int64 {
+			h := http.Header{}
+			d := weir.Decision{Allowed: true, ResetAfter: after, Policy: &weir.Policy{Limit: c.limit}}
+			answerer.SetHeaders(h, &weir.Request{}, &d, now)
+			return atoi(t, h.Get("X-RateLimit-Reset")) - c.edge.Unix()
+		}
+		at := c.edge.Add(c.off)
+		if got := show(at.Add(-time.Minute), time.Minute); got != c.want {
+			t.Errorf("%s: shown %d s from the edge, want %d", c.name, got, c.want)
+		}
+		// What is full already is so now, wherever the edge is.
+		if got, want := show(at, 0), ceil(time.Hour+c.off)-3600; got != want {
+			t.Errorf("%s, full already: shown %d s from the edge, want %d", c.name, got, want)
 		}
 	}
 }
