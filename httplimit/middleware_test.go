@@ -152,6 +152,8 @@ func TestAnswersThatCannotBe(t *testing.T) {
 		`headers: names: "X Quota" can't be the name of a header`:                                   {Names: httplimit.HeaderNames{Limit: "X Quota"}},
 		`headers: names: "X-Quota\r\nX: y" can't be`:                                                {Names: httplimit.HeaderNames{ResetAfter: "X-Quota\r\nX: y"}},
 		"refusal: status: must be from 400 to 599, got 200":                                         {Refusal: httplimit.Template{Status: 200}},
+		"refusal: status: must be from 400 to 599, got 399":                                         {Refusal: httplimit.Template{Status: 399}},
+		"refusal: status: must be from 400 to 599, got 600":                                         {Refusal: httplimit.Template{Status: 600}},
 		`refusal: content_type: must be a media type such as text/plain, got "text/plain; charset"`: {Refusal: httplimit.Template{ContentType: "text/plain; charset"}},
 		"refusal: body: template: refusal:1: ":                                                      {Refusal: httplimit.Template{Body: "{{.Limit"}},
 		"refusal: body: template: refusal:1:2: executing":                                           {Refusal: httplimit.Template{Body: "{{.Nope}}"}},
@@ -168,6 +170,22 @@ func TestAnswersThatCannotBe(t *testing.T) {
 			}()
 			httplimit.New(nil, httplimit.Options{Answers: a})
 		}()
+	}
+}
+
+// The name of a header is a token of RFC 9110, and the status of a refusal is that of an error.
+func TestAnswersThatCanBe(t *testing.T) {
+	const token = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	for c := rune(0); c < 0x100; c++ {
+		_, err := httplimit.NewAnswerer(httplimit.Answers{Names: httplimit.HeaderNames{Limit: "X" + string(c)}})
+		if want := strings.ContainsRune(token, c); (err == nil) != want {
+			t.Errorf("%q in the name of a header: %v", c, err)
+		}
+	}
+	for _, status := range []int{400, 429, 503, 599} {
+		if _, err := httplimit.NewAnswerer(httplimit.Answers{Refusal: httplimit.Template{Status: status}}); err != nil {
+			t.Errorf("status %d: %v", status, err)
+		}
 	}
 }
 
