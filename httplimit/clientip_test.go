@@ -42,6 +42,7 @@ func TestClientIP(t *testing.T) {
 		{"an empty last line", "10.0.0.1:1", []string{"1.1.1.1", ""}, "10.0.0.1"},
 		{"an empty entry", "10.0.0.1:1", []string{"1.1.1.1, , 10.0.0.2"}, "10.0.0.2"},
 		{"a comma at the end", "10.0.0.1:1", []string{"1.1.1.1,"}, "10.0.0.1"},
+		{"a comma at the start", "10.0.0.1:1", []string{",198.51.100.1"}, "198.51.100.1"},
 		{"spaces and tabs", "10.0.0.1:1", []string{" 1.1.1.1 ,\t198.51.100.1\t"}, "198.51.100.1"},
 		{"garbage", "10.0.0.1:1", []string{"1.1.1.1, unknown"}, "10.0.0.1"},
 		{"garbage from the client", "10.0.0.1:1", []string{"<script>, 198.51.100.1"}, "198.51.100.1"},
@@ -64,6 +65,9 @@ func TestClientIP(t *testing.T) {
 		{"a proxy on IPv6", "[2001:db8:ffff::1]:1", []string{"198.51.100.1"}, "198.51.100.1"},
 		{"a proxy with a zone", "[fe80::1%eth0]:1", []string{"198.51.100.1"}, "198.51.100.1"},
 		{"a neighbour of the proxies", "11.0.0.1:1", []string{"198.51.100.1"}, "11.0.0.1"},
+		{"a peer without a port", "203.0.113.7", []string{"198.51.100.1"}, "203.0.113.7"},
+		{"a proxy without a port", "10.0.0.1", []string{"198.51.100.1"}, "198.51.100.1"},
+		{"a proxy on IPv6 without a port", "2001:db8:ffff::1", []string{"198.51.100.1"}, "198.51.100.1"},
 		{"a unix socket", "@", []string{"198.51.100.1"}, "invalid IP"},
 		{"no address", "", nil, "invalid IP"},
 	} {
@@ -80,6 +84,40 @@ func TestClientIP(t *testing.T) {
 		httplimit.NewIdentifier(httplimit.Identity{}, trusted).Identify(r, &req)
 		if got := req.IP.String(); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// A prefix of proxies trusts those in it and nobody else, however it is written.
+func TestTrustedPrefixes(t *testing.T) {
+	for _, c := range []struct {
+		prefix, peer string
+		want         bool
+	}{
+		{"192.0.2.7/32", "192.0.2.7:1", true},
+		{"192.0.2.7/32", "192.0.2.8:1", false},
+		{"192.0.2.7/24", "192.0.2.8:1", true},
+		{"::ffff:192.0.2.7/128", "192.0.2.7:1", true},
+		{"::ffff:192.0.2.7/128", "192.0.2.8:1", false},
+		{"::ffff:192.0.2.7/104", "192.3.2.1:1", true},
+		{"::ffff:192.0.2.7/104", "193.0.2.7:1", false},
+		{"::ffff:0:0/96", "192.0.2.7:1", true},
+		{"::ffff:0:0/96", "[2001:db8::1]:1", false},
+		{"2001:db8::1/128", "[2001:db8::1]:1", true},
+		{"2001:db8::1/128", "[2001:db8::2]:1", false},
+		{"2001:db8::1/96", "[2001:db8::ffff:1]:1", true},
+		{"2001:db8::1/96", "[2001:db8:1::1]:1", false},
+		{"2001:db8::1/64", "[2001:db8::1:0:0:1]:1", true},
+		{"2001:db8::1/64", "[2001:db8:0:1::1]:1", false},
+	} {
+		r := request("/", "X-Forwarded-For", "198.51.100.1")
+		r.RemoteAddr = c.peer
+		var req weir.Request
+		if err := httplimit.NewIdentifier(httplimit.Identity{}, prefixes(c.prefix)).Identify(r, &req); err != nil {
+			t.Fatal(err)
+		}
+		if got := req.IP.String() == "198.51.100.1"; got != c.want {
+			t.Errorf("%s is trusted by %s: %t, seen as %s", c.peer, c.prefix, got, req.IP)
 		}
 	}
 }
