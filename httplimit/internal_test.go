@@ -3,8 +3,10 @@ package httplimit
 import (
 	"encoding/json"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,10 +97,146 @@ func TestReadingAheadIsBounded(t *testing.T) {
 	}
 }
 
-// deadlines is a writer that takes deadlines.
-type deadlines struct{ *httptest.ResponseRecorder }
+// Only a body of HTTP/1 whose length is known and short is read ahead; and none for which the client waits to be asked.
+func TestWhichBodiesAreReadAhead(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		proto  int
+		length int64
+		expect bool
+		want   bool
+	}{
+		{"short", 1, 5, false, true},
+		{"of one byte", 1, 1, false, true},
+		{"as long as may be", 1, maxEarly, false, true},
+		{"longer", 1, maxEarly + 1, false, false},
+		{"none", 1, 0, false, false},
+		{"of unknown length", 1, -1, false, false},
+		{"over HTTP/2", 2, 5, false, false},
+		{"expected to be asked for", 1, 5, true, false},
+	} {
+		r := httptest.NewRequest("POST", "/", io.LimitReader(endless{}, c.length))
+		r.ProtoMajor, r.ContentLength = c.proto, c.length
+		if c.expect {
+			r.Header.Set("Expect", "100-continue")
+		}
+		body := r.Body
+		e := readEarly(&deadlines{ResponseRecorder: httptest.NewRecorder()}, r, newRoom(0))
+		if e != nil {
+			<-e.done
+		}
+		if (e != nil) != c.want || (r.Body != body) != c.want {
+			t.Errorf("%s: read ahead: %t", c.name, e != nil)
+		}
+	}
+	e := readEarly(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader("hello")), newRoom(0))
+	if e != nil {
+		t.Error("read ahead where the reading can't be ended")
+	}
+}
 
-func (*deadlines) SetReadDeadline(time.Time) error { return nil }
+// What is held for a request is what its buffer takes. All of it is handed over, also where the body is longer than it
+// was said to be, as when something in front has unpacked it.
+func TestWhatIsReadAheadIsCounted(t *testing.T) {
+	for _, c := range []struct{ announced, sent, held int64 }{
+		{1, 1, 2}, {511, 511, 512}, {512, 512, 513}, {4000, 4000, 4001}, {4000, 600, 1024}, {100, 5000, 101}, {maxEarly, maxEarly, maxEarly + 1},
+	} {
+		room := newRoom(0)
+		r := httptest.NewRequest("POST", "/", neverInVain{t, io.LimitReader(endless{}, c.sent)})
+		r.ContentLength = c.announced
+		e := readEarly(&deadlines{ResponseRecorder: httptest.NewRecorder()}, r, room)
+		<-e.done
+		if got := room.ahead.Load(); got != c.held {
+			t.Errorf("%d bytes are held for %d of %d, want %d", got, c.sent, c.announced, c.held)
+		}
+		e.hand()
+		if n, err := io.Copy(io.Discard, r.Body); n != c.sent || err != nil {
+			t.Errorf("%d of %d bytes were handed over, %v", n, c.sent, err)
+		}
+		e.release()
+		if got := room.ahead.Load(); got != 0 {
+			t.Errorf("%d bytes are held in the end", got)
+		}
+	}
+	e := &early{room: newRoom(0)}
+	if !e.hold(maxAhead) || e.hold(1) || e.room.ahead.Load() != maxAhead {
+		t.Errorf("of %d bytes, %d are held", maxAhead, e.room.ahead.Load())
+	}
+}
+
+// neverInVain is a reader that is always asked for something.
+type neverInVain struct {
+	t *testing.T
+	io.Reader
+}
+
+func (r neverInVain) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		r.t.Error("asked for nothing")
+		return 0, io.ErrUnexpectedEOF
+	}
+	return r.Reader.Read(p)
+}
+
+// The rest of a body that hadn't arrived when its turn came has a deadline. Once the body is whole, the deadline is gone: the server
+// would take it for a hang-up. It stays if the body broke, since the server may still try to read the rest.
+func TestDeadlineOfTheRest(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		turn int // the read in the middle of which the turn comes; the third ends the body
+		end  error
+		want bool // there is a deadline in the end
+	}{
+		{"whole, in the read at the turn", 3, io.EOF, false},
+		{"broken, in the read at the turn", 3, io.ErrUnexpectedEOF, true},
+		{"whole, in a read of the handler's", 2, io.EOF, false},
+		{"broken, in a read of the handler's", 2, io.ErrUnexpectedEOF, true},
+		{"whole before the turn", 4, io.EOF, false},
+		{"broken before the turn", 4, io.ErrUnexpectedEOF, false},
+	} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		e := &early{room: newRoom(0), control: http.NewResponseController(w), done: make(chan struct{})}
+		reads := 0
+		e.body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
+			if reads++; reads == c.turn {
+				e.hand()
+			}
+			if reads == 3 {
+				return 0, c.end
+			}
+			return copy(p, "x"), nil
+		}))
+		e.readAhead(6)
+		if want := min(c.turn, 3); reads != want {
+			t.Errorf("%s: %d reads ahead, want %d", c.name, reads, want)
+		}
+		if c.turn > 3 {
+			e.hand()
+		}
+		got, err := io.ReadAll(e)
+		if c.end == io.EOF && err != nil || c.end != io.EOF && err != c.end || string(got) != "xx" {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+		if w.last.IsZero() == c.want {
+			t.Errorf("%s: the deadline in the end: %v", c.name, w.last)
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// deadlines is a writer that takes deadlines.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.last = t
+	return nil
+}
 
 type endless struct{}
 
