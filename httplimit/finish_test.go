@@ -204,6 +204,20 @@ func TestBrokenBodiesCount(t *testing.T) {
 	}
 }
 
+// A handler behind a rule that counts by status sees that a request has no body: proxies send one on otherwise.
+func TestNoBodyStaysNone(t *testing.T) {
+	for name, body := range map[string]io.ReadCloser{"none": nil, "NoBody": http.NoBody} {
+		r := request("/")
+		r.Body = body
+		h := wrap(counting(t, 401), httplimit.Options{}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.Body != body {
+				t.Errorf("%s: the handler sees a %T", name, r.Body)
+			}
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+}
+
 // Once the answer has begun, its status is known, and what then becomes of the body doesn't matter: services answer uploads before their end.
 func TestBodiesThatBreakBehindTheAnswer(t *testing.T) {
 	l := counting(t, 401)
