@@ -56,6 +56,26 @@ func TestPathsInDisguise(t *testing.T) {
 	}
 }
 
+// An escaped slash doesn't end a segment at every server, whatever else is in the path that Go would escape.
+func TestEscapedSlashesBesideOtherCharacters(t *testing.T) {
+	l := limiter(t, rules(weir.Rule{ID: "file", Match: weir.Match{Endpoint: "/files/{name}"}, By: []string{}, Limits: per(1, time.Hour)}))
+	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
+	if got := get(t, client, srv.URL+"/files/a").StatusCode; got != 200 {
+		t.Fatalf("/files/a: %d", got)
+	}
+	addr := srv.Listener.Addr().String()
+	for _, target := range []string{"/files/a%2Fb", "/files/a%2Fb#x", "/files/a%2Fb|", `/files/a%2F"b"`, "/files/%7Ba%2Fb}", "http://x/files/a%2Fb^"} {
+		if got, _ := askRaw(t, addr, target, ""); got != 429 {
+			t.Errorf("%s escaped the limit of /files/{name}: %d", target, got)
+		}
+	}
+	for _, target := range []string{"/files/a/b", "/files/a/b#x", "/files/a/b|"} {
+		if got, _ := askRaw(t, addr, target, ""); got != 200 {
+			t.Errorf("%s is limited as /files/{name}: %d", target, got)
+		}
+	}
+}
+
 // A request target without a path is a request for the root.
 func TestRootInDisguise(t *testing.T) {
 	for _, line := range []string{
