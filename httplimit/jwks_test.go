@@ -219,6 +219,45 @@ func TestKeysAreKeptFresh(t *testing.T) {
 	})
 }
 
+// Keys that nobody asks for are fetched again after an hour.
+func TestKeysAreFetchedEveryHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{}
+		p.publish(keySet(t, published{id: "ed", key: edKey().Public()}))
+		net := servePipes(t, p)
+		verifier(t, httplimit.JWT{JWKSURL: "http://idp.example/keys", Client: net.client(t)})
+		for hour := range int64(3) {
+			synctest.Wait()
+			if got := p.fetches.Load(); got != hour+1 {
+				t.Errorf("%d fetches in %d hours", got, hour)
+			}
+			time.Sleep(time.Hour - time.Nanosecond)
+			synctest.Wait()
+			if got := p.fetches.Load(); got != hour+1 {
+				t.Errorf("%d fetches before hour %d is over", got, hour+1)
+			}
+			time.Sleep(time.Nanosecond)
+		}
+	})
+}
+
+// A key set of 1 MiB is read, and no longer one.
+func TestLongestKeySet(t *testing.T) {
+	set := string(keySet(t, published{id: "ed", key: edKey().Public()}))
+	token := signAs(t, jwt.SigningMethodEdDSA, edKey(), claims{"sub": "u"}, "ed")
+	for length, want := range map[int]string{1 << 20: "u", 1<<20 + 1: ""} {
+		p := &provider{}
+		p.publish([]byte(strings.Repeat(" ", length-len(set)) + set))
+		srv := httptest.NewServer(p)
+		fetched := make(chan error, 10)
+		v := verifier(t, httplimit.JWT{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
+		if err := <-fetched; (err == nil) != (want != "") || v.Verify(token).Text("sub") != want {
+			t.Errorf("of %d bytes: %v, sub is %q, want %q", length, err, v.Verify(token).Text("sub"), want)
+		}
+		srv.Close()
+	}
+}
+
 // A provider that accepts connections and says nothing is given up on.
 func TestProviderThatSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

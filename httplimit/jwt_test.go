@@ -182,6 +182,18 @@ func TestSignaturesSpelledOtherwise(t *testing.T) {
 	}
 }
 
+// A token of 16 KiB is read, and no longer one.
+func TestLongestToken(t *testing.T) {
+	v := verifier(t, httplimit.JWT{Secret: secret})
+	token := sign(t, secret, claims{"sub": "u"})
+	for length, want := range map[int]string{16 << 10: "u", 16<<10 + 1: ""} {
+		padded := token + strings.Repeat("=", length-len(token))
+		if got := v.Verify(padded).Text("sub"); got != want {
+			t.Errorf("of %d bytes: sub is %q, want %q", length, got, want)
+		}
+	}
+}
+
 // Tokens that ask for an extension, known to others or not, aren't verified (RFC 7515, section 4.1.11).
 func TestCriticalExtensions(t *testing.T) {
 	v := verifier(t, httplimit.JWT{Secret: secret})
@@ -256,11 +268,15 @@ func TestVerifierOptions(t *testing.T) {
 		"nothing":                {},
 		"two things":             {Secret: secret, JWKSURL: "https://idp.example/keys"},
 		"two others":             {PublicKey: publicPEM(edKey().Public()), JWKSURL: "https://idp.example/keys"},
+		"a secret and a key":     {Secret: secret, PublicKey: publicPEM(edKey().Public())},
+		"all of them":            {Secret: secret, PublicKey: publicPEM(edKey().Public()), JWKSURL: "https://idp.example/keys"},
 		"an empty secret":        {Secret: []byte{}},
+		"an empty secret, too":   {Secret: []byte{}, JWKSURL: "https://idp.example/keys"},
 		"no PEM":                 {PublicKey: []byte("ssh-rsa AAAA")},
 		"a private key":          {PublicKey: private},
 		"a broken key":           {PublicKey: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte("x")})},
 		"a URL without a scheme": {JWKSURL: "idp.example/keys"},
+		"a URL without a host":   {JWKSURL: "https:///keys"},
 		"a URL of a file":        {JWKSURL: "file:///etc/passwd"},
 		"no URL":                 {JWKSURL: "https://%zz"},
 	} {
