@@ -36,6 +36,38 @@ func TestQueryValueIsThatOfNetURL(t *testing.T) {
 	})
 }
 
+// A parameter counts as the key wherever some server may take it for that, and nowhere else.
+func TestNamesThatServersTakeForAnother(t *testing.T) {
+	for name, c := range map[string]struct{ alike, others []string }{
+		"api_key": {
+			alike: []string{
+				"api_key", "API_KEY", "api.key", "api key", "api+key", "api[key", "api%5fkey", "api%5Fkey", "api%2ekey", "%61%70%69%5f%6b%65%79",
+				"api%u005fkey", "api%U005Fkey", "%u0061pi_key", "api_ke%u0079", " api_key", "+api_key", "%20api_key", "%09api_key", "%00api_key", "?api_key", "??api_key", "%3fapi_key",
+				"api_key ", "api_key+", "api_key%20", "api_key%00x", "api_key[", "api_key[]", "api_key%5B%5D", "api_key%u0020",
+			},
+			others: []string{
+				"", " ", "?", "_", "api_ke", "api_key_", "api_keys", "api_key!", "api_key?", "api_key]", "xapi_key", "api-key", "apikey", "api__key", "api_ key", "api_?key", "apixkey", "a_i_key", "api_.ey",
+				"api%", "api%5", "api%5g", "api%5key", "api%g5key", "apix5fkey", "a%5gi_key", "%g0api_key", "%0gapi_key",
+				"api%u", "api%u0", "api%u00", "api%u005", "api%u015fkey", "api%u105fkey", "api%x005fkey", "api%zz05fkey", "apixu005fkey", "%u00gfapi_key", "%u000gapi_key",
+			},
+		},
+		"a.b":  {alike: []string{"a.b", "a_b", "A b", "a[b", "a%5fb"}, others: []string{"a-b", "axb", "ab"}},
+		"api_": {alike: []string{"api_", "api%5f", "api%u005F", "api."}, others: []string{"api", "api%5", "api%u005"}},
+		"09jo": {alike: []string{"%30%39%6a%6f", "%30%39%6A%6F", "%u0030%u0039%u004a%u004F"}, others: []string{"%2f9jo", "0%3ajo", "09%69o", "09j%70"}},
+	} {
+		for _, raw := range c.alike {
+			if !couldMean(raw, name) {
+				t.Errorf("%q isn't taken for %q", raw, name)
+			}
+		}
+		for _, raw := range c.others {
+			if couldMean(raw, name) {
+				t.Errorf("%q is taken for %q", raw, name)
+			}
+		}
+	}
+}
+
 // Whatever a name holds, what is sent can be read.
 func TestStringsCanBeRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
