@@ -47,7 +47,7 @@ func TestNamesThatServersTakeForAnother(t *testing.T) {
 			},
 			others: []string{
 				"", " ", "?", "_", "api_ke", "api_key_", "api_keys", "api_key!", "api_key?", "api_key]", "xapi_key", "api-key", "apikey", "api__key", "api_ key", "api_?key", "apixkey", "a_i_key", "api_.ey",
-				"api%", "api%5", "api%5g", "api%5key", "api%g5key", "apix5fkey", "a%5gi_key", "%g0api_key", "%0gapi_key",
+				"api%", "api%5", "api%5g", "api%5key", "api%g5key", "apix5fkey", "a%5gi_key", "%g0api_key", "%0gapi_key", "%0_api_key",
 				"api%u", "api%u0", "api%u00", "api%u005", "api%u015fkey", "api%u105fkey", "api%x005fkey", "api%zz05fkey", "apixu005fkey", "%u00gfapi_key", "%u000gapi_key",
 			},
 		},

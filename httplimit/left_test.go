@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -36,5 +37,21 @@ func TestWhoLeavesIsNotServed(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
 	if w.Code != http.StatusServiceUnavailable {
 		t.Error(w.Code, w.Body)
+	}
+}
+
+// A request that was decided is the handler's, as without a limiter: the client has paid for it, and may have left to let it go on.
+func TestWhoLeavesBehindTheDecisionIsServed(t *testing.T) {
+	for name, l := range map[string]*weir.Limiter{
+		"counted at once":   limiter(t, rules(weir.Rule{ID: "all", Limits: per(1, time.Hour)})),
+		"counted by status": counting(t, 401),
+	} {
+		served := false
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		h := wrap(l, httplimit.Options{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))
+		if h.ServeHTTP(httptest.NewRecorder(), request("/").WithContext(ctx)); !served {
+			t.Errorf("%s: not served", name)
+		}
 	}
 }

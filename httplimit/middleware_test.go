@@ -145,6 +145,26 @@ func TestRefusalsKeepTheConnection(t *testing.T) {
 	}
 }
 
+// Problem details are for clients that ask for them.
+func TestWhoGetsProblemDetails(t *testing.T) {
+	l := limiter(t, weir.Rules{Deny: []string{"k"}})
+	h := wrap(l, httplimit.Options{}, ok)
+	const problem = "application/problem+json"
+	for accept, want := range map[string]bool{
+		"": false, "*/*": false, "application/*": false, "application/json": false, problem + "x": false, "x" + problem: false,
+		problem: true, "Application/Problem+JSON": true, "text/html, " + problem: true, " " + problem + " ;q=1, text/html": true,
+		problem + ";q=0": false, problem + "; q=0.000": false, problem + "; Q=0": false, problem + ";q=0.001": true,
+		problem + ";charset=utf-8": true, problem + "; charset=utf-8; q=0": false, problem + "; charset=utf-8; q=0.5": true,
+		problem + ";q": true, problem + ";q=": false, problem + ";q=x": false, problem + ";q=-1": false,
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request("/", "X-API-Key", "k", "Accept", accept))
+		if got := w.Header().Get("Content-Type") == problem; w.Code != 403 || got != want {
+			t.Errorf("%q: %d, a problem: %t", accept, w.Code, got)
+		}
+	}
+}
+
 func TestAnswersThatCannotBe(t *testing.T) {
 	for want, a := range map[string]httplimit.Answers{
 		`headers: must be of x-ratelimit, ietf, ietf-06, github and tokens, got "x"`:                {Dialects: []httplimit.Dialect{"x"}},

@@ -127,6 +127,16 @@ func TestRetryAfterSpreads(t *testing.T) {
 			t.Errorf("%s: %d different seconds", name, len(at))
 		}
 	}
+	gone := weir.Decision{Reason: weir.ReasonUnavailable}
+	at := map[int64]int{}
+	for i := range 1000 {
+		at[httplimit.RetryAfter(&weir.Request{User: fmt.Sprint(i)}, &gone)]++
+	}
+	for s := int64(1); s <= 4; s++ {
+		if n := at[s]; n < 150 || n > 350 {
+			t.Errorf("without a store, %d of 1000 return after %d s", n, s)
+		}
+	}
 	a := weir.Request{IP: netip.MustParseAddr("2001:db8::1")}
 	b := weir.Request{IP: netip.MustParseAddr("2001:db8::ffff:2")}
 	if httplimit.RetryAfter(&a, &d) != httplimit.RetryAfter(&b, &d) {
