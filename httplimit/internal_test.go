@@ -93,6 +93,41 @@ func TestStringsCanBeRead(t *testing.T) {
 	})
 }
 
+// A rule has half of the places, rounded up, and all rules together have no more than all of them.
+func TestPlacesInTheRoom(t *testing.T) {
+	for places, half := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 0: DefaultMaxWaiting / 2, -1: DefaultMaxWaiting / 2} {
+		r := newRoom(places)
+		if places <= 0 {
+			places = DefaultMaxWaiting
+		}
+		enter := func(rule string) (n int) {
+			for r.enter(rule) {
+				n++
+			}
+			return n
+		}
+		if a, b, c := enter("a"), enter("b"), enter("c"); a != half || b != min(half, places-half) || c != places-a-b {
+			t.Errorf("of %d places, rules have %d, %d and %d", places, a, b, c)
+		}
+		r.leave("a")
+		if d := enter("d"); d != 1 {
+			t.Errorf("one of %d left, and %d came", places, d)
+		}
+		r = newRoom(places)
+		enter("a")
+		r.leave("a")
+		if again := enter("a"); again != 1 {
+			t.Errorf("one of the %d of a rule left, and %d came", half, again)
+		}
+		for range half {
+			r.leave("a")
+		}
+		if r.taken != 0 || len(r.byRule) != 0 {
+			t.Errorf("of %d places, %d are taken in the end: %v", places, r.taken, r.byRule)
+		}
+	}
+}
+
 // What clients announce isn't allocated, and what they send of it is bounded for all of them together.
 func TestReadingAheadIsBounded(t *testing.T) {
 	room := newRoom(0)

@@ -384,6 +384,28 @@ func TestWaitingRoomIsBounded(t *testing.T) {
 	})
 }
 
+// A refusal for want of a place names the rule whose queue it is, also where another limit has less left.
+func TestFullQueueIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)}
+		shadow := queue
+		shadow.ID, shadow.Shadow = "shadow", true
+		l := limiter(t, rules(weir.Rule{ID: "few", Limits: per(3, time.Hour)}, shadow, queue, weir.Rule{ID: "many", Limits: per(100, time.Hour)}))
+		h := wrap(l, httplimit.Options{MaxWaiting: 1}, ok)
+		for range 2 { // the second waits
+			go askAs(h, "GET", "a")
+			synctest.Wait()
+		}
+		if w := askAs(h, "GET", "b"); w.Code != 200 || !strings.HasPrefix(w.Header().Get("RateLimit"), `"few"`) {
+			t.Errorf("who needn't wait: %d %v", w.Code, w.Header())
+		}
+		if w := askAs(h, "GET", "b"); w.Code != 503 || w.Header().Get("X-RateLimit-Rule") != "q" || !strings.Contains(w.Body.String(), `"code":"QUEUE_FULL"`) {
+			t.Errorf("%d by %s: %s", w.Code, w.Header().Get("X-RateLimit-Rule"), w.Body)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
 // A queue of a rule that doesn't say how long its requests may wait is 30 s long.
 func TestMaxDelayHasADefault(t *testing.T) {
 	l := crowd(t)
