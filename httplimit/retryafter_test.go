@@ -244,3 +244,35 @@ func TestResetOfWindows(t *testing.T) {
 		}
 	}
 }
+
+// RateLimit says when to ask again, rounded up, and says nothing of it where waiting doesn't help or nobody knows.
+func TestTimeInRateLimit(t *testing.T) {
+	answerer, err := httplimit.NewAnswerer(httplimit.Answers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, slots := weir.Limit{Count: 9, Window: time.Minute}, weir.Limit{Algorithm: weir.Concurrency, Count: 9, Window: time.Minute}
+	for _, c := range []struct {
+		name         string
+		limit        weir.Limit
+		allowed      bool
+		reset, retry time.Duration
+		want         string
+	}{
+		{"full again in a while", bucket, true, 1500 * time.Millisecond, 0, ";t=2"},
+		{"full already", bucket, true, 0, 0, ";t=0"},
+		{"never full again", bucket, true, weir.Never, 0, ""},
+		{"refused for a while", bucket, false, time.Minute, 1500 * time.Millisecond, ";t=2"},
+		{"refused for no time", bucket, false, time.Minute, 0, ";t=0"},
+		{"refused for ever", bucket, false, time.Minute, weir.Never, ""},
+		{"a slot", slots, true, time.Minute, 0, ""},
+		{"no slot", slots, false, time.Minute, 3 * time.Second, ";t=3"},
+	} {
+		h := http.Header{}
+		d := weir.Decision{Allowed: c.allowed, Remaining: 5, ResetAfter: c.reset, RetryAfter: c.retry, Policy: &weir.Policy{Name: "a", Limit: c.limit}}
+		answerer.SetHeaders(h, &weir.Request{}, &d, time.Unix(1_800_000_000, 0))
+		if got, want := h.Get("RateLimit"), `"a";r=5`+c.want; got != want {
+			t.Errorf("%s: %s, want %s", c.name, got, want)
+		}
+	}
+}
