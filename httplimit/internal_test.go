@@ -68,6 +68,36 @@ func TestNamesThatServersTakeForAnother(t *testing.T) {
 	}
 }
 
+// A header is taken for another as CGI takes it: case doesn't count, and what is no letter or digit is all the same.
+func TestHeadersThatAreAlike(t *testing.T) {
+	variable := func(c byte) byte { // as it stands in the name of a variable
+		if strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", c) >= 0 {
+			return strings.ToUpper(string(rune(c)))[0]
+		}
+		return '_'
+	}
+	for x := range 0x100 {
+		if got, want := notAlphanumeric(rune(x)), variable(byte(x)) == '_'; got != want {
+			t.Errorf("%q is no letter or digit: %t", rune(x), got)
+		}
+		for y := range 0x100 {
+			a, b := "X"+string([]byte{byte(x)})+"Y", "x"+string([]byte{byte(y)})+"y"
+			if got, want := alike(a, b), variable(byte(x)) == variable(byte(y)); got != want {
+				t.Errorf("%q and %q are alike: %t", a, b, got)
+			}
+		}
+	}
+	w := newWatch("X-Api-Key", "", "Authorization", "X-Org")
+	for name, want := range map[string]string{
+		"X-Api-Key": "X-Api-Key", "x_api_key": "X-Api-Key", "X.API_KEY": "X-Api-Key", "X-Api-Kez": "", "X-Api-Ke": "", "X-Api-Keys": "", "": "",
+		"authorization": "Authorization", "Author-zation": "", "X_Org": "X-Org", "-Org": "",
+	} {
+		if got := w.find(name); got != want {
+			t.Errorf("%q is taken for %q, want %q", name, got, want)
+		}
+	}
+}
+
 // Whatever a name holds, what is sent can be read.
 func TestStringsCanBeRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
