@@ -113,7 +113,7 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 
 // notToken tells characters that a header's name can't have.
 func notToken(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 func (a *Answerer) prepareRefusal() error {
