@@ -148,6 +148,36 @@ func TestRetryAfterSpreads(t *testing.T) {
 	}
 }
 
+// A client that waits for its own counter, and not for two seconds, is told the true time. All others are spread.
+func TestShortWaitsOfOnesOwn(t *testing.T) {
+	own, shared := &weir.Policy{PerClient: true}, &weir.Policy{}
+	for _, c := range []struct {
+		name        string
+		policy      *weir.Policy
+		wait        time.Duration
+		least, most int64 // that any of many clients is told
+	}{
+		{"its own, now", own, 0, 1, 1},
+		{"its own, a second", own, time.Second, 1, 1},
+		{"its own, more than a second", own, 1900 * time.Millisecond, 2, 2},
+		{"its own, nearly two seconds", own, 2*time.Second - time.Nanosecond, 2, 2},
+		{"its own, two seconds, and more for each", own, 2 * time.Second, 3, 3},
+		{"shared, less than a second", shared, 900 * time.Millisecond, 1, 2},
+		{"shared, less than two seconds", shared, 1900 * time.Millisecond, 2, 3},
+		{"of nobody knows which", nil, 1900 * time.Millisecond, 2, 3},
+	} {
+		d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: c.wait, Policy: c.policy}
+		least, most := int64(1000), int64(0)
+		for i := range 500 {
+			got := httplimit.RetryAfter(&weir.Request{User: fmt.Sprint(i)}, &d)
+			least, most = min(least, got), max(most, got)
+		}
+		if least != c.least || most != c.most {
+			t.Errorf("%s: clients are told %d to %d s, want %d to %d", c.name, least, most, c.least, c.most)
+		}
+	}
+}
+
 // Within one window the reset time that clients see is the window's end, whatever
 // the distance to the store, and however its clock and ours differ.
 func TestResetDoesNotWobble(t *testing.T) {
