@@ -189,12 +189,12 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 			r.Again = there
 			who, ahead = lenders{}, lenders{}
 			if !fits {
-				who = s.lenders(k, home, now)
+				who = s.toAsk(k, home, now)
 			}
 			if of := k.Stale(p, share, now); of != "" {
 				ahead.first = []string{of}
 			} else if k.Low(p, share, now) {
-				ahead = s.ahead(k, home, now)
+				ahead = s.toAskAhead(k, home, now)
 			}
 			return fits
 		})
@@ -243,8 +243,8 @@ type lenders struct {
 // patience is how long a request waits until others may be asked again.
 const patience = 250 * time.Millisecond
 
-// lenders are whom to ask for what requests wait for: the home first, or all at once if that had too little the last time.
-func (s *stakes) lenders(k *stake.Stake, home string, now int64) (who lenders) {
+// toAsk is whom to ask for what requests wait for: the home first, or all at once if that had too little the last time.
+func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	after := int64(math.MaxInt64 / 1000)
 	for _, name := range s.reachable(home) {
 		rest := k.Rests(name, now)
@@ -261,9 +261,9 @@ func (s *stakes) lenders(k *stake.Stake, home string, now int64) (who lenders) {
 	return who
 }
 
-// ahead are whom to ask before requests wait: the home, or all if it had too little the last time. The home asks those that have something
+// toAskAhead is whom to ask before requests wait: the home, or all if it had too little the last time. The home asks those that have something
 // of it.
-func (s *stakes) ahead(k *stake.Stake, home string, now int64) lenders {
+func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
 	names := []string{home}
 	if home == "" {
 		names = k.Borrowers()
@@ -275,12 +275,13 @@ func (s *stakes) ahead(k *stake.Stake, home string, now int64) lenders {
 
 // reachable are the other regions, the home first. Those that aren't heard, or were forgotten, are left out.
 func (s *stakes) reachable(home string) (names []string) {
-	if p := s.link.peers[home]; p != nil && !p.silent() {
-		names = append(names, home)
-	}
 	away := s.link.topology().Away
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
-		if name != home && away[name] != Forgotten && s.link.peers[name].status().Up {
+		switch {
+		case away[name] == Forgotten || s.link.peers[name].silent():
+		case name == home:
+			names = slices.Insert(names, 0, name)
+		default:
 			names = append(names, name)
 		}
 	}
