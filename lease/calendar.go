@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -133,9 +134,7 @@ func (s *Store) returnUnspent(unspent []ledger.Unspent) {
 // while it takes back many at once.
 func (s *Store) returnSome(ctx context.Context, unspent []ledger.Unspent) (err error) {
 	for some := range slices.Chunk(unspent, 64) {
-		if e := s.inner.TakeBack(ctx, some); e != nil && err == nil {
-			err = e
-		}
+		err = errors.Join(err, s.inner.TakeBack(ctx, some))
 	}
 	return err
 }

@@ -1,6 +1,9 @@
 package lease
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -63,4 +66,23 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCloseSaysThatTokensAreLost, if the store didn't take all of them back.
+func TestCloseSaysThatTokensAreLost(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
+		p := perSecond(t, 1000)
+		var r [1]weir.Result
+		for i := range 1000 {
+			s.Take(t.Context(), []weir.Charge{charge(p, fmt.Sprint(i/100), 1)}, r[:])
+		}
+		if s.Stats().Tokens == 0 {
+			t.Fatal("nothing is held")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, though the store took nothing back", err)
+		}
+	})
 }

@@ -51,6 +51,9 @@ func (f *far) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant
 }
 
 func (f *far) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for _, u := range unspent {
 		f.returns.Add(u.N)
 	}
