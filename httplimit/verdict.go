@@ -148,7 +148,7 @@ func (m *Middleware) wait(ctx context.Context, w http.ResponseWriter, r *http.Re
 		return queueFull
 	}
 	defer m.room.leave(rule)
-	if by, ok := ctx.Deadline(); ok && time.Until(by) < v.Decision.Delay {
+	if by, ok := ctx.Deadline(); ok && time.Until(by) <= v.Decision.Delay {
 		return leftQueue // its turn comes too late: better told now, and its place is free at once
 	}
 	v.body = readEarly(w, r, m.room)
