@@ -88,6 +88,30 @@ func TestConflictingChanges(t *testing.T) {
 	})
 }
 
+// TestChangesOfOneMoment: of two nodes of a region that are told different things, one says that it didn't do it.
+func TestChangesOfOneMoment(t *testing.T) {
+	inTime(t, func(t *testing.T, us, _, _ *site) {
+		other := secondNode(t, us)
+		seen, err := other.current(t.Context(), "eu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+			t.Fatal(err)
+		}
+		drain := func(t *Topology) { t.Away["eu"] = Drained }
+		if err := other.change(t.Context(), seen, drain); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "try again") {
+			t.Errorf("%v", err)
+		}
+		if away := other.topology().Away; away["ap"] != Drained || away["eu"] != "" {
+			t.Errorf("it knows of %v", away)
+		}
+		if err := other.Drain(t.Context(), "eu"); err != nil || other.topology().Away["ap"] != Drained {
+			t.Errorf("again: %v, %v", err, other.topology().Away)
+		}
+	})
+}
+
 // TestNodesOfARegion agree: one that is behind neither takes its region back nor undoes what another was told.
 func TestNodesOfARegion(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {

@@ -76,15 +76,25 @@ const keepTopology = 10 * 365 * 24 * time.Hour
 
 // learn has a topology kept in the region's store, if it is newer than what is there, and takes up what is kept. nil only looks.
 func (l *Link) learn(ctx context.Context, heard *Topology) error {
+	if heard != nil && !heard.newer(l.topology()) {
+		return nil
+	}
+	return l.keep(ctx, heard, 0)
+}
+
+// keep is learn. A change of the topology that had a certain epoch is refused if the store has a newer one by now.
+func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 	s := l.stakes.Load()
-	if s == nil || heard != nil && !heard.newer(l.topology()) {
+	if s == nil {
 		return nil
 	}
 	var kept Topology
+	late := false
 	err := s.cells.Update(ctx, []string{topologyKey}, func(values [][]byte, now int64) []Cell {
 		kept = Topology{Epoch: firstEpoch}
 		_ = json.Unmarshal(values[0], &kept) // what makes no sense was never said
-		if heard == nil || !heard.newer(&kept) {
+		late = of != 0 && kept.Epoch > of
+		if heard == nil || late || !heard.newer(&kept) {
 			return []Cell{{values[0], keepTopology}}
 		}
 		old := kept
@@ -103,6 +113,9 @@ func (l *Link) learn(ctx context.Context, heard *Topology) error {
 	if old := l.topology(); kept.newer(old) {
 		l.topo.Store(&kept)
 		l.log.Warn("regions were changed", "epoch", kept.Epoch, "homes", kept.Homes, "away", kept.Away)
+	}
+	if late {
+		return fmt.Errorf("%w: somebody else has changed regions at the same moment: see weir regions, and try again", ErrRefused)
 	}
 	return nil
 }
@@ -158,9 +171,8 @@ func (l *Link) share(p *weir.Policy, now int64) stake.Share {
 	return all
 }
 
-// change has the topology changed that is current, and told to the others.
-func (l *Link) change(ctx context.Context, edit func(*Topology)) error {
-	old := l.topology()
+// change has the current topology changed, and told to the others.
+func (l *Link) change(ctx context.Context, old *Topology, edit func(*Topology)) error {
 	t := &Topology{Epoch: old.Epoch + 1, Homes: maps.Clone(old.Homes), Away: maps.Clone(old.Away)}
 	if t.Homes == nil {
 		t.Homes = map[string]string{}
@@ -169,7 +181,7 @@ func (l *Link) change(ctx context.Context, edit func(*Topology)) error {
 		t.Away = map[string]string{}
 	}
 	edit(t)
-	if err := l.learn(ctx, t); err != nil {
+	if err := l.keep(ctx, t, old.Epoch); err != nil {
 		return err
 	}
 	for _, p := range l.peers { // they hear of it with the next heartbeat, too
@@ -230,7 +242,7 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	case !l.reachable(from) && !force:
 		return fmt.Errorf("%w: %s can't be reached. If it is only cut off, it goes on as the home, and both together admit up to twice the limit until it hears of this. If it is dead, use --force", ErrRefused, from)
 	}
-	return l.change(ctx, func(t *Topology) {
+	return l.change(ctx, t, func(t *Topology) {
 		for name, home := range t.Homes {
 			if home == from {
 				t.Homes[name] = to
@@ -263,7 +275,7 @@ func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
 	case how == Forgotten && l.reachable(name) && !force:
 		return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
 	}
-	return l.change(ctx, func(t *Topology) { t.Away[name] = how })
+	return l.change(ctx, t, func(t *Topology) { t.Away[name] = how })
 }
 
 // homeOfRules reports whether a rule in force has its home there.
@@ -281,7 +293,7 @@ func (l *Link) Restore(ctx context.Context, name string) error {
 	if err != nil || t.Away[name] == "" {
 		return err
 	}
-	return l.change(ctx, func(t *Topology) { delete(t.Away, name) })
+	return l.change(ctx, t, func(t *Topology) { delete(t.Away, name) })
 }
 
 // Here is how this region is.
