@@ -257,8 +257,15 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 	}
 	tighten(t, redis)
 	untilTight(t, RedisCells(store))
-	if r := take(eu, guest("invented"))[0]; r.Allowed || r.Err == nil || !strings.Contains(r.Err.Error(), "short of memory") {
-		t.Errorf("a guest with a new name: %+v", r)
+	for _, on := range []weir.FailureMode{weir.FailRefuse, weir.FailLocal} {
+		p.OnPartition = on
+		if r := take(eu, guest("invented"))[0]; r.Allowed || !errors.Is(r.Err, weir.ErrNoRoom) || errors.Is(r.Err, weir.ErrPartition) {
+			t.Errorf("a guest with a new name, on_partition %v: %+v", on, r)
+		}
+	}
+	both := take(eu, asks(p, "client", 1), guest("invented"))
+	if !both[0].Allowed || both[0].Err != nil || !errors.Is(both[1].Err, weir.ErrNoRoom) {
+		t.Errorf("beside a limit of a client: %+v", both)
 	}
 	for _, c := range []weir.Charge{guest("known"), asks(p, "client", 1)} {
 		if r := take(eu, c)[0]; !r.Allowed {

@@ -222,6 +222,11 @@ func (l *Link) take(ctx context.Context, home string, charges []weir.Charge, res
 		return errors.New("its answer makes no sense: does it run another version?")
 	}
 	copy(results, r.Results)
+	for _, i := range r.NoRoom {
+		if i >= 0 && i < len(results) {
+			results[i] = weir.Result{Err: fmt.Errorf("region %s: %w", home, weir.ErrNoRoom)}
+		}
+	}
 	return nil
 }
 

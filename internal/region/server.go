@@ -88,7 +88,11 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		out.Results = make([]weir.Result, len(charges))
 		here.takeFor(ctx, charges, out.Results)
 		for i := range out.Results {
-			if err := out.Results[i].Err; err != nil {
+			switch err := out.Results[i].Err; {
+			case err == nil:
+			case errors.Is(err, weir.ErrNoRoom): // it is reached, and guests are counted by their addresses
+				out.Results[i], out.NoRoom = weir.Result{}, append(out.NoRoom, i)
+			default:
 				return fail(err) // what the others took stays taken: that mints nothing
 			}
 		}

@@ -73,6 +73,7 @@ type result struct {
 	Results []weir.Result `json:"results,omitempty"`
 	Used    bool          `json:"used,omitempty"` // weir.ErrUsed
 	Failed  string        `json:"failed,omitempty"`
+	NoRoom  []int         `json:"no_room,omitempty"` // charges with weir.ErrNoRoom
 	// Said is the answer to a talk.
 	Said *stake.Message `json:"said,omitempty"`
 }
