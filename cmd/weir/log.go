@@ -72,7 +72,11 @@ func (w *auditWriter) Write(lines []byte) (int, error) {
 func (w *logWriter) write(lines []byte, most int, audit bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.waiting)+len(lines) <= most {
+	full := w.leftOut > w.audits // a shorter line mustn't overtake one that was left out
+	if audit {
+		full = w.audits > 0
+	}
+	if !full && len(w.waiting)+len(lines) <= most {
 		w.waiting = append(w.waiting, lines...)
 	} else if w.leftOut++; audit {
 		w.audits++

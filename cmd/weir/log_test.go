@@ -88,6 +88,30 @@ func TestALogThatNobodyReads(t *testing.T) {
 	}
 }
 
+// After a line that is left out, a shorter one isn't written either, though there would be room: lines stay in order.
+func TestLinesThatAreLeftOut(t *testing.T) {
+	w := &logWriter{wake: make(chan struct{}, 1)}
+	audit := (*auditWriter)(w)
+	for i, c := range []struct {
+		to              io.Writer
+		length          int
+		leftOut, audits int
+	}{
+		{w, logWaits - 10, 0, 0},
+		{w, 11, 1, 0},
+		{w, 10, 2, 0},
+		{audit, auditWaits, 2, 0},
+		{audit, 11, 3, 1},
+		{audit, 10, 4, 2},
+		{w, 1, 5, 2},
+	} {
+		_, _ = c.to.Write(make([]byte, c.length))
+		if w.leftOut != c.leftOut || w.audits != c.audits {
+			t.Errorf("%d: %d are left out, %d of the audit; want %d, %d", i, w.leftOut, w.audits, c.leftOut, c.audits)
+		}
+	}
+}
+
 // What was logged is written by the end, and the end doesn't wait for a reader who never comes.
 func TestTheEndOfALog(t *testing.T) {
 	var text strings.Builder
