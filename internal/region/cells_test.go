@@ -9,19 +9,11 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/redisstore"
 )
 
 // TestCells is what each place for stakes does: values change together, and are kept at least as long as somebody has asked for.
 func TestCells(t *testing.T) {
-	redis := redistest.New(t, redistest.Options{})
-	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	<-store.Tried()
+	redis, store := openRedis(t)
 	memory := MemoryCells().(*memoryCells)
 	for name, c := range map[string]struct {
 		Cells

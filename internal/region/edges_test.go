@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/redisstore"
 )
 
 // TestRepeatedReservationsStay: a check that is repeated, and that another limit refuses, doesn't end what the first one reserved.
@@ -190,13 +189,7 @@ func untilTight(t *testing.T, cells Cells) {
 
 // TestGuestsMakeNoStakes where there is little room: names can be made up. Those that have one keep it, and so do other clients.
 func TestGuestsMakeNoStakes(t *testing.T) {
-	redis := redistest.New(t, redistest.Options{})
-	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	<-store.Tried()
+	redis, store := openRedis(t)
 	memory := MemoryCells().(*memoryCells)
 	fill := map[string]func(){
 		"memory": func() {
@@ -236,13 +229,7 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 
 // TestGuestsOfOtherRegions make no counters at a home with little room, either. Clients of these regions that are no guests do.
 func TestGuestsOfOtherRegions(t *testing.T) {
-	redis := redistest.New(t, redistest.Options{})
-	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	<-store.Tried()
+	redis, store := openRedis(t)
 	sites := world(t, time.Now, "us", "eu")
 	us, eu := sites[0], sites[1]
 	us.link.Serve(weir.NewLimiter(store, nil, weir.Options{}), store)

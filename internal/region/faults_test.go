@@ -96,19 +96,26 @@ func (m *mail) count(n *int) {
 	m.mu.Unlock()
 }
 
+// openRedis starts a Redis, and opens a store on it.
+func openRedis(t *testing.T) (*redistest.Server, *redisstore.Store) {
+	t.Helper()
+	redis := redistest.New(t, redistest.Options{})
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	<-store.Tried()
+	return redis, store
+}
+
 // onRedis makes regions whose stakes are in a Redis each. The first one is home.
 func onRedis(t *testing.T, m *mail, names ...string) []*site {
 	sites := world(t, time.Now, names...)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for i, s := range sites {
-		redis := redistest.New(t, redistest.Options{})
-		store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(store.Close)
-		<-store.Tried()
+		_, store := openRedis(t)
 		s.Store = NewStore(s.own, s.link, RedisCells(store))
 		s.link.timeout = DefaultTimeout
 		for _, p := range s.link.peers {
