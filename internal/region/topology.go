@@ -82,7 +82,7 @@ func (l *Link) learn(ctx context.Context, heard *Topology) error {
 	return l.keep(ctx, heard, 0)
 }
 
-// keep is learn. A change of the topology that had a certain epoch is refused if the store has a newer one by now.
+// keep does what learn says. For an operator's change, of is the epoch that it was based on: it is refused if the store has moved on since.
 func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 	s := l.stakes.Load()
 	if s == nil {

@@ -17,7 +17,7 @@ const (
 	// up to longestWait and longestBusy.
 	shortWait, longestWait int64 = 250_000, 4_000_000
 	busyWait, longestBusy  int64 = 500_000, 2_000_000
-	// aheadEvery is how far apart asks ahead of one region are, µs. Each is for a second.
+	// aheadEvery is the least time between two asks of one region for tokens that no request waits for yet, µs. Each asks for a second's worth.
 	aheadEvery = 400_000
 	// giveBackEvery is how often what was borrowed and isn't needed is given back, µs.
 	giveBackEvery = 500_000
