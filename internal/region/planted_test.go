@@ -209,6 +209,7 @@ func spent(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
 	s.take(away, c, 50)
+	s.until(3 * time.Second) // the home rests
 	s.take(away, c, 1)
 	s.take(home, c, 20)
 }
@@ -292,6 +293,7 @@ func forgetful(s *simulation) {
 func askedBack(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
+	s.until(time.Second) // who has asked isn't asked
 	s.take(home, c, 20)
 }
 

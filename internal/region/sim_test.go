@@ -31,7 +31,7 @@ type simulation struct {
 	running  sync.WaitGroup // all that was begun
 	over     atomic.Bool    // nothing arrives any more
 	messages []atomic.Int64 // by sender, without heartbeats
-	entries  []atomic.Int64 // by sender: asks and answers
+	entries  atomic.Int64   // asks and answers
 
 	mu     sync.Mutex // guards what follows, and counters
 	cut    map[[2]int]bool
@@ -60,7 +60,7 @@ func (c *clock) now() int64 {
 // newSimulation makes regions. The first one is home.
 func newSimulation(t testing.TB, regions int) *simulation {
 	s := &simulation{t: t, names: []string{"us", "eu", "ap", "sa", "af", "oc"}[:regions], counters: map[string]*counted{}, cut: map[[2]int]bool{},
-		dead: make([]bool, regions), messages: make([]atomic.Int64, regions), entries: make([]atomic.Int64, regions), bug: &bug{}}
+		dead: make([]bool, regions), messages: make([]atomic.Int64, regions), bug: &bug{}}
 	s.fate = func(int, int) []way { return []way{{out: 75 * time.Millisecond, back: 75 * time.Millisecond}} }
 	s.sites = world(t, time.Now, s.names...)
 	for i, site := range s.sites {
@@ -105,9 +105,7 @@ func (s *simulation) carry(from, to int, r *http.Request) (*http.Response, error
 	beat := !bytes.Contains(body, []byte(`"acts"`))
 	if !beat {
 		s.messages[from].Add(1)
-		asks := int64(bytes.Count(body, []byte(`"talk"`)))
-		s.entries[from].Add(asks)
-		s.entries[to].Add(asks)
+		s.entries.Add(2 * int64(bytes.Count(body, []byte(`"talk"`))))
 	}
 	got := make(chan []byte, 2) // two may come at once
 	for _, w := range s.fate(from, to) {

@@ -113,7 +113,7 @@ func TestAsksAheadAreApart(t *testing.T) {
 	}
 }
 
-// TestLendersRest: who had enough is asked again at once, who had little and needs it soon, and who had nothing later each time.
+// TestLendersRest: who had some is asked again when it says, and who had nothing later each time.
 func TestLendersRest(t *testing.T) {
 	p := policy(t, weir.PerSecond(100))
 	s := Share{Own: 5, Rate: 50}
@@ -121,19 +121,16 @@ func TestLendersRest(t *testing.T) {
 	now := start
 	for i, c := range []struct {
 		brings int64
-		busy   bool
+		says   int64 // for how long it needn't be asked
 		rests  int64
 		little bool
 	}{
-		{brings: 10, busy: true},
-		{brings: 5, busy: true},
-		{brings: 4, busy: true, rests: 500_000, little: true},
-		{brings: 4, busy: true, rests: 1_000_000, little: true},
-		{brings: 4, busy: true, rests: 2_000_000, little: true},
-		{brings: 4, busy: true, rests: 2_000_000, little: true},
-		{brings: 4, little: true},
+		{brings: 10},
+		{brings: 4, says: 1_150_000, rests: 1_000_000, little: true},
+		{brings: 4, says: 1_150_000, rests: 1_000_000, little: true},
+		{brings: 4},
 		{rests: 250_000, little: true},
-		{busy: true, rests: 500_000, little: true},
+		{rests: 500_000, little: true},
 		{rests: 1_000_000, little: true},
 		{rests: 2_000_000, little: true},
 		{rests: 4_000_000, little: true},
@@ -144,7 +141,7 @@ func TestLendersRest(t *testing.T) {
 	} {
 		ask := k.Ask(p, s, now, "us", 20)
 		now += 150_000
-		if got := k.Heard(p, s, now, "us", ask, &Message{Busy: c.busy, Lent: &Loan{ID: k.Held["us"].ID, Given: k.Held["us"].Given + c.brings, Sent: k.Held["us"].Sent}}); got != c.brings {
+		if got := k.Heard(p, s, now, "us", ask, &Message{Rest: c.says, Lent: &Loan{ID: k.Held["us"].ID, Given: k.Held["us"].Given + c.brings, Sent: k.Held["us"].Sent}}); got != c.brings {
 			t.Errorf("%d: %d came, not %d", i, got, c.brings)
 		}
 		if rests, little := k.Rests("us", now), k.HadLittle("us"); rests != c.rests || little != c.little {
@@ -182,7 +179,7 @@ func TestRetryTimesAfterARest(t *testing.T) {
 		ask := k.Ask(p, s, now, "us", 1)
 		now += 150_000
 		l := k.Held["us"]
-		k.Heard(p, s, now, "us", ask, &Message{Busy: true, Retry: 100_000, For: 1, Lent: &Loan{ID: l.ID, Given: l.Given, Sent: l.Sent}})
+		k.Heard(p, s, now, "us", ask, &Message{Retry: 100_000, For: 1, Lent: &Loan{ID: l.ID, Given: l.Given, Sent: l.Sent}})
 		rests, retry := k.Rests("us", now), k.Report(p, s, now, 1, false).RetryAfter.Microseconds()
 		if retry < rests {
 			t.Errorf("%d: retry after %d µs, and us rests for %d µs", i, retry, rests)

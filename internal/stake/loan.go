@@ -13,10 +13,12 @@ const (
 	lead    = 0.4
 	// room is for how long a bucket that lends should be able to refill meanwhile.
 	room = 0.4
-	// shortWait is how long a region rests that had nothing, µs, and busyWait one that had little and needs it itself. It doubles each time,
-	// up to longestWait and longestBusy.
+	// shortWait is how long a region rests that had nothing, µs. It doubles each time, up to longestWait.
 	shortWait, longestWait int64 = 250_000, 4_000_000
-	busyWait, longestBusy  int64 = 500_000, 2_000_000
+	// leastRest and longestRest are how long a region asks to be left alone that can't refill as fast as another needs it, µs.
+	leastRest, longestRest int64 = 400_000, 2_000_000
+	// askerRests is how long a region isn't asked that has asked this one, µs: it has too little itself.
+	askerRests = 750_000
 	// aheadEvery is the least time between two asks of one region for tokens that no request waits for yet, µs. Each asks for a second's worth.
 	aheadEvery = 400_000
 	// giveBackEvery is how often what was borrowed and isn't needed is given back, µs.
@@ -28,10 +30,17 @@ const (
 // memory is over how long demand is measured: a quarter of the time to fill, 1 to 30 s.
 func memory(p *weir.Policy) float64 { return min(max(p.Memory().Seconds()/4, 1), 30) }
 
-// demand is how many units a second were asked for lately: over a while, or within a second if that is more.
-func (k *Stake) demand(p *weir.Policy, now int64) float64 {
+// lately is how many units a second were asked for: over a while, or within a second if that is more.
+func (k *Stake) lately(p *weir.Policy, now int64) float64 {
 	asked, quick := k.decayed(p, now)
 	return max(asked/memory(p), quick)
+}
+
+// demand is how many units a second are likely to be asked for: as many as lately, and what began within the last second goes on as it began.
+func (k *Stake) demand(p *weir.Policy, now int64) float64 {
+	_, quick := k.decayed(p, now)
+	age := max(float64(now-k.Since)/1e6, 0.1)
+	return min(max(k.lately(p, now), quick/(1-math.Exp(-age))), 2*float64(Whole(p)))
 }
 
 func (k *Stake) decayed(p *weir.Policy, now int64) (asked, quick float64) {
@@ -39,33 +48,39 @@ func (k *Stake) decayed(p *weir.Policy, now int64) (asked, quick float64) {
 	return k.Asked * math.Exp(-passed/memory(p)), k.Quick * math.Exp(-passed)
 }
 
-// note counts what was asked for. More than all of a limit is no more than that.
+// note counts what was asked for. More than twice a limit is no more than that.
 func (k *Stake) note(p *weir.Policy, now, n int64) {
 	asked, quick := k.decayed(p, now)
-	whole := float64(Whole(p))
-	k.Asked = min(asked+float64(n), whole*memory(p))
-	k.Quick = min(quick+float64(n), whole)
+	most := 2 * float64(Whole(p))
+	if quick < 0.1 {
+		k.Since = now
+	}
+	k.Asked = min(asked+float64(n), most*memory(p))
+	k.Quick = min(quick+float64(n), most)
 	k.At = now
 }
 
-// Low reports whether this region should ask others before requests have to wait. It is right after Take.
+// Low reports whether this region should ask others before requests have to wait. It is right after Take. A first request or two don't mean
+// that many more come.
 func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
-	return float64(k.left(p, s, now)) < k.demand(p, now)*lead*float64(scale(p))
+	return float64(k.left(p, s, now)) < k.lately(p, now)*lead*float64(scale(p))
 }
 
-// Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago. A clock that ran backwards doesn't make
-// that longer.
-func (k *Stake) Rests(of string, now int64) int64 {
-	if l := k.Held[of]; l != nil && l.Next > now && l.Next <= now+longestWait {
-		return l.Next - now
+// Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago, or has asked this one. A clock that ran
+// backwards doesn't make that longer.
+func (k *Stake) Rests(of string, now int64) (rest int64) {
+	for _, l := range []*Loan{k.Held[of], k.Lent[of]} {
+		if l != nil && l.Next > now && l.Next <= now+longestWait {
+			rest = max(rest, l.Next-now)
+		}
 	}
-	return 0
+	return rest
 }
 
 // MayAskAhead reports whether a region may be asked for what no request waits for yet.
 func (k *Stake) MayAskAhead(of string, now int64) bool {
 	l := k.Held[of]
-	return l == nil || k.Rests(of, now) == 0 && (now >= l.Sent+aheadEvery || now < l.Sent)
+	return k.Rests(of, now) == 0 && (l == nil || now >= l.Sent+aheadEvery || now < l.Sent)
 }
 
 // HadLittle reports whether a region had too little when it was asked the last time.
@@ -164,9 +179,14 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	k.borrow(p, s, now, from, m)
 	if m.Need+m.Want > 0 && fresh {
 		k.giveUp(p, s, now, k.Held[from])
-		answer.Short = 2*k.lend(p, s, now, from, m) < m.Need
+		n := k.lend(p, s, now, from, m)
+		answer.Short = 2*n < m.Need
+		if n < m.Want {
+			answer.Rest = k.rest(p, s, now, m.Want)
+		}
+		k.Lent[from].Next = now + askerRests
 	}
-	answer.Busy, answer.Late = k.Low(p, s, now), !fresh
+	answer.Late = !fresh
 	k.say(p, s, from, answer)
 	if void {
 		answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
@@ -251,8 +271,24 @@ func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Messa
 	}
 }
 
-// Heard takes in the answer to an ask, and returns what it brought. A region that had nothing, or little that it needs itself, rests
-// before it is asked again, for longer each time.
+// rest is how long a bucket asks to be left alone by a region that wants so much a second, µs. If it refills too slowly for that, asking more
+// often brings no more: the less it has to give, the longer.
+func (k *Stake) rest(p *weir.Policy, s Share, now, want int64) int64 {
+	if !isBucket(p) {
+		return 0
+	}
+	perSecond := float64(s.refill(p, 1e6))/float64(scale(p)) - k.demand(p, now)
+	switch {
+	case float64(want) <= perSecond*1.25: // nearly enough, and demand varies
+		return 0
+	case perSecond <= 0:
+		return longestRest
+	}
+	return min(max(leastRest, int64(float64(want)/perSecond*float64(leastRest)/15)), longestRest)
+}
+
+// Heard takes in the answer to an ask, and returns what it brought. A region that had nothing rests before it is asked again, for longer each
+// time; one that had little for as long as it says.
 func (k *Stake) Heard(p *weir.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
 	if l := k.Held[of]; l != nil {
 		brought = -l.Given
@@ -282,29 +318,26 @@ func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	switch {
 	case answer.Window != ask.Window: // it will be there soon
 		l.Next = now + shortWait
-	case 4*gave >= ask.Want:
-		l.Vain, l.Next = 0, 0
-	case gave == 0:
-		l.rest(now, shortWait, longestWait)
-	case ask.Need > 0 && gave >= ask.Need:
-		l.Next = 0
-	case answer.Busy:
-		l.rest(now, busyWait, longestBusy) // nothing is lost meanwhile
+	case gave == 0 && ask.Want > 0:
+		l.vain(now)
+		l.Next = max(l.Next, l.Sent+answer.Rest)
+	case answer.Rest > 0:
+		l.Vain, l.Next = 0, max(now, l.Sent+answer.Rest)
 	default:
-		l.Vain, l.Next = 0, now
+		l.Vain, l.Next = 0, 0
 	}
 }
 
 // Unheard notes that a region hasn't answered. It rests as if it had nothing.
 func (k *Stake) Unheard(of string, now int64) {
 	if l := k.Held[of]; l != nil {
-		l.rest(now, shortWait, longestWait)
+		l.vain(now)
 	}
 }
 
-// rest has a lender rest, for twice as long as the last time.
-func (l *Loan) rest(now, first, longest int64) {
-	l.Next = now + min(first<<min(max(l.Vain, 0), 10), longest)
+// vain has a lender rest that had nothing, for twice as long as the last time.
+func (l *Loan) vain(now int64) {
+	l.Next = now + min(shortWait<<min(max(l.Vain, 0), 10), longestWait)
 	l.Vain++
 }
 

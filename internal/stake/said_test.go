@@ -48,25 +48,119 @@ func TestLateAnswersBringTokens(t *testing.T) {
 	}
 }
 
-// TestWhatLendersSayOfThemselves: that they had less than half, or that they need the rest.
+// TestWhatLendersSayOfThemselves: that they had less than half, and for how long they needn't be asked.
 func TestWhatLendersSayOfThemselves(t *testing.T) {
-	p, s, home := policy(t, rate), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
+	slow := weir.Limit{Count: 60, Window: time.Minute, Burst: 100}
+	window := weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}
 	for _, c := range []struct {
-		used, asked, need int64 // the lender's own clients have used some, and more was asked for
-		short, busy       bool
+		name       string
+		limit      weir.Limit
+		own        int64 // of the lender
+		used       int64 // of that by its own clients
+		asked      int64 // of it a second by its own clients
+		need, want int64
+		short      bool
+		rest       int64
 	}{
-		{used: 0, need: 20},
-		{used: 80, need: 20, busy: true},
-		{used: 81, need: 20, short: true, busy: true},
-		{used: 90, need: 1, short: true, busy: true},
-		{used: 40, asked: 90, need: 20, busy: true},
+		{"all that is wanted", rate, 90, 0, 0, 20, 20, false, 0},
+		{"half of what requests wait for", rate, 90, 80, 0, 20, 20, false, 0},
+		{"less than that", rate, 90, 81, 0, 20, 20, true, 0},
+		{"it refills nearly as fast as it is wanted", rate, 90, 80, 0, 20, 112, false, 0},
+		{"not fast enough", rate, 90, 80, 0, 20, 113, false, leastRest},
+		{"its own clients need some of that", rate, 90, 80, 40, 20, 60, false, 0},
+		{"and more", rate, 90, 80, 50, 20, 60, false, leastRest},
+		{"it has little to give", rate, 5, 0, 0, 20, 100, true, 533_333},
+		{"it has hardly any", rate, 5, 0, 4, 20, 60, true, 1_600_000},
+		{"very little", slow, 90, 80, 0, 10, 100, false, longestRest},
+		{"nothing but what its own clients need", rate, 90, 80, 90, 1, 20, false, longestRest},
+		{"it doesn't refill", rate, 0, 0, 0, 1, 2, true, longestRest},
+		{"a window", window, 90, 85, 90, 20, 100, true, 0},
 	} {
-		k, us := &Stake{}, &Stake{}
-		us.Take(p, home, start, c.used)
-		us.note(p, start, c.asked)
-		answer := us.Hear(p, home, start, "eu", k.Ask(p, s, start, "us", c.need))
-		if answer.Short != c.short || answer.Busy != c.busy {
-			t.Errorf("%+v: short %v, busy %v; lent %+v", c, answer.Short, answer.Busy, answer.Lent)
+		p := policy(t, c.limit)
+		share := Share{Own: c.own, Rate: 10 * c.own}
+		us := &Stake{}
+		us.TakeAwaited(p, share, start, c.used)
+		us.Asked, us.Quick, us.At = float64(c.asked)*memory(p), float64(c.asked), start
+		eu := &Stake{Time: Begun(p, start)}
+		ask := eu.Ask(p, Share{}, start, "us", c.need)
+		ask.Want = c.want
+		answer := us.Hear(p, share, start, "eu", ask)
+		if answer.Short != c.short || answer.Rest != c.rest {
+			t.Errorf("%s: short %v, rests for %d µs, want %v and %d; lent %+v", c.name, answer.Short, answer.Rest, c.short, c.rest, answer.Lent)
+		}
+	}
+}
+
+// TestAskersArentAsked for a while: they have too little themselves. One that only tells how its loan stands may be, and so may one whose
+// ask came late.
+func TestAskersArentAsked(t *testing.T) {
+	p, s, home := policy(t, rate), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
+	k, us := &Stake{}, &Stake{}
+	told := k.Ask(p, s, start, "us", 0)
+	if us.Hear(p, home, start, "eu", told); told.Want > 0 || us.Rests("eu", start) != 0 || !us.MayAskAhead("eu", start) {
+		t.Errorf("%+v: it rests for %d µs", told, us.Rests("eu", start))
+	}
+	for _, need := range []int64{0, 1} { // ahead, and for a request
+		k.Take(p, s, start+need, 3)
+		ask := k.Ask(p, s, start+1+need, "us", need)
+		now := start + 10*second*need
+		for _, at := range []int64{now, now + 700_000} { // the second time it is an old one
+			us.Hear(p, home, at, "eu", ask)
+		}
+		for after, rests := range map[int64]int64{0: 750_000, 749_999: 1, 750_000: 0, -4 * second: 0} {
+			if got := us.Rests("eu", now+after); ask.Want == 0 || got != rests || us.MayAskAhead("eu", now+after) != (rests == 0) {
+				t.Errorf("%+v, after %d µs: it rests for %d µs", ask, after, got)
+			}
+		}
+		if us.HadLittle("eu") {
+			t.Error("it had little, and nobody has asked it")
+		}
+	}
+	us.Held = map[string]*Loan{"eu": {Next: start + 11*second}}
+	if rests := us.Rests("eu", start+10*second); rests != second {
+		t.Errorf("it rests for %d µs: the longer of both is 1 s", rests)
+	}
+}
+
+// TestDemandThatBegins is taken to go on as it began, and what there was long before doesn't count as if it had come at once.
+func TestDemandThatBegins(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		limit       weir.Limit
+		every       int64 // µs
+		n           int
+		least, most float64
+	}{
+		{"one request", rate, second, 1, 10, 11},
+		{"50/s for 0.1 s", rate, 20_000, 6, 55, 63},
+		{"50/s for 0.5 s", rate, 20_000, 26, 50, 65},
+		{"50/s for 5 s", rate, 20_000, 251, 49, 52},
+		{"300/s", rate, 3333, 1000, 200, 200},
+		{"1/s for 20 s", weir.PerMinute(100), second, 21, 1, 1.6},
+	} {
+		p, k, now := policy(t, c.limit), &Stake{}, start
+		for range c.n {
+			k.note(p, now, 1)
+			now += c.every
+		}
+		if d := k.demand(p, now-c.every); d < c.least || d > c.most {
+			t.Errorf("%s: %v a second, want %v to %v", c.name, d, c.least, c.most)
+		}
+	}
+	p, k := policy(t, weir.PerMinute(100)), &Stake{} // 15 s of memory
+	for i := range int64(100) {
+		k.note(p, start+i*100_000, 1)
+	}
+	now := start + 20*second
+	k.note(p, now, 1)
+	if d := k.demand(p, now); k.Since != now || d > 11 {
+		t.Errorf("one request after 10 s without: %v a second, since %d µs", d, now-k.Since)
+	}
+	p, k = policy(t, rate), &Stake{}
+	own := Share{Own: 5, Rate: 50}
+	for i, low := range []bool{false, false, false, true} {
+		if k.Take(p, own, start, 1); k.Low(p, own, start) != low {
+			t.Errorf("it is low after %d of 5", i+1)
 		}
 	}
 }
@@ -115,7 +209,7 @@ func TestWhenLendersHaveMore(t *testing.T) {
 	k.Take(p, s, start, 5)
 	ask := k.Ask(p, s, start, "us", 2)
 	now := start + 150_000
-	k.Heard(p, s, now, "us", ask, &Message{Busy: true, Retry: 3 * second, For: 2, Lent: &Loan{ID: start, Sent: start}})
+	k.Heard(p, s, now, "us", ask, &Message{Retry: 3 * second, For: 2, Lent: &Loan{ID: start, Sent: start}})
 	own := func(n int64) time.Duration { return time.Duration(n)*20*time.Second - 150*time.Millisecond }
 	ap := &Stake{}
 	answer := k.Hear(p, s, now, "ap", ap.Ask(p, s, now, "eu", 2))
@@ -153,36 +247,39 @@ func TestWhenWindowsHaveMore(t *testing.T) {
 	}
 }
 
-// TestWhenToAskAgain: one that gave what requests waited for may be asked at once, though it needs the rest. For what nobody waits yet, it
-// isn't. One in another window will be there soon.
+// TestWhenToAskAgain: one that gave all that was wanted, or wasn't asked for any, may be asked at once, and one that had little when it says.
+// One in another window will be there soon.
 func TestWhenToAskAgain(t *testing.T) {
 	p, s := policy(t, rate), Share{Own: 5, Rate: 50}
 	for _, c := range []struct {
 		name        string
-		need, given int64
+		want, given int64
+		rest        int64
 		window      int64
 		rests       int64
-		little      bool
+		vain        int
 	}{
-		{"enough for those who wait", 2, 2, 0, 0, false},
-		{"less than they wait for", 2, 1, 0, busyWait, true},
-		{"little, and nobody waits", 0, 2, 0, busyWait, true},
-		{"nothing", 2, 0, 0, shortWait, true},
-		{"another window", 2, 0, start, shortWait, true},
+		{"all", 50, 50, 0, 0, 0, 0},
+		{"some, and more soon", 50, 1, 0, 0, 0, 0},
+		{"some", 50, 1, 600_000, 0, 450_000, 0},
+		{"some, and its rest is over", 50, 1, 100_000, 0, 0, 0},
+		{"nothing", 50, 0, 0, 0, shortWait, 1},
+		{"nothing, and it says when", 50, 0, 600_000, 0, 450_000, 1},
+		{"nothing, and it says too little", 50, 0, 300_000, 0, shortWait, 1},
+		{"nothing was wanted", 0, 0, 0, 0, 0, 0},
+		{"another window", 50, 0, 0, start, shortWait, 0},
 	} {
 		k := &Stake{}
 		k.Take(p, s, start, 5)
-		k.note(p, start, 90) // far more is wanted
-		ask := k.Ask(p, s, start, "us", c.need)
-		answer := &Message{Window: c.window, Busy: true, Lent: &Loan{ID: start, Given: c.given, Sent: start}}
-		if k.Heard(p, s, start, "us", ask, answer); k.Rests("us", start) != c.rests || k.HadLittle("us") != c.little {
-			t.Errorf("%s: it rests for %d µs, had little: %v", c.name, k.Rests("us", start), k.HadLittle("us"))
+		ask := k.Ask(p, s, start, "us", 0)
+		ask.Want = c.want
+		now := start + 150_000
+		k.Heard(p, s, now, "us", ask, &Message{Window: c.window, Rest: c.rest, Lent: &Loan{ID: start, Given: c.given, Sent: start}})
+		if rests, little := k.Rests("us", now), k.HadLittle("us"); rests != c.rests || little != (c.rests+c.rest > 0) {
+			t.Errorf("%s: it rests for %d µs, had little: %v", c.name, rests, little)
 		}
-		if vain := k.Held["us"].Vain; (vain == 1) != (c.rests > 0 && c.window == 0) {
+		if vain := k.Held["us"].Vain; vain != c.vain {
 			t.Errorf("%s: it was asked in vain %d times", c.name, vain)
-		}
-		if k.Take(p, s, start+second, 1); k.HadLittle("us") != c.little {
-			t.Errorf("%s: it had little: %v, after it has rested", c.name, k.HadLittle("us"))
 		}
 	}
 }

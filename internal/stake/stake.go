@@ -56,10 +56,11 @@ type Stake struct {
 	// Lent is what other regions have borrowed of this one, and Held what this one has of others.
 	Lent map[string]*Loan `json:"o,omitempty"`
 	Held map[string]*Loan `json:"h,omitempty"`
-	// Asked is how many tokens were asked for lately, and Quick within about a second: counts that decay, right At.
+	// Asked is how many tokens were asked for lately, and Quick within about a second: counts that decay, right At. Since is when Quick began.
 	Asked float64 `json:"d,omitempty"`
 	Quick float64 `json:"q,omitempty"`
 	At    int64   `json:"a,omitempty"`
+	Since int64   `json:"b,omitempty"`
 }
 
 // Loan is what one region has lent to another, as either of them knows it. Given, Spent and Back are totals.
@@ -75,8 +76,8 @@ type Loan struct {
 	Until int64 `json:"u,omitempty"`
 	// Sent is when the borrower sent the newest ask, by its clock.
 	Sent int64 `json:"w,omitempty"`
-	// Next is when the lender may be asked again, or 0 if it had enough the last time, and Vain how often in a row it had too little.
-	// Only the borrower keeps them.
+	// Next is when the other region may be asked: of a lender 0 if it had enough the last time, and of a borrower some time after it has asked.
+	// Vain is how often in a row a lender had nothing.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
 	// Again is when the lender will have what was missing, as it said, and For how much that was.
@@ -103,12 +104,13 @@ type Message struct {
 	// those that were heard.
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
-	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for. Busy: what it has left
-	// is little for its own requests. Late: it has heard this ask or a newer one, which counted.
+	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for. Late: it has heard this
+	// ask or a newer one, which counted.
 	Void  bool `json:"void,omitempty"`
-	Busy  bool `json:"busy,omitempty"`
 	Late  bool `json:"late,omitempty"`
 	Short bool `json:"short,omitempty"`
+	// Rest is how long after this ask the sender needn't be asked again, µs.
+	Rest int64 `json:"rest,omitempty"`
 	// Retry is after how long the sender itself would have what was needed, µs, and For how much that was.
 	Retry int64 `json:"retry,omitempty"`
 	For   int64 `json:"for,omitempty"`
@@ -226,7 +228,7 @@ func (k *Stake) roll(p *weir.Policy, now int64) {
 	if p.Limit.Algorithm == weir.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
 		prev = max(0, k.Level)
 	}
-	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, Quick: k.Quick, At: k.At}
+	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, Quick: k.Quick, At: k.At, Since: k.Since}
 }
 
 // left is what may be taken now, in units of Level.
