@@ -186,6 +186,13 @@ func TestRetryTimesAfterARest(t *testing.T) {
 		}
 		now += rests
 	}
+	us := &Stake{}
+	now += second
+	k.Held["us"].Next, k.Held["us"].Again = 0, now+1
+	k.Hear(p, s, now, "us", us.Ask(p, s, now, "eu", 1))
+	if rests, retry := k.Rests("us", now), k.Report(p, s, now, 1, false).RetryAfter.Microseconds(); rests == 0 || retry != rests {
+		t.Errorf("retry after %d µs, and us has asked and rests for %d µs", retry, rests)
+	}
 }
 
 // TestAnswersThatOvertakeEachOther: two nodes ask, and the lender gives to both. It doesn't rest because the second answer brought all.

@@ -284,7 +284,7 @@ func (k *Stake) rest(p *weir.Policy, s Share, now, want int64) int64 {
 	case perSecond <= 0:
 		return longestRest
 	}
-	return min(max(leastRest, int64(float64(want)/perSecond*float64(leastRest)/15)), longestRest)
+	return max(leastRest, int64(min(float64(want)/perSecond*float64(leastRest)/15, float64(longestRest))))
 }
 
 // Heard takes in the answer to an ask, and returns what it brought. A region that had nothing rests before it is asked again, for longer each

@@ -73,6 +73,7 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 		{"it has hardly any", rate, 5, 0, 4, 20, 60, true, 1_600_000},
 		{"very little", slow, 90, 80, 0, 10, 100, false, longestRest},
 		{"nothing but what its own clients need", rate, 90, 80, 90, 1, 20, false, longestRest},
+		{"next to nothing of what is wanted", slow, 90, 80, 0, 10, weir.MaxAmount, false, longestRest},
 		{"it doesn't refill", rate, 0, 0, 0, 1, 2, true, longestRest},
 		{"a window", window, 90, 85, 90, 20, 100, true, 0},
 	} {

@@ -316,9 +316,9 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 		r.RetryAfter = weir.Never
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
-		for _, l := range k.Held {
+		for of, l := range k.Held {
 			if l.Again > now && n <= l.For { // it said when it would have so much, and nobody asks it while it rests
-				at = min(at, max(l.Again, l.Next))
+				at = min(at, max(l.Again, now+k.Rests(of, now)))
 			}
 		}
 		r.RetryAfter = micros(max(1, at-now))
