@@ -104,6 +104,7 @@ func (c *counted) wrote(s *simulation, i int, before []byte, cell *Cell, now int
 		s.bug.wrote(s, c, i, stake.Decode(before), k, now)
 		cell.Value = k.Encode()
 	}
+	c.latest = max(c.latest, now)
 	was, is := stake.Decode(before), stake.Decode(cell.Value)
 	for of, l := range is.Lent {
 		c.let[i] += l.Given
