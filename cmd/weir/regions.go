@@ -77,7 +77,11 @@ func regroupCommand(do, use, short, long, example string, forces bool) *cobra.Co
 			if asJSON {
 				return printJSON(cmd, json.RawMessage(a.body))
 			}
-			return printRegions(cmd, a, colour)
+			if err := printRegions(cmd, a, colour); err != nil || do != "move" {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nUntil %s owns what %s did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n", cell(c.To), cell(c.Region))
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -117,13 +121,17 @@ func printRegions(cmd *cobra.Command, a *answer, colour colour) error {
 		if !p.SameRules {
 			rules = "others"
 		}
+		rtt := fmt.Sprintf("%.1f ms", p.RTTMS)
+		if p.RTTMS == 0 { // it was never heard
+			rtt = ""
+		}
 		if !p.Up {
 			rules, heard = "", colour.verdict(w, false, "no: "+cell(p.Error))
 		}
 		if !p.Since.IsZero() {
 			heard += ", since " + p.Since.Local().Format(time.DateTime)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.1f ms\t%s\t%s\n", cell(p.Region), mark(p.Home, false, p.State), p.RTTMS, rules, heard)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cell(p.Region), mark(p.Home, p.Grace, p.State), rtt, rules, heard)
 	}
 	return t.Flush()
 }

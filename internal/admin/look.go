@@ -89,7 +89,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	}
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	id := r.URL.Query().Get("rule")
-	if gone := inTurn(r, func() { f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce()) }); gone != nil {
+	if gone := inTurn(r, func() { f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce(), a.regionNames()) }); gone != nil {
 		return gone
 	}
 	if f != nil {
@@ -101,7 +101,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 
 // of looks at a document, and at what it would change, for as long as somebody wants to know. With an id, the text is that rule alone, and
 // is looked at in its place among those in force: what is warned about already isn't the rule's.
-func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document) *jsonerror.Error {
+func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string) *jsonerror.Error {
 	var err error
 	if id != "" {
 		text, err = rulefile.PutRule(inForce.Text, id, text)
@@ -122,11 +122,11 @@ func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Ti
 		return left()
 	}
 	v.Valid, v.Rules = true, len(file.Rules.Rules)
-	warnings := file.Warnings
+	own := warnings(regions, file)
 	if id != "" {
-		warnings = added(inForce.File, file)
+		own = added(regions, inForce.File, file)
 	}
-	v.Warnings = append(v.Warnings, slices.Concat(rulefile.Lost(inForce.File, file, false), warnings, rulefile.Compare(inForce.File, file))...)
+	v.Warnings = append(v.Warnings, slices.Concat(rulefile.Lost(inForce.File, file, false), own, rulefile.Compare(inForce.File, file))...)
 	return nil
 }
 

@@ -33,6 +33,7 @@ type change struct {
 	message string
 	hidden  string    // a key that the answer masks, since whoever asked named its client by a fingerprint
 	now     time.Time // when it is tried, which decides what overrides have expired
+	regions []string  // that the node knows
 
 	// What edit says of what it did:
 	did  string    // in the words of a person, for the history; "" describes the difference
@@ -47,6 +48,7 @@ func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error
 	if file := a.Rules.File(); file != "" && !c.dryRun {
 		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", file)
 	}
+	c.regions = a.regionNames()
 	for range attempts {
 		out, f := a.try(ctx, c)
 		if f == nil || f.Code != jsonerror.Conflict || c.ifMatch.Number != 0 {
@@ -157,7 +159,7 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 		out.Warnings = append(out.Warnings, rulefile.Lost(old, next, c.back)...)
 	}
 	out.NeedsForce = len(out.Warnings) > 0
-	warnings := added(old, next)
+	warnings := added(c.regions, old, next)
 	if ctx.Err() != nil {
 		return left()
 	}
@@ -168,15 +170,35 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 }
 
 // added are the warnings of a document that the one before didn't have.
-func added(old, next *rulefile.File) []rulefile.Problem {
+func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
 	known := map[string]int{} // how often: a text can be about one entry of many
-	for _, w := range old.Warnings {
+	for _, w := range warnings(regions, old) {
 		known[w.Text]++
 	}
-	return slices.DeleteFunc(slices.Clone(next.Warnings), func(w rulefile.Problem) bool {
+	return slices.DeleteFunc(warnings(regions, next), func(w rulefile.Problem) bool {
 		known[w.Text]--
 		return known[w.Text] >= 0
 	})
+}
+
+// warnings are those of a document, and what is odd about it in these regions.
+func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
+	return slices.Concat(f.Warnings, rulefile.Homeless(f, regions))
+}
+
+// regionNames are the regions that the node knows, if there are others.
+func (a *API) regionNames() (names []string) {
+	if a.Regions == nil {
+		return nil
+	}
+	all := a.Regions()
+	for _, p := range all.Peers {
+		names = append(names, p.Region)
+	}
+	if len(names) > 0 {
+		names = append(names, all.Name)
+	}
+	return names
 }
 
 func invalid(err error) *jsonerror.Error {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,9 @@ type Link struct {
 	store      atomic.Pointer[weir.Store]
 	stakes     atomic.Pointer[stakes]
 	topo       atomic.Pointer[Topology] // nil: nothing was said
+
+	mu        sync.Mutex
+	strangers map[string]bool // guarded by mu: regions that aren't peers and have sent something
 }
 
 // fingerprint is that of the global rules of a set.
@@ -54,7 +58,7 @@ type fingerprint struct {
 
 // NewLink makes a Link, which says nothing until it runs.
 func NewLink(o Options) (*Link, error) {
-	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), log: o.Logger}
+	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), log: o.Logger}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -77,6 +81,20 @@ func (l *Link) homeOf(p *weir.Policy) string {
 		return home
 	}
 	return ""
+}
+
+// Knows reports whether this node's settings name a region.
+func (l *Link) Knows(name string) bool { return name == l.name || l.peers[name] != nil }
+
+// meet has the log say, once, that a region which isn't a peer has sent something.
+func (l *Link) meet(name string) {
+	const most = 16
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.Knows(name) && !l.strangers[name] && len(l.strangers) < most {
+		l.strangers[name] = true
+		l.log.Warn("a region that isn't in regions.peers sends messages: its floor isn't taken off the home's share, and nobody borrows of it", "region", name)
+	}
 }
 
 // Serve has a limiter's rules told to the other regions, and a store answer them: that of this region, without leases.
@@ -109,6 +127,9 @@ func (l *Link) rules() string {
 	doc := set.Rules()
 	for i := range doc.Rules {
 		if r := doc.Rules[i]; r.Global {
+			if home := l.HomeOf(&r); !l.Knows(home) {
+				l.log.Warn("a rule's home is a region that this node doesn't know: see regions.peers", "rule", r.ID, "home", home)
+			}
 			r.Home = cmp.Or(r.Home, l.home)  // regions that disagree on it have two counters
 			_ = json.NewEncoder(h).Encode(r) // it has nothing that can't be written
 		}
@@ -177,6 +198,8 @@ func (l *Link) look(ctx context.Context) {
 type Status struct {
 	Region string `json:"region"`
 	Home   bool   `json:"home,omitempty"` // of rules that name none
+	// Grace: it has become a home lately, as far as is known here, and owns no more than its floor yet.
+	Grace bool `json:"grace,omitempty"`
 	Up     bool   `json:"up"`
 	// Since is since when it is up, or isn't; zero if it never was heard.
 	Since time.Time     `json:"since,omitzero"`

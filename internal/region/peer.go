@@ -41,6 +41,7 @@ type peer struct {
 	at      int // of addresses: the one that answered last
 	up      bool
 	since   time.Time // when up changed
+	missed  bool      // it was never heard, and the log says so
 	heard   time.Time
 	rtt     time.Duration
 	epoch   int64
@@ -159,8 +160,13 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 		if at == p.at { // the next one may be there
 			p.at++
 		}
-		if p.err = err; p.up && now.Sub(p.heard) > silentAfter {
+		p.err = err
+		switch {
+		case p.up && now.Sub(p.heard) > silentAfter:
 			p.up, p.since = false, now
+			p.link.log.Warn("region can't be reached", "region", p.name, "error", err)
+		case p.heard.IsZero() && !p.missed && now.Sub(p.since) > silentAfter:
+			p.missed = true
 			p.link.log.Warn("region can't be reached", "region", p.name, "error", err)
 		}
 		return a, err
@@ -171,7 +177,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	}
 	if same := a.Rules == p.link.rules(); p.same != same || p.epoch == 0 {
 		if p.same = same; !same {
-			p.link.log.Warn("region has other global rules: limits that differ are asked by either's numbers", "region", p.name)
+			p.link.log.Warn("region has other global rules, homes or peers: limits that differ are asked by either's numbers", "region", p.name)
 		}
 	}
 	p.heard, p.err, p.epoch = now, nil, firstEpoch
@@ -240,7 +246,7 @@ func (p *peer) silentFor() time.Duration {
 func (p *peer) status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Status{Region: p.name, Home: p.name == p.link.topology().home(p.link.home), State: p.link.topology().Away[p.name], Up: p.up, Since: p.since.UTC().Truncate(time.Millisecond), RTT: p.rtt, RTTMS: float64(p.rtt.Microseconds()) / 1000, Epoch: p.epoch, SameRules: p.same, Asks: p.asks.Load(), Short: p.short.Load()}
+	s := Status{Region: p.name, Home: p.name == p.link.topology().home(p.link.home), Grace: p.link.inGrace(p.name, time.Now().UnixMicro()), State: p.link.topology().Away[p.name], Up: p.up, Since: p.since.UTC().Truncate(time.Millisecond), RTT: p.rtt, RTTMS: float64(p.rtt.Microseconds()) / 1000, Epoch: p.epoch, SameRules: p.same, Asks: p.asks.Load(), Short: p.short.Load()}
 	if p.err != nil && !p.up {
 		s.Error = p.err.Error()
 	}

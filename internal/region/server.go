@@ -39,6 +39,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("a message has at most %d acts, got %d", maxActs, len(m.Acts)), http.StatusRequestEntityTooLarge)
 		return
 	}
+	l.meet(m.From)
 	if m.Topology != nil {
 		if err := l.learn(r.Context(), m.Topology); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

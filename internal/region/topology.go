@@ -123,11 +123,12 @@ func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 // home is the region that now is the home, where another was named.
 func (t *Topology) home(named string) string { return cmp.Or(t.Homes[named], named) }
 
-// inGrace reports whether this region has become a home of something so lately that it doesn't own it yet.
-func (l *Link) inGrace(now int64) bool {
+// inGrace reports whether a region has become a home of something so lately that it doesn't own it yet. Of another region that is as good as
+// true: it may have learned of it at another moment.
+func (l *Link) inGrace(region string, now int64) bool {
 	t := l.topology()
 	for name, home := range t.Homes {
-		if home == l.name && now < t.Adopted[name]+grace.Microseconds() {
+		if home == region && now < t.Adopted[name]+grace.Microseconds() {
 			return true
 		}
 	}
@@ -221,6 +222,17 @@ func (l *Link) names() []string {
 
 func (l *Link) reachable(name string) bool { return name == l.name || l.peers[name].status().Up }
 
+// answers reports whether a region answers now. One that has just died counts as heard for some seconds more.
+func (l *Link) answers(ctx context.Context, name string) bool {
+	if name == l.name {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(beatEvery, l.timeout))
+	defer cancel()
+	_, err := l.peers[name].say(ctx, &message{})
+	return err == nil
+}
+
 // Move makes one region the home of all limits that another is home of. The old home keeps its floor. The new one owns the rest after
 // a while: a bucket begins without tokens then, and a window with the next one.
 func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
@@ -235,11 +247,11 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 		return fmt.Errorf("%w: %s is %s: weir regions restore %s first", ErrRefused, to, t.Away[to], to)
 	case t.home(from) != from:
 		return fmt.Errorf("%w: %s isn't a home any more, %s has taken its place", ErrRefused, from, t.home(from))
-	case !l.reachable(to):
+	case !l.answers(ctx, to):
 		return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
 	case t.home(l.home) != from && !l.homeOfRules(from):
 		return fmt.Errorf("%w: %s isn't the home of any limit", ErrRefused, from)
-	case !l.reachable(from) && !force:
+	case !force && !l.answers(ctx, from):
 		return fmt.Errorf("%w: %s can't be reached. If it is only cut off, it goes on as the home, and both together admit up to twice the limit until it hears of this. If it is dead, use --force", ErrRefused, from)
 	}
 	return l.change(ctx, t, func(t *Topology) {
@@ -309,5 +321,5 @@ type Here struct {
 // Here is how this region is.
 func (l *Link) Here() Here {
 	t := l.topology()
-	return Here{Epoch: t.Epoch, Home: t.home(l.home), State: t.Away[l.name], Grace: l.inGrace(time.Now().UnixMicro())}
+	return Here{Epoch: t.Epoch, Home: t.home(l.home), State: t.Away[l.name], Grace: l.inGrace(l.name, time.Now().UnixMicro())}
 }

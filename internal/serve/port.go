@@ -36,6 +36,14 @@ type server interface {
 	Shutdown(ctx context.Context) error
 }
 
+// setting is what a user writes to change its address.
+func (p *port) setting() string {
+	if p.name == "region" {
+		return "regions.listen"
+	}
+	return "--" + p.name
+}
+
 // open begins to listen, with TLS if the node has a certificate.
 func (p *port) open(ctx context.Context, c *Config) error {
 	tlsConfig, err := p.secured, error(nil)
@@ -47,14 +55,14 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	}
 	p.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		text := fmt.Sprintf("--%s: %s is in use, perhaps by another node: give another address", p.name, p.addr)
+		text := fmt.Sprintf("%s: %s is in use, perhaps by another node: give another address", p.setting(), p.addr)
 		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables, which name the port then, can't close it
 			text += `, or "" to open none`
 		}
 		return errors.New(text)
 	}
 	if err != nil {
-		return fmt.Errorf("--%s: %w", p.name, err)
+		return fmt.Errorf("%s: %w", p.setting(), err)
 	}
 	if p.door != nil {
 		p.door.Listener = p.Listener

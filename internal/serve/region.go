@@ -139,7 +139,7 @@ func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 
 // scopes says which global rules aren't counted where they should be, and what becomes of their requests; "" if all are.
 func (n *node) scopes() string {
-	var alone, refuse, local, share []string
+	var alone, refuse, local, share, lost []string
 	var homes []string
 	doc := n.limiter.Rules().Rules()
 	for i := range doc.Rules {
@@ -149,6 +149,8 @@ func (n *node) scopes() string {
 		case n.link == nil:
 			alone = append(alone, r.ID)
 		case n.link.Reaches(r):
+		case !n.link.Knows(n.link.HomeOf(r)):
+			lost = append(lost, r.ID+" ("+n.link.HomeOf(r)+")")
 		case r.OnPartition == weir.FailAllow && n.link.Shares(r):
 			share = append(share, r.ID)
 			homes = append(homes, n.link.HomeOf(r))
@@ -163,6 +165,9 @@ func (n *node) scopes() string {
 	var text []string
 	if len(alone) > 0 {
 		text = append(text, "This node has no other regions (regions.peers), and counts here what should be counted for all: "+some(alone))
+	}
+	if len(lost) > 0 {
+		text = append(text, "The home isn't a region that this node knows (regions.peers), so what on_partition says decides: "+some(lost))
 	}
 	if len(homes) > 0 {
 		slices.Sort(homes)
