@@ -27,3 +27,9 @@ func (s *Store) Lost() error {
 	}
 	return nil
 }
+
+// Full has the log say that Redis has no memory for something new, and is the error of that: ErrUnavailable, and weir.ErrNoRoom.
+func (s *Store) Full() error {
+	s.tell(shortOfMemory)
+	return errFull
+}

@@ -24,6 +24,8 @@ type fullError struct{}
 func (fullError) Error() string        { return "redis is short of memory for new counters" }
 func (fullError) Is(target error) bool { return target == ErrUnavailable || target == weir.ErrNoRoom }
 
+const shortOfMemory = "redis is short of memory: new counters aren't written, for clients that aren't verified or for anybody"
+
 // shard is a server that keeps a part of the keys, with a breaker in front: after
 // some failures in a row nobody waits for it any more, while a probe looks
 // whether it is back. It stands in front of the client because a client that
@@ -118,7 +120,7 @@ func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
 		l.served()
 		dropped, full, err := decode(reply, acts)
 		if full {
-			s.tell("redis is short of memory: new counters aren't written, for clients that aren't verified or for anybody", "shard", sh.name)
+			s.tell(shortOfMemory, "shard", sh.name)
 		}
 		if len(dropped) > 0 {
 			s.tell("data of a counter made no sense, and was dropped", "shard", sh.name, "key", dropped[0])

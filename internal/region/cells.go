@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/rediscall"
@@ -19,7 +22,8 @@ import (
 type Cells interface {
 	// Update replaces values by what change makes of them, at the moment of the store's clock, µs. Nothing came between: change is
 	// called again if something did. A value that there isn't is empty, one that becomes empty is deleted, and one that
-	// stays as it is isn't written. Keys are of one place: see redisCells.
+	// stays as it is isn't written. Keys are of one place: see redisCells. If there is no room for a new value, nothing is
+	// written, and the error is weir.ErrNoRoom; values that are there change all the same.
 	Update(ctx context.Context, keys []string, change func(values [][]byte, now int64) []Cell) error
 	// Tight reports whether there is little room: clients that could choose their names freely get no new stakes.
 	Tight() bool
@@ -60,6 +64,9 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 	var args []string
 	for range maxTries {
 		m, err := swap.Run(ctx, c.store, rediscall.Once, names, args...)
+		if re, is := rueidis.IsRedisErr(err); is && strings.HasPrefix(re.Error(), "OOM") {
+			return c.store.Full()
+		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", redisstore.ErrUnavailable, err)
 		}

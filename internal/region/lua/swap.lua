@@ -14,13 +14,22 @@ end
 if not same then
   return reply
 end
+-- A full Redis refuses a new value, unless the script has written before. So new ones are first: either nothing is written, or all.
+for i = 1, #KEYS do
+  local new, ttl = ARGV[#KEYS + 2 * i - 1], ARGV[#KEYS + 2 * i]
+  if old[i] == '' and new ~= '' then
+    redis.call('SET', KEYS[i], new, 'PX', ttl)
+  end
+end
 for i = 1, #KEYS do
   local new, ttl = ARGV[#KEYS + 2 * i - 1], ARGV[#KEYS + 2 * i]
   if new == '' then
     redis.call('DEL', KEYS[i])
-  elseif new ~= old[i] then
-    -- Never shorten a TTL: the caller may have worked it out from an old receipt's numbers.
-    redis.call('SET', KEYS[i], new, 'PX', math.max(ttl, redis.call('PTTL', KEYS[i])))
+  elseif new ~= old[i] and old[i] ~= '' then
+    -- The TTL first: that is allowed when Redis is full, and then so is the value. Never shorten it: the caller may have
+    -- worked it out from an old receipt's numbers.
+    redis.call('PEXPIRE', KEYS[i], ttl, 'GT')
+    redis.call('SET', KEYS[i], new, 'KEEPTTL')
   end
 end
 return {reply[1]}
