@@ -194,6 +194,76 @@ func TestStoreThatForgetsTheTopology(t *testing.T) {
 	})
 }
 
+// TestStoreGetsTheTopologyBack: nodes write what their store has forgotten, with when they learned of it. A node that starts then
+// doesn't take an old home for a new one.
+func TestStoreGetsTheTopologyBack(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		cells := eu.stakes.cells.(*memoryCells)
+		lose := func(then []byte) {
+			cells.mu.Lock()
+			defer cells.mu.Unlock()
+			clear(cells.values)
+			if then != nil {
+				cells.values[topologyKey] = kept{then, cells.clock() + keepTopology.Microseconds()}
+			}
+		}
+		restarted := func(epoch int64) *Link {
+			t.Helper()
+			l := secondNode(t, eu)
+			for range 2 { // its store, and what another region says
+				if err := l.learn(t.Context(), nil); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := l.peers["ap"].say(t.Context(), &message{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if h := l.Here(); h.Home != "eu" || h.Epoch != epoch || h.Grace {
+				t.Errorf("a node that starts: %+v, %s", h, l.topology().text())
+			}
+			return l
+		}
+		move(t, us.link, "us", "eu")
+		time.Sleep(grace)
+		adopted := eu.link.topology().Adopted["us"]
+		moved := eu.link.topology().text()
+		for _, then := range [][]byte{nil, []byte("{"), (&Topology{Epoch: 1}).text()} {
+			lose(then)
+			time.Sleep(2 * beatEvery)
+			restarted(2)
+		}
+
+		// A change that is made before the store has it back.
+		lose(nil)
+		if err := eu.link.Drain(t.Context(), "ap"); err != nil {
+			t.Fatal(err)
+		}
+		restarted(3)
+
+		// A store that was put back to an older state. A node that is behind neither undoes the change nor makes its own of what was before.
+		behind := secondNode(t, eu)
+		seen, err := behind.current(t.Context(), "us")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := eu.link.Restore(t.Context(), "ap"); err != nil {
+			t.Fatal(err)
+		}
+		lose(moved)
+		if err := behind.learn(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * beatEvery)
+		if err := behind.change(t.Context(), seen, func(t *Topology) { t.Away["us"] = Drained }); !errors.Is(err, ErrRefused) {
+			t.Errorf("a change of what is old: %v", err)
+		}
+		last := restarted(4).topology()
+		if last.Adopted["us"] != adopted || len(last.Away) > 0 {
+			t.Errorf("%s, and eu had learned of it at %d", last.text(), adopted)
+		}
+	})
+}
+
 // TestSharesAddUp to the limit, whatever was said of regions, and however large the floor is. What a dead region owned is the home's.
 func TestSharesAddUp(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap", "sa")

@@ -74,7 +74,8 @@ const topologyKey = "{topology}"
 // keepTopology is for how long.
 const keepTopology = 10 * 365 * 24 * time.Hour
 
-// learn has a topology kept in the region's store, if it is newer than what is there, and takes up what is kept. nil only looks.
+// learn has a topology kept in the region's store, if it is newer than what is there, and takes up what is kept. nil only looks. If the
+// store has an older one than this node, or none, it gets the node's.
 func (l *Link) learn(ctx context.Context, heard *Topology) error {
 	if heard != nil && !heard.newer(l.topology()) {
 		return nil
@@ -93,9 +94,13 @@ func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 	err := s.cells.Update(ctx, []string{topologyKey}, func(values [][]byte, now int64) []Cell {
 		kept = Topology{Epoch: firstEpoch}
 		_ = json.Unmarshal(values[0], &kept) // what makes no sense was never said
+		text := values[0]
+		if known := l.topology(); known.newer(&kept) { // the store has forgotten it: a node that starts must not take it for new
+			kept, text = *known, known.text()
+		}
 		late = of != 0 && kept.Epoch > of
 		if heard == nil || late || !heard.newer(&kept) {
-			return []Cell{{values[0], keepTopology}}
+			return []Cell{{text, keepTopology}}
 		}
 		old := kept
 		kept = *heard
