@@ -250,8 +250,8 @@ func (s scheme) target(o *rueidis.ClientOption, authority, path string, given ma
 	// Otherwise rueidis asks whether the server belongs to a Cluster, and an ACL must allow one
 	// command more.
 	o.ForceSingleClient = s.name == "redis" || s.name == "rediss" || s.name == "unix"
-	// Calls are joined before they come to the client. A connection for each of the few under way
-	// is quicker than a queue in front of one; in a Cluster, where the lanes are many, it isn't.
+	// Calls are joined before they come to the client, and others who call often bound how many they have under way. A
+	// connection for each of these few is quicker than a queue in front of one; in a Cluster, where the lanes are many, it isn't.
 	o.DisableAutoPipelining = s.name != "redis-cluster"
 	if s.name == "unix" {
 		if authority != "" {

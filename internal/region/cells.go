@@ -43,10 +43,17 @@ var errBusy = errors.New("too many nodes change one counter at once")
 // redisCells keeps values in Redis. The arithmetic is done on nodes: Redis only compares and swaps, so there is one form of it.
 type redisCells struct {
 	store *redisstore.Store
+	turns chan struct{} // has one element for each change under way
 }
 
+// maxUpdates is how many changes are under way at once: each has a connection of its own, with buffers of 1 MiB. The client could
+// also send all through a few, but then it doesn't keep to deadlines when Redis hangs.
+const maxUpdates = 32
+
 // RedisCells keeps stakes beside the counters of a store.
-func RedisCells(store *redisstore.Store) Cells { return redisCells{store} }
+func RedisCells(store *redisstore.Store) Cells {
+	return redisCells{store, make(chan struct{}, maxUpdates)}
+}
 
 //go:embed lua
 var files embed.FS
@@ -56,6 +63,12 @@ var swap = rediscall.NewScript(files, "swap")
 func (c redisCells) Update(ctx context.Context, keys []string, change func([][]byte, int64) []Cell) error {
 	if err := c.store.Lost(); err != nil {
 		return err
+	}
+	select {
+	case c.turns <- struct{}{}:
+		defer func() { <-c.turns }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", redisstore.ErrUnavailable, ctx.Err())
 	}
 	names := make([]string, len(keys))
 	for i, key := range keys {

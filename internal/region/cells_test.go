@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/redisstore"
 )
 
 // TestCells is what each place for stakes does: values change together, and are kept at least as long as somebody has asked for.
@@ -83,5 +86,57 @@ func TestCellsOfAProcess(t *testing.T) {
 	}
 	if was, err := update("a", 4); err != nil || len(was) == 0 {
 		t.Errorf("one that is there: %v", err)
+	}
+}
+
+// TestCellsShareConnections: many changes at once need but some connections. Those that wait for one keep to their deadlines.
+func TestCellsShareConnections(t *testing.T) {
+	redis, store := openRedis(t)
+	cells := RedisCells(store)
+	connections := func() int {
+		t.Helper()
+		list, err := redis.Do(t.Context(), "CLIENT", "LIST")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(fmt.Sprint(list), "\n")
+	}
+	before := connections()
+	var all sync.WaitGroup
+	for i := range 400 {
+		all.Go(func() {
+			for range 20 {
+				if err := cells.Update(t.Context(), []string{fmt.Sprintf("{%d}", i)}, func(values [][]byte, _ int64) []Cell {
+					return []Cell{{append(values[0], 'x'), time.Hour}}
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := connections(); n > before+maxUpdates {
+		t.Errorf("%d connections, and %d before", n, before)
+	}
+
+	if err := redis.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for i := range 400 {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if err := cells.Update(ctx, []string{fmt.Sprintf("{%d}", i)}, nil); !errors.Is(err, redisstore.ErrUnavailable) {
+				t.Errorf("Redis hangs: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if d := time.Since(begun); d > 2*time.Second {
+		t.Errorf("they waited for %v", d)
+	}
+	if err := redis.Cont(); err != nil {
+		t.Fatal(err)
 	}
 }

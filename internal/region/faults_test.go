@@ -97,7 +97,7 @@ func (m *mail) count(n *int) {
 }
 
 // openRedis starts a Redis, and opens a store on it.
-func openRedis(t *testing.T) (*redistest.Server, *redisstore.Store) {
+func openRedis(t testing.TB) (*redistest.Server, *redisstore.Store) {
 	t.Helper()
 	redis := redistest.New(t, redistest.Options{})
 	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
