@@ -52,7 +52,8 @@ type peer struct {
 // asked is an act that waits for its answer.
 type asked struct {
 	act
-	done chan struct{} // closed when the rest is there
+	ctx  context.Context // done: nobody waits for it
+	done chan struct{}   // closed when the rest is there
 	result
 	err error
 }
@@ -75,7 +76,7 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 func (p *peer) do(ctx context.Context, a act) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.link.timeout)
 	defer cancel()
-	x := &asked{act: a, done: make(chan struct{})}
+	x := &asked{act: a, ctx: ctx, done: make(chan struct{})}
 	p.mu.Lock()
 	if p.silentLocked() {
 		err := p.err
@@ -108,13 +109,27 @@ func (p *peer) sendTalks() {
 
 // flushLocked sends what waits, if another message may be under way.
 func (p *peer) flushLocked() {
-	for len(p.queue) > 0 && p.sending < maxMessages {
-		n := min(len(p.queue), maxActs)
-		batch := p.queue[:n:n]
-		p.queue = p.queue[n:]
+	for p.sending < maxMessages {
+		batch := p.batchLocked()
+		if len(batch) == 0 {
+			return
+		}
 		p.sending++
 		go p.send(batch)
 	}
+}
+
+// batchLocked takes acts for a message off the queue. Those that nobody waits for any more are dropped: what they would take is lost.
+// What is given back is sent all the same.
+func (p *peer) batchLocked() (batch []*asked) {
+	for len(p.queue) > 0 && len(batch) < maxActs {
+		x := p.queue[0]
+		p.queue = p.queue[1:]
+		if x.ctx.Err() == nil || len(x.Returns) > 0 {
+			batch = append(batch, x)
+		}
+	}
+	return batch
 }
 
 // send sends acts in one message, and hands out the answers.

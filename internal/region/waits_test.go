@@ -1,10 +1,14 @@
 package region
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -201,4 +205,59 @@ func TestNodesThatHaveStopped(t *testing.T) {
 	if r := take(us, asks(sharedPolicy(t, "w", budget), "a", 1))[0]; r.Allowed || !errors.Is(r.Err, errClosed) {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestActsThatNobodyWaitsFor aren't sent, unless they give something back.
+func TestActsThatNobodyWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eu := world(t, time.Now, "us", "eu")[1]
+		p := eu.link.peers["us"]
+		var acts atomic.Int64
+		next := p.client.Transport
+		p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			text, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			var m message
+			if err := json.Unmarshal(text, &m); err != nil {
+				return nil, err
+			}
+			acts.Add(int64(len(m.Acts)))
+			time.Sleep(300 * time.Millisecond)
+			r.Body = io.NopCloser(bytes.NewReader(text))
+			return next.RoundTrip(r)
+		})
+		limit := policyOf(t, "p", weir.PerHour(1_000_000), true)
+		counter := weir.Counter{Policy: limit, Subject: []byte("a")}
+		take := act{Charges: []charge{wireCharge(&weir.Charge{Counter: counter, N: 1})}}
+		back := act{Returns: []charge{wireReturn(&weir.Return{Counter: counter, N: 1})}}
+		var all sync.WaitGroup
+		do := func(a act, patience time.Duration, answered bool) {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				if _, err := p.do(ctx, a); (err == nil) != answered {
+					t.Errorf("%+v: %v", a, err)
+				}
+			})
+		}
+		for range maxMessages {
+			do(take, time.Hour, true)
+		}
+		synctest.Wait()
+		for range 5000 {
+			do(take, 100*time.Millisecond, false)
+		}
+		do(back, 100*time.Millisecond, false)
+		do(take, time.Hour, true)
+		all.Wait()
+		time.Sleep(time.Second) // what was sent, and nobody waited for
+		if n := acts.Load(); n != maxMessages+2 {
+			t.Errorf("%d acts were sent, want those of %d that wait, and what is given back", n, maxMessages+1)
+		}
+		if len(p.queue) > 0 {
+			t.Errorf("%d acts are left", len(p.queue))
+		}
+	})
 }
