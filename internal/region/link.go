@@ -122,6 +122,11 @@ func (l *Link) rules() string {
 	if p := l.print.Load(); p != nil && p.of == set {
 		return p.text
 	}
+	l.mu.Lock() // several peers want it at the same moment, and the log says once what is wrong with it
+	defer l.mu.Unlock()
+	if p := l.print.Load(); p != nil && p.of == set {
+		return p.text
+	}
 	h := sha256.New()
 	fmt.Fprintln(h, l.names()) // floors of regions that others don't know aren't theirs
 	doc := set.Rules()
@@ -200,7 +205,7 @@ type Status struct {
 	Home   bool   `json:"home,omitempty"` // of rules that name none
 	// Grace: it has become a home lately, as far as is known here, and owns no more than its floor yet.
 	Grace bool `json:"grace,omitempty"`
-	Up     bool   `json:"up"`
+	Up    bool `json:"up"`
 	// Since is since when it is up, or isn't; zero if it never was heard.
 	Since time.Time     `json:"since,omitzero"`
 	RTT   time.Duration `json:"-"`

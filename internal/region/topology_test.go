@@ -146,6 +146,65 @@ func TestHomeThatCannotBeMoved(t *testing.T) {
 	})
 }
 
+// TestHomeThatHasJustDied still counts as heard. A move asks it all the same, and the new home.
+func TestHomeThatHasJustDied(t *testing.T) {
+	for _, c := range []struct{ died, to, says string }{
+		{"us", "ap", "us can't be reached. If it is only cut off"},
+		{"us", "eu", "us can't be reached. If it is only cut off"}, // eu is the one that is asked to do it
+		{"ap", "ap", "ap can't be reached"},
+	} {
+		inTime(t, func(t *testing.T, us, eu, ap *site) {
+			dead := map[string]*site{"us": us, "ap": ap}[c.died]
+			dead.cut.Store(true)
+			begun := time.Now()
+			err := eu.link.Move(t.Context(), "us", c.to, false)
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.says) || time.Since(begun) > beatEvery {
+				t.Errorf("%s has died, and the home moves to %s: %v after %v", c.died, c.to, err, time.Since(begun))
+			}
+			for _, s := range eu.link.Peers() {
+				if !s.Up {
+					t.Errorf("%s doesn't count as heard any more: %+v", s.Region, s)
+				}
+			}
+			if h := eu.link.Here(); h.Home != "us" || h.Epoch != 1 {
+				t.Errorf("%s has died: %+v", c.died, h)
+			}
+			err = eu.link.Move(t.Context(), "us", c.to, true)
+			if c.died == c.to { // force is of no use there
+				if !errors.Is(err, ErrRefused) {
+					t.Errorf("the home was moved to one that has died: %v", err)
+				}
+				return
+			}
+			if h := eu.link.Here(); err != nil || h.Home != c.to || h.Epoch != 2 {
+				t.Errorf("with force: %+v, %v", h, err)
+			}
+		})
+	}
+}
+
+// TestNewHomeAsOthersKnowIt: it waits for what it owns, and then has it.
+func TestNewHomeAsOthersKnowIt(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		known := func(grace bool) {
+			t.Helper()
+			for _, of := range []*site{us, ap} {
+				for _, s := range of.link.Peers() {
+					if home := s.Region == "eu"; s.Home != home || s.Grace != (home && grace) {
+						t.Errorf("%s knows %s: %+v", of.link.name, s.Region, s)
+					}
+				}
+			}
+		}
+		move(t, us.link, "us", "eu")
+		known(true)
+		time.Sleep(grace - 6*beatEvery)
+		known(true)
+		time.Sleep(6 * beatEvery)
+		known(false)
+	})
+}
+
 // TestRegionsLeave: checks of one that is drained ask the home, and what it has is borrowed. One that is forgotten loses what it has.
 func TestRegionsLeave(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {

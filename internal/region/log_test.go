@@ -1,0 +1,154 @@
+package region
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// journal is a log that a test reads.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+// with are its lines that have all of some texts.
+func (j *journal) with(texts ...string) (found []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+lines:
+	for line := range strings.Lines(j.text.String()) {
+		for _, text := range texts {
+			if !strings.Contains(line, text) {
+				continue lines
+			}
+		}
+		found = append(found, line)
+	}
+	return found
+}
+
+// listen has a link write its log into a journal. It doesn't run yet.
+func listen(l *Link) *journal {
+	j := &journal{}
+	l.log = slog.New(slog.NewTextHandler(j, nil))
+	return j
+}
+
+// TestRegionsThatWereNeverHeard are logged once, when nobody waits for them any more, with the reason.
+func TestRegionsThatWereNeverHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sites := world(t, time.Now, "us", "eu")
+		us, eu := sites[0], sites[1]
+		log := listen(eu.link)
+		eu.link.peers["us"].since = time.Now()
+		us.cut.Store(true)
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = eu.link.Run(ctx) })
+		defer all.Wait()
+		defer stop()
+		begun := time.Now()
+		for _, c := range []struct {
+			at          time.Duration
+			lost, there int
+		}{
+			{silentAfter - beatEvery/2, 0, 0},
+			{silentAfter + 3*beatEvery/2, 1, 0},
+			{time.Hour, 1, 0},
+			{time.Hour + 2*beatEvery, 1, 1},
+		} {
+			us.cut.Store(c.there == 0)
+			time.Sleep(time.Until(begun.Add(c.at)))
+			synctest.Wait()
+			lost, there := log.with("region can't be reached", "region=us", "cut off"), log.with("region is there", "region=us")
+			if len(lost) != c.lost || len(there) != c.there {
+				t.Errorf("after %v: %q, %q", c.at, lost, there)
+			}
+		}
+	})
+}
+
+// TestStrangers: a region that isn't a peer is logged with its first message. A log has room for sixteen such names.
+func TestStrangers(t *testing.T) {
+	us := world(t, time.Now, "us", "eu")[0]
+	log := listen(us.link)
+	hear := func(from string) {
+		t.Helper()
+		text, err := json.Marshal(message{From: from, To: "us"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		us.link.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(text)))
+		if w.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", from, w.Code, w.Body)
+		}
+	}
+	const says = "isn't in regions.peers"
+	hear("eu")
+	if lines := log.with(says); len(lines) > 0 {
+		t.Errorf("a peer: %q", lines)
+	}
+	for i := range 20 {
+		for range 3 {
+			hear(fmt.Sprint("x", i, "x"))
+		}
+		if lines := log.with(says, fmt.Sprint("region=x", i, "x")); i < 16 && len(lines) != 1 || i >= 16 && len(lines) > 0 {
+			t.Errorf("region %d: %q", i+1, lines)
+		}
+	}
+}
+
+// TestRulesWithoutAHome are logged once for each rule set, however often and by how many its fingerprint is wanted.
+func TestRulesWithoutAHome(t *testing.T) {
+	us := world(t, time.Now, "us", "eu")[0]
+	log := listen(us.link)
+	const says = "a rule's home is a region that this node doesn't know"
+	for i := range 3 {
+		rules := weir.Rules{Version: 1}
+		for _, home := range []string{"", "us", "eu", "mars", "venus"} {
+			rules.Rules = append(rules.Rules, weir.Rule{ID: "r" + home, Global: true, Home: home, Limits: []weir.Limit{weir.PerMinute(int64(100 + i))}})
+		}
+		rules.Rules = append(rules.Rules, weir.Rule{ID: "own", Limits: []weir.Limit{weir.PerMinute(100)}})
+		set, err := weir.Compile(rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		us.link.limiter.Load().SetRules(set)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 100 {
+					us.link.rules()
+				}
+			})
+		}
+		all.Wait()
+		for _, home := range []string{"mars", "venus"} {
+			if lines := log.with(says, "rule=r"+home, "home="+home); len(lines) != i+1 {
+				t.Errorf("rule set %d: %q", i+1, lines)
+			}
+		}
+		if lines := log.with(says); len(lines) != 2*(i+1) {
+			t.Errorf("rule set %d: %q", i+1, lines)
+		}
+	}
+}
