@@ -118,8 +118,12 @@ func (d *decoder) rule(v value) weir.Rule {
 
 	s.algorithm = r.Algorithm
 	d.amounts(f, &r, &s)
-	if s.unsure { // what takes all numbers isn't to blame for them, either
+	if s.unsure { // what takes all numbers isn't to blame for them, either, nor for what it can't do
 		r.Algorithm, r.Amount, r.Default, r.GiveBackUnsettled = weir.LeakyQueue, "", 0, false
+		if r.Global {
+			r.Global, r.Home, r.Floor, r.OnPartition = false, "", 0, weir.FailAllow
+		}
+		r.Book, r.CountRefused, r.Split = false, false, 0
 	}
 	weekday, _ := f["calendar"].field("weekday")
 	d.details = append(d.details, detail{f["algorithm"], weekday})
