@@ -132,8 +132,10 @@ func help(cmd *cobra.Command, args []string) error {
 var meant = map[string]string{
 	"weir keys unblock": "weir keys block KEY --remove", "weir keys undeny": "weir keys block KEY --remove",
 	"weir keys unallow": "weir keys allow PATTERN --remove", "weir keys disallow": "weir keys allow PATTERN --remove",
-	"weir keys deny": "weir keys block KEY",
+	"weir keys deny": "weir keys block KEY", "weir regions remove": removeRegion, "weir regions delete": removeRegion, "weir regions rm": removeRegion,
 }
+
+const removeRegion = "weir regions drain REGION, or weir regions forget REGION if it is dead"
 
 // unknown is the error of arguments for a command that only holds others: each would be one of those.
 func unknown(cmd *cobra.Command, args []string) error {

@@ -16,6 +16,8 @@ func TestCommandsThatDoNotExist(t *testing.T) {
 		{[]string{"servee", "--help"}, `there is no command "weir servee": did you mean weir serve?`},
 		{[]string{"rules", "aply", "--help"}, `there is no command "weir rules aply": did you mean weir rules apply?`},
 		{[]string{"regions", "drian", "ap"}, `there is no command "weir regions drian": did you mean weir regions drain?`},
+		{[]string{"regions", "remove", "ap"}, `there is no command "weir regions remove": write weir regions drain REGION, or weir regions forget REGION if it is dead`},
+		{[]string{"regions", "delete", "ap"}, "write weir regions drain REGION, or weir regions forget REGION if it is dead"},
 		{[]string{"help", "servee"}, "did you mean weir serve?"},
 		{[]string{"help", "rules", "aply"}, "did you mean weir rules apply?"},
 	} {
