@@ -137,6 +137,14 @@ func TestPortsOpenTogetherOrNotAtAll(t *testing.T) {
 	if _, err := first.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the first port is still open: %v", err)
 	}
+	_, err = openAll(t.Context(), &Config{}, []*port{{name: "region", addr: taken.Addr().String()}})
+	if err == nil || !strings.HasPrefix(err.Error(), "regions.listen: "+taken.Addr().String()+" is in use") { // it has no flag
+		t.Errorf("got %v", err)
+	}
+	_, err = openAll(t.Context(), &Config{}, []*port{{name: "region", addr: "192.0.2.1:0"}})
+	if err == nil || !strings.HasPrefix(err.Error(), "regions.listen: ") {
+		t.Errorf("an address of another machine: %v", err)
+	}
 	for onlyEnvoy, canClose := range map[bool]bool{false: true, true: false} { // variables of envoyproxy/ratelimit can't close a port
 		_, err := openAll(t.Context(), &Config{OnlyEnvoy: onlyEnvoy}, []*port{{name: "http", addr: taken.Addr().String()}})
 		if err == nil || strings.Contains(err.Error(), "to open none") != canClose {
