@@ -27,6 +27,7 @@ import (
 	"github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/internal/inforce"
+	"github.com/weirhq/weir/internal/region"
 	"github.com/weirhq/weir/internal/rulestore"
 	"github.com/weirhq/weir/internal/top"
 	"github.com/weirhq/weir/memstore"
@@ -63,6 +64,7 @@ type port struct {
 	heard     redisstore.Heard
 	log       *lockedBuffer
 	noSlots   error // why nobody knows who holds them
+	regions   admin.Regions
 }
 
 // slotsOrNot lists slots, while it can.
@@ -105,7 +107,7 @@ func (b *lockedBuffer) String() string {
 // open starts a port over a data folder, or over a file that is the truth.
 func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	t.Helper()
-	p := &port{log: &lockedBuffer{}}
+	p := &port{log: &lockedBuffer{}, regions: admin.Regions{Peers: []region.Status{}}}
 	log := slog.New(slog.NewTextHandler(p.log, nil))
 	seed, err := inforce.Parse("rules", []byte(rules), 0)
 	if err != nil {
@@ -148,6 +150,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 		Cooldowns: p.cooldowns,
 		Slots:     slotsOrNot{store, &p.noSlots},
 		Heard:     func() redisstore.Heard { return p.heard },
+		Regions:   func() admin.Regions { return p.regions },
 		Self: func() rulestore.Node {
 			out := self
 			out.RulesVersion = p.source.InForce().Version

@@ -17,6 +17,7 @@ import (
 	"github.com/weirhq/weir/internal/inforce"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/stake"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -183,7 +184,8 @@ func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
 
 // warnings are those of a document, and what is odd about it in these regions.
 func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
-	return slices.Concat(f.Warnings, rulefile.Homeless(f, regions))
+	least := int64(stake.LeastPerRegion * len(regions))
+	return slices.Concat(f.Warnings, rulefile.Homeless(f, regions), rulefile.TooSmall(f, len(regions), least))
 }
 
 // regionNames are the regions that the node knows, if there are others.
