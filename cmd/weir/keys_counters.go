@@ -130,7 +130,11 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 	for _, c := range all {
 		name := cmp.Or(c.Policy, c.Rule) // nodes of an older release don't name limits
 		if c.Degraded {
-			fmt.Fprintf(t, "%s\t%s\tunknown: the store can't be reached\n", name, c.Limit)
+			what := "the store can't be reached"
+			if c.MissingHome != "" {
+				what = fmt.Sprintf("its home, region %s, can't be asked", cell(c.MissingHome))
+			}
+			fmt.Fprintf(t, "%s\t%s\tunknown: %s\n", name, c.Limit, what)
 			continue
 		}
 		left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(c.ResetAfterMS)

@@ -148,7 +148,8 @@ func TestCountersOfAClient(t *testing.T) {
 			{"rule": "quota", "policy": "quota-1m", "limit": "100/minute", "max": 100, "remaining": 73, "reset_after_ms": 16200, "retry_after_ms": 0, "degraded": false},
 			{"rule": "quota", "policy": "quota-1d", "limit": "5000/day", "max": 5000, "remaining": 5000, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": false},
 			{"rule": "nobody", "limit": "1/s", "max": 1, "remaining": 0, "reset_after_ms": 500, "retry_after_ms": -1, "degraded": false},
-			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": 0, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true}]}`),
+			{"rule": "lost", "limit": "5/s", "max": 5, "remaining": 0, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true},
+			{"rule": "login", "limit": "9/s", "max": 9, "remaining": 0, "reset_after_ms": 0, "retry_after_ms": 0, "degraded": true, "missing_home": "us"}]}`),
 		"POST /v1/counters/reset": text(200, "", `{"reset": 4}`),
 	})
 	d := s.run("keys", "show", "sk_1", "--path", "/orders", "--ip", "203.0.113.7", "--user", "ada")
@@ -160,6 +161,7 @@ quota-1m  100/minute  73 of 100     now      16.2s
 quota-1d  5000/day    5000 of 5000  now      now
 nobody    1/s         0 of 1        never    500ms
 lost      5/s         unknown: the store can't be reached
+login     9/s         unknown: its home, region us, can't be asked
 `
 	if d.stdout != want || d.code != 0 {
 		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
@@ -174,10 +176,10 @@ lost      5/s         unknown: the store can't be reached
 		Counters []any
 		Explain  struct{ Tier string }
 	}
-	if err := json.Unmarshal([]byte(d.stdout), &both); err != nil || len(both.Counters) != 4 || both.Explain.Tier != "pro" {
+	if err := json.Unmarshal([]byte(d.stdout), &both); err != nil || len(both.Counters) != 5 || both.Explain.Tier != "pro" {
 		t.Errorf("%v in %s", err, d.stdout)
 	}
-	s.run("keys", "reset", "sk_1").expect(t, 0, "", "4 counters reset: quota-1m, quota-1d, nobody, lost\n")
+	s.run("keys", "reset", "sk_1").expect(t, 0, "", "4 counters reset: quota-1m, quota-1d, nobody, lost, login\n")
 	s.run("keys", "reset", "sk_1", "--json").expect(t, 0, `"reset": 4`, "")
 	s.run("keys", "reset").expect(t, exitUsage, "", "name the key")
 	s.run("keys", "show", "sk_1", "--ip", "nonsense").expect(t, exitUsage, "", "ip")

@@ -51,6 +51,9 @@ type API struct {
 	Slots Slots
 	// Standing tells what this region has of a counter, or nil if regions don't share it. Nil means that there are no others.
 	Standing func(context.Context, *weir.Counter) (*region.Standing, error)
+	// Missing tells which home couldn't be asked, of a limit that wasn't decided; "" if it was the region's own store. Nil means that
+	// there are no other regions.
+	Missing func(*weir.Policy) string
 	// Heard tells what this node last heard of the others, without asking anybody.
 	Heard func() redisstore.Heard
 	// Now tells how this node is, without asking anybody.

@@ -43,7 +43,10 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		if c.InFlight != nil && *c.InFlight > 0 {
 			c.Slots = slots.of(r.Context(), a, &req, i, limits[i].Policy)
 		}
-		if p := limits[i].Policy; a.Standing != nil && p.Global && !c.Degraded {
+		switch p := limits[i].Policy; {
+		case c.Degraded && p.Global && a.Missing != nil:
+			c.MissingHome = a.Missing(p)
+		case !c.Degraded && p.Global && a.Standing != nil:
 			a.stand(r.Context(), &c, &req, i, p)
 		}
 		out.Counters = append(out.Counters, c)

@@ -198,6 +198,8 @@ type Counter struct {
 	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool       `json:"degraded"`
+	// MissingHome is the region that couldn't be asked, if that is why it is degraded, rather than the region's own store.
+	MissingHome string `json:"missing_home,omitempty"`
 }
 
 // Stake is what a region has of a limit that regions share.

@@ -156,6 +156,14 @@ func (l *Link) cutOff(p *weir.Policy) bool {
 	return home != "" && (l.peers[home] == nil || l.peers[home].silentFor() > stake.Term)
 }
 
+// Missing is the home that a limit couldn't ask when it wasn't decided, or "" if it was this region's own store that didn't decide it.
+func (l *Link) Missing(p *weir.Policy) string {
+	if l.shares(p) && l.topology().Away[l.name] == "" && !(l.cutOff(p) && p.OnPartition == weir.FailRefuse) {
+		return ""
+	}
+	return l.homeOf(p)
+}
+
 // Reaches reports whether the home of a rule can be asked, or is here.
 func (l *Link) Reaches(rule *weir.Rule) bool {
 	home := l.HomeOf(rule)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/stake"
 )
 
 // take asks a region for n units until it refuses, and returns how many it had.
@@ -202,6 +203,38 @@ func TestNewHomeAsOthersKnowIt(t *testing.T) {
 		known(true)
 		time.Sleep(6 * beatEvery)
 		known(false)
+	})
+}
+
+// TestMissingHomes: of a limit that wasn't decided, it is known whether its home couldn't be asked, or this region's store.
+func TestMissingHomes(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		travels, shared, refuses := policyOf(t, "t", weir.PerHour(10), true), sharedPolicy(t, "s", budget), sharedPolicy(t, "r", budget)
+		refuses.OnPartition = weir.FailRefuse
+		own := policyOf(t, "o", budget, false)
+		missing := func(s *site) (names [4]string) {
+			for i, p := range []*weir.Policy{own, travels, shared, refuses} {
+				names[i] = s.link.Missing(p)
+			}
+			return names
+		}
+		is := func(when string, s *site, want [4]string) {
+			t.Helper()
+			if got := missing(s); got != want {
+				t.Errorf("%s, %s: %q, want %q", when, s.link.name, got, want)
+			}
+		}
+		is("all are heard", eu, [4]string{"", "us", "", ""})
+		is("at home", us, [4]string{})
+		us.cut.Store(true)
+		time.Sleep(2 * stake.Term)
+		is("the home isn't heard", eu, [4]string{"", "us", "", "us"})
+		us.cut.Store(false)
+		time.Sleep(3 * beatEvery)
+		if err := us.link.Drain(t.Context(), "eu"); err != nil {
+			t.Fatal(err)
+		}
+		is("drained", eu, [4]string{"", "us", "us", "us"})
 	})
 }
 

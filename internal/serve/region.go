@@ -122,6 +122,14 @@ func (n *node) standing(ctx context.Context, c *weir.Counter) (*region.Standing,
 	return n.link.Standing(ctx, c)
 }
 
+// missing is the home that a limit which wasn't decided couldn't ask.
+func (n *node) missing(p *weir.Policy) string {
+	if n.link == nil {
+		return ""
+	}
+	return n.link.Missing(p)
+}
+
 // regroup carries out what an operator wants of regions.
 func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	switch {

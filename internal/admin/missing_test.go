@@ -1,0 +1,55 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+)
+
+// cutOff is a store of a region that can't ask the home of global limits.
+type cutOff struct{ *memstore.Store }
+
+func (s cutOff) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+	for i := range charges {
+		results[i] = weir.Result{Err: weir.ErrPartition}
+	}
+}
+
+// TestCountersOfAMissingHome name it. Of a region's own limits there is nobody else to name.
+func TestCountersOfAMissingHome(t *testing.T) {
+	a, h := newAPI(t)
+	set, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
+		{ID: "global", Global: true, Strict: true, Limits: []weir.Limit{weir.PerMinute(10)}}, {ID: "own", Limits: []weir.Limit{weir.PerMinute(10)}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Limiter = weir.NewLimiter(cutOff{memstore.New(memstore.Options{})}, set, weir.Options{})
+	a.Now = func() Now { return Now{} }
+	for _, known := range []bool{true, false} {
+		if a.Missing = nil; known {
+			a.Missing = func(p *weir.Policy) string { return "home of " + p.Rule }
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost/v1/counters", strings.NewReader(`{"key": "k"}`)))
+		var got Counters
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Counters) != 2 {
+			t.Fatalf("%v: %s", err, w.Body)
+		}
+		for _, c := range got.Counters {
+			want := ""
+			if known && c.Rule == "global" {
+				want = "home of global"
+			}
+			if !c.Degraded || c.MissingHome != want {
+				t.Errorf("%+v, want %q", c, want)
+			}
+		}
+	}
+}
