@@ -50,7 +50,7 @@ func (r *Region) validate() error {
 		}
 		return nil
 	}
-	if err := named("--region", r.Name); err != nil {
+	if err := named("regions.name or --region", r.Name); err != nil {
 		return err
 	}
 	if err := checkAddress(r.Listen); err != nil {
@@ -98,6 +98,9 @@ func (n *node) openLink() error {
 	n.link, err = region.NewLink(region.Options{Name: r.Name, Home: r.Home, Secret: secret, Peers: r.Peers, Timeout: n.config.RegionTimeout, Logger: n.log})
 	if err != nil {
 		return fmt.Errorf("regions: %w", err)
+	}
+	if r.Listen == "" {
+		n.log.Warn("other regions can't reach this node: set regions.listen", "region", r.Name)
 	}
 	n.regionTLS, err = secret.TLS()
 	return err
