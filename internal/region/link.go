@@ -214,16 +214,16 @@ type Status struct {
 	// Grace: it has become a home lately, as far as is known here, and owns no more than its floor yet.
 	Grace bool `json:"grace,omitempty"`
 	Up    bool `json:"up"`
-	// Since is since when it is up, or isn't; zero if it never was heard.
+	// Since is since when it is up, or isn't: of one that was never heard, since this node began.
 	Since time.Time     `json:"since,omitzero"`
 	RTT   time.Duration `json:"-"`
 	// RTTMS is RTT in milliseconds.
 	RTTMS float64 `json:"rtt_ms"`
-	// Epoch and Rules are what it says. SameRules: its global rules are this region's.
+	// Epoch is what it says. SameRules: its global rules, their homes and its peers are this region's.
 	Epoch     int64  `json:"epoch,omitempty"`
 	SameRules bool   `json:"same_rules"`
 	State     string `json:"state,omitempty"` // drained or forgotten
-	// Asks is how often this node asked it for tokens, and Short how often it had less than that.
+	// Asks is how often this node asked it for tokens and was answered, and Short how often it had less than half of what requests waited for.
 	Asks  uint64 `json:"asks"`
 	Short uint64 `json:"short"`
 	Error string `json:"error,omitempty"` // why it isn't up

@@ -232,7 +232,7 @@ func (n *node) watchLink() {
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_asks_total", Help: "How often this node asked a region for tokens of limits that regions share.", ConstLabels: labels}, func() float64 {
 				return float64(of().Asks)
 			}),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_short_total", Help: "How often a region had less than it was asked for.", ConstLabels: labels}, func() float64 {
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_short_total", Help: "How often a region that was asked had less than half of what requests waited for.", ConstLabels: labels}, func() float64 {
 				return float64(of().Short)
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_rtt_seconds", Help: "How long the last heartbeat to a region took, and its answer.", ConstLabels: labels}, func() float64 {
