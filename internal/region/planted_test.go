@@ -55,14 +55,14 @@ var planted = []struct {
 				}
 			}
 		}}
-	}, silent, 1},
+	}, silent, 0},
 	{"a loan's term begins when the answer comes", func() *bug {
 		return &bug{heard: func(s *simulation, c *counted, by, _ int, m *stake.Message) {
 			if m.Lent != nil && m.Lent.Sent != 0 {
 				m.Lent.Sent = s.clocks[by].now()
 			}
 		}}
-	}, lateAnswer, 10},
+	}, lateAnswer, 0},
 	{"a borrower keeps a loan for too long", func() *bug {
 		return &bug{wrote: func(_ *simulation, _ *counted, _ int, before, after *stake.Stake, _ int64) {
 			for of, l := range after.Held {
@@ -71,7 +71,7 @@ var planted = []struct {
 				}
 			}
 		}}
-	}, silent, 15},
+	}, silent, 5},
 	{"a lender has no margin", func() *bug {
 		return &bug{wrote: func(_ *simulation, _ *counted, _ int, before, after *stake.Stake, _ int64) {
 			for of, l := range after.Lent {
@@ -80,7 +80,7 @@ var planted = []struct {
 				}
 			}
 		}}
-	}, steps, 5},
+	}, steps, 1},
 	{"void loans keep their tokens", func() *bug {
 		return &bug{wrote: func(_ *simulation, c *counted, _ int, before, after *stake.Stake, _ int64) {
 			for of := range before.Held {
@@ -193,6 +193,15 @@ func (s *simulation) until(after time.Duration) {
 	time.Sleep(after - time.Since(s.clocks[0].start))
 }
 
+// eager has a region keep what it has borrowed, to so long after the beginning: requests come for more than that.
+func (s *simulation) eager(i int, c *counted, until time.Duration) {
+	for time.Since(s.clocks[0].start) < until-time.Second {
+		s.take(i, c, 100)
+		time.Sleep(500 * time.Millisecond)
+	}
+	s.until(until)
+}
+
 // asks sets the fate of what one region says to the home. All else is quick.
 func (s *simulation) asks(ways ...way) {
 	quick := []way{{out: 75 * time.Millisecond, back: 75 * time.Millisecond}}
@@ -247,7 +256,7 @@ func silent(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
 	s.cutOff(true, [2]int{away, home}, [2]int{home, away})
-	s.until(9900 * time.Millisecond)
+	s.eager(away, c, 9900*time.Millisecond)
 	s.take(away, c, 50)
 	s.until(13 * time.Second)
 	s.take(home, c, 50)
@@ -302,10 +311,10 @@ func lentOn(s *simulation) {
 	c := s.limit(weir.Limit{Count: 100, Window: time.Second})
 	s.take(away, c, 45)
 	s.cutOff(true, [2]int{away, home}, [2]int{home, away})
-	s.until(5 * time.Second)
+	s.eager(away, c, 5*time.Second)
 	s.take(home, c, 36)  // what it has kept
 	s.take(third, c, 80) // more than it gets
-	s.until(14 * time.Second)
+	s.eager(third, c, 14*time.Second)
 	s.take(home, c, 1)
 }
 

@@ -24,9 +24,10 @@ type stakes struct {
 	cells Cells
 
 	mu      sync.Mutex
-	queues  map[string]*queue  // by key: changes that wait for one that is under way
-	flights map[string]*flight // by key: asks that are under way
-	running sync.WaitGroup     // nothing is added once it is closed
+	queues  map[string]*queue      // by key: changes that wait for one that is under way
+	flights map[string]*flight     // by key: asks that are under way
+	tidies  map[string]*time.Timer // by key: when to look whether what was borrowed is still needed
+	running sync.WaitGroup         // nothing is added once it is closed
 	closed  bool
 }
 
@@ -49,15 +50,16 @@ const maxChanges = 256
 // flight is an ask that is under way. Requests wait for it.
 type flight struct {
 	done chan struct{}
-	need int64 // what requests wait for: guarded by stakes.mu until it has left
-	left bool
+	// need is what requests wait for, and most what one of them does: guarded by stakes.mu until it has left.
+	need, most int64
+	left       bool
 }
 
 // gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
 const gather = 5 * time.Millisecond
 
 func newStakes(l *Link, cells Cells) *stakes {
-	return &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}}
+	return &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
 }
 
 var errClosed = errors.New("the node stops")
@@ -66,6 +68,9 @@ var errClosed = errors.New("the node stops")
 func (s *stakes) close() {
 	s.mu.Lock()
 	s.closed = true
+	for _, t := range s.tidies {
+		t.Stop()
+	}
 	s.mu.Unlock()
 	s.running.Wait()
 }
@@ -365,11 +370,11 @@ func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done
 	defer s.mu.Unlock()
 	if f := s.flights[key]; f != nil {
 		if !f.left {
-			f.need += need
+			f.need, f.most = f.need+need, max(f.most, need)
 		}
 		return f.done
 	}
-	f := &flight{done: make(chan struct{}), need: need}
+	f := &flight{done: make(chan struct{}), need: need, most: need}
 	if s.closed {
 		close(f.done)
 		return f.done
@@ -380,10 +385,49 @@ func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done
 		s.fly(key, &counter, f, need, who)
 		s.mu.Lock()
 		delete(s.flights, key)
+		s.tidyLocked(key, &counter)
 		s.mu.Unlock()
 		close(f.done)
 	})
 	return f.done
+}
+
+// tidyEvery is how often a node looks whether what its region has borrowed is still needed. Requests look, too: this is for when none come.
+const tidyEvery = 2 * time.Second
+
+// tidyLocked has a counter looked at after a while, if it isn't yet.
+func (s *stakes) tidyLocked(key string, c *weir.Counter) {
+	if s.closed || s.tidies[key] != nil {
+		return
+	}
+	s.tidies[key] = time.AfterFunc(tidyEvery, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.tidies, key)
+		if !s.closed {
+			s.running.Go(func() { s.tidy(key, c) })
+		}
+	})
+}
+
+// tidy gives back what was borrowed and isn't needed, before its term is over and it is lost. It goes on until nothing is borrowed.
+func (s *stakes) tidy(key string, c *weir.Counter) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
+	defer cancel()
+	var to []string
+	var borrowed bool
+	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+		to, borrowed = k.Owed(c.Policy, share, now)
+	})
+	switch {
+	case err != nil: // the change may still be made, and write to
+	case len(to) > 0:
+		s.ask(key, c, 0, lenders{first: to})
+	case borrowed:
+		s.mu.Lock()
+		s.tidyLocked(key, c)
+		s.mu.Unlock()
+	}
 }
 
 // fly asks lenders, once the requests that come with this one have said what they need.
@@ -394,33 +438,34 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, who len
 		time.Sleep(gather)
 	}
 	s.mu.Lock()
-	f.left, need = true, f.need
+	f.left = true
 	s.mu.Unlock()
-	if s.askAll(ctx, key, c, need, who.first) < need {
-		s.askAll(ctx, key, c, need, who.rest)
+	if s.askAll(ctx, key, c, f, who.first) < f.need {
+		s.askAll(ctx, key, c, f, who.rest)
 	}
 }
 
 // askAll asks regions at once, and returns what they brought.
-func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, need int64, of []string) int64 {
+func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, f *flight, of []string) int64 {
 	var brought atomic.Int64
 	var all sync.WaitGroup
 	for _, name := range of {
-		all.Go(func() { brought.Add(s.askOne(ctx, key, c, need, name)) })
+		all.Go(func() { brought.Add(s.askOne(ctx, key, c, f, name)) })
 	}
 	all.Wait()
 	return brought.Load()
 }
 
 // askOne asks a region, and returns what it brought.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, need int64, of string) int64 {
+func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) int64 {
 	p := s.link.peers[of]
 	if p == nil || p.silent() || ctx.Err() != nil { // nothing is sent, and other nodes may hear it
 		return 0
 	}
 	var m *stake.Message
 	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		m = k.Ask(c.Policy, share, now, of, need)
+		m = k.Ask(c.Policy, share, now, of, f.need)
+		m.Most = f.most
 	})
 	if err != nil {
 		return 0

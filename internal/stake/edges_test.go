@@ -130,6 +130,8 @@ func TestLendersRest(t *testing.T) {
 		{brings: 4, says: 1_150_000, rests: 1_000_000, little: true},
 		{brings: 4},
 		{rests: 250_000, little: true},
+		{brings: 4, says: 1_150_000, rests: 1_000_000, little: true},
+		{rests: 250_000, little: true},
 		{rests: 500_000, little: true},
 		{rests: 1_000_000, little: true},
 		{rests: 2_000_000, little: true},
@@ -185,13 +187,6 @@ func TestRetryTimesAfterARest(t *testing.T) {
 			t.Errorf("%d: retry after %d µs, and us rests for %d µs", i, retry, rests)
 		}
 		now += rests
-	}
-	us := &Stake{}
-	now += second
-	k.Held["us"].Next, k.Held["us"].Again = 0, now+1
-	k.Hear(p, s, now, "us", us.Ask(p, s, now, "eu", 1))
-	if rests, retry := k.Rests("us", now), k.Report(p, s, now, 1, false).RetryAfter.Microseconds(); rests == 0 || retry != rests {
-		t.Errorf("retry after %d µs, and us has asked and rests for %d µs", retry, rests)
 	}
 }
 

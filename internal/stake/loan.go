@@ -1,6 +1,7 @@
 package stake
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -17,7 +18,7 @@ const (
 	shortWait, longestWait int64 = 250_000, 4_000_000
 	// leastRest and longestRest are how long a region asks to be left alone that can't refill as fast as another needs it, µs.
 	leastRest, longestRest int64 = 400_000, 2_000_000
-	// askerRests is how long a region isn't asked that has asked this one, µs: it has too little itself.
+	// askerRests is how long a region isn't asked ahead that has asked this one, µs: it has too little itself.
 	askerRests = 750_000
 	// aheadEvery is the least time between two asks of one region for tokens that no request waits for yet, µs. Each asks for a second's worth.
 	aheadEvery = 400_000
@@ -25,6 +26,10 @@ const (
 	giveBackEvery = 500_000
 	// renewEvery is how often a loan that is used is renewed, µs.
 	renewEvery = term / 3
+	// So many requests are a stream, if they come over some time, µs. The next one after a pause begins another.
+	stream, shortest, pause = 4, 25_000, 2_000_000
+	// idle is after how long without a request nothing is kept for the next, µs: before the term is over, or it would be lost.
+	idle = 7_000_000
 )
 
 // memory is over how long demand is measured: a quarter of the time to fill, 1 to 30 s.
@@ -36,11 +41,15 @@ func (k *Stake) lately(p *weir.Policy, now int64) float64 {
 	return max(asked/memory(p), quick)
 }
 
-// demand is how many units a second are likely to be asked for: as many as lately, and what began within the last second goes on as it began.
+// demand is how many units a second are likely to be asked for: as many as lately. A stream that began within the last second goes on as it
+// began.
 func (k *Stake) demand(p *weir.Policy, now int64) float64 {
-	_, quick := k.decayed(p, now)
-	age := max(float64(now-k.Since)/1e6, 0.1)
-	return min(max(k.lately(p, now), quick/(1-math.Exp(-age))), 2*float64(Whole(p)))
+	d, age := k.lately(p, now), now-k.Since
+	if k.Stream >= stream && age >= shortest {
+		_, quick := k.decayed(p, now)
+		d = max(d, quick/(1-math.Exp(-float64(age)/1e6)))
+	}
+	return min(d, 2*float64(Whole(p)))
 }
 
 func (k *Stake) decayed(p *weir.Policy, now int64) (asked, quick float64) {
@@ -52,35 +61,35 @@ func (k *Stake) decayed(p *weir.Policy, now int64) (asked, quick float64) {
 func (k *Stake) note(p *weir.Policy, now, n int64) {
 	asked, quick := k.decayed(p, now)
 	most := 2 * float64(Whole(p))
-	if quick < 0.1 {
-		k.Since = now
+	if now-k.At > pause || now < k.Since {
+		k.Since, k.Stream = now, 0
 	}
+	k.Stream = min(k.Stream+1, stream)
 	k.Asked = min(asked+float64(n), most*memory(p))
 	k.Quick = min(quick+float64(n), most)
 	k.At = now
 }
 
-// Low reports whether this region should ask others before requests have to wait. It is right after Take. A first request or two don't mean
-// that many more come.
+// Low reports whether this region should ask others before requests have to wait. Call it after Take.
 func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
 	return float64(k.left(p, s, now)) < k.lately(p, now)*lead*float64(scale(p))
 }
 
-// Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago, or has asked this one. A clock that ran
-// backwards doesn't make that longer.
-func (k *Stake) Rests(of string, now int64) (rest int64) {
-	for _, l := range []*Loan{k.Held[of], k.Lent[of]} {
-		if l != nil && l.Next > now && l.Next <= now+longestWait {
-			rest = max(rest, l.Next-now)
-		}
-	}
-	return rest
-}
+// Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago.
+func (k *Stake) Rests(of string, now int64) int64 { return k.Held[of].rests(now) }
 
-// MayAskAhead reports whether a region may be asked for what no request waits for yet.
+// MayAskAhead reports whether a region may be asked for what no request waits for yet: not if it has just asked this one.
 func (k *Stake) MayAskAhead(of string, now int64) bool {
 	l := k.Held[of]
-	return k.Rests(of, now) == 0 && (l == nil || now >= l.Sent+aheadEvery || now < l.Sent)
+	return l.rests(now) == 0 && k.Lent[of].rests(now) == 0 && (l == nil || now >= l.Sent+aheadEvery || now < l.Sent)
+}
+
+// rests is how long it is until Next, µs. A clock that ran backwards doesn't make that longer.
+func (l *Loan) rests(now int64) int64 {
+	if l == nil || l.Next <= now || l.Next > now+longestWait {
+		return 0
+	}
+	return l.Next - now
 }
 
 // HadLittle reports whether a region had too little when it was asked the last time.
@@ -101,9 +110,33 @@ func (k *Stake) Stale(p *weir.Policy, s Share, now int64) string {
 	return ""
 }
 
+// Owed are the regions to which a bucket should give something back, or whose loan should be renewed, when no requests see to it. It also reports
+// whether anything is borrowed at all.
+func (k *Stake) Owed(p *weir.Policy, s Share, now int64) (to []string, borrowed bool) {
+	k.settle(p, s, now)
+	if !isBucket(p) {
+		return nil, false
+	}
+	for region, l := range k.Held {
+		if l.out() == 0 {
+			continue
+		}
+		borrowed = true
+		renew := now-l.Sent > renewEvery && now-k.At <= idle
+		if renew || now-max(k.At, l.Sent) > 1_000_000 && k.surplus(p, s, now, l) > 0 {
+			to = append(to, region)
+		}
+	}
+	return to, borrowed
+}
+
 // surplus is how much of a loan isn't likely to be needed here soon.
 func (k *Stake) surplus(p *weir.Policy, s Share, now int64, l *Loan) int64 {
-	return max(0, min(l.out(), k.left(p, s, now)/scale(p)-int64(math.Ceil(k.demand(p, now)*horizon))))
+	keep := int64(math.Ceil(k.demand(p, now) * horizon))
+	if now-k.At > idle {
+		keep = 0
+	}
+	return max(0, min(l.out(), k.left(p, s, now)/scale(p)-keep))
 }
 
 // Borrowers are the regions that have some of this one.
@@ -134,7 +167,7 @@ func (k *Stake) Ask(p *weir.Policy, s Share, now int64, of string, need int64) *
 	}
 	l.Sent = now
 	if isBucket(p) {
-		k.giveUp(p, s, now, l)
+		k.giveUp(p, s, now, l, 0)
 	}
 	k.say(p, s, of, m)
 	return m
@@ -178,10 +211,10 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	fresh, void := k.returned(p, s, now, from, m.Held)
 	k.borrow(p, s, now, from, m)
 	if m.Need+m.Want > 0 && fresh {
-		k.giveUp(p, s, now, k.Held[from])
-		n := k.lend(p, s, now, from, m)
+		n := k.giveUp(p, s, now, k.Held[from], m.Need)
+		n += k.lend(p, s, now, from, max(0, m.Need-n), max(0, m.Want-n))
 		answer.Short = 2*n < m.Need
-		if n < m.Want {
+		if left := k.left(p, s, now) / scale(p); n < m.Want && 4*left < m.Want { // else requests that wait may have what is left
 			answer.Rest = k.rest(p, s, now, m.Want)
 		}
 		k.Lent[from].Next = now + askerRests
@@ -193,7 +226,8 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 	}
 	if m.Need > 0 {
 		own := Stake{Time: k.Time, Level: k.Level, Prev: k.Prev} // what others have said is theirs to say
-		answer.Retry, answer.For = own.Report(p, s, now, m.Need, false).RetryAfter.Microseconds(), m.Need
+		answer.For = cmp.Or(m.Most, m.Need)
+		answer.Retry = own.Report(p, s, now, answer.For, false).RetryAfter.Microseconds()
 	}
 	return answer
 }
@@ -320,9 +354,9 @@ func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 		l.Next = now + shortWait
 	case gave == 0 && ask.Want > 0:
 		l.vain(now)
-		l.Next = max(l.Next, l.Sent+answer.Rest)
+		l.Next = max(l.Next, ask.Held.Sent+answer.Rest)
 	case answer.Rest > 0:
-		l.Vain, l.Next = 0, max(now, l.Sent+answer.Rest)
+		l.Vain, l.Next = 0, ask.Held.Sent+answer.Rest
 	default:
 		l.Vain, l.Next = 0, 0
 	}
@@ -341,17 +375,18 @@ func (l *Loan) vain(now int64) {
 	l.Vain++
 }
 
-// giveUp gives back what was borrowed and isn't needed here.
-func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, l *Loan) {
+// giveUp gives back what was borrowed and isn't needed here, and what requests wait for there, if it is left. It returns how much.
+func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, l *Loan, need int64) (n int64) {
 	if l != nil {
-		n := k.surplus(p, s, now, l)
+		n = max(k.surplus(p, s, now, l), min(need, l.out(), k.left(p, s, now)/scale(p)))
 		l.Back += n
 		k.move(p, -n)
 	}
+	return n
 }
 
 // lend gives a region what it needs, and of what it wants as much as leaves this one what it is likely to need, or half.
-func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, m *Message) (n int64) {
+func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, need, want int64) (n int64) {
 	free := k.left(p, s, now) / scale(p)
 	own := s.Own
 	for _, l := range k.Lent {
@@ -364,7 +399,7 @@ func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, m *Message) 
 	if isBucket(p) { // what is lent doesn't refill until the borrower says that it is spent, so some capacity stays here
 		spare = min(spare, max(free/2, own-s.refill(p, int64(room*1e6))/scale(p)))
 	}
-	n = max(0, min(free, max(m.Need, min(m.Need+m.Want, spare))))
+	n = max(0, min(free, max(need, min(need+want, spare))))
 	k.Lent[to].Given += n
 	k.move(p, -n)
 	return n

@@ -63,6 +63,7 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 		rest       int64
 	}{
 		{"all that is wanted", rate, 90, 0, 0, 20, 20, false, 0},
+		{"just what is wanted", rate, 10, 0, 0, 0, 5, false, 0},
 		{"half of what requests wait for", rate, 90, 80, 0, 20, 20, false, 0},
 		{"less than that", rate, 90, 81, 0, 20, 20, true, 0},
 		{"it refills nearly as fast as it is wanted", rate, 90, 80, 0, 20, 112, false, 0},
@@ -72,10 +73,12 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 		{"it has little to give", rate, 5, 0, 0, 20, 100, true, 533_333},
 		{"it has hardly any", rate, 5, 0, 4, 20, 60, true, 1_600_000},
 		{"very little", slow, 90, 80, 0, 10, 100, false, longestRest},
-		{"nothing but what its own clients need", rate, 90, 80, 90, 1, 20, false, longestRest},
+		{"nothing but what its own clients need", rate, 90, 89, 90, 1, 20, false, longestRest},
+		{"the same, and it has a quarter of what is wanted left", rate, 90, 80, 90, 1, 20, false, 0},
 		{"next to nothing of what is wanted", slow, 90, 80, 0, 10, weir.MaxAmount, false, longestRest},
 		{"it doesn't refill", rate, 0, 0, 0, 1, 2, true, longestRest},
 		{"a window", window, 90, 85, 90, 20, 100, true, 0},
+		{"a window of few", weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: 30 * 24 * time.Hour}, 40, 39, 0, 2, 1000, false, 0},
 	} {
 		p := policy(t, c.limit)
 		share := Share{Own: c.own, Rate: 10 * c.own}
@@ -92,14 +95,14 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 	}
 }
 
-// TestAskersArentAsked for a while: they have too little themselves. One that only tells how its loan stands may be, and so may one whose
-// ask came late.
-func TestAskersArentAsked(t *testing.T) {
+// TestAskersArentAskedAhead for a while: they have too little themselves. Requests that wait may have what there is. One that only tells how its
+// loan stands may be asked, and so may one whose ask came late.
+func TestAskersArentAskedAhead(t *testing.T) {
 	p, s, home := policy(t, rate), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 	k, us := &Stake{}, &Stake{}
 	told := k.Ask(p, s, start, "us", 0)
-	if us.Hear(p, home, start, "eu", told); told.Want > 0 || us.Rests("eu", start) != 0 || !us.MayAskAhead("eu", start) {
-		t.Errorf("%+v: it rests for %d µs", told, us.Rests("eu", start))
+	if us.Hear(p, home, start, "eu", told); told.Want > 0 || !us.MayAskAhead("eu", start) {
+		t.Errorf("%+v: it may not be asked", told)
 	}
 	for _, need := range []int64{0, 1} { // ahead, and for a request
 		k.Take(p, s, start+need, 3)
@@ -108,60 +111,158 @@ func TestAskersArentAsked(t *testing.T) {
 		for _, at := range []int64{now, now + 700_000} { // the second time it is an old one
 			us.Hear(p, home, at, "eu", ask)
 		}
-		for after, rests := range map[int64]int64{0: 750_000, 749_999: 1, 750_000: 0, -4 * second: 0} {
-			if got := us.Rests("eu", now+after); ask.Want == 0 || got != rests || us.MayAskAhead("eu", now+after) != (rests == 0) {
-				t.Errorf("%+v, after %d µs: it rests for %d µs", ask, after, got)
+		for after, may := range map[int64]bool{0: false, 749_999: false, 750_000: true, -4 * second: true} {
+			if us.MayAskAhead("eu", now+after) != may || us.Rests("eu", now+after) != 0 || ask.Want == 0 {
+				t.Errorf("%+v, after %d µs: it may be asked ahead: %v; it rests for %d µs", ask, after, !may, us.Rests("eu", now+after))
 			}
 		}
 		if us.HadLittle("eu") {
 			t.Error("it had little, and nobody has asked it")
 		}
 	}
-	us.Held = map[string]*Loan{"eu": {Next: start + 11*second}}
-	if rests := us.Rests("eu", start+10*second); rests != second {
-		t.Errorf("it rests for %d µs: the longer of both is 1 s", rests)
-	}
 }
 
-// TestDemandThatBegins is taken to go on as it began, and what there was long before doesn't count as if it had come at once.
+// TestDemandThatBegins: a stream is taken to go on as it began. A request or two, or many at one moment, aren't one.
 func TestDemandThatBegins(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		limit       weir.Limit
 		every       int64 // µs
 		n           int
+		cost        int64
 		least, most float64
 	}{
-		{"one request", rate, second, 1, 10, 11},
-		{"50/s for 0.1 s", rate, 20_000, 6, 55, 63},
-		{"50/s for 0.5 s", rate, 20_000, 26, 50, 65},
-		{"50/s for 5 s", rate, 20_000, 251, 49, 52},
-		{"300/s", rate, 3333, 1000, 200, 200},
-		{"1/s for 20 s", weir.PerMinute(100), second, 21, 1, 1.6},
+		{"one request", rate, second, 1, 1, 1, 1},
+		{"a large one", rate, second, 1, 60, 60, 60},
+		{"three", rate, 100_000, 3, 10, 24, 30},
+		{"20 at one moment", rate, 10, 20, 1, 19, 20},
+		{"50/s for 0.1 s", rate, 20_000, 6, 1, 55, 63},
+		{"50/s for 0.5 s", rate, 20_000, 26, 1, 50, 65},
+		{"50/s for 5 s", rate, 20_000, 251, 1, 49, 52},
+		{"300/s", rate, 3333, 1000, 1, 200, 200},
+		{"1/s for 20 s", weir.PerMinute(100), second, 21, 1, 1, 1.6},
 	} {
 		p, k, now := policy(t, c.limit), &Stake{}, start
 		for range c.n {
-			k.note(p, now, 1)
+			k.note(p, now, c.cost)
 			now += c.every
 		}
 		if d := k.demand(p, now-c.every); d < c.least || d > c.most {
 			t.Errorf("%s: %v a second, want %v to %v", c.name, d, c.least, c.most)
 		}
+		if again := Decode(k.Encode()); again.Since != k.Since || again.Stream != k.Stream || again.Quick != k.Quick || again.At != k.At {
+			t.Errorf("%s: a store makes %+v of %+v", c.name, again, k)
+		}
 	}
-	p, k := policy(t, weir.PerMinute(100)), &Stake{} // 15 s of memory
-	for i := range int64(100) {
-		k.note(p, start+i*100_000, 1)
+	p := policy(t, rate)
+	for after, anew := range map[int64]bool{1_900_000: false, 2_100_000: true, -second: true} { // a pause, and a clock that ran backwards
+		k, now := &Stake{}, start
+		for range 20 {
+			k.note(p, now, 1)
+			now += 10_000
+		}
+		now += after - 10_000
+		if k.note(p, now, 1); (k.Since == now) != anew || (k.Stream == 1) != anew {
+			t.Errorf("after %d µs a stream begins: %v", after, !anew)
+		}
 	}
-	now := start + 20*second
-	k.note(p, now, 1)
-	if d := k.demand(p, now); k.Since != now || d > 11 {
-		t.Errorf("one request after 10 s without: %v a second, since %d µs", d, now-k.Since)
+	window := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
+	k := &Stake{}
+	for i := range int64(10) {
+		k.Take(window, Share{Own: 100}, start+i*100_000, 1)
 	}
-	p, k = policy(t, rate), &Stake{}
+	was := k.demand(window, start+second)
+	if k.roll(window, start+61*second); k.Since != start || k.Stream != stream || was < 9 || k.Quick == 0 {
+		t.Errorf("a new window forgets demand: %+v", k)
+	}
+	k = &Stake{}
 	own := Share{Own: 5, Rate: 50}
 	for i, low := range []bool{false, false, false, true} {
 		if k.Take(p, own, start, 1); k.Low(p, own, start) != low {
 			t.Errorf("it is low after %d of 5", i+1)
+		}
+	}
+}
+
+// TestWhatIsOwed: what nobody asks for goes back before its term is over. Until then it is renewed.
+func TestWhatIsOwed(t *testing.T) {
+	p, s, home := policy(t, weir.Limit{Count: 100, Window: time.Hour, Burst: 100}), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
+	k, us := &Stake{}, &Stake{}
+	k.Take(p, s, start, 5)
+	ask := k.Ask(p, s, start, "us", 60)
+	k.Heard(p, s, start, "us", ask, us.Hear(p, home, start, "eu", ask))
+	if out := k.Held["us"].out(); out < 60 {
+		t.Fatalf("it has borrowed %d", out)
+	}
+	k.Asked, k.Quick = 190*memory(p), 190 // a second
+	for after, want := range map[int64]bool{second: false, 2 * second: false, 3_400_000: true, 7_100_000: true} {
+		if to, borrowed := Decode(k.Encode()).Owed(p, s, start+after); (len(to) > 0) != want || !borrowed {
+			t.Errorf("after %d µs: %v is owed something, borrowed: %v", after, to, borrowed)
+		}
+	}
+	k.Asked, k.Quick = 0.5*memory(p), 0.5
+	if to, _ := k.Owed(p, s, start+900_000); len(to) > 0 {
+		t.Errorf("%v is owed something 0.9 s after a request", to)
+	}
+	if to, _ := k.Owed(p, s, start+1_100_000); len(to) != 1 {
+		t.Error("nobody is owed what nobody asks for")
+	}
+	now := start + 1_100_000
+	for _, left := range []int64{1, 0} { // one is kept, until nobody has asked for a while
+		tell := k.Ask(p, s, now, "us", 0)
+		k.Heard(p, s, now, "us", tell, us.Hear(p, home, now, "eu", tell))
+		if out := k.Held["us"].out(); out != left {
+			t.Errorf("%d µs after the last request %d are borrowed", now-start, out)
+		}
+		now = start + 7_100_000
+	}
+	if to, borrowed := k.Owed(p, s, now); len(to) > 0 || borrowed {
+		t.Errorf("%v is owed something", to)
+	}
+	if n := us.left(p, home, now) / scale(p); n != 90 {
+		t.Errorf("us has %d of 90", n)
+	}
+	window := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Hour})
+	w := &Stake{Time: Begun(window, start), Held: map[string]*Loan{"us": {Given: 10, Sent: start}}}
+	if to, borrowed := w.Owed(window, s, start+5*second); len(to) > 0 || borrowed {
+		t.Error("loans of windows don't end: their owner asks for them")
+	}
+}
+
+// TestOwnersGetBackWhatTheirRequestsNeed, though the borrower would like to keep it.
+func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
+	for _, l := range []weir.Limit{rate, {Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}} {
+		p, s, home := policy(t, l), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
+		k, us := &Stake{}, &Stake{}
+		k.Take(p, s, start, 5)
+		ask := k.Ask(p, s, start, "us", 80)
+		k.Heard(p, s, start, "us", ask, us.Hear(p, home, start, "eu", ask))
+		k.note(p, start, 200) // it wants more than there is
+		us.Take(p, home, start, us.left(p, home, start)/scale(p))
+		for _, need := range []int64{7, 1000} {
+			had := k.Held["us"].out()
+			ask := us.Ask(p, home, start+need, "eu", need)
+			answer := k.Hear(p, s, start+need, "us", ask)
+			us.Heard(p, home, start+need, "eu", ask, answer)
+			if got := us.left(p, home, start+need) / scale(p); got < min(need, had) || got > min(need, had)+s.Own || answer.Short != (need > 500) {
+				t.Errorf("%v: us needs %d of %d that eu has, and gets %d; short: %v", l.Algorithm, need, had, got, answer.Short)
+			}
+			us.TakeAwaited(p, home, start+need, min(need, had))
+		}
+	}
+}
+
+// TestRetryTimesAreForOneRequest, not for all that wait together.
+func TestRetryTimesAreForOneRequest(t *testing.T) {
+	p, s, home := policy(t, weir.PerMinute(60)), Share{Own: 5, Rate: 50}, Share{Own: 45, Rate: 900}
+	us, eu := &Stake{}, &Stake{}
+	us.Take(p, home, start, 45)
+	ask := eu.Ask(p, s, start, "us", 90) // more than there ever is
+	for most, retry := range map[int64]int64{9: 10 * second, 0: -1} {
+		ask.Most = most
+		ask.Held.Sent++
+		if answer := us.Hear(p, home, start, "eu", ask); answer.For != max(most, 90*(1-most/9)) || retry > 0 && answer.Retry != retry || retry < 0 && answer.Retry > 0 {
+			t.Errorf("most %d: retry after %d µs, for %d", most, answer.Retry, answer.For)
 		}
 	}
 }

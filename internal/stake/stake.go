@@ -56,11 +56,13 @@ type Stake struct {
 	// Lent is what other regions have borrowed of this one, and Held what this one has of others.
 	Lent map[string]*Loan `json:"o,omitempty"`
 	Held map[string]*Loan `json:"h,omitempty"`
-	// Asked is how many tokens were asked for lately, and Quick within about a second: counts that decay, right At. Since is when Quick began.
-	Asked float64 `json:"d,omitempty"`
-	Quick float64 `json:"q,omitempty"`
-	At    int64   `json:"a,omitempty"`
-	Since int64   `json:"b,omitempty"`
+	// Asked is how many tokens were asked for lately, and Quick within about a second: counts that decay, right At. Since is when requests began to come
+	// without a pause, and Stream how many have, as far as that matters.
+	Asked  float64 `json:"d,omitempty"`
+	Quick  float64 `json:"q,omitempty"`
+	At     int64   `json:"a,omitempty"`
+	Since  int64   `json:"b,omitempty"`
+	Stream int     `json:"n,omitempty"`
 }
 
 // Loan is what one region has lent to another, as either of them knows it. Given, Spent and Back are totals.
@@ -76,8 +78,8 @@ type Loan struct {
 	Until int64 `json:"u,omitempty"`
 	// Sent is when the borrower sent the newest ask, by its clock.
 	Sent int64 `json:"w,omitempty"`
-	// Next is when the other region may be asked: of a lender 0 if it had enough the last time, and of a borrower some time after it has asked.
-	// Vain is how often in a row a lender had nothing.
+	// Next is when the lender may be asked again, or 0 if it had enough the last time, and Vain how often in a row it had nothing: the borrower
+	// keeps them. To the lender, Next is when the borrower may be asked ahead.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
 	// Again is when the lender will have what was missing, as it said, and For how much that was.
@@ -97,8 +99,9 @@ func (l *Loan) out() int64 {
 type Message struct {
 	// Window is when the window began that it is about, or 0.
 	Window int64 `json:"window,omitempty"`
-	// Need is what requests wait for, and Want what more is likely to be needed soon.
+	// Need is what requests wait for, Most what one of them does, and Want what is likely to be needed soon.
 	Need int64 `json:"need,omitempty"`
+	Most int64 `json:"most,omitempty"`
 	Want int64 `json:"want,omitempty"`
 	// Held is what the sender has borrowed of the receiver, and Lent what it has lent to it. Sent is when the borrower sent its newest ask, of
 	// those that were heard.
@@ -111,7 +114,7 @@ type Message struct {
 	Short bool `json:"short,omitempty"`
 	// Rest is how long after this ask the sender needn't be asked again, µs.
 	Rest int64 `json:"rest,omitempty"`
-	// Retry is after how long the sender itself would have what was needed, µs, and For how much that was.
+	// Retry is after how long the sender itself would have what one request needs, µs, and For how much that is.
 	Retry int64 `json:"retry,omitempty"`
 	For   int64 `json:"for,omitempty"`
 }
@@ -228,7 +231,7 @@ func (k *Stake) roll(p *weir.Policy, now int64) {
 	if p.Limit.Algorithm == weir.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
 		prev = max(0, k.Level)
 	}
-	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, Quick: k.Quick, At: k.At, Since: k.Since}
+	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, Quick: k.Quick, At: k.At, Since: k.Since, Stream: k.Stream}
 }
 
 // left is what may be taken now, in units of Level.
@@ -316,9 +319,9 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 		r.RetryAfter = weir.Never
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
-		for of, l := range k.Held {
+		for _, l := range k.Held {
 			if l.Again > now && n <= l.For { // it said when it would have so much, and nobody asks it while it rests
-				at = min(at, max(l.Again, now+k.Rests(of, now)))
+				at = min(at, max(l.Again, l.Next))
 			}
 		}
 		r.RetryAfter = micros(max(1, at-now))

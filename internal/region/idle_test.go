@@ -1,0 +1,92 @@
+package region
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// TestNothingIsLostOfIdleLoans: what a region has borrowed and doesn't use goes back, whether its requests were admitted, refused or only looked.
+func TestNothingIsLostOfIdleLoans(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		times      int
+		cost, used int64 // used by the home's clients before
+		peek       bool
+		every      time.Duration
+	}{
+		{name: "a large request", times: 1, cost: 30},
+		{name: "ten at once", times: 10, cost: 1},
+		{name: "a stream", times: 20, cost: 2, every: 50 * time.Millisecond},
+		{name: "one that is refused", times: 1, cost: 95, used: 10},
+		{name: "many that are refused", times: 40, cost: 95, used: 10, every: 100 * time.Millisecond},
+		{name: "a peek", times: 1, cost: 95, used: 10, peek: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSimulation(t, 3)
+			s.run()
+			l := weir.Limit{Count: 100, Window: 24 * time.Hour, Burst: 100}
+			counter := s.limit(l)
+			used := c.used
+			s.take(home, counter, c.used)
+			for range c.times {
+				if c.peek {
+					var r [1]weir.Result
+					s.sites[away].Take(t.Context(), []weir.Charge{{Counter: counter.Counter, N: c.cost, Peek: true}}, r[:])
+				} else if s.take(away, counter, c.cost).Allowed {
+					used += c.cost
+				}
+				time.Sleep(c.every)
+			}
+			time.Sleep(14 * time.Second)
+			left := int64(0)
+			for i := range s.sites {
+				for s.take(i, counter, 1).Allowed {
+					left++
+				}
+			}
+			if left != 100-used {
+				t.Errorf("%s: %d are left, of 100 of which %d are used", c.name, left, used)
+			}
+			time.Sleep(30 * time.Second)
+			for i, site := range s.sites {
+				if site.stakes.mu.Lock(); len(site.stakes.tidies) > 0 {
+					t.Errorf("%s: %s still looks at a counter that nobody asks for", c.name, s.names[i])
+				}
+				site.stakes.mu.Unlock()
+			}
+			s.end()
+		})
+	}
+}
+
+// TestLargeRequestsInTwoRegions: after a large request in one region there is enough for one in another.
+func TestLargeRequestsInTwoRegions(t *testing.T) {
+	for _, l := range []weir.Limit{
+		{Algorithm: weir.FixedWindow, Count: 1000, Window: time.Hour},
+		{Algorithm: weir.SlidingCounter, Count: 1000, Window: time.Hour},
+		{Count: 1000, Window: time.Hour, Burst: 1000},
+	} {
+		for _, gap := range []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, time.Second} {
+			for _, to := range []int{home, third} {
+				synctest.Test(t, func(t *testing.T) {
+					s := newSimulation(t, 3)
+					s.run()
+					c := s.limit(l)
+					time.Sleep(3 * time.Second)
+					if !s.take(away, c, 60).Allowed {
+						t.Errorf("%v: 60 of 1000 are refused", l.Algorithm)
+					}
+					time.Sleep(gap)
+					if r := s.take(to, c, 400); !r.Allowed {
+						t.Errorf("%v, %v later: 400 of 940 are refused in %s: %s", l.Algorithm, gap, s.names[to], fmt.Sprint(r))
+					}
+					s.end()
+				})
+			}
+		}
+	}
+}
