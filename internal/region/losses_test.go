@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/stake"
 )
 
 var everyCell = flag.Bool("cells", false, "run every cell of the table of lost admissions, not some")
@@ -21,19 +22,35 @@ type load struct {
 	// rate is how many a second come at a moment, in parts of the limit's rate, and parts how they are spread over regions.
 	rate  func(at time.Duration) float64
 	parts func(at time.Duration, regions int) []float64
+	costs []int64 // of a request, each as likely as the others; nil is 1
 }
 
 func steady(times float64) load {
 	return load{fmt.Sprintf("steady 60/30/10, %v×", times), func(time.Duration) float64 { return times }, func(_ time.Duration, regions int) []float64 {
 		return []float64{60, 30, 10, 10, 10, 10}[:regions]
-	}}
+	}, nil}
+}
+
+// mixed is a load whose requests cost 1, 3 and 10.
+func mixed(of load) load {
+	of.name, of.costs = of.name+", costs 1, 3 and 10", []int64{1, 3, 10}
+	return of
+}
+
+// moves has all requests come to one region, and to the next one after a time.
+func moves(every time.Duration) load {
+	return load{fmt.Sprintf("moves every %v, 0.9×", every), func(time.Duration) float64 { return 0.9 }, func(at time.Duration, regions int) []float64 {
+		parts := make([]float64, regions)
+		parts[int(at/every)%regions] = 1
+		return parts
+	}, nil}
 }
 
 // alone is one region, which isn't the home.
 func alone(times float64) load {
 	return load{fmt.Sprintf("one region, not the home, %v×", times), func(time.Duration) float64 { return times }, func(_ time.Duration, regions int) []float64 {
 		return []float64{0, 1, 0, 0, 0, 0}[:regions]
-	}}
+	}, nil}
 }
 
 // sun has every region busy in turn, for 20 s.
@@ -44,7 +61,7 @@ var sun = load{"follows the sun, 0.9×", func(time.Duration) float64 { return 0.
 		parts[i] = max(0.02, math.Pow(max(0, math.Cos(math.Pi*phase/float64(regions))), 8), math.Pow(max(0, -math.Cos(math.Pi*phase/float64(regions))), 8))
 	}
 	return parts
-}}
+}, nil}
 
 // bursts are half of what a bucket holds within 2 s, once a minute, in regions in turn that are cold but for that. The home has a little to do.
 func bursts(p *weir.Policy) load {
@@ -63,10 +80,10 @@ func bursts(p *weir.Policy) load {
 			parts[0] = 1
 		}
 		return parts
-	}}
+	}, nil}
 }
 
-// figures are what a load came to.
+// figures are what a load came to, in units that were asked for.
 type figures struct {
 	exact, admitted    int64
 	entries            float64 // a second: asks and answers
@@ -93,9 +110,26 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 		if l.Algorithm <= weir.LeakyBucket {
 			perSecond = float64(keys) * float64(p.Refill(1e9)) / 1e9
 		}
+		costs := of.costs
+		if costs == nil {
+			costs = []int64{1}
+		}
+		sum := int64(0)
+		for _, n := range costs {
+			sum += n
+		}
+		perSecond *= float64(len(costs)) / float64(sum)
 		start, begun := time.Now(), time.Now()
 		at := time.Duration(0)
 		whole := func() bool { return l.Algorithm != weir.FixedWindow || time.Now().Truncate(l.Window) != begun } // a budget is spent to the end
+		exact, admitted := map[int64]int64{}, map[int64]int64{}                                                   // by window: a request may wait into the next one
+		last := int64(0)
+		windowOf := func(slot int64) int64 {
+			if l.Algorithm == weir.FixedWindow {
+				return slot
+			}
+			return 0
+		}
 		entries, messages := int64(0), make([]int64, regions)
 		count := func() {
 			entries = s.entries.Load()
@@ -109,19 +143,22 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 			if at = time.Since(start); at < warm {
 				count()
 			}
-			i, key := luck.pick(of.parts(at, regions)), luck.IntN(keys)
+			i, key, n := luck.pick(of.parts(at, regions)), luck.IntN(keys), costs[luck.IntN(len(costs))]
 			var fits bool
-			if states[key], fits = p.Try(states[key], time.Now().UnixMicro(), 1); fits {
-				f.exact++
+			if states[key], fits = p.Try(states[key], time.Now().UnixMicro(), n); fits {
+				f.exact += n
+				last = windowOf(stake.Begun(p, time.Now().UnixMicro()))
+				exact[last] += n
 			}
 			s.running.Go(func() {
 				var r [1]weir.Result
 				asked := time.Now()
-				s.sites[i].Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: fmt.Append(nil, key)}, N: 1}}, r[:])
+				s.sites[i].Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: fmt.Append(nil, key)}, N: n}}, r[:])
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if r[0].Allowed && r[0].Err == nil {
-					f.admitted++
+					f.admitted += n
+					admitted[windowOf(r[0].Slot)] += n
 					f.waited += time.Since(asked)
 					f.mostWaited = max(f.mostWaited, time.Since(asked))
 				}
@@ -136,6 +173,13 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 		}
 		time.Sleep(time.Second)
 		s.end()
+		if l.Algorithm == weir.FixedWindow { // the last window has just begun
+			delete(exact, last)
+			f.exact, f.admitted = 0, 0
+			for window, n := range exact {
+				f.exact, f.admitted = f.exact+n, f.admitted+admitted[window]
+			}
+		}
 	})
 	return f
 }
@@ -150,18 +194,19 @@ func TestManyHotKeys(t *testing.T) {
 	for _, c := range []struct {
 		load
 		from, to time.Duration
+		lost     float64 // at most
 	}{
-		{steady(0.9), 0, 3 * time.Second},
-		{steady(0.9), 10 * time.Second, 13 * time.Second},
-		{steady(1.5), 0, 3 * time.Second},
-		{steady(1.5), 10 * time.Second, 13 * time.Second},
-		{alone(1.5), 0, 3 * time.Second},
-		{alone(1.5), 10 * time.Second, 13 * time.Second},
+		{steady(0.9), 0, 3 * time.Second, 0.001},
+		{steady(0.9), 10 * time.Second, 13 * time.Second, 0.001},
+		{steady(1.5), 0, 3 * time.Second, 0.05},
+		{steady(1.5), 10 * time.Second, 13 * time.Second, 0.02},
+		{alone(1.5), 0, 3 * time.Second, 0.25},
+		{alone(1.5), 10 * time.Second, 13 * time.Second, 0.1},
 	} {
 		f := measure(t, 3, keys, weir.PerSecond(100), c.load, math.MaxInt64, c.from, c.to)
 		t.Logf("%d keys, %s, %v to %v: lost %.3f%% of %d, entries/s %.0f, messages/s of a region %.1f", keys, c.name, c.from, c.to, 100*f.lost(), f.exact, f.entries, f.messages)
-		if f.entries > 8*float64(keys) || f.messages > 40 {
-			t.Errorf("%s: %.0f entries/s, and %.1f messages/s", c.name, f.entries, f.messages)
+		if f.entries > 8*float64(keys) || f.messages > 40 || f.lost() > c.lost {
+			t.Errorf("%s: %.0f entries/s, %.1f messages/s, and %.3f%% are lost", c.name, f.entries, f.messages, 100*f.lost())
 		}
 	}
 }
@@ -187,6 +232,10 @@ func TestLostAdmissions(t *testing.T) {
 		{3, perSecond, alone(0.9), 0, false},
 		{3, perSecond, alone(1.5), 0, false},
 		{3, perSecond, bursts(policy(perSecond)), 0, false},
+		{3, perSecond, moves(10 * time.Second), 0, false},
+		{3, perSecond, moves(4 * time.Second), 0, false},
+		{3, perSecond, mixed(steady(0.5)), 0, false},
+		{3, perSecond, mixed(steady(0.9)), 0, false},
 		{3, perMinute, steady(0.5), 0.001, false},
 		{3, perMinute, steady(0.9), 0.001, false},
 		{3, perMinute, sun, 0.001, false},
@@ -194,6 +243,10 @@ func TestLostAdmissions(t *testing.T) {
 		{3, perMinute, alone(0.9), 0, false},
 		{3, perMinute, alone(1.5), 0, false},
 		{3, perMinute, bursts(policy(perMinute)), 0, false},
+		{3, perMinute, moves(10 * time.Second), 0, false},
+		{3, perMinute, moves(4 * time.Second), 0, false},
+		{3, perMinute, mixed(steady(0.5)), 0, false},
+		{3, perMinute, mixed(steady(0.9)), 0, false},
 		{3, slower, steady(0.5), 0, false},
 		{3, slower, steady(0.9), 0, false},
 		{3, slower, sun, 0, false},
@@ -201,6 +254,10 @@ func TestLostAdmissions(t *testing.T) {
 		{3, slower, alone(0.9), 0, false},
 		{3, slower, alone(1.5), 0, false},
 		{3, slower, bursts(policy(slower)), 0, false},
+		{3, slower, moves(10 * time.Second), 0, false},
+		{3, slower, moves(4 * time.Second), 0, false},
+		{3, slower, mixed(steady(0.5)), 0, false},
+		{3, slower, mixed(steady(0.9)), 0, false},
 		{5, perSecond, steady(0.5), 0, false},
 		{5, perSecond, steady(0.9), 0, false},
 		{5, perSecond, sun, 0, false},
