@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/internal/stake"
 	"github.com/weirhq/weir/redisstore"
 )
 
@@ -148,5 +149,39 @@ func TestSharedLimitsOfAFullRedis(t *testing.T) {
 	}
 	if !store.Health().Up {
 		t.Error("held against Redis")
+	}
+}
+
+// TestChangesTogetherInAFullRedis: one that needs a new record fails, and those that are made with it don't.
+func TestChangesTogetherInAFullRedis(t *testing.T) {
+	redis, store := openRedis(t)
+	us := world(t, time.Now, "us", "eu")[0]
+	s := newStakes(us.link, RedisCells(store))
+	defer s.close()
+	p := sharedPolicy(t, "p", budget)
+	take := func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
+		k.Take(p, share, now, 1)
+		for _, r := range records {
+			*r = Cell{[]byte("1"), time.Hour}
+		}
+	}
+	if err := s.updateWith(t.Context(), "{k}", p, nil, take); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, true, redis)
+	q := &queue{}
+	for _, records := range [][]string{nil, {"{k}:new"}, nil} {
+		q.waiting = append(q.waiting, &change{p, records, take, make(chan error, 1)})
+	}
+	list := q.waiting
+	s.work("{k}", q)
+	for i, c := range list {
+		if err := <-c.done; errors.Is(err, weir.ErrNoRoom) != (i == 1) || i != 1 && err != nil {
+			t.Errorf("change %d: %v", i, err)
+		}
+	}
+	var used int64
+	if err := s.update(t.Context(), "{k}", p, func(k *stake.Stake, _ stake.Share, _ int64) { used = k.Level }); err != nil || used != 3 {
+		t.Errorf("%d are used, want 3: %v", used, err)
 	}
 }

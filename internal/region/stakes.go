@@ -125,40 +125,49 @@ func (s *stakes) work(key string, q *queue) {
 			return
 		}
 		s.mu.Unlock()
-		keys, at := []string{key}, map[string]int{}
-		for _, c := range list {
-			for _, record := range c.records {
-				if at[record] == 0 {
-					at[record] = len(keys)
-					keys = append(keys, record)
-				}
+		err := s.makeAll(key, list)
+		for i, c := range list {
+			if errors.Is(err, weir.ErrNoRoom) && len(list) > 1 { // for the record of one of them
+				c.done <- s.makeAll(key, list[i:i+1])
+			} else {
+				c.done <- err
 			}
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
-		err := s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
-			cells := make([]Cell, len(keys))
-			for i := range cells {
-				cells[i].Value = values[i]
-			}
-			k := stake.Decode(values[0])
-			for _, c := range list {
-				records := make([]*Cell, len(c.records))
-				for i, record := range c.records {
-					records[i] = &cells[at[record]]
-				}
-				c.do(k, s.link.share(c.of, now), now, records)
-			}
-			if k.Time != 0 {
-				p := list[len(list)-1].of
-				cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
-			}
-			return cells
-		})
-		cancel()
-		for _, c := range list {
-			c.done <- err
 		}
 	}
+}
+
+// makeAll makes changes of a stake together.
+func (s *stakes) makeAll(key string, list []*change) error {
+	keys, at := []string{key}, map[string]int{}
+	for _, c := range list {
+		for _, record := range c.records {
+			if at[record] == 0 {
+				at[record] = len(keys)
+				keys = append(keys, record)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
+	defer cancel()
+	return s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
+		cells := make([]Cell, len(keys))
+		for i := range cells {
+			cells[i].Value = values[i]
+		}
+		k := stake.Decode(values[0])
+		for _, c := range list {
+			records := make([]*Cell, len(c.records))
+			for i, record := range c.records {
+				records[i] = &cells[at[record]]
+			}
+			c.do(k, s.link.share(c.of, now), now, records)
+		}
+		if k.Time != 0 {
+			p := list[len(list)-1].of
+			cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
+		}
+		return cells
+	})
 }
 
 // hold is the record of a charge with a hold.
