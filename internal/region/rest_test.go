@@ -34,11 +34,11 @@ func TestNothingIsLeft(t *testing.T) {
 				i := luck.IntN(3)
 				s.running.Go(func() { s.take(i, c, 1) })
 			}
-			time.Sleep(2 * time.Second)
+			time.Sleep(25 * time.Second) // until all loans are over
 			for i, site := range s.sites {
 				site.stakes.mu.Lock()
-				if len(site.stakes.queues)+len(site.stakes.flights) > 0 {
-					t.Errorf("%v: %s has %d queues and %d flights", l, s.names[i], len(site.stakes.queues), len(site.stakes.flights))
+				if len(site.stakes.queues)+len(site.stakes.flights)+len(site.stakes.tidies) > 0 {
+					t.Errorf("%v: %s has %d queues, %d flights, and %d loans to look at", l, s.names[i], len(site.stakes.queues), len(site.stakes.flights), len(site.stakes.tidies))
 				}
 				site.stakes.mu.Unlock()
 			}

@@ -113,10 +113,11 @@ func (k *Stake) Stale(p *weir.Policy, s Share, now int64) string {
 // Owed are the regions to which a bucket should give something back, or whose loan should be renewed, when no requests see to it. It also reports
 // whether anything is borrowed at all.
 func (k *Stake) Owed(p *weir.Policy, s Share, now int64) (to []string, borrowed bool) {
-	k.settle(p, s, now)
 	if !isBucket(p) {
 		return nil, false
 	}
+	k = Decode(k.Encode()) // refill is rounded, so nothing is settled in between that needn't be
+	k.settle(p, s, now)
 	for region, l := range k.Held {
 		if l.out() == 0 {
 			continue

@@ -200,6 +200,9 @@ func TestWhatIsOwed(t *testing.T) {
 			t.Errorf("after %d µs: %v is owed something, borrowed: %v", after, to, borrowed)
 		}
 	}
+	if before := string(k.Encode()); before != func() string { k.Owed(p, s, start+5*second); return string(k.Encode()) }() {
+		t.Error("looking has changed something")
+	}
 	k.Asked, k.Quick = 0.5*memory(p), 0.5
 	if to, _ := k.Owed(p, s, start+900_000); len(to) > 0 {
 		t.Errorf("%v is owed something 0.9 s after a request", to)
