@@ -90,3 +90,40 @@ func TestLargeRequestsInTwoRegions(t *testing.T) {
 		}
 	}
 }
+
+// TestHopelessRequestsStarveNobody: requests for more than there is draw all tokens to their region. Small ones elsewhere get theirs back.
+func TestHopelessRequestsStarveNobody(t *testing.T) {
+	for _, l := range []weir.Limit{
+		{Algorithm: weir.FixedWindow, Count: 300, Window: 24 * time.Hour},
+		{Algorithm: weir.SlidingCounter, Count: 300, Window: 24 * time.Hour},
+		{Count: 100, Window: 24 * time.Hour, Burst: 100},
+	} {
+		for _, every := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
+			for _, small := range []int{home, third} {
+				synctest.Test(t, func(t *testing.T) {
+					s := newSimulation(t, 3)
+					s.run()
+					c := s.limit(l)
+					s.take(home, c, l.Max()/10)
+					s.running.Go(func() {
+						for range 8 * time.Second / every {
+							s.running.Go(func() { s.take(away, c, l.Max()-5) })
+							time.Sleep(every)
+						}
+					})
+					refused := 0
+					for range 16 {
+						time.Sleep(500 * time.Millisecond)
+						if !s.take(small, c, 1).Allowed {
+							refused++
+						}
+					}
+					if refused > 1 { // all that there is may be under way
+						t.Errorf("%v, every %v: %d of 16 are refused in %s", l.Algorithm, every, refused, s.names[small])
+					}
+					s.end()
+				})
+			}
+		}
+	}
+}

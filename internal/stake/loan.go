@@ -325,15 +325,13 @@ func (k *Stake) rest(p *weir.Policy, s Share, now, want int64) int64 {
 // Heard takes in the answer to an ask, and returns what it brought. A region that had nothing rests before it is asked again, for longer each
 // time; one that had little for as long as it says.
 func (k *Stake) Heard(p *weir.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
-	if l := k.Held[of]; l != nil {
-		brought = -l.Given
-	}
+	given, back := k.Held[of].given(), k.Lent[of].back()
 	k.Hear(p, s, now, of, answer)
 	l := k.Held[of]
 	if l == nil { // it was void
 		return 0
 	}
-	brought = max(0, brought+l.Given)
+	brought = max(0, l.Given-given) + max(0, k.Lent[of].back()-back)
 	if answer.Late {
 		return brought
 	}

@@ -246,7 +246,9 @@ func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
 			had := k.Held["us"].out()
 			ask := us.Ask(p, home, start+need, "eu", need)
 			answer := k.Hear(p, s, start+need, "us", ask)
-			us.Heard(p, home, start+need, "eu", ask, answer)
+			if brought := us.Heard(p, home, start+need, "eu", ask, answer); need == 7 && (brought < 7 || us.Rests("eu", start+need) > 0) {
+				t.Errorf("%v: %d came back of %d, and eu rests for %d µs", l.Algorithm, brought, had, us.Rests("eu", start+need))
+			}
 			if got := us.left(p, home, start+need) / scale(p); got < min(need, had) || got > min(need, had)+s.Own || answer.Short != (need > 500) {
 				t.Errorf("%v: us needs %d of %d that eu has, and gets %d; short: %v", l.Algorithm, need, had, got, answer.Short)
 			}

@@ -95,6 +95,21 @@ func (l *Loan) out() int64 {
 	return max(0, l.Given-l.Spent-l.Back)
 }
 
+// given and back are Given and Back, of a loan that there may not be.
+func (l *Loan) given() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.Given
+}
+
+func (l *Loan) back() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.Back
+}
+
 // Message is what one region says to another about a counter: how both loans between them stand, and what it asks for.
 type Message struct {
 	// Window is when the window began that it is about, or 0.
