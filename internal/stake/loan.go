@@ -26,9 +26,10 @@ const (
 	giveBackEvery = 500_000
 	// renewEvery is how often a loan that is used is renewed, µs.
 	renewEvery = term / 3
-	// So many requests are a stream, if they come over some time, µs. The next one after a pause begins another.
+	// stream is how many requests it takes to believe that more will follow, and shortest the time over which they must have come, µs.
+	// A request that comes later than pause after the one before begins a new stream.
 	stream, shortest, pause = 4, 25_000, 2_000_000
-	// idle is after how long without a request nothing is kept for the next, µs: before the term is over, or it would be lost.
+	// idle is how long a region keeps something borrowed for the next request, µs. It is less than the term, at whose end it would be lost.
 	idle = 7_000_000
 )
 
@@ -306,8 +307,8 @@ func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Messa
 	}
 }
 
-// rest is how long a bucket asks to be left alone by a region that wants so much a second, µs. If it refills too slowly for that, asking more
-// often brings no more: the less it has to give, the longer.
+// rest is how long a region that wants so much should wait before it asks this bucket again, µs: 0 if the bucket refills fast enough to serve
+// it, and longer the less the bucket can spare. Asking more often would bring no more.
 func (k *Stake) rest(p *weir.Policy, s Share, now, want int64) int64 {
 	if !isBucket(p) {
 		return 0
