@@ -3,11 +3,14 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
@@ -102,13 +105,27 @@ func TestALateNodeNoticesALostStore(t *testing.T) {
 	until(t, func(ctx context.Context) error { return take(ctx, s, peek1(p, "s"))[0].Err })
 }
 
-// TestALongBudgetIsHeeded: a caller that can wait for longer than the client would by itself gets its answer.
+// TestALongBudgetIsHeeded: a caller that can wait for longer than the client would by itself gets its answer,
+// whether there is a connection or one has to be made.
 func TestALongBudgetIsHeeded(t *testing.T) {
-	r := redistest.New(t, redistest.Options{})
-	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: patience})
-	answers(t, s)
-	do(t, r, "CLIENT", "PAUSE", "700", "ALL")
-	if err := take(t.Context(), s, charge1(policy(t, "p", weir.TokenBucket, 10, year), "s"))[0].Err; err != nil {
-		t.Errorf("with %v to wait, after 0.7 s: %v", patience, err)
+	for _, connected := range []bool{true, false} {
+		t.Run(fmt.Sprintf("connected=%v", connected), func(t *testing.T) {
+			r := redistest.New(t, redistest.Options{})
+			s := open(t, Options{URL: "redis://" + r.Addr, Timeout: patience})
+			answers(t, s)
+			if !connected { // a client of so many connections that it nearly always has to make one
+				o := s.address.option
+				o.PipelineMultiplex = rueidis.MaxPipelineMultiplex
+				c, err := rueidis.NewClient(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				(*s.client.Swap(&c)).Close()
+			}
+			do(t, r, "CLIENT", "PAUSE", "700", "ALL")
+			if err := take(t.Context(), s, charge1(policy(t, "p", weir.TokenBucket, 10, year), "s"))[0].Err; err != nil {
+				t.Errorf("with %v to wait, after 0.7 s: %v", patience, err)
+			}
+		})
 	}
 }

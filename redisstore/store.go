@@ -129,8 +129,10 @@ func New(o Options) (*Store, error) {
 	if s.timeout <= 0 {
 		s.timeout = DefaultTimeout
 	}
-	// The client must not give up before the caller does.
-	s.address.option.ConnWriteTimeout = max(s.address.option.ConnWriteTimeout, s.timeout)
+	// The client must not give up before the caller does, nor while it connects for one.
+	client := &s.address.option
+	client.ConnWriteTimeout = max(client.ConnWriteTimeout, s.timeout)
+	client.Dialer.Timeout = max(client.Dialer.Timeout, s.timeout)
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
