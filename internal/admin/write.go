@@ -184,8 +184,7 @@ func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
 
 // warnings are those of a document, and what is odd about it in these regions.
 func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
-	least := int64(stake.LeastPerRegion * len(regions))
-	return slices.Concat(f.Warnings, rulefile.Homeless(f, regions), rulefile.TooSmall(f, len(regions), least))
+	return slices.Concat(f.Warnings, rulefile.InRegions(f, regions, stake.LeastPerRegion))
 }
 
 // regionNames are the regions that the node knows, if there are others.

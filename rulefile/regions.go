@@ -1,0 +1,33 @@
+package rulefile
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir"
+)
+
+// InRegions returns what is odd about global rules for a node that knows these regions, beside what [Parse] warns of, which knows none: a home that
+// is none of them, so that nobody counts the rule; and a limit of fewer tokens than it takes to share it, least for each region. Without regions
+// there is nothing to say. The file comes from [Parse].
+func InRegions(f *File, regions []string, least int64) []Problem {
+	if len(regions) == 0 {
+		return nil
+	}
+	list := &problems{file: f.Name, ids: f.reading.ids}
+	regions = slices.Sorted(slices.Values(regions))
+	least *= int64(len(regions))
+	small := func(l weir.Limit) bool { return l.Max() < least }
+	for i := range f.Rules.Rules {
+		r := &f.Rules.Rules[i]
+		home, scope := index("rules", i)+".home", index("rules", i)+".scope"
+		if r.Home != "" && !slices.Contains(regions, r.Home) {
+			list.add(f.reading.find(home), home, "no region is named %q: the regions that this node knows are %s", r.Home, strings.Join(regions, ", ")).Hint = didYouMean(r.Home, regions)
+		}
+		warned := func(p Problem) bool { return p.Path == scope }
+		if r.Global && slices.ContainsFunc(r.Limits, small) && !slices.ContainsFunc(f.Warnings, warned) {
+			list.add(f.reading.find(scope), scope, "it is too small to be shared by %d regions, which takes %d tokens: in other regions every check waits for its home", len(regions), least)
+		}
+	}
+	return list.sorted(f.reading.src)
+}
