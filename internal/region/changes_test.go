@@ -386,6 +386,9 @@ func TestDrainedRegionsKeepWhatTheyUsed(t *testing.T) {
 		if n := drainOf(t, us, window, "a"); n != 950 {
 			t.Errorf("us has %d beside the 50 that ap had", n)
 		}
+		if s, err := ap.link.Standing(t.Context(), &weir.Counter{Policy: window, Subject: []byte("a")}); s != nil || err != nil {
+			t.Errorf("the home decides, not what ap has: %+v, %v", s, err)
+		}
 		for i, how := range []string{Drained, Forgotten, ""} {
 			var err error
 			switch how {

@@ -290,3 +290,39 @@ func TestShadowLimitsRefuseNobody(t *testing.T) {
 		})
 	}
 }
+
+// TestResetsNameRegionsThatArentHeard: their clients have no less used than before. One that was forgotten isn't waited for.
+func TestResetsNameRegionsThatArentHeard(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		window := sharedPolicy(t, "w", budget)
+		counter := asks(window, "a", 50).Counter
+		spend := func() {
+			t.Helper()
+			for _, s := range []*site{us, eu, ap} {
+				if r := take(s, asks(window, "a", 50))[0]; !r.Allowed {
+					t.Fatalf("%+v", r)
+				}
+			}
+		}
+		spend()
+		if err := eu.Reset(t.Context(), []weir.Counter{counter}); err != nil {
+			t.Error(err)
+		}
+		spend() // each had its share again
+		ap.cut.Store(true)
+		for _, why := range []string{"cut off", errSilent.Error()} {
+			err := eu.Reset(t.Context(), []weir.Counter{counter})
+			if err == nil || !strings.HasPrefix(err.Error(), "what was used in region ap stays used: ") || !strings.HasSuffix(err.Error(), why) {
+				t.Errorf("ap is cut off, and %s: %v", why, err)
+			}
+			time.Sleep(2 * silentAfter)
+		}
+		if err := us.link.Forget(t.Context(), "ap", true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * beatEvery)
+		if err := eu.Reset(t.Context(), []weir.Counter{counter}); err != nil {
+			t.Errorf("when ap is forgotten: %v", err)
+		}
+	})
+}

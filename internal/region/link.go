@@ -158,7 +158,7 @@ func (l *Link) cutOff(p *weir.Policy) bool {
 
 // Missing is the home that a limit couldn't ask when it wasn't decided, or "" if it was this region's own store that didn't decide it.
 func (l *Link) Missing(p *weir.Policy) string {
-	if l.shares(p) && l.topology().Away[l.name] == "" && !(l.cutOff(p) && p.OnPartition == weir.FailRefuse) {
+	if l.sharesHere(p) && !(l.cutOff(p) && p.OnPartition == weir.FailRefuse) {
 		return ""
 	}
 	return l.homeOf(p)

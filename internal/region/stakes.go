@@ -83,6 +83,11 @@ func keyOf(c *weir.Counter) string {
 // shares reports whether regions share a limit, rather than to ask its home at every check.
 func (l *Link) shares(p *weir.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
 
+// sharesHere reports whether this region decides by its own stake. One that was drained or forgotten asks the home.
+func (l *Link) sharesHere(p *weir.Policy) bool {
+	return p.Global && l.shares(p) && (l.homeOf(p) == "" || l.topology().Away[l.name] == "")
+}
+
 // update changes one stake. Changes of one that are under way at the same moment are made together.
 func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
 	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
@@ -520,10 +525,10 @@ type Standing struct {
 	Until time.Time
 }
 
-// Standing is what this region has of a counter, or nil if the limit isn't shared.
+// Standing is what this region has of a counter, or nil if it doesn't decide by that.
 func (l *Link) Standing(ctx context.Context, c *weir.Counter) (*Standing, error) {
 	s := l.stakes.Load()
-	if s == nil || !c.Policy.Global || !l.shares(c.Policy) {
+	if s == nil || !l.sharesHere(c.Policy) {
 		return nil, nil
 	}
 	named := weir.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,11 +35,10 @@ const shared = "*"
 
 // placeOf is where a limit is counted: "" is here.
 func (s *Store) placeOf(p *weir.Policy) string {
-	home := s.link.homeOf(p)
-	if p.Global && s.link.shares(p) && (home == "" || s.link.topology().Away[s.link.name] == "") {
+	if s.link.sharesHere(p) {
 		return shared
 	}
-	return home
+	return s.link.homeOf(p)
 }
 
 // placeHere is placeOf at the home, of what another region asks.
@@ -299,7 +299,10 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return err
 }
 
-// Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself.
+var errSilent = errors.New("it isn't heard")
+
+// Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself: one that isn't
+// heard is an error.
 func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) {
 	counters = slices.Clone(counters)
 	for i := range counters {
@@ -309,9 +312,20 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) 
 	}
 	err = s.resetAll(ctx, counters, s.placeOf)
 	counters = slices.DeleteFunc(counters, func(c weir.Counter) bool { return s.placeOf(c.Policy) != shared })
-	for name, p := range s.link.peers {
-		if len(counters) > 0 && p.status().Up {
-			err = errors.Join(err, s.link.reset(ctx, name, counters))
+	if len(counters) == 0 {
+		return err
+	}
+	away := s.link.topology().Away
+	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
+		if away[name] == Forgotten {
+			continue
+		}
+		e := errSilent
+		if s.link.peers[name].status().Up {
+			e = s.link.reset(ctx, name, counters)
+		}
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("what was used in region %s stays used: %w", name, e))
 		}
 	}
 	return err
