@@ -7,11 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"math"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -46,17 +42,6 @@ type change struct {
 
 // maxChanges is how many changes of a stake are made together.
 const maxChanges = 256
-
-// flight is an ask that is under way. Requests wait for it.
-type flight struct {
-	done chan struct{}
-	// need is what requests wait for, and most what one of them does: guarded by stakes.mu until it has left.
-	need, most int64
-	left       bool
-}
-
-// gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
-const gather = 5 * time.Millisecond
 
 func newStakes(l *Link, cells Cells) *stakes {
 	return &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
@@ -252,61 +237,6 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 	return r
 }
 
-// lenders are regions to ask: all of the first at once, and then the rest, if those had less than requests wait for. If nobody may be
-// asked now, after is how long it is until somebody may.
-type lenders struct {
-	first, rest []string
-	after       time.Duration
-}
-
-// patience is how long a request waits until others may be asked again.
-const patience = 250 * time.Millisecond
-
-// toAsk is whom to ask for what requests wait for: the home first, or all at once if that had too little the last time.
-func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
-	after := int64(math.MaxInt64 / 1000)
-	for _, name := range s.reachable(home) {
-		rest := k.Rests(name, now)
-		after = min(after, rest)
-		switch {
-		case rest > 0:
-		case home == "" || name == home || k.HadLittle(home):
-			who.first = append(who.first, name)
-		default:
-			who.rest = append(who.rest, name)
-		}
-	}
-	who.after = time.Duration(after) * time.Microsecond
-	return who
-}
-
-// toAskAhead is whom to ask before requests wait: the home, or all if it had too little the last time. The home asks those that have something
-// of it.
-func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
-	names := []string{home}
-	if home == "" {
-		names = k.Borrowers()
-	} else if k.HadLittle(home) {
-		names = s.reachable(home)
-	}
-	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return !k.MayAskAhead(name, now) })}
-}
-
-// reachable are the other regions, the home first. Those that aren't heard, or were forgotten, are left out.
-func (s *stakes) reachable(home string) (names []string) {
-	away := s.link.topology().Away
-	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
-		switch {
-		case away[name] == Forgotten || s.link.peers[name].silent():
-		case name == home:
-			names = slices.Insert(names, 0, name)
-		default:
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // charge has a charge decided. One whose hold is there already takes nothing more.
 func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
 	p := c.Policy
@@ -375,144 +305,6 @@ func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
 		k.Reset(c.Policy, s.link.share(c.Policy, now), now)
 		return []Cell{{k.Encode(), k.TTL(c.Policy, s.link.share(c.Policy, now), now)}}
 	})
-}
-
-// ask asks other regions for what requests of a counter need, unless that is under way; with 0, for what will be needed soon. It returns
-// at once, with what is closed when they have answered. An ask that is under way may have left without what is needed: what it brings may do.
-func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f := s.flights[key]; f != nil {
-		if !f.left {
-			f.need, f.most = f.need+need, max(f.most, need)
-		}
-		return f.done
-	}
-	f := &flight{done: make(chan struct{}), need: need, most: need}
-	if s.closed {
-		close(f.done)
-		return f.done
-	}
-	s.flights[key] = f
-	counter := weir.Counter{Policy: c.Policy, Subject: slices.Clone(c.Subject)}
-	s.running.Go(func() {
-		s.fly(key, &counter, f, need, who)
-		s.mu.Lock()
-		delete(s.flights, key)
-		s.tidyLocked(key, &counter)
-		s.mu.Unlock()
-		close(f.done)
-	})
-	return f.done
-}
-
-// tidyEvery is how often a node looks whether what its region has borrowed is still needed. Requests look, too: this is for when none come.
-const tidyEvery = 2 * time.Second
-
-// tidyLocked has a counter looked at after a while, if it isn't yet.
-func (s *stakes) tidyLocked(key string, c *weir.Counter) {
-	if s.closed || s.tidies[key] != nil {
-		return
-	}
-	s.tidies[key] = time.AfterFunc(tidyEvery, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.tidies, key)
-		if !s.closed {
-			s.running.Go(func() { s.tidy(key, c) })
-		}
-	})
-}
-
-// tidy gives back what was borrowed and isn't needed, before its term is over and it is lost. It goes on until nothing is borrowed.
-func (s *stakes) tidy(key string, c *weir.Counter) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
-	defer cancel()
-	var to []string
-	var borrowed bool
-	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		to, borrowed = k.Owed(c.Policy, share, now)
-	})
-	switch {
-	case err != nil: // the change may still be made, and write to
-	case len(to) > 0:
-		s.ask(key, c, 0, lenders{first: to})
-	case borrowed:
-		s.mu.Lock()
-		s.tidyLocked(key, c)
-		s.mu.Unlock()
-	}
-}
-
-// fly asks lenders, once the requests that come with this one have said what they need.
-func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, who lenders) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
-	defer cancel()
-	if need > 0 {
-		time.Sleep(gather)
-	}
-	s.mu.Lock()
-	f.left = true
-	s.mu.Unlock()
-	if s.askAll(ctx, key, c, f, who.first) < f.need {
-		s.askAll(ctx, key, c, f, who.rest)
-	}
-}
-
-// askAll asks regions at once, and returns what they brought.
-func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, f *flight, of []string) int64 {
-	var brought atomic.Int64
-	var all sync.WaitGroup
-	for _, name := range of {
-		all.Go(func() { brought.Add(s.askOne(ctx, key, c, f, name)) })
-	}
-	all.Wait()
-	return brought.Load()
-}
-
-// askOne asks a region, and returns what it brought.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) int64 {
-	p := s.link.peers[of]
-	if p == nil || p.silent() || ctx.Err() != nil { // nothing is sent, and other nodes may hear it
-		return 0
-	}
-	var m *stake.Message
-	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		m = k.Ask(c.Policy, share, now, of, f.need)
-		m.Most = f.most
-	})
-	if err != nil {
-		return 0
-	}
-	answer, err := s.link.talk(ctx, of, c, m)
-	if err != nil {
-		_ = s.update(context.WithoutCancel(ctx), key, c.Policy, func(k *stake.Stake, _ stake.Share, now int64) { k.Unheard(of, now) })
-		return 0
-	}
-	p.asks.Add(1)
-	if answer.Short {
-		p.short.Add(1)
-	}
-	var brought int64
-	err = s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		brought = k.Heard(c.Policy, share, now, of, m, answer)
-	})
-	if err != nil {
-		return 0 // the change may still be made, and write brought
-	}
-	return brought
-}
-
-// hear takes in what another region says of a counter, and returns the answer.
-func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
-	var answer *stake.Message
-	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		answer = k.Hear(c.Policy, share, now, from, m)
-	})
-	if err != nil {
-		return nil, err // it may be heard yet, and answer be written
-	}
-	return answer, nil
 }
 
 // Standing is what a region has of a limit that regions share, in the units that it is asked for.
