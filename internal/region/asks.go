@@ -172,7 +172,7 @@ func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, f *fli
 	return brought.Load()
 }
 
-// askOne asks a region, and returns what it brought.
+// askOne asks a region, and returns what it brought before ctx ended. An answer that comes later is heard all the same.
 func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) int64 {
 	p := s.link.peers[of]
 	if p == nil || p.silent() || ctx.Err() != nil { // nothing is sent, and other nodes may hear it
@@ -186,18 +186,33 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	if err != nil {
 		return 0
 	}
-	answer, err := s.link.talk(ctx, of, c, m)
-	if err != nil {
-		_ = s.update(context.WithoutCancel(ctx), key, c.Policy, func(k *stake.Stake, _ stake.Share, now int64) { k.Unheard(of, now) })
-		return 0
+	answered := make(chan int64, 1) // with what it brought; closed without if there was no answer
+	s.running.Go(func() {
+		defer close(answered)
+		if answer, err := s.link.talk(s.life, of, c, m); err == nil {
+			answered <- s.heard(key, c, p, m, answer)
+		}
+	})
+	select {
+	case brought, is := <-answered:
+		if is {
+			return brought
+		}
+	case <-ctx.Done():
 	}
+	_ = s.update(s.life, key, c.Policy, func(k *stake.Stake, _ stake.Share, now int64) { k.Unheard(of, now) })
+	return 0
+}
+
+// heard takes in a region's answer, and returns what it brought.
+func (s *stakes) heard(key string, c *weir.Counter, p *peer, ask, answer *stake.Message) int64 {
 	p.asks.Add(1)
 	if answer.Short {
 		p.short.Add(1)
 	}
 	var brought int64
-	err = s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		brought = k.Heard(c.Policy, share, now, of, m, answer)
+	err := s.update(s.life, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+		brought = k.Heard(c.Policy, share, now, p.name, ask, answer)
 	})
 	if err != nil {
 		return 0 // the change may still be made, and write brought

@@ -22,13 +22,14 @@ type load struct {
 	// rate is how many a second come at a moment, in parts of the limit's rate, and parts how they are spread over regions.
 	rate  func(at time.Duration) float64
 	parts func(at time.Duration, regions int) []float64
-	costs []int64 // of a request, each as likely as the others; nil is 1
+	costs []int64       // of a request, each as likely as the others; nil is 1
+	rtt   time.Duration // 0 is 150 ms
 }
 
 func steady(times float64) load {
-	return load{fmt.Sprintf("steady 60/30/10, %v×", times), func(time.Duration) float64 { return times }, func(_ time.Duration, regions int) []float64 {
+	return load{name: fmt.Sprintf("steady 60/30/10, %v×", times), rate: func(time.Duration) float64 { return times }, parts: func(_ time.Duration, regions int) []float64 {
 		return []float64{60, 30, 10, 10, 10, 10}[:regions]
-	}, nil}
+	}}
 }
 
 // mixed is a load whose requests cost 1, 3 and 10.
@@ -37,42 +38,48 @@ func mixed(of load) load {
 	return of
 }
 
+// slow is a load on regions that are further apart than a request waits.
+func slow(of load) load {
+	of.name, of.rtt = of.name+", 600 ms there and back", 600*time.Millisecond
+	return of
+}
+
 // moves has all requests come to one region, and to the next one after a time.
 func moves(every time.Duration) load {
-	return load{fmt.Sprintf("moves every %v, 0.9×", every), func(time.Duration) float64 { return 0.9 }, func(at time.Duration, regions int) []float64 {
+	return load{name: fmt.Sprintf("moves every %v, 0.9×", every), rate: func(time.Duration) float64 { return 0.9 }, parts: func(at time.Duration, regions int) []float64 {
 		parts := make([]float64, regions)
 		parts[int(at/every)%regions] = 1
 		return parts
-	}, nil}
+	}}
 }
 
 // alone is one region, which isn't the home.
 func alone(times float64) load {
-	return load{fmt.Sprintf("one region, not the home, %v×", times), func(time.Duration) float64 { return times }, func(_ time.Duration, regions int) []float64 {
+	return load{name: fmt.Sprintf("one region, not the home, %v×", times), rate: func(time.Duration) float64 { return times }, parts: func(_ time.Duration, regions int) []float64 {
 		return []float64{0, 1, 0, 0, 0, 0}[:regions]
-	}, nil}
+	}}
 }
 
 // sun has every region busy in turn, for 20 s.
-var sun = load{"follows the sun, 0.9×", func(time.Duration) float64 { return 0.9 }, func(at time.Duration, regions int) []float64 {
+var sun = load{name: "follows the sun, 0.9×", rate: func(time.Duration) float64 { return 0.9 }, parts: func(at time.Duration, regions int) []float64 {
 	parts := make([]float64, regions)
 	for i := range parts {
 		phase := at.Seconds()/20 - float64(i)
 		parts[i] = max(0.02, math.Pow(max(0, math.Cos(math.Pi*phase/float64(regions))), 8), math.Pow(max(0, -math.Cos(math.Pi*phase/float64(regions))), 8))
 	}
 	return parts
-}, nil}
+}}
 
 // bursts are half of what a bucket holds within 2 s, once a minute, in regions in turn that are cold but for that. The home has a little to do.
 func bursts(p *weir.Policy) load {
 	perSecond := float64(p.Refill(1e9)) / 1e9
 	inBurst := float64(p.Limit.Max()) / 2 / 2 / perSecond
-	return load{"half a burst in 2 s in a cold region, each minute", func(at time.Duration) float64 {
+	return load{name: "half a burst in 2 s in a cold region, each minute", rate: func(at time.Duration) float64 {
 		if at%time.Minute < 2*time.Second {
 			return inBurst
 		}
 		return 0.1
-	}, func(at time.Duration, regions int) []float64 {
+	}, parts: func(at time.Duration, regions int) []float64 {
 		parts := make([]float64, regions)
 		if at%time.Minute < 2*time.Second {
 			parts[1+int(at/time.Minute)%(regions-1)] = 1
@@ -80,7 +87,7 @@ func bursts(p *weir.Policy) load {
 			parts[0] = 1
 		}
 		return parts
-	}, nil}
+	}}
 }
 
 // figures are what a load came to, in units that were asked for.
@@ -103,6 +110,9 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 			t.Fatal(err)
 		}
 		p.Floor, p.Global = 5, true
+		if half := of.rtt / 2; half > 0 {
+			s.fate = func(int, int) []way { return []way{{out: half, back: half}} }
+		}
 		s.run()
 		luck := luck{rand.New(rand.NewPCG(1, uint64(keys)))}
 		states := make([]weir.State, keys)
@@ -236,6 +246,7 @@ func TestLostAdmissions(t *testing.T) {
 		{3, perSecond, moves(4 * time.Second), 0, false},
 		{3, perSecond, mixed(steady(0.5)), 0, false},
 		{3, perSecond, mixed(steady(0.9)), 0, false},
+		{3, perSecond, slow(steady(0.9)), 0.08, true},
 		{3, perMinute, steady(0.5), 0.001, false},
 		{3, perMinute, steady(0.9), 0.001, false},
 		{3, perMinute, sun, 0.001, false},
@@ -247,6 +258,7 @@ func TestLostAdmissions(t *testing.T) {
 		{3, perMinute, moves(4 * time.Second), 0, false},
 		{3, perMinute, mixed(steady(0.5)), 0, false},
 		{3, perMinute, mixed(steady(0.9)), 0, false},
+		{3, perMinute, slow(steady(0.9)), 0, false},
 		{3, slower, steady(0.5), 0, false},
 		{3, slower, steady(0.9), 0, false},
 		{3, slower, sun, 0, false},
@@ -258,6 +270,7 @@ func TestLostAdmissions(t *testing.T) {
 		{3, slower, moves(4 * time.Second), 0, false},
 		{3, slower, mixed(steady(0.5)), 0, false},
 		{3, slower, mixed(steady(0.9)), 0, false},
+		{3, slower, slow(steady(0.9)), 0, false},
 		{5, perSecond, steady(0.5), 0, false},
 		{5, perSecond, steady(0.9), 0, false},
 		{5, perSecond, sun, 0, false},

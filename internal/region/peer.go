@@ -19,8 +19,9 @@ const (
 	beatEvery = time.Second
 	// silentAfter is how long a region may not be heard before nobody waits for it any more.
 	silentAfter = 3 * time.Second
-	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one.
-	maxMessages = 16
+	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one. It is more than talks need
+	// when nobody answers.
+	maxMessages = 32
 	// talkEvery is how often stakes are talked about, at most.
 	talkEvery = 50 * time.Millisecond
 )
@@ -72,9 +73,17 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 	}
 }
 
-// do sends an act, and waits for its answer: as long as a check may wait, and no longer than its caller does.
+// waits is how long an act's answer is waited for: as long as a check may wait. What is said about stakes is good later, too.
+func (p *peer) waits(a *act) time.Duration {
+	if a.Talk != nil {
+		return max(beatEvery, p.link.timeout)
+	}
+	return p.link.timeout
+}
+
+// do sends an act, and waits for its answer, no longer than its caller does.
 func (p *peer) do(ctx context.Context, a act) (result, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.link.timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.waits(&a))
 	defer cancel()
 	x := &asked{act: a, ctx: ctx, done: make(chan struct{})}
 	p.mu.Lock()
@@ -135,10 +144,12 @@ func (p *peer) batchLocked() (batch []*asked) {
 // send sends acts in one message, and hands out the answers.
 func (p *peer) send(batch []*asked) {
 	m := message{Acts: make([]act, len(batch))}
+	wait := p.link.timeout
 	for i, x := range batch {
 		m.Acts[i] = x.act
+		wait = max(wait, p.waits(&x.act))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.link.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	a, err := p.say(ctx, &m)
 	if err == nil && len(a.Done) != len(batch) {

@@ -25,6 +25,8 @@ type stakes struct {
 	tidies  map[string]*time.Timer // by key: when to look whether what was borrowed is still needed
 	running sync.WaitGroup         // nothing is added once it is closed
 	closed  bool
+	life    context.Context // done when it is closed
+	end     context.CancelFunc
 }
 
 // queue is changes of one stake, which are made together.
@@ -44,7 +46,9 @@ type change struct {
 const maxChanges = 256
 
 func newStakes(l *Link, cells Cells) *stakes {
-	return &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
+	s := &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
 }
 
 var errClosed = errors.New("the node stops")
@@ -53,6 +57,7 @@ var errClosed = errors.New("the node stops")
 func (s *stakes) close() {
 	s.mu.Lock()
 	s.closed = true
+	s.end()
 	for _, t := range s.tidies {
 		t.Stop()
 	}

@@ -136,6 +136,42 @@ func TestRegionsThatDontAnswer(t *testing.T) {
 	})
 }
 
+// TestLateAnswersAreHeard: a request doesn't wait for longer than it may, but what its ask brings is there for the next one.
+func TestLateAnswersAreHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eu := world(t, time.Now, "us", "eu")[1]
+		eu.link.timeout = DefaultTimeout
+		direct := eu.link.peers["us"].client.Transport
+		var sent atomic.Int64
+		eu.link.peers["us"].client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			sent.Add(1)
+			w, err := direct.RoundTrip(r)
+			select {
+			case <-time.After(800 * time.Millisecond):
+				return w, err
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+		})
+		p := sharedPolicy(t, "w", budget)
+		if r, d := timed(eu, asks(p, "a", 60)); r[0].Allowed || r[0].Err != nil || d > DefaultTimeout {
+			t.Errorf("%+v after %v", r[0], d)
+		}
+		time.Sleep(DefaultTimeout)
+		if r, d := timed(eu, asks(p, "a", 60)); !r[0].Allowed || d > 0 || sent.Load() != 1 {
+			t.Errorf("the answer has come: %+v after %v and %d messages", r[0], d, sent.Load())
+		}
+		if r, _ := timed(eu, asks(p, "b", 60)); r[0].Allowed { // it is asked for now
+			t.Errorf("%+v", r[0])
+		}
+		closing := time.Now()
+		if eu.stakes.close(); time.Since(closing) > 0 {
+			t.Errorf("a node that stops waits for an answer for %v", time.Since(closing))
+		}
+		time.Sleep(beatEvery) // until the message is over
+	})
+}
+
 // TestCutOff: what becomes of shared limits when their home is silent for longer than loans last.
 func TestCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
