@@ -19,7 +19,7 @@ const (
 	// leastRest and longestRest are how long a region asks to be left alone that can't refill as fast as another needs it, µs.
 	leastRest, longestRest int64 = 400_000, 2_000_000
 	// askerRests is how long a region isn't asked ahead that has asked this one, µs: it has too little itself.
-	askerRests = 750_000
+	askerRests = 1_000_000
 	// aheadEvery is the least time between two asks of one region for tokens that no request waits for yet, µs. Each asks for a second's worth.
 	aheadEvery = 400_000
 	// giveBackEvery is how often what was borrowed and isn't needed is given back, µs.
