@@ -33,47 +33,35 @@ const (
 	idle = 7_000_000
 )
 
-// memory is over how long demand is measured: a quarter of the time to fill, 1 to 30 s.
-func memory(p *weir.Policy) float64 { return min(max(p.Memory().Seconds()/4, 1), 30) }
-
-// lately is how many units a second were asked for: over a while, or within a second if that is more.
-func (k *Stake) lately(p *weir.Policy, now int64) float64 {
-	asked, quick := k.decayed(p, now)
-	return max(asked/memory(p), quick)
+// lately is how many units were asked for within about a second.
+func (k *Stake) lately(now int64) float64 {
+	return k.Asked * math.Exp(-float64(max(0, now-k.At))/1e6)
 }
 
 // demand is how many units a second are likely to be asked for: as many as lately. A stream that began within the last second goes on as it
 // began.
 func (k *Stake) demand(p *weir.Policy, now int64) float64 {
-	d, age := k.lately(p, now), now-k.Since
+	d, age := k.lately(now), now-k.Since
 	if k.Stream >= stream && age >= shortest {
-		_, quick := k.decayed(p, now)
-		d = max(d, quick/(1-math.Exp(-float64(age)/1e6)))
+		d /= 1 - math.Exp(-float64(age)/1e6)
 	}
 	return min(d, 2*float64(Whole(p)))
 }
 
-func (k *Stake) decayed(p *weir.Policy, now int64) (asked, quick float64) {
-	passed := float64(max(0, now-k.At)) / 1e6
-	return k.Asked * math.Exp(-passed/memory(p)), k.Quick * math.Exp(-passed)
-}
-
 // note counts what was asked for. More than twice a limit is no more than that.
 func (k *Stake) note(p *weir.Policy, now, n int64) {
-	asked, quick := k.decayed(p, now)
-	most := 2 * float64(Whole(p))
+	asked := k.lately(now) + float64(n)
 	if now-k.At > pause || now < k.Since {
 		k.Since, k.Stream = now, 0
 	}
 	k.Stream = min(k.Stream+1, stream)
-	k.Asked = min(asked+float64(n), most*memory(p))
-	k.Quick = min(quick+float64(n), most)
+	k.Asked = min(asked, 2*float64(Whole(p)))
 	k.At = now
 }
 
 // Low reports whether this region should ask others before requests have to wait. Call it after Take.
 func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
-	return float64(k.left(p, s, now)) < k.lately(p, now)*lead*float64(scale(p))
+	return float64(k.left(p, s, now)) < k.lately(now)*lead*float64(scale(p))
 }
 
 // Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago.

@@ -84,7 +84,7 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 		share := Share{Own: c.own, Rate: 10 * c.own}
 		us := &Stake{}
 		us.TakeAwaited(p, share, start, c.used)
-		us.Asked, us.Quick, us.At = float64(c.asked)*memory(p), float64(c.asked), start
+		us.Asked, us.At = float64(c.asked), start
 		eu := &Stake{Time: Begun(p, start)}
 		ask := eu.Ask(p, Share{}, start, "us", c.need)
 		ask.Want = c.want
@@ -150,7 +150,7 @@ func TestDemandThatBegins(t *testing.T) {
 		if d := k.demand(p, now-c.every); d < c.least || d > c.most {
 			t.Errorf("%s: %v a second, want %v to %v", c.name, d, c.least, c.most)
 		}
-		if again := Decode(k.Encode()); again.Since != k.Since || again.Stream != k.Stream || again.Quick != k.Quick || again.At != k.At {
+		if again := Decode(k.Encode()); again.Since != k.Since || again.Stream != k.Stream || again.Asked != k.Asked || again.At != k.At {
 			t.Errorf("%s: a store makes %+v of %+v", c.name, again, k)
 		}
 	}
@@ -172,7 +172,7 @@ func TestDemandThatBegins(t *testing.T) {
 		k.Take(window, Share{Own: 100}, start+i*100_000, 1)
 	}
 	was := k.demand(window, start+second)
-	if k.roll(window, start+61*second); k.Since != start || k.Stream != stream || was < 9 || k.Quick == 0 {
+	if k.roll(window, start+61*second); k.Since != start || k.Stream != stream || was < 9 || k.Asked == 0 {
 		t.Errorf("a new window forgets demand: %+v", k)
 	}
 	k = &Stake{}
@@ -194,7 +194,7 @@ func TestWhatIsOwed(t *testing.T) {
 	if out := k.Held["us"].out(); out < 60 {
 		t.Fatalf("it has borrowed %d", out)
 	}
-	k.Asked, k.Quick = 190*memory(p), 190 // a second
+	k.Asked = 2000 // more than it has, for two seconds
 	for after, want := range map[int64]bool{second: false, 2 * second: false, 3_400_000: true, 7_100_000: true} {
 		if to, borrowed := Decode(k.Encode()).Owed(p, s, start+after); (len(to) > 0) != want || !borrowed {
 			t.Errorf("after %d µs: %v is owed something, borrowed: %v", after, to, borrowed)
@@ -203,7 +203,7 @@ func TestWhatIsOwed(t *testing.T) {
 	if before := string(k.Encode()); before != func() string { k.Owed(p, s, start+5*second); return string(k.Encode()) }() {
 		t.Error("looking has changed something")
 	}
-	k.Asked, k.Quick = 0.5*memory(p), 0.5
+	k.Asked = 0.5
 	if to, _ := k.Owed(p, s, start+900_000); len(to) > 0 {
 		t.Errorf("%v is owed something 0.9 s after a request", to)
 	}

@@ -56,10 +56,9 @@ type Stake struct {
 	// Lent is what other regions have borrowed of this one, and Held what this one has of others.
 	Lent map[string]*Loan `json:"o,omitempty"`
 	Held map[string]*Loan `json:"h,omitempty"`
-	// Asked is how many tokens were asked for lately, and Quick within about a second: counts that decay, right At. Since is when requests began to come
-	// without a pause, and Stream how many have, as far as that matters.
+	// Asked is how many units were asked for within about a second: a count that decays, right At. Since is when requests began to come without a
+	// pause, and Stream how many have, as far as that matters.
 	Asked  float64 `json:"d,omitempty"`
-	Quick  float64 `json:"q,omitempty"`
 	At     int64   `json:"a,omitempty"`
 	Since  int64   `json:"b,omitempty"`
 	Stream int     `json:"n,omitempty"`
@@ -246,7 +245,7 @@ func (k *Stake) roll(p *weir.Policy, now int64) {
 	if p.Limit.Algorithm == weir.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
 		prev = max(0, k.Level)
 	}
-	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, Quick: k.Quick, At: k.At, Since: k.Since, Stream: k.Stream}
+	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, At: k.At, Since: k.Since, Stream: k.Stream}
 }
 
 // left is what may be taken now, in units of Level.
