@@ -130,9 +130,9 @@ func New(o Options) (*Store, error) {
 		s.timeout = DefaultTimeout
 	}
 	// The client must not give up before the caller does, nor while it connects for one.
-	client := &s.address.option
-	client.ConnWriteTimeout = max(client.ConnWriteTimeout, s.timeout)
-	client.Dialer.Timeout = max(client.Dialer.Timeout, s.timeout)
+	option := &s.address.option
+	option.ConnWriteTimeout = max(option.ConnWriteTimeout, s.timeout)
+	option.Dialer.Timeout = max(option.Dialer.Timeout, s.timeout)
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}

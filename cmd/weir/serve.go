@@ -150,7 +150,7 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.StorePrefix, "store-prefix", "", "what the names of all keys in Redis begin with (default: weir)")
 	f.DurationVar(&v.StoreTimeout, "store-timeout", redisstore.DefaultTimeout, "the longest that a check waits for Redis")
 	f.StringVar(&v.Region.Name, "region", "", "name of the region that this node is in, such as eu; limits are each region's own, but for rules with scope: global")
-	f.DurationVar(&v.RegionTimeout, "region-timeout", region.DefaultTimeout, "the longest that a check waits for the home of a rule with scope: global")
+	f.DurationVar(&v.RegionTimeout, "region-timeout", region.DefaultTimeout, "the longest that a check of a rule with scope: global waits for another region")
 	f.BoolVar(&v.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
 	f.StringVar(&v.emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
 	f.Var(&v.memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")

@@ -24,6 +24,28 @@ type flight struct {
 // gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
 const gather = 5 * time.Millisecond
 
+// enter lets a request wait for other regions, unless too many do: each keeps a place that others could have. One client, which may be far above
+// its limit, has a quarter of what there is. Whoever is in leaves.
+func (s *stakes) enter(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if most := s.link.maxWaiting; most > 0 && (s.waiting >= most || s.waits[key] >= max(1, most/4)) {
+		return false
+	}
+	s.waiting++
+	s.waits[key]++
+	return true
+}
+
+func (s *stakes) leave(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting--
+	if s.waits[key]--; s.waits[key] == 0 {
+		delete(s.waits, key)
+	}
+}
+
 // lenders are regions to ask: all of the first at once, and then the rest, if those had less than requests wait for. If nobody may be
 // asked now, after is how long it is until somebody may.
 type lenders struct {
@@ -186,19 +208,25 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 	if err != nil {
 		return 0
 	}
-	answered := make(chan int64, 1) // with what it brought; closed without if there was no answer
+	answers := make(chan *stake.Message, 1) // closed without one: nobody will answer
 	s.running.Go(func() {
-		defer close(answered)
+		defer close(answers)
 		if answer, err := s.link.talk(s.life, of, c, m); err == nil {
-			answered <- s.heard(key, c, p, m, answer)
+			answers <- answer
 		}
 	})
 	select {
-	case brought, is := <-answered:
-		if is {
-			return brought
+	case answer := <-answers:
+		if answer != nil {
+			return s.heard(key, c, p, m, answer)
 		}
 	case <-ctx.Done():
+		s.running.Go(func() {
+			if answer := <-answers; answer != nil {
+				answer.Late = true
+				s.heard(key, c, p, m, answer)
+			}
+		})
 	}
 	_ = s.update(s.life, key, c.Policy, func(k *stake.Stake, _ stake.Share, now int64) { k.Unheard(of, now) })
 	return 0

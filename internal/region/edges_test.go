@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/internal/stake"
 )
 
 // TestRepeatedReservationsStay: a check that is repeated, and that another limit refuses, doesn't end what the first one reserved.
@@ -291,38 +292,97 @@ func TestShadowLimitsRefuseNobody(t *testing.T) {
 	}
 }
 
-// TestResetsNameRegionsThatArentHeard: their clients have no less used than before. One that was forgotten isn't waited for.
-func TestResetsNameRegionsThatArentHeard(t *testing.T) {
+// noReset is a store that can't be reset.
+type noReset struct{ weir.Store }
+
+func (noReset) Reset(context.Context, []weir.Counter) error {
+	return errors.New("the own store is lost")
+}
+
+// TestResetsOverRegions: each gives back what was used there, wherever the reset is asked for. Those that can't be asked are named, and the others
+// are reset. One that was forgotten isn't waited for.
+func TestResetsOverRegions(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		window := sharedPolicy(t, "w", budget)
-		counter := asks(window, "a", 50).Counter
+		own, window := policyOf(t, "o", budget, false), sharedPolicy(t, "w", budget)
+		window.ID = 1
+		both := []weir.Counter{asks(own, "a", 1).Counter, asks(window, "a", 1).Counter}
+		all := []*site{us, eu, ap}
 		spend := func() {
-			t.Helper()
-			for _, s := range []*site{us, eu, ap} {
-				if r := take(s, asks(window, "a", 50))[0]; !r.Allowed {
+			for _, s := range all {
+				if r := take(s, asks(own, "a", 5), asks(window, "a", 5)); !r[0].Allowed || !r[1].Allowed {
 					t.Fatalf("%+v", r)
 				}
 			}
 		}
-		spend()
-		if err := eu.Reset(t.Context(), []weir.Counter{counter}); err != nil {
-			t.Error(err)
+		used := func(s *site) (n int64) {
+			named := weir.Counter{Policy: window, Subject: secret.name(nil, window.ID, []byte("a"))}
+			_ = s.stakes.cells.Update(t.Context(), []string{keyOf(&named)}, func(values [][]byte, _ int64) []Cell {
+				n = stake.Decode(values[0]).Level
+				return []Cell{{Value: values[0]}}
+			})
+			return n
 		}
-		spend() // each had its share again
-		ap.cut.Store(true)
-		for _, why := range []string{"cut off", errSilent.Error()} {
-			err := eu.Reset(t.Context(), []weir.Counter{counter})
-			if err == nil || !strings.HasPrefix(err.Error(), "what was used in region ap stays used: ") || !strings.HasSuffix(err.Error(), why) {
-				t.Errorf("ap is cut off, and %s: %v", why, err)
+		reset := func(s *site, but *site, wrong ...string) {
+			t.Helper()
+			spend()
+			err := s.Reset(t.Context(), both)
+			if (err != nil) != (len(wrong) > 0) {
+				t.Errorf("%s: %v", s.link.name, err)
 			}
-			time.Sleep(2 * silentAfter)
+			for _, text := range wrong {
+				if err != nil && !strings.Contains(err.Error(), text) {
+					t.Errorf("%s: %v, want %q", s.link.name, err, text)
+				}
+			}
+			peek := asks(own, "a", 1)
+			peek.Peek = true
+			if n := take(s, peek)[0].Remaining; n != 1000 && s.Store.own == weir.Store(s.own) {
+				t.Errorf("%s has %d of its own limit", s.link.name, n)
+			}
+			for _, o := range all {
+				if (used(o) > 0) != (o == but) {
+					t.Errorf("reset in %s: in %s %d are used", s.link.name, o.link.name, used(o))
+				}
+			}
 		}
+		for _, s := range all {
+			reset(s, nil)
+		}
+		spend()
+		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * beatEvery)
+		if err := eu.Reset(t.Context(), both); err != nil || used(ap) != 0 {
+			t.Errorf("%v; %d are used in ap, which is drained", err, used(ap))
+		}
+		if err := us.link.Restore(t.Context(), "ap"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * beatEvery)
+		ap.cut.Store(true)
+		reset(eu, ap, "what was used in region ap may stay used: ", "cut off")
+		time.Sleep(2 * silentAfter)
+		reset(eu, ap, "what was used in region ap may stay used: region ap is silent")
+		eu.Store.own = noReset{eu.own}
+		reset(eu, ap, "the own store is lost", "region ap")
+		eu.Store.own = eu.own
 		if err := us.link.Forget(t.Context(), "ap", true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
-		if err := eu.Reset(t.Context(), []weir.Counter{counter}); err != nil {
-			t.Errorf("when ap is forgotten: %v", err)
+		reset(eu, ap)
+		ap.cut.Store(false)
+		all = all[:2]
+		for range 2 { // ap hears that it was forgotten, and is drained then: it has no stakes of its own
+			time.Sleep(3 * beatEvery)
+			spend()
+			if err := ap.Reset(t.Context(), both); err != nil || used(us) != 0 || used(eu) != 0 {
+				t.Errorf("reset in ap, which is %q: %v; %d and %d are used", ap.link.Here().State, err, used(us), used(eu))
+			}
+			if err := us.link.Drain(t.Context(), "ap"); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/stake"
 )
 
-// DefaultTimeout is how long a check waits for its limit's home, if nobody says otherwise.
+// DefaultTimeout is how long a check waits for another region, if nobody says otherwise.
 const DefaultTimeout = 500 * time.Millisecond
 
 // Options of a Link. Name and Secret are needed.
@@ -28,9 +28,12 @@ type Options struct {
 	Secret     *Secret
 	// Peers are addresses of nodes of the other regions, by their region.
 	Peers map[string][]string
-	// Timeout is how long a check may wait for a home. 0 means DefaultTimeout.
+	// Timeout is how long a check may wait for another region. 0 means DefaultTimeout.
 	Timeout time.Duration
-	Logger  *slog.Logger
+	// MaxWaiting is how many checks of shared limits may wait for other regions at a time, a quarter of them of one client. Further ones are decided
+	// by what their region has. 0 means no bound.
+	MaxWaiting int
+	Logger     *slog.Logger
 }
 
 // Link is what a node says to nodes of other regions, and hears of them. Make one with [NewLink].
@@ -39,6 +42,7 @@ type Link struct {
 	secret     *Secret
 	peers      map[string]*peer
 	timeout    time.Duration
+	maxWaiting int
 	log        *slog.Logger
 	limiter    atomic.Pointer[weir.Limiter]
 	print      atomic.Pointer[fingerprint]
@@ -58,7 +62,7 @@ type fingerprint struct {
 
 // NewLink makes a Link, which says nothing until it runs.
 func NewLink(o Options) (*Link, error) {
-	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), log: o.Logger}
+	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), maxWaiting: o.MaxWaiting, log: o.Logger}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -149,6 +153,9 @@ func (l *Link) Shares(rule *weir.Rule) bool {
 	small := func(limit weir.Limit) bool { return limit.Max() < int64(stake.LeastPerRegion*(len(l.peers)+1)) }
 	return rule.Global && !rule.Strict && !rule.GiveBackUnsettled && !slices.ContainsFunc(rule.Limits, small)
 }
+
+// beatFor is how long the answer to a heartbeat is waited for. A region that is slower isn't heard.
+func (l *Link) beatFor() time.Duration { return max(beatEvery, l.timeout) }
 
 // cutOff reports whether the home of a limit wasn't heard for so long that loans are over.
 func (l *Link) cutOff(p *weir.Policy) bool {

@@ -19,8 +19,8 @@ const (
 	beatEvery = time.Second
 	// silentAfter is how long a region may not be heard before nobody waits for it any more.
 	silentAfter = 3 * time.Second
-	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one. It is more than talks need
-	// when nobody answers.
+	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one. It leaves room for checks when
+	// nobody answers talks.
 	maxMessages = 32
 	// talkEvery is how often stakes are talked about, at most.
 	talkEvery = 50 * time.Millisecond
@@ -63,9 +63,9 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 	return &peer{
 		link: l, name: name, addresses: addresses, err: errors.New("it wasn't heard yet"), since: time.Now(),
 		client: &http.Client{Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: beatEvery}).DialContext,
+			DialContext:         (&net.Dialer{Timeout: l.beatFor()}).DialContext,
 			TLSClientConfig:     config.Clone(),
-			TLSHandshakeTimeout: beatEvery,
+			TLSHandshakeTimeout: l.beatFor(),
 			ForceAttemptHTTP2:   true,
 			IdleConnTimeout:     time.Minute,
 			HTTP2:               &http.HTTP2Config{SendPingTimeout: silentAfter, PingTimeout: silentAfter},
@@ -73,10 +73,11 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 	}
 }
 
-// waits is how long an act's answer is waited for: as long as a check may wait. What is said about stakes is good later, too.
+// waits is how long an act's answer is waited for: as long as a check may wait. What is said about stakes is good later, too, and whoever resets a
+// counter wants to know.
 func (p *peer) waits(a *act) time.Duration {
-	if a.Talk != nil {
-		return max(beatEvery, p.link.timeout)
+	if a.Talk != nil || len(a.Resets) > 0 {
+		return p.link.beatFor()
 	}
 	return p.link.timeout
 }
@@ -173,7 +174,13 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	at := p.at
 	p.mu.Unlock()
 	begun := time.Now()
+	late := time.AfterFunc(p.link.timeout, func() { // checks don't wait any longer, so they try the next address
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.leaveLocked(at)
+	})
 	a, err := p.post(ctx, p.addresses[at%len(p.addresses)], m)
+	late.Stop()
 	if err == nil && a.Topology != nil {
 		if err := p.link.learn(ctx, a.Topology); err != nil {
 			p.link.log.Warn("can't follow", "region", p.name, "error", err)
@@ -183,9 +190,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	if err != nil {
-		if at == p.at { // the next one may be there
-			p.at++
-		}
+		p.leaveLocked(at)
 		p.err = err
 		switch {
 		case p.up && now.Sub(p.heard) > silentAfter:
@@ -214,6 +219,13 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 		p.rtt = now.Sub(begun)
 	}
 	return a, nil
+}
+
+// leaveLocked goes on to the next address: that one may be there.
+func (p *peer) leaveLocked(at int) {
+	if at == p.at {
+		p.at++
+	}
 }
 
 func (p *peer) post(ctx context.Context, address string, m *message) (a answer, err error) {
@@ -248,7 +260,7 @@ func (p *peer) run(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
-		beat, cancel := context.WithTimeout(ctx, max(beatEvery, p.link.timeout))
+		beat, cancel := context.WithTimeout(ctx, p.link.beatFor())
 		_, _ = p.say(beat, &message{}) // it is noted
 		cancel()
 		select {

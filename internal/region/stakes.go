@@ -20,10 +20,12 @@ type stakes struct {
 	cells Cells
 
 	mu      sync.Mutex
-	queues  map[string]*queue      // by key: changes that wait for one that is under way
-	flights map[string]*flight     // by key: asks that are under way
+	queues  map[string]*queue  // by key: changes that wait for one that is under way
+	flights map[string]*flight // by key: asks that are under way
+	waits   map[string]int     // by key: requests that wait for other regions, and waiting all of them
+	waiting int
 	tidies  map[string]*time.Timer // by key: when to look whether what was borrowed is still needed
-	running sync.WaitGroup         // nothing is added once it is closed
+	running sync.WaitGroup         // once it is closed, only what is running adds to it
 	closed  bool
 	life    context.Context // done when it is closed
 	end     context.CancelFunc
@@ -46,7 +48,7 @@ type change struct {
 const maxChanges = 256
 
 func newStakes(l *Link, cells Cells) *stakes {
-	s := &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
+	s := &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, waits: map[string]int{}, tidies: map[string]*time.Timer{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -211,29 +213,35 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 	if err := try(); err != nil {
 		return weir.Result{Err: err}
 	}
-	// It asks until there is enough, or all others rest. One that an ask on its way didn't count waits for that, and then for one that
-	// does. Those that came later may have taken what was brought for it.
-	awaited = true
-	enough := time.NewTimer(wait)
-	defer enough.Stop()
-	for !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2) {
-		var done <-chan struct{}
-		var rested <-chan time.Time
-		if who.after > 0 {
-			rested = time.After(who.after)
-		} else {
-			done = s.ask(key, &c.Counter, c.N, who)
-		}
-		select {
-		case <-done:
-		case <-rested:
-		case <-enough.C:
-			return r
-		case <-ctx.Done():
-			return r
-		}
-		if err := try(); err != nil {
-			return weir.Result{Err: err}
+	short := func() bool {
+		return !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2)
+	}
+	if short() && s.enter(key) {
+		defer s.leave(key)
+		awaited = true
+		enough := time.NewTimer(wait)
+		defer enough.Stop()
+		// It asks until there is enough, or all others rest. One that an ask on its way didn't count waits for that, and then for one that
+		// does. Those that came later may have taken what was brought for it.
+		for short() {
+			var done <-chan struct{}
+			var rested <-chan time.Time
+			if who.after > 0 {
+				rested = time.After(who.after)
+			} else {
+				done = s.ask(key, &c.Counter, c.N, who)
+			}
+			select {
+			case <-done:
+			case <-rested:
+			case <-enough.C:
+				return r
+			case <-ctx.Done():
+				return r
+			}
+			if err := try(); err != nil {
+				return weir.Result{Err: err}
+			}
 		}
 	}
 	if !c.Peek && len(ahead.first) > 0 {

@@ -299,10 +299,8 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return err
 }
 
-var errSilent = errors.New("it isn't heard")
-
-// Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself: one that isn't
-// heard is an error.
+// Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself: one that
+// can't be asked is an error.
 func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) {
 	counters = slices.Clone(counters)
 	for i := range counters {
@@ -310,8 +308,14 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) 
 			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
 		}
 	}
-	err = s.resetAll(ctx, counters, s.placeOf)
-	counters = slices.DeleteFunc(counters, func(c weir.Counter) bool { return s.placeOf(c.Policy) != shared })
+	place := func(p *weir.Policy) string { // a region that was drained asks the home, but others decide by their stakes
+		if p.Global && s.link.shares(p) {
+			return shared
+		}
+		return s.link.homeOf(p)
+	}
+	err = s.resetAll(ctx, counters, place)
+	counters = slices.DeleteFunc(counters, func(c weir.Counter) bool { return place(c.Policy) != shared })
 	if len(counters) == 0 {
 		return err
 	}
@@ -320,12 +324,8 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) 
 		if away[name] == Forgotten {
 			continue
 		}
-		e := errSilent
-		if s.link.peers[name].status().Up {
-			e = s.link.reset(ctx, name, counters)
-		}
-		if e != nil {
-			err = errors.Join(err, fmt.Errorf("what was used in region %s stays used: %w", name, e))
+		if e := s.link.reset(ctx, name, counters); e != nil {
+			err = errors.Join(err, fmt.Errorf("what was used in region %s may stay used: %w", name, e))
 		}
 	}
 	return err

@@ -101,7 +101,7 @@ type Config struct {
 	BudgetWebhook, BudgetWebhookTokenFile string
 
 	Region Region
-	// RegionTimeout is how long a check waits for the home of a global limit. 0 means region.DefaultTimeout.
+	// RegionTimeout is how long a check of a global limit waits for another region. 0 means region.DefaultTimeout.
 	RegionTimeout time.Duration
 
 	Identity Identity

@@ -322,6 +322,9 @@ func (k *Stake) Heard(p *weir.Policy, s Share, now int64, of string, ask, answer
 	}
 	brought = max(0, l.Given-given) + max(0, k.Lent[of].back()-back)
 	if answer.Late {
+		if brought > 0 && l.Vain > 0 { // it rests as if it had nothing
+			l.Vain, l.Next = 0, 0
+		}
 		return brought
 	}
 	gave := brought // or another message has brought it

@@ -35,16 +35,31 @@ func TestAsksThatComeLate(t *testing.T) {
 	}
 }
 
-// TestLateAnswersBringTokens, if another node's ask has moved them. They say nothing of when to ask again.
+// TestLateAnswersBringTokens, and end a rest of a lender that was thought to have nothing. They say no more of when to ask again: newer ones may
+// have said so.
 func TestLateAnswersBringTokens(t *testing.T) {
 	p, s := policy(t, rate), Share{Own: 5, Rate: 50}
-	k := &Stake{}
-	k.Take(p, s, start, 5)
-	ask := k.Ask(p, s, start, "us", 10)
-	k.Unheard("us", start)
-	answer := &Message{Late: true, Retry: 1, For: 10, Lent: &Loan{ID: start, Given: 7, Sent: start}}
-	if n := k.Heard(p, s, start+1000, "us", ask, answer); n != 7 || k.Rests("us", start+1000) != 249_000 || k.Held["us"].Again != 0 {
-		t.Errorf("it brought %d; us rests for %d µs, and has more at %d", n, k.Rests("us", start+1000), k.Held["us"].Again)
+	for _, c := range []struct {
+		name        string
+		given, rest int64
+		next        int64 // as a newer answer has said
+		want        int64 // rest
+	}{
+		{"tokens", 7, 0, 0, 0},
+		{"nothing", 0, 0, 0, 249_000},
+		{"and a rest", 7, 900_000, 0, 0},
+		{"when there is one by a newer answer", 7, 0, 600_000, 599_000},
+	} {
+		k := &Stake{}
+		k.Take(p, s, start, 5)
+		ask := k.Ask(p, s, start, "us", 10)
+		if k.Unheard("us", start); c.next > 0 {
+			k.Held["us"].Vain, k.Held["us"].Next = 0, start+c.next
+		}
+		answer := &Message{Late: true, Retry: 1, For: 10, Rest: c.rest, Lent: &Loan{ID: start, Given: c.given, Sent: start}}
+		if n := k.Heard(p, s, start+1000, "us", ask, answer); n != c.given || k.Rests("us", start+1000) != c.want || k.Held["us"].Again != 0 {
+			t.Errorf("%s: it brought %d; us rests for %d µs, and has more at %d", c.name, n, k.Rests("us", start+1000), k.Held["us"].Again)
+		}
 	}
 }
 
