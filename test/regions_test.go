@@ -23,6 +23,12 @@ type site struct {
 // regions starts regions of one node each, with the same rules. The first one is home.
 func regions(t *testing.T, rules string, names ...string) map[string]*site {
 	t.Helper()
+	return regionsWith(t, nil, rules, names...)
+}
+
+// regionsWith is regions with flags.
+func regionsWith(t *testing.T, flags []string, rules string, names ...string) map[string]*site {
+	t.Helper()
 	dir := t.TempDir()
 	secret := write(t, filepath.Join(dir, "secret"), strings.Repeat("0123456789abcdef", 4)+"\n")
 	file := write(t, filepath.Join(dir, "rules.yaml"), rules)
@@ -45,7 +51,7 @@ func regions(t *testing.T, rules string, names ...string) map[string]*site {
 		redis := redistest.New(t, redistest.Options{})
 		settings := fmt.Sprintf("regions:\n  name: %s\n  home: %s\n  listen: 127.0.0.1:0\n  secret_file: %s\n  peers:\n%s", name, names[0], secret, peers)
 		config := write(t, filepath.Join(dir, name+".yaml"), settings)
-		n := start(t, "--config", config, "--store", "redis://"+redis.Addr, "--seed-rules", file, "--region-timeout", "10s")
+		n := start(t, append([]string{"--config", config, "--store", "redis://" + redis.Addr, "--seed-rules", file, "--region-timeout", "10s"}, flags...)...)
 		all[name].node = n.serves()
 		line := n.await("serving", func(map[string]any) bool { return true })
 		if err := all[name].way.Redirect(line["region_listen"].(string)); err != nil {
@@ -232,4 +238,38 @@ func TestHomeThatIsCutOff(t *testing.T) {
 			t.Errorf("%s: %d were admitted of 30", name, admitted)
 		}
 	}
+}
+
+// TestThoseThatWaitKeepNobodyOut: a client that asks for more than its region has, while the home doesn't answer, has few of its node's places.
+func TestThoseThatWaitKeepNobodyOut(t *testing.T) {
+	all := regionsWith(t, []string{"--max-in-flight", "16"}, `
+rules:
+  - {id: quota, by: [user], scope: global, algorithm: fixed_window, limit: 1000/day}
+`, "us", "eu")
+	us, eu := all["us"], all["eu"]
+	if err := us.way.DropReplies(); err != nil {
+		t.Fatal(err)
+	}
+	const flood, waiting = 24, 2
+	var answered atomic.Int64
+	var clients sync.WaitGroup
+	for range flood {
+		clients.Go(func() {
+			if status, _, _ := eu.check(t, "busy", `, "cost": 60`); status != http.StatusTooManyRequests && status != http.StatusOK {
+				t.Errorf("%d for one that asks for more than its region has", status)
+			}
+			answered.Add(1)
+		})
+	}
+	until(t, func() error {
+		if n := answered.Load(); n < flood-waiting {
+			return fmt.Errorf("%d of %d are answered", n, flood)
+		}
+		return nil
+	})
+	if status, _, _ := eu.check(t, "other", ""); status != http.StatusOK || answered.Load() == flood {
+		t.Errorf("%d for another client, while %d of %d are answered", status, answered.Load(), flood)
+	}
+	us.way.Heal()
+	clients.Wait()
 }
