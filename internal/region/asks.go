@@ -25,7 +25,7 @@ type flight struct {
 const gather = 5 * time.Millisecond
 
 // enter lets a request wait for other regions, unless too many do: each keeps a place that others could have. One client, which may be far above
-// its limit, has a quarter of what there is. Whoever is in leaves.
+// its limit, has a quarter of what there is. Whoever enters must leave.
 func (s *stakes) enter(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
