@@ -24,12 +24,12 @@ type flight struct {
 // gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
 const gather = 5 * time.Millisecond
 
-// enter lets a request wait for other regions, unless too many do: each keeps a place that others could have. One client, which may be far above
-// its limit, has a quarter of what there is. Whoever enters must leave.
-func (s *stakes) enter(key string) bool {
+// enter lets a request wait for other regions, unless too many do: each keeps a place that others could have. A client for whom all others had too
+// little is likely above its limit, and has a quarter of what there is. Whoever enters must leave.
+func (s *stakes) enter(key string, little bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if most := s.link.maxWaiting; most > 0 && (s.waiting >= most || s.waits[key] >= max(1, most/4)) {
+	if most := s.link.maxWaiting; most > 0 && (s.waiting >= most || little && s.waits[key] >= max(1, most/4)) {
 		return false
 	}
 	s.waiting++
@@ -47,10 +47,11 @@ func (s *stakes) leave(key string) {
 }
 
 // lenders are regions to ask: all of the first at once, and then the rest, if those had less than requests wait for. If nobody may be
-// asked now, after is how long it is until somebody may.
+// asked now, after is how long it is until somebody may. Little: all of them had too little the last time.
 type lenders struct {
 	first, rest []string
 	after       time.Duration
+	little      bool
 }
 
 // patience is how long a request waits until others may be asked again.
@@ -59,9 +60,11 @@ const patience = 250 * time.Millisecond
 // toAsk is whom to ask for what requests wait for: the home first, or all at once if that had too little the last time.
 func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	after := int64(math.MaxInt64 / 1000)
+	who.little = true
 	for _, name := range s.reachable(home) {
 		rest := k.Rests(name, now)
 		after = min(after, rest)
+		who.little = who.little && k.HadLittle(name)
 		switch {
 		case rest > 0:
 		case home == "" || name == home || k.HadLittle(home):

@@ -30,8 +30,8 @@ type Options struct {
 	Peers map[string][]string
 	// Timeout is how long a check may wait for another region. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// MaxWaiting is how many checks of shared limits may wait for other regions at a time, a quarter of them of one client. Further ones are decided
-	// by what their region has. 0 means no bound.
+	// MaxWaiting is how many checks of shared limits may wait for other regions at a time, a quarter of them of one client that is above its limit.
+	// Further ones are decided by what their region has. 0 means no bound.
 	MaxWaiting int
 	Logger     *slog.Logger
 }

@@ -216,7 +216,7 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 	short := func() bool {
 		return !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2)
 	}
-	if short() && s.enter(key) {
+	if short() && s.enter(key, who.little) {
 		defer s.leave(key)
 		awaited = true
 		enough := time.NewTimer(wait)

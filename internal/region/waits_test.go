@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -242,10 +241,10 @@ func TestHowLongAnswersAreWaitedFor(t *testing.T) {
 			eu := world(t, time.Now, "us", "eu")[1]
 			eu.link.timeout = timeout
 			p := eu.link.peers["us"]
-			var left time.Duration
+			var left atomic.Int64
 			p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				end, _ := r.Context().Deadline()
-				left = time.Until(end)
+				left.Store(int64(time.Until(end)))
 				return hangs(r)
 			})
 			counter := wireCounter(counterOf(sharedPolicy(t, "w", budget)))
@@ -258,9 +257,11 @@ func TestHowLongAnswersAreWaitedFor(t *testing.T) {
 				for _, a := range c.acts {
 					batch = append(batch, &asked{act: a, ctx: t.Context(), done: make(chan struct{})})
 				}
+				p.mu.Lock()
 				p.sending++
-				if p.send(batch); left != c.want {
-					t.Errorf("%d acts: %v, want %v", len(c.acts), left, c.want)
+				p.mu.Unlock()
+				if p.send(batch); time.Duration(left.Load()) != c.want {
+					t.Errorf("%d acts: %v, want %v", len(c.acts), time.Duration(left.Load()), c.want)
 				}
 			}
 			for _, c := range []struct {
@@ -330,7 +331,8 @@ func TestAddressesThatHang(t *testing.T) {
 	})
 }
 
-// TestFewWait: requests that wait for other regions keep places that others could have. So few do, and of one client a quarter of them.
+// TestFewWait: requests that wait for other regions keep places that others could have. So few do, and of a client for whom the others had too little
+// a quarter of them.
 func TestFewWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -338,35 +340,43 @@ func TestFewWait(t *testing.T) {
 		eu.link.peers["us"].client.Transport = roundTripper(hangs)
 		p := sharedPolicy(t, "w", budget)
 		var waiting atomic.Int64
-		for i := range 100 {
-			waiting.Add(1)
-			go func() {
-				defer waiting.Add(-1)
-				if r := take(eu, asks(p, fmt.Sprint("client ", i%2), 60))[0]; r.Allowed || r.Err != nil || r.RetryAfter <= 0 {
-					t.Errorf("%+v", r)
-				}
-			}()
-		}
-		for _, want := range []int64{4, 8} {
-			if synctest.Wait(); waiting.Load() != want {
-				t.Errorf("%d wait, want %d", waiting.Load(), want)
-			}
-			for i := range 10 {
+		come := func(n int, client string) {
+			for range n {
 				waiting.Add(1)
 				go func() {
 					defer waiting.Add(-1)
-					take(eu, asks(p, fmt.Sprint("other ", i), 60))
+					if r := take(eu, asks(p, client, 60))[0]; r.Allowed || r.Err != nil || r.RetryAfter <= 0 {
+						t.Errorf("%+v", r)
+					}
 				}()
 			}
+			synctest.Wait()
 		}
+		want := func(what string, n int64) {
+			t.Helper()
+			eu.stakes.mu.Lock()
+			defer eu.stakes.mu.Unlock()
+			if waiting.Load() != n || int64(eu.stakes.waiting) != n {
+				t.Errorf("%s: %d wait, and %d by the count; want %d", what, waiting.Load(), eu.stakes.waiting, n)
+			}
+		}
+		come(100, "busy")
+		want("one client", 8)
+		come(1, "other")
+		want("another one", 8)
 		time.Sleep(DefaultTimeout)
-		if synctest.Wait(); waiting.Load() != 0 || eu.stakes.waiting != 0 || len(eu.stakes.waits) != 0 {
-			t.Errorf("%d wait, or %d: %v", waiting.Load(), eu.stakes.waiting, eu.stakes.waits)
+		synctest.Wait()
+		want("when they have waited", 0)
+		come(100, "busy")
+		want("a client for whom us had nothing", 2)
+		come(100, "other")
+		want("and others", 8)
+		time.Sleep(DefaultTimeout)
+		synctest.Wait()
+		want("in the end", 0)
+		if eu.stakes.close(); len(eu.stakes.waits) != 0 {
+			t.Errorf("%v is left", eu.stakes.waits)
 		}
-		if r, d := timed(eu, asks(p, "last", 60)); r[0].Allowed || d == 0 {
-			t.Errorf("nobody waits, but one that could doesn't: %+v", r[0])
-		}
-		eu.stakes.close()
 		time.Sleep(beatEvery)
 	})
 }

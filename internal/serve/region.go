@@ -95,7 +95,7 @@ func (n *node) openLink() error {
 	if err != nil {
 		return fmt.Errorf("regions.secret_file: %w", err)
 	}
-	n.link, err = region.NewLink(region.Options{Name: r.Name, Home: r.Home, Secret: secret, Peers: r.Peers, Timeout: n.config.RegionTimeout, MaxWaiting: max(1, n.config.MaxInFlight/2), Logger: n.log})
+	n.link, err = region.NewLink(region.Options{Name: r.Name, Home: r.Home, Secret: secret, Peers: r.Peers, Timeout: n.config.RegionTimeout, MaxWaiting: max(1, 3*n.config.MaxInFlight/4), Logger: n.log})
 	if err != nil {
 		return fmt.Errorf("regions: %w", err)
 	}
