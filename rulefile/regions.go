@@ -7,9 +7,9 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// InRegions returns what is odd about global rules for a node that knows these regions, beside what [Parse] warns of, which knows none: a home that
-// is none of them, so that nobody counts the rule; and a limit of fewer tokens than it takes to share it, least for each region. Without regions
-// there is nothing to say. The file comes from [Parse].
+// InRegions returns warnings about global rules that only a node can give, since it knows its regions: a home that is none of them, so that nobody
+// counts the rule; and a limit too small to be shared, of fewer than least tokens for each region. Rules that [Parse] has warned of aren't named
+// again. Without regions there is nothing to say. The file comes from [Parse].
 func InRegions(f *File, regions []string, least int64) []Problem {
 	if len(regions) == 0 {
 		return nil

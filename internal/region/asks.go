@@ -104,8 +104,9 @@ func (s *stakes) reachable(home string) (names []string) {
 	return names
 }
 
-// ask asks other regions for what requests of a counter need, unless that is under way; with 0, for what will be needed soon. It returns
-// at once, with what is closed when they have answered. An ask that is under way may have left without what is needed: what it brings may do.
+// ask asks other regions for what a request needs, or with 0 for what will be needed soon. It doesn't block: done is closed when they have
+// answered. If an ask for this counter is under way, it adds to that one. If that one has left already, nothing is added: what it brings may
+// be enough.
 func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,6 +2,7 @@ package region
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/internal/stake"
 )
 
@@ -320,5 +323,37 @@ func TestNextAddress(t *testing.T) {
 	}
 	if asked != "abbbcaaa" {
 		t.Errorf("asked %s", asked)
+	}
+}
+
+// TestRegionsFarApart connect, though a handshake takes longer than a heartbeat may, if checks may wait for as long.
+func TestRegionsFarApart(t *testing.T) {
+	us := world(t, time.Now, "us", "eu")[0]
+	server := httptest.NewUnstartedServer(us.link)
+	config, err := secret.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.TLS, server.EnableHTTP2 = config, true
+	server.StartTLS()
+	defer server.Close()
+	way, err := redistest.StartProxy(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer way.Close()
+	if err := way.Delay(beatEvery+200*time.Millisecond, 0); err != nil {
+		t.Fatal(err)
+	}
+	link, err := NewLink(Options{Name: "eu", Home: "us", Secret: secret, Peers: map[string][]string{"us": {way.Addr}}, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := link.peers["us"]
+	defer p.client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), link.beatFor())
+	defer cancel()
+	if _, err := p.say(ctx, &message{}); err != nil || !p.status().Up {
+		t.Errorf("a region that is far away isn't heard: %v", err)
 	}
 }

@@ -19,8 +19,8 @@ const (
 	beatEvery = time.Second
 	// silentAfter is how long a region may not be heard before nobody waits for it any more.
 	silentAfter = 3 * time.Second
-	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one. It leaves room for checks when
-	// nobody answers talks.
+	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one. Talks alone, one
+	// every talkEvery, must not use them all up when no answers come.
 	maxMessages = 32
 	// talkEvery is how often stakes are talked about, at most.
 	talkEvery = 50 * time.Millisecond
@@ -73,8 +73,8 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 	}
 }
 
-// waits is how long an act's answer is waited for: as long as a check may wait. What is said about stakes is good later, too, and whoever resets a
-// counter wants to know.
+// waits is how long to wait for the answer to an act: for a check, the time that checks have. Talks about stakes and resets get longer. Tokens
+// that come late are still of use, and an operator would rather wait than not know.
 func (p *peer) waits(a *act) time.Duration {
 	if a.Talk != nil || len(a.Resets) > 0 {
 		return p.link.beatFor()
