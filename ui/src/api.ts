@@ -57,7 +57,11 @@ async function send(method: string, path: string, o: Options = {}): Promise<Resp
   }
   if (answer.ok) return answer
   const error = await readError(answer)
-  if (error.status === 401 && path !== '/v1/session' && (await onUnauthorized()) && !o.once) return send(method, path, { ...o, once: true })
+  if (error.status === 401 && path !== '/v1/session') {
+    const now = proof()
+    const renewed = Boolean(now) && now !== proves // while this was under way: there is nobody to ask
+    if ((renewed || (await onUnauthorized())) && !o.once) return send(method, path, { ...o, once: true })
+  }
   throw error
 }
 
