@@ -2,9 +2,10 @@ package weir
 
 import "time"
 
-// Abuse says what becomes of a client that keeps coming while a rule refuses it: the rule refuses it for a while whatever
-// the counter says, and each time for longer. Refusals count that come while the client has been told to wait for more than
-// a second, and not in the first second of that: a burst of requests that are under way together counts for nothing.
+// Abuse says what happens to a client that keeps sending requests while a rule refuses it. The rule refuses the client for a
+// while whatever the counter says, and for longer each time. A refusal counts if it arrives while the client has been told to
+// wait, which is in whole seconds and at least one. Requests in flight, parallel bursts, and clients that send less than twice
+// what the limit admits begin no cooldown. See docs/abuse.md.
 type Abuse struct {
 	// Refusals within Window begin a cooldown.
 	Refusals int64

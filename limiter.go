@@ -366,7 +366,7 @@ func (l *Limiter) tellGuard(m *match, d *Decision) {
 			}
 			told = true
 			if !r.Allowed && wait >= 0 && (r.RetryAfter < 0 || r.RetryAfter > wait) {
-				wait = r.RetryAfter
+				c, wait = &m.charges[i], r.RetryAfter
 			}
 		}
 		d.Drop = told && l.guard.Decided(c, wait) || d.Drop
@@ -490,6 +490,9 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
 		s := &statuses[i]
+		if r.Err != nil {
+			r.ResetAfter = c.Policy.LatestReset(l.now())
+		}
 		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
 		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.whole(r.Remaining), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0

@@ -219,6 +219,18 @@ func (p *Policy) Memory() time.Duration {
 	return p.Limit.Window
 }
 
+// LatestReset is the time until the counter is certainly full again, whatever it holds at now: what a client can be told
+// while the counter can't be read.
+func (p *Policy) LatestReset(now time.Time) time.Duration {
+	switch at := now.UnixMicro(); p.Limit.Algorithm {
+	case FixedWindow:
+		return micros(p.windowEnd(p.roll(State{}, at).Time) - at)
+	case SlidingCounter:
+		return micros(p.windowEnd(p.roll(State{}, at).Time) + p.window - at)
+	}
+	return p.Memory()
+}
+
 // State is what a counter remembers, for every algorithm but the sliding log. The zero State is an
 // untouched counter.
 type State struct {

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 // warn notes what is allowed and probably a mistake. Each warning says what to do about it.
@@ -52,43 +51,48 @@ func (rs *RuleSet) warnOfPrices() (c compared) {
 	return c
 }
 
-// warnOfAbuse finds rules whose clients never wait as long as it takes for a cooldown to begin.
+// warnOfAbuse finds an abuse that can't begin a cooldown.
 func (rs *RuleSet) warnOfAbuse() {
-	const never = "begins no cooldown: only refusals count that come while a client is to wait for more than a second, and here it never is; give the rule a second limit such as 1000/hour, or drop_after"
-	all, can := rs.doc.Abuse != nil && *rs.doc.Abuse != Abuse{}, false
 	for i := range rs.rules {
 		r := &rs.rules[i]
-		long := r.waits()
-		can = can || r.Abuse == nil && long
-		if a := r.Abuse; a != nil && *a != (Abuse{}) && !long && a.DropAfter == 0 {
-			rs.warnf(rulePath(r)+".abuse", "%s", never)
+		if a := r.Abuse; a != nil && *a != (Abuse{}) {
+			if why := r.neverAbused(a); why != "" {
+				rs.warnf(rulePath(r)+".abuse", "begins no cooldown: %s", why)
+			}
 		}
 	}
-	if all && !can && rs.doc.Abuse.DropAfter == 0 {
-		rs.warnf("abuse", "%s", strings.Replace(never, "here", "by any rule that takes this one", 1))
+	if a := rs.doc.Abuse; a != nil && *a != (Abuse{}) && !slices.ContainsFunc(rs.rules, func(r rule) bool { return r.Abuse == nil && r.neverAbused(a) == "" }) {
+		rs.warnf("abuse", "begins no cooldown: no rule that can refuse a client takes it; a rule's own `abuse` replaces it, and rules with `shadow` or `past_limit: book` refuse no client")
 	}
 }
 
-// waits: a client of the rule may be told to wait for more than a second, and it may begin a cooldown.
-func (r *rule) waits() (long bool) {
-	each := func(policies []*Policy) {
-		for _, p := range policies {
-			wait := p.Limit.Window
-			switch {
-			case !p.Limit.isBucket():
-			case p.Amount != "": // at most until it is full
-				wait = p.Memory()
-			default: // for as many tokens as a request costs
-				wait = time.Duration(mulDivCeil(r.cost*micro, p.rate.den, p.rate.num)) * time.Microsecond
-			}
-			long = long || p.Abuse != nil && wait > time.Second
+// mostRefusals is how many refusals a second no client can cause.
+const mostRefusals = 1_000_000
+
+// neverAbused says why no client of the rule can begin a cooldown, or "".
+func (r *rule) neverAbused(a *Abuse) string {
+	switch {
+	case r.Shadow:
+		return "the rule is in shadow, and refuses no client; leave out `abuse` until it isn't"
+	case r.Book:
+		return "`past_limit: book` refuses no client; leave out `abuse`, or `past_limit`"
+	case a.DropAfter > 0 || r.Amount != "":
+		return ""
+	case float64(a.Refusals)/a.Window.Seconds() > mostRefusals:
+		return fmt.Sprintf("no client is refused %d times in %s; write fewer `refusals`, such as 100/minute", a.Refusals, a.Window)
+	}
+	reachable := func(policies []*Policy) bool {
+		return len(policies) > 0 && slowest(policies)/float64(r.cost) <= mostRefusals
+	}
+	if reachable(r.base) {
+		return ""
+	}
+	for _, policies := range r.byTier {
+		if reachable(policies) {
+			return ""
 		}
 	}
-	each(r.base)
-	for _, policies := range r.byTier {
-		each(policies)
-	}
-	return long
+	return "only a client that sends more than twice what the limit admits begins one, and none sends so much; lower the limit, or leave out `abuse`"
 }
 
 func (rs *RuleSet) warnf(path, format string, args ...any) {

@@ -1,11 +1,12 @@
 // Package cooldown keeps clients out that keep coming while they are refused: for a while, and each
 // time for longer. Rules say so with [weir.Abuse].
 //
-// What counts is a refusal that comes while the client has been told to wait: after a second of
-// grace, in which requests may have been under way, and before the wait is over. So a client that
-// waits as it is told is never kept out, however large its first burst. If it has many parts that
-// don't tell each other, those that were allowed last don't know yet: one refusal for each doesn't
-// count either. A limit whose waits are shorter than the grace begins no cooldown.
+// A refusal counts if it comes while the client has been told to wait. The client is told whole
+// seconds, so the wait that counts is the true one rounded up, and a second at least. Some refusals
+// don't count, so that a client that waits as it is told is never kept out, whatever the limit:
+// those that were in flight when the client was told, and some for parts of the client that don't
+// tell each other. No cooldown begins before the client has ignored its waits for two seconds, or
+// while it sends less than twice what the limit admits. See docs/abuse.md.
 //
 // A node counts by itself. With others it shares only counts that pass its part of what begins a
 // cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all.
@@ -99,8 +100,16 @@ func (g *Guard) use() {
 	}
 }
 
-// grace is how long after an answer requests may come that were sent before it.
-const grace = int64(time.Second / time.Microsecond)
+const second = int64(time.Second / time.Microsecond)
+
+const (
+	// inFlight is how long after an answer requests may arrive that were sent before it.
+	inFlight = second / 10
+	// patience is how long a client must have ignored its waits before a cooldown begins. A parallel burst is over by then.
+	patience = 2 * second
+	// shortest is the least time over which a client's requests are compared with what the limit admits.
+	shortest = 10 * second
+)
 
 // Decided is told how long the client of a charge must wait.
 func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
@@ -115,7 +124,10 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 	unaware := min(a.Refusals, c.Policy.Limit.Max())
 	if wait == 0 {
 		if x != nil {
-			x.row, x.until, x.unaware = 0, 0, min(x.unaware+1, unaware)
+			x.row = 0
+			if now >= min(x.until, x.answered+second) { // a hot bucket admits some all the time, which ends no wait
+				x.until, x.unaware = 0, min(x.unaware+1, unaware)
+			}
 			g.dropped.set(x, 0)
 		}
 		return false
@@ -129,11 +141,12 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 		x.n, x.ends, x.forgets, x.shadow = 0, 0, 0, false // what was only looked at isn't held against it
 	}
 	x.row++
-	if now >= x.ends && x.refused(now, wait, a) {
-		if x.count >= a.Refusals {
+	if now >= x.ends && x.refused(now, wait, a) && now >= x.since+patience {
+		seen := time.Duration(max(now-x.window, shortest)) * time.Microsecond
+		if x.count >= needed(a, c, min(seen, a.Window)) {
 			g.begin(x, id, now, a, &c.Counter)
 		} else if g.options.Shared != nil {
-			g.sharing.count(x, id, a, g.options.Nodes(), &c.Counter)
+			g.sharing.count(x, id, needed(a, c, a.Window), g.options.Nodes(), c)
 		}
 	}
 	if a.DropAfter == 0 || x.row <= a.DropAfter || a.Shadow {
@@ -148,22 +161,45 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 	return true
 }
 
-// client is what is known of one that was refused. Times are in µs.
+// needed is how many refusals begin a cooldown: as many as the rule says, and no fewer than the requests that the limit
+// admits in that time. A client with fewer sends less than twice what the limit admits.
+func needed(a *weir.Abuse, c *weir.Charge, in time.Duration) int64 {
+	l := &c.Policy.Limit
+	if l.Algorithm == weir.Concurrency {
+		return a.Refusals // slots have no rate
+	}
+	rate := l.Refill
+	if rate == 0 {
+		rate = float64(l.Amount()) / 1e6 / l.Window.Seconds()
+	}
+	cost := float64(c.N)
+	if l.Decimal {
+		cost /= 1e6
+	}
+	if cost <= 0 {
+		cost = 1
+	}
+	return max(a.Refusals, int64(min(rate/cost*in.Seconds(), weir.MaxTokens)))
+}
+
+// client is what is known of a client that was refused. Times are in µs.
 type client struct {
 	rule     string
-	answered int64 // when it was told to wait,
-	until    int64 // and until when: the earliest of what it was told since then
+	answered int64 // when the client was told to wait
+	until    int64 // until when: the earliest of what it was told since then
+	latest   int64 // until when it was told to wait last
+	since    int64 // since when it hasn't waited as it was told
 	window   int64 // since when refusals are counted
 	count    int64
 	told     int64 // of count, what the other nodes know
 	row      int64 // refusals, one after the other
-	unaware  int64 // parts of it that were allowed last, and so may come again before they are told to wait
+	unaware  int64 // requests that may come from parts of the client that don't know of the wait
 
 	n       int   // cooldowns, one after the other
-	ends    int64 // the last of them,
-	forgets int64 // and when it is forgiven
+	ends    int64 // when the last cooldown ends
+	forgets int64 // when the client is forgiven
 	shadow  bool
-	network netip.Prefix // of one that is dropped, and is an address
+	network netip.Prefix // of a client that is an address, and is dropped
 	shown   string
 	print   string
 }
@@ -171,15 +207,20 @@ type client struct {
 // refused reports whether a refusal counts.
 func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 	if wait < 0 {
-		return false // it may come as often as it likes: it isn't told when
+		return false // no wait helps, so the client is told none
 	}
-	until := now + wait.Microseconds()
+	until := now + max(second, (wait.Microseconds()+second-1)/second*second)
+	if now >= x.latest {
+		x.since = now
+	}
+	x.latest = until
 	if now >= x.until {
-		x.answered, x.until = now, until
+		// Each part of a client is told its own time. If each waits as told, each comes once in the next wait.
+		x.answered, x.until, x.unaware = now, until, max(x.unaware, a.Refusals/4)
 		return false
 	}
 	x.until = min(x.until, until)
-	if now < x.answered+grace {
+	if now < x.answered+inFlight {
 		return false
 	}
 	if x.unaware > 0 {
@@ -227,7 +268,7 @@ func (g *Guard) take(x *client, c *Cooldown) {
 	}
 	x.rule, x.shown, x.print, x.n, x.shadow = c.Rule, c.Client, c.Fingerprint, c.N, c.Shadow
 	x.ends, x.forgets = c.Ends.UnixMicro(), c.Forgets.UnixMicro()
-	x.until, x.window, x.count, x.told = 0, 0, 0, 0
+	x.until, x.latest, x.window, x.count, x.told = 0, 0, 0, 0, 0
 }
 
 // Cooldown is a client that is kept out.

@@ -54,6 +54,47 @@ func hammer(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
 	return weir.Decision{}
 }
 
+// Limits that tell clients to wait less than a second begin cooldowns, too, for clients that send more than twice what the
+// limit admits.
+func TestFastLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit    string
+		at       int // requests in each every
+		every    time.Duration
+		requests int
+		begins   bool
+	}{
+		"100/minute, 202 a second":   {"100/minute", 1, 4940 * time.Microsecond, 2430, true},
+		"60/minute, 100 a second":    {"60/minute", 1, 10 * time.Millisecond, 1200, true},
+		"1000/s, 17,000 a second":    {"1000/s", 17, time.Millisecond, 17 * 9000, true},
+		"1000/s, 3,000 a second":     {"1000/s", 3, time.Millisecond, 60_000, true},
+		"1000/s, 1,800 a second":     {"1000/s", 9, 5 * time.Millisecond, 200_000, false},
+		"1000/s, 1,010 a second":     {"1000/s", 1, time.Second / 1010, 200_000, false},
+		"window, 1,010 a second":     {"1000/s, algorithm: fixed_window", 1, time.Second / 1010, 200_000, false},
+		"window, 17,000 a second":    {"1000/s, algorithm: fixed_window", 17, time.Millisecond, 17 * 9000, true},
+		"sliding, 17,000 a second":   {"1000/s, algorithm: sliding_window_counter", 17, time.Millisecond, 17 * 9000, true},
+		"20,000 at once, once":       {"1000/s", 20_000, time.Hour, 20_000, false},
+		"20,000 at once, each 2 s":   {"1000/s", 20_000, 2 * time.Second, 200_000, false},
+		"100/minute, burst each 2 s": {"100/minute", 5000, 2 * time.Second, 100_000, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := cooldown.New(cooldown.Options{})
+				l := limiter(t, g, "rules: [{id: api, limit: "+c.limit+", abuse: true}]")
+				for i := 0; i < c.requests && g.Stats().Begun == 0; i += c.at {
+					for range c.at {
+						check(t, l, &weir.Request{APIKey: "k"})
+					}
+					time.Sleep(c.every)
+				}
+				if got := g.Stats(); (got.Begun > 0) != c.begins {
+					t.Errorf("%+v", got)
+				}
+			})
+		})
+	}
+}
+
 const tenAMinute = "rules: [{id: api, limit: 10/minute, abuse: {refusals: 20/minute, cooldown: 1m, most: 5m, forgive: 10m}}]"
 
 // Each cooldown is twice as long as the one before it, up to the longest; and the first one again, once it is forgiven.
@@ -85,17 +126,21 @@ func TestCooldownsGrow(t *testing.T) {
 	})
 }
 
-// A burst of any size, by requests that are under way together, begins no cooldown. Neither does one that comes in the same
-// second as its answers.
+// A burst of any size, by requests that are in flight together, begins no cooldown. Neither does one that takes a second to
+// arrive, or one that comes each time that the client has waited as told.
 func TestABurstBeginsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
 		l := limiter(t, g, tenAMinute)
-		for range 100 {
-			for range 5000 {
-				check(t, l, &weir.Request{APIKey: "k"})
+		for range 5 {
+			var d weir.Decision
+			for range 100 {
+				for range 1000 {
+					d = check(t, l, &weir.Request{APIKey: "k"})
+				}
+				time.Sleep(9 * time.Millisecond)
 			}
-			time.Sleep(9 * time.Millisecond)
+			time.Sleep(toldBy["seconds"](d.RetryAfter))
 		}
 		if got := g.Stats(); got.Begun != 0 || got.Clients != 1 {
 			t.Errorf("%+v", got)
@@ -103,7 +148,19 @@ func TestABurstBeginsNone(t *testing.T) {
 	})
 }
 
-// Whoever waits as told is never kept out, whatever the limits, with however many workers, on one key.
+// toldBy is how long an edge tells a client to wait. The jitter is the largest.
+var toldBy = map[string]func(time.Duration) time.Duration{
+	"exact": func(d time.Duration) time.Duration { return d },
+	"seconds": func(d time.Duration) time.Duration {
+		return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
+	},
+	"jittered": func(d time.Duration) time.Duration {
+		return max(time.Second, (d + d/5 + time.Second - 1).Truncate(time.Second))
+	},
+}
+
+// A client that waits as told is never kept out, whatever the limits and whatever an edge tells it. If it is told whole seconds,
+// it may have a quarter of as many workers as refusals begin a cooldown, each of which knows only its own wait.
 func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,8 +170,12 @@ func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 				limits += fmt.Sprintf(", %d/%ds", rapid.IntRange(4, 40).Draw(r, "count 2"), rapid.IntRange(301, 900).Draw(r, "window 2"))
 			}
 			g := cooldown.New(cooldown.Options{})
-			l := limiter(t, g, fmt.Sprintf("rules: [{id: api, algorithm: %s, limits: [%s], abuse: {refusals: 31/minute, cooldown: 1s}}]", algorithm, limits))
+			l := limiter(t, g, fmt.Sprintf("rules: [{id: api, algorithm: %s, limits: [%s], abuse: {refusals: 120/minute, cooldown: 1s}}]", algorithm, limits))
 			workers, seed := rapid.IntRange(1, 30).Draw(r, "workers"), rapid.Uint64().Draw(r, "seed")
+			edge := rapid.SampledFrom([]string{"exact", "seconds", "jittered"}).Draw(r, "edge")
+			if edge == "exact" {
+				workers = 1
+			}
 			cost := rapid.Int64Range(1, 4).Draw(r, "cost")
 			late := rapid.IntRange(0, 900).Draw(r, "late ms") // how long an answer may take to its client
 			var all sync.WaitGroup
@@ -128,7 +189,7 @@ func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 							t.Errorf("%+v: %v", d, err)
 							return
 						case d.RetryAfter > 0:
-							time.Sleep(d.RetryAfter)
+							time.Sleep(toldBy[edge](d.RetryAfter))
 						}
 						time.Sleep(time.Duration(random.IntN(late+1)) * time.Millisecond)
 					}
@@ -326,10 +387,10 @@ func (refusesAll) Take(_ context.Context, charges []weir.Charge, results []weir.
 	}
 }
 
-// charge is one of a rule of which 1,000 a minute are allowed.
+// charge is one of a rule of which 100 an hour are allowed.
 func charge(t testing.TB, abuse weir.Abuse) *weir.Charge {
 	t.Helper()
-	p, err := weir.NewPolicy("api", weir.PerMinute(1000))
+	p, err := weir.NewPolicy("api", weir.PerHour(100))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ type sharing struct {
 // counted is a client whose refusals are to be added up.
 type counted struct {
 	Count
-	abuse   *weir.Abuse
+	need    int64 // what begins a cooldown
 	counter weir.Counter
 }
 
@@ -48,11 +48,10 @@ const (
 	batch      = 1000 // in one call
 )
 
-// count remembers what the others don't know yet of a client that this node has refused more often than its part. The client's
-// shard is locked.
-func (s *sharing) count(x *client, id ID, a *weir.Abuse, nodes int, c *weir.Counter) {
-	part := (a.Refusals + int64(nodes) - 1) / int64(max(1, nodes))
-	if x.count < part {
+// count remembers what the other nodes don't know yet of a client that this node has refused more often than its part of need.
+// The client's shard is locked.
+func (s *sharing) count(x *client, id ID, need int64, nodes int, c *weir.Charge) {
+	if part := (need + int64(nodes) - 1) / int64(max(1, nodes)); x.count < part {
 		return
 	}
 	s.mu.Lock()
@@ -65,7 +64,7 @@ func (s *sharing) count(x *client, id ID, a *weir.Abuse, nodes int, c *weir.Coun
 		if s.counts == nil {
 			s.counts = map[ID]*counted{}
 		}
-		w = &counted{Count{id, 0, a.Window}, a, weir.Counter{Policy: c.Policy, Subject: append([]byte(nil), c.Subject...)}}
+		w = &counted{Count{id, 0, c.Policy.Abuse.Window}, need, weir.Counter{Policy: c.Policy, Subject: append([]byte(nil), c.Subject...)}}
 		s.counts[id] = w
 	}
 	w.N += x.count - x.told
@@ -131,11 +130,11 @@ func (g *Guard) addUp(ctx context.Context) bool {
 	}
 	now := g.now()
 	for i, w := range some {
-		if sums[i] >= w.abuse.Refusals && sums[i]-w.N < w.abuse.Refusals {
+		if sums[i] >= w.need && sums[i]-w.N < w.need {
 			sh := g.shard(w.ID)
 			sh.mu.Lock()
 			if x := sh.clients[w.ID]; x != nil && now >= x.ends {
-				g.begin(x, w.ID, now, w.abuse, &w.counter)
+				g.begin(x, w.ID, now, w.counter.Policy.Abuse, &w.counter)
 			}
 			sh.mu.Unlock()
 		}

@@ -23,7 +23,7 @@ rules:
   - {id: usual, limit: 10/hour, abuse: true}
   - {id: none, limit: 10/hour, abuse: false}
   - {id: own, limit: 10/hour, abuse: {refusals: 5/10s, cooldown: 48h, grow: 1.5, drop_after: 1000, shadow: true}}
-  - {id: never, limit: 10/second, abuse: true}
+  - {id: never, limit: 10/second, abuse: true, shadow: true}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -53,9 +53,14 @@ rules:
 // One for all rules that none of them can begin is warned of, too.
 func TestAbuseThatNeverBegins(t *testing.T) {
 	for rules, want := range map[string]bool{
-		"abuse: true\nrules: [{id: a, limit: 100/minute}, {id: b, limit: 1/hour, abuse: false}]": true,
-		"abuse: true\nrules: [{id: a, limit: 100/minute}, {id: b, limit: 1/hour}]":               false,
-		"abuse: {drop_after: 9}\nrules: [{id: a, limit: 100/minute}]":                            false,
+		"abuse: true\nrules: [{id: a, limit: 1/hour, shadow: true}, {id: b, limit: 1/hour, abuse: false}]":                             true,
+		"abuse: true\nrules: [{id: a, limit: 1/hour, past_limit: book}]":                                                               true,
+		"abuse: true\nrules: [{id: a, limit: 2000000/second}]":                                                                         true,
+		"abuse: {refusals: 9000000/second}\nrules: [{id: a, limit: 100/minute}]":                                                       true,
+		"abuse: true\nrules: [{id: a, limit: 100/minute}, {id: b, limit: 1/hour, abuse: false}]":                                       false,
+		"abuse: true\nrules: [{id: a, limit: 1000/second}]":                                                                            false,
+		"abuse: true\nrules: [{id: a, limit: 2000000/second, tiers: {free: {limit: 10/second}}}]\ntiers: {free: {limit: 10/second}}\n": false,
+		"abuse: {drop_after: 9}\nrules: [{id: a, limit: 2000000/second}]":                                                              false,
 	} {
 		f, err := rulefile.Parse("r.yaml", []byte(rules))
 		if err != nil {
