@@ -73,7 +73,7 @@ type LimitStatus struct {
 	Policy *Policy
 	// Allowed: this limit has room. In a refused request nothing was taken from it.
 	Allowed bool
-	// Degraded: the store couldn't be reached, and the numbers say nothing.
+	// Degraded: the store couldn't be reached. Remaining says nothing, and ResetAfter is the longest that it can take.
 	Degraded bool
 	// Local: the store couldn't be reached, and the limit was counted in [Options.Local] instead; or the limit's home couldn't,
 	// and it was counted in this region.

@@ -209,6 +209,9 @@ func TestMemoryIsHowLongACounterMatters(t *testing.T) {
 				now += pick(0, p.window)
 				g.take(now, pick(1, p.Limit.Max()))
 			}
+			if reset, latest := g.report(now, 1, Fits).ResetAfter, p.LatestReset(time.UnixMicro(now)); reset > latest {
+				t.Fatalf("%+v: full again after %v, at the latest after %v", p.Limit, reset, latest)
+			}
 			if left := g.report(now+p.Memory().Microseconds(), 1, Fits).Remaining; left != p.Limit.Max() {
 				t.Fatalf("%+v: after %v, %d of %d remain", p.Limit, p.Memory(), left, p.Limit.Max())
 			}

@@ -199,20 +199,32 @@ func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision
 	switch {
 	case !a.numbers():
 	case d.Uncounted():
-		a.setDegraded(h)
+		a.setDegraded(h, d, now)
 	default:
 		a.setNumbers(h, d, now)
 	}
 }
 
-func (a *Answerer) setDegraded(h http.Header) {
-	h[hDegraded] = []string{"degraded"}
+// setDegraded tells the client its limit and the latest time at which it is full again. X-RateLimit-Policy marks both as not
+// read from the counter, and -1 says that nobody knows what remains.
+func (a *Answerer) setDegraded(h http.Header, d *weir.Decision, now time.Time) {
+	var v values
+	b := make([]byte, 0, 128)
+	limit, reset := d.Policy.Limit.Count, resetUnix(d, now)
 	if a.x {
-		h[hRemaining] = []string{"-1"}
+		b = v.int(b, hLimit, limit)
+		b = v.int(b, hRemaining, -1)
+		b = v.int(b, hReset, reset)
 	}
-	if n := a.opts.Names.Remaining; n != "" {
-		h[n] = []string{"-1"}
+	if a.custom {
+		n := &a.opts.Names
+		b = v.int(b, n.Limit, limit)
+		b = v.int(b, n.Remaining, -1)
+		b = v.int(b, n.Reset, reset)
+		b = v.int(b, n.ResetAfter, seconds(d.ResetAfter))
 	}
+	b = v.is(b, hDegraded, "degraded")
+	v.set(h, b)
 }
 
 // setNumbers is on the way of every request.

@@ -240,9 +240,8 @@ func wire(p *weir.Policy) *rls.RateLimitResponse_RateLimit {
 // dress adds the headers that Weir's other edges send, and of a refusal the body.
 func (s *Service) dress(a *answer, p *part, now time.Time) {
 	w := recorder{header: http.Header{}}
-	if p.Allowed {
-		s.opts.Rules.SetHeaders(w.header, &p.req, &p.Decision, now)
-	} else {
+	s.opts.Rules.SetHeaders(w.header, &p.req, &p.Decision, now)
+	if !p.Allowed {
 		s.opts.Rules.Refuse(&w, anyRequest, &p.req, &p.Decision, now)
 		a.RawBody = w.body.Bytes()
 	}

@@ -1,8 +1,12 @@
 package envoy_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -132,6 +136,42 @@ func TestRefusalByRules(t *testing.T) {
 	if brief(got) != "OVER_LIMIT OVER_LIMIT:3/DAY-0" || !strings.Contains(string(got.RawBody), `"RATE_LIMIT_EXCEEDED"`) || header(got, "X-Ratelimit-Rule") != "keys" {
 		t.Errorf("%s %s %v", brief(got), got.RawBody, got.ResponseHeadersToAdd)
 	}
+	for name, want := range map[string]string{"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "3", "RateLimit": `"keys";r=3`, "RateLimit-Policy": `"keys";q=3;w=86400, "domains";q=1000;w=86400`, "Cache-Control": "no-store"} {
+		if header(got, name) != want {
+			t.Errorf("%s is %q, want %q", name, header(got, name), want)
+		}
+	}
+	if header(got, "X-RateLimit-Reset") == "" {
+		t.Errorf("no time of the reset in %v", got.ResponseHeadersToAdd)
+	}
+}
+
+// TestDegradedByRules: a client whose counter can't be read is still told its limit, and the latest time of its reset.
+func TestDegradedByRules(t *testing.T) {
+	compiled, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
+		{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"api_key"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 3, Window: time.Hour}}, OnStoreFailure: weir.FailRefuse},
+		{ID: "keys", Match: weir.Match{Endpoint: "/feed"}, By: []string{"api_key"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 3, Window: time.Hour}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // in which it is midnight
+		s := envoy.New(weir.NewLimiter(silent{}, compiled, weir.Options{}), envoy.Options{})
+		for path, code := range map[string]rls.RateLimitResponse_Code{"/login": rls.RateLimitResponse_OVER_LIMIT, "/feed": rls.RateLimitResponse_OK} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			got, err := s.ShouldRateLimit(ctx, request("edge", "hits=1 api_key=b path="+path))
+			cancel()
+			if err != nil || got.OverallCode != code {
+				t.Fatal(path, brief(got), err)
+			}
+			reset := fmt.Sprint(time.Now().Truncate(time.Hour).Add(time.Hour).Unix())
+			for name, want := range map[string]string{"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "-1", "X-RateLimit-Reset": reset, "X-RateLimit-Policy": "degraded", "RateLimit": ""} {
+				if header(got, name) != want {
+					t.Errorf("%s: %s is %q, want %q", path, name, header(got, name), want)
+				}
+			}
+		}
+	})
 }
 
 func header(a *rls.RateLimitResponse, name string) string {
