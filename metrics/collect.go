@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +22,7 @@ var (
 	degradedTotal  = desc("degraded_total", "Decisions made without the store.", "rule", "mode")
 	withoutTotal   = desc("degraded_decisions_total", "Decisions in which some limit was decided without the store, or that were made without rules.")
 	rejectedTotal  = desc("identities_rejected_total", "Decisions about requests whose token doesn't verify, or whose identity is ambiguous.", "edge")
+	ruleInfo       = desc("rule_info", "1 for each rule in force, with how it counts and the endpoint that it names.", "rule", "algorithm", "endpoint")
 	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64.", "edge")
 
 	// eventMetrics says how events are shown: under which metric, and its label beside rule.
@@ -38,7 +41,7 @@ var (
 
 // Describe is for the registerer.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, withoutTotal, rejectedTotal, checkDuration, slotsInUse, reservations} {
+	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, withoutTotal, rejectedTotal, checkDuration, slotsInUse, reservations, uncountedRequests, uncountedKeys, ruleInfo} {
 		ch <- d
 	}
 	for _, d := range sourceDescs {
@@ -57,7 +60,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		r.collect(ch)
 	}
 	sources.collectUndegraded(ch, rows)
+	sources.collectRules(ch)
 	m.holds.collect(ch, rows)
+	m.uncounted.collect(ch, time.Now(), sources.Redis != nil)
 	if n := m.Sum().Degraded; n > 0 || sources.Redis != nil {
 		counter(ch, withoutTotal, n)
 	}
@@ -108,6 +113,20 @@ func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string
 		if r := rows[rule.ID]; r != nil && !rule.Shadow && r.events(e) == 0 {
 			counter(ch, degradedTotal, 0, append([]string{rule.ID}, eventMetrics[e].label...)...)
 		}
+	}
+}
+
+// collectRules describes the rules in force, for queries to join with the metrics that have the label rule. These series
+// are one for each rule, where labels on every metric would multiply them.
+func (s *Sources) collectRules(ch chan<- prometheus.Metric) {
+	if s.Limiter == nil {
+		return
+	}
+	rules := s.Limiter.Rules().Rules().Rules
+	for i := range rules[:min(len(rules), maxRules)] {
+		r := &rules[i]
+		endpoint := strings.ToValidUTF8(cmp.Or(r.Match.Endpoint, r.Match.EndpointRegex, strings.Join(r.Descriptor, " ")), "\ufffd")
+		gauge(ch, ruleInfo, 1, r.ID, r.Algorithm.String(), endpoint)
 	}
 }
 

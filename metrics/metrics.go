@@ -15,6 +15,7 @@ import (
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -28,8 +29,9 @@ type Metrics struct {
 	other *row // of rules beyond maxRules; one of the table
 	times [len(edges)]times
 	// rejected is how many identities were, by edge. That costs so much more than to count it that cores may share it.
-	rejected [len(edges)]atomic.Uint64
-	holds    holds
+	rejected  [len(edges)]atomic.Uint64
+	holds     holds
+	uncounted uncounted
 
 	mu      sync.Mutex // held while the table is replaced
 	sources Sources    // guarded by mu
@@ -68,18 +70,24 @@ func (m *Metrics) Observe(o *weir.Observation) {
 		m.times[edge].observe(o.Took)
 	}
 	limits := d.Limits()
-	last, lastRule := nothing, ""
+	last, lastRule, passed := nothing, "", -1
 	for i := range limits {
 		l := &limits[i]
 		if numbers := &l.Policy.Limit; l.Allowed && d.Allowed && !l.Degraded && !l.Local && 5*l.Remaining >= numbers.Count+numbers.Burst && numbers.Fraction == 0 {
 			continue // as most are: nothing is near
 		}
 		e, rule := eventOf(d, l), l.Policy.Rule
+		if e == failedOpen && d.Allowed {
+			passed = i
+		}
 		if e == nothing || e == last && rule == lastRule { // a rule with several limits counts once
 			continue
 		}
 		m.row(rule).lane(o.Lane).events[e].Add(1)
 		last, lastRule = e, rule
+	}
+	if passed >= 0 {
+		m.uncounted.add(m.holds.seed, req, &o.Charges[passed], time.Now())
 	}
 }
 
