@@ -391,6 +391,9 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		}
 		r.byTier[t.Name] = policies(t.Limits, path+".tiers."+t.Name, scope, false)
 	}
+	if len(r.Override) > 0 && r.Descriptor == nil && !slices.Contains(r.by, dimension{kind: byAPIKey}) {
+		bad.addf(path+".override", "%s", keyOverride(scope))
+	}
 	r.overrides = make(map[string][]*Policy, len(r.Override))
 	for _, key := range slices.Sorted(maps.Keys(r.Override)) {
 		limits := r.Override[key]
@@ -412,6 +415,16 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		}
 		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
 	}
+}
+
+// keyOverride says what to write in place of an override in a rule that doesn't count by API key. The names of overrides are
+// compared with API keys only, so `override: {acme: …}` would never apply to the org acme.
+func keyOverride(by string) string {
+	counts := "counts by " + strings.ReplaceAll(by, ",", ", ")
+	if by == "" {
+		counts = "has one counter for all"
+	}
+	return fmt.Sprintf("an override names an API key, and this rule %s: write `tiers: {NAME: 5000/minute}` instead, for a tier that requests carry or that `keys` gives them, or put `api_key` into `by`", counts)
 }
 
 // checkCounters: no two limits that can hold for one request may be one counter. Of a rule, its own

@@ -95,8 +95,8 @@ func TestCompileKeepsCountersApart(t *testing.T) {
 		"one for all":             {Rules: []weir.Rule{{ID: "api", By: []string{}, Limits: two}, {ID: "api-1s", By: []string{}, Limits: one}}},
 		"of the default tier":     {Tiers: tiers, Rules: []weir.Rule{{ID: "api", By: ip}, {ID: "api-1s", By: ip, Limits: one}}},
 		"of a rule's tier":        {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Tiers: tiers}, {ID: "api-1s", By: ip, Limits: one}}},
-		"of an override":          {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Override: map[string][]weir.Limit{"k": two}}, {ID: "api-1s", By: ip, Limits: one}}},
-		"of two overrides":        {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Override: map[string][]weir.Limit{"k": two}}, {ID: "api-1h", By: ip, Limits: []weir.Limit{second}, Override: map[string][]weir.Limit{"k": one}}}},
+		"of an override":          {Rules: []weir.Rule{{ID: "api", Limits: one, Override: map[string][]weir.Limit{"k": two}}, {ID: "api-1s", Limits: one}}},
+		"of two overrides":        {Rules: []weir.Rule{{ID: "api", Limits: one, Override: map[string][]weir.Limit{"k": two}}, {ID: "api-1h", Limits: []weir.Limit{second}, Override: map[string][]weir.Limit{"k": one}}}},
 		"of candidates":           {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Candidate: two}, {ID: "api-1s", By: ip, Limits: one, Candidate: one}}},
 		"of names that go deeper": {Rules: []weir.Rule{{ID: "api-1s", By: ip, Limits: two}, {ID: "api-1s-1h", By: ip, Limits: one}}},
 		"of a candidate and a strangely named dimension": {Rules: []weir.Rule{{ID: "api", By: []string{"attr:x"}, Limits: one, Candidate: two},
@@ -109,7 +109,7 @@ func TestCompileKeepsCountersApart(t *testing.T) {
 	}
 	for name, doc := range map[string]weir.Rules{
 		"a candidate beside its own rule": {Rules: []weir.Rule{{ID: "api", By: ip, Limits: one, Candidate: []weir.Limit{{Count: 3, Window: time.Minute}}}}},
-		"alternatives of a rule":          {Tiers: tiers, Rules: []weir.Rule{{ID: "api", By: ip, Limits: two, Tiers: tiers, Override: map[string][]weir.Limit{"k": two, "l": one}}}},
+		"alternatives of a rule":          {Tiers: tiers, Rules: []weir.Rule{{ID: "api", Limits: two, Tiers: tiers, Override: map[string][]weir.Limit{"k": two, "l": one}}}},
 		"counted by something else":       {Rules: []weir.Rule{api, {ID: "api-1s", By: []string{"user"}, Limits: one}}},
 		"another algorithm":               {Rules: []weir.Rule{api, {ID: "api-1s", By: ip, Algorithm: weir.FixedWindow, Limits: one}}},
 	} {

@@ -194,7 +194,7 @@ func TestForeignKeys(t *testing.T) {
 			"blacklist[0]":                   {Deny: []string{key}, Rules: []weir.Rule{all}},
 		}
 		if !strings.Contains(key, "*") {
-			m["rules[0].override."+key] = weir.Rules{Rules: []weir.Rule{{ID: "all", By: []string{"ip"}, Limits: limits, Override: map[string][]weir.Limit{key: limits}}}}
+			m["rules[0].override."+key] = weir.Rules{Rules: []weir.Rule{{ID: "all", By: []string{"api_key", "ip"}, Limits: limits, Override: map[string][]weir.Limit{key: limits}}}}
 		}
 		return m
 	}

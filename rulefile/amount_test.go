@@ -216,7 +216,7 @@ func TestEditAmounts(t *testing.T) {
 		{"an override of a week", setOverride("weekly", "k", Numbers{Limit: "9"}), "+    override:\n+      k: 9/7d\n"},
 		{"a rule of slots", putRule("uploads", `{"match": {"endpoint": "POST /v1/files/{name}"}, "algorithm": "concurrency", "limit": 30, "slot_ttl": "1m", "tiers": {"pro": 60}, "override": {"sk_pro_acme": {"limit": 100}}}`),
 			"-    limit: 20\n+    limit: 30\n-    tiers: {pro: 50}\n+    tiers: {pro: 60}\n"},
-		{"a rule of money", putRule("spend", `{"by": ["org"], "amount": "usd", "limit": "20.25/month", "calendar": {"tz": "UTC", "day": 15}, "candidate": "10/month"}`),
+		{"a rule of money", putRule("spend", `{"by": ["org", "api_key"], "amount": "usd", "limit": "20.25/month", "calendar": {"tz": "UTC", "day": 15}, "candidate": "10/month"}`),
 			"-    limit: 12.50/month\n-    calendar: {tz: Europe/Berlin, day: 15}\n+    limit: 20.25/month\n+    calendar: {tz: UTC, day: 15}\n"},
 	} {
 		got, err := tt.edit(src)

@@ -185,10 +185,10 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 			doc.Rules[i].Override[key] = []weir.Limit{l}
 		}
 	case 1:
-		rule := `{"limit": "7/m", "by": [], "override": {"*x": {"limit": 5, "window": 60}}}`
-		rule = rapid.SampledFrom([]string{strings.ReplaceAll(rule, "*", ""), "limit: 7/m # seven\nby: []\n\noverride:\n  x: {limit: 5, window: 60}\n"}).Draw(t, "text")
+		rule := `{"limit": "7/m", "by": ["api_key"], "override": {"*x": {"limit": 5, "window": 60}}}`
+		rule = rapid.SampledFrom([]string{strings.ReplaceAll(rule, "*", ""), "limit: 7/m # seven\nby: [api_key]\n\noverride:\n  x: {limit: 5, window: 60}\n"}).Draw(t, "text")
 		return putRule("new", rule), deleteRule("new"), func(doc *weir.Rules) {
-			doc.Rules = append(doc.Rules, weir.Rule{ID: "new", By: []string{}, Limits: []weir.Limit{{Count: 7, Window: 60e9}},
+			doc.Rules = append(doc.Rules, weir.Rule{ID: "new", By: []string{"api_key"}, Limits: []weir.Limit{{Count: 7, Window: 60e9}},
 				Override: map[string][]weir.Limit{"x": {{Count: 5, Window: 60e9}}}})
 		}
 	case 2:

@@ -58,7 +58,7 @@ rules:
   - id: orders
     tier: pro
     params: {capacity: 100, refill_rate: 1.67, window: 60}
-  - {id: address, by: [ip], limits: [20/second, 5000/hour]}
+  - {id: address, by: [api_key, ip], limits: [20/second, 5000/hour]}
 whitelist:
   - sk_internal_1   # monitoring
   - "sk_internal_*"
@@ -106,8 +106,8 @@ func TestEdits(t *testing.T) {
 +      "sk c: d": {limit: 60/minute, expires: 2026-11-16T12:00:00Z}
 `},
 		{"a new override between braces", setOverride("address", "sk_c", Numbers{Limit: "60/minute"}), `
--  - {id: address, by: [ip], limits: [20/second, 5000/hour]}
-+  - {id: address, by: [ip], limits: [20/second, 5000/hour], override: {sk_c: 60/minute}}
+-  - {id: address, by: [api_key, ip], limits: [20/second, 5000/hour]}
++  - {id: address, by: [api_key, ip], limits: [20/second, 5000/hour], override: {sk_c: 60/minute}}
 `},
 		{"an override that is there", setOverride("search", "sk_a", Numbers{Limit: "600"}), `
 -      sk_a: 300/minute  # until they move

@@ -170,7 +170,7 @@ func drawPlainRule(t *rapid.T, id string, tier func() string) object {
 			{"endpoint_regex", mostly(t, "(", `^/v\d+`, ".*", "[a-z]{2,3}")},
 			{"api_key_pattern", mostly(t, "''", "sk_*", "*", "*_x")},
 			{"api_key", mostly(t, "none", "present")}})},
-		{"by", []any{mostly(t, "usr", "user", "ip"), mostly(t, "header:", "header:X-A", "claim:b", "org")}},
+		{"by", []any{"api_key", mostly(t, "usr", "user", "ip"), mostly(t, "header:", "header:X-A", "claim:b", "org")}},
 		{"missing", mostly(t, "# no", "ip", "skip", "refuse")},
 		{"ipv4_prefix", mostly(t, 33, 24, 32, 1)},
 		{"ipv6_prefix", mostly(t, 129, 48, 64, 128)},

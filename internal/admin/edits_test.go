@@ -61,6 +61,21 @@ func TestAnOverrideThatIsOverIsNew(t *testing.T) {
 	}
 }
 
+// An override names an API key. In a rule that counts by something else it is refused, and the answer says what to write.
+func TestNoOverrideInARuleThatCountsByNoKey(t *testing.T) {
+	p := open(t, nil, "")
+	for _, c := range []struct{ path, body string }{
+		{"/v1/rules/key", `{"key": "203.0.113.7", "rule": "address", "limit": "9000/minute"}`},
+		{"/v1/rules/id/team", `{"by": ["org"], "limit": "31/minute", "override": {"acme": "5000/minute"}}`},
+	} {
+		a := p.do(t, "PUT", c.path+"?force=true", c.body)
+		p.want(t, a, 422, "RULES_INVALID")
+		if !strings.Contains(a.text, "`tiers: {NAME: 5000/minute}`") {
+			t.Errorf("%s: %s", c.path, a.text)
+		}
+	}
+}
+
 // The history says what was done as a person would, and shows no key whole.
 func TestTheHistoryIsInWords(t *testing.T) {
 	p := open(t, nil, "")

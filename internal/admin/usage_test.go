@@ -73,7 +73,7 @@ func TestWhatIf(t *testing.T) {
 		}
 	}
 	ask(`{"rule": "none", "limit": "1/s"}`, 404)
-	p.want(t, p.do(t, "PUT", "/v1/rules/id/spend?force=true", `{"amount": "usd", "limit": "12.50/month", "by": ["org"]}`), 200, "")
+	p.want(t, p.do(t, "PUT", "/v1/rules/id/spend?force=true", `{"amount": "usd", "limit": "12.50/month", "by": ["org", "api_key"]}`), 200, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/id/slots?force=true", `{"algorithm": "concurrency", "limit": 20}`), 200, "")
 	for body, want := range map[string]string{
 		`{"rule": "spend", "limit": 10}`: "the rule counts usd", `{"rule": "slots", "limit": 10}`: "the rule counts requests in flight", `{"rule": "slots", "capacity": 10}`: "in flight",

@@ -113,7 +113,7 @@ func TestWarningsAreLogged(t *testing.T) {
 	var many strings.Builder
 	fmt.Fprintf(&many, "blacklist: [%s]\nrules:\n", key)
 	for i := range 30 {
-		fmt.Fprintf(&many, "  - {id: r%d, limit: 5/min, by: [ip], override: {%s: {limit: 6/min}}}\n", i, key)
+		fmt.Fprintf(&many, "  - {id: r%d, limit: 5/min, by: [api_key, ip], override: {%s: {limit: 6/min}}}\n", i, key)
 	}
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	save := func(text string) {
