@@ -16,15 +16,20 @@ type item struct {
 // maxKeys is how many parameters of an item are read.
 const maxKeys = 8
 
-// number returns a parameter's value.
-func (it *item) number(key string) (float64, bool) {
+// param returns a parameter's value, or "".
+func (it *item) param(key string) string {
 	for i, k := range it.keys[:it.n] {
 		if k == key {
-			n, ok := number(it.values[i])
-			return n, ok && n <= maxNumber
+			return it.values[i]
 		}
 	}
-	return 0, false
+	return ""
+}
+
+// number returns a parameter's value.
+func (it *item) number(key string) (float64, bool) {
+	n, ok := number(it.param(key))
+	return n, ok && n <= maxNumber
 }
 
 // parseList reads the lines of a header. A field with an error in it says nothing, as the RFC has it; one

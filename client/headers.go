@@ -24,6 +24,8 @@ type reading struct {
 	window time.Duration //
 	left   float64       // requests
 	reset  time.Duration // from now
+	// other: the policy counts something other than requests, such as tokens. Only its refusals say when to send.
+	other bool
 }
 
 // readings is what an answer says of limits.
@@ -58,7 +60,7 @@ func readHeaders(h http.Header, now time.Time) readings {
 
 // ietf reads RateLimit and RateLimit-Policy as the IETF draft has them since -08:
 //
-//	RateLimit-Policy: "orders";q=100;w=60, "day";q=5000;w=86400
+//	RateLimit-Policy: "orders";q=100;w=60, "tokens";q=5000;qu="tokens";w=86400
 //	RateLimit: "orders";r=73;t=17
 func (rs *readings) ietf(h http.Header) {
 	listed := parseList(h["Ratelimit-Policy"])
@@ -69,6 +71,10 @@ func (rs *readings) ietf(h http.Header) {
 		r := rs.named(it.name)
 		if r == nil {
 			return
+		}
+		if unit := it.param("qu"); unit != "" && unit != "requests" && unit != "request" { // the draft has both
+			r.other = true
+			continue
 		}
 		if n, ok := it.number("q"); ok {
 			r.limit = n

@@ -248,6 +248,9 @@ func (h *host) read(c *call, rs *readings, now time.Time, refused bool) []*quota
 			continue
 		}
 		quotas = append(quotas, q)
+		if r.other {
+			continue
+		}
 		t := c.ticket(q)
 		if !refused {
 			q.read(now, t, r)

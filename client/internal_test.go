@@ -16,7 +16,11 @@ func (t *Transport) Sizes() (hosts, quotas, places int) {
 }
 
 func (r reading) String() string {
-	return fmt.Sprintf("{%s %v %v %v %v}", r.name, r.limit, r.window, r.left, r.reset)
+	other := ""
+	if r.other {
+		other = " other"
+	}
+	return fmt.Sprintf("{%s %v %v %v %v%s}", r.name, r.limit, r.window, r.left, r.reset, other)
 }
 
 func TestReadHeaders(t *testing.T) {
@@ -26,6 +30,8 @@ func TestReadHeaders(t *testing.T) {
 		want    string
 	}{
 		{[]string{"RateLimit-Policy", `"a";q=100;w=60, "b b\"";q=5000;w=3600;pk=:cHJv:`, "RateLimit", `"a";r=73;t=17`}, `[{a 100 1m0s 73 17s} {b b" 5000 1h0m0s -1 -1ns}] true -1ns`},
+		{[]string{"RateLimit-Policy", `"a";q=100;qu="requests";w=60, "b";q=5;qu="tokens";w=60`, "RateLimit", `"b";r=3;t=17`}, `[{a 100 1m0s -1 -1ns} {b -1 -1ns 3 17s other}] true -1ns`},
+		{[]string{"RateLimit-Policy", `"b";q=5;qu="concurrent-requests"`, "X-RateLimit-Remaining", "3"}, `[{b -1 -1ns -1 -1ns other}] true -1ns`},
 		{[]string{"RateLimit", `"a";r=73;t=17, "b";r=0`}, `[{a -1 -1ns 73 17s} {b -1 -1ns 0 -1ns}] false -1ns`},
 		{[]string{"RateLimit", "limit=100, remaining=50, reset=5", "RateLimit-Policy", "100;w=60"}, `[{ 100 1m0s 50 5s}] false -1ns`},
 		{[]string{"RateLimit-Limit", "100, 100;w=60", "RateLimit-Remaining", "9", "RateLimit-Reset", "4"}, `[{ 100 -1ns 9 4s}] false -1ns`},

@@ -338,6 +338,34 @@ func TestPoliciesPauseTheirOwn(t *testing.T) {
 	})
 }
 
+// TestOtherUnits: a limit on tokens says nothing about how many requests may go. It pauses requests only once it refuses one.
+func TestOtherUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		headers := []string{
+			"RateLimit-Policy", `"tokens";q=1000;qu="tokens";w=60, "requests";q=600;w=60`, "RateLimit", `"tokens";r=0;t=50`, "X-RateLimit-Remaining", "0",
+		}
+		n := 0
+		rt := &client.Transport{Base: answers(func(*http.Request) (*http.Response, error) {
+			if n++; n == 20 {
+				return answer(429, append(headers, "Retry-After", "9")...), nil
+			}
+			return answer(200, headers...), nil
+		}), MaxWait: time.Hour}
+		began := time.Now()
+		for range 19 {
+			if status, err := get(t, rt, t.Context(), "/"); status != 200 || err != nil {
+				t.Fatal(status, err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("19 requests took %v: the tokens that are left were read as requests", took)
+		}
+		if status, err := get(t, rt, t.Context(), "/"); status != 200 || err != nil || time.Since(began) != 9*time.Second {
+			t.Errorf("%d, %v after %v, want 200 after 9s", status, err, time.Since(began))
+		}
+	})
+}
+
 func TestInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kinds := []string{"closed", "read", "error", "panic", "no body", "upgrade"}

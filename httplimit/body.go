@@ -70,6 +70,8 @@ func appendProblem(b []byte, x *Refused, d *weir.Decision) []byte {
 	switch {
 	case x.Code == jsonerror.RateLimitExceeded:
 		kind, title = types+"quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"
+	case x.Code == jsonerror.Cooldown:
+		kind, title = types+"abnormal-usage-detected", "Request not satisfied due to detection of abnormal request pattern"
 	case x.Status == http.StatusServiceUnavailable:
 		kind, title = types+"temporary-reduced-capacity", "Request cannot be satisfied due to temporary server capacity constraints"
 	}

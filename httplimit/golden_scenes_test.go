@@ -107,6 +107,9 @@ func refusalScenes() []scene {
 	problems := []step{ask(oddMoment, problem), ask(0, problem)}
 	denied := weir.Rules{Rules: []weir.Rule{orders}, Deny: []string{"sk_prod_1"}}
 	required := rules(weir.Rule{ID: "orders", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(2, time.Minute)})
+	abused := orders
+	abused.Abuse = &weir.Abuse{Refusals: 1, Window: time.Minute, Cooldown: time.Minute, Grow: 1, Most: time.Minute}
+	kept := append(append([]step{}, three...), ask(time.Second), ask(time.Second), ask(time.Second), ask(time.Second), ask(time.Second, problem))
 	search := weir.Rule{ID: "search", Match: weir.Match{Endpoint: "GET /v1/{what}"}, Limits: per(1, time.Minute)}
 	text := "{{.Status}} {{.Code}}: {{.Message}}. Rule {{.Rule}}, limit {{.Limit}} in {{.WindowSeconds}} s, again in {{.RetryAfterSeconds}} s, whole at {{.ResetAt}}."
 	return []scene{
@@ -116,6 +119,7 @@ func refusalScenes() []scene {
 		{name: "denied-problem", rules: denied, steps: problems},
 		{name: "identity-required", rules: required, steps: two},
 		{name: "identity-required-problem", rules: required, steps: problems},
+		{name: "cooldown", rules: rules(abused), steps: kept},
 		{name: "head", rules: rules(refusedOne), steps: []step{ask(oddMoment), head}},
 		{name: "problem", rules: rules(refusedOne, weir.Rule{ID: "all", By: []string{}, Limits: per(1, time.Hour)}), steps: problems},
 		{name: "problem-among-others", rules: rules(refusedOne), steps: []step{

@@ -59,7 +59,7 @@ type text struct {
 	of       *weir.Policy
 	limit    string    // 100
 	name     string    // "orders"
-	policies string    // "orders";q=100;w=60
+	policies string    // "orders";q=100;w=60, with qu="tokens" behind q where the limit counts something other than requests
 	tokens   [3]string // names of the dialect Tokens: X-Ratelimit-Limit-Tokens, -Remaining- and -Reset-
 }
 
@@ -75,9 +75,13 @@ func (ts *texts) of(p *weir.Policy) *text {
 	name := appendQuoted(nil, p.Name)
 	t := &text{of: p, limit: strconv.FormatInt(p.Limit.Count, 10), name: string(name)}
 	b := append(append(name, ";q="...), t.limit...)
-	if isSlots(p) {
+	switch {
+	case isSlots(p):
 		b = append(b, `;qu="concurrent-requests"`...)
-	} else {
+	case p.Amount != "":
+		b = appendQuoted(append(b, ";qu="...), p.Amount)
+	}
+	if !isSlots(p) {
 		b = strconv.AppendInt(append(b, ";w="...), seconds(p.Limit.Window), 10)
 	}
 	t.policies, t.tokens = string(b), tokenNames(p)
