@@ -56,6 +56,6 @@ func Example() {
 	// Output:
 	// OK: ""
 	// OK: ""
-	// ResourceExhausted: "Rate limit of 2 requests per 3600 seconds exceeded for /grpc.testing.TestService/UnaryCall"
+	// ResourceExhausted: "Rate limit of 2 requests per hour exceeded for /grpc.testing.TestService/UnaryCall"
 	// violated: calls
 }

@@ -64,7 +64,7 @@ func TestARefusal(t *testing.T) {
 	}
 	got := w.call(t, "x-api-key", secret)
 	retry, quota, info := detail[*errdetails.RetryInfo](got), detail[*errdetails.QuotaFailure](got), detail[*errdetails.ErrorInfo](got)
-	if !got.is(codes.ResourceExhausted) || got.Message() != "Rate limit of 2 requests per 31622400 seconds exceeded" {
+	if !got.is(codes.ResourceExhausted) || got.Message() != "Rate limit of 2 requests per 366 days exceeded" {
 		t.Errorf("%v", got.Status)
 	}
 	if wait := retry.GetRetryDelay().AsDuration(); wait <= 0 || wait > 366*24*time.Hour {

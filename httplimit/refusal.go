@@ -181,8 +181,8 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 	case weir.ReasonUnavailable:
 		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, jsonerror.LimiterUnavailable, "The rate limiter is unavailable; try again shortly"
 	case weir.ReasonCooldown:
-		x.Code, x.Message = jsonerror.Cooldown, "This client kept sending requests while it was told to wait, and is refused for "+
-			strconv.FormatInt(x.RetryAfterSeconds, 10)+" seconds more"
+		b := []byte("This client kept sending requests while it was told to wait, and is refused for ")
+		x.Code, x.Message = jsonerror.Cooldown, string(appendCount(b, x.RetryAfterSeconds, "second"))+" more"
 	default:
 		x.Message = exceeded(d)
 		x.RetryIsAGuess = d.Policy != nil && isSlots(d.Policy) && x.RetryAfterSeconds > 0
@@ -231,13 +231,28 @@ func neverAdmitted(p *weir.Policy) string {
 	return "A request " + what + " can never be admitted: the limit admits at most " + most + " at once, and waiting does not help"
 }
 
+// windowUnits are the units of windows in messages, longest first.
+var windowUnits = []struct {
+	length time.Duration
+	name   string
+}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}, {time.Millisecond, "millisecond"}}
+
+// appendWindow writes a window as people say it: per day, per 15 minutes.
 func appendWindow(b []byte, l *weir.Limit) []byte {
 	b = append(b, " per "...)
 	switch {
 	case l.Calendar.Unit != weir.NoUnit:
 		return append(b, l.Calendar.Unit.String()...)
-	case l.Window%time.Second == 0:
-		return appendCount(b, int64(l.Window/time.Second), "second")
+	case l.Window == 7*24*time.Hour:
+		return append(b, "week"...)
+	}
+	for _, u := range windowUnits {
+		switch {
+		case l.Window == u.length:
+			return append(b, u.name...)
+		case l.Window%u.length == 0:
+			return appendCount(b, int64(l.Window/u.length), u.name)
+		}
 	}
 	return append(b, l.Window.String()...)
 }

@@ -123,7 +123,7 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/integrations/grpc.md: gRPC servers in Go": {
 		{
 			instead: []string{"cd examples", "cd '" + folder("../examples") + "'"},
-			stdout:  []string{`(?s)^Hello, you remaining: \[4\]\n(?:Hello[^\n]*\n){4}ResourceExhausted Rate limit of 5 requests per 60 seconds exceeded[^\n]*\nretry in 1\ds\n$`},
+			stdout:  []string{`(?s)^Hello, you remaining: \[4\]\n(?:Hello[^\n]*\n){4}ResourceExhausted Rate limit of 5 requests per minute exceeded[^\n]*\nretry in 1\ds\n$`},
 		},
 	},
 	"docs/integrations/migrate-from-envoyproxy-ratelimit.md: From envoyproxy/ratelimit": {

@@ -23,7 +23,7 @@ func TestLimit(t *testing.T) {
 		if err := greet(&out, listener.Addr().String(), key); err != nil {
 			t.Fatal(err)
 		}
-		if text := out.String(); strings.Count(text, "Hello, you") != 5 || !strings.Contains(text, "ResourceExhausted Rate limit of 5 requests per 60 seconds exceeded") || !strings.Contains(text, "retry in 1") {
+		if text := out.String(); strings.Count(text, "Hello, you") != 5 || !strings.Contains(text, "ResourceExhausted Rate limit of 5 requests per minute exceeded") || !strings.Contains(text, "retry in 1") {
 			t.Errorf("%s: %s", key, text)
 		}
 	}

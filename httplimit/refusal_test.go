@@ -1,0 +1,28 @@
+package httplimit_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Messages name windows as a person would.
+func TestWindowsInMessages(t *testing.T) {
+	day := 24 * time.Hour
+	for window, want := range map[time.Duration]string{
+		time.Second: "second", time.Minute: "minute", time.Hour: "hour", day: "day", 7 * day: "week", time.Millisecond: "millisecond",
+		15 * time.Minute: "15 minutes", 90 * time.Second: "90 seconds", 36 * time.Hour: "36 hours", 30 * day: "30 days", 366 * day: "366 days",
+		61 * time.Second: "61 seconds", 250 * time.Millisecond: "250 milliseconds", 1500 * time.Microsecond: "1.5ms",
+	} {
+		p, err := weir.NewPolicy("orders", weir.Limit{Count: 100, Window: window})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := httplimit.Describe(&weir.Request{}, &weir.Decision{Reason: weir.ReasonLimited, RetryAfter: time.Second, Policy: p}, time.Unix(1e9, 0))
+		if want = "Rate limit of 100 requests per " + want + " exceeded"; x.Message != want {
+			t.Errorf("%s: got %q, want %q", window, x.Message, want)
+		}
+	}
+}
