@@ -41,6 +41,7 @@ var (
 	storeUp       = desc("store_up", "1 while the server of Redis answers, 0 while its limits are decided by their failure modes.", "shard")
 	storeLost     = desc("store_lost_timestamp_seconds", "Since when the server of Redis is lost, in Unix time; 0 while it isn't.", "shard")
 	storeKeys     = desc("store_keys_affected", "About how many keys are decided by failure modes, since their server is lost; 0 while it isn't.", "shard")
+	storeEvicts   = desc("store_evicts", "1 if the server of Redis evicts counters when it is full, so that their limits start from zero; 0 if its maxmemory-policy is noeviction, or isn't known.", "shard")
 	storeUnserved = desc("store_unserved_slots", "Slots of a Redis Cluster that are in use and have no server.")
 	storeErrors   = desc("store_errors_total", "Calls to Redis that failed.", "shard", "kind")
 	storeActs     = desc("store_acts_per_call", "Takes, returns and resets that shared a call to Redis.", "shard")
@@ -57,7 +58,7 @@ var (
 
 	sourceDescs = []*prometheus.Desc{
 		rulesVersion, memoryCounters, memoryBytes, memoryEvictions,
-		storeUp, storeLost, storeKeys, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
+		storeUp, storeLost, storeKeys, storeEvicts, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
 		leaseCharges, leaseTokens, leaseCounters, cooldowns, cooldownsBegun,
 	}
 )
@@ -95,14 +96,18 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 	h := s.Health()
 	gauge(ch, storeUnserved, float64(h.Unserved))
 	for i, sh := range h.Shards {
-		up, since, keys := 1., 0., 0.
+		up, since, keys, evicts := 1., 0., 0., 0.
 		if !sh.Up {
 			up, since, keys = 0, float64(sh.Since.UnixMilli())/1e3, float64(sh.Keys)
+		}
+		if sh.Evicts != "" {
+			evicts = 1
 		}
 		if h.Unserved > 0 && i == len(h.Shards)-1 {
 			sh.Name = unservedSlots
 		} else {
 			gauge(ch, storeUp, up, sh.Name)
+			gauge(ch, storeEvicts, evicts, sh.Name)
 		}
 		gauge(ch, storeLost, since, sh.Name)
 		gauge(ch, storeKeys, keys, sh.Name)

@@ -43,6 +43,9 @@ type ShardHealth struct {
 	// Keys is about how many keys it keeps: those of its database, as it told the last heartbeat that it answered, and 0 if
 	// it never did. Of slots that no server serves, it is their part of all keys.
 	Keys int64
+	// Evicts is the maxmemory-policy by which the server evicts keys when it is full, such as allkeys-lru. An evicted counter
+	// starts from zero, so a blocked client is free again. It is "" if the policy is noeviction, or isn't known.
+	Evicts string
 }
 
 // Health tells how the store is, as its charges and probes last found it. It makes no call and
@@ -97,6 +100,9 @@ func (s *Store) reached() bool {
 
 func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
 	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load())}
+	if evicts := sh.evicts.Load(); evicts != nil {
+		h.Evicts = *evicts
+	}
 	if !reached {
 		sh = s.first // a Cluster's shards may be known before any of them can be used
 	}

@@ -65,3 +65,32 @@ func TestHealthOfACluster(t *testing.T) {
 		t.Errorf("the password is shown: %s", text)
 	}
 }
+
+// TestAnEvictingRedisIsNoticed: a server that evicts counters frees blocked clients, so the store says which one does, and stops
+// saying so when the server doesn't any more.
+func TestAnEvictingRedisIsNoticed(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	do(t, c.Nodes[1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	var log lines
+	s := open(t, Options{URL: clusterURL(c), Logger: log.logger()})
+	evicts := func(want ...string) {
+		t.Helper()
+		for i, sh := range s.Health().Shards {
+			if sh.Evicts != want[i] || !sh.Up {
+				t.Errorf("%s: evicts %q, up %v; want %q", sh.Name, sh.Evicts, sh.Up, want[i])
+			}
+		}
+	}
+	evicts("", "allkeys-lru", "") // as soon as the store is ready
+	s.weigh()
+	if n := log.count("redis evicts counters"); n != 1 {
+		t.Errorf("%d warnings, want one when it begins", n)
+	}
+	do(t, c.Nodes[1], "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	do(t, c.Nodes[2], "CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+	s.weigh()
+	evicts("", "", "volatile-lru")
+	if log.count("redis evicts counters") != 2 || log.count("redis doesn't evict counters any more") != 1 {
+		t.Error("the log doesn't tell of the changes")
+	}
+}

@@ -178,7 +178,7 @@ func (s *Store) run() {
 // the others.
 const guestShare = 0.75
 
-// weigh asks every server how full it is, and how many keys it keeps. Guests get no new counters while one is nearly full; of one
+// weigh asks every server how full it is, how many keys it keeps, and whether it evicts them. Guests get no new counters while one is nearly full; of one
 // that doesn't tell, nothing is held against them. All are asked at once: one that is lost would use up the others' time.
 func (s *Store) weigh() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
@@ -202,10 +202,12 @@ func (s *Store) weigh() {
 			}
 			var used, most float64
 			var keys int64
+			var policy string
 			db := fmt.Sprintf("db%d:keys=%%d", s.address.option.SelectDB)
 			for line := range strings.Lines(info) {
 				_, _ = fmt.Sscanf(line, "used_memory:%g", &used)
 				_, _ = fmt.Sscanf(line, "maxmemory:%g", &most)
+				_, _ = fmt.Sscanf(line, "maxmemory_policy:%s", &policy)
 				_, _ = fmt.Sscanf(line, db, &keys)
 			}
 			if most > 0 && used > guestShare*most {
@@ -213,11 +215,27 @@ func (s *Store) weigh() {
 			}
 			if sh := shards[name]; sh != nil {
 				sh.keys.Store(keys)
+				s.noteEviction(sh, policy)
 			}
 		})
 	}
 	asked.Wait()
 	s.tight.Store(tight.Load())
+}
+
+// noteEviction takes in a server's maxmemory-policy, and logs a change: once, since health and metrics go on saying so.
+func (s *Store) noteEviction(sh *shard, policy string) {
+	if policy == "noeviction" {
+		policy = ""
+	}
+	switch before := sh.evicts.Swap(&policy); {
+	case before != nil && *before == policy:
+	case policy != "":
+		s.logger.Warn("redis evicts counters when it is full, and their limits start from zero: set maxmemory-policy to noeviction",
+			"shard", s.shown(sh), "maxmemory_policy", policy)
+	case before != nil:
+		s.logger.Info("redis doesn't evict counters any more", "shard", s.shown(sh))
+	}
 }
 
 // Tight reports whether a server is nearly full, so that guests get no new counters.

@@ -38,7 +38,10 @@ type shard struct {
 	since atomic.Int64 // when it was lost, while open; before, when it was found. Unix µs
 	cause atomic.Pointer[string]
 	keys  atomic.Int64 // that it keeps, as it told last; -1: it never did
-	tally tally
+	// evicts is the maxmemory-policy by which the server evicts keys, as it told last. It is nil or "" if the server never
+	// told, or evicts nothing.
+	evicts atomic.Pointer[string]
+	tally  tally
 }
 
 func newShard(name string) *shard {

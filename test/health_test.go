@@ -278,3 +278,52 @@ func TestPprof(t *testing.T) {
 		t.Errorf("on the check API's port: %v, %v", res, err)
 	}
 }
+
+// TestAnEvictingRedisIsTold: a Redis that evicts counters frees blocked clients, so a node says so at its start, in /readyz, in
+// /v1/now and in its metrics, until Redis is set right.
+func TestAnEvictingRedisIsTold(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"allkeys-lru", "volatile-lru"} {
+		r := redistest.New(t, redistest.Options{Config: []string{"maxmemory 100mb", "maxmemory-policy " + policy}})
+		n := serve(t, "--store", "redis://"+r.Addr)
+		n.await("redis evicts counters when it is full, and their limits start from zero: set maxmemory-policy to noeviction",
+			func(line map[string]any) bool { return line["shard"] == r.Addr && line["maxmemory_policy"] == policy })
+		told := func() (places []string) {
+			_, text := admin(t, n, "GET", "/readyz", "")
+			if strings.Contains(text, `"warning":"Redis evicts counters when it is full (`+r.Addr+" by "+policy+")") {
+				places = append(places, "readyz")
+			}
+			if _, text := admin(t, n, "GET", "/v1/version", ""); strings.Contains(text, "Redis evicts counters") {
+				documented(t, "/v1/version", text)
+				places = append(places, "version")
+			}
+			if now := nowOf(t, n); trouble(&now, "store_evicts") != nil {
+				_, text := admin(t, n, "GET", "/v1/now", "")
+				documented(t, "/v1/now", text)
+				places = append(places, "now")
+			}
+			families, _ := scrape(t, n.Admin, asText, "")
+			if evicts := series(families["weir_store_evicts"]); len(evicts) != 1 {
+				t.Errorf("weir_store_evicts: %v", evicts)
+			} else if evicts[r.Addr] == 1 {
+				places = append(places, "metrics")
+			}
+			return places
+		}
+		until(t, func() error {
+			if got := told(); len(got) != 4 {
+				return fmt.Errorf("%s: told in %v", policy, got)
+			}
+			return nil
+		})
+		if _, err := r.Do(t.Context(), "CONFIG", "SET", "maxmemory-policy", "noeviction"); err != nil {
+			t.Fatal(err)
+		}
+		until(t, func() error {
+			if got := told(); len(got) != 0 {
+				return fmt.Errorf("noeviction, and still told in %v", got)
+			}
+			return nil
+		})
+	}
+}

@@ -141,6 +141,8 @@ type storeStatus struct {
 	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is
 	Nodes  int           `json:"nodes,omitempty"`
 	Shards []shardStatus `json:"shards,omitempty"`
+	// Warning is what is wrong with the store's settings, or "".
+	Warning string `json:"warning,omitempty"`
 }
 
 type shardStatus struct {
@@ -162,8 +164,16 @@ func (n *node) storeStatus() storeStatus {
 	if !h.Up {
 		out.Status = "degraded"
 	}
+	var evicting []string
 	for _, s := range h.Shards {
+		if s.Evicts != "" {
+			evicting = append(evicting, s.Name+" by "+s.Evicts)
+		}
 		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, doubted: s.Doubted})
+	}
+	if evicting != nil {
+		out.Warning = "Redis evicts counters when it is full (" + few(evicting) +
+			"). The limits of an evicted counter start from zero, so that blocked clients are free. Set maxmemory-policy to noeviction"
 	}
 	return out
 }

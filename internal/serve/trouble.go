@@ -66,6 +66,9 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	} else if text := n.degradedLocked(now, &s); text != "" {
 		tell("degraded", nil, text)
 	}
+	if s.Warning != "" {
+		tell("store_evicts", nil, s.Warning)
+	}
 	if text := n.silentNodesLocked(now, &s); text != "" {
 		tell("node_stale", nil, text)
 	}
