@@ -173,6 +173,13 @@ func ParseLimit(s string) (Limit, error) {
 	}
 	l.Count = n
 	window = strings.TrimSpace(window)
+	if number, ok := strings.CutSuffix(window, "M"); ok {
+		switch number = strings.TrimSpace(number); number {
+		case "", "1":
+			return Limit{}, fmt.Errorf(`%q may be per minute or per month: write "%s/minute", or "%s/month"`, s, count, count)
+		}
+		return Limit{}, fmt.Errorf(`%q may be minutes or months: write "%s/%sm", or days for months, such as "%s/90d"`, s, count, number, count)
+	}
 	if m := strings.ToLower(window); m == "month" || m == "1 month" {
 		l.Calendar.Unit, l.Window = Month, Month.length()
 		return l, nil

@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,6 +79,9 @@ type fieldSet struct {
 	wrong map[string]string
 }
 
+// restOfNumber is the rest of a number that was written with a comma: 000/minute.
+var restOfNumber = regexp.MustCompile(`^[0-9]{3}(?:[/ ].*)?$`)
+
 // fields returns the fields of a map by name. It notes those that don't exist or come twice.
 func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 	found := map[string]value{}
@@ -93,6 +97,8 @@ func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 		fields := strings.Join(set.names, ", ")
 		if hint, ok := set.wrong[e.name]; ok {
 			p.Hint = hint
+		} else if restOfNumber.MatchString(e.name) {
+			p.Hint = "a comma ends the value before it: write numbers without commas"
 		} else if best := guess.Closest(e.name, set.names); best != "" {
 			p.Hint = fmt.Sprintf("did you mean %q? The fields are %s", best, fields)
 			d.misspelt = append(d.misspelt, join(v.path, best))

@@ -271,7 +271,7 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 		case window.node != nil:
 			l.Window, _ = d.duration(window)
 		case s.window == 0 && !s.unsure && len(d.list) == before:
-			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %s`, limit.text)
+			d.fail(limit, `must be a count and a window such as "100/minute" or "5/15m", got %s`, limit.text).Hint = d.guessCut(limit)
 		}
 		return l
 	}

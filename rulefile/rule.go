@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/weirhq/weir"
 )
@@ -227,11 +228,24 @@ func (d *decoder) by(v value) []string {
 			if kind, rest, ok := strings.Cut(name, ":"); ok && slices.Contains([]string{"path", "header", "claim", "attr"}, strings.ToLower(kind)) && kind != strings.ToLower(kind) {
 				hint = fmt.Sprintf("did you mean %q?", strings.ToLower(kind)+":"+rest)
 			}
-			d.hints[item.path] = hint
+			d.hints[item.path] = cmp.Or(hint, guessAttribute(shorten(name)))
 		}
 		by = append(by, name)
 	}
 	return by
+}
+
+// guessAttribute is a hint for a name that stands without the kind of thing that it names.
+func guessAttribute(name string) string {
+	switch {
+	case name == "" || strings.Contains(name, ":"):
+		return ""
+	case name == "model":
+		return `write "attr:model"`
+	case strings.Contains(name, "-") || unicode.IsUpper(rune(name[0])):
+		return fmt.Sprintf("write %q", "header:"+name)
+	}
+	return fmt.Sprintf("write %q, %q or %q, depending on where it comes from", "header:"+name, "claim:"+name, "attr:"+name)
 }
 
 // prefix reads how many bits of an address count.

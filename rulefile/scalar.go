@@ -217,15 +217,29 @@ func (d *decoder) duration(v value) (time.Duration, bool) {
 
 var windowWords = []string{"second", "minute", "hour", "day", "week", "millisecond", "seconds", "minutes", "hours", "days", "weeks", "milliseconds"}
 
-var otherCount = regexp.MustCompile(`^([0-9]+(?:,[0-9]{3})*) ?(?:(k|K)|r|req|reqs|requests)?$`)
+var otherCount = regexp.MustCompile(`^([0-9]+(?:[ ,'’][0-9]{3})*) ?(?:(k|K)|r|req|reqs|requests)?$`)
 
-// guessCount is the number that was meant by 1,000, by 1k or by nginx' 60r, or "".
+var thousands = strings.NewReplacer(",", "", " ", "", "'", "", "’", "")
+
+// cutCount is a limit whose number a comma cuts in two: {limit: 1,000/minute}.
+var cutCount = regexp.MustCompile(`^[0-9]{1,3}(?:,[0-9]{3})+(?:(?:/| per )[0-9a-zA-Z ]+)?`)
+
+// guessCut is a hint for a number that ends at a comma, since within brackets and braces a comma ends a value.
+func (d *decoder) guessCut(v value) string {
+	line := []rune(d.src.lines[v.at.line-1])
+	if whole := cutCount.FindString(string(line[v.at.column-1:])); whole != "" {
+		return fmt.Sprintf("write %q: a comma ends the value here", strings.TrimSpace(strings.ReplaceAll(whole, ",", "")))
+	}
+	return ""
+}
+
+// guessCount is the number that was meant by 1,000, by 1 000, by 1k or by nginx' 60r, or "".
 func guessCount(s string) string {
 	found := otherCount.FindStringSubmatch(strings.TrimLeft(strings.TrimSpace(s), "$€£"))
 	if found == nil {
 		return ""
 	}
-	number := strings.ReplaceAll(found[1], ",", "")
+	number := thousands.Replace(found[1])
 	if found[2] != "" {
 		number += "000"
 	}
@@ -237,10 +251,8 @@ func guessWindow(before, s string) string {
 	word := strings.TrimLeft(s, "0123456789 ")
 	number := s[:len(s)-len(word)]
 	switch w := strings.ToLower(word); {
-	case word == "M" && number == "":
-		return fmt.Sprintf("write %q, or %q", before+"minute", before+"month")
-	case word == "M":
-		return fmt.Sprintf("write %q, or days for months", before+strings.TrimSpace(number)+"m")
+	case word == "M": // the problem itself says what to write
+		return ""
 	case w == "hr" || w == "hrs":
 		return fmt.Sprintf("did you mean %q?", before+number+"hour")
 	case (w == "months" || w == "mo") && before != "" && (number == "" || strings.TrimSpace(number) == "1"):
