@@ -100,11 +100,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if v.Serve() && v.Decision.Degraded && r.Context().Err() != nil {
 		v.fate = leftQueue // its client has gone, and by that alone may have kept the store from deciding
 	}
-	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) { // a proxy would take this server for dead
-		v.Release()
-		panic(http.ErrAbortHandler) // net/http closes the connection, and of HTTP/2 the stream
-	}
-	m.Answer(w, r, v)
+	m.dropOrAnswer(w, r, v)
 	serve, d, body := v.Serve(), v.Decision, v.body
 	v.Release()
 	defer body.release()
@@ -118,6 +114,15 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		next.ServeHTTP(w, r)
 	}
+}
+
+// dropOrAnswer is Answer, except that it hangs up on a client that isn't worth an answer.
+func (m *Middleware) dropOrAnswer(w http.ResponseWriter, r *http.Request, v *Verdict) {
+	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) { // a proxy would take this server for dead
+		v.Release()
+		panic(http.ErrAbortHandler) // net/http closes the connection, and of HTTP/2 the stream
+	}
+	m.Answer(w, r, v)
 }
 
 // InFlight is how many requests are being decided: see [Options.MaxInFlight]. It is 0 where there is no bound.

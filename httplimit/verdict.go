@@ -90,9 +90,7 @@ func (m *Middleware) Ask(ctx context.Context, r *http.Request, fill func(*weir.R
 
 func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Request, fill func(*weir.Request)) *Verdict {
 	v := verdicts.Get().(*Verdict)
-	if !m.gate.Enter(ctx) {
-		m.limiter.Tell(ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
-		v.fate = shed
+	if !m.enter(ctx, v) {
 		return v
 	}
 	if err := m.decide(ctx, r, v, fill); err != nil {
@@ -109,6 +107,16 @@ func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Req
 		v.At, d.ResetAfter = v.At.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
 	}
 	return v
+}
+
+// enter takes a place among the requests that are decided. If there is none, it sheds the request.
+func (m *Middleware) enter(ctx context.Context, v *Verdict) bool {
+	if m.gate.Enter(ctx) {
+		return true
+	}
+	m.limiter.Tell(ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
+	v.fate = shed
+	return false
 }
 
 // decide checks a request, and gives back its place among those that are decided. One that isn't clear is refused.

@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir/httplimit"
@@ -76,7 +75,7 @@ type Gateway struct {
 	stall     time.Duration
 	log       *slog.Logger
 	outage    outage
-	heads     atomic.Int64 // bytes of bodies that were read ahead: see readHead
+	room      room
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
@@ -188,11 +187,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		bad.Write(w)
 		return
 	}
-	if r, bad = g.estimate(control, r); bad != nil {
-		if r.ProtoMajor == 1 {
-			w.Header()["Connection"] = []string{"close"} // nobody knows where the next request would begin
-		}
-		bad.Write(w)
+	r, answered := g.estimate(w, r)
+	if answered {
 		return
 	}
 	defer callOf(r).release()

@@ -8,37 +8,41 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirhq/weir/httplimit"
 )
 
-const (
-	// maxHead is how much of a body is read before its request is decided.
-	maxHead = 1 << 20
-	// maxHeads is what those of all requests may take.
-	maxHeads = 64 << 20
-)
+// maxHead is how much of a body is read before its request is decided.
+const maxHead = 1 << 20
 
 // head is a body whose beginning was read before its request was decided.
 type head struct {
-	io.ReadCloser               // the body
-	err           error         // how reading it ended: io.EOF if that was all, nil if there is more
-	all           *atomic.Int64 // bytes of all heads
-	held          atomic.Int64  // of them, this one's
+	io.ReadCloser       // the body
+	err           error // how reading it ended: io.EOF if that was all, nil if there is more
+	room          *room
+	client        httplimit.Client // whose share of the room it takes
+	held          atomic.Int64     // bytes of the room
 
 	mu   sync.Mutex
 	text []byte // guarded by mu
 	at   int    // guarded by mu: how much of it was read again
 }
 
-// readHead reads the beginning of a request's body, as far as there is room for it. Stalled means that the client stopped in the
-// middle of it; it has as much time as later, when the upstream waits for it, too.
-func (g *Gateway) readHead(control *http.ResponseController, r *http.Request) (h *head, stalled bool) {
-	h = &head{ReadCloser: r.Body, all: &g.heads}
+// readHead reads the beginning of a request's body into the room, and puts it into the call. It answers the request and returns false
+// if there is no room, or if the client stops in the middle. The client has as much time as it has later, when the upstream waits.
+func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httplimit.Client, c *call) bool {
+	control := http.NewResponseController(w)
+	h := &head{ReadCloser: r.Body, room: &g.room, client: client}
 	most := maxHead + 1 // with room to see the end
 	if r.ContentLength >= 0 && r.ContentLength < maxHead {
 		most = int(r.ContentLength) + 1
 	}
 	p := grace{most: g.stall}
-	for h.err == nil && len(h.text) < most && h.grow(most) {
+	full := false
+	for h.err == nil && len(h.text) < most {
+		if full = !h.grow(most); full {
+			break
+		}
 		_ = control.SetReadDeadline(p.begin())
 		var n int
 		n, h.err = r.Body.Read(h.text[len(h.text):cap(h.text)])
@@ -46,26 +50,38 @@ func (g *Gateway) readHead(control *http.ResponseController, r *http.Request) (h
 		p.end(n)
 	}
 	var network net.Error
-	if g.stall > 0 && errors.As(h.err, &network) && network.Timeout() {
-		return h, true
+	switch {
+	case full:
+		h.release()
+		_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
+		g.opts.Limit.Overloaded(w, r)
+		return false
+	case g.stall > 0 && errors.As(h.err, &network) && network.Timeout():
+		h.release()
+		_ = control.EnableFullDuplex() // the server would wait for the rest before it answers
+		if r.ProtoMajor == 1 {
+			w.Header()["Connection"] = []string{"close"} // nobody knows where the next request would begin
+		}
+		bodyStalled().Write(w)
+		return false
 	}
 	var by time.Time
 	if !h.whole() && r.ProtoMajor == 1 { // should it be refused: see ServeHTTP
 		by = time.Now().Add(drainTimeout)
 	}
 	_ = control.SetReadDeadline(by)
-	return h, false
+	c.head, r.Body = h, h
+	return true
 }
 
-// grow makes room for more. What a client announces costs nothing: the room grows with what has arrived.
+// grow makes room for more. A length that a client announces costs nothing: the room grows with what has arrived.
 func (h *head) grow(most int) bool {
 	if len(h.text) < cap(h.text) {
 		return true
 	}
 	size := min(max(4<<10, 2*cap(h.text)), most)
 	more := int64(size - cap(h.text))
-	if h.all.Add(more) > maxHeads {
-		h.all.Add(-more)
+	if !h.room.take(&h.client, more) {
 		return false
 	}
 	h.held.Add(more)
@@ -115,7 +131,7 @@ func (h *head) release() {
 
 func (h *head) releaseLocked() {
 	h.text, h.at = nil, 0
-	h.all.Add(-h.held.Swap(0))
+	h.room.give(&h.client, h.held.Swap(0))
 }
 
 // replay is a whole body that is in memory.

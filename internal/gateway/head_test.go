@@ -118,7 +118,7 @@ func metering(t *testing.T, h http.HandlerFunc, s setup) (*door, *upstream) {
 	d := start(t, s)
 	t.Cleanup(func() {
 		d.Close()
-		if n := d.gateway.heads.Load(); n != 0 {
+		if n := d.gateway.room.held(); n != 0 {
 			t.Errorf("%d bytes of heads are still held", n)
 		}
 	})
@@ -349,23 +349,6 @@ func TestMeteredRefusal(t *testing.T) {
 	}
 }
 
-// Where there is no room to read ahead, a call is booked by its answer.
-func TestNoRoomForHeads(t *testing.T) {
-	l := limiterOf(t, weir.Options{}, daily("tokens", 1000))
-	bodies := make(chan string, 1)
-	d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		bodies <- string(b)
-		jsonAnswer(`{"usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}}`)(w, r)
-	}, setup{limiter: l})
-	d.gateway.heads.Store(maxHeads)
-	d.ask(t, "/v1/chat/completions", chat)
-	if got := await(t, bodies, "the request"); got != chat || left(t, l)["tokens"] != "988" {
-		t.Errorf("%q arrived; %s tokens are left", got, left(t, l)["tokens"])
-	}
-	d.gateway.heads.Add(-maxHeads)
-}
-
 // What was read ahead is let go as soon as the upstream has it, however long the answer takes.
 func TestHeadsAreReleasedOnceSent(t *testing.T) {
 	arrived, end := make(chan struct{}), make(chan struct{})
@@ -381,7 +364,7 @@ func TestHeadsAreReleasedOnceSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, arrived, "the request's arrival")
-	if n := d.gateway.heads.Load(); n != 0 {
+	if n := d.gateway.room.held(); n != 0 {
 		t.Errorf("%d bytes are held", n)
 	}
 	close(end)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/usage"
 )
 
@@ -41,22 +40,19 @@ func callOf(r *http.Request) *call {
 	return c
 }
 
-// estimate returns the request with what it is likely to take. The fault is the answer to one that stopped in the middle of its
-// body.
-func (g *Gateway) estimate(control *http.ResponseController, r *http.Request) (_ *http.Request, fault *jsonerror.Error) {
+// estimate returns the request with the amounts that it is likely to take, or answers it: if it is refused whatever its body says, if
+// there is no room for the body, or if the body stops arriving.
+func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Request, answered bool) {
 	if r.Method != http.MethodPost || !hasBody(r) || !g.opts.Limit.CountsAmounts(r) {
-		return r, nil
+		return r, false
 	}
 	c := &call{}
 	if mayBeJSON(r.Header) { // else, what it takes is known from the answer alone
-		h, stalled := g.readHead(control, r)
-		if stalled {
-			h.release()
-			_ = control.EnableFullDuplex() // the server would wait for the rest before it answers
-			return r, bodyStalled()
+		client, refused := g.opts.Limit.RefuseAhead(w, r)
+		if refused || !g.readHead(w, r, client, c) {
+			return r, true
 		}
-		c.head, r.Body = h, h
-		c.asked = usage.ReadStart(h.text)
+		c.asked = usage.ReadStart(c.head.text)
 	}
 	if c.head == nil || !c.head.whole() {
 		c.sent = max(0, r.ContentLength)
@@ -66,7 +62,7 @@ func (g *Gateway) estimate(control *http.ResponseController, r *http.Request) (_
 	}
 	c.amounts = g.reserves(c)
 	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.asked.Model, Reserve: reserveFor, Amounts: c.amounts, Guess: c.guess})
-	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), nil
+	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
 // reserves is what a call is likely to take. What isn't known is for the rules' defaults.
