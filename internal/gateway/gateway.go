@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
@@ -74,7 +75,8 @@ type Gateway struct {
 	trusted   []netip.Prefix
 	stall     time.Duration
 	log       *slog.Logger
-	outage    outage
+	outage    outage // answers that don't come
+	broken    outage // answers that break off
 	room      room
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
@@ -103,7 +105,8 @@ func New(opts Options) (*Gateway, error) {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
-	g.outage.log = g.log
+	g.outage.log, g.outage.message = g.log, noAnswer
+	g.broken.log, g.broken.message = g.log, brokeAnswer
 	dial := timeout(opts.DialTimeout, 5*time.Second)
 	g.transport = &http.Transport{
 		// No Proxy: the environment of the process has no say in where requests go.
@@ -125,7 +128,7 @@ func New(opts Options) (*Gateway, error) {
 		Transport:      g.transport,
 		FlushInterval:  -1,
 		BufferPool:     &buffers{},
-		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelWarn),
+		ErrorLog:       log.New(brokenAnswers{&g.broken}, "", 0),
 	}
 	g.limited = opts.Limit.Wrap(http.HandlerFunc(g.forward))
 	g.closing, g.close = context.WithCancel(context.Background())
@@ -162,6 +165,7 @@ func timeout(d, byDefault time.Duration) time.Duration {
 func (g *Gateway) Close() {
 	g.close()
 	g.outage.close()
+	g.broken.close()
 	g.transport.CloseIdleConnections()
 }
 

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,11 +12,12 @@ import (
 // outageReport is how often the log says that the upstream goes on failing.
 const outageReport = time.Minute
 
-// outage logs an upstream that doesn't answer: at once, then how many requests failed in each minute,
+// outage logs an upstream that fails: at once, then how many requests failed in each minute,
 // until a minute passes without one. A busy gateway would bury everything else in a line for each.
 type outage struct {
-	log  *slog.Logger
-	open atomic.Bool // it failed, and has not answered since
+	log     *slog.Logger
+	message string
+	open    atomic.Bool // it failed, and has not answered since
 
 	mu     sync.Mutex  // guards what follows
 	timer  *time.Timer // to the next report; nil while there is nothing to report
@@ -26,7 +28,7 @@ type outage struct {
 	all    int // requests since then
 }
 
-// fail notes a request that got no answer.
+// fail notes a request that got no answer, or no whole one.
 func (o *outage) fail(attrs ...slog.Attr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -35,14 +37,26 @@ func (o *outage) fail(attrs ...slog.Attr) {
 	}
 	o.all++
 	if o.timer == nil {
-		o.log.LogAttrs(context.Background(), slog.LevelWarn, noAnswer, attrs...)
+		o.log.LogAttrs(context.Background(), slog.LevelWarn, o.message, attrs...)
 		o.timer = time.AfterFunc(outageReport, o.report)
 		return
 	}
 	o.failed, o.last = o.failed+1, attrs
 }
 
-const noAnswer = "no answer from the upstream"
+const (
+	noAnswer    = "no answer from the upstream"
+	brokeAnswer = "the upstream broke off its answer"
+)
+
+// brokenAnswers is the error log of the proxy, which writes a line for each answer that breaks off.
+type brokenAnswers struct{ *outage }
+
+func (b brokenAnswers) Write(line []byte) (int, error) {
+	text := strings.TrimPrefix(strings.TrimSpace(string(line)), "httputil: ReverseProxy read error during body copy: ")
+	b.fail(slog.String("error", text))
+	return len(line), nil
+}
 
 // report tells of the requests that have failed since the last line.
 func (o *outage) report() {
@@ -56,7 +70,7 @@ func (o *outage) report() {
 		o.timer = nil
 		return
 	}
-	o.log.LogAttrs(context.Background(), slog.LevelWarn, noAnswer, append(o.last, slog.Int("failed", o.failed))...)
+	o.log.LogAttrs(context.Background(), slog.LevelWarn, o.message, append(o.last, slog.Int("failed", o.failed))...)
 	o.failed = 0
 	o.timer.Reset(outageReport)
 }

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,7 +14,7 @@ import (
 func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{}
-		o := &outage{log: slog.New(slog.NewTextHandler(j, nil))}
+		o := &outage{log: slog.New(slog.NewTextHandler(j, nil)), message: noAnswer}
 		defer o.close()
 		fails := func(n int) {
 			for range n {
@@ -61,4 +63,31 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 		time.Sleep(time.Hour)
 		says()
 	})
+}
+
+// Answers that break off are a line at once, and no line for each.
+func TestBrokenAnswersAreLoggedOnce(t *testing.T) {
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		io.WriteString(w, "half of it")
+	})
+	handled := make(chan struct{}, 1)
+	d := start(t, setup{upstream: up.URL, handled: handled})
+	for range 20 {
+		res, err := d.client.Do(d.request(t, "GET", "/", nil))
+		if err == nil {
+			_, err = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+		if err == nil {
+			t.Error("half an answer is whole")
+		}
+		await(t, handled, "the end at the gateway")
+	}
+	if n := strings.Count(d.log.String(), "level=WARN"); n > 3 { // one, and one more for each minute that this takes
+		t.Errorf("%d lines for 20 answers: %s", n, d.log)
+	}
+	if !strings.Contains(d.log.String(), `msg="the upstream broke off its answer" error="unexpected EOF"`) {
+		t.Error(d.log)
+	}
 }

@@ -164,7 +164,9 @@ func TestNoRoomForABody(t *testing.T) {
 // However many addresses and keys attackers have, a newcomer finds some room.
 func TestSharesOfTheRoom(t *testing.T) {
 	var r room
-	address := func(i int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32) }
+	address := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)
+	}
 	fill := func(c *httplimit.Client) (n int64) {
 		for r.take(c, 4<<10) {
 			n += 4 << 10
