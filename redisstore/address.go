@@ -24,7 +24,8 @@ import (
 type address struct {
 	option  rueidis.ClientOption // complete, ready for rueidis.NewClient
 	cluster bool
-	shown   string // the URL without passwords, for logs and errors
+	shown   string            // the URL without passwords, for logs and errors
+	files   map[string]string // that the URL names, by parameter
 }
 
 // place is where the keys are, whatever the credentials and in whatever order hosts are named.
@@ -114,7 +115,12 @@ func (s scheme) parse(rest string) (address, error) {
 		return address{}, err
 	}
 
-	a := address{cluster: s.name == "redis-cluster", shown: s.String()}
+	a := address{cluster: s.name == "redis-cluster", shown: s.String(), files: map[string]string{}}
+	for _, name := range []string{"password_file", "ca", "cert", "key"} {
+		if file := given[name]; file != "" {
+			a.files[name] = file
+		}
+	}
 	o := &a.option
 	*o = clientOption()
 	if who, hosts, found := strings.Cut(authority, "@"); found {

@@ -25,6 +25,8 @@ type Health struct {
 	// in the order of the slots that they keep, or the one server there is. Slots that no
 	// server serves come last, as one.
 	Shards []ShardHealth
+	// Rejected is why the newest credentials in the files that the URL names aren't in use, or "". The ones before them stay.
+	Rejected string
 	// Unserved is how many slots of a Cluster have no server.
 	Unserved int
 }
@@ -52,6 +54,9 @@ type ShardHealth struct {
 // never waits.
 func (s *Store) Health() Health {
 	h := Health{URL: s.address.shown, Up: true, Nodes: s.Nodes()}
+	if why := s.rejected.Load(); why != nil {
+		h.Rejected = *why
+	}
 	reached := s.reached()
 	for _, sh := range s.shards() {
 		one := s.shardHealth(sh, reached)

@@ -27,7 +27,7 @@ func newSentinels(o rueidis.ClientOption) *sentinels {
 	s := &sentinels{servers: o, option: o, master: o.Sentinel.MasterSet}
 	s.servers.Sentinel, s.servers.ForceSingleClient = rueidis.SentinelOption{}, true
 	s.option.Sentinel, s.option.ForceSingleClient = rueidis.SentinelOption{}, true
-	s.option.Username, s.option.Password = o.Sentinel.Username, o.Sentinel.Password
+	s.option.Username, s.option.Password, s.option.AuthCredentialsFn = o.Sentinel.Username, o.Sentinel.Password, nil
 	s.option.Dialer, s.option.TLSConfig, s.option.SelectDB = o.Sentinel.Dialer, o.Sentinel.TLSConfig, 0
 	return s
 }

@@ -51,6 +51,10 @@ type Store struct {
 	first  *shard                         // stands for all until Redis was reached
 	peers  peers
 
+	credentials atomic.Pointer[credentials]
+	rejected    atomic.Pointer[string] // why newer credentials aren't in use; nil if there are none
+	reread      chan struct{}          // holds a value when the files of credentials are to be read now
+
 	sentinels *sentinels    // nil without
 	lost      chan struct{} // holds a value when a shard was lost since it was last looked for
 
@@ -103,7 +107,7 @@ const DefaultTimeout = 50 * time.Millisecond
 // New makes a store. It doesn't wait for Redis: until Redis is reached, every
 // charge fails at once, and from then on none does. See [Store.Ready].
 func New(o Options) (*Store, error) {
-	a, err := parseAddress(o.URL)
+	a, held, err := readAddress(o.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +120,7 @@ func New(o Options) (*Store, error) {
 		ready:   make(chan struct{}),
 		tried:   make(chan struct{}),
 		lost:    make(chan struct{}, 1),
+		reread:  make(chan struct{}, 1),
 
 		onSecret: o.OnSecret,
 		trace:    o.Trace,
@@ -129,10 +134,8 @@ func New(o Options) (*Store, error) {
 	if s.timeout <= 0 {
 		s.timeout = DefaultTimeout
 	}
-	// The client must not give up before the caller does, nor while it connects for one.
-	option := &s.address.option
-	option.ConnWriteTimeout = max(option.ConnWriteTimeout, s.timeout)
-	option.Dialer.Timeout = max(option.Dialer.Timeout, s.timeout)
+	s.credentials.Store(&credentials{a.option.Password, a.option.TLSConfig})
+	s.address.option = s.connectionOption(a.option, s.credentials.Load)
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
@@ -161,6 +164,9 @@ func New(o Options) (*Store, error) {
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.running.Go(s.run)
+	if len(a.files) > 0 {
+		s.running.Go(func() { s.followFiles(o.URL, held) })
+	}
 	return s, nil
 }
 

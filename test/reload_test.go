@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 func always(map[string]any) bool { return true }
@@ -197,5 +200,58 @@ func TestHangupsAreCaughtFromTheStart(t *testing.T) {
 		if at := strings.Index(initialized, "init "+slow+" "); caught < 0 || at < caught {
 			t.Errorf("hangups are caught at %d, and %s is initialized at %d, of\n%s", caught, slow, at, initialized)
 		}
+	}
+}
+
+// A password of Redis that is rotated as the docs say is followed, and so is a hangup. The log, /readyz and /v1/now tell of one that
+// Redis refuses. When connections are killed afterwards, the node goes on counting.
+func TestAPasswordOfRedisIsFollowed(t *testing.T) {
+	t.Parallel()
+	r := redistest.New(t, redistest.Options{})
+	redis := func(args ...string) {
+		t.Helper()
+		if _, err := r.Do(t.Context(), args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redis("ACL", "SETUSER", "weir", "on", ">first-secret", "~*", "&*", "+@all")
+	dir := t.TempDir()
+	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules:\n  - {id: all, limit: 1000/day, strict: true}\n")
+	file := write(t, filepath.Join(dir, "password"), "first-secret\n")
+	n := serve(t, "--rules", rules, "--store", "redis://weir@"+r.Addr+"?password_file="+file)
+	reached(t, n)
+
+	write(t, file, "mistaken-secret\n")
+	n.await("new redis credentials aren't in use: those before them stay", always)
+	until(t, func() error {
+		_, text := admin(t, n, "GET", "/readyz", "")
+		now := nowOf(t, n)
+		if !strings.Contains(text, "aren't in use (WRONGPASS") || trouble(&now, "store_credentials") == nil {
+			return fmt.Errorf("%s, %+v", text, now.Trouble)
+		}
+		return nil
+	})
+
+	redis("ACL", "SETUSER", "weir", ">second-secret")
+	write(t, file, "second-secret\n")
+	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	n.await("redis credentials applied", always)
+	redis("ACL", "SETUSER", "weir", "<first-secret")
+	redis("CLIENT", "KILL", "USER", "weir")
+	until(t, func() error {
+		if a := check(t, n, `{"key":"k"}`); a.Degraded {
+			return errors.New("degraded")
+		}
+		if _, text := admin(t, n, "GET", "/readyz", ""); strings.Contains(text, "warning") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if strings.Contains(n.text.String(), "-secret") {
+		t.Error("a password is in the log")
 	}
 }

@@ -87,6 +87,7 @@ func issue(name string, by *issued, certFile, keyFile string) (*issued, error) {
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	if by == nil {
+		cert.Subject.CommonName += " " + serial.Text(16) // OpenSSL tells two authorities apart by their names
 		cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign
 		by = &issued{cert, key}
 	}

@@ -25,6 +25,9 @@ func (n *node) reload(ctx context.Context) error {
 		if n.envoyConfig != nil {
 			n.envoyConfig.Look()
 		}
+		if n.redis != nil {
+			n.redis.Look()
+		}
 		nudge(n.certificates)
 		nudge(n.tokens)
 		if n.known != nil {

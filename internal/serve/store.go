@@ -141,8 +141,10 @@ type storeStatus struct {
 	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is
 	Nodes  int           `json:"nodes,omitempty"`
 	Shards []shardStatus `json:"shards,omitempty"`
-	// Warning is what is wrong with the store's settings, or "".
+	// Warning is what is wrong with the store although it is up, or "".
 	Warning string `json:"warning,omitempty"`
+
+	evicts, rejected string // the parts of Warning
 }
 
 type shardStatus struct {
@@ -172,9 +174,14 @@ func (n *node) storeStatus() storeStatus {
 		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, doubted: s.Doubted})
 	}
 	if evicting != nil {
-		out.Warning = "Redis evicts counters when it is full (" + few(evicting) +
+		out.evicts = "Redis evicts counters when it is full (" + few(evicting) +
 			"). The limits of an evicted counter start from zero, so that blocked clients are free. Set maxmemory-policy to noeviction"
 	}
+	if h.Rejected != "" {
+		out.rejected = "The newest password or certificates in the files that --store names aren't in use (" + h.Rejected +
+			"). Those before them stay until Redis accepts the new ones"
+	}
+	out.Warning = strings.TrimPrefix(strings.TrimSuffix(out.evicts+". "+out.rejected, ". "), ". ")
 	return out
 }
 

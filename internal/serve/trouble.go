@@ -66,8 +66,11 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	} else if text := n.degradedLocked(now, &s); text != "" {
 		tell("degraded", nil, text)
 	}
-	if s.Warning != "" {
-		tell("store_evicts", nil, s.Warning)
+	if s.evicts != "" {
+		tell("store_evicts", nil, s.evicts)
+	}
+	if s.rejected != "" {
+		tell("store_credentials", nil, s.rejected)
 	}
 	if text := n.silentNodesLocked(now, &s); text != "" {
 		tell("node_stale", nil, text)

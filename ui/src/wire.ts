@@ -68,7 +68,7 @@ export interface NowShard extends Shard {
 }
 
 export interface TroubleItem {
-  what: 'store_lost' | 'store_evicts' | 'node_stale' | 'rules_stale' | 'no_rules' | 'rules_rejected' | 'rules_warning' | 'degraded' | 'overloaded' | 'clock_drift' | 'region_lost'
+  what: 'store_lost' | 'store_evicts' | 'store_credentials' | 'node_stale' | 'rules_stale' | 'no_rules' | 'rules_rejected' | 'rules_warning' | 'degraded' | 'overloaded' | 'clock_drift' | 'region_lost'
   since: string
   text: string
 }

@@ -4,6 +4,7 @@ import type { FailureTotal, Node, Nodes, Now, TroubleItem } from '../../wire'
 const titles: Record<TroubleItem['what'], string> = {
   store_lost: 'The store is lost',
   store_evicts: 'The store evicts counters',
+  store_credentials: "The store's new credentials aren't in use",
   node_stale: 'Not every node is heard',
   rules_stale: 'The rules may be out of date',
   no_rules: 'This node has no rules yet',
