@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,7 @@ type Server struct {
 	health  *health.Server
 	decides func() bool        // the authorization service can; nil without one
 	end     context.CancelFunc // of streams that have no end of their own
+	conns   bounded
 }
 
 // ServerOptions of a Server.
@@ -215,7 +217,10 @@ func traced(trace func(ctx context.Context, traceparent, tracestate string) cont
 }
 
 // Serve answers until the listener is closed.
-func (s *Server) Serve(l net.Listener) error { return s.Server.Serve(&bounded{Listener: l}) }
+func (s *Server) Serve(l net.Listener) error {
+	s.conns.Listener = l
+	return s.Server.Serve(&s.conns)
+}
 
 // tellEvery is how often Follow looks.
 const tellEvery = 250 * time.Millisecond
@@ -254,10 +259,19 @@ func (s *Server) tell(ready bool) {
 // Drain tells those who look at the server's health that it is about to end.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// Shutdown lets requests in flight finish. When ctx is done, it ends the rest. Those who watch its health have heard the last of it.
+// lastHandshake is how long connections have to finish their handshake once the listener is closed.
+const lastHandshake = 250 * time.Millisecond
+
+// Shutdown lets requests in flight finish. When ctx is done, it ends the rest. Clients that watch its health have heard the last
+// of it. Connections whose client never spoke end after lastHandshake: gRPC alone would wait handshakeTime for them, and drop
+// those that it has only just accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
+	s.conns.hurry(time.Now().Add(lastHandshake))
+	for s.conns.greeting() && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
+	}
 	done := make(chan struct{})
 	go func() {
 		s.GracefulStop()
@@ -277,6 +291,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 type bounded struct {
 	net.Listener
 	open atomic.Int64
+
+	mu    sync.Mutex            // guards the rest
+	fresh map[*counted]struct{} // connections whose handshake isn't over
+	until time.Time             // when it must be over; zero means whenever gRPC says
 }
 
 // Accept waits for the next connection.
@@ -286,25 +304,67 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if b.open.Add(1) <= maxConnections {
-			return &counted{Conn: c, open: &b.open}, nil
+		if b.open.Add(1) > maxConnections {
+			b.open.Add(-1)
+			c.Close()
+			continue
 		}
-		b.open.Add(-1)
-		c.Close()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.fresh == nil {
+			b.fresh = map[*counted]struct{}{}
+		}
+		counted := &counted{Conn: c, listener: b}
+		b.fresh[counted] = struct{}{}
+		return counted, nil
 	}
+}
+
+// hurry bounds the time of handshakes.
+func (b *bounded) hurry(until time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until = until
+	for c := range b.fresh {
+		_ = c.Conn.SetDeadline(until)
+	}
+}
+
+// greeting reports whether there are connections whose handshake isn't over.
+func (b *bounded) greeting() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.fresh) > 0
 }
 
 // counted is a connection that is counted while it is open.
 type counted struct {
 	net.Conn
-	open   *atomic.Int64
-	closed atomic.Bool
+	listener *bounded
+	closed   atomic.Bool
+}
+
+// SetDeadline sets a deadline. gRPC calls it before the handshake, and with zero after it.
+func (c *counted) SetDeadline(t time.Time) error {
+	b := c.listener
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t.IsZero() {
+		delete(b.fresh, c)
+	} else if !b.until.IsZero() {
+		t = b.until
+	}
+	return c.Conn.SetDeadline(t)
 }
 
 // Close closes the connection.
 func (c *counted) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
-		c.open.Add(-1)
+		b := c.listener
+		b.open.Add(-1)
+		b.mu.Lock()
+		delete(b.fresh, c)
+		b.mu.Unlock()
 	}
 	return c.Conn.Close()
 }

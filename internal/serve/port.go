@@ -5,9 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,6 +22,7 @@ type port struct {
 	door   *gateway.Door              // nil if all connections are let in
 	// secured is what the port has in place of the node's certificate. Nil means that.
 	secured *tls.Config
+	socket  net.Listener // the bare TCP listener inside Listener
 	net.Listener
 }
 
@@ -31,6 +30,8 @@ type port struct {
 type server interface {
 	// Serve answers until the listener is closed, or fails.
 	Serve(net.Listener) error
+	// Drain tells clients to go elsewhere for their next request. The server goes on answering.
+	Drain()
 	// Shutdown lets requests in flight finish, once the listener is closed. When ctx is done it
 	// ends the rest, and returns ctx's error.
 	Shutdown(ctx context.Context) error
@@ -53,7 +54,9 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	if err != nil {
 		return err
 	}
-	p.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
+	var plain net.ListenConfig
+	plain.SetMultipathTCP(false) // Linux has no filters for it, which refuseNew needs
+	p.Listener, err = plain.Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		text := fmt.Sprintf("%s: %s is in use, perhaps by another node: give another address", p.setting(), p.addr)
 		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables, which name the port then, can't close it
@@ -64,6 +67,7 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.setting(), err)
 	}
+	p.socket = p.Listener
 	if p.door != nil {
 		p.door.Listener = p.Listener
 		p.Listener = p.door
@@ -106,76 +110,46 @@ func (p *port) where() net.Addr {
 // DefaultDrainNotice is how long a draining node goes on accepting, if nobody said otherwise.
 const DefaultDrainNotice = 250 * time.Millisecond
 
-// lastAnswer is how long HTTP connections have, once their port is closed, to be told of their end by an answer.
-const lastAnswer = 250 * time.Millisecond
+const (
+	// handshakes is how long a client has to finish a TCP handshake that it began before the port refused new ones.
+	handshakes = 100 * time.Millisecond
+	// lastRequest is how long a connection stays open without a request once its port is closed. A client may have sent one
+	// before it heard of the close.
+	lastRequest = 250 * time.Millisecond
+)
 
-// serve answers until ctx is done, then drains.
+// serve answers until ctx is done, then ends without losing a request: it closes the port, and requests in flight finish.
 func (p *port) serve(ctx context.Context, n *node) error {
-	drained := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { drained <- p.drain(n) })
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		p.drain(n)
+	})
 	err := p.server.Serve(p.Listener)
 	if stop() { // it ended by itself
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	return <-drained
-}
-
-// drain ends a node without losing a request: first it isn't ready, and balancers have time to hear of it, then it
-// takes no new connections, then requests in flight finish.
-func (p *port) drain(n *node) error {
-	n.draining.Store(true)
-	time.Sleep(n.config.DrainNotice)
-	p.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), lastAnswer+n.config.DrainTimeout)
+	<-closed
+	end, cancel := context.WithTimeout(context.Background(), lastRequest+n.config.DrainTimeout)
 	defer cancel()
-	err := p.server.Shutdown(ctx)
+	err = p.server.Shutdown(end)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: requests were still in flight after %s", p.name, n.config.DrainTimeout)
 	}
 	return err
 }
 
-// httpServer is the server of a port that speaks HTTP.
-type httpServer struct {
-	*http.Server
-	closed atomic.Bool // connections end after their next answer
-}
-
-var _ server = (*httpServer)(nil)
-
-// bodyTimeout is how long a request to the check API or the admin port may take
-// to arrive, and its answer to be taken.
-const bodyTimeout = 10 * time.Second
-
-// newHTTP makes a server. A request and its answer may take as long as patience says; 0 means that the handler looks after that itself.
-func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServer {
-	s := &httpServer{}
-	s.Server = gateway.NewServer(s.closing(h))
-	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
-	// Both run from the request's beginning: a client that sent too slowly is still told so.
-	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
-	return s
-}
-
-// closing tells clients, once this port is closed, not to send more on a connection:
-// one that is closed while idle can lose a request that was already on its way. Not before, or
-// they would open others, and those that the kernel has and we haven't accepted are lost with the port.
-func (s *httpServer) closing(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.closed.Load() && r.ProtoMajor == 1 {
-			w.Header().Set("Connection", "close")
+// drain closes the port. First the node isn't ready, and balancers have time to notice. Then the kernel refuses new connections,
+// and the server accepts those that wait in the kernel's queue: closing the port would reset them.
+func (p *port) drain(n *node) {
+	n.draining.Store(true)
+	p.server.Drain()
+	time.Sleep(n.config.DrainNotice)
+	if refuseNew(p.socket) {
+		time.Sleep(handshakes)
+		for end := time.Now().Add(n.config.DrainTimeout); queued(p.socket) > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
 		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// Shutdown gives each connection a last answer first.
-func (s *httpServer) Shutdown(ctx context.Context) error {
-	s.closed.Store(true)
-	time.Sleep(lastAnswer)
-	err := s.Server.Shutdown(ctx)
-	if err != nil {
-		s.Close()
 	}
-	return err
+	p.Close()
 }

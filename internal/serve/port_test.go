@@ -47,6 +47,8 @@ func (s *shouter) Serve(l net.Listener) error {
 	}
 }
 
+func (s *shouter) Drain() {}
+
 func (s *shouter) Shutdown(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
