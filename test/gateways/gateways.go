@@ -160,7 +160,7 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 				return "", nil, fmt.Errorf("the page of %s shows no %q", g.Name, change[i])
 			}
 		}
-		if stop, err = g.daemon(files); err != nil {
+		if stop, err = Run(files, g.run...); err != nil {
 			return "", nil, err
 		}
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -194,8 +194,8 @@ func (g *Gateway) serves(listen string) bool {
 	return err == nil
 }
 
-// daemon starts the server in a folder of its own.
-func (g *Gateway) daemon(files map[string]string) (stop func(), err error) {
+// Run starts a command in a folder of its own with these files, and returns what ends it. It ends with this process, too.
+func Run(files map[string]string, command ...string) (stop func(), err error) {
 	dir, err := os.MkdirTemp("", "weir-gateway-")
 	if err != nil {
 		return nil, err
@@ -207,7 +207,7 @@ func (g *Gateway) daemon(files map[string]string) (stop func(), err error) {
 	}
 	// The shell ends it with its own input, however this process ends.
 	script := `PATH=$PATH:/usr/sbin; "$@" </dev/null & read -r _; kill $!; wait; rm -rf "$HOME"`
-	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, g.run...)...)
+	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	in, err := cmd.StdinPipe()
