@@ -43,7 +43,8 @@ type Options struct {
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
 	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
 	Secret []byte
-	// Local counts for rules with FailLocal while the store can't be reached. Nil means that they allow.
+	// Local counts while the store can't be reached: for rules with FailLocal, and for counters of rules with FailAllow that
+	// the store still knew (see [Result.Local]). If nil, those rules allow.
 	Local Store
 	// Emergency is one more limit while the store can't be reached, by IP address, or of [Limiter.Take]
 	// without one by key, and counted in Local, for whatever rules then allow. Nil means none.
@@ -389,7 +390,7 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 		switch {
 		case errors.Is(r.Err, ErrPartition):
 			refused = refused || !c.Policy.Shadow
-		case c.Policy.OnStoreFailure == FailLocal && l.local != nil:
+		case l.local != nil && (c.Policy.OnStoreFailure == FailLocal || c.Policy.OnStoreFailure == FailAllow && r.Local):
 			m.local = append(m.local, i)
 		case c.Policy.OnStoreFailure == FailRefuse:
 			refused = refused || !c.Policy.Shadow
@@ -411,7 +412,10 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	}
 	takeApart(ctx, l.local, charges, results, refused)
 	for j, i := range m.local {
-		m.results[i] = results[j]
+		known := m.results[i].Local
+		if m.results[i] = results[j]; results[j].Err != nil { // there was no room for the counter
+			m.results[i].Allowed = known && charges[j].Policy.OnStoreFailure == FailAllow
+		}
 	}
 	m.apart = append(m.apart, m.local...)
 	return err

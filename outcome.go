@@ -29,7 +29,7 @@ type held struct {
 	expires time.Duration
 	age     time.Duration // of a receipt
 	returns []due
-	local   []Return // slots that were taken of Options.Local
+	local   []due // what was taken of Options.Local, of slots and of rules with Statuses
 }
 
 // due is one return of an allowed request.
@@ -70,7 +70,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
 		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but something may be booked
-		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() || undo && (c.Policy.Book || r.Again) {
+		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() && len(c.Policy.Statuses) == 0 || undo && (c.Policy.Book || r.Again) {
 			continue
 		}
 		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}}
@@ -88,7 +88,8 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 		switch {
 		case local:
-			h.local = append(h.local, ret.Return)
+			ret.statuses = c.Policy.Statuses
+			h.local = append(h.local, ret)
 			continue
 		case r.Part == 0:
 			h.add(ret)
@@ -108,9 +109,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 			back = append(back, r.Return)
 		}
 		_ = l.store.GiveBack(ctx, Once{}, 0, back) // a store that fails strands them; it mints none
-		if h.local != nil {
-			_ = l.local.GiveBack(ctx, Once{}, 0, h.local)
-		}
+		_ = l.giveBackLocal(ctx, &h, func(*due) bool { return true })
 	default:
 		d.held = &h
 		l.tellHeld(&h)
@@ -168,7 +167,7 @@ func (h *held) slots() iter.Seq2[*Return, bool] {
 			}
 		}
 		for i := range h.local {
-			if !yield(&h.local[i], true) {
+			if r := &h.local[i].Return; r.slot() && !yield(r, true) {
 				return
 			}
 		}
@@ -237,9 +236,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if h == nil {
 		return err
 	}
-	if h.local != nil {
-		err = l.local.GiveBack(ctx, Once{}, 0, h.local)
-	}
+	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.slot() || o.gives(r.statuses) })
 	var back []Return
 	for _, r := range h.returns {
 		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > repeatTime {
@@ -268,15 +265,27 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	return err
 }
 
+// giveBackLocal gives back some of what was taken of Options.Local.
+func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bool) error {
+	var back []Return
+	for i := range h.local {
+		if r := &h.local[i]; goes(r) {
+			back = append(back, r.Return)
+		}
+	}
+	if back == nil {
+		return nil
+	}
+	return l.local.GiveBack(ctx, Once{}, 0, back)
+}
+
 // Release frees the slots of a request, and leaves what else it took as it is, for Finish. It may be repeated.
 func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	h, err := l.heldBy(d)
 	if h == nil {
 		return err
 	}
-	if h.local != nil {
-		err = l.local.GiveBack(ctx, Once{}, 0, h.local)
-	}
+	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.slot() })
 	var back []Return
 	for r, local := range h.slots() {
 		if local {

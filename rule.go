@@ -165,7 +165,7 @@ const (
 type FailureMode uint8
 
 const (
-	// FailAllow lets requests through.
+	// FailAllow lets requests through, except those of counters that the node knows: they are counted by this process alone.
 	FailAllow FailureMode = iota
 	// FailRefuse refuses them.
 	FailRefuse

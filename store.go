@@ -105,7 +105,8 @@ type Result struct {
 	Allowed bool
 	// Again: its Hold was there already, and nothing was taken now.
 	Again bool
-	// Local: it was counted apart from where the limit's counter is, which couldn't be reached.
+	// Local: it was counted apart from where the limit's counter is, which couldn't be reached. Beside an Err it means that
+	// the counter in [Options.Local] goes on from what the node knew of it.
 	Local bool
 	// Remaining is how many tokens the counter has left.
 	Remaining int64

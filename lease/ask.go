@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -151,29 +152,69 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	if refuses {
 		s.undo(entries, now)
 	} else {
-		s.refuseStill(entries, now)
+		s.goOn(entries, now)
 	}
 }
 
-// refuseStill repeats the store's refusals while it can't be reached, or not in the caller's time. Normally a refusal is
-// believed for a second. In an outage it holds until the cost would fit, since the rule's failure mode might let
-// the request pass.
-func (s *Store) refuseStill(entries []entry, now int64) {
-	refuses := false
+// goOn decides charges by what the node knows of their counters while the store can't be reached, or not in the
+// caller's time. Normally the node believes a refusal for a second. In an outage the refusal holds until the cost
+// would fit. From then on the limiter counts in its local store, which goes on from where the counter was.
+func (s *Store) goOn(entries []entry, now int64) {
+	refuses, partly := false, false
 	for i := range entries {
 		e := &entries[i]
-		if e.verdict == open && e.result.Err == nil {
-			return // a part of the store answered, and may have taken something
-		}
+		partly = partly || e.verdict == open && e.result.Err == nil
 	}
 	for i := range entries {
-		if e := &entries[i]; e.verdict == open && e.counter != nil && e.counter.refusesStill(now, e) {
-			refuses = refuses || !e.charge.Policy.Shadow
+		e := &entries[i]
+		if e.verdict != open || e.result.Err == nil {
+			continue
 		}
+		// If a part of the store answered, it may have taken tokens. Only the limiter can give those back, when the local
+		// store refuses the request.
+		if !partly && e.counter != nil && e.counter.refusesStill(now, e) {
+			e.result.Local = true
+			refuses = refuses || !e.charge.Policy.Shadow
+			continue
+		}
+		s.carryOver(e, now)
 	}
 	if refuses {
 		s.undo(entries, now)
 	}
+}
+
+// carryOver sets the local store's counter to what the node knows of it, once in an outage, and marks the result: the
+// limiter counts there, even if the rule's failure mode would let a request pass whose counter is unknown.
+func (s *Store) carryOver(e *entry, now int64) {
+	p := e.charge.Policy
+	if s.local == nil || p.OnStoreFailure == weir.FailRefuse || p.Limit.Algorithm == weir.Concurrency {
+		return
+	}
+	var stale ledger.Unspent
+	s.withCounter(&e.charge.Counter, func(x *counter) {
+		if stale = x.adopt(p, now); x.known == 0 {
+			return
+		}
+		e.result.Local = true
+		if x.carried {
+			return
+		}
+		x.carried = true
+		used := whole(p) - x.left(now)
+		if s.nodes != nil && p.OnStoreFailure == weir.FailLocal {
+			used /= int64(max(1, s.nodes()))
+		}
+		// The lock is held, so that no request is counted before this one's counter is set.
+		ctx := context.Background()
+		counter := weir.Counter{Policy: p, Subject: x.subject}
+		_ = s.local.Reset(ctx, []weir.Counter{counter}) // of an earlier outage
+		if used > 0 {
+			charge, result := [1]weir.Charge{{Counter: counter, N: used}}, [1]weir.Result{}
+			s.local.Take(ctx, charge[:], result[:])
+		}
+	})
+	s.returnOne(stale)
 }
 
 // learn takes in what the store answered for one charge, and tells the caller. What fits isn't taken if another charge of
@@ -190,13 +231,12 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 		s.remember(e, g, sent, now)
 		return
 	}
-	left := int64(-1)
 	var back ledger.Unspent
 	x.mu.Lock()
 	switch {
 	case g.Err != nil:
 		back = x.unspend(now, e)
-		left = x.fail(now)
+		x.outage = true
 	case x.policy.Load() != e.charge.Policy || x.gone:
 		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or the counter was evicted
 	default:
@@ -207,8 +247,5 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 	s.returnOne(back)
 	if leased {
 		s.leases.add(x)
-	}
-	if left >= 0 {
-		s.carryOver(e.charge, left)
 	}
 }

@@ -28,7 +28,7 @@ type counter struct {
 	state  weir.State // the store's, as if all held tokens were given back
 	clock  int64      // the store's clock less the node's, µs, or a bit less
 	base   int64      // the account's time when the store last told it, for claims; 0 if there is nothing to claim
-	known  int64      // until when the state is believed: others may have given back, or reset it
+	known  int64      // until when the state is believed: others may have given back, or reset it; 0 if there is none yet
 	fresh  int64      // until when it is also believed to have room
 
 	held      int64        // tokens
@@ -40,6 +40,7 @@ type counter struct {
 	refusing int64 // since when the store has refused, on and off
 	refused  int64 // when it last did
 	outage   bool  // it couldn't be reached when it was last asked
+	carried  bool  // the local store has gone on from the state, and counts until the store answers
 	gone     bool  // it was evicted, or the store is closed
 
 	period   int64 // of the rate: its number,
@@ -100,9 +101,10 @@ func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
 	return back
 }
 
-// forget drops what the node believes of the counter, but not the tokens that it holds.
+// forget drops what the node believes of the counter, but not the tokens that it holds. The state still serves if the
+// store is lost.
 func (x *counter) forget() {
-	x.known, x.fresh, x.base = 0, 0, 0
+	x.known, x.fresh, x.base = min(x.known, 1), 0, 0
 	x.refusal.Store(nil)
 }
 
@@ -342,7 +344,7 @@ func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 // another charge of the request was refused: then this one, though it fits, took nothing.
 func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) (back ledger.Unspent) {
 	p := e.charge.Policy
-	x.outage = false
+	x.outage, x.carried = false, false
 	x.clock = g.Now - now/1000
 	x.known, x.fresh = sent+belief, sent+int64(ledger.MaxLease)
 	if !taken && g.Allowed && x.base != 0 && x.base == g.Account.Time {
@@ -431,13 +433,48 @@ func (x *counter) refusesStill(now int64, e *entry) bool {
 	return true
 }
 
-// fail takes in that the store couldn't be reached. It returns what the counter had left at the
-// beginning of an outage, and -1 after that.
-func (x *counter) fail(now int64) (left int64) {
-	left = -1
-	if !x.outage && x.known > 0 {
-		left = x.policy.Load().Report(x.state, storeTime(x.clock, now), 1, weir.Fits).Remaining
+// hear takes in the state that the store sent with an answer which the node doesn't decide others by.
+func (x *counter) hear(g *ledger.Grant, now int64) {
+	p := x.policy.Load()
+	x.state, x.clock = g.Account.State, g.Now-now/1000
+	x.outage, x.carried = false, false
+	if ledger.Lends(p) {
+		x.state = g.Account.View(p, g.Now, x.held)
 	}
-	x.outage = true
-	return left
+	x.known = max(x.known, 1)
+}
+
+// giveBack takes in that tokens went back. Those of a hold that had ended already didn't, so the state is then only a guess.
+func (x *counter) giveBack(r *weir.Return, now int64) {
+	p, at := x.policy.Load(), storeTime(x.clock, now)
+	switch back := r.N - r.Used; {
+	case p.Limit.Algorithm == weir.Concurrency:
+	case p.Limit.Algorithm == weir.SlidingLog:
+		x.state.Level = max(0, x.state.Level-back)
+	case back >= 0:
+		x.state = p.Return(x.state, at, back, r.Slot)
+	default:
+		x.state = p.Overdraw(x.state, at, -back)
+	}
+}
+
+// left is how many tokens the counter has left, as far as the node knows. Of a log, the store sends only the newest entry's
+// moment and the sum.
+func (x *counter) left(now int64) int64 {
+	p, at := x.policy.Load(), storeTime(x.clock, now)
+	if p.Limit.Algorithm != weir.SlidingLog {
+		return p.Report(x.state, at, 1, weir.Fits).Remaining
+	}
+	if at >= x.state.Time+p.Limit.Window.Microseconds() {
+		return whole(p)
+	}
+	return max(0, whole(p)-x.state.Level)
+}
+
+// whole is what an untouched counter has left: of amounts, millionths.
+func whole(p *weir.Policy) int64 {
+	if p.Limit.Decimal {
+		return int64(p.Limit.Capacity())
+	}
+	return p.Limit.Max()
 }

@@ -210,16 +210,21 @@ func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})
 	bubble(t, Options{Local: local, Nodes: func() int { return 2 }}, func(t *testing.T, s *Store, f *far) {
 		p := perDay(t, 400)
+		p.OnStoreFailure = weir.FailLocal
 		for range 4 {
 			warm(t, s, p, "s")
 		}
 		time.Sleep(2 * time.Second)
 		f.lost.Store(true)
+		if r := take(s, charge(p, "s", 1))[0]; r.Allowed || r.Err != nil || !r.Local {
+			t.Errorf("nothing is left: %+v", r)
+		}
+		time.Sleep(24 * time.Hour / 400) // one has refilled
 		take(s, charge(p, "s", 1))
 		c := charge(p, "s", 1)
 		c.Peek = true
-		if got := take(local, c)[0].Remaining; got != 200 {
-			t.Errorf("the local counter has %d left of 400, half of all are used", got)
+		if got := take(local, c)[0].Remaining; got != 201 {
+			t.Errorf("the local counter has %d left of 400, half of 399 are used", got)
 		}
 	})
 }

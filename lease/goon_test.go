@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -66,6 +67,86 @@ func TestAnOutageDecidesNothing(t *testing.T) {
 		}
 		if n := holds(s, p, "s"); n != 8 {
 			t.Errorf("it holds %d tokens after that, want 8", n)
+		}
+	})
+}
+
+// TestAllowGoesOnCounting: a rule that allows requests while the store is lost goes on counting those of clients that the node
+// knows, with the whole limit. What passes is what refills, in a second outage as well.
+func TestAllowGoesOnCounting(t *testing.T) {
+	bubble(t, Options{Nodes: func() int { return 4 }}, func(t *testing.T, s *Store, f *far) {
+		local := memstore.New(memstore.Options{Now: time.Now})
+		s.local = local
+		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "api", Limits: []weir.Limit{weir.PerMinute(100)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(s, rules, weir.Options{Local: local})
+		check := func(key string) weir.Decision {
+			d, _ := l.Check(t.Context(), &weir.Request{APIKey: key})
+			return d
+		}
+		for outage := range 2 {
+			for check("warm").Allowed {
+			}
+			f.lost.Store(true)
+			passed := 0
+			for range 100 {
+				time.Sleep(120 * time.Millisecond) // 12 s in all, in which 20 tokens refill
+				if d := check("warm"); d.Allowed {
+					passed++
+					if !d.Degraded {
+						t.Errorf("not degraded: %+v", d)
+					}
+				}
+			}
+			if passed < 18 || passed > 20 {
+				t.Errorf("outage %d: %d of 100 requests passed, and 20 tokens have refilled", outage+1, passed)
+			}
+			time.Sleep(time.Minute) // long enough for the limit: the node must not go on being stricter
+			passed = 0
+			for range 200 {
+				if check("warm").Allowed {
+					passed++
+				}
+			}
+			if passed != 100 {
+				t.Errorf("outage %d: %d of 200 requests passed after a minute, want 100", outage+1, passed)
+			}
+			for range 200 {
+				if d := check("cold"); !d.Allowed || !d.Degraded {
+					t.Fatalf("a client that the node doesn't know: %+v", d)
+				}
+			}
+			f.lost.Store(false)
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestAnOutageOfOnePart: where a part of the store is lost, a known counter of that part refuses the request, and what the
+// other part took goes back.
+func TestAnOutageOfOnePart(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
+		local := memstore.New(memstore.Options{Now: time.Now})
+		s.local = local
+		p, q := perDay(t, 10), storetest.Policy(t, "q", weir.Limit{Count: 100, Window: 24 * time.Hour})
+		l := weir.NewLimiter(s, nil, weir.Options{Local: local})
+		take := func() weir.Decision {
+			d, _ := l.Take(t.Context(), &weir.Request{Cost: 1}, []weir.Charge{charge(p, "s", 1), charge(q, "s", 1)})
+			return d
+		}
+		for take().Allowed {
+		}
+		time.Sleep(2 * time.Second) // for longer than the refusal is believed
+		f.lostPolicy.Store(p)
+		for range 5 {
+			if d := take(); d.Allowed || !d.Degraded {
+				t.Errorf("nothing is left of one: %+v", d)
+			}
+		}
+		if got := remaining(f, q, "s"); got != 90 {
+			t.Errorf("%d are left of the other, want 90", got)
 		}
 	})
 }

@@ -53,9 +53,9 @@ type Store struct {
 type Options struct {
 	// Counters is how many counters the node knows at a time. 0 means 458,752.
 	Counters int
-	// Local is where a limiter counts while the store can't be reached: counters that the node
-	// knows go on there from where they were, with an even share of each for every node. Nil means
-	// that they start untouched.
+	// Local is where a limiter counts while the store can't be reached. Counters that the node knows go on there from where
+	// they were: with [weir.FailLocal] with an even share for every node, with [weir.FailAllow] with the whole limit. The
+	// result of such a charge has Err and Local. If nil, counters start untouched.
 	Local weir.Store
 	// Nodes is how many nodes share the store. Nil means one.
 	Nodes func() int
@@ -149,7 +149,7 @@ func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 					*e.result = weir.Result{Err: err}
 				}
 			}
-			s.refuseStill(entries, s.now())
+			s.goOn(entries, s.now())
 			return
 		}
 		now = s.now()
@@ -190,6 +190,9 @@ func (s *Store) takeSums(ctx context.Context, charges []weir.Charge, results []w
 	s.inner.Take(ctx, charges, results)
 	for i := range charges {
 		s.withCounter(&charges[i].Counter, (*counter).forget)
+		if results[i].Err != nil {
+			s.carryOver(&entry{charge: &charges[i], result: &results[i]}, now)
+		}
 	}
 }
 
@@ -303,43 +306,63 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	})
 }
 
-// remember keeps a refusal of an unknown counter, if it lasts long enough to be worth a place.
+// remember keeps what the store answered for a charge that isn't decided from the table: a refusal, if it lasts long enough to
+// be worth a place, and otherwise the state, for when the store is lost.
 func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
-	if e.hash == 0 || g.Err != nil || g.Allowed || g.RetryAfter >= 0 && g.RetryAfter < worthKnowing {
+	c := e.charge
+	if g.Err != nil || len(c.Subject) > maxSubject || s.closed.Load() {
 		return
 	}
-	x := s.add(e.hash, e.charge, now)
+	if e.hash != 0 && !g.Allowed && (g.RetryAfter < 0 || g.RetryAfter >= worthKnowing) {
+		x := s.add(e.hash, c, now)
+		x.mu.Lock()
+		if x.policy.Load() == c.Policy && x.asking == nil {
+			x.learn(e, g, false, sent, now)
+		}
+		x.mu.Unlock()
+		return
+	}
+	if c.Policy.OnStoreFailure == weir.FailRefuse || c.Policy.Limit.Algorithm == weir.Concurrency || s.local == nil {
+		return
+	}
+	h := s.hash(&c.Counter)
+	x := s.table.find(h)
+	if x == nil && (e.hash == 0 || c.Returnable) { // find hasn't met the others
+		x = s.meet(h, c, now)
+	}
+	if drained := g.Remaining < c.N; x == nil && drained && s.table.room(h, blinks(now-span(c.Policy))) {
+		x = s.add(h, c, now)
+	}
+	if x == nil {
+		return
+	}
 	x.mu.Lock()
-	if x.policy.Load() == e.charge.Policy && x.asking == nil {
-		x.learn(e, g, false, sent, now)
+	stale := x.adopt(c.Policy, now)
+	if x.asking == nil {
+		x.hear(g, now)
 	}
 	x.mu.Unlock()
+	s.returnOne(stale)
 }
 
 const worthKnowing = 10 * time.Millisecond
 
-// carryOver charges the local store with what a counter had used when the store was lost, so that
-// it goes on from there.
-func (s *Store) carryOver(c *weir.Charge, left int64) {
-	if s.local == nil {
-		return
+// span is how recently a counter must have come before to get a place in the table: so recently that a lease may pay, or that
+// what it has used may still count when the store is lost.
+func span(p *weir.Policy) int64 {
+	lease := max(often, 2*int64(ledger.Interval(p)))
+	if p.OnStoreFailure == weir.FailRefuse {
+		return lease
 	}
-	used := c.Policy.Limit.Max() - left
-	if s.nodes != nil {
-		used /= int64(max(1, s.nodes()))
-	}
-	if used > 0 {
-		charge := [1]weir.Charge{{Counter: c.Counter, N: used}}
-		var result [1]weir.Result
-		s.local.Take(context.Background(), charge[:], result[:])
-	}
+	return max(lease, int64(min(p.Memory(), longSpan)))
 }
 
-// meet adds a counter to the table if it came before, so recently that a lease may pay, and more
-// recently than the counter that it would evict.
+const longSpan = 5 * time.Minute
+
+// meet adds a counter to the table if it came before, recently enough, and more recently than the counter that it would evict.
 func (s *Store) meet(h uint64, c *weir.Charge, now int64) *counter {
 	gap := s.sights.since(h, now)
-	if gap > max(often, 2*int64(ledger.Interval(c.Policy))) || !s.table.room(h, blinks(now-gap)) {
+	if gap > span(c.Policy) || !s.table.room(h, blinks(now-gap)) {
 		return nil
 	}
 	return s.add(h, c, now)
@@ -367,11 +390,11 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 		r := &returns[i]
 		var unspent ledger.Unspent
 		s.withCounter(&r.Counter, func(x *counter) {
-			switch {
-			case r.Hold != nil: // only the store knows how much came back
+			if r.Hold != nil { // only the store knows how much came back
 				unspent = x.empty(now)
-			case err == nil: // the held tokens are checked against this state when they are spent
-				x.state = x.policy.Load().Return(x.state, storeTime(x.clock, now), r.N, r.Slot)
+			}
+			if err == nil { // the held tokens are checked against this state when they are spent
+				x.giveBack(r, now)
 			}
 			x.forget()
 		})
@@ -387,7 +410,7 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
 	for i := range counters {
 		s.withCounter(&counters[i], func(x *counter) {
 			x.forget()
-			x.held = 0
+			x.held, x.state = 0, weir.State{}
 		})
 	}
 	return err

@@ -26,6 +26,8 @@ type far struct {
 	asks    atomic.Int64
 	returns atomic.Int64
 	lost    atomic.Bool
+
+	lostPolicy atomic.Pointer[weir.Policy] // alone
 }
 
 func (f *far) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
@@ -40,6 +42,16 @@ func (f *far) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant
 	err := ctx.Err()
 	if f.lost.Load() {
 		err = errLost
+	}
+	if lost := f.lostPolicy.Load(); lost != nil && err == nil {
+		for i := range asks {
+			if asks[i].Policy == lost {
+				grants[i] = ledger.Grant{Result: weir.Result{Err: errLost}}
+			} else {
+				f.Lender.Lend(ctx, asks[i:i+1], grants[i:i+1])
+			}
+		}
+		return
 	}
 	if err == nil {
 		f.Lender.Lend(ctx, asks, grants)
@@ -327,6 +339,7 @@ func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 		inner := &far{Lender: storetest.NewModel(time.Now)}
 		s := New(inner, Options{Local: local, Nodes: func() int { return 2 }})
 		p := perDay(t, 400)
+		p.OnStoreFailure = weir.FailLocal
 		warm(t, s, p, "s") // 300 are left
 		for range 200 {
 			take(s, charge(p, "s", 1))

@@ -406,6 +406,9 @@ func (s *share) Take(ctx context.Context, charges []weir.Charge, results []weir.
 // policy is a node's share of a limit: at least one.
 func (s *share) policy(p *weir.Policy, nodes int) *weir.Policy {
 	key := shareKey{p, nodes}
+	if p.OnStoreFailure == weir.FailAllow {
+		return p // a client that stays on one node must get the whole limit
+	}
 	if v, ok := s.cache.Load(key); ok {
 		return v.(*weir.Policy)
 	}

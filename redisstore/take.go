@@ -252,11 +252,14 @@ func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
 // grant writes what else a node that borrows is told of a charge.
 func (s *Store) grant(p *part, to outcomes, j int) {
 	c := &p.charges[j]
-	if to.grants == nil || !ledger.Lends(c.policy) {
+	if to.grants == nil {
 		return
 	}
 	g := &to.grants[p.indices[j]]
-	g.Account, g.Now, g.Lent = c.account, p.now, c.lent
+	if g.Account, g.Now = c.account, p.now; !ledger.Lends(c.policy) {
+		return
+	}
+	g.Lent = c.lent
 	g.LeaseTime, g.Interval = c.account.Lease(c.policy, p.now, s.peers.id)
 }
 

@@ -127,7 +127,7 @@ func TestNowAgreesWithMetrics(t *testing.T) {
 	if sh := now.Store.Shards; len(sh) != 1 || !sh[0].Up || sh[0].Breaker != "closed" || sh[0].P50 == nil || len(now.Trouble) != 0 {
 		t.Errorf("%+v, %+v", now.Store, now.Trouble)
 	}
-	if got := fmt.Sprint(now.FailureModes); got != "[{login refuse answers 503} {share local counts on each node alone, to the limit divided by the nodes} {orders allow admits every request} {trial allow is in shadow, and refuses nobody}]" {
+	if got := fmt.Sprint(now.FailureModes); got != "[{login refuse answers 503} {share local counts on each node alone, to the limit divided by the nodes} {orders allow counts clients that a node knows on each node alone, and admits the others} {trial allow is in shadow, and refuses nobody}]" {
 		t.Error(got)
 	}
 	r.Kill()
@@ -140,7 +140,7 @@ func TestNowAgreesWithMetrics(t *testing.T) {
 	load(10)
 	now = agrees()
 	lost := trouble(&now, "store_lost")
-	if lost == nil || !strings.HasSuffix(lost.Text, "of the rules, 1 refuses with 503, 1 counts on each node alone, 1 admits every request") || lost.Since.Before(began) || lost.Since.After(time.Now()) {
+	if lost == nil || !strings.HasSuffix(lost.Text, "of the rules, 1 refuses with 503, 1 counts on each node alone, 1 admits clients that a node doesn't know") || lost.Since.Before(began) || lost.Since.After(time.Now()) {
 		t.Errorf("%+v", lost)
 	}
 	if sh := now.Store.Shards; now.Store.Status != "degraded" || sh[0].Up || sh[0].Breaker != "open" || sh[0].Error == "" || !sh[0].Since.Equal(lost.Since) {

@@ -213,7 +213,7 @@ func sum(c *weir.Charge, parts []weir.Result, r *weir.Result) {
 	for i := range parts {
 		p := &parts[i]
 		if p.Err != nil {
-			*r = weir.Result{Err: p.Err}
+			*r = weir.Result{Err: p.Err, Local: p.Local} // the whole limit is then counted from where it isn't known to be used
 			return
 		}
 		any, all, left = any || p.Allowed, all && p.Allowed, left+p.Remaining

@@ -284,7 +284,7 @@ func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
 	all := []without{
 		{weir.FailRefuse, "answers 503", "refuses with 503", "refuse with 503"},
 		{weir.FailLocal, "counts on each node alone, to the limit divided by the nodes", "counts on each node alone", "count on each node alone"},
-		{weir.FailAllow, "admits every request", "admits every request", "admit every request"},
+		{weir.FailAllow, "counts clients that a node knows on each node alone, and admits the others", "admits clients that a node doesn't know", "admit clients that a node doesn't know"},
 	}
 	if emergency != nil {
 		most := " requests, up to " + emergency.String() + " of an address on each node (--emergency-limit)"

@@ -23,7 +23,7 @@ func TestWordsWithoutTheStore(t *testing.T) {
 		{nil, emergency, "no rule limits anything"},
 		{[]weir.Rule{{Shadow: true}}, nil, "no rule limits anything"},
 		{[]weir.Rule{rule(weir.FailRefuse)}, nil, "of the rules, 1 refuses with 503"},
-		{[]weir.Rule{rule(weir.FailRefuse), rule(weir.FailAllow), rule(weir.FailRefuse), rule(weir.FailLocal)}, nil, "of the rules, 2 refuse with 503, 1 counts on each node alone, 1 admits every request"},
+		{[]weir.Rule{rule(weir.FailRefuse), rule(weir.FailAllow), rule(weir.FailRefuse), rule(weir.FailLocal)}, nil, "of the rules, 2 refuse with 503, 1 counts on each node alone, 1 admits clients that a node doesn't know"},
 		{[]weir.Rule{rule(weir.FailAllow), rule(weir.FailAllow)}, emergency, "of the rules, 2 admit requests, up to 10/second of an address on each node (--emergency-limit)"},
 		{[]weir.Rule{rule(weir.FailAllow)}, emergency, "of the rules, 1 admits requests, up to 10/second of an address on each node (--emergency-limit)"},
 	} {
@@ -45,7 +45,7 @@ func TestFailureModesOfManyRules(t *testing.T) {
 	}
 	m := failureModes(rules, nil)
 	want := []admin.FailureTotal{
-		{Mode: "refuse", Text: "answers 503", Rules: 10}, {Mode: "allow", Text: "admits every request", Rules: 2489}, {Mode: "allow", Text: "is in shadow, and refuses nobody", Rules: 1},
+		{Mode: "refuse", Text: "answers 503", Rules: 10}, {Mode: "allow", Text: "counts clients that a node knows on each node alone, and admits the others", Rules: 2489}, {Mode: "allow", Text: "is in shadow, and refuses nobody", Rules: 1},
 	}
 	if !slices.Equal(m.totals, want) || len(m.list) != mostModes || m.list[0].Rule != "r2490" || m.list[10].Rule != "r1" {
 		t.Errorf("%d of %v, first %v", len(m.list), m.totals, m.list[:11])
