@@ -43,8 +43,10 @@ func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
 	case d.RetryAfter < 2*time.Second && d.Policy != nil && d.Policy.PerClient:
 		return max(1, seconds(d.RetryAfter))
 	}
-	spread := min(d.RetryAfter/5, 30*time.Second)
-	return max(1, seconds(d.RetryAfter+time.Duration(jitter(req)*float64(spread))))
+	// Clients are told whole seconds, so the jitter picks one of those, evenly. Adding it before rounding would have nearly all
+	// clients that wait for exactly 3 s come after 4.
+	first, last := seconds(d.RetryAfter), seconds(d.RetryAfter+min(d.RetryAfter/5, 30*time.Second))
+	return max(1, first+int64(jitter(req)*float64(last-first+1)))
 }
 
 // jitter is a number from 0 to 1 that belongs to a client. It is the same on

@@ -127,6 +127,17 @@ func TestRetryAfterSpreads(t *testing.T) {
 			t.Errorf("%s: %d different seconds", name, len(at))
 		}
 	}
+	for whole := int64(2); whole <= 10; whole++ {
+		d, at := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: time.Duration(whole) * time.Second, Policy: &weir.Policy{PerClient: true}}, map[int64]int{}
+		for i := range 1000 {
+			at[httplimit.RetryAfter(&weir.Request{User: fmt.Sprint(i)}, &d)]++
+		}
+		for s, n := range at {
+			if s < whole || n > 600 {
+				t.Errorf("of 1000 that wait for %d s, %d return after %d s", whole, n, s)
+			}
+		}
+	}
 	gone := weir.Decision{Reason: weir.ReasonUnavailable}
 	at := map[int64]int{}
 	for i := range 1000 {
@@ -161,7 +172,7 @@ func TestShortWaitsOfOnesOwn(t *testing.T) {
 		{"its own, a second", own, time.Second, 1, 1},
 		{"its own, more than a second", own, 1900 * time.Millisecond, 2, 2},
 		{"its own, nearly two seconds", own, 2*time.Second - time.Nanosecond, 2, 2},
-		{"its own, two seconds, and more for each", own, 2 * time.Second, 3, 3},
+		{"its own, two seconds, and more for each", own, 2 * time.Second, 2, 3},
 		{"shared, less than a second", shared, 900 * time.Millisecond, 1, 2},
 		{"shared, less than two seconds", shared, 1900 * time.Millisecond, 2, 3},
 		{"of nobody knows which", nil, 1900 * time.Millisecond, 2, 3},
