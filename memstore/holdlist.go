@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -16,6 +17,10 @@ type holdList struct {
 	list []holding // sorted by end and id; those that aren't in ends are dead, and the last one isn't
 	head int       // those before it are dead
 	sum  int64
+
+	// seen is when a hold was last made, and kept and returns how long those that stay taken, and those that go back, last at
+	// most. They aren't used for slots.
+	seen, kept, returns int64
 }
 
 type holding struct {
@@ -137,7 +142,53 @@ func (h *holdList) put(of *weir.Hold, now, n, slot int64) {
 		e.dead = false
 	}
 	e.end = now + of.For.Microseconds()
+	h.seen = now
+	if of.GiveBack {
+		h.returns = max(h.returns, of.For.Microseconds())
+	} else {
+		h.kept = max(h.kept, of.For.Microseconds())
+	}
 	h.add(e)
+}
+
+// anchor brings back ends that lie further ahead than their length, because the clock has stepped back: a slot ends no later
+// than the limit's window from now. It returns the state, and moves the window that holds were debited in with that.
+func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
+	latest, moved := now+p.Limit.Window.Microseconds(), s
+	switch a := p.Limit.Algorithm; {
+	case a == weir.Concurrency && h.lastEnd() <= latest || a != weir.Concurrency && now >= h.seen:
+		return s
+	case s.Time > now && (a == weir.FixedWindow || a == weir.SlidingCounter):
+		moved = p.Return(s, now, 0, 0)
+	}
+	h.seen = now
+	h.compact()
+	for i := range h.list {
+		e := &h.list[i]
+		switch {
+		case p.Limit.Algorithm == weir.Concurrency:
+		case e.returned:
+			latest = now + weir.RecordTime.Microseconds()
+		case e.giveBack:
+			latest = now + h.returns
+		default:
+			latest = now + h.kept
+		}
+		e.end = min(e.end, latest)
+		h.ends[e.id] = e.end
+		if moved != s && e.slot == s.Time {
+			e.slot = moved.Time
+		}
+	}
+	slices.SortFunc(h.list, func(a, b holding) int { return cmp.Or(cmp.Compare(a.end, b.end), bytes.Compare(a.id[:], b.id[:])) })
+	return moved
+}
+
+// forget drops what is known of the holds' lengths when there are none.
+func (h *holdList) forget() {
+	if len(h.ends) == 0 {
+		h.seen, h.kept, h.returns = 0, 0, 0
+	}
 }
 
 // lastEnd is when the last hold ends, µs, or 0 if there is none.
@@ -150,6 +201,11 @@ func (h *holdList) lastEnd() int64 {
 
 // expire ends the holds whose time is over, 128 at most, and returns the state with what goes back into it.
 func (h *holdList) expire(p *weir.Policy, s weir.State, now int64) weir.State {
+	if len(h.ends) == 0 {
+		return s
+	}
+	defer h.forget()
+	s = h.anchor(p, s, now)
 	for range maxExpired {
 		e := h.first()
 		if e == nil || e.end > now {
@@ -215,6 +271,7 @@ func (h *holdList) settleLog(p *weir.Policy, l *weir.Log, now int64, r *weir.Ret
 
 // end ends the hold of a return: n tokens go back into the slot, or, below zero, -n more are taken.
 func (h *holdList) end(r *weir.Return) (n, slot int64) {
+	defer h.forget()
 	switch e, ok := h.remove(r.Hold.ID); {
 	case !ok:
 		return min(r.N-r.Used, 0), 0

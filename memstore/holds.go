@@ -12,7 +12,7 @@ type held struct {
 }
 
 // holdsBytes is what a counter's holds cost beside themselves, about: their place in the segment's map, and a map of their own.
-const holdsBytes = 224
+const holdsBytes = 248
 
 // nothing is what a counter has that has no holds. It is never written.
 var nothing held

@@ -50,6 +50,6 @@ func (s *Store) eachSlot(c *weir.Counter, f func(id weir.Once, n, since, ends in
 	defer s.table.unlock(g)
 	now := s.time()
 	g.holdsOf(h).each(func(id weir.Once, n, since, ends int64) bool {
-		return ends <= now || f(id, n, since, ends)
+		return ends <= now || f(id, n, since, min(ends, now+c.Policy.Limit.Window.Microseconds()))
 	})
 }

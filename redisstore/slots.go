@@ -30,7 +30,11 @@ func (s *Store) Slots(ctx context.Context, c *weir.Counter, most int, each func(
 		if len(found[0]) != len(weir.Once{}) || n == 0 || err != nil || !(ends > 0 && ends < 1<<53) {
 			continue // it isn't ours
 		}
-		each(weir.Once([]byte(found[0])), n, time.UnixMicro(since), time.UnixMicro(int64(ends)))
+		at := time.UnixMicro(int64(ends))
+		if latest := s.Now().Add(c.Policy.Limit.Window); at.After(latest) {
+			at = latest // the clock has stepped back: see hold.lua
+		}
+		each(weir.Once([]byte(found[0])), n, time.UnixMicro(since), at)
 	}
 	return nil
 }

@@ -22,13 +22,13 @@ type shared struct {
 	now      func() time.Time
 	accounts map[key]ledger.Account
 	logs     map[key]*weir.Log
-	records  map[key]records
+	records  map[key]*records
 	used     map[weir.Once]bool
 }
 
 // NewModel makes an empty model with the given clock, as one node sees it.
 func NewModel(now func() time.Time) *Model {
-	return &Model{&shared{now: now, accounts: map[key]ledger.Account{}, logs: map[key]*weir.Log{}, records: map[key]records{}, used: map[weir.Once]bool{}}, 1}
+	return &Model{&shared{now: now, accounts: map[key]ledger.Account{}, logs: map[key]*weir.Log{}, records: map[key]*records{}, used: map[weir.Once]bool{}}, 1}
 }
 
 // ID is the node's.

@@ -9,7 +9,10 @@ import (
 )
 
 // records are the holds of one counter, by name. They do what memstore does, the plain way.
-type records map[weir.Once]record
+type records struct {
+	all                 map[weir.Once]record
+	seen, kept, returns int64 // when one was last made, and how long those that stay taken, or go back, last at most
+}
 
 type record struct {
 	end, n, slot       int64
@@ -17,75 +20,121 @@ type record struct {
 }
 
 // first is the name of the record that ends first, if there is any.
-func (rs records) first() (name weir.Once, ok bool) {
-	for id, r := range rs {
-		if old := rs[name]; !ok || r.end < old.end || r.end == old.end && bytes.Compare(id[:], name[:]) < 0 {
+func (rs *records) first() (name weir.Once, ok bool) {
+	for id, r := range rs.all {
+		if old := rs.all[name]; !ok || r.end < old.end || r.end == old.end && bytes.Compare(id[:], name[:]) < 0 {
 			name, ok = id, true
 		}
 	}
 	return name, ok
 }
 
-func (rs records) sum() (n int64) {
-	for _, r := range rs {
+func (rs *records) sum() (n int64) {
+	for _, r := range rs.all {
 		n += r.n
 	}
 	return n
 }
 
 // expire has the records end whose time is over, some at a time, and gives back what they say.
-func (rs records) expire(p *weir.Policy, s weir.State, now int64) weir.State {
+func (rs *records) expire(p *weir.Policy, s weir.State, now int64) weir.State {
+	s = rs.anchor(p, s, now)
+	defer rs.forget()
 	for range 128 {
 		id, ok := rs.first()
-		r := rs[id]
+		r := rs.all[id]
 		switch {
 		case !ok || r.end > now:
 			return s
 		case !r.giveBack || r.returned || p.Limit.Algorithm == weir.Concurrency:
-			delete(rs, id)
+			delete(rs.all, id)
 		default:
 			s = p.Return(s, now, r.n, r.slot)
 			r.returned = true
 			r.end += weir.RecordTime.Microseconds()
-			rs[id] = r
+			rs.all[id] = r
 		}
 	}
 	return s
 }
 
-func (rs records) put(c weir.Counter, h *weir.Hold, now, n, slot int64) {
-	if r, ok := rs[h.ID]; ok && !r.returned {
+// anchor has no record end later than its length from now, after the clock has stepped back. A window that lies in the future
+// moves to now, and its records with it.
+func (rs *records) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
+	slots := p.Limit.Algorithm == weir.Concurrency
+	if !slots && now >= rs.seen {
+		return s
+	}
+	moved := s
+	if a := p.Limit.Algorithm; s.Time > now && (a == weir.FixedWindow || a == weir.SlidingCounter) {
+		moved = p.Return(s, now, 0, 0)
+	}
+	rs.seen = now
+	for id, r := range rs.all {
+		length := rs.kept
+		switch {
+		case slots:
+			length = p.Limit.Window.Microseconds()
+		case r.returned:
+			length = weir.RecordTime.Microseconds()
+		case r.giveBack:
+			length = rs.returns
+		}
+		r.end = min(r.end, now+length)
+		if moved != s && r.slot == s.Time {
+			r.slot = moved.Time
+		}
+		rs.all[id] = r
+	}
+	return moved
+}
+
+func (rs *records) forget() {
+	if len(rs.all) == 0 {
+		rs.seen, rs.kept, rs.returns = 0, 0, 0
+	}
+}
+
+func (rs *records) put(c weir.Counter, h *weir.Hold, now, n, slot int64) {
+	if r, ok := rs.all[h.ID]; ok && !r.returned {
 		if isSlots(c) {
 			r.end = now + h.For.Microseconds()
-			rs[h.ID] = r
+			rs.all[h.ID] = r
 		}
 		return
 	}
-	rs[h.ID] = record{end: now + h.For.Microseconds(), n: n, slot: slot, giveBack: h.GiveBack}
+	rs.seen = now
+	if h.GiveBack {
+		rs.returns = max(rs.returns, h.For.Microseconds())
+	} else {
+		rs.kept = max(rs.kept, h.For.Microseconds())
+	}
+	rs.all[h.ID] = record{end: now + h.For.Microseconds(), n: n, slot: slot, giveBack: h.GiveBack}
 }
 
 // free releases slots, of those that end first.
-func (rs records) free(n int64) {
+func (rs *records) free(n int64) {
 	for range 128 {
 		id, ok := rs.first()
-		r := rs[id]
+		r := rs.all[id]
 		switch {
 		case !ok || n <= 0:
 			return
 		case r.n > n:
 			r.n -= n
-			rs[id] = r
+			rs.all[id] = r
 			return
 		}
 		n -= r.n
-		delete(rs, id)
+		delete(rs.all, id)
 	}
 }
 
 // settle ends a record, and says how much goes back, and where; or, below zero, how much more is taken.
-func (rs records) settle(back *weir.Return) (n, slot int64) {
-	r, ok := rs[back.Hold.ID]
-	delete(rs, back.Hold.ID)
+func (rs *records) settle(back *weir.Return) (n, slot int64) {
+	r, ok := rs.all[back.Hold.ID]
+	delete(rs.all, back.Hold.ID)
+	rs.forget()
 	switch {
 	case !ok:
 		return min(0, back.N-back.Used), 0
@@ -96,26 +145,26 @@ func (rs records) settle(back *weir.Return) (n, slot int64) {
 }
 
 // report describes slots.
-func (rs records) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Result {
+func (rs *records) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Result {
 	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, p.Limit.Count-rs.sum()), Slot: now}
 	last := now
-	for _, h := range rs {
+	for _, h := range rs.all {
 		last = max(last, h.end)
 	}
 	r.ResetAfter = time.Duration(last-now) * time.Microsecond
 	if v == weir.Refused {
 		r.RetryAfter = weir.Never
 		if id, ok := rs.first(); ok && n <= p.Limit.Count {
-			r.RetryAfter = time.Duration(max(1, rs[id].end-now)) * time.Microsecond
+			r.RetryAfter = time.Duration(max(1, rs.all[id].end-now)) * time.Microsecond
 		}
 	}
 	return r
 }
 
-func (m *Model) recordsOf(c weir.Counter) records {
+func (m *Model) recordsOf(c weir.Counter) *records {
 	rs := m.records[keyOf(c)]
 	if rs == nil {
-		rs = records{}
+		rs = &records{all: map[weir.Once]record{}}
 		m.records[keyOf(c)] = rs
 	}
 	return rs
@@ -136,7 +185,7 @@ func (m *Model) there(c *ledger.Ask) bool {
 	if c.Hold == nil {
 		return false
 	}
-	r, ok := m.recordsOf(c.Counter)[c.Hold.ID]
+	r, ok := m.recordsOf(c.Counter).all[c.Hold.ID]
 	return ok && !r.returned
 }
 

@@ -34,6 +34,7 @@ func reservations(t *testing.T, open Open) {
 			t.Run("settle", func(t *testing.T) { settleReserved(t, open, a) })
 			t.Run("no record", func(t *testing.T) { settleUnknown(t, open, a) })
 			t.Run("give back", func(t *testing.T) { givenBack(t, open, a) })
+			t.Run("backwards", func(t *testing.T) { reservedBackwards(t, open, a) })
 			t.Run("overdraft", func(t *testing.T) { overdraft(t, open, a) })
 			t.Run("layers", func(t *testing.T) { reserveLayers(t, open, a) })
 		})
@@ -200,6 +201,45 @@ func givenBack(t *testing.T, open Open, a weir.Algorithm) {
 		}
 		h.step(time.Minute)
 	}
+}
+
+// reservedBackwards: after a clock has stepped back, a reservation goes back within its own length, whatever longer records lie
+// beside it, and a check that was repeated is charged again.
+func reservedBackwards(t *testing.T, open Open, a weir.Algorithm) {
+	h := start(t, open)
+	p := Policy(t, "p", slowly(a, 10))
+	p.GivesBack = true
+	reserve := func(n int64, i int, lasts time.Duration, back bool) weir.Result {
+		t.Helper()
+		c := held(p, "s", n, i, lasts)
+		c.Hold.GiveBack = back
+		r := h.charge(c)[0]
+		if !r.Allowed {
+			t.Fatalf("%+v", r)
+		}
+		return r
+	}
+	reserve(whole, 1, time.Second, true)
+	h.step(time.Second)
+	h.about("one went back, and its record stays for a day", p, "s", 10*whole)
+	reserve(4*whole, 2, 5*time.Second, true)
+	reserve(whole, 3, time.Minute, false)
+	h.step(time.Second)
+	h.step(-time.Hour)
+	h.about("the clock has stepped back", p, "s", 5*whole)
+	h.step(5*time.Second - time.Microsecond)
+	h.about("a moment before its end", p, "s", 5*whole)
+	h.step(time.Microsecond)
+	h.about("at its end", p, "s", 9*whole)
+	h.step(54 * time.Second)
+	if r := reserve(whole, 3, time.Minute, false); !r.Again {
+		t.Fatalf("repeated within a minute: %+v", r)
+	}
+	h.step(2 * time.Second)
+	if r := reserve(whole, 3, time.Minute, false); r.Again {
+		t.Fatalf("repeated after a minute: %+v", r)
+	}
+	h.about("charged again", p, "s", 8*whole)
 }
 
 // overdraft: what was used beyond the estimate is taken below zero, and nothing fits until that has refilled.

@@ -269,20 +269,29 @@ func manySlots(t *testing.T, open Open) {
 	}
 }
 
-// slotsBackwards: a clock that is set back makes slots last longer by as much, unless they are renewed.
+// slotsBackwards: however far a clock is set back, no slot lasts longer than the limit's window from then on.
 func slotsBackwards(t *testing.T, open Open) {
-	h := start(t, open)
-	p := Policy(t, "p", inFlight(2))
-	h.charge(slot(p, "s", 1, 0))
-	h.charge(slot(p, "s", 1, 1))
-	h.step(-10 * time.Second)
-	if r := h.charge(slot(p, "s", 1, 2))[0]; r.Allowed || r.RetryAfter != 40*time.Second {
-		t.Fatalf("no slot is free: %+v", r)
-	}
-	h.charge(slot(p, "s", 1, 1))
-	h.step(30 * time.Second)
-	if r := h.charge(slot(p, "s", 1, 2))[0]; !r.Allowed || r.Remaining != 0 {
-		t.Fatalf("a renewed slot ends as others do: %+v", r)
+	for _, step := range []time.Duration{10 * time.Second, time.Hour} {
+		h := start(t, open)
+		p := Policy(t, "p", inFlight(2))
+		h.charge(slot(p, "s", 1, 0))
+		h.charge(slot(p, "s", 1, 1))
+		h.step(-step)
+		if r := h.charge(slot(p, "s", 1, 2))[0]; r.Allowed || r.RetryAfter != 30*time.Second || r.ResetAfter != 30*time.Second {
+			t.Fatalf("no slot is free: %+v", r)
+		}
+		h.step(20 * time.Second)
+		h.charge(slot(p, "s", 1, 1)) // renewed
+		h.step(10 * time.Second)
+		if r := h.charge(slot(p, "s", 1, 2))[0]; !r.Allowed || r.Remaining != 0 {
+			t.Fatalf("a slot that wasn't renewed is free after 30s: %+v", r)
+		}
+		h.step(10 * time.Second)
+		h.charge(slot(p, "s", 1, 2))
+		h.step(10 * time.Second)
+		if n := h.left(p, "s"); n != 1 {
+			t.Fatalf("%d slots are free, want the one that was renewed first", n)
+		}
 	}
 }
 

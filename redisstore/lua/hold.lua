@@ -5,6 +5,10 @@
 -- debited in; and a sorted set of ids by when they end (µs). The hash of a Concurrency limit has the sum of its slots as
 -- well. Nothing here looks at more than 128 holds at once: those that end first, the one that ends last, and the charge's
 -- own. A client chooses how many there are.
+--
+-- If Redis' clock steps back, ends would lie too far ahead. No slot ends later than the limit's window from now. Beside other
+-- holds lies a field that says when one was last made, and how long those of each form last at most. A charge that comes
+-- before that moment brings back all ends that lie further ahead than their length, 128 at a time.
 
 local hold = false
 if holds then
@@ -12,6 +16,7 @@ if holds then
   local KEPT, RETURNS, RETURNED = 246, 247, 248 -- forms: it stays taken at its end, goes back then, or has done so
   local RECORD, SIZE = '<BI7I7', 15
   local SUM, SUM_RECORD, SUM_FORM, SUM_SIZE = 's', '<BI7', 249, 8
+  local SEEN, SEEN_RECORD, SEEN_FORM, SEEN_SIZE = 'l', '<BI7I7I7I7', 250, 29
   local MOST = 128               -- that end in one act
   local DAY = 86400000000        -- µs for which a reservation that went back is remembered
   local DECADE = 316224000000000 -- µs: no bucket is booked deeper than refills in that time
@@ -44,6 +49,23 @@ if holds then
       if form >= KEPT and form <= RETURNED then return form, n, slot end
     end
     return nil, 0, 0
+  end
+
+  -- Reads when a hold was last made and how long holds last, and the charge's own record.
+  local function recall(h)
+    local v, _ = read(h, 'HGET', h.records, SEEN)
+    h.seen, h.kept, h.returns, h.cursor = 0, 0, 0, 0
+    if v and #v == SEEN_SIZE and byte(v) == SEEN_FORM then
+      _, h.seen, h.kept, h.returns, h.cursor = unpack(SEEN_RECORD, v)
+    end
+    if h.id then h.form, h.n, h.slot = record(h, h.id) end
+  end
+
+  local function seen(h) return pack(SEEN_RECORD, SEEN_FORM, h.seen, h.kept, h.returns, h.cursor) end
+
+  -- Deletes what lies beside records when the last one has gone.
+  local function tidy(h)
+    if call('ZCARD', h.ends) == 0 then call('UNLINK', h.records) end
   end
 
   -- How many slots are taken.
@@ -88,8 +110,9 @@ if holds then
   end
 
   -- Gives back what reservations stood for, to the slots that they were debited in. The field's TTL is right already: the
-  -- counter is full no later than before.
-  local function give_back(key, p, returns)
+  -- counter is full no later than before. With ahead, only a counter that lies in the future is written. Returns its time
+  -- before and after that.
+  local function give_back(key, p, returns, ahead)
     local algorithm = p.algorithm
     local v = algorithm ~= SLIDING_LOG and pcall('HGET', key, p.field)
     if not v or v.err then return end -- untouched; or of another type, which the charge finds
@@ -103,6 +126,8 @@ if holds then
     else
       return
     end
+    if ahead and time <= now then return end
+    local before = time
     if algorithm <= LEAKY_QUEUE then
       local n = 0
       for i = 1, #returns do n = n + returns[i].n * p.unit end
@@ -131,13 +156,53 @@ if holds then
       v = pack(LARGE_FIELD, LARGE, code, time, level)
     end
     call('HSET', key, p.field, v)
+    return before, time
+  end
+
+  -- Brings back slots that end later than the limit's window from now: the clock has stepped back, or the window is shorter
+  -- than it was. Finds when the last one ends.
+  local function anchor_slots(h, p)
+    local latest = now + p.b
+    h.latest = end_at(h, -1)
+    if h.latest <= latest then return end
+    for _, id in ipairs(call('ZRANGE', h.ends, format('(%.0f', latest), '+inf', 'BYSCORE', 'LIMIT', 0, MOST)) do
+      call('HDEL', h.records, '') -- first: see expire
+      call('ZADD', h.ends, latest, id)
+    end
+    h.latest = end_at(h, -1)
+  end
+
+  -- Brings back the ends of other holds after the clock has stepped back, and the window that they were debited in, if that
+  -- moves with its counter.
+  local function anchor(h, key, p)
+    local from, to
+    if now < h.seen then
+      h.seen, h.cursor = now, now
+      call('HDEL', h.records, '') -- first: see expire
+      if p.algorithm == FIXED_WINDOW or p.algorithm == SLIDING_COUNTER then
+        from, to = give_back(key, p, {{n = 0, slot = 0}}, true)
+      end
+    end
+    if h.cursor == 0 then return end
+    local some = read(h, 'ZRANGE', h.ends, format('(%.0f', h.cursor), '+inf', 'BYSCORE', 'LIMIT', 0, MOST, 'WITHSCORES')
+    if not some then return recall(h) end
+    h.cursor = #some == 2 * MOST and tonumber(some[2 * MOST]) or 0
+    call('HDEL', h.records, '')
+    for i = 1, #some, 2 do
+      local id, form, n, slot = some[i], record(h, some[i])
+      local latest = now + (form == KEPT and h.kept or form == RETURNS and h.returns or DAY)
+      if tonumber(some[i + 1]) > latest then call('ZADD', h.ends, latest, id) end
+      if form and from and slot == from then call('HSET', h.records, id, pack(RECORD, form, n, to)) end
+    end
+    call('HSET', h.records, SEEN, seen(h))
+    if h.id then h.form, h.n, h.slot = record(h, h.id) end
   end
 
   -- Ends the holds whose time is over, in the order of their ends. Of reservations that go back, the record stays for a day,
   -- and ends in the same act if that is over, too.
   local function expire(h, key, p)
     local due = read(h, 'ZRANGE', h.ends, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST, 'WITHSCORES')
-    if not due or #due == 0 then return end
+    if not due or #due == 0 then return false end
     local gone, freed, returns, over, at = {}, 0, {}, 1, 1
     for _ = 1, MOST do
       local id, ends, back = due[at], tonumber(due[at + 1]), returns[over]
@@ -165,6 +230,8 @@ if holds then
       call('HSET', h.records, r.id, pack(RECORD, RETURNED, r.n, r.slot))
       call('ZADD', h.ends, r.ends, r.id)
     end
+    if p.algorithm ~= CONCURRENCY then tidy(h) end
+    return true
   end
 
   -- Reads what a charge says of its hold, ends those whose time is over, and finds its own. Returns the holds, with the
@@ -179,18 +246,23 @@ if holds then
     end
     local slots = p.algorithm == CONCURRENCY
     if kind == RESET or not first or not (held or p.gives_back or slots) then return h, at end
+    if not slots then recall(h) end
     if expired[h.ends] ~= act then -- once, also if several charges name the counter
       expired[h.ends] = act
-      expire(h, key, p)
+      if not slots then anchor(h, key, p) end
+      if expire(h, key, p) and not slots then recall(h) end
     end
-    if held then h.form, h.n, h.slot = record(h, h.id) end
+    if slots then
+      anchor_slots(h, p)
+      if held then h.form, h.n, h.slot = record(h, h.id) end
+    end
     if h.form == RETURNED and kind == TAKE then h.form = nil end -- taken anew
     if slots and kind == TAKE then
       h.sum = sum(h)
       -- Holds that have lost one of their keys would be taken for ever, while others come and go.
       if not h.form and n > p.a - h.sum and h.sum > 0 and call('HLEN', h.records) ~= call('ZCARD', h.ends) + 1 then
         drop(h)
-        h.sum = 0
+        h.sum, h.latest = 0, 0
       end
     end
     return h, at
@@ -202,6 +274,7 @@ if holds then
     local slots, ends = p.algorithm == CONCURRENCY, now + h.length
     if h.form and not slots then return true end
     if h.form then
+      h.latest = nil
       local r = pcall('ZADD', h.ends, ends, h.id)
       if type(r) == 'table' then
         if not r.err:find('^OOM') then error(r) end
@@ -213,11 +286,13 @@ if holds then
       if guest or full then return false end
       local r, v = nil, pack(RECORD, h.back == 1 and RETURNS or KEPT, n, slot)
       if slots then
-        h.before = end_at(h, -1)
+        h.before = h.latest
         h.sum, h.last = h.sum + n, max(h.before, ends)
         r = pcall('HSET', h.records, h.id, v, SUM, pack(SUM_RECORD, SUM_FORM, h.sum))
       else
-        r = pcall('HSET', h.records, h.id, v)
+        h.seen = now
+        if h.back == 1 then h.returns = max(h.returns, h.length) else h.kept = max(h.kept, h.length) end
+        r = pcall('HSET', h.records, h.id, v, SEEN, seen(h))
       end
       if type(r) == 'table' then
         if not r.err:find('^OOM') then error(r) end
@@ -240,7 +315,10 @@ if holds then
   -- slot that they go back to.
   function hold.settle(h, p, n)
     call('HDEL', h.records, h.id)
-    if h.form then call('ZREM', h.ends, h.id) end
+    if h.form then
+      call('ZREM', h.ends, h.id)
+      if p.algorithm ~= CONCURRENCY then tidy(h) end
+    end
     if p.algorithm == CONCURRENCY then
       if h.form then free(h, h.n) end
       return 0, 0
@@ -283,7 +361,7 @@ if holds then
   -- What there is to say of slots: when the last one ends, how many are taken, and, where n doesn't fit, when the first one
   -- ends, or, where it was taken, when the last one before it did.
   function hold.report(h, fits, taken)
-    return h.last or end_at(h, -1), h.sum, taken and h.before or fits and 0 or end_at(h, 0)
+    return h.last or h.latest or end_at(h, -1), h.sum, taken and h.before or fits and 0 or end_at(h, 0)
   end
 end
 
