@@ -66,7 +66,8 @@ type Options struct {
 }
 
 // Guard is asked before charges whose policy has an Abuse are decided, and told what became of them. It is called in the
-// goroutine of the check: it must be quick, and keep nothing of the charge.
+// goroutine of the check: it must be quick, and keep nothing of the charge. If it has a method Use(), that is called when rules
+// with an Abuse are put in force.
 type Guard interface {
 	// Cooldown returns for how long the client is kept out. 0 means that it isn't.
 	Cooldown(c *Charge) time.Duration
@@ -144,6 +145,9 @@ func (l *Limiter) SetRules(rules *RuleSet) {
 		c.networks, rules = l.networks, &c
 	}
 	l.rules.Store(rules)
+	if g, ok := l.guard.(interface{ Use() }); ok && rules != nil && rules.abuse {
+		g.Use()
+	}
 }
 
 // SetSecret seals and opens receipts with another secret from now on, for when

@@ -9,7 +9,9 @@
 // while it sends less than twice what the limit admits. See docs/abuse.md.
 //
 // A node counts by itself. With others it shares only counts that pass its part of what begins a
-// cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all.
+// cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all. A node keeps
+// them by its own clock, so steps of the clock that nodes share don't lengthen or shorten them. Nodes
+// announce again what is lost with the store's data.
 package cooldown
 
 import (
@@ -30,6 +32,7 @@ type Guard struct {
 	known   atomic.Int64 // clients in the table
 	kept    atomic.Int64 // of them, those that are or were kept out
 	used    atomic.Bool  // some rule has an Abuse, or somebody has asked
+	start   time.Time
 	begun   atomic.Uint64
 	sharing sharing
 	dropped dropped
@@ -40,8 +43,10 @@ type Options struct {
 	// Secret is what names of clients are hashed under; nodes that share cooldowns share it. Nil means a random one. See
 	// [Guard.SetSecret].
 	Secret []byte
-	// Now is the time that nodes share. Nil means time.Now.
+	// Now is the node's own time. If nil, it is a clock that never steps.
 	Now func() time.Time
+	// SharedNow is the time that nodes share, by which cooldowns are announced. It may step. If nil, it is Now.
+	SharedNow func() time.Time
 	// Clients is how many are remembered at a time. 0 means 262,144. When there are more, the mildest offenders are forgotten.
 	Clients int
 	// Fingerprint is a short name of a client, of what its subject was made of, by which other tools know it. Nil means none.
@@ -54,9 +59,9 @@ type Options struct {
 
 // New makes a Guard.
 func New(o Options) *Guard {
-	g := &Guard{options: o}
+	g := &Guard{options: o, start: time.Now()}
 	if o.Now == nil {
-		g.options.Now = time.Now
+		g.options.Now = func() time.Time { return g.start.Add(time.Since(g.start)) } // which looks at the monotonic clock alone
 	}
 	if o.Nodes == nil {
 		g.options.Nodes = func() int { return 1 }
@@ -76,9 +81,17 @@ func New(o Options) *Guard {
 
 func (g *Guard) now() int64 { return g.options.Now().UnixMicro() }
 
+// ahead is how far the time that nodes share is ahead of this node's.
+func (g *Guard) ahead() int64 {
+	if g.options.SharedNow == nil {
+		return 0
+	}
+	return g.options.SharedNow().UnixMicro() - g.now()
+}
+
 // Cooldown returns for how long the client of a charge is kept out.
 func (g *Guard) Cooldown(c *weir.Charge) time.Duration {
-	g.use()
+	g.Use()
 	if g.kept.Load() == 0 || c.Policy.Abuse.Shadow {
 		return 0
 	}
@@ -93,8 +106,8 @@ func (g *Guard) Cooldown(c *weir.Charge) time.Duration {
 	return time.Duration(max(0, x.ends-g.now())) * time.Microsecond
 }
 
-// use says that other nodes are to be heard.
-func (g *Guard) use() {
+// Use says that other nodes are to be heard, because rules have an Abuse.
+func (g *Guard) Use() {
 	if !g.used.Load() {
 		g.used.Store(true)
 	}
@@ -138,7 +151,7 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 	}
 	if x.n > 0 && x.shadow && !a.Shadow {
 		g.kept.Add(-1)
-		x.n, x.ends, x.forgets, x.shadow = 0, 0, 0, false // what was only looked at isn't held against it
+		x.n, x.begun, x.ends, x.forgets, x.shadow = 0, 0, 0, 0, false // what was only looked at isn't held against it
 	}
 	x.row++
 	if now >= x.ends && x.refused(now, wait, a) && now >= x.since+patience {
@@ -195,9 +208,12 @@ type client struct {
 	row      int64 // refusals, one after the other
 	unaware  int64 // requests that may come from parts of the client that don't know of the wait
 
-	n       int   // cooldowns, one after the other
-	ends    int64 // when the last cooldown ends
-	forgets int64 // when the client is forgiven
+	n       int    // cooldowns, one after the other
+	begun   int64  // when the last cooldown began
+	ends    int64  // when it ends
+	forgets int64  // when the client is forgiven
+	said    int64  // when it ends, as it was announced, by the time that nodes share
+	heard   uint64 // the last round of announcements that had it: see sharing.round
 	shadow  bool
 	network netip.Prefix // of a client that is an address, and is dropped
 	shown   string
@@ -240,15 +256,16 @@ func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *weir.Counte
 	if now < x.forgets {
 		n = x.n + 1
 	}
-	ends, values := now+lasts(a, n).Microseconds(), c.Values()
+	begun, values := now+g.ahead(), c.Values()
+	ends := begun + lasts(a, n).Microseconds()
 	word := Cooldown{
 		ID: id, Rule: c.Policy.Rule, Client: describe(values), Fingerprint: g.options.Fingerprint(values), N: n, Shadow: a.Shadow,
-		Ends: time.UnixMicro(ends), Forgets: time.UnixMicro(ends + a.Forgive.Microseconds()),
+		Begun: time.UnixMicro(begun), Ends: time.UnixMicro(ends), Forgets: time.UnixMicro(ends + a.Forgive.Microseconds()),
 	}
-	g.take(x, &word)
+	g.take(x, &word, begun-now)
 	g.begun.Add(1)
 	if g.options.Shared != nil {
-		g.sharing.announce(word)
+		x.heard = g.sharing.announce(word)
 	}
 }
 
@@ -261,13 +278,16 @@ func lasts(a *weir.Abuse, n int) time.Duration {
 	return time.Duration(min(d, float64(a.Most)))
 }
 
-// take puts a cooldown in force. Its shard is locked.
-func (g *Guard) take(x *client, c *Cooldown) {
+// take puts a cooldown in force, whose times are ahead of this node's by so much. Its shard is locked.
+func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
 	if x.n == 0 {
 		g.kept.Add(1)
 	}
 	x.rule, x.shown, x.print, x.n, x.shadow = c.Rule, c.Client, c.Fingerprint, c.N, c.Shadow
-	x.ends, x.forgets = c.Ends.UnixMicro(), c.Forgets.UnixMicro()
+	x.said, x.begun, x.ends, x.forgets = c.Ends.UnixMicro(), 0, c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
+	if !c.Begun.IsZero() { // a node of the version before doesn't say it
+		x.begun = c.Begun.UnixMicro() - ahead
+	}
 	x.until, x.latest, x.window, x.count, x.told = 0, 0, 0, 0, 0
 }
 
@@ -278,6 +298,7 @@ type Cooldown struct {
 	Client      string    `json:"client,omitempty"`      // as people may see it
 	Fingerprint string    `json:"fingerprint,omitempty"` // as other tools know it
 	N           int       `json:"n"`                     // how many there were, one after the other; 0: it is lifted
+	Begun       time.Time `json:"begun,omitzero"`
 	Ends        time.Time `json:"ends"`
 	Forgets     time.Time `json:"forgets"`
 	Shadow      bool      `json:"shadow,omitempty"`

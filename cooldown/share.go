@@ -3,6 +3,8 @@ package cooldown
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -15,9 +17,13 @@ type Shared interface {
 	AddUp(ctx context.Context, counts []Count) ([]int64, error)
 	// Announce tells all nodes something about clients, and forgets what was counted of them.
 	Announce(ctx context.Context, about []ID, words []string) error
-	// Announced returns some of what was announced after a place, and the place behind it. "" is the beginning.
+	// Announced returns some of what was announced after a place, and the place behind it. "" is the beginning. If what was
+	// announced there is lost, it returns ErrLost.
 	Announced(ctx context.Context, after string) (words []string, next string, err error)
 }
+
+// ErrLost is returned by [Shared] when announcements are lost that were there before.
+var ErrLost = errors.New("cooldown: announcements are lost")
 
 // Count is refusals of one client that nodes add up.
 type Count struct {
@@ -31,7 +37,11 @@ type sharing struct {
 	mu     sync.Mutex
 	counts map[ID]*counted
 	words  []Cooldown
-	place  string
+	place  string // up to which announcements were heard
+	// round is how often they were read from the beginning: once, and again after a loss.
+	round uint64
+	// lost, if above 0, is after how many exchanges this node puts back what is missing after a loss.
+	lost int
 }
 
 // counted is a client whose refusals are to be added up.
@@ -71,13 +81,23 @@ func (s *sharing) count(x *client, id ID, need int64, nodes int, c *weir.Charge)
 	x.told = x.count
 }
 
-func (s *sharing) announce(c Cooldown) {
+// announce has the other nodes told, and returns the round that it happens in.
+func (s *sharing) announce(c Cooldown) (round uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.counts, c.ID)
 	if len(s.words) < mostWords {
 		s.words = append(s.words, c)
 	}
+	return s.round
+}
+
+// restart has all announcements heard again, and then those put back that are missing.
+func (s *sharing) restart(lost int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.place, s.lost = "", lost
+	s.round++
 }
 
 // Run shares with the other nodes, and forgets whom it may, until ctx ends.
@@ -85,14 +105,14 @@ func (g *Guard) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for i := 0; ; i++ {
+		g.sweep(i)
+		if g.options.Shared != nil && g.used.Load() {
+			g.exchange(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		}
-		g.sweep(i)
-		if g.options.Shared != nil && g.used.Load() {
-			g.exchange(ctx)
 		}
 	}
 }
@@ -103,7 +123,42 @@ func (g *Guard) exchange(ctx context.Context) {
 	defer cancel()
 	for g.addUp(ctx) && g.announce(ctx) {
 	}
-	for g.listen(ctx) {
+	for {
+		more, err := g.listen(ctx)
+		switch {
+		case errors.Is(err, ErrLost):
+			// Each node waits for another time, and hears meanwhile what the others put back, so that not all announce the same.
+			g.sharing.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
+		case err != nil:
+			return
+		}
+		if !more && err == nil {
+			break
+		}
+	}
+	g.putBack()
+}
+
+// putBack announces the cooldowns that are lost with the store's data, once that is due.
+func (g *Guard) putBack() {
+	s := &g.sharing
+	s.mu.Lock()
+	due, round := s.lost == 1, s.round
+	s.lost = max(0, s.lost-1)
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	now, ahead := g.now(), g.ahead()
+	for i := range g.shards {
+		sh := &g.shards[i]
+		sh.mu.Lock()
+		for id, x := range sh.clients {
+			if x.n > 0 && x.heard != round && now < x.forgets {
+				x.heard = s.announce(x.cooldown(id, ahead))
+			}
+		}
+		sh.mu.Unlock()
 	}
 }
 
@@ -169,19 +224,27 @@ func (g *Guard) announce(ctx context.Context) bool {
 }
 
 // listen learns of some cooldowns, and reports whether there are more.
-func (g *Guard) listen(ctx context.Context) bool {
-	words, next, err := g.options.Shared.Announced(ctx, g.sharing.place)
+func (g *Guard) listen(ctx context.Context) (more bool, err error) {
+	s := &g.sharing
+	s.mu.Lock()
+	place, round := s.place, s.round
+	s.mu.Unlock()
+	words, next, err := g.options.Shared.Announced(ctx, place)
 	if err != nil {
-		return false
+		return false, err
 	}
-	g.sharing.place = next
 	for _, w := range words {
 		var c Cooldown
 		if json.Unmarshal([]byte(w), &c) == nil {
-			g.hear(&c)
+			g.hear(&c, round)
 		}
 	}
-	return len(words) > 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.round == round {
+		s.place = next
+	}
+	return len(words) > 0, nil
 }
 
 // Bounds on what a node believes: the store may hold what no node has written.
@@ -191,26 +254,33 @@ const (
 )
 
 // hear puts a cooldown in force that some node has announced, or lifts it.
-func (g *Guard) hear(c *Cooldown) {
-	now := g.now()
-	ends, forgets := c.Ends.UnixMicro(), c.Forgets.UnixMicro()
-	if forgets <= now || forgets < ends || forgets > now+longest.Microseconds() || len(c.Rule) > mostText || len(c.Client)+len(c.Fingerprint) > mostText || c.N < 0 {
-		return
-	}
+func (g *Guard) hear(c *Cooldown, round uint64) {
+	now, ahead, said := g.now(), g.ahead(), c.Ends.UnixMicro()
 	s := g.shard(c.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.clients[c.ID]
-	switch {
-	case c.N == 0:
-		if x != nil && x.n > 0 && x.ends <= ends {
+	if c.N == 0 {
+		if x != nil && x.n > 0 && x.said <= said {
 			g.drop(s, c.ID)
 		}
-	case x == nil:
-		g.take(g.add(s, c.ID, now), c)
-	case ends > x.ends:
-		g.take(x, c)
+		return
 	}
+	if !c.Begun.IsZero() {
+		ahead = max(ahead, c.Begun.UnixMicro()-now) // the shared clock has stepped back since
+	}
+	ends, forgets := said-ahead, c.Forgets.UnixMicro()-ahead
+	if forgets <= now || forgets < ends || forgets > now+longest.Microseconds() || len(c.Rule) > mostText || len(c.Client)+len(c.Fingerprint) > mostText || c.N < 0 {
+		return
+	}
+	switch {
+	case x == nil:
+		x = g.add(s, c.ID, now)
+		g.take(x, c, ahead)
+	case said > x.said || now >= x.ends && said != x.said:
+		g.take(x, c, ahead)
+	}
+	x.heard = round
 }
 
 // Forgive ends the cooldown of a counter's client, if it is in one.
@@ -221,13 +291,13 @@ func (g *Guard) Forgive(ctx context.Context, c *weir.Counter) error {
 
 // Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown; or nil, if there is none.
 func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
-	c, found := g.find(id)
+	c, said, found := g.find(id)
 	if !found {
 		return nil, nil
 	}
 	lifted := c
-	lifted.N = 0
-	g.hear(&lifted)
+	lifted.N, lifted.Ends = 0, time.UnixMicro(said)
+	g.hear(&lifted, 0)
 	if g.options.Shared == nil {
 		return &c, nil
 	}

@@ -26,7 +26,10 @@ func (g *Guard) SetSecret(secret []byte) {
 	if copy(b, secret) < len(b) {
 		_, _ = rand.Read(b) // never fails
 	}
-	g.key.Store(&[2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])})
+	key := [2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
+	if old := g.key.Swap(&key); old != nil && *old == key {
+		return // a store that has lost its data has got the secret back
+	}
 	for i := range g.shards {
 		s := &g.shards[i]
 		s.mu.Lock()
@@ -35,6 +38,7 @@ func (g *Guard) SetSecret(secret []byte) {
 		}
 		s.mu.Unlock()
 	}
+	g.sharing.restart(0)
 }
 
 // add makes room for a client. Its shard is locked.
@@ -110,15 +114,15 @@ func (g *Guard) sweep(i int) {
 
 // All lists the cooldowns in force, those that end last first.
 func (g *Guard) All() []Cooldown {
-	g.use() // other nodes' may be asked for before a request comes here
-	now := g.now()
+	g.Use() // other nodes' may be asked for before a request comes here
+	now, ahead := g.now(), g.ahead()
 	var all []Cooldown
 	for i := range g.shards {
 		s := &g.shards[i]
 		s.mu.Lock()
 		for id, x := range s.clients {
 			if now < x.ends {
-				all = append(all, x.cooldown(id))
+				all = append(all, x.cooldown(id, ahead))
 			}
 		}
 		s.mu.Unlock()
@@ -127,19 +131,31 @@ func (g *Guard) All() []Cooldown {
 	return all
 }
 
-func (x *client) cooldown(id ID) Cooldown {
-	return Cooldown{ID: id, Rule: x.rule, Client: x.shown, Fingerprint: x.print, N: x.n, Shadow: x.shadow, Ends: time.UnixMicro(x.ends), Forgets: time.UnixMicro(x.forgets)}
+// cooldown describes a client's cooldown by the time that nodes share, which is ahead of this node's by so much. As long as
+// that clock doesn't step, the times are those that were announced, and the same on all nodes.
+func (x *client) cooldown(id ID, ahead int64) Cooldown {
+	if said := x.said - x.ends; max(said-ahead, ahead-said) < second {
+		ahead = said
+	}
+	c := Cooldown{
+		ID: id, Rule: x.rule, Client: x.shown, Fingerprint: x.print, N: x.n, Shadow: x.shadow,
+		Ends: time.UnixMicro(x.ends + ahead), Forgets: time.UnixMicro(x.forgets + ahead),
+	}
+	if x.begun != 0 {
+		c.Begun = time.UnixMicro(x.begun + ahead)
+	}
+	return c
 }
 
-// find returns the cooldown of a client, if it is in force.
-func (g *Guard) find(id ID) (c Cooldown, found bool) {
+// find returns the cooldown of a client, if it is in force, and when it was announced to end.
+func (g *Guard) find(id ID) (c Cooldown, said int64, found bool) {
 	s := g.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.clients[id]; x != nil && g.now() < x.ends {
-		return x.cooldown(id), true
+		return x.cooldown(id, g.ahead()), x.said, true
 	}
-	return c, false
+	return c, 0, false
 }
 
 // Stats are figures of a Guard.

@@ -64,11 +64,17 @@ func (s cooldowns) Announced(ctx context.Context, after string) (words []string,
 	}
 	from := "-"
 	if after != "" {
-		from = "(" + after
+		from = after // with what was there, to see whether it still is
 	}
 	entries, err := c.Do(ctx, c.B().Xrange().Key(s.key("said")).Start(from).End("+").Count(page).Build()).AsXRange()
 	if err != nil {
 		return nil, after, err
+	}
+	if after != "" {
+		if len(entries) == 0 || entries[0].ID != after {
+			return nil, "", cooldown.ErrLost
+		}
+		entries = entries[1:]
 	}
 	for _, e := range entries {
 		words, after = append(words, e.FieldValues["c"]), e.ID

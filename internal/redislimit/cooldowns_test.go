@@ -148,6 +148,54 @@ func TestCooldownsAreShared(t *testing.T) {
 	}
 }
 
+// A node knows of cooldowns from its start, before it has seen a request. After Redis has lost its data, by a flush or a
+// failover, nodes put back the cooldowns that they know, so that nodes that start later know them, too.
+func TestCooldownsAfterALoss(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	url := "redis://" + server.Addr
+	nodes := []*Limiter{open(t, url, rules), open(t, url, rules)}
+	for range 6 {
+		check(t, nodes[0], "offender")
+	}
+	until(t, func() error {
+		if d := check(t, nodes[0], "offender"); d.Reason != weir.ReasonCooldown {
+			return errors.New(d.Reason.String())
+		}
+		return nil
+	})
+	known := func(when string, n *Limiter) {
+		t.Helper()
+		until(t, func() error {
+			if st := n.Guard.Stats(); st.InForce != 1 { // All would have the node listen
+				return fmt.Errorf("%s: %+v", when, st)
+			}
+			return nil
+		})
+	}
+	known("a node that has seen no request", nodes[1])
+	known("a node that starts later", open(t, url, rules))
+	for i := range 2 {
+		if _, err := server.Do(t.Context(), "FLUSHALL"); err != nil {
+			t.Fatal(err)
+		}
+		until(t, func() error { // a node that came before that would make up another secret, and with it other names
+			if n, err := server.Do(t.Context(), "EXISTS", "weir{nodes}secret"); err != nil || n != int64(1) {
+				return fmt.Errorf("%v secrets, %v", n, err)
+			}
+			return nil
+		})
+		fresh := open(t, url, rules)
+		known(fmt.Sprint("a node that starts after loss ", i+1), fresh)
+		if got, want := fresh.Guard.All()[0], nodes[0].Guard.All()[0]; got.ID != want.ID || got.Ends.Sub(want.Ends).Abs() > time.Second {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		nodes = append(nodes, fresh)
+	}
+	if d := check(t, nodes[3], "offender"); d.Reason != weir.ReasonCooldown {
+		t.Errorf("%+v", d)
+	}
+}
+
 // What nobody has written who is a node is ignored, and no client's name is in Redis.
 func TestForgedAnnouncements(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})

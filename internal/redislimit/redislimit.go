@@ -43,7 +43,7 @@ func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint
 	}
 	o.Local, o.Now = store.Share(local), store.Now
 	l.Redis, l.Leases = store, lease.New(store, lease.Options{Local: o.Local, Nodes: store.Nodes})
-	l.Guard = cooldown.New(cooldown.Options{Now: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
+	l.Guard = cooldown.New(cooldown.Options{SharedNow: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
 	o.Guard = l.Guard
 	var counters weir.Store = l.Leases
 	if link != nil {
