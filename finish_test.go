@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -252,6 +253,73 @@ func TestCredit(t *testing.T) {
 			if got := credit(); got != want {
 				t.Errorf("%s: %d left after %d credits, want %d", algorithm, got, i+1, want)
 			}
+		}
+	}
+}
+
+// lostAnswers is a store whose answers to GiveBack are lost: before it did anything, or after it did its work.
+type lostAnswers struct {
+	weir.Store
+	before, after int
+}
+
+func (s *lostAnswers) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+	if s.before > 0 {
+		s.before--
+		return errors.New("lost")
+	}
+	err := s.Store.GiveBack(ctx, once, keep, returns)
+	if s.after > 0 && err == nil {
+		s.after--
+		return errors.New("lost")
+	}
+	return err
+}
+
+// A request whose Finish failed can be finished again.
+func TestFinishAfterAFailure(t *testing.T) {
+	rules := map[string]weir.Rule{
+		"by status":    {ID: "login", Statuses: []int{401}, Limits: per(1_000, time.Hour)},
+		"a receipt":    {ID: "a", Limits: per(1_000, time.Hour)},
+		"a slot":       {ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1_000, Window: time.Minute}}},
+		"reservations": {ID: "tokens", Amount: "tokens", Limits: per(1_000, time.Hour)},
+	}
+	for name, rule := range rules {
+		for _, lost := range []struct{ before, after int }{{before: 1}, {before: 3}, {after: 1}, {after: 3}, {before: 2, after: 2}} {
+			synctest.Test(t, func(t *testing.T) { // so that nothing refills
+				store := &lostAnswers{memstore.New(memstore.Options{}), lost.before, lost.after}
+				l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{rule}}), weir.Options{})
+				req := weir.Request{APIKey: "k", Receipt: name == "a receipt"}
+				if name == "reservations" {
+					req.Amounts, req.Reserve = map[string]weir.Amount{"tokens": 10_000_000}, time.Minute
+				}
+				var ds []weir.Decision
+				for range 10 { // so that there is something to give back too much of
+					ds = append(ds, check(t, l, req))
+				}
+				each := (1_000 - ds[9].Remaining) / 10
+				err, failures := l.Finish(t.Context(), &ds[0], weir.Outcome{Abandoned: true}), 0
+				for ; err != nil && !errors.Is(err, weir.ErrUsed); failures++ {
+					if failures == 10 {
+						t.Fatalf("%s %+v: %v", name, lost, err)
+					}
+					err = l.Finish(t.Context(), &ds[0], weir.Outcome{Abandoned: true})
+				}
+				if failures == 0 {
+					t.Errorf("%s %+v: no failure", name, lost)
+				}
+				if err := l.Finish(t.Context(), &ds[0], weir.Outcome{Abandoned: true}); err != nil && !errors.Is(err, weir.ErrUsed) {
+					t.Errorf("%s %+v: once more: %v", name, lost, err)
+				}
+				want := 9 * each
+				if lost.before == 0 && name == "by status" {
+					want = 8 * each // the first attempt leaves no mark
+				}
+				req.Peek = true
+				if got := 1_000 - check(t, l, req).Remaining; got != want {
+					t.Errorf("%s %+v: %d are taken, want %d", name, lost, got, want)
+				}
+			})
 		}
 	}
 }

@@ -230,6 +230,9 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 // for, and whenever the caller has a receipt. A receipt outlives its decision and its node:
 // &Decision{Receipt: receipt} stands for both. It can be finished a single time, by any node, after
 // which the error is [ErrUsed].
+//
+// After another error Finish may be called again with the same decision. If the store did its work and only its answer was
+// lost, tokens of a decision without a receipt then go back twice, but never three times; slots and reservations once.
 func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	h, err := l.heldBy(d)
 	d.held = nil
@@ -259,10 +262,18 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		return err
 	}
 	e := l.store.GiveBack(ctx, h.once, h.expires, back)
-	if l.tellEnded(h, o, e); e != nil {
-		return e
+	l.tellEnded(h, o, e)
+	if e == nil {
+		return err
 	}
-	return err
+	if !errors.Is(e, ErrUsed) {
+		h.local = nil
+		if h.once == (Once{}) {
+			h.once = h.name() // a mark costs the store memory, so only attempts after the first leave one
+		}
+		d.held = h
+	}
+	return e
 }
 
 // giveBackLocal gives back some of what was taken of Options.Local.
