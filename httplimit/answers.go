@@ -63,7 +63,7 @@ type Answerer struct {
 	opts                  Answers
 	x, ietf, ietf06, used bool
 	tokens                bool
-	custom                bool
+	own                   []string // the names in opts
 	expose                string
 	body                  *template.Template
 	texts                 texts
@@ -100,7 +100,9 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 			return nil, fmt.Errorf("headers: names: %q can't be the name of a header", *name)
 		}
 		*name = http.CanonicalHeaderKey(*name)
-		a.custom = a.custom || *name != ""
+		if *name != "" {
+			a.own = append(a.own, *name)
+		}
 	}
 	if opts.Expose {
 		a.expose = strings.Join(a.headerNames(), ", ")
@@ -180,13 +182,16 @@ func (a *Answerer) headerNames() []string {
 	return append(names, "Retry-After", "X-RateLimit-Rule", "X-RateLimit-Policy")
 }
 
+// OwnHeaders lists the headers of [Answers.Names], in canonical form. The slice must not be changed.
+func (m *Middleware) OwnHeaders() []string { return m.answers.own }
+
 // speaks reports whether SetHeaders has anything to set.
 func (a *Answerer) speaks(d *weir.Decision) bool {
 	return d.Policy != nil && (a.numbers() || a.expose != "")
 }
 
 // numbers reports whether any header shows a number.
-func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.tokens || a.custom }
+func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.tokens || a.own != nil }
 
 // SetHeaders sets the rate-limit headers of a decision that was made at now.
 func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision, now time.Time) {
@@ -216,7 +221,7 @@ func (a *Answerer) setDegraded(h http.Header, d *weir.Decision, now time.Time) {
 		b = v.int(b, hRemaining, -1)
 		b = v.int(b, hReset, reset)
 	}
-	if a.custom {
+	if a.own != nil {
 		n := &a.opts.Names
 		b = v.int(b, n.Limit, limit)
 		b = v.int(b, n.Remaining, -1)
@@ -250,7 +255,7 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 		b = v.int(b, h06Remain, d.Remaining)
 		b = v.int(b, h06Reset, seconds(d.ResetAfter))
 	}
-	if a.custom {
+	if a.own != nil {
 		n := &a.opts.Names
 		b = v.int(b, n.Limit, limit)
 		b = v.int(b, n.Remaining, d.Remaining)

@@ -2,13 +2,17 @@ package gateway
 
 import (
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 )
 
 // exchange is one admitted request and its answer, as far as the gateway has a say in them.
 type exchange struct {
-	own  http.Header  // what stands in the answer before the upstream is asked
-	body *requestBody // nil without one
+	own    http.Header  // what stands in the answer before the upstream is asked
+	names  []string     // headers beside the well-known ones in which the gateway states limits
+	theirs bool         // the answer states the upstream's limits, and not the gateway's
+	body   *requestBody // nil without one
 }
 
 type exchangeKey struct{}
@@ -18,20 +22,17 @@ func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKe
 
 // merge puts the gateway's own headers into an upstream's answer.
 //
-// An answer tells one story about limits, and it is Weir's: if the limiter has
-// something to say, every rate-limit header of the upstream is dropped, whatever
-// dialect it is in. If no limit applies, the upstream's pass, and
-// so does its Retry-After, always: the limiter sends none with what it admits.
+// An answer states the limits of one limiter, the one that binds, so that a client never sees the limit of one beside what remains of
+// another. If the upstream's limiter binds, all headers of the gateway's limiter are left out; otherwise all of the upstream's are,
+// whatever dialect they are in. An upstream's Retry-After always passes: the gateway's limiter sends none with what it admits.
 func (x *exchange) merge(res *http.Response) {
-	if x.speaksOfLimits() {
-		for name := range res.Header {
-			if isRateLimit(name) {
-				delete(res.Header, name)
-			}
-		}
-		for name := range res.Trailer {
-			if isRateLimit(name) {
-				delete(res.Trailer, name)
+	x.theirs = !x.speaksOfLimits() || x.upstreamBinds(res)
+	if !x.theirs {
+		for _, h := range []http.Header{res.Header, res.Trailer} {
+			for name := range h {
+				if x.isLimit(name) {
+					delete(h, name)
+				}
 			}
 		}
 	}
@@ -39,6 +40,9 @@ func (x *exchange) merge(res *http.Response) {
 		res.Header["Connection"] = []string{"close"}
 	}
 	for name, values := range x.own {
+		if x.theirs && x.isLimit(name) {
+			continue
+		}
 		switch name {
 		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists, which grow
 			res.Header[name] = append(values[:len(values):len(values)], res.Header[name]...)
@@ -52,6 +56,23 @@ func (x *exchange) merge(res *http.Response) {
 	}
 }
 
+// upstreamBinds reports whether the upstream's limiter binds: it refused the request, or it leaves the client less than the gateway's
+// limiter does.
+func (x *exchange) upstreamBinds(res *http.Response) bool {
+	switch {
+	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // which only Weir's refusals have
+		return true
+	case res.StatusCode == http.StatusServiceUnavailable && res.Header["Retry-After"] != nil:
+		return true
+	}
+	theirs, known := remaining(res.Header)
+	if !known {
+		return false
+	}
+	ours, known := remaining(x.own)
+	return known && theirs < ours || !known && x.own["X-Ratelimit-Policy"] != nil // the gateway's limiter is degraded
+}
+
 // restore puts the gateway's own headers into an answer that isn't the upstream's.
 func (x *exchange) restore(h http.Header) {
 	clear(h)
@@ -63,14 +84,13 @@ func (x *exchange) restore(h http.Header) {
 	}
 }
 
-// dropTrailers drops the rate-limit fields that an upstream sent behind its
-// answer: those of the answer's head are out, and two would contradict each other.
+// dropTrailers drops the rate-limit fields that an upstream sent behind its answer, if the gateway's own were sent in front of it.
 func (x *exchange) dropTrailers(h http.Header) {
-	if !x.speaksOfLimits() {
+	if x.theirs {
 		return
 	}
 	for name := range h {
-		if isRateLimit(strings.TrimPrefix(name, http.TrailerPrefix)) {
+		if x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
 	}
@@ -78,11 +98,15 @@ func (x *exchange) dropTrailers(h http.Header) {
 
 func (x *exchange) speaksOfLimits() bool {
 	for name := range x.own {
-		if isRateLimit(name) {
+		if x.isLimit(name) {
 			return true
 		}
 	}
 	return false
+}
+
+func (x *exchange) isLimit(name string) bool {
+	return isRateLimit(name) || slices.Contains(x.names, name)
 }
 
 // isRateLimit recognizes the headers, in canonical form, in which servers state limits.
@@ -93,4 +117,33 @@ func isRateLimit(name string) bool {
 		rest, ok = strings.CutPrefix(name, "Rate-Limit")
 	}
 	return ok && (rest == "" || rest[0] == '-')
+}
+
+// remaining is what the headers of a limiter say is left. It isn't known from a limiter that is degraded, or that speaks another
+// dialect.
+func remaining(h http.Header) (n int64, known bool) {
+	for _, name := range [...]string{"X-Ratelimit-Remaining", "Ratelimit-Remaining"} {
+		if v := h[name]; len(v) == 1 {
+			n, err := strconv.ParseInt(v[0], 10, 64)
+			return n, err == nil && n >= 0
+		}
+	}
+	if v := h["Ratelimit"]; len(v) == 1 {
+		return remainingQuota(v[0])
+	}
+	return 0, false
+}
+
+// remainingQuota is the least r of the limits in a RateLimit field: "orders";r=73;t=17.
+func remainingQuota(field string) (least int64, known bool) {
+	parts := strings.Split(field, `"`)
+	for i := 0; i < len(parts); i += 2 { // what stands outside of quotes
+		for param := range strings.FieldsFuncSeq(parts[i], func(r rune) bool { return r == ';' || r == ',' || r == ' ' }) {
+			digits, ok := strings.CutPrefix(param, "r=")
+			if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n >= 0 && (!known || n < least) {
+				least, known = n, true
+			}
+		}
+	}
+	return least, known
 }

@@ -210,7 +210,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	// The headers that are there already, the limiter's among them, wait in the exchange until the
 	// answer comes: the proxy would add the upstream's to them, and drop them all after a 103.
-	x := &exchange{own: maps.Clone(w.Header())}
+	x := &exchange{own: maps.Clone(w.Header()), names: g.opts.Limit.OwnHeaders()}
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
 	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))

@@ -100,14 +100,14 @@ func TestRefusalsKeepTheConnection(t *testing.T) {
 	}
 }
 
-// Clients see one story about limits, and it is Weir's.
+// Clients see the limits of one limiter. It is Weir's if the upstream has more left.
 func TestUpstreamRateLimitHeaders(t *testing.T) {
 	theirs := func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-RateLimit-Limit", "7")
 		h.Set("X-RateLimit-Used", "6")
 		h.Set("X-Rate-Limit-Remaining", "1")
-		h.Set("RateLimit", `"theirs";r=1;t=1`)
+		h.Set("RateLimit", `"theirs";r=1000;t=1`)
 		h.Set("RateLimit-Limit", "7")
 		h.Set("Retry-After", "9")
 		h.Set("Access-Control-Expose-Headers", "X-Theirs")
@@ -115,7 +115,6 @@ func TestUpstreamRateLimitHeaders(t *testing.T) {
 		if r.URL.Path == "/limited/hint" {
 			w.WriteHeader(http.StatusEarlyHints)
 		}
-		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	up := startUpstream(t, theirs)
 	d := start(t, setup{
