@@ -221,9 +221,9 @@ func beside(t *testing.T, n int64, w time.Duration, at arrivals) float64 {
 
 func seeded() *rand.Rand { return rand.New(rand.NewPCG(10, 2)) }
 
-var loads = []float64{0.5, 0.9, 1, 1.5, 2, 3} // of the limit
+var loads = []float64{0.5, 0.9, 1, 1.5, 2, 3, 10} // of the limit
 
-// N10: in total, the counter admits within 2% of what the exact log admits, for
+// N10: in total, the counter admits within 2% of what the exact log admits, with limits from 50 up, for
 // steady arrivals, for Poisson arrivals, and for bursts that are short or long beside the window.
 // What it can't follow is bursts about as long as the window: TestCounterBesideTheLogAtItsWorst.
 // (Ten other seeds, over as many windows or more: between −0.7% and +1.9%.)
@@ -232,7 +232,7 @@ func TestCounterAdmitsWithinTwoPercentOfTheLog(t *testing.T) {
 		n             int64
 		w             time.Duration
 		windows, many float64 // long bursts need more windows for an average
-	}{{100, time.Minute, 400, 1200}, {1000, time.Second, 50, 300}} {
+	}{{accurateCounter, time.Minute, 800, 2400}, {100, time.Minute, 400, 1200}, {1000, time.Second, 50, 300}} {
 		W := float64(tt.w.Microseconds())
 		end, long := tt.windows*W, tt.many*W
 		patterns := []struct {
@@ -253,7 +253,7 @@ func TestCounterAdmitsWithinTwoPercentOfTheLog(t *testing.T) {
 				for _, load := range loads {
 					d := beside(t, tt.n, tt.w, p.make(seeded(), W/(float64(tt.n)*load)))
 					fmt.Fprintf(&table, "%+8.2f%%", 100*d)
-					if math.Abs(d) > 0.02 {
+					if math.Abs(d) > 0.02+1e-9 { // steady overload of 50 loses one of them, which is 2%
 						t.Errorf("%s, load %v: %+.2f%%", p.name, load, 100*d)
 					}
 				}

@@ -19,6 +19,30 @@ func (rs *RuleSet) warn() {
 	rs.warnOfSplits()
 	rs.warnOfPrices()
 	rs.warnOfScopes()
+	rs.warnOfCounters()
+}
+
+// accurateCounter is the limit from which a sliding counter admits within 2% of the log.
+const accurateCounter = 50
+
+// warnOfCounters finds sliding counters that admit less than their limit, because one request is a large part of it.
+func (rs *RuleSet) warnOfCounters() {
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		if r.Algorithm != SlidingCounter {
+			continue
+		}
+		least := int64(accurateCounter)
+		for _, policies := range append(slices.Collect(maps.Values(r.byTier)), r.base) {
+			for _, p := range policies {
+				least = min(least, p.Limit.Count/max(1, r.cost))
+			}
+		}
+		if least < accurateCounter {
+			loss := (100 + max(2, least) - 1) / max(2, least)
+			rs.warnf(rulePath(r)+".algorithm", "a client that asks steadily for more than the limit gets up to %d%% less: the counter is exact to about one request, and %d of them fit; below %d write `algorithm: sliding_window_log`, which is exact", loss, max(1, least), accurateCounter)
+		}
+	}
 }
 
 // warnOfPrices finds prices that no model gets to, and rules that don't charge models without a price.

@@ -166,3 +166,27 @@ func TestRanksOfALayer(t *testing.T) {
 		}
 	}
 }
+
+// A sliding counter of a small limit is warned about, with what it loses; the log isn't, nor is a counter from 50 up.
+func TestWarnsOfSmallCounters(t *testing.T) {
+	small := []Tier{{"free", []Limit{PerMinute(10)}}, {"pro", []Limit{PerMinute(1000)}}}
+	for _, c := range []struct {
+		rule  Rule
+		tiers []Tier
+		want  string
+	}{
+		{Rule{Algorithm: SlidingCounter, Limits: []Limit{PerMinute(50)}}, nil, ""},
+		{Rule{Algorithm: SlidingCounter, Limits: []Limit{PerMinute(49)}}, nil, "up to 3% less"},
+		{Rule{Algorithm: SlidingCounter, Limits: []Limit{PerMinute(1000), PerSecond(10)}}, nil, "up to 10% less"},
+		{Rule{Algorithm: SlidingCounter, Limits: []Limit{PerMinute(1)}}, nil, "up to 50% less"},
+		{Rule{Algorithm: SlidingCounter, Limits: []Limit{PerMinute(100)}, Cost: 10}, nil, "up to 10% less"},
+		{Rule{Algorithm: SlidingCounter}, small, "up to 10% less"},
+		{Rule{Algorithm: SlidingLog, Limits: []Limit{PerMinute(10)}}, nil, ""},
+	} {
+		c.rule.ID = "a"
+		rs := compiled(t, Rules{Tiers: c.tiers, Rules: []Rule{c.rule}})
+		if c.want == "" && said(rs, "sliding_window_log") || c.want != "" && (!said(rs, c.want) || !said(rs, "below 50 write `algorithm: sliding_window_log`")) {
+			t.Errorf("%+v: want %q, got %v", c.rule, c.want, rs.Warnings())
+		}
+	}
+}
