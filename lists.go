@@ -1,13 +1,30 @@
 package weir
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
 // Covers reports whether the deny and the allow list hold a key, a pattern or an IP range, or something wider.
 func (rs *RuleSet) Covers(entry string) (denied, allowed bool) {
 	return rs.deny.covers(entry), rs.allow.covers(entry)
+}
+
+// WithDenied returns the same rules with more entries on the deny list: blocks that are kept apart from the document. The document,
+// and what is warned of in it, stay as they are. The error is [Problems], if an entry can't be on a deny list.
+func (rs *RuleSet) WithDenied(entries ...string) (*RuleSet, error) {
+	c := *rs
+	c.deny, c.warnings = accessList{}, nil
+	var bad Problems
+	for i, p := range slices.Concat(rs.doc.Deny, entries) {
+		c.addPattern(&c.deny, fmt.Sprintf("blacklist[%d]", i), p, "all of them would be refused", &bad)
+	}
+	if c.warnings = rs.warnings; len(bad) > 0 {
+		return nil, bad
+	}
+	return &c, nil
 }
 
 func (a *accessList) covers(entry string) bool {

@@ -41,3 +41,31 @@ func TestCovers(t *testing.T) {
 		}
 	}
 }
+
+// Entries that are denied beside the document beat its allow list, and leave the document as it was.
+func TestWithDenied(t *testing.T) {
+	rs, err := Compile(Rules{Allow: []string{"sk_*"}, Deny: []string{"old_*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := rs.WithDenied("sk_leaked", "203.0.113.0/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for entry, want := range map[string]bool{"sk_leaked": true, "203.0.113.7": true, "old_1": true, "sk_other": false} {
+		if denied, _ := more.Covers(entry); denied != want {
+			t.Errorf("%s: denied %v", entry, denied)
+		}
+	}
+	if x := more.Explain(&Request{APIKey: "sk_leaked", KeyVerified: true}); x.Reason != ReasonDenied {
+		t.Errorf("on both lists: %s", x.Reason)
+	}
+	if denied, _ := rs.Covers("sk_leaked"); denied || len(more.Rules().Deny) != 1 {
+		t.Error("the rules have changed")
+	}
+	for _, entry := range []string{"*", "", "0.0.0.0/0"} {
+		if _, err := rs.WithDenied(entry); err == nil {
+			t.Errorf("%q is taken", entry)
+		}
+	}
+}

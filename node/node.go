@@ -96,6 +96,9 @@ func Open(o Options) (*Node, error) {
 			Store: rulestore.OverRedis(n.shared.Redis), Node: rulestore.Node{Name: name, Version: "library"}, Logger: o.Logger,
 		}, inforce.Start{Seed: doc, Message: "seeded from " + o.SeedRules, Given: true}, n.Limiter)
 	}
+	if n.shared != nil {
+		rules.Join(rulestore.OpenBlocks(soon, rulestore.BlockOptions{Redis: n.shared.Redis, Now: n.Limiter.Now, Logger: o.Logger}))
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.running.Go(func() { run(ctx) })

@@ -284,7 +284,7 @@ func TestTopOnATerminal(t *testing.T) {
 		return nil
 	})
 	fingerprint := hot(t, n, "").Clients[0].Fingerprint
-	if text, err := exec.Command(binary, "keys", "block", fingerprint, "--admin", n.Admin).CombinedOutput(); err == nil || !strings.Contains(string(text), "not its key") {
+	if text, err := exec.Command(binary, "keys", "allow", fingerprint, "--admin", n.Admin).CombinedOutput(); err == nil || !strings.Contains(string(text), "not its key") {
 		t.Errorf("a fingerprint is taken for a key: %v: %s", err, text)
 	}
 	s := openScreen(t, n)

@@ -78,6 +78,12 @@ func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 	}
 	w := cmd.ErrOrStderr()
 	switch {
+	case out.Emergency != "" && out.DryRun:
+		fmt.Fprintln(w, "nothing was changed: a dry run")
+	case out.Emergency == "added":
+		fmt.Fprintln(w, "blocked by the emergency list: weir keys blocks shows it")
+	case out.Emergency == "removed" && out.Diff == "":
+		fmt.Fprintln(w, "taken off the emergency list")
 	case out.Diff == "":
 		fmt.Fprintf(w, "nothing to change: version %d is the same\n", out.Version)
 	case out.DryRun && out.NeedsForce && !c.force:

@@ -123,6 +123,10 @@ func limitWords(l *adminapi.ExplainedLimit) string {
 func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 	switch x.Reason {
 	case weir.ReasonDenied.String():
+		if x.Emergency {
+			fmt.Fprintf(w, "%s by %s on the emergency list: weir keys blocks shows who put it there\n", colour.verdict(w, false, "denied"), x.Pattern)
+			break
+		}
 		fmt.Fprintf(w, "%s by blacklist entry %s\n", colour.verdict(w, false, "denied"), x.Pattern)
 	case weir.ReasonBypassed.String():
 		fmt.Fprintf(w, "%s by whitelist entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)

@@ -2,19 +2,15 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
@@ -37,7 +33,7 @@ the last hour: --client names one by its fingerprint, as weir top shows it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: help,
 	}
-	cmd.AddCommand(overrideCommand(), blockCommand(), allowCommand(), keysShowCommand(), keysResetCommand(), keysReleaseCommand(), keysCooldownsCommand(), keysLiftCommand())
+	cmd.AddCommand(overrideCommand(), blockCommand(), keysBlocksCommand(), allowCommand(), keysShowCommand(), keysResetCommand(), keysReleaseCommand(), keysCooldownsCommand(), keysLiftCommand())
 	return cmd
 }
 
@@ -180,8 +176,10 @@ func numbers(cmd *cobra.Command, body *adminapi.Override, limit string, burst in
 	return nil
 }
 
+const denylist = "/v1/denylist"
+
 func blockCommand() *cobra.Command {
-	return listCommand("/v1/denylist", &cobra.Command{
+	return listCommand(denylist, &cobra.Command{
 		Use:   "block KEY",
 		Short: "Refuse a key, whatever its limits: put it on the deny list",
 		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may
@@ -189,6 +187,11 @@ be a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to rea
 it from standard input, so that it isn't in the shell's history. A client of weir top
 is named by its fingerprint, with --client; nodes know its key if they have seen it
 in the last hour. It is no error if there is nothing to do.
+
+A block beats overrides and the allow list, and needs no --force. Where the rules
+can't be changed, since they are in a file or their store can't be reached, it goes
+on the emergency list, which all nodes with the same Redis follow within 2 seconds.
+weir keys blocks lists what is blocked, and --remove takes an entry off both lists.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys block sk_prod_1 -m "leaked"
@@ -221,15 +224,23 @@ func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		entry, err := client.key(cmd, args)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case client != "":
-			return c.run(cmd, http.MethodPost, path+"/entries", adminapi.ListEntry{Client: string(client), Remove: remove}, nil, "")
-		case !remove && !c.force && c.isFingerprint(cmd, entry):
-			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this would stop nobody: write --client %s; --force if it is a key all the same", entry, entry)
 		}
-		return c.entry(cmd, path, entry, remove)
+		body := adminapi.ListEntry{Key: entry, Client: string(client), Remove: remove}
+		switch {
+		case client != "" || remove || !c.isFingerprint(cmd, entry):
+		case path == denylist: // blocks are never refused, and no client has such a key
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is the fingerprint of a client in weir top: that client is blocked, as by --client\n", entry)
+			body.Key, body.Client = "", entry
+		case !c.force:
+			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this would let nobody pass: write --client %s; --force if it is a key all the same", entry, entry)
+		}
+		err = c.run(cmd, http.MethodPost, path+"/entries", body, nil, "")
+		if r, ok := refused(err, http.StatusNotFound); ok && remove && body.Client == "" && strings.Contains(r.Message, adminapi.NoEntry) {
+			return c.nothing(cmd, path)
+		}
+		return err
 	}
 	client.register(cmd)
 	cmd.Flags().BoolVar(&remove, "remove", false, "take it off the list")
@@ -248,56 +259,19 @@ func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
 	return err == nil
 }
 
-// listTries is how often a list is read and written again when others are faster.
-const listTries = 10
-
-// entry puts an entry on a list, or takes it off. The list is replaced whole, so it must be the one that was read.
-func (c *change) entry(cmd *cobra.Command, path, entry string, remove bool) error {
-	for try := 1; ; try++ {
-		a, err := c.call(cmd, http.MethodGet, path, nil, nil)
-		if err != nil {
-			return err
-		}
-		var list adminapi.List
-		if err := a.decode(&list); err != nil {
-			return err
-		}
-		version, err := a.version()
-		if err != nil {
-			return err
-		}
-		switch has := slices.Contains(list.Entries, entry); {
-		case has != remove: // put on and there, or taken off and not there
-			return c.nothing(cmd, version)
-		case remove:
-			list.Entries = slices.DeleteFunc(list.Entries, func(e string) bool { return e == entry })
-		default:
-			list.Entries = append(list.Entries, entry)
-		}
-		err = c.run(cmd, http.MethodPut, path, list, ifMatch(version), "")
-		if _, conflict := refused(err, http.StatusPreconditionFailed); !conflict || try == listTries {
-			return err
-		}
-		if err := pause(cmd.Context(), rand.N(time.Duration(try)*20*time.Millisecond)); err != nil {
-			return &exit{exitUnavailable, err}
-		}
+// nothing reports a change that isn't one: the list doesn't have the entry.
+func (c *change) nothing(cmd *cobra.Command, path string) error {
+	a, err := c.call(cmd, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
 	}
-}
-
-// nothing reports a change that isn't one.
-func (c *change) nothing(cmd *cobra.Command, version int64) error {
+	version, err := a.version()
+	if err != nil {
+		return err
+	}
 	if c.asJSON {
 		return printJSON(cmd, adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}})
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "nothing to change: version %d is the same\n", version)
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -2,85 +2,85 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 )
 
-// list is a list on a node, with its version.
-type list struct {
-	mu      sync.Mutex // guards the rest
-	version int
-	entries []string
-	faster  int // how many writes of others come between the next reads and writes
-}
-
-func (l *list) get(w http.ResponseWriter, _ *http.Request) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w.Header().Set("ETag", fmt.Sprintf(`"%d"`, l.version))
-	_ = json.NewEncoder(w).Encode(map[string]any{"entries": l.entries})
-	if l.faster > 0 {
-		l.faster--
-		l.version++
-		l.entries = append(l.entries, fmt.Sprint("other_", l.version))
-	}
-}
-
-func (l *list) put(w http.ResponseWriter, r *http.Request) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var in struct{ Entries []string }
-	if json.NewDecoder(r.Body).Decode(&in) != nil || in.Entries == nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	if r.Header.Get("If-Match") != fmt.Sprintf(`"%d"`, l.version) {
-		w.WriteHeader(http.StatusPreconditionFailed)
-		_, _ = io.WriteString(w, `{"error": {"code": "CONFLICT", "message": "someone was faster"}}`)
-		return
-	}
-	l.version, l.entries = l.version+1, in.Entries
-	fmt.Fprintf(w, `{"version": %d, "dry_run": false, "warnings": [], "diff": "@@ -1 +1 @@\n+changed\n"}`, l.version)
-}
-
-func TestListsKeepWhatOthersPutOnThem(t *testing.T) {
+// A list is changed by one entry, so that what others put on it at the same time stays.
+func TestListsAreChangedByOneEntry(t *testing.T) {
 	for command, path := range map[string]string{"block": "/v1/denylist", "allow": "/v1/allowlist"} {
-		l := &list{version: 1, entries: []string{"first"}, faster: 3}
-		s := newShell(t, answers{"GET " + path: l.get, "PUT " + path: l.put})
-		s.run("keys", command, "sk_bad").expect(t, 0, "+changed", "version 5 is in force")
-		if !slices.Equal(l.entries, []string{"first", "other_2", "other_3", "other_4", "sk_bad"}) {
-			t.Errorf("%s: %q", command, l.entries)
-		}
-		l.faster = 1
-		s.run("keys", command, "first", "--remove").expect(t, 0, "+changed", "version 7 is in force")
-		if !slices.Equal(l.entries, []string{"other_2", "other_3", "other_4", "sk_bad", "other_6"}) {
-			t.Errorf("%s: %q", command, l.entries)
-		}
-		l.faster = 1000
-		s.run("keys", command, "never").expect(t, exitRefused, "", "someone was faster")
-		if slices.Contains(l.entries, "never") || l.faster != 1000-listTries {
-			t.Errorf("%s: %q, %d", command, l.entries, l.faster)
+		s := newShell(t, answers{"POST " + path + "/entries": text(200, "43", applied)})
+		for args, want := range map[string]string{
+			"sk_bad":                    `{"key":"sk_bad"}`,
+			"sk_bad --remove":           `{"key":"sk_bad","remove":true}`,
+			"--client 1a2b3c4d -m leak": `{"client":"1a2b3c4d"}`,
+		} {
+			d := s.run(append([]string{"keys", command}, strings.Fields(args)...)...)
+			d.expect(t, 0, "+b", "version 43 is in force")
+			if len(d.asked) != 1 || d.asked[0].body != want {
+				t.Errorf("%s %s: %+v", command, args, d.asked)
+			}
 		}
 	}
 }
 
 func TestNothingToDoIsNoError(t *testing.T) {
-	l := &list{version: 7, entries: []string{"sk_bad"}}
-	s := newShell(t, answers{"GET /v1/denylist": l.get})
+	s := newShell(t, answers{
+		"GET /v1/denylist": text(200, "7", `{"entries": ["sk_bad"]}`),
+		"POST /v1/denylist/entries": func(w http.ResponseWriter, r *http.Request) {
+			var in struct{ Remove bool }
+			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+				t.Error(err)
+			}
+			if in.Remove {
+				text(404, "", `{"error": {"code": "NOT_FOUND", "message": "the denylist has no entry …"}}`)(w, r)
+				return
+			}
+			text(200, "7", `{"version": 7, "warnings": [], "diff": ""}`)(w, r)
+		},
+	})
 	s.run("keys", "block", "sk_bad").expect(t, 0, "", "nothing to change: version 7 is the same")
 	s.run("keys", "block", "sk_good", "--remove").expect(t, 0, "", "nothing to change: version 7 is the same")
-	s.run("keys", "block", "sk_bad", "--json").expect(t, 0, `"version": 7`, "")
+	s.run("keys", "block", "sk_good", "--remove", "--json").expect(t, 0, `"version": 7`, "")
 }
 
-func TestLastEntryCanBeTakenOff(t *testing.T) {
-	l := &list{version: 7, entries: []string{"sk_bad"}}
-	s := newShell(t, answers{"GET /v1/denylist": l.get, "PUT /v1/denylist": l.put})
-	s.run("keys", "block", "sk_bad", "--remove").expect(t, 0, "+changed", "version 8 is in force")
+// A fingerprint in place of a key blocks its client, and lets nobody pass.
+func TestAFingerprintInPlaceOfAKey(t *testing.T) {
+	s := newShell(t, answers{
+		"POST /v1/clients":           text(200, "", `{"fingerprint": "1a2b3c4d"}`),
+		"POST /v1/denylist/entries":  text(200, "43", applied),
+		"POST /v1/allowlist/entries": text(200, "43", applied),
+	})
+	d := s.run("keys", "block", "1a2b3c4d")
+	d.expect(t, 0, "+b", "that client is blocked")
+	if last := d.asked[len(d.asked)-1]; last.body != `{"client":"1a2b3c4d"}` {
+		t.Errorf("asked %+v", last)
+	}
+	s.run("keys", "allow", "1a2b3c4d").expect(t, exitUsage, "", "write --client 1a2b3c4d")
+}
+
+func TestTheEmergencyList(t *testing.T) {
+	s := newShell(t, answers{
+		"POST /v1/denylist/entries": text(200, "7", `{"version": 7, "warnings": [{"text": "the rules are in a file"}], "diff": "", "emergency": "added"}`),
+		"GET /v1/denylist": text(200, "7", `{"entries": ["sk_old_*"], "emergency": [
+			{"entry": "sk_leaked", "by": "ada", "message": "on a paste site", "since": "2026-05-01T10:00:00Z"}]}`),
+		"POST /v1/explain": text(200, "", `{"reason": "denied", "pattern": "sk_leaked", "emergency": true, "rules": []}`),
+	})
+	d := s.run("keys", "block", "sk_leaked")
+	d.expect(t, 0, "", "the rules are in a file")
+	d.expect(t, 0, "", "blocked by the emergency list")
+	d = s.run("keys", "blocks")
+	d.expect(t, 0, "sk_leaked", "1 on the deny list of the rules, 1 on the emergency list")
+	for _, want := range []string{"emergency", "ada", "on a paste site", "sk_old_*", "rules"} {
+		if !strings.Contains(d.stdout, want) {
+			t.Errorf("without %q: %s", want, d.stdout)
+		}
+	}
+	s.run("keys", "blocks", "--json").expect(t, 0, `"message": "on a paste site"`, "")
+	s.run("explain", "sk_leaked").expect(t, 0, "denied by sk_leaked on the emergency list", "")
+	s.run("rules", "lint", file(t, "rules: [{id: all, by: [ip], limit: 5/s}]")).expect(t, 0, "blocked by the emergency list and not by these rules", "")
+	s.run("rules", "lint", file(t, "rules: [{id: all, by: [ip], limit: 5/s}]\nblacklist: [sk_leaked]\n")).expect(t, 0, "1 rule, 0 warnings", "")
 }
 
 func TestOverride(t *testing.T) {
@@ -117,17 +117,16 @@ func TestOverride(t *testing.T) {
 
 // A key that comes from standard input is in no URL either.
 func TestKeysFromStandardInput(t *testing.T) {
-	l := &list{version: 1}
 	s := newShell(t, answers{
 		"PUT /v1/rules/key": text(200, "43", applied), "POST /v1/counters/reset": text(200, "", `{"reset": 2}`),
 		"POST /v1/counters/release": text(200, "", `{"released": ["flight"]}`),
 		"POST /v1/counters":         text(200, "", `{"counters": []}`), "POST /v1/explain": text(200, "", `{"rules": []}`),
-		"GET /v1/denylist": l.get, "PUT /v1/denylist": l.put,
+		"POST /v1/denylist/entries": text(200, "43", applied),
 	})
 	s.stdin = " sk_secret \r\nwhatever\n"
 	for _, args := range []string{"keys override - --rule search --limit 1/s", "keys reset -", "keys show -", "keys release - --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312", "keys block -"} {
 		d := s.run(strings.Fields(args)...)
-		if d.code != 0 || !strings.Contains(d.asked[len(d.asked)-1].body, `"sk_secret"`) && !slices.Contains(l.entries, "sk_secret") {
+		if d.code != 0 || !strings.Contains(d.asked[len(d.asked)-1].body, `"sk_secret"`) {
 			t.Errorf("%s: exit %d, %s, %+v", args, d.code, d.stderr, d.asked)
 		}
 		for _, a := range d.asked {

@@ -142,6 +142,15 @@ func call(ctx context.Context, flag, method, url string, body any, header http.H
 	return a, err
 }
 
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // unexpected is the error of an answer that is neither wanted nor a refusal.
 func unexpected(url string, status int, answer []byte) error {
 	var e checkapi.ErrorResponse

@@ -29,6 +29,7 @@ func rulesCommand() *cobra.Command {
 func lintCommand() *cobra.Command {
 	var asJSON, strict bool
 	var colour colour
+	var node admin
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check rule files; exit 1 if one has problems",
@@ -38,17 +39,30 @@ file is good, warnings or not; 1 if one has problems.
 
 With --strict, warnings are exit 1, too: weir rules apply would ask for --force.
 What it would ask for besides, since a change cuts a limit or loses a block, depends
-on the rules in force: weir rules apply FILE --dry-run looks at those.`,
-		Example:           "  weir rules lint rules.yaml\n  weir rules lint --strict rules.yaml\n  weir rules lint --json rules/*.yaml",
+on the rules in force: weir rules apply FILE --dry-run looks at those.
+
+No node is asked, unless --admin names one: then a file that lacks blocks of the
+node's emergency list has a warning for each.`,
+		Example:           "  weir rules lint rules.yaml\n  weir rules lint rules.yaml --admin 127.0.0.1:8082\n  weir rules lint --strict rules.yaml\n  weir rules lint --json rules/*.yaml",
 		ValidArgsFunction: ruleFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("name the rule files, or - for standard input")
 			}
+			var blocked adminapi.List
+			if cmd.Flags().Changed("admin") {
+				a, err := node.call(cmd, http.MethodGet, denylist, nil, nil)
+				if err != nil {
+					return err
+				}
+				if err := a.decode(&blocked); err != nil {
+					return err
+				}
+			}
 			var reports []lintReport
 			bad := false
 			for _, name := range args {
-				r, err := lint(cmd, name)
+				r, err := lint(cmd, name, blocked.Emergency)
 				if err != nil {
 					return &exit{exitUsage, err}
 				}
@@ -71,6 +85,7 @@ on the rules in force: weir rules apply FILE --dry-run looks at those.`,
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	colour.register(cmd)
+	node.register(cmd)
 	return cmd
 }
 
@@ -81,7 +96,8 @@ type lintReport struct {
 	Warnings []rulefile.Problem `json:"warnings"`
 }
 
-func lint(cmd *cobra.Command, name string) (lintReport, error) {
+// lint looks at a file, and for entries of an emergency list that it lacks.
+func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintReport, error) {
 	text, err := readFile(cmd, name)
 	if err != nil {
 		return lintReport{}, err
@@ -96,7 +112,7 @@ func lint(cmd *cobra.Command, name string) (lintReport, error) {
 		return r, err
 	}
 	r.Rules = len(f.Rules.Rules)
-	r.Warnings = append(r.Warnings, f.Warnings...)
+	r.Warnings = append(append(r.Warnings, f.Warnings...), adminapi.Unlisted(emergency, f.Set)...)
 	return r, nil
 }
 

@@ -181,7 +181,7 @@ func (a *API) editList(w http.ResponseWriter, r *http.Request, list rulefile.Lis
 		case there && !in.Remove:
 			return text, nil
 		case !there && in.Remove:
-			return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "the %s has no entry %s: GET /v1/%s shows those that it has", name, shown.Entry(entry), name)
+			return nil, noEntry(name, entry)
 		case in.Remove:
 			entries = slices.DeleteFunc(slices.Clone(entries), func(e string) bool { return e == entry })
 		default:
@@ -193,6 +193,11 @@ func (a *API) editList(w http.ResponseWriter, r *http.Request, list rulefile.Lis
 		return f
 	}
 	c.removes, c.hidden = in.Remove, hidden
+	if list == rulefile.Denylist {
+		if f := a.block(r, &c, entry, in.Remove); f != nil {
+			return f
+		}
+	}
 	what := "add an entry to the " + name
 	if in.Remove {
 		what = "remove an entry of the " + name

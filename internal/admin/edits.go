@@ -76,6 +76,9 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *chang
 	if gone := inTurn(r, func() { out, f = a.commit(r.Context(), c) }); gone != nil {
 		return gone
 	}
+	if c.then != nil {
+		out, f = c.then(out, f)
+	}
 	if f != nil {
 		if !c.dryRun { // which anybody may send who may look
 			a.audit(r, shown.Hide(what), "answer", f.Code) // a name that isn't there may be a key

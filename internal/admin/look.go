@@ -89,7 +89,9 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	}
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	id := r.URL.Query().Get("rule")
-	if gone := inTurn(r, func() { f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce(), a.regionNames()) }); gone != nil {
+	if gone := inTurn(r, func() {
+		f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce(), a.regionNames(), a.emergencyList())
+	}); gone != nil {
 		return gone
 	}
 	if f != nil {
@@ -101,7 +103,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 
 // of looks at a document, and at what it would change, for as long as somebody wants to know. With an id, the text is that rule alone, and
 // is looked at in its place among those in force: what is warned about already isn't the rule's.
-func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string) *jsonerror.Error {
+func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string, emergency []Block) *jsonerror.Error {
 	var err error
 	if id != "" {
 		text, err = rulefile.PutRule(inForce.Text, id, text)
@@ -122,7 +124,7 @@ func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Ti
 		return left()
 	}
 	v.Valid, v.Rules = true, len(file.Rules.Rules)
-	own := warnings(regions, file)
+	own := append(warnings(regions, file), Unlisted(emergency, file.Set)...)
 	if id != "" {
 		own = added(regions, inForce.File, file)
 	}
@@ -130,26 +132,26 @@ func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Ti
 	return nil
 }
 
-func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string) *jsonerror.Error {
+func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string, emergency []Block) *jsonerror.Error {
 	doc, f := a.inForce()
 	if f != nil {
 		return f
 	}
 	setETag(w, doc.Version)
-	out := entries(&doc.File.Rules)
-	if out == nil {
-		out = []string{}
+	out := List{Entries: entries(&doc.File.Rules), Emergency: emergency}
+	if out.Entries == nil {
+		out.Entries = []string{}
 	}
-	WriteJSON(w, http.StatusOK, List{out})
+	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
 func (a *API) allowlist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
-	return a.list(w, func(r *weir.Rules) []string { return r.Allow })
+	return a.list(w, func(r *weir.Rules) []string { return r.Allow }, nil)
 }
 
 func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
-	return a.list(w, func(r *weir.Rules) []string { return r.Deny })
+	return a.list(w, func(r *weir.Rules) []string { return r.Deny }, a.emergencyList())
 }
 
 // silent is for how long a node may not have beaten, when the list was heard, before nobody knows how its store is: two heartbeats,
@@ -259,6 +261,7 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 			}
 		}
 	}
+	out.Emergency = out.Reason == weir.ReasonDenied.String() && a.Rules.Blocks().Has(out.Pattern)
 	out.Pattern = scrub(out.Pattern, hidden)
 	for i := range out.Ignored {
 		out.Ignored[i] = scrub(out.Ignored[i], hidden)

@@ -141,7 +141,7 @@ func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	}
 	out := ClientPage{HourOfClient: hour, Overrides: []OverrideOf{}}
 	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
-		out.Blocked, out.Allowed = doc.File.Set.Covers(who.Value)
+		out.Blocked, out.Allowed = a.Limiter.Rules().Covers(who.Value) // with the emergency list
 	}
 	if who.Kind == "api_key" {
 		for i := range doc.File.Rules.Rules {

@@ -20,6 +20,8 @@ type Changed struct {
 	NeedsForce bool               `json:"needs_force"`
 	Diff       string             `json:"diff"`
 	Expires    *time.Time         `json:"expires,omitempty"` // when the override ends that was set
+	// Emergency is "added" or "removed" if the change was made to the emergency list.
+	Emergency string `json:"emergency,omitempty"`
 
 	before int64  // the version that was changed
 	did    string // what the difference is, in words
@@ -79,6 +81,16 @@ type Override struct {
 // List is the allow list or the deny list.
 type List struct {
 	Entries []string `json:"entries"`
+	// Emergency are the blocks that apply beside the rules. They are shown with the deny list, and PUT ignores them.
+	Emergency []Block `json:"emergency,omitempty"`
+}
+
+// Block is an entry of the emergency list.
+type Block struct {
+	Entry   string    `json:"entry"`
+	By      string    `json:"by"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
 }
 
 // ListEntry is the body of POST /v1/allowlist/entries and /v1/denylist/entries.
@@ -242,10 +254,12 @@ type Reset struct {
 
 // Explanation answers POST /v1/explain.
 type Explanation struct {
-	Reason  string   `json:"reason"`
-	Pattern string   `json:"pattern,omitempty"`
-	Path    string   `json:"path,omitempty"`
-	Paths   []string `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
+	Reason  string `json:"reason"`
+	Pattern string `json:"pattern,omitempty"`
+	// Emergency: the entry that decides is on the emergency list.
+	Emergency bool     `json:"emergency,omitempty"`
+	Path      string   `json:"path,omitempty"`
+	Paths     []string `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
 	// KeyVerified says how the request's key was taken; nil if it has none.
 	KeyVerified *bool             `json:"key_verified,omitempty"`
 	Tier        string            `json:"tier,omitempty"`

@@ -29,12 +29,16 @@ type change struct {
 	dryRun  bool
 	whole   bool // the edit replaces the document, whatever it is
 	removes bool // it takes something from a client on purpose, by name
+	unasked bool // it needs no force, whatever it is warned of
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
 	hidden  string    // a key that the answer masks, since whoever asked named its client by a fingerprint
 	now     time.Time // when it is tried, which decides what overrides have expired
 	regions []string  // that the node knows
+
+	// then may replace what became of it, if it isn't nil.
+	then func(*Changed, *jsonerror.Error) (*Changed, *jsonerror.Error)
 
 	// What edit says of what it did:
 	did  string    // in the words of a person, for the history; "" describes the difference
@@ -46,8 +50,8 @@ const attempts = 20
 
 // commit makes a new version of the newest one.
 func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
-	if file := a.Rules.File(); file != "" && !c.dryRun {
-		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", file)
+	if a.Rules.File() != "" && !c.dryRun {
+		return nil, a.inFile()
 	}
 	c.regions = a.regionNames()
 	for range attempts {
@@ -62,6 +66,11 @@ func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error
 		}
 	}
 	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
+}
+
+// inFile is the answer to changes of rules that are in a file.
+func (a *API) inFile() *jsonerror.Error {
+	return jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", a.Rules.File())
 }
 
 func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
@@ -166,7 +175,7 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 	}
 	warnings = append(warnings, rulefile.Compare(old, next)...)
 	out.Warnings = append(out.Warnings, warnings...)
-	out.NeedsForce = out.NeedsForce || len(warnings) > 0 && !c.back
+	out.NeedsForce = (out.NeedsForce || len(warnings) > 0 && !c.back) && !c.unasked
 	return nil
 }
 

@@ -41,6 +41,7 @@ type Rules struct {
 	givenUp  []*Document              // orphans that were in force here, the last few
 	warning  atomic.Pointer[string]   // of what they block and nobody does any more
 	look     chan struct{}            // holds a value when the file is to be looked at now
+	blocks   *rulestore.Blocks        // the emergency list
 }
 
 // Document is rules in force and the text they were made of.
@@ -93,6 +94,7 @@ func (r *Rules) parse(v rulestore.Version) (*Document, error) {
 // FromFile takes rules from a file that was read into doc, and from then on whenever it is saved.
 func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
 	r := &Rules{file: file, limiter: limiter, log: log, look: make(chan struct{}, 1)}
+	r.Join(unkept(limiter))
 	r.enforce(doc)
 	logWarnings(r.log, doc.File)
 	return r
@@ -117,6 +119,7 @@ type Start struct {
 // the node isn't ready.
 func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
 	r := &Rules{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
+	r.Join(unkept(limiter))
 	r.waiting = waiting
 	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
 	if r.copy != nil {
@@ -273,9 +276,10 @@ func (r *Rules) Run(ctx context.Context) error {
 			r.expiry = nil
 		}
 	}()
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	keeping.Go(func() { r.blocks.Run(ctx) })
 	if r.follower != nil {
-		var keeping sync.WaitGroup
-		defer keeping.Wait()
 		keeping.Go(func() { r.keep(ctx) })
 		return r.follower.Run(ctx)
 	}
@@ -365,7 +369,7 @@ func (r *Rules) replace(d *Document) {
 	if d.Since.IsZero() {
 		d.Since = time.Now()
 	}
-	r.limiter.SetRules(d.File.Set)
+	r.limiter.SetRules(r.joined(d.File.Set))
 	r.inForce.Store(d)
 	r.compare(d)
 	r.wait(d)

@@ -337,12 +337,17 @@ func writeFile(dir, path string, v Version) error {
 	}
 	said = append(said, '\n')
 	line := fmt.Appendf(nil, "%s%s %s", mark, sumOf(said, v.Text), said)
+	return writeWhole(dir, path, append(line, v.Text...))
+}
+
+// writeWhole writes a file whole and for good, or not at all. Only this user may read it.
+func writeWhole(dir, path string, text []byte) error {
 	f, err := os.CreateTemp(dir, tempName) // 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // which it has no more when all went well
-	_, err = f.Write(append(line, v.Text...))
+	_, err = f.Write(text)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

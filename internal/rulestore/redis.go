@@ -29,6 +29,7 @@ var (
 	getScript     = apart("versions", "get")
 	appendScript  = apart("versions", "append")
 	restoreScript = apart("versions", "restore")
+	blocksScript  = rediscall.NewScript(files, "blocks")
 )
 
 // apart is a script that carries a document.
@@ -53,6 +54,7 @@ type Redis struct {
 
 	numbers, about, texts string // a sorted set; hashes by number, or number-hash for orphans
 	orphans               string // a sorted set of number-hash
+	blocks                string // the emergency list, a text
 	channel               string
 
 	away atomic.Bool // the last call failed
@@ -65,7 +67,7 @@ func OverRedis(s *redisstore.Store) *Redis {
 	return &Redis{
 		store:   s,
 		numbers: key + "numbers", about: key + "about", texts: key + "texts", orphans: key + "orphans",
-		channel: key + "new",
+		blocks: key + "blocks", channel: key + "new",
 	}
 }
 

@@ -51,8 +51,29 @@ func (c *Config) readRules() (doc *inforce.Document, message string, err error) 
 // patience is how long a node waits for Redis, and then for the rules there, before it begins without them.
 const patience = 500 * time.Millisecond
 
-// openRules makes the source of the rules.
+// blocksName is the file with the emergency list in --data.
+const blocksName = "blocks.json"
+
+// openRules makes the source of the rules, and joins the emergency list to it.
 func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
+	if err := n.openSource(ctx, seed, message); err != nil {
+		return err
+	}
+	o := rulestore.BlockOptions{Redis: n.redis, Now: n.limiter.Now, Logger: n.log}
+	switch data := n.config.Data; {
+	case data == "":
+	case n.redis != nil:
+		o.File = filepath.Join(copyFolder(data, n.redis), blocksName)
+	default:
+		o.File = filepath.Join(data, blocksName)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	n.rules.Join(rulestore.OpenBlocks(ctx, o))
+	return nil
+}
+
+func (n *node) openSource(ctx context.Context, seed *inforce.Document, message string) error {
 	c := &n.config
 	if c.Rules != "" {
 		n.rules = inforce.FromFile(c.Rules, seed, n.limiter, n.log)

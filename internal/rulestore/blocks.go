@@ -1,0 +1,326 @@
+package rulestore
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir/internal/rediscall"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Block is an entry of the emergency list: a key, a pattern or an IP range that is refused, whatever the rules say.
+type Block struct {
+	// ID is a hash of the entry.
+	ID string `json:"id"`
+	// Entry is what is blocked. It is "" if Removed is set: a key that isn't blocked any more isn't kept.
+	Entry   string    `json:"entry,omitempty"`
+	By      string    `json:"by,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Time    time.Time `json:"time"`
+	// Removed marks a block that an operator has lifted, so that nodes which still have the block learn of it.
+	Removed bool `json:"removed,omitempty"`
+}
+
+// supersedes reports whether b replaces the other block of the same entry: the later one does, and of two at the same time the one
+// that blocks.
+func (b Block) supersedes(o Block) bool {
+	if !b.Time.Equal(o.Time) {
+		return b.Time.After(o.Time)
+	}
+	return !b.Removed && o.Removed
+}
+
+// blockSet is an emergency list, by the IDs of its entries.
+type blockSet map[string]Block
+
+// lacks reports whether another list has something that replaces what this one has.
+func (s blockSet) lacks(o blockSet) bool {
+	for id, b := range o {
+		if mine, ok := s[id]; !ok || b.supersedes(mine) {
+			return true
+		}
+	}
+	return false
+}
+
+// removedFor is how long a lifted block is remembered. A node that was away for longer brings the block back, which shows in every list.
+const removedFor = 90 * 24 * time.Hour
+
+// Blocks is the emergency list: the blocks that apply beside the rules, whether these are in a file or in a rule store that can't be
+// written. It is kept in a file, and in Redis where nodes share one. Each copy is merged with the others, so a block that one of them
+// couldn't take reaches it later.
+type Blocks struct {
+	o     BlockOptions
+	redis *Redis // nil without
+
+	// syncing is held while the list is read and written elsewhere, also while that takes its time: two writers would undo each other.
+	// It guards what follows.
+	syncing        sync.Mutex
+	inFile, shared copyOfBlocks // as they were last read or written
+	failing        bool         // the last attempt failed, and that was logged
+
+	mu      sync.Mutex // guards what follows
+	all     blockSet
+	changed func() // is told after the list has changed
+}
+
+// copyOfBlocks is the list as a file or Redis has it.
+type copyOfBlocks struct {
+	text string
+	all  blockSet
+}
+
+// BlockOptions of [OpenBlocks]. The zero value keeps the list in memory.
+type BlockOptions struct {
+	// File is where the list is kept across restarts. If "", it isn't.
+	File string
+	// Redis is shared with other nodes, which then share the list. If nil, the node is alone.
+	Redis *redisstore.Store
+	// Now is the clock that nodes share. The default is this node's.
+	Now func() time.Time
+	// Logger is told of a list that can't be read or written. If nil, nothing is logged.
+	Logger *slog.Logger
+}
+
+// OpenBlocks reads the list, from Redis only as long as ctx lasts. A list that can't be read is logged, and read later.
+func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &Blocks{o: o, all: blockSet{}, changed: func() {}}
+	if o.Redis != nil {
+		b.redis = OverRedis(o.Redis)
+	}
+	b.Sync(ctx)
+	if n := len(b.List()); n > 0 {
+		o.Logger.Warn("the emergency list blocks keys or addresses beside the rules: weir keys blocks shows them", "entries", n)
+	}
+	return b
+}
+
+// OnChange has f told whenever the list has changed. It is for one listener, which must not wait.
+func (b *Blocks) OnChange(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed = f
+}
+
+// List returns what is blocked, the newest first.
+func (b *Blocks) List() []Block {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := slices.DeleteFunc(slices.Collect(maps.Values(b.all)), func(b Block) bool { return b.Removed })
+	slices.SortFunc(all, func(a, b Block) int { return cmp.Or(b.Time.Compare(a.Time), strings.Compare(a.Entry, b.Entry)) })
+	return all
+}
+
+// Has reports whether the list has an entry.
+func (b *Blocks) Has(entry string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	block, ok := b.all[blockID(entry)]
+	return ok && !block.Removed
+}
+
+func blockID(entry string) string {
+	sum := sha256.Sum256([]byte(entry))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Put blocks an entry, at once on this node. It reports whether the entry wasn't blocked before.
+func (b *Blocks) Put(entry, by, message string) bool {
+	return b.set(entry, Block{Entry: entry, By: by, Message: message})
+}
+
+// Remove lifts a block. It reports whether there was one.
+func (b *Blocks) Remove(entry, by string) bool {
+	return b.set(entry, Block{By: by, Removed: true})
+}
+
+func (b *Blocks) set(entry string, next Block) bool {
+	next.ID, next.Time = blockID(entry), b.o.Now().UTC().Truncate(time.Millisecond)
+	b.mu.Lock()
+	old, ok := b.all[next.ID]
+	if next.Removed == (!ok || old.Removed) {
+		b.mu.Unlock()
+		return false
+	}
+	if ok && !next.Time.After(old.Time) { // the clock was set back, and this change is the later one all the same
+		next.Time = old.Time.Add(time.Millisecond)
+	}
+	b.all[next.ID] = next
+	changed := b.changed
+	b.mu.Unlock()
+	changed()
+	return true
+}
+
+// Run keeps the list the same in all places until ctx is done.
+func (b *Blocks) Run(ctx context.Context) {
+	for rediscall.Sleep(ctx, rediscall.Jittered(blocksPoll)) {
+		b.Sync(ctx)
+	}
+}
+
+// blocksPoll is the longest time between looks at the list, of which other nodes are to know within two seconds.
+const blocksPoll = time.Second
+
+// Sync merges the list with those in the file and in Redis, and writes to each what it lacks. Errors are logged once, and tried
+// again by Run.
+func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
+	b.syncing.Lock()
+	defer b.syncing.Unlock()
+	inFile = b.syncFile() // first: Redis may take its time
+	if b.redis != nil {
+		inRedis = b.syncRedis(ctx)
+	}
+	if ctx.Err() != nil {
+		return inFile, inRedis
+	}
+	err := errors.Join(inFile, inRedis)
+	switch {
+	case err != nil && !b.failing:
+		b.o.Logger.Warn("the emergency list can't be read or written everywhere: it applies here, and is tried again", "error", err)
+	case err == nil && b.failing:
+		b.o.Logger.Info("the emergency list is read and written again")
+	}
+	b.failing = err != nil
+	return inFile, inRedis
+}
+
+// syncTries is how often the list in Redis is read and written again when other nodes are faster.
+const syncTries = 10
+
+func (b *Blocks) syncRedis(ctx context.Context) error {
+	for range syncTries {
+		next := copyOfBlocks{all: b.snapshot()}
+		if b.shared.all.lacks(next.all) {
+			next.text = next.all.encode()
+		}
+		seen := sha1.Sum([]byte(b.shared.text))
+		reply, err := b.redis.run(ctx, blocksScript, []string{b.redis.blocks}, hex.EncodeToString(seen[:]), next.text)
+		switch {
+		case err != nil:
+			return err
+		case len(reply) == 0 && next.text != "":
+			b.shared = next
+			return nil
+		case len(reply) == 0:
+			return nil
+		}
+		if err := b.read(&b.shared, reply[0]); err != nil {
+			return fmt.Errorf("redis: %w", err)
+		}
+	}
+	return errors.New("redis: other nodes were faster")
+}
+
+// syncFile also takes in what other processes with the same folder have written.
+func (b *Blocks) syncFile() error {
+	if b.o.File == "" {
+		return nil
+	}
+	text, err := os.ReadFile(b.o.File)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := b.read(&b.inFile, string(text)); err != nil { // it isn't overwritten: somebody may mend it
+		return fmt.Errorf("%s: %w", b.o.File, err)
+	}
+	next := copyOfBlocks{all: b.snapshot()}
+	if !b.inFile.all.lacks(next.all) {
+		return nil
+	}
+	next.text = next.all.encode()
+	dir := filepath.Dir(b.o.File)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := writeWhole(dir, b.o.File, []byte(next.text)); err != nil {
+		return err
+	}
+	b.inFile = next
+	return nil
+}
+
+// read takes in the text of a copy, unless it is the one that was read last.
+func (b *Blocks) read(c *copyOfBlocks, text string) error {
+	if text == c.text {
+		return nil
+	}
+	all, err := decodeBlocks(text)
+	if err != nil {
+		return err
+	}
+	*c = copyOfBlocks{text, all}
+	b.merge(all)
+	return nil
+}
+
+// merge takes in what another list has and this one lacks.
+func (b *Blocks) merge(o blockSet) {
+	b.mu.Lock()
+	news := false
+	for id, block := range o {
+		if mine, ok := b.all[id]; !ok || block.supersedes(mine) {
+			b.all[id], news = block, true
+		}
+	}
+	changed := b.changed
+	b.mu.Unlock()
+	if news {
+		changed()
+	}
+}
+
+// snapshot is the list, without what is too old to be told to others.
+func (b *Blocks) snapshot() blockSet {
+	now := b.o.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.all, func(_ string, block Block) bool { return block.Removed && now.Sub(block.Time) > removedFor })
+	return maps.Clone(b.all)
+}
+
+func (s blockSet) encode() string {
+	all := slices.SortedFunc(maps.Values(s), func(a, b Block) int { return strings.Compare(a.ID, b.ID) })
+	text, err := json.Marshal(map[string]any{"blocks": all})
+	if err != nil {
+		panic(err) // strings and times
+	}
+	return string(text)
+}
+
+func decodeBlocks(text string) (blockSet, error) {
+	var in struct {
+		Blocks []Block `json:"blocks"`
+	}
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &in); err != nil {
+			return nil, fmt.Errorf("%w: the emergency list isn't one that Weir wrote", ErrDamaged)
+		}
+	}
+	all := make(blockSet, len(in.Blocks))
+	for _, b := range in.Blocks {
+		all[b.ID] = b
+	}
+	return all, nil
+}
