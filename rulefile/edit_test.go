@@ -284,6 +284,8 @@ func TestEditShapes(t *testing.T) {
 			"rules: [{id: a, limit: 5/m, override: {x: {capacity: 10, refill_rate: 0.08333333333333333, window: 60}}}]"},
 		{"until the same time", "rules: [{id: a, limit: 5/m, override: {x: {limit: 5/m, expires: 2026-11-16T13:00:00+01:00}}}]", setOverride("a", "x", Numbers{Limit: "6", Capacity: 3, Expires: noon}),
 			"rules: [{id: a, limit: 5/m, override: {x: {limit: 6/m, burst: 3, expires: 2026-11-16T13:00:00+01:00}}}]"},
+		{"a burst that is a part follows the limit", "tiers: {t: {limit: 60/m, burst: 1/6}}\nrules: [{id: a}]", setTier("t", Numbers{Limit: "120"}), "tiers: {t: {limit: 120/m, burst: 1/6}}\nrules: [{id: a}]"},
+		{"a burst in place of a part", "tiers: {t: {limit: 60/m, burst: 1/6}}\nrules: [{id: a}]", setTier("t", Numbers{Limit: "120", Capacity: 10}), "tiers: {t: {limit: 120/m, burst: 10}}\nrules: [{id: a}]"},
 		{"a count and a window", "tiers: {t: {limit: 5, window: 60}}\nrules: [{id: a}]", setTier("t", Numbers{Limit: "7/s"}), "tiers: {t: {limit: 7, window: 1}}\nrules: [{id: a}]"},
 		{"a count over the rule's window", "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 7}}]", setOverride("a", "x", Numbers{Limit: "8"}), "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 8}}]"},
 		{"a count over another window", "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 7}}]", setOverride("a", "x", Numbers{Limit: "8/h"}), "rules: [{id: a, params: {capacity: 5, window: 60}, override: {x: 8/hour}}]"},

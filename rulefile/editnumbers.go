@@ -265,11 +265,19 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 	window, _ := m.get("window")
 	changed := c.apply(l)
 	e.setCount(limit.value, window, l, changed)
-	if changed.Burst != l.Burst {
-		f, i := m.get("burst")
-		if i < 0 {
-			f, i = m.get("capacity")
+	f, i := m.get("burst")
+	if i < 0 {
+		f, i = m.get("capacity")
+	}
+	isPart := false
+	if i >= 0 {
+		var p part
+		if p, isPart = parsePart(f.value.text); isPart && c.burst == 0 { // it follows the limit
+			changed.Burst = p.of(changed)
+			return []weir.Limit{changed}, nil
 		}
+	}
+	if changed.Burst != l.Burst || isPart {
 		if i >= 0 {
 			e.put(f.value, decimal(changed.Burst))
 		} else {

@@ -23,6 +23,9 @@ func TestRule(t *testing.T) {
 		{"digits", `{id: a, limit: 1_000/minute, burst: 2_000}`, weir.Rule{Limits: []weir.Limit{{Count: 1000, Window: time.Minute, Burst: 2000}}}},
 		{"limits", `{id: a, limits: [20/second, {limit: 5000/hour, burst: 100}]}`, weir.Rule{Limits: []weir.Limit{
 			{Count: 20, Window: time.Second}, {Count: 5000, Window: time.Hour, Burst: 100}}}},
+		{"a burst as a part of the limit", `{id: a, limits: [{limit: 600/minute, burst: 1/6}, {limit: 5/hour, burst: "1 / 6"}, {limit: 100/day, burst: 2/3}]}`, weir.Rule{Limits: []weir.Limit{
+			{Count: 600, Window: time.Minute, Burst: 100}, {Count: 5, Window: time.Hour, Burst: 1}, {Count: 100, Window: 24 * time.Hour, Burst: 66}}}},
+		{"a capacity as a part of the limit", `{id: a, params: {limit: 100, window: 60, capacity: 1/4}}`, weir.Rule{Limits: []weir.Limit{{Count: 100, Window: time.Minute, Burst: 25}}}},
 		{"params of a bucket", `{id: a, params: {capacity: 100, refill_rate: 1.67, window: 60}}`, weir.Rule{Limits: []weir.Limit{
 			{Count: 100, Window: time.Minute, Burst: 100, Refill: 1.67}}}},
 		{"params without a window", `{id: a, params: {capacity: 100, refill_rate: 1.67}}`, weir.Rule{Limits: []weir.Limit{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -197,7 +198,7 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 			burst = capacity
 		}
 		l = d.count(limit, f["window"], s)
-		if l.Burst = d.integer(burst); l.Burst > 0 {
+		if l.Burst = d.burst(burst, l); l.Burst > 0 {
 			d.checkBurst(burst, l, s)
 		}
 	case capacity.node != nil:
@@ -234,6 +235,32 @@ func anyLimit(l weir.Limit) weir.Limit {
 	l.Fraction, l.Calendar, l.Window = 0, weir.Calendar{}, cmp.Or(l.Window, time.Minute)
 	return l
 }
+
+// burst reads what a bucket holds: a number, or a part of its limit.
+func (d *decoder) burst(v value, l weir.Limit) int64 {
+	if v.node == nil || v.kind != scalar || !strings.Contains(v.text, "/") {
+		return d.integer(v)
+	}
+	part, ok := parsePart(v.text)
+	if !ok {
+		d.fail(v, "must be a whole number, or a part of the limit such as 1/6, got %q", v.text)
+		return 0
+	}
+	return part.of(l)
+}
+
+// part is a fraction below 1, of a limit.
+type part struct{ num, den int64 }
+
+func parsePart(text string) (p part, ok bool) {
+	num, den, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseUint(strings.TrimSpace(num), 10, 20)
+	m, wrong := strconv.ParseUint(strings.TrimSpace(den), 10, 20)
+	return part{int64(n), int64(m)}, err == nil && wrong == nil && n > 0 && n < m
+}
+
+// of is the part of a limit in whole tokens, rounded down, and at least one.
+func (p part) of(l weir.Limit) int64 { return max(1, l.Count*p.num/p.den) }
 
 // checkBurst notes a burst of what has none.
 func (d *decoder) checkBurst(burst value, l weir.Limit, s scope) {
