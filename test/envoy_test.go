@@ -175,7 +175,7 @@ func TestEnvoyWhileRedisIsStopped(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "edge.yaml"), []byte(envoyConfig("5")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := serve(t, "--store", "redis://"+r.Addr, "--store-timeout", "5s", "--envoy-config", dir)
+	n := serve(t, "--store", "redis://"+r.Addr, "--store-timeout", "2m", "--envoy-config", dir)
 	conn := dialEnvoy(t, n.GRPC, insecure.NewCredentials())
 	for range 7 {
 		if _, err := shouldLimit(unhurried(t), conn, "api_key", "spent"); err != nil {
@@ -205,12 +205,12 @@ func TestEnvoyWhileRedisIsStopped(t *testing.T) {
 		if err := ask(0); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > 4*time.Second { // 15 ms, on a machine that isn't busy; 5 s if the store's time-out held
+		if took := time.Since(begun); took > time.Minute { // 15 ms, on a machine that isn't busy; 2 minutes if the store's time-out held
 			t.Errorf("a caller without a deadline is answered after %s", took)
 		}
 	}
 	var err error
-	for range 5 { // the margin is 5 ms, which a busy machine may be late by
+	for range 50 { // the margin is 5 ms, which a busy machine may be late by
 		if err = ask(time.Second); err == nil {
 			break
 		}

@@ -100,7 +100,7 @@ func (m *mail) count(n *int) {
 func openRedis(t testing.TB) (*redistest.Server, *redisstore.Store) {
 	t.Helper()
 	redis := redistest.New(t, redistest.Options{})
-	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+	store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 	var nodes []*Store
 	for range 2 {
 		s := world(t, time.Now, "us", "eu")[0]
-		store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: 10 * time.Second})
+		store, err := redisstore.New(redisstore.Options{URL: "redis://" + redis.Addr, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

