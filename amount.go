@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,7 +110,13 @@ func amountOfNumber(s string) (Amount, error) {
 
 // asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
 func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
-	a, known := rs.amount(r.Amount, req)
+	a, known := rs.amount(r.Amount, req.Amounts, req)
+	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of it isn't known yet
+		if r.Default > 0 {
+			assumed = r.Default
+		}
+		a, known = max(a, assumed), true
+	}
 	switch {
 	case known:
 	case r.Default > 0:
@@ -122,12 +129,12 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	return mulDiv(int64(a), r.cost, 1), true
 }
 
-// amount is an amount of a request: as it came, or made of others by prices and weights.
-func (rs *RuleSet) amount(name string, req *Request) (a Amount, known bool) {
-	if a, known = req.Amounts[name]; known || len(req.Amounts) == 0 {
+// amount is one of the amounts of a request: as it came, or made of others by prices and weights.
+func (rs *RuleSet) amount(name string, of map[string]Amount, req *Request) (a Amount, known bool) {
+	if a, known = of[name]; known || len(of) == 0 {
 		return min(max(a, 0), MaxAmount), known
 	}
-	return made(rs.parts(name, req), req.Amounts)
+	return made(rs.parts(name, req), of)
 }
 
 // parts is what an amount is made of, for this request.
@@ -150,6 +157,77 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 		}
 	}
 	return nil
+}
+
+// Price returns what amounts cost in usd when the model isn't certain: by the dearest of the models that a request names, and
+// of the one that its answer names, if any. Letter case doesn't matter. A model without a price may be any model, and so
+// may that of a request and an answer that name none: they cost what the dearest model costs. Weights of usd are the price of
+// models without one. An answered name that only adds to
+// the one asked for, as a date, is the same model unless it has a price of its own. Known is false if there are no prices.
+func (rs *RuleSet) Price(asked []string, answered string, of map[string]Amount) (usd Amount, known bool) {
+	var models []string
+	for _, m := range asked {
+		if m != "" {
+			models = append(models, m)
+		}
+	}
+	if answered != "" && !rs.isVersion(answered, models) {
+		models = append(models, answered)
+	}
+	for _, parts := range rs.mayCost(models) {
+		if a, ok := made(parts, of); ok {
+			usd, known = max(usd, a), true
+		}
+	}
+	return usd, known
+}
+
+// mayCost lists what usd may be made of for any of the models.
+func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
+	for _, m := range models {
+		first, folded := rs.priceOf(m)
+		switch other := rs.weights["usd"]; {
+		case first != nil:
+			parts = append(parts, first.Parts)
+		case other != nil:
+			parts = append(parts, other)
+		case folded == nil:
+			return rs.mayCost(nil)
+		}
+		if folded != nil {
+			parts = append(parts, folded.Parts)
+		}
+	}
+	if len(models) == 0 {
+		for _, p := range rs.doc.Prices {
+			parts = append(parts, p.Parts)
+		}
+		parts = append(parts, rs.weights["usd"])
+	}
+	return parts
+}
+
+// priceOf finds the first price that is for a model, and the first one if letter case doesn't matter.
+func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
+	lower := strings.ToLower(strings.TrimSpace(model))
+	for i := range rs.doc.Prices {
+		p := &rs.doc.Prices[i]
+		if first == nil && matchGlob(p.Name, model) {
+			first = p
+		}
+		if folded == nil && matchGlob(strings.ToLower(p.Name), lower) {
+			folded = p
+		}
+	}
+	return first, folded
+}
+
+// isVersion reports whether an answer's model is one of those asked for, with a suffix, and has no price of its own.
+func (rs *RuleSet) isVersion(answered string, asked []string) bool {
+	if p, _ := rs.priceOf(answered); p != nil && p.Name != "*" {
+		return false
+	}
+	return slices.ContainsFunc(asked, func(m string) bool { return strings.HasPrefix(answered, m) })
 }
 
 // model is the one that a request is for, or "".

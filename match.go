@@ -121,7 +121,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	for _, i := range m.found {
 		// Most candidates that don't apply are for another method, so that is looked at first and here.
 		r := &rs.rules[i]
-		if r.endpoint != nil && r.endpoint.method != req.Method && !r.endpoint.matchesMethod(req.Method) {
+		if r.endpoint != nil && r.endpoint.method != req.Method && !r.matchesMethod(req) {
 			continue
 		}
 		if r.endpointOnly && !req.Preflight || rs.check(r, req, m) == applies {
@@ -199,7 +199,7 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 // check holds a candidate's remaining conditions against the request.
 func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 	switch {
-	case r.endpoint != nil && !r.endpoint.matchesMethod(req.Method):
+	case r.endpoint != nil && !r.matchesMethod(req):
 		return unmetMethod
 	case req.Preflight && (r.endpoint == nil || r.endpoint.method != "OPTIONS"):
 		return unmetPreflight
@@ -215,6 +215,11 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 		return unmetRegex
 	}
 	return applies
+}
+
+// matchesMethod holds a request's method against the rule's endpoint. See [Request.Reserve].
+func (r *rule) matchesMethod(req *Request) bool {
+	return r.endpoint.matchesMethod(req.Method) || r.Amount != "" && req.Reserve > 0
 }
 
 // matchesRegex tries a reading with and without the slash behind it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -13,6 +14,8 @@ import (
 type Estimate struct {
 	// Amounts are by name. Rules that count an amount which isn't here charge their default.
 	Amounts map[string]weir.Amount
+	// Assumed: see [weir.Request.Assumed].
+	Assumed map[string]weir.Amount
 	// Model is what prices are found by.
 	Model string
 	// Reserve is for how long the estimate stands, if nobody calls [Settle]: see [weir.Request.Reserve]. 0 means that it isn't
@@ -32,7 +35,7 @@ func WithEstimate(r *http.Request, e *Estimate) *http.Request {
 // fill puts an estimate into the request that is checked.
 func (v *Verdict) fill(ctx context.Context) {
 	if e, ok := ctx.Value(estimateKey{}).(*Estimate); ok {
-		v.Request.Amounts, v.Request.Reserve, v.Request.Guess, v.attrs.model = e.Amounts, e.Reserve, e.Guess, e.Model
+		v.Request.Amounts, v.Request.Assumed, v.Request.Reserve, v.Request.Guess, v.attrs.model = e.Amounts, e.Assumed, e.Reserve, e.Guess, e.Model
 	}
 }
 
@@ -78,8 +81,12 @@ func newCounted(rules weir.Rules) *counted {
 			continue
 		}
 		c.names = append(c.names, r.Amount)
+		endpoint := r.Match.Endpoint
+		if _, path, ok := strings.Cut(endpoint, " "); ok {
+			endpoint = strings.TrimSpace(path)
+		}
 		where.Rules = append(where.Rules, weir.Rule{
-			ID: r.ID, Match: weir.Match{Endpoint: r.Match.Endpoint, EndpointRegex: r.Match.EndpointRegex},
+			ID: r.ID, Match: weir.Match{Endpoint: endpoint, EndpointRegex: r.Match.EndpointRegex},
 			By: []string{}, Limits: []weir.Limit{weir.PerSecond(1)},
 		})
 	}
@@ -92,14 +99,14 @@ func newCounted(rules weir.Rules) *counted {
 	return c
 }
 
-// CountsAmounts reports whether a rule in force may count an amount of a request, by its method and path: an estimate is of use
-// then.
+// CountsAmounts reports whether a rule in force may count an amount of a request, by its path: an estimate is of use then. The
+// method doesn't matter, see [weir.Request.Reserve].
 func (m *Middleware) CountsAmounts(r *http.Request) bool {
 	c := m.headers().counted
 	if c == nil || c.where == nil {
 		return c != nil
 	}
-	d, _ := c.where.Check(r.Context(), &weir.Request{Method: r.Method, Path: requestPath(r.URL)})
+	d, _ := c.where.Check(r.Context(), &weir.Request{Path: requestPath(r.URL)})
 	return d.Reason == weir.ReasonWithin
 }
 
@@ -109,6 +116,11 @@ func (m *Middleware) Amounts() []string {
 		return c.names
 	}
 	return nil
+}
+
+// Price returns what amounts cost by the rules in force: see [weir.RuleSet.Price].
+func (m *Middleware) Price(asked []string, answered string, of map[string]weir.Amount) (usd weir.Amount, known bool) {
+	return m.limiter.Rules().Price(asked, answered, of)
 }
 
 // yes is a store without counters.
