@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/usage"
 )
 
 // statusClientGone is what others call "client closed request". Nobody receives it.
@@ -56,10 +57,14 @@ func neverSent(err error) bool {
 func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.Error, slog.Level) {
 	stalled, broken := x.body.fault()
 	var tooLarge *http.MaxBytesError
+	var fault *usage.Fault
 	var network net.Error
 	switch {
 	case stalled:
 		return bodyStalled(), slog.LevelDebug
+	case errors.As(broken, &fault):
+		g.settleNothing(r) // the upstream never had the whole body
+		return unreadable(fault), slog.LevelDebug
 	case errors.As(broken, &tooLarge):
 		return failure(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "The request body is too large"), slog.LevelDebug
 	case errors.Is(r.Context().Err(), context.Canceled):

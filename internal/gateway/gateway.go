@@ -203,6 +203,11 @@ func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBo
 
 // forward sends an admitted request to the upstream, and its answer to the client.
 func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
+	if fault := callOf(r).admitted(r); fault != nil {
+		g.settleNothing(r)
+		fault.Write(w)
+		return
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if r.Header["Upgrade"] != nil {
@@ -214,7 +219,6 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
 	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
-	callOf(r).admitted(r)
 	if hasBody(r) {
 		x.body = newRequestBody(r, c, cancel)
 		r.Body = x.body
@@ -241,6 +245,13 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	g.setForwarded(p.In, p.Out.Header)
 	if c := callOf(p.In); c != nil && c.reserved {
 		p.Out.Header.Set("Accept-Encoding", "identity") // the answer is to be read
+		if c.edited {
+			dropSeals(p.Out.Trailer)
+		}
+	}
+	if name := g.opts.UsageHeader; name != "" { // an upstream that repeats it would believe the client
+		p.Out.Header.Del(name)
+		p.Out.Trailer.Del(name)
 	}
 	tracing.Inject(p.In.Context(), p.Out.Header)
 	exchangeOf(p.In).body.takeTrailer(p.Out.Trailer)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +103,7 @@ func TestWhatIsNotMeteredIsUntouched(t *testing.T) {
 		}
 	}
 	sealed := sent(metering, "POST /v1/chat/completions", "X-Api-Key: sk_1\r\nContent-Digest: sha-256=:x:\r\n"+counted)
-	if !strings.HasSuffix(sealed, "\r\n\r\n"+streamed) {
+	if !strings.HasSuffix(sealed, `"include_usage":true},`+streamed[1:]) || strings.Contains(sealed, "Content-Digest") {
 		t.Errorf("a body with a digest arrives as %q", sealed)
 	}
 }
@@ -138,12 +139,17 @@ func TestMeteredBodiesAreWhole(t *testing.T) {
 		for _, size := range []int{0, 1, 4 << 10, 4<<10 + 1, maxHead - 1, maxHead, maxHead + 1, maxHead + 2, 3 * maxHead} {
 			text := make([]byte, size)
 			_, _ = io.ReadFull(&pattern{}, text)
+			if text = []byte(hex.EncodeToString(text)[:size]); size > 1 {
+				text[0], text[size-1] = '"', '"'
+			} else {
+				copy(text, "7")
+			}
 			for _, counted := range []bool{true, false} {
 				var body io.Reader = bytes.NewReader(text)
 				if !counted {
 					body = io.MultiReader(body) // whose length nobody sees
 				}
-				req := d.request(t, "POST", "/v1/chat/completions", body)
+				req := d.request(t, "POST", "/v1/messages", body)
 				req.Header.Set("Content-Type", "application/json")
 				a := d.do(t, req)
 				if a.StatusCode != 200 || a.body != string(text) {
@@ -262,7 +268,7 @@ func TestMeteredConversation(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		d := start(t, setup{upstream: up.URL, tls: h2, limiter: limiterOf(t, weir.Options{}, daily("tokens", 1000)), opts: Options{StallTimeout: stall}})
 		pr, pw := io.Pipe()
-		first := strings.Repeat(" ", maxHead+1)
+		first := `"` + strings.Repeat(" ", maxHead+1)
 		done := make(chan error, 1)
 		go func() {
 			_, err := io.WriteString(pw, first)
@@ -282,10 +288,10 @@ func TestMeteredConversation(t *testing.T) {
 		}
 		time.Sleep(2 * stall) // the pause itself
 		go func() {
-			_, _ = io.WriteString(pw, "more")
+			_, _ = io.WriteString(pw, `more"`)
 			pw.Close()
 		}()
-		if a := read(t, res); a.body != "more" {
+		if a := read(t, res); a.body != `more"` {
 			t.Errorf("HTTP/2 %t: %q came back", h2, a.body)
 		}
 	}

@@ -49,7 +49,7 @@ func (l *Learned) learn(model string, output int64) {
 }
 
 // estimate is a length that nine of ten recent answers of a model didn't pass: here, or else on the node where they were
-// longest.
+// longest. Of fewer answers than are enough, it is the longest.
 func (l *Learned) estimate(model string) (output int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,6 +57,9 @@ func (l *Learned) estimate(model string) (output int64, known bool) {
 		return m.high(), true
 	}
 	output, known = l.heard[model]
+	if m := l.models[model]; m != nil {
+		output, known = max(output, slices.Max(m.last[:m.n])), true
+	}
 	return output, known
 }
 

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"io"
-	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,25 +11,44 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/usage"
 )
 
-// Requests to AI models cost what nobody knows before the answer. Where a rule may count amounts, the gateway reads what a
-// request asks for, has that much reserved, and settles for what the answer says was used. A request of which nothing was
-// reserved goes on as it came.
+// A call to an AI model costs an amount that is known only when its answer is complete. Where a rule may count amounts, the
+// gateway reads what a request asks for, has that much reserved, and settles for what the answer says was used. What can't be
+// metered is refused.
 
-// reserveFor is how long an estimate stands if this node dies before the answer is complete.
-const reserveFor = 10 * time.Minute
+const (
+	// reserveFor is how long an estimate stands if this node dies before the answer is complete.
+	reserveFor = 10 * time.Minute
+	// assumedOutput is how many tokens a choice is assumed to have at most while nothing else is known.
+	assumedOutput = 4096
+)
 
 // call is a request that may be one to a model.
 type call struct {
+	kind     kind
 	asked    usage.Asked
+	models   []string               // that the path, the query and the body name
 	amounts  map[string]weir.Amount // estimated
-	guess    bool                   // by earlier answers
+	assumed  map[string]weir.Amount // the same with an assumed output, if the output isn't known
+	guess    bool                   // the output is estimated by earlier answers, or assumed
+	fault    *jsonerror.Error       // the answer, if it can't be metered and a limit applies to it
 	head     *head                  // nil if the body wasn't read
-	sent     int64                  // bytes of a body that wasn't read whole, as far as they are known
+	long     *long                  // of a body that head doesn't have whole, once the call is admitted
+	edited   bool                   // the upstream gets another body than the client sent
 	reserved bool                   // the limiter waits for what it took
 }
+
+// kind is what a body is.
+type kind uint8
+
+const (
+	isJSON kind = iota
+	isForm      // multipart, as sound and pictures are sent
+	isFile      // sent to be stored
+)
 
 type callKey struct{}
 
@@ -43,58 +61,65 @@ func callOf(r *http.Request) *call {
 // estimate returns the request with the amounts that it is likely to take, or answers it: if it is refused whatever its body says, if
 // there is no room for the body, or if the body stops arriving.
 func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Request, answered bool) {
-	if r.Method != http.MethodPost || !hasBody(r) || !g.opts.Limit.CountsAmounts(r) {
+	if !hasBody(r) && r.Header["Upgrade"] == nil || !g.opts.Limit.CountsAmounts(r) {
 		return r, false
 	}
-	c := &call{}
-	if mayBeJSON(r.Header) { // else, what it takes is known from the answer alone
+	c := &call{fault: unmetered(r)}
+	if c.fault == nil {
+		if !hasBody(r) {
+			return r, false
+		}
 		client, refused := g.opts.Limit.RefuseAhead(w, r)
 		if refused || !g.readHead(w, r, client, c) {
 			return r, true
 		}
-		c.asked = usage.ReadStart(c.head.text)
+		if c.fault = c.read(r); c.fault == nil {
+			g.reserve(c)
+		}
 	}
-	if c.head == nil || !c.head.whole() {
-		c.sent = max(0, r.ContentLength)
-	}
-	if model := usage.ModelFromPath(r.URL.Path); model != "" { // the upstream takes that one, whatever the body says
-		c.asked.Model = model
-	}
-	c.amounts = g.reserves(c)
-	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.asked.Model, Reserve: reserveFor, Amounts: c.amounts, Guess: c.guess})
+	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.model(), Reserve: reserveFor, Amounts: c.amounts, Assumed: c.assumed, Guess: c.guess})
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
-// reserves is what a call is likely to take. What isn't known is for the rules' defaults.
-func (g *Gateway) reserves(c *call) map[string]weir.Amount {
-	if c.asked == (usage.Asked{Choices: 1}) || c.head == nil { // nothing was read, or nothing of use
-		return nil
+// model is the one that learned lengths and rules by model count by: that of the path, which upstreams go by, or else that of the body.
+func (c *call) model() string {
+	if len(c.models) > 0 {
+		return c.models[0]
 	}
-	amounts := map[string]weir.Amount{"input": weir.Whole(c.asked.Input)}
-	output := c.asked.Output()
-	if !output.Known {
-		output.N, output.Known = g.opts.Learned.estimate(c.asked.Model)
-		c.guess = output.Known
-	}
-	if output.Known {
-		amounts["output"], amounts["tokens"] = weir.Whole(output.N), weir.Whole(c.asked.Input+output.N)
-	}
-	return amounts
+	return ""
 }
 
-// mayBeJSON reports whether a body may be the JSON of a call. Servers that don't look at the type take it as text, too.
-func mayBeJSON(h http.Header) bool {
-	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return false
+// reserve estimates what a call is likely to take.
+func (g *Gateway) reserve(c *call) {
+	if c.kind == isFile || c.kind == isJSON && c.head.whole() && len(c.models) == 0 && c.asked == (usage.Asked{Choices: 1}) {
+		return // no call to a model that is known of: the rules' defaults are for that
 	}
-	switch t, _, _ := mime.ParseMediaType(h.Get("Content-Type")); t {
-	case "", "application/json", "text/json", "text/plain":
-		return true
-	case "application/connect+json": // a stream of messages, which may wait for answers
-		return false
-	default:
-		return strings.HasSuffix(t, "+json")
+	input, output := c.asked.Input, c.asked.Output()
+	if !output.Known {
+		c.guess = true
+		output.N, output.Known = g.opts.Learned.estimate(c.model())
 	}
+	all := func(output int64) map[string]weir.Amount {
+		return g.price(c.models, "", map[string]weir.Amount{
+			"input": weir.Whole(input), "output": weir.Whole(output), "tokens": weir.Whole(input + output),
+		})
+	}
+	if output.Known {
+		c.amounts = all(output.N)
+		return
+	}
+	c.amounts = g.price(c.models, "", map[string]weir.Amount{"input": weir.Whole(input)})
+	c.assumed = all(assumedOutput * min(c.asked.Choices, 1<<20))
+}
+
+// price adds what amounts cost to them, unless that is known.
+func (g *Gateway) price(asked []string, answered string, of map[string]weir.Amount) map[string]weir.Amount {
+	if _, known := of["usd"]; !known {
+		if usd, known := g.opts.Limit.Price(asked, answered, of); known {
+			of["usd"] = usd
+		}
+	}
+	return of
 }
 
 // release ends the use of what was read ahead of a request's body.
@@ -105,35 +130,65 @@ func (c *call) release() {
 }
 
 // admitted is called when a call goes on to the upstream. A streamed chat for which something was reserved is made to tell its
-// usage.
-func (c *call) admitted(r *http.Request) {
+// usage. The fault is the answer to a call that has a limit and can't be metered.
+func (c *call) admitted(r *http.Request) (fault *jsonerror.Error) {
 	if c == nil {
-		return
+		return nil
 	}
-	c.reserved = httplimit.Reserved(r)
-	if c.head != nil {
-		delete(r.Header, "Expect") // the client was told to continue when its body was read
+	if c.reserved = httplimit.Reserved(r); c.reserved && c.fault != nil {
+		return c.fault
 	}
-	if c.head == nil || !c.head.whole() {
-		return
+	if c.head == nil {
+		return nil
 	}
-	text := c.head.take()
-	if c.reserved && c.asked.Stream && usage.IsChatPath(r.URL.Path) && !isSealed(r.Header) {
-		if more, changed := usage.WithUsage(text); changed {
-			text = more
-			if r.ContentLength >= 0 {
-				r.ContentLength = int64(len(text))
-				r.Header.Set("Content-Length", strconv.Itoa(len(text)))
-			}
+	delete(r.Header, "Expect") // the client was told to continue when its body was read
+	meters := c.reserved && c.kind == isJSON
+	edits := meters && usage.TellsUsageIfAsked(r.URL.Path)
+	switch {
+	case c.head.whole():
+		text := c.head.take()
+		before := len(text)
+		if edits && c.asked.NoUsage {
+			text, c.edited = usage.WithUsage(text)
+		}
+		r.Body = &replay{head: c.head, text: text}
+		lengthen(r, len(text)-before)
+	case meters:
+		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.asked.Output(), edits: edits}
+		r.Body, c.edited = c.long, edits
+		if edits {
+			lengthen(r, len(usage.Blank))
 		}
 	}
-	r.Body = &replay{head: c.head, text: text}
+	if c.edited {
+		dropSeals(r.Header)
+	}
+	return nil
 }
 
-// isSealed reports whether headers vouch for the body, so that it can't be changed.
-func isSealed(h http.Header) bool {
-	sealing := []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest", "Signature-Input", "X-Amz-Content-Sha256"}
-	return slices.ContainsFunc(sealing, func(name string) bool { return h[name] != nil })
+// lengthen corrects the length of a request whose body has n bytes more.
+func lengthen(r *http.Request, n int) {
+	if n != 0 && r.ContentLength >= 0 {
+		r.ContentLength += int64(n)
+		r.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
+	}
+}
+
+// dropSeals drops the headers that vouch for a body which isn't the client's any more. They don't keep a body from being
+// changed: a client would decide by them what is metered.
+func dropSeals(h http.Header) {
+	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
+		delete(h, name)
+	}
+}
+
+// all is what was asked for, in a body that may have gone on after its request was decided.
+func (c *call) all() (asked usage.Asked, models []string) {
+	if c.long == nil {
+		return c.asked, c.models
+	}
+	asked = c.long.asked()
+	return asked, append(slices.Clone(c.models), asked.Model)
 }
 
 // watchUsage has an answer settle its request.
@@ -144,28 +199,35 @@ func (g *Gateway) watchUsage(res *http.Response) {
 	}
 	if name := g.opts.UsageHeader; name != "" {
 		if amounts := readAmounts(res.Header.Get(name)); amounts != nil {
-			httplimit.Settle(res.Request, amounts)
+			_, models := c.all()
+			httplimit.Settle(res.Request, g.price(models, "", amounts))
 			return
 		}
 	}
-	if res.StatusCode >= 400 && res.StatusCode < 500 { // the model wasn't asked
-		nothing := map[string]weir.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0}
-		for _, name := range g.opts.Limit.Amounts() {
-			nothing[name] = 0
-		}
-		httplimit.Settle(res.Request, nothing)
+	switch s := res.StatusCode; {
+	case s >= 400 && s < 500: // the model wasn't asked
+		g.settleNothing(res.Request)
 		return
-	}
-	if res.StatusCode != http.StatusOK {
+	case s < 200 || s > 299 || s == http.StatusAccepted: // nothing is known, or not yet: what was reserved stands
 		return
 	}
 	m := &metered{ReadCloser: res.Body, g: g, c: c, r: res.Request}
-	if e := res.Header.Get("Content-Encoding"); e == "" || strings.EqualFold(e, "identity") {
-		m.reader = usage.NewReader(res.Header.Get("Content-Type"))
-	} else if !usage.IsStream(res.Header.Get("Content-Type")) {
+	contentType := res.Header.Get("Content-Type")
+	if e := res.Header.Get("Content-Encoding"); (e == "" || strings.EqualFold(e, "identity")) && !usage.IsPacked(contentType) {
+		m.reader = usage.NewReader(contentType)
+	} else if !usage.IsStream(contentType) && !usage.IsPacked(contentType) {
 		return // what was reserved stands
 	}
 	res.Body = m
+}
+
+// settleNothing gives everything back that a request has reserved.
+func (g *Gateway) settleNothing(r *http.Request) {
+	nothing := map[string]weir.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0, "usd": 0}
+	for _, name := range g.opts.Limit.Amounts() {
+		nothing[name] = 0
+	}
+	httplimit.Settle(r, nothing)
 }
 
 // metered is an answer's body that is read for what it says was used.
@@ -195,16 +257,35 @@ func (m *metered) Close() error {
 		u, told = m.reader.Usage()
 		streamed = m.reader.Streamed()
 	}
+	asked, models := m.c.all()
 	switch {
-	case told && !u.Partial:
-		httplimit.Settle(m.r, amountsOf(&u))
-		if u.Output.Known {
-			m.g.opts.Learned.learn(m.c.asked.Model, u.Output.N)
+	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
+		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
+		if u.Output.Known && !asked.MaxOutput.Known { // one that is cut says nothing of others
+			m.g.opts.Learned.learn(m.c.model(), u.Output.N)
 		}
 	case told || streamed > 0:
-		httplimit.SettleAtLeast(m.r, m.c.likely(&u, streamed))
+		httplimit.SettleAtLeast(m.r, m.g.price(models, u.Model, m.c.likely(&u, asked, streamed)))
 	}
 	return m.ReadCloser.Close()
+}
+
+// booked is what an answer says was used. Of an answer that lacks a part, the request says how much its input was, and what else is
+// in the total is output.
+func booked(u *usage.Usage, asked usage.Asked) map[string]weir.Amount {
+	out := amountsOf(u)
+	if !u.Input.Known {
+		input := asked.Input
+		if !u.Output.Known {
+			input = 0
+		}
+		out["input"] = weir.Whole(input)
+	}
+	if !u.Output.Known {
+		out["output"] = max(0, out["tokens"]-out["input"]-out["cached"])
+	}
+	out["tokens"] = max(out["tokens"], out["input"]+out["cached"]+out["output"])
+	return out
 }
 
 // amountsOf is what an answer says was used.
@@ -220,12 +301,14 @@ func amountsOf(u *usage.Usage) map[string]weir.Amount {
 
 // likely is what a call has taken whose answer broke off, or doesn't say it: what it had told so far, what was estimated, or what
 // was streamed, whatever is more. A client that has its answers say nothing would be served for nothing otherwise.
-func (c *call) likely(u *usage.Usage, streamed int64) map[string]weir.Amount {
+func (c *call) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]weir.Amount {
 	out := amountsOf(u)
 	for name, estimated := range c.amounts {
-		out[name] = max(out[name], estimated)
+		if name != "usd" { // which is made of the others
+			out[name] = max(out[name], estimated)
+		}
 	}
-	out["input"] = max(out["input"], weir.Whole(c.sent/4)-out["cached"])
+	out["input"] = max(out["input"], weir.Whole(asked.Input)-out["cached"])
 	out["output"] = max(out["output"], weir.Whole(streamed))
 	out["tokens"] = max(out["tokens"], out["input"]+out["cached"]+out["output"])
 	return out

@@ -28,7 +28,12 @@ var requests = weir.Rule{ID: "requests", By: []string{"ip"}, Algorithm: weir.Fix
 // left is what remains of a client's limits, by amount.
 func left(t *testing.T, l *weir.Limiter) map[string]string {
 	t.Helper()
-	d, err := l.Check(t.Context(), &weir.Request{IP: netip.MustParseAddr("127.0.0.1"), Peek: true})
+	return leftAt(t, l, "")
+}
+
+func leftAt(t *testing.T, l *weir.Limiter, path string) map[string]string {
+	t.Helper()
+	d, err := l.Check(t.Context(), &weir.Request{IP: netip.MustParseAddr("127.0.0.1"), Path: path, Peek: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +157,7 @@ func TestStreamedChatTellsItsUsage(t *testing.T) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}\n\ndata: [DONE]\n\n")
 	})
-	l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+	l := limiterOf(t, weir.Options{}, daily("tokens", 1_000_000))
 	handled := make(chan struct{}, 10)
 	d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
 	streamed := strings.Replace(chat, "{", `{"stream": true, `, 1)
@@ -161,13 +166,20 @@ func TestStreamedChatTellsItsUsage(t *testing.T) {
 		t.Errorf("the upstream got %s", got)
 	}
 	await(t, handled, "the end at the gateway")
-	if got := left(t, l)["tokens"]; got != "9997" {
-		t.Errorf("%s tokens left, want 9997", got)
+	if got := left(t, l)["tokens"]; got != "999997" {
+		t.Errorf("%s tokens left, want 999997", got)
 	}
-	for _, body := range []string{chat, "not json", `{"messages": "` + strings.Repeat("long ", 300_000) + `"}`} {
+	long := `{"messages": [{"content": "` + strings.Repeat("long ", 300_000) + `"}]`
+	const ask = `,"stream_options":{"include_usage":true}`
+	for body, want := range map[string]string{
+		chat:                                  chat,
+		long + "}":                            long + strings.Repeat(" ", len(ask)) + "}",
+		long + `, "stream": true} `:           long + `, "stream": true` + ask + "} ",
+		long + `, "stream": true` + ask + "}": long + `, "stream": true` + ask + strings.Repeat(" ", len(ask)) + "}",
+	} {
 		d.ask(t, "/v1/chat/completions", body)
-		if got := await(t, bodies, "the request"); got != body {
-			t.Errorf("a body of %d bytes arrived as one of %d", len(body), len(got))
+		if got := await(t, bodies, "the request"); got != want {
+			t.Errorf("a body of %d bytes arrived as one of %d: …%s", len(body), len(got), got[max(0, len(got)-100):])
 		}
 	}
 }

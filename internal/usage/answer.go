@@ -68,6 +68,11 @@ var answerFields = [countsBegin]map[string]place{
 		"output_tokens_details":       atOutputs,
 		"cache_read_input_tokens":     atCacheRead,
 		"cache_creation_input_tokens": atCacheCreated,
+		"inputTokens":                 atInput, // Bedrock's, which excludes cached input, too
+		"outputTokens":                atOutput,
+		"totalTokens":                 atTotal,
+		"cacheReadInputTokens":        atCacheRead,
+		"cacheWriteInputTokens":       atCacheCreated,
 		"promptTokenCount":            atPrompt,
 		"toolUsePromptTokenCount":     atToolPrompt,
 		"cachedContentTokenCount":     atCached,

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -29,16 +30,40 @@ func (v scalar) count() Amount {
 	return Amount{n, true}
 }
 
-// limit reads a scalar as a limit in a request: however it is written that servers take for a number above 0.
-func (v scalar) limit() Amount {
-	if v.kind != '0' && v.kind != '"' || v.size > 32 {
-		return Amount{}
+// limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers take for one. Numbers
+// that aren't above 0 are unknown limits. False means that the value is something else.
+func (v scalar) limit() (Amount, bool) {
+	switch {
+	case v.kind != '0' && v.kind != '"' || v.text == nil:
+		return Amount{}, false
+	case v.kind == '"' && (v.size == 0 || strings.Trim(string(v.text), "0123456789") != ""):
+		return Amount{}, false
 	}
-	f, err := strconv.ParseFloat(strings.TrimSpace(string(v.text)), 64)
-	if err != nil || !(f > 0) {
-		return Amount{}
+	f, err := strconv.ParseFloat(string(v.text), 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return Amount{}, false
 	}
-	return Amount{int64(math.Ceil(min(f, maxCount))), true}
+	if f <= 0 {
+		return Amount{}, true
+	}
+	return Amount{int64(math.Ceil(min(f, maxCount))), true}, true
+}
+
+// isTrue reports whether a server may take a scalar for true.
+func (v scalar) isTrue() bool {
+	switch v.kind {
+	case 't':
+		return true
+	case '0':
+		f, err := strconv.ParseFloat(string(v.text), 64)
+		return err != nil || f != 0
+	case '"':
+		switch strings.ToLower(strings.TrimSpace(string(v.text))) {
+		case "true", "1", "yes", "on", "t", "y":
+			return true
+		}
+	}
+	return false
 }
 
 // numberState is how far a number of JSON has got.

@@ -10,7 +10,7 @@ import (
 type format uint8
 
 const (
-	other  format = iota // nothing is known of it
+	other  format = iota // nothing is known of it yet
 	whole                // a JSON document, or several
 	lines                // one in each line
 	events               // one in each of a stream's events
@@ -38,6 +38,12 @@ func formatOf(contentType string) format {
 func IsStream(contentType string) bool {
 	f := formatOf(contentType)
 	return f == events || f == lines
+}
+
+// IsPacked reports whether an answer of the Content-Type is a stream in a binary frame, as Bedrock sends it, which a [Reader] can't
+// read.
+func IsPacked(contentType string) bool {
+	return strings.Contains(strings.ToLower(contentType), "amazon.eventstream")
 }
 
 // Reader reads the usage from an answer's body as it passes. The body must not be compressed. A
@@ -68,7 +74,7 @@ const (
 var _ io.Writer = (*Reader)(nil)
 
 // NewReader returns a Reader of a body with the Content-Type: JSON, server-sent events, or lines of
-// JSON. Of any other it reads nothing.
+// JSON. If it is another one, the first byte tells: clients may have a say in the type.
 func NewReader(contentType string) *Reader {
 	r := &Reader{format: formatOf(contentType)}
 	r.scanner.visitor = &r.answer
@@ -95,6 +101,15 @@ func (r *Reader) Streamed() int64 {
 
 // Write reads the next part of the body. It takes all of it, without an error.
 func (r *Reader) Write(p []byte) (int, error) {
+	if r.format == other && r.scanner.visitor != nil {
+		switch text := bytes.TrimLeft(p, blanks); {
+		case len(text) == 0:
+		case text[0] == '{', text[0] == '[':
+			r.format = whole
+		default:
+			r.format = events
+		}
+	}
 	switch r.format {
 	case whole:
 		r.readWhole(p)

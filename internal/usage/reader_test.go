@@ -245,8 +245,11 @@ func TestAnswers(t *testing.T) {
 		{"lines that aren't done", typeLines, "{\"done\":false,\"prompt_eval_count\":5,\"eval_count\":6}\n", "5+?+6=11 partial"},
 		{"application/stream+json", "Application/Stream+JSON", "{\n{\"usage\":{\"prompt_tokens\":5}}\n", "5+?+?=? partial"},
 		{"application/problem+json", "application/problem+json", `{"usage":{"prompt_tokens":5}}`, "5+?+?=?"},
-		{"text", "text/plain", `{"usage":{"prompt_tokens":5}}`, "nothing"},
-		{"no type", "", `{"usage":{"prompt_tokens":5}}`, "nothing"},
+		{"text", "text/plain", `{"usage":{"prompt_tokens":5}}`, "5+?+?=?"},
+		{"no type", "", "\n [{\"usage\":{\"prompt_tokens\":5}}]", "5+?+?=?"},
+		{"events of no type", "", "data: {\"usage\":{\"prompt_tokens\":5}}\n\n", "5+?+?=? partial"},
+		{"sound", "audio/mpeg", "ID3\x04{\"usage\":{\"prompt_tokens\":5}}", "nothing"},
+		{"Bedrock", typeJSON, `{"usage":{"inputTokens":5,"outputTokens":6,"totalTokens":11,"cacheReadInputTokens":7}}`, "5+7+6=18"},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantUsage(t, c.contentType, c.body, c.want) })
 	}

@@ -1,18 +1,15 @@
 package usage
 
-import (
-	"bytes"
-	"strings"
-)
+import "strings"
 
 // Asked is what a request asks a model for.
 type Asked struct {
-	// Model is its name, or "". Gemini's is in the path: see [ModelFromPath].
+	// Model is its name, or "". Some APIs have it in the path: see [ModelsFromPath].
 	Model string
 	// Stream says that the answer is to be streamed. Gemini's requests say so in the path.
 	Stream bool
 	// NoUsage says that the answer is to be streamed, and won't tell its usage unless [WithUsage]
-	// asks for it. That holds for OpenAI's chats only; see there.
+	// asks for it. That holds for OpenAI's chats and completions only; see there.
 	NoUsage bool
 	// Input estimates the input tokens: a quarter of the bytes of all text in the request, rounded
 	// up.
@@ -46,63 +43,17 @@ func (a Asked) Output() Amount {
 	return Amount{a.MaxOutput.N * max(a.Choices, 1), true}
 }
 
-// ReadRequest reads a request's body. What it doesn't find is unknown, and so is all of a body that
-// isn't a JSON object. Of a name that comes twice, the last counts, as with most servers; but of
-// limits and choices, the highest.
-func ReadRequest(body []byte) Asked {
-	r, ok := readRequest(body)
-	if !ok {
-		return Asked{Choices: 1}
+// ReadRequest reads the whole body of a request. What it doesn't find is unknown. The error says
+// why the body can't be read in one way only: see [Body.Read].
+func ReadRequest(body []byte) (Asked, error) {
+	b := NewBody()
+	if _, err := b.Read(body); err != nil {
+		return Asked{Choices: 1}, err
 	}
-	_, r.asked.NoUsage = r.usageEdit()
-	return r.sum()
-}
-
-// ReadStart is ReadRequest for the beginning of a body, and for one that isn't quite JSON, as some
-// servers accept: what stands before the end, or the fault, counts.
-func ReadStart(body []byte) Asked {
-	r := &request{}
-	s := scanner{visitor: r}
-	s.feed(body)
-	if s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
-		r.text += s.size
+	if err := b.End(); err != nil {
+		return Asked{Choices: 1}, err
 	}
-	return r.sum()
-}
-
-// sum adds up what was found.
-func (r *request) sum() Asked {
-	r.asked.Input = (r.text+bytesPerToken-1)/bytesPerToken + r.tokens
-	r.asked.Choices = min(max(r.asked.Choices, 1)*max(r.prompts, 1), maxCount)
-	if r.unclear {
-		r.asked.MaxOutput = Amount{}
-	}
-	return r.asked
-}
-
-// readRequest reports whether a body is a request at all: one JSON object.
-func readRequest(body []byte) (*request, bool) {
-	r := &request{}
-	s := scanner{visitor: r}
-	n := s.feed(body)
-	return r, r.isObject && s.state == finished && len(bytes.TrimLeft(body[n:], " \t\r\n")) == 0
-}
-
-// ModelFromPath is the name of a model in a path of Gemini's API, such as
-// /v1beta/models/gemini-2.5-pro:generateContent, or "" if there is none.
-func ModelFromPath(path string) string {
-	dir, last := "", path
-	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		dir, last = path[:i], path[i+1:]
-	}
-	colon := strings.LastIndexByte(last, ':')
-	if colon < 0 || colon == len(last)-1 || colon > maxKept {
-		return ""
-	}
-	if !strings.HasSuffix(dir, "/models") && !strings.HasSuffix(dir, "/tunedModels") {
-		return ""
-	}
-	return last[:colon]
+	return b.Asked(), nil
 }
 
 // Places in a request.
@@ -112,20 +63,22 @@ const (
 	atStream                         // whether to stream
 	atOptions                        // stream_options
 	atInclude                        // include_usage of these
-	atGeneration                     // Gemini's generationConfig
+	atGeneration                     // Gemini's generationConfig, and what others call it
 	atRunOptions                     // Ollama's options
 	atMaxOutput
 	atChoiceCount
+	atBackground // whether to answer later, elsewhere
 	atName       // the model's
 	atText       // text, or an array with texts in it
 	atTexts      // the same, or tokens in its place
 	atPromptList // the same, of which each is answered by itself
 	atAPrompt    // one of several
 	atData       // every string in it is text
+	requestPlaces
 )
 
 // requestFields are the fields that matter, by the place of the object that they are in.
-var requestFields = map[place]map[string]place{
+var requestFields = [requestPlaces]map[string]place{
 	top: {
 		"model":                 atName,
 		"messages":              atMessages,
@@ -134,11 +87,19 @@ var requestFields = map[place]map[string]place{
 		"max_tokens":            atMaxOutput,
 		"max_completion_tokens": atMaxOutput,
 		"max_output_tokens":     atMaxOutput,
+		"max_tokens_to_sample":  atMaxOutput,
+		"max_gen_len":           atMaxOutput,
+		"maxTokens":             atMaxOutput,
 		"generationConfig":      atGeneration,
 		"generation_config":     atGeneration,
+		"inferenceConfig":       atGeneration,
+		"textGenerationConfig":  atGeneration,
+		"parameters":            atGeneration,
 		"options":               atRunOptions,
 		"n":                     atChoiceCount,
 		"best_of":               atChoiceCount,
+		"background":            atBackground,
+		"deferred":              atBackground,
 		"input":                 atTexts,
 		"prompt":                atPromptList,
 		"suffix":                atText,
@@ -152,9 +113,38 @@ var requestFields = map[place]map[string]place{
 	atGeneration: {
 		"maxOutputTokens":   atMaxOutput,
 		"max_output_tokens": atMaxOutput,
+		"maxTokens":         atMaxOutput,
+		"max_tokens":        atMaxOutput,
+		"max_new_tokens":    atMaxOutput,
+		"maxTokenCount":     atMaxOutput,
 		"candidateCount":    atChoiceCount,
 		"candidate_count":   atChoiceCount,
 	},
+}
+
+// foldedFields are the same names as servers may read them that don't care for case, or for
+// dashes and underscores. Fields that only have text aren't among them: to read the wrong one
+// changes an estimate, and not what is asked for.
+var foldedFields = func() (out [requestPlaces]map[string]string) {
+	for p, fields := range requestFields {
+		for name, at := range fields {
+			if at == atText || at == atTexts {
+				continue
+			}
+			if out[p] == nil {
+				out[p] = map[string]string{}
+			}
+			out[p][fold(name)] = name
+		}
+	}
+	return out
+}()
+
+var dashes = strings.NewReplacer("_", "", "-", "")
+
+// fold brings names that differ in case alone to one, as [strings.EqualFold] compares them, and leaves dashes out.
+func fold(name string) string {
+	return dashes.Replace(strings.ToLower(strings.ToUpper(name)))
 }
 
 // textFields are the fields of other objects that have text in them.
@@ -175,13 +165,18 @@ var textFields = map[string]place{
 // request gathers what is asked for.
 type request struct {
 	asked    Asked
-	isObject bool
+	fault    *Fault
+	seen     []string // the fields of requestFields in the objects that are open, with their depths
+	depths   []int
+	depth    int
 	isChat   bool
+	isPrompt bool
 	text     int64 // bytes
 	tokens   int64 // in place of text
 	prompts  int64 // each of which is answered
 	unclear  bool  // a limit of the output isn't a number above 0: who knows what the server makes of it
 	body     int64 // the offset of its first member
+	isObject bool
 	options  options
 }
 
@@ -196,6 +191,18 @@ type options struct {
 
 var _ visitor = (*request)(nil)
 
+// sum adds up what was found, and the text of a string that isn't complete.
+func (r *request) sum(more int64) Asked {
+	a := r.asked
+	a.Input = (r.text+more+bytesPerToken-1)/bytesPerToken + r.tokens
+	a.Choices = min(max(a.Choices, 1)*max(r.prompts, 1), maxCount)
+	if r.unclear {
+		a.MaxOutput = Amount{}
+	}
+	_, a.NoUsage = r.usageEdit()
+	return a
+}
+
 func (r *request) member(of place, name []byte) place {
 	if of == atData {
 		return atData
@@ -204,12 +211,29 @@ func (r *request) member(of place, name []byte) place {
 		r.options.empty = false
 	}
 	if p := requestFields[of][string(name)]; p != nowhere {
+		r.once(string(name))
 		return p
+	}
+	if folded := foldedFields[of]; folded != nil && len(name) > 0 {
+		if right, odd := folded[fold(string(name))]; odd {
+			r.refuse("%q must be spelled %q", name, right)
+		}
 	}
 	if p := textFields[string(name)]; p != nowhere {
 		return p
 	}
 	return anywhere
+}
+
+// once notes a field that an object may have a single time.
+func (r *request) once(name string) {
+	for i := len(r.seen) - 1; i >= 0 && r.depths[i] == r.depth; i-- {
+		if r.seen[i] == name {
+			r.refuse("%q is given twice, and servers differ in which they take: give it once", name)
+			return
+		}
+	}
+	r.seen, r.depths = append(r.seen, name), append(r.depths, r.depth)
 }
 
 func (r *request) element(of place) place {
@@ -225,31 +249,45 @@ func (r *request) element(of place) place {
 }
 
 func (r *request) open(p place, bracket byte, at int64) {
+	r.depth++
 	switch p {
 	case top:
 		r.isObject, r.body = bracket == '{', at
 	case atMessages:
 		r.isChat = bracket == '['
+	case atPromptList:
+		r.isPrompt = true
 	case atAPrompt:
 		r.prompts++
-	case atMaxOutput:
-		r.unclear = true
+	case atMaxOutput, atChoiceCount:
+		r.refuse("limits such as max_tokens and n must be numbers")
 	case atStream:
-		r.asked.Stream = false
+		r.asked.Stream = true // whatever a server makes of it
 	case atOptions:
-		r.options = options{kind: bracket, body: at, empty: true}
+		if r.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
+			r.refuse("stream_options must be an object")
+		}
 	case atInclude:
-		r.options.include = scalar{kind: bracket}
+		r.refuse("stream_options.include_usage must be true or false")
 	}
 }
 
-func (r *request) close(place, byte) {}
+func (r *request) close(place, byte) {
+	for len(r.seen) > 0 && r.depths[len(r.depths)-1] == r.depth {
+		r.seen, r.depths = r.seen[:len(r.seen)-1], r.depths[:len(r.depths)-1]
+	}
+	r.depth--
+}
 
 func (r *request) scalar(p place, v scalar) {
+	if v.kind == 'n' && p != atOptions && p != atInclude {
+		return // as if it weren't there
+	}
 	switch p {
 	case atText, atTexts, atPromptList, atAPrompt, atData:
 		if v.kind == '"' {
 			r.text += v.size
+			r.isPrompt = r.isPrompt || p == atPromptList
 		} else if v.kind == '0' && (p == atTexts || p == atAPrompt) {
 			r.tokens++
 		}
@@ -257,24 +295,40 @@ func (r *request) scalar(p place, v scalar) {
 			r.prompts++
 		}
 	case atMaxOutput:
-		if n := v.limit(); n.Known {
+		switch n, ok := v.limit(); {
+		case !ok:
+			r.refuse("limits such as max_tokens and n must be numbers")
+		case n.Known:
 			r.asked.MaxOutput = Amount{max(n.N, r.asked.MaxOutput.N), true}
-		} else {
+		default:
 			r.unclear = true
 		}
 	case atChoiceCount:
-		r.asked.Choices = max(r.asked.Choices, v.limit().N)
+		n, ok := v.limit()
+		if !ok {
+			r.refuse("limits such as max_tokens and n must be numbers")
+		}
+		r.asked.Choices = max(r.asked.Choices, n.N)
 	case atName:
-		if v.kind == '"' {
+		switch {
+		case v.kind == '"' && v.text == nil:
+			r.refuse("the name of the model is longer than %d bytes", maxKept)
+		case v.kind == '"':
 			r.asked.Model = string(v.text)
 		}
-	case atMessages:
-		r.isChat = false
 	case atStream:
-		r.asked.Stream = v.kind == 't'
+		r.asked.Stream = v.isTrue() || v.kind == '"' && v.size > 0
+	case atBackground:
+		if v.isTrue() {
+			r.refuse("what a job in the background takes can't be metered: leave background and deferred out")
+		}
 	case atOptions:
-		r.options = options{kind: v.kind, from: v.from, to: v.to}
+		if r.options = (options{kind: v.kind, from: v.from, to: v.to}); v.kind != 'n' {
+			r.refuse("stream_options must be an object")
+		}
 	case atInclude:
-		r.options.include = v
+		if r.options.include = v; v.kind == '"' || v.kind == '0' {
+			r.refuse("stream_options.include_usage must be true or false")
+		}
 	}
 }

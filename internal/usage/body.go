@@ -1,0 +1,95 @@
+package usage
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// Fault is why a request can't be metered, in words for its client.
+type Fault struct{ Message string }
+
+func (f *Fault) Error() string { return f.Message }
+
+func (r *request) refuse(format string, args ...any) {
+	if r.fault == nil {
+		r.fault = &Fault{fmt.Sprintf(format, args...)}
+	}
+}
+
+// Body reads the body of a request as it passes, in parts that may end anywhere. It keeps nothing
+// but what [Asked] has. It isn't safe for concurrent use.
+type Body struct {
+	request request
+	scanner scanner
+	begun   bool // there was more than blanks
+	ended   bool // the document is complete
+}
+
+// NewBody returns a Body of which nothing was read yet.
+func NewBody() *Body {
+	b := &Body{}
+	b.scanner.visitor = &b.request
+	return b
+}
+
+// Read reads the next part, up to the end of the document: closing is the offset in p of the
+// bracket that ends it, or -1.
+//
+// The error is a [*Fault] if servers could read the body in more than one way: it isn't strictly
+// JSON in UTF-8, it has a field twice that decides what a call costs, or spells its name in another
+// case. It is also one if the body asks for what can't be metered.
+func (b *Body) Read(p []byte) (closing int, err error) {
+	closing = -1
+	rest := p
+	if !b.begun {
+		rest = bytes.TrimLeft(p, blanks)
+		b.scanner.read += int64(len(p) - len(rest))
+		b.begun = len(rest) > 0
+	}
+	if !b.ended {
+		n := b.scanner.feed(rest)
+		rest = rest[n:]
+		if b.ended = b.scanner.state == finished; b.ended && len(rest) < len(p) {
+			closing = len(p) - len(rest) - 1
+		}
+	}
+	switch {
+	case b.request.fault != nil:
+		return closing, b.request.fault
+	case b.scanner.state == broken:
+		return closing, &Fault{fmt.Sprintf("the body must be JSON in UTF-8, without a byte order mark, NaN or comments, and not nested deeper than %d: byte %d can't be read", maxDepth, b.scanner.read)}
+	case b.ended && len(bytes.TrimLeft(rest, blanks)) > 0:
+		return closing, &Fault{"the body must be one JSON document, and something follows it"}
+	}
+	return closing, nil
+}
+
+const blanks = " \t\r\n"
+
+// IsEmpty reports whether nothing but blanks was read.
+func (b *Body) IsEmpty() bool { return !b.begun }
+
+// End is called at the end of the body. The error is a [*Fault] if that isn't the document's.
+func (b *Body) End() error {
+	if _, err := b.Read([]byte{'\n'}); err != nil { // which ends a number
+		return err
+	}
+	if b.begun && !b.ended {
+		return &Fault{"the body must be JSON, and ends in the midst of it"}
+	}
+	return nil
+}
+
+// Asked is what was asked for so far.
+func (b *Body) Asked() Asked {
+	s := &b.scanner
+	more := int64(0)
+	if s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
+		more = s.size
+	}
+	return b.request.sum(more)
+}
+
+// InFile reports whether what was read ends within a string that isn't text: a picture, sound, or
+// another file.
+func (b *Body) InFile() bool { return b.scanner.isString() && b.scanner.at == anywhere }
