@@ -381,3 +381,27 @@ decision_log_sample: 1
 		t.Errorf("the metrics weren't scraped: %.300s", metrics)
 	}
 }
+
+// An upstream that sends more than it announced doesn't get that into the log.
+func TestWhatFollowsAnAnswerStaysOutOfTheLog(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokSECRET-OF-AN-ANSWER")
+		_, _ = io.Copy(io.Discard, conn) // until the node hangs up
+	}))
+	defer upstream.Close()
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, by: [], limit: 1000000/hour}\n")
+	n := serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL, "--log-level", "debug")
+	call(t, "GET", n.Gateway+"/", "")
+	n.await("Unsolicited response received on idle HTTP channel", func(l map[string]any) bool { return l["level"] == "DEBUG" })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if strings.Contains(n.text.String(), "SECRET") {
+		t.Error(n.text.String())
+	}
+}

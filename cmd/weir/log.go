@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -42,6 +43,16 @@ func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	w.tell = slog.New(handler(to))
 	go w.run()
 	return &logger{slog.New(leveled{handler(w), level}), slog.New(handler((*auditWriter)(w))), w}, nil
+}
+
+// strayLog takes what libraries write to Go's standard logger. HTTP clients write there what a server sends behind its answer, byte
+// for byte and for each answer. That may hold secrets, so it is cut off, and the rest is for debugging.
+type strayLog struct{ *slog.Logger }
+
+func (l strayLog) Write(line []byte) (int, error) {
+	text, _, _ := strings.Cut(strings.TrimSpace(string(line)), " starting with ")
+	l.Debug(text)
+	return len(line), nil
 }
 
 // logWriter writes lines one after the other, and never keeps a caller waiting: a pipe that nobody reads must not stop checks. A

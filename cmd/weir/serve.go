@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -117,6 +118,10 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	if err != nil {
 		return s.blame(err)
 	}
+	defer stdlog.SetOutput(stdlog.Writer())
+	defer stdlog.SetFlags(stdlog.Flags())
+	stdlog.SetOutput(strayLog{log.Logger})
+	stdlog.SetFlags(0)
 	c.Audit = log.audit
 	warn(log.Logger)
 	err = serve.Run(cmd.Context(), *c, version, log.Logger, func(l serve.Listening) {
