@@ -153,7 +153,8 @@ export const removeOverride = (what: { key?: string; client?: string; rule: stri
 export type List = 'denylist' | 'allowlist'
 export const list = async (name: List) => {
   const answer = await send('GET', `/v1/${name}`)
-  return { entries: ((await answer.json()) as { entries: string[] }).entries, etag: etag(answer) }
+  const { entries, emergency = [] } = (await answer.json()) as { entries: string[]; emergency?: wire.Block[] }
+  return { entries, emergency, etag: etag(answer) }
 }
 export const listEntry = (name: List, what: { key?: string; client?: string; remove?: boolean }, o?: wire.WriteOptions) =>
   write('POST', `/v1/${name}/entries`, o, { json: what })

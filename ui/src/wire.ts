@@ -265,6 +265,7 @@ export interface Check {
 export interface Explanation {
   reason: string
   pattern?: string
+  emergency?: boolean // the pattern is on the emergency list
   path?: string
   paths?: string[]
   key_verified?: boolean
@@ -333,6 +334,15 @@ export interface Outcome {
   needs_force: boolean
   diff: string
   expires?: string
+  emergency?: 'added' | 'removed' // the change is one of the emergency list
+}
+
+// Block is an entry of the emergency list, which applies beside the rules.
+export interface Block {
+  entry: string
+  by: string
+  message: string
+  since: string
 }
 
 export interface Validation {

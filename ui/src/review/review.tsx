@@ -46,6 +46,7 @@ interface Done {
   cli: string
   expires?: string
   undone?: boolean
+  emergency?: Outcome['emergency']
 }
 
 export function Review({ change: c, onClose, onDone }: { change: Change; onClose: () => void; onDone: () => void }) {
@@ -87,7 +88,7 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
   const { dry, theirs } = tried
   const must = Boolean(dry?.needs_force || theirs?.covered)
   const said = { message: message.trim(), force: must && sure }
-  const why = c.problem || (tried.busy || !dry ? 'Wait until it is clear what would change.' : !dry.diff ? 'This changes nothing.' : must && !sure ? 'Confirm the warnings first.' : '')
+  const why = c.problem || (tried.busy || !dry ? 'Wait until it is clear what would change.' : !dry.diff && !dry.emergency ? 'This changes nothing.' : must && !sure ? 'Confirm the warnings first.' : '')
 
   const work = async (f: () => Promise<Done>) => {
     setBusy(true)
@@ -105,7 +106,7 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
     void work(async () => {
       const before = dry!.version
       const out = await c.send({ ifMatch: String(before), ...said })
-      return { version: out.version, before, cli: c.cli(said), ...(out.expires ? { expires: out.expires } : {}) }
+      return { version: out.version, before, cli: c.cli(said), ...(out.expires ? { expires: out.expires } : {}), ...(out.emergency ? { emergency: out.emergency } : {}) }
     })
   // Undo goes back only if nobody has changed anything since: then nothing is lost but what was just made.
   const undo = ({ version, before, undone }: Done) =>
@@ -120,9 +121,11 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
   }
   const footer = done ? (
     <>
-      <Button onClick={() => undo(done)} busy={busy}>
-        {done.undone ? 'Redo' : 'Undo'}
-      </Button>
+      {!done.emergency && (
+        <Button onClick={() => undo(done)} busy={busy}>
+          {done.undone ? 'Redo' : 'Undo'}
+        </Button>
+      )}
       <Button kind="primary" onClick={close} autoFocus>
         Done
       </Button>
@@ -140,7 +143,8 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
     <Dialog open wide onClose={close} dirty={!done && Boolean(message.trim() || c.about !== first)} title={done ? (done.undone ? 'Undone' : 'Applied') : c.title} footer={footer}>
       {done ? (
         <>
-          <InForce key={done.version} version={done.version} />
+          {done.emergency && <p role="status">{done.emergency === 'added' ? 'It is on the emergency list, and applies at once.' : 'It is off the emergency list.'} All nodes with the same Redis follow within 2 seconds.</p>}
+          {done.version > done.before && <InForce key={done.version} version={done.version} />}
           {done.expires && <p>It ends at {full(done.expires)}.</p>}
           <CliLine>{done.cli}</CliLine>
         </>
@@ -209,7 +213,11 @@ function Preview({ tried: { dry, theirs, error }, problem }: { tried: Tried; pro
           <Diff text={theirs.diff} label="Their change" />
         </Trouble>
       )}
-      <Diff text={dry.diff} label="Your change" />
+      {dry.emergency ? (
+        <p>{dry.emergency === 'added' ? 'It goes on the emergency list, which applies beside the rules.' : 'It comes off the emergency list.'}</p>
+      ) : (
+        <Diff text={dry.diff} label="Your change" />
+      )}
       {dry.warnings.length > 0 && (
         <Trouble title={dry.needs_force ? 'This is probably a mistake, or takes something from clients' : 'Worth knowing'}>
           <Problems list={dry.warnings} />

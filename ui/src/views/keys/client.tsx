@@ -72,8 +72,10 @@ export function Client({ fingerprint, as }: { fingerprint: string; as: string })
   const overrides = c.overrides
     .filter((o, i, all) => all.findIndex((p) => p.rule === o.rule) === i)
     .map((o) => ({ ...o, limit: c.overrides.filter((p) => p.rule === o.rule).map((p) => p.limit).join(', ') }))
-  const listed = may || (c.kind === 'user' ? 'The lists have keys and addresses, and this client is a user.' : '')
-  const held = (on: boolean) => listed || (on ? widerEntry(entry) : '')
+  const user = c.kind === 'user' ? 'The lists have keys and addresses, and this client is a user.' : ''
+  const held = (on: boolean) => may || user || (on ? widerEntry(entry) : '')
+  // A block always works, and so does the end of one on the emergency list: the rules need not change.
+  const blocking = c.blocked && !x?.emergency ? held(true) : operate || user || (c.blocked ? widerEntry(entry) : '')
   const reload = () => {
     info.reload()
     now.reload()
@@ -104,7 +106,7 @@ export function Client({ fingerprint, as }: { fingerprint: string; as: string })
           <Button why={operate} onClick={() => setAction({ what: 'reset' })}>
             Reset the counters
           </Button>
-          <Button kind={c.blocked ? 'plain' : 'danger'} why={held(c.blocked)} onClick={() => setAction({ what: 'list', list: 'denylist', remove: c.blocked })}>
+          <Button kind={c.blocked ? 'plain' : 'danger'} why={blocking} onClick={() => setAction({ what: 'list', list: 'denylist', remove: c.blocked })}>
             {c.blocked ? 'Unblock' : 'Block'}
           </Button>
           <Button why={held(c.allowed && !c.blocked)} onClick={() => setAction({ what: 'list', list: 'allowlist', remove: c.allowed })}>
@@ -116,7 +118,7 @@ export function Client({ fingerprint, as }: { fingerprint: string; as: string })
       {may && <p class="muted">{may}</p>}
       {c.blocked && (
         <Trouble tone="bad" title="Blocked">
-          <p>The deny list {entry ? <>has {<code>{maskEntry(entry)}</code>}</> : 'covers it'}: its requests get 403, whatever their limits.</p>
+          <p>The {x?.emergency ? 'emergency' : 'deny'} list {entry ? <>has {<code>{maskEntry(entry)}</code>}</> : 'covers it'}: its requests get 403, whatever their limits.</p>
         </Trouble>
       )}
       {out && (

@@ -4,6 +4,7 @@ import { AddDialog, ListDialog, whoOf } from '../../client/list'
 import { isAddress, maskEntry, recognise } from '../../client/known'
 import { plural } from '../../format'
 import { useLoad } from '../../load'
+import { Badge } from '../../parts/badge'
 import { Button } from '../../parts/button'
 import { Card } from '../../parts/card'
 import { Empty } from '../../parts/empty'
@@ -11,9 +12,11 @@ import { Failed } from '../../parts/failed'
 import { Field } from '../../parts/field'
 import { Loading } from '../../parts/loading'
 import { Table, type Column } from '../../parts/table'
+import { Time } from '../../parts/time'
 import { fail } from '../../parts/toast'
 import { navigate, to } from '../../router'
 import { useMay } from '../../session'
+import type { Block } from '../../wire'
 
 const kindOf = (entry: string) => (entry.includes('*') ? 'pattern' : entry.includes('/') ? 'range' : isAddress(entry) ? 'address' : 'key')
 
@@ -22,32 +25,60 @@ const words = {
   allowlist: { title: 'Allowed', add: 'Allow', off: 'Stop allowing', none: 'Nobody passes without limits', what: 'Requests of these keys, if verified, and addresses pass without limits.' },
 }
 
+// Row is an entry of the rules' list, or of the emergency list.
+interface Row {
+  entry: string
+  block?: Block
+}
+
 // Listed is the deny list or the allow list. Keys are masked; a row opens the client's page.
 export function Listed({ list }: { list: api.List }) {
   const w = words[list]
   const loaded = useLoad(() => api.list(list), [list])
-  const may = useMay('rules')
+  const rules = useMay('rules')
+  const operate = useMay('operate')
   const [find, setFind] = useState('')
   const [adding, setAdding] = useState(false)
   const [removing, setRemoving] = useState('')
-  const entries = (loaded.data?.entries ?? []).filter((e) => !find.trim() || e.includes(find.trim()))
+  const all: Row[] = [...(loaded.data?.emergency ?? []).map((block) => ({ entry: block.entry, block })), ...(loaded.data?.entries ?? []).map((entry) => ({ entry }))]
+  const rows = all.filter((r) => !find.trim() || r.entry.includes(find.trim()))
 
-  const columns: Column<string>[] = [
-    { id: 'entry', head: 'Entry', sort: (e) => e, cell: (e) => <span class="mono">{maskEntry(e)}</span> },
-    { id: 'kind', head: 'Kind', width: '6rem', wide: 640, sort: kindOf, cell: kindOf },
+  const columns: Column<Row>[] = [
+    {
+      id: 'entry',
+      head: 'Entry',
+      sort: (r) => r.entry,
+      cell: ({ entry, block }) => (
+        <>
+          <span class="mono">{maskEntry(entry)}</span>{' '}
+          {block && (
+            <>
+              <Badge tone="warn" title="It applies beside the rules, until it is unblocked.">
+                Emergency list
+              </Badge>{' '}
+              <small class="muted">
+                by {block.by || 'somebody'} <Time at={block.since} />
+                {block.message && `: ${block.message}`}
+              </small>
+            </>
+          )}
+        </>
+      ),
+    },
+    { id: 'kind', head: 'Kind', width: '6rem', wide: 640, sort: (r) => kindOf(r.entry), cell: (r) => kindOf(r.entry) },
     {
       id: 'do',
       head: <span class="hidden">Actions</span>,
       width: '9rem',
       number: true,
-      cell: (e) => (
-        <Button small why={may} onClick={() => setRemoving(e)}>
+      cell: ({ entry, block }) => (
+        <Button small why={block ? operate : rules} onClick={() => setRemoving(entry)}>
           {w.off}
         </Button>
       ),
     },
   ]
-  const open = (e: string) => {
+  const open = ({ entry: e }: Row) => {
     const kind = kindOf(e)
     if (kind !== 'key' && kind !== 'address') return
     return () => void recognise(kind === 'key' ? { key: e } : { ip: e }).then((c) => navigate(to('keys', c.fingerprint, { as: c.client })), fail)
@@ -57,11 +88,11 @@ export function Listed({ list }: { list: api.List }) {
     <>
       <div class="tools">
         <Field label="Find" search mono value={find} onInput={setFind} placeholder="Part of an entry" />
-        <Button kind="primary" why={may} onClick={() => setAdding(true)}>
+        <Button kind="primary" why={list === 'denylist' ? operate : rules} onClick={() => setAdding(true)}>
           {w.add}…
         </Button>
       </div>
-      <Card title={w.title} flush aside={loaded.data && plural(loaded.data.entries.length, 'entry', 'entries')}>
+      <Card title={w.title} flush aside={loaded.data && plural(all.length, 'entry', 'entries')}>
         {loaded.error ? (
           <Failed error={loaded.error} retry={loaded.reload} />
         ) : !loaded.data ? (
@@ -69,8 +100,8 @@ export function Listed({ list }: { list: api.List }) {
         ) : (
           <Table
             label={w.title}
-            rows={entries}
-            rowKey={(e) => e}
+            rows={rows}
+            rowKey={(r) => (r.block ? 'emergency ' : '') + r.entry}
             columns={columns}
             onOpen={open}
             empty={

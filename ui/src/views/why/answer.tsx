@@ -131,7 +131,7 @@ export function Answer({ question: q, secrets }: { question: Question; secrets: 
           <Empty title={x.pattern ? 'A list decided before any rule' : 'This request has no limit'}>
             {x.pattern ? (
               <p>
-                The entry <code>{maskEntry(x.pattern)}</code> of the {x.reason === 'denied' ? 'deny' : 'allow'} list covers it, so no counter was asked.
+                The entry <code>{maskEntry(x.pattern)}</code> of the {x.emergency ? 'emergency' : x.reason === 'denied' ? 'deny' : 'allow'} list covers it, so no counter was asked.
               </p>
             ) : (
               <p>The others and why they don't apply are below. Rules for an endpoint need its method and path.</p>

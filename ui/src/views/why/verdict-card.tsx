@@ -30,8 +30,10 @@ export function Verdict(p: VerdictProps) {
   const { verdict: v, info } = p
   const operate = useMay('operate')
   const rules = useMay('rules')
-  const listed = rules || (!info ? 'Name a client first.' : info.kind === 'user' ? 'The lists have keys and addresses, and this client is a user.' : '')
-  const off = (on: boolean | undefined) => listed || (on ? widerEntry(p.x.pattern ?? '') : '')
+  const unfit = !info ? 'Name a client first.' : info.kind === 'user' ? 'The lists have keys and addresses, and this client is a user.' : ''
+  const off = (on: boolean | undefined) => rules || unfit || (on ? widerEntry(p.x.pattern ?? '') : '')
+  // A block always works, and so does the end of one on the emergency list: the rules need not change.
+  const blocking = info?.blocked && !p.x.emergency ? off(true) : operate || unfit || (info?.blocked ? widerEntry(p.x.pattern ?? '') : '')
   return (
     <Card class={`verdict ${v.tone}`}>
       <div class="verdict-body">
@@ -56,7 +58,7 @@ export function Verdict(p: VerdictProps) {
             <Button why={operate} onClick={() => p.onAction({ what: 'reset' })}>
               Reset the counters
             </Button>
-            <Button kind={info?.blocked ? 'plain' : 'danger'} why={off(info?.blocked)} onClick={() => p.onAction({ what: 'list', list: 'denylist', remove: Boolean(info?.blocked) })}>
+            <Button kind={info?.blocked ? 'plain' : 'danger'} why={blocking} onClick={() => p.onAction({ what: 'list', list: 'denylist', remove: Boolean(info?.blocked) })}>
               {info?.blocked ? 'Unblock' : 'Block'}
             </Button>
             <Button why={off(info?.allowed && !info.blocked)} onClick={() => p.onAction({ what: 'list', list: 'allowlist', remove: Boolean(info?.allowed) })}>
@@ -82,7 +84,7 @@ function Sentence({ verdict: v, x, at }: VerdictProps) {
     case 'denied':
       return (
         <>
-          The deny list has <code>{maskEntry(x.pattern ?? '')}</code>: such requests get 403, whatever their limits.
+          The {x.emergency ? 'emergency' : 'deny'} list has <code>{maskEntry(x.pattern ?? '')}</code>: such requests get 403, whatever their limits.
         </>
       )
     case 'bypassed':
