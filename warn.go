@@ -20,6 +20,7 @@ func (rs *RuleSet) warn() {
 	rs.warnOfPrices()
 	rs.warnOfScopes()
 	rs.warnOfCounters()
+	rs.warnOfAddresses()
 }
 
 // accurateCounter is the limit from which a sliding counter admits within 2% of the log.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func compiled(t *testing.T, doc Rules) *RuleSet {
@@ -66,6 +67,16 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 	rs = compiled(t, layers)
 	if c := rs.warnOfLayers(); c <= maxCompared || c > most || !said(rs, "too many rules share a layer") {
 		t.Errorf("layers: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
+	}
+
+	var addresses Rules
+	for i := range 3000 {
+		addresses.Rules = append(addresses.Rules, Rule{ID: fmt.Sprint("r", i), By: []string{"ip"}, Limits: []Limit{PerMinute(1)}},
+			Rule{ID: fmt.Sprint("k", i), Match: Match{Endpoint: "/" + fmt.Sprint(i)}, Limits: []Limit{PerMinute(1)}})
+	}
+	rs = compiled(t, addresses)
+	if c := rs.warnOfAddresses(); c <= maxCompared || c > most || !said(rs, "too many rules count by address") {
+		t.Errorf("addresses: looked at %d of %d", c, maxCompared)
 	}
 
 	other := layers
@@ -187,6 +198,46 @@ func TestWarnsOfSmallCounters(t *testing.T) {
 		rs := compiled(t, Rules{Tiers: c.tiers, Rules: []Rule{c.rule}})
 		if c.want == "" && said(rs, "sliding_window_log") || c.want != "" && (!said(rs, c.want) || !said(rs, "below 50 write `algorithm: sliding_window_log`")) {
 			t.Errorf("%+v: want %q, got %v", c.rule, c.want, rs.Warnings())
+		}
+	}
+}
+
+// A rule by address that is below what a tier or an override gives a client refuses that client first.
+func TestAddressesThatCapClients(t *testing.T) {
+	tiers := []Tier{{"free", []Limit{PerMinute(100)}}, {"pro", []Limit{{Count: 1000, Window: time.Minute, Burst: 200}}}}
+	for name, c := range map[string]struct {
+		address, quota Rule
+		want           string
+	}{
+		"below pro":                {Rule{Limits: []Limit{PerMinute(900)}}, Rule{}, `rules[1]: caps tier "pro": "quota" gives a client of that tier 1000/minute, and this rule admits 900/minute for its address; write ` + "`tier: free`"},
+		"below both":               {Rule{Limits: []Limit{PerSecond(20), PerHour(5000)}}, Rule{}, `rules[1]: caps tier "pro": "quota" gives a client of that tier 1000/minute, and this rule admits 5000/hour`},
+		"below pro's burst":        {Rule{Limits: []Limit{PerSecond(20)}}, Rule{}, `rules[1]: caps tier "pro": "quota" gives a client of that tier 200 at once, and this rule admits 20 requests at once`},
+		"below free, for it alone": {Rule{Tier: "free", Limits: []Limit{PerMinute(90)}}, Rule{}, `rules[1]: caps tier "free": "quota" gives a client of that tier 100/minute, and this rule admits 90/minute for its address; raise its limit`},
+		"by what a request costs":  {Rule{Cost: 2, Limits: []Limit{PerMinute(1200)}}, Rule{}, `caps tier "pro"`},
+		"the rule's own tiers":     {Rule{Limits: []Limit{PerMinute(1200)}}, Rule{Tiers: []Tier{{"pro", []Limit{PerMinute(3000)}}}}, `caps tier "pro": "quota" gives a client of that tier 3000/minute`},
+		"an override":              {Rule{Limits: []Limit{PerMinute(1200)}}, Rule{Override: map[string][]Limit{"b": {PerMinute(5000)}, "a": {PerMinute(6000)}}}, `rules[0].override.a: is capped: it gives the client 6000/minute, and "address" admits 1200/minute for its address`},
+		"an override of pro":       {Rule{Tier: "free", Limits: []Limit{PerMinute(1200)}}, Rule{Override: map[string][]Limit{"sk_prod_1": {PerMinute(5000)}}}, ""},
+		"above":                    {Rule{Limits: []Limit{PerMinute(1000)}}, Rule{}, ""},
+		"for free alone":           {Rule{Tier: "free", Limits: []Limit{PerMinute(100)}}, Rule{}, ""},
+		"more for pro":             {Rule{Limits: []Limit{PerMinute(100)}, Tiers: []Tier{{"pro", []Limit{PerMinute(1000)}}}}, Rule{}, ""},
+		"for no key":               {Rule{Match: Match{NoKey: true}, Limits: []Limit{PerMinute(10)}}, Rule{}, ""},
+		"for one endpoint":         {Rule{Match: Match{Endpoint: "/login"}, Limits: []Limit{PerMinute(10)}}, Rule{}, ""},
+		"in the same layer":        {Rule{Layer: "l", Limits: []Limit{PerMinute(10)}}, Rule{Layer: "l"}, ""},
+		"in shadow":                {Rule{Shadow: true, Limits: []Limit{PerMinute(10)}}, Rule{}, ""},
+		"of failures":              {Rule{Statuses: []int{401}, Limits: []Limit{PerMinute(10)}}, Rule{}, ""},
+		"a quota of a day":         {Rule{Limits: []Limit{PerMinute(100)}}, Rule{Limits: []Limit{PerHour(1)}, Tiers: []Tier{{"pro", []Limit{{Count: 10_000, Window: 24 * time.Hour}}}}}, ""},
+		"numbers for all":          {Rule{Limits: []Limit{PerMinute(100)}}, Rule{Limits: []Limit{PerMinute(200)}}, ""},
+	} {
+		c.quota.ID, c.address.ID, c.address.By = "quota", "address", []string{"ip"}
+		rs := compiled(t, Rules{Tiers: tiers, Keys: []KeyTier{{"sk_prod_*", "pro"}}, Rules: []Rule{c.quota, c.address}})
+		var found []string
+		for _, p := range rs.Warnings() {
+			if strings.Contains(p.Text, "cap") {
+				found = append(found, p.Error())
+			}
+		}
+		if got := strings.Join(found, "\n"); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
 		}
 	}
 }

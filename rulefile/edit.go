@@ -117,8 +117,8 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	}
 	for i := range e.doc.Rules {
 		r := &e.doc.Rules[i]
-		if r.Tier != tier || len(r.Limits) == 0 || r.Amount != "" || r.Algorithm == weir.Concurrency {
-			continue // what counts something else than requests has numbers of another kind
+		if r.Tier != tier || !tierNumbers(r) {
+			continue
 		}
 		found = true
 		own := c
@@ -135,13 +135,19 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	return e.result()
 }
 
+// tierNumbers: the rule has numbers of its own that are a client's. What counts something other than requests, or all clients of
+// an address, has numbers of another kind.
+func tierNumbers(r *weir.Rule) bool {
+	return len(r.Limits) > 0 && r.Amount == "" && r.Algorithm != weir.Concurrency && !slices.Equal(r.By, []string{"ip"})
+}
+
 func (e *editor) missingTier(tier string) error {
 	var names []string
 	for _, t := range e.doc.Tiers {
 		names = append(names, t.Name)
 	}
-	for _, r := range e.doc.Rules {
-		if len(r.Limits) > 0 && r.Tier != "" && r.Amount == "" && r.Algorithm != weir.Concurrency && !slices.Contains(names, r.Tier) {
+	for i := range e.doc.Rules {
+		if r := &e.doc.Rules[i]; r.Tier != "" && tierNumbers(r) && !slices.Contains(names, r.Tier) {
 			names = append(names, r.Tier)
 		}
 	}

@@ -68,3 +68,12 @@ func TestExpiryMistakes(t *testing.T) {
 		}
 	}
 }
+
+// The numbers of a tier are a client's. A rule for the tier that counts by address keeps its own.
+func TestSetTierLeavesAddressesAlone(t *testing.T) {
+	text := "tiers: {free: 100/minute}\nrules:\n  - {id: quota}\n  - {id: address, tier: free, by: [ip], limit: 6000/minute}\n"
+	got, err := SetTier([]byte(text), "free", Numbers{Limit: "200/minute"})
+	if want := strings.Replace(text, "100/minute", "200/minute", 1); err != nil || string(got) != want {
+		t.Errorf("%v\n%s", err, got)
+	}
+}

@@ -34,11 +34,11 @@ func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	}
 	// The starter rules show tiers, a login rule, an IP rule and a blocked key.
 	for request, want := range map[string]string{
-		`{"key": "sk_free_1", "ip": "203.0.113.1"}`:                                "true quota 100, address 1200",
-		`{"key": "sk_prod_1", "ip": "203.0.113.1"}`:                                "true quota 1000, address 1200",
-		`{"key": "sk_free_2", "ip": "203.0.113.1", "attributes": {"tier": "pro"}}`: "true quota 1000, address 1200",
-		`{"ip": "203.0.113.2"}`:                                                    "true quota 100, address 1200",
-		`{"key": "sk_free_3", "ip": "203.0.113.1", "method": "POST", "path": "//LOGIN/", "attributes": {"user": "ada"}}`: "true quota 100, login 5, address 1200",
+		`{"key": "sk_free_1", "ip": "203.0.113.1"}`:                                "true quota 100, address 6000",
+		`{"key": "sk_prod_1", "ip": "203.0.113.1"}`:                                "true quota 1000",
+		`{"key": "sk_free_2", "ip": "203.0.113.1", "attributes": {"tier": "pro"}}`: "true quota 1000",
+		`{"ip": "203.0.113.2"}`:                                                    "true quota 100, address 6000",
+		`{"key": "sk_free_3", "ip": "203.0.113.1", "method": "POST", "path": "//LOGIN/", "attributes": {"user": "ada"}}`: "true quota 100, login 5, address 6000",
 		`{"key": "sk_revoked_1", "ip": "203.0.113.1"}`:                                                                   "false ",
 	} {
 		_, body := post(t, http.DefaultClient, n.HTTP+"/v1/check", request)
