@@ -55,8 +55,9 @@ type Store struct {
 	rejected    atomic.Pointer[string] // why newer credentials aren't in use; nil if there are none
 	reread      chan struct{}          // holds a value when the files of credentials are to be read now
 
-	sentinels *sentinels    // nil without
-	lost      chan struct{} // holds a value when a shard was lost since it was last looked for
+	sentinels *sentinels             // nil without
+	selected  atomic.Pointer[string] // the address of a replica that Sentinels are about to promote; nil: of none
+	lost      chan struct{}          // holds a value when a shard was lost since it was last looked for
 
 	life    context.Context
 	end     context.CancelFunc

@@ -141,8 +141,12 @@ var shellBlocks = map[string][]shellBlock{
 			stdout:  []string{`(?s)\+    limit: 60/minute.*\+    limit: 60/minute`, `more for search`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`},
 		},
 	},
-	"docs/operations.md: The console": {{cannot: "it logs in to another machine"}},
-	"docs/regions.md: Setting it up":  {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
+	"docs/operations.md: Rotating credentials": {
+		{instead: []string{"/run/secrets/", "", "'<OLD'", "'<NEW'"}, stdout: []string{`^OK\nOK\n0\n$`}},
+	},
+	"docs/operations.md: Planned failover": {{cannot: "it needs Sentinels, and takes a primary out of service"}},
+	"docs/operations.md: The console":      {{cannot: "it logs in to another machine"}},
+	"docs/regions.md: Setting it up":       {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
 	"docs/operations.md: What is in Redis": {
 		{stdout: []string{`^1\n`}},
 	},

@@ -23,6 +23,7 @@ func (t *traffic) report(r *Result, from, again time.Time) {
 // their limits: no request counts twice, none that was counted is forgotten, and no fault raises a limit.
 func (t *trial) audit() error {
 	wrong := t.result.Wrong
+	lost := int64(0)
 	if err := t.exact(); err != nil {
 		wrong["at the end: "+err.Error()]++
 	}
@@ -55,10 +56,12 @@ func (t *trial) audit() error {
 				continue
 			}
 			used := plenty - left
+			lost += max(0, k.counted-used)
 			if used > k.sent || used < k.counted && !t.forgets {
 				wrong[fmt.Sprintf("allow: of %d requests of a key %d were answered as counted, and %d were counted", k.sent, k.counted, used)]++
 			}
 		}
 	}
+	t.result.Lost = time.Duration(float64(lost) / t.config.Rate * float64(len(ruleNames)) * float64(time.Second))
 	return nil
 }

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -13,14 +14,15 @@ import (
 
 // bed is the Redis of a scenario.
 type bed struct {
-	url     string
-	struck  *redistest.Server // which the fault hits
-	other   *redistest.Server // its replica, on a bed with Sentinels
-	proxy   *redistest.Proxy  // before it, on a bed that has one
-	cluster bool
-	hogs    []net.Conn
-	loading chan error // of a restart under way
-	closers []func() error
+	url       string
+	struck    *redistest.Server   // which the fault hits
+	other     *redistest.Server   // its replica, on a bed with Sentinels
+	sentinels *redistest.Sentinel // on such a bed
+	proxy     *redistest.Proxy    // before it, on a bed that has one
+	cluster   bool
+	hogs      []net.Conn
+	loading   chan error // of a restart under way
+	closers   []func() error
 }
 
 // alone is one server.
@@ -52,7 +54,7 @@ func sentinel(config ...string) (*bed, error) {
 		return nil, err
 	}
 	url := "redis-sentinel://" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName
-	return &bed{url: url, struck: s.Servers[0], other: s.Servers[1], closers: []func() error{s.Close}}, nil
+	return &bed{url: url, struck: s.Servers[0], other: s.Servers[1], sentinels: s, closers: []func() error{s.Close}}, nil
 }
 
 func cluster(config ...string) (*bed, error) {
@@ -82,6 +84,26 @@ func (b *bed) do(args ...string) error {
 	defer cancel()
 	_, err := b.struck.Do(ctx, args...)
 	return err
+}
+
+// caughtUp waits until the replica has all that its primary has written.
+func (b *bed) caughtUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return redistest.Until(ctx, func(ctx context.Context) error {
+		primary, err := b.struck.Info(ctx, "replication")
+		if err != nil {
+			return err
+		}
+		replica, err := b.other.Info(ctx, "replication")
+		if err != nil {
+			return err
+		}
+		if written, has := primary["master_repl_offset"], replica["slave_repl_offset"]; written != has {
+			return fmt.Errorf("the primary is at %s, the replica at %s", written, has)
+		}
+		return nil
+	})
 }
 
 // keeps reports whether the struck server keeps a key that nobody has used yet. Touch is to use it.

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 // One after the other: each counts this process's goroutines. The bounds are for a
 // machine that does ten other things; the budget is, too, since what is late by more is degraded.
 func TestScenarios(t *testing.T) {
-	bounds := Bounds{Slowest: 20 * time.Second, Factor: 10, Serving: 20 * time.Second, Exact: patience, Failover: patience}
+	bounds := Bounds{Slowest: 20 * time.Second, Factor: 10, Serving: 20 * time.Second, Exact: patience, Failover: patience, Lost: patience}
 	for _, s := range Scenarios {
 		t.Run(s.Name, func(t *testing.T) {
 			r, err := Run(t.Context(), s, Config{

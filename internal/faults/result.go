@@ -23,6 +23,8 @@ type Result struct {
 	// Noticed is the time from the fault to the first degraded answer, or, if the fault
 	// was there first, from the node's start to its first answer.
 	Noticed time.Duration
+	// Lost is how long the load took to make as many charges as were answered as counted, and then forgotten.
+	Lost time.Duration
 	// Exact is the time until every limit was exact again and no answer degraded: since
 	// Redis was back, or of a failover since the fault.
 	Exact time.Duration
@@ -35,6 +37,7 @@ type Bounds struct {
 	Serving  time.Duration // until a node that starts without Redis answers
 	Exact    time.Duration // since Redis is back
 	Failover time.Duration // until limits are exact, since the fault
+	Lost     time.Duration // charges of a planned failover, as the time that the load took to make them
 }
 
 // Judge returns what is wrong with a result: nothing, if all is well.
@@ -54,6 +57,7 @@ func (b *Bounds) Judge(r *Result) []string {
 	is(r.Most >= b.Factor*r.Before, "goroutines: %d became %d", r.Before, r.Most)
 	is(r.After >= b.Factor*r.Before, "goroutines: %d remained of %d", r.After, r.Before)
 	is(r.Scenario.early && r.Noticed >= b.Serving, "serving after %s", r.Noticed)
+	is(r.Scenario.planned && r.Lost >= b.Lost, "charges of %s were lost", r.Lost)
 	most := b.Exact
 	if r.Scenario.Failover {
 		most = b.Failover
@@ -63,6 +67,6 @@ func (b *Bounds) Judge(r *Result) []string {
 }
 
 func (r *Result) String() string {
-	return fmt.Sprintf("%d checks %v, %d degraded, noticed after %s, exact after %s, slowest %s, goroutines %d → %d → %d",
-		r.Answers, r.Statuses, r.Degraded, r.Noticed, r.Exact, r.Slowest, r.Before, r.Most, r.After)
+	return fmt.Sprintf("%d checks %v, %d degraded, noticed after %s, exact after %s, charges of %s lost, slowest %s, goroutines %d → %d → %d",
+		r.Answers, r.Statuses, r.Degraded, r.Noticed, r.Exact, r.Lost, r.Slowest, r.Before, r.Most, r.After)
 }

@@ -1,8 +1,11 @@
 package faults
 
 import (
+	"context"
 	"errors"
 	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 // Scenario is one fault.
@@ -18,6 +21,7 @@ type Scenario struct {
 	early   bool // the fault is there before the node starts
 	forgets bool // counters may be lost
 	unseen  bool // only clients without a counter notice, if there are any
+	planned bool // charges may be lost, but few
 	fault   func(b *bed, budget time.Duration) error
 	heal    func(b *bed) error // returns when Redis is back
 }
@@ -121,6 +125,25 @@ var Scenarios = []Scenario{
 	{Name: "Sentinel: kill -9", Failover: true, on: sentinel, forgets: true, fault: kill, heal: restart},
 	{Name: "Sentinel: SIGSTOP", Failover: true, on: sentinel, forgets: true, fault: stop, heal: cont},
 	{
+		Name: "Sentinel: planned failover", Failover: true, on: sentinel, forgets: true, planned: true, unseen: true,
+		fault: failOver,
+		heal:  func(*bed) error { return nil },
+	},
+	{
+		// As in docs/operations.md, but for longer, since the machine may be busy: no charge may be lost.
+		Name: "Sentinel: planned failover, writes paused", Failover: true, on: sentinel,
+		fault: func(b *bed, budget time.Duration) error {
+			if err := b.do("CLIENT", "PAUSE", "60000", "WRITE"); err != nil {
+				return err
+			}
+			if err := b.caughtUp(); err != nil {
+				return err
+			}
+			return failOver(b, budget)
+		},
+		heal: func(b *bed) error { return b.do("CLIENT", "UNPAUSE") },
+	},
+	{
 		Name: "Sentinel: all killed, restart empty", Hold: 6 * time.Second, on: sentinel, forgets: true,
 		fault: func(b *bed, _ time.Duration) error {
 			b.other.Kill()
@@ -136,6 +159,22 @@ var Scenarios = []Scenario{
 func kill(b *bed, _ time.Duration) error {
 	b.struck.Kill()
 	return nil
+}
+
+// failOver has the Sentinels replace the primary, which is well, and waits until they have.
+func failOver(b *bed, _ time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := b.sentinels.Sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redistest.MasterName); err != nil {
+		return err
+	}
+	return redistest.Until(ctx, func(ctx context.Context) error {
+		primary, err := b.sentinels.Primary(ctx)
+		if err == nil && primary == b.struck {
+			err = errors.New("the primary isn't replaced yet")
+		}
+		return err
+	})
 }
 
 func stop(b *bed, _ time.Duration) error { return b.struck.Stop() }

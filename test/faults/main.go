@@ -28,6 +28,7 @@ var promised = faults.Bounds{
 	Serving:  time.Second,
 	Exact:    time.Second,
 	Failover: 5 * time.Second,
+	Lost:     100 * time.Millisecond,
 }
 
 func main() {
@@ -63,7 +64,7 @@ func main() {
 // run prints a table of all that was run, also when it ends early. It is true when every promise was kept.
 func run(ctx context.Context, c faults.Config, wanted *regexp.Regexp, again int, stdout, stderr io.Writer) (ok bool, err error) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "fault\tchecks\tdegraded\tnoticed\texact again\tslowest\tgoroutines\t200\t429\t503\tothers\t")
+	fmt.Fprintln(table, "fault\tchecks\tdegraded\tnoticed\texact again\tlost\tslowest\tgoroutines\t200\t429\t503\tothers\t")
 	var wrong []string
 	ok = true
 	for i, s := range faults.Scenarios {
@@ -84,8 +85,8 @@ func run(ctx context.Context, c faults.Config, wanted *regexp.Regexp, again int,
 			verdict, ok = "FAIL", false
 			wrong = append(wrong, s.Name+": "+what)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\t%d → %d → %d\t%d\t%d\t%d\t%.0f%%\t%s\n", s.Name, r.Answers, r.Degraded,
-			short(r.Noticed), short(r.Exact), short(r.Slowest), r.Before, r.Most, r.After,
+		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d → %d → %d\t%d\t%d\t%d\t%.0f%%\t%s\n", s.Name, r.Answers, r.Degraded,
+			short(r.Noticed), short(r.Exact), short(r.Lost), short(r.Slowest), r.Before, r.Most, r.After,
 			r.Statuses[200], r.Statuses[429], r.Statuses[503], 100*others, verdict)
 	}
 	fmt.Fprintf(stdout, "%.0f checks/s over HTTP, %s a check, %d cores\n\n", c.Rate, c.Budget, runtime.NumCPU())
@@ -99,7 +100,8 @@ func run(ctx context.Context, c faults.Config, wanted *regexp.Regexp, again int,
 
 const legend = `
 noticed: first degraded answer since the fault. exact again: last degraded answer, and limits exact, since Redis is back or,
-where Sentinels or a Cluster replace a primary, since the fault. slowest: since a check was due. goroutines: before, at
+where Sentinels or a Cluster replace a primary, since the fault. lost: how long the load took to make the charges that were
+answered as counted, and that no server has any more. slowest: since a check was due. goroutines: before, at
 most, after. others: the part of the cores that other processes used.
 `
 

@@ -1,0 +1,74 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// TestAPlannedFailoverIsFollowedAtOnce: a store moves to the new primary when that is promoted, and doesn't wait until the
+// Sentinels name it, about a second later: what is written to the old primary meanwhile is lost. Here they never name it, since
+// the one that conducts the failover is stopped. The others still name the old primary, which is writable, and the store stays
+// away from it.
+func TestAPlannedFailoverIsFollowedAtOnce(t *testing.T) {
+	r := redistest.NewSentinel(t, redistest.Options{})
+	s := open(t, Options{URL: "redis-sentinel://" + r.Addrs()[1] + "," + r.Addrs()[0] + "," + r.Addrs()[2] + "/" + redistest.MasterName, Timeout: 2 * time.Second})
+	p := policy(t, "p", weir.FixedWindow, 1_000_000, year)
+	mustTake(t, s, charge1(p, "s"))
+	old, promoted := r.Servers[0], r.Servers[1]
+	until(t, func(ctx context.Context) error { // the store hears all Sentinels
+		for _, sentinel := range r.Sentinels {
+			v, err := sentinel.Do(ctx, "CLIENT", "LIST", "TYPE", "pubsub")
+			if err != nil || !strings.Contains(fmt.Sprint(v), " sub=2 ") {
+				return fmt.Errorf("%s: %v, %w", sentinel.Addr, v, err)
+			}
+		}
+		return nil
+	})
+	conductor := r.Sentinels[0]
+	do(t, conductor, "SENTINEL", "FAILOVER", redistest.MasterName)
+	until(t, func(ctx context.Context) error { return isMaster(ctx, promoted) })
+	if err := conductor.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	named := func() bool { // the others name the new primary
+		return strings.HasSuffix(promoted.Addr, fmt.Sprint(":", do(t, r.Sentinels[1], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.MasterName).([]any)[1]))
+	}
+	late := named() // the conductor has told them before it was stopped
+	key := keyOf(s, p, "s")
+	held := func(r *redistest.Server) string { return fmt.Sprint(do(t, r, "HGETALL", key)) }
+	until(t, func(context.Context) error {
+		before := held(promoted)
+		if mustTake(t, s, charge1(p, "s")); held(promoted) == before {
+			return errors.New("a charge went elsewhere")
+		}
+		return isMaster(t.Context(), promoted) // and no replica that has the charge from the old primary
+	})
+	if named() && !late {
+		t.Error("the store moved only when Sentinels named the new primary")
+	}
+	before := held(old)
+	for range 20 {
+		s.lookAgain()
+		mustTake(t, s, charge1(p, "s"))
+	}
+	// The other Sentinels undo the promotion after eight seconds or more. Then the store is right to go back.
+	if isMaster(t.Context(), promoted) == nil && held(old) != before {
+		t.Error("charges went to the old primary again")
+	}
+}
+
+// isMaster returns nil if a server is a primary.
+func isMaster(ctx context.Context, r *redistest.Server) error {
+	v, err := r.Do(ctx, "ROLE")
+	if err == nil && v.([]any)[0] != "master" {
+		err = fmt.Errorf("%s is %v", r.Addr, v.([]any)[0])
+	}
+	return err
+}
