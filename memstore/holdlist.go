@@ -184,9 +184,10 @@ func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 	return moved
 }
 
-// forget drops what is known of the holds' lengths when there are none.
+// forget drops what is known of the holds' lengths when there are none. It writes only if there is something to drop: counters
+// without holds share one empty list.
 func (h *holdList) forget() {
-	if len(h.ends) == 0 {
+	if len(h.ends) == 0 && h.seen|h.kept|h.returns != 0 {
 		h.seen, h.kept, h.returns = 0, 0, 0
 	}
 }
