@@ -22,7 +22,7 @@ type Event struct {
 	Node      string    `json:"node"`
 	Rule      string    `json:"rule"`
 	Policy    string    `json:"policy"`    // the limit's name: the rule's id, or id-month where the rule has several
-	Threshold int       `json:"threshold"` // per cent
+	Threshold int       `json:"threshold"` // per cent that are used; of a refusal the last threshold that was reached, or 0
 	// Subject is whom the rule counts, masked; "" if it counts all together. Fingerprint is the client as other tools know
 	// it, if the rule counts by one thing alone.
 	Subject     string      `json:"subject"`
@@ -47,8 +47,9 @@ type crossing struct {
 	counter  weir.Counter // its subject is a copy
 	at       time.Time
 	use      Use
-	from, to int // of Thresholds
-	refused  bool
+	from, to int  // of Thresholds
+	refused  bool // by a request that was refused
+	below    bool // what is told is that refusal, since the budget isn't used up
 }
 
 // event is what is told of a crossing.
@@ -83,10 +84,10 @@ func subject(c *weir.Counter, values [][2]string) string {
 }
 
 // once names what all nodes together tell a single time.
-func once(c *crossing, threshold int) (id weir.Once) {
+func once(c *crossing, kind int) (id weir.Once) {
 	b := binary.BigEndian.AppendUint64([]byte("weir budget 1 "), c.counter.Policy.ID)
 	b = binary.BigEndian.AppendUint64(b, uint64(c.use.End.Round(time.Second).Unix()))
-	b = append(binary.BigEndian.AppendUint16(b, uint16(threshold)), c.counter.Subject...)
+	b = append(binary.BigEndian.AppendUint16(b, uint16(kind)), c.counter.Subject...)
 	sum := sha256.Sum256(b)
 	copy(id[:], sum[:])
 	return id

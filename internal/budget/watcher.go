@@ -72,29 +72,42 @@ func (w *Watcher) Observe(o *weir.Observation) {
 	limits := o.Decision.Limits()
 	for i := range limits {
 		if l := &limits[i]; Watched(l.Policy) && i < len(o.Charges) {
-			w.look(o, l, o.Charges[i].Subject)
+			w.look(o, l, &o.Charges[i])
 		}
 	}
 }
 
 // look is the rest of Observe, for a budget.
-func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, subject []byte) {
+func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *weir.Charge) {
 	// In a cooldown the counters weren't asked, and a peek uses nothing. What a node counts alone is a share.
 	if l.Degraded || l.Local || o.Request.Peek || o.Decision.Reason == weir.ReasonCooldown {
 		return
 	}
 	limit := l.Policy.Limit.Amount()
 	n := reached(limit-l.Left(), limit)
-	refused := !l.Allowed && l.RetryAfter != weir.Never // a request that is larger than the whole budget says nothing about it
-	if refused {
-		n = len(Thresholds)
+	if n == len(Thresholds) && l.Allowed && o.Request.Reserve > 0 && c.Hold != nil {
+		n-- // what is reserved may come back, and until then the budget isn't used up
 	}
-	if n == 0 {
+	// A request that is larger than the whole budget says nothing about it. Of one that is used up, refusals are nothing new.
+	refused := !l.Allowed && l.RetryAfter != weir.Never
+	if n == 0 && !refused {
 		return
 	}
 	now := w.opts.Now()
-	use := UseOf(l, now)
-	name := w.name(l.Policy, subject, use.End)
+	x := crossing{counter: weir.Counter{Policy: l.Policy, Subject: c.Subject}, at: now, use: UseOf(l, now), to: n, refused: refused}
+	name := w.name(l.Policy, c.Subject, x.use.End)
+	w.raise(name, n, x)
+	if refused && n < len(Thresholds) {
+		x.below = true
+		w.raise(name^refusals, 1, x)
+	}
+}
+
+// refusals tells the name of a budget's refusals from that of its thresholds.
+const refusals = 0x5bd1e995_00000000
+
+// raise has a crossing told, if this node has told less than n under the name.
+func (w *Watcher) raise(name uint64, n int, c crossing) {
 	if w.told.count(name) >= n {
 		return
 	}
@@ -102,8 +115,8 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, subject []byte)
 		w.dropped.Add(1)
 		return
 	}
-	c := crossing{weir.Counter{Policy: l.Policy, Subject: bytes.Clone(subject)}, now, use, 0, n, refused}
-	w.told.raise(name, n, use.End, func(from int) bool {
+	c.counter.Subject = bytes.Clone(c.counter.Subject)
+	w.told.raise(name, n, c.use.End, func(from int) bool {
 		c.from = from
 		select {
 		case w.queue <- c:
@@ -146,30 +159,43 @@ func (w *Watcher) run() {
 
 // tell tells of a crossing what no node has told.
 func (w *Watcher) tell(c *crossing) {
+	if c.below {
+		reached := 0
+		if c.to > 0 {
+			reached = Thresholds[c.to-1]
+		}
+		w.tellOnce(c, reached, 0)
+		return
+	}
 	for _, threshold := range Thresholds[c.from:c.to] {
-		if w.hurry.Err() != nil {
-			w.dropped.Add(1)
-			continue
-		}
-		ctx, cancel := context.WithTimeout(w.hurry, asking)
-		// Kept for a whole window, wherever in it this is: the in-process store fills a bucket in that time, and one that is
-		// asked with ever less of it would be full before the window ends.
-		err := w.opts.Store.GiveBack(ctx, once(c, threshold), c.use.End.Sub(c.use.Start)+time.Minute, nil)
-		cancel()
-		if errors.Is(err, weir.ErrUsed) {
-			continue
-		}
-		e := w.event(c, threshold)
-		e.Unconfirmed = err != nil // to tell it twice is better than never
-		w.events.Add(1)
-		e.log(w.opts.Logger)
-		if w.opts.Webhook != nil {
-			w.opts.Webhook.send(e)
-		}
-		select {
-		case <-time.After(pace):
-		case <-w.closing:
-		}
+		w.tellOnce(c, threshold, threshold)
+	}
+}
+
+// tellOnce tells an event, unless another node has told one of this kind: a threshold, or 0 for a refusal below 100%.
+func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
+	if w.hurry.Err() != nil {
+		w.dropped.Add(1)
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.hurry, asking)
+	// Kept for a whole window, wherever in it this is: the in-process store fills a bucket in that time, and one that is
+	// asked with ever less of it would be full before the window ends.
+	err := w.opts.Store.GiveBack(ctx, once(c, kind), c.use.End.Sub(c.use.Start)+time.Minute, nil)
+	cancel()
+	if errors.Is(err, weir.ErrUsed) {
+		return
+	}
+	e := w.event(c, threshold)
+	e.Unconfirmed = err != nil // to tell it twice is better than never
+	w.events.Add(1)
+	e.log(w.opts.Logger)
+	if w.opts.Webhook != nil {
+		w.opts.Webhook.send(e)
+	}
+	select {
+	case <-time.After(pace):
+	case <-w.closing:
 	}
 }
 

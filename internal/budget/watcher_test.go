@@ -298,7 +298,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 		time.Sleep(time.Hour)
 		n.take(spendKey, usd(7)) // now it is the budget that refuses
 		time.Sleep(time.Second)
-		n.expect("refused", "50", "80", "100")
+		n.expect("refused", "0")
 		if !strings.Contains(n.log.String(), "used=4 ") || !strings.Contains(n.log.String(), "refused=true") {
 			t.Errorf("%s", n.log)
 		}
@@ -351,5 +351,31 @@ func TestAFloodOfClientsIsBounded(t *testing.T) {
 			t.Errorf("in ten seconds: %+v", s)
 		}
 		n.watcher.Close(time.Second)
+	})
+}
+
+// Only a budget that is used up is told of as 100 %: neither a refusal nor a reservation makes it so.
+func TestAHundredPercentIsAllOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily)
+		defer n.watcher.Close(time.Second)
+		n.take(spendKey, usd(9.5))
+		for range 3 {
+			n.take(spendKey, usd(1)) // refused
+			time.Sleep(time.Second)
+		}
+		n.expect("at 95 %, which refuses", "50", "80", "80")
+		d, err := n.Check(t.Context(), &weir.Request{APIKey: spendKey, Amounts: usd(0.5), Reserve: time.Minute})
+		if err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		time.Sleep(time.Second)
+		n.expect("with the rest reserved", "50", "80", "80")
+		if err := n.Finish(t.Context(), &d, weir.Outcome{Amounts: usd(0.4)}); err != nil {
+			t.Fatal(err)
+		}
+		n.take(spendKey, usd(0.1))
+		time.Sleep(time.Second)
+		n.expect("used up", "50", "80", "80", "100")
 	})
 }
