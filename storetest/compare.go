@@ -80,6 +80,9 @@ func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []weir.Re
 	m.Lend(context.Background(), asks, want)
 	node.Lend(context.Background(), asks, got)
 	for i, c := range asks {
+		if isLog(c.Counter) || isSlots(c.Counter) { // the model has no account of them
+			got[i].Account, want[i].Account = ledger.Account{}, ledger.Account{}
+		}
 		// Nodes have other names in the model, and a lease's time says nothing where there is none.
 		if g, w := &got[i], &want[i]; (g.Account.Node == 0) == (w.Account.Node == 0) {
 			g.Account.Node, w.Account.Node = 0, 0

@@ -233,6 +233,7 @@ func (m *Model) debit(now int64, c *ledger.Ask) (lent int64) {
 
 func (m *Model) report(now int64, c *ledger.Ask, v weir.Verdict, g *ledger.Grant) {
 	a := m.accounts[keyOf(c.Counter)]
+	g.Account, g.Now = a, now
 	switch {
 	case isSlots(c.Counter):
 		g.Result = m.recordsOf(c.Counter).report(c.Policy, now, c.N, v)
@@ -240,7 +241,6 @@ func (m *Model) report(now int64, c *ledger.Ask, v weir.Verdict, g *ledger.Grant
 		g.Result = c.Policy.ReportLog(m.log(c.Counter), now, c.N, v)
 	case ledger.Lends(c.Policy):
 		a.Report(c.Policy, &g.Result, now, c.N, v)
-		g.Account, g.Now = a, now
 		g.LeaseTime, g.Interval = a.Lease(c.Policy, now, m.node)
 	default:
 		c.Policy.ReportTo(&g.Result, a.State, now, c.N, v)
