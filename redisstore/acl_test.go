@@ -11,24 +11,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
 
-// documentedACL reads the permissions that the documentation says a node needs.
-func documentedACL(t *testing.T) string {
+// documentedACL reads the permissions that the documentation says a node needs, on servers and on Sentinels.
+func documentedACL(t *testing.T) (servers, sentinels string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(text), "## Redis permissions")
-	line := regexp.MustCompile(`(?m)^user weir on >PASSWORD (.+)$`).FindStringSubmatch(section)
-	if !found || line == nil {
-		t.Fatal(`docs/operations.md has no line "user weir on >PASSWORD …" under "Redis permissions"`)
+	lines := regexp.MustCompile(`(?m)^user weir on >PASSWORD (.+)$`).FindAllStringSubmatch(section, -1)
+	if !found || len(lines) != 2 {
+		t.Fatal(`docs/operations.md hasn't two lines "user weir on >PASSWORD …" under "Redis permissions"`)
 	}
-	return line[1]
+	return lines[0][1], lines[1][1]
 }
 
 // everything is what a node ever does to Redis, probes included.
@@ -116,7 +118,7 @@ func allow(t *testing.T, acl string, servers ...*redistest.Server) {
 
 // TestThePermissionsInTheDocs are enough for a node, on every deployment, and each of them is used.
 func TestThePermissionsInTheDocs(t *testing.T) {
-	acl := documentedACL(t)
+	acl, ofSentinels := documentedACL(t)
 	t.Run("Server", func(t *testing.T) {
 		r := redistest.New(t, redistest.Options{ACL: []string{"user default off", "user weir on >secret " + acl}})
 		do(t, r, "CONFIG", "RESETSTAT")
@@ -140,34 +142,54 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 	t.Run("Cluster", func(t *testing.T) {
 		c := redistest.NewCluster(t, redistest.Options{})
 		allow(t, acl, c.Nodes...)
-		everything(t, strings.Replace(clusterURL(c), "://", "://weir:secret@", 1))
+		url := strings.Replace(clusterURL(c), "://", "://weir:secret@", 1)
+		everything(t, url)
+		asksForShards(t, url)
 		welcome(t, c.Nodes...)
 		lasting(t, primaries(t, c)...)
 	})
 	t.Run("Sentinel", func(t *testing.T) {
 		s := redistest.NewSentinel(t, redistest.Options{})
 		allow(t, acl, s.Servers...)
+		allow(t, ofSentinels, s.Sentinels...)
 		var hosts []string
 		for _, sentinel := range s.Sentinels {
 			hosts = append(hosts, sentinel.Addr)
 		}
-		everything(t, "redis-sentinel://weir:secret@"+strings.Join(hosts, ",")+"/"+redistest.MasterName)
+		everything(t, "redis-sentinel://weir:secret@"+strings.Join(hosts, ",")+"/"+redistest.MasterName+"?sentinel_user=weir&sentinel_password=secret")
 		welcome(t, s.Servers...)
+		welcome(t, s.Sentinels...)
 		lasting(t, s.Servers[0])
 	})
+}
+
+// asksForShards has a client ask a Cluster for its shards, as it does by itself on servers of version 8 and later.
+func asksForShards(t *testing.T, url string) {
+	t.Helper()
+	a, err := parseAddress(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.option.ClusterOption.PreferClusterShards = true
+	c, err := rueidis.NewClient(a.option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
 
 // elsewhere are permissions that a server alone needn't give, and those for rules, lists of clients and cooldowns, which
 // internal/rulestore, internal/top and internal/redislimit look at.
 var elsewhere = map[string]bool{
-	"cluster|slots": true, "asking": true, "role": true,
+	"cluster|slots": true, "cluster|shards": true, "asking": true, "role": true,
 	"publish": true, "subscribe": true, "hexists": true, "getrange": true, "incrby": true, "xadd": true, "xrange": true,
 }
 
 // A probe needs what a check needs. Otherwise a permission that is missing would lose and find a shard many times a second.
 func TestAMissingPermissionIsFoundByTheProbe(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
-	allow(t, documentedACL(t), r)
+	acl, _ := documentedACL(t)
+	allow(t, acl, r)
 	s := open(t, Options{URL: "redis://weir:secret@" + r.Addr})
 	p := policy(t, "p", weir.TokenBucket, 1000, time.Hour)
 	for _, command := range []string{"hset", "hget", "time"} {
