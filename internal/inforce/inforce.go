@@ -361,7 +361,9 @@ func (r *Rules) apply(v rulestore.Version) error {
 func (r *Rules) enforce(d *Document) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.replace(d)
+	// The document may have been read by this node's own clock. If that is ahead, overrides seem to have expired, and the first
+	// check would cut the bucket of such a key to the limit of all others.
+	r.replace(r.byNow(d))
 }
 
 // replace is called with the lock held.
@@ -375,8 +377,24 @@ func (r *Rules) replace(d *Document) {
 	r.wait(d)
 }
 
-// clockStep is how long a step of the clock that nodes share may go unnoticed.
-const clockStep = time.Second
+// byNow is the document as it is at the time that nodes share.
+func (r *Rules) byNow(d *Document) *Document {
+	now := r.limiter.Now()
+	if next := d.File.NextExpiry; !now.Before(d.read) && (next.IsZero() || now.Before(next)) {
+		return d
+	}
+	again, err := parseAt(d.File.Name, d.Text, d.Version, now)
+	if err != nil {
+		r.log.Error("rules can't be read again: what has expired stays", "error", err)
+		return d
+	}
+	again.Hash, again.Since = d.Hash, d.Since
+	return again
+}
+
+// clockStep is how long a step of the clock that nodes share may go unnoticed: a node that reaches its store late learns the
+// time together with its first answer.
+const clockStep = 100 * time.Millisecond
 
 // wait looks at a document again when something in it expires, and in between whether the clock was set: the node may
 // have read it before it knew the store's time. It is called with the lock held.
@@ -398,19 +416,12 @@ func (r *Rules) expire(d *Document) {
 	if r.inForce.Load() != d || r.expiry == nil {
 		return // there are newer rules, or nobody needs any
 	}
-	now := r.limiter.Now()
-	expired := !d.File.NextExpiry.IsZero() && !now.Before(d.File.NextExpiry)
-	if !expired && !now.Before(d.read) {
+	next := r.byNow(d)
+	if next == d {
 		r.wait(d)
 		return
 	}
-	next, err := parseAt(d.File.Name, d.Text, d.Version, now)
-	if err != nil {
-		r.log.Error("rules can't be read again: what has expired stays", "error", err)
-		return
-	}
-	next.Hash, next.Since = d.Hash, d.Since
-	if expired {
+	if at := d.File.NextExpiry; !at.IsZero() && !next.read.Before(at) {
 		r.log.Info("an override has expired", "version", d.Version)
 	}
 	r.replace(next)

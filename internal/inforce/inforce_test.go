@@ -81,6 +81,25 @@ func TestAnOverrideExpiresByTheSharedClock(t *testing.T) {
 	})
 }
 
+// A node whose own clock is ahead never treats an override as expired: neither rules of a file nor seeds, which it reads before
+// it knows the time of the others.
+func TestAClockThatIsAheadExpiresNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		shared := time.Now()
+		time.Sleep(2 * time.Hour) // by this node's clock it has expired
+		doc, err := inforce.Parse("rules", []byte(text), 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(memstore.New(memstore.Options{Now: time.Now}), nil, weir.Options{Now: func() time.Time { return shared }})
+		inforce.FromFile("rules.yaml", doc, l, slog.New(slog.DiscardHandler))
+		if d, err := l.Check(t.Context(), &weir.Request{APIKey: "vip"}); err != nil || d.Policy.Limit.Count != 50 || d.Remaining != 49 {
+			t.Errorf("the limit is %d, and %d are left, want 50 and 49; %v", d.Policy.Limit.Count, d.Remaining, err)
+		}
+	})
+}
+
 // A node alone whose folder is empty, and can't be written, decides by its seed all the same: nobody has blocked anything there.
 func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
 	seed, err := inforce.Parse("rules", []byte("rules: [{id: all, limit: 5/hour}]"), 0)
