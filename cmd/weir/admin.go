@@ -19,11 +19,13 @@ import (
 type admin struct {
 	addr   string
 	secret tokenFlag
+	tls    tlsFlags
 }
 
 func (n *admin) register(cmd *cobra.Command) {
 	addressFlag(cmd, &n.addr, "admin", "127.0.0.1:8082", "admin port")
 	n.secret.register(cmd.Flags(), "admin", "admin port")
+	n.tls.register(cmd.Flags())
 }
 
 // call asks the node. Any answer but 2xx is an error that says what to do, with a refusal in it.
@@ -32,9 +34,9 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 	if err != nil {
 		return nil, err
 	}
-	a, err := call(cmd.Context(), "admin", method, url, body, h)
+	a, err := call(cmd.Context(), &n.tls, "admin", method, url, body, h)
 	if err != nil {
-		return nil, &exit{exitUnavailable, err}
+		return nil, err
 	}
 	if a.status >= 200 && a.status < 300 {
 		return a, nil
@@ -56,7 +58,7 @@ func (n *admin) prepare(path string, header http.Header) (url string, h http.Hea
 	} else {
 		h.Set("Authorization", "Bearer "+token)
 	}
-	base, err := address("admin", n.addr)
+	base, err := n.tls.address("admin", n.addr)
 	return base + path, h, place, err
 }
 

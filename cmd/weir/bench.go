@@ -84,6 +84,7 @@ type benchFlags struct {
 	oracle        bool
 	header        []string
 	secret        tokenFlag
+	tls           tlsFlags
 	keyHeader     string
 	timeout       time.Duration
 	asJSON, quiet bool
@@ -115,6 +116,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
 	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
 	b.secret.register(f, "http", "check API of a node")
+	b.tls.register(f)
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
 	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
 	f.Var(&b.minRate, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
@@ -276,8 +278,12 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if b.url == nil {
 		return b.inProcess(ctx)
 	}
+	certificates, err := b.tls.config()
+	if err != nil {
+		return nil, nil, err
+	}
 	o := load.HTTPOptions{
-		URL: b.url, Method: b.check.Method, Keys: b.plan.Keys, KeyHeader: b.keyHeader, KeyPrefix: b.check.KeyPrefix,
+		TLS: certificates, URL: b.url, Method: b.check.Method, Keys: b.plan.Keys, KeyHeader: b.keyHeader, KeyPrefix: b.check.KeyPrefix,
 		Header: b.sent, Timeout: b.timeout, Connections: b.plan.Workers,
 	}
 	if b.node {

@@ -22,6 +22,7 @@ func checkCommand() *cobra.Command {
 	var amounts amountFlags
 	var node string
 	var secret tokenFlag
+	var certificates tlsFlags
 	var asJSON bool
 	var colour colour
 	cmd := &cobra.Command{
@@ -53,7 +54,7 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if err != nil {
 				return err
 			}
-			base, err := address("http", node)
+			base, err := certificates.address("http", node)
 			if err != nil {
 				return err
 			}
@@ -62,9 +63,9 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if err != nil {
 				return err
 			}
-			a, err := call(cmd.Context(), "http", http.MethodPost, url, w, header)
+			a, err := call(cmd.Context(), &certificates, "http", http.MethodPost, url, w, header)
 			if err != nil {
-				return &exit{exitUnavailable, err}
+				return err
 			}
 			var d struct {
 				checkapi.CheckResponse
@@ -101,6 +102,7 @@ command or its token, 3 if no node answers or it can't decide.`,
 	amounts.register(cmd)
 	addressFlag(cmd, &node, "http", "127.0.0.1:8080", "check API")
 	secret.register(cmd.Flags(), "http", "check API")
+	certificates.register(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
 	colour.register(cmd)
 	return cmd

@@ -110,8 +110,8 @@ type answer struct {
 const maxAnswer = 32 << 20
 
 // call sends a request to a node and reads the answer, whatever its status. A body of
-// bytes is a document and sent as it is; any other is sent as JSON. The flag says where the node is.
-func call(ctx context.Context, flag, method, url string, body any, header http.Header) (*answer, error) {
+// bytes is a document and sent as it is; any other is sent as JSON. The flag says where the node is. An error has its exit code.
+func call(ctx context.Context, certificates *tlsFlags, flag, method, url string, body any, header http.Header) (*answer, error) {
 	var payload []byte
 	kind := "application/json"
 	switch b := body.(type) {
@@ -132,14 +132,23 @@ func call(ctx context.Context, flag, method, url string, body any, header http.H
 	if body != nil {
 		req.Header.Set("Content-Type", kind)
 	}
+	client, err := certificates.client()
+	if err != nil {
+		return nil, err
+	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
+		return nil, &exit{exitUnavailable, certificates.unreached(err, flag)}
 	}
 	defer res.Body.Close()
 	a := &answer{status: res.StatusCode, header: res.Header}
-	a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	return a, err
+	if a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer)); err != nil {
+		return nil, &exit{exitUnavailable, err}
+	}
+	if a.wantsTLS() {
+		return nil, &exit{exitUnavailable, errWantsTLS(flag)}
+	}
+	return a, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

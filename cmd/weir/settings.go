@@ -154,7 +154,7 @@ var kubernetes = regexp.MustCompile(`^WEIR_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PO
 
 // warnOfVariables names variables that look like settings and are none: a mistyped one would be missed only when it is needed.
 func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
-	var known []string
+	known := slices.Clone(clientVariables)
 	flags.VisitAll(func(f *pflag.Flag) {
 		if isSetting(f) {
 			known = append(known, variable(f.Name))

@@ -59,9 +59,6 @@ stderr says so; how many there were is exact. Ctrl-C leaves.`,
 	return cmd
 }
 
-// streams is for answers that don't end: how long they take is up to whoever watches.
-var streams = &http.Client{CheckRedirect: client.CheckRedirect}
-
 // silentFor is how long a stream may have nothing: there is a pulse each second.
 const silentFor = 15 * time.Second
 
@@ -82,13 +79,22 @@ func (v *tailView) run(cmd *cobra.Command) error {
 		return err
 	}
 	req.Header = header
+	client, err := v.node.tls.client()
+	if err != nil {
+		return err
+	}
+	streams := *client
+	streams.Timeout = 0 // the answer doesn't end: how long it takes is up to whoever watches
 	res, err := streams.Do(req)
 	if err != nil {
-		return &exit{exitUnavailable, fmt.Errorf("no node answers: %w: weir serve starts one, and --admin says where one is", err)}
+		return &exit{exitUnavailable, v.node.tls.unreached(err, "admin")}
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		if a := (&answer{res.StatusCode, res.Header, body}); a.wantsTLS() {
+			return &exit{exitUnavailable, errWantsTLS("admin")}
+		}
 		return v.node.refused(&answer{res.StatusCode, res.Header, body}, where, place)
 	}
 	silent := time.AfterFunc(silentFor, func() { res.Body.Close() })

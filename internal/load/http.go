@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type HTTPOptions struct {
 	Timeout time.Duration
 	// Connections are kept open, one for each worker.
 	Connections int
+	// TLS is for https URLs. If nil, Go's defaults apply.
+	TLS *tls.Config
 	// Dial opens connections. Nil means TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -70,6 +73,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	// as many requests are in flight as there are connections.
 	t.transport = &http.Transport{
 		DialContext:         o.Dial,
+		TLSClientConfig:     o.TLS,
 		TLSHandshakeTimeout: o.Timeout,
 		MaxIdleConns:        o.Connections,
 		MaxIdleConnsPerHost: o.Connections,
