@@ -387,6 +387,32 @@ func (r *rule) size() int {
 	return n
 }
 
+// Moved is a pattern of keys whose keys have come from one tier into another.
+type Moved struct{ Pattern, From, To string }
+
+// Moved returns the patterns of an older set whose verified keys are in another tier now, as far as can be told from the
+// patterns. Of very many patterns it looks at the first.
+func (rs *RuleSet) Moved(old *RuleSet) (moved []Moved) {
+	var c compared
+	for i, k := range old.doc.Keys {
+		// A pattern held against a pattern: its star is a character that only another star matches.
+		if old.keys.firstWithin(k.Pattern, int32(i), &c) >= 0 {
+			continue // no key got here
+		}
+		to := rs.defaultTier
+		if j := rs.keys.firstWithin(k.Pattern, int32(len(rs.doc.Keys)), &c); j >= 0 {
+			to = rs.doc.Keys[j].Tier
+		}
+		if c > maxCompared {
+			break
+		}
+		if to != k.Tier {
+			moved = append(moved, Moved{k.Pattern, k.Tier, to})
+		}
+	}
+	return moved
+}
+
 // Dropped returns, by their numbers, the rules of an older set that limited
 // requests which no rule of this one limits, as far as can be told from their
 // conditions. Of those that were for the same requests, it is the widest. All is

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 // Compare returns what the change from one document to another does that is
@@ -86,14 +87,18 @@ func (c *comparison) tiers() {
 			c.add(path, "write default_tier: "+was, "requests without a tier were in %q and are in %q now, which cuts them from %s to %s", was, is, x.was, x.is)
 		}
 	}
-	tiers := make(map[string]string, len(old.Keys))
-	for _, k := range old.Keys {
-		tiers[k.Pattern] = k.Tier
-	}
-	for _, k := range new.Keys {
-		was := tiers[k.Pattern]
-		if x := compareLimits(c.before[was], c.after[k.Tier]); x != nil && was != k.Tier {
-			c.add(join("keys", k.Pattern), "name the keys that are meant", "these keys were in %q and are in %q now, which cuts them from %s to %s", was, k.Tier, x.was, x.is)
+	gone := 0
+	for _, k := range c.new.Set.Moved(c.old.Set) {
+		x := compareLimits(c.before[k.From], c.after[k.To])
+		path := join("keys", k.Pattern)
+		switch {
+		case x == nil:
+		case c.written(path):
+			c.add(path, "name the keys that are meant", "these keys were in %q and are in %q now, which cuts them from %s to %s", k.From, k.To, x.was, x.is)
+		case gone < listedLosses: // the pattern may be a key, and isn't in the new document
+			gone++
+			c.problems.add(c.new.reading.find("keys"), "keys", "%s was in %q and is in %q now, since no pattern matches it as before, which cuts it from %s to %s", shown.Entry(k.Pattern), k.From, k.To, x.was, x.is).
+				Hint = "keep the pattern, or write the one that its keys have now"
 		}
 	}
 }
@@ -162,6 +167,19 @@ func (c *comparison) numbers(was, is *weir.Rule, path string) {
 			before = c.before[t.Name]
 		}
 		c.limits(before, t.Limits, join(path+".tiers", t.Name))
+	}
+	kept := byTier(is.Tiers)
+	for _, t := range was.Tiers {
+		if kept[t.Name] != nil {
+			continue
+		}
+		after := is.Limits
+		if len(after) == 0 {
+			after = c.after[t.Name]
+		}
+		if x := compareLimits(t.Limits, after); x != nil {
+			c.add(join(path+".tiers", t.Name), fmt.Sprintf("keep tiers: {%s: %s}", t.Name, x.was), "tier %q has no numbers of its own here any more, which cuts it from %s to %s", t.Name, x.was, x.is)
+		}
 	}
 	for key, limits := range is.Override {
 		c.limits(was.Override[key], limits, join(path+".override", key))

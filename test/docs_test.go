@@ -15,18 +15,52 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Every example of a rule file in the docs loads.
-func TestRuleExamplesLoad(t *testing.T) {
+// meant are the warnings of examples that are right all the same, by file.
+var meant = map[string]string{
+	"docs/regions.md":             "in other regions every check waits for its home", // the example shows such a rule
+	"docs/rules.md":               "in other regions every check waits for its home",
+	"examples/regions/rules.yaml": "in other regions every check waits for its home",
+}
+
+// Every example of a rule file passes weir rules lint --strict. On pages, an example that shows single rules passes once a rule
+// by address stands beside them.
+func TestRuleExamplesPassLint(t *testing.T) {
 	seen := 0
-	for _, file := range []string{"../README.md", "../docs/rules.md"} {
-		for i, block := range fences(t, file, "yaml") {
-			if _, err := rulefile.Parse(file, []byte(block)); err != nil {
-				t.Errorf("%s, example %d: %v", file, i+1, err)
+	lint := func(file, text string, part bool) {
+		seen++
+		f, err := rulefile.Parse(file, []byte(text))
+		if part && err == nil && len(f.Warnings) > 0 {
+			f, err = rulefile.Parse(file, []byte(strings.Replace("\n"+text, "\nrules:\n", "\nrules:\n  - {id: every-address, by: [ip], limit: 1000000/minute}\n", 1)))
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", file, err, text)
+			return
+		}
+		for _, w := range f.Warnings {
+			if meant[file] == "" || !strings.Contains(w.Text, meant[file]) {
+				t.Errorf("%s\n%s", w, text)
 			}
-			seen++
 		}
 	}
-	if seen < 10 {
+	for _, file := range append(pages(t), "README.md") {
+		for i, block := range fences(t, "../"+file, "yaml") {
+			if strings.Contains("\n"+block, "\nrules:\n") {
+				lint(file, block, file != "README.md" && (file != "docs/rules.md" || i > 0))
+			}
+		}
+	}
+	files, err := filepath.Glob("../examples/*/rules.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatal(files, err)
+	}
+	for _, path := range append(files, "../internal/serve/starter.yaml") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lint(strings.TrimPrefix(path, "../"), string(text), false)
+	}
+	if seen < 30 {
 		t.Errorf("only %d examples found", seen)
 	}
 }

@@ -75,19 +75,19 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`429 Too Many Requests`, `After 1 s, as it said: 200 OK`}},
 	},
 	"docs/cli.md: weir check": {
-		{stdout: []string{`(?m)^allowed by search: 29 of 30 left$`, `(?m)^allowed by login: 5 of 5 left$`}},
+		{stdout: []string{`(?m)^allowed by quota: 99 of 100 left$`, `(?m)^allowed by login: 5 of 5 left$`}},
 	},
 	"docs/cli.md: weir explain": {
 		{stdout: []string{`(?m)^tier  pro: a keys entry matches$`, `(?m)^ignored  tier pro of keys entry`, `(?m)^  yes  login: `}},
 	},
 	"docs/cli.md: weir rules": {
-		{stdout: []string{`rules.yaml: ok`, `(?s)\+    limit: 60/minute.*\+    limit: 60/minute.*\+    limit: 60/minute`, `twice as much for search`, `-    limit: 60/minute`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`}},
+		{stdout: []string{`rules.yaml: ok, 3 rules, 0 warnings`, `(?s)\+  free: 200/minute.*\+  free: 200/minute.*\+  free: 200/minute`, `twice as much for free`, `-  free: 200/minute`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`}},
 	},
 	"docs/cli.md: weir keys": {
 		{instead: []string{
 			"weir keys block --client 1a2b3c4d", "weir check sk_that_floods_us_0123 >/dev/null\n" +
 				`weir keys block --client $(weir rules usage quota --json | grep -A1 '"sk_th…23"' | sed -n 's/.*"fingerprint": "\(.*\)".*/\1/p')`,
-		}, stdout: []string{`\+.*sk_th…23`, `(?m)^search +30/minute +30 of 30 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
+		}, stdout: []string{`\+.*sk_th…23`, `(?m)^quota +1000/minute +200 of 200 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
 	},
 	"docs/cli.md: weir import": {
 		{
@@ -168,7 +168,8 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key
 	-subj /CN=weir.internal -addext subjectAltName=DNS:weir.internal 2>/dev/null
 curl() { command curl -s --cacert cert.pem --resolve weir.internal:${WEIR_ADMIN##*:}:127.0.0.1 "$@"; }
 `,
-	"docs/cli.md": aNode + `
+	"docs/cli.md": strings.ReplaceAll(aNode, " --seed-rules rules.yaml", "") + `
+rm rules.yaml
 pass() { echo sk_stolen; }
 mkdir config
 echo '{domain: edge, descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]}' > config/edge.yaml
@@ -208,7 +209,7 @@ rules:
     match: {endpoint: /v1/orders}
     limit: 30/minute
   - {id: login, match: {endpoint: POST /login}, by: [user], limit: 5/15m}
-  - {id: address, by: [ip], limit: 1200/minute}
+  - {id: address, tier: free, by: [ip], limit: 1200/minute}
 END
 redis-server --port 6379 --save '' --daemonize yes >/dev/null
 python3 -m http.server 9000 --bind 127.0.0.1 >/dev/null 2>&1 &

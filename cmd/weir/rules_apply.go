@@ -66,7 +66,7 @@ func diffCommand() *cobra.Command {
 differ. - reads standard input. Nothing is changed.
 
 Exit 0 if there is no difference, 1 if there is one, as diff does; 2 for a mistake
-in the command or in the file; 3 if no node answers.`,
+in the command or in the file, or a version that isn't there; 3 if no node answers.`,
 		Example: `  weir rules diff rules.yaml
   weir rules diff --from 41
   weir rules diff --from 41 --to 42 --color always | less -R`,

@@ -135,6 +135,11 @@ func TestDiffExitsAsDiffDoes(t *testing.T) {
 	}
 }
 
+func TestDiffOfAVersionThatIsntThere(t *testing.T) {
+	s := newShell(t, answers{"GET /v1/rules/diff": text(404, "", `{"error": {"code": "VERSION_NOT_FOUND", "message": "there is no such version of the rules: 9"}}`)})
+	s.run("rules", "diff", "--from", "1", "--to", "9").expect(t, 2, "", "there is no such version of the rules: 9")
+}
+
 func TestDiffOfVersions(t *testing.T) {
 	s := newShell(t, answers{
 		"GET /v1/rules":      text(200, "42", "a"),
