@@ -162,7 +162,7 @@ To try a limit on real traffic, give the rule a candidate.`,
 
 func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) {
 	words := cmd.ErrOrStderr()
-	fmt.Fprintf(words, "at %s, %s would have refused %s of %s in the last hour; it refused %s\n", w.Limit, cell(w.Rule), whole(w.WouldRefuse), count(int(w.Requests), "request"), whole(w.WasRefused))
+	fmt.Fprintf(words, "at %s, %s would have refused %s of %s in the last hour; it refused %s\n", w.Limit, cell(w.Rule), between(w.WouldRefuse, w.AtMost), count(int(w.Requests), "request"), whole(w.WasRefused))
 	fmt.Fprintf(words, "%d of %s would have been refused something; those keys made %s of the rule's requests\n", w.KeysRefused, count(w.Keys, "key"), percent(w.Coverage))
 	for _, n := range w.Notes {
 		fmt.Fprintln(words, "note:", cell(n))
@@ -173,7 +173,7 @@ func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) {
 	}
 	rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "WOULD REFUSE", "REFUSED"}}
 	for _, c := range w.Clients {
-		rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), whole(c.WouldRefuse), whole(c.WasRefused)})
+		rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), between(c.WouldRefuse, c.AtMost), whole(c.WasRefused)})
 	}
 	printRows(cmd.OutOrStdout(), rows, 3)
 }
@@ -204,3 +204,11 @@ func whole(n uint64) string { return strings.TrimSuffix(number(float64(n)), ".0"
 
 // percent is a share, rounded down: 100% is all.
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", math.Floor(100*share)) }
+
+// between is a number that isn't known exactly.
+func between(least, most uint64) string {
+	if least == most {
+		return whole(least)
+	}
+	return whole(least) + " to " + whole(most)
+}

@@ -26,8 +26,9 @@ type WhatIf struct {
 		From time.Time `json:"from"`
 		To   time.Time `json:"to"`
 	} `json:"hour"`
-	Requests    uint64         `json:"requests"` // of the keys that are remembered
-	WouldRefuse uint64         `json:"would_refuse"`
+	Requests    uint64         `json:"requests"`          // of the keys that are remembered
+	WouldRefuse uint64         `json:"would_refuse"`      // if requests were spread evenly over each slot
+	AtMost      uint64         `json:"would_refuse_most"` // if they came in bursts
 	WasRefused  uint64         `json:"was_refused"`
 	Elsewhere   uint64         `json:"refused_elsewhere"` // by other rules, so that they took nothing
 	Keys        int            `json:"keys"`
@@ -51,6 +52,7 @@ type WhatIfClient struct {
 	Kind        string `json:"kind"`
 	Requests    uint64 `json:"requests"`
 	WouldRefuse uint64 `json:"would_refuse"`
+	AtMost      uint64 `json:"would_refuse_most"`
 	WasRefused  uint64 `json:"was_refused"`
 }
 
@@ -93,19 +95,21 @@ func (a *Arrivals) Under(ctx context.Context, p *weir.Policy) WhatIf {
 			c.WasRefused += t.refused
 			out.Elsewhere += t.elsewhere
 		}
-		if c.WouldRefuse = c.WasRefused; k.Special {
+		if c.WouldRefuse, c.AtMost = c.WasRefused, c.WasRefused; k.Special {
 			out.KeysSpecial++
 		} else {
 			c.WouldRefuse = replay(p, all[i], max(10, mostSteps/uint64(slots)))
+			c.AtMost = max(c.WouldRefuse, replayBursts(p, all[i]))
 		}
 		out.Keys++
 		out.Requests += c.Requests
 		out.WouldRefuse += c.WouldRefuse
+		out.AtMost += c.AtMost
 		out.WasRefused += c.WasRefused
 		if c.WouldRefuse > 0 {
 			out.KeysRefused++
 		}
-		if c.WouldRefuse > 0 || c.WasRefused > 0 {
+		if c.AtMost > 0 || c.WasRefused > 0 {
 			out.Clients = append(out.Clients, c)
 		}
 	}
@@ -157,6 +161,22 @@ func replay(p *weir.Policy, ticks []tick, most uint64) (refused uint64) {
 			tokens := t.tokens*(i+1)/steps - t.tokens*i/steps
 			now := begin + int64(2*i+1)*length/int64(2*steps)
 			refused += n - c.take(now, n, max(1, (tokens+n/2)/n))
+		}
+	}
+	return refused
+}
+
+// replayBursts is replay with the requests of each slot at once, and so that the least refills between them: those of a slot that
+// follows a pause at its end, the others when their slot begins.
+func replayBursts(p *weir.Policy, ticks []tick) (refused uint64) {
+	c := counter{policy: p}
+	for i, t := range ticks {
+		now := int64(t.slot) * HourSlot.Microseconds()
+		if i == 0 || ticks[i-1].slot+1 < t.slot {
+			now += HourSlot.Microseconds() - 1
+		}
+		if n := t.asked(); n > 0 {
+			refused += n - c.take(now, n, max(1, (t.tokens+n/2)/n))
 		}
 	}
 	return refused

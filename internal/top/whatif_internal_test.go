@@ -103,6 +103,26 @@ func TestWhatIfIsTheRealArithmetic(t *testing.T) {
 	}
 }
 
+// TestWhatIfOfBursts: bursts refuse more than requests that are spread over their slots. What is said of them is exact for a
+// burst, also for one that falls into two slots, and never less than what even arrivals would be refused.
+func TestWhatIfOfBursts(t *testing.T) {
+	p, err := weir.NewPolicy("x", weir.PerMinute(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, begin := range map[string]int64{"in one slot": 4_000_000, "over an edge": 9_500_000} {
+		var moments []int64
+		for i := range int64(600) { // within a second
+			moments = append(moments, hourBegins+begin+i*1600)
+		}
+		ticks := counts(moments, 1)
+		want, even, bursts := exact(p, moments, 1), replay(p, ticks, 1<<40), replayBursts(p, ticks)
+		if want != 580 || even >= want || bursts != want {
+			t.Errorf("%s: %d refused if they are spread, %d as bursts, want %d", name, even, bursts, want)
+		}
+	}
+}
+
 // TestWhatIfInSteps: with far more requests than there are steps, they arrive in groups, and as many fit.
 func TestWhatIfInSteps(t *testing.T) {
 	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
