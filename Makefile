@@ -120,13 +120,19 @@ compiler:
 		{ echo "tests need a C compiler, cc, which isn't on PATH and can't be installed by apt-get: please install one" >&2; exit 1; }; \
 	}
 
-## upstreams: install nginx, Node and Express if they aren't there; tests try spellings of paths on them
+## upstreams: install nginx, Python, Node and Express if they aren't there; tests try spellings of paths and of bodies on them
 upstreams: test/paths/node_modules/.package-lock.json
 	@PATH=$$PATH:/usr/sbin; command -v nginx >/dev/null || { \
 		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
 		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y nginx-light"; \
 		$$install || { $$sudo apt-get update && $$install; } || \
 		{ echo "tests start nginx, which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
+	}
+	@command -v python3 >/dev/null || { \
+		sudo=; test "$$(id -u)" = 0 || sudo=sudo; \
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3"; \
+		$$install || { $$sudo apt-get update && $$install; } || \
+		{ echo "tests start python3, which isn't on PATH and can't be installed by apt-get: please install it" >&2; exit 1; }; \
 	}
 
 ## node: install Node and npm if they aren't there; if apt-get has an old Node, put another into bin/node
@@ -182,6 +188,10 @@ prometheus:
 ## fuzz-paths: spellings of paths, tried on nginx, ServeMux, Express and Node, for FUZZTIME
 fuzz-paths: upstreams
 	$(GO) test -run '^$$' -fuzz FuzzSpellings -fuzztime $(FUZZTIME) ./test/paths
+
+## fuzz-bills: calls to models, spelled in odd ways: what the gateway meters beside what Go, Node and Python would bill, for FUZZTIME
+fuzz-bills: upstreams
+	$(GO) test -run '^$$' -fuzz FuzzBills -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./test/bills
 
 ## fuzz: each fuzz target for FUZZTIME (5m)
 fuzz: upstreams
