@@ -15,6 +15,8 @@ import (
 	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/weirhq/weir/httplimit"
+
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // published is a key as an identity provider shows it.
@@ -103,7 +105,7 @@ func TestKeysFromAProvider(t *testing.T) {
 
 // A provider that can't be reached blocks nobody: until it is there, tokens prove nothing.
 func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

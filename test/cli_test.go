@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // The command line, as scripts: each file in testdata/script is one.
@@ -33,7 +35,7 @@ func TestCommands(t *testing.T) {
 }
 
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		return "", err
 	}

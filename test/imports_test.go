@@ -97,6 +97,7 @@ var forTests = map[string][]string{
 	module + "/internal/redistest":    {module + "/internal/faults", module + "/test/losses", module + "/test/overload"},
 	module + "/internal/faults":       {module + "/test/faults"},
 	module + "/internal/oteltest":     {},
+	module + "/internal/loopback":     {module + "/test/gateways"},
 	"github.com/Shopify/toxiproxy/v2": {module + "/internal/redistest"},
 }
 

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/weirhq/weir/internal/loopback"
 	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
 )
@@ -282,7 +283,7 @@ func TestRatelimitTraces(t *testing.T) {
 
 // TestRatelimitWithoutRedis: where envoyproxy/ratelimit waits for Redis, or ends, a node starts, is healthy and answers.
 func TestRatelimitWithoutRedis(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

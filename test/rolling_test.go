@@ -3,7 +3,6 @@ package test
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/weirhq/weir/internal/loopback"
 	"github.com/weirhq/weir/test/gateways"
 )
 
@@ -63,7 +63,8 @@ func TestRollingRestarts(t *testing.T) {
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, limit: 1000000/second}\n")
 
 	// Addresses that no other process has: a node's port stays free while the node is away.
-	network := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256))
+	network := loopback.Host()
+	network = network[:strings.LastIndexByte(network, '.')+1]
 	port := func() string {
 		l, err := net.Listen("tcp", network+"1:0")
 		if err != nil {

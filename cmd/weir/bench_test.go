@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/internal/loopback"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"go.uber.org/goleak"
@@ -235,7 +236,7 @@ func TestBenchStopsEarly(t *testing.T) {
 
 func TestBenchWhereNothingAnswers(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

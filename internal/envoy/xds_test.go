@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // listener is shaped as Envoy Gateway sends the limits of a listener's routes.
@@ -236,7 +237,7 @@ func TestRecordedAnswersOverXDS(t *testing.T) {
 func TestXDSReconnects(t *testing.T) {
 	c := newControl()
 	c.set("1", resource(t, shared))
-	addr, stop := c.listen(t, "127.0.0.1:0")
+	addr, stop := c.listen(t, loopback.Host()+":0")
 	s, f := follow(t, envoy.XDS{Server: addr}, envoy.Options{})
 	until(t, s, "no configuration", func(now envoy.Source) bool { return now.Version == "1" })
 	const user = "default/shared/rule/0=default/shared/rule/0 rule-0-match-0=x"

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // nowhere is the address of an upstream that is down.
@@ -26,7 +28,7 @@ func nowhere(t *testing.T) string {
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // Gateway is a kind of gateway that asks Weir about each request.
@@ -142,7 +144,7 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 		return "", nil, err
 	}
 	for range 3 { // some other process may take the port first
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", loopback.Host()+":0")
 		if err != nil {
 			return "", nil, err
 		}

@@ -1,0 +1,17 @@
+// Package loopback finds addresses for tests that close a port and need it again, or need it closed.
+package loopback
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+)
+
+// Host returns an IP address of this machine on which no other process listens, so that a port that was closed there stays free.
+// Ports of 127.0.0.1 go to the next process that asks for any.
+func Host() string {
+	if runtime.GOOS != "linux" { // elsewhere 127.0.0.1 is the only one
+		return "127.0.0.1"
+	}
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+}
