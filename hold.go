@@ -18,15 +18,20 @@ type Hold struct {
 	GiveBack bool
 }
 
-// repeatTime is how long a check that may be repeated is charged once.
+// repeatTime is how long a check that may be repeated is charged once, if it has no receipt.
 const repeatTime = time.Minute
 
 // hold gives charges the holds that they need: slots, reservations, and names of checks that may be repeated.
 func (m *match) hold(req *Request) {
-	id := req.Repeat
+	id, repeat := req.Repeat, repeatTime
+	if req.Receipt && id != (Once{}) {
+		for i := range m.charges {
+			repeat = max(repeat, refundable(m.charges[i].Policy)) // with the record, a refund would be lost
+		}
+	}
 	for i := range m.charges {
 		c := &m.charges[i]
-		lasts, back := repeatTime, false
+		lasts, back := repeat, false
 		switch {
 		case c.Peek:
 			continue

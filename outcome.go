@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -41,6 +42,7 @@ type due struct {
 	cost     int64    // times which it counts
 	scope    uint8    // of a receipt: see scopeOf
 	home     string
+	named    bool // the caller chose the hold's ID, and may use it again
 }
 
 func (h *held) add(r due) {
@@ -52,10 +54,17 @@ func (h *held) add(r due) {
 // life is how long a receipt of it is good for.
 func (r *due) life() time.Duration {
 	if r.amount != "" || r.slot() {
-		return max(r.Policy.Memory(), RecordTime) // a slot is renewed for as long as its request takes
+		return RecordTime // a slot is renewed for as long as its request takes
 	}
-	return max(r.Policy.Memory(), time.Minute)
+	return refundable(r.Policy)
 }
+
+// refundTime is how long a receipt can give back what a check took, and how long a store remembers that it did: marks would
+// fill the store if every request of a monthly limit left one for a month.
+const refundTime = time.Hour
+
+// refundable is how long a charge of a policy can be given back with a receipt.
+func refundable(p *Policy) time.Duration { return min(max(p.Memory(), time.Minute), refundTime) }
 
 // keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
 // apart from the others refuses the request; later, for a receipt, for rules that count by the answer's
@@ -73,7 +82,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() && len(c.Policy.Statuses) == 0 || undo && (c.Policy.Book || r.Again) {
 			continue
 		}
-		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}}
+		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, named: req.Repeat != (Once{}) && c.Hold != nil}
 		if later {
 			ret.Hold = &Hold{} // of which there is no record
 		}
@@ -242,9 +251,10 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.slot() || o.gives(r.statuses) })
 	var back []Return
 	for _, r := range h.returns {
-		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > repeatTime {
-			r.Hold = nil // the record of a check that may be repeated has ended, and what was taken has not
+		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > r.Hold.For {
+			r.Hold = nil // a node of the version before sealed it: the record has ended, and what was taken has not
 		}
+		r.Recorded = h.recorded(&r)
 		switch gives := o.gives(r.statuses); {
 		case r.slot():
 		case gives:
@@ -261,7 +271,8 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		l.tellEnded(h, o, nil)
 		return err
 	}
-	e := l.store.GiveBack(ctx, h.once, h.expires, back)
+	slices.SortStableFunc(back, func(a, b Return) int { return cmp.Compare(a.order(), b.order()) })
+	e := l.store.GiveBack(ctx, h.once, min(h.expires, refundTime), back)
 	l.tellEnded(h, o, e)
 	if e == nil {
 		return err
@@ -288,6 +299,25 @@ func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bo
 		return nil
 	}
 	return l.local.GiveBack(ctx, Once{}, 0, back)
+}
+
+// recorded: the hold's record makes a return of a receipt happen once, and it needs no other mark. That is so of checks whose
+// caller chose the id: after a refund, a check under the same id is charged anew, and its receipt must work. And it is so of
+// settlements that come when marks of earlier ones are forgotten.
+func (h *held) recorded(r *due) bool {
+	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.slot() && !r.Policy.Global &&
+		(r.named || r.amount != "" && h.age > refundTime)
+}
+
+// order is that in which GiveBack wants returns.
+func (r *Return) order() int {
+	switch {
+	case r.slot():
+		return 0
+	case r.Recorded:
+		return 1
+	}
+	return 2
 }
 
 // Release frees the slots of a request, and leaves what else it took as it is, for Finish. It may be repeated.

@@ -55,7 +55,7 @@ type sealedMore struct {
 	Fraction     Amount
 	Unit         CalendarUnit
 	Day, Weekday uint8
-	Held         bool
+	Held         uint8 // 1; with a hold whose ID the caller chose, 3, which nodes of the version before read as 1
 	Hold         Once
 	For          int64
 	GiveBack     bool
@@ -133,7 +133,10 @@ func sealMore(b []byte, r *due) []byte {
 		Cost: r.cost, Zone: uint16(len(l.Calendar.Zone)), Amount: uint16(len(r.amount)), Parts: uint16(len(r.parts)), Scope: scopeOf(r.Policy), Home: uint16(len(r.Policy.Home)),
 	}
 	if r.Hold != nil {
-		more.Held, more.Hold, more.For, more.GiveBack = true, r.Hold.ID, int64(r.Hold.For), r.Hold.GiveBack
+		more.Held, more.Hold, more.For, more.GiveBack = 1, r.Hold.ID, int64(r.Hold.For), r.Hold.GiveBack
+		if r.named {
+			more.Held = 3
+		}
 	}
 	b, _ = binary.Append(b, binary.LittleEndian, more)
 	b = append(append(append(b, l.Calendar.Zone...), r.amount...), r.Policy.Home...)
@@ -236,7 +239,7 @@ func (u *unsealer) readMore(r *due, l *Limit) error {
 		each := int64(binary.LittleEndian.Uint64(u.cut(8)))
 		r.parts = append(r.parts, Weight{Amount: string(u.cut(u.uint16())), Each: each})
 	}
-	if in.Held {
+	if r.named = in.Held == 3; in.Held != 0 {
 		r.Hold = &Hold{ID: in.Hold, For: time.Duration(in.For), GiveBack: in.GiveBack}
 	}
 	return nil

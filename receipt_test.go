@@ -114,7 +114,8 @@ func told(r Return) any {
 	}{r.Policy.ID, r.Policy.Place, r.Policy.Name, r.Policy.Limit, string(r.Subject), r.N, r.Slot, r.Used, r.Hold}
 }
 
-// Receipts of requests without amounts are what they were, byte for byte, so that nodes of the old version open them, too.
+// Receipts of requests without amounts are what they were, byte for byte but for when they expire, so that nodes of the old
+// version open them, too.
 func TestReceiptsKeepTheirForm(t *testing.T) {
 	forms := [][]byte{nil, []byte("places")}
 	for i, old := range strings.Fields(oldReceipts) {
@@ -130,7 +131,7 @@ func TestReceiptsKeepTheirForm(t *testing.T) {
 				t.Fatalf("receipt %d of version %d isn't of its form: %v", i, j, err)
 			}
 		}
-		if !bytes.Equal(plain[0][len(Once{}):], plain[1][len(Once{}):]) {
+		if from := len(Once{}) + 8; !bytes.Equal(plain[0][from:], plain[1][from:]) {
 			t.Errorf("receipt %d is\n%x, was\n%x", i, plain[1], plain[0])
 		}
 	}
@@ -227,8 +228,14 @@ func TestReceiptsOfHoldsLastADay(t *testing.T) {
 		t.Errorf("that of a reservation lasts %s", h.expires)
 	}
 	h.add(due{Return: Return{Counter: Counter{Policy: policyOf(t, Limit{Count: 1, Window: 100 * time.Hour})}}})
-	if h.expires != 100*time.Hour {
+	if h.expires != RecordTime {
 		t.Errorf("beside a limit over 100 hours it lasts %s", h.expires)
+	}
+	for window, want := range map[time.Duration]time.Duration{time.Second: time.Minute, 20 * time.Minute: 20 * time.Minute, 100 * time.Hour: time.Hour} {
+		h = held{}
+		if h.add(due{Return: Return{Counter: Counter{Policy: policyOf(t, Limit{Count: 1, Window: window})}}}); h.expires != want {
+			t.Errorf("that of a limit over %s lasts %s, want %s", window, h.expires, want)
+		}
 	}
 }
 

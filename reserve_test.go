@@ -181,15 +181,18 @@ func TestUnsettled(t *testing.T) {
 			want("and the other wasn't served", "9700", "9700")
 
 			third, fourth := check(t, one, req), check(t, one, req)
-			time.Sleep(24 * time.Hour)
-			if err := two.Finish(t.Context(), &third, weir.Outcome{Amounts: tokens(1)}); err != nil {
+			time.Sleep(24*time.Hour - time.Microsecond)
+			if err := two.Finish(t.Context(), &third, weir.Outcome{Amounts: tokens(1002)}); err != nil {
 				t.Error(err)
 			}
-			want("a day later, nothing goes back", "7700", "9699")
-			if err := two.Finish(t.Context(), &fourth, weir.Outcome{Amounts: tokens(1002)}); err != nil {
-				t.Error(err)
+			want("a moment before a day is over, what was used is booked", "7698", "8698")
+			time.Sleep(time.Microsecond)
+			for _, d := range []*weir.Decision{&third, &fourth} {
+				if err := two.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: tokens(1)}); err != weir.ErrReceiptExpired {
+					t.Error(err)
+				}
 			}
-			want("but what was used is booked", "7698", "8697")
+			want("a day later, nothing changes", "7698", "8698")
 		})
 	}
 }
@@ -287,6 +290,52 @@ func TestRepeatedRequests(t *testing.T) {
 		check(t, two, third)
 		want("a minute after the last", "1 1 600 1")
 	})
+}
+
+// A check that is repeated after a refund or a settlement is charged anew, and what it took goes back once, too, by its own
+// receipt or by the first.
+func TestRepeatedAfterARefund(t *testing.T) {
+	for name, reserve := range map[string]time.Duration{"amounts": 0, "reserved": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
+					{ID: "requests", Algorithm: weir.FixedWindow, Limits: monthly(5)},
+					{ID: "log", Algorithm: weir.SlidingLog, Limits: per(5, 100*time.Hour)},
+					{ID: "tokens", Amount: "tokens", Limits: monthly(1000)},
+				}})
+				req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: weir.Once{1}, Reserve: reserve, Receipt: true}
+				var receipts []string
+				for round := range 4 {
+					d := check(t, one, req)
+					again := check(t, two, req)
+					if got := leftOf(t, two, req); got != "4 4 900" {
+						t.Fatalf("round %d: %s are left", round, got)
+					}
+					receipts = append(receipts, d.Receipt, again.Receipt)
+					time.Sleep([]time.Duration{time.Second, 2 * time.Minute}[round%2])
+					if err := two.Finish(t.Context(), &weir.Decision{Receipt: again.Receipt}, weir.Outcome{Abandoned: true}); err != nil {
+						t.Fatalf("round %d: %v", round, err)
+					}
+					for _, receipt := range receipts {
+						if err := one.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true}); err != weir.ErrUsed {
+							t.Errorf("round %d: %v", round, err)
+						}
+					}
+					if got := leftOf(t, two, req); got != "5 5 1000" {
+						t.Fatalf("round %d, refunded: %s are left", round, got)
+					}
+				}
+				check(t, one, req)
+				time.Sleep(59 * time.Minute)
+				if err := two.Finish(t.Context(), &weir.Decision{Receipt: check(t, one, req).Receipt}, weir.Outcome{Abandoned: true}); err != nil {
+					t.Error(err)
+				}
+				if got := leftOf(t, two, req); got != "5 5 1000" {
+					t.Errorf("an hour later: %s are left", got)
+				}
+			})
+		})
+	}
 }
 
 // Of a repeated check no more goes back than was taken, whichever receipt it is by.

@@ -84,7 +84,7 @@ func (t *table) halve(g *segment, h uint64) {
 }
 
 // giveBackHeld is giveBack where the counter may have holds.
-func (s *Store) giveBackHeld(back *weir.Return, h uint64) {
+func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
 	p := back.Policy
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
@@ -99,7 +99,9 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) {
 	}
 	hs := g.holdsOf(h)
 	state := hs.expire(p, old, now)
+	recorded = back.Hold != nil && hs.find(back.Hold.ID) >= 0
 	switch l := g.logs[h]; {
+	case back.Recorded && !recorded:
 	case back.Hold == nil && isSlots(p):
 		hs.free(back.N)
 	case back.Hold == nil: // of a policy that gives back
@@ -118,10 +120,11 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) {
 		old = weir.State{}
 	}
 	if sl == nil {
-		return
+		return recorded
 	}
 	if state != old {
 		sl.when, sl.level = encode(p, state, s.table.epoch)
 	}
 	sl.unlock(h)
+	return recorded
 }

@@ -14,6 +14,7 @@ import (
 	"context"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -158,7 +159,7 @@ func (s *Store) takeLog(c *weir.Charge, r *weir.Result, h uint64) {
 // GiveBack returns tokens. What once names is kept as a counter of its own: a
 // bucket of one token that takes as long as keep to refill.
 func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	if once != (weir.Once{}) {
+	if recorded := slices.ContainsFunc(returns, func(r weir.Return) bool { return r.Recorded }); once != (weir.Once{}) && !recorded {
 		keep = min(max(keep.Truncate(time.Millisecond), 0)+time.Millisecond, 366*24*time.Hour)
 		p, err := weir.NewPolicy("once", weir.Limit{Count: 1, Window: keep})
 		if err != nil {
@@ -171,17 +172,27 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 			return weir.ErrUsed
 		}
 	}
+	decided, used := false, false
 	for i := range returns {
-		s.giveBack(&returns[i])
+		r := &returns[i]
+		if used && !isSlots(r.Policy) {
+			continue
+		}
+		if had := s.giveBack(r); r.Recorded && !decided {
+			decided, used = true, !had
+		}
+	}
+	if used {
+		return weir.ErrUsed
 	}
 	return nil
 }
 
-func (s *Store) giveBack(back *weir.Return) {
+// giveBack reports whether what it gives back was recorded.
+func (s *Store) giveBack(back *weir.Return) (recorded bool) {
 	p, h := back.Policy, s.hash(&back.Counter)
 	if back.Hold != nil || p.GivesBack || isSlots(p) {
-		s.giveBackHeld(back, h)
-		return
+		return s.giveBackHeld(back, h)
 	}
 	if p.Limit.Algorithm == weir.SlidingLog {
 		g := s.table.lock(h)
@@ -190,17 +201,18 @@ func (s *Store) giveBack(back *weir.Return) {
 			p.ReturnLog(&l.Log, s.time(), back.N, back.Slot)
 			s.table.rebook(g, h, l, p)
 		}
-		return
+		return false
 	}
 	sl := s.table.acquire(h)
 	if sl == nil {
-		return // evicted: it is full
+		return false // evicted: it is full
 	}
 	old := sl.decode(p, s.table.epoch)
 	if state := p.Return(old, s.time(), back.N, back.Slot); state != old {
 		sl.when, sl.level = encode(p, state, s.table.epoch)
 	}
 	sl.unlock(h)
+	return false
 }
 
 // Reset makes counters untouched, and drops their holds.

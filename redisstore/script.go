@@ -45,6 +45,7 @@ type charge struct {
 	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 	hold    *weir.Hold
 	used    int64 // of what is given back with a hold
+	record  bool  // it goes back only if the hold's record is there
 
 	fits    bool
 	full    bool // it fits, but Redis has no memory for a new counter or hold
@@ -70,6 +71,7 @@ type act struct {
 
 const (
 	flagPeek         = 1
+	flagRecorded     = 1 // of what is given back
 	flagShadow       = 2
 	flagLend         = 4
 	flagClaim        = 8
@@ -119,6 +121,9 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			flags := byte(0)
 			if ch.peek {
 				flags |= flagPeek
+			}
+			if ch.record {
+				flags |= flagRecorded
 			}
 			if ch.policy.Shadow || ch.again && ch.policy.Book { // which must not refuse
 				flags |= flagShadow

@@ -242,7 +242,7 @@ func (s *Store) lane(tag int) *lane {
 
 // GiveBack returns tokens. Those of one slot, and the mark that it happened,
 // change together; the rest follows. What ends a hold is marked in every slot by itself, so that asking again
-// completes what was left undone.
+// completes what was left undone. Recorded returns need no mark.
 func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
 	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *weir.Counter { return &returns[i].Counter })
 	if err != nil {
@@ -253,7 +253,10 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 			p.charges[j].settle(&returns[i])
 		}
 	}
-	if once != (weir.Once{}) {
+	recorded := slices.ContainsFunc(parts, (*part).recorded)
+	if recorded { // those parts first: the others go back only if the records were there
+		slices.SortStableFunc(parts, func(a, b *part) int { return falseFirst(!a.recorded(), !b.recorded()) })
+	} else if once != (weir.Once{}) {
 		if len(parts) == 0 {
 			tag := int(once[0]) % tags
 			parts = append(parts, &part{act: act{kind: kindGiveBack}, lane: s.lane(tag), tag: tag})
@@ -267,7 +270,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	// One after the other: what isn't marked by itself goes back only if the first part did.
 	given, first := false, false
 	for i, p := range parts {
-		if once != (weir.Once{}) && p.once == "" && !first {
+		if (recorded || once != (weir.Once{})) && p.once == "" && !first && !p.recorded() && !p.slots() {
 			continue
 		}
 		e := p.lane.do(ctx, &p.act)
@@ -279,12 +282,32 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 			continue
 		}
 		given = given || !p.used
-		first = first || i == 0 && !p.used
+		first = first || (i == 0 || p.recorded()) && !p.used
 	}
-	if err == nil && !given && len(parts) > 0 {
+	if err == nil && len(parts) > 0 && (!given || recorded && !first) {
 		return weir.ErrUsed
 	}
 	return err
+}
+
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// recorded: an act happens only if a record is there.
+func (a *act) recorded() bool {
+	return slices.ContainsFunc(a.charges, func(c charge) bool { return c.record })
+}
+
+// slots: an act frees slots, and nothing else.
+func (a *act) slots() bool {
+	return !slices.ContainsFunc(a.charges, func(c charge) bool { return c.policy.Limit.Algorithm != weir.Concurrency })
 }
 
 // ends: an act ends holds.

@@ -336,7 +336,7 @@ func (c *charge) settle(r *weir.Return) {
 	c.giveBack(r.N, r.Slot)
 	if r.Hold != nil {
 		const exact = 1 << 53 // what the script's numbers are up to
-		c.hold, c.n, c.used = r.Hold, min(r.N, exact), min(r.Used, exact)
+		c.hold, c.n, c.used, c.record = r.Hold, min(r.N, exact), min(r.Used, exact), r.Recorded
 	}
 }
 

@@ -96,3 +96,38 @@ func giveBackOnce(t *testing.T, open Open) {
 		t.Fatalf("%d of 16 concurrent uses of one Once succeeded", won)
 	}
 }
+
+// recordedReturns: a refund that the record of a hold stands for happens once for each time that it was taken, and takes what
+// else was charged with it. Slots are freed in any case.
+func recordedReturns(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p, plain, flight := Policy(t, "p", hourly(a, 10)), Policy(t, "plain", hourly(weir.FixedWindow, 10)), Policy(t, "flight", inFlight(10))
+			c, other, sl := held(p, "s", 3, 1, time.Hour), weir.Charge{Counter: counter(plain, "s"), N: 2, Returnable: true}, slot(flight, "s", 1, 2)
+			left := func(what string, a, b, c int64) {
+				t.Helper()
+				if x, y, z := h.left(p, "s"), h.left(plain, "s"), h.left(flight, "s"); x != a || y != b || z != c {
+					t.Fatalf("%s: %d, %d and %d are left, want %d, %d and %d", what, x, y, z, a, b, c)
+				}
+			}
+			for round := range 2 {
+				results := h.charge(c, other, sl)
+				recorded := back(c, results[0])
+				recorded.Recorded = true
+				returns := []weir.Return{back(sl, results[2]), recorded, back(other, results[1])}
+				left("taken", 7, 8, 9)
+				for i, want := range []error{nil, weir.ErrUsed, weir.ErrUsed} {
+					if err := h.GiveBack(context.Background(), weir.Once{7}, time.Hour, returns); err != want {
+						t.Fatalf("refund %d in round %d: %v, want %v", i, round, err, want)
+					}
+					left("given back", 10, 10, 10)
+					if i == 1 {
+						h.charge(sl) // and another request has the slot
+						left("without the record", 10, 10, 9)
+					}
+				}
+			}
+		})
+	}
+}

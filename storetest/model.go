@@ -79,14 +79,26 @@ func (m *Model) TakeBack(_ context.Context, unspent []ledger.Unspent) error {
 func (m *Model) GiveBack(_ context.Context, once weir.Once, _ time.Duration, returns []weir.Return) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if once != (weir.Once{}) {
+	now, gate := m.now().UnixMicro(), slices.IndexFunc(returns, func(r weir.Return) bool { return r.Recorded })
+	if gate >= 0 {
+		r := returns[gate]
+		m.expire(now, r.Counter, r.Hold)
+		if _, ok := m.recordsOf(r.Counter).all[r.Hold.ID]; !ok {
+			for _, r := range returns {
+				if isSlots(r.Counter) {
+					m.giveBack(now, r)
+				}
+			}
+			return weir.ErrUsed
+		}
+	} else if once != (weir.Once{}) {
 		if m.used[once] {
 			return weir.ErrUsed
 		}
 		m.used[once] = true
 	}
 	for _, r := range returns {
-		m.giveBack(m.now().UnixMicro(), r)
+		m.giveBack(now, r)
 	}
 	return nil
 }

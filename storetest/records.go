@@ -191,6 +191,9 @@ func (m *Model) there(c *ledger.Ask) bool {
 
 // settle ends a hold.
 func (m *Model) settle(now int64, r weir.Return) {
+	if _, ok := m.recordsOf(r.Counter).all[r.Hold.ID]; !ok && r.Recorded {
+		return
+	}
 	n, slot := m.recordsOf(r.Counter).settle(&r)
 	switch {
 	case isSlots(r.Counter):

@@ -52,6 +52,7 @@ func runCases(t *testing.T, open Open) {
 	t.Run("ClockRunsBackwards", func(t *testing.T) { clockRunsBackwards(t, open) })
 	t.Run("GiveBack", func(t *testing.T) { giveBack(t, open) })
 	t.Run("GiveBackOnce", func(t *testing.T) { giveBackOnce(t, open) })
+	t.Run("Recorded", func(t *testing.T) { recordedReturns(t, open) })
 	t.Run("Reset", func(t *testing.T) { reset(t, open) })
 	t.Run("RaisedLimit", func(t *testing.T) { raisedLimit(t, open) })
 	t.Run("HostileSubjects", func(t *testing.T) { hostileSubjects(t, open) })

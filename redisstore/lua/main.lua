@@ -13,7 +13,7 @@ end})
 
 for _ = 1, acts do
   local kind, low, high = byte(body, at, at + 2)
-  local count, once, first = low + 256 * high, 0, true
+  local count, once, first, gate = low + 256 * high, 0, true, nil -- gate: whether the first record that must be there is
   at = at + 3
   if kind == GIVE_BACK then
     once, at = unpack('<I6', body, at)
@@ -60,8 +60,12 @@ for _ = 1, acts do
       if p.holds then
         held, at = hold.look(key, p, kind, first, holding, n, at, from)
         if kind == GIVE_BACK and first then
-          if holding then
+          if holding and flags % 2 == RECORDED and algorithm ~= CONCURRENCY and not held.form then
+            n, slot = 0, 0
+            if gate == nil then gate, first = false, false end
+          elseif holding then
             n, slot = hold.settle(held, p, n)
+            if flags % 2 == RECORDED then gate = true end
           elseif algorithm == CONCURRENCY then
             hold.free(held, n)
           end
