@@ -27,7 +27,11 @@ type recentOutputs struct {
 	n    int // how many there were in all
 }
 
+// learn notes the length of an answer. One of a model without a name says nothing of the next, which may be another model.
 func (l *Learned) learn(model string, output int64) {
+	if model == "" {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.models[model]

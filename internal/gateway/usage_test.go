@@ -236,6 +236,10 @@ func TestEstimateIsLearned(t *testing.T) {
 	if got, known := d.gateway.opts.Learned.estimate("gpt-small"); !known || got != 40 {
 		t.Errorf("learned %d, %v, want 40", got, known)
 	}
+	d.gateway.opts.Learned.learn("", 1)
+	if got, known := d.gateway.opts.Learned.estimate(""); known {
+		t.Errorf("learned %d of a model without a name", got)
+	}
 	for i := range 10 * maxModels {
 		d.gateway.opts.Learned.learn(fmt.Sprint("made up ", i), 1)
 	}
