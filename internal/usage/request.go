@@ -303,6 +303,9 @@ func (r *request) scalar(p place, v scalar) {
 		default:
 			r.unclear = true
 		}
+		if r.unclear && r.asked.MaxOutput.Known {
+			r.refuse("one limit of the output is above 0 and another isn't: leave one of them out")
+		}
 	case atChoiceCount:
 		n, ok := v.limit()
 		if !ok {

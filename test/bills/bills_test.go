@@ -181,6 +181,7 @@ func FuzzBills(f *testing.F) {
 		"\ufeff" + `{"model":"large","max_tokens":100000}`,
 		`{"generationConfig":{"maxOutputTokens":1,"MaxOutputTokens":100000},"model":"small"}`,
 		`{"model":"small","n":1,"N":1000,"max_tokens":100}`,
+		`{"model":"small","max_tokens":-0,"max_output_tokens":1E+5}`,
 	} {
 		f.Add([]byte(body), true)
 	}
