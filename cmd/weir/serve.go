@@ -193,6 +193,7 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.DecisionLog, "decision-log", "off", "where to log refusals, a line of JSON each: stderr, a file, or off; SIGHUP opens the file again")
 	f.Float64Var(&v.DecisionLogSample, "decision-log-sample", 0, "share of admitted requests to log as well, such as 0.01 for one in a hundred")
 	f.StringVar(&v.BudgetWebhook, "budget-webhook", "", "URL that is sent JSON when 50, 80 and 100 % of a budget are used, as the log is told: of a limit on an amount or over a day, a week or a month of the calendar, in fixed windows; better in WEIR_BUDGET_WEBHOOK than in a command line, if it holds a secret (default: the log alone)")
+	f.BoolVar(&v.BudgetFullNames, "budget-full-names", false, "name users and organizations in full where budgets run low, in the log and to the webhook; API keys stay masked")
 	f.StringVar(&v.BudgetWebhookTokenFile, "budget-webhook-token-file", "", "file with the token that is sent to it, as a bearer's (default: none)")
 	f.StringVar(&v.logFormat, "log-format", "text", "text or json")
 	f.Var(&v.logLevel, "log-level", "debug, info, warn or error")

@@ -23,7 +23,7 @@ type Event struct {
 	Rule      string    `json:"rule"`
 	Policy    string    `json:"policy"`    // the limit's name: the rule's id, or id-month where the rule has several
 	Threshold int       `json:"threshold"` // per cent that are used; of a refusal the last threshold that was reached, or 0
-	// Subject is whom the rule counts, masked; "" if it counts all together. Fingerprint is the client as other tools know
+	// Subject is whom the rule counts, masked unless FullNames is set and it is a user or an organization; "" if it counts all together. Fingerprint is the client as other tools know
 	// it, if the rule counts by one thing alone.
 	Subject     string      `json:"subject"`
 	Fingerprint string      `json:"fingerprint,omitempty"`
@@ -60,7 +60,7 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 		Used: c.use.Used, Limit: c.use.Limit, WindowStart: c.use.Start, WindowEnd: c.use.End, Refused: c.refused, Shadow: p.Shadow,
 	}
 	values := c.counter.Values()
-	e.Subject = subject(&c.counter, values)
+	e.Subject = subject(&c.counter, values, w.opts.FullNames)
 	if w.opts.Fingerprint != nil {
 		e.Fingerprint = w.opts.Fingerprint(values)
 	}
@@ -71,14 +71,21 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 	return e
 }
 
-// subject is whom a counter is for, as people may see it.
-func subject(c *weir.Counter, values [][2]string) string {
+// mostName is how many characters of a user's or an organization's name an event has.
+const mostName = 256
+
+// subject is whom a counter is for, as people may see it. Full shows users and organizations as they are.
+func subject(c *weir.Counter, values [][2]string, full bool) string {
 	if values == nil && len(c.Subject) > 0 { // of no rule that says what it was made of
 		return shown.Key(string(c.Subject))
 	}
 	var texts []string
 	for _, v := range values {
-		texts = append(texts, shown.Value(v[0], v[1]))
+		text := shown.Value(v[0], v[1])
+		if full && (v[0] == "user" || v[0] == "org") {
+			text = shown.Printable(shown.Clip(v[1], mostName))
+		}
+		texts = append(texts, text)
 	}
 	return strings.Join(texts, " ")
 }

@@ -23,6 +23,8 @@ type Options struct {
 	Node string
 	// Fingerprint names a client as other tools do, by what a rule counts it by. Nil means that events have none.
 	Fingerprint func(values [][2]string) string
+	// FullNames has events name users and organizations in full, instead of masked. API keys stay masked.
+	FullNames bool
 	// Logger gets a line for every event. Nil means that nobody does.
 	Logger *slog.Logger
 	// Webhook is sent every event, too. Nil means none.

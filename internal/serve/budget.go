@@ -47,7 +47,7 @@ func (n *node) openBudget() error {
 	if err != nil {
 		return err
 	}
-	o := budget.Options{Now: n.limiter.Now, Node: n.self.Name, Fingerprint: n.top.FingerprintOf, Logger: n.log, Store: n.counting()}
+	o := budget.Options{Now: n.limiter.Now, Node: n.self.Name, Fingerprint: n.top.FingerprintOf, FullNames: n.config.BudgetFullNames, Logger: n.log, Store: n.counting()}
 	if n.config.BudgetWebhook != "" {
 		o.Webhook = budget.NewWebhook(n.config.BudgetWebhook, token, n.log)
 		n.registry.MustRegister(webhookMetrics(o.Webhook)...)

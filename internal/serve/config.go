@@ -99,6 +99,8 @@ type Config struct {
 	// BudgetWebhook is the URL that is told of budgets that run low; "" tells the log alone. BudgetWebhookTokenFile holds the token
 	// that is sent to it; "" means none.
 	BudgetWebhook, BudgetWebhookTokenFile string
+	// BudgetFullNames has those events name users and organizations in full. API keys stay masked.
+	BudgetFullNames bool
 
 	Region Region
 	// RegionTimeout is how long a check of a global limit waits for another region. 0 means region.DefaultTimeout.

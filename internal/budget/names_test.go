@@ -1,0 +1,28 @@
+package budget_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/budget"
+	"github.com/weirhq/weir/memstore"
+)
+
+// Users and organizations are named in full if the operator wants it. Keys never are.
+func TestFullNames(t *testing.T) {
+	rule := daily
+	rule.By = []string{"api_key", "user", "org"}
+	for full, want := range map[bool]string{false: "", true: "grace.hopper@navy.example acme-corporation-of-america"} {
+		n := open(t, memstore.New(memstore.Options{}), budget.Options{FullNames: full}, rule)
+		if _, err := n.Check(t.Context(), &weir.Request{APIKey: spendKey, User: "grace.hopper@navy.example", Org: "acme-corporation-of-america", Amounts: usd(9)}); err != nil {
+			t.Fatal(err)
+		}
+		n.watcher.Close(time.Minute)
+		log := n.log.String()
+		if !strings.Contains(log, "threshold=80") || strings.Contains(log, spendKey) || !strings.Contains(log, want) || strings.Contains(log, "grace.hopper@") != full {
+			t.Errorf("with full names %v:\n%s", full, log)
+		}
+	}
+}
