@@ -10,7 +10,9 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +41,8 @@ const unlimited = 1000
 type market struct {
 	limiter *weir.Limiter
 	handler http.Handler
+	mu      sync.Mutex // guards the rest: a handler may outlive its call, which the gateway broke off
+	run     int
 	call    call
 	fault   error
 	billed  weir.Amount // in millionths of a dollar; 0 if the server never had the call
@@ -91,6 +95,11 @@ func (m *market) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // the gateway broke off
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.Header.Get("X-Run") != strconv.Itoa(m.run) {
+		return
+	}
 	reserved, err := m.booked()
 	if err != nil {
 		m.fault = err
@@ -136,14 +145,20 @@ func (m *market) try(c call) (status int, err error) {
 	if _, err := m.limiter.Reset(context.Background(), client); err != nil {
 		return 0, err
 	}
+	m.mu.Lock()
+	m.run++
 	m.call, m.fault, m.billed, m.how = c, nil, 0, ""
+	m.mu.Unlock()
 	r := httptest.NewRequest(c.method, c.path, bytes.NewReader(c.body))
 	if c.chunked {
 		r.ContentLength = -1
 	}
 	r.Header.Set("Content-Type", c.contentType)
+	r.Header.Set("X-Run", strconv.Itoa(m.run))
 	w := httptest.NewRecorder()
 	m.handler.ServeHTTP(w, r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	booked, err := m.booked()
 	switch {
 	case err != nil:
