@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	adminapi "github.com/weirhq/weir/internal/admin"
@@ -20,6 +21,7 @@ type admin struct {
 	addr   string
 	secret tokenFlag
 	tls    tlsFlags
+	wait   time.Duration // for a node that can't read or write its rules
 }
 
 func (n *admin) register(cmd *cobra.Command) {
@@ -28,21 +30,46 @@ func (n *admin) register(cmd *cobra.Command) {
 	n.tls.register(cmd.Flags())
 }
 
-// call asks the node. Any answer but 2xx is an error that says what to do, with a refusal in it.
+// waitBetween is the time between two attempts at a node that can't read or write its rules.
+const waitBetween = 500 * time.Millisecond
+
+// call asks the node, again and again for as long as wait says while it can't read or write its rules. Any answer but 2xx is an error that says what to do, with a refusal in it.
 func (n *admin) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
 	url, h, place, err := n.prepare(path, header)
 	if err != nil {
 		return nil, err
 	}
-	a, err := call(cmd.Context(), &n.tls, "admin", method, url, body, h)
-	if err != nil {
-		return nil, err
+	stopped := &exit{exitUnavailable, errors.New("stopped while it waited for the node's rules: nothing was changed as far as is known")}
+	began, told := time.Now(), time.Time{}
+	for {
+		a, err := call(cmd.Context(), &n.tls, "admin", method, url, body, h)
+		if err != nil && !told.IsZero() && cmd.Context().Err() != nil {
+			return nil, stopped
+		}
+		if err != nil {
+			return nil, err
+		}
+		if a.status >= 200 && a.status < 300 {
+			return a, nil
+		}
+		err = n.refused(a, url, place)
+		r, unavailable := refused(err, http.StatusServiceUnavailable)
+		left := n.wait - time.Since(began)
+		if !unavailable || r.Code != jsonerror.RulesUnavailable && r.Code != jsonerror.Busy || left <= 0 {
+			return nil, err
+		}
+		if time.Since(told) >= tellEvery {
+			told = time.Now()
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s; trying again for %s, unless Ctrl-C ends it\n", r.Message, left.Round(time.Second))
+		}
+		if pause(cmd.Context(), min(left, waitBetween)) != nil {
+			return nil, stopped
+		}
 	}
-	if a.status >= 200 && a.status < 300 {
-		return a, nil
-	}
-	return nil, n.refused(a, url, place)
 }
+
+// tellEvery is the time between two lines that say what a command waits for.
+const tellEvery = 5 * time.Second
 
 // prepare is where to ask, and with which headers; and the place where the token was found that is among them, or "".
 func (n *admin) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {

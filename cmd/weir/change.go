@@ -28,6 +28,7 @@ func (c *change) register(cmd *cobra.Command) {
 	f.BoolVar(&c.force, "force", false, "change it in spite of warnings")
 	f.StringVarP(&c.message, "message", "m", "", "why, for the history")
 	complete(cmd, "message", cobra.NoFileCompletions)
+	f.DurationVar(&c.wait, "wait", 0, "how long to try again while the node can't reach the store of its rules, such as 5m (default: not at all)")
 	f.BoolVar(&c.asJSON, "json", false, "print the node's answer")
 	c.colour.register(cmd)
 	c.admin.register(cmd)
