@@ -95,7 +95,7 @@ race: redis compiler upstreams gateways prometheus console
 
 ## plain: without the race detector, what it would falsify or slow down: allocations, memory, simulations, long tests of one goroutine
 plain: redis
-	$(GO) test -vet=off -p $(JOBS) -run '$(PLAIN)|Alloc|TestBound$$' ./...
+	$(GO) test -vet=off -p $(JOBS) -timeout 20m -run '$(PLAIN)|Alloc|TestBound$$' ./...
 
 ## simulate: leases in 10,000 simulated worlds, and the table of what they lose; regions in 1,000, and with every planted mistake; half an hour
 simulate:

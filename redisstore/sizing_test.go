@@ -22,7 +22,7 @@ func TestSizing(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := map[string]int64{}
-	for _, m := range regexp.MustCompile("(?m)^\\| (.+) \\| (\\d+) bytes \\|").FindAllStringSubmatch(string(docs), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| (.+) \| (\d+) bytes \|`).FindAllStringSubmatch(string(docs), -1) {
 		said[m[1]], _ = strconv.ParseInt(m[2], 10, 64)
 	}
 	month := weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000_000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}
