@@ -1,0 +1,81 @@
+package cooldown
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// A cooldown lasts 10 s by the clock of each node, whatever the clock that nodes share does meanwhile: on the node that began
+// the cooldown, on a node that heard of it before the step, and on a node that hears of it, perhaps again, after a step back.
+func TestTheSharedClockSteps(t *testing.T) {
+	for name, step := range map[string]time.Duration{"back": -time.Hour, "forward": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const lasts = 10 * time.Second
+				p, err := weir.NewPolicy("api", weir.PerHour(100))
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: lasts, Grow: 2, Most: time.Hour, Forgive: time.Hour}
+				c := &weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}
+
+				off := 5 * time.Minute // the clocks never agreed
+				o := Options{Secret: []byte("0123456789abcdef"), SharedNow: func() time.Time { return time.Now().Add(off) }}
+				nodes := []*Guard{New(o), New(o)}
+				for range 4 {
+					nodes[0].Decided(c, time.Minute)
+					time.Sleep(2 * time.Second)
+				}
+				all := nodes[0].All()
+				if len(all) != 1 {
+					t.Fatalf("%+v", all)
+				}
+				word := all[0]
+				left := nodes[0].Cooldown(c)
+				if shared := word.Ends.Sub(o.SharedNow()); left <= 0 || left > lasts || shared != left {
+					t.Fatalf("%s are left, announced as %s", left, shared)
+				}
+				nodes[1].hear(&word, 0)
+
+				off += step
+				after := time.Now()
+				if step < 0 {
+					nodes = append(nodes, New(o))
+				}
+				for _, n := range nodes {
+					n.hear(&word, 1)
+				}
+				longest := func(i int) time.Duration {
+					if i == 2 {
+						return lasts // all that it knows is that the cooldown has begun
+					}
+					return left
+				}
+				for i, n := range nodes {
+					if got := n.Cooldown(c); got < left || got > longest(i) {
+						t.Errorf("node %d: %s are left after the step, and %s before it", i, got, left)
+					}
+					if got := n.All(); len(got) != 1 || got[0].Ends.Sub(o.SharedNow()) != n.Cooldown(c) {
+						t.Errorf("node %d shows %+v at %s", i, got, o.SharedNow())
+					}
+				}
+				time.Sleep(left - time.Microsecond)
+				for i, n := range nodes {
+					if n.Cooldown(c) == 0 {
+						t.Errorf("node %d: it ended %s after the step", i, time.Since(after))
+					}
+				}
+				time.Sleep(time.Microsecond)
+				for i, n := range nodes {
+					time.Sleep(time.Until(after.Add(longest(i))))
+					if got := n.Cooldown(c); got > 0 {
+						t.Errorf("node %d: another %s, %s after the step", i, got, time.Since(after))
+					}
+				}
+			})
+		})
+	}
+}
