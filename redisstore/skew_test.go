@@ -1,11 +1,7 @@
 package redisstore
 
 import (
-	"encoding/binary"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,24 +12,8 @@ import (
 // TestRedisOwnClockSteps: Redis' own clock steps an hour back, and then forth, while slots and reservations are held. None
 // stays for longer than its own length.
 func TestRedisOwnClockSteps(t *testing.T) {
-	dir := t.TempDir()
-	library, file := filepath.Join(dir, "skew.so"), filepath.Join(dir, "skew")
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library, "../test/clock/skew.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v (make compiler installs one)\n%s", err, out)
-	}
-	step := func(by time.Duration) {
-		t.Helper()
-		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if _, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(by.Microseconds())), 0); err != nil { // in place: it is mapped
-			t.Fatal(err)
-		}
-	}
-	step(0)
-	r := redistest.New(t, redistest.Options{Env: []string{"LD_PRELOAD=" + library, "SKEW_FILE=" + file}})
+	clock := redistest.NewClock(t, 0)
+	r := redistest.New(t, clock.Options())
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	slots, tokens := slotted(t, "slots", 1, time.Second), amounts(t, "tokens", weir.FixedWindow, 10, 300*24*time.Hour)
 	tokens.GivesBack = true
@@ -45,7 +25,7 @@ func TestRedisOwnClockSteps(t *testing.T) {
 		if !mustTake(t, s, slot) || !mustTake(t, s, reservation) {
 			t.Fatal("refused")
 		}
-		step(by)
+		clock.Set(t, by)
 		for what, c := range map[string]weir.Charge{"slot": holding(slots, subject, 1, 3), "reservation": holding(tokens, subject, 10_000_000, 4)} {
 			for begun := time.Now(); !mustTake(t, s, c); time.Sleep(50 * time.Millisecond) {
 				if time.Since(begun) > 30*time.Second {

@@ -1,12 +1,8 @@
 package test
 
 import (
-	bytesof "encoding/binary"
 	"fmt"
 	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -17,7 +13,7 @@ import (
 
 // skewed is the clock of a Redis, which is wrong and may step.
 type skewed struct {
-	file  string
+	clock *redistest.Clock
 	mu    sync.Mutex
 	steps []step
 }
@@ -34,16 +30,7 @@ func (c *skewed) to(t *testing.T, skew time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := time.Now()
-	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteAt(bytesof.NativeEndian.AppendUint64(nil, uint64(skew.Microseconds())), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.clock.Set(t, skew)
 	c.steps = append(c.steps, step{begun, time.Now(), skew})
 }
 
@@ -60,11 +47,11 @@ func (c *skewed) between(from, to time.Time) (least, most time.Duration) {
 }
 
 // newSkewed starts a Redis with a clock that is wrong.
-func newSkewed(t *testing.T, library string, skew time.Duration) (*redistest.Server, *skewed) {
+func newSkewed(t *testing.T, skew time.Duration) (*redistest.Server, *skewed) {
 	t.Helper()
-	c := &skewed{file: filepath.Join(t.TempDir(), "skew")}
+	c := &skewed{clock: redistest.NewClock(t, skew)}
 	c.to(t, skew)
-	redis := redistest.New(t, redistest.Options{Env: []string{"LD_PRELOAD=" + library, "SKEW_FILE=" + c.file}})
+	redis := redistest.New(t, c.clock.Options())
 	begun := time.Now()
 	at, err := redis.Do(t.Context(), "EVAL", "local t = redis.call('TIME') return t[1] * 1000000 + t[2]", "0")
 	if err != nil {
@@ -80,10 +67,6 @@ func newSkewed(t *testing.T, library string, skew time.Duration) (*redistest.Ser
 // admits more than its limit, whichever region is in it first, a budget is spent to its last token, and a bucket admits no more than what
 // clocks that step forward refill too early.
 func sharedAndClocks(t *testing.T) {
-	library := filepath.Join(t.TempDir(), "skew.so")
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library, "clock/skew.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v (make compiler installs one)\n%s", err, out)
-	}
 	const limit = 200
 	clocks := map[string]*skewed{}
 	var places []place
@@ -91,7 +74,7 @@ func sharedAndClocks(t *testing.T) {
 		name string
 		skew time.Duration
 	}{{"us", 0}, {"eu", -1}, {"ap", 1}, {"sa", 0}} {
-		redis, clock := newSkewed(t, library, r.skew*time.Second)
+		redis, clock := newSkewed(t, r.skew*time.Second)
 		places, clocks[r.name] = append(places, place{name: r.name, redis: redis}), clock
 	}
 	all := areas(t, fmt.Sprintf(`

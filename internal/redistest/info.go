@@ -65,3 +65,20 @@ func (s *Server) linked(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Follows returns nil when a replica has everything that its primary had when it was asked.
+func (s *Server) Follows(ctx context.Context, primary *Server) error {
+	from, err := primary.Info(ctx, "replication")
+	if err != nil {
+		return err
+	}
+	to, err := s.Info(ctx, "replication")
+	if err != nil {
+		return err
+	}
+	sent, _ := strconv.ParseInt(from["master_repl_offset"], 10, 64)
+	if got, _ := strconv.ParseInt(to["slave_repl_offset"], 10, 64); got < sent || sent == 0 {
+		return fmt.Errorf("%s: %d of %d bytes are replicated", s.Addr, got, sent)
+	}
+	return nil
+}
