@@ -21,7 +21,7 @@ var serveGroups = []flagGroup{
 	{"Gateway", []string{"upstream", "allow-unsafe-paths", "preflight-limit", "max-waiting", "connections-per-ip", "usage-header"}},
 	{"Envoy", []string{"envoy-config", "grpc-reflection"}},
 	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "grpc-tls-cert", "grpc-tls-key", "http-client-ca", "grpc-client-ca", "grpc-client-san", "admin-client-ca"}},
-	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "budget-webhook", "budget-webhook-token-file", "log-format", "log-level", "pprof"}},
+	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "budget-webhook", "budget-webhook-token-file", "budget-full-names", "log-format", "log-level", "pprof"}},
 	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
 }
 

@@ -89,7 +89,7 @@ http {
 // nodeUpstream reads as Node's own modules do.
 func nodeUpstream(t *testing.T) string {
 	addr := strings.TrimPrefix(nowhere(t), "http://")
-	_, port, _ := strings.Cut(addr, ":")
+	host, port, _ := strings.Cut(addr, ":")
 	run(t, addr, exec.Command("node", "-e", `
 const qs = require("querystring"), url = require("url");
 process.noDeprecation = true;
@@ -100,7 +100,7 @@ require("http").createServer((req, res) => {
 	const auth = req.headers.authorization || "";
 	got.push(auth.replace("Bearer ", ""), auth.split(" ")[1] || "", auth.split(/\s+/)[1] || "", (auth.match(/bearer\s+([^\s,]+)/i) || [])[1] || "");
 	res.end(JSON.stringify(got.map(String)));
-}).listen(`+port+`, "127.0.0.1");`))
+}).listen(`+port+`, "`+host+`");`))
 	return "http://" + addr
 }
 

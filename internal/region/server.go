@@ -106,7 +106,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		returns := make([]weir.Return, len(counters))
 		for i, c := range counters {
 			of := &a.Returns[i]
-			returns[i] = weir.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used}
+			returns[i] = weir.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used, Recorded: of.Recorded}
 		}
 		err = here.giveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns, func(i int) string { return here.placeHere(returns[i].Policy) })
 		if errors.Is(err, weir.ErrUsed) {

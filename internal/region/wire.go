@@ -52,6 +52,8 @@ type charge struct {
 	Slot    int64      `json:"slot,omitempty"`
 	Hold    *weir.Hold `json:"hold,omitempty"`
 	Used    int64      `json:"used,omitempty"`
+	// Recorded: see [weir.Return].
+	Recorded bool `json:"recorded,omitempty"`
 }
 
 // policy is what a store knows of a weir.Policy.
@@ -110,7 +112,7 @@ func wireCharge(of *weir.Charge) charge {
 
 func wireReturn(of *weir.Return) charge {
 	c := wireCounter(&of.Counter)
-	c.N, c.Slot, c.Hold, c.Used = of.N, of.Slot, of.Hold, of.Used
+	c.N, c.Slot, c.Hold, c.Used, c.Recorded = of.N, of.Slot, of.Hold, of.Used, of.Recorded
 	return c
 }
 
