@@ -41,14 +41,23 @@ func (p *pair) tell(command ...string) {
 	}
 }
 
-// promote kills the primary and puts the replica in its place.
-func (p *pair) promote() {
+// promote kills the primary and puts the replica in its place. It waits until no connection of a node leads to the old one.
+func (p *pair) promote(l *Limiter) {
 	p.t.Helper()
 	p.primary.Kill()
 	p.tell("REPLICAOF", "NO", "ONE")
 	if err := p.proxy.Redirect(p.replica.Addr); err != nil {
 		p.t.Fatal(err)
 	}
+	until(p.t, func() error {
+		c, err := l.Redis.Client()
+		for range 100 { // each uses one of a few connections, at random
+			if err == nil {
+				_, err = c.Do(p.t.Context(), c.B().Echo().Message("hello").Build()).ToString()
+			}
+		}
+		return err
+	})
 }
 
 // decided is the answer to a request once Redis has given one.
@@ -112,7 +121,7 @@ rules:
 			renewed, settled := allowed(t, l, slot("held")), allowed(t, l, reserve("held", 10))
 
 			p.follow()
-			p.promote()
+			p.promote(l)
 			until(t, func() error {
 				if d := decided(t, l, weir.Request{APIKey: "other", Path: "/tokens", Amounts: tokens(1), Peek: true}); !d.Allowed {
 					t.Errorf("%+v", d)
