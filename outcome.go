@@ -305,7 +305,7 @@ func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bo
 // caller chose the id: after a refund, a check under the same id is charged anew, and its receipt must work. And it is so of
 // settlements that come when marks of earlier ones are forgotten.
 func (h *held) recorded(r *due) bool {
-	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.slot() && !r.Policy.Global &&
+	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.slot() &&
 		(r.named || r.amount != "" && h.age > refundTime)
 }
 

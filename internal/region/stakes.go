@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -267,12 +268,21 @@ func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide 
 
 func recordOf(key string, h *weir.Hold) string { return key + ":hold:" + hex.EncodeToString(h.ID[:]) }
 
-// giveBack returns tokens, or settles reservations. If it may happen only once, each stake has its own mark of that.
+// giveBack returns tokens, or settles reservations. If it may happen only once, each stake has its own mark of that, or its
+// record.
 func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) (err error) {
 	used := 0
+	gated, given := slices.ContainsFunc(returns, recorded), false // by records, of which one was there
+	if gated {
+		once = weir.Once{}
+	}
 	for i := range returns {
 		r := &returns[i]
-		again := false
+		again := gated && !given && !r.Recorded
+		if again {
+			used++
+			continue
+		}
 		key := keyOf(&r.Counter)
 		var keys []string
 		if r.Hold != nil {
@@ -291,6 +301,9 @@ func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duratio
 			}
 			n, slot := r.N, r.Slot
 			if r.Hold != nil {
+				if again = r.Recorded && len(records[0].Value) == 0; again {
+					return
+				}
 				var h hold
 				if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
 					n, slot = min(r.N, h.N)-r.Used, h.Slot
@@ -304,12 +317,15 @@ func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duratio
 		if err = errors.Join(err, e); e == nil && again { // after an error, it may be done yet
 			used++
 		}
+		given = given || r.Recorded && e == nil && !again
 	}
 	if used > 0 && used == len(returns) {
 		return weir.ErrUsed
 	}
 	return err
 }
+
+func recorded(r weir.Return) bool { return r.Recorded }
 
 // reset makes a counter untouched in this region.
 func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {

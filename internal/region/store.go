@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -269,15 +270,30 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
-// giveBack returns tokens to the stores of their homes. Of several, each has its own record that it was done.
+// giveBack returns tokens to the stores of their homes. Of several, each has its own mark that it was done, or the records of
+// holds. If one has records, the stores without any come last, and give back only slots unless a record was there.
 func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return, homeOf func(i int) string) (err error) {
 	by := map[string][]weir.Return{}
 	for i := range returns {
 		home := homeOf(i)
 		by[home] = append(by[home], returns[i])
 	}
-	used := 0
-	for home, list := range by {
+	used, given := 0, false
+	homes := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank(by[a]), rank(by[b])), cmp.Compare(a, b))
+	})
+	gated := len(homes) > 0 && rank(by[homes[0]]) == 0
+	for _, home := range homes {
+		list, once := by[home], once
+		if gated && rank(list) > 0 {
+			if once = (weir.Once{}); !given {
+				list = slices.DeleteFunc(list, func(r weir.Return) bool { return r.Policy.Limit.Algorithm != weir.Concurrency })
+			}
+			if len(list) == 0 {
+				used++
+				continue
+			}
+		}
 		var e error
 		switch home {
 		case "":
@@ -290,13 +306,21 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 		if errors.Is(e, weir.ErrUsed) {
 			used++
 		} else {
-			err = errors.Join(err, e)
+			err, given = errors.Join(err, e), given || e == nil && rank(list) == 0
 		}
 	}
-	if used == len(by) {
+	if used == len(by) || gated && !given && err == nil {
 		return weir.ErrUsed
 	}
 	return err
+}
+
+// rank is 0 for returns that records make happen once, and 1 for others.
+func rank(returns []weir.Return) int {
+	if slices.ContainsFunc(returns, recorded) {
+		return 0
+	}
+	return 1
 }
 
 // Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself: one that

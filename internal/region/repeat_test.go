@@ -1,0 +1,115 @@
+package region
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir"
+)
+
+// TestRepeatedAfterARefund: a check of a limit of the region's own, one that regions share, one that travels, and slots is
+// charged anew when it is repeated with its id after a refund, and can be refunded again.
+func TestRepeatedAfterARefund(t *testing.T) {
+	hourly := []weir.Limit{{Count: 900, Window: time.Hour}}
+	kinds := map[string]weir.Rule{
+		"own":     {ID: "own", Algorithm: weir.FixedWindow, Limits: hourly},
+		"shared":  {ID: "shared", Algorithm: weir.FixedWindow, Limits: hourly, Global: true},
+		"travels": {ID: "travels", Algorithm: weir.FixedWindow, Limits: hourly, Global: true, Strict: true},
+		"slots":   {ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 900}}},
+	}
+	for name, of := range map[string][]string{"shared": {"shared"}, "travels": {"travels"}, "all": {"own", "shared", "travels", "slots"}} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, us, eu, ap *site) {
+				var doc weir.Rules
+				for _, kind := range of {
+					doc.Rules = append(doc.Rules, kinds[kind])
+				}
+				rules, err := weir.Compile(doc)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := weir.NewLimiter(eu.Store, rules, weir.Options{})
+				check := func(r weir.Request) weir.Decision {
+					t.Helper()
+					d, err := l.Check(t.Context(), &r)
+					if err != nil || !d.Allowed {
+						t.Fatalf("%+v, %v", d, err)
+					}
+					return d
+				}
+				left := func() (sum int64) {
+					d := check(weir.Request{APIKey: "k", Peek: true})
+					for _, s := range d.Limits() {
+						sum += s.Remaining
+					}
+					return sum
+				}
+				check(weir.Request{APIKey: "k", Cost: 100})
+				before := left()
+				req := weir.Request{APIKey: "k", Repeat: weir.Once{1}, Receipt: true}
+				for round := range 3 {
+					first := check(req)
+					again := check(req)
+					if got := before - left(); got != int64(len(of)) {
+						t.Errorf("round %d: the check and its repeat took %d", round, got)
+					}
+					for i, receipt := range []string{first.Receipt, again.Receipt, first.Receipt} {
+						err := l.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
+						if i == 0 && err != nil || i > 0 && !errors.Is(err, weir.ErrUsed) {
+							t.Errorf("round %d, refund %d: %v", round, i, err)
+						}
+						if got := left(); got != before {
+							t.Errorf("round %d, refund %d: %d are left, and were %d", round, i, got, before)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestALateRefundHappensOnce, also of a limit without a record, beside one that regions share. The record of the one decides for
+// both when marks of refunds are forgotten, which is after an hour.
+func TestALateRefundHappensOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		daily := []weir.Limit{{Count: 900, Window: 24 * time.Hour}}
+		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
+			{ID: "own", Algorithm: weir.FixedWindow, Limits: daily},
+			{ID: "shared", Algorithm: weir.FixedWindow, Limits: daily, Amount: "tokens", Global: true},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := weir.NewLimiter(us.Store, rules, weir.Options{})
+		check := func(r weir.Request) weir.Decision {
+			t.Helper()
+			r.APIKey, r.Amounts = "k", map[string]weir.Amount{"tokens": weir.Whole(5)}
+			d, err := l.Check(t.Context(), &r)
+			if err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			return d
+		}
+		left := func() (all [2]int64) {
+			d := check(weir.Request{Peek: true})
+			for i, s := range d.Limits() {
+				all[i] = s.Remaining
+			}
+			return all
+		}
+		check(weir.Request{Cost: 10})
+		before := left()
+		receipt := check(weir.Request{Reserve: time.Hour, Receipt: true}).Receipt
+		for i := range 3 {
+			time.Sleep(80 * time.Minute)
+			err := l.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
+			if i == 0 && err != nil || i > 0 && !errors.Is(err, weir.ErrUsed) {
+				t.Errorf("refund %d: %v", i, err)
+			}
+			if got := left(); got != before {
+				t.Errorf("refund %d: %d are left, and were %d", i, got, before)
+			}
+		}
+	})
+}
