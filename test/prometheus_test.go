@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -231,6 +232,8 @@ func traffic(t *testing.T, n *node) {
 				return
 			case <-every.C:
 				send("POST", n.HTTP+"/v1/checks", checks)
+				// Each is a client that the node doesn't know yet: without Redis it passes uncounted.
+				send("POST", n.HTTP+"/v1/check", fmt.Sprintf(`{"ip": "10.%d.%d.%d", "path": "/orders"}`, rand.IntN(256), rand.IntN(256), rand.IntN(256)))
 				send("GET", n.Gateway+"/free", "", "sk_1", "sk_2") // one too many
 				// The first is forwarded, the second waits, and there is no room for others.
 				wg.Go(func() { send("GET", n.Gateway+"/queue", "") })
