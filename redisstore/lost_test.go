@@ -272,6 +272,59 @@ func TestKeysInTwoPlaces(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
+// TestTheLastHoldOfASlotThatMoves: while a slot moves, Redis ends a script that asks for a key that the script has emptied. What
+// the last hold of a counter stands for goes back all the same.
+func TestTheLastHoldOfASlotThatMoves(t *testing.T) {
+	c := redistest.NewCluster(t, redistest.Options{})
+	s := open(t, Options{URL: clusterURL(c)})
+	const tag = 5
+	subject := tagged(s, tag, "s")
+	window := policy(t, "w", weir.FixedWindow, 100, year)
+	flight, err := weir.NewPolicy("flight", weir.Limit{Algorithm: weir.Concurrency, Count: 2, Window: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func(p *weir.Policy, n int64, id byte) weir.Charge {
+		return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n, Hold: &weir.Hold{ID: weir.Once{id}, For: time.Hour}}
+	}
+	reserved, slot := held(window, 10, 1), held(flight, 1, 2)
+	results := make([]weir.Result, 2)
+	s.Take(t.Context(), []weir.Charge{reserved, slot}, results)
+	for i := range results {
+		if !results[i].Allowed {
+			t.Fatalf("%+v", results[i])
+		}
+	}
+	key, _ := s.names.Load().subject(&reserved.Counter)
+	from, err := c.Owner(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	number := slotOf(tagNames[tag])
+	do(t, to, "CLUSTER", "SETSLOT", strconv.Itoa(number), "IMPORTING", do(t, from, "CLUSTER", "MYID").(string))
+	do(t, from, "CLUSTER", "SETSLOT", strconv.Itoa(number), "MIGRATING", do(t, to, "CLUSTER", "MYID").(string))
+	for i, c := range []weir.Charge{reserved, slot} {
+		back := weir.Return{Counter: c.Counter, N: c.N, Slot: results[i].Slot, Hold: c.Hold}
+		if i == 0 {
+			back.Used, back.Recorded = 4, true
+		}
+		if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back}); err != nil { // a mark would be a new key
+			t.Errorf("%s: %v", c.Policy.Name, err)
+		}
+	}
+	if err := c.MoveSlots(t.Context(), number, number, to); err != nil {
+		t.Fatal(err)
+	}
+	if w, f := used(t, s, window, subject), used(t, s, flight, subject); w != 4 || f != 0 {
+		t.Errorf("%d are counted and %d slots taken, want 4 and 0", w, f)
+	}
+	lasting(t, primaries(t, c)...)
+}
+
 func takeAct(p *weir.Policy, key string) *act {
 	return &act{kind: kindTake, charges: []charge{{policy: p, key: key, n: 1}}}
 }

@@ -63,11 +63,6 @@ if holds then
 
   local function seen(h) return pack(SEEN_RECORD, SEEN_FORM, h.seen, h.kept, h.returns, h.cursor) end
 
-  -- Deletes what lies beside records when the last one has gone.
-  local function tidy(h)
-    if call('ZCARD', h.ends) == 0 then call('UNLINK', h.records) end
-  end
-
   -- How many slots are taken.
   local function sum(h)
     local v = read(h, 'HGET', h.records, SUM)
@@ -81,17 +76,27 @@ if holds then
     return min(HUGE, tonumber(call('ZRANGE', h.ends, place, place, 'WITHSCORES')[2] or 0))
   end
 
-  -- Says how many slots are taken once some are free again. What is empty is deleted. A hash that isn't there is none to write
-  -- to: it would last for ever.
+  -- Says how many slots are taken once some are free again. A hash that isn't there is none to write to: it would last for ever.
   local function free(h, n)
     local left = sum(h) - n
     if left > 0 then
       call('HSET', h.records, SUM, pack(SUM_RECORD, SUM_FORM, left))
-    elseif call('ZCARD', h.ends) == 0 then
-      call('UNLINK', h.records)
     else
       call('HDEL', h.records, SUM)
     end
+  end
+
+  -- Removes holds, and what is freed of slots. The last holds take both keys along at once: while a slot of a Cluster moves to
+  -- another server, a script that asks for a key that it has emptied ends halfway, with the holds gone and the counter as it was.
+  -- Deletes come before other writes, which then succeed even if Redis is out of memory.
+  local function remove(h, p, gone, freed)
+    if #gone > 0 and call('ZCARD', h.ends) == #gone and call('ZSCORE', h.ends, gone[1]) then
+      call('UNLINK', h.records, h.ends)
+      return
+    end
+    call('HDEL', h.records, '', spread(gone))
+    if #gone > 0 then call('ZREM', h.ends, spread(gone)) end
+    if p.algorithm == CONCURRENCY and freed > 0 then free(h, freed) end
   end
 
   -- The window that it is now: its beginning, its count, and that of the window before. See main.lua, which has no time for a
@@ -166,7 +171,7 @@ if holds then
     h.latest = end_at(h, -1)
     if h.latest <= latest then return end
     for _, id in ipairs(call('ZRANGE', h.ends, format('(%.0f', latest), '+inf', 'BYSCORE', 'LIMIT', 0, MOST)) do
-      call('HDEL', h.records, '') -- first: see expire
+      call('HDEL', h.records, '') -- first: see remove
       call('ZADD', h.ends, latest, id)
     end
     h.latest = end_at(h, -1)
@@ -178,7 +183,7 @@ if holds then
     local from, to
     if now < h.seen then
       h.seen, h.cursor = now, now
-      call('HDEL', h.records, '') -- first: see expire
+      call('HDEL', h.records, '') -- first: see remove
       if p.algorithm == FIXED_WINDOW or p.algorithm == SLIDING_COUNTER then
         from, to = give_back(key, p, {{n = 0, slot = 0}}, true)
       end
@@ -220,17 +225,13 @@ if holds then
         break
       end
     end
-    -- Deletes come first: then even a Redis that is out of memory accepts the writes that follow.
-    call('HDEL', h.records, '', spread(gone))
-    if #gone > 0 then call('ZREM', h.ends, spread(gone)) end
-    if p.algorithm == CONCURRENCY then free(h, freed) end
+    remove(h, p, gone, freed)
     if #returns > 0 then give_back(key, p, returns) end
     for i = over, #returns do
       local r = returns[i]
       call('HSET', h.records, r.id, pack(RECORD, RETURNED, r.n, r.slot))
       call('ZADD', h.ends, r.ends, r.id)
     end
-    if p.algorithm ~= CONCURRENCY then tidy(h) end
     return true
   end
 
@@ -314,15 +315,12 @@ if holds then
   -- Ends the hold of what is given back. Returns how many tokens go back, or, below zero, how many more are taken; and the
   -- slot that they go back to.
   function hold.settle(h, p, n)
-    call('HDEL', h.records, h.id)
     if h.form then
-      call('ZREM', h.ends, h.id)
-      if p.algorithm ~= CONCURRENCY then tidy(h) end
+      remove(h, p, {h.id}, h.n)
+    else
+      call('HDEL', h.records, h.id)
     end
-    if p.algorithm == CONCURRENCY then
-      if h.form then free(h, h.n) end
-      return 0, 0
-    end
+    if p.algorithm == CONCURRENCY then return 0, 0 end
     if not h.form then
       n = min(n - h.used, 0)
     elseif h.form == RETURNED then
@@ -339,7 +337,7 @@ if holds then
 
   -- Frees n slots, of those that end first, for who can't name the hold that it ends. A hold of more slots than that keeps the
   -- rest.
-  function hold.free(h, n)
+  function hold.free(h, p, n)
     local gone, freed, id, rest = {}, 0, nil, nil
     for _, first in ipairs(read(h, 'ZRANGE', h.ends, 0, min(n, MOST) - 1) or {}) do
       local form, has, slot = record(h, first)
@@ -349,10 +347,8 @@ if holds then
       end
       gone[#gone + 1], freed = first, freed + has
     end
-    call('HDEL', h.records, '', spread(gone)) -- first: see expire
-    if #gone > 0 then call('ZREM', h.ends, spread(gone)) end
+    remove(h, p, gone, freed)
     if rest then call('HSET', h.records, id, rest) end
-    if freed > 0 then free(h, freed) end
   end
 
   -- How far from full a bucket may be booked.

@@ -67,7 +67,7 @@ for _ = 1, acts do
             n, slot = hold.settle(held, p, n)
             if flags % 2 == RECORDED then gate = true end
           elseif algorithm == CONCURRENCY then
-            hold.free(held, n)
+            hold.free(held, p, n)
           end
         end
       end
