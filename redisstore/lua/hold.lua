@@ -90,7 +90,7 @@ if holds then
   -- another server, a script that asks for a key that it has emptied ends halfway, with the holds gone and the counter as it was.
   -- Deletes come before other writes, which then succeed even if Redis is out of memory.
   local function remove(h, p, gone, freed)
-    if #gone > 0 and call('ZCARD', h.ends) == #gone and call('ZSCORE', h.ends, gone[1]) then
+    if #gone > 0 and call('ZCARD', h.ends) == #gone and (#gone > 1 or call('ZRANGE', h.ends, 0, 0)[1] == gone[1]) then
       call('UNLINK', h.records, h.ends)
       return
     end
