@@ -3,6 +3,7 @@ package usage
 import (
 	"bytes"
 	"fmt"
+	"unicode/utf8"
 )
 
 // Fault is why a request can't be metered, in words for its client.
@@ -21,8 +22,9 @@ func (r *request) refuse(format string, args ...any) {
 type Body struct {
 	request request
 	scanner scanner
-	begun   bool // there was more than blanks
-	ended   bool // the document is complete
+	begun   bool   // there was more than blanks
+	ended   bool   // the document is complete
+	partial []byte // a character whose end is in the next part
 }
 
 // NewBody returns a Body of which nothing was read yet.
@@ -40,6 +42,9 @@ func NewBody() *Body {
 // case. It is also one if the body asks for what can't be metered.
 func (b *Body) Read(p []byte) (closing int, err error) {
 	closing = -1
+	if !b.isUTF8(p) {
+		return closing, &Fault{"the body must be in UTF-8"}
+	}
 	rest := p
 	if !b.begun {
 		rest = bytes.TrimLeft(p, blanks)
@@ -62,6 +67,33 @@ func (b *Body) Read(p []byte) (closing int, err error) {
 		return closing, &Fault{"the body must be one JSON document, and something follows it"}
 	}
 	return closing, nil
+}
+
+// isUTF8 reports whether the body goes on in UTF-8. Servers differ in what they read in place of other bytes.
+func (b *Body) isUTF8(p []byte) bool {
+	if len(b.partial) > 0 {
+		for !utf8.FullRune(b.partial) {
+			if len(p) == 0 {
+				return true
+			}
+			b.partial, p = append(b.partial, p[0]), p[1:]
+		}
+		if !utf8.Valid(b.partial) {
+			return false
+		}
+		b.partial = b.partial[:0]
+	}
+	end := len(p)
+	for i := len(p) - 1; i >= max(0, len(p)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(p[i]) {
+			if !utf8.FullRune(p[i:]) {
+				end = i
+			}
+			break
+		}
+	}
+	b.partial = append(b.partial, p[end:]...)
+	return utf8.Valid(p[:end])
 }
 
 const blanks = " \t\r\n"

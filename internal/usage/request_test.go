@@ -303,7 +303,7 @@ func TestWithUsage(t *testing.T) {
 		{"others", `{"stream":true,"stream_options":{"include_obfuscation":false},"messages":[]}`, `{"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false},"messages":[]}`},
 		{"false", `{"stream":true,"stream_options":{"a":1,"include_usage": false},"messages":[]}`, `{"stream":true,"stream_options":{"a":1,"include_usage": true},"messages":[]}`},
 		{"include null", `{"stream":true,"stream_options":{"include_usage":null},"messages":[]}`, `{"stream":true,"stream_options":{"include_usage":true},"messages":[]}`},
-		{"odd bytes", "{\"x\":1e400,\"y\":\"\xff\\ud800\",\"y\":-0.0,\"stream\":true,\"messages\":[]}", "{\"stream_options\":{\"include_usage\":true},\"x\":1e400,\"y\":\"\xff\\ud800\",\"y\":-0.0,\"stream\":true,\"messages\":[]}"},
+		{"odd bytes", "{\"x\":1e400,\"y\":\"é\\ud800\",\"y\":-0.0,\"stream\":true,\"messages\":[]}", "{\"stream_options\":{\"include_usage\":true},\"x\":1e400,\"y\":\"é\\ud800\",\"y\":-0.0,\"stream\":true,\"messages\":[]}"},
 		{"elsewhere", `{"stream":true,"messages":[{"stream_options":{"include_usage":true},"content":"\"stream_options\":{}"}]}`, `{"stream_options":{"include_usage":true},"stream":true,"messages":[{"stream_options":{"include_usage":true},"content":"\"stream_options\":{}"}]}`},
 		{"an escaped name", `{"stream":true,"stream\u005foptions":{"include\u005fusage":false},"messages":[]}`, `{"stream":true,"stream\u005foptions":{"include\u005fusage":true},"messages":[]}`},
 
