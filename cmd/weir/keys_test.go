@@ -45,7 +45,7 @@ func TestNothingToDoIsNoError(t *testing.T) {
 	s.run("keys", "block", "sk_good", "--remove", "--json").expect(t, 0, `"version": 7`, "")
 }
 
-// A fingerprint in place of a key blocks its client, and lets nobody pass.
+// Given a fingerprint in place of a key, block blocks its client, and allow refuses it.
 func TestAFingerprintInPlaceOfAKey(t *testing.T) {
 	s := newShell(t, answers{
 		"POST /v1/clients":           text(200, "", `{"fingerprint": "1a2b3c4d"}`),

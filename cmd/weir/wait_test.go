@@ -31,7 +31,7 @@ func TestChangesWaitForTheRuleStore(t *testing.T) {
 	if asked.Load() != 3 {
 		t.Errorf("asked %d times", asked.Load())
 	}
-	// What the node refuses isn't tried again.
+	// The CLI doesn't retry a change that the node refuses.
 	s = newShell(t, answers{"PUT /v1/rules/tier/pro": text(404, "", `{"error": {"code": "NOT_FOUND", "message": "there is no tier"}}`)})
 	if d := s.run(append(args, "--wait", "10m")...); d.code != exitRefused || len(d.asked) != 1 {
 		t.Errorf("exit %d, asked %v", d.code, d.lines())
