@@ -3,9 +3,11 @@ package gateway
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -91,55 +93,82 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 }
 
 // long is a body on its way to the upstream that was too long to be read before its request was decided. It is read as it passes, and
-// breaks off where it can't be metered, so that the upstream never has such a body whole.
+// breaks off where it can't be metered.
+//
+// The bracket that ends the document, and what follows it, are held back until the body was read to its end; so is the last byte of
+// what was read of the document. Otherwise an upstream could have the whole call by the time the body turns out to be unreadable.
 type long struct {
 	io.ReadCloser
-	most  usage.Amount // output that was reserved by the client's own word
-	edits bool         // a streamed chat is to tell its usage
-	rest  []byte       // what is to be read before anything else
-	err   error        // and what comes behind that
+	most  int64  // tokens of output that are reserved
+	edits bool   // a streamed chat is to tell its usage
+	buf   []byte // what was read and not yet forwarded: rest, and then held
+	rest  []byte // is forwarded next
+	held  []byte // is held back
+	ended bool   // held begins with the bracket that ends the document
+	err   error  // how reading ended
 
 	mu   sync.Mutex
 	body *usage.Body // guarded by mu
 }
 
+// maxHeld is how many bytes may be held back: the bracket, and blanks.
+const maxHeld = 4 << 10
+
 func (l *long) Read(p []byte) (int, error) {
-	if n := copy(p, l.rest); n > 0 || len(p) == 0 {
-		l.rest = l.rest[n:]
+	for len(p) > 0 && len(l.rest) == 0 && l.err == nil {
+		l.fill()
+	}
+	n := copy(p, l.rest)
+	if l.rest = l.rest[n:]; n > 0 || len(p) == 0 {
 		return n, nil
 	}
-	if l.err != nil {
-		return 0, l.err
+	return 0, l.err
+}
+
+// fill reads the next part, and decides how much of it is forwarded.
+func (l *long) fill() {
+	if l.buf == nil {
+		l.buf = make([]byte, 32<<10)
 	}
-	n, err := l.ReadCloser.Read(p)
-	closing, end, fault := l.scan(p[:n], err == io.EOF)
+	held := copy(l.buf, l.held)
+	n, err := l.ReadCloser.Read(l.buf[held:])
+	all := l.buf[:held+n]
+	closing, end, fault := l.scan(all[held:], err == io.EOF)
+	from := len(all) // what is held back from now on
+	switch {
+	case l.ended:
+		from = 0
+	case closing >= 0:
+		from, l.ended = held+closing, true
+	case from > 0:
+		from--
+	}
 	switch {
 	case fault != nil:
 		l.err = fault
-		return 0, fault
-	case end == "":
-		return n, err
+	case len(all)-from > maxHeld:
+		l.err = &usage.Fault{Message: "more than 4,095 blanks follow the JSON document"}
+	case err == io.EOF:
+		l.rest, l.err = slices.Insert(all, from, []byte(end)...), err
+	case err != nil:
+		l.err = err
+	default:
+		l.rest, l.held = all[:from], all[from:]
 	}
-	l.rest, l.err = append([]byte(end), p[closing:n]...), err
-	if closing == 0 {
-		return l.Read(p)
-	}
-	return closing, nil
 }
 
-// scan reads the next part. End is what is to go in before the bracket at closing, or "".
+// scan reads the next part. Closing is the offset in p of the bracket that ends the document, or -1. End is what is to go in before
+// that bracket, or "".
 func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if closing, fault = l.body.Read(p); fault == nil && isLast {
-		if fault = l.body.End(); fault == nil && l.edits && l.body.IsEmpty() {
-			fault = &usage.Fault{Message: "the body must be a JSON object"}
-		}
+		fault = l.body.End()
 	}
-	if now := l.body.Asked().Output(); fault == nil && l.most.Known && (!now.Known || now.N > l.most.N) {
-		fault = &usage.Fault{Message: "a limit such as max_tokens or n that is higher than those before it must be in the first MiB of the body"}
+	if fault == nil && mostOutput(l.body.Asked()) > l.most {
+		fault = &usage.Fault{Message: fmt.Sprintf("limits such as max_tokens and n that allow more than %d tokens of output must be in the first MiB of the body", l.most)}
 	}
-	if fault == nil && closing >= 0 && l.edits {
+	if fault == nil && isLast && l.edits {
 		end, fault = l.body.AtEnd()
 	}
 	return closing, end, fault

@@ -24,6 +24,9 @@ const (
 	reserveFor = 10 * time.Minute
 	// assumedOutput is how many tokens a choice is assumed to have at most while nothing else is known.
 	assumedOutput = 4096
+	// lateOutput is how many tokens the limits in a long body may allow in all if its first MiB has none. Clients that write their
+	// messages first and max_tokens last have it behind their pictures.
+	lateOutput = 32768
 )
 
 // call is a request that may be one to a model.
@@ -33,6 +36,7 @@ type call struct {
 	models   []string               // that the path, the query and the body name
 	amounts  map[string]weir.Amount // estimated
 	assumed  map[string]weir.Amount // the same with an assumed output, if the output isn't known
+	most     int64                  // tokens of output that are reserved; 0 if that isn't known
 	guess    bool                   // the output is estimated by earlier answers, or assumed
 	fault    *jsonerror.Error       // the answer, if it can't be metered and a limit applies to it
 	head     *head                  // nil if the body wasn't read
@@ -98,7 +102,11 @@ func (g *Gateway) reserve(c *call) {
 	if !output.Known {
 		c.guess = true
 		output.N, output.Known = g.opts.Learned.estimate(c.model())
+		if c.kind == isJSON && !c.head.whole() {
+			output.N, output.Known = max(output.N, mostOutput(c.asked), lateOutput), true
+		}
 	}
+	c.most = output.N
 	all := func(output int64) map[string]weir.Amount {
 		return g.price(c.models, "", map[string]weir.Amount{
 			"input": weir.Whole(input), "output": weir.Whole(output), "tokens": weir.Whole(input + output),
@@ -109,7 +117,15 @@ func (g *Gateway) reserve(c *call) {
 		return
 	}
 	c.amounts = g.price(c.models, "", map[string]weir.Amount{"input": weir.Whole(input)})
-	c.assumed = all(assumedOutput * min(c.asked.Choices, 1<<20))
+	c.assumed = all(mostOutput(c.asked))
+}
+
+// mostOutput is how many tokens an answer is assumed to have at most.
+func mostOutput(a usage.Asked) int64 {
+	if output := a.Output(); output.Known {
+		return output.N
+	}
+	return assumedOutput * min(a.Choices, 1<<20)
 }
 
 // price adds what amounts cost to them, unless that is known.
@@ -154,7 +170,7 @@ func (c *call) admitted(r *http.Request) (fault *jsonerror.Error) {
 		r.Body = &replay{head: c.head, text: text}
 		lengthen(r, len(text)-before)
 	case meters:
-		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.asked.Output(), edits: edits}
+		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.most, edits: edits}
 		r.Body, c.edited = c.long, edits
 		if edits {
 			lengthen(r, len(usage.Blank))
