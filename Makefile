@@ -85,7 +85,7 @@ PLAIN = Memory|^Test(PlantedBugsAreFound|RegionsKeepTheBound|LostAdmissions|AtTh
 PLAIN := $(PLAIN)|SearchesForMistakesAreBounded|LargeDocumentsAreLookedAtWhole|Hostile|ManyKeys|ManyHotKeys|LargeEdits
 PLAIN := $(PLAIN)|HostilePatternsAreWarnedOf|HostileChangesAreWarnedOf|PutRuleInPlace
 PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|AHashThatGrowsIsntReadWhole|ALogOfRubbishEnds
-PLAIN := $(PLAIN)|TwoProcesses|RandomServers)$$
+PLAIN := $(PLAIN)|TwoProcesses|RandomServers|APlainClient|NothingLeaksSimulated|AtTheCapSlotsInUseStay|AMillionOffenders|Bombs)$$
 
 ## race: the tests under the race detector, import rules and the fuzz targets' seeds among them; but not those that plain runs
 race: redis compiler upstreams gateways prometheus console
