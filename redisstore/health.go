@@ -146,7 +146,12 @@ func (s *Store) CPU(ctx context.Context) (time.Duration, error) {
 	if !s.address.option.ForceSingleClient {
 		return 0, errors.New("not measured for Sentinels and Clusters: there are several servers")
 	}
-	c, err := rueidis.NewClient(s.address.option)
+	o := s.address.option
+	if end, ok := ctx.Deadline(); ok { // the client must not give up before the caller does, nor while it connects
+		left := time.Until(end)
+		o.ConnWriteTimeout, o.Dialer.Timeout = max(o.ConnWriteTimeout, left), max(o.Dialer.Timeout, left)
+	}
+	c, err := rueidis.NewClient(o)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -129,3 +129,15 @@ func TestALongBudgetIsHeeded(t *testing.T) {
 		})
 	}
 }
+
+// TestABusyServerTellsItsCPU: Redis is asked for its processor time under load, when it answers late.
+func TestABusyServerTellsItsCPU(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	do(t, r, "CLIENT", "PAUSE", "700", "ALL")
+	if cpu, err := s.CPU(ctx); err != nil || cpu <= 0 {
+		t.Errorf("with %v to wait, after 0.7 s: %v, %v", patience, cpu, err)
+	}
+}

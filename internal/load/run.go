@@ -65,6 +65,11 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 		r.pacer = newPacer(&p)
 	}
 	workers := r.workers(t)
+	// However long the store takes to tell what it has used, no request is counted meanwhile.
+	var store *storeReading
+	if p.Warmup == 0 {
+		store = p.readStore(ctx)
+	}
 	r.start = time.Now()
 	r.finish.Store(int64(p.Warmup + p.Duration))
 	if p.Warmup == 0 {
@@ -88,20 +93,22 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
 
-	var store *storeReading
 	completed, began, cpu := true, time.Duration(0), cputime.Used()
 	if p.Warmup > 0 {
-		completed = r.wait(ctx, Warming, p.Warmup)
+		if completed = r.wait(ctx, Warming, p.Warmup); completed {
+			store = p.readStore(ctx)
+		}
 		began, cpu = min(r.now(), r.end()), cputime.Used()
 	}
 	if completed {
-		if p.open() {
+		switch {
+		case p.open():
 			began = p.Warmup // a schedule is exact where a timer is a little late
-		} else {
+		case p.Warmup > 0:
+			began = r.now()
 			r.finish.Store(int64(began + p.Duration))
 		}
 		r.phase.Store(int32(Measuring))
-		store = p.readStore(ctx)
 		completed = r.wait(ctx, Measuring, r.end()-r.now())
 	}
 	ended := min(r.now(), r.end())

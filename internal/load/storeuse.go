@@ -56,9 +56,12 @@ type storeReading struct {
 	calls, local, asked uint64
 }
 
+// storePatience is how long a server may take to tell what it used. Under load it answers late, and the report needs its answer.
+const storePatience = 10 * time.Second
+
 // readStore asks the store's server, also when ctx is done: an interrupted run is reported, too.
 func (p *Plan) readStore(ctx context.Context) *storeReading {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
 	defer cancel()
 	r := new(storeReading)
 	if p.Leases != nil {

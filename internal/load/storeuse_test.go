@@ -44,6 +44,26 @@ func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 	})
 }
 
+// A server under load tells late. What is sent until then isn't counted: the rate would be too high.
+func TestStoreUseThatIsToldLate(t *testing.T) {
+	for _, warmup := range []time.Duration{0, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			cpu := func(ctx context.Context) (time.Duration, error) {
+				select {
+				case <-ctx.Done():
+					return 0, ctx.Err()
+				case <-time.After(3 * time.Second):
+					return 5, nil
+				}
+			}
+			r := mustRun(t, Plan{Duration: 2 * time.Second, Warmup: warmup, Workers: 1, StoreCPU: cpu}, takes(time.Millisecond))
+			if r.StoreCPU.Unknown != "" || r.Checks < 1990 || r.Checks > 2010 || r.Seconds != 2 {
+				t.Errorf("%d checks in %v s, %+v", r.Checks, r.Seconds, r.StoreCPU)
+			}
+		})
+	}
+}
+
 // A server that doesn't tell is reported as such, whether it didn't before or after.
 func TestStoreUseThatIsUnknown(t *testing.T) {
 	for _, failing := range []int{1, 2} {
