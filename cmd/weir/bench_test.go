@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -119,17 +120,24 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	few := []string{"--store", "redis://" + server.Addr, "--duration", "500ms", "--warmup", "100ms", "--concurrency", "8", "--keys", "3", "--limit", "20/day"}
 	for range 2 { // the second run finds nothing of the first
-		b := runBench(t.Context(), append(few, "--nodes", "3", "--oracle", "--json")...)
-		r := b.report(t)
-		if b.code != 0 || r.Nodes != 3 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
-			t.Fatalf("exit %d, %v: %+v", b.code, b.err, r)
-		}
-		if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Degraded == 0 && o.Over != 0 || o.Over-o.Lost != o.Admitted-o.Exact || o.Checks < r.Checks || len(o.Top) != 3 {
-			t.Errorf("%+v", r.Oracle)
-		}
-		// Refusals are remembered: by the time that is measured, all may be.
-		if l, c := r.Leases, r.StoreCalls; l == nil || l.LocalShare < 0.5 || l.AskedPerCheck > 0.5 || c == nil || c.PerCheck > 0.5 {
-			t.Errorf("%+v, %+v", l, c)
+		// Refusals are remembered: the more checks there are, the smaller is the share for which Redis is asked. A slow machine
+		// makes few of them in half a second.
+		for length := 500 * time.Millisecond; ; length *= 2 {
+			b := runBench(t.Context(), append(few, "--nodes", "3", "--oracle", "--json", "--duration", length.String())...)
+			r := b.report(t)
+			if b.code != 0 || r.Nodes != 3 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
+				t.Fatalf("exit %d, %v: %+v", b.code, b.err, r)
+			}
+			if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Degraded == 0 && o.Over != 0 || o.Over-o.Lost != o.Admitted-o.Exact || o.Checks < r.Checks || len(o.Top) != 3 {
+				t.Errorf("%+v", r.Oracle)
+			}
+			l, c := r.Leases, r.StoreCalls
+			if l != nil && c != nil && l.LocalShare >= 0.5 && l.AskedPerCheck <= 0.5 && c.PerCheck <= 0.5 {
+				break
+			}
+			if l == nil || c == nil || length > 10*time.Second {
+				t.Fatalf("%d checks in %v: %+v, %+v", r.Checks, length, l, c)
+			}
 		}
 	}
 	b := runBench(t.Context(), append(few, "--leases=false", "--oracle", "--json")...)
