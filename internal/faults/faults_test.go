@@ -23,12 +23,12 @@ func TestMain(m *testing.M) {
 // One after the other: each counts this process's goroutines. The bounds are for a
 // machine that does ten other things; the budget is, too, since what is late by more is degraded.
 func TestScenarios(t *testing.T) {
-	bounds := Bounds{Slowest: 20 * time.Second, Factor: 10, Serving: 20 * time.Second, Exact: patience, Failover: patience, Lost: patience}
+	bounds := Bounds{Slowest: 20 * time.Second, Factor: 4, Serving: 20 * time.Second, Exact: patience, Failover: patience, Lost: patience}
 	for _, s := range Scenarios {
 		t.Run(s.Name, func(t *testing.T) {
 			r, err := Run(t.Context(), s, Config{
-				Rate: 200, Workers: 32, Budget: 500 * time.Millisecond,
-				MaxHold: 1200 * time.Millisecond, Settle: 300 * time.Millisecond,
+				Rate: 200, Workers: 32, Budget: time.Second,
+				MaxHold: 2 * time.Second, Settle: 300 * time.Millisecond,
 				Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 			})
 			if err != nil {

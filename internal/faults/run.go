@@ -139,7 +139,10 @@ func (t *trial) underLoad(ctx context.Context) error {
 	defer end()
 	r := t.result
 	m := startMeter()
-	err := pause(ctx, t.config.Settle)
+	err := t.traffic.untilAllSend(ctx, t.config.Workers) // each connection has a goroutine of the node's
+	if err == nil {
+		err = pause(ctx, t.config.Settle)
+	}
 	r.Before = t.goroutines()
 	if err == nil {
 		err = t.breakAndHeal(ctx)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 // traffic is the load on a node, and what came of it. Key n asks by the rule n % 4.
@@ -23,6 +24,7 @@ type traffic struct {
 	senders []*sender
 
 	mu       sync.Mutex // guards what follows
+	begun    int        // senders that have had an answer
 	statuses map[int]int64
 	wrong    map[string]int64
 	degraded int64
@@ -77,9 +79,24 @@ func (t *traffic) begin() {
 	t.fault = time.Now()
 }
 
+// untilAllSend waits until so many senders have a connection and have had an answer over it.
+func (t *traffic) untilAllSend(ctx context.Context, senders int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return redistest.Until(ctx, func(context.Context) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.begun < senders {
+			return fmt.Errorf("%d of %d senders have had an answer", t.begun, senders)
+		}
+		return nil
+	})
+}
+
 type sender struct {
 	traffic *traffic
 	client  client
+	begun   bool
 }
 
 func (s *sender) Send(ctx context.Context, n uint32) load.Answer {
@@ -90,6 +107,12 @@ func (s *sender) Send(ctx context.Context, n uint32) load.Answer {
 	t.mu.Unlock()
 	a, err := s.client.send(k.request)
 	t.note(k, a, err)
+	if !s.begun {
+		s.begun = true
+		t.mu.Lock()
+		t.begun++
+		t.mu.Unlock()
+	}
 	if err != nil {
 		return load.Answer{Outcome: load.Failed, Err: err}
 	}
