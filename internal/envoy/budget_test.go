@@ -83,9 +83,15 @@ func TestALateNodesTime(t *testing.T) {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Error(ctx.Err())
 	}
+	all := int64(0)
 	for i := range turns {
-		if n := turns[i].Load(); n < 2 {
-			t.Errorf("the time is over, and goroutine %d has had %d turns", i, n)
+		n := turns[i].Load()
+		if all += n; n == 0 {
+			t.Errorf("the time is over, and goroutine %d has had no turn", i)
 		}
+	}
+	// On a busy machine a turn is now and then cut in two, and begins as one and ends as another.
+	if many := int64(len(turns)); all < 2*many {
+		t.Errorf("the time is over, and %d goroutines have had %d turns", many, all)
 	}
 }

@@ -92,15 +92,16 @@ func TestXDSEndlessUpdates(t *testing.T) {
 	}}, "127.0.0.1:0")
 	before, began := heap(), time.Now()
 	s, _ := follow(t, envoy.XDS{Server: addr}, envoy.Options{})
-	applied := int64(0)
-	until(t, s, "few are applied", func(now envoy.Source) bool {
-		applied, _ = strconv.ParseInt(now.Version, 10, 64)
+	applied, n := int64(0), int64(0)
+	until(t, s, "few are applied", func(envoy.Source) bool {
+		n = sent.Load() // before the client takes more
+		applied, _ = strconv.ParseInt(s.Source().Version, 10, 64)
 		return applied >= 5
 	})
 	if took := time.Since(began); took < time.Duration(applied-1)*100*time.Millisecond {
 		t.Errorf("%d were applied in %s", applied, took)
 	}
-	if n := sent.Load(); n > applied+100 {
+	if n > applied+100 {
 		t.Errorf("the server has sent %d configurations: nothing keeps it waiting", n)
 	}
 	if more := heap() - before; more > 64<<20 {
