@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/weirhq/weir/internal/envoy"
+	"github.com/weirhq/weir/internal/loopback"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -64,11 +65,12 @@ func TestXDSOverTLS(t *testing.T) {
 	old, fresh := certs(t), certs(t)
 	dir := t.TempDir()
 	install(t, dir, old)
-	files := &envoy.TLSFiles{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
+	// The certificates are for localhost and 127.0.0.1, and the server needs its port again.
+	files := &envoy.TLSFiles{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), ServerName: "localhost"}
 
 	c := newControl()
 	c.set("1", resource(t, shared))
-	addr, stop := c.listen(t, "127.0.0.1:0", asks(t, old))
+	addr, stop := c.listen(t, loopback.Host()+":0", asks(t, old))
 	s, f := follow(t, envoy.XDS{Server: addr, TLS: files}, envoy.Options{})
 	until(t, s, "no configuration", func(now envoy.Source) bool { return now.Version == "1" })
 
@@ -113,6 +115,8 @@ func TestXDSOverTLSRefuses(t *testing.T) {
 	control := newControl()
 	control.set("1", resource(t, shared))
 	addr, _ := control.listen(t, "127.0.0.1:0", asks(t, ours))
-	s, _ := follow(t, envoy.XDS{Server: addr, TLS: &envoy.TLSFiles{CA: ours.CA, Cert: ours.ClientCert, Key: ours.ClientKey, ServerName: "localhost"}}, envoy.Options{})
-	until(t, s, "the right name is refused", func(now envoy.Source) bool { return now.Version == "1" })
+	for _, name := range []string{"", "localhost"} { // the certificate has the address as well
+		s, _ := follow(t, envoy.XDS{Server: addr, TLS: &envoy.TLSFiles{CA: ours.CA, Cert: ours.ClientCert, Key: ours.ClientKey, ServerName: name}}, envoy.Options{})
+		until(t, s, "the right name is refused", func(now envoy.Source) bool { return now.Version == "1" })
+	}
 }
