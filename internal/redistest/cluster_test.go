@@ -17,7 +17,8 @@ func TestClusterPromotesAReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, old, "SET", key, "1")
-	must(t, old, "WAIT", "1", "0")
+	replica := c.Nodes[3+slices.Index(c.Nodes, old)]
+	soon(t, func(ctx context.Context) error { return replica.Follows(ctx, old) })
 	old.Kill()
 	var heir *Server
 	soon(t, func(ctx context.Context) error {

@@ -13,7 +13,7 @@ func TestSentinelPromotesTheReplica(t *testing.T) {
 		t.Fatalf("the primary is %v, %v", p, err)
 	}
 	must(t, old, "SET", "a", "1")
-	must(t, old, "WAIT", "1", "0")
+	soon(t, func(ctx context.Context) error { return replica.Follows(ctx, old) })
 	old.Kill()
 	soon(t, func(ctx context.Context) error {
 		p, err := s.Primary(ctx)
