@@ -219,7 +219,7 @@ func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
 	p := policy(t, "p", weir.TokenBucket, 1000, year)
 	mustTake(t, s, charge1(p, "warm"))
 	do(t, r, "CLIENT", "PAUSE", "60000", "WRITE")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	err := take(ctx, s, charge1(p, "s"))[0].Err // it is sent at once: nothing else is under way
 	if !errors.Is(err, context.DeadlineExceeded) {

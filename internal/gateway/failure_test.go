@@ -172,7 +172,7 @@ func TestSlowUpstream(t *testing.T) {
 	})
 	defer close(over)
 	d := start(t, setup{
-		upstream: up.URL, opts: Options{ResponseTimeout: 50 * time.Millisecond},
+		upstream: up.URL, opts: Options{ResponseTimeout: stall},
 		limiter: limiterOf(t, weir.Options{}, byStatus(200)),
 	})
 	wantError(t, d.get(t, "/"), 504, "UPSTREAM_TIMEOUT")
@@ -325,7 +325,7 @@ func TestBrokenBodiesCount(t *testing.T) {
 		up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 		rule := byStatus(401, 403)
 		rule.Limits[0].Count = 3
-		d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, rule), opts: Options{StallTimeout: 50 * time.Millisecond}})
+		d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, rule), opts: Options{StallTimeout: stall}})
 		for range 3 {
 			if a := d.raw(t, "POST /login HTTP/1.1\r\nHost: x\r\n"+c.rest); a.StatusCode != c.status {
 				t.Errorf("%s: %s, want %d", name, a.Status, c.status)

@@ -227,7 +227,7 @@ func TestMeteredStall(t *testing.T) {
 // A body that comes slowly, but comes, may take longer than a stall, and longer than the rest of a refused one.
 func TestMeteredSlowBody(t *testing.T) {
 	t.Parallel()
-	d, _ := metering(t, repeat, setup{opts: Options{StallTimeout: stall}})
+	d, _ := metering(t, repeat, setup{opts: Options{StallTimeout: 2 * stall}}) // four times what it pauses: the machine may be busy
 	conn := d.dial(t)
 	part := strings.Repeat(" ", minBodyRate)
 	const parts = 10
