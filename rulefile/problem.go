@@ -46,23 +46,19 @@ func (p Problem) String() string {
 }
 
 func (p Problem) headline() string {
-	var b strings.Builder
-	b.WriteString(p.File)
+	place, path, rule := p.File, p.Path, ""
 	if p.Line > 0 {
-		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
+		place += fmt.Sprintf(":%d:%d", p.Line, p.Column)
 	}
-	path := p.Path
 	if p.Rule != "" {
 		if end := strings.IndexByte(path, ']') + 1; end > 0 {
-			fmt.Fprintf(&b, ": %s %q", path[:end], p.Rule)
+			rule = fmt.Sprintf("%s %q", path[:end], p.Rule)
 			path = strings.TrimPrefix(path[end:], ".")
 		}
 	}
-	if path != "" {
-		b.WriteString(": " + shown.Clip(path, 200))
-	}
-	b.WriteString(": " + p.Text)
-	return b.String()
+	parts := []string{place, rule, shown.Clip(path, 200), p.Text}
+	// A warning about something outside the rules, such as the emergency list, has no file.
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
 // Long returns the problem as a compiler would: the line that String returns,

@@ -68,7 +68,7 @@ func TestTheEmergencyList(t *testing.T) {
 		"POST /v1/explain": text(200, "", `{"reason": "denied", "pattern": "sk_leaked", "emergency": true, "rules": []}`),
 	})
 	d := s.run("keys", "block", "sk_leaked")
-	d.expect(t, 0, "", "the rules are in a file")
+	d.expect(t, 0, "", "warning: the rules are in a file")
 	d.expect(t, 0, "", "blocked by the emergency list")
 	d = s.run("keys", "blocks")
 	d.expect(t, 0, "sk_leaked", "1 on the deny list of the rules, 1 on the emergency list")

@@ -37,7 +37,11 @@ func (a *API) block(r *http.Request, c *change, entry string, remove bool) *json
 		if f == nil { // a dry run
 			f = a.inFile()
 		}
-		out.warn("%s; the entry goes on the emergency list, until weir keys block --remove takes it off", f.Message)
+		does := "goes on the emergency list"
+		if a.Rules.Blocks().Has(entry) {
+			does = "is already on the emergency list"
+		}
+		out.warn("%s; the entry %s, until weir keys block --remove takes it off", f.Message, does)
 		a.edit(r, out, entry, "added", func(b *rulestore.Blocks) bool { return b.Put(entry, c.author, c.message) })
 		return out, nil
 	}

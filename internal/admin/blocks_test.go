@@ -52,7 +52,7 @@ func TestTheEmergencyList(t *testing.T) {
 	if p.want(t, a, 200, ""); !strings.Contains(a.text, `"emergency":"added"`) || !strings.Contains(a.text, "rules.yaml") || !p.denied(t, leaked) {
 		t.Errorf("the block: %s", a.text)
 	}
-	if a := p.do(t, "POST", "/v1/denylist/entries", body); a.status != 200 || strings.Contains(a.text, "added") {
+	if a := p.do(t, "POST", "/v1/denylist/entries", body); a.status != 200 || strings.Contains(a.text, "added") || !strings.Contains(a.text, "is already on the emergency list") {
 		t.Errorf("the block again: %d %s", a.status, a.text)
 	}
 	if a := p.do(t, "POST", "/v1/denylist/entries", `{"key": "sk_revoked_*"}`); a.status != 200 || strings.Contains(a.text, "emergency") {
