@@ -3,6 +3,7 @@ package weir
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -21,13 +22,13 @@ func (rs *RuleSet) warnOfAddresses() (c compared) {
 		if !a.capsAddresses() {
 			continue
 		}
-		forAll, untiered := *a.Rule, *a
-		forAll.Tier, untiered.Rule = "", &forAll
+		untiered := a.withoutTier()
 		for _, q := range quotas {
 			if !c.add(a.size() + q.size() + 16*(len(q.byTier)+len(q.overrides))) {
 				rs.warnf("rules", "too many rules count by address to hold them all against the others: those further down may cap a tier; write fewer")
 				return c
 			}
+			untiered.Match.HasKey = a.Match.HasKey && !slices.Contains(q.by, dimension{kind: byAPIKey}) // whoever q counts by key has one
 			if a.Layer != "" && a.Layer == q.Layer || !untiered.covers(q) {
 				continue
 			}
@@ -50,6 +51,22 @@ func (r *rule) countsRequests() bool {
 	return r.Descriptor == nil && r.Amount == "" && r.Algorithm != Concurrency && len(r.Statuses) == 0
 }
 
+// withoutTier is a copy of the rule without its tier, and without conditions that all requests meet.
+func (r *rule) withoutTier() *rule {
+	doc, c := *r.Rule, *r
+	doc.Tier, c.Rule = "", &doc
+	if e := r.endpoint; e != nil && e.method == "" && e.subtree && len(e.segs) == 0 {
+		c.endpoint = nil
+	}
+	if doc.Match.EndpointRegex != "" && r.matchesRegex([]byte("/")) && r.matchesRegex([]byte("/a-path-that-no-rule-names/")) {
+		doc.Match.EndpointRegex = ""
+	}
+	if strings.Trim(doc.Match.APIKeyPattern, "*") == "" {
+		doc.Match.APIKeyPattern = ""
+	}
+	return &c
+}
+
 // isFor: the rule can apply to requests of a tier.
 func (r *rule) isFor(tier string) bool { return r.tierCondition() == "" || r.tierCondition() == tier }
 
@@ -70,7 +87,7 @@ func (rs *RuleSet) warnOfCappedTier(a, q *rule) bool {
 		return false
 	}
 	advice := "raise its limit"
-	if worst != rs.defaultTier && a.Tier == "" {
+	if worst != rs.defaultTier && a.Tier == "" && a.Match.APIKeyPattern == "" {
 		advice = fmt.Sprintf("write `tier: %s`, so that it is only for clients without a better tier, or raise its limit", rs.defaultTier)
 	}
 	rs.warnf(rulePath(a), "caps tier %q: %q gives a client of that tier %s, and this rule admits %s for its address; %s", worst, q.ID, gives, admits, advice)
