@@ -13,6 +13,7 @@ func (rs *RuleSet) warn() {
 	rs.warnOfTiers()
 	rs.warnOfKeys()
 	rs.warnOfLists()
+	rs.warnOfOverrides()
 	rs.warnOfLayers()
 	rs.warnOfPaths()
 	rs.warnOfAbuse()
@@ -244,6 +245,33 @@ func (rs *RuleSet) warnOfLists() (c compared) {
 		if c > maxCompared {
 			rs.warnf("rules", "there are too many patterns in the blacklist and the whitelist to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
 			return c
+		}
+	}
+	return c
+}
+
+// warnOfOverrides finds overrides for keys that their rule isn't for, and those whose name is meant for something other than a key.
+func (rs *RuleSet) warnOfOverrides() (c compared) {
+	for i := range rs.rules {
+		r := &rs.rules[i]
+		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+			if !c.add(len(key) + len(r.Match.APIKeyPattern)) {
+				rs.warnf("rules", "there are too many overrides to hold them all against their rules: those further down may never apply; write fewer, or shorter patterns")
+				return c
+			}
+			kind, _, _ := strings.Cut(key, ":")
+			why := ""
+			switch pattern := r.Match.APIKeyPattern; {
+			case r.Match.NoKey:
+				why = "the rule is for requests without a key; remove it, or write it in a rule for this key"
+			case pattern != "" && !matchGlob(pattern, key):
+				why = fmt.Sprintf("the rule is for keys that match %q, and this one doesn't; write it in a rule for this key", pattern)
+			case slices.Contains([]string{"org", "user", "ip", "tier"}, kind) && kind != key:
+				why = fmt.Sprintf("an override names an API key, and this looks like the name of something else (%s); give those requests a tier, and the rule `tiers`", kind)
+			default:
+				continue
+			}
+			rs.warnf(rulePath(r)+".override."+key, "never applies: %s", why)
 		}
 	}
 	return c

@@ -57,6 +57,15 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		t.Errorf("paths: looked at %d of %d", c, maxCompared)
 	}
 
+	overrides := Rules{Rules: []Rule{{ID: "a", Match: Match{APIKeyPattern: stars + strings.Repeat("a", 1<<16)}, Limits: []Limit{PerMinute(9)}, Override: map[string][]Limit{}}}}
+	for i := range 2000 {
+		overrides.Rules[0].Override[fmt.Sprint("k", i)] = []Limit{PerMinute(1)}
+	}
+	rs = compiled(t, overrides)
+	if c := rs.warnOfOverrides(); c <= maxCompared || c > most || !said(rs, "too many overrides") {
+		t.Errorf("overrides: looked at %d of %d", c, maxCompared)
+	}
+
 	var layers Rules
 	for i := range 6000 {
 		layers.Rules = append(layers.Rules, Rule{
@@ -197,6 +206,29 @@ func TestWarnsOfSmallCounters(t *testing.T) {
 		c.rule.ID = "a"
 		rs := compiled(t, Rules{Tiers: c.tiers, Rules: []Rule{c.rule}})
 		if c.want == "" && said(rs, "sliding_window_log") || c.want != "" && (!said(rs, c.want) || !said(rs, "below 50 write `algorithm: sliding_window_log`")) {
+			t.Errorf("%+v: want %q, got %v", c.rule, c.want, rs.Warnings())
+		}
+	}
+}
+
+// An override for a key that its rule isn't for, or for something other than a key, is a mistake.
+func TestOverridesThatNeverApply(t *testing.T) {
+	for _, c := range []struct {
+		rule Rule
+		key  string
+		want string
+	}{
+		{Rule{Match: Match{NoKey: true}}, "sk_1", "the rule is for requests without a key"},
+		{Rule{Match: Match{APIKeyPattern: "sk_prod_*"}}, "sk_1", `the rule is for keys that match "sk_prod_*"`},
+		{Rule{Match: Match{APIKeyPattern: "sk_prod_*"}}, "sk_prod_1", ""},
+		{Rule{By: []string{"org", "api_key"}}, "org:acme", "an override names an API key"},
+		{Rule{}, "user:42", "an override names an API key"},
+		{Rule{}, "org", ""},
+		{Rule{}, "live:42", ""},
+	} {
+		c.rule.ID, c.rule.Limits, c.rule.Override = "a", []Limit{PerMinute(10)}, map[string][]Limit{c.key: {PerMinute(20)}}
+		rs := compiled(t, Rules{Rules: []Rule{c.rule}})
+		if said(rs, "never applies: ") != (c.want != "") || c.want != "" && !said(rs, c.want) {
 			t.Errorf("%+v: want %q, got %v", c.rule, c.want, rs.Warnings())
 		}
 	}
