@@ -199,7 +199,11 @@ const checkPath = "/v1/check"
 // resolve finds out where requests go, and whether they are checks of a node.
 func (b *benchFlags) resolve(arg string, method, path bool) error {
 	text := arg
-	if !strings.Contains(text, "://") {
+	switch {
+	case strings.Contains(text, "://"):
+	case b.tls.given():
+		text = "https://" + text
+	default:
 		text = "http://" + text
 	}
 	u, err := url.Parse(text)
@@ -299,7 +303,13 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	case a.Outcome == load.Unfinished:
 		err = &exit{exitUnavailable, errors.New("stopped before anything was measured")}
 	case a.Outcome == load.Failed || a.Outcome == load.TimedOut:
-		err = &exit{exitUnavailable, fmt.Errorf("nothing answers at %s: %w", b.url.Redacted(), a.Err)}
+		err = fmt.Errorf("nothing answers at %s: %w", b.url.Redacted(), a.Err)
+		if why, failed := b.tls.reason(b.url.String(), "the URL", a.Err); why != "" {
+			err = fmt.Errorf("%s: %s: %w", b.url.Redacted(), why, failed)
+		}
+		err = &exit{exitUnavailable, err}
+	case (&answer{status: int(a.Status), body: body}).wantsTLS():
+		err = &exit{exitUnavailable, errWantsTLS("the URL")}
 	case b.node && a.Outcome == load.Other:
 		err = &exit{noDecision(int(a.Status)), unexpected(b.url.Redacted(), int(a.Status), body)}
 	}

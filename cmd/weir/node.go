@@ -138,7 +138,7 @@ func call(ctx context.Context, certificates *tlsFlags, flag, method, url string,
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, &exit{exitUnavailable, certificates.unreached(err, flag)}
+		return nil, &exit{exitUnavailable, certificates.unreached(url, flag, err)}
 	}
 	defer res.Body.Close()
 	a := &answer{status: res.StatusCode, header: res.Header}
@@ -146,7 +146,7 @@ func call(ctx context.Context, certificates *tlsFlags, flag, method, url string,
 		return nil, &exit{exitUnavailable, err}
 	}
 	if a.wantsTLS() {
-		return nil, &exit{exitUnavailable, errWantsTLS(flag)}
+		return nil, &exit{exitUnavailable, errWantsTLS("--" + flag)}
 	}
 	return a, nil
 }

@@ -87,13 +87,13 @@ func (v *tailView) run(cmd *cobra.Command) error {
 	streams.Timeout = 0 // the answer doesn't end: how long it takes is up to whoever watches
 	res, err := streams.Do(req)
 	if err != nil {
-		return &exit{exitUnavailable, v.node.tls.unreached(err, "admin")}
+		return &exit{exitUnavailable, v.node.tls.unreached(where, "admin", err)}
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 		if a := (&answer{res.StatusCode, res.Header, body}); a.wantsTLS() {
-			return &exit{exitUnavailable, errWantsTLS("admin")}
+			return &exit{exitUnavailable, errWantsTLS("--admin")}
 		}
 		return v.node.refused(&answer{res.StatusCode, res.Header, body}, where, place)
 	}

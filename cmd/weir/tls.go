@@ -1,14 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -67,14 +71,42 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 	case t.cert == "":
 		return c, nil
 	}
-	pair, err := tls.LoadX509KeyPair(t.cert, cmp.Or(t.key, t.cert))
-	if err != nil && t.key == "" {
-		return nil, fmt.Errorf("--cert: %w: give the private key as --%s", err, t.keyFlag)
-	} else if err != nil {
-		return nil, fmt.Errorf("--cert, --%s: %w", t.keyFlag, err)
+	pair, err := t.pair()
+	if err != nil {
+		return nil, err
 	}
 	c.Certificates = []tls.Certificate{pair}
 	return c, nil
+}
+
+// pair reads the certificate and its key.
+func (t *tlsFlags) pair() (pair tls.Certificate, err error) {
+	cert, err := os.ReadFile(t.cert)
+	if err != nil {
+		return pair, fmt.Errorf("--cert: %w", err)
+	}
+	key, keyFlag, keyFile := cert, "cert", t.cert
+	if t.key != "" {
+		keyFlag, keyFile = t.keyFlag, t.key
+		if key, err = os.ReadFile(t.key); err != nil {
+			return pair, fmt.Errorf("--%s: %w", t.keyFlag, err)
+		}
+	}
+	has := func(text []byte, what string) bool { return bytes.Contains(text, []byte(what)) }
+	pair, err = tls.X509KeyPair(cert, key)
+	switch {
+	case err == nil:
+		return pair, nil
+	case !has(cert, "BEGIN CERTIFICATE-----"):
+		return pair, fmt.Errorf("--cert: %s has no certificate: it must be a PEM file", t.cert)
+	case t.key == "" && !has(key, "PRIVATE KEY-----"):
+		return pair, fmt.Errorf("--cert: %s has no private key: give it as --%s", t.cert, t.keyFlag)
+	case !has(key, "PRIVATE KEY-----"):
+		return pair, fmt.Errorf("--%s: %s has no private key: it must be a PEM file", keyFlag, keyFile)
+	case has(key, "ENCRYPTED"):
+		return pair, fmt.Errorf("--%s: the private key in %s is encrypted: decrypt it, as with openssl pkey -in %s", keyFlag, keyFile, keyFile)
+	}
+	return pair, fmt.Errorf("--cert, --%s: %s and %s: %w", keyFlag, t.cert, keyFile, err)
 }
 
 // client is for requests to the node.
@@ -97,30 +129,66 @@ func (t *tlsFlags) client() (*http.Client, error) {
 }
 
 // unreached is the error of a request that no node has answered. If a node is there, it says why the two don't understand each other.
-func (t *tlsFlags) unreached(err error, flag string) error {
+func (t *tlsFlags) unreached(to, flag string, err error) error {
+	if why, err := t.reason(to, "--"+flag, err); why != "" {
+		return fmt.Errorf("%s: %w", why, err)
+	}
+	return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
+}
+
+// reason says why a request to a URL failed, if that is for TLS, and is "" otherwise. The URL is from the given place. The error is
+// the one that is to be shown.
+func (t *tlsFlags) reason(to, place string, err error) (string, error) {
+	if alert := t.alert(to, err); alert != nil {
+		err = alert
+	}
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	var name x509.HostnameError
-	what := ""
 	switch {
 	case errors.As(err, &authority) && t.ca != "":
-		what = "the node's certificate isn't signed by the CA in " + t.ca
+		return "the node's certificate isn't signed by the CA in " + t.ca, err
 	case errors.As(err, &authority):
-		what = "this machine doesn't know the CA that signed the node's certificate: give its file as --ca, or in WEIR_CA"
+		return "this machine doesn't know the CA that signed the node's certificate: give its file as --ca, or in WEIR_CA", err
 	case errors.As(err, &name):
-		what = "the node's certificate is for another name: write one of its names in --" + flag
+		return "the node's certificate is for another name: write one of its names in " + place, err
 	case errors.As(err, &invalid):
-		what = "the node's certificate can't be used"
-	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
-		what = "the node doesn't speak TLS: write http://, and give no certificates"
+		return "the node's certificate can't be used", err
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"),
+		strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
+		return "the node doesn't speak TLS: write http://, and give no certificates", err
 	case refusesCertificate(err) && t.cert == "":
-		what = "the node asks for a client certificate: give it as --cert and --" + t.keyFlag + ", or in WEIR_CERT and WEIR_KEY"
+		return "the node asks for a client certificate: give it as --cert and --" + t.keyFlag + ", or in WEIR_CERT and WEIR_KEY", err
 	case refusesCertificate(err):
-		what = "the node doesn't take the certificate in " + t.cert + ": is it signed by the node's client CA, and still valid?"
-	default:
-		return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
+		return "the node doesn't take the certificate in " + t.cert + ": is it signed by the node's client CA, and still valid?", err
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return "", err
+}
+
+// alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 the alert follows the handshake, when
+// the client has already begun to send its request. That then often fails because the node has closed the connection, before the alert
+// was read. So this connects again, and only reads.
+func (t *tlsFlags) alert(to string, err error) error {
+	u, bad := url.Parse(to)
+	var op *net.OpError
+	if bad != nil || u.Scheme != "https" || refusesCertificate(err) || os.IsTimeout(err) || errors.As(err, &op) && op.Op == "dial" {
+		return nil
+	}
+	c, bad := t.config()
+	if bad != nil {
+		return nil
+	}
+	const patience = time.Second
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), c)
+	if err == nil {
+		defer conn.Close()
+		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that takes the certificate waits for a request
+		_, err = conn.Read(make([]byte, 1))
+	}
+	if err == nil || !refusesCertificate(err) {
+		return nil
+	}
+	return err
 }
 
 // refusesCertificate: the node has ended the handshake with an alert about the client's certificate. Package tls has no type for it.
@@ -134,7 +202,7 @@ func (a *answer) wantsTLS() bool {
 	return a.status == http.StatusBadRequest && strings.Contains(string(a.body), "HTTP request to an HTTPS server")
 }
 
-// errWantsTLS says what to do then.
-func errWantsTLS(flag string) error {
-	return fmt.Errorf("the node speaks TLS: write https:// in --%s; --ca names the file of a CA that this machine doesn't know", flag)
+// errWantsTLS says what to do then. The URL is from the given place.
+func errWantsTLS(place string) error {
+	return fmt.Errorf("the node speaks TLS: write https:// in %s; --ca names the file of a CA that this machine doesn't know", place)
 }

@@ -3,12 +3,15 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/weirhq/weir/internal/redistest"
@@ -62,6 +65,7 @@ func TestCertificates(t *testing.T) {
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
 	ca, client := " --ca "+certs.CA, " --cert "+certs.ClientCert+" --key "+certs.ClientKey
+	encrypted := file(t, "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
 	for _, c := range []struct {
 		args string
 		code int
@@ -80,9 +84,16 @@ func TestCertificates(t *testing.T) {
 		{"check k --http " + asks + ca, 3, "asks for a client certificate: give it as --cert and --cert-key"},
 		{"tail --admin " + asks + ca, 3, "asks for a client certificate"},
 		{"rules show --admin " + asks + ca + " --cert " + strangers.ClientCert + " --key " + strangers.ClientKey, 3, "doesn't take the certificate in"},
+		{"bench " + asks + ca, 3, "asks for a client certificate: give it as --cert and --key"},
+		{"bench https://" + open, 3, "doesn't know the CA that signed the node's certificate"},
+		{"bench http://" + open, 3, "the node speaks TLS: write https:// in the URL"},
 		{"rules show --admin " + open + " --ca none.pem", 2, "--ca: open none.pem"},
 		{"rules show --admin " + open + " --ca " + certs.ClientKey, 2, "has no certificate: it must be a PEM file"},
-		{"rules show --admin " + open + ca + " --cert " + certs.ClientCert, 2, "give the private key as --key"},
+		{"rules show --admin " + open + ca + " --cert " + certs.ClientCert, 2, certs.ClientCert + " has no private key: give it as --key"},
+		{"rules show --admin " + open + ca + " --cert " + certs.ClientKey + " --key " + certs.ClientCert, 2, "--cert: " + certs.ClientKey + " has no certificate"},
+		{"rules show --admin " + open + ca + " --cert " + certs.ClientCert + " --key " + certs.CA, 2, "--key: " + certs.CA + " has no private key"},
+		{"rules show --admin " + open + ca + " --cert " + certs.ClientCert + " --key none.key", 2, "--key: open none.key"},
+		{"rules show --admin " + open + ca + " --cert " + certs.ClientCert + " --key " + encrypted, 2, "--key: the private key in " + encrypted + " is encrypted"},
 		{"rules show --admin " + open + ca + " --key " + certs.ClientKey, 2, "give that as --cert"},
 		{"rules show --admin " + open + ca + " --cert " + certs.ClientCert + " --key " + strangers.ClientKey, 2, "--cert, --key: "},
 	} {
@@ -109,4 +120,27 @@ func TestCertificates(t *testing.T) {
 	t.Setenv("WEIR_CERT", certs.ClientCert)
 	t.Setenv("WEIR_KEY", certs.ClientKey)
 	runWith(t, "", "check", "k", "--http", asks).expect(t, 0, "allowed", "")
+}
+
+// In TLS 1.3 a node refuses a certificate when the request may be on its way. However that fails, the message is about the certificate.
+func TestARefusedCertificateIsTold(t *testing.T) {
+	certs, err := redistest.NewCerts(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, asks := "https://"+secured(t, certs, false), "https://"+secured(t, certs, true)
+	flags := &tlsFlags{ca: certs.CA, keyFlag: "key"}
+	for _, failed := range []error{
+		&net.OpError{Op: "write", Err: syscall.EPIPE},
+		&net.OpError{Op: "read", Err: syscall.ECONNRESET},
+		errors.New("http2: client conn could not be established"),
+	} {
+		if err := flags.unreached(asks, "admin", failed); !strings.Contains(err.Error(), "asks for a client certificate") {
+			t.Errorf("%v: %v", failed, err)
+		}
+	}
+	broken := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	if err := flags.unreached(open, "admin", broken); !errors.Is(err, broken) || !strings.Contains(err.Error(), "no node answers") {
+		t.Errorf("a node that asks for none: %v", err)
+	}
 }
