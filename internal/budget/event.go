@@ -50,6 +50,7 @@ type crossing struct {
 	from, to int  // of Thresholds
 	refused  bool // by a request that was refused
 	below    bool // what is told is that refusal, since the budget isn't used up
+	keyed    bool // the user or the organization is the API key, so it isn't named in full
 }
 
 // event is what is told of a crossing.
@@ -60,7 +61,7 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 		Used: c.use.Used, Limit: c.use.Limit, WindowStart: c.use.Start, WindowEnd: c.use.End, Refused: c.refused, Shadow: p.Shadow,
 	}
 	values := c.counter.Values()
-	e.Subject = subject(&c.counter, values, w.opts.FullNames)
+	e.Subject = subject(&c.counter, values, w.opts.FullNames && !c.keyed)
 	if w.opts.Fingerprint != nil {
 		e.Fingerprint = w.opts.Fingerprint(values)
 	}

@@ -26,3 +26,20 @@ func TestFullNames(t *testing.T) {
 		}
 	}
 }
+
+// A key that is sent as the user, too, stays masked.
+func TestKeysAsNames(t *testing.T) {
+	rule := daily
+	rule.By = []string{"user", "org"}
+	for _, r := range []weir.Request{{User: spendKey, Org: "acme"}, {User: "ada", Org: spendKey}} {
+		r.APIKey, r.Amounts = spendKey, usd(9)
+		n := open(t, memstore.New(memstore.Options{}), budget.Options{FullNames: true}, rule)
+		if _, err := n.Check(t.Context(), &r); err != nil {
+			t.Fatal(err)
+		}
+		n.watcher.Close(time.Minute)
+		if log := n.log.String(); !strings.Contains(log, "threshold=80") || strings.Contains(log, spendKey) {
+			t.Errorf("user %s, org %s:\n%s", r.User, r.Org, log)
+		}
+	}
+}

@@ -95,8 +95,8 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *weir.Charge)
 	if n == 0 && !refused {
 		return
 	}
-	now := w.opts.Now()
-	x := crossing{counter: weir.Counter{Policy: l.Policy, Subject: c.Subject}, at: now, use: UseOf(l, now), to: n, refused: refused}
+	now, key := w.opts.Now(), o.Request.APIKey
+	x := crossing{counter: weir.Counter{Policy: l.Policy, Subject: c.Subject}, at: now, use: UseOf(l, now), to: n, refused: refused, keyed: key != "" && (key == o.Request.User || key == o.Request.Org)}
 	name := w.name(l.Policy, c.Subject, x.use.End)
 	w.raise(name, n, x)
 	if refused && n < len(Thresholds) {
