@@ -237,26 +237,25 @@ func neverAdmitted(p *weir.Policy) string {
 var windowUnits = []struct {
 	length time.Duration
 	name   string
-}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}, {time.Millisecond, "millisecond"}}
+}{{7 * 24 * time.Hour, "week"}, {24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}, {time.Millisecond, "millisecond"}}
 
 // appendWindow writes a window as people say it: per day, per 15 minutes.
 func appendWindow(b []byte, l *weir.Limit) []byte {
 	b = append(b, " per "...)
-	switch {
-	case l.Calendar.Unit != weir.NoUnit:
+	if l.Calendar.Unit != weir.NoUnit {
 		return append(b, l.Calendar.Unit.String()...)
-	case l.Window == 7*24*time.Hour:
-		return append(b, "week"...)
 	}
 	for _, u := range windowUnits {
 		switch {
+		case u.length == time.Millisecond && l.Window > time.Second:
+			return append(strconv.AppendFloat(b, l.Window.Seconds(), 'f', -1, 64), " seconds"...)
 		case l.Window == u.length:
 			return append(b, u.name...)
 		case l.Window%u.length == 0:
 			return appendCount(b, int64(l.Window/u.length), u.name)
 		}
 	}
-	return append(b, l.Window.String()...)
+	return append(strconv.AppendFloat(b, l.Window.Seconds()*1e3, 'f', -1, 64), " milliseconds"...)
 }
 
 func appendCount(b []byte, n int64, of string) []byte {

@@ -14,7 +14,8 @@ func TestWindowsInMessages(t *testing.T) {
 	for window, want := range map[time.Duration]string{
 		time.Second: "second", time.Minute: "minute", time.Hour: "hour", day: "day", 7 * day: "week", time.Millisecond: "millisecond",
 		15 * time.Minute: "15 minutes", 90 * time.Second: "90 seconds", 36 * time.Hour: "36 hours", 30 * day: "30 days", 366 * day: "366 days",
-		61 * time.Second: "61 seconds", 250 * time.Millisecond: "250 milliseconds", 1500 * time.Microsecond: "1.5ms",
+		61 * time.Second: "61 seconds", 250 * time.Millisecond: "250 milliseconds", 1500 * time.Microsecond: "1.5 milliseconds",
+		14 * day: "2 weeks", 13 * day: "13 days", 48 * time.Hour: "2 days", 90 * time.Minute: "90 minutes", 1500 * time.Millisecond: "1.5 seconds",
 	} {
 		p, err := weir.NewPolicy("orders", weir.Limit{Count: 100, Window: window})
 		if err != nil {
