@@ -170,6 +170,9 @@ func ParseLimit(s string) (Limit, error) {
 			return Limit{}, fmt.Errorf("the count must be a whole number, got %q", count)
 		}
 		l.Fraction, n = a%micro, int64(a/micro)
+		if whole, rest, _ := strings.Cut(count, "."); rest == "000" && len(whole) <= 3 {
+			return Limit{}, fmt.Errorf(`%q may be %s or %s000: write "%s/%s", or "%s000/%s"`, s, whole, whole, whole, strings.TrimSpace(window), whole, strings.TrimSpace(window))
+		}
 	}
 	l.Count = n
 	window = strings.TrimSpace(window)

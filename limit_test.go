@@ -56,6 +56,8 @@ func TestParseLimit(t *testing.T) {
 		{"/minute", "whole number"},
 		{"1e3/minute", "whole number"},
 		{"1,000/minute", "whole number"},
+		{"1.000/minute", `"1.000/minute" may be 1 or 1000: write "1/minute", or "1000/minute"`},
+		{"10.000 per day", `write "10/day", or "10000/day"`},
 		{"99999999999999999999/minute", "whole number"},
 		{"100/", "must be a time"},
 		{"100/fortnight", "must be a time"},

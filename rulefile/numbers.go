@@ -307,9 +307,12 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 		return weir.Limit{}
 	}
 	l, err := weir.ParseLimit(limit.text)
+	count, unit, _ := strings.Cut(limit.text, "/")
+	unit = strings.TrimSpace(unit)
+	if err == nil && l.Fraction != 0 && !s.decimal && !s.shared {
+		err = fmt.Errorf("must be a whole number, got %s: only amounts have fractions", l.Amount())
+	}
 	if err != nil {
-		count, unit, _ := strings.Cut(limit.text, "/")
-		unit = strings.TrimSpace(unit)
 		if _, wrong := weir.ParseAmount(strings.TrimSpace(count)); wrong != nil && s.decimal && strings.Contains(count, ".") {
 			err = wrong
 		}

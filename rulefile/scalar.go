@@ -217,9 +217,9 @@ func (d *decoder) duration(v value) (time.Duration, bool) {
 
 var windowWords = []string{"second", "minute", "hour", "day", "week", "millisecond", "seconds", "minutes", "hours", "days", "weeks", "milliseconds"}
 
-var otherCount = regexp.MustCompile(`^([0-9]+(?:[ ,'’][0-9]{3})*) ?(?:(k|K)|r|req|reqs|requests)?$`)
+var otherCount = regexp.MustCompile(`^([0-9]+(?:[ .,'’\x{a0}\x{202f}][0-9]{3})*) ?(?:(k|K)|r|req|reqs|requests)?$`)
 
-var thousands = strings.NewReplacer(",", "", " ", "", "'", "", "’", "")
+var thousands = strings.NewReplacer(",", "", ".", "", " ", "", "'", "", "’", "", "\u00a0", "", "\u202f", "")
 
 // cutCount is a limit whose number a comma cuts in two: {limit: 1,000/minute}.
 var cutCount = regexp.MustCompile(`^[0-9]{1,3}(?:,[0-9]{3})+(?:(?:/| per )[0-9a-zA-Z ]+)?`)
@@ -233,13 +233,16 @@ func (d *decoder) guessCut(v value) string {
 	return ""
 }
 
-// guessCount is the number that was meant by 1,000, by 1 000, by 1k or by nginx' 60r, or "".
+// guessCount is the number that was meant by 1,000, by 1.000, by 1 000, by 1k or by nginx' 60r, or "".
 func guessCount(s string) string {
 	found := otherCount.FindStringSubmatch(strings.TrimLeft(strings.TrimSpace(s), "$€£"))
 	if found == nil {
 		return ""
 	}
 	number := thousands.Replace(found[1])
+	if strings.HasPrefix(number, "0") {
+		return ""
+	}
 	if found[2] != "" {
 		number += "000"
 	}
