@@ -25,33 +25,33 @@ func benchCommand() *cobra.Command {
 	var b benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench [URL]",
-		Short: "Make load, and measure throughput and latency",
-		Long: `Make load, and measure throughput and latency.
+		Short: "Generate load, and measure throughput and latency",
+		Long: `Generate load, and measure throughput and latency.
 
-Without a URL, a limiter in this process is asked, over the store of --store and
-by the rules of --rules, by --limit, or by a rule that refuses nobody. With a URL
-of a node, its check API is asked. With a path in the URL, or with --method or
---path, requests go to that endpoint, with the client's key in --key-header; 2xx
-counts as allowed, 429 as refused. To describe the checks that a node is asked
-with --method and --path, write the URL of its check API whole.
+Without a URL, it asks a limiter in this process, with the store of --store and the
+rules of --rules, those of --limit, or a rule that refuses nobody. With the URL of a
+node, it asks the check API. With a path in the URL, or with --method or --path,
+requests go to that endpoint, with the client's key in --key-header; 2xx counts as
+allowed, 429 as refused. To set the method and path of the checks that a node is
+asked, write the whole URL of its check API, and --method and --path.
 
 Without --rate the loop is closed: each of --concurrency workers sends its next
-request when the last one is answered, which shows how much the target can do.
-With --rate it is open: requests are due at fixed times or, with --poisson, at
-random, and latency counts from the time a request was due, whether or not it
-could be sent then. That is the latency that clients see.
+request when the last one is answered, which shows how much the target can do. With
+--rate it is open: requests are due at fixed times or, with --poisson, at random
+times, and latency counts from the time a request was due, even if it was sent
+later. That is the latency that clients see.
 
-Over a Redis, --nodes limiters share it, each with connections and leases of its
-own, and each request goes to one of them at random. The report then tells how
-many charges were decided without Redis, how many scripts Redis ran for a check,
-and its processor time. --oracle makes each check on an exact limiter in this
-process as well, and compares what the two admit, from the first request on.
+With a Redis, --nodes limiters share it, each with its own connections and leases,
+and each request goes to one of them at random. The report then shows how many
+charges were decided without Redis, how many scripts Redis ran for each check, and
+its processor time. --oracle makes each check on an exact limiter in this process as
+well, and compares what the two admit, from the first request on.
 
 Client n has the key --key-prefix followed by n, and an address in 198.18.0.0/15.
 
-Ctrl-C stops early and prints what was measured until then. Exit 0 if all is
-well, 1 if --max-p99 or --min-rate is missed, 2 for a mistake in the command,
-3 if nothing answers.`,
+Ctrl-C stops early and prints what was measured so far. Exit 0 if all is well, 1 if
+--max-p99 or --min-rate is missed, 2 for a mistake in the command, 3 if nothing
+answers.`,
 		Example: `  weir bench
   weir bench --rules rules.yaml --keys 1000000 --distribution zipf
   weir bench --store redis://127.0.0.1:6379 --concurrency 256

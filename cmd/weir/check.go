@@ -29,11 +29,11 @@ func checkCommand() *cobra.Command {
 		Use:   "check [KEY]",
 		Short: "Ask a running node for one decision",
 		Long: `Ask a running node for one decision, as POST /v1/check does. KEY may be - to read
-it from standard input, so that it isn't in the shell's history. Without --ip, rules
-that count by address take all such checks for one client.
+it from standard input, which keeps it out of the shell's history. Rules that count
+by address treat all checks without --ip as one client.
 
-What --reserve reserves is settled, and a slot is released, by the receipt that
---json prints: see POST /v1/settle and /v1/release.
+--json prints a receipt. Use it to settle what --reserve reserved, or to release a
+slot: see POST /v1/settle and /v1/release.
 
 Exit 0 if the request is allowed, 1 if it is refused, 2 for a mistake in the
 command or its token, 3 if no node answers or it can't decide.`,

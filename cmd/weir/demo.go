@@ -23,8 +23,8 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "See a refusal: a client asks an API behind Weir too often",
 		Long: `See a refusal: a client asks an API behind Weir too often, is told when to come
-back, and comes back. The API, the gateway in front of it with the starter rules, and
-the client are all in this process, on free loopback ports, and gone when it ends.`,
+back, and comes back. The API, the gateway in front of it with the starter rules,
+and the client all run in this process, on free loopback ports, and end with it.`,
 		Example: "  weir demo",
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -21,14 +21,13 @@ func explainCommand() *cobra.Command {
 	var colour colour
 	cmd := &cobra.Command{
 		Use:   "explain [KEY]",
-		Short: "Say which rules apply to a request, and why",
-		Long: `Say which rules apply to a request, and why the others don't: by the rules of a
-file, or by those in force on a running node. Nothing is counted. KEY may be - to
-read it from standard input, so that it isn't in the shell's history.
+		Short: "Explain which rules apply to a request, and why",
+		Long: `Explain which rules apply to a request, and why the others don't. It uses the rules
+of a file, or those in force on a running node. Nothing is counted. KEY may be - to
+read it from standard input, which keeps it out of the shell's history.
 
-The key and --tier are taken as verified, as the check API takes them. A gateway
-verifies keys by known_keys and tokens; for clients with any other key, add
---unverified.`,
+The key and --tier count as verified, as in the check API. A gateway verifies keys
+by known_keys and tokens; for a client with any other key, add --unverified.`,
 		Example: `  weir explain sk_prod_1 --path /v1/orders --rules rules.yaml
   weir explain sk_prod_1 --unverified
   weir explain --method POST --path /login --user ada

@@ -20,8 +20,8 @@ func importCommand() *cobra.Command {
 		Use:   "import",
 		Short: "Print others' limits as Weir rules: envoyproxy/ratelimit's, nginx'",
 		Long: `Print the limits of another limiter as Weir rules. Rules go to standard output; what
-isn't one to one is a comment beside the rule, and a line on standard error. Exit 0
-with or without such notes; 1 if the input has mistakes.`,
+has no exact equivalent is noted in a comment beside the rule, and on standard
+error. Exit 0 with or without such notes; 1 if the input has mistakes.`,
 		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir rules lint rules.yaml",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    help,
@@ -35,11 +35,11 @@ func importEnvoyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "envoy DIR|FILE...",
 		Short: "Print the limits of envoyproxy/ratelimit's configuration as Weir rules",
-		Long: `Print the limits of envoyproxy/ratelimit's configuration files as Weir rules. They
-name descriptors, and decide what Envoy asks weir serve --grpc, as the files would.
+		Long: `Print the limits of envoyproxy/ratelimit's configuration files as Weir rules. The
+rules name descriptors, so weir serve --grpc answers Envoy as the files would.
 
-weir serve --envoy-config DIR serves the files as they are. Import them to have
-their limits among the other rules: with versions, weir rules diff, and rollback.
+weir serve --envoy-config DIR serves the files as they are. Import them if you want
+their limits beside your other rules, with versions, weir rules diff, and rollback.
 - reads standard input.`,
 		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import envoy edge.yaml mesh.yaml | weir rules lint -",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,10 +90,10 @@ func importNginxCommand() *cobra.Command {
 		Use:   "nginx FILE",
 		Short: "Print the limits of nginx' limit_req, or of ingress-nginx' annotations, as Weir rules",
 		Long: `Print the limits of an nginx configuration as Weir rules: limit_req_zone, limit_req
-and limit_req_dry_run, in http, server and location, with the files that it includes.
-A file in YAML is read as Kubernetes manifests, for the annotations of ingress-nginx:
-limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
-- reads standard input.`,
+and limit_req_dry_run, in http, server and location, with the files that it
+includes. A file in YAML is read as Kubernetes manifests, for the annotations of
+ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit. -
+reads standard input.`,
 		Example: "  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir import nginx ingress.yaml > rules.yaml\n  kubectl get ingress -A -o yaml | weir import nginx -",
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,11 +21,11 @@ import (
 func keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Look after single clients: overrides, lists, counters",
-		Long: `Look after single clients: limits of their own, the deny and allow lists, and
-their counters. Where a key is asked for, - reads it from standard input, so that it
-isn't in the shell's history. Nodes know the keys of clients that they have seen in
-the last hour: --client names one by its fingerprint, as weir top shows it.`,
+		Short: "Manage single clients: overrides, lists, counters",
+		Long: `Manage single clients: limits of their own, the deny and allow lists, and their
+counters. In place of a key, - reads it from standard input, which keeps it out of
+the shell's history, and --client names a client by its fingerprint, as weir top
+shows it, if a node has seen the client in the last hour.`,
 		Example: `  weir keys show sk_prod_1 --path /v1/orders
   weir keys show --client 1a2b3c4d --path /v1/orders
   weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
@@ -92,10 +92,10 @@ func overrideCommand() *cobra.Command {
 		Use:   "override KEY",
 		Short: "Give one key a limit of its own in a rule, for a while or for good",
 		Long: `Give one key a limit of its own in a rule, for a while or for good, or take it away
-again. KEY may be - to read it from standard input, so that it isn't in the shell's
-history; or --client names it. A limit without a window, such as 3000, keeps the
-rule's window. An override that is there keeps its burst and its end, unless --burst
-and --for say otherwise.
+again. KEY may be - to read it from standard input, which keeps it out of the
+shell's history; or --client names the client. A limit without a window, such as
+3000, keeps the rule's window. An existing override keeps its burst and its end,
+unless --burst or --for say otherwise.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
@@ -182,16 +182,17 @@ func blockCommand() *cobra.Command {
 	return listCommand(denylist, &cobra.Command{
 		Use:   "block KEY",
 		Short: "Refuse a key, whatever its limits: put it on the deny list",
-		Long: `Refuse a key, whatever its limits: put it on the deny list, or take it off. KEY may
-be a pattern such as sk_test_* or addresses such as 203.0.113.0/24, and - to read
-it from standard input, so that it isn't in the shell's history. A client of weir top
-is named by its fingerprint, with --client; nodes know its key if they have seen it
-in the last hour. It is no error if there is nothing to do.
+		Long: `Refuse a key, whatever its limits: put it on the deny list, or with --remove take it
+off. KEY may be a pattern such as sk_test_*, addresses such as 203.0.113.0/24, or -
+to read it from standard input, which keeps it out of the shell's history. --client
+names a client by its fingerprint, as weir top shows it, if a node has seen the
+client in the last hour. If there is nothing to do, that is no error.
 
-A block beats overrides and the allow list, and needs no --force. Where the rules
-can't be changed, since they are in a file or their store can't be reached, it goes
-on the emergency list, which all nodes with the same Redis follow within 2 seconds.
-weir keys blocks lists what is blocked, and --remove takes an entry off both lists.
+A block beats overrides and the allow list, and needs no --force. If the rules can't
+be changed, because they are in a file or their store can't be reached, the block
+goes on the emergency list, which all nodes with the same Redis follow within 2
+seconds. weir keys blocks lists what is blocked, and --remove takes an entry off
+both lists.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir keys block sk_prod_1 -m "leaked"
@@ -206,7 +207,7 @@ func allowCommand() *cobra.Command {
 		Use:   "allow PATTERN",
 		Short: "Let keys pass without limits: put them on the allow list",
 		Long: `Let keys pass without limits: put a pattern on the allow list, or take it off.
-PATTERN may be - to read it from standard input, so that it isn't in the shell's
+PATTERN may be - to read it from standard input, which keeps it out of the shell's
 history. It is no error if there is nothing to do.
 
 Exit codes are those of weir rules apply.`,

@@ -21,10 +21,10 @@ func keysCooldownsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cooldowns",
 		Short: "List clients that are kept out, since they kept coming while they were refused",
-		Long: `List the clients that rules with abuse: keep out, on all nodes, those that stay out
-longest first: the rule, the client as people may see it and its fingerprint, how
-many cooldowns it has had in a row, and when this one ends. weir keys lift ends one
-before that, and weir keys block --client FINGERPRINT makes it one without an end.`,
+		Long: `List the clients that rules with abuse: keep out, on all nodes, the longest cooldown
+first: the rule, the masked client and its fingerprint, how many cooldowns it has
+had in a row, and when this one ends. weir keys lift ends a cooldown early, and weir
+keys block --client FINGERPRINT keeps the client out for good.`,
 		Example: "  weir keys cooldowns\n  weir keys cooldowns --clients 1000 --json",
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,8 +72,8 @@ func keysLiftCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lift ID",
 		Short: "End a client's cooldown on all nodes, and forgive it",
-		Long: `End a client's cooldown on all nodes, and forgive it: the next one will be a first
-one. ID is as weir keys cooldowns shows it.`,
+		Long: `End a client's cooldown on all nodes, and forgive the client: its next cooldown is
+as short as a first one. weir keys cooldowns shows the ID.`,
 		Example:           "  weir keys lift 5f0c4b1d9a7e3c2240d1e8b7a6f59312",
 		Args:              takes(1, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,

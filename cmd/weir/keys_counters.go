@@ -65,12 +65,12 @@ func keysShowCommand() *cobra.Command {
 	cmd := clientCommand(&cobra.Command{
 		Use:   "show [KEY]",
 		Short: "Show a client's counters, and which rules apply to it",
-		Long: `Show which rules apply to a client and what is left to it. KEY may be - to read it
-from standard input, so that it isn't in the shell's history. Rules of an endpoint
-apply with its --method and --path. Nothing is counted. Where a rule limits requests
-in flight, those are listed: since when they hold their slots, and when these end
-unless they are renewed; weir keys release frees one. For a client of a gateway that
-can't verify its key, add --unverified.`,
+		Long: `Show which rules apply to a client and how much of each limit is left. KEY may be -
+to read it from standard input, which keeps it out of the shell's history. For rules
+of an endpoint, give --method and --path. Nothing is counted. If a rule limits
+requests in flight, they are listed with the time since when each holds its slots,
+and when the slots end unless they are renewed; weir keys release frees one. If the
+client uses a gateway that can't verify its key, add --unverified.`,
 		Example: `  weir keys show sk_prod_1 --path /v1/orders
   weir keys show --client 1a2b3c4d --path /v1/orders
   weir keys show - --method POST --path /v1/orders < key.txt
@@ -194,11 +194,11 @@ func keysResetCommand() *cobra.Command {
 	return clientCommand(&cobra.Command{
 		Use:   "reset [KEY]",
 		Short: "Make a client's counters full again",
-		Long: `Make those counters full again that a request of the client would be counted by.
-KEY may be - to read it from standard input, so that it isn't in the shell's
-history. Rules of an endpoint apply with its --method and --path, and those that
-count by address with the client's --ip; weir keys show lists the counters. For a
-client of a gateway that can't verify its key, add --unverified.`,
+		Long: `Give a client its full limits again, in all counters that apply to its request. KEY
+may be - to read it from standard input, which keeps it out of the shell's history.
+For rules of an endpoint, give --method and --path, and for those that count by
+address --ip; weir keys show lists the counters. If the client uses a gateway that
+can't verify its key, add --unverified.`,
 		Example: `  weir keys reset sk_prod_1 --path /v1/orders --ip 203.0.113.7
   weir keys reset --client 1a2b3c4d --path /v1/orders
   weir keys reset - < key.txt

@@ -62,13 +62,13 @@ func keysReleaseCommand() *cobra.Command {
 		Use:   "release [KEY]",
 		Short: "Free a slot of a client whose request has gone",
 		Long: `Free the slots that one request of a client holds: of all limits on requests in
-flight, or of --rule alone. The slot's id is as weir keys show lists it, with the
-same KEY and flags. KEY may be - to read it from standard input, so that it isn't in
-the shell's history.
+flight, or of --rule alone. Take the slot's id from weir keys show, and give the
+same KEY and flags. KEY may be - to read it from standard input, which keeps it out
+of the shell's history.
 
-A slot that isn't renewed ends by itself after the rule's slot_ttl. This is for
-slots whose request has gone, where nobody can wait for that. It ends no request: one
-that is still in flight takes its slot again with its next renewal, if one is free.`,
+A slot that isn't renewed ends by itself after the rule's slot_ttl. Use this command
+if the request is gone and you can't wait that long. It stops no request: one that
+is still in flight takes its slot again at its next renewal, if one is free.`,
 		Example: `  weir keys release sk_prod_1 --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312
   weir keys release --client 1a2b3c4d --path /v1/chat --rule chat --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312
   weir keys release --user ada --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312`,

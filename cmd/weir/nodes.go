@@ -39,12 +39,12 @@ func nodesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List every node: the version of its rules, its store's health, since when",
-		Long: `List the nodes that share a store, as one of them knows them: the version of the
-rules in force there, a hash of their text, how its store is and since when, and when
-it was last heard. Nodes with the same TEXT have the same rules, also if they have
-them from files; it is the hash of the metric weir_rules_info.
-* marks the node that answers. While Redis can't be reached, the list is the last
-one that the node has heard, and stderr says how old it is.`,
+		Long: `List the nodes that share a store, as one of them sees them: the version of the
+rules in force, a hash of their text, the state of the store and since when, and
+when the node was last heard. Nodes with the same TEXT have the same rules, even if
+they read them from files; the metric weir_rules_info has the same hash. * marks the
+node that answers. While Redis can't be reached, the list is the last one that the
+node has heard, and stderr says how old it is.`,
 		Example: "  weir nodes\n  weir nodes --admin weir-2:8082 --json",
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -19,10 +19,10 @@ func regionsCommand() *cobra.Command {
 	var colour colour
 	cmd := &cobra.Command{
 		Use:   "regions",
-		Short: "List the other regions: whether they are heard, how far they are, and their global rules",
-		Long: `List the other regions as a node knows them: whether it hears of them and since when,
-how long a message takes there and back, and whether their rules with scope: global
-are the same. The home counts global limits that name none. See docs/regions.md.`,
+		Short: "List the other regions: whether they are heard, their round-trip time, and their global rules",
+		Long: `List the other regions as a node sees them: whether it hears from them and since
+when, the round-trip time, and whether their rules with scope: global are the same.
+The home counts global limits that don't name one. See docs/regions.md.`,
 		Example: "  weir regions\n  weir regions --admin weir-2:8082 --json",
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

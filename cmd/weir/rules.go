@@ -33,16 +33,16 @@ func lintCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check rule files; exit 1 if one has problems",
-		Long: `Check rule files: what is wrong, with line, column and what to write instead, and
-what is allowed but probably not meant. - reads standard input. Exit 0 if every
-file is good, warnings or not; 1 if one has problems.
+		Long: `Check rule files. Problems come with line, column and what to write instead, and
+warnings point at what is allowed but is probably a mistake. - reads standard input.
+Exit 0 if every file is good, even with warnings; 1 if one has problems.
 
-With --strict, warnings are exit 1, too: weir rules apply would ask for --force.
-What it would ask for besides, since a change cuts a limit or loses a block, depends
-on the rules in force: weir rules apply FILE --dry-run looks at those.
+With --strict, warnings also exit with 1, since weir rules apply would ask for
+--force. Some warnings depend on the rules in force, such as a limit that is cut or
+a block that is lost: weir rules apply FILE --dry-run shows those.
 
-No node is asked, unless --admin names one: then a file that lacks blocks of the
-node's emergency list has a warning for each.`,
+No node is asked unless you give --admin. The command then also warns of each block
+on that node's emergency list that the file lacks.`,
 		Example:           "  weir rules lint rules.yaml\n  weir rules lint rules.yaml --admin 127.0.0.1:8082\n  weir rules lint --strict rules.yaml\n  weir rules lint --json rules/*.yaml",
 		ValidArgsFunction: ruleFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {

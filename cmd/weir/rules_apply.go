@@ -22,10 +22,10 @@ func applyCommand() *cobra.Command {
 standard input. The difference goes to stdout, warnings to stderr; a change with
 warnings needs --force.
 
-Two who apply at once can't both win: the second is told. --if-version goes
-further and applies the file only to the version that it was made from.
+If two people apply at once, the second is told and changes nothing. --if-version
+goes further: it applies the file only if the version it was made from is in force.
 
-Exit 0 if the rules are in force, also if they were before; 1 if they are
+Exit 0 if the rules are in force, even if they were before; 1 if they are
 rejected, or have warnings; 2 for a mistake in the command; 3 if no node answers.`,
 		Example: `  weir rules apply rules.yaml --dry-run
   weir rules apply rules.yaml -m "twice as much for search"

@@ -114,11 +114,11 @@ func rollbackCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback [VERSION]",
 		Short: "Put an earlier version of the rules in force again",
-		Long: `Put an earlier version of the rules in force again, on all nodes: the one before
-the newest, or the one that is named. It becomes a new version, so a rollback can
-be undone the same way. The difference goes to stdout, warnings to stderr. Most
-don't keep anybody from going back. But blocks, allowances and overrides that the
-version doesn't have are listed, and losing them needs --force.
+		Long: `Put an earlier version of the rules in force again, on all nodes: the one before the
+newest, or the one that is named. It becomes a new version, so a rollback can be
+undone the same way. The difference goes to stdout, warnings to stderr. Most
+warnings don't stop a rollback. But it lists the blocks, allowances and overrides
+that the earlier version lacks, and needs --force to lose them.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir rules rollback

@@ -17,10 +17,10 @@ func putRuleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put ID FILE",
 		Short: "Replace one rule, or add it, on all nodes",
-		Long: `Replace one rule of those in force, or add it at their end, on all nodes. The file
-has the fields of the rule, as they stand under rules; - reads standard input. Every
-other byte of the rules stays as it is, comments included. Whatever is the newest
-version is changed.
+		Long: `Replace one of the rules in force, or add it at the end, on all nodes. The file has
+the fields of the rule, as under rules:; - reads standard input. Every other byte of
+the rules stays as it is, comments included. The change applies to the newest
+version.
 
 Exit codes are those of weir rules apply.`,
 		Example: `  weir rules put search search.yaml --dry-run
@@ -53,8 +53,8 @@ func removeRuleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove ID",
 		Short: "Take one rule away, on all nodes",
-		Long: `Take one rule away from those in force, with its overrides, on all nodes. Every other
-byte of the rules stays as it is.
+		Long: `Take one rule away from those in force, with its overrides, on all nodes. Every
+other byte of the rules stays as it is.
 
 Exit codes are those of weir rules apply.`,
 		Example:           "  weir rules remove search --dry-run\n  weir rules remove search -m \"the endpoint is gone\"",
@@ -75,8 +75,8 @@ func tierCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tier NAME",
 		Short: "Change the numbers of a tier, on all nodes",
-		Long: `Change the numbers of a tier, and with them those of the rules that take theirs from
-it, on all nodes. A limit without a window, such as 500, keeps the tier's window.
+		Long: `Change the numbers of a tier on all nodes, and so those of the rules that take
+theirs from it. A limit without a window, such as 500, keeps the tier's window.
 
 Exit codes are those of weir rules apply.`,
 		Example:           "  weir rules tier pro --limit 2000/minute --burst 500 -m launch\n  weir rules tier free --limit 50 --dry-run",

@@ -25,9 +25,9 @@ func usageCommand() *cobra.Command {
 		Use:   "usage [RULE]",
 		Short: "Show how rules were used in the last hour, and by whom",
 		Long: `Show how each rule was used in the last hour, over all nodes: the requests that it
-applied to, what it refused, and how many keys have used half of their limit, four
-fifths, and all of it. With a rule, the keys that used it the most, masked; a key is
-what the rule counts by.
+applied to, what it refused, and how many keys have used 50%, 80% and 100% of their
+limit. For a single rule, show the keys that used it the most, masked. A key is
+whatever the rule counts by.
 
 Nodes remember the thousand busiest keys of a rule. COVERAGE is the share of the
 rule's requests that those made.`,
@@ -108,10 +108,10 @@ func whatIfCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "whatif RULE",
 		Short: "Say what another limit would have refused in the last hour",
-		Long: `Say what a rule would have refused in the last hour under another limit, and of
-whom: what its busiest keys sent, over all nodes, is counted once more under that
-limit. It changes nothing. Requests are taken as spread evenly over every ten
-seconds, and every counter as untouched an hour ago.
+		Long: `Estimate what a rule would have refused in the last hour under another limit, and of
+which keys. It counts again what the rule's busiest keys sent to all nodes, and
+changes nothing. The estimate assumes that requests were spread evenly over each ten
+seconds, and that every counter was untouched an hour ago.
 
 To try a limit on real traffic, give the rule a candidate.`,
 		Example: `  weir rules whatif search --limit 50/minute

@@ -50,18 +50,18 @@ func serveCommand() *cobra.Command {
 		Short: "Run a node: the check API and, with --upstream, the gateway",
 		Long: `Run a node: the check API and, with --upstream, the gateway.
 
-Without flags and files it works: in-process store, starter rules, loopback ports.
-Rules are changed by weir rules and weir keys; their versions are kept in Redis, if
-that is the store, or in --data. With --rules FILE they are those of the file, and
-only saving it changes them.
-Every flag is also an environment variable (--memory-cap is WEIR_MEMORY_CAP) and a
-key in weir.yaml (memory_cap); flag > environment > file. What has no flag is in
-weir.yaml alone: identities, headers, OpenTelemetry, an xDS server that has Envoy's
-limits (docs/cli.md). As ratelimit, a link to weir takes the place of
+It needs no flags and no files: it then uses the in-process store, the starter rules
+and loopback ports. weir rules and weir keys change the rules, and the node keeps
+their versions in Redis, if that is the store, or else in --data. With --rules FILE
+the file holds the rules, and you change them by saving it. Every flag is also an
+environment variable (--memory-cap is WEIR_MEMORY_CAP) and a key in weir.yaml
+(memory_cap); flag > environment > file. Some settings are only in weir.yaml:
+identities, headers, OpenTelemetry, and an xDS server for Envoy's limits (see
+docs/cli.md). A link to weir that is named ratelimit takes the place of
 envoyproxy/ratelimit (ln -s "$(command -v weir)" ratelimit; ratelimit --help).
-Ctrl-C and SIGTERM drain: no request in flight is lost. SIGHUP has rules, known_keys,
-admin-tokens and certificates, which are followed anyway, looked at and the decision
-log opened again, and never ends a node.`,
+Ctrl-C and SIGTERM drain the node, so that no request in flight is lost. SIGHUP
+reopens the decision log and rereads rules, known_keys, admin-tokens and
+certificates, which the node follows anyway. It never stops the node.`,
 		Example: `  weir serve
   weir serve --rules rules.yaml
   weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s

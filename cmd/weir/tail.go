@@ -33,10 +33,10 @@ func tailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Show a node's decisions as they are made",
-		Long: `Show the decisions of one node as they are made: when, allowed or refused and why,
-the rule that binds, the client, the method with the rule's path, the edge, and what
-is left of the limit. Keys and users are masked; the fingerprint behind them is the
-one that weir top shows, and --client takes.
+		Long: `Show the decisions of one node as they are made: the time, the outcome and its
+reason, the rule that decided, the client, the method and the rule's path, the edge,
+and what is left of the limit. Keys and users are masked. The fingerprint behind
+them is the one that weir top shows and --client takes.
 
 At most a hundred a second are shown. When there are more, they are sampled, and
 stderr says so; how many there were is exact. Ctrl-C leaves.`,

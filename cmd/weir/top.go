@@ -42,10 +42,10 @@ func topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Show which clients are hot: rates, refusals and the last minute, live",
 		Long: `Show the clients that send the most, or are refused the most, over all nodes, with
-the rule that binds the most of it; +1 says that one more binds the rest, and
---rule shows what one rule binds alone. Keys and users are masked; the fingerprint
-behind them tells clients apart that look the same. Rates are a second, over the
-last ten.
+the rule that limits most of their requests. +1 means that one more rule limits the
+rest; --rule shows only what one rule limits. Keys and users are masked, and the
+fingerprint behind them tells clients apart that look the same. Rates are per
+second, over the last ten seconds.
 
 On a terminal it is live. Keys: r sorts by requests, x by refusals, p or space
 pauses, f shows one rule alone, t shows when each rule was last used, q leaves.
