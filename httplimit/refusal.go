@@ -184,7 +184,7 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 		x.Status, x.Code, x.Message = http.StatusServiceUnavailable, jsonerror.LimiterUnavailable, "The rate limiter is unavailable; try again shortly"
 	case weir.ReasonCooldown:
 		b := []byte("This client kept sending requests while it was told to wait, and is refused for ")
-		x.Code, x.Message = jsonerror.Cooldown, string(appendCount(b, x.RetryAfterSeconds, "second"))+" more"
+		x.Code, x.Message = jsonerror.Cooldown, string(appendWait(b, x.RetryAfterSeconds))+" more"
 	default:
 		x.Message = exceeded(d)
 		x.RetryIsAGuess = d.Policy != nil && isSlots(d.Policy) && x.RetryAfterSeconds > 0
@@ -256,6 +256,16 @@ func appendWindow(b []byte, l *weir.Limit) []byte {
 		}
 	}
 	return append(strconv.AppendFloat(b, l.Window.Seconds()*1e3, 'f', -1, 64), " milliseconds"...)
+}
+
+// appendWait writes a wait as people say it, rounded up: 90 seconds, 2 hours.
+func appendWait(b []byte, seconds int64) []byte {
+	for _, u := range windowUnits {
+		if length := int64(u.length / time.Second); length > 0 && seconds >= 2*length {
+			return appendCount(b, (seconds+length-1)/length, u.name)
+		}
+	}
+	return appendCount(b, seconds, "second")
 }
 
 func appendCount(b []byte, n int64, of string) []byte {

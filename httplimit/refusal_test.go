@@ -27,3 +27,16 @@ func TestWindowsInMessages(t *testing.T) {
 		}
 	}
 }
+
+// A message about a cooldown rounds the wait up to units that a person would use.
+func TestWaitsInMessages(t *testing.T) {
+	for wait, want := range map[time.Duration]string{
+		time.Second: "1 second", 59 * time.Second: "59 seconds", 119 * time.Second: "119 seconds", 121 * time.Second: "3 minutes",
+		time.Hour: "60 minutes", 119*time.Minute + time.Second: "120 minutes", 3*time.Hour - time.Second: "3 hours", 24 * time.Hour: "24 hours", 49 * time.Hour: "3 days",
+	} {
+		x := httplimit.Describe(&weir.Request{}, &weir.Decision{Reason: weir.ReasonCooldown, RetryAfter: wait}, time.Unix(1e9, 0))
+		if want = "This client kept sending requests while it was told to wait, and is refused for " + want + " more"; x.Message != want {
+			t.Errorf("%s: got %q, want %q", wait, x.Message, want)
+		}
+	}
+}

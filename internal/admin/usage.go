@@ -86,7 +86,7 @@ func findRule(doc *inforce.Document, id string) *weir.Rule {
 }
 
 func noRule(id string) *jsonerror.Error {
-	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no rule %q: GET /v1/rules has them", shown.Name(id))
+	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no rule %q: weir rules show and GET /v1/rules list the rules", shown.Name(id))
 }
 
 // query reads what lists of clients are asked for.
