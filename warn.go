@@ -230,7 +230,7 @@ func (rs *RuleSet) warnOfLists() (c compared) {
 		if p := r.Match.APIKeyPattern; p != "" {
 			path := rulePath(r) + ".match.api_key_pattern"
 			if by := rs.deny.matchWithin(p, &c); by != "" {
-				rs.warnf(path, "the rule applies to nobody: %q in the blacklist refuses these keys before; remove one of them", by)
+				rs.warnf(path, "the rule applies to nobody: %q in the blacklist refuses these keys first; remove one of them", by)
 			} else if by := rs.allow.matchWithin(p, &c); by != "" {
 				rs.warnf(path, "the rule applies to no verified key: %q in the whitelist lets these keys bypass every rule; remove one of them", by)
 			}

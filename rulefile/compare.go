@@ -97,7 +97,7 @@ func (c *comparison) tiers() {
 			c.add(path, "name the keys that are meant", "these keys were in %q and are in %q now, which cuts them from %s to %s", k.From, k.To, x.was, x.is)
 		case gone < listedLosses: // the pattern may be a key, and isn't in the new document
 			gone++
-			c.problems.add(c.new.reading.find("keys"), "keys", "%s was in %q and is in %q now, since no pattern matches it as before, which cuts it from %s to %s", shown.Entry(k.Pattern), k.From, k.To, x.was, x.is).
+			c.problems.add(c.new.reading.find("keys"), "keys", "%s moves from %q to %q, since no pattern matches it as before, which cuts it from %s to %s", shown.Entry(k.Pattern), k.From, k.To, x.was, x.is).
 				Hint = "keep the pattern, or write the one that its keys have now"
 		}
 	}
@@ -178,7 +178,7 @@ func (c *comparison) numbers(was, is *weir.Rule, path string) {
 			after = c.after[t.Name]
 		}
 		if x := compareLimits(t.Limits, after); x != nil {
-			c.add(join(path+".tiers", t.Name), fmt.Sprintf("keep tiers: {%s: %s}", t.Name, x.was), "tier %q has no numbers of its own here any more, which cuts it from %s to %s", t.Name, x.was, x.is)
+			c.add(join(path+".tiers", t.Name), fmt.Sprintf("keep tiers: {%s: %s}", t.Name, x.was), "tier %q no longer has numbers of its own here, which cuts it from %s to %s", t.Name, x.was, x.is)
 		}
 	}
 	for key, limits := range is.Override {
