@@ -249,12 +249,20 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		return err
 	}
 	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.slot() || o.gives(r.statuses) })
-	var back []Return
-	for _, r := range h.returns {
+	recorded := false
+	for i := range h.returns {
+		r := &h.returns[i]
 		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > r.Hold.For {
 			r.Hold = nil // a node of the version before sealed it: the record has ended, and what was taken has not
 		}
-		r.Recorded = h.recorded(&r)
+		r.Recorded = h.recorded(r)
+		recorded = recorded || r.Recorded
+	}
+	var back []Return
+	for _, r := range h.returns {
+		if h.age > r.life() && !recorded {
+			continue // the mark that it went back may be forgotten by now
+		}
 		switch gives := o.gives(r.statuses); {
 		case r.slot():
 		case gives:

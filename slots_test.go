@@ -150,6 +150,30 @@ func TestSlotsByReceipt(t *testing.T) {
 	})
 }
 
+// A receipt of a slot lasts a day, and a store remembers for an hour that it was used. Tokens of the other limits go back once all
+// the same, and not after an hour.
+func TestReceiptsOfSlotsGiveBackOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, slots(5, 10*time.Second), weir.Rule{ID: "day", Algorithm: weir.FixedWindow, Limits: per(10, 24*time.Hour)})
+		req := weir.Request{APIKey: "k", Receipt: true}
+		early, late := check(t, l, req).Receipt, check(t, l, req).Receipt
+		if err := refund(t, l, early); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			time.Sleep(61 * time.Minute)
+			for _, receipt := range []string{early, late} {
+				if err := refund(t, l, receipt); err != nil && err != weir.ErrUsed {
+					t.Error(err)
+				}
+			}
+			if got := leftOf(t, l, req); got != "5 9" {
+				t.Fatalf("%s are left, want 5 slots, and 9 tokens", got)
+			}
+		}
+	})
+}
+
 // Seal gives those a receipt that have slots, and no others.
 func TestSeal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
