@@ -299,6 +299,36 @@ func TestManyHoldsEnd(t *testing.T) {
 	lasting(t, r)
 }
 
+// TestManyHoldsOfOneMoment: holds that are made in one call to Redis end in the same microsecond. All of them are brought back when
+// the clock steps back, 128 at a time.
+func TestManyHoldsOfOneMoment(t *testing.T) {
+	r := redistest.New(t, redistest.Options{})
+	now := storetest.Start
+	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
+	p := policy(t, "p", weir.TokenBucket, 1000, year/2)
+	p.GivesBack = true
+	for i := range 300 {
+		c := holding(p, "s", 1, i)
+		c.Hold.For, c.Hold.GiveBack = 5*time.Second, true
+		mustTake(t, s, c)
+	}
+	for range 2 {
+		now = now.Add(-time.Hour)
+		for range 3 {
+			if got := left(t, s, p, "s"); got != 700 {
+				t.Fatalf("%d are left after the clock has stepped back, want 700", got)
+			}
+		}
+	}
+	now = now.Add(5 * time.Second)
+	for i, want := range []int64{828, 956, 1000} {
+		if got := left(t, s, p, "s"); got != want {
+			t.Errorf("%d are left at look %d after the end, want %d", got, i, want)
+		}
+	}
+	lasting(t, r)
+}
+
 // TestOneHoldStandsForAll charges of a request that name one counter, as in memory: that of the one that takes for them.
 func TestOneHoldStandsForAll(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})

@@ -191,14 +191,17 @@ if holds then
     if h.cursor == 0 then return end
     local some = read(h, 'ZRANGE', h.ends, format('(%.0f', h.cursor), '+inf', 'BYSCORE', 'LIMIT', 0, MOST, 'WITHSCORES')
     if not some then return recall(h) end
-    h.cursor = #some == 2 * MOST and tonumber(some[2 * MOST]) or 0
     call('HDEL', h.records, '')
+    local moved = false
     for i = 1, #some, 2 do
       local id, form, n, slot = some[i], record(h, some[i])
       local latest = now + (form == KEPT and h.kept or form == RETURNS and h.returns or DAY)
-      if tonumber(some[i + 1]) > latest then call('ZADD', h.ends, latest, id) end
+      moved = tonumber(some[i + 1]) > latest
+      if moved then call('ZADD', h.ends, latest, id) end
       if form and from and slot == from then call('HSET', h.records, id, pack(RECORD, form, n, to)) end
     end
+    -- If the last of them was brought back, others with the same end may be left.
+    h.cursor = #some == 2 * MOST and some[2 * MOST] - (moved and 1 or 0) or 0
     call('HSET', h.records, SEEN, seen(h))
     if h.id then h.form, h.n, h.slot = record(h, h.id) end
   end
