@@ -184,8 +184,8 @@ func (s *Store) goOn(entries []entry, now int64) {
 	}
 }
 
-// carryOver sets the local store's counter to what the node knows of it, once in an outage, and marks the result: the
-// limiter counts there, even if the rule's failure mode would let a request pass whose counter is unknown.
+// carryOver sets the local store's counter to what the node knows of it, once in an outage, and sets Local in the result. The
+// limiter then counts in the local store, even with a failure mode that lets requests of unknown counters pass.
 func (s *Store) carryOver(e *entry, now int64) {
 	p := e.charge.Policy
 	if s.local == nil || p.OnStoreFailure == weir.FailRefuse || p.Limit.Algorithm == weir.Concurrency {
@@ -208,7 +208,7 @@ func (s *Store) carryOver(e *entry, now int64) {
 		// The lock is held, so that no request is counted before this one's counter is set.
 		ctx := context.Background()
 		counter := weir.Counter{Policy: p, Subject: x.subject}
-		_ = s.local.Reset(ctx, []weir.Counter{counter}) // of an earlier outage
+		_ = s.local.Reset(ctx, []weir.Counter{counter}) // drops what is left of an earlier outage
 		if used > 0 {
 			charge, result := [1]weir.Charge{{Counter: counter, N: used}}, [1]weir.Result{}
 			s.local.Take(ctx, charge[:], result[:])

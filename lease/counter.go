@@ -40,7 +40,7 @@ type counter struct {
 	refusing int64 // since when the store has refused, on and off
 	refused  int64 // when it last did
 	outage   bool  // it couldn't be reached when it was last asked
-	carried  bool  // the local store has gone on from the state, and counts until the store answers
+	carried  bool  // the local store has taken over from the state, and counts until the store answers again
 	gone     bool  // it was evicted, or the store is closed
 
 	period   int64 // of the rate: its number,
@@ -101,8 +101,8 @@ func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
 	return back
 }
 
-// forget drops what the node believes of the counter, but not the tokens that it holds. The state still serves if the
-// store is lost.
+// forget drops what the node believes of the counter, but not the tokens that it holds. The state is still used if the store is
+// lost.
 func (x *counter) forget() {
 	x.known, x.fresh, x.base = min(x.known, 1), 0, 0
 	x.refusal.Store(nil)
@@ -433,7 +433,7 @@ func (x *counter) refusesStill(now int64, e *entry) bool {
 	return true
 }
 
-// hear takes in the state that the store sent with an answer which the node doesn't decide others by.
+// hear keeps the state that the store sent with an answer, in case the store is lost. Until then the node doesn't decide by it.
 func (x *counter) hear(g *ledger.Grant, now int64) {
 	p := x.policy.Load()
 	x.state, x.clock = g.Account.State, g.Now-now/1000
@@ -444,7 +444,8 @@ func (x *counter) hear(g *ledger.Grant, now int64) {
 	x.known = max(x.known, 1)
 }
 
-// giveBack takes in that tokens went back. Those of a hold that had ended already didn't, so the state is then only a guess.
+// giveBack adds tokens to the state that went back to the store. If their hold had already ended, the store took none back, and
+// the state is too high.
 func (x *counter) giveBack(r *weir.Return, now int64) {
 	p, at := x.policy.Load(), storeTime(x.clock, now)
 	switch back := r.N - r.Used; {
@@ -458,8 +459,8 @@ func (x *counter) giveBack(r *weir.Return, now int64) {
 	}
 }
 
-// left is how many tokens the counter has left, as far as the node knows. Of a log, the store sends only the newest entry's
-// moment and the sum.
+// left is how many tokens the counter has left, as far as the node knows. For a sliding log, the node knows only the sum and the
+// time of the newest entry.
 func (x *counter) left(now int64) int64 {
 	p, at := x.policy.Load(), storeTime(x.clock, now)
 	if p.Limit.Algorithm != weir.SlidingLog {
@@ -471,7 +472,7 @@ func (x *counter) left(now int64) int64 {
 	return max(0, whole(p)-x.state.Level)
 }
 
-// whole is what an untouched counter has left: of amounts, millionths.
+// whole is how many tokens an untouched counter has left, or millionths if it counts an amount.
 func whole(p *weir.Policy) int64 {
 	if p.Limit.Decimal {
 		return int64(p.Limit.Capacity())

@@ -306,8 +306,8 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	})
 }
 
-// remember keeps what the store answered for a charge that isn't decided from the table: a refusal, if it lasts long enough to
-// be worth a place, and otherwise the state, for when the store is lost.
+// remember keeps the store's answer to a charge that isn't decided from the table. A refusal is kept if it lasts long enough to be
+// worth a place, and otherwise the state, in case the store is lost.
 func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 	c := e.charge
 	if g.Err != nil || len(c.Subject) > maxSubject || s.closed.Load() {
@@ -327,7 +327,7 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 	}
 	h := s.hash(&c.Counter)
 	x := s.table.find(h)
-	if x == nil && (e.hash == 0 || c.Returnable) { // find hasn't met the others
+	if x == nil && (e.hash == 0 || c.Returnable) { // for other charges, find has called meet already
 		x = s.meet(h, c, now)
 	}
 	if drained := g.Remaining < c.N; x == nil && drained && s.table.room(h, blinks(now-span(c.Policy))) {
@@ -347,8 +347,8 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 
 const worthKnowing = 10 * time.Millisecond
 
-// span is how recently a counter must have come before to get a place in the table: so recently that a lease may pay, or that
-// what it has used may still count when the store is lost.
+// span is how recently a counter must have been used before to get a place in the table: so recently that a lease may pay, or
+// that what was used may still count if the store is lost.
 func span(p *weir.Policy) int64 {
 	lease := max(often, 2*int64(ledger.Interval(p)))
 	if p.OnStoreFailure == weir.FailRefuse {

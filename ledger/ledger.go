@@ -65,8 +65,8 @@ type Claim struct {
 // Grant is the answer to an Ask.
 type Grant struct {
 	weir.Result
-	// Account is the counter after the charge, and Now the store's clock then, µs. Limits that don't lend have only a State,
-	// of a log its newest entry's moment as Time and its sum as Level.
+	// Account is the counter after the charge, and Now the store's clock then, µs. For limits that don't lend, only its State is
+	// set. For a sliding log, State.Time is the time of the newest entry, and State.Level the sum.
 	Account Account
 	Now     int64
 	// Lent is how many tokens beyond N were debited. They may be spent for LeaseTime from when the
