@@ -18,8 +18,8 @@ type holdList struct {
 	head int       // those before it are dead
 	sum  int64
 
-	// seen is when a hold was last made, and kept and returns how long those that stay taken, and those that go back, last at
-	// most. They aren't used for slots.
+	// seen is when a hold was last made. kept and returns are the longest lifetimes so far: of holds that stay taken at their
+	// end, and of holds that go back then. Slots use none of them.
 	seen, kept, returns int64
 }
 
@@ -151,8 +151,9 @@ func (h *holdList) put(of *weir.Hold, now, n, slot int64) {
 	h.add(e)
 }
 
-// anchor brings back ends that lie further ahead than their length, because the clock has stepped back: a slot ends no later
-// than the limit's window from now. It returns the state, and moves the window that holds were debited in with that.
+// anchor shortens holds that last too long because the clock has stepped back. A slot ends within the limit's window from now, and
+// any other hold within the longest lifetime of its kind. If the counter's window lies in the future, anchor moves the window to
+// now, and the holds that were debited in it. It returns the state.
 func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 	latest, moved := now+p.Limit.Window.Microseconds(), s
 	switch a := p.Limit.Algorithm; {
@@ -184,8 +185,8 @@ func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 	return moved
 }
 
-// forget drops what is known of the holds' lengths when there are none. It writes only if there is something to drop: counters
-// without holds share one empty list.
+// forget resets the lifetimes once there are no holds. It writes only if there is something to reset, since counters without holds
+// share one empty list.
 func (h *holdList) forget() {
 	if len(h.ends) == 0 && h.seen|h.kept|h.returns != 0 {
 		h.seen, h.kept, h.returns = 0, 0, 0

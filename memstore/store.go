@@ -188,7 +188,7 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 	return nil
 }
 
-// giveBack reports whether what it gives back was recorded.
+// giveBack carries out a return, and reports whether there was a record of its hold.
 func (s *Store) giveBack(back *weir.Return) (recorded bool) {
 	p, h := back.Policy, s.hash(&back.Counter)
 	if back.Hold != nil || p.GivesBack || isSlots(p) {
