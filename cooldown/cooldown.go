@@ -4,9 +4,10 @@
 // A refusal counts if it comes while the client has been told to wait. The client is told whole
 // seconds, so the wait that counts is the true one rounded up, and a second at least. Some refusals
 // don't count, so that a client that waits as it is told is never kept out, whatever the limit:
-// those that were in flight when the client was told, and some for parts of the client that don't
-// tell each other. No cooldown begins before the client has ignored its waits for two seconds, or
-// while it sends less than twice what the limit admits. See docs/abuse.md.
+// those of requests that were in flight when the client was told, and a few for each wait, since the
+// client may have several processes that don't know of each other's refusals. No cooldown begins
+// before the client has ignored its waits for two seconds, or while it sends less than twice what
+// the limit admits. See docs/abuse.md.
 //
 // A node counts by itself. With others it shares only counts that pass its part of what begins a
 // cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all. A node keeps
@@ -106,7 +107,7 @@ func (g *Guard) Cooldown(c *weir.Charge) time.Duration {
 	return time.Duration(max(0, x.ends-g.now())) * time.Microsecond
 }
 
-// Use says that other nodes are to be heard, because rules have an Abuse.
+// Use has Run listen to other nodes from now on. It is called once rules have an Abuse.
 func (g *Guard) Use() {
 	if !g.used.Load() {
 		g.used.Store(true)
@@ -138,7 +139,7 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 	if wait == 0 {
 		if x != nil {
 			x.row = 0
-			if now >= min(x.until, x.answered+second) { // a hot bucket admits some all the time, which ends no wait
+			if now >= min(x.until, x.answered+second) { // a busy bucket admits a request now and then, which doesn't end the wait
 				x.until, x.unaware = 0, min(x.unaware+1, unaware)
 			}
 			g.dropped.set(x, 0)
@@ -151,7 +152,7 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 	}
 	if x.n > 0 && x.shadow && !a.Shadow {
 		g.kept.Add(-1)
-		x.n, x.begun, x.ends, x.forgets, x.shadow = 0, 0, 0, 0, false // what was only looked at isn't held against it
+		x.n, x.begun, x.ends, x.forgets, x.shadow = 0, 0, 0, 0, false // cooldowns in shadow don't count once the rule is enforced
 	}
 	x.row++
 	if now >= x.ends && x.refused(now, wait, a) && now >= x.since+patience {
@@ -199,21 +200,21 @@ func needed(a *weir.Abuse, c *weir.Charge, in time.Duration) int64 {
 type client struct {
 	rule     string
 	answered int64 // when the client was told to wait
-	until    int64 // until when: the earliest of what it was told since then
-	latest   int64 // until when it was told to wait last
-	since    int64 // since when it hasn't waited as it was told
+	until    int64 // the earliest end of the waits that it was told since then
+	latest   int64 // the end of the wait that it was told last
+	since    int64 // since when it has ignored its waits
 	window   int64 // since when refusals are counted
 	count    int64
 	told     int64 // of count, what the other nodes know
 	row      int64 // refusals, one after the other
-	unaware  int64 // requests that may come from parts of the client that don't know of the wait
+	unaware  int64 // how many more requests may come from processes of the client that weren't told to wait
 
 	n       int    // cooldowns, one after the other
 	begun   int64  // when the last cooldown began
 	ends    int64  // when it ends
 	forgets int64  // when the client is forgiven
-	said    int64  // when it ends, as it was announced, by the time that nodes share
-	heard   uint64 // the last round of announcements that had it: see sharing.round
+	said    int64  // its end as it was announced, by the time that nodes share
+	heard   uint64 // the latest sharing.round in which its announcement was read or written
 	shadow  bool
 	network netip.Prefix // of a client that is an address, and is dropped
 	shown   string
@@ -223,7 +224,7 @@ type client struct {
 // refused reports whether a refusal counts.
 func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 	if wait < 0 {
-		return false // no wait helps, so the client is told none
+		return false // the cost can never fit, so the client isn't told to wait
 	}
 	until := now + max(second, (wait.Microseconds()+second-1)/second*second)
 	if now >= x.latest {
@@ -231,7 +232,7 @@ func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 	}
 	x.latest = until
 	if now >= x.until {
-		// Each part of a client is told its own time. If each waits as told, each comes once in the next wait.
+		// Each process of a client is told its own time to wait. If each waits as told, each sends one request during the next wait.
 		x.answered, x.until, x.unaware = now, until, max(x.unaware, a.Refusals/4)
 		return false
 	}
@@ -278,7 +279,8 @@ func lasts(a *weir.Abuse, n int) time.Duration {
 	return time.Duration(min(d, float64(a.Most)))
 }
 
-// take puts a cooldown in force, whose times are ahead of this node's by so much. Its shard is locked.
+// take puts a cooldown in force. Its times are by the clock that nodes share, which is ahead of this node's by the given µs. Its
+// shard is locked.
 func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
 	if x.n == 0 {
 		g.kept.Add(1)

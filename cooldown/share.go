@@ -17,8 +17,8 @@ type Shared interface {
 	AddUp(ctx context.Context, counts []Count) ([]int64, error)
 	// Announce tells all nodes something about clients, and forgets what was counted of them.
 	Announce(ctx context.Context, about []ID, words []string) error
-	// Announced returns some of what was announced after a place, and the place behind it. "" is the beginning. If what was
-	// announced there is lost, it returns ErrLost.
+	// Announced returns the next announcements after a place, and the place of the last one. The place "" is the beginning. If the
+	// announcement at the given place is lost, it returns ErrLost.
 	Announced(ctx context.Context, after string) (words []string, next string, err error)
 }
 
@@ -37,10 +37,10 @@ type sharing struct {
 	mu     sync.Mutex
 	counts map[ID]*counted
 	words  []Cooldown
-	place  string // up to which announcements were heard
-	// round is how often they were read from the beginning: once, and again after a loss.
+	place  string // of the last announcement that was read
+	// round counts how often they were read again from the beginning, as they are after a loss.
 	round uint64
-	// lost, if above 0, is after how many exchanges this node puts back what is missing after a loss.
+	// lost is, after a loss, the number of exchanges until this node puts back what is missing. 0 means that nothing is.
 	lost int
 }
 
@@ -58,8 +58,8 @@ const (
 	batch      = 1000 // in one call
 )
 
-// count remembers what the other nodes don't know yet of a client that this node has refused more often than its part of need.
-// The client's shard is locked.
+// count has the next exchange add up a client's refusals, if this node alone has counted more than its share of need. The client's
+// shard is locked.
 func (s *sharing) count(x *client, id ID, need int64, nodes int, c *weir.Charge) {
 	if part := (need + int64(nodes) - 1) / int64(max(1, nodes)); x.count < part {
 		return
@@ -81,7 +81,7 @@ func (s *sharing) count(x *client, id ID, need int64, nodes int, c *weir.Charge)
 	x.told = x.count
 }
 
-// announce has the other nodes told, and returns the round that it happens in.
+// announce tells the other nodes of a cooldown with the next exchange, and returns the current round.
 func (s *sharing) announce(c Cooldown) (round uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,8 @@ func (s *sharing) announce(c Cooldown) (round uint64) {
 	return s.round
 }
 
-// restart has all announcements heard again, and then those put back that are missing.
+// restart has all announcements read again from the beginning. After so many exchanges, those that are missing are put back; 0
+// means never.
 func (s *sharing) restart(lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +128,7 @@ func (g *Guard) exchange(ctx context.Context) {
 		more, err := g.listen(ctx)
 		switch {
 		case errors.Is(err, ErrLost):
-			// Each node waits for another time, and hears meanwhile what the others put back, so that not all announce the same.
+			// Nodes wait for random times, and read meanwhile what others have put back, so that not all announce the same.
 			g.sharing.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
 		case err != nil:
 			return

@@ -114,7 +114,7 @@ func (g *Guard) sweep(i int) {
 
 // All lists the cooldowns in force, those that end last first.
 func (g *Guard) All() []Cooldown {
-	g.Use() // other nodes' may be asked for before a request comes here
+	g.Use() // an operator may ask for other nodes' cooldowns before this node has had a request
 	now, ahead := g.now(), g.ahead()
 	var all []Cooldown
 	for i := range g.shards {
@@ -131,8 +131,8 @@ func (g *Guard) All() []Cooldown {
 	return all
 }
 
-// cooldown describes a client's cooldown by the time that nodes share, which is ahead of this node's by so much. As long as
-// that clock doesn't step, the times are those that were announced, and the same on all nodes.
+// cooldown describes a client's cooldown by the clock that nodes share, which is ahead of this node's by the given µs. Unless that
+// clock has stepped, the times are exactly those that were announced, and so the same on all nodes.
 func (x *client) cooldown(id ID, ahead int64) Cooldown {
 	if said := x.said - x.ends; max(said-ahead, ahead-said) < second {
 		ahead = said
