@@ -12,6 +12,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ type Store struct {
 	reread      chan struct{}          // holds a value when the files of credentials are to be read now
 
 	sentinels *sentinels             // nil without
-	selected  atomic.Pointer[string] // the address of a replica that Sentinels are about to promote; nil: of none
+	selected  atomic.Pointer[string] // the address of a replica that Sentinels are about to promote; nil if there is none
 	lost      chan struct{}          // holds a value when a shard was lost since it was last looked for
 
 	life    context.Context
@@ -254,8 +255,8 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 		}
 	}
 	recorded := slices.ContainsFunc(parts, (*part).recorded)
-	if recorded { // those parts first: the others go back only if the records were there
-		slices.SortStableFunc(parts, func(a, b *part) int { return falseFirst(!a.recorded(), !b.recorded()) })
+	if recorded { // parts with records go first: the others go back only if a record was there
+		slices.SortStableFunc(parts, func(a, b *part) int { return cmp.Compare(a.rank(), b.rank()) })
 	} else if once != (weir.Once{}) {
 		if len(parts) == 0 {
 			tag := int(once[0]) % tags
@@ -290,22 +291,20 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return err
 }
 
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
+// rank is 0 for acts that happen only if a record is there, and 1 for others.
+func (a *act) rank() int {
+	if a.recorded() {
 		return 0
-	case a:
-		return 1
 	}
-	return -1
+	return 1
 }
 
-// recorded: an act happens only if a record is there.
+// recorded reports whether an act happens only if a record is there.
 func (a *act) recorded() bool {
 	return slices.ContainsFunc(a.charges, func(c charge) bool { return c.record })
 }
 
-// slots: an act frees slots, and nothing else.
+// slots reports whether an act frees slots, and nothing else.
 func (a *act) slots() bool {
 	return !slices.ContainsFunc(a.charges, func(c charge) bool { return c.policy.Limit.Algorithm != weir.Concurrency })
 }
