@@ -25,7 +25,7 @@ type address struct {
 	option  rueidis.ClientOption // complete, ready for rueidis.NewClient
 	cluster bool
 	shown   string            // the URL without passwords, for logs and errors
-	files   map[string]string // that the URL names, by parameter
+	files   map[string]string // paths of the files that the URL names, by parameter
 }
 
 // place is where the keys are, whatever the credentials and in whatever order hosts are named.

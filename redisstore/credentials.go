@@ -14,8 +14,8 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// credentials are what files hold of a store URL: the password, and with TLS the authority and the client's certificate. New
-// connections use the ones that Redis accepted last.
+// credentials are the parts of a store URL that can be in files: the password, and with TLS the CA and the client's certificate.
+// New connections use the newest ones that Redis has accepted.
 type credentials struct {
 	password string
 	tls      *tls.Config // nil without TLS
@@ -54,8 +54,9 @@ func (s *Store) Look() {
 const notInUse = "new redis credentials aren't in use: those before them stay"
 
 // followFiles has new connections use what the files hold, soon after they change. New credentials are used once Redis has
-// accepted them on a connection: so it doesn't matter whether the files or Redis are changed first, and a file with a mistake
-// does no harm while the old credentials are good. Used is what the files held when those in use were read.
+// accepted them on a connection. So it doesn't matter whether the files or Redis are changed first, and a file with a mistake
+// does no harm while the old credentials are good. used is the files' content, by parameter, from which the credentials in use
+// were read.
 func (s *Store) followFiles(url string, used map[string]string) {
 	last := used
 	for {
@@ -93,7 +94,7 @@ func (s *Store) followFiles(url string, used map[string]string) {
 	}
 }
 
-// useFiles has new connections use what the files hold, if Redis accepts it.
+// useFiles has new connections use the credentials in the files, if Redis accepts them.
 func (s *Store) useFiles(url string) error {
 	a, err := parseAddress(url)
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *Store) accepted(o rueidis.ClientOption) error {
 	return err
 }
 
-// readStable reads the files until two readings, a moment apart, agree: a plain save truncates a file first.
+// readStable reads the files until two readings, a moment apart, agree. Many programs truncate a file before they write it.
 func (s *Store) readStable() (map[string]string, error) {
 	before, err := readFiles(s.address.files)
 	for err == nil && rediscall.Sleep(s.life, 20*time.Millisecond) {
@@ -140,8 +141,7 @@ func (s *Store) readStable() (map[string]string, error) {
 	return nil, err
 }
 
-// readAddress parses a store URL, and returns what its files held before that: what changes meanwhile is found when they are
-// next read.
+// readAddress parses a store URL. held is what its files held before that, so that followFiles notices a change in between.
 func readAddress(url string) (a address, held map[string]string, err error) {
 	if a, err = parseAddress(url); err != nil || len(a.files) == 0 {
 		return a, nil, err
@@ -153,7 +153,7 @@ func readAddress(url string) (a address, held map[string]string, err error) {
 	return a, held, err
 }
 
-// readFiles returns what files hold, by their parameters in the store URL.
+// readFiles returns the content of files, by their parameters in the store URL.
 func readFiles(files map[string]string) (map[string]string, error) {
 	held := map[string]string{}
 	for parameter, name := range files {

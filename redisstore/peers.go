@@ -178,8 +178,9 @@ func (s *Store) run() {
 // the others.
 const guestShare = 0.75
 
-// weigh asks every server how full it is, how many keys it keeps, and whether it evicts them. Guests get no new counters while one is nearly full; of one
-// that doesn't tell, nothing is held against them. All are asked at once: one that is lost would use up the others' time.
+// weigh asks every server how full it is, how many keys it keeps, and whether it evicts them. Guests get no new counters while a
+// server is nearly full. A server that doesn't answer counts as one with room. All are asked at once, since one that is lost would
+// use up the others' time.
 func (s *Store) weigh() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
@@ -223,7 +224,7 @@ func (s *Store) weigh() {
 	s.tight.Store(tight.Load())
 }
 
-// noteEviction takes in a server's maxmemory-policy, and logs a change: once, since health and metrics go on saying so.
+// noteEviction records a server's maxmemory-policy, and logs a change once. Health and metrics go on showing the policy.
 func (s *Store) noteEviction(sh *shard, policy string) {
 	if policy == "noeviction" {
 		policy = ""

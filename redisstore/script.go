@@ -45,7 +45,7 @@ type charge struct {
 	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
 	hold    *weir.Hold
 	used    int64 // of what is given back with a hold
-	record  bool  // it goes back only if the hold's record is there
+	record  bool  // weir.Return.Recorded: it goes back only if the hold's record is there
 
 	fits    bool
 	full    bool // it fits, but Redis has no memory for a new counter or hold
@@ -71,7 +71,7 @@ type act struct {
 
 const (
 	flagPeek         = 1
-	flagRecorded     = 1 // of what is given back
+	flagRecorded     = 1 // in place of flagPeek, for charges that are given back
 	flagShadow       = 2
 	flagLend         = 4
 	flagClaim        = 8

@@ -29,8 +29,8 @@ type sentinels struct {
 	moved   time.Time            // when primary took the place of old
 }
 
-// staleFor is how long Sentinels may take to hear of a failover. Until then they may name the old primary, which stays writable
-// for up to 11 s.
+// staleFor is how long it may take until all Sentinels know of a failover. Until then some name the old primary, which stays
+// writable for up to 11 s.
 const staleFor = 10 * time.Second
 
 func newSentinels(o rueidis.ClientOption) *sentinels {
@@ -148,7 +148,7 @@ func (s *Store) followPrimary() {
 		var c rueidis.Client
 		var err error
 		if addr := s.selected.Swap(nil); addr != nil {
-			ctx, cancel := context.WithTimeout(s.life, 3*time.Second) // it takes a tenth of a second
+			ctx, cancel := context.WithTimeout(s.life, 3*time.Second) // a promotion takes about 100 ms
 			c, err = s.sentinels.promotion(ctx, *addr)
 			cancel()
 		} else {
@@ -165,7 +165,7 @@ func (s *Store) followPrimary() {
 		s.logger.Info("redis has another primary", "store", s.address.shown, "primary", s.sentinels.primary)
 		old := *s.client.Swap(&c)
 		s.background(func() {
-			rediscall.Sleep(s.life, 100*time.Millisecond) // calls that have just asked for it can still be made
+			rediscall.Sleep(s.life, 100*time.Millisecond) // so that calls which have just got this client can still be sent
 			old.Close()                                   // which may wait a second for a server that is silent
 		})
 	}
@@ -190,7 +190,7 @@ func (s *Store) hearFailovers(o rueidis.ClientOption, addr string) {
 	}
 }
 
-// heardOfFailover has the primary looked for now:
+// heardOfFailover has followPrimary look for the primary at once. These are the messages:
 //
 //	+selected-slave: slave NAME IP PORT @ MASTER IP PORT
 //	+switch-master: MASTER OLD-IP OLD-PORT NEW-IP NEW-PORT

@@ -38,8 +38,8 @@ type shard struct {
 	since atomic.Int64 // when it was lost, while open; before, when it was found. Unix µs
 	cause atomic.Pointer[string]
 	keys  atomic.Int64 // that it keeps, as it told last; -1: it never did
-	// evicts is the maxmemory-policy by which the server evicts keys, as it told last. It is nil or "" if the server never
-	// told, or evicts nothing.
+	// evicts is the maxmemory-policy by which the server evicts keys, from its last answer. It is nil before the first answer, and
+	// "" if the server evicts nothing.
 	evicts atomic.Pointer[string]
 	tally  tally
 }

@@ -12,7 +12,8 @@
 --            what is given back, its slot; what is taken back, its interval
 --            with LEND, how many others wait for, and how many more the node wants
 --            with CLAIM, the claim: base, time, level, held
---            with RECORDED, it goes back only if its record is there; so does all but slots behind the first such
+--            RECORDED means that it goes back only if its hold's record is there. If the first such charge of an act has no record,
+--            it and all charges behind it do nothing
 --            with HOLD, its id, and how long it lasts (µs) and whether it goes back then, or, where it is given back, how
 --            much was used
 -- Reply    now, then for each charge that is taken whether it fits (1), doesn't (0), would, but Redis has no memory for a
@@ -32,7 +33,7 @@
 -- nothing on the way is too large.
 
 local TAKE, GIVE_BACK, RESET, TAKE_BACK = 0, 1, 2, 3
-local RECORDED = 1 -- a flag of what is given back, in place of PEEK
+local RECORDED = 1 -- a flag of charges that are given back, in place of PEEK
 local PEEK, SHADOW, LEND, CLAIM, COUNT_REFUSED, BOOK, AGAIN, HOLD = 1, 2, 4, 8, 16, 32, 64, 128 -- flags
 local HOLDS, GIVES_BACK, CALENDAR, DECIMAL = 16, 32, 64, 128 -- marks of a policy, added to its algorithm
 local GUEST = 32768

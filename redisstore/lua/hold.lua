@@ -6,9 +6,10 @@
 -- well. Nothing here looks at more than 128 holds at once: those that end first, the one that ends last, and the charge's
 -- own. A client chooses how many there are.
 --
--- If Redis' clock steps back, ends would lie too far ahead. No slot ends later than the limit's window from now. Beside other
--- holds lies a field that says when one was last made, and how long those of each form last at most. A charge that comes
--- before that moment brings back all ends that lie further ahead than their length, 128 at a time.
+-- If Redis' clock steps back, holds would last too long. A slot that ends more than the limit's window from now is shortened to
+-- that. For other holds, the hash has a field that says when the last one was made, and the longest lifetime of each form. If a
+-- charge comes before that moment, the clock has stepped back: from then on each charge looks at 128 holds, and shortens those
+-- that end later than their form's lifetime from now, until all were looked at.
 
 local hold = false
 if holds then
@@ -51,7 +52,7 @@ if holds then
     return nil, 0, 0
   end
 
-  -- Reads when a hold was last made and how long holds last, and the charge's own record.
+  -- Reads the field that says when a hold was last made and how long holds last, and the charge's own record.
   local function recall(h)
     local v, _ = read(h, 'HGET', h.records, SEEN)
     h.seen, h.kept, h.returns, h.cursor = 0, 0, 0, 0
@@ -76,7 +77,7 @@ if holds then
     return min(HUGE, tonumber(call('ZRANGE', h.ends, place, place, 'WITHSCORES')[2] or 0))
   end
 
-  -- Says how many slots are taken once some are free again. A hash that isn't there is none to write to: it would last for ever.
+  -- Updates how many slots are taken after n were freed. The hash must be there: a new one would have no TTL.
   local function free(h, n)
     local left = sum(h) - n
     if left > 0 then
@@ -86,8 +87,9 @@ if holds then
     end
   end
 
-  -- Removes holds, and what is freed of slots. The last holds take both keys along at once: while a slot of a Cluster moves to
-  -- another server, a script that asks for a key that it has emptied ends halfway, with the holds gone and the counter as it was.
+  -- Removes the holds whose ids are in gone, and subtracts freed from the slots that are taken. With the last hold, both keys are
+  -- deleted by one command. A key that is empty is gone, and while its hash slot moves to another server of a Cluster, the next
+  -- command that names it is an error. The script would end there, with the holds removed and their tokens not given back.
   -- Deletes come before other writes, which then succeed even if Redis is out of memory.
   local function remove(h, p, gone, freed)
     if #gone > 0 and call('ZCARD', h.ends) == #gone and (#gone > 1 or call('ZRANGE', h.ends, 0, 0)[1] == gone[1]) then
@@ -115,8 +117,8 @@ if holds then
   end
 
   -- Gives back what reservations stood for, to the slots that they were debited in. The field's TTL is right already: the
-  -- counter is full no later than before. With ahead, only a counter that lies in the future is written. Returns its time
-  -- before and after that.
+  -- counter is full no later than before. With ahead, a counter is written only if its time lies in the future.
+  -- Returns its time before and after.
   local function give_back(key, p, returns, ahead)
     local algorithm = p.algorithm
     local v = algorithm ~= SLIDING_LOG and pcall('HGET', key, p.field)
@@ -164,8 +166,8 @@ if holds then
     return before, time
   end
 
-  -- Brings back slots that end later than the limit's window from now: the clock has stepped back, or the window is shorter
-  -- than it was. Finds when the last one ends.
+  -- Shortens slots that end more than the limit's window from now, since the clock has stepped back or the window was shortened.
+  -- Finds when the last one ends.
   local function anchor_slots(h, p)
     local latest = now + p.b
     h.latest = end_at(h, -1)
@@ -177,8 +179,8 @@ if holds then
     h.latest = end_at(h, -1)
   end
 
-  -- Brings back the ends of other holds after the clock has stepped back, and the window that they were debited in, if that
-  -- moves with its counter.
+  -- Shortens other holds after the clock has stepped back. If the counter's window lies in the future, it moves to now, and so do
+  -- holds that were debited in it.
   local function anchor(h, key, p)
     local from, to
     if now < h.seen then
@@ -200,7 +202,7 @@ if holds then
       if moved then call('ZADD', h.ends, latest, id) end
       if form and from and slot == from then call('HSET', h.records, id, pack(RECORD, form, n, to)) end
     end
-    -- If the last of them was brought back, others with the same end may be left.
+    -- If the last one was shortened, others with the same end may be left.
     h.cursor = #some == 2 * MOST and some[2 * MOST] - (moved and 1 or 0) or 0
     call('HSET', h.records, SEEN, seen(h))
     if h.id then h.form, h.n, h.slot = record(h, h.id) end

@@ -13,7 +13,8 @@ end})
 
 for _ = 1, acts do
   local kind, low, high = byte(body, at, at + 2)
-  local count, once, first, gate = low + 256 * high, 0, true, nil -- gate: whether the first record that must be there is
+  -- gate: nil before the first charge that is RECORDED, then whether its record was there
+  local count, once, first, gate = low + 256 * high, 0, true, nil
   at = at + 3
   if kind == GIVE_BACK then
     once, at = unpack('<I6', body, at)
