@@ -268,11 +268,12 @@ func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide 
 
 func recordOf(key string, h *weir.Hold) string { return key + ":hold:" + hex.EncodeToString(h.ID[:]) }
 
-// giveBack returns tokens, or settles reservations. If it may happen only once, each stake has its own mark of that, or its
-// record.
+// giveBack returns tokens, or settles reservations. If that may happen only once, each stake remembers it by a mark of its own, or
+// by the record of the hold, which goes back only while it is there. If returns have records, those without come last, and go back
+// only if one of the records was there.
 func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) (err error) {
 	used := 0
-	gated, given := slices.ContainsFunc(returns, recorded), false // by records, of which one was there
+	gated, given := slices.ContainsFunc(returns, recorded), false // whether some have records, and whether one was there
 	if gated {
 		once = weir.Once{}
 	}

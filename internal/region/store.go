@@ -270,8 +270,8 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
-// giveBack returns tokens to the stores of their homes. Of several, each has its own mark that it was done, or the records of
-// holds. If one has records, the stores without any come last, and give back only slots unless a record was there.
+// giveBack returns tokens to the stores of their homes. Each store remembers by a mark of its own that it did, or by the records of
+// holds. If some returns have records, the stores that get none of those come last, and free only slots unless a record was there.
 func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return, homeOf func(i int) string) (err error) {
 	by := map[string][]weir.Return{}
 	for i := range returns {
@@ -315,7 +315,7 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 	return err
 }
 
-// rank is 0 for returns that records make happen once, and 1 for others.
+// rank is 0 if some of the returns have records, and 1 otherwise.
 func rank(returns []weir.Return) int {
 	if slices.ContainsFunc(returns, recorded) {
 		return 0
