@@ -111,7 +111,7 @@ func amountOfNumber(s string) (Amount, error) {
 // asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
 func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	a, known := rs.amount(r.Amount, req.Amounts, req)
-	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of it isn't known yet
+	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of the amount isn't known yet
 		if r.Default > 0 {
 			assumed = r.Default
 		}
@@ -159,11 +159,10 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 	return nil
 }
 
-// Price returns what amounts cost in usd when the model isn't certain: by the dearest of the models that a request names, and
-// of the one that its answer names, if any. Letter case doesn't matter. A model without a price may be any model, and so
-// may that of a request and an answer that name none: they cost what the dearest model costs. Weights of usd are the price of
-// models without one. An answered name that only adds to
-// the one asked for, as a date, is the same model unless it has a price of its own. Known is false if there are no prices.
+// Price returns what amounts cost in usd if the model isn't certain: the highest price of the models that the request and its answer
+// name. Letter case doesn't matter. A model without a price costs what weights of usd say, or without those as much as the dearest
+// model, and so does a call for which no model is named. If the answer's name is one of those asked for with something added, such
+// as a date, it is the same model unless it has a price of its own. known is false if there are no prices.
 func (rs *RuleSet) Price(asked []string, answered string, of map[string]Amount) (usd Amount, known bool) {
 	var models []string
 	for _, m := range asked {
@@ -182,7 +181,7 @@ func (rs *RuleSet) Price(asked []string, answered string, of map[string]Amount) 
 	return usd, known
 }
 
-// mayCost lists what usd may be made of for any of the models.
+// mayCost returns the sums that usd may be for a call to any of the models.
 func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
 	for _, m := range models {
 		first, folded := rs.priceOf(m)
@@ -207,7 +206,7 @@ func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
 	return parts
 }
 
-// priceOf finds the first price that is for a model, and the first one if letter case doesn't matter.
+// priceOf finds the first price that matches a model, and the first one that does if letter case is ignored.
 func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
 	lower := strings.ToLower(strings.TrimSpace(model))
 	for i := range rs.doc.Prices {
@@ -222,7 +221,7 @@ func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
 	return first, folded
 }
 
-// isVersion reports whether an answer's model is one of those asked for, with a suffix, and has no price of its own.
+// isVersion reports whether an answer's model is one of those asked for with something added, and has no price of its own.
 func (rs *RuleSet) isVersion(answered string, asked []string) bool {
 	if p, _ := rs.priceOf(answered); p != nil && p.Name != "*" {
 		return false

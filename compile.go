@@ -417,7 +417,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	}
 }
 
-// keyOverride says what to write in place of an override in a rule that doesn't count by API key. The names of overrides are
+// keyOverride says what to write instead of an override in a rule that doesn't count by API key. The names of overrides are
 // compared with API keys only, so `override: {acme: …}` would never apply to the org acme.
 func keyOverride(by string) string {
 	counts := "counts by " + strings.ReplaceAll(by, ",", ", ")

@@ -43,8 +43,8 @@ type Options struct {
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
 	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
 	Secret []byte
-	// Local counts while the store can't be reached: for rules with FailLocal, and for counters of rules with FailAllow that
-	// the store still knew (see [Result.Local]). If nil, those rules allow.
+	// Local counts while the store can't be reached: for rules with FailLocal, and for rules with FailAllow if this node knows
+	// the counter (see [Result.Local]). If nil, those rules allow.
 	Local Store
 	// Emergency is one more limit while the store can't be reached, by IP address, or of [Limiter.Take]
 	// without one by key, and counted in Local, for whatever rules then allow. Nil means none.

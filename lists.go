@@ -12,8 +12,8 @@ func (rs *RuleSet) Covers(entry string) (denied, allowed bool) {
 	return rs.deny.covers(entry), rs.allow.covers(entry)
 }
 
-// WithDenied returns the same rules with more entries on the deny list: blocks that are kept apart from the document. The document,
-// and what is warned of in it, stay as they are. The error is [Problems], if an entry can't be on a deny list.
+// WithDenied returns the same rules with more entries on the deny list: blocks that are kept apart from the document. The document
+// and its warnings stay the same. The error is [Problems] if an entry can't be on a deny list.
 func (rs *RuleSet) WithDenied(entries ...string) (*RuleSet, error) {
 	c := *rs
 	c.deny, c.warnings = accessList{}, nil

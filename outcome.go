@@ -30,7 +30,7 @@ type held struct {
 	expires time.Duration
 	age     time.Duration // of a receipt
 	returns []due
-	local   []due // what was taken of Options.Local, of slots and of rules with Statuses
+	local   []due // slots, and charges of rules with Statuses, that were taken from Options.Local
 }
 
 // due is one return of an allowed request.
@@ -59,11 +59,11 @@ func (r *due) life() time.Duration {
 	return refundable(r.Policy)
 }
 
-// refundTime is how long a receipt can give back what a check took, and how long a store remembers that it did: marks would
-// fill the store if every request of a monthly limit left one for a month.
+// refundTime is how long a receipt can give back what a check took at most, and how long a store remembers that it did. If each
+// request of a monthly limit left a mark for a month, the marks would fill the store.
 const refundTime = time.Hour
 
-// refundable is how long a charge of a policy can be given back with a receipt.
+// refundable is how long a receipt can give back a charge of a policy.
 func refundable(p *Policy) time.Duration { return min(max(p.Memory(), time.Minute), refundTime) }
 
 // keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
@@ -253,7 +253,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	for i := range h.returns {
 		r := &h.returns[i]
 		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > r.Hold.For {
-			r.Hold = nil // a node of the version before sealed it: the record has ended, and what was taken has not
+			r.Hold = nil // the receipt is of the version before, and its record ended while the tokens were still taken
 		}
 		r.Recorded = h.recorded(r)
 		recorded = recorded || r.Recorded
@@ -288,14 +288,14 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if !errors.Is(e, ErrUsed) {
 		h.local = nil
 		if h.once == (Once{}) {
-			h.once = h.name() // a mark costs the store memory, so only attempts after the first leave one
+			h.once = h.name() // a mark costs the store memory, so the first attempt goes without
 		}
 		d.held = h
 	}
 	return e
 }
 
-// giveBackLocal gives back some of what was taken of Options.Local.
+// giveBackLocal gives back the charges of Options.Local for which goes returns true.
 func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bool) error {
 	var back []Return
 	for i := range h.local {
@@ -309,15 +309,15 @@ func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bo
 	return l.local.GiveBack(ctx, Once{}, 0, back)
 }
 
-// recorded: the hold's record makes a return of a receipt happen once, and it needs no other mark. That is so of checks whose
-// caller chose the id: after a refund, a check under the same id is charged anew, and its receipt must work. And it is so of
-// settlements that come when marks of earlier ones are forgotten.
+// recorded reports whether the record of a hold makes a return by receipt happen once, so that it needs no other mark. Two kinds of
+// returns go by it. If the caller chose the id of the check, a check with that id is charged again after a refund, and its new
+// receipt must work. And when a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
 	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.slot() &&
 		(r.named || r.amount != "" && h.age > refundTime)
 }
 
-// order is that in which GiveBack wants returns.
+// order sorts returns as [Return.Recorded] asks for.
 func (r *Return) order() int {
 	switch {
 	case r.slot():

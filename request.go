@@ -34,13 +34,13 @@ type Request struct {
 	Cost int64
 	// Amounts are what the request takes beside its cost, by name: tokens, usd. See [Rule.Amount].
 	Amounts map[string]Amount
-	// Assumed are amounts of a request of which a part isn't known yet, such as the output of a call to a model, with that part
-	// assumed. A rule charges its Default if what it counts has such a part, or what is assumed if it has no Default. Nil means
-	// that Amounts are complete.
+	// Assumed is for requests of which some amounts aren't known yet, such as the output of a call to a model. It has the same
+	// amounts as Amounts, with an assumed number for what isn't known. Where the two differ, a rule charges its Default, or
+	// what is assumed if it has no Default, but no less than what is known. If nil, Amounts are complete.
 	Assumed map[string]Amount
 	// Reserve, if positive, says that the amounts are an estimate, which [Limiter.Finish] replaces by the truth. It is for how
 	// long the estimate stands at least: see [Rule.GiveBackUnsettled]. Rules that count an amount apply to such a request whatever
-	// its method is: servers serve a body under methods that a rule doesn't name.
+	// its method is, since many servers answer a call under methods that the rule doesn't name.
 	Reserve time.Duration
 	// Guess: the amounts are nobody's word, such as what earlier requests took. Of a limit that holds less, all that it holds is
 	// asked: a guess alone keeps nobody out for ever.

@@ -97,9 +97,10 @@ type Return struct {
 	Hold *Hold
 	// Used is how many of N stay taken after all, of a Return with a Hold. What is beyond N is taken as well, whatever is left.
 	Used int64
-	// Recorded: nothing goes back, and nothing is booked, unless the record of Hold is there. The first such return of a call
-	// decides: without its record, only slots are freed, and GiveBack returns [ErrUsed]. So the record is what makes a refund
-	// happen once, and no Once is remembered for the call. Slots come first in such a call, and returns that aren't Recorded last.
+	// Recorded makes the return depend on the record of Hold: if the record isn't there, nothing goes back and nothing is booked.
+	// The record makes a refund happen once, so the store remembers no Once for a call with such a return. If the first such
+	// return of the call has no record, only slots are freed, and GiveBack returns [ErrUsed]. Callers put slots first, and
+	// returns that aren't Recorded last.
 	Recorded bool
 }
 

@@ -92,7 +92,7 @@ func (rs *RuleSet) warnOfAbuse() {
 	}
 }
 
-// mostRefusals is how many refusals a second no client can cause.
+// mostRefusals is more refusals per second than any client can cause.
 const mostRefusals = 1_000_000
 
 // neverAbused says why no client of the rule can begin a cooldown, or "".
@@ -419,13 +419,13 @@ func (r *rule) size() int {
 type Moved struct{ Pattern, From, To string }
 
 // Moved returns the patterns of an older set whose verified keys are in another tier now, as far as can be told from the
-// patterns. Of very many patterns it looks at the first.
+// patterns. If there are very many patterns, it looks only at the first ones.
 func (rs *RuleSet) Moved(old *RuleSet) (moved []Moved) {
 	var c compared
 	for i, k := range old.doc.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
 		if old.keys.firstWithin(k.Pattern, int32(i), &c) >= 0 {
-			continue // no key got here
+			continue // an earlier pattern matches all keys of this one
 		}
 		to := rs.defaultTier
 		if j := rs.keys.firstWithin(k.Pattern, int32(len(rs.doc.Keys)), &c); j >= 0 {
