@@ -1,5 +1,5 @@
-// Package budget tells people when a budget runs low: once when half of it is used, once at 80 %, and once when it is used up;
-// and once when it refuses a request before that.
+// Package budget tells people when a budget runs low: once when half of it is used, once at 80 %, and once when it is used up. If it
+// refuses a request before it is used up, it tells them that once, too.
 //
 // A budget is a limit on an amount, or one over a day, a week or a month of the calendar, that counts in fixed windows: only
 // those have an end by which something can run out. A [Watcher] is told of every decision. What it tells is a line of the log

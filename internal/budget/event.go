@@ -22,9 +22,9 @@ type Event struct {
 	Node      string    `json:"node"`
 	Rule      string    `json:"rule"`
 	Policy    string    `json:"policy"`    // the limit's name: the rule's id, or id-month where the rule has several
-	Threshold int       `json:"threshold"` // per cent that are used; of a refusal the last threshold that was reached, or 0
-	// Subject is whom the rule counts, masked unless FullNames is set and it is a user or an organization; "" if it counts all together. Fingerprint is the client as other tools know
-	// it, if the rule counts by one thing alone.
+	Threshold int       `json:"threshold"` // the percentage that was reached; for a refusal below 100%, the last one before it, or 0
+	// Subject is the client that the rule counts, or "" if it counts all together. It is masked, except users and organizations
+	// if FullNames is set. Fingerprint is the client as other tools know it, if the rule counts by one thing alone.
 	Subject     string      `json:"subject"`
 	Fingerprint string      `json:"fingerprint,omitempty"`
 	Amount      string      `json:"amount,omitempty"` // what is counted; "" means requests
@@ -49,7 +49,7 @@ type crossing struct {
 	use      Use
 	from, to int  // of Thresholds
 	refused  bool // by a request that was refused
-	below    bool // what is told is that refusal, since the budget isn't used up
+	below    bool // the event is about that refusal, since the budget isn't used up
 	keyed    bool // the user or the organization is the API key, so it isn't named in full
 }
 
@@ -75,7 +75,7 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 // mostName is how many characters of a user's or an organization's name an event has.
 const mostName = 256
 
-// subject is whom a counter is for, as people may see it. Full shows users and organizations as they are.
+// subject is the client of a counter, as people may see it. With full, users and organizations aren't masked.
 func subject(c *weir.Counter, values [][2]string, full bool) string {
 	if values == nil && len(c.Subject) > 0 { // of no rule that says what it was made of
 		return shown.Key(string(c.Subject))

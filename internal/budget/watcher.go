@@ -90,7 +90,7 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *weir.Charge)
 	if n == len(Thresholds) && l.Allowed && o.Request.Reserve > 0 && c.Hold != nil {
 		n-- // what is reserved may come back, and until then the budget isn't used up
 	}
-	// A request that is larger than the whole budget says nothing about it. Of one that is used up, refusals are nothing new.
+	// A refusal says nothing about the budget if the request is larger than all of it.
 	refused := !l.Allowed && l.RetryAfter != weir.Never
 	if n == 0 && !refused {
 		return
@@ -105,10 +105,10 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *weir.Charge)
 	}
 }
 
-// refusals tells the name of a budget's refusals from that of its thresholds.
+// refusals makes another name of a budget's name, under which its refusals are told.
 const refusals = 0x5bd1e995_00000000
 
-// raise has a crossing told, if this node has told less than n under the name.
+// raise has a crossing told, unless this node has told n or more under the name.
 func (w *Watcher) raise(name uint64, n int, c crossing) {
 	if w.told.count(name) >= n {
 		return
@@ -174,7 +174,8 @@ func (w *Watcher) tell(c *crossing) {
 	}
 }
 
-// tellOnce tells an event, unless another node has told one of this kind: a threshold, or 0 for a refusal below 100%.
+// tellOnce tells an event, unless a node has told one of the same kind for this budget and window. The kind is a threshold, or 0 for
+// a refusal below 100%.
 func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
 	if w.hurry.Err() != nil {
 		w.dropped.Add(1)
