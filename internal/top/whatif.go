@@ -166,8 +166,8 @@ func replay(p *weir.Policy, ticks []tick, most uint64) (refused uint64) {
 	return refused
 }
 
-// replayBursts is replay with the requests of each slot at once, and so that the least refills between them: those of a slot that
-// follows a pause at its end, the others when their slot begins.
+// replayBursts is replay as if all requests of a slot came at once, at the moment that lets the least refill between bursts: at the
+// end of a slot that follows a pause, and at the beginning of any other.
 func replayBursts(p *weir.Policy, ticks []tick) (refused uint64) {
 	c := counter{policy: p}
 	for i, t := range ticks {
