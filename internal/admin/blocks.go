@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// block makes a change of the deny list one that always works: it needs no force, and an entry that can't be put into the rules goes on
-// the emergency list. An entry that is taken off the deny list is taken off the emergency list, too.
+// block prepares a change of the deny list so that blocking always works: it needs no force, and an entry that can't be put into the
+// rules goes on the emergency list. Removing an entry from the deny list removes it from the emergency list, too.
 func (a *API) block(r *http.Request, c *change, entry string, remove bool) *jsonerror.Error {
 	if remove {
 		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
@@ -63,7 +63,7 @@ func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *js
 		return out, f
 	case f == nil: // the rules had it, too
 	case listed && !inFile:
-		return nil, f // the rules go on blocking it, so it isn't taken off at all
+		return nil, f // the rules go on blocking the entry, so it stays on both lists
 	default:
 		out = a.emergency(c)
 		if listed {
@@ -74,8 +74,8 @@ func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *js
 	return out, nil
 }
 
-// edit changes the emergency list, unless it is a dry run, and has the change last and reach the other nodes. The answer says what was
-// changed, and where it couldn't be kept.
+// edit changes the emergency list, unless it is a dry run, and writes the change to the file and to Redis. The answer says what was
+// changed, and where the change couldn't be written.
 func (a *API) edit(r *http.Request, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
 	blocks := a.Rules.Blocks()
 	if out.DryRun {
@@ -88,7 +88,7 @@ func (a *API) edit(r *http.Request, out *Changed, entry, what string, change fun
 		out.Emergency = what
 		a.audit(r, "emergency list: entry "+what, "entry", shown.Entry(entry))
 	}
-	inFile, inRedis := blocks.Sync(r.Context()) // also if it was there: the caller may ask again because it wasn't kept everywhere
+	inFile, inRedis := blocks.Sync(r.Context()) // also if nothing changed: the caller may repeat a change that wasn't written everywhere
 	if inFile != nil {
 		out.warn("the emergency list can't be kept in --data, which is tried again every second: %v", inFile)
 	}
@@ -97,7 +97,7 @@ func (a *API) edit(r *http.Request, out *Changed, entry, what string, change fun
 	}
 }
 
-// emergency is the answer to a change that makes no version.
+// emergency is the answer to a change of the emergency list alone, which makes no new version of the rules.
 func (a *API) emergency(c *change) *Changed {
 	version := a.Rules.InForce().Version
 	return &Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: version}
@@ -108,7 +108,7 @@ func (c *Changed) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, rulefile.Problem{Text: fmt.Sprintf(format, args...)})
 }
 
-// Unlisted warns of entries of the emergency list that rules don't have. Such a block ends when an operator clears the list.
+// Unlisted warns of entries of the emergency list that the rules don't block. They pass once an operator takes them off that list.
 func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	for _, b := range emergency {
 		if denied, _ := set.Covers(b.Entry); !denied {
@@ -126,7 +126,7 @@ func (a *API) emergencyList() (all []Block) {
 	return all
 }
 
-// NoEntry is in the message that a list doesn't have the entry that was to be removed.
+// NoEntry is a part of the message which says that a list lacks the entry to be removed.
 const NoEntry = " has no entry "
 
 func noEntry(name, entry string) *jsonerror.Error {

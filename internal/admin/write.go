@@ -29,7 +29,7 @@ type change struct {
 	dryRun  bool
 	whole   bool // the edit replaces the document, whatever it is
 	removes bool // it takes something from a client on purpose, by name
-	unasked bool // it needs no force, whatever it is warned of
+	unasked bool // it needs no force, whatever the warnings
 	back    bool // to a version that was in force once: only what it takes from single clients needs force
 	author  string
 	message string
@@ -37,7 +37,7 @@ type change struct {
 	now     time.Time // when it is tried, which decides what overrides have expired
 	regions []string  // that the node knows
 
-	// then may replace what became of it, if it isn't nil.
+	// then, if not nil, is given the result and returns the one that the client gets.
 	then func(*Changed, *jsonerror.Error) (*Changed, *jsonerror.Error)
 
 	// What edit says of what it did:
