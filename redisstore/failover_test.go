@@ -72,3 +72,23 @@ func isMaster(ctx context.Context, r *redistest.Server) error {
 	}
 	return err
 }
+
+// TestAFailoverBeforeTheFirstHeartbeat: a store that has found the primary, but can't use it, follows a failover. Otherwise a node
+// that starts at such a moment would never come up.
+func TestAFailoverBeforeTheFirstHeartbeat(t *testing.T) {
+	r := redistest.NewSentinel(t, redistest.Options{})
+	do(t, r.Servers[0], "CONFIG", "SET", "min-replicas-to-write", "9") // so that it takes no writes
+	s := openLate(t, Options{URL: "redis-sentinel://" + strings.Join(r.Addrs(), ",") + "/" + redistest.MasterName})
+	until(t, func(context.Context) error {
+		if why := *s.first.cause.Load(); !strings.Contains(why, "NOREPLICAS") {
+			return errors.New(why)
+		}
+		return nil
+	})
+	do(t, r.Sentinels[0], "SENTINEL", "FAILOVER", redistest.MasterName)
+	until(t, s.Ready)
+	if err := isMaster(t.Context(), r.Servers[1]); err != nil {
+		t.Error(err)
+	}
+	mustTake(t, s, charge1(policy(t, "p", weir.FixedWindow, 10, year), "s"))
+}

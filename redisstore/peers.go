@@ -272,12 +272,21 @@ func (s *Store) endTry() {
 func (s *Store) dial() error {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
-	if s.client.Load() == nil {
+	old := s.client.Load()
+	if old == nil || s.sentinels != nil {
+		if old != nil {
+			s.sentinels.next() // the one that was asked last may not know of a failover
+		}
 		c, err := s.newClient(ctx)
-		if err != nil {
+		if err != nil && old == nil {
 			return err
 		}
-		s.client.Store(&c)
+		if c != nil { // otherwise the primary is where it was, or no Sentinel knows
+			s.client.Store(&c)
+			if old != nil {
+				(*old).Close()
+			}
+		}
 	}
 	if s.address.cluster {
 		if err := s.mapSlots(ctx); err != nil {
