@@ -113,20 +113,25 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	a, known := rs.amount(r.Amount, req.Amounts, req)
 	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of the amount isn't known yet
 		if r.Default > 0 {
-			assumed = r.Default
+			assumed = r.byDefault(req)
 		}
 		a, known = max(a, assumed), true
 	}
 	switch {
 	case known:
 	case r.Default > 0:
-		a = r.Default
+		a = r.byDefault(req)
 	case req.Peek: // it is told what is left
 	case req.Reserve > 0: // it is booked when it is settled
 	default:
 		return 0, false
 	}
 	return mulDiv(int64(a), r.cost, 1), true
+}
+
+// byDefault is what a rule with a Default charges a request whose amount isn't known.
+func (r *rule) byDefault(req *Request) Amount {
+	return min(Amount(mulDiv(int64(r.Default), max(req.Choices, 1), 1)), MaxAmount)
 }
 
 // amount is one of the amounts of a request: as it came, or made of others by prices and weights.

@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -74,17 +75,22 @@ func TestAssumedAmounts(t *testing.T) {
 		return weir.Rule{ID: amount, By: []string{}, Amount: amount, Default: weir.Whole(by), Limits: []weir.Limit{{Count: 10_000, Window: time.Hour}}, Algorithm: weir.FixedWindow}
 	}
 	for _, c := range []struct {
-		rule weir.Rule
-		left string
+		rule    weir.Rule
+		choices int64
+		left    string
 	}{
-		{rule("tokens", 0), "5000"},
-		{rule("tokens", 700), "9300"},
-		{rule("usd", 0), "10"}, // (1,000 + 2 × 4,000) millionths of 1,110 usd
-		{rule("usd", 2000), "8000"},
-		{rule("usd", 1), "8890"}, // the input alone is more
-		{rule("input", 7000), "9000"},
-		{rule("pictures", 7), "9993"},
-		{rule("pictures", 0), "10000"},
+		{rule("tokens", 0), 0, "5000"},
+		{rule("tokens", 700), 0, "9300"},
+		{rule("tokens", 700), 1, "9300"},
+		{rule("tokens", 700), 10, "3000"},
+		{rule("usd", 0), 0, "10"}, // (1,000 + 2 × 4,000) millionths of 1,110 usd
+		{rule("usd", 2000), 0, "8000"},
+		{rule("usd", 1), 0, "8890"}, // the input alone is more
+		{rule("usd", 1), 2000, "8000"},
+		{rule("input", 7000), 0, "9000"},
+		{rule("pictures", 7), 0, "9993"},
+		{rule("pictures", 7), 2, "9986"},
+		{rule("pictures", 0), 2, "10000"},
 	} {
 		set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{c.rule}, Prices: []weir.Sum{perMillion("*", 1_110_000)}})
 		if err != nil {
@@ -92,7 +98,7 @@ func TestAssumedAmounts(t *testing.T) {
 		}
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
 		d, err := l.Check(t.Context(), &weir.Request{
-			Attr: func(string) string { return "m" }, Reserve: time.Minute,
+			Attr: func(string) string { return "m" }, Choices: c.choices, Reserve: time.Minute,
 			Amounts: map[string]weir.Amount{"input": weir.Whole(1000)},
 			Assumed: map[string]weir.Amount{"input": weir.Whole(1000), "output": weir.Whole(4000), "tokens": weir.Whole(5000)},
 		})
@@ -100,8 +106,16 @@ func TestAssumedAmounts(t *testing.T) {
 			t.Fatal(d, err)
 		}
 		if got := d.Limits()[0].Left().String(); got != c.left {
-			t.Errorf("%s with a default of %s: %s left, want %s", c.rule.Amount, c.rule.Default, got, c.left)
+			t.Errorf("%s with a default of %s, %d choices: %s left, want %s", c.rule.Amount, c.rule.Default, c.choices, got, c.left)
 		}
+	}
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{rule("tokens", 700)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
+	if d, err := l.Check(t.Context(), &weir.Request{Choices: math.MaxInt64, Reserve: time.Minute}); err != nil || d.Allowed {
+		t.Errorf("more choices than an amount may be: %v, %v", d, err)
 	}
 }
 

@@ -38,6 +38,8 @@ type Request struct {
 	// amounts as Amounts, with an assumed number for what isn't known. Where the two differ, a rule charges its Default, or
 	// what is assumed if it has no Default, but no less than what is known. If nil, Amounts are complete.
 	Assumed map[string]Amount
+	// Choices is how many answers the request asks a model for. A rule charges its Default for each of them. 0 means 1.
+	Choices int64
 	// Reserve, if positive, says that the amounts are an estimate, which [Limiter.Finish] replaces by the truth. It is for how
 	// long the estimate stands at least: see [Rule.GiveBackUnsettled]. Rules that count an amount apply to such a request whatever
 	// its method is, since many servers answer a call under methods that the rule doesn't name.

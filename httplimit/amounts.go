@@ -16,6 +16,8 @@ type Estimate struct {
 	Amounts map[string]weir.Amount
 	// Assumed: see [weir.Request.Assumed].
 	Assumed map[string]weir.Amount
+	// Choices: see [weir.Request.Choices].
+	Choices int64
 	// Model is what prices are found by.
 	Model string
 	// Reserve is for how long the estimate stands, if nobody calls [Settle]: see [weir.Request.Reserve]. 0 means that it isn't
@@ -35,7 +37,7 @@ func WithEstimate(r *http.Request, e *Estimate) *http.Request {
 // fill puts an estimate into the request that is checked.
 func (v *Verdict) fill(ctx context.Context) {
 	if e, ok := ctx.Value(estimateKey{}).(*Estimate); ok {
-		v.Request.Amounts, v.Request.Assumed, v.Request.Reserve, v.Request.Guess, v.attrs.model = e.Amounts, e.Assumed, e.Reserve, e.Guess, e.Model
+		v.Request.Amounts, v.Request.Assumed, v.Request.Choices, v.Request.Reserve, v.Request.Guess, v.attrs.model = e.Amounts, e.Assumed, e.Choices, e.Reserve, e.Guess, e.Model
 	}
 }
 

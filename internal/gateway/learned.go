@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Learned remembers how long models' recent answers were, to estimate those of requests that set no limit. The zero value has
-// learned nothing.
+// Learned remembers how long models' recent answers were, of several choices each, to estimate those of requests that set no limit.
+// The zero value has learned nothing.
 type Learned struct {
 	mu     sync.Mutex
 	models map[string]*recentOutputs // guarded by mu

@@ -81,7 +81,7 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 			g.reserve(c)
 		}
 	}
-	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.model(), Reserve: reserveFor, Amounts: c.amounts, Assumed: c.assumed, Guess: c.guess})
+	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.model(), Reserve: reserveFor, Amounts: c.amounts, Assumed: c.assumed, Choices: c.asked.Choices, Guess: c.guess})
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
@@ -101,7 +101,9 @@ func (g *Gateway) reserve(c *call) {
 	input, output := c.asked.Input, c.asked.Output()
 	if !output.Known {
 		c.guess = true
-		output.N, output.Known = g.opts.Learned.estimate(c.model())
+		if each, known := g.opts.Learned.estimate(c.model()); known {
+			output = c.asked.OutputOf(each)
+		}
 		if c.kind == isJSON && !c.head.whole() {
 			output.N, output.Known = max(output.N, mostOutput(c.asked), lateOutput), true
 		}
@@ -125,7 +127,7 @@ func mostOutput(a usage.Asked) int64 {
 	if output := a.Output(); output.Known {
 		return output.N
 	}
-	return assumedOutput * min(a.Choices, 1<<20)
+	return a.OutputOf(assumedOutput).N
 }
 
 // price adds what amounts cost to them, unless that is known.
@@ -278,7 +280,7 @@ func (m *metered) Close() error {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
 		if u.Output.Known && !asked.MaxOutput.Known { // one that is cut says nothing of others
-			m.g.opts.Learned.learn(m.c.model(), u.Output.N)
+			m.g.opts.Learned.learn(m.c.model(), asked.PerChoice(u.Output.N))
 		}
 	case told || streamed > 0:
 		httplimit.SettleAtLeast(m.r, m.g.price(models, u.Model, m.c.likely(&u, asked, streamed)))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -245,6 +246,31 @@ func TestEstimateIsLearned(t *testing.T) {
 	}
 	if n := len(d.gateway.opts.Learned.models); n > maxModels {
 		t.Errorf("%d models are remembered, at most %d may be", n, maxModels)
+	}
+}
+
+// What is learned is the length of a choice, and a call reserves it for each choice that it asks for.
+func TestEstimateCountsChoices(t *testing.T) {
+	during := make(chan string, 1)
+	l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+	d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
+		during <- left(t, l)["tokens"]
+		jsonAnswer(`{"usage": {"prompt_tokens": 2, "completion_tokens": 79, "total_tokens": 81}}`)(w, r)
+	}, setup{limiter: l})
+	for range enough {
+		d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100`, `"n": 2`, 1))
+		await(t, during, "the request")
+	}
+	before, err := strconv.Atoi(left(t, l)["tokens"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{100, 2, 1} {
+		d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100`, fmt.Sprint(`"n": `, n), 1))
+		if got := await(t, during, "the request"); got != fmt.Sprint(before-2-40*n) {
+			t.Errorf("%d choices: %s tokens left meanwhile, want %d", n, got, before-2-40*n)
+		}
+		before -= 81
 	}
 }
 

@@ -34,13 +34,24 @@ const bytesPerToken = 4
 
 // Output is how many tokens the whole answer may have at most.
 func (a Asked) Output() Amount {
-	switch {
-	case !a.MaxOutput.Known:
+	if !a.MaxOutput.Known {
 		return Amount{}
-	case a.MaxOutput.N > maxCount/max(a.Choices, 1):
+	}
+	return a.OutputOf(a.MaxOutput.N)
+}
+
+// OutputOf is how many tokens the whole answer has if each choice has so many.
+func (a Asked) OutputOf(each int64) Amount {
+	if each > maxCount/max(a.Choices, 1) {
 		return Amount{maxCount, true}
 	}
-	return Amount{a.MaxOutput.N * max(a.Choices, 1), true}
+	return Amount{each * max(a.Choices, 1), true}
+}
+
+// PerChoice is how many tokens a choice has if the whole answer has so many, rounded up.
+func (a Asked) PerChoice(output int64) int64 {
+	n := max(a.Choices, 1)
+	return output/n + min(output%n, 1)
 }
 
 // ReadRequest reads the whole body of a request. What it doesn't find is unknown. The error says
