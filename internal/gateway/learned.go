@@ -2,8 +2,11 @@ package gateway
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"sync"
+
+	"github.com/weirhq/weir/httplimit"
 )
 
 // Learned remembers how long models' recent answers were, of several choices each, to estimate those of requests that set no limit.
@@ -15,20 +18,30 @@ type Learned struct {
 }
 
 const (
-	maxModels = 256 // clients choose their names
-	enough    = 8   // answers, before they say anything
-	maxTold   = 16  // models that the other nodes hear of
-	maxName   = 64  // bytes of the name of one
+	maxModels  = 256 // clients choose their names
+	maxAnswers = 64  // of a model that are remembered
+	maxOfOne   = 6   // of these that one client may have: less than a tenth
+	enough     = 8   // answers, before they say anything
+	maxTold    = 16  // models that the other nodes hear of
+	maxName    = 64  // bytes of the name of one
 )
 
 // recentOutputs are the last answers of a model.
 type recentOutputs struct {
-	last [64]int64
-	n    int // how many there were in all
+	last []learned // from the oldest to the newest
+	n    int       // how many there were in all
 }
 
-// learn notes the length of an answer. One of a model without a name says nothing of the next, which may be another model.
-func (l *Learned) learn(model string, output int64) {
+// learned is the length of an answer, and who had it.
+type learned struct {
+	client uint64
+	length int64
+}
+
+// learn notes the length of an answer. A client's answers replace its own once it has its share: a client whose answers are very
+// short or very long would otherwise decide what calls of all others reserve. An answer of a model without a name says nothing of
+// the next, which may be another model.
+func (l *Learned) learn(model string, client uint64, length int64) {
 	if model == "" {
 		return
 	}
@@ -48,8 +61,31 @@ func (l *Learned) learn(model string, output int64) {
 		m = &recentOutputs{}
 		l.models[model] = m
 	}
-	m.last[m.n%len(m.last)] = output
 	m.n++
+	m.last = append(m.last, learned{client, length})
+	first, has := 0, 0 // the client's first answer, and how many it has
+	for i := len(m.last) - 1; i >= 0; i-- {
+		if m.last[i].client == client {
+			first = i
+			has++
+		}
+	}
+	switch {
+	case has > maxOfOne:
+		m.last = slices.Delete(m.last, first, first+1)
+	case len(m.last) > maxAnswers:
+		m.last = slices.Delete(m.last, 0, 1)
+	}
+}
+
+var seed = maphash.MakeSeed()
+
+// learner is who an answer is learned from: a client with a verified key, or else an address, since keys can be made up.
+func learner(c *httplimit.Client) uint64 {
+	if c.Verified {
+		return maphash.String(seed, c.ID)
+	}
+	return maphash.Comparable(seed, c.Address)
 }
 
 // estimate is a length that nine of ten recent answers of a model didn't pass: here, or else on the node where they were
@@ -62,14 +98,22 @@ func (l *Learned) estimate(model string) (output int64, known bool) {
 	}
 	output, known = l.heard[model]
 	if m := l.models[model]; m != nil {
-		output, known = max(output, slices.Max(m.last[:m.n])), true
+		output, known = max(output, slices.Max(m.lengths())), true
 	}
 	return output, known
 }
 
 func (m *recentOutputs) high() int64 {
-	sorted := slices.Sorted(slices.Values(m.last[:min(m.n, len(m.last))]))
+	sorted := slices.Sorted(slices.Values(m.lengths()))
 	return sorted[len(sorted)*9/10]
+}
+
+func (m *recentOutputs) lengths() []int64 {
+	lengths := make([]int64, len(m.last))
+	for i, o := range m.last {
+		lengths[i] = o.length
+	}
+	return lengths
 }
 
 // Say is what the other nodes should hear: the estimates of the models that were asked most.

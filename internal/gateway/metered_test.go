@@ -264,7 +264,7 @@ func TestLearnedMoreThanALimitHolds(t *testing.T) {
 	handled := make(chan struct{}, 1)
 	d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
 	for range enough {
-		d.gateway.opts.Learned.learn("gpt-small", 20_000)
+		d.gateway.opts.Learned.learn("gpt-small", 1, 20_000)
 	}
 	if a := d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100, `, "", 1)); a.StatusCode != 200 {
 		t.Errorf("%d: %s", a.StatusCode, a.body)

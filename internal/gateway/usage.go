@@ -280,7 +280,7 @@ func (m *metered) Close() error {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
 		if u.Output.Known && !asked.MaxOutput.Known { // one that is cut says nothing of others
-			m.g.opts.Learned.learn(m.c.model(), asked.PerChoice(u.Output.N))
+			m.g.opts.Learned.learn(m.c.model(), learner(&m.c.head.client), asked.PerChoice(u.Output.N))
 		}
 	case told || streamed > 0:
 		httplimit.SettleAtLeast(m.r, m.g.price(models, u.Model, m.c.likely(&u, asked, streamed)))

@@ -237,12 +237,12 @@ func TestEstimateIsLearned(t *testing.T) {
 	if got, known := d.gateway.opts.Learned.estimate("gpt-small"); !known || got != 40 {
 		t.Errorf("learned %d, %v, want 40", got, known)
 	}
-	d.gateway.opts.Learned.learn("", 1)
+	d.gateway.opts.Learned.learn("", 1, 1)
 	if got, known := d.gateway.opts.Learned.estimate(""); known {
 		t.Errorf("learned %d of a model without a name", got)
 	}
 	for i := range 10 * maxModels {
-		d.gateway.opts.Learned.learn(fmt.Sprint("made up ", i), 1)
+		d.gateway.opts.Learned.learn(fmt.Sprint("made up ", i), 1, 1)
 	}
 	if n := len(d.gateway.opts.Learned.models); n > maxModels {
 		t.Errorf("%d models are remembered, at most %d may be", n, maxModels)
@@ -325,11 +325,11 @@ func TestLearnedElsewhere(t *testing.T) {
 	var here, there Learned
 	for i := range 40 {
 		for range min(i+1, enough) {
-			there.learn(fmt.Sprint("model-", i), int64(100+i))
+			there.learn(fmt.Sprint("model-", i), 1, int64(100+i))
 		}
 	}
-	there.learn("model-39", 139) // once more than the others
-	there.learn(strings.Repeat("long", 100), 1)
+	there.learn("model-39", 1, 139) // once more than the others
+	there.learn(strings.Repeat("long", 100), 1, 1)
 	said := there.Say()
 	if len(said) != maxTold || said["model-39"] != 139 || said["model-0"] != 0 {
 		t.Errorf("%d models are told: %v", len(said), said)
@@ -344,7 +344,7 @@ func TestLearnedElsewhere(t *testing.T) {
 		t.Errorf("it repeats what it has heard: %v", got)
 	}
 	for range enough {
-		here.learn("other", 50)
+		here.learn("other", 1, 50)
 	}
 	if got, _ := here.estimate("other"); got != 50 {
 		t.Errorf("it knows better, and says %d", got)
