@@ -86,9 +86,17 @@ func NewReader(contentType string) *Reader {
 func (r *Reader) Usage() (Usage, bool) {
 	u := r.answer.counts.usage()
 	u.Model = r.answer.model
-	u.Partial = !r.answer.over && !r.isDone()
+	output := u.Output
+	if !output.Known {
+		output = u.Tokens
+	}
+	u.Partial = !r.answer.over && !r.isDone() || r.events/eventsPerToken > output.N
 	return u, u.known()
 }
+
+// eventsPerToken is how many events a stream may have for each token of its output. More of them had text in them that it doesn't
+// tell. Most streams have fewer events than tokens; pings and the like take some.
+const eventsPerToken = 10
 
 // frame is how many bytes of an event are around its text, about.
 const frame = 250

@@ -44,9 +44,10 @@ type Usage struct {
 	Reasoning Amount
 	// Tokens are Input, Cached and Output together. It may be known where they aren't.
 	Tokens Amount
-	// Partial says that a stream ended before its answer did, so that more may have been used than
-	// it had told. Anthropic tells an output of 1 or so at the beginning, and Gemini what it has
-	// used so far. Without it the usage is final, even if the body broke off behind it.
+	// Partial says that more may have been used than the answer told: a stream ended before its
+	// answer did, or had more than ten events for each token that it told. Anthropic tells an output
+	// of 1 or so at the beginning, and Gemini what it has used so far. Without it the usage is final,
+	// even if the body broke off behind it.
 	Partial bool
 }
 
@@ -61,10 +62,13 @@ type counts [countsEnd - countsBegin]count
 
 func (c *counts) at(p place) *count { return &c[p-countsBegin] }
 
-// merge adds what a later part of an answer tells. Each field's last word counts.
+// merge adds what a later part of an answer tells. Counts of a stream only grow, so the highest one counts. One that was nonsense
+// stays unknown.
 func (c *counts) merge(later *counts) {
 	for i := range later {
-		if later[i].told {
+		switch {
+		case !later[i].told, c[i].told && !c[i].Known:
+		case !c[i].told, !later[i].Known, later[i].N > c[i].N:
 			c[i] = later[i]
 		}
 	}
