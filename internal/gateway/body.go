@@ -24,7 +24,7 @@ func unmetered(r *http.Request) *jsonerror.Error {
 	case !hasBody(r):
 		return nil
 	case usage.IsForJobs(r.URL.Path):
-		return failure(http.StatusBadRequest, jsonerror.BadRequest, "Batches and other jobs can't be metered: a limit on tokens or money applies to this path, so send the calls one by one")
+		return failure(http.StatusBadRequest, jsonerror.BadRequest, "Batches, realtime sessions and other jobs can't be metered: a limit on tokens or money applies to this path, so send the calls one by one")
 	case isEncoded(r.Header):
 		return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A compressed body can't be metered: send it without Content-Encoding")
 	case strings.HasPrefix(media, "application/grpc"), strings.HasPrefix(media, "application/connect+"):

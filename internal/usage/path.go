@@ -1,30 +1,54 @@
 package usage
 
 import (
+	"path"
 	"slices"
 	"strings"
 )
 
-// segments are those of a path that aren't empty: servers differ in whether those count.
+// readings are the ways in which servers read a path, in segments: as it is, and with . and .. resolved, if that is another path.
+// Neither has empty segments, nor what follows a ; in one: servers differ in whether those count.
+func readings(of string) [][]string {
+	out := [][]string{segments(of)}
+	if clean := segments(path.Clean("/" + of)); !slices.Equal(clean, out[0]) {
+		out = append(out, clean)
+	}
+	return out
+}
+
 func segments(path string) []string {
-	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" })
+	all := strings.Split(path, "/")
+	for i, s := range all {
+		all[i], _, _ = strings.Cut(s, ";")
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
 // ModelsFromPath returns the models that a path names, whatever the body says:
 //
 //	Gemini     /v1beta/models/{model}:generateContent
-//	Vertex     /v1/projects/{p}/locations/{l}/publishers/{p}/models/{model}:rawPredict, and .../endpoints/{model}:predict
+//	Vertex     /v1/projects/{p}/locations/{l}/publishers/{p}/models/{model}:rawPredict, .../endpoints/{model}:predict,
+//	           and .../endpoints/{model}/chat/completions
 //	Azure      /openai/deployments/{model}/chat/completions
 //	Bedrock    /model/{model}/invoke, and converse, and both as streams
+//	SageMaker  /endpoints/{model}/invocations, and Databricks /serving-endpoints/{model}/invocations
 //	OpenAI     /v1/engines/{model}/completions, as it was
 func ModelsFromPath(path string) (models []string) {
-	all := segments(path)
+	for _, all := range readings(path) {
+		models = append(models, modelsFrom(all)...)
+	}
+	return models
+}
+
+func modelsFrom(all []string) (models []string) {
 	for i := 0; i+1 < len(all); i++ {
 		next := all[i+1]
-		switch strings.ToLower(all[i]) {
-		case "models", "tunedmodels", "endpoints":
+		switch kind := strings.ToLower(all[i]); kind {
+		case "models", "tunedmodels", "endpoints", "serving-endpoints":
 			if name, verb, ok := cutLast(next, ':'); ok && name != "" && verb != "" {
 				models = append(models, name)
+			} else if strings.HasSuffix(kind, "endpoints") && !strings.EqualFold(next, "openapi") && isAsked(all[i+2:]) {
+				models = append(models, next) // the body names it to openapi
 			}
 		case "deployments", "engines":
 			if i+2 < len(all) {
@@ -43,6 +67,15 @@ func ModelsFromPath(path string) (models []string) {
 	return models
 }
 
+// isAsked reports whether what follows a model's name in a path asks the model.
+func isAsked(rest []string) bool {
+	switch strings.ToLower(strings.Join(rest, "/")) {
+	case "chat/completions", "invocations", "invocations-response-stream":
+		return true
+	}
+	return false
+}
+
 func cutLast(s string, sep byte) (before, after string, ok bool) {
 	i := strings.LastIndexByte(s, sep)
 	if i < 0 {
@@ -54,32 +87,40 @@ func cutLast(s string, sep byte) (before, after string, ok bool) {
 // TellsUsageIfAsked reports whether a path is that of chats or completions in OpenAI's API, wherever a
 // server has it. Streamed, they tell their usage only if asked to.
 func TellsUsageIfAsked(path string) bool {
-	all := segments(path)
-	return len(all) > 0 && strings.EqualFold(all[len(all)-1], "completions")
+	return slices.ContainsFunc(readings(path), func(all []string) bool {
+		return len(all) > 0 && strings.EqualFold(all[len(all)-1], "completions")
+	})
 }
 
-// IsForFiles reports whether a path takes files, which no model answers.
+// IsForFiles reports whether a path takes files, which no model answers: it ends in files or uploads, or in the parts of one of these.
 func IsForFiles(path string) bool {
-	return slices.ContainsFunc(segments(path), func(s string) bool {
-		switch strings.ToLower(s) {
-		case "files", "uploads", "upload":
+	return len(ModelsFromPath(path)) == 0 && !slices.ContainsFunc(readings(path), func(all []string) bool {
+		if n := len(all); n > 2 && strings.EqualFold(all[n-1], "parts") {
+			all = all[:n-2] // uploads/{id}/parts
+		}
+		if len(all) == 0 {
 			return true
 		}
-		return false
-	}) && len(ModelsFromPath(path)) == 0
+		switch strings.ToLower(all[len(all)-1]) {
+		case "files", "uploads", "upload":
+			return false
+		}
+		return true
+	})
 }
 
-// IsForJobs reports whether a path starts jobs that run on after their answer, so that nothing is known of what
-// they take: batches of all providers, and OpenAI's fine-tuning.
+// IsForJobs reports whether a path starts what runs on after its answer, so that nothing is known of what it takes: batches of all
+// providers, runs and fine-tuning of OpenAI's, and sessions that its client then talks to by another way.
 func IsForJobs(path string) bool {
-	return slices.ContainsFunc(segments(path), func(s string) bool {
+	return slices.ContainsFunc(slices.Concat(readings(path)...), func(s string) bool {
 		_, verb, _ := cutLast(strings.ToLower(s), ':')
 		switch verb {
 		case "batchgeneratecontent", "asyncbatchembedcontent", "predictlongrunning":
 			return true
 		}
 		switch strings.ToLower(s) {
-		case "batches", "batchpredictionjobs", "model-invocation-job", "model-invocation-jobs", "async-invoke", "fine_tuning", "fine-tunes":
+		case "batch", "batches", "batchpredictionjobs", "model-invocation-job", "model-invocation-jobs", "async-invoke", "fine_tuning", "fine-tunes", "embed-jobs", "runs",
+			"realtime", "auth_tokens":
 			return true
 		}
 		return false
