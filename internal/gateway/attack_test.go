@@ -187,6 +187,10 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 		"with a default":          {open, "", byDefault(daily("tokens", 10_000)), 10, 10},
 		"money with a default":    {open, "", dollars, 10, 10},
 		"money with a limit":      {`{"model": "large", "max_tokens": 10000}`, "", daily("usd", 10), 10, 10},
+		"no model and no text":    {`{"messages": []}`, "", daily("tokens", 10_000), 2, 2},
+		"nothing but a stream":    {`{"stream": true}`, "", daily("tokens", 10_000), 2, 2},
+		"a list":                  {"[" + limited + "]", "", daily("tokens", 10_000), 2, 2},
+		"no call to a model":      {`{"customer": 17}`, "", daily("tokens", 10_000), 40, 40},
 		"a small budget":          {open, "", daily("tokens", 2_000), 1, 1},
 		"text of 2 MiB":           {`{"model": "small", "max_tokens": 1, "x": [],` + blanks + `"prompt": "` + strings.Repeat("word", mebibyte/4) + `"}`, "", daily("tokens", 600_000), 2, 2},
 	} {

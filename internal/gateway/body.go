@@ -68,6 +68,7 @@ func (c *call) read(r *http.Request) *jsonerror.Error {
 	var fault *usage.Fault
 	switch {
 	case !errors.As(err, &fault):
+		c.isCall = b.IsCall()
 		if c.asked = b.Asked(); c.asked.Model != "" {
 			c.models = append(c.models, c.asked.Model)
 		}

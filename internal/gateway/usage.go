@@ -33,6 +33,7 @@ const (
 type call struct {
 	kind     kind
 	asked    usage.Asked
+	isCall   bool                   // the body may be one to a model
 	models   []string               // that the path, the query and the body name
 	amounts  map[string]weir.Amount // estimated
 	assumed  map[string]weir.Amount // the same with an assumed output, if the output isn't known
@@ -95,7 +96,7 @@ func (c *call) model() string {
 
 // reserve estimates what a call is likely to take.
 func (g *Gateway) reserve(c *call) {
-	if c.kind == isFile || c.kind == isJSON && c.head.whole() && len(c.models) == 0 && c.asked == (usage.Asked{Choices: 1}) {
+	if c.kind == isFile || c.kind == isJSON && c.head.whole() && len(c.models) == 0 && !c.isCall {
 		return // no call to a model that is known of: the rules' defaults are for that
 	}
 	input, output := c.asked.Input, c.asked.Output()

@@ -98,6 +98,10 @@ func (b *Body) isUTF8(p []byte) bool {
 
 const blanks = " \t\r\n"
 
+// IsCall reports whether what was read may be a call to a model: it has a field that such calls have,
+// or isn't an object, so that nothing is known of it.
+func (b *Body) IsCall() bool { return b.begun && (b.request.isCall || !b.request.isObject) }
+
 // IsEmpty reports whether nothing but blanks was read.
 func (b *Body) IsEmpty() bool { return !b.begun }
 

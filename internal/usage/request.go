@@ -180,6 +180,7 @@ type request struct {
 	seen     []string // the fields of requestFields in the objects that are open, with their depths
 	depths   []int
 	depth    int
+	isCall   bool // it has a field that calls to models have
 	isChat   bool
 	isPrompt bool
 	text     int64 // bytes
@@ -222,6 +223,7 @@ func (r *request) member(of place, name []byte) place {
 		r.options.empty = false
 	}
 	if p := requestFields[of][string(name)]; p != nowhere {
+		r.isCall = r.isCall || of == top
 		r.once(string(name))
 		return p
 	}
@@ -272,6 +274,8 @@ func (r *request) open(p place, bracket byte, at int64) {
 		r.prompts++
 	case atMaxOutput, atChoiceCount:
 		r.refuse("limits such as max_tokens and n must be numbers")
+	case atBackground:
+		r.refuseBackground()
 	case atStream:
 		r.asked.Stream = true // whatever a server makes of it
 	case atOptions:
@@ -288,6 +292,10 @@ func (r *request) close(place, byte) {
 		r.seen, r.depths = r.seen[:len(r.seen)-1], r.depths[:len(r.depths)-1]
 	}
 	r.depth--
+}
+
+func (r *request) refuseBackground() {
+	r.refuse("what a job in the background takes can't be metered: leave background and deferred out")
 }
 
 func (r *request) scalar(p place, v scalar) {
@@ -334,7 +342,7 @@ func (r *request) scalar(p place, v scalar) {
 		r.asked.Stream = v.isTrue() || v.kind == '"' && v.size > 0
 	case atBackground:
 		if v.isTrue() {
-			r.refuse("what a job in the background takes can't be metered: leave background and deferred out")
+			r.refuseBackground()
 		}
 	case atOptions:
 		if r.options = (options{kind: v.kind, from: v.from, to: v.to}); v.kind != 'n' {

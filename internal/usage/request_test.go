@@ -160,6 +160,8 @@ func TestAmbiguousRequests(t *testing.T) {
 		"a limit and none":          `{"max_tokens":-0,"max_output_tokens":1E+5}`,
 		"a long model":              `{"model":"` + strings.Repeat("m", 300) + `"}`,
 		"a job in the background":   `{"model":"small","background":true}`,
+		"a job of a kind":           `{"model":"small","background":{}}`,
+		"a list of jobs":            `{"model":"small","background":[true]}`,
 		"a job, deferred":           `{"model":"small","deferred":1}`,
 		"options of no kind":        `{"stream":true,"stream_options":"yes","messages":[]}`,
 		"include of no kind":        `{"stream":true,"stream_options":{"include_usage":0},"messages":[]}`,
