@@ -25,12 +25,36 @@ func unmetered(r *http.Request) *jsonerror.Error {
 		return nil
 	case usage.IsForJobs(r.URL.Path):
 		return failure(http.StatusBadRequest, jsonerror.BadRequest, "Batches, realtime sessions and other jobs can't be metered: a limit on tokens or money applies to this path, so send the calls one by one")
+	case masksAnswer(r):
+		return failure(http.StatusBadRequest, jsonerror.BadRequest, "Answers without their usage can't be metered: leave out fields, alt, callback and X-Goog-FieldMask")
 	case isEncoded(r.Header):
 		return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A compressed body can't be metered: send it without Content-Encoding")
 	case strings.HasPrefix(media, "application/grpc"), strings.HasPrefix(media, "application/connect+"):
 		return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "Streams of messages can't be metered: a limit on tokens or money applies to this path, which takes JSON")
 	}
 	return nil
+}
+
+// masksAnswer reports whether a request asks for an answer that lacks its usage, or is in another format, by what all APIs of Google
+// understand.
+func masksAnswer(r *http.Request) bool {
+	if len(usage.ModelsFromPath(r.URL.Path)) == 0 {
+		return false
+	}
+	if _, masks := r.Header["X-Goog-Fieldmask"]; masks {
+		return true
+	}
+	for name, values := range r.URL.Query() {
+		switch strings.ToLower(strings.TrimPrefix(name, "$")) {
+		case "fields", "callback":
+			return true
+		case "alt":
+			if slices.ContainsFunc(values, func(v string) bool { return v != "json" && v != "sse" }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func isEncoded(h http.Header) bool {
