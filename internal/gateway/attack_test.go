@@ -187,6 +187,10 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 		"with a default":          {open, "", byDefault(daily("tokens", 10_000)), 10, 10},
 		"money with a default":    {open, "", dollars, 10, 10},
 		"money with a limit":      {`{"model": "large", "max_tokens": 10000}`, "", daily("usd", 10), 10, 10},
+		"another API's limit":     {`{"max_gen_len": 1, "options": {"num_predict": 1}, ` + open[1:], "", daily("tokens", 10_000), 2, 2},
+		"a limit that is null":    {`{"max_tokens": null, "max_output_tokens": 1, ` + open[1:], "", daily("tokens", 10_000), 2, 2},
+		"another API's, high":     {`{"max_output_tokens": 9000}`, "", daily("tokens", 20_000), 2, 2},
+		"another API's, higher":   {`{"max_tokens": 1, "n_predict": 1000}`, "", daily("tokens", 10_000), 10, 10},
 		"no model and no text":    {`{"messages": []}`, "", daily("tokens", 10_000), 2, 2},
 		"nothing but a stream":    {`{"stream": true}`, "", daily("tokens", 10_000), 2, 2},
 		"a list":                  {"[" + limited + "]", "", daily("tokens", 10_000), 2, 2},
@@ -293,7 +297,7 @@ func TestMeteringCantBeSwitchedOff(t *testing.T) {
 		"in the background":   {"/v1/responses", `{"model": "small", "input": "hi", "background": true}`, nil, 400, 0},
 		"later in background": {"/v1/responses", `{"x": "` + strings.Repeat("A", 2*mebibyte) + `", "background": true}`, nil, 400, 0},
 		"deferred":            {"/v1/chat/completions", `{"model": "small", "deferred": true}`, nil, 400, 0},
-		"Gemini":              {"/v1beta/models/small:streamGenerateContent?alt=sse", stream, nil, 200, 6000}, // what was reserved
+		"Gemini":              {"/v1beta/models/small:streamGenerateContent?alt=sse", `{"generationConfig": {"maxOutputTokens": 6000}}`, nil, 200, 6000}, // what was reserved
 		"a mask":              {"/v1beta/models/small:generateContent?fields=candidates", stream, nil, 400, 0},
 		"a mask, escaped":     {"/v1beta/models/small:generateContent?key=k&%24fields=candidates", stream, nil, 400, 0},
 		"a mask in a header":  {"/v1beta/models/small:generateContent", stream, http.Header{"X-Goog-Fieldmask": {"candidates"}}, 400, 0},

@@ -96,6 +96,9 @@ func (c *call) read(r *http.Request) *jsonerror.Error {
 		if c.asked = b.Asked(); c.asked.Model != "" {
 			c.models = append(c.models, c.asked.Model)
 		}
+		if !b.IsLimited(r.URL.Path) {
+			c.foreign, c.asked.MaxOutput = c.asked.MaxOutput.N, usage.Amount{}
+		}
 		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // a file that goes on is most of the rest
 			c.asked.Input += rest / 4
 		}

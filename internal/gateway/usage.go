@@ -33,6 +33,7 @@ const (
 type call struct {
 	kind     kind
 	asked    usage.Asked
+	foreign  int64                  // the limit of a choice's output that another API would obey, and perhaps this one
 	isCall   bool                   // the body may be one to a model
 	models   []string               // that the path, the query and the body name
 	amounts  map[string]weir.Amount // estimated
@@ -103,10 +104,10 @@ func (g *Gateway) reserve(c *call) {
 	if !output.Known {
 		c.guess = true
 		if each, known := g.opts.Learned.estimate(c.model()); known {
-			output = c.asked.OutputOf(each)
+			output = c.asked.OutputOf(max(each, c.foreign))
 		}
 		if c.kind == isJSON && !c.head.whole() {
-			output.N, output.Known = max(output.N, mostOutput(c.asked), lateOutput), true
+			output.N, output.Known = max(output.N, c.asked.OutputOf(max(assumedOutput, c.foreign)).N, lateOutput), true
 		}
 	}
 	c.most = output.N
@@ -120,7 +121,7 @@ func (g *Gateway) reserve(c *call) {
 		return
 	}
 	c.amounts = g.price(c.models, "", map[string]weir.Amount{"input": weir.Whole(input)})
-	c.assumed = all(mostOutput(c.asked))
+	c.assumed = all(c.asked.OutputOf(max(assumedOutput, c.foreign)).N)
 }
 
 // mostOutput is how many tokens an answer is assumed to have at most.

@@ -3,6 +3,7 @@ package usage
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -101,6 +102,18 @@ const blanks = " \t\r\n"
 // IsCall reports whether what was read may be a call to a model: it has a field that such calls have,
 // or isn't an object, so that nothing is known of it.
 func (b *Body) IsCall() bool { return b.begun && (b.request.isCall || !b.request.isObject) }
+
+// IsLimited reports whether a server at the path obeys one of the limits of the output that were
+// read. Servers ignore fields of other APIs.
+func (b *Body) IsLimited(path string) bool {
+	for _, segments := range readings(path) {
+		names := limitsAt(segments)
+		if names != nil && !slices.ContainsFunc(b.request.limits, func(name string) bool { return slices.Contains(names, name) }) {
+			return false
+		}
+	}
+	return true
+}
 
 // IsEmpty reports whether nothing but blanks was read.
 func (b *Body) IsEmpty() bool { return !b.begun }

@@ -92,6 +92,31 @@ func TellsUsageIfAsked(path string) bool {
 	})
 }
 
+// limitsAt are the fields in which the API at a path takes limits of the output; nil if it isn't known.
+func limitsAt(segments []string) []string {
+	if len(segments) == 0 {
+		return nil
+	}
+	last := strings.ToLower(segments[len(segments)-1])
+	if _, verb, ok := cutLast(last, ':'); ok {
+		last = verb
+	}
+	switch last {
+	case "completions":
+		return []string{"max_tokens", "max_completion_tokens"}
+	case "messages":
+		return []string{"max_tokens"}
+	case "responses":
+		return []string{"max_output_tokens"}
+	case "generatecontent", "streamgeneratecontent":
+		return []string{"maxOutputTokens", "max_output_tokens"}
+	}
+	if n := len(segments); n > 1 && strings.EqualFold(segments[n-2], "api") && (last == "chat" || last == "generate") { // Ollama
+		return []string{"num_predict"}
+	}
+	return nil
+}
+
 // IsForFiles reports whether a path takes files, which no model answers: it ends in files or uploads, or in the parts of one of these.
 func IsForFiles(path string) bool {
 	return len(ModelsFromPath(path)) == 0 && !slices.ContainsFunc(readings(path), func(all []string) bool {

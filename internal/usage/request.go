@@ -100,6 +100,7 @@ var requestFields = [requestPlaces]map[string]place{
 		"max_output_tokens":     atMaxOutput,
 		"max_tokens_to_sample":  atMaxOutput,
 		"max_gen_len":           atMaxOutput,
+		"n_predict":             atMaxOutput,
 		"maxTokens":             atMaxOutput,
 		"generationConfig":      atGeneration,
 		"generation_config":     atGeneration,
@@ -180,7 +181,9 @@ type request struct {
 	seen     []string // the fields of requestFields in the objects that are open, with their depths
 	depths   []int
 	depth    int
-	isCall   bool // it has a field that calls to models have
+	limit    string   // the name of the limit of the output that was read last
+	limits   []string // the names of those that are numbers above 0
+	isCall   bool     // it has a field that calls to models have
 	isChat   bool
 	isPrompt bool
 	text     int64 // bytes
@@ -223,7 +226,9 @@ func (r *request) member(of place, name []byte) place {
 		r.options.empty = false
 	}
 	if p := requestFields[of][string(name)]; p != nowhere {
-		r.isCall = r.isCall || of == top
+		if r.isCall = r.isCall || of == top; p == atMaxOutput {
+			r.limit = string(name)
+		}
 		r.once(string(name))
 		return p
 	}
@@ -319,6 +324,7 @@ func (r *request) scalar(p place, v scalar) {
 			r.refuse("limits such as max_tokens and n must be numbers")
 		case n.Known:
 			r.asked.MaxOutput = Amount{max(n.N, r.asked.MaxOutput.N), true}
+			r.limits = append(r.limits, r.limit)
 		default:
 			r.unclear = true
 		}
