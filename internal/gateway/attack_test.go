@@ -252,6 +252,11 @@ func TestMeteringCantBeSwitchedOff(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("X-Usage", r.Header.Get("X-Usage")) // a server that repeats what it is sent
+		if r.Header.Get("Range") != "" {
+			w.WriteHeader(http.StatusPartialContent)
+			io.WriteString(w, "data: {}")
+			return
+		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		for range 500 {
 			io.WriteString(w, "data: {\"choices\": [{\"delta\": {\"content\": \"several words at once\"}}]}\n\n")
@@ -283,6 +288,7 @@ func TestMeteringCantBeSwitchedOff(t *testing.T) {
 		"AWS":                 {"/v1/chat/completions", stream, http.Header{"X-Amz-Content-Sha256": {"x"}}, 200, 5225},
 		"usage of its own":    {"/v1/chat/completions", stream, http.Header{"X-Usage": {"1"}}, 200, 5225},
 		"Accept-Encoding":     {"/v1/chat/completions", stream, http.Header{"Accept-Encoding": {"gzip"}}, 200, 5225},
+		"a part":              {"/v1/chat/completions", stream, http.Header{"Range": {"bytes=0-1000000"}}, 200, 5225},
 		"no usage, please":    {"/v1/chat/completions", strings.Replace(stream, "{", `{"stream_options": {"include_usage":false}, `, 1), nil, 200, 5225},
 		"none later":          {"/v1/chat/completions", `{"x": "` + strings.Repeat("A", 2*mebibyte) + `", "stream_options": {"include_usage": false}, ` + stream[1:], nil, 400, 0},
 		"behind a picture":    {"/v1/chat/completions", `{"x": "` + strings.Repeat("A", 2*mebibyte) + `", ` + stream[1:], nil, 200, 5225},

@@ -245,6 +245,7 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	g.setForwarded(p.In, p.Out.Header)
 	if c := callOf(p.In); c != nil && c.reserved {
 		p.Out.Header.Set("Accept-Encoding", "identity") // the answer is to be read
+		p.Out.Header.Del("Range")                       // and whole
 		if c.edited {
 			dropSeals(p.Out.Trailer)
 		}
