@@ -96,6 +96,7 @@ func (c *call) read(r *http.Request) *jsonerror.Error {
 		if c.asked = b.Asked(); c.asked.Model != "" {
 			c.models = append(c.models, c.asked.Model)
 		}
+		c.models = append(c.models, b.Others()...)
 		if !b.IsLimited(r.URL.Path) {
 			c.foreign, c.asked.MaxOutput = c.asked.MaxOutput.N, usage.Amount{}
 		}

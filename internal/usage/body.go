@@ -99,6 +99,10 @@ func (b *Body) isUTF8(p []byte) bool {
 
 const blanks = " \t\r\n"
 
+// Others are the models that may answer in place of the one that was asked for, as requests to
+// OpenRouter and LiteLLM name them.
+func (b *Body) Others() []string { return b.request.others }
+
 // IsCall reports whether what was read may be a call to a model: it has a field that such calls have,
 // or isn't an object, so that nothing is known of it.
 func (b *Body) IsCall() bool { return b.begun && (b.request.isCall || !b.request.isObject) }

@@ -29,6 +29,9 @@ type Asked struct {
 	Choices int64
 }
 
+// maxOthers is how many models may stand in for the one that is asked for.
+const maxOthers = 16
+
 // bytesPerToken is explained at [Asked].
 const bytesPerToken = 4
 
@@ -80,6 +83,7 @@ const (
 	atChoiceCount
 	atBackground // whether to answer later, elsewhere
 	atName       // the model's
+	atOthers     // models that may answer in its place
 	atText       // text, or an array with texts in it
 	atTexts      // the same, or tokens in its place
 	atPromptList // the same, of which each is answered by itself
@@ -92,6 +96,8 @@ const (
 var requestFields = [requestPlaces]map[string]place{
 	top: {
 		"model":                 atName,
+		"models":                atOthers,
+		"fallbacks":             atOthers,
 		"messages":              atMessages,
 		"stream":                atStream,
 		"stream_options":        atOptions,
@@ -120,6 +126,7 @@ var requestFields = [requestPlaces]map[string]place{
 		"query":                 atText,
 		"documents":             atText,
 	},
+	atOthers:     {"model": atOthers},
 	atOptions:    {"include_usage": atInclude},
 	atRunOptions: {"num_predict": atMaxOutput},
 	atGeneration: {
@@ -181,6 +188,7 @@ type request struct {
 	seen     []string // the fields of requestFields in the objects that are open, with their depths
 	depths   []int
 	depth    int
+	others   []string // models that may answer in place of the one that was asked for
 	limit    string   // the name of the limit of the output that was read last
 	limits   []string // the names of those that are numbers above 0
 	isCall   bool     // it has a field that calls to models have
@@ -256,7 +264,7 @@ func (r *request) once(name string) {
 
 func (r *request) element(of place) place {
 	switch of {
-	case atText, atTexts, atData:
+	case atText, atTexts, atData, atOthers:
 		return of
 	case atPromptList:
 		return atAPrompt
@@ -337,12 +345,17 @@ func (r *request) scalar(p place, v scalar) {
 			r.refuse("limits such as max_tokens and n must be numbers")
 		}
 		r.asked.Choices = max(r.asked.Choices, n.N)
-	case atName:
+	case atName, atOthers:
 		switch {
-		case v.kind == '"' && v.text == nil:
+		case v.kind != '"':
+		case v.text == nil:
 			r.refuse("the name of the model is longer than %d bytes", maxKept)
-		case v.kind == '"':
+		case p == atName:
 			r.asked.Model = string(v.text)
+		case len(r.others) == maxOthers:
+			r.refuse("more than %d models may answer", maxOthers)
+		default:
+			r.others = append(r.others, string(v.text))
 		}
 	case atStream:
 		r.asked.Stream = v.isTrue() || v.kind == '"' && v.size > 0
