@@ -88,7 +88,7 @@ func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 			for i := range fates[fate] {
 				c := &modelCall{
 					user: user, org: fmt.Sprint("org-", rnd.IntN(3)), fate: fate, events: int(upTo(40)),
-					estimate: used{upTo(50), 50 + upTo(400)}, truth: used{upTo(100), upTo(800)}, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 1)),
+					estimate: used{upTo(50), 50 + upTo(400)}, truth: used{upTo(100), 4 + upTo(800)}, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 1)),
 				}
 				switch told := rnd.IntN(3); {
 				case fate == silent:
@@ -116,6 +116,9 @@ func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 func (c *modelCall) books() used {
 	switch c.fate {
 	case finishes, leavesLate:
+		if c.told != nil { // the highest counts of a stream
+			return used{max(c.told.input, c.truth.input), max(c.told.output, c.truth.output)}
+		}
 		return c.truth
 	case rejected:
 		return used{}
