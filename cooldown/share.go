@@ -124,6 +124,21 @@ func (g *Guard) exchange(ctx context.Context) {
 	defer cancel()
 	for g.addUp(ctx) && g.announce(ctx) {
 	}
+	if g.listenToAll(ctx) {
+		g.putBack()
+	}
+}
+
+// CatchUp learns of the cooldowns that other nodes have announced, if some rule has an Abuse. Call it before the first
+// request: until Run has listened, a node that has just started admits clients that the others keep out.
+func (g *Guard) CatchUp(ctx context.Context) {
+	if g.options.Shared != nil && g.used.Load() {
+		g.listenToAll(ctx)
+	}
+}
+
+// listenToAll reports whether it has learned of all cooldowns that were announced.
+func (g *Guard) listenToAll(ctx context.Context) bool {
 	for {
 		more, err := g.listen(ctx)
 		switch {
@@ -131,13 +146,11 @@ func (g *Guard) exchange(ctx context.Context) {
 			// Nodes wait for random times, and read meanwhile what others have put back, so that not all announce the same.
 			g.sharing.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
 		case err != nil:
-			return
-		}
-		if !more && err == nil {
-			break
+			return false
+		case !more:
+			return true
 		}
 	}
-	g.putBack()
 }
 
 // putBack announces the cooldowns that are lost with the store's data, once that is due.

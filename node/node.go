@@ -98,6 +98,7 @@ func Open(o Options) (*Node, error) {
 	}
 	if n.shared != nil {
 		rules.Join(rulestore.OpenBlocks(soon, rulestore.BlockOptions{Redis: n.shared.Redis, Now: n.Limiter.Now, Logger: o.Logger}))
+		n.shared.CatchUp(soon, patience)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop

@@ -235,3 +235,28 @@ func TestForgedAnnouncements(t *testing.T) {
 		t.Errorf("%v: %v", said, err)
 	}
 }
+
+// A node that has just started keeps out from its first check whom the others keep out.
+func TestAFreshNodeKnowsCooldowns(t *testing.T) {
+	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
+	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"
+	first := open(t, url, rules)
+	until(t, func() error {
+		if d := check(t, first, "offender"); d.Reason != weir.ReasonCooldown {
+			return errors.New(d.Reason.String())
+		}
+		return nil
+	})
+	until(t, func() error {
+		words, _, err := cooldowns{first.Redis}.Announced(t.Context(), "")
+		if err == nil && len(words) == 0 {
+			err = errors.New("nothing is announced")
+		}
+		return err
+	})
+	fresh := open(t, url, rules)
+	fresh.CatchUp(t.Context(), time.Minute)
+	if d := check(t, fresh, "offender"); d.Reason != weir.ReasonCooldown {
+		t.Errorf("the first check: %+v", d)
+	}
+}

@@ -76,6 +76,14 @@ func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
 	}
 }
 
+// CatchUp waits, for a limited time, until the node knows which clients the other nodes keep out. Call it when the rules are in
+// force, before the first check.
+func (l *Limiter) CatchUp(ctx context.Context, atMost time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	l.Guard.CatchUp(ctx)
+}
+
 // Close gives back borrowed tokens, while there is a connection to do it on, and closes that. If it
 // can't give them back, they end by themselves.
 func (l *Limiter) Close(atMost time.Duration) error {

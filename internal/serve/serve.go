@@ -144,6 +144,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.closeRules != nil {
 		defer n.closeRules()
 	}
+	if n.shared != nil {
+		n.shared.CatchUp(ctx, patience)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	certificates, _ := c.readCertificates() // open tells what is wrong with them
 	ports, listening, err := n.open(ctx, guards)
