@@ -45,7 +45,7 @@ var schemes = []scheme{
 	{"redis", "redis://user:password@host:6379/0", "6379", []string{"db", "password_file"}},
 	{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379", []string{"db", "password_file", "ca", "cert", "key", "server_name", "verify_name"}},
 	{"redis-sentinel", "redis-sentinel://user:password@host1:26379,host2,host3/master/0", "26379",
-		[]string{"db", "password_file", "tls", "ca", "cert", "key", "server_name", "verify_name", "sentinel_user", "sentinel_password"}},
+		[]string{"db", "password_file", "tls", "ca", "cert", "key", "server_name", "verify_name", "sentinel_user", "sentinel_password", "sentinel_password_file"}},
 	{"redis-cluster", "redis-cluster://user:password@host1:6379,host2", "6379",
 		[]string{"password_file", "tls", "ca", "cert", "key", "server_name", "verify_name"}},
 	{"unix", "unix:///run/redis.sock?db=0", "", []string{"db", "password_file"}},
@@ -116,7 +116,7 @@ func (s scheme) parse(rest string) (address, error) {
 	}
 
 	a := address{cluster: s.name == "redis-cluster", shown: s.String(), files: map[string]string{}}
-	for _, name := range []string{"password_file", "ca", "cert", "key"} {
+	for _, name := range []string{"password_file", "sentinel_password_file", "ca", "cert", "key"} {
 		if file := given[name]; file != "" {
 			a.files[name] = file
 		}
@@ -140,11 +140,11 @@ func (s scheme) parse(rest string) (address, error) {
 		}
 	}
 	a.shown += authority + path + public
-	if file := given["password_file"]; file != "" {
+	if given["password_file"] != "" {
 		if o.Password != "" {
 			return address{}, errors.New("the password is given twice: remove it, or password_file")
 		}
-		if o.Password, err = readPassword(file); err != nil {
+		if o.Password, err = readPassword(given, "password_file"); err != nil {
 			return address{}, err
 		}
 	}
@@ -158,8 +158,16 @@ func (s scheme) parse(rest string) (address, error) {
 	if s.name == "redis-sentinel" {
 		o.Sentinel.TLSConfig = o.TLSConfig
 		o.Sentinel.Username, o.Sentinel.Password = given["sentinel_user"], given["sentinel_password"]
+		if given["sentinel_password_file"] != "" {
+			if o.Sentinel.Password != "" {
+				return address{}, errors.New("the password for the Sentinels is given twice: remove sentinel_password, or sentinel_password_file")
+			}
+			if o.Sentinel.Password, err = readPassword(given, "sentinel_password_file"); err != nil {
+				return address{}, err
+			}
+		}
 		if o.Sentinel.Username != "" && o.Sentinel.Password == "" {
-			return address{}, errors.New("sentinel_user needs sentinel_password as well")
+			return address{}, errors.New("sentinel_user needs sentinel_password as well, or sentinel_password_file=FILE")
 		}
 	}
 	return a, nil
@@ -372,14 +380,16 @@ func unescape(text string) (string, error) {
 	return plain, nil
 }
 
-func readPassword(file string) (string, error) {
+// readPassword reads the password from the file that a parameter names.
+func readPassword(given map[string]string, parameter string) (string, error) {
+	file := given[parameter]
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("password_file: %w", err)
+		return "", fmt.Errorf("%s: %w", parameter, err)
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if password == "" {
-		return "", fmt.Errorf("password_file: %s: must hold the password, but is empty", file)
+		return "", fmt.Errorf("%s: %s: must hold the password, but is empty", parameter, file)
 	}
 	return password, nil
 }

@@ -76,6 +76,8 @@ func TestAddress(t *testing.T) {
 		{"redis-sentinel://h1/main?tls=true&sentinel_password=hun%26ter+2&sentinel_user=watcher&db=5",
 			pointed{hosts: "h1:26379", master: "main", db: 5, tls: true, sentinelUser: "watcher", sentinelPassword: "hun&ter+2",
 				shown: "redis-sentinel://h1/main?tls=true&sentinel_user=watcher&db=5"}},
+		{"redis-sentinel://h1/main/?sentinel_password_file=" + file,
+			pointed{hosts: "h1:26379", master: "main", sentinelPassword: " hun:ter2 "}},
 		{"redis-sentinel://h1/main/?sentinel_password=hunter2",
 			pointed{hosts: "h1:26379", master: "main", sentinelPassword: "hunter2", shown: "redis-sentinel://h1/main/"}},
 
@@ -199,7 +201,7 @@ func TestAddressRefused(t *testing.T) {
 		{"redis://hunter2@h", needs, 0},
 		{"redis://@h", needs, 0},
 		{"redis-sentinel://h/main?sentinel_password=hun&ter2",
-			`a parameter is unknown: there are db, password_file, tls, ca, cert, key, server_name, verify_name, sentinel_user, sentinel_password; within a password write %26 for "&"`, 2},
+			`a parameter is unknown: there are db, password_file, tls, ca, cert, key, server_name, verify_name, sentinel_user, sentinel_password, sentinel_password_file; within a password write %26 for "&"`, 2},
 		{"redis-sentinel://h/main?sentinel_password=hunter2%", "sentinel_password: " + digits, 2},
 
 		{"redis://", "host 1: " + name, 0},
@@ -256,7 +258,10 @@ func TestAddressRefused(t *testing.T) {
 		{"redis-sentinel://weir:hunter2@h/main?ca=x", "ca: needs TLS: add tls=true", 2},
 		{"redis-sentinel://weir:hunter2@h/main?tls=false&server_name=x", "server_name: needs TLS: add tls=true", 2},
 		{"redis-sentinel://weir:hunter2@h/main?tls=yes", "tls: must be true or false", 2},
-		{"redis-sentinel://weir:hunter2@h/main?sentinel_user=x", "sentinel_user needs sentinel_password as well", 2},
+		{"redis-sentinel://weir:hunter2@h/main?sentinel_user=x", "sentinel_user needs sentinel_password as well, or sentinel_password_file=FILE", 2},
+		{"redis-sentinel://h/main?sentinel_password=hunter2&sentinel_password_file=" + missing,
+			"the password for the Sentinels is given twice: remove sentinel_password, or sentinel_password_file", 2},
+		{"redis-sentinel://h/main?sentinel_password_file=" + missing, "sentinel_password_file: open " + missing + ": no such file or directory", 2},
 		{"redis-sentinel://weir:hunter2@h/main?sentinel_passwort=hunter2", `a parameter is unknown: did you mean "sentinel_password"?`, 2},
 
 		{"redis-cluster://weir:hunter2@h1,h2/1", "nothing may follow the hosts: a Cluster has but one database", 3},

@@ -14,11 +14,17 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// credentials are the parts of a store URL that can be in files: the password, and with TLS the CA and the client's certificate.
-// New connections use the newest ones that Redis has accepted.
+// credentials are what files hold of a store URL: the passwords, and with TLS the authority and the client's certificate. New
+// connections use the ones that Redis accepted last.
 type credentials struct {
-	password string
-	tls      *tls.Config // nil without TLS
+	password         string
+	sentinelPassword string
+	tls              *tls.Config // nil without TLS
+}
+
+// credentialsOf returns those that an address was parsed with.
+func credentialsOf(o rueidis.ClientOption) *credentials {
+	return &credentials{o.Password, o.Sentinel.Password, o.TLSConfig}
 }
 
 // filesEvery is how often the files are read.
@@ -100,16 +106,17 @@ func (s *Store) useFiles(url string) error {
 	if err != nil {
 		return err
 	}
-	fresh := &credentials{a.option.Password, a.option.TLSConfig}
-	if err := s.accepted(s.connectionOption(a.option, func() *credentials { return fresh })); err != nil {
+	fresh := credentialsOf(a.option)
+	if err := s.accepted(a.option, func() *credentials { return fresh }); err != nil {
 		return err
 	}
 	s.credentials.Store(fresh)
 	return nil
 }
 
-// accepted returns nil if a client with this option can connect.
-func (s *Store) accepted(o rueidis.ClientOption) error {
+// accepted returns nil if a client with this parsed option can connect.
+func (s *Store) accepted(parsed rueidis.ClientOption, current func() *credentials) error {
+	o := s.connectionOption(parsed, current)
 	if o.Sentinel.MasterSet == "" {
 		c, err := rueidis.NewClient(o)
 		if err == nil {
@@ -119,7 +126,7 @@ func (s *Store) accepted(o rueidis.ClientOption) error {
 	}
 	ctx, cancel := context.WithTimeout(s.life, 2*o.Dialer.Timeout)
 	defer cancel()
-	all := newSentinels(o)
+	all := newSentinels(o, current)
 	defer all.close()
 	c, err := all.find(ctx)
 	if err == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,32 +56,37 @@ func counts(t *testing.T, s *Store, p *weir.Policy) {
 	}
 }
 
-// TestThePasswordIsFollowed: on one server, in a Cluster and under Sentinels, a node goes on after its password was rotated and
-// its connections were killed, whether Redis or the file has the new password first.
+// TestThePasswordIsFollowed: on one server, in a Cluster and under Sentinels that ask for it, too, a node goes on after its
+// password was rotated and its connections were killed, whether Redis or the file has the new password first.
 func TestThePasswordIsFollowed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	for name, open := range map[string]func() (string, []*redistest.Server){
 		"Server": func() (string, []*redistest.Server) {
 			r := redistest.New(t, redistest.Options{})
-			return "redis://weir@" + r.Addr, []*redistest.Server{r}
+			return "redis://weir@" + r.Addr + "?password_file=" + file, []*redistest.Server{r}
 		},
 		"Cluster": func() (string, []*redistest.Server) {
 			c := redistest.NewCluster(t, redistest.Options{})
-			return strings.Replace(clusterURL(c), "://", "://weir@", 1), c.Nodes
+			return strings.Replace(clusterURL(c), "://", "://weir@", 1) + "?password_file=" + file, c.Nodes
 		},
 		"Sentinel": func() (string, []*redistest.Server) {
 			s := redistest.NewSentinel(t, redistest.Options{})
-			return "redis-sentinel://weir@" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName, s.Servers
+			url := "redis-sentinel://weir@" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName
+			return url + "?password_file=" + file + "&sentinel_user=weir&sentinel_password_file=" + file, slices.Concat(s.Servers, s.Sentinels)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rotates(t, file, open)
+			s, servers := rotates(t, file, open)
+			if name == "Sentinel" { // which are asked where the new primary is
+				servers[0].Kill()
+				counts(t, s, policy(t, "later", weir.TokenBucket, 1000, year))
+			}
 		})
 	}
 }
 
 // rotates replaces the password of a node three times.
-func rotates(t *testing.T, file string, start func() (string, []*redistest.Server)) {
+func rotates(t *testing.T, file string, start func() (string, []*redistest.Server)) (*Store, []*redistest.Server) {
 	put(t, file, "first\n")
 	url, servers := start()
 	user := func(change ...string) {
@@ -97,7 +103,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 		}
 	}
 	var log lines
-	s := open(t, Options{URL: url + "?password_file=" + file, Logger: log.logger(), Timeout: 2 * time.Second})
+	s := open(t, Options{URL: url, Logger: log.logger(), Timeout: 2 * time.Second})
 	p := policy(t, "p", weir.TokenBucket, 1000, year)
 	counts(t, s, p)
 
@@ -137,6 +143,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 			t.Errorf("the password %s is in the log", secret)
 		}
 	}
+	return s, servers
 }
 
 // TestCertificatesAreFollowed: the authority, the server's certificate and the client's are replaced in the documented order while

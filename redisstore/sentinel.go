@@ -33,11 +33,13 @@ type sentinels struct {
 // writable for up to 11 s.
 const staleFor = 10 * time.Second
 
-func newSentinels(o rueidis.ClientOption) *sentinels {
+func newSentinels(o rueidis.ClientOption, current func() *credentials) *sentinels {
 	s := &sentinels{servers: o, option: o, master: o.Sentinel.MasterSet}
 	s.servers.Sentinel, s.servers.ForceSingleClient = rueidis.SentinelOption{}, true
 	s.option.Sentinel, s.option.ForceSingleClient = rueidis.SentinelOption{}, true
-	s.option.Username, s.option.Password, s.option.AuthCredentialsFn = o.Sentinel.Username, o.Sentinel.Password, nil
+	s.option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{Username: o.Sentinel.Username, Password: current().sentinelPassword}, nil
+	}
 	s.option.Dialer, s.option.TLSConfig, s.option.SelectDB = o.Sentinel.Dialer, o.Sentinel.TLSConfig, 0
 	return s
 }

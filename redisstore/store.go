@@ -136,7 +136,7 @@ func New(o Options) (*Store, error) {
 	if s.timeout <= 0 {
 		s.timeout = DefaultTimeout
 	}
-	s.credentials.Store(&credentials{a.option.Password, a.option.TLSConfig})
+	s.credentials.Store(credentialsOf(a.option))
 	s.address.option = s.connectionOption(a.option, s.credentials.Load)
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -152,7 +152,7 @@ func New(o Options) (*Store, error) {
 	}
 	s.peers.init(o.Name, o.Secret)
 	if a.option.Sentinel.MasterSet != "" {
-		s.sentinels = newSentinels(s.address.option)
+		s.sentinels = newSentinels(s.address.option, s.credentials.Load)
 	}
 	s.lanes = make([]lane, 1)
 	if a.cluster {
