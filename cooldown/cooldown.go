@@ -29,6 +29,7 @@ var _ weir.Guard = (*Guard)(nil)
 type Guard struct {
 	options Options
 	key     atomic.Pointer[[2]uint64]
+	former  atomic.Pointer[[2]uint64] // the key before it; nil if there was none
 	shards  [shards]shard
 	known   atomic.Int64 // clients in the table
 	kept    atomic.Int64 // of them, those that are or were kept out
@@ -99,12 +100,16 @@ func (g *Guard) Cooldown(c *weir.Charge) time.Duration {
 	id := g.ID(&c.Counter)
 	s := g.shard(id)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	x := s.clients[id]
-	if x == nil || x.shadow {
-		return 0
+	var ends int64
+	if x != nil && !x.shadow {
+		ends = x.ends
 	}
-	return time.Duration(max(0, x.ends-g.now())) * time.Microsecond
+	s.mu.Unlock()
+	if x == nil {
+		ends = g.rename(&c.Counter, id)
+	}
+	return time.Duration(max(0, ends-g.now())) * time.Microsecond
 }
 
 // Use has Run listen to other nodes from now on. It is called once rules have an Abuse.

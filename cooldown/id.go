@@ -18,11 +18,12 @@ import (
 type ID [2]uint64
 
 // ID is the name of the client that a counter is for, among those of its rule.
-func (g *Guard) ID(c *weir.Counter) ID {
+func (g *Guard) ID(c *weir.Counter) ID { return nameOf(g.key.Load(), c) }
+
+func nameOf(key *[2]uint64, c *weir.Counter) ID {
 	rule := fnv.New64a()
 	_, _ = rule.Write([]byte(c.Policy.Rule)) // never fails
-	k := g.key.Load()
-	a, b := siphash.Hash128(k[0]^rule.Sum64(), k[1], c.Subject)
+	a, b := siphash.Hash128(key[0]^rule.Sum64(), key[1], c.Subject)
 	return ID{a, b}
 }
 

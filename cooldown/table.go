@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weirhq/weir"
 )
 
 const shards = 64
@@ -19,26 +21,66 @@ type shard struct {
 
 func (g *Guard) shard(id ID) *shard { return &g.shards[id[0]%shards] }
 
-// SetSecret names clients by another secret from now on, for when nodes learn what they share only after they have started.
-// What was known of clients by the former names is forgotten.
+// SetSecret names clients by another secret from now on, for when nodes learn what they share only after they have started, or
+// share another one since the store has lost its data. Clients that are kept out stay so, and get their new names when they come
+// again. What was known of others is forgotten.
 func (g *Guard) SetSecret(secret []byte) {
 	b := make([]byte, 16)
 	if copy(b, secret) < len(b) {
 		_, _ = rand.Read(b) // never fails
 	}
 	key := [2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
-	if old := g.key.Swap(&key); old != nil && *old == key {
+	old := g.key.Swap(&key)
+	if old != nil && *old == key {
 		return // a store that has lost its data has got the secret back
 	}
+	g.former.Store(old)
+	now := g.now()
 	for i := range g.shards {
 		s := &g.shards[i]
 		s.mu.Lock()
-		for id := range s.clients {
-			g.drop(s, id)
+		for id, x := range s.clients {
+			if now >= x.ends {
+				g.drop(s, id)
+			}
 		}
 		s.mu.Unlock()
 	}
+	if g.kept.Load() == 0 {
+		g.former.Store(nil)
+	}
 	g.sharing.restart(0)
+}
+
+// rename gives a client that is kept out under its former name the one that it has now, on all nodes, and returns when its
+// cooldown ends, or 0 if there is none that refuses it.
+func (g *Guard) rename(c *weir.Counter, id ID) (ends int64) {
+	key := g.former.Load()
+	if key == nil {
+		return 0
+	}
+	former := nameOf(key, c)
+	s, now, ahead := g.shard(former), g.now(), g.ahead()
+	s.mu.Lock()
+	x := s.clients[former]
+	if x == nil || now >= x.ends {
+		s.mu.Unlock()
+		return 0
+	}
+	word := x.cooldown(id, ahead)
+	if !x.shadow {
+		ends = x.ends
+	}
+	gone := word
+	gone.ID, gone.N, gone.Ends = former, 0, time.UnixMicro(x.said)
+	g.drop(s, former)
+	s.mu.Unlock()
+	g.hear(&word, 0)
+	if g.options.Shared != nil {
+		g.sharing.announce(word)
+		g.sharing.announce(gone)
+	}
+	return ends
 }
 
 // add makes room for a client. Its shard is locked.

@@ -260,3 +260,39 @@ func TestAFreshNodeKnowsCooldowns(t *testing.T) {
 		t.Errorf("the first check: %+v", d)
 	}
 }
+
+// When nodes get another secret, since a node that has just started made one before the others could put theirs back, clients stay
+// kept out, and the nodes that never knew the former secret learn of them.
+func TestCooldownsOutliveTheSecret(t *testing.T) {
+	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
+	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"
+	first := open(t, url, rules)
+	until(t, func() error {
+		if d := check(t, first, "offender"); d.Reason != weir.ReasonCooldown {
+			return errors.New(d.Reason.String())
+		}
+		return nil
+	})
+	before := first.Guard.All()
+	secret := []byte("another secret...")
+	fresh := open(t, url, rules)
+	fresh.Guard.SetSecret(secret)
+	first.Guard.SetSecret(secret)
+	if d := check(t, first, "offender"); d.Reason != weir.ReasonCooldown {
+		t.Errorf("under the new secret: %+v", d)
+	}
+	until(t, func() error {
+		if d := check(t, fresh, "offender"); d.Reason != weir.ReasonCooldown {
+			return errors.New(d.Reason.String())
+		}
+		return nil
+	})
+	for _, l := range []*Limiter{first, fresh} {
+		until(t, func() error {
+			if all := l.Guard.All(); len(all) != 1 || all[0].ID == before[0].ID || !all[0].Ends.Equal(before[0].Ends) {
+				return fmt.Errorf("%+v, and before it %+v", all, before)
+			}
+			return nil
+		})
+	}
+}
