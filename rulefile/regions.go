@@ -25,8 +25,8 @@ func InRegions(f *File, regions []string, least int64) []Problem {
 			list.add(f.reading.find(home), home, "no region is named %q: the regions that this node knows are %s", r.Home, strings.Join(regions, ", ")).Hint = didYouMean(r.Home, regions)
 		}
 		warned := func(p Problem) bool { return p.Path == scope }
-		if r.Global && slices.ContainsFunc(r.Limits, small) && !slices.ContainsFunc(f.Warnings, warned) {
-			list.add(f.reading.find(scope), scope, "it is too small to be shared by %d regions, which takes %d tokens: in other regions every check waits for its home", len(regions), least)
+		if r.Global && r.OnPartition != weir.FailRefuse && slices.ContainsFunc(r.Limits, small) && !slices.ContainsFunc(f.Warnings, warned) {
+			list.add(f.reading.find(scope), scope, "it is too small to be shared by %d regions, which takes %d tokens: in other regions every check waits for its home; if that is what you want, write on_partition: refuse", len(regions), least)
 		}
 	}
 	return list.sorted(f.reading.src)

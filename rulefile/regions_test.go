@@ -17,6 +17,7 @@ func TestInRegions(t *testing.T) {
   - {id: small, by: [user], limit: 47/minute, scope: global}
   - {id: least, by: [user], limit: 48/minute, scope: global}
   - {id: told, by: [user], limit: 10/minute, scope: global}
+  - {id: meant, by: [user], limit: 47/minute, scope: global, on_partition: refuse}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +30,7 @@ func TestInRegions(t *testing.T) {
 	want := []string{
 		`rules[3].home; rules.yaml:5:68: rules[3] "typo": home: no region is named "us-eats": the regions that this node knows are ap, eu, us-east; did you mean "us-east"?`,
 		`rules[4].home; rules.yaml:6:67: rules[4] "far": home: no region is named "mars": the regions that this node knows are ap, eu, us-east`,
-		`rules[5].scope; rules.yaml:7:54: rules[5] "small": scope: it is too small to be shared by 3 regions, which takes 48 tokens: in other regions every check waits for its home`,
+		`rules[5].scope; rules.yaml:7:54: rules[5] "small": scope: it is too small to be shared by 3 regions, which takes 48 tokens: in other regions every check waits for its home; if that is what you want, write on_partition: refuse`,
 	}
 	if got := strings.Join(text, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s", got)

@@ -15,37 +15,24 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// meant are the warnings of examples that are right all the same, by file.
-var meant = map[string]string{
-	"docs/regions.md":             "in other regions every check waits for its home", // the example shows such a rule
-	"docs/rules.md":               "in other regions every check waits for its home",
-	"examples/regions/rules.yaml": "in other regions every check waits for its home",
-}
-
-// Every example of a rule file passes weir rules lint --strict. On pages, an example that shows single rules passes once a rule
-// by address stands beside them.
+// Every example of a rule file passes weir rules lint --strict.
 func TestRuleExamplesPassLint(t *testing.T) {
 	seen := 0
-	lint := func(file, text string, part bool) {
+	lint := func(file, text string) {
 		seen++
 		f, err := rulefile.Parse(file, []byte(text))
-		if part && err == nil && len(f.Warnings) > 0 {
-			f, err = rulefile.Parse(file, []byte(strings.Replace("\n"+text, "\nrules:\n", "\nrules:\n  - {id: every-address, by: [ip], limit: 1000000/minute}\n", 1)))
-		}
 		if err != nil {
 			t.Errorf("%s: %v\n%s", file, err, text)
 			return
 		}
 		for _, w := range f.Warnings {
-			if meant[file] == "" || !strings.Contains(w.Text, meant[file]) {
-				t.Errorf("%s\n%s", w, text)
-			}
+			t.Errorf("%s\n%s", w, text)
 		}
 	}
 	for _, file := range append(pages(t), "README.md") {
-		for i, block := range fences(t, "../"+file, "yaml") {
+		for _, block := range fences(t, "../"+file, "yaml") {
 			if strings.Contains("\n"+block, "\nrules:\n") {
-				lint(file, block, file != "README.md" && (file != "docs/rules.md" || i > 0))
+				lint(file, block)
 			}
 		}
 	}
@@ -58,7 +45,7 @@ func TestRuleExamplesPassLint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lint(strings.TrimPrefix(path, "../"), string(text), false)
+		lint(strings.TrimPrefix(path, "../"), string(text))
 	}
 	if seen < 30 {
 		t.Errorf("only %d examples found", seen)

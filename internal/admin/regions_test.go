@@ -36,7 +36,7 @@ func warned(t *testing.T, a answer) (out []string) {
 func TestRulesInTheseRegions(t *testing.T) {
 	const (
 		homeless = `rules[3].home: no region is named "eu-wset": the regions that this node knows are ap, eu-west, us; did you mean "eu-west"?`
-		small    = "rules[3].scope: it is too small to be shared by 3 regions, which takes 48 tokens: in other regions every check waits for its home; "
+		small    = "rules[3].scope: it is too small to be shared by 3 regions, which takes 48 tokens: in other regions every check waits for its home; if that is what you want, write on_partition: refuse; "
 		asks     = "rules[3].scope: it is too small to be shared, or strict"
 	)
 	text := func(line string) string {
@@ -56,6 +56,7 @@ func TestRulesInTheseRegions(t *testing.T) {
 		{"too small for three", "{id: few, by: [user], limit: 47/minute, scope: global}", three, []string{small}},
 		{"enough for three", "{id: few, by: [user], limit: 48/minute, scope: global}", three, nil},
 		{"the same in two", "{id: few, by: [user], limit: 47/minute, scope: global}", admin.Regions{Name: "us", Peers: three.Peers[:1]}, nil},
+		{"too small, and meant", "{id: few, by: [user], limit: 5/minute, scope: global, on_partition: refuse}", three, nil},
 		{"too small, and not global", "{id: few, by: [user], limit: 5/minute}", three, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
