@@ -96,6 +96,7 @@ func (c *call) read(r *http.Request) *jsonerror.Error {
 		if c.asked = b.Asked(); c.asked.Model != "" {
 			c.models = append(c.models, c.asked.Model)
 		}
+		c.others = len(b.Others())
 		c.models = append(c.models, b.Others()...)
 		if !b.IsLimited(r.URL.Path) {
 			c.foreign, c.asked.MaxOutput = c.asked.MaxOutput.N, usage.Amount{}
@@ -129,6 +130,7 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 type long struct {
 	io.ReadCloser
 	most  int64  // tokens of output that are reserved
+	other int    // models that may answer in place of the one that was asked for, whose prices are reserved
 	edits bool   // a streamed chat is to tell its usage
 	buf   []byte // what was read and not yet forwarded: rest, and then held
 	rest  []byte // is forwarded next
@@ -196,6 +198,9 @@ func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error
 	}
 	if fault == nil && mostOutput(l.body.Asked()) > l.most {
 		fault = &usage.Fault{Message: fmt.Sprintf("limits such as max_tokens and n that allow more than %d tokens of output must be in the first MiB of the body", l.most)}
+	}
+	if fault == nil && len(l.body.Others()) > l.other {
+		fault = &usage.Fault{Message: "other models that may answer, in models or fallbacks, must be in the first MiB of the body"}
 	}
 	if fault == nil && isLast && l.edits {
 		end, fault = l.body.AtEnd()

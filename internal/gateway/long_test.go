@@ -30,6 +30,8 @@ func TestUnreadableBodiesNeverArriveWhole(t *testing.T) {
 		"blanks to the end":   picture + strings.Repeat(" ", 64<<10),
 		"another stream":      picture + `, "stream": true, "stream": false}`,
 		"not an object":       "[" + picture + "}]",
+		"another model":       picture + `, "models": ["larger"]}`,
+		"fallbacks":           picture + `, "fallbacks": [{"model": "larger"}]}`,
 		"a limit that is odd": picture + `, "max_tokens": "9x"}`,
 	} {
 		t.Run(name, func(t *testing.T) {

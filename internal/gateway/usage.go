@@ -36,6 +36,7 @@ type call struct {
 	foreign  int64                  // the limit of a choice's output that another API would obey, and perhaps this one
 	isCall   bool                   // the body may be one to a model
 	models   []string               // that the path, the query and the body name
+	others   int                    // how many of them may answer in place of the one that was asked for
 	amounts  map[string]weir.Amount // estimated
 	assumed  map[string]weir.Amount // the same with an assumed output, if the output isn't known
 	most     int64                  // tokens of output that are reserved; 0 if that isn't known
@@ -174,7 +175,7 @@ func (c *call) admitted(r *http.Request) (fault *jsonerror.Error) {
 		r.Body = &replay{head: c.head, text: text}
 		lengthen(r, len(text)-before)
 	case meters:
-		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.most, edits: edits}
+		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.most, other: c.others, edits: edits}
 		r.Body, c.edited = c.long, edits
 		if edits {
 			lengthen(r, len(usage.Blank))
