@@ -119,7 +119,9 @@ func words(d *checkapi.CheckResponse) string {
 	case d.Rule == "" && d.Allowed:
 		s += ": no limit applies"
 	case d.Rule == "":
-		s += ": " + d.Reason
+		s += ": " + whyNoRule(d.Reason)
+	case d.Reason == weir.ReasonIdentityRequired.String():
+		s += " by " + d.Rule + ": the request lacks a value that the rule counts by"
 	case uncounted:
 		s += fmt.Sprintf(" by %s: not counted, since the store can't be reached", d.Rule)
 	default:
@@ -143,6 +145,17 @@ func words(d *checkapi.CheckResponse) string {
 		s += " (degraded: the store can't be reached)"
 	}
 	return s
+}
+
+// whyNoRule explains a refusal that no rule has made.
+func whyNoRule(reason string) string {
+	switch reason {
+	case weir.ReasonDenied.String():
+		return "the client is on the deny list"
+	case weir.ReasonUnavailable.String():
+		return "the node can't decide now; its /readyz says why"
+	}
+	return reason
 }
 
 // binds reports whether a limit on an amount is the one that speaks.
