@@ -305,7 +305,7 @@ func TestTopOnATerminal(t *testing.T) {
 	s.press("t")
 	s.shows("sk_p…17", true)
 	s.press("fquiet\r")
-	s.shows("Nobody in", true)
+	s.shows("No client in", true)
 	s.press("fnone\r")
 	s.shows("there is no rule", true)
 	s.press("f\r")

@@ -55,10 +55,12 @@ func (v *topView) table(width int) []string {
 		return v.ruleTable()
 	}
 	if len(v.answer.Clients) == 0 {
+		some := "No client"
 		if below := v.answer.MissingBelow; below > 0 {
-			return []string{fmt.Sprintf("Nobody above %s/s in the last %.0f seconds.", number(below), v.answer.WindowSeconds)}
+			some += " above " + number(below) + "/s"
 		}
-		return []string{fmt.Sprintf("Nobody in the last %.0f seconds.", v.answer.WindowSeconds)}
+		// Rates are those of complete slots, so a request that was just made isn't in them yet.
+		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
 	}
 	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
 	for _, c := range v.answer.Clients {
