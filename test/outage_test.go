@@ -169,7 +169,7 @@ func TestAStartWithNothing(t *testing.T) {
 			t.Errorf("the gateway: %d %s, Retry-After: %s", status, code, retry)
 		}
 		for _, path := range []string{"/v1/rules", "/v1/denylist", "/v1/rules/versions"} {
-			if status, text := admin(t, n, "GET", path, ""); status != 503 || !strings.Contains(text, "RULES_UNAVAILABLE") {
+			if status, text := admin(t, n, "GET", path, ""); status != 503 || !strings.Contains(text, "RULES_UNAVAILABLE") || strings.Contains(text, "changed") {
 				t.Errorf("%s: %d %s", path, status, text)
 			}
 		}

@@ -55,7 +55,13 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 		err = n.refused(a, url, place)
 		r, unavailable := refused(err, http.StatusServiceUnavailable)
 		left := n.wait - time.Since(began)
-		if !unavailable || r.Code != jsonerror.RulesUnavailable && r.Code != jsonerror.Busy || left <= 0 {
+		if !unavailable || r.Code != jsonerror.RulesUnavailable && r.Code != jsonerror.Busy {
+			return nil, err
+		}
+		if left <= 0 {
+			if n.wait == 0 && cmd.Flags().Lookup("wait") != nil {
+				err = &exit{r.exitCode(), fmt.Errorf("%w; to keep trying, repeat it with --wait 5m", r)}
+			}
 			return nil, err
 		}
 		if time.Since(told) >= tellEvery {

@@ -24,12 +24,17 @@ func TestChangesWaitForTheRuleStore(t *testing.T) {
 		text(200, "43", applied)(w, r)
 	}})
 	args := []string{"rules", "tier", "pro", "--limit", "500"}
-	s.run(args...).expect(t, exitUnavailable, "", "the rule store can't be reached")
+	s.run(args...).expect(t, exitUnavailable, "", "the rule store can't be reached; to keep trying, repeat it with --wait 5m")
 	d := s.run(append(args, "--wait", "10m")...)
 	d.expect(t, 0, "+b", "trying again for ")
 	d.expect(t, 0, "+b", "version 43 is in force")
 	if asked.Load() != 3 {
 		t.Errorf("asked %d times", asked.Load())
+	}
+	// A command that only reads has no --wait, so the message doesn't offer it.
+	s = newShell(t, answers{"GET /v1/rules/versions": text(503, "", away)})
+	if d := s.run("rules", "history"); d.code != exitUnavailable || strings.Contains(d.stderr, "--wait") {
+		t.Errorf("exit %d, %s", d.code, d.stderr)
 	}
 	// The CLI doesn't retry a change that the node refuses.
 	s = newShell(t, answers{"PUT /v1/rules/tier/pro": text(404, "", `{"error": {"code": "NOT_FOUND", "message": "there is no tier"}}`)})

@@ -129,7 +129,9 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	case err != nil && v.Number > 0:
 		return nil, jsonerror.New(http.StatusInternalServerError, jsonerror.NotApplied, "%v", err)
 	case err != nil:
-		return nil, storeFault(err)
+		f := storeFault(err)
+		f.Message += "; as far as this node knows, nothing was changed"
+		return nil, f
 	}
 	out.Version = v.Number
 	return out, nil
@@ -246,7 +248,7 @@ func storeFault(err error) *jsonerror.Error {
 	if errors.Is(err, rulestore.ErrDamaged) {
 		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v", err)
 	}
-	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached, and nothing was changed as far as is known: %v", err)
+	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached: %v", err)
 }
 
 // diff is how texts differ, as diff -u shows it. Version 0 hasn't been written yet.
