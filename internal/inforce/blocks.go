@@ -9,7 +9,9 @@ import (
 
 // Join has the emergency list apply beside the rules, from now on. Call it before Run.
 func (r *Rules) Join(blocks *rulestore.Blocks) {
-	r.blocks = blocks
+	r.mu.Lock()
+	r.blocks = blocks // which a timer of the document in force may be reading
+	r.mu.Unlock()
 	blocks.OnChange(r.rejoin)
 	r.rejoin()
 }
