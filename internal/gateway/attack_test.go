@@ -140,6 +140,40 @@ func TestEveryMethodIsMetered(t *testing.T) {
 	}
 }
 
+// A rule by model isn't skipped because a call hides its model.
+func TestRulesByModelHoldForHiddenModels(t *testing.T) {
+	rule := daily("tokens", 10_000)
+	rule.By, rule.Missing = []string{"ip", "attr:model"}, weir.MissingSkip
+	form := "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--x--\r\n"
+	for name, c := range map[string]struct {
+		contentType, body string
+		first, second     int
+	}{
+		"named":              {"application/json", `{"model": "small", "max_tokens": 6000}`, 200, 429},
+		"twice":              {"application/json", `{"model": "small", "model": "large"}`, 400, 400},
+		"behind NaN":         {"application/json", `{"top_p": NaN, "model": "large"}`, 400, 400},
+		"in UTF-16":          {"application/json", encoded(binary.BigEndian, 2, `{"model": "large"}`), 400, 400},
+		"a long name":        {"application/json", `{"model": "` + strings.Repeat("x", 2000) + `"}`, 400, 400},
+		"behind a picture":   {"application/json", `{"x": "` + strings.Repeat("A", 2*mebibyte) + `", "model": "large"}`, 200, 429},
+		"in a form":          {"multipart/form-data; boundary=x", form, 200, 429},
+		"none to be skipped": {"application/json", `{"max_tokens": 6000}`, 200, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				jsonAnswer(`{"usage": {"prompt_tokens": 0, "completion_tokens": 9000, "total_tokens": 9000}}`)(w, r)
+			}, setup{limiter: limiterOf(t, weir.Options{}, rule)})
+			for i, want := range []int{c.first, c.second} {
+				req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(c.body))
+				req.Header.Set("Content-Type", c.contentType)
+				if a := d.doWhole(t, req); a.StatusCode != want {
+					t.Errorf("call %d: %d %s, want %d", i+1, a.StatusCode, a.body, want)
+				}
+			}
+		})
+	}
+}
+
 func encoded(order binary.AppendByteOrder, size int, text string) string {
 	var b []byte
 	for _, c := range utf16.Encode([]rune(text)) {

@@ -27,6 +27,9 @@ const (
 	// lateOutput is how many tokens the limits in a long body may allow in all if its first MiB has none. Clients that write their
 	// messages first and max_tokens last have it behind their pictures.
 	lateOutput = 32768
+	// unknownModel is what rules by model count calls by whose model can't be read, or comes behind the first MiB. To them such a
+	// call doesn't lack a model: a rule with missing: skip would let it pass.
+	unknownModel = "unknown"
 )
 
 // call is a request that may be one to a model.
@@ -84,7 +87,11 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 			g.reserve(c)
 		}
 	}
-	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: c.model(), Reserve: reserveFor, Amounts: c.amounts, Assumed: c.assumed, Choices: c.asked.Choices, Guess: c.guess})
+	model := c.model()
+	if model == "" && (c.fault != nil || c.kind == isForm || !c.head.whole()) {
+		model = unknownModel
+	}
+	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: model, Reserve: reserveFor, Amounts: c.amounts, Assumed: c.assumed, Choices: c.asked.Choices, Guess: c.guess})
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
