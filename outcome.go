@@ -259,7 +259,11 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		recorded = recorded || r.Recorded
 	}
 	var back []Return
+	marked := min(h.expires, refundTime)
 	for _, r := range h.returns {
+		if r.amount != "" && r.N == 0 {
+			marked = h.expires // nothing was reserved, so there is no record that keeps a second settlement from being booked
+		}
 		if h.age > r.life() && !recorded {
 			continue // the mark that it went back may be forgotten by now
 		}
@@ -280,7 +284,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		return err
 	}
 	slices.SortStableFunc(back, func(a, b Return) int { return cmp.Compare(a.order(), b.order()) })
-	e := l.store.GiveBack(ctx, h.once, min(h.expires, refundTime), back)
+	e := l.store.GiveBack(ctx, h.once, marked, back)
 	l.tellEnded(h, o, e)
 	if e == nil {
 		return err
@@ -314,7 +318,7 @@ func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bo
 // receipt must work. And when a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
 	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.slot() &&
-		(r.named || r.amount != "" && h.age > refundTime)
+		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)
 }
 
 // order sorts returns as [Return.Recorded] asks for.

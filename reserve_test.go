@@ -19,6 +19,28 @@ func nodes(t testing.TB, doc weir.Rules) (one, two *weir.Limiter) {
 	return weir.NewLimiter(store, rs, weir.Options{Secret: nodesSecret}), weir.NewLimiter(store, rs, weir.Options{Secret: nodesSecret})
 }
 
+// A reservation of nothing is settled once, too, for as long as its receipt is good: it has no record in the store, so the mark of
+// its settlement lasts.
+func TestReservationsOfNothingSettleOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{{ID: "tokens", Amount: "tokens", Limits: monthly(10_000)}}})
+		d := check(t, one, weir.Request{APIKey: "k", Reserve: time.Minute, Receipt: true})
+		for i := range 3 {
+			var want error
+			if i > 0 {
+				want = weir.ErrUsed
+			}
+			if err := two.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: tokens(300)}); err != want {
+				t.Errorf("settlement %d: %v, want %v", i+1, err, want)
+			}
+			if got := leftOf(t, one, weir.Request{APIKey: "k"}); got != "9700" {
+				t.Errorf("settlement %d: %s are left, want 9700", i+1, got)
+			}
+			time.Sleep(61 * time.Minute)
+		}
+	})
+}
+
 // leftOf is what a client has left of each limit, exactly.
 func leftOf(t testing.TB, l *weir.Limiter, req weir.Request) string {
 	t.Helper()
