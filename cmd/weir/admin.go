@@ -165,7 +165,7 @@ func (r *refusal) Error() string {
 	case r.status == http.StatusUnprocessableEntity && len(r.Details.Problems) > 0:
 		return count(len(r.Details.Problems), "problem") + ": nothing was changed"
 	case r.status == http.StatusUnprocessableEntity && len(r.Details.Warnings) > 0:
-		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; if this is meant, repeat it with --force"
+		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; --dry-run shows the difference, and --force makes the change"
 	case r.status == http.StatusUnprocessableEntity && r.Message != "":
 		return r.Message
 	case r.isCheckPort():

@@ -58,7 +58,7 @@ func TestApplyOutcomes(t *testing.T) {
 		{200, same, nil, 0, "", "nothing to change: version 42 is the same"},
 		{200, warned, []string{"--dry-run"}, 1, "+b", "FILE:3:5: the limit is cut; is it meant?\nweir: 1 warning: this change needs --force"},
 		{200, warned, []string{"--dry-run", "--force"}, 0, "+b", "warning: FILE:3:5: the limit is cut; is it meant?\nnothing was changed: a dry run"},
-		{422, warning, nil, 1, "", "warning: FILE:3:5: the limit is cut\nweir: 1 warning: nothing was changed; if this is meant, repeat it with --force"},
+		{422, warning, nil, 1, "", "warning: FILE:3:5: the limit is cut\nweir: 1 warning: nothing was changed; --dry-run shows the difference, and --force makes the change"},
 		{422, invalid, nil, 1, "", "FILE:2:7: must be at least 1, got 0\nweir: 1 problem: nothing was changed"},
 		{422, invalid, []string{"--json"}, 1, `"code": "RULES_INVALID"`, "weir: 1 problem: nothing was changed"},
 		{412, `{"error": {"code": "CONFLICT", "message": "the rules are at version 43 by now"}}`, nil, 1, "",
@@ -235,7 +235,7 @@ func TestRollback(t *testing.T) {
 		t.Errorf("%+v", d.asked)
 	}
 	s = newShell(t, answers{"POST /v1/rules/rollback": text(422, "42", warning)})
-	s.run("rules", "rollback", "40").expect(t, exitRefused, "", "1 warning: nothing was changed; if this is meant, repeat it with --force")
+	s.run("rules", "rollback", "40").expect(t, exitRefused, "", "1 warning: nothing was changed; --dry-run shows the difference, and --force makes the change")
 	s = newShell(t, answers{"POST /v1/rules/rollback": text(200, "42", warned)})
 	s.run("rules", "rollback", "40", "--dry-run").expect(t, exitRefused, "+b", "1 warning: this change needs --force")
 	s = newShell(t, answers{"POST /v1/rules/rollback": text(200, "42", strings.Replace(warned, `"needs_force": true`, `"needs_force": false`, 1))})
