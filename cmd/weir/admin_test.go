@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -249,6 +251,29 @@ func TestNobodyAnswers(t *testing.T) {
 	for _, command := range []string{"apply", "diff"} {
 		s.run("rules", command, file(t, "rules: []")).expect(t, exitUnavailable, "", "no node answers")
 	}
+}
+
+// The first bytes of HTTP/2, which a gRPC port sends, aren't printed.
+func TestAPortThatSpeaksNoHTTP1(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = http.ReadRequest(bufio.NewReader(c)) // closing with unread bytes would reset the connection
+			_, _ = c.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00\n"))
+			c.Close()
+		}
+	}()
+	s := newShell(t, nil)
+	s.url = l.Addr().String()
+	s.run("nodes").expect(t, exitUnavailable, "", "weir: --admin: this port doesn't speak HTTP/1.1; a node's --grpc port doesn't either: malformed HTTP response")
 }
 
 // Every command has help with an example, and those that talk to the admin port have JSON.

@@ -157,6 +157,9 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"),
 		strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
 		return "the node doesn't speak TLS: write http://, and give no certificates", err
+	case strings.Contains(err.Error(), "malformed HTTP response"):
+		// The bytes of another protocol aren't shown: they tell nothing, and may look like a URL with a password.
+		return place + ": this port doesn't speak HTTP/1.1; a node's --grpc port doesn't either", errors.New("malformed HTTP response")
 	case refusesCertificate(err) && t.cert == "":
 		return "the node asks for a client certificate: give it as --cert and --" + t.keyFlag + ", or in WEIR_CERT and WEIR_KEY", err
 	case refusesCertificate(err):
