@@ -21,7 +21,7 @@ func TestOneRuleIsPutAndRemoved(t *testing.T) {
 	s.run("rules", "put", "search").expect(t, exitUsage, "", "")
 	s = newShell(t, answers{"PUT /v1/rules/id/search": text(422, "42", warning)})
 	s.stdin = "limit: 1/minute\n"
-	s.run("rules", "put", "search", "-").expect(t, exitRefused, "", "repeat it with --force")
+	s.run("rules", "put", "search", "-").expect(t, exitRefused, "", "--force makes the change")
 }
 
 func TestTier(t *testing.T) {
