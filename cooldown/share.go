@@ -92,8 +92,8 @@ func (s *sharing) announce(c Cooldown) (round uint64) {
 	return s.round
 }
 
-// restart has all announcements read again from the beginning. After so many exchanges, those that are missing are put back; 0
-// means never.
+// restart makes the next exchanges read all announcements from the beginning. After lost exchanges, this node announces its
+// cooldowns that are missing there; if lost is 0, it doesn't.
 func (s *sharing) restart(lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -208,7 +208,7 @@ func (s *Store) carryOver(e *entry, now int64) {
 		// The lock is held, so that no request is counted before this one's counter is set.
 		ctx := context.Background()
 		counter := weir.Counter{Policy: p, Subject: x.subject}
-		_ = s.local.Reset(ctx, []weir.Counter{counter}) // drops what is left of an earlier outage
+		_ = s.local.Reset(ctx, []weir.Counter{counter}) // forget the counter of an earlier outage
 		if used > 0 {
 			charge, result := [1]weir.Charge{{Counter: counter, N: used}}, [1]weir.Result{}
 			s.local.Take(ctx, charge[:], result[:])

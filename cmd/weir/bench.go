@@ -29,8 +29,8 @@ func benchCommand() *cobra.Command {
 		Long: `Generate load, and measure throughput and latency.
 
 Without a URL, it asks a limiter in this process, with the store of --store and the
-rules of --rules, those of --limit, or a rule that refuses nobody. With the URL of a
-node, it asks the check API. With a path in the URL, or with --method or --path,
+rules of --rules, the limit of --limit, or one that refuses no request. With the URL
+of a node, it asks the check API. With a path in the URL, or with --method or --path,
 requests go to that endpoint, with the client's key in --key-header; 2xx counts as
 allowed, 429 as refused. To set the method and path of the checks that a node is
 asked, write the whole URL of its check API, and --method and --path.

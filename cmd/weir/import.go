@@ -92,8 +92,8 @@ func importNginxCommand() *cobra.Command {
 		Long: `Print the limits of an nginx configuration as Weir rules: limit_req_zone, limit_req
 and limit_req_dry_run, in http, server and location, with the files that it
 includes. A file in YAML is read as Kubernetes manifests, for the annotations of
-ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit. -
-reads standard input.`,
+ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
+- reads standard input.`,
 		Example: "  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir import nginx ingress.yaml > rules.yaml\n  kubectl get ingress -A -o yaml | weir import nginx -",
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

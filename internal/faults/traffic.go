@@ -79,7 +79,7 @@ func (t *traffic) begin() {
 	t.fault = time.Now()
 }
 
-// untilAllSend waits until so many senders have a connection and have had an answer over it.
+// untilAllSend waits until the given number of senders have received an answer over a connection of their own.
 func (t *traffic) untilAllSend(ctx context.Context, senders int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

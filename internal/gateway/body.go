@@ -35,8 +35,8 @@ func unmetered(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// masksAnswer reports whether a request asks for an answer that lacks its usage, or is in another format, by what all APIs of Google
-// understand.
+// masksAnswer reports whether a request uses one of the parameters of Google's APIs that leave the usage out of the answer, or change
+// its format.
 func masksAnswer(r *http.Request) bool {
 	if len(usage.ModelsFromPath(r.URL.Path)) == 0 {
 		return false
@@ -125,8 +125,8 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 // long is a body on its way to the upstream that was too long to be read before its request was decided. It is read as it passes, and
 // breaks off where it can't be metered.
 //
-// The bracket that ends the document, and what follows it, are held back until the body was read to its end; so is the last byte of
-// what was read of the document. Otherwise an upstream could have the whole call by the time the body turns out to be unreadable.
+// The upstream gets neither the last byte that was read, nor the bracket that ends the document, before the body was read to its
+// end. Otherwise it could already have the whole call when the gateway finds out that the body is unreadable.
 type long struct {
 	io.ReadCloser
 	most  int64  // tokens of output that are reserved

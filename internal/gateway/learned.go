@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Learned remembers how long models' recent answers were, of several choices each, to estimate those of requests that set no limit.
-// The zero value has learned nothing.
+// Learned remembers how many tokens each choice in a model's recent answers had, to estimate calls that set no limit. The zero value
+// has learned nothing.
 type Learned struct {
 	mu     sync.Mutex
 	models map[string]*recentOutputs // guarded by mu
@@ -38,9 +38,9 @@ type learned struct {
 	length int64
 }
 
-// learn notes the length of an answer. A client's answers replace its own once it has its share: a client whose answers are very
-// short or very long would otherwise decide what calls of all others reserve. An answer of a model without a name says nothing of
-// the next, which may be another model.
+// learn records the length of an answer. Once a client has maxOfOne answers, a new one replaces its oldest. Otherwise a client with
+// very short or very long answers would decide how much the calls of all others reserve. Answers without a model's name are ignored:
+// the next one may come from another model.
 func (l *Learned) learn(model string, client uint64, length int64) {
 	if model == "" {
 		return

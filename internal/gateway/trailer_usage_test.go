@@ -10,8 +10,8 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// What a client sends as a usage, in a header or behind its body, reaches no upstream that would repeat it. Neither does what vouches
-// for a body that the gateway has changed.
+// The gateway drops the usage header of requests, also from trailers: an upstream that echoes headers would let a client choose its
+// bill. It also drops digests of a body that it has changed.
 func TestClientsDontSayWhatTheyUsed(t *testing.T) {
 	const body = `{"model": "small", "stream": true, "max_tokens": 100, "messages": []}`
 	for name, c := range map[string]struct {

@@ -27,8 +27,8 @@ const (
 	// lateOutput is how many tokens the limits in a long body may allow in all if its first MiB has none. Clients that write their
 	// messages first and max_tokens last have it behind their pictures.
 	lateOutput = 32768
-	// unknownModel is what rules by model count calls by whose model can't be read, or comes behind the first MiB. To them such a
-	// call doesn't lack a model: a rule with missing: skip would let it pass.
+	// unknownModel is the name under which rules by model count a call whose model can't be read, or comes after the first MiB. If
+	// such a call had no model at all, a rule with missing: skip would let it pass.
 	unknownModel = "unknown"
 )
 
@@ -109,13 +109,14 @@ func (g *Gateway) reserve(c *call) {
 		return // no call to a model that is known of: the rules' defaults are for that
 	}
 	input, output := c.asked.Input, c.asked.Output()
+	assumed := c.asked.OutputOf(max(assumedOutput, c.foreign)).N
 	if !output.Known {
 		c.guess = true
 		if each, known := g.opts.Learned.estimate(c.model()); known {
 			output = c.asked.OutputOf(max(each, c.foreign))
 		}
 		if c.kind == isJSON && !c.head.whole() {
-			output.N, output.Known = max(output.N, c.asked.OutputOf(max(assumedOutput, c.foreign)).N, lateOutput), true
+			output.N, output.Known = max(output.N, assumed, lateOutput), true
 		}
 	}
 	c.most = output.N
@@ -129,7 +130,7 @@ func (g *Gateway) reserve(c *call) {
 		return
 	}
 	c.amounts = g.price(c.models, "", map[string]weir.Amount{"input": weir.Whole(input)})
-	c.assumed = all(c.asked.OutputOf(max(assumedOutput, c.foreign)).N)
+	c.assumed = all(assumed)
 }
 
 // mostOutput is how many tokens an answer is assumed to have at most.

@@ -249,7 +249,7 @@ func TestEstimateIsLearned(t *testing.T) {
 	}
 }
 
-// What is learned is the length of a choice, and a call reserves it for each choice that it asks for.
+// The gateway learns how long one choice is. A call reserves that length for each choice that it asks for.
 func TestEstimateCountsChoices(t *testing.T) {
 	during := make(chan string, 1)
 	l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))

@@ -44,7 +44,7 @@ func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 	})
 }
 
-// A server under load tells late. What is sent until then isn't counted: the rate would be too high.
+// A busy server answers INFO late. Requests sent while bench waits for it aren't counted, since they would raise the rate.
 func TestStoreUseThatIsToldLate(t *testing.T) {
 	for _, warmup := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {

@@ -236,17 +236,23 @@ func TestForgedAnnouncements(t *testing.T) {
 	}
 }
 
-// A node that has just started keeps out from its first check whom the others keep out.
-func TestAFreshNodeKnowsCooldowns(t *testing.T) {
-	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
-	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"
-	first := open(t, url, rules)
+// untilKeptOut checks "offender" until it is in a cooldown.
+func untilKeptOut(t *testing.T, l *Limiter) {
+	t.Helper()
 	until(t, func() error {
-		if d := check(t, first, "offender"); d.Reason != weir.ReasonCooldown {
+		if d := check(t, l, "offender"); d.Reason != weir.ReasonCooldown {
 			return errors.New(d.Reason.String())
 		}
 		return nil
 	})
+}
+
+// A node that has just started keeps out, from its first check, the clients that the others keep out.
+func TestAFreshNodeKnowsCooldowns(t *testing.T) {
+	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
+	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"
+	first := open(t, url, rules)
+	untilKeptOut(t, first)
 	until(t, func() error {
 		words, _, err := cooldowns{first.Redis}.Announced(t.Context(), "")
 		if err == nil && len(words) == 0 {
@@ -267,12 +273,7 @@ func TestCooldownsOutliveTheSecret(t *testing.T) {
 	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
 	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"
 	first := open(t, url, rules)
-	until(t, func() error {
-		if d := check(t, first, "offender"); d.Reason != weir.ReasonCooldown {
-			return errors.New(d.Reason.String())
-		}
-		return nil
-	})
+	untilKeptOut(t, first)
 	before := first.Guard.All()
 	secret := []byte("another secret...")
 	fresh := open(t, url, rules)
@@ -281,12 +282,7 @@ func TestCooldownsOutliveTheSecret(t *testing.T) {
 	if d := check(t, first, "offender"); d.Reason != weir.ReasonCooldown {
 		t.Errorf("under the new secret: %+v", d)
 	}
-	until(t, func() error {
-		if d := check(t, fresh, "offender"); d.Reason != weir.ReasonCooldown {
-			return errors.New(d.Reason.String())
-		}
-		return nil
-	})
+	untilKeptOut(t, fresh)
 	for _, l := range []*Limiter{first, fresh} {
 		until(t, func() error {
 			if all := l.Guard.All(); len(all) != 1 || all[0].ID == before[0].ID || !all[0].Ends.Equal(before[0].Ends) {

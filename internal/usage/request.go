@@ -43,7 +43,7 @@ func (a Asked) Output() Amount {
 	return a.OutputOf(a.MaxOutput.N)
 }
 
-// OutputOf is how many tokens the whole answer has if each choice has so many.
+// OutputOf returns the tokens of the whole answer if each choice has the given number.
 func (a Asked) OutputOf(each int64) Amount {
 	if each > maxCount/max(a.Choices, 1) {
 		return Amount{maxCount, true}
@@ -51,7 +51,7 @@ func (a Asked) OutputOf(each int64) Amount {
 	return Amount{each * max(a.Choices, 1), true}
 }
 
-// PerChoice is how many tokens a choice has if the whole answer has so many, rounded up.
+// PerChoice returns the tokens of one choice, rounded up, if the whole answer has the given number.
 func (a Asked) PerChoice(output int64) int64 {
 	n := max(a.Choices, 1)
 	return output/n + min(output%n, 1)
