@@ -290,7 +290,7 @@ func (m *metered) Close() error {
 	switch {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
-		if u.Output.Known && !asked.MaxOutput.Known { // one that is cut says nothing of others
+		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 { // an answer that a limit cut says nothing of others
 			m.g.opts.Learned.learn(m.c.model(), learner(&m.c.head.client), asked.PerChoice(u.Output.N))
 		}
 	case told || streamed > 0:

@@ -249,6 +249,22 @@ func TestEstimateIsLearned(t *testing.T) {
 	}
 }
 
+// An answer that was cut by a limit of another API, which the server obeyed all the same, isn't learned from.
+func TestAnswersCutByForeignLimitsArentLearned(t *testing.T) {
+	l := limiterOf(t, weir.Options{}, daily("output", 1_000_000))
+	during := make(chan string, 1)
+	d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
+		during <- left(t, l)["output"]
+		jsonAnswer(`{"usage": {"prompt_tokens": 0, "completion_tokens": 1, "total_tokens": 1}}`)(w, r)
+	}, setup{limiter: l})
+	for i := range 8 {
+		d.ask(t, "/v1/chat/completions", `{"model": "m", "options": {"num_predict": 1}}`)
+		if got, want := await(t, during, "the request"), fmt.Sprint(1_000_000-i-assumedOutput); got != want {
+			t.Fatalf("call %d: %s left, want %s", i+1, got, want)
+		}
+	}
+}
+
 // The gateway learns how long one choice is. A call reserves that length for each choice that it asks for.
 func TestEstimateCountsChoices(t *testing.T) {
 	during := make(chan string, 1)
