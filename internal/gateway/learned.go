@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Learned remembers how many tokens each choice in a model's recent answers had, to estimate calls that set no limit. The zero value
+// Learned remembers how many tokens a model's recent answers of one choice had, to estimate calls that set no limit. The zero value
 // has learned nothing.
 type Learned struct {
 	mu     sync.Mutex

@@ -290,8 +290,9 @@ func (m *metered) Close() error {
 	switch {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
-		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 { // an answer that a limit cut says nothing of others
-			m.g.opts.Learned.learn(m.c.model(), learner(&m.c.head.client), asked.PerChoice(u.Output.N))
+		// An answer that a limit cut says nothing of others. Nor does one of several choices: the server may have ignored n.
+		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 && asked.Choices <= 1 {
+			m.g.opts.Learned.learn(m.c.model(), learner(&m.c.head.client), u.Output.N)
 		}
 	case told || streamed > 0:
 		httplimit.SettleAtLeast(m.r, m.g.price(models, u.Model, m.c.likely(&u, asked, streamed)))

@@ -249,17 +249,19 @@ func TestEstimateIsLearned(t *testing.T) {
 	}
 }
 
-// An answer that was cut by a limit of another API, which the server obeyed all the same, isn't learned from.
-func TestAnswersCutByForeignLimitsArentLearned(t *testing.T) {
+// The gateway doesn't learn from an answer that a limit of another API cut, since the server may have obeyed it, nor from one of
+// several choices, since the server may have ignored n.
+func TestDoubtfulAnswersArentLearned(t *testing.T) {
 	l := limiterOf(t, weir.Options{}, daily("output", 1_000_000))
 	during := make(chan string, 1)
 	d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
 		during <- left(t, l)["output"]
 		jsonAnswer(`{"usage": {"prompt_tokens": 0, "completion_tokens": 1, "total_tokens": 1}}`)(w, r)
 	}, setup{limiter: l})
-	for i := range 8 {
-		d.ask(t, "/v1/chat/completions", `{"model": "m", "options": {"num_predict": 1}}`)
-		if got, want := await(t, during, "the request"), fmt.Sprint(1_000_000-i-assumedOutput); got != want {
+	for i, body := range []string{`{"model": "m", "n": 2}`, `{"model": "m", "options": {"num_predict": 1}}`, `{"model": "m"}`} {
+		d.ask(t, "/v1/chat/completions", body)
+		choices := max(1, 2-i)
+		if got, want := await(t, during, "the request"), fmt.Sprint(1_000_000-i-choices*assumedOutput); got != want {
 			t.Fatalf("call %d: %s left, want %s", i+1, got, want)
 		}
 	}
@@ -274,7 +276,7 @@ func TestEstimateCountsChoices(t *testing.T) {
 		jsonAnswer(`{"usage": {"prompt_tokens": 2, "completion_tokens": 79, "total_tokens": 81}}`)(w, r)
 	}, setup{limiter: l})
 	for range enough {
-		d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100`, `"n": 2`, 1))
+		d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100`, `"n": 1`, 1))
 		await(t, during, "the request")
 	}
 	before, err := strconv.Atoi(left(t, l)["tokens"])
@@ -283,8 +285,8 @@ func TestEstimateCountsChoices(t *testing.T) {
 	}
 	for _, n := range []int{100, 2, 1} {
 		d.ask(t, "/v1/chat/completions", strings.Replace(chat, `"max_tokens": 100`, fmt.Sprint(`"n": `, n), 1))
-		if got := await(t, during, "the request"); got != fmt.Sprint(before-2-40*n) {
-			t.Errorf("%d choices: %s tokens left meanwhile, want %d", n, got, before-2-40*n)
+		if got := await(t, during, "the request"); got != fmt.Sprint(before-2-79*n) {
+			t.Errorf("%d choices: %s tokens left meanwhile, want %d", n, got, before-2-79*n)
 		}
 		before -= 81
 	}

@@ -51,12 +51,6 @@ func (a Asked) OutputOf(each int64) Amount {
 	return Amount{each * max(a.Choices, 1), true}
 }
 
-// PerChoice returns the tokens of one choice, rounded up, if the whole answer has the given number.
-func (a Asked) PerChoice(output int64) int64 {
-	n := max(a.Choices, 1)
-	return output/n + min(output%n, 1)
-}
-
 // ReadRequest reads the whole body of a request. What it doesn't find is unknown. The error says
 // why the body can't be read in one way only: see [Body.Read].
 func ReadRequest(body []byte) (Asked, error) {
