@@ -93,7 +93,7 @@ export function WhatIf({ rule, usage, onDone }: { rule: RuleText; usage: RuleUsa
         </Empty>
       ) : (
         <>
-          <p class="what-if-says" role="status">
+          <p class="what-if-says" role="status" aria-busy={!answer && !!limit && !error}>
             {answer
               ? `At ${answer.limit}, ${count(answer.keys_refused)} of ${plural(answer.keys, 'key')} would have been refused in the last hour: ${count(answer.would_refuse)} of ${plural(answer.requests, 'request')} (${percent(answer.requests ? answer.would_refuse / answer.requests : 0)}). At the limit in force ${count(answer.was_refused)} were.`
               : 'Type a limit: the last hour’s requests are held against it.'}
