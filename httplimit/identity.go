@@ -25,8 +25,9 @@ type Identity struct {
 	APIKey Source
 	// User, Org and Tier come from nowhere unless told.
 	User, Org, Tier Source
-	// JWT verifies bearer tokens. Nil means that no claim is known.
-	JWT *Verifier
+	// JWT verifies bearer tokens. It is usually a *jwt.Verifier of package github.com/weirhq/weir/jwt. If nil, no request has
+	// claims. Don't store a nil pointer in it, which would count as a verifier.
+	JWT TokenVerifier
 	// KnownKeys proves API keys: those that it contains are genuine. Nil proves none. See [KnownKeys]; another type may
 	// change what it contains at any time.
 	KnownKeys interface{ Contains(key string) bool }
@@ -170,7 +171,7 @@ func overridden(h http.Header) bool {
 type attributes struct {
 	r        *http.Request
 	req      *weir.Request
-	jwt      *Verifier
+	jwt      TokenVerifier
 	opaque   bool // the token may be a key, and no JWT
 	claims   Claims
 	verified bool   // the token has been looked at
@@ -206,7 +207,9 @@ func (a *attributes) claim(name string) string { return a.token().Text(name) }
 func (a *attributes) token() Claims {
 	if !a.verified && a.jwt != nil {
 		token, why := a.bearer(), ""
-		a.claims, why = a.jwt.verify(token)
+		if token != "" {
+			a.claims, why = a.jwt.Verify(token)
+		}
 		if strings.Count(token, ".") == 2 || !a.opaque && a.saysBearer() { // else it wasn't meant as a JWT
 			a.req.Rejected = why
 		}

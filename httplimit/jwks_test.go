@@ -97,7 +97,7 @@ func TestKeysFromAProvider(t *testing.T) {
 		{"HS256 with the public key", signAs(t, jwt.SigningMethodHS256, publicPEM(rsaKey().Public()), c, "rsa"), false},
 		{"none", signAs(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, c, "rsa"), false},
 	} {
-		if got := v.Verify(x.token); (got != nil) != x.want {
+		if got := claimsOf(v, x.token); (got != nil) != x.want {
 			t.Errorf("%s: %v", x.name, got)
 		}
 	}
@@ -114,8 +114,8 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 	fetched := make(chan error, 1)
 	v := verifier(t, httplimit.JWT{JWKSURL: "http://" + address, OnFetch: func(err error) { fetched <- err }})
 	token := sign(t, edKey(), claims{"sub": "u"})
-	if err := <-fetched; err == nil || v.Verify(token) != nil {
-		t.Fatalf("the provider isn't there: %v, %v", err, v.Verify(token))
+	if err := <-fetched; err == nil || claimsOf(v, token) != nil {
+		t.Fatalf("the provider isn't there: %v, %v", err, claimsOf(v, token))
 	}
 	p := &provider{}
 	p.publish(keySet(t, published{id: "ed", key: edKey().Public()}))
@@ -131,7 +131,7 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 			break
 		}
 	}
-	if v.Verify(token).Text("sub") != "u" {
+	if claimsOf(v, token).Text("sub") != "u" {
 		t.Error("the provider is back, and the token isn't verified")
 	}
 }
@@ -157,8 +157,8 @@ func TestKeysAreKeptFresh(t *testing.T) {
 			if got := p.fetches.Load(); got != fetches {
 				t.Errorf("%s: %d fetches, want %d", when, got, fetches)
 			}
-			if (v.Verify(old) != nil) != isOld || (v.Verify(young) != nil) != isNew {
-				t.Errorf("%s: old token %v, new token %v", when, v.Verify(old), v.Verify(young))
+			if (claimsOf(v, old) != nil) != isOld || (claimsOf(v, young) != nil) != isNew {
+				t.Errorf("%s: old token %v, new token %v", when, claimsOf(v, old), claimsOf(v, young))
 			}
 		}
 		expect("out of order", 1, false, false)
@@ -183,7 +183,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 
 		time.Sleep(30 * time.Minute)
 		for range 100 { // tokens with key ids that don't exist
-			v.Verify(signAs(t, jwt.SigningMethodEdDSA, edKey(), claims{}, "invented"))
+			claimsOf(v, signAs(t, jwt.SigningMethodEdDSA, edKey(), claims{}, "invented"))
 		}
 		expect("a flood of invented key ids", 70, true, true)
 
@@ -195,27 +195,27 @@ func TestKeysAreKeptFresh(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
-			if v.Verify(old) == nil {
+			if claimsOf(v, old) == nil {
 				t.Errorf("%s: keys that were good are gone", name)
 			}
 		}
 		p.publish([]byte(strings.Repeat(" ", 2<<20)))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if v.Verify(old) == nil {
+		if claimsOf(v, old) == nil {
 			t.Error("an answer without end: keys that were good are gone")
 		}
 
 		p.publish(keySet(t, newKey))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if v.Verify(old) != nil || v.Verify(young) == nil {
+		if claimsOf(v, old) != nil || claimsOf(v, young) == nil {
 			t.Error("a key that was withdrawn still verifies")
 		}
 		p.publish(keySet(t))
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if v.Verify(young) != nil {
+		if claimsOf(v, young) != nil {
 			t.Error("all keys were withdrawn, and one still verifies")
 		}
 	})
@@ -253,8 +253,8 @@ func TestLongestKeySet(t *testing.T) {
 		srv := httptest.NewServer(p)
 		fetched := make(chan error, 10)
 		v := verifier(t, httplimit.JWT{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
-		if err := <-fetched; (err == nil) != (want != "") || v.Verify(token).Text("sub") != want {
-			t.Errorf("of %d bytes: %v, sub is %q, want %q", length, err, v.Verify(token).Text("sub"), want)
+		if err := <-fetched; (err == nil) != (want != "") || claimsOf(v, token).Text("sub") != want {
+			t.Errorf("of %d bytes: %v, sub is %q, want %q", length, err, claimsOf(v, token).Text("sub"), want)
 		}
 		srv.Close()
 	}
@@ -271,7 +271,7 @@ func TestProviderThatSaysNothing(t *testing.T) {
 			case <-t.Context().Done():
 			}
 		}})
-		if v.Verify(sign(t, edKey(), claims{})) != nil || time.Since(begin) != 0 {
+		if claimsOf(v, sign(t, edKey(), claims{})) != nil || time.Since(begin) != 0 {
 			t.Error("a token was verified, or waited")
 		}
 		if err := <-fetched; err == nil || time.Since(begin) != 10*time.Second {

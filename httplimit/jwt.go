@@ -6,7 +6,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rsa"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -34,6 +33,8 @@ type JWT struct {
 	// Issuer and Audience, if given, must be the token's.
 	Issuer, Audience string
 }
+
+var _ TokenVerifier = (*Verifier)(nil)
 
 // Verifier verifies tokens. Make one with [NewVerifier].
 type Verifier struct {
@@ -141,28 +142,19 @@ func parsePublicKey(text []byte) (key any, methods []string, err error) {
 	return nil, nil, fmt.Errorf("public key: %T is not RSA, ECDSA or Ed25519", key)
 }
 
-// Claims are those of a verified token; nil if there is none.
-type Claims map[string]any
-
-// Verify returns the claims of a token, or nil unless it is genuine and in
-// force. It never waits: what it doesn't have the key for is not genuine yet.
-func (v *Verifier) Verify(token string) Claims {
-	claims, _ := v.verify(token)
-	return claims
-}
-
-// verify is Verify that also says why a token isn't genuine or in force, in words of ours: the library's repeat parts of it.
-func (v *Verifier) verify(token string) (Claims, string) {
+// Verify implements [TokenVerifier]: it returns the claims of a token that is genuine and in force, or says why it isn't. The reason
+// is in our own words, since the library's errors repeat parts of the token. An empty token has neither claims nor a reason.
+func (v *Verifier) Verify(token string) (claims Claims, why string) {
 	if token == "" {
 		return nil, ""
 	}
 	if len(token) > maxToken {
 		return nil, "the token is too long"
 	}
-	var claims jwt.MapClaims
-	t, err := v.parser.ParseWithClaims(respell(token), &claims, v.key)
+	var found jwt.MapClaims
+	t, err := v.parser.ParseWithClaims(respell(token), &found, v.key)
 	if err == nil && t.Valid {
-		return Claims(claims), ""
+		return Claims(found), ""
 	}
 	for _, r := range rejections {
 		if errors.Is(err, r.err) {
@@ -217,17 +209,4 @@ func respell(token string) string {
 		return token
 	}
 	return token[:at] + clean
-}
-
-// Text is a claim's value as text: of a string, a number or a truth value.
-func (c Claims) Text(name string) string {
-	switch v := c[name].(type) {
-	case string:
-		return v
-	case json.Number:
-		return v.String()
-	case bool:
-		return fmt.Sprint(v)
-	}
-	return ""
 }

@@ -50,6 +50,12 @@ func verifier(t testing.TB, j httplimit.JWT) *httplimit.Verifier {
 	return v
 }
 
+// claimsOf returns the claims of a token, or nil if it isn't verified.
+func claimsOf(v *httplimit.Verifier, token string) httplimit.Claims {
+	claims, _ := v.Verify(token)
+	return claims
+}
+
 // sign makes a token with the method that is usual for a key.
 func sign(t testing.TB, key any, c claims) string {
 	t.Helper()
@@ -102,7 +108,7 @@ func TestEachKindOfKeyVerifies(t *testing.T) {
 	} {
 		v := verifier(t, c.jwt)
 		for _, m := range c.methods {
-			if got := v.Verify(signAs(t, m, c.key, claims{"sub": "u"}, "")).Text("sub"); got != "u" {
+			if got := claimsOf(v, signAs(t, m, c.key, claims{"sub": "u"}, "")).Text("sub"); got != "u" {
 				t.Errorf("%s, %s: sub is %q", c.name, m.Alg(), got)
 			}
 		}
@@ -146,13 +152,13 @@ func TestForgedTokens(t *testing.T) {
 		"as long as a novel":                 genuine + strings.Repeat("A", 20_000),
 	} {
 		for kind, v := range verifiers {
-			if got := v.Verify(token); got != nil {
+			if got := claimsOf(v, token); got != nil {
 				t.Errorf("%s: verified with %s: %v", name, kind, got)
 			}
 		}
 	}
 	for kind, v := range verifiers {
-		if got := v.Verify(genuine); (got != nil) != (kind == "rsa") {
+		if got := claimsOf(v, genuine); (got != nil) != (kind == "rsa") {
 			t.Errorf("the genuine token, held against %s: %v", kind, got)
 		}
 	}
@@ -176,7 +182,7 @@ func TestSignaturesSpelledOtherwise(t *testing.T) {
 		if strings.HasPrefix(token, hs384) {
 			v = verifier(t, httplimit.JWT{Secret: secret})
 		}
-		if v.Verify(token).Text("sub") != "u" {
+		if claimsOf(v, token).Text("sub") != "u" {
 			t.Errorf("%s: not verified", name)
 		}
 	}
@@ -188,7 +194,7 @@ func TestLongestToken(t *testing.T) {
 	token := sign(t, secret, claims{"sub": "u"})
 	for length, want := range map[int]string{16 << 10: "u", 16<<10 + 1: ""} {
 		padded := token + strings.Repeat("=", length-len(token))
-		if got := v.Verify(padded).Text("sub"); got != want {
+		if got := claimsOf(v, padded).Text("sub"); got != want {
 			t.Errorf("of %d bytes: sub is %q, want %q", length, got, want)
 		}
 	}
@@ -214,7 +220,7 @@ func TestCriticalExtensions(t *testing.T) {
 	} {
 		token := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{"sub": "u"})
 		maps.Copy(token.Header, c.header)
-		if got := v.Verify(must(token.SignedString(secret))); (got != nil) != c.want {
+		if got := claimsOf(v, must(token.SignedString(secret))); (got != nil) != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -256,7 +262,7 @@ func TestTokensThatAreNotInForce(t *testing.T) {
 		{"another audience", good(claims{"aud": "other"}), false},
 		{"no audience", good(claims{"aud": nil}), false},
 	} {
-		if got := v.Verify(sign(t, secret, c.c)); (got != nil) != c.want {
+		if got := claimsOf(v, sign(t, secret, c.c)); (got != nil) != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

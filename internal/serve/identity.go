@@ -37,9 +37,11 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 				return out, nil, fmt.Errorf("identity.jwt.public_key_file: %w", err)
 			}
 		}
-		if out.JWT, err = httplimit.NewVerifier(ctx, j); err != nil {
+		tokens, err := httplimit.NewVerifier(ctx, j)
+		if err != nil {
 			return out, nil, fmt.Errorf("identity.jwt: %w", err)
 		}
+		out.JWT = tokens
 	}
 	return out, known, nil
 }
