@@ -1,7 +1,6 @@
 package httplimit_test
 
 import (
-	"context"
 	"fmt"
 	"log"
 	"net/http"
@@ -34,25 +33,4 @@ func Example() {
 	// 200 remaining: 1 policy: "orders";q=2;w=60
 	// 200 remaining: 0 policy: "orders";q=2;w=60
 	// 429 remaining: 0 policy: "orders";q=2;w=60
-}
-
-// Users come from signed tokens, their tiers as well, and what a client says of itself without a signature grants nothing.
-func ExampleIdentity() {
-	tokens, err := httplimit.NewVerifier(context.Background(), httplimit.JWT{
-		Secret: []byte("a secret that two parties share!"), Issuer: "https://login.example.com",
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	who := httplimit.NewIdentifier(httplimit.Identity{
-		User: httplimit.Source{Claim: "sub"}, Tier: httplimit.Source{Claim: "plan"}, JWT: tokens,
-	}, nil)
-
-	r := httptest.NewRequest(http.MethodGet, "/v1/orders", nil)
-	r.Header.Set("X-API-Key", "sk_internal_forged")
-	r.Header.Set("Authorization", "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJyb290IiwicGxhbiI6InBybyJ9.")
-	var req weir.Request
-	who.Identify(r, &req)
-	fmt.Printf("key %q, verified: %v; user %q; tier %q\n", req.APIKey, req.KeyVerified, req.User, req.Tier)
-	// Output: key "sk_internal_forged", verified: false; user ""; tier ""
 }

@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"/tracing":    {"", "/internal/observer"},
 	// What people put into their own services carries no YAML, no Redis and no command line.
 	"/httplimit":          {"", "/internal/inflight", "/internal/jsonerror", "/internal/onclose", "/internal/renew"},
+	"/jwt":                {"/httplimit"},
 	"/grpclimit":          {"", "/httplimit", "/internal/jsonerror", "/internal/renew"},
 	"/client":             {""},
 	"/internal/jsonerror": {},

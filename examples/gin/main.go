@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/jwt"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -21,7 +22,7 @@ func newHandler(ctx context.Context, secret []byte) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := httplimit.NewVerifier(ctx, httplimit.JWT{Secret: secret})
+	tokens, err := jwt.NewVerifier(ctx, jwt.Options{Secret: secret})
 	if err != nil {
 		return nil, err
 	}

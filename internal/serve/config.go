@@ -119,7 +119,7 @@ type Identity struct {
 	TrustUnverified         bool
 }
 
-// JWT is httplimit.JWT with files.
+// JWT is jwt.Options with the names of files in place of keys.
 type JWT struct {
 	JWKSURL       string `yaml:"jwks_url"`
 	SecretFile    string `yaml:"secret_file"`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/watch"
+	"github.com/weirhq/weir/jwt"
 )
 
 // load reads the files that an identity names. Keys of a JWKS are followed until ctx is done. Known is nil without a file of
@@ -25,19 +26,19 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 		out.KnownKeys = known
 	}
 	if id.JWT != nil {
-		j := httplimit.JWT{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience, OnFetch: logFetches(log)}
+		opts := jwt.Options{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience, OnFetch: logFetches(log)}
 		if id.JWT.SecretFile != "" {
-			if j.Secret, err = watch.ReadSmall(id.JWT.SecretFile); err != nil {
+			if opts.Secret, err = watch.ReadSmall(id.JWT.SecretFile); err != nil {
 				return out, nil, fmt.Errorf("identity.jwt.secret_file: %w", err)
 			}
-			j.Secret = bytes.TrimRight(j.Secret, "\r\n")
+			opts.Secret = bytes.TrimRight(opts.Secret, "\r\n")
 		}
 		if id.JWT.PublicKeyFile != "" {
-			if j.PublicKey, err = watch.ReadSmall(id.JWT.PublicKeyFile); err != nil {
+			if opts.PublicKey, err = watch.ReadSmall(id.JWT.PublicKeyFile); err != nil {
 				return out, nil, fmt.Errorf("identity.jwt.public_key_file: %w", err)
 			}
 		}
-		tokens, err := httplimit.NewVerifier(ctx, j)
+		tokens, err := jwt.NewVerifier(ctx, opts)
 		if err != nil {
 			return out, nil, fmt.Errorf("identity.jwt: %w", err)
 		}

@@ -1,4 +1,4 @@
-package httplimit
+package jwt
 
 import (
 	"context"
@@ -16,22 +16,22 @@ import (
 	"time"
 
 	"github.com/MicahParks/jwkset"
-	"github.com/golang-jwt/jwt/v5"
+	gojwt "github.com/golang-jwt/jwt/v5"
 )
 
-// keySet is what an identity provider publishes. One goroutine fetches it, and
-// requests only ever look at what is there: neither a provider that is down nor a
-// client that invents key ids makes anyone wait.
+// keySet holds the keys that an identity provider publishes. One goroutine fetches them, and requests only look at the keys that are
+// there. So no request waits for a provider that is down, or because a client invents key IDs.
 type keySet struct {
 	url    string
-	shown  string // of the URL, what messages may show
+	shown  string // the part of the URL that messages may show
 	client *http.Client
-	told   func(error)
+	told   func(error) // Options.OnFetch
 	keys   atomic.Pointer[[]publicKey]
-	wanted chan struct{} // holds one: a token named a key that isn't there
+	wanted chan struct{} // holds a value if a token named a key that isn't there
 }
 
-// publicKey is one key, and which tokens it is for; "" is any.
+// publicKey is a key and the tokens that it may have signed: those with its key ID or none, and with its algorithm. An empty algorithm
+// stands for any.
 type publicKey struct {
 	id, algorithm string
 	key           crypto.PublicKey
@@ -39,22 +39,22 @@ type publicKey struct {
 
 const (
 	refreshEvery = time.Hour
-	wantedEvery  = 10 * time.Second // how often tokens can bring about a fetch
+	wantedEvery  = 10 * time.Second // the shortest time between two fetches that tokens cause
 	firstRetry   = time.Second
 	lastRetry    = time.Minute
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes
 )
 
-func newKeySet(j JWT) (*keySet, error) {
-	u, err := url.Parse(j.JWKSURL)
+func newKeySet(opts Options) (*keySet, error) {
+	u, err := url.Parse(opts.JWKSURL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		// What was given isn't shown: it may hold a password, and url.Parse would quote it.
+		// The message doesn't show the URL, nor the error of url.Parse, which quotes it: there may be a password in it.
 		return nil, errors.New("jwks_url: must be a URL such as https://idp.example/keys")
 	}
-	// User, password and query can each be a secret, and messages end up in logs.
+	// The user, the password and the query can each be a secret, and messages end up in logs.
 	shown := (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
-	s := &keySet{url: j.JWKSURL, shown: shown, client: j.Client, told: j.OnFetch, wanted: make(chan struct{}, 1)}
+	s := &keySet{url: opts.JWKSURL, shown: shown, client: opts.Client, told: opts.OnFetch, wanted: make(chan struct{}, 1)}
 	s.keys.Store(&[]publicKey{})
 	if s.client == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -65,9 +65,9 @@ func newKeySet(j JWT) (*keySet, error) {
 }
 
 // find returns the keys that may have signed a token.
-func (s *keySet) find(t *jwt.Token) (any, error) {
+func (s *keySet) find(t *gojwt.Token) (any, error) {
 	id, _ := t.Header["kid"].(string)
-	var fit jwt.VerificationKeySet
+	var fit gojwt.VerificationKeySet
 	for _, k := range *s.keys.Load() {
 		if (id == "" || id == k.id) && (k.algorithm == "" || k.algorithm == t.Method.Alg()) {
 			fit.Keys = append(fit.Keys, k.key)
@@ -83,8 +83,8 @@ func (s *keySet) find(t *jwt.Token) (any, error) {
 	return fit, nil
 }
 
-// keepFresh fetches the keys until ctx is done: every hour, and when a token
-// wants one that isn't there; after a failure soon, and then less and less often.
+// keepFresh fetches the keys until ctx is done: every hour, and when a token names a key that isn't there. After a failure it
+// retries with exponential backoff.
 func (s *keySet) keepFresh(ctx context.Context) {
 	for retry := firstRetry; ; {
 		err := s.fetch(ctx)
@@ -111,7 +111,7 @@ func (s *keySet) keepFresh(ctx context.Context) {
 	}
 }
 
-// pause sleeps until something wakes it, and reports false once ctx is done.
+// pause waits until d is over or wake delivers, and returns true. It returns false once ctx is done.
 func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -155,8 +155,8 @@ func (s *keySet) fetch(ctx context.Context) error {
 	return nil
 }
 
-// failed says why a fetch failed, without secrets: an http.Client's own errors name the URL with its
-// query, or the one that it was redirected to.
+// failed returns the error of a fetch without secrets. Errors of an http.Client name the URL with its query, or the URL that
+// the client was redirected to.
 func (s *keySet) failed(err error) error {
 	var of *url.Error
 	if errors.As(err, &of) {
@@ -165,8 +165,8 @@ func (s *keySet) failed(err error) error {
 	return fmt.Errorf("jwks_url: %s: %w", s.shown, err)
 }
 
-// parseKeySet reads the keys that verify signatures and leaves out the others, among
-// them shared secrets. A set without any is an error if it had some that can't be read.
+// parseKeySet returns the keys that verify signatures. It leaves out all others, shared secrets among them. If no key is left and
+// one couldn't be read, it returns the error.
 func parseKeySet(text []byte) ([]publicKey, error) {
 	var set jwkset.JWKSMarshal
 	if err := json.Unmarshal(text, &set); err != nil {

@@ -1,4 +1,4 @@
-package httplimit_test
+package jwt_test
 
 import (
 	"crypto"
@@ -18,11 +18,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
+	gojwt "github.com/golang-jwt/jwt/v5"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/jwt"
 )
 
-type claims = jwt.MapClaims
+type claims = gojwt.MapClaims
 
 var secret = []byte("a secret that two parties share!")
 
@@ -41,9 +42,9 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func verifier(t testing.TB, j httplimit.JWT) *httplimit.Verifier {
+func verifier(t testing.TB, opts jwt.Options) *jwt.Verifier {
 	t.Helper()
-	v, err := httplimit.NewVerifier(t.Context(), j)
+	v, err := jwt.NewVerifier(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func verifier(t testing.TB, j httplimit.JWT) *httplimit.Verifier {
 }
 
 // claimsOf returns the claims of a token, or nil if it isn't verified.
-func claimsOf(v *httplimit.Verifier, token string) httplimit.Claims {
+func claimsOf(v *jwt.Verifier, token string) httplimit.Claims {
 	claims, _ := v.Verify(token)
 	return claims
 }
@@ -59,23 +60,23 @@ func claimsOf(v *httplimit.Verifier, token string) httplimit.Claims {
 // sign makes a token with the method that is usual for a key.
 func sign(t testing.TB, key any, c claims) string {
 	t.Helper()
-	var m jwt.SigningMethod
+	var m gojwt.SigningMethod
 	switch key.(type) {
 	case []byte:
-		m = jwt.SigningMethodHS256
+		m = gojwt.SigningMethodHS256
 	case *rsa.PrivateKey:
-		m = jwt.SigningMethodRS256
+		m = gojwt.SigningMethodRS256
 	case *ecdsa.PrivateKey:
-		m = jwt.SigningMethodES256
+		m = gojwt.SigningMethodES256
 	case ed25519.PrivateKey:
-		m = jwt.SigningMethodEdDSA
+		m = gojwt.SigningMethodEdDSA
 	}
 	return signAs(t, m, key, c, "")
 }
 
-func signAs(t testing.TB, m jwt.SigningMethod, key any, c claims, kid string) string {
+func signAs(t testing.TB, m gojwt.SigningMethod, key any, c claims, kid string) string {
 	t.Helper()
-	token := jwt.NewWithClaims(m, c)
+	token := gojwt.NewWithClaims(m, c)
 	if kid != "" {
 		token.Header["kid"] = kid
 	}
@@ -84,6 +85,11 @@ func signAs(t testing.TB, m jwt.SigningMethod, key any, c claims, kid string) st
 		t.Fatal(err)
 	}
 	return s
+}
+
+// unsigned makes a token that says it needs no signature.
+func unsigned(t testing.TB, c claims) string {
+	return signAs(t, gojwt.SigningMethodNone, gojwt.UnsafeAllowNoneSignatureType, c, "")
 }
 
 func publicPEM(key crypto.PublicKey) []byte {
@@ -95,18 +101,18 @@ func TestEachKindOfKeyVerifies(t *testing.T) {
 	der := must(x509.CreateCertificate(rand.Reader, cert, cert, rsaKey().Public(), rsaKey()))
 	for _, c := range []struct {
 		name    string
-		jwt     httplimit.JWT
+		options jwt.Options
 		key     any
-		methods []jwt.SigningMethod
+		methods []gojwt.SigningMethod
 	}{
-		{"a secret", httplimit.JWT{Secret: secret}, secret, []jwt.SigningMethod{jwt.SigningMethodHS256, jwt.SigningMethodHS384, jwt.SigningMethodHS512}},
-		{"RSA", httplimit.JWT{PublicKey: publicPEM(rsaKey().Public())}, rsaKey(), []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512, jwt.SigningMethodPS256}},
-		{"RSA, PKCS 1", httplimit.JWT{PublicKey: pem.EncodeToMemory(&pem.Block{Type: "RSA PUBLIC KEY", Bytes: x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey)})}, rsaKey(), []jwt.SigningMethod{jwt.SigningMethodRS256}},
-		{"a certificate", httplimit.JWT{PublicKey: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, rsaKey(), []jwt.SigningMethod{jwt.SigningMethodRS256}},
-		{"ECDSA", httplimit.JWT{PublicKey: publicPEM(ecKey().Public())}, ecKey(), []jwt.SigningMethod{jwt.SigningMethodES256}},
-		{"Ed25519", httplimit.JWT{PublicKey: publicPEM(edKey().Public())}, edKey(), []jwt.SigningMethod{jwt.SigningMethodEdDSA}},
+		{"a secret", jwt.Options{Secret: secret}, secret, []gojwt.SigningMethod{gojwt.SigningMethodHS256, gojwt.SigningMethodHS384, gojwt.SigningMethodHS512}},
+		{"RSA", jwt.Options{PublicKey: publicPEM(rsaKey().Public())}, rsaKey(), []gojwt.SigningMethod{gojwt.SigningMethodRS256, gojwt.SigningMethodRS512, gojwt.SigningMethodPS256}},
+		{"RSA, PKCS 1", jwt.Options{PublicKey: pem.EncodeToMemory(&pem.Block{Type: "RSA PUBLIC KEY", Bytes: x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey)})}, rsaKey(), []gojwt.SigningMethod{gojwt.SigningMethodRS256}},
+		{"a certificate", jwt.Options{PublicKey: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, rsaKey(), []gojwt.SigningMethod{gojwt.SigningMethodRS256}},
+		{"ECDSA", jwt.Options{PublicKey: publicPEM(ecKey().Public())}, ecKey(), []gojwt.SigningMethod{gojwt.SigningMethodES256}},
+		{"Ed25519", jwt.Options{PublicKey: publicPEM(edKey().Public())}, edKey(), []gojwt.SigningMethod{gojwt.SigningMethodEdDSA}},
 	} {
-		v := verifier(t, c.jwt)
+		v := verifier(t, c.options)
 		for _, m := range c.methods {
 			if got := claimsOf(v, signAs(t, m, c.key, claims{"sub": "u"}, "")).Text("sub"); got != "u" {
 				t.Errorf("%s, %s: sub is %q", c.name, m.Alg(), got)
@@ -118,14 +124,14 @@ func TestEachKindOfKeyVerifies(t *testing.T) {
 // Whatever a token says of itself, its claims don't exist unless the right key signed it.
 func TestForgedTokens(t *testing.T) {
 	rsaPEM := publicPEM(rsaKey().Public())
-	verifiers := map[string]*httplimit.Verifier{
-		"secret": verifier(t, httplimit.JWT{Secret: secret}),
-		"rsa":    verifier(t, httplimit.JWT{PublicKey: rsaPEM}),
-		"ecdsa":  verifier(t, httplimit.JWT{PublicKey: publicPEM(ecKey().Public())}),
-		"eddsa":  verifier(t, httplimit.JWT{PublicKey: publicPEM(edKey().Public())}),
+	verifiers := map[string]*jwt.Verifier{
+		"secret": verifier(t, jwt.Options{Secret: secret}),
+		"rsa":    verifier(t, jwt.Options{PublicKey: rsaPEM}),
+		"ecdsa":  verifier(t, jwt.Options{PublicKey: publicPEM(ecKey().Public())}),
+		"eddsa":  verifier(t, jwt.Options{PublicKey: publicPEM(edKey().Public())}),
 	}
 	c := claims{"sub": "u", "exp": time.Now().Add(time.Hour).Unix()}
-	none := signAs(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, c, "")
+	none := unsigned(t, c)
 	genuine := sign(t, rsaKey(), c)
 	parts := strings.Split(genuine, ".")
 	enc := base64.RawURLEncoding.EncodeToString
@@ -169,7 +175,7 @@ func TestSignaturesSpelledOtherwise(t *testing.T) {
 	c := claims{"sub": "u"}
 	plain := sign(t, rsaKey(), c)
 	at := strings.LastIndexByte(plain, '.') + 1
-	hs384 := signAs(t, jwt.SigningMethodHS384, secret, c, "")
+	hs384 := signAs(t, gojwt.SigningMethodHS384, secret, c, "")
 	for name, token := range map[string]string{
 		"bits that mean nothing":      loosen(plain),
 		"padding":                     plain + "==",
@@ -178,9 +184,9 @@ func TestSignaturesSpelledOtherwise(t *testing.T) {
 		"what Python skips, within":   plain[:at+9] + "~~~~" + plain[at+9:],
 		"a character that is no byte": hs384 + "A",
 	} {
-		v := verifier(t, httplimit.JWT{PublicKey: publicPEM(rsaKey().Public())})
+		v := verifier(t, jwt.Options{PublicKey: publicPEM(rsaKey().Public())})
 		if strings.HasPrefix(token, hs384) {
-			v = verifier(t, httplimit.JWT{Secret: secret})
+			v = verifier(t, jwt.Options{Secret: secret})
 		}
 		if claimsOf(v, token).Text("sub") != "u" {
 			t.Errorf("%s: not verified", name)
@@ -190,7 +196,7 @@ func TestSignaturesSpelledOtherwise(t *testing.T) {
 
 // A token of 16 KiB is read, and no longer one.
 func TestLongestToken(t *testing.T) {
-	v := verifier(t, httplimit.JWT{Secret: secret})
+	v := verifier(t, jwt.Options{Secret: secret})
 	token := sign(t, secret, claims{"sub": "u"})
 	for length, want := range map[int]string{16 << 10: "u", 16<<10 + 1: ""} {
 		padded := token + strings.Repeat("=", length-len(token))
@@ -202,7 +208,7 @@ func TestLongestToken(t *testing.T) {
 
 // Tokens that ask for an extension, known to others or not, aren't verified (RFC 7515, section 4.1.11).
 func TestCriticalExtensions(t *testing.T) {
-	v := verifier(t, httplimit.JWT{Secret: secret})
+	v := verifier(t, jwt.Options{Secret: secret})
 	for name, c := range map[string]struct {
 		header map[string]any
 		want   bool
@@ -218,7 +224,7 @@ func TestCriticalExtensions(t *testing.T) {
 		"no list":                  {map[string]any{"crit": "exp"}, false},
 		"null":                     {map[string]any{"crit": nil}, false},
 	} {
-		token := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{"sub": "u"})
+		token := gojwt.NewWithClaims(gojwt.SigningMethodHS256, claims{"sub": "u"})
 		maps.Copy(token.Header, c.header)
 		if got := claimsOf(v, must(token.SignedString(secret))); (got != nil) != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -236,7 +242,7 @@ func loosen(token string) string {
 func TestTokensThatAreNotInForce(t *testing.T) {
 	now := time.Now()
 	in := func(d time.Duration) int64 { return now.Add(d).Unix() }
-	v := verifier(t, httplimit.JWT{Secret: secret, Issuer: "https://idp.example", Audience: "weir"})
+	v := verifier(t, jwt.Options{Secret: secret, Issuer: "https://idp.example", Audience: "weir"})
 	good := func(change claims) claims {
 		c := claims{"sub": "u", "iss": "https://idp.example", "aud": "weir", "exp": in(time.Hour)}
 		for k, x := range change {
@@ -270,7 +276,7 @@ func TestTokensThatAreNotInForce(t *testing.T) {
 
 func TestVerifierOptions(t *testing.T) {
 	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(edKey()))})
-	for name, j := range map[string]httplimit.JWT{
+	for name, opts := range map[string]jwt.Options{
 		"nothing":                {},
 		"two things":             {Secret: secret, JWKSURL: "https://idp.example/keys"},
 		"two others":             {PublicKey: publicPEM(edKey().Public()), JWKSURL: "https://idp.example/keys"},
@@ -286,7 +292,7 @@ func TestVerifierOptions(t *testing.T) {
 		"a URL of a file":        {JWKSURL: "file:///etc/passwd"},
 		"no URL":                 {JWKSURL: "https://%zz"},
 	} {
-		if v, err := httplimit.NewVerifier(t.Context(), j); err == nil || v != nil {
+		if v, err := jwt.NewVerifier(t.Context(), opts); err == nil || v != nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -1,4 +1,4 @@
-package httplimit_test
+package jwt_test
 
 import (
 	"crypto"
@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/MicahParks/jwkset"
-	"github.com/golang-jwt/jwt/v5"
-	"github.com/weirhq/weir/httplimit"
-
+	gojwt "github.com/golang-jwt/jwt/v5"
 	"github.com/weirhq/weir/internal/loopback"
+	"github.com/weirhq/weir/jwt"
 )
 
 // published is a key as an identity provider shows it.
@@ -73,7 +72,7 @@ func TestKeysFromAProvider(t *testing.T) {
 	srv := httptest.NewServer(p)
 	defer srv.Close()
 	fetched := make(chan error, 1)
-	v := verifier(t, httplimit.JWT{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
+	v := verifier(t, jwt.Options{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
 	if err := <-fetched; err != nil {
 		t.Fatal(err)
 	}
@@ -82,20 +81,20 @@ func TestKeysFromAProvider(t *testing.T) {
 		name, token string
 		want        bool
 	}{
-		{"RSA", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "rsa"), true},
-		{"RSA-PSS", signAs(t, jwt.SigningMethodPS512, rsaKey(), c, "rsa"), true},
-		{"ECDSA", signAs(t, jwt.SigningMethodES256, ecKey(), c, "ec"), true},
-		{"Ed25519", signAs(t, jwt.SigningMethodEdDSA, edKey(), c, "ed"), true},
-		{"without a key id", signAs(t, jwt.SigningMethodEdDSA, edKey(), c, ""), true},
-		{"the key's algorithm", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "rs256"), true},
-		{"another algorithm than the key's", signAs(t, jwt.SigningMethodPS256, rsaKey(), c, "rs256"), false},
-		{"another's key id", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "ec"), false},
-		{"an unknown key id", signAs(t, jwt.SigningMethodRS256, rsaKey(), c, "nope"), false},
-		{"a key for encryption", signAs(t, jwt.SigningMethodRS256, otherRSA(), c, "enc"), false},
-		{"another key", signAs(t, jwt.SigningMethodRS256, otherRSA(), c, "rsa"), false},
-		{"a shared secret that was published", signAs(t, jwt.SigningMethodHS256, []byte("secret"), c, "shared"), false},
-		{"HS256 with the public key", signAs(t, jwt.SigningMethodHS256, publicPEM(rsaKey().Public()), c, "rsa"), false},
-		{"none", signAs(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, c, "rsa"), false},
+		{"RSA", signAs(t, gojwt.SigningMethodRS256, rsaKey(), c, "rsa"), true},
+		{"RSA-PSS", signAs(t, gojwt.SigningMethodPS512, rsaKey(), c, "rsa"), true},
+		{"ECDSA", signAs(t, gojwt.SigningMethodES256, ecKey(), c, "ec"), true},
+		{"Ed25519", signAs(t, gojwt.SigningMethodEdDSA, edKey(), c, "ed"), true},
+		{"without a key id", signAs(t, gojwt.SigningMethodEdDSA, edKey(), c, ""), true},
+		{"the key's algorithm", signAs(t, gojwt.SigningMethodRS256, rsaKey(), c, "rs256"), true},
+		{"another algorithm than the key's", signAs(t, gojwt.SigningMethodPS256, rsaKey(), c, "rs256"), false},
+		{"another's key id", signAs(t, gojwt.SigningMethodRS256, rsaKey(), c, "ec"), false},
+		{"an unknown key id", signAs(t, gojwt.SigningMethodRS256, rsaKey(), c, "nope"), false},
+		{"a key for encryption", signAs(t, gojwt.SigningMethodRS256, otherRSA(), c, "enc"), false},
+		{"another key", signAs(t, gojwt.SigningMethodRS256, otherRSA(), c, "rsa"), false},
+		{"a shared secret that was published", signAs(t, gojwt.SigningMethodHS256, []byte("secret"), c, "shared"), false},
+		{"HS256 with the public key", signAs(t, gojwt.SigningMethodHS256, publicPEM(rsaKey().Public()), c, "rsa"), false},
+		{"none", signAs(t, gojwt.SigningMethodNone, gojwt.UnsafeAllowNoneSignatureType, c, "rsa"), false},
 	} {
 		if got := claimsOf(v, x.token); (got != nil) != x.want {
 			t.Errorf("%s: %v", x.name, got)
@@ -112,7 +111,7 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 	address := l.Addr().String()
 	l.Close()
 	fetched := make(chan error, 1)
-	v := verifier(t, httplimit.JWT{JWKSURL: "http://" + address, OnFetch: func(err error) { fetched <- err }})
+	v := verifier(t, jwt.Options{JWKSURL: "http://" + address, OnFetch: func(err error) { fetched <- err }})
 	token := sign(t, edKey(), claims{"sub": "u"})
 	if err := <-fetched; err == nil || claimsOf(v, token) != nil {
 		t.Fatalf("the provider isn't there: %v, %v", err, claimsOf(v, token))
@@ -141,15 +140,15 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 func TestKeysAreKeptFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &provider{}
-		net := servePipes(t, p)
+		client := servePipes(t, p)
 		var failures atomic.Int64
-		v := verifier(t, httplimit.JWT{JWKSURL: "http://idp.example/keys", Client: net.client(t), OnFetch: func(err error) {
+		v := verifier(t, jwt.Options{JWKSURL: "http://idp.example/keys", Client: client, OnFetch: func(err error) {
 			if err != nil {
 				failures.Add(1)
 			}
 		}})
-		old := signAs(t, jwt.SigningMethodRS256, rsaKey(), claims{"sub": "u"}, "old")
-		young := signAs(t, jwt.SigningMethodES256, ecKey(), claims{"sub": "u"}, "new")
+		old := signAs(t, gojwt.SigningMethodRS256, rsaKey(), claims{"sub": "u"}, "old")
+		young := signAs(t, gojwt.SigningMethodES256, ecKey(), claims{"sub": "u"}, "new")
 		oldKey, newKey := published{id: "old", key: rsaKey().Public()}, published{id: "new", key: ecKey().Public()}
 		expect := func(when string, fetches int64, isOld, isNew bool) {
 			t.Helper()
@@ -183,7 +182,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 
 		time.Sleep(30 * time.Minute)
 		for range 100 { // tokens with key ids that don't exist
-			claimsOf(v, signAs(t, jwt.SigningMethodEdDSA, edKey(), claims{}, "invented"))
+			claimsOf(v, signAs(t, gojwt.SigningMethodEdDSA, edKey(), claims{}, "invented"))
 		}
 		expect("a flood of invented key ids", 70, true, true)
 
@@ -226,8 +225,8 @@ func TestKeysAreFetchedEveryHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &provider{}
 		p.publish(keySet(t, published{id: "ed", key: edKey().Public()}))
-		net := servePipes(t, p)
-		verifier(t, httplimit.JWT{JWKSURL: "http://idp.example/keys", Client: net.client(t)})
+		client := servePipes(t, p)
+		verifier(t, jwt.Options{JWKSURL: "http://idp.example/keys", Client: client})
 		for hour := range int64(3) {
 			synctest.Wait()
 			if got := p.fetches.Load(); got != hour+1 {
@@ -246,13 +245,13 @@ func TestKeysAreFetchedEveryHour(t *testing.T) {
 // A key set of 1 MiB is read, and no longer one.
 func TestLongestKeySet(t *testing.T) {
 	set := string(keySet(t, published{id: "ed", key: edKey().Public()}))
-	token := signAs(t, jwt.SigningMethodEdDSA, edKey(), claims{"sub": "u"}, "ed")
+	token := signAs(t, gojwt.SigningMethodEdDSA, edKey(), claims{"sub": "u"}, "ed")
 	for length, want := range map[int]string{1 << 20: "u", 1<<20 + 1: ""} {
 		p := &provider{}
 		p.publish([]byte(strings.Repeat(" ", length-len(set)) + set))
 		srv := httptest.NewServer(p)
 		fetched := make(chan error, 10)
-		v := verifier(t, httplimit.JWT{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
+		v := verifier(t, jwt.Options{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
 		if err := <-fetched; (err == nil) != (want != "") || claimsOf(v, token).Text("sub") != want {
 			t.Errorf("of %d bytes: %v, sub is %q, want %q", length, err, claimsOf(v, token).Text("sub"), want)
 		}
@@ -263,9 +262,9 @@ func TestLongestKeySet(t *testing.T) {
 // A provider that accepts connections and says nothing is given up on.
 func TestProviderThatSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := servePipes(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		client := servePipes(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		begin, fetched := time.Now(), make(chan error)
-		v := verifier(t, httplimit.JWT{JWKSURL: "http://idp.example/keys", Client: net.client(t), OnFetch: func(err error) {
+		v := verifier(t, jwt.Options{JWKSURL: "http://idp.example/keys", Client: client, OnFetch: func(err error) {
 			select {
 			case fetched <- err:
 			case <-t.Context().Done():
@@ -310,7 +309,7 @@ func TestProviderSecretsAreNotTold(t *testing.T) {
 		}),
 	} {
 		fetched := make(chan error, 10)
-		verifier(t, httplimit.JWT{JWKSURL: address, OnFetch: func(err error) { fetched <- err }})
+		verifier(t, jwt.Options{JWKSURL: address, OnFetch: func(err error) { fetched <- err }})
 		err := <-fetched
 		if err == nil || !strings.Contains(err.Error(), "127.0.0.1") {
 			t.Errorf("%s: the message doesn't say which provider: %v", name, err)
@@ -323,7 +322,7 @@ func TestProviderSecretsAreNotTold(t *testing.T) {
 		}
 	}
 	for _, address := range []string{"https://us3r:hunter2@%zz?t0ken", "ftp://us3r:hunter2@idp/?t0ken", "us3r:hunter2@idp/?t0ken", "https://us3r:hunter2@idp:port/?t0ken"} {
-		_, err := httplimit.NewVerifier(t.Context(), httplimit.JWT{JWKSURL: address})
+		_, err := jwt.NewVerifier(t.Context(), jwt.Options{JWKSURL: address})
 		if err == nil || strings.Contains(err.Error(), password) || strings.Contains(err.Error(), token) {
 			t.Errorf("%s: %v", address, err)
 		}

@@ -1,0 +1,215 @@
+package jwt
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	gojwt "github.com/golang-jwt/jwt/v5"
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Options say how tokens are verified. Set exactly one of Secret, PublicKey and JWKSURL.
+type Options struct {
+	// Secret verifies HS256, HS384 and HS512.
+	Secret []byte
+	// PublicKey is an RSA, ECDSA or Ed25519 public key, or a certificate with one, in PEM.
+	PublicKey []byte
+	// JWKSURL is where an identity provider publishes its keys. The verifier fetches them in the background, and again
+	// when a token names a key that it doesn't know. No token is verified before the first fetch succeeds.
+	JWKSURL string
+	// Client fetches from JWKSURL. If nil, it is a client that gives up after 10 seconds.
+	Client *http.Client
+	// OnFetch is called after each attempt to fetch JWKSURL, with nil if it succeeded. If an attempt fails, the keys that were
+	// fetched earlier stay in use. If nil, failures go unnoticed.
+	OnFetch func(error)
+	// Issuer and Audience, if set, must be those of the token.
+	Issuer, Audience string
+}
+
+var _ httplimit.TokenVerifier = (*Verifier)(nil)
+
+// Verifier verifies tokens. Make one with [NewVerifier].
+type Verifier struct {
+	parser *gojwt.Parser
+	key    gojwt.Keyfunc
+}
+
+const (
+	// maxToken is longer than any token that fits the headers a server should accept.
+	maxToken = 16 << 10
+	// leeway is how long a token is good before its nbf and after its exp. ASP.NET grants as much. With less, a
+	// service might still accept a user whom the limiter no longer sees.
+	leeway = 5 * time.Minute
+)
+
+// The algorithms of each kind of key. The token never decides which kind of key verifies it: otherwise an attacker could
+// sign with HS256 and the public key, as if that were a shared secret.
+var (
+	hmacMethods  = []string{"HS256", "HS384", "HS512"}
+	rsaMethods   = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
+	ecdsaMethods = []string{"ES256", "ES384", "ES512"}
+	eddsaMethods = []string{"EdDSA"}
+)
+
+// NewVerifier returns a Verifier. With a JWKSURL, it doesn't wait for the keys: a goroutine fetches them and keeps them up to date until
+// ctx is done.
+func NewVerifier(ctx context.Context, opts Options) (*Verifier, error) {
+	var v Verifier
+	var methods []string
+	switch {
+	case len(opts.Secret) > 0 && opts.PublicKey == nil && opts.JWKSURL == "":
+		methods = hmacMethods
+		v.key = func(*gojwt.Token) (any, error) { return opts.Secret, nil }
+	case opts.PublicKey != nil && opts.Secret == nil && opts.JWKSURL == "":
+		key, of, err := parsePublicKey(opts.PublicKey)
+		if err != nil {
+			return nil, err
+		}
+		methods = of
+		v.key = func(*gojwt.Token) (any, error) { return key, nil }
+	case opts.JWKSURL != "" && opts.Secret == nil && opts.PublicKey == nil:
+		keys, err := newKeySet(opts)
+		if err != nil {
+			return nil, err
+		}
+		go keys.keepFresh(ctx)
+		methods = append(append(append(methods, rsaMethods...), ecdsaMethods...), eddsaMethods...)
+		v.key = keys.find
+	default:
+		return nil, errors.New("jwt: give one of secret, public key and jwks_url")
+	}
+	checks := []gojwt.ParserOption{gojwt.WithValidMethods(methods), gojwt.WithJSONNumber(), gojwt.WithLeeway(leeway)}
+	if opts.Issuer != "" {
+		checks = append(checks, gojwt.WithIssuer(opts.Issuer))
+	}
+	if opts.Audience != "" {
+		checks = append(checks, gojwt.WithAudience(opts.Audience))
+	}
+	v.parser = gojwt.NewParser(checks...)
+	v.key = understood(v.key)
+	return &v, nil
+}
+
+// understood refuses tokens that ask for extensions. A token lists in crit the extensions that its reader must understand (RFC 7515,
+// section 4.1.11), and we know none. With b64 (RFC 7797), the signed payload would differ from the one that we read.
+func understood(key gojwt.Keyfunc) gojwt.Keyfunc {
+	return func(t *gojwt.Token) (any, error) {
+		for _, extension := range []string{"crit", "b64"} {
+			if _, ok := t.Header[extension]; ok {
+				return nil, errExtension
+			}
+		}
+		return key(t)
+	}
+}
+
+func parsePublicKey(text []byte) (key any, methods []string, err error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, nil, errors.New("public key: must be PEM")
+	}
+	switch block.Type {
+	case "RSA PUBLIC KEY":
+		key, err = x509.ParsePKCS1PublicKey(block.Bytes)
+	case "CERTIFICATE":
+		var cert *x509.Certificate
+		if cert, err = x509.ParseCertificate(block.Bytes); err == nil {
+			key = cert.PublicKey
+		}
+	case "PUBLIC KEY":
+		key, err = x509.ParsePKIXPublicKey(block.Bytes)
+	default:
+		return nil, nil, fmt.Errorf("public key: must be a PUBLIC KEY or a CERTIFICATE, got a %s", block.Type)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("public key: %w", err)
+	}
+	switch key.(type) {
+	case *rsa.PublicKey:
+		return key, rsaMethods, nil
+	case *ecdsa.PublicKey:
+		return key, ecdsaMethods, nil
+	case ed25519.PublicKey:
+		return key, eddsaMethods, nil
+	}
+	return nil, nil, fmt.Errorf("public key: %T is not RSA, ECDSA or Ed25519", key)
+}
+
+// Verify returns the claims of a token that is genuine and in force, or nil and why the token isn't. The reason never repeats parts of the
+// token. Verify never waits: a token whose key hasn't been fetched yet isn't verified. An empty token has neither claims nor a reason.
+func (v *Verifier) Verify(token string) (claims httplimit.Claims, why string) {
+	if token == "" {
+		return nil, ""
+	}
+	if len(token) > maxToken {
+		return nil, "the token is too long"
+	}
+	var found gojwt.MapClaims
+	t, err := v.parser.ParseWithClaims(respell(token), &found, v.key)
+	if err == nil && t.Valid {
+		return httplimit.Claims(found), ""
+	}
+	for _, r := range rejections {
+		if errors.Is(err, r.err) {
+			return nil, r.why
+		}
+	}
+	return nil, "the token can't be verified"
+}
+
+var (
+	errExtension = errors.New("the token asks for an extension")
+	errNoKey     = errors.New("no key for the token")
+)
+
+// rejections are the reasons that people see, since the library's errors repeat parts of the token. A token can be wrong in several
+// ways, so their order matters.
+var rejections = []struct {
+	err error
+	why string
+}{
+	{gojwt.ErrTokenMalformed, "the token is not a JWT"},
+	{errExtension, "the token asks for an extension"},
+	{errNoKey, "the token's key is not known"},
+	{gojwt.ErrTokenUnverifiable, "the token can't be verified"},
+	{gojwt.ErrTokenSignatureInvalid, "the token's signature or algorithm is wrong"},
+	{gojwt.ErrTokenExpired, "the token has expired"},
+	{gojwt.ErrTokenNotValidYet, "the token is not valid yet"},
+	{gojwt.ErrTokenUsedBeforeIssued, "the token is not valid yet"},
+	{gojwt.ErrTokenRequiredClaimMissing, "the token lacks the issuer or the audience"},
+	{gojwt.ErrTokenInvalidIssuer, "the token has another issuer"},
+	{gojwt.ErrTokenInvalidAudience, "the token has another audience"},
+}
+
+// respell brings the signature of a token into its canonical form. Header and payload are signed as they stand, but some libraries
+// decode the signature leniently. If a service accepts a token, the limiter must see the token's user as well.
+func respell(token string) string {
+	at := strings.LastIndexByte(token, '.') + 1
+	clean := strings.Map(func(c rune) rune {
+		switch {
+		case c == '+':
+			return '-'
+		case c == '/':
+			return '_'
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			return c
+		}
+		return -1
+	}, token[at:])
+	if len(clean)%4 == 1 {
+		clean = clean[:len(clean)-1] // six bits are no byte
+	}
+	if clean == token[at:] {
+		return token
+	}
+	return token[:at] + clean
+}
