@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 )
@@ -116,53 +115,6 @@ func TestServerSentEvents(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestWebSockets(t *testing.T) {
-	eachWay(t, func(t *testing.T, l *weir.Limiter) {
-		srv, client := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c, err := websocket.Accept(w, r, nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.CloseNow()
-			for {
-				kind, text, err := c.Read(r.Context())
-				if err != nil {
-					return
-				}
-				if err := c.Write(r.Context(), kind, bytes.ToUpper(text)); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})))
-		for i := range 10 {
-			c, resp, err := websocket.Dial(t.Context(), srv.URL, &websocket.DialOptions{HTTPClient: client})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(9-i); got != want {
-				t.Errorf("%s remaining, want %s", got, want)
-			}
-			for _, word := range []string{"weir", "dam"} {
-				if err := c.Write(t.Context(), websocket.MessageText, []byte(word)); err != nil {
-					t.Fatal(err)
-				}
-				if _, got, err := c.Read(t.Context()); err != nil || string(got) != strings.ToUpper(word) {
-					t.Fatalf("%s, %v", got, err)
-				}
-			}
-			if err := c.Close(websocket.StatusNormalClosure, ""); err != nil {
-				t.Error(err)
-			}
-		}
-		_, resp, err := websocket.Dial(t.Context(), srv.URL, &websocket.DialOptions{HTTPClient: client})
-		if err == nil || resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" {
-			t.Errorf("an eleventh: %v", err)
-		}
-	})
 }
 
 // A connection that was taken over counts as a switch of protocols, at once; an attempt that failed doesn't.
