@@ -112,6 +112,31 @@ func TestNothingForTestsIsShipped(t *testing.T) {
 	}
 }
 
+// A program that uses the middleware requires what httplimit and its tests import: no JWT library, no WebSockets, no parser of headers.
+func TestRequirementsOfTheMiddleware(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-test", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"/httplimit")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	may := []string{
+		module, "github.com/felixge/httpsnoop",
+		"go.uber.org/goleak", "pgregory.net/rapid", // tests
+		"github.com/dchest/siphash", // cooldown's, which a test uses
+	}
+	packages := strings.Fields(string(out))
+	if !slices.Contains(packages, module+"/httplimit") {
+		t.Fatalf("httplimit isn't among its own dependencies: %s", out)
+	}
+	for _, p := range packages {
+		p = strings.Trim(p, "[]")
+		if !slices.ContainsFunc(may, func(m string) bool { return p == m || strings.HasPrefix(p, m+"/") }) {
+			t.Errorf("httplimit or one of its tests needs %s", p)
+		}
+	}
+}
+
 // Whoever counts decisions is told of them: neither the core nor an edge or a store knows Prometheus.
 func TestMetricsAloneKnowPrometheus(t *testing.T) {
 	may := []string{module + "/metrics", module + "/internal/serve", module + "/internal/otlp"}
