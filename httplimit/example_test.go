@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"log"
 	"net/http"
@@ -33,4 +34,23 @@ func Example() {
 	// 200 remaining: 1 policy: "orders";q=2;w=60
 	// 200 remaining: 0 policy: "orders";q=2;w=60
 	// 429 remaining: 0 policy: "orders";q=2;w=60
+}
+
+// A key that the service has issued may have privileges, such as a tier. A key that looks like one grants nothing.
+func ExampleIdentity() {
+	issued := httplimit.KnownKeys{sha256.Sum256([]byte("sk_prod_123")): {}}
+	who := httplimit.NewIdentifier(httplimit.Identity{KnownKeys: issued}, nil)
+
+	for _, key := range []string{"sk_prod_123", "sk_prod_forged"} {
+		r := httptest.NewRequest(http.MethodGet, "/v1/orders", nil)
+		r.Header.Set("X-API-Key", key)
+		var req weir.Request
+		if err := who.Identify(r, &req); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(req.APIKey, "verified:", req.KeyVerified)
+	}
+	// Output:
+	// sk_prod_123 verified: true
+	// sk_prod_forged verified: false
 }
