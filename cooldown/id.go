@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dchest/siphash"
-
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/internal/siphash"
 )
 
 // ID names a client of a rule, and can't be read.

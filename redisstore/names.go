@@ -4,9 +4,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 
-	"github.com/dchest/siphash"
-
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/siphash"
 )
 
 // Names of keys. A subject's hash is

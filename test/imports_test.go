@@ -21,8 +21,8 @@ var mayImport = map[string][]string{
 	"/ledger":     {""},
 	"/memstore":   {""},
 	"/lease":      {"", "/ledger"},
-	"/redisstore": {"", "/ledger", "/internal/guess", "/internal/rediscall"},
-	"/cooldown":   {"", "/internal/shown"},
+	"/redisstore": {"", "/ledger", "/internal/guess", "/internal/rediscall", "/internal/siphash"},
+	"/cooldown":   {"", "/internal/shown", "/internal/siphash"},
 	"/rulefile":   {"", "/internal/guess", "/internal/shown"},
 	"/storetest":  {"", "/ledger"},
 	"/metrics":    {"", "/cooldown", "/lease", "/memstore", "/redisstore", "/internal/observer"},
@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"/internal/onclose":   {},
 	"/internal/renew":     {""},
 	"/internal/region":    {"", "/redisstore", "/internal/rediscall", "/internal/stake"},
+	"/internal/siphash":   {},
 	"/internal/stake":     {""},
 }
 

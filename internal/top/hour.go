@@ -10,9 +10,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/dchest/siphash"
-
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/siphash"
 )
 
 const (

@@ -5,9 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/dchest/siphash"
-
 	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/internal/siphash"
 )
 
 // Identity is who a client is. It must not be shown.

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/dchest/siphash"
-
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/internal/siphash"
 )
 
 // kind says what a client is known by.

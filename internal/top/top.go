@@ -29,10 +29,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dchest/siphash"
-
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/observer"
+	"github.com/weirhq/weir/internal/siphash"
 )
 
 const (
