@@ -30,8 +30,6 @@ func TestMain(m *testing.M) {
 	}
 	fmt.Fprintf(os.Stderr, "random, again with -seed=%d\n", *seed)
 	goleak.VerifyTestMain(m,
-		// Toxiproxy leaves it behind with a connection that ends while a fault comes or goes.
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"),
 		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),

@@ -96,11 +96,10 @@ func TestImportRules(t *testing.T) {
 
 // forTests is what no user of Weir shall carry, and who may import it all the same.
 var forTests = map[string][]string{
-	module + "/internal/redistest":    {module + "/internal/faults", module + "/test/losses", module + "/test/overload"},
-	module + "/internal/faults":       {module + "/test/faults"},
-	module + "/internal/oteltest":     {},
-	module + "/internal/loopback":     {module + "/test/gateways"},
-	"github.com/Shopify/toxiproxy/v2": {module + "/internal/redistest"},
+	module + "/internal/redistest": {module + "/internal/faults", module + "/test/losses", module + "/test/overload"},
+	module + "/internal/faults":    {module + "/test/faults"},
+	module + "/internal/oteltest":  {},
+	module + "/internal/loopback":  {module + "/test/gateways"},
 }
 
 func TestNothingForTestsIsShipped(t *testing.T) {

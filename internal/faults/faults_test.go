@@ -9,10 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Toxiproxy leaves them behind with a connection that ends while they hold something.
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*LatencyToxic).Pipe"),
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"),
 		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),

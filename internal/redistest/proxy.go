@@ -1,114 +1,300 @@
 package redistest
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
 	"syscall"
 	"time"
-
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
-	"github.com/rs/zerolog/log"
 )
 
-// Proxy is a network of moods before a server alone; Sentinels and Clusters tell
-// clients addresses that lead around it. Faults add up until [Proxy.Heal].
+// Proxy is an unreliable network in front of one server. It can't stand in front of Sentinels or a Cluster, which tell
+// clients addresses that lead around it. Faults add up until [Proxy.Heal], and apply to open connections at once.
 //
-// A client that closes a connection while a delayed reply is on its way leaves a goroutine of
-// toxiproxy's behind, in (*LatencyToxic).Pipe: tests that count goroutines must not count it.
+// Down, Up, Redirect and Close must not be called at the same time; all other methods may be.
 type Proxy struct {
 	Addr string
 
-	port  *port
-	proxy *toxiproxy.Proxy
+	port    *port
+	running sync.WaitGroup // all goroutines since Up
+
+	mu       sync.Mutex // guards what follows, and is held while a connection is closed by Heal or Down
+	upstream string
+	listener net.Listener       // nil while the proxy is down
+	stop     context.CancelFunc // ends dialing
+	links    map[*link]struct{}
+	faults   [2]faults     // of commands and of replies
+	changed  chan struct{} // closed when faults change
 }
 
-// The ways through a proxy, by toxiproxy's names.
+// The two ways through a proxy.
 const (
-	commands = "upstream"
-	replies  = "downstream"
+	commands = 0
+	replies  = 1
 )
 
-// Some of toxiproxy's parts log by the global logger, whatever they are told.
-func init() { log.Logger = zerolog.Nop() }
+// faults are what happens to data on one way. The zero faults let it pass.
+type faults struct {
+	delay, jitter time.Duration
+	rate          int64 // kilobytes per second; 0: as fast as it comes
+	drop, reset   bool
+}
 
-// StartProxy starts a proxy before an address, without faults.
+// link is a client's connection together with the one to the server.
+type link struct {
+	ctx    context.Context // ends with the link
+	cancel context.CancelFunc
+	ends   [2]net.Conn // the client's and the server's: where commands come from, and where replies come from
+}
+
+// close ends both connections. It may be called more than once.
+func (l *link) close() {
+	l.cancel()
+	l.ends[commands].Close()
+	l.ends[replies].Close()
+}
+
+// chunk is data as it was read from a connection.
+type chunk struct {
+	data []byte
+	at   time.Time
+}
+
+// ahead is how many chunks may be delayed at a time, on one way of one connection. With more under way, the sender waits.
+const ahead = 1024
+
+// StartProxy starts a proxy in front of an address, without faults.
 func StartProxy(upstream string) (*Proxy, error) {
-	p, err := reserve()
+	port, err := reserve()
 	if err != nil {
 		return nil, err
 	}
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	proxy := &Proxy{Addr: p.addr(), port: p, proxy: toxiproxy.NewProxy(server, "redis", p.addr(), upstream)}
-	if err := proxy.Up(); err != nil {
-		return nil, errors.Join(err, p.close())
+	p := &Proxy{Addr: port.addr(), port: port, upstream: upstream, links: map[*link]struct{}{}, changed: make(chan struct{})}
+	if err := p.Up(); err != nil {
+		return nil, errors.Join(err, port.close())
 	}
-	return proxy, nil
+	return p, nil
 }
 
-// Delay holds each reply back for a while, give or take jitter; both in whole milliseconds.
+// Delay holds each reply back for the given time, plus or minus up to jitter. Replies keep their order.
 func (p *Proxy) Delay(by, jitter time.Duration) error {
-	return p.add(replies, "latency", map[string]int64{"latency": by.Milliseconds(), "jitter": jitter.Milliseconds()})
+	return p.change(func() { p.faults[replies].delay, p.faults[replies].jitter = by, jitter })
 }
 
-// Throttle lets so many kilobytes pass in a second, each way.
+// Throttle lets so many kilobytes pass per second, each way.
 func (p *Proxy) Throttle(kilobytes int64) error {
-	rate := map[string]int64{"rate": kilobytes}
-	return errors.Join(p.add(commands, "bandwidth", rate), p.add(replies, "bandwidth", rate))
+	return p.change(func() { p.faults[commands].rate, p.faults[replies].rate = kilobytes, kilobytes })
 }
 
 // DropCommands loses what clients send: it never runs. Connections stay open.
-func (p *Proxy) DropCommands() error { return p.add(commands, "timeout", nil) }
+func (p *Proxy) DropCommands() error {
+	return p.change(func() { p.faults[commands].drop = true })
+}
 
-// DropReplies loses what Redis answers: commands run and nobody hears of it. Connections stay open.
-func (p *Proxy) DropReplies() error { return p.add(replies, "timeout", nil) }
+// DropReplies loses what Redis answers: commands run, but their clients don't learn of it. Connections stay open.
+func (p *Proxy) DropReplies() error {
+	return p.change(func() { p.faults[replies].drop = true })
+}
 
-// ResetCommands ends a connection at its next command, which doesn't run: by a
-// reset if it was opened since, else by closing it.
-func (p *Proxy) ResetCommands() error { return p.add(commands, "reset_peer", nil) }
+// ResetCommands ends a connection at its next command, which doesn't run. A connection that was opened since is reset;
+// an older one is closed.
+func (p *Proxy) ResetCommands() error {
+	return p.change(func() { p.faults[commands].reset = true })
+}
 
 // ResetReplies is ResetCommands at the next reply: the command has run.
-func (p *Proxy) ResetReplies() error { return p.add(replies, "reset_peer", nil) }
+func (p *Proxy) ResetReplies() error {
+	return p.change(func() { p.faults[replies].reset = true })
+}
 
-// Heal takes all faults away. Connections that lost something are closed.
-func (p *Proxy) Heal() { p.proxy.Toxics.ResetToxics(context.Background()) }
+// Heal takes all faults away. If data was being dropped, all connections are closed: what comes after a gap makes no
+// sense to either side.
+func (p *Proxy) Heal() {
+	_ = p.change(func() {
+		if p.faults[commands].drop || p.faults[replies].drop {
+			p.closeLinks()
+		}
+		p.faults = [2]faults{}
+	})
+}
 
-// Down closes all connections and refuses new ones.
-func (p *Proxy) Down() { p.proxy.Stop() }
+// change changes faults, and wakes what they hold back. It returns nil, so that faults can be used like
+// others that may fail.
+func (p *Proxy) change(f func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	close(p.changed)
+	p.changed = make(chan struct{})
+	return nil
+}
+
+// closeLinks needs the lock.
+func (p *Proxy) closeLinks() {
+	for l := range p.links {
+		l.close()
+	}
+}
+
+// Down closes all connections and refuses new ones. No goroutine of the proxy is left when it returns.
+func (p *Proxy) Down() {
+	p.mu.Lock()
+	if p.listener != nil {
+		p.listener.Close()
+		p.stop()
+		p.closeLinks()
+		p.listener = nil
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+}
 
 // Up ends Down.
-func (p *Proxy) Up() (err error) {
+func (p *Proxy) Up() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return errors.New("redistest: the proxy is up already")
+	}
+	var err error
 	for range 200 {
-		// The socket on which it listened may be closed a moment after Stop has returned.
-		if err = p.proxy.Start(); !errors.Is(err, syscall.EADDRINUSE) {
-			return err
+		// A child process that is just being forked holds the last listener open until it becomes another program.
+		if p.listener, err = net.Listen("tcp", p.Addr); !errors.Is(err, syscall.EADDRINUSE) {
+			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return err
+	if err != nil {
+		p.listener = nil
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	listener, upstream := p.listener, p.upstream
+	p.running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.running.Go(func() { p.serve(ctx, client, upstream) })
+		}
+	})
+	return nil
 }
 
 // Redirect makes the proxy lead to another server from now on. Its connections end.
 func (p *Proxy) Redirect(upstream string) error {
-	p.proxy.Stop()
-	p.proxy.Upstream = upstream
+	p.Down()
+	p.mu.Lock()
+	p.upstream = upstream
+	p.mu.Unlock()
 	return p.Up()
 }
 
 // Close ends the proxy and its connections.
 func (p *Proxy) Close() error {
-	p.Heal()
 	p.Down()
 	return p.port.close()
 }
 
-func (p *Proxy) add(way, kind string, attributes map[string]int64) error {
-	toxic, err := json.Marshal(map[string]any{"type": kind, "stream": way, "attributes": attributes})
+// serve leads a client to the server, until either closes its connection or a fault does.
+func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
+	defer client.Close()
+	var dialer net.Dialer
+	server, err := dialer.DialContext(ctx, "tcp", upstream)
 	if err != nil {
-		return err
+		return
 	}
-	_, err = p.proxy.Toxics.AddToxicJson(bytes.NewReader(toxic))
-	return err
+	l := &link{ends: [2]net.Conn{client, server}}
+	l.ctx, l.cancel = context.WithCancel(ctx)
+	defer l.close()
+
+	p.mu.Lock()
+	if p.listener == nil {
+		p.mu.Unlock()
+		return
+	}
+	p.links[l] = struct{}{}
+	if p.faults[commands].reset || p.faults[replies].reset {
+		for _, end := range l.ends {
+			_ = end.(*net.TCPConn).SetLinger(0) // close it by a reset; fails only when it is closed
+		}
+	}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.links, l)
+	}()
+
+	var ways sync.WaitGroup
+	for way := range l.ends {
+		queue := make(chan chunk, ahead)
+		ways.Go(func() { l.read(way, queue) })
+		ways.Go(func() { p.write(l, way, queue) })
+	}
+	ways.Wait()
+}
+
+// read queues what comes from one end, until that end is closed.
+func (l *link) read(way int, queue chan<- chunk) {
+	defer close(queue)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := l.ends[way].Read(buf)
+		if n > 0 {
+			select {
+			case queue <- chunk{append([]byte(nil), buf[:n]...), time.Now()}:
+			case <-l.ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// write sends what is queued to the other end, as the faults have it. The connection ends with the queue.
+func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
+	defer l.close()
+	var free time.Time // when the last piece has passed a line that is throttled
+	for c := range queue {
+		spread := 2*rand.Float64() - 1
+		for len(c.data) > 0 {
+			p.mu.Lock()
+			f, changed := p.faults[way], p.changed
+			over := l.ctx.Err() != nil // asked under the lock, so that Heal lets nothing pass that was to be dropped
+			p.mu.Unlock()
+			if over || f.reset {
+				return
+			}
+			if f.drop {
+				break
+			}
+			piece, due := c.data, c.at.Add(f.delay+time.Duration(spread*float64(f.jitter)))
+			if f.rate > 0 {
+				piece = piece[:min(len(piece), int(f.rate)*100)]
+				if free.After(due) {
+					due = free
+				}
+				due = due.Add(time.Duration(len(piece)) * time.Millisecond / time.Duration(f.rate))
+			}
+			if wait := time.Until(due); wait > 0 {
+				select {
+				case <-time.After(wait):
+				case <-changed:
+				case <-l.ctx.Done():
+				}
+				continue
+			}
+			if _, err := l.ends[1-way].Write(piece); err != nil {
+				return
+			}
+			c.data, free = c.data[len(piece):], due
+		}
+	}
 }

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 )
 
 // MasterName is the name under which Sentinels know the primary.
@@ -72,12 +71,17 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 	return s, Until(ctx, s.Healthy)
 }
 
-func beginAll(servers []*Server) error {
-	var g errgroup.Group
-	for _, s := range servers {
-		g.Go(s.begin)
+func beginAll(servers []*Server) error { return each(servers, (*Server).begin) }
+
+// each does something to all servers at the same time.
+func each(servers []*Server, do func(*Server) error) error {
+	errs := make([]error, len(servers))
+	var all sync.WaitGroup
+	for i, s := range servers {
+		all.Go(func() { errs[i] = do(s) })
 	}
-	return g.Wait()
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Addrs are the Sentinels' addresses.
@@ -184,10 +188,4 @@ func (s *Sentinel) Close() error {
 	return errors.Join(closeAll(s.Sentinels), closeAll(s.Servers))
 }
 
-func closeAll(servers []*Server) error {
-	var g errgroup.Group
-	for _, s := range servers {
-		g.Go(s.Close)
-	}
-	return g.Wait()
-}
+func closeAll(servers []*Server) error { return each(servers, (*Server).Close) }

@@ -1,18 +1,23 @@
-package redistest
+package redistest_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 // dial opens a connection through a proxy.
-func dial(t *testing.T, p *Proxy) net.Conn {
+func dial(t *testing.T, p *redistest.Proxy) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.Addr)
 	if err != nil {
@@ -23,7 +28,7 @@ func dial(t *testing.T, p *Proxy) net.Conn {
 }
 
 // send sends a command and waits for the reply, for as long as wait if it isn't 0.
-func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (any, error) {
+func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (string, error) {
 	t.Helper()
 	var deadline time.Time
 	if wait > 0 {
@@ -32,24 +37,37 @@ func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (any,
 	if err := conn.SetDeadline(deadline); err != nil {
 		t.Fatal(err)
 	}
-	replies, err := exchange(conn, nil, [][]string{args})
-	if err != nil {
-		return nil, err
+	return ask(conn, args...)
+}
+
+// ask sends a command and reads the reply: a text, or the digits of a number. A refusal is a text, too.
+func ask(conn net.Conn, args ...string) (string, error) {
+	if _, err := fmt.Fprintf(conn, "%s\r\n", strings.Join(args, " ")); err != nil {
+		return "", err
 	}
-	return replies[0], nil
+	r := bufio.NewReader(conn)
+	reply, err := r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	if reply[0] == '$' { // the text's length
+		reply, err = r.ReadString('\n')
+		return strings.TrimSpace(reply), err
+	}
+	return strings.TrimSpace(reply[1:]), nil
 }
 
 // count is what the counter n stands at, asked around the proxy.
-func count(t *testing.T, s *Server) any {
+func count(t *testing.T, s *redistest.Server) any {
 	t.Helper()
 	return must(t, s, "GET", "n")
 }
 
 func TestProxyLosesReplies(t *testing.T) {
-	s := New(t, Options{})
-	p := NewProxy(t, s.Addr)
+	s := redistest.New(t, redistest.Options{})
+	p := redistest.NewProxy(t, s.Addr)
 	conn := dial(t, p)
-	if got, err := send(t, conn, 0, "INCR", "n"); err != nil || got != int64(1) {
+	if got, err := send(t, conn, 0, "INCR", "n"); err != nil || got != "1" {
 		t.Fatalf("without faults: got %v, %v", got, err)
 	}
 
@@ -67,14 +85,14 @@ func TestProxyLosesReplies(t *testing.T) {
 	})
 
 	p.Heal()
-	if got, err := send(t, dial(t, p), 0, "INCR", "n"); err != nil || got != int64(3) {
+	if got, err := send(t, dial(t, p), 0, "INCR", "n"); err != nil || got != "3" {
 		t.Errorf("healed: got %v, %v", got, err)
 	}
 }
 
 func TestProxyLosesCommands(t *testing.T) {
-	s := New(t, Options{})
-	p := NewProxy(t, s.Addr)
+	s := redistest.New(t, redistest.Options{})
+	p := redistest.NewProxy(t, s.Addr)
 	must(t, s, "SET", "n", "1")
 	if err := p.DropCommands(); err != nil {
 		t.Fatal(err)
@@ -88,8 +106,8 @@ func TestProxyLosesCommands(t *testing.T) {
 }
 
 func TestProxyResets(t *testing.T) {
-	s := New(t, Options{})
-	p := NewProxy(t, s.Addr)
+	s := redistest.New(t, redistest.Options{})
+	p := redistest.NewProxy(t, s.Addr)
 	must(t, s, "SET", "n", "1")
 	old := dial(t, p)
 	if _, err := send(t, old, 0, "PING"); err != nil {
@@ -122,8 +140,8 @@ func TestProxyResets(t *testing.T) {
 }
 
 func TestProxySlows(t *testing.T) {
-	s := New(t, Options{})
-	p := NewProxy(t, s.Addr)
+	s := redistest.New(t, redistest.Options{})
+	p := redistest.NewProxy(t, s.Addr)
 	conn := dial(t, p)
 	if err := errors.Join(p.Delay(50*time.Millisecond, 0), p.Throttle(1)); err != nil {
 		t.Fatal(err)
@@ -138,8 +156,8 @@ func TestProxySlows(t *testing.T) {
 }
 
 func TestProxyDown(t *testing.T) {
-	s := New(t, Options{})
-	p := NewProxy(t, s.Addr)
+	s := redistest.New(t, redistest.Options{})
+	p := redistest.NewProxy(t, s.Addr)
 	conn := dial(t, p)
 	if _, err := send(t, conn, 0, "PING"); err != nil {
 		t.Fatal(err)
@@ -156,5 +174,58 @@ func TestProxyDown(t *testing.T) {
 	}
 	if got, err := send(t, dial(t, p), 0, "PING"); err != nil {
 		t.Errorf("up: got %v, %v", got, err)
+	}
+}
+
+// Replies that are held back for an hour come as soon as the fault ends, in order, and a proxy that holds some can be closed.
+func TestProxyHolds(t *testing.T) {
+	s := redistest.New(t, redistest.Options{})
+	p := redistest.NewProxy(t, s.Addr)
+	conn := dial(t, p)
+	if err := p.Delay(time.Hour, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	incr := func(want int) {
+		t.Helper()
+		if _, err := fmt.Fprint(conn, "INCR n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		soon(t, func(context.Context) error {
+			if got := count(t, s); got != fmt.Sprint(want) {
+				return fmt.Errorf("the counter is at %v, want %d", got, want)
+			}
+			return nil
+		})
+	}
+	const n = 50
+	for i := range n { // one by one, so that each reply is held for itself
+		incr(i + 1)
+	}
+	p.Heal()
+	r := bufio.NewReader(conn)
+	for want := range n {
+		if line, err := r.ReadString('\n'); err != nil || line != fmt.Sprintf(":%d\r\n", want+1) {
+			t.Fatalf("got %q, %v, want %d", line, err, want+1)
+		}
+	}
+
+	// What is held is lost to a fault that comes meanwhile.
+	if err := p.Delay(time.Hour, 0); err != nil {
+		t.Fatal(err)
+	}
+	incr(n + 1)
+	if err := p.DropReplies(); err != nil {
+		t.Fatal(err)
+	}
+	p.Heal()
+	if line, err := r.ReadString('\n'); !errors.Is(err, io.EOF) {
+		t.Errorf("healed: got %q, %v, want the end of the connection", line, err)
+	}
+
+	if err := p.Delay(time.Hour, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprint(dial(t, p), "PING\r\n"); err != nil {
+		t.Fatal(err)
 	}
 }

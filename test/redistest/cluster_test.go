@@ -1,16 +1,20 @@
-package redistest
+package redistest_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 func TestClusterPromotesAReplica(t *testing.T) {
-	c := NewCluster(t, Options{})
+	c := redistest.NewCluster(t, redistest.Options{})
 	const key = "a"
 	old, err := c.Owner(t.Context(), key)
 	if err != nil {
@@ -20,7 +24,7 @@ func TestClusterPromotesAReplica(t *testing.T) {
 	replica := c.Nodes[3+slices.Index(c.Nodes, old)]
 	soon(t, func(ctx context.Context) error { return replica.Follows(ctx, old) })
 	old.Kill()
-	var heir *Server
+	var heir *redistest.Server
 	soon(t, func(ctx context.Context) error {
 		heir, err = c.Owner(ctx, key)
 		return err
@@ -35,9 +39,9 @@ func TestClusterPromotesAReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	soon(t, func(ctx context.Context) error {
-		role, err := old.list(ctx, "ROLE")
-		if err == nil && role[0] != "slave" {
-			err = fmt.Errorf("its role is %v", role[0])
+		role, err := old.Do(ctx, "ROLE")
+		if err == nil && role.([]any)[0] != "slave" {
+			err = fmt.Errorf("its role is %v", role)
 		}
 		return err
 	})
@@ -48,7 +52,7 @@ func TestClusterPromotesAReplica(t *testing.T) {
 }
 
 func TestMoveSlots(t *testing.T) {
-	c := NewCluster(t, Options{Password: "secret"})
+	c := redistest.NewCluster(t, redistest.Options{Password: "secret"})
 	from, to := c.Nodes[0], c.Nodes[1]
 	const tag = "{06S}" // its slot is 0, the first that the first node serves
 	if slot, err := c.Slot(t.Context(), tag); err != nil || slot != 0 {
@@ -93,7 +97,7 @@ func TestMoveSlots(t *testing.T) {
 	if got := must(t, to, "CLUSTER", "COUNTKEYSINSLOT", "0"); got != int64(keys+1) {
 		t.Errorf("%v keys in the slot, want %d", got, keys+1)
 	}
-	if got, err := Lasting(t.Context(), tag, nil, to); err != nil || !slices.Equal(got, []string{tag + "live"}) {
+	if got, err := redistest.Lasting(t.Context(), tag, nil, to); err != nil || !slices.Equal(got, []string{tag + "live"}) {
 		t.Errorf("keys that lost their TTL: %v, %v", got, err)
 	}
 	primaries, err := c.Primaries(t.Context())
@@ -105,16 +109,33 @@ func TestMoveSlots(t *testing.T) {
 
 // setAnywhere sets a key at whichever primary takes it; one of them must, by
 // and by. A key that migrates is asked for at its destination.
-func setAnywhere(ctx context.Context, c *Cluster, key string, n int) error {
-	return Until(ctx, func(ctx context.Context) error {
+func setAnywhere(ctx context.Context, c *redistest.Cluster, key string, n int) error {
+	return redistest.Until(ctx, func(ctx context.Context) error {
 		var errs []error
 		for _, node := range c.Nodes[:2] {
-			replies, err := node.pipeline(ctx, []string{"ASKING"}, []string{"SET", key, strconv.Itoa(n)})
-			if err == nil && replies[1] == "OK" {
+			reply, err := setAsking(ctx, node, key, n)
+			if err == nil && reply == "OK" {
 				return nil
 			}
-			errs = append(errs, fmt.Errorf("%s: %v, %w", node.Addr, replies, err))
+			errs = append(errs, fmt.Errorf("%s: %v, %w", node.Addr, reply, err))
 		}
 		return errors.Join(errs...)
 	})
+}
+
+func setAsking(ctx context.Context, node *redistest.Server, key string, n int) (string, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", node.Socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for _, command := range [][]string{{"AUTH", "secret"}, {"ASKING"}} {
+		if reply, err := ask(conn, command...); err != nil || reply != "OK" {
+			return reply, err
+		}
+	}
+	return ask(conn, "SET", key, strconv.Itoa(n))
 }

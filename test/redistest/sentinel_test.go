@@ -1,13 +1,15 @@
-package redistest
+package redistest_test
 
 import (
 	"context"
 	"fmt"
 	"testing"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 func TestSentinelPromotesTheReplica(t *testing.T) {
-	s := NewSentinel(t, Options{Password: "secret"})
+	s := redistest.NewSentinel(t, redistest.Options{Password: "secret"})
 	old, replica := s.Servers[0], s.Servers[1]
 	if p, err := s.Primary(t.Context()); err != nil || p != old {
 		t.Fatalf("the primary is %v, %v", p, err)

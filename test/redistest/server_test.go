@@ -1,4 +1,4 @@
-package redistest
+package redistest_test
 
 import (
 	"bufio"
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 // With orphan set, the test's program is one that starts a server, tells its socket, and waits to be killed.
@@ -23,7 +25,7 @@ const orphan = "REDISTEST_ORPHAN"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(orphan) != "" {
-		s, err := Start(Options{})
+		s, err := redistest.Start(redistest.Options{})
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // must is Do for commands that are to succeed.
-func must(t *testing.T, s *Server, args ...string) any {
+func must(t *testing.T, s *redistest.Server, args ...string) any {
 	t.Helper()
 	v, err := s.Do(t.Context(), args...)
 	if err != nil {
@@ -48,13 +50,13 @@ func soon(t *testing.T, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := Until(ctx, check); err != nil {
+	if err := redistest.Until(ctx, check); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestSingle(t *testing.T) {
-	s := New(t, Options{Config: []string{"maxmemory 50mb"}})
+	s := redistest.New(t, redistest.Options{Config: []string{"maxmemory 50mb"}})
 	must(t, s, "SET", "a", "1")
 	if got := must(t, s, "GET", "a"); got != "1" {
 		t.Errorf("GET a: got %v", got)
@@ -62,7 +64,7 @@ func TestSingle(t *testing.T) {
 	if got := must(t, s, "GET", "b"); got != nil {
 		t.Errorf("GET b: got %v", got)
 	}
-	if _, err := s.Do(t.Context(), "INCR"); !errors.As(err, new(Error)) {
+	if _, err := s.Do(t.Context(), "INCR"); !errors.As(err, new(redistest.Error)) {
 		t.Errorf("INCR without a key: got %v", err)
 	}
 	must(t, s, "DEBUG", "SLEEP", "0")
@@ -85,7 +87,7 @@ func TestSingle(t *testing.T) {
 }
 
 func TestBadConfiguration(t *testing.T) {
-	s, err := Start(Options{Config: []string{"nonsense yes"}})
+	s, err := redistest.Start(redistest.Options{Config: []string{"nonsense yes"}})
 	if err == nil {
 		t.Fatal(errors.Join(errors.New("it started"), s.Close()))
 	}
@@ -95,7 +97,7 @@ func TestBadConfiguration(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	s := New(t, Options{TLS: true})
+	s := redistest.New(t, redistest.Options{TLS: true})
 	must(t, s, "SET", "a", "1")
 	config, err := s.Certs.Client()
 	if err != nil {
@@ -122,20 +124,20 @@ func TestTLS(t *testing.T) {
 }
 
 func TestPassword(t *testing.T) {
-	s := New(t, Options{Password: "secret"})
+	s := redistest.New(t, redistest.Options{Password: "secret"})
 	must(t, s, "PING")
 	conn, err := net.Dial("unix", s.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if got, err := send(t, conn, 0, "PING"); err != nil || !strings.HasPrefix(fmt.Sprint(got), "NOAUTH") {
+	if got, err := send(t, conn, 0, "PING"); err != nil || !strings.HasPrefix(got, "NOAUTH") {
 		t.Errorf("without a password: got %v, %v", got, err)
 	}
 }
 
 func TestACL(t *testing.T) {
-	s := New(t, Options{ACL: []string{"user default off", "user weir on >secret ~weir:* +set"}})
+	s := redistest.New(t, redistest.Options{ACL: []string{"user default off", "user weir on >secret ~weir:* +set"}})
 	must(t, s, "GET", "anything")
 	conn, err := net.Dial("tcp", s.Addr)
 	if err != nil {
@@ -150,14 +152,14 @@ func TestACL(t *testing.T) {
 		{"GET weir:a", "NOPERM"},
 	} {
 		got, err := send(t, conn, 0, strings.Fields(step.command)...)
-		if err != nil || !strings.HasPrefix(fmt.Sprint(got), step.want) {
+		if err != nil || !strings.HasPrefix(got, step.want) {
 			t.Errorf("%s: got %v, %v, want %s", step.command, got, err, step.want)
 		}
 	}
 }
 
 func TestKillAndRestart(t *testing.T) {
-	s := New(t, Options{})
+	s := redistest.New(t, redistest.Options{})
 	must(t, s, "SET", "a", "1")
 	must(t, s, "SAVE")
 	must(t, s, "SET", "a", "2")
@@ -180,7 +182,7 @@ func TestKillAndRestart(t *testing.T) {
 }
 
 func TestStopAndCont(t *testing.T) {
-	s := New(t, Options{})
+	s := redistest.New(t, redistest.Options{})
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +205,7 @@ func TestStopAndCont(t *testing.T) {
 }
 
 func TestMeasures(t *testing.T) {
-	s := New(t, Options{})
+	s := redistest.New(t, redistest.Options{})
 	cpu, err := s.CPU(t.Context())
 	if err != nil || cpu <= 0 {
 		t.Errorf("CPU: got %v, %v", cpu, err)
@@ -220,7 +222,7 @@ func TestMeasures(t *testing.T) {
 }
 
 func TestClosedIsGone(t *testing.T) {
-	s, err := Start(Options{})
+	s, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +233,7 @@ func TestClosedIsGone(t *testing.T) {
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("the process is there: %v", err)
 	}
-	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Dir(s.Socket)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder is there: %v", err)
 	}
 	if _, err := s.Do(t.Context(), "PING"); err == nil {

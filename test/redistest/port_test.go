@@ -1,22 +1,26 @@
-package redistest
+package redistest_test
 
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"syscall"
 	"testing"
+
+	"github.com/weirhq/weir/internal/redistest"
 )
 
 // A port stays ours between a kill and a restart, though nobody listens.
 func TestPortIsKept(t *testing.T) {
-	s := New(t, Options{})
+	s := redistest.New(t, redistest.Options{})
 	s.Kill()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
-	at := &syscall.SockaddrInet4{Port: s.ports[0].number, Addr: [4]byte{127, 0, 0, 1}}
+	addr := netip.MustParseAddrPort(s.Addr)
+	at := &syscall.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
 	if err := syscall.Bind(fd, at); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("another bound it: %v", err)
 	}
