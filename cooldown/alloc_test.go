@@ -5,6 +5,7 @@ package cooldown_test
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
@@ -13,7 +14,10 @@ import (
 // A check of a client that isn't kept out costs no allocation, and neither does a refusal.
 func TestAllocations(t *testing.T) {
 	g := cooldown.New(cooldown.Options{})
-	l := limiter(t, g, "rules: [{id: api, limit: 10/minute, abuse: {refusals: 3/minute, cooldown: 1h}}, {id: other, by: [user], limit: 1000000000/day, abuse: true}]")
+	l := limiter(t, g,
+		weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse: abuseFor(3, time.Hour)},
+		weir.Rule{ID: "other", By: []string{"user"}, Limits: limits(weir.Limit{Count: 1e9, Window: 24 * time.Hour}), Abuse: abuse(100)},
+	)
 	kept := &weir.Request{APIKey: "k"}
 	for range 20 {
 		check(t, l, kept)

@@ -18,19 +18,44 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/rulefile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func limiter(t testing.TB, g *cooldown.Guard, rules string) *weir.Limiter {
+func limiter(t testing.TB, g *cooldown.Guard, rules ...weir.Rule) *weir.Limiter {
 	t.Helper()
-	f, err := rulefile.Parse("rules.yaml", []byte(rules))
+	return limiterOf(t, g, weir.Rules{Rules: rules})
+}
+
+func limiterOf(t testing.TB, g *cooldown.Guard, rules weir.Rules) *weir.Limiter {
+	t.Helper()
+	set, err := weir.Compile(rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return weir.NewLimiter(memstore.New(memstore.Options{}), f.Set, weir.Options{Guard: g})
+	return weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Guard: g})
 }
+
+// abuse is what "abuse: {refusals: N/minute}" means in a rule file.
+func abuse(refusals int64) *weir.Abuse {
+	return &weir.Abuse{Refusals: refusals, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
+}
+
+// abuseFor begins with cooldowns of another length.
+func abuseFor(refusals int64, first time.Duration) *weir.Abuse {
+	a := abuse(refusals)
+	a.Cooldown = first
+	return a
+}
+
+// dropping closes connections after so many refusals in a row.
+func dropping(after int64) *weir.Abuse {
+	a := abuse(1000)
+	a.DropAfter = after
+	return a
+}
+
+func limits(l ...weir.Limit) []weir.Limit { return l }
 
 func check(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
 	t.Helper()
@@ -58,29 +83,29 @@ func hammer(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
 // limit admits.
 func TestFastLimits(t *testing.T) {
 	for name, c := range map[string]struct {
-		limit    string
+		limit    weir.Limit
 		at       int // requests in each every
 		every    time.Duration
 		requests int
 		begins   bool
 	}{
-		"100/minute, 202 a second":   {"100/minute", 1, 4940 * time.Microsecond, 2430, true},
-		"60/minute, 100 a second":    {"60/minute", 1, 10 * time.Millisecond, 1200, true},
-		"1000/s, 17,000 a second":    {"1000/s", 17, time.Millisecond, 17 * 9000, true},
-		"1000/s, 3,000 a second":     {"1000/s", 3, time.Millisecond, 60_000, true},
-		"1000/s, 1,800 a second":     {"1000/s", 9, 5 * time.Millisecond, 200_000, false},
-		"1000/s, 1,010 a second":     {"1000/s", 1, time.Second / 1010, 200_000, false},
-		"window, 1,010 a second":     {"1000/s, algorithm: fixed_window", 1, time.Second / 1010, 200_000, false},
-		"window, 17,000 a second":    {"1000/s, algorithm: fixed_window", 17, time.Millisecond, 17 * 9000, true},
-		"sliding, 17,000 a second":   {"1000/s, algorithm: sliding_window_counter", 17, time.Millisecond, 17 * 9000, true},
-		"20,000 at once, once":       {"1000/s", 20_000, time.Hour, 20_000, false},
-		"20,000 at once, each 2 s":   {"1000/s", 20_000, 2 * time.Second, 200_000, false},
-		"100/minute, burst each 2 s": {"100/minute", 5000, 2 * time.Second, 100_000, false},
+		"100/minute, 202 a second":   {weir.PerMinute(100), 1, 4940 * time.Microsecond, 2430, true},
+		"60/minute, 100 a second":    {weir.PerMinute(60), 1, 10 * time.Millisecond, 1200, true},
+		"1000/s, 17,000 a second":    {weir.PerSecond(1000), 17, time.Millisecond, 17 * 9000, true},
+		"1000/s, 3,000 a second":     {weir.PerSecond(1000), 3, time.Millisecond, 60_000, true},
+		"1000/s, 1,800 a second":     {weir.PerSecond(1000), 9, 5 * time.Millisecond, 200_000, false},
+		"1000/s, 1,010 a second":     {weir.PerSecond(1000), 1, time.Second / 1010, 200_000, false},
+		"window, 1,010 a second":     {weir.Limit{Algorithm: weir.FixedWindow, Count: 1000, Window: time.Second}, 1, time.Second / 1010, 200_000, false},
+		"window, 17,000 a second":    {weir.Limit{Algorithm: weir.FixedWindow, Count: 1000, Window: time.Second}, 17, time.Millisecond, 17 * 9000, true},
+		"sliding, 17,000 a second":   {weir.Limit{Algorithm: weir.SlidingCounter, Count: 1000, Window: time.Second}, 17, time.Millisecond, 17 * 9000, true},
+		"20,000 at once, once":       {weir.PerSecond(1000), 20_000, time.Hour, 20_000, false},
+		"20,000 at once, each 2 s":   {weir.PerSecond(1000), 20_000, 2 * time.Second, 200_000, false},
+		"100/minute, burst each 2 s": {weir.PerMinute(100), 5000, 2 * time.Second, 100_000, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := cooldown.New(cooldown.Options{})
-				l := limiter(t, g, "rules: [{id: api, limit: "+c.limit+", abuse: true}]")
+				l := limiter(t, g, weir.Rule{ID: "api", Algorithm: c.limit.Algorithm, Limits: limits(c.limit), Abuse: abuse(100)})
 				for i := 0; i < c.requests && g.Stats().Begun == 0; i += c.at {
 					for range c.at {
 						check(t, l, &weir.Request{APIKey: "k"})
@@ -95,7 +120,9 @@ func TestFastLimits(t *testing.T) {
 	}
 }
 
-const tenAMinute = "rules: [{id: api, limit: 10/minute, abuse: {refusals: 20/minute, cooldown: 1m, most: 5m, forgive: 10m}}]"
+var tenAMinute = weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse: &weir.Abuse{
+	Refusals: 20, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 5 * time.Minute, Forgive: 10 * time.Minute,
+}}
 
 // Each cooldown is twice as long as the one before it, up to the longest; and the first one again, once it is forgiven.
 func TestCooldownsGrow(t *testing.T) {
@@ -164,13 +191,16 @@ var toldBy = map[string]func(time.Duration) time.Duration{
 func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
-			algorithm := rapid.SampledFrom([]string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter"}).Draw(r, "algorithm")
-			limits := fmt.Sprintf("%d/%ds", rapid.IntRange(4, 40).Draw(r, "count"), rapid.IntRange(1, 300).Draw(r, "window"))
+			algorithm := rapid.SampledFrom([]weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}).Draw(r, "algorithm")
+			seconds := func(from, to int, label string) time.Duration {
+				return time.Duration(rapid.IntRange(from, to).Draw(r, label)) * time.Second
+			}
+			all := limits(weir.Limit{Count: rapid.Int64Range(4, 40).Draw(r, "count"), Window: seconds(1, 300, "window")})
 			if rapid.Bool().Draw(r, "two") {
-				limits += fmt.Sprintf(", %d/%ds", rapid.IntRange(4, 40).Draw(r, "count 2"), rapid.IntRange(301, 900).Draw(r, "window 2"))
+				all = append(all, weir.Limit{Count: rapid.Int64Range(4, 40).Draw(r, "count 2"), Window: seconds(301, 900, "window 2")})
 			}
 			g := cooldown.New(cooldown.Options{})
-			l := limiter(t, g, fmt.Sprintf("rules: [{id: api, algorithm: %s, limits: [%s], abuse: {refusals: 120/minute, cooldown: 1s}}]", algorithm, limits))
+			l := limiter(t, g, weir.Rule{ID: "api", Algorithm: algorithm, Limits: all, Abuse: abuseFor(120, time.Second)})
 			workers, seed := rapid.IntRange(1, 30).Draw(r, "workers"), rapid.Uint64().Draw(r, "seed")
 			edge := rapid.SampledFrom([]string{"exact", "seconds", "jittered"}).Draw(r, "edge")
 			if edge == "exact" {
@@ -178,9 +208,9 @@ func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 			}
 			cost := rapid.Int64Range(1, 4).Draw(r, "cost")
 			late := rapid.IntRange(0, 900).Draw(r, "late ms") // how long an answer may take to its client
-			var all sync.WaitGroup
+			var running sync.WaitGroup
 			for i := range workers {
-				all.Go(func() {
+				running.Go(func() {
 					random := rand.New(rand.NewPCG(seed, uint64(i)))
 					for range 30 {
 						d, err := l.Check(t.Context(), &weir.Request{APIKey: "k", Cost: cost})
@@ -195,7 +225,7 @@ func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 					}
 				})
 			}
-			all.Wait()
+			running.Wait()
 			if got := g.Stats(); got.Begun != 0 {
 				r.Errorf("%+v", got)
 			}
@@ -206,14 +236,15 @@ func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 // Who is allow-listed isn't limited, and so isn't kept out. One user's sins aren't another's at the same address.
 func TestOthersArentKeptOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, cooldown.New(cooldown.Options{}), `
-abuse: {refusals: 20/minute}
-whitelist: [friend, 10.0.0.0/8]
-rules:
-  - {id: users, by: [user], limit: 10/minute}
-  - {id: addresses, by: [ip], limit: 1000/minute}
-  - {id: quiet, by: [org], limit: 1/hour, abuse: false, match: {endpoint: /quiet}}
-`)
+		l := limiterOf(t, cooldown.New(cooldown.Options{}), weir.Rules{
+			Abuse: abuse(20),
+			Allow: []string{"friend", "10.0.0.0/8"},
+			Rules: []weir.Rule{
+				{ID: "users", By: []string{"user"}, Limits: limits(weir.PerMinute(10))},
+				{ID: "addresses", By: []string{"ip"}, Limits: limits(weir.PerMinute(1000))},
+				{ID: "quiet", By: []string{"org"}, Limits: limits(weir.PerHour(1)), Abuse: &weir.Abuse{}, Match: weir.Match{Endpoint: "/quiet"}},
+			},
+		})
 		at := netip.MustParseAddr("203.0.113.7")
 		hammer(t, l, &weir.Request{User: "bad", IP: at})
 		for name, r := range map[string]*weir.Request{
@@ -241,7 +272,9 @@ rules:
 func TestShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
-		l, client := limiter(t, g, "rules: [{id: api, limit: 10/minute, abuse: {refusals: 20/minute, cooldown: 1h, drop_after: 3, shadow: true}}]"), &weir.Request{APIKey: "k"}
+		shadow := abuseFor(20, time.Hour)
+		shadow.DropAfter, shadow.Shadow = 3, true
+		l, client := limiter(t, g, weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse: shadow}), &weir.Request{APIKey: "k"}
 		for range 500 {
 			if d := check(t, l, client); d.Reason == weir.ReasonCooldown || d.Drop {
 				t.Fatalf("%+v", d)
@@ -257,7 +290,7 @@ func TestShadow(t *testing.T) {
 // A peek neither counts nor breaks a row. An admission does.
 func TestDropAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, client := limiter(t, cooldown.New(cooldown.Options{}), "rules: [{id: api, limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 5}}]"), &weir.Request{APIKey: "k"}
+		l, client := limiter(t, cooldown.New(cooldown.Options{}), weir.Rule{ID: "api", Limits: limits(weir.PerMinute(1)), Abuse: dropping(5)}), &weir.Request{APIKey: "k"}
 		for round := range 3 {
 			if d := check(t, l, client); !d.Allowed {
 				t.Fatalf("round %d: %+v", round, d)
@@ -278,11 +311,10 @@ func TestDropAfter(t *testing.T) {
 // What is booked in any case is booked in a cooldown, too.
 func TestBookingsInACooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, client := limiter(t, cooldown.New(cooldown.Options{}), `
-rules:
-  - {id: api, limit: 10/minute, abuse: {refusals: 20/minute}}
-  - {id: tokens, limit: 1000000/day, past_limit: book}
-`), &weir.Request{APIKey: "k"}
+		l, client := limiter(t, cooldown.New(cooldown.Options{}),
+			weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse: abuse(20)},
+			weir.Rule{ID: "tokens", Limits: limits(weir.Limit{Count: 1_000_000, Window: 24 * time.Hour}), Book: true},
+		), &weir.Request{APIKey: "k"}
 		hammer(t, l, client)
 		left := func() int64 {
 			d := check(t, l, &weir.Request{APIKey: "k", Peek: true})
@@ -338,7 +370,7 @@ func TestLift(t *testing.T) {
 func TestAMillionOffenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{Clients: 1 << 14})
-		l := limiter(t, g, "rules: [{id: api, limit: 1/hour, abuse: {refusals: 3/minute, cooldown: 1h}}]")
+		l := limiter(t, g, weir.Rule{ID: "api", Limits: limits(weir.PerHour(1)), Abuse: abuseFor(3, time.Hour)})
 		worst := make([]*weir.Request, 200)
 		for i := range worst {
 			worst[i] = &weir.Request{APIKey: fmt.Sprintf("worst-%d", i)}
@@ -430,7 +462,7 @@ func TestTheEarliestWaitCounts(t *testing.T) {
 func TestPartsThatDontKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
-		l := limiter(t, g, "rules: [{id: api, algorithm: fixed_window, limit: 50/hour, abuse: {refusals: 50/minute}}]")
+		l := limiter(t, g, weir.Rule{ID: "api", Algorithm: weir.FixedWindow, Limits: limits(weir.PerHour(50)), Abuse: abuse(50)})
 		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 		for range 5 {
 			for range 51 {
@@ -483,12 +515,11 @@ func TestOutOfShadow(t *testing.T) {
 func TestDroppedAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
-		l := limiter(t, g, `
-rules:
-  - {id: addresses, by: [ip], limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 3}, match: {endpoint: /a}}
-  - {id: networks, by: [ip], ipv4_prefix: 24, limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 3}, match: {endpoint: /n}}
-  - {id: keys, by: [api_key], limit: 1/minute, abuse: {refusals: 1000/minute, drop_after: 3}, match: {endpoint: /k}}
-`)
+		l := limiter(t, g,
+			weir.Rule{ID: "addresses", By: []string{"ip"}, Limits: limits(weir.PerMinute(1)), Abuse: dropping(3), Match: weir.Match{Endpoint: "/a"}},
+			weir.Rule{ID: "networks", By: []string{"ip"}, IPv4Prefix: 24, Limits: limits(weir.PerMinute(1)), Abuse: dropping(3), Match: weir.Match{Endpoint: "/n"}},
+			weir.Rule{ID: "keys", By: []string{"api_key"}, Limits: limits(weir.PerMinute(1)), Abuse: dropping(3), Match: weir.Match{Endpoint: "/k"}},
+		)
 		six, neighbour := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::ffff")
 		four, near := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("203.0.113.99")
 		send := func(path string, ip netip.Addr, n int) {
