@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,7 +21,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/grpclimit"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/tracing"
 )
 
 // TestEndpoints: a rule is for a method, with and without POST, or for a service.
@@ -388,23 +385,6 @@ func TestOverload(t *testing.T) {
 	close(goOn)
 	if got := <-first; !got.is(codes.OK) {
 		t.Errorf("%v", got.Status)
-	}
-}
-
-// TestTraces: a check's span is in the caller's trace.
-func TestTraces(t *testing.T) {
-	spans := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	defer provider.Shutdown(context.Background())
-	w := newWorld(t, compile(t, weir.Rules{}), grpclimit.Options{Trace: tracing.Continue}, weir.Options{Trace: tracing.New(provider).Check})
-	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-	w.call(t, "traceparent", "00-"+trace+"-"+parent+"-01", "tracestate", "vendor=x")
-	w.call(t, "traceparent", "nonsense")
-	w.call(t)
-	got := spans.GetSpans()
-	if len(got) != 3 || got[0].SpanContext.TraceID().String() != trace || got[0].Parent.SpanID().String() != parent || got[0].SpanContext.TraceState().String() != "vendor=x" ||
-		got[1].Parent.IsValid() || got[2].Parent.IsValid() {
-		t.Errorf("spans: %v", got)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -17,9 +16,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/tracing"
 )
 
@@ -100,68 +97,6 @@ func TestSpanOfACheck(t *testing.T) {
 	}
 	if told != 6 {
 		t.Errorf("the observer beside the tracer was told of %d decisions, want 6", told)
-	}
-}
-
-// TestSpansOfRedis: below the check, with the shard and what failed. What nobody traces has none.
-func TestSpansOfRedis(t *testing.T) {
-	server := redistest.New(t, redistest.Options{})
-	tracer, spans := traced(t)
-	store, err := redisstore.New(redisstore.Options{URL: "redis://" + server.Addr, Trace: tracer.Call, Timeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	if err := store.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	rules := compile(t, weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerHour(1)}})
-	l := weir.NewLimiter(store, rules, weir.Options{Trace: tracer.Check})
-	if _, err := l.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err != nil {
-		t.Fatal(err)
-	}
-	got := spans.GetSpans()
-	if len(got) != 2 {
-		t.Fatalf("%d spans, want 2: %v", len(got), got)
-	}
-	call, check := got[0], got[1]
-	if call.Name != "weir.store" || call.Parent.SpanID() != check.SpanContext.SpanID() || attributes(call) != "db.system.name=redis weir.shard="+server.Addr {
-		t.Errorf("the call: %v %s", call, attributes(call))
-	}
-	if call.StartTime.Before(check.StartTime) || call.EndTime.After(check.EndTime) || !call.EndTime.After(call.StartTime) {
-		t.Errorf("a call from %s to %s, in a check from %s to %s", call.StartTime, call.EndTime, check.StartTime, check.EndTime)
-	}
-
-	untraced := weir.NewLimiter(store, rules, weir.Options{})
-	spans.Reset()
-	if _, err := untraced.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err != nil {
-		t.Fatal(err)
-	}
-	if got := spans.GetSpans(); len(got) != 0 {
-		t.Errorf("a check without a span has some of Redis: %v", got)
-	}
-
-	gone, leave := context.WithCancel(t.Context())
-	leave()
-	if _, err := l.Check(gone, &weir.Request{APIKey: "sk_1"}); err == nil {
-		t.Error("a check whose caller has gone was decided")
-	}
-	if got := spans.GetSpans()[0]; !strings.Contains(attributes(got), "error.type=canceled") {
-		t.Errorf("a caller has gone: %s", attributes(got))
-	}
-	server.Kill()
-	for last := ""; last != "error.type=unavailable"; { // once the breaker is open
-		spans.Reset()
-		if _, err := l.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err == nil {
-			t.Fatal("a killed Redis decides")
-		}
-		got := spans.GetSpans()
-		call, check := attributes(got[0]), attributes(got[1])
-		last = call[strings.LastIndex(call, " ")+1:]
-		if !strings.Contains(call, "weir.shard="+server.Addr) || last != "error.type=connection" && last != "error.type=timeout" && last != "error.type=unavailable" ||
-			!strings.Contains(check, "weir.degraded=true") || got[1].Status.Description != "the store couldn't be reached" {
-			t.Fatalf("Redis is killed, and the spans say %s and %s, %v", call, check, got[1].Status)
-		}
 	}
 }
 
