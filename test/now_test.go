@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
-
 	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/redistest"
 )
@@ -30,10 +28,7 @@ func nowOf(t testing.TB, n *node) (now adminapi.Now) {
 // documented holds an answer against docs/openapi.yaml.
 func documented(t testing.TB, path, text string) {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromFile("../docs/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := contractIn(t, "openapi.yaml")
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func TestSlotsOfAClient(t *testing.T) {
 
 	release := func(status int, want, body string, token string) {
 		t.Helper()
-		a := p.documented(t, "/v1/counters/release", "{"+body+"}", token)
+		a := p.do(t, "POST", "/v1/counters/release", "{"+body+"}", token)
 		if a.status != status || !strings.Contains(a.text, want) {
 			t.Errorf("%s: got %d %s, want %d %s", body, a.status, a.text, status, want)
 		}
