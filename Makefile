@@ -1,5 +1,5 @@
 # make run is what a newcomer types first, make test what CI runs. Tools come
-# through go.mod's tool lines; beside Go, tests need a redis-server, which make redis installs, a C compiler, which make compiler does,
+# through the tool lines of tools/go.mod; beside Go, tests need a redis-server, which make redis installs, a C compiler, which make compiler does,
 # nginx and Node with Express, which make upstreams does, Caddy and HAProxy, which make gateways does,
 # Prometheus, which make prometheus does, and chromium, which make chromium does.
 GO ?= go
@@ -25,27 +25,27 @@ CONSOLE ?= yes
 build:
 	@test -z "$(CONSOLE)" || { without=; \
 		$(NODE_IS_NEW) || without="it needs Node (20.19 or later) and npm"; \
-		test -n "$$without" || $(MAKE) --no-print-directory ui/node_modules/.package-lock.json || without="npm couldn't fetch its packages"; \
+		test -n "$$without" || $(MAKE) --no-print-directory server/ui/node_modules/.package-lock.json || without="npm couldn't fetch its packages"; \
 		if test -z "$$without"; then $(MAKE) --no-print-directory ui; \
-		elif test -e ui/dist/built; then echo "the console is that of the last build: $$without"; \
+		elif test -e server/ui/dist/built; then echo "the console is that of the last build: $$without"; \
 		else echo "without the console, which would be at /console/ on the admin port: $$without. make ui build adds it"; fi; }
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/weir ./cmd/weir
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/weir ./server/cmd/weir
 
 ## ui: the console and the playground, which the binary embeds; needs Node
-ui: ui/dist/built
+ui: server/ui/dist/built
 
 # The playground has the core in it, so built lists the folders of its Go code. It is compiled without inlining, which makes it
 # a tenth smaller.
-CONSOLE_SOURCES = $(shell find ui -name node_modules -prune -o -path ui/dist -prune -o -type f ! -name '*.go' -print 2>/dev/null)
-PLAYGROUND = $(filter-out %_test.go,$(wildcard $(addsuffix /*.go,$(shell cat ui/dist/built 2>/dev/null))))
-ui/dist/built: ui/node_modules/.package-lock.json go.mod go.sum $(CONSOLE_SOURCES) $(PLAYGROUND)
-	@rm -rf ui/dist/app $@
-	cd ui && npm run build
-	@mkdir -p ui/dist/app/play && cp "$$($(GO) env GOROOT)/lib/wasm/wasm_exec.js" ui/dist/app/play/
-	GOOS=js GOARCH=wasm $(GO) build -trimpath -gcflags=all=-l -ldflags '-s -w' -o ui/dist/app/play/weir.wasm ./ui/play
-	@node -e 'fs = require("fs"); f = "ui/dist/app/play/weir.wasm"; fs.writeFileSync(f + ".br", zlib.brotliCompressSync(fs.readFileSync(f)))'
-	@find ui/dist/app -type f ! -name '*.br' -exec gzip -9n {} +
-	@GOOS=js GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}.{{slice $$.ImportPath (len .Path)}}{{end}}{{end}}' ./ui/play >$@.new && mv $@.new $@
+CONSOLE_SOURCES = $(shell find server/ui -name node_modules -prune -o -path server/ui/dist -prune -o -type f ! -name '*.go' -print 2>/dev/null)
+PLAYGROUND = $(filter-out %_test.go,$(wildcard $(addsuffix /*.go,$(shell cat server/ui/dist/built 2>/dev/null))))
+server/ui/dist/built: server/ui/node_modules/.package-lock.json go.mod go.sum $(CONSOLE_SOURCES) $(PLAYGROUND)
+	@rm -rf server/ui/dist/app $@
+	cd server/ui && npm run build
+	@mkdir -p server/ui/dist/app/play && cp "$$($(GO) env GOROOT)/lib/wasm/wasm_exec.js" server/ui/dist/app/play/
+	GOOS=js GOARCH=wasm $(GO) build -trimpath -gcflags=all=-l -ldflags '-s -w' -o server/ui/dist/app/play/weir.wasm ./server/ui/play
+	@node -e 'fs = require("fs"); f = "server/ui/dist/app/play/weir.wasm"; fs.writeFileSync(f + ".br", zlib.brotliCompressSync(fs.readFileSync(f)))'
+	@find server/ui/dist/app -type f ! -name '*.br' -exec gzip -9n {} +
+	@GOOS=js GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.Dir}}{{end}}{{end}}' ./server/ui/play | sed 's|^$(CURDIR)|.|' >$@.new && mv $@.new $@
 
 # The packages of an npm package, as its lockfile has them.
 %/node_modules/.package-lock.json: %/package-lock.json | node
@@ -64,18 +64,18 @@ install:
 test: redis check race plain
 
 ## check: formatting, vet and staticcheck, of all modules, types of the console, and vulns; no tests
-check: ui/node_modules/.package-lock.json
+check: server/ui/node_modules/.package-lock.json
 check: vulns
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not gofmt'ed: $$files"; exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
-	GOOS=js GOARCH=wasm $(GO) vet ./ui/play
-	for m in bench examples; do (cd $$m && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...) || exit 1; done
-	cd ui && npm run check
+	tools/tidy -diff
+	$(GO) vet work
+	$(GO) tool staticcheck work
+	GOOS=js GOARCH=wasm $(GO) vet ./server/ui/play
+	cd server/ui && npm run check
 
 ## vulns: known vulnerabilities of what is called, if their database can be reached
 vulns:
-	@out=$$($(GO) tool govulncheck ./... 2>&1); status=$$?; \
+	@out=$$($(GO) tool govulncheck work 2>&1); status=$$?; \
 	case "$$out" in *"fetching vulnerabilities:"*) echo "govulncheck skipped: the database of vulnerabilities can't be reached"; exit 0;; esac; \
 	echo "$$out"; exit $$status
 
@@ -89,18 +89,17 @@ PLAIN := $(PLAIN)|TwoProcesses|RandomServers|APlainClient|NothingLeaksSimulated|
 
 ## race: the tests under the race detector, import rules and the fuzz targets' seeds among them; but not those that plain runs
 race: redis compiler upstreams gateways prometheus console
-	$(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' ./...
-	for m in bench examples; do (cd $$m && $(GO) test -race -vet=off ./...) || exit 1; done
-	cd ui && npm test
+	$(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' work
+	cd server/ui && npm test
 
 ## plain: without the race detector, what it would falsify or slow down: allocations, memory, simulations, long tests of one goroutine
 plain: redis
-	$(GO) test -vet=off -p $(JOBS) -timeout 20m -run '$(PLAIN)|Alloc|TestBound$$' ./...
+	$(GO) test -vet=off -p $(JOBS) -timeout 20m -run '$(PLAIN)|Alloc|TestBound$$' work
 
 ## simulate: leases in 10,000 simulated worlds, and the table of what they lose; regions in 1,000, and with every planted mistake; half an hour
 simulate:
 	$(GO) test ./lease -run 'Bound|Planted|LostAdmissions' -timeout 60m -v -seeds 10000 -cells
-	$(GO) test ./internal/region -run 'Bound|Planted' -timeout 60m -v -seeds 1000
+	$(GO) test ./internal/node/region -run 'Bound|Planted' -timeout 60m -v -seeds 1000
 
 ## redis: install redis-server if it isn't there; tests start their own, on free ports
 redis:
@@ -172,7 +171,7 @@ gateways:
 
 ## test-traefik: what tests do with nginx, Caddy and HAProxy, with Traefik, which is built first: minutes, and gigabytes of Go's caches; not part of test
 test-traefik: redis upstreams gateways
-	cd test/traefik && nice $(GO) build -o ../../bin/traefik github.com/traefik/traefik/v3/cmd/traefik
+	cd test/traefik && GOWORK=off nice $(GO) build -o ../../bin/traefik github.com/traefik/traefik/v3/cmd/traefik
 	TRAEFIK=$(CURDIR)/bin/traefik $(GO) test -count=1 ./test ./test/paths -run 'GatewaysThatAsk|TestSpellings'
 
 ## prometheus: install Prometheus and promtool if they aren't there; tests try alerts and the dashboard on them. Its service isn't started
@@ -195,7 +194,7 @@ fuzz-bills: upstreams
 
 ## fuzz: each fuzz target for FUZZTIME (5m)
 fuzz: upstreams
-	@set -e; for pkg in $$($(GO) list ./...); do \
+	@set -e; for pkg in $$($(GO) list work); do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "$$pkg $$target $(FUZZTIME)"; \
 			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
@@ -221,7 +220,7 @@ bench-client:
 
 ## bench-split: a counter of 10,000 a second on a Cluster, in one part and in nine: what is falsely refused, and the busiest server's part of the load
 bench-split: redis
-	$(GO) test ./internal/redislimit -run '^$$' -bench Split -benchtime 40000x
+	$(GO) test ./internal/node/redislimit -run '^$$' -bench Split -benchtime 40000x
 
 ## bench-storm: clients that don't wait send the gateway ten times what it admits: what that does to the others, and what a request that is admitted, refused or dropped costs; Linux
 bench-storm: build
@@ -229,16 +228,16 @@ bench-storm: build
 
 ## bench-stream: what the gateway adds to the time to the first byte of a model's stream, and how large the heap becomes while a gigabyte passes
 bench-stream:
-	$(GO) test ./internal/gateway -run '^$$' -bench FirstByte -benchtime 5000x
-	$(GO) test ./internal/gateway -run '^$$' -bench LongStream -benchtime 1x
+	$(GO) test ./server/internal/edge/gateway -run '^$$' -bench FirstByte -benchtime 5000x
+	$(GO) test ./server/internal/edge/gateway -run '^$$' -bench LongStream -benchtime 1x
 
 ## bench-regions: what regions that share a limit refuse beside one exact limiter, and what they say to each other, in virtual time; five minutes
 bench-regions:
-	$(GO) test ./internal/region -run 'LostAdmissions|ManyHotKeys' -v -cells
+	$(GO) test ./internal/node/region -run 'LostAdmissions|ManyHotKeys' -v -cells
 
 ## bench-rules: how long until a change of the rules is in force on three nodes under load, and on 200: p50 and p99 of a hundred
 bench-rules: redis
-	$(GO) test ./test ./internal/rulestore -run '^$$' -bench 'RuleChange|TwoHundredNodes' -benchtime 100x -p 1
+	$(GO) test ./test ./internal/node/rulestore -run '^$$' -bench 'RuleChange|TwoHundredNodes' -benchtime 100x -p 1
 
 ## bench-console: what the console loads, when it can be used, and how long a keystroke takes with RULES (10000) rules and KEYS (1000000) keys seen
 bench-console: console redis build

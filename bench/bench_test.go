@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // TestRun goes through everything once, with few keys.

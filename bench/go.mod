@@ -1,8 +1,6 @@
-module github.com/weirhq/weir/bench
+module github.com/weirhq/weir/server/bench
 
 go 1.26.0
-
-replace github.com/weirhq/weir => ../
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
@@ -15,13 +13,17 @@ require (
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
-	github.com/weirhq/weir v0.0.0-00010101000000-000000000000
+	github.com/weirhq/weir v0.1.0
+	github.com/weirhq/weir/grpclimit v0.1.0
+	github.com/weirhq/weir/internal/node v0.1.0
+	github.com/weirhq/weir/metrics v0.1.0
+	github.com/weirhq/weir/redisstore v0.1.0
+	github.com/weirhq/weir/server v0.1.0
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
 )
 
 require (
-	github.com/MicahParks/jwkset v0.11.3 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
@@ -30,7 +32,6 @@ require (
 	github.com/felixge/httpsnoop v1.1.0 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
-	github.com/golang-jwt/jwt/v5 v5.3.1 // indirect
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
@@ -39,6 +40,8 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/weirhq/weir/internal/rediscall v0.1.0 // indirect
+	github.com/weirhq/weir/rulefile v0.1.0 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect

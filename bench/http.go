@@ -14,9 +14,9 @@ import (
 
 	"github.com/go-chi/httprate"
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // httpWorkload is a handler that writes two bytes, bare and behind middleware,

@@ -11,8 +11,8 @@ import (
 	"runtime/pprof"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/bench/internal/workload"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // config is what the flags say.

@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // footprint is what keys cost in memory.

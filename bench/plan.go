@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/bench/internal/workload"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // names of workloads.

@@ -6,7 +6,7 @@ import (
 	"math"
 	"runtime"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // results is all that was measured.

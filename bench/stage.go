@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/bench/internal/workload"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // stage is a set of workloads that are measured one after the other on the same

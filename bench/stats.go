@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/internal/machine"
 )
 
 func (r *row) each(f func(sample) float64) []float64 {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // noAllocs leaves room for what the runtime allocates beside the checks.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // openStore is the store alone: one charge to one counter.

@@ -1,15 +1,16 @@
-module github.com/weirhq/weir/examples
+module example.com/weir
 
 go 1.26.0
-
-replace github.com/weirhq/weir => ../
 
 require (
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/labstack/echo/v4 v4.16.0
-	github.com/weirhq/weir v0.0.0-00010101000000-000000000000
+	github.com/weirhq/weir v0.1.0
+	github.com/weirhq/weir/grpclimit v0.1.0
+	github.com/weirhq/weir/jwt v0.1.0
+	github.com/weirhq/weir/rulefile v0.1.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
 	google.golang.org/grpc v1.85.0
 	google.golang.org/grpc/examples v0.0.0-20260825154716-030ee8becb20

@@ -14,9 +14,9 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
-	"github.com/weirhq/weir/internal/inforce"
-	"github.com/weirhq/weir/internal/redislimit"
-	"github.com/weirhq/weir/internal/rulestore"
+	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/node/redislimit"
+	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/tracing"

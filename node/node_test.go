@@ -14,8 +14,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/internal/rulestore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

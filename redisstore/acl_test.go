@@ -179,7 +179,7 @@ func asksForShards(t *testing.T, url string) {
 }
 
 // elsewhere are permissions that a server alone needn't give, and those for rules, lists of clients and cooldowns, which
-// internal/rulestore, internal/top and internal/redislimit look at.
+// internal/node/rulestore, server/internal/observe/top and internal/node/redislimit look at.
 var elsewhere = map[string]bool{
 	"cluster|slots": true, "cluster|shards": true, "asking": true, "role": true,
 	"publish": true, "subscribe": true, "hexists": true, "getrange": true, "incrby": true, "xadd": true, "xrange": true,

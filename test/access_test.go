@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // send posts a body with these headers, and no others.

@@ -23,7 +23,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weirhq/weir/internal/oteltest"
+	"github.com/weirhq/weir/server/test/oteltest"
 )
 
 // envoysQuestion is what Envoy asks over gRPC about a request from 203.0.113.7.

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // The checks of a batch travel to Redis together, whether they are leased or not: a round trip for each would make a batch of

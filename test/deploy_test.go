@@ -224,7 +224,7 @@ func TestComposeFits(t *testing.T) {
 	}
 	dockerfile := read(t, deploy+"Dockerfile")
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "../go.mod"))[1]
-	for _, want := range []string{"FROM golang:" + version + " ", "\nUSER 65532", "\nEXPOSE 8080 8081 8082\n", "./cmd/weir", "\nENV WEIR_DATA=/var/lib/weir\n",
+	for _, want := range []string{"FROM golang:" + version + " ", "\nUSER 65532", "\nEXPOSE 8080 8081 8082\n", "./server/cmd/weir", "\nENV WEIR_DATA=/var/lib/weir\n",
 		"ln -s /usr/local/bin/weir /out/bin/ratelimit\n", "\nCOPY --from=build /out/weir /usr/local/bin/weir\n", "\nCOPY --from=build /out/bin/ /bin/\n"} {
 		if !strings.Contains(dockerfile, want) {
 			t.Errorf("the Dockerfile lacks %q", want)

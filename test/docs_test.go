@@ -40,7 +40,7 @@ func TestRuleExamplesPassLint(t *testing.T) {
 	if err != nil || len(files) < 3 {
 		t.Fatal(files, err)
 	}
-	for _, path := range append(files, "../internal/serve/starter.yaml") {
+	for _, path := range append(files, "../server/internal/serve/starter.yaml") {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

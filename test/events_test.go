@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/internal/tail"
+	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
 // stream is what somebody who watches a node has got so far.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/test/gateways"
+	"github.com/weirhq/weir/server/test/gateways"
 )
 
 // forger makes up what clients might send to pass for somebody else.

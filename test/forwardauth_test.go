@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/test/gateways"
+	"github.com/weirhq/weir/server/test/gateways"
 )
 
 // The rules of the node behind every gateway.

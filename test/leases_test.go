@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/ledger"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // limited is a limit that a load runs against, and what it was seen to admit.

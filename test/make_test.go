@@ -97,12 +97,12 @@ mkdir -p node_modules dist/app && touch node_modules/.package-lock.json
 	} {
 		dir := makefileAlone(t)
 		tools := filepath.Join(dir, "tools")
-		for _, d := range []string{"tools", "ui", "lib/wasm"} {
+		for _, d := range []string{"tools", "server/ui", "lib/wasm"} {
 			if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, file := range []string{"go.mod", "go.sum", "ui/package.json", "ui/package-lock.json", "lib/wasm/wasm_exec.js"} {
+		for _, file := range []string{"go.mod", "go.sum", "server/ui/package.json", "server/ui/package-lock.json", "lib/wasm/wasm_exec.js"} {
 			write(t, filepath.Join(dir, file), "{}")
 		}
 		// What make needs, and none of the machine's Node.
@@ -159,7 +159,7 @@ mkdir -p node_modules dist/app && touch node_modules/.package-lock.json
 // The playground is built again after a change of any Go code that is in it.
 func TestThePlaygroundFollowsTheCore(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}/{{index $.GoFiles 0}}{{end}}{{end}}", "./ui/play")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}/{{index $.GoFiles 0}}{{end}}{{end}}", "./server/ui/play")
 	cmd.Dir, cmd.Env = "..", append(os.Environ(), "GOOS=js", "GOARCH=wasm")
 	out, err := cmd.Output()
 	if err != nil {
@@ -169,7 +169,7 @@ func TestThePlaygroundFollowsTheCore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := append(strings.Fields(string(out)), filepath.Join(root, "go.mod"), filepath.Join(root, "ui", "play.html"))
+	files := append(strings.Fields(string(out)), filepath.Join(root, "go.mod"), filepath.Join(root, "server", "ui", "play.html"))
 	if len(files) < 6 {
 		t.Fatalf("the playground has no core: %q", files)
 	}
@@ -179,7 +179,7 @@ func TestThePlaygroundFollowsTheCore(t *testing.T) {
 			t.Fatal(err)
 		}
 		would, err := exec.CommandContext(t.Context(), "make", "-C", root, "-n", "-W", name, "ui").CombinedOutput()
-		if err != nil || !strings.Contains(string(would), "./ui/play") {
+		if err != nil || !strings.Contains(string(would), "./server/ui/play") {
 			t.Errorf("after a change of %s: %v\n%s", name, err, would)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // mixedRules has a rule for each feature. All refuse while the store is away, so that every request that is admitted was counted.

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	binary = filepath.Join(dir, "weir")
-	build := exec.Command("go", "build", "-race", "-o", binary, "../cmd/weir")
+	build := exec.Command("go", "build", "-race", "-o", binary, "../server/cmd/weir")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		os.Exit(1)

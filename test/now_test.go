@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/redistest"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
 // nowOf is how a node is, and is as its document says.

@@ -24,10 +24,10 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
 	"github.com/weirhq/weir"
-	adminapi "github.com/weirhq/weir/internal/admin"
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // contract is a document that says what an API takes and answers.

@@ -18,8 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 
-	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/test/oteltest"
 )
 
 // collectors are by the protocols that they speak.

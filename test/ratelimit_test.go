@@ -24,8 +24,8 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/weirhq/weir/internal/loopback"
-	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/test/oteltest"
 )
 
 // ratelimitCommand is the command under envoyproxy/ratelimit's name, with these variables, NAME=value, and no others.

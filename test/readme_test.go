@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/test/gateways"
+	"github.com/weirhq/weir/server/test/gateways"
 )
 
 // fences returns the code blocks of a language in a Markdown file.

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // readiness is what /readyz says.

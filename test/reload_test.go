@@ -195,7 +195,7 @@ func TestHangupsAreCaughtFromTheStart(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	initialized := string(out)
-	caught := strings.Index(initialized, "init github.com/weirhq/weir/cmd/weir/hangup ")
+	caught := strings.Index(initialized, "init github.com/weirhq/weir/server/cmd/weir/hangup ")
 	for _, slow := range []string{"google.golang.org/protobuf/reflect/protodesc", "github.com/envoyproxy/go-control-plane/envoy/config/core/v3", "github.com/weirhq/weir/redisstore", "main"} {
 		if at := strings.Index(initialized, "init "+slow+" "); caught < 0 || at < caught {
 			t.Errorf("hangups are caught at %d, and %s is initialized at %d, of\n%s", caught, slow, at, initialized)

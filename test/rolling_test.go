@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir/internal/loopback"
-	"github.com/weirhq/weir/test/gateways"
+	"github.com/weirhq/weir/server/test/gateways"
 )
 
 // proxied are workers that send POSTs through a proxy, each over a connection that it keeps.

@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weirhq/weir/internal/oteltest"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/test/oteltest"
 )
 
 // leaks gathers what comes out of a node and of commands, and looks for secrets in it. Whatever else a node sends somewhere

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // With nothing told, a node serves and decides, by rules that show what there is.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	api "github.com/weirhq/weir/internal/admin"
+	api "github.com/weirhq/weir/server/internal/admin"
 )
 
 const (

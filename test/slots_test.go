@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/redistest"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
 const oneClient = `{"key": "one", "path": "/chat"}`

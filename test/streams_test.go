@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	adminapi "github.com/weirhq/weir/internal/admin"
 	"github.com/weirhq/weir/internal/redistest"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
 const (

@@ -25,7 +25,7 @@ import (
 
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/internal/top"
+	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
 // hot asks a node who is hot.

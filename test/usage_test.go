@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/internal/top"
+	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
 // TestTheHourAgreesWithAnExactCount over three nodes: by rule and by client; and a client that one node has seen can be blocked at another, by its

@@ -26,10 +26,10 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/grpclimit"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/internal/checkapi"
-	"github.com/weirhq/weir/internal/envoy"
-	"github.com/weirhq/weir/internal/forwardauth"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+	"github.com/weirhq/weir/server/internal/edge/forwardauth"
 )
 
 // edge asks for a decision and reports whether the request was allowed.

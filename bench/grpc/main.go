@@ -30,13 +30,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/envoy"
 	"github.com/weirhq/weir/internal/inflight"
-	"github.com/weirhq/weir/internal/redislimit"
+	"github.com/weirhq/weir/internal/node/redislimit"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // contender is one way to limit through Redis.

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/bench/internal/report"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // hostileName is the workload of a client that does the costliest thing there is, again and again.

@@ -6,7 +6,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // The shape of the -json file. Arrays are by round; null is what wasn't measured.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // config is what the flags say.

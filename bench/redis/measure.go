@@ -11,9 +11,9 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/weirhq/weir/bench/internal/workload"
-	"github.com/weirhq/weir/internal/machine"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/workload"
+	"github.com/weirhq/weir/server/internal/machine"
 )
 
 // sample is one measurement.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // footprint is what counters cost in Redis.

@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/weirhq/weir/bench/internal/report"
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // table is what came of one workload.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // figure is one of the numbers of a sample.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/weirhq/weir/bench/internal/report"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // judge holds the results against the targets. The store alone is what other

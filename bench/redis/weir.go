@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/bench/internal/workload"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // newStore makes a store with the options that it comes with, except for a timeout, if one is given.

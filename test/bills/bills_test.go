@@ -18,9 +18,9 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/internal/gateway"
-	"github.com/weirhq/weir/internal/usage"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/internal/edge/gateway"
+	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
 // budget is of dollars, and more than any call may cost.

@@ -21,9 +21,9 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/client"
-	"github.com/weirhq/weir/internal/checkapi"
-	"github.com/weirhq/weir/internal/guard"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,14 +12,14 @@ import (
 
 func TestConsole(t *testing.T) {
 	for file, target := range map[string]string{
-		"../../ui/dist/app/index.html.gz": "ui", "node_modules/playwright-core": "test/console/node_modules/.package-lock.json",
+		"../../server/ui/dist/app/index.html.gz": "ui", "node_modules/playwright-core": "test/console/node_modules/.package-lock.json",
 	} {
 		if _, err := os.Stat(file); err != nil {
 			t.Fatalf("%v: make %s", err, target)
 		}
 	}
 	weir := filepath.Join(t.TempDir(), "weir")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", weir, "../../cmd/weir").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", weir, "../../server/cmd/weir").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	files, err := filepath.Glob("*.test.mjs")

@@ -16,9 +16,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirhq/weir/internal/cputime"
-	"github.com/weirhq/weir/internal/faults"
-	"github.com/weirhq/weir/internal/machine"
+	"github.com/weirhq/weir/server/internal/cputime"
+	"github.com/weirhq/weir/server/internal/machine"
+	"github.com/weirhq/weir/server/test/faults/lab"
 )
 
 // promised are the figures that a node is held to.

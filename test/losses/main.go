@@ -19,8 +19,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirhq/weir/internal/cputime"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/cputime"
 	"golang.org/x/sync/errgroup"
 )
 

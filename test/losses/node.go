@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirhq/weir/internal/checkapi"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // node is a weir that serves.

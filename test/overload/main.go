@@ -21,8 +21,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirhq/weir/internal/load"
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/internal/load"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir/internal/load"
+	"github.com/weirhq/weir/server/internal/load"
 )
 
 // target is a node's check API, asked at as little cost as may be: load that costs more than a check can't be

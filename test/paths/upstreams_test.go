@@ -28,10 +28,10 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
-	"github.com/weirhq/weir/internal/forwardauth"
-	"github.com/weirhq/weir/internal/gateway"
 	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/test/gateways"
+	"github.com/weirhq/weir/server/internal/edge/forwardauth"
+	"github.com/weirhq/weir/server/internal/edge/gateway"
+	"github.com/weirhq/weir/server/test/gateways"
 )
 
 // patience is how long a server may take to answer before that counts as a failure. Fuzzing itself waits 10 s.

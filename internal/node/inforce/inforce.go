@@ -1,0 +1,495 @@
+// Package inforce keeps the rules that a node decides by: the document, its version, since when it
+// is in force, and where it came from. They come from a file that is the truth, or from a rule
+// store. Code that shows or changes rules asks here; the limiter is told.
+package inforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// Rules are those in force on a node. Make them with [FromFile] or [FromStore].
+type Rules struct {
+	file     string              // "" with a rule store
+	follower *rulestore.Follower // nil with a file
+	store    rulestore.Store
+	copy     *rulestore.Copy // nil: none
+	waiting  string          // why there are no rules, while there are none
+	applied  chan struct{}   // holds a value when there is something to keep in it
+	limiter  *weir.Limiter
+	log      *slog.Logger
+	mu       sync.Mutex               // held while rules are put in force
+	expiry   *time.Timer              // nil when Run has ended
+	inForce  atomic.Pointer[Document] // nil: nothing yet
+	rejected atomic.Pointer[string]   // what the file holds, if it can't be
+	rejects  atomic.Uint64            // files that couldn't be
+	givenUp  []*Document              // orphans that were in force here, the last few
+	warning  atomic.Pointer[string]   // of what they block and nobody does any more
+	look     chan struct{}            // holds a value when the file is to be looked at now
+	blocks   *rulestore.Blocks        // the emergency list
+}
+
+// Document is rules in force and the text they were made of.
+type Document struct {
+	Text    []byte
+	File    *rulefile.File
+	Version int64
+	Hash    string    // of the version, if it is of a rule store
+	Since   time.Time // when it was put in force here; zero for a document that isn't
+
+	read time.Time // overrides that had expired then are left out
+}
+
+// Name is what people call its version.
+func (d *Document) Name() string { return rulestore.Version{Number: d.Version, Hash: d.Hash}.Name() }
+
+// none stands for the rules while there are none.
+var none = func() *Document {
+	d, err := Parse("rules", []byte("rules: []\n"), 0)
+	if err != nil {
+		panic(err) // it is ours
+	}
+	return d
+}()
+
+// Parse reads and compiles a document, by this node's clock until it is in force.
+func Parse(name string, text []byte, version int64) (*Document, error) {
+	return parseAt(name, text, version, time.Now())
+}
+
+func parseAt(name string, text []byte, version int64, now time.Time) (*Document, error) {
+	f, err := rulefile.ParseAt(name, text, now)
+	if err != nil {
+		return nil, err
+	}
+	f.Set = f.Set.WithVersion(version)
+	return &Document{Text: text, File: f, Version: version, read: now}, nil
+}
+
+// parse reads and compiles a version of a rule store.
+func (r *Rules) parse(v rulestore.Version) (*Document, error) {
+	d, err := parseAt(fmt.Sprintf("version %d", v.Number), v.Text, v.Number, r.limiter.Now())
+	if err != nil {
+		return nil, err
+	}
+	d.Hash = v.Hash
+	return d, nil
+}
+
+// FromFile takes rules from a file that was read into doc, and from then on whenever it is saved.
+func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
+	r := &Rules{file: file, limiter: limiter, log: log, look: make(chan struct{}, 1)}
+	r.Join(unkept(limiter))
+	r.enforce(doc)
+	logWarnings(r.log, doc.File)
+	return r
+}
+
+// Start is how a node with a rule store begins.
+type Start struct {
+	// Seed becomes the first version of a store that is empty, and Message says where it is from.
+	Seed    *Document
+	Message string
+	// Given: the operator named it, so it serves while the store can't be read. Starter rules
+	// don't: they would let in keys that an operator has blocked.
+	Given bool
+	// Empty: the store is this node's own, and has no version. So the seed serves also while it can't be written.
+	Empty bool
+	// Copy is where this node keeps what it has of the store. Nil means that it doesn't.
+	Copy *rulestore.Copy
+}
+
+// FromStore takes rules from a rule store. While that can't be read, the rules that this node has
+// kept are in force, or else the seed, if it was given, or else none: then checks are refused, and
+// the node isn't ready.
+func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
+	r := &Rules{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
+	r.Join(unkept(limiter))
+	r.waiting = waiting
+	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
+	if r.copy != nil {
+		var unread bool
+		if o.First, unread = r.load(); unread && r.copy.ReadOnly && !start.Given {
+			// The folder is the rule store of a node alone, and isn't empty, though what stands in for it is.
+			r.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
+		}
+	}
+	o.Apply, o.GivenUp, o.Warning = r.apply, r.giveUp, r.Warning
+	r.follower = rulestore.Follow(o)
+	r.follower.Look(ctx)
+	switch {
+	case r.follower.FromDisk():
+		r.log.Warn("rules: their store can't be read: until it can, those that this node has kept are in force", "version", o.First.Name(), "folder", r.copy.Path)
+	case r.follower.Current().Number > 0:
+	case start.Given || start.Empty:
+		r.enforce(start.Seed)
+		r.log.Warn("rules: their store can't be read or written: until it can, these are in force", "rules", start.Message)
+	default:
+		r.log.Error(r.waiting)
+	}
+	return r
+}
+
+const waiting = "there are no rules: the rule store can't be read, this node has kept none, and no --seed-rules were given; until the store is back, checks are answered with 503"
+
+const unreadable = "there are no rules: those in --data can't be read, and no --seed-rules were given; until that is mended and the node started again, checks are answered with 503"
+
+// load puts in force what this node has kept. Unread: there is something, or may be, and none of it can be used.
+func (r *Rules) load() (v rulestore.Version, unread bool) {
+	v, err := r.copy.Load(func(v rulestore.Version) error {
+		doc, err := r.parse(v)
+		if err != nil {
+			return summary(err)
+		}
+		r.enforce(doc)
+		return nil
+	})
+	if err != nil {
+		r.log.Warn("rules: not all that this node has kept can be used", "in force", v.Number, "error", err)
+	}
+	return v, err != nil && v.Number == 0
+}
+
+// InForce is what checks are decided by. Without any it is a document without rules: see Waiting.
+func (r *Rules) InForce() *Document {
+	if d := r.inForce.Load(); d != nil {
+		return d
+	}
+	return none
+}
+
+// Waiting says why there are no rules yet, or "".
+func (r *Rules) Waiting() string {
+	if r.inForce.Load() != nil {
+		return ""
+	}
+	return r.waiting
+}
+
+// Stale says that the rules in force aren't those of the store, which can't be read, or "".
+func (r *Rules) Stale() string {
+	switch {
+	case r.follower == nil || r.inForce.Load() == nil:
+	case r.follower.FromDisk():
+		return "the rule store can't be read: these rules are the last that this node has kept"
+	case r.follower.Current().Number == 0:
+		return "the rule store can't be read or written: these are the rules that it is to begin with"
+	}
+	return ""
+}
+
+// Rejected says that newer rules than those in force are invalid, and where; or "". It is for
+// everyone, and quotes nothing of them.
+func (r *Rules) Rejected() string {
+	if r.follower != nil {
+		if err := r.follower.Rejected(); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	if why := r.rejected.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// Rejections is how often newer rules were invalid.
+func (r *Rules) Rejections() uint64 {
+	if r.follower != nil {
+		return r.follower.Rejections()
+	}
+	return r.rejects.Load()
+}
+
+// Failures is how often in a row the rule store couldn't be reached; 0 with a file.
+func (r *Rules) Failures() int {
+	if r.follower != nil {
+		return r.follower.Failures()
+	}
+	return 0
+}
+
+// File is the file that the rules are in, or "" with a rule store.
+func (r *Rules) File() string { return r.file }
+
+// Store is where versions of the rules are kept, or nil with a file.
+func (r *Rules) Store() rulestore.Store { return r.store }
+
+// ErrEmpty is returned for a rule store that has no version yet.
+var ErrEmpty = errors.New("the rule store is empty")
+
+// Newest is the version that a change is to be based on: that of the store, should this node not have it yet. Beside
+// rulestore.ErrDamaged comes what is known of it.
+func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
+	if r.follower == nil {
+		doc := r.InForce()
+		return rulestore.Version{Number: doc.Version, Text: doc.Text}, nil
+	}
+	for range 2 {
+		head, err := r.store.Head(ctx)
+		if err != nil {
+			return head, err
+		}
+		if mine := r.follower.Current(); mine.Number > 0 && head.Is(mine) {
+			return mine, nil
+		}
+		r.follower.Look(ctx) // it puts back what the store has lost, and keeps what the store doesn't have
+	}
+	head, err := r.store.Head(ctx)
+	if err != nil {
+		return head, err
+	}
+	v, err := r.store.Get(ctx, head.Number)
+	if err != nil && head.Number == 0 && !errors.Is(err, rulestore.ErrDamaged) {
+		err = ErrEmpty
+	}
+	return v, err
+}
+
+// Publish makes a version the newest, and puts it in force on this node at once: see [rulestore.Follower.Publish].
+func (r *Rules) Publish(ctx context.Context, v rulestore.Version) (rulestore.Version, error) {
+	return r.follower.Publish(ctx, v)
+}
+
+// Run keeps the rules up to date until ctx is done.
+func (r *Rules) Run(ctx context.Context) error {
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.expiry != nil {
+			r.expiry.Stop()
+			r.expiry = nil
+		}
+	}()
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	keeping.Go(func() { r.blocks.Run(ctx) })
+	if r.follower != nil {
+		keeping.Go(func() { r.keep(ctx) })
+		return r.follower.Run(ctx)
+	}
+	return watch.File(ctx, r.file, rulefile.MaxSize, r.inForce.Load().Text, r.look, r.save, func(err error) {
+		r.log.Error("rules can't be read: the ones in force stay", "file", r.file, "error", err)
+	})
+}
+
+// Look has the source of the rules looked at now, instead of when a change is noticed. It doesn't wait for that.
+func (r *Rules) Look() {
+	if r.follower != nil {
+		r.follower.Wake()
+		return
+	}
+	select {
+	case r.look <- struct{}{}:
+	default: // it holds one
+	}
+}
+
+// keep saves the rules that are put in force, for a start without the store. A folder that can't be
+// written is logged once.
+func (r *Rules) keep(ctx context.Context) {
+	failing := false
+	for {
+		select {
+		case <-r.applied:
+		case <-ctx.Done():
+			return
+		}
+		if r.copy == nil {
+			continue
+		}
+		err := r.copy.Save(r.follower.Current())
+		switch {
+		case err != nil && !failing:
+			r.log.Warn("rules can't be kept on disk: started without the rule store, this node would have older ones or none", "error", err)
+		case err == nil && failing:
+			r.log.Info("rules are kept on disk again")
+		}
+		failing = err != nil
+	}
+}
+
+// save takes in the file as it is now. An invalid file is reported and changes nothing.
+func (r *Rules) save(text []byte) {
+	old := r.inForce.Load()
+	next, err := parseAt(r.file, text, old.Version+1, r.limiter.Now())
+	if err != nil {
+		short := summary(err).Error()
+		r.rejected.Store(&short)
+		r.rejects.Add(1)
+		r.logRejected(err)
+		return
+	}
+	r.rejected.Store(nil)
+	r.enforce(next)
+	r.log.Info("rules applied", "file", r.file, "version", next.Version, "rules", len(next.File.Rules.Rules))
+	logWarnings(r.log, next.File)
+}
+
+// apply puts a version of the rule store in force.
+func (r *Rules) apply(v rulestore.Version) error {
+	next, err := r.parse(v)
+	if err != nil {
+		r.logRejected(err)
+		return summary(err)
+	}
+	r.enforce(next)
+	logWarnings(r.log, next.File)
+	select {
+	case r.applied <- struct{}{}:
+	default: // it holds one
+	}
+	return nil
+}
+
+// enforce puts a document in force, and has it read again when something in it expires.
+func (r *Rules) enforce(d *Document) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// The document may have been read by this node's own clock. If that is ahead, overrides seem to have expired, and the first
+	// check would cut the bucket of such a key to the limit of all others.
+	r.replace(r.byNow(d))
+}
+
+// replace is called with the lock held.
+func (r *Rules) replace(d *Document) {
+	if d.Since.IsZero() {
+		d.Since = time.Now()
+	}
+	r.limiter.SetRules(r.joined(d.File.Set))
+	r.inForce.Store(d)
+	r.compare(d)
+	r.wait(d)
+}
+
+// byNow is the document as it is at the time that nodes share.
+func (r *Rules) byNow(d *Document) *Document {
+	now := r.limiter.Now()
+	if next := d.File.NextExpiry; !now.Before(d.read) && (next.IsZero() || now.Before(next)) {
+		return d
+	}
+	again, err := parseAt(d.File.Name, d.Text, d.Version, now)
+	if err != nil {
+		r.log.Error("rules can't be read again: what has expired stays", "error", err)
+		return d
+	}
+	again.Hash, again.Since = d.Hash, d.Since
+	return again
+}
+
+// clockStep is how long a step of the clock that nodes share may go unnoticed: a node that reaches its store late learns the
+// time together with its first answer.
+const clockStep = 100 * time.Millisecond
+
+// wait looks at a document again when something in it expires, and in between whether the clock was set: the node may
+// have read it before it knew the store's time. It is called with the lock held.
+func (r *Rules) wait(d *Document) {
+	if r.expiry != nil {
+		r.expiry.Stop()
+	}
+	pause := clockStep
+	if at := d.File.NextExpiry; !at.IsZero() {
+		pause = min(pause, at.Sub(r.limiter.Now()))
+	}
+	r.expiry = time.AfterFunc(pause, func() { r.expire(d) })
+}
+
+// expire reads a document again that is still in force, if by now it means something else.
+func (r *Rules) expire(d *Document) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inForce.Load() != d || r.expiry == nil {
+		return // there are newer rules, or nobody needs any
+	}
+	next := r.byNow(d)
+	if next == d {
+		r.wait(d)
+		return
+	}
+	if at := d.File.NextExpiry; !at.IsZero() && !next.read.Before(at) {
+		r.log.Info("an override has expired", "version", d.Version)
+	}
+	r.replace(next)
+}
+
+func (r *Rules) logRejected(err error) {
+	var problems rulefile.Problems
+	if !errors.As(err, &problems) {
+		r.log.Error("rules rejected: the ones in force stay", "error", err)
+		return
+	}
+	for _, p := range problems {
+		r.log.Error("rules rejected: the ones in force stay", "at", place(p), "error", p.Text)
+	}
+}
+
+// mostWarnings is how many warnings of one document are logged.
+const mostWarnings = 20
+
+func logWarnings(log *slog.Logger, f *rulefile.File) {
+	for i, w := range f.Warnings {
+		if i == mostWarnings {
+			log.Warn(fmt.Sprintf("rules: and %d more warnings: weir rules lint shows all", len(f.Warnings)-i), "file", f.Name)
+			return
+		}
+		log.Warn("rules", "at", place(w), "warning", masked(w.Text, &f.Rules))
+	}
+}
+
+var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+
+// masked is a warning as logs may have it. It quotes entries of lists, which may be somebody's key; names of rules,
+// layers and tiers may be read.
+func masked(text string, rules *weir.Rules) string {
+	return quoted.ReplaceAllStringFunc(text, func(q string) string {
+		word, err := strconv.Unquote(q)
+		if err == nil && strings.Contains(word, "…") {
+			return q // it is masked already
+		}
+		if err == nil && slices.ContainsFunc(rules.Rules, func(r weir.Rule) bool {
+			return word == r.ID || word == r.Layer || word == r.Tier || slices.ContainsFunc(r.Tiers, func(t weir.Tier) bool { return word == t.Name })
+		}) {
+			return q
+		}
+		return strconv.Quote(shown.Entry(word))
+	})
+}
+
+// place is where a problem is. Its path, and the line itself, may hold somebody's key: those are not for logs.
+func place(p rulefile.Problem) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// summary says where rules are wrong, without quoting them.
+func summary(err error) error {
+	var problems rulefile.Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	if len(problems) == 1 {
+		return fmt.Errorf("a problem at %s: weir rules lint shows it", place(problems[0]))
+	}
+	return fmt.Errorf("%d problems, the first at %s: weir rules lint shows them", len(problems), place(problems[0]))
+}
+
+// ReadFile reads and compiles the rules of a file.
+func ReadFile(path string, version int64) (*Document, error) {
+	text, err := watch.Read(path, rulefile.MaxSize)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text, version)
+}

@@ -1,0 +1,97 @@
+// Package redislimit makes a limiter that counts in Redis, as every node has it: with leases in
+// front, local counters for when Redis can't be reached, and Redis' clock and secret.
+package redislimit
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/lease"
+	"github.com/weirhq/weir/redisstore"
+)
+
+// Limiter is a limiter with the stores that it counts in. Make one with [New].
+type Limiter struct {
+	*weir.Limiter
+	Redis  *redisstore.Store
+	Leases *lease.Store
+	Guard  *cooldown.Guard
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// New makes a Limiter, which has no rules yet. It doesn't wait for Redis. Local counts while Redis
+// can't be reached, a share of each limit. Fingerprint is that of [cooldown.Options]. Link is to other regions; nil means that there
+// are none.
+func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
+	l := &Limiter{}
+	made := make(chan struct{})
+	redis.OnSecret = func(secret []byte) {
+		<-made
+		l.SetSecret(secret)
+		l.Guard.SetSecret(secret)
+	}
+	store, err := redisstore.New(redis)
+	if err != nil {
+		return nil, err
+	}
+	o.Local, o.Now = store.Share(local), store.Now
+	l.Redis, l.Leases = store, lease.New(store, lease.Options{Local: o.Local, Nodes: store.Nodes})
+	l.Guard = cooldown.New(cooldown.Options{SharedNow: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
+	o.Guard = l.Guard
+	var counters weir.Store = l.Leases
+	if link != nil {
+		counters = region.NewStore(counters, link, region.RedisCells(store))
+	}
+	if store.Cluster() { // with a single server, parts of a limit would be refusals for nothing
+		counters = newSplitter(counters, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
+	}
+	l.Limiter = weir.NewLimiter(counters, nil, o)
+	if link != nil {
+		link.Serve(l.Limiter, store)
+	}
+	close(made)
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	l.running.Go(func() { l.Guard.Run(ctx) })
+	return l, nil
+}
+
+// Await waits until the first attempt to reach Redis has ended, for a limited time. Without the wait,
+// a node's first checks would follow failure modes although Redis is healthy. Without the limit, a
+// node would not start while Redis is down.
+func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
+	enough := time.NewTimer(atMost)
+	defer enough.Stop()
+	select {
+	case <-l.Redis.Tried():
+	case <-enough.C:
+	case <-ctx.Done():
+	}
+}
+
+// CatchUp waits, for a limited time, until the node knows which clients the other nodes keep out. Call it when the rules are in
+// force, before the first check.
+func (l *Limiter) CatchUp(ctx context.Context, atMost time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	l.Guard.CatchUp(ctx)
+}
+
+// Close gives back borrowed tokens, while there is a connection to do it on, and closes that. If it
+// can't give them back, they end by themselves.
+func (l *Limiter) Close(atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	l.stop()
+	l.running.Wait()
+	err := l.Leases.Close(ctx)
+	l.Redis.Close()
+	return err
+}

@@ -1,0 +1,369 @@
+package region
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/stake"
+)
+
+// stakes decides limits that regions share: by what this region owns and has borrowed, and if that is too little, by asking the others.
+type stakes struct {
+	link  *Link
+	cells Cells
+
+	mu      sync.Mutex
+	queues  map[string]*queue  // by key: changes that wait for one that is under way
+	flights map[string]*flight // by key: asks that are under way
+	waits   map[string]int     // by key: requests that wait for other regions, and waiting all of them
+	waiting int
+	tidies  map[string]*time.Timer // by key: when to look whether what was borrowed is still needed
+	running sync.WaitGroup         // once it is closed, only what is running adds to it
+	closed  bool
+	life    context.Context // done when it is closed
+	end     context.CancelFunc
+}
+
+// queue is changes of one stake, which are made together.
+type queue struct {
+	waiting []*change
+}
+
+// change is what to do to a stake.
+type change struct {
+	of      *weir.Policy
+	records []string // keys of what is kept beside the stake, and changed with it
+	do      func(k *stake.Stake, s stake.Share, now int64, records []*Cell)
+	done    chan error
+}
+
+// maxChanges is how many changes of a stake are made together.
+const maxChanges = 256
+
+func newStakes(l *Link, cells Cells) *stakes {
+	s := &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, waits: map[string]int{}, tidies: map[string]*time.Timer{}}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+var errClosed = errors.New("the node stops")
+
+// close ends all that is under way.
+func (s *stakes) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.end()
+	for _, t := range s.tidies {
+		t.Stop()
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+}
+
+// keyOf names a stake. What belongs to it begins with the same, so that a Cluster has it in one place.
+func keyOf(c *weir.Counter) string {
+	return fmt.Sprintf("{stake:%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
+}
+
+// shares reports whether regions share a limit, rather than to ask its home at every check.
+func (l *Link) shares(p *weir.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
+
+// sharesHere reports whether this region decides by its own stake. One that was drained or forgotten asks the home.
+func (l *Link) sharesHere(p *weir.Policy) bool {
+	return p.Global && l.shares(p) && (l.homeOf(p) == "" || l.topology().Away[l.name] == "")
+}
+
+// update changes one stake. Changes of one that are under way at the same moment are made together.
+func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
+	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
+}
+
+// updateWith is update for changes that need records beside the stake.
+func (s *stakes) updateWith(ctx context.Context, key string, p *weir.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
+	c := &change{p, records, do, make(chan error, 1)}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errClosed
+	}
+	q := s.queues[key]
+	if q == nil {
+		q = &queue{}
+		s.queues[key] = q
+		s.running.Go(func() { s.work(key, q) })
+	}
+	q.waiting = append(q.waiting, c)
+	s.mu.Unlock()
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// work makes the changes of a stake until there are none.
+func (s *stakes) work(key string, q *queue) {
+	for {
+		s.mu.Lock()
+		n := min(len(q.waiting), maxChanges)
+		list := q.waiting[:n:n]
+		q.waiting = q.waiting[n:]
+		if len(list) == 0 {
+			delete(s.queues, key)
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		err := s.makeAll(key, list)
+		for i, c := range list {
+			if errors.Is(err, weir.ErrNoRoom) && len(list) > 1 { // for the record of one of them
+				c.done <- s.makeAll(key, list[i:i+1])
+			} else {
+				c.done <- err
+			}
+		}
+	}
+}
+
+// makeAll makes changes of a stake together.
+func (s *stakes) makeAll(key string, list []*change) error {
+	keys, at := []string{key}, map[string]int{}
+	for _, c := range list {
+		for _, record := range c.records {
+			if at[record] == 0 {
+				at[record] = len(keys)
+				keys = append(keys, record)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
+	defer cancel()
+	return s.cells.Update(ctx, keys, func(values [][]byte, now int64) []Cell {
+		cells := make([]Cell, len(keys))
+		for i := range cells {
+			cells[i].Value = values[i]
+		}
+		k := stake.Decode(values[0])
+		for _, c := range list {
+			records := make([]*Cell, len(c.records))
+			for i, record := range c.records {
+				records[i] = &cells[at[record]]
+			}
+			c.do(k, s.link.share(c.of, now), now, records)
+		}
+		if k.Time != 0 {
+			p := list[len(list)-1].of
+			cells[0] = Cell{k.Encode(), k.TTL(p, s.link.share(p, now), now)}
+		}
+		return cells
+	})
+}
+
+// hold is the record of a charge with a hold.
+type hold struct {
+	N    int64 `json:"n"`
+	Slot int64 `json:"slot"`
+}
+
+// take decides a charge. If this region has too little, it asks the others, and waits for them for some time.
+func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) weir.Result {
+	p, key := c.Policy, keyOf(&c.Counter)
+	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
+	var r weir.Result
+	var who, ahead lenders
+	awaited := false
+	try := func() error {
+		return s.charge(ctx, key, c, func(k *stake.Stake, share stake.Share, now int64, there bool) bool {
+			if k.Time == 0 && tight {
+				r, who, ahead = weir.Result{Err: weir.ErrNoRoom}, lenders{}, lenders{}
+				return false
+			}
+			fits := there
+			switch {
+			case there:
+			case c.Peek:
+				fits = k.Fits(p, share, now, c.N)
+			case awaited:
+				fits = k.TakeAwaited(p, share, now, c.N)
+			default:
+				fits = k.Take(p, share, now, c.N)
+			}
+			r = k.Report(p, share, now, c.N, fits)
+			r.Again = there
+			who, ahead = lenders{}, lenders{}
+			if !fits {
+				who = s.toAsk(k, home, now)
+			}
+			if of := k.Stale(p, share, now); of != "" {
+				ahead.first = []string{of}
+			} else if k.Low(p, share, now) {
+				ahead = s.toAskAhead(k, home, now)
+			}
+			return fits
+		})
+	}
+	if err := try(); err != nil {
+		return weir.Result{Err: err}
+	}
+	short := func() bool {
+		return !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2)
+	}
+	if short() && s.enter(key, who.little) {
+		defer s.leave(key)
+		awaited = true
+		enough := time.NewTimer(wait)
+		defer enough.Stop()
+		// It asks until there is enough, or all others rest. One that an ask on its way didn't count waits for that, and then for one that
+		// does. Those that came later may have taken what was brought for it.
+		for short() {
+			var done <-chan struct{}
+			var rested <-chan time.Time
+			if who.after > 0 {
+				rested = time.After(who.after)
+			} else {
+				done = s.ask(key, &c.Counter, c.N, who)
+			}
+			select {
+			case <-done:
+			case <-rested:
+			case <-enough.C:
+				return r
+			case <-ctx.Done():
+				return r
+			}
+			if err := try(); err != nil {
+				return weir.Result{Err: err}
+			}
+		}
+	}
+	if !c.Peek && len(ahead.first) > 0 {
+		s.ask(key, &c.Counter, 0, ahead)
+	}
+	return r
+}
+
+// charge has a charge decided. One whose hold is there already takes nothing more.
+func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
+	p := c.Policy
+	if c.Hold == nil || c.Peek {
+		return s.update(ctx, key, p, func(k *stake.Stake, share stake.Share, now int64) { decide(k, share, now, false) })
+	}
+	return s.updateWith(ctx, key, p, []string{recordOf(key, c.Hold)}, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
+		there := len(records[0].Value) > 0
+		if decide(k, share, now, there) && !there {
+			text, _ := json.Marshal(hold{c.N, k.Slot(p, now)})
+			*records[0] = Cell{text, c.Hold.For}
+		}
+	})
+}
+
+func recordOf(key string, h *weir.Hold) string { return key + ":hold:" + hex.EncodeToString(h.ID[:]) }
+
+// giveBack returns tokens, or settles reservations. If that may happen only once, each stake remembers it by a mark of its own, or
+// by the record of the hold, which goes back only while it is there. If returns have records, those without come last, and go back
+// only if one of the records was there.
+func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) (err error) {
+	used := 0
+	gated, given := slices.ContainsFunc(returns, recorded), false // whether some have records, and whether one was there
+	if gated {
+		once = weir.Once{}
+	}
+	for i := range returns {
+		r := &returns[i]
+		again := gated && !given && !r.Recorded
+		if again {
+			used++
+			continue
+		}
+		key := keyOf(&r.Counter)
+		var keys []string
+		if r.Hold != nil {
+			keys = append(keys, recordOf(key, r.Hold))
+		}
+		if once != (weir.Once{}) {
+			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
+		}
+		e := s.updateWith(ctx, key, r.Policy, keys, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
+			if once != (weir.Once{}) {
+				mark := records[len(keys)-1]
+				if again = len(mark.Value) > 0; again {
+					return
+				}
+				*mark = Cell{[]byte{'1'}, keep}
+			}
+			n, slot := r.N, r.Slot
+			if r.Hold != nil {
+				if again = r.Recorded && len(records[0].Value) == 0; again {
+					return
+				}
+				var h hold
+				if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
+					n, slot = min(r.N, h.N)-r.Used, h.Slot
+				} else { // it may never have been taken
+					n, slot = min(r.N-r.Used, 0), 0
+				}
+				records[0].Value = nil
+			}
+			k.GiveBack(r.Policy, share, now, n, slot)
+		})
+		if err = errors.Join(err, e); e == nil && again { // after an error, it may be done yet
+			used++
+		}
+		given = given || r.Recorded && e == nil && !again
+	}
+	if used > 0 && used == len(returns) {
+		return weir.ErrUsed
+	}
+	return err
+}
+
+func recorded(r weir.Return) bool { return r.Recorded }
+
+// reset makes a counter untouched in this region.
+func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
+	return s.cells.Update(ctx, []string{keyOf(c)}, func(values [][]byte, now int64) []Cell {
+		k := stake.Decode(values[0])
+		k.Reset(c.Policy, s.link.share(c.Policy, now), now)
+		return []Cell{{k.Encode(), k.TTL(c.Policy, s.link.share(c.Policy, now), now)}}
+	})
+}
+
+// Standing is what a region has of a limit that regions share, in the units that it is asked for.
+type Standing struct {
+	Home     string
+	Own      int64 // of the limit
+	Borrowed int64
+	Lent     int64
+	// Until is when what was borrowed must be renewed, by the clock of the store; zero if it lasts as long as its window.
+	Until time.Time
+}
+
+// Standing is what this region has of a counter, or nil if it doesn't decide by that.
+func (l *Link) Standing(ctx context.Context, c *weir.Counter) (*Standing, error) {
+	s := l.stakes.Load()
+	if s == nil || !l.sharesHere(c.Policy) {
+		return nil, nil
+	}
+	named := weir.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}
+	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
+	err := s.cells.Update(ctx, []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
+		k, share := stake.Decode(values[0]), l.share(c.Policy, now)
+		var until int64
+		out.Own = share.Own
+		out.Borrowed, out.Lent, until = k.Loans(c.Policy, share, now)
+		if until > 0 {
+			out.Until = time.UnixMicro(until)
+		}
+		return []Cell{{Value: values[0]}}
+	})
+	return out, err
+}

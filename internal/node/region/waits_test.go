@@ -1,0 +1,313 @@
+package region
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/stake"
+)
+
+// asksOf is how often a region has asked others for tokens.
+func asksOf(s *site) (n uint64) {
+	for _, p := range s.link.Peers() {
+		n += p.Asks
+	}
+	return n
+}
+
+// timed is take, and how long that took.
+func timed(s *site, charges ...weir.Charge) ([]weir.Result, time.Duration) {
+	begun := time.Now()
+	return take(s, charges...), time.Since(begun)
+}
+
+// TestRequestsWaitForOneThatRests, for a quarter of a second. If all rest for longer, they are refused at once, and nobody is asked.
+func TestRequestsWaitForOneThatRests(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "w", budget)
+		for _, s := range []*site{us, eu, ap} {
+			drainOf(t, s, p, "a")
+		}
+		time.Sleep(10 * time.Second)
+		take(eu, asks(p, "a", 1)) // all have nothing, and rest
+		give := func(n int64) {
+			if err := us.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: asks(p, "a", 1).Counter, N: n}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for restOf(eu, p, "a", "us", "ap") <= patience { // they rest for longer each time
+			if r, d := timed(eu, asks(p, "a", 1)); r[0].Allowed || d == 0 || d > DefaultTimeout {
+				t.Fatalf("%+v after %v", r[0], d)
+			}
+		}
+		give(100)
+		before := asksOf(eu)
+		if r, d := timed(eu, asks(p, "a", 60)); r[0].Allowed || d > 0 || asksOf(eu) != before {
+			t.Errorf("all rest for longer: %+v after %v", r[0], d)
+		}
+		time.Sleep(restOf(eu, p, "a", "us", "ap") - patience/2)
+		if r, d := timed(eu, asks(p, "a", 60)); !r[0].Allowed || d < patience/2 || d > DefaultTimeout {
+			t.Errorf("one may soon be asked: %+v after %v", r[0], d)
+		}
+	})
+}
+
+// restOf is how long it is until a region may ask one of the others.
+func restOf(s *site, p *weir.Policy, subject string, of ...string) time.Duration {
+	named := weir.Counter{Policy: p, Subject: secret.name(nil, p.ID, []byte(subject))}
+	rest := int64(math.MaxInt64)
+	_ = s.stakes.cells.Update(context.Background(), []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
+		for _, name := range of {
+			rest = min(rest, stake.Decode(values[0]).Rests(name, now))
+		}
+		return []Cell{{Value: values[0]}}
+	})
+	return time.Duration(rest) * time.Microsecond
+}
+
+// TestNobodyWaitsInVain: for more than all of a limit, for a shadow rule, or for a request that another limit has refused. The
+// others aren't asked for these, and neither are they for peeks.
+func TestNobodyWaitsInVain(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", weir.PerHour(1), false), sharedPolicy(t, "s", budget)
+		shadow.Shadow, shadow.ID = true, 1
+		peek := asks(p, "a", 200)
+		peek.Peek = true
+		take(eu, asks(own, "a", 1))
+		for name, charges := range map[string][]weir.Charge{
+			"more than all":         {asks(p, "a", 1001)},
+			"a shadow rule":         {asks(shadow, "a", 200)},
+			"another limit refuses": {asks(own, "a", 1), asks(p, "a", 200)},
+		} {
+			before := asksOf(eu)
+			r, d := timed(eu, charges...)
+			time.Sleep(time.Second)
+			if last := r[len(r)-1]; last.Allowed || last.Err != nil || d > 0 || asksOf(eu) > before && name != "a shadow rule" {
+				t.Errorf("%s: %+v after %v; others were asked %d times", name, last, d, asksOf(eu)-before)
+			}
+		}
+		if r := take(eu, asks(p, "a", 1001))[0]; r.RetryAfter != weir.Never {
+			t.Errorf("more than all: %+v", r)
+		}
+
+		us.cut.Store(true)
+		ap.cut.Store(true)
+		take(eu, asks(p, "b", 45)) // it would ask ahead
+		time.Sleep(time.Second)
+		us.cut.Store(false)
+		ap.cut.Store(false)
+		peek = asks(p, "b", 1)
+		peek.Peek = true
+		before := asksOf(eu)
+		take(eu, peek)
+		time.Sleep(time.Second)
+		if n := asksOf(eu); n != before {
+			t.Error("a peek has asked ahead")
+		}
+	})
+}
+
+// TestRegionsThatDontAnswer rest: a request doesn't ask them again and again.
+func TestRegionsThatDontAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eu := world(t, time.Now, "us", "eu")[1]
+		eu.link.timeout = DefaultTimeout
+		var sent atomic.Int64
+		eu.link.peers["us"].client.Transport = roundTripper(func(*http.Request) (*http.Response, error) {
+			sent.Add(1)
+			return nil, errors.New("lost")
+		})
+		r, d := timed(eu, asks(sharedPolicy(t, "w", budget), "a", 60))
+		if n := sent.Load(); r[0].Allowed || r[0].Err != nil || n == 0 || n > 2 || d > DefaultTimeout {
+			t.Errorf("%+v after %v and %d messages", r[0], d, n)
+		}
+		eu.stakes.close()
+	})
+}
+
+// TestFewWait: requests that wait for other regions keep places that others could have. So few do, and of a client for whom the others had too little
+// a quarter of them.
+func TestFewWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eu := world(t, time.Now, "us", "eu")[1]
+		eu.link.timeout, eu.link.maxWaiting = DefaultTimeout, 8
+		eu.link.peers["us"].client.Transport = roundTripper(hangs)
+		p := sharedPolicy(t, "w", budget)
+		var waiting atomic.Int64
+		come := func(n int, client string) {
+			for range n {
+				waiting.Add(1)
+				go func() {
+					defer waiting.Add(-1)
+					if r := take(eu, asks(p, client, 60))[0]; r.Allowed || r.Err != nil || r.RetryAfter <= 0 {
+						t.Errorf("%+v", r)
+					}
+				}()
+			}
+			synctest.Wait()
+		}
+		want := func(what string, n int64) {
+			t.Helper()
+			eu.stakes.mu.Lock()
+			defer eu.stakes.mu.Unlock()
+			if waiting.Load() != n || int64(eu.stakes.waiting) != n {
+				t.Errorf("%s: %d wait, and %d by the count; want %d", what, waiting.Load(), eu.stakes.waiting, n)
+			}
+		}
+		come(100, "busy")
+		want("one client", 8)
+		come(1, "other")
+		want("another one", 8)
+		time.Sleep(DefaultTimeout)
+		synctest.Wait()
+		want("when they have waited", 0)
+		come(100, "busy")
+		want("a client for whom us had nothing", 2)
+		come(100, "other")
+		want("and others", 8)
+		time.Sleep(DefaultTimeout)
+		synctest.Wait()
+		want("in the end", 0)
+		if eu.stakes.close(); len(eu.stakes.waits) != 0 {
+			t.Errorf("%v is left", eu.stakes.waits)
+		}
+		time.Sleep(beatEvery)
+	})
+}
+
+// TestCutOff: what becomes of shared limits when their home is silent for longer than loans last.
+func TestCutOff(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		at := func(on weir.FailureMode) *weir.Policy {
+			p := sharedPolicy(t, "w", budget)
+			p.OnPartition, p.ID = on, uint64(on)+1
+			return p
+		}
+		share, refuse, local := at(weir.FailAllow), at(weir.FailRefuse), at(weir.FailLocal)
+		eu.cut.Store(true)
+		time.Sleep(9 * time.Second) // loans may be there yet
+		for _, p := range []*weir.Policy{share, refuse, local} {
+			if r := take(eu, asks(p, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 40 {
+				t.Errorf("after 9 s: %d: %+v", p.OnPartition, r)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if r := take(eu, asks(share, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 30 {
+			t.Errorf("share: %+v", r)
+		}
+		if r := take(eu, asks(refuse, "a", 10))[0]; !errors.Is(r.Err, weir.ErrPartition) {
+			t.Errorf("refuse: %+v", r)
+		}
+		if r := take(eu, asks(local, "a", 10))[0]; !r.Allowed || !r.Local || r.Remaining != 990 {
+			t.Errorf("local: %+v", r)
+		}
+		if r := take(us, asks(refuse, "a", 10))[0]; !r.Allowed || r.Local {
+			t.Errorf("at home nothing is cut off: %+v", r)
+		}
+		eu.cut.Store(false)
+		time.Sleep(2 * time.Second)
+		for _, p := range []*weir.Policy{share, refuse, local} {
+			if r := take(eu, asks(p, "a", 1))[0]; !r.Allowed || r.Local {
+				t.Errorf("heard again: %d: %+v", p.OnPartition, r)
+			}
+		}
+	})
+}
+
+// TestAsksAreCounted, and those among them that brought less than half of what requests waited for.
+func TestAsksAreCounted(t *testing.T) {
+	inTime(t, func(t *testing.T, us, eu, ap *site) {
+		p := sharedPolicy(t, "w", budget)
+		status := func(of string) Status {
+			for _, s := range eu.link.Peers() {
+				if s.Region == of {
+					return s
+				}
+			}
+			return Status{}
+		}
+		if r := take(eu, asks(p, "a", 60))[0]; !r.Allowed || status("us").Asks != 1 || status("us").Short != 0 || status("ap").Asks != 0 {
+			t.Errorf("%+v: us %+v, ap %+v", r, status("us"), status("ap"))
+		}
+		drainOf(t, us, p, "a")
+		drainOf(t, eu, p, "a")
+		if us, ap := status("us"), status("ap"); us.Short == 0 || us.Short >= us.Asks || ap.Short == 0 {
+			t.Errorf("us %+v, ap %+v", us, ap)
+		}
+	})
+}
+
+// TestNodesThatHaveStopped change nothing any more, and say so.
+func TestNodesThatHaveStopped(t *testing.T) {
+	us := world(t, time.Now, "us", "eu")[0]
+	us.stakes.close()
+	if r := take(us, asks(sharedPolicy(t, "w", budget), "a", 1))[0]; r.Allowed || !errors.Is(r.Err, errClosed) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestActsThatNobodyWaitsFor aren't sent, unless they give something back.
+func TestActsThatNobodyWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eu := world(t, time.Now, "us", "eu")[1]
+		p := eu.link.peers["us"]
+		var acts atomic.Int64
+		next := p.client.Transport
+		p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			text, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			var m message
+			if err := json.Unmarshal(text, &m); err != nil {
+				return nil, err
+			}
+			acts.Add(int64(len(m.Acts)))
+			time.Sleep(300 * time.Millisecond)
+			r.Body = io.NopCloser(bytes.NewReader(text))
+			return next.RoundTrip(r)
+		})
+		limit := policyOf(t, "p", weir.PerHour(1_000_000), true)
+		counter := weir.Counter{Policy: limit, Subject: []byte("a")}
+		take := act{Charges: []charge{wireCharge(&weir.Charge{Counter: counter, N: 1})}}
+		back := act{Returns: []charge{wireReturn(&weir.Return{Counter: counter, N: 1})}}
+		var all sync.WaitGroup
+		do := func(a act, patience time.Duration, answered bool) {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				if _, err := p.do(ctx, a); (err == nil) != answered {
+					t.Errorf("%+v: %v", a, err)
+				}
+			})
+		}
+		for range maxMessages {
+			do(take, time.Hour, true)
+		}
+		synctest.Wait()
+		for range 5000 {
+			do(take, 100*time.Millisecond, false)
+		}
+		do(back, 100*time.Millisecond, false)
+		do(take, time.Hour, true)
+		all.Wait()
+		time.Sleep(time.Second) // what was sent, and nobody waited for
+		if n := acts.Load(); n != maxMessages+2 {
+			t.Errorf("%d acts were sent, want those of %d that wait, and what is given back", n, maxMessages+1)
+		}
+		if len(p.queue) > 0 {
+			t.Errorf("%d acts are left", len(p.queue))
+		}
+	})
+}

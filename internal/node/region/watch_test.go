@@ -1,0 +1,209 @@
+package region
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/stake"
+)
+
+// counted is a counter of a simulation, as one sees it who sees all regions.
+type counted struct {
+	weir.Counter
+	whole, unit int64
+	shares      []stake.Share
+	written     [][]byte // by region: what is in its cell
+	until       []int64  // and when that is forgotten
+	stakes      []*stake.Stake
+	meter       float64 // of a bucket: what was admitted and hasn't drained
+	rates       []float64
+	last        time.Time
+	used        map[int64]int64 // of windows, by when they begin
+	latest      int64           // the latest that any clock has shown
+	excused     bool            // a store has forgotten something
+	let         []int64         // by region: what it has admitted, lent and given back since the beginning
+	forgotten   map[int64]int64 // what stores have forgotten since then, by window, or of a bucket all
+}
+
+// tolerance is for what is rounded: clocks to µs, and refill to millionths.
+const tolerance = 0.01
+
+func (s *simulation) count(p *weir.Policy, subject string) *counted {
+	p.Global, p.Strict, p.Travels = true, true, false
+	regions := len(s.sites)
+	c := &counted{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, whole: stake.Whole(p), unit: 1, written: make([][]byte, regions),
+		until: make([]int64, regions), stakes: make([]*stake.Stake, regions), last: time.Now(), used: map[int64]int64{},
+		let: make([]int64, regions), forgotten: map[int64]int64{}}
+	sum := int64(0)
+	for i, site := range s.sites {
+		share := site.link.share(p, s.clocks[i].now())
+		sum += share.Own
+		c.shares = append(c.shares, share)
+		c.stakes[i] = &stake.Stake{}
+		if c.isBucket() {
+			c.unit = p.Numbers()[0] / c.whole
+			c.rates = append(c.rates, float64(p.Refill(1e9))/1e3/float64(c.unit)*float64(share.Rate)/1000)
+		} else {
+			c.rates = append(c.rates, 0)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := weir.Counter{Policy: p, Subject: s.sites[0].link.secret.name(nil, p.ID, c.Subject)}
+	s.counters[keyOf(&name)] = c
+	if sum != c.whole {
+		s.breaks(c, "shares add up to %d of %d", sum, c.whole)
+	}
+	return c
+}
+
+func (c *counted) isBucket() bool { return c.Policy.Limit.Algorithm <= weir.LeakyBucket }
+
+// drain lets the meter run to now: each region's part of the rate by its own clock.
+func (c *counted) drain(s *simulation) {
+	passed := time.Since(c.last).Seconds()
+	c.last = time.Now()
+	for i, rate := range c.rates {
+		c.meter -= rate * passed * (1 + s.clocks[i].drift)
+	}
+	c.meter = max(0, c.meter)
+}
+
+// admit notes an admission, or, below 0, what was given back, and whether it is one too many. The meter is the most that was admitted
+// in any interval that ends now, beyond what refilled in it.
+func (c *counted) admit(s *simulation, n, slot int64) {
+	if c.isBucket() {
+		c.drain(s)
+		if c.meter = max(0, c.meter+float64(n)); c.meter > float64(c.whole+c.forgotten[0])+tolerance {
+			s.breaks(c, "%.3f in a meter of %d, %d are forgotten", c.meter, c.whole, c.forgotten[0])
+		}
+		return
+	}
+	c.used[slot] += n
+	if c.used[slot] > c.whole+c.forgotten[slot] {
+		s.breaks(c, "%d of %d in a window, %d are forgotten", c.used[slot], c.whole, c.forgotten[slot])
+	}
+	if c.Policy.Limit.Algorithm != weir.SlidingCounter {
+		return
+	}
+	for _, clock := range s.clocks {
+		c.latest = max(c.latest, clock.now())
+	}
+	begun := c.Policy.Report(weir.State{}, c.latest, 1, weir.Fits).Slot
+	window := c.Policy.Limit.Window.Microseconds()
+	if sum := float64(c.used[begun]) + float64(c.used[begun-window])*(1-float64(c.latest-begun)/float64(window)); sum > float64(c.whole+c.forgotten[begun]+c.forgotten[begun-window])+tolerance {
+		s.breaks(c, "%.3f of %d in a sliding window", sum, c.whole)
+	}
+}
+
+// wrote takes in what a region has written, and looks at all regions.
+func (c *counted) wrote(s *simulation, i int, before []byte, cell *Cell, now int64) {
+	if s.bug.wrote != nil {
+		k := stake.Decode(cell.Value)
+		s.bug.wrote(s, c, i, stake.Decode(before), k, now)
+		cell.Value = k.Encode()
+	}
+	c.latest = max(c.latest, now)
+	was, is := stake.Decode(before), stake.Decode(cell.Value)
+	for of, l := range is.Lent {
+		c.let[i] += l.Given
+		if old := was.Lent[of]; old != nil && old.ID == l.ID {
+			c.let[i] -= old.Given
+		}
+	}
+	for of, l := range is.Held {
+		c.let[i] += l.Back
+		if old := was.Held[of]; old != nil && old.ID == l.ID {
+			c.let[i] -= old.Back
+		}
+	}
+	c.written[i], c.stakes[i], c.until[i] = cell.Value, stake.Decode(cell.Value), now+cell.TTL.Microseconds()
+	c.check(s)
+}
+
+// forget has a region's store lose all, or go back to how it was so long ago. What can be admitted once more is what the region owns, or
+// what it has let go of since.
+func (s *simulation) forget(i int, c *counted, key string, ago time.Duration) {
+	s.mu.Lock()
+	old, let, until := c.written[i], c.let[i], c.until[i]
+	s.mu.Unlock()
+	time.Sleep(ago)
+	now := s.clocks[i].now()
+	s.mu.Lock()
+	c.excused = true
+	n := c.let[i] - let
+	if ago == 0 {
+		old, n = nil, c.shares[i].Own
+	}
+	if c.isBucket() {
+		c.forgotten[0] += n
+	} else {
+		c.forgotten[stake.Begun(c.Policy, now)] += n
+	}
+	s.mu.Unlock()
+	_ = s.sites[i].stakes.cells.Update(context.Background(), []string{key}, func([][]byte, int64) []Cell {
+		return []Cell{{old, time.Duration(until-now) * time.Microsecond}}
+	})
+}
+
+// at is a region's stake now.
+func (c *counted) at(s *simulation, i int) *stake.Stake {
+	now := s.clocks[i].now()
+	if now >= c.until[i] {
+		c.written[i], c.stakes[i] = nil, &stake.Stake{}
+	}
+	c.stakes[i].Fits(c.Policy, c.shares[i], now, 1) // settles it
+	return c.stakes[i]
+}
+
+func out(l *stake.Loan) int64 { return max(0, l.Given-l.Spent-l.Back) }
+
+// check: what is left in all regions and under way between them is no more than the limit, and nobody has borrowed what isn't lent.
+func (c *counted) check(s *simulation) {
+	if c.excused {
+		return
+	}
+	window := int64(0)
+	for i := range s.sites {
+		window = max(window, c.at(s, i).Time)
+	}
+	left := int64(0)
+	for i, k := range c.stakes {
+		switch {
+		case c.isBucket():
+			left += k.Level
+		case k.Time == window:
+			left += c.shares[i].Own - k.Level
+		default: // it isn't there yet
+			left += c.shares[i].Own
+			continue
+		}
+		for j, name := range s.names {
+			lent, borrower := k.Lent[name], c.stakes[j]
+			if lent != nil && !c.isBucket() && borrower.Time != window {
+				left += out(lent)
+				continue
+			}
+			held := borrower.Held[s.names[i]]
+			switch {
+			case held == nil:
+			case lent != nil && lent.ID == held.ID:
+				left += (max(0, lent.Given-held.Given) + max(0, held.Back-lent.Back)) * c.unit
+				if out(lent) >= out(held) {
+					break
+				}
+				fallthrough
+			case out(held) > 0 && (c.isBucket() || borrower.Time == window):
+				s.breaks(c, "%s holds %+v of %s, which has lent %+v", name, held, s.names[i], lent)
+			}
+		}
+	}
+	if c.isBucket() {
+		if left > c.whole*c.unit {
+			s.breaks(c, "%d millionths are left and under way of %d", left, c.whole*c.unit)
+		}
+	} else if left > c.whole-c.used[window] {
+		s.breaks(c, "%d are left and under way of %d, and %d are used", left, c.whole, c.used[window])
+	}
+}

@@ -1,0 +1,9 @@
+module github.com/weirhq/weir/rulefile
+
+go 1.26.0
+
+require (
+	github.com/weirhq/weir v0.1.0
+	go.yaml.in/yaml/v3 v3.0.5
+	pgregory.net/rapid v1.3.0
+)

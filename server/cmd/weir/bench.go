@@ -1,0 +1,343 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/server/internal/load"
+	"github.com/weirhq/weir/server/internal/serve"
+)
+
+func benchCommand() *cobra.Command {
+	var b benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench [URL]",
+		Short: "Generate load, and measure throughput and latency",
+		Long: `Generate load, and measure throughput and latency.
+
+Without a URL, it asks a limiter in this process, with the store of --store and the
+rules of --rules, the limit of --limit, or one that refuses no request. With the URL
+of a node, it asks the check API. With a path in the URL, or with --method or --path,
+requests go to that endpoint, with the client's key in --key-header; 2xx counts as
+allowed, 429 as refused. To set the method and path of the checks that a node is
+asked, write the whole URL of its check API, and --method and --path.
+
+Without --rate the loop is closed: each of --concurrency workers sends its next
+request when the last one is answered, which shows how much the target can do. With
+--rate it is open: requests are due at fixed times or, with --poisson, at random
+times, and latency counts from the time a request was due, even if it was sent
+later. That is the latency that clients see.
+
+With a Redis, --nodes limiters share it, each with its own connections and leases,
+and each request goes to one of them at random. The report then shows how many
+charges were decided without Redis, how many scripts Redis ran for each check, and
+its processor time. --oracle makes each check on an exact limiter in this process as
+well, and compares what the two admit, from the first request on.
+
+Client n has the key --key-prefix followed by n, and an address in 198.18.0.0/15.
+
+Ctrl-C stops early and prints what was measured so far. Exit 0 if all is well, 1 if
+--max-p99 or --min-rate is missed, 2 for a mistake in the command, 3 if nothing
+answers.`,
+		Example: `  weir bench
+  weir bench --rules rules.yaml --keys 1000000 --distribution zipf
+  weir bench --store redis://127.0.0.1:6379 --concurrency 256
+  weir bench --store redis://127.0.0.1:6379 --nodes 4 --distribution zipf --limit 1000/s --oracle
+  weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms
+  weir bench http://127.0.0.1:8080/v1/check --method POST --path /v1/orders/{n}
+  weir bench http://127.0.0.1:8090/v1/orders/{n} --rate 500/s --poisson --duration 1m --json`,
+		Args: takes(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := b.complete(cmd.Flags(), args); err != nil {
+				return err
+			}
+			return b.run(cmd)
+		},
+	}
+	b.register(cmd.Flags())
+	return cmd
+}
+
+// benchFlags are the flags of weir bench and, once complete, what they mean.
+type benchFlags struct {
+	plan          load.Plan
+	check         load.Check
+	goal          load.Goal
+	rate, minRate perSecond
+	rules, store  string
+	limit         string
+	nodes         int
+	leases        bool
+	oracle        bool
+	header        []string
+	secret        tokenFlag
+	tls           tlsFlags
+	keyHeader     string
+	timeout       time.Duration
+	asJSON, quiet bool
+
+	url  *url.URL // nil means in process
+	node bool     // the URL is a check API
+	sent http.Header
+}
+
+func (b *benchFlags) register(f *pflag.FlagSet) {
+	f.DurationVar(&b.plan.Duration, "duration", 10*time.Second, "how long to measure")
+	f.DurationVar(&b.plan.Warmup, "warmup", time.Second, "how long to make the same load before measuring")
+	f.IntVar(&b.plan.Workers, "concurrency", 0, "most requests in flight (default: twice the cores, or 64 for a URL or a Redis)")
+	f.Var(&b.rate, "rate", "requests that are due, such as 500/s: an open loop; 0 is a closed loop")
+	f.BoolVar(&b.plan.Poisson, "poisson", false, "with --rate: due at random instead of evenly spaced")
+	f.IntVar(&b.plan.Keys, "keys", 10_000, "how many clients there are")
+	f.TextVar(&b.plan.Distribution, "distribution", load.Uniform, "how often each of them asks: uniform, zipf or hot (one asks)")
+	f.Float64Var(&b.plan.Exponent, "zipf", 1.1, "exponent of --distribution zipf")
+	f.StringVar(&b.check.KeyPrefix, "key-prefix", "bench_", "what keys begin with; a number follows")
+	f.StringVar(&b.check.Method, "method", http.MethodGet, "method of the requests")
+	f.StringVar(&b.check.Path, "path", "/", "path of the requests; {n} stands for the client's number")
+	f.Int64Var(&b.check.Cost, "cost", 1, "tokens that a check takes; 0 peeks")
+	f.StringVar(&b.rules, "rules", "", "rule file, without a URL (default: a rule that refuses nobody)")
+	f.StringVar(&b.store, "store", serve.Memory, "without a URL: where counters are, memory or the URL of a Redis")
+	f.StringVar(&b.limit, "limit", "", "without a URL: limit of each client, such as 100/minute, instead of --rules")
+	f.IntVar(&b.nodes, "nodes", 1, "with a Redis as --store: how many limiters share it")
+	f.BoolVar(&b.leases, "leases", true, "with a Redis as --store: decide hot keys from tokens borrowed of it")
+	f.BoolVar(&b.oracle, "oracle", false, "with a Redis as --store: compare with an exact limiter; costs some time")
+	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
+	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
+	b.secret.register(f, "http", "check API of a node")
+	b.tls.register(f)
+	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
+	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
+	f.Var(&b.minRate, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
+	f.BoolVar(&b.asJSON, "json", false, "print JSON")
+	f.BoolVar(&b.quiet, "quiet", false, "show no progress")
+}
+
+// complete checks the flags and works out what they mean together.
+func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
+	if len(args) == 1 {
+		if err := b.resolve(args[0], f.Changed("method"), f.Changed("path")); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"header", "key-header", "timeout"} {
+		if b.url == nil && f.Changed(name) {
+			return fmt.Errorf("--%s: needs a URL", name)
+		}
+	}
+	if !f.Changed("concurrency") {
+		b.plan.Workers = 2 * runtime.GOMAXPROCS(0)
+		if b.url != nil || b.store != serve.Memory {
+			b.plan.Workers = 64
+		}
+	}
+	if b.url == nil {
+		b.plan.Sample = load.InProcessSample
+	}
+	if err := b.completeNodes(f); err != nil {
+		return err
+	}
+	b.plan.Rate, b.goal.MinRate = float64(b.rate), float64(b.minRate)
+	switch {
+	case b.url != nil && b.rules != "":
+		return errors.New("--rules: is for checks in this process: a node has rules of its own")
+	case b.url != nil && f.Changed("store"):
+		return errors.New("--store: is for checks in this process: a node has a store of its own")
+	case b.limit != "" && b.rules != "":
+		return errors.New("--limit: is a rule of its own: give it or --rules")
+	case b.url != nil && !b.node && f.Changed("cost"):
+		return errors.New("--cost: is for checks, and this URL is of another endpoint")
+	case !b.node && f.Changed(b.secret.flag()):
+		return fmt.Errorf("--%s: needs the URL of a node", b.secret.flag())
+	case b.node && f.Changed("key-header"):
+		return errors.New("--key-header: is for endpoints: a check has its key in the body")
+	case f.Changed("zipf") && b.plan.Distribution != load.Zipf:
+		return errors.New("--zipf: needs --distribution zipf")
+	case b.check.Cost < 0 || b.check.Cost > weir.MaxTokens:
+		return fmt.Errorf("--cost: must be from 0 to %d, got %d", int64(weir.MaxTokens), b.check.Cost)
+	case b.timeout <= 0:
+		return fmt.Errorf("--timeout: must be more than 0, got %s", b.timeout)
+	case b.goal.MaxP99 < 0:
+		return fmt.Errorf("--max-p99: must not be negative, got %s", b.goal.MaxP99)
+	case len(b.check.KeyPrefix) > 256 || strings.ContainsFunc(b.check.KeyPrefix, unicode.IsControl):
+		return errors.New("--key-prefix: must be at most 256 bytes, without control characters")
+	}
+	if err := b.plan.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	b.sent = http.Header{}
+	for _, h := range b.header {
+		name, value, ok := strings.Cut(h, ":")
+		if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(h, "\r\n") {
+			return fmt.Errorf("--header: must be 'NAME: VALUE', got %q", h)
+		}
+		b.sent.Add(name, strings.TrimSpace(value))
+	}
+	if b.node && b.sent.Get("Authorization") == "" {
+		token, err := b.secret.header() // for a node alone, and not for any endpoint
+		if err != nil {
+			return err
+		}
+		maps.Copy(b.sent, token)
+	}
+	return nil
+}
+
+const checkPath = "/v1/check"
+
+// resolve finds out where requests go, and whether they are checks of a node.
+func (b *benchFlags) resolve(arg string, method, path bool) error {
+	text := arg
+	switch {
+	case strings.Contains(text, "://"):
+	case b.tls.given():
+		text = "https://" + text
+	default:
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	switch {
+	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // its password is nobody's business
+		return errors.New("URL: must be that of a node or an endpoint: give a Redis as --store")
+	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("URL: must be such as http://127.0.0.1:8080, got %q", arg)
+	case u.User != nil:
+		return errors.New("URL: must not hold a password: use --header 'Authorization: …'")
+	}
+	u.Fragment = ""
+	bare := (u.Path == "" || u.Path == "/") && u.RawQuery == ""
+	switch {
+	case u.Path == checkPath:
+		b.node = true
+	case bare && !method && !path:
+		b.node, u.Path = true, checkPath
+	case path && !bare:
+		return errors.New("--path: the URL has a path already: give one of them")
+	case path:
+		if u, err = url.Parse(u.Scheme + "://" + u.Host + b.check.Path); err != nil || !strings.HasPrefix(b.check.Path, "/") {
+			return fmt.Errorf("--path: must be a path such as /v1/orders, got %q", b.check.Path)
+		}
+	}
+	b.url = u
+	return nil
+}
+
+func (b *benchFlags) run(cmd *cobra.Command) error {
+	target, done, err := b.open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	var watch func(load.Progress)
+	meter := load.NewMeter(cmd.ErrOrStderr(), isTerminal(cmd.ErrOrStderr()))
+	if !b.quiet {
+		watch = meter.Show
+	}
+	report, err := load.Run(cmd.Context(), b.plan, target, watch)
+	meter.Done()
+	if err != nil {
+		return err
+	}
+	if b.overRedis() {
+		report.Nodes = b.nodes
+	}
+	if oracle, is := target.(*load.Oracle); is {
+		report.Oracle = oracle.Compare()
+	}
+	if report.Interrupted && report.Checks == 0 {
+		return &exit{exitUnavailable, errors.New("stopped before anything was measured")}
+	}
+	report.Judge(b.goal)
+	if b.asJSON {
+		err = printJSON(cmd, report)
+	} else {
+		err = report.WriteText(cmd.OutOrStdout())
+	}
+	switch {
+	case err != nil:
+		return &exit{exitRefused, err}
+	case report.Checks == 0 && len(report.Faults) > 0:
+		return &exit{exitUnavailable, fmt.Errorf("nothing answered at %s: %s", b.url.Redacted(), report.Faults[0].Text)}
+	case report.Checks == 0:
+		return &exit{exitUnavailable, errors.New("nothing was measured: no request began in that time; try a longer --duration")}
+	case report.Verdict != nil && !report.Verdict.OK:
+		return &exit{exitRefused, errors.New(strings.Join(report.Verdict.Missed, "; "))}
+	}
+	return nil
+}
+
+// open returns the target, and what is to be called when it is no longer needed.
+func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
+	if b.url == nil {
+		return b.inProcess(ctx)
+	}
+	certificates, err := b.tls.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	o := load.HTTPOptions{
+		TLS: certificates, URL: b.url, Method: b.check.Method, Keys: b.plan.Keys, KeyHeader: b.keyHeader, KeyPrefix: b.check.KeyPrefix,
+		Header: b.sent, Timeout: b.timeout, Connections: b.plan.Workers,
+	}
+	if b.node {
+		o.Check = &b.check
+	}
+	t, err := load.NewHTTP(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	// One request first: a wrong address should be told at once, and not by a table of errors.
+	a, body := t.Probe(ctx)
+	switch {
+	case a.Outcome == load.Unfinished:
+		err = &exit{exitUnavailable, errors.New("stopped before anything was measured")}
+	case a.Outcome == load.Failed || a.Outcome == load.TimedOut:
+		err = fmt.Errorf("nothing answers at %s: %w", b.url.Redacted(), a.Err)
+		if why, failed := b.tls.reason(b.url.String(), "the URL", a.Err); why != "" {
+			err = fmt.Errorf("%s: %s: %w", b.url.Redacted(), why, failed)
+		}
+		err = &exit{exitUnavailable, err}
+	case (&answer{status: int(a.Status), body: body}).wantsTLS():
+		err = &exit{exitUnavailable, errWantsTLS("the URL")}
+	case b.node && a.Outcome == load.Other:
+		err = &exit{noDecision(int(a.Status)), unexpected(b.url.Redacted(), int(a.Status), body)}
+	}
+	if err != nil {
+		t.Close()
+		return nil, nil, err
+	}
+	return t, t.Close, nil
+}
+
+// perSecond is a rate as people write it: 500, 500/s, 30000/minute.
+type perSecond float64
+
+var _ pflag.Value = (*perSecond)(nil)
+
+func (r *perSecond) Set(text string) error {
+	if x, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64); err == nil && x >= 0 && x <= math.MaxInt64 {
+		*r = perSecond(x)
+		return nil
+	}
+	l, err := weir.ParseLimit(text)
+	if err != nil || l.Count < 0 || l.Window <= 0 {
+		return fmt.Errorf("must be a rate such as 500/s or 30000/minute, got %q", text)
+	}
+	*r = perSecond(float64(l.Count) / l.Window.Seconds())
+	return nil
+}
+
+func (r *perSecond) String() string { return strconv.FormatFloat(float64(*r), 'g', -1, 64) }
+
+func (r *perSecond) Type() string { return "rate" }

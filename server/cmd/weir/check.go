@@ -1,0 +1,265 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+	"github.com/weirhq/weir/server/internal/serve"
+)
+
+func checkCommand() *cobra.Command {
+	var r requestFlags
+	var amounts amountFlags
+	var node string
+	var secret tokenFlag
+	var certificates tlsFlags
+	var asJSON bool
+	var colour colour
+	cmd := &cobra.Command{
+		Use:   "check [KEY]",
+		Short: "Ask a running node for one decision",
+		Long: `Ask a running node for one decision, as POST /v1/check does. KEY may be - to read
+it from standard input, which keeps it out of the shell's history. Rules that count
+by address treat all checks without --ip as one client.
+
+--json prints a receipt. Use it to settle what --reserve reserved, or to release a
+slot: see POST /v1/settle and /v1/release.
+
+Exit 0 if the request is allowed, 1 if it is refused, 2 for a mistake in the
+command or its token, 3 if no node answers or it can't decide.`,
+		Example: `  weir check sk_123 --path /v1/orders --ip 203.0.113.7
+  weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
+  weir check sk_123 --path /v1/chat --attr model=gpt-large --amount input=1200 --amount output=300
+  until weir check job:42 --json > answer.json; do sleep 1; done`,
+		Args:              takes(0, 1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := r.argument(cmd, args); err != nil {
+				return err
+			}
+			if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
+				return err
+			}
+			w, err := r.wire()
+			if err != nil {
+				return err
+			}
+			base, err := certificates.address("http", node)
+			if err != nil {
+				return err
+			}
+			url := base + "/v1/check"
+			header, err := secret.header()
+			if err != nil {
+				return err
+			}
+			a, err := call(cmd.Context(), &certificates, "http", http.MethodPost, url, w, header)
+			if err != nil {
+				return err
+			}
+			var d struct {
+				checkapi.CheckResponse
+				Error *jsonerror.Error // of an answer that is no decision
+			}
+			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
+				if a.status == http.StatusUnauthorized && header == nil {
+					return errors.New(secret.wanted())
+				}
+				if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
+					return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", url)
+				}
+				return &exit{noDecision(a.status), unexpected(url, a.status, a.body)}
+			}
+			if asJSON {
+				_, err = cmd.OutOrStdout().Write(a.body)
+			} else {
+				out := cmd.OutOrStdout()
+				verdict, rest, _ := strings.Cut(words(&d.CheckResponse), "ed") // allowed, refused
+				_, err = fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict+"ed")+rest)
+				for _, line := range amountsLeft(&d.CheckResponse) {
+					if err == nil {
+						_, err = fmt.Fprintln(out, "  "+line)
+					}
+				}
+			}
+			if err == nil && !d.Allowed {
+				err = &exit{code: exitRefused}
+			}
+			return err
+		},
+	}
+	r.register(cmd)
+	amounts.register(cmd)
+	addressFlag(cmd, &node, "http", "127.0.0.1:8080", "check API")
+	secret.register(cmd.Flags(), "http", "check API")
+	certificates.register(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
+	colour.register(cmd)
+	return cmd
+}
+
+// words says what a decision says.
+func words(d *checkapi.CheckResponse) string {
+	s := "allowed"
+	if !d.Allowed {
+		s = "refused"
+	}
+	uncounted := d.Degraded && d.Remaining < 0
+	switch {
+	case d.Rule == "" && d.Allowed:
+		s += ": no limit applies"
+	case d.Rule == "":
+		s += ": " + whyNoRule(d.Reason)
+	case d.Reason == weir.ReasonIdentityRequired.String():
+		s += " by " + d.Rule + ": the request lacks a value that the rule counts by"
+	case uncounted:
+		s += fmt.Sprintf(" by %s: not counted, since the store can't be reached", d.Rule)
+	default:
+		if s += " by " + d.Rule + ": " + whatIsLeft(d); d.Reason == weir.ReasonCooldown.String() {
+			s = fmt.Sprintf("refused by %s, in a cooldown: it kept coming while it was refused", d.Rule)
+		}
+	}
+	switch {
+	case d.Allowed && d.DelayMS > 0:
+		s += fmt.Sprintf(", after waiting %s", ms(d.DelayMS))
+	case d.Allowed && d.SlotTTLMS > 0:
+		s += fmt.Sprintf(", with a slot for %s", ms(d.SlotTTLMS))
+	case !d.Allowed && d.RetryAfterMS > 0:
+		if s += fmt.Sprintf(", retry in %s", ms(d.RetryAfterMS)); d.RetryIsAGuess {
+			s += " or sooner, when a slot is released"
+		}
+	case !d.Allowed && d.RetryAfterMS < 0:
+		s += ", waiting does not help"
+	}
+	if d.Degraded && !uncounted {
+		s += " (degraded: the store can't be reached)"
+	}
+	return s
+}
+
+// whyNoRule explains a refusal that no rule has made.
+func whyNoRule(reason string) string {
+	switch reason {
+	case weir.ReasonDenied.String():
+		return "the client is on the deny list"
+	case weir.ReasonUnavailable.String():
+		return "the node can't decide now; its /readyz says why"
+	}
+	return reason
+}
+
+// binds reports whether a limit on an amount is the one that speaks.
+func binds(d *checkapi.CheckResponse, l *checkapi.LimitStatus) bool {
+	return l.Amount != "" && l.Rule == d.Rule && int64(l.Limit) == d.Limit && int64(l.Remaining) == d.Remaining
+}
+
+// whatIsLeft says it of the limit that binds.
+func whatIsLeft(d *checkapi.CheckResponse) string {
+	for i := range d.Limits {
+		if l := &d.Limits[i]; binds(d, l) {
+			return amountLeft(l)
+		}
+	}
+	return fmt.Sprintf("%d of %d left", d.Remaining, cmp.Or(d.Burst, d.Limit))
+}
+
+func amountLeft(l *checkapi.LimitStatus) string {
+	s := fmt.Sprintf("%s of %s %s left", decimal(l.Remaining), decimal(cmp.Or(float64(l.Burst), l.Limit)), l.Amount)
+	if !l.WindowEnd.IsZero() {
+		s += " until " + l.WindowEnd.Format(time.RFC3339)
+	}
+	return s
+}
+
+// amountsLeft says what is left of amounts, by the limits that don't bind.
+func amountsLeft(d *checkapi.CheckResponse) (lines []string) {
+	for i := range d.Limits {
+		switch l := &d.Limits[i]; {
+		case l.Amount == "" || binds(d, l):
+		case l.Remaining < 0:
+			lines = append(lines, l.Rule+": not counted")
+		default:
+			lines = append(lines, l.Rule+": "+amountLeft(l))
+		}
+	}
+	return lines
+}
+
+func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+
+// amountFlags are what a check takes beside its cost.
+type amountFlags struct {
+	amounts []string
+	reserve time.Duration
+	id      string
+}
+
+func (a *amountFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	a.registerAmount(cmd)
+	f.DurationVar(&a.reserve, "reserve", 0, "the amounts are an estimate, to be settled, for so long at least: 2m")
+	f.StringVar(&a.id, "id", "", "name of the request: the same one is charged once within a minute")
+}
+
+func (a *amountFlags) registerAmount(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&a.amounts, "amount", nil, "what else the request takes, NAME=NUMBER, such as tokens=1500; repeatable")
+}
+
+// fill puts them into a check.
+func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) error {
+	into.Reserve, into.ID = checkapi.Duration(a.reserve), a.id
+	if cmd.Flags().Changed("id") && a.id == "" {
+		return errors.New("--id: must not be empty")
+	}
+	if cmd.Flags().Changed("reserve") && a.reserve <= 0 {
+		return errors.New("--reserve: must be a time such as 2m")
+	}
+	for _, text := range a.amounts {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return fmt.Errorf("--amount: must be NAME=NUMBER, such as tokens=1500, got %q", text)
+		}
+		n, err := weir.ParseAmount(value)
+		if err != nil {
+			return fmt.Errorf("--amount %s: %w", name, err)
+		}
+		if _, twice := into.Amounts[name]; twice {
+			return fmt.Errorf("--amount %s: is given twice", name)
+		}
+		if into.Amounts == nil {
+			into.Amounts = map[string]weir.Amount{}
+		}
+		into.Amounts[name] = n
+	}
+	return nil
+}
+
+// isDecision: the statuses of a check that was decided.
+func isDecision(status int) bool {
+	switch status {
+	case http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
+		return true
+	}
+	return false
+}
+
+// noDecision is the exit code of an answer that is none: the caller's mistake, or the node's trouble.
+func noDecision(status int) int {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
+		return exitUsage
+	}
+	return exitUnavailable
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

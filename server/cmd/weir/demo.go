@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/server/internal/serve"
+)
+
+func demoCommand() *cobra.Command {
+	var colour colour
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "See a refusal: a client asks an API behind Weir too often",
+		Long: `See a refusal: a client asks an API behind Weir too often, is told when to come
+back, and comes back. The API, the gateway in front of it with the starter rules,
+and the client all run in this process, on free loopback ports, and end with it.`,
+		Example: "  weir demo",
+		Args:    takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := demo(cmd, &colour); err != nil {
+				return &exit{exitUnavailable, err}
+			}
+			return nil
+		},
+	}
+	colour.register(cmd)
+	return cmd
+}
+
+// demoTries is more requests than the starter rules allow at once, also while some more refill.
+const demoTries = 1000
+
+func demo(cmd *cobra.Command, colour *colour) error {
+	ctx, stop := context.WithCancel(cmd.Context())
+	gateway, ended, err := demoNode(ctx)
+	if err != nil {
+		stop()
+		return err
+	}
+	defer func() { stop(); <-ended }()
+	w := cmd.OutOrStdout()
+	fmt.Fprintf(w, "An API, and Weir in front of it with the starter rules: 100 requests a minute for each key.\nA client asks for %s/v1/orders with the key sk_123:\n\n", gateway)
+	for n := 1; n <= demoTries; n++ {
+		res, body, err := demoAsk(ctx, gateway)
+		if err != nil {
+			return err
+		}
+		allowed := res.StatusCode == http.StatusOK
+		left := res.Header.Get("X-RateLimit-Remaining")
+		if n <= 3 || !allowed || left == "0" {
+			fmt.Fprintf(w, "%6d  %s  %s of %s left\n", n, colour.verdict(w, allowed, res.Status), left, res.Header.Get("X-RateLimit-Limit"))
+		} else if n == 4 {
+			fmt.Fprintln(w, "     …")
+		}
+		if allowed {
+			continue
+		}
+		fmt.Fprintln(w, "\nThe refusal:")
+		for _, name := range []string{"Retry-After", "X-RateLimit-Rule", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"} {
+			fmt.Fprintf(w, "  %s: %s\n", name, res.Header.Get(name))
+		}
+		fmt.Fprintf(w, "  %s\n", bytes.TrimSpace(body))
+		return demoRetry(ctx, w, colour, gateway, res)
+	}
+	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
+}
+
+// demoRetry does what the refusal says.
+func demoRetry(ctx context.Context, w io.Writer, colour *colour, gateway string, refusal *http.Response) error {
+	seconds, err := strconv.Atoi(refusal.Header.Get("Retry-After"))
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, time.Duration(seconds)*time.Second); err != nil {
+		return err
+	}
+	res, _, err := demoAsk(ctx, gateway)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nAfter %d s, as it said: %s\n", seconds, colour.verdict(w, res.StatusCode == http.StatusOK, res.Status))
+	fmt.Fprintf(w, "\nNow yours:  %s serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000\n", os.Args[0])
+	return nil
+}
+
+// demoNode starts a node with an API behind it. It ends with ctx, and closes ended when nothing is left of it.
+func demoNode(ctx context.Context) (gateway string, ended <-chan struct{}, err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	data, err := os.MkdirTemp("", "weir-demo-")
+	if err != nil {
+		l.Close()
+		return "", nil, err
+	}
+	api := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "your orders")
+	})}
+	go func() { _ = api.Serve(l) }()
+	listening, failed, gone := make(chan serve.Listening, 1), make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(gone)
+		failed <- serve.Run(ctx, serve.Config{
+			Data: data, Gateway: "127.0.0.1:0", Upstream: &url.URL{Scheme: "http", Host: l.Addr().String()}, DrainTimeout: time.Second,
+		}, version, slog.New(slog.DiscardHandler), func(l serve.Listening) { listening <- l })
+		api.Close()
+		os.RemoveAll(data)
+	}()
+	select {
+	case l := <-listening:
+		return "http://" + l.Gateway.String(), gone, nil
+	case err := <-failed:
+		<-gone
+		return "", nil, err
+	}
+}
+
+func demoAsk(ctx context.Context, gateway string) (*http.Response, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/v1/orders", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("X-API-Key", "sk_123")
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return res, body, err
+}

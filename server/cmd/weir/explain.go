@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/rulefile"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
+)
+
+func explainCommand() *cobra.Command {
+	var r requestFlags
+	var amounts amountFlags
+	var node admin
+	var file string
+	var asJSON, unverified bool
+	var colour colour
+	cmd := &cobra.Command{
+		Use:   "explain [KEY]",
+		Short: "Explain which rules apply to a request, and why",
+		Long: `Explain which rules apply to a request, and why the others don't. It uses the rules
+of a file, or those in force on a running node. Nothing is counted. KEY may be - to
+read it from standard input, which keeps it out of the shell's history.
+
+The key and --tier count as verified, as in the check API. A gateway verifies keys
+by known_keys and tokens; for a client with any other key, add --unverified.`,
+		Example: `  weir explain sk_prod_1 --path /v1/orders --rules rules.yaml
+  weir explain sk_prod_1 --unverified
+  weir explain --method POST --path /login --user ada
+  weir explain sk_prod_1 --path /v1/chat --attr model=gpt-large --amount input=1200`,
+		Args:              takes(0, 1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := r.argument(cmd, args); err != nil {
+				return err
+			}
+			if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
+				return err
+			}
+			w, err := r.wire()
+			if err != nil {
+				return err
+			}
+			var x adminapi.Explanation
+			if file != "" {
+				f, err := rulefile.Load(file)
+				if err != nil {
+					return badRules(err)
+				}
+				req, err := r.decode()
+				if err != nil {
+					return err
+				}
+				if unverified {
+					req.KeyVerified, req.TierVerified = false, false
+				}
+				x = adminapi.Explain(f.Set, &req)
+			} else {
+				a, err := node.call(cmd, http.MethodPost, "/v1/explain"+query(unverified), w, nil)
+				if err != nil {
+					return err
+				}
+				if err := a.decode(&x); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return printJSON(cmd, x)
+			}
+			printExplanation(cmd.OutOrStdout(), &x, &colour)
+			return nil
+		},
+	}
+	r.register(cmd)
+	amounts.registerAmount(cmd)
+	cmd.Flags().StringVar(&file, "rules", "", "rule file; without it, a running node is asked")
+	unverifiedFlag(cmd, &unverified)
+	node.register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	colour.register(cmd)
+	return cmd
+}
+
+func unverifiedFlag(cmd *cobra.Command, p *bool) {
+	cmd.Flags().BoolVar(p, "unverified", false, "take the key and the tier as the gateway takes those of a stranger")
+}
+
+// query asks a node how it would take a request whose key isn't verified.
+func query(unverified bool) string {
+	if unverified {
+		return "?unverified=true"
+	}
+	return ""
+}
+
+// limitWords is a limit with what tells it from a token bucket without a burst.
+func limitWords(l *adminapi.ExplainedLimit) string {
+	s := l.Limit
+	var more []string
+	if l.Algorithm != weir.TokenBucket.String() {
+		more = append(more, l.Algorithm)
+	}
+	if l.Calendar != "" {
+		more = append(more, l.Calendar)
+	}
+	if l.Burst > 0 {
+		more = append(more, fmt.Sprint("burst ", l.Burst))
+	}
+	if len(more) > 0 {
+		s += " (" + strings.Join(more, ", ") + ")"
+	}
+	if l.Shadow {
+		s += " in shadow"
+	}
+	return s
+}
+
+func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
+	switch x.Reason {
+	case weir.ReasonDenied.String():
+		if x.Emergency {
+			fmt.Fprintf(w, "%s by %s on the emergency list: weir keys blocks shows who put it there\n", colour.verdict(w, false, "denied"), x.Pattern)
+			break
+		}
+		fmt.Fprintf(w, "%s by blacklist entry %s\n", colour.verdict(w, false, "denied"), x.Pattern)
+	case weir.ReasonBypassed.String():
+		fmt.Fprintf(w, "%s by whitelist entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
+	case weir.ReasonUnreadablePath.String():
+		fmt.Fprintf(w, colour.verdict(w, false, "refused")+": the path is longer than %d bytes, or can be read in too many ways\n", weir.MaxPath)
+	default:
+		switch {
+		case len(x.Paths) > 0:
+			fmt.Fprintf(w, "path  %s\n", strings.Join(x.Paths, " or "))
+		case x.Path != "":
+			fmt.Fprintf(w, "path  %s\n", x.Path)
+		}
+		switch {
+		case x.KeyVerified == nil:
+		case *x.KeyVerified:
+			fmt.Fprintln(w, "key   taken as verified, as by the check API; --unverified takes it as a gateway that doesn't know it")
+		default:
+			fmt.Fprintln(w, "key   taken as unverified, as by a gateway that doesn't know it")
+		}
+		if x.Tier != "" {
+			fmt.Fprintf(w, "tier  %s: %s\n", x.Tier, x.TierWhy)
+		}
+	}
+	for _, s := range x.Ignored {
+		fmt.Fprintf(w, "ignored  %s\n", s)
+	}
+	for _, r := range x.Rules {
+		if !r.Applies {
+			fmt.Fprintf(w, "  %s   %s: %s\n", colour.verdict(w, false, "no"), r.ID, r.Why)
+			continue
+		}
+		by := "one counter for all"
+		if len(r.By) > 0 {
+			by = "by " + strings.Join(r.By, ", ")
+		}
+		var limits []string
+		for _, l := range r.Limits {
+			limits = append(limits, limitWords(&l))
+		}
+		takes := fmt.Sprint("cost ", r.Cost)
+		if r.Amount != "" {
+			takes = fmt.Sprintf("charged %s %s (%s)", r.Charged, r.Amount, r.AmountFrom)
+		}
+		if r.Scope != "" {
+			takes += ", " + r.Scope
+		}
+		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, %s\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, takes)
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+	"github.com/weirhq/weir/server/internal/rules/imports"
+)
+
+func importCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "import",
+		Short: "Print others' limits as Weir rules: envoyproxy/ratelimit's, nginx'",
+		Long: `Print the limits of another limiter as Weir rules. Rules go to standard output; what
+has no exact equivalent is noted in a comment beside the rule, and on standard
+error. Exit 0 with or without such notes; 1 if the input has mistakes.`,
+		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir rules lint rules.yaml",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    help,
+	}
+	cmd.AddCommand(importEnvoyCommand(), importNginxCommand())
+	return cmd
+}
+
+func importEnvoyCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "envoy DIR|FILE...",
+		Short: "Print the limits of envoyproxy/ratelimit's configuration as Weir rules",
+		Long: `Print the limits of envoyproxy/ratelimit's configuration files as Weir rules. The
+rules name descriptors, so weir serve --grpc answers Envoy as the files would.
+
+weir serve --envoy-config DIR serves the files as they are. Import them if you want
+their limits beside your other rules, with versions, weir rules diff, and rollback.
+- reads standard input.`,
+		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import envoy edge.yaml mesh.yaml | weir rules lint -",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name the folder of the configuration, or its files")
+			}
+			var files []envoy.File
+			for _, name := range args {
+				more, err := envoyFiles(cmd, name)
+				if err != nil {
+					return &exit{exitUsage, err}
+				}
+				files = append(files, more...)
+			}
+			r, err := imports.Envoy(files)
+			return printImport(cmd, r, err, asJSON, "no descriptor has a rate_limit")
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
+	return cmd
+}
+
+// envoyFiles reads a file, or those of a folder.
+func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
+	info, err := os.Stat(name)
+	if name != "-" && err == nil && info.IsDir() {
+		files, _, err := envoy.ReadFolder(name)
+		if err == nil && len(files) == 0 {
+			err = fmt.Errorf("%s: has no *.yaml: name the folder of the configuration, often .../ratelimit/config", name)
+		}
+		return files, err
+	}
+	text, err := readInput(cmd, name, envoy.MaxFile)
+	return []envoy.File{{Name: name, Text: text}}, err
+}
+
+// readInput reads a file, or standard input, up to a size: what is larger is refused by whoever reads it.
+func readInput(cmd *cobra.Command, name string, most int) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), int64(most)+1))
+	}
+	return watch.Read(name, most)
+}
+
+func importNginxCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "nginx FILE",
+		Short: "Print the limits of nginx' limit_req, or of ingress-nginx' annotations, as Weir rules",
+		Long: `Print the limits of an nginx configuration as Weir rules: limit_req_zone, limit_req
+and limit_req_dry_run, in http, server and location, with the files that it
+includes. A file in YAML is read as Kubernetes manifests, for the annotations of
+ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
+- reads standard input.`,
+		Example: "  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir import nginx ingress.yaml > rules.yaml\n  kubectl get ingress -A -o yaml | weir import nginx -",
+		Args:    takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			text, err := readInput(cmd, name, imports.MaxConf)
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
+			read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
+			if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
+				read, none = imports.Ingress, "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads envoyproxy/ratelimit's files"
+			}
+			r, err := read(name, text)
+			return printImport(cmd, r, err, asJSON, none)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
+	return cmd
+}
+
+// manifest is what a Kubernetes manifest has, and no configuration of nginx.
+var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
+
+// printImport prints the rules, and what to know of them. If there are none, it says why.
+func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool, none string) error {
+	if err != nil {
+		return &exit{exitRefused, err}
+	}
+	differ := 0
+	for _, n := range r.Notes {
+		word := "note:"
+		if n.Differs {
+			differ++
+			word = "differs:"
+		}
+		if !asJSON {
+			fmt.Fprintln(cmd.ErrOrStderr(), word, n)
+		}
+	}
+	if r.Rules == 0 {
+		return &exit{exitRefused, errors.New("there is no limit to import: " + none)}
+	}
+	if asJSON {
+		return printJSON(cmd, map[string]any{"rules": r.Rules, "text": string(r.Text), "notes": append([]imports.Note{}, r.Notes...)})
+	}
+	_, err = cmd.OutOrStdout().Write(r.Text)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s; not one to one: %d\n", count(r.Rules, "rule"), differ)
+	return err
+}

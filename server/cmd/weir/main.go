@@ -1,0 +1,204 @@
+// Command weir is the rate limiter as a service, and the tools around it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	_ "time/tzdata" // calendar windows begin in the rules' time zones, whatever the machine knows of them
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by make build. go install leaves that of the module.
+var version string
+
+func init() {
+	if version != "" {
+		return
+	}
+	version = "dev"
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
+		version = b.Main.Version
+	}
+}
+
+// Exit codes, for scripts.
+const (
+	exitRefused     = 1 // also: problems found
+	exitUsage       = 2 // also: a file that can't be read, a token that is missing or wrong
+	exitUnavailable = 3
+)
+
+// exit is an error with an exit code of its own; a nil cause has been told already.
+type exit struct {
+	code  int
+	cause error
+}
+
+func (e *exit) Error() string {
+	if e.cause == nil {
+		return fmt.Sprint("exit ", e.code)
+	}
+	return e.cause.Error()
+}
+
+func (e *exit) Unwrap() error { return e.cause }
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
+	name, cmd := "weir", root()
+	if isRatelimit(os.Args[0]) {
+		name, cmd = ratelimitName, ratelimitCommand()
+	}
+	err := execute(ctx, cmd)
+	if err == nil {
+		return 0
+	}
+	var e *exit
+	if !errors.As(err, &e) {
+		e = &exit{exitUsage, err} // cobra's own: an unknown flag, a wrong argument
+	}
+	if e.cause != nil {
+		fmt.Fprintln(os.Stderr, name+":", redact(e.cause.Error()))
+	}
+	return e.code
+}
+
+// execute runs a command. Help for one that doesn't exist is an error, which cobra doesn't make of it.
+func execute(ctx context.Context, cmd *cobra.Command) error {
+	done, err := cmd.ExecuteContextC(ctx)
+	if err == nil && done.Flags().Changed("help") {
+		err = unknown(done, done.Flags().Args())
+	}
+	return err
+}
+
+// redact takes out passwords of URLs. Our own errors quote none; those of others quote what
+// was written: an argument without its flag, the lines around a mistake in weir.yaml.
+func redact(text string) string {
+	const example = "://user:password@" // is meant to be read
+	parts := strings.Split(text, example)
+	for i, p := range parts {
+		parts[i] = sentinelPassword.ReplaceAllString(userInfo.ReplaceAllString(p, "://…@"), "sentinel_password=…")
+	}
+	return strings.Join(parts, example)
+}
+
+var (
+	userInfo         = regexp.MustCompile(`://.*@`)
+	sentinelPassword = regexp.MustCompile(`sentinel_password=[^&\s"]*`)
+)
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "weir",
+		Short: "A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference",
+		Long: `A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference.
+
+See it refuse a request; then start a node with the in-process store and the
+starter rules, and ask it:
+
+  weir demo
+  weir serve
+  weir check sk_123 --path /v1/orders`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          help,
+		Version:       version,
+	}
+	cmd.SetVersionTemplate("weir {{.Version}}\n")
+	cmd.SetFlagErrorFunc(flagError)
+	print := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if unknown(cmd, cmd.Flags().Args()) == nil {
+			print(cmd, args)
+		}
+	})
+	cmd.SetHelpCommand(helpCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), topCommand(), tailCommand(), nodesCommand(), regionsCommand(), importCommand(), benchCommand(), versionCommand())
+	return cmd
+}
+
+// help is what a command does that only holds others. It takes arguments, to say what may have been meant by them.
+func help(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return unknown(cmd, args)
+}
+
+// meant are commands that people look for, and what does the same.
+var meant = map[string]string{
+	"weir keys unblock": "weir keys block KEY --remove", "weir keys undeny": "weir keys block KEY --remove",
+	"weir keys unallow": "weir keys allow PATTERN --remove", "weir keys disallow": "weir keys allow PATTERN --remove",
+	"weir keys deny": "weir keys block KEY", "weir regions remove": removeRegion, "weir regions delete": removeRegion, "weir regions rm": removeRegion,
+}
+
+const removeRegion = "weir regions drain REGION, or weir regions forget REGION if it is dead"
+
+// unknown is the error of arguments for a command that only holds others: each would be one of those.
+func unknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || !cmd.HasSubCommands() {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	path := cmd.CommandPath() + " " + args[0]
+	if other, ok := meant[path]; ok {
+		return fmt.Errorf("there is no command %q: write %s", path, other)
+	}
+	return fmt.Errorf("there is no command %q: %s", path, instead(cmd, args[0], names, cmd.CommandPath()+" "))
+}
+
+// helpCommand is cobra's, but for a command that doesn't exist: that is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Show the help of a command",
+		Example: "  weir help rules apply",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err == nil {
+				err = unknown(found, rest)
+			}
+			if err != nil {
+				return err
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
+}
+
+func versionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  weir version --json",
+		Args:    takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				return printJSON(cmd, map[string]string{"version": version})
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "weir", version)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+)
+
+// address is a node's address as a flag has it, host:port or a URL, made a URL.
+func address(flag, s string) (string, error) {
+	text := s
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	switch {
+	case isNumber(s):
+		return "", fmt.Errorf("--%s: must be host:port or a URL, got %q: write 127.0.0.1:%s", flag, s, s)
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("--%s: must be host:port or a URL, such as 127.0.0.1:8080 or https://weir.example.com, got %q", flag, s)
+	}
+	return strings.TrimRight(text, "/"), nil
+}
+
+// addressFlag is a flag that says where a port of a running node is. It has the
+// name and the environment variable of the flag with which the node was told.
+func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string) {
+	env := "WEIR_" + strings.ToUpper(name)
+	if v := os.Getenv(env); v != "" {
+		otherwise = v
+	}
+	cmd.Flags().StringVar(value, name, otherwise, what+" of the node, host:port or URL ("+env+")")
+}
+
+// tokenFlag says where the token for a port of a node is. No flag holds the token itself: every
+// user who may list processes sees command lines.
+type tokenFlag struct{ port, file string }
+
+func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {
+	t.port = port
+	f.StringVar(&t.file, t.flag(), "", "file with the token for the "+what+" (default: the token in "+t.variable()+")")
+}
+
+func (t *tokenFlag) flag() string     { return t.port + "-token-file" }
+func (t *tokenFlag) variable() string { return "WEIR_" + strings.ToUpper(t.port) + "_TOKEN" }
+
+// read returns the token, or "", and the name of the place where it was found.
+func (t *tokenFlag) read() (token, place string, err error) {
+	place = t.variable()
+	token = os.Getenv(place)
+	if t.file != "" {
+		place = t.file
+		text, err := os.ReadFile(t.file)
+		if err != nil {
+			return "", place, fmt.Errorf("--%s: %w", t.flag(), err)
+		}
+		if token = string(text); strings.TrimSpace(token) == "" {
+			return "", place, fmt.Errorf("--%s: %s is empty: it must hold the token", t.flag(), place)
+		}
+	}
+	token = strings.TrimSpace(token)
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", place, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", place)
+	}
+	return token, place, nil
+}
+
+// header is what carries the token, or nil if there is none.
+func (t *tokenFlag) header() (http.Header, error) {
+	token, _, err := t.read()
+	if err != nil || token == "" {
+		return nil, err
+	}
+	return http.Header{"Authorization": {"Bearer " + token}}, nil
+}
+
+// wanted says where to put a token that the node asks for.
+func (t *tokenFlag) wanted() string {
+	return "the node asks for a token: put it into " + t.variable() + ", or into a file that --" + t.flag() + " names"
+}
+
+// client follows no redirects: a node sends none, and a token is for the node alone.
+var client = &http.Client{
+	Timeout:       10 * time.Second,
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// answer is what a node answered.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// maxAnswer is enough for a document of rules and its difference from another.
+const maxAnswer = 32 << 20
+
+// call sends a request to a node and reads the answer, whatever its status. A body of
+// bytes is a document and sent as it is; any other is sent as JSON. The flag says where the node is. An error has its exit code.
+func call(ctx context.Context, certificates *tlsFlags, flag, method, url string, body any, header http.Header) (*answer, error) {
+	var payload []byte
+	kind := "application/json"
+	switch b := body.(type) {
+	case nil:
+	case []byte:
+		payload, kind = b, "application/yaml"
+	default:
+		var err error
+		if payload, err = json.Marshal(b); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(payload))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(req.Header, header)
+	if body != nil {
+		req.Header.Set("Content-Type", kind)
+	}
+	client, err := certificates.client()
+	if err != nil {
+		return nil, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, &exit{exitUnavailable, certificates.unreached(url, flag, err)}
+	}
+	defer res.Body.Close()
+	a := &answer{status: res.StatusCode, header: res.Header}
+	if a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer)); err != nil {
+		return nil, &exit{exitUnavailable, err}
+	}
+	if a.wantsTLS() {
+		return nil, &exit{exitUnavailable, errWantsTLS("--" + flag)}
+	}
+	return a, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// unexpected is the error of an answer that is neither wanted nor a refusal.
+func unexpected(url string, status int, answer []byte) error {
+	var e checkapi.ErrorResponse
+	if json.Unmarshal(answer, &e) == nil && e.Error.Message != "" {
+		return fmt.Errorf("%s answers %d: %s", url, status, e.Error.Message)
+	}
+	return fmt.Errorf("%s answers %d: is it a Weir node?", url, status)
+}
+
+func printJSON(cmd *cobra.Command, v any) error {
+	enc := json.NewEncoder(cmd.OutOrStdout())
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// requestFlags describe a request on the command line.
+type requestFlags struct {
+	checkapi.CheckRequest
+	cost            int64
+	user, org, tier string
+	attrs           []string
+}
+
+// register takes the key and the cost from flags, too.
+func (r *requestFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.Key, "key", "", "API key")
+	cmd.Flags().Int64Var(&r.cost, "cost", 1, "tokens; 0 peeks")
+	r.Cost = &r.cost
+	r.registerRest(cmd)
+}
+
+func (r *requestFlags) registerRest(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.Method, "method", "GET", "HTTP method")
+	f.StringVar(&r.Path, "path", "", "path")
+	f.StringVar(&r.IP, "ip", "", "address of the client")
+	f.StringVar(&r.user, "user", "", "user")
+	f.StringVar(&r.org, "org", "", "organisation")
+	f.StringVar(&r.tier, "tier", "", "tier")
+	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
+}
+
+// argument takes the key from the argument, if there is one.
+func (r *requestFlags) argument(cmd *cobra.Command, args []string) (err error) {
+	switch {
+	case len(args) == 0:
+	case cmd.Flags().Changed("key"):
+		return errors.New("--key: the key is there already, as an argument: give it once")
+	case cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]):
+		return fmt.Errorf("%s takes a key: did you mean --rules %s?", cmd.CommandPath(), args[0])
+	default:
+		r.Key, err = keyOf(cmd, args[0])
+	}
+	return err
+}
+
+// wire returns the request as the check API has it.
+func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
+	r.Attributes = map[string]string{}
+	for name, v := range map[string]string{"user": r.user, "org": r.org, "tier": r.tier} {
+		if v != "" {
+			r.Attributes[name] = v
+		}
+	}
+	for _, a := range r.attrs {
+		name, v, ok := strings.Cut(a, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--attr: must be NAME=VALUE, got %q", a)
+		}
+		r.Attributes[name] = v
+	}
+	_, err := r.decode()
+	return &r.CheckRequest, err
+}
+
+// decode reads the request as a node would.
+func (r *requestFlags) decode() (weir.Request, error) {
+	body, err := json.Marshal(r.CheckRequest)
+	if err != nil {
+		return weir.Request{}, err
+	}
+	return checkapi.DecodeCheck(body)
+}

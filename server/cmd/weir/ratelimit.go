@@ -1,0 +1,275 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+)
+
+// ratelimitName is the name of envoyproxy/ratelimit's program. Started under it, this one takes its place: it reads the same
+// variables, and listens where that one would. What starts a node is the same as for weir serve.
+const ratelimitName = "ratelimit"
+
+// isRatelimit: the program was started under that name.
+func isRatelimit(program string) bool {
+	return strings.TrimSuffix(filepath.Base(program), ".exe") == ratelimitName
+}
+
+func ratelimitCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   ratelimitName,
+		Short: "Weir in the place of envoyproxy/ratelimit",
+		Long: `Weir in the place of envoyproxy/ratelimit: under this name it reads that program's
+variables and serves what Envoy, Envoy Gateway and whoever else starts it expect:
+the rate limit service over gRPC on 8081, /json and /healthcheck over HTTP on 8080,
+and with USE_PROMETHEUS=true metrics at PROMETHEUS_ADDR.
+
+  REDIS_SOCKET_TYPE, REDIS_URL, REDIS_TYPE, REDIS_AUTH    where counters are
+  RUNTIME_ROOT, RUNTIME_SUBDIRECTORY                      where the limits are: their folder config, *.yaml
+  CONFIG_TYPE=GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL   limits from Envoy Gateway instead
+  GRPC_SERVER_USE_TLS, GRPC_CLIENT_TLS_CACERT             TLS and client certificates, which are followed
+
+All of them are in docs/integrations/envoy-gateway.md. One that does nothing here is
+a warning in the log. Settings of weir serve that have no such variable can be given
+as its own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
+		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,
+		// Theirs reads none, and an example of Envoy AI Gateway's passes some.
+		Args:               cobra.ArbitraryArgs,
+		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
+		Version:            version,
+		SilenceUsage:       true,
+		SilenceErrors:      true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := &serving{}
+			v.takeSignals()
+			flags := pflag.NewFlagSet(ratelimitName, pflag.ContinueOnError)
+			v.register(flags)
+			env := newTheirs(os.Environ())
+			s, err := v.translate(env, flags)
+			if err != nil {
+				return err
+			}
+			for name, value := range env.tracing() {
+				if err := os.Setenv(name, value); err != nil {
+					return err
+				}
+			}
+			return v.run(cmd, s, func(log *slog.Logger) {
+				if n := len(os.Args) - 1; n > 0 {
+					log.Warn("arguments do nothing under this name: its settings are variables, see ratelimit --help; weir serve takes flags", "arguments", n)
+				}
+				env.warn(log)
+				warnOfVariables(log, flags, os.Environ())
+			})
+		},
+	}
+	cmd.SetVersionTemplate("weir {{.Version}}\n")
+	return cmd
+}
+
+// translate fills in what envoyproxy/ratelimit's variables say, where Weir's own say nothing.
+func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
+	store, noStore := env.store()
+	level, noLevel := env.logLevel()
+	var noSource error
+	if kind := env.text("CONFIG_TYPE"); kind != "FILE" && kind != "GRPC_XDS_SOTW" {
+		noSource = fmt.Errorf("CONFIG_TYPE: must be FILE or GRPC_XDS_SOTW, got %q", kind)
+	}
+	if err := errors.Join(env.check(), noStore, noLevel, noSource); err != nil { // all at once: each start of a Pod takes a while
+		return nil, err
+	}
+	s, err := settings(flags, "", false)
+	if err != nil {
+		return nil, err
+	}
+	set := func(flag, value, from string) {
+		if flags.Changed(flag) {
+			return // by a variable of Weir's
+		}
+		if bad := flags.Set(flag, value); bad != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", from, bad))
+		}
+		s.variables[flag] = from
+	}
+	set("http", net.JoinHostPort(env.text("HOST"), strconv.Itoa(env.whole("PORT"))), "HOST and PORT")
+	set("grpc", net.JoinHostPort(env.text("GRPC_HOST"), strconv.Itoa(env.whole("GRPC_PORT"))), "GRPC_HOST and GRPC_PORT")
+	set("admin", "", "") // theirs has none
+	if env.on("USE_PROMETHEUS") {
+		set("metrics", env.text("PROMETHEUS_ADDR"), "PROMETHEUS_ADDR")
+	}
+	set("store", store, "REDIS_URL")
+	set("store-prefix", env.text("CACHE_KEY_PREFIX"), "CACHE_KEY_PREFIX")
+	set("log-level", level, "LOG_LEVEL")
+	set("log-format", env.logFormat(), "LOG_FORMAT")
+	if env.on("GRPC_SERVER_USE_TLS") {
+		if env.text("GRPC_SERVER_TLS_CERT") == "" || env.text("GRPC_SERVER_TLS_KEY") == "" {
+			return nil, errors.New("GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, the files of a certificate and of its key")
+		}
+		set("grpc-tls-cert", env.text("GRPC_SERVER_TLS_CERT"), "GRPC_SERVER_TLS_CERT")
+		set("grpc-tls-key", env.text("GRPC_SERVER_TLS_KEY"), "GRPC_SERVER_TLS_KEY")
+		set("grpc-client-ca", env.text(env.clientCA()), env.clientCA())
+		set("grpc-client-san", env.text("GRPC_CLIENT_TLS_SAN"), "GRPC_CLIENT_TLS_SAN")
+		if env.text("GRPC_CLIENT_TLS_SAN") != "" && env.text(env.clientCA()) == "" {
+			return nil, errors.New("GRPC_CLIENT_TLS_SAN: needs GRPC_CLIENT_TLS_CACERT: without it clients are asked for no certificate")
+		}
+	}
+	switch env.text("CONFIG_TYPE") {
+	case "FILE":
+		folder := filepath.Join(env.text("RUNTIME_ROOT"), env.text("RUNTIME_SUBDIRECTORY"), env.text("RUNTIME_APPDIRECTORY"))
+		set("envoy-config", folder, "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY")
+	case "GRPC_XDS_SOTW":
+		var bad error
+		if v.EnvoyXDS, bad = env.xds(); bad != nil {
+			return nil, bad
+		}
+	}
+	env.answer(&s.sections)
+	v.OnlyEnvoy = true
+	v.Data = "" // whatever the image says: the rules are in Redis, and the file system may be read-only
+	return s, err
+}
+
+// answer fills in how requests are answered, and what is told of them.
+func (e *theirs) answer(s *sections) {
+	headers, enabled, share := e.on("LIMIT_RESPONSE_HEADERS_ENABLED"), e.on("TRACING_ENABLED"), e.share("TRACING_SAMPLING_RATE")
+	s.Envoy.Headers = &headers
+	names := &s.Envoy.HeaderNames
+	names.Limit, names.Remaining, names.Reset = e.text("LIMIT_LIMIT_HEADER"), e.text("LIMIT_REMAINING_HEADER"), e.text("LIMIT_RESET_HEADER")
+	s.Envoy.DynamicMetadata, s.Envoy.MergeDomains = e.on("RESPONSE_DYNAMIC_METADATA"), e.on("MERGE_DOMAIN_CONFIG")
+	s.Envoy.ShadowMode, s.Envoy.QuotaMode = e.on("SHADOW_MODE"), e.on("QUOTA_MODE")
+	s.Envoy.StartWithout = e.on("FORCE_START_WITHOUT_INITIAL_CONFIG") && !e.on("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")
+	s.Envoy.MaxAge, s.Envoy.MaxAgeGrace = e.age("GRPC_MAX_CONNECTION_AGE"), e.age("GRPC_MAX_CONNECTION_AGE_GRACE")
+
+	metrics := false // theirs sends traces alone
+	s.OTLP.Metrics, s.OTLP.Traces, s.OTLP.Sample = &metrics, &enabled, &share
+	s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4318", "http/protobuf" // unless OTEL_EXPORTER_OTLP_ENDPOINT says otherwise
+	if e.text("TRACING_EXPORTER_PROTOCOL") == "grpc" {
+		s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4317", "grpc"
+	}
+}
+
+// xds is the server that limits come from.
+func (e *theirs) xds() (*envoy.XDS, error) {
+	x := &envoy.XDS{
+		Server: e.text("CONFIG_GRPC_XDS_SERVER_URL"), Node: e.text("CONFIG_GRPC_XDS_NODE_ID"),
+		NodeMetadata: pairs(e.text("CONFIG_GRPC_XDS_NODE_METADATA"), "="), Headers: pairs(e.text("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"), ":"),
+		MaxMessage: e.whole("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"),
+		Retry:      e.time("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"), MaxRetry: e.time("XDS_CLIENT_BACKOFF_MAX_INTERVAL"),
+	}
+	if err := x.Validate(); err != nil {
+		return nil, fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err)
+	}
+	if !e.on("CONFIG_GRPC_XDS_SERVER_USE_TLS") {
+		return x, nil
+	}
+	if err := e.files("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"); err != nil {
+		return nil, err
+	}
+	x.TLS = &envoy.TLSFiles{
+		CA: e.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"), ServerName: e.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+		Cert: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT"), Key: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+	}
+	return x, nil
+}
+
+// pairs takes a list of names and values apart. What isn't one is left out.
+func pairs(text, between string) map[string]string {
+	all := map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		if name, value, ok := strings.Cut(pair, between); ok {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// files reports what is wrong with those that variables of a certificate, its key and a CA name, if they do.
+func (e *theirs) files(cert, key, ca string) error {
+	if (e.text(cert) == "") != (e.text(key) == "") {
+		return fmt.Errorf("%s and %s go together: give the files of a certificate and of its key", cert, key)
+	}
+	for _, name := range []string{cert, key, ca} {
+		if file := e.text(name); file != "" {
+			if _, err := watch.ReadSmall(file); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// age is how long a connection may last: 0 means for ever there.
+func (e *theirs) age(name string) time.Duration {
+	d := e.time(name)
+	if d == 0 {
+		d = math.MaxInt64
+	}
+	return d
+}
+
+// clientCA is the variable that names the CA of Envoy's certificates. Envoy Gateway's own is one that envoyproxy/ratelimit doesn't
+// read: its Envoys show a certificate, and nobody there looks at it.
+func (e *theirs) clientCA() string {
+	if e.text("GRPC_CLIENT_TLS_CACERT") == "" && e.text("GRPC_SERVER_TLS_CA_CERT") != "" {
+		return "GRPC_SERVER_TLS_CA_CERT"
+	}
+	return "GRPC_CLIENT_TLS_CACERT"
+}
+
+// tracing are the standard variables of OpenTelemetry that say what theirs do, where nobody has set them.
+func (e *theirs) tracing() map[string]string {
+	if !e.on("TRACING_ENABLED") {
+		return nil
+	}
+	all := map[string]string{}
+	if e.given["OTEL_SERVICE_NAME"] == "" {
+		all["OTEL_SERVICE_NAME"] = e.text("TRACING_SERVICE_NAME")
+	}
+	if e.given["OTEL_RESOURCE_ATTRIBUTES"] == "" {
+		var attributes []string
+		for _, a := range []struct{ name, from string }{{"service.namespace", "TRACING_SERVICE_NAMESPACE"}, {"service.instance.id", "TRACING_SERVICE_INSTANCE_ID"}} {
+			if value := e.text(a.from); value != "" {
+				attributes = append(attributes, a.name+"="+url.PathEscape(value))
+			}
+		}
+		all["OTEL_RESOURCE_ATTRIBUTES"] = strings.Join(attributes, ",")
+	}
+	return all
+}
+
+// logLevel is a level of Weir's. Theirs are logrus'.
+func (e *theirs) logLevel() (string, error) {
+	switch level := strings.ToLower(e.text("LOG_LEVEL")); level {
+	case "debug", "info", "warn", "error":
+		return level, nil
+	case "trace":
+		return "debug", nil
+	case "warning":
+		return "warn", nil
+	case "fatal", "panic":
+		return "error", nil
+	}
+	return "", fmt.Errorf("LOG_LEVEL: must be debug, info, warn or error, got %q", e.text("LOG_LEVEL"))
+}
+
+// logFormat is one of Weir's: there, what isn't JSON is text.
+func (e *theirs) logFormat() string {
+	if strings.EqualFold(e.text("LOG_FORMAT"), "json") {
+		return "json"
+	}
+	return "text"
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/rulefile"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
+)
+
+func rulesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "rules",
+		Short:   "Look at rules, change those in force, and undo it",
+		Example: "  weir rules lint rules.yaml\n  weir rules diff rules.yaml\n  weir rules apply rules.yaml\n  weir rules rollback",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    help,
+	}
+	cmd.AddCommand(lintCommand(), showCommand(), applyCommand(), putRuleCommand(), removeRuleCommand(), tierCommand(), diffCommand(), historyCommand(), rollbackCommand(),
+		usageCommand(), whatIfCommand())
+	return cmd
+}
+
+func lintCommand() *cobra.Command {
+	var asJSON, strict bool
+	var colour colour
+	var node admin
+	cmd := &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Check rule files; exit 1 if one has problems",
+		Long: `Check rule files. Problems come with line, column and what to write instead, and
+warnings point at what is allowed but is probably a mistake. - reads standard input.
+Exit 0 if every file is good, even with warnings; 1 if one has problems.
+
+With --strict, warnings also exit with 1, since weir rules apply would ask for
+--force. Some warnings depend on the rules in force, such as a limit that is cut or
+a block that is lost: weir rules apply FILE --dry-run shows those.
+
+No node is asked unless you give --admin. The command then also warns of each block
+on that node's emergency list that the file lacks.`,
+		Example:           "  weir rules lint rules.yaml\n  weir rules lint rules.yaml --admin 127.0.0.1:8082\n  weir rules lint --strict rules.yaml\n  weir rules lint --json rules/*.yaml",
+		ValidArgsFunction: ruleFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name the rule files, or - for standard input")
+			}
+			var blocked adminapi.List
+			if cmd.Flags().Changed("admin") {
+				a, err := node.call(cmd, http.MethodGet, denylist, nil, nil)
+				if err != nil {
+					return err
+				}
+				if err := a.decode(&blocked); err != nil {
+					return err
+				}
+			}
+			var reports []lintReport
+			bad := false
+			for _, name := range args {
+				r, err := lint(cmd, name, blocked.Emergency)
+				if err != nil {
+					return &exit{exitUsage, err}
+				}
+				bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
+				reports = append(reports, r)
+			}
+			if asJSON {
+				if err := printJSON(cmd, reports); err != nil {
+					return err
+				}
+			} else {
+				printLint(cmd.OutOrStdout(), reports, strict, &colour)
+			}
+			if bad {
+				return &exit{code: exitRefused}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	colour.register(cmd)
+	node.register(cmd)
+	return cmd
+}
+
+type lintReport struct {
+	File     string             `json:"file"`
+	Rules    int                `json:"rules"`
+	Problems []rulefile.Problem `json:"problems"`
+	Warnings []rulefile.Problem `json:"warnings"`
+}
+
+// lint looks at a file, and for entries of an emergency list that it lacks.
+func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintReport, error) {
+	text, err := readFile(cmd, name)
+	if err != nil {
+		return lintReport{}, err
+	}
+	r := lintReport{File: name, Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
+	f, err := rulefile.Parse(name, text)
+	var problems rulefile.Problems
+	if errors.As(err, &problems) {
+		r.Problems = problems
+		return r, nil
+	} else if err != nil {
+		return r, err
+	}
+	r.Rules = len(f.Rules.Rules)
+	r.Warnings = append(append(r.Warnings, f.Warnings...), adminapi.Unlisted(emergency, f.Set)...)
+	return r, nil
+}
+
+// badRules is the error of rules that have problems, or can't be read at all.
+func badRules(err error) error {
+	var problems rulefile.Problems
+	if errors.As(err, &problems) {
+		return &exit{exitRefused, err}
+	}
+	return &exit{exitUsage, err}
+}
+
+func readFile(cmd *cobra.Command, name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), rulefile.MaxSize+1))
+	}
+	return os.ReadFile(name)
+}
+
+func printLint(w io.Writer, reports []lintReport, strict bool, colour *colour) {
+	for _, r := range reports {
+		for _, p := range r.Problems {
+			fmt.Fprintln(w, p.Long())
+		}
+		for _, p := range r.Warnings {
+			fmt.Fprintln(w, colour.paint(w, amber, "warning:"), p.Long())
+		}
+		warnings := count(len(r.Warnings), "warning")
+		switch {
+		case len(r.Problems) > 0:
+			fmt.Fprintf(w, "%s: %s\n", r.File, colour.paint(w, red, count(len(r.Problems), "problem")))
+		case strict && len(r.Warnings) > 0:
+			fmt.Fprintf(w, "%s: %s: applying it needs --force\n", r.File, colour.paint(w, red, warnings))
+		default:
+			fmt.Fprintf(w, "%s: %s, %s, %s\n", r.File, colour.paint(w, green, "ok"), count(r.Rules, "rule"), warnings)
+		}
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func showCommand() *cobra.Command {
+	var node admin
+	var asJSON bool
+	var version string
+	cmd := &cobra.Command{
+		Use:   "show [FILE]",
+		Short: "Print the rules in force on a node, an earlier version, or those of a file",
+		Example: `  weir rules show > rules.yaml
+  weir rules show --version 41
+  weir rules show --admin 127.0.0.1:8082 --json
+  weir rules show rules.yaml --json`,
+		Args:              takes(0, 1),
+		ValidArgsFunction: one(ruleFiles),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var text []byte
+			var err error
+			switch {
+			case len(args) == 1 && cmd.Flags().Changed("version"):
+				return errors.New("--version: is of a node: leave the file out")
+			case len(args) == 1:
+				if text, err = readFile(cmd, args[0]); err == nil {
+					_, err = rulefile.Parse(args[0], text)
+				}
+				if err != nil {
+					return badRules(err)
+				}
+			case cmd.Flags().Changed("version"):
+				text, err = node.ruleVersion(cmd, version)
+			default:
+				var a *answer
+				if a, err = node.call(cmd, http.MethodGet, "/v1/rules", nil, nil); err == nil {
+					text = a.body
+				}
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if text, err = rulefile.JSON(text); err != nil {
+					return &exit{exitRefused, err}
+				}
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&version, "version", "", "print this version instead of the one in force: 41, or 41-abcdef12 for an orphan")
+	complete(cmd, "version", node.versions)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	node.register(cmd)
+	return cmd
+}
+
+// ruleVersion returns the rules as they were.
+func (n *admin) ruleVersion(cmd *cobra.Command, version string) ([]byte, error) {
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	var v adminapi.Version
+	err = a.decode(&v)
+	return []byte(v.Text), err
+}

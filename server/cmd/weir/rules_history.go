@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/weirhq/weir/server/internal/admin"
+)
+
+func historyCommand() *cobra.Command {
+	var node admin
+	var asJSON bool
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "history",
+		Short: "List versions of the rules: when, who and why",
+		Long: `List versions of the rules, the newest first: when, who and why. weir rules show
+--version has the document of one, weir rules diff --from how it was changed since.
+
+An orphan was in force on some node, until it turned out that the store had gone on
+without it: after a failover that lost it, or a network that was divided. weir rules
+show --version 42-abcdef12 has its document, weir rules rollback 42-abcdef12 puts it
+in force.`,
+		Example:           "  weir rules history\n  weir rules history --limit 100 --json",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return fmt.Errorf("--limit: must be at least 1, got %d", limit)
+			}
+			all, err := node.history(cmd, limit)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd, adminapi.Versions{Versions: all})
+			}
+			return printHistory(cmd.OutOrStdout(), all)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "how many versions")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	node.register(cmd)
+	return cmd
+}
+
+// history asks for page after page: a node decides how much it tells at once. Orphans come beside the versions that are asked for.
+func (n *admin) history(cmd *cobra.Command, limit int) ([]adminapi.Version, error) {
+	all := []adminapi.Version{}
+	var before int64
+	for count := 0; count < limit; {
+		path := "/v1/rules/versions?limit=" + strconv.Itoa(min(limit-count, 50))
+		if before > 0 {
+			path += "&before=" + strconv.FormatInt(before, 10)
+		}
+		a, err := n.call(cmd, http.MethodGet, path, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		var page adminapi.Versions
+		if err := a.decode(&page); err != nil {
+			return nil, err
+		}
+		if len(page.Versions) == 0 {
+			break
+		}
+		for _, v := range page.Versions {
+			if v.Orphan {
+				continue
+			}
+			if before > 0 && v.Number >= before {
+				return nil, &exit{exitUnavailable, errors.New("the node's history isn't understood, since it doesn't end: is it a Weir node, of this version?")}
+			}
+			count, before = count+1, v.Number
+		}
+		all = append(all, page.Versions...)
+		if before <= 1 || count == 0 { // of orphans alone there is one page
+			break
+		}
+	}
+	return all, nil
+}
+
+func printHistory(w io.Writer, all []adminapi.Version) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "VERSION\tHASH\tWHEN\tWHO\tMESSAGE")
+	for _, v := range all {
+		message := cell(v.Message)
+		if v.Orphan {
+			message = "(orphan) " + message
+		}
+		when := "" // of a version that is damaged
+		if !v.Time.IsZero() {
+			when = v.Time.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Number, cell(v.Hash[:min(8, len(v.Hash))]), when, cell(v.Author), message)
+	}
+	return t.Flush()
+}
+
+// cell is text of others in a table of one line each.
+func cell(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
+
+func rollbackCommand() *cobra.Command {
+	var c change
+	cmd := &cobra.Command{
+		Use:   "rollback [VERSION]",
+		Short: "Put an earlier version of the rules in force again",
+		Long: `Put an earlier version of the rules in force again, on all nodes: the one before the
+newest, or the one that is named. It becomes a new version, so a rollback can be
+undone the same way. The difference goes to stdout, warnings to stderr. Most
+warnings don't stop a rollback. But it lists the blocks, allowances and overrides
+that the earlier version lacks, and needs --force to lose them.
+
+Exit codes are those of weir rules apply.`,
+		Example: `  weir rules rollback
+  weir rules rollback 41 --dry-run
+  weir rules rollback 41 -m "search was too tight"`,
+		Args:              takes(0, 1),
+		ValidArgsFunction: one(c.versions),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var body adminapi.Rollback
+			var header http.Header
+			if len(args) == 1 {
+				number, hash, hashed := strings.Cut(args[0], "-")
+				version, err := strconv.ParseInt(number, 10, 64)
+				if err != nil || version < 1 || hashed && len(hash) < 4 {
+					return fmt.Errorf("VERSION: must be a number as weir rules history has it, or with the hash as in 42-abcdef12, got %q", args[0])
+				}
+				body.Version, body.Hash = version, hash
+			} else {
+				version, newest, err := c.beforeNewest(cmd)
+				if err != nil {
+					return err
+				}
+				body.Version, header = version, ifMatch(newest) // what somebody else changed meanwhile isn't undone unseen
+			}
+			body.Message, c.message = c.message, ""
+			return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
+		},
+	}
+	c.register(cmd)
+	return cmd
+}
+
+func (n *admin) beforeNewest(cmd *cobra.Command) (before, newest int64, err error) {
+	all, err := n.history(cmd, 2)
+	if err != nil {
+		return 0, 0, err
+	}
+	var versions []int64
+	for _, v := range all {
+		if !v.Orphan {
+			versions = append(versions, v.Number)
+		}
+	}
+	if len(versions) < 2 {
+		return 0, 0, &exit{exitRefused, errors.New("there is no version before this one: nothing to roll back to")}
+	}
+	return versions[1], versions[0], nil
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/guess"
+	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+)
+
+// settingsFile is weir.yaml: every flag by its name, with _ for -, and what has no flag.
+type settingsFile struct {
+	sections
+	// flags are the values of flags that the file sets, and variables the environment variables of those
+	// that were taken from there instead.
+	flags, variables map[string]string
+	// places are where values stand, by their paths: http, headers.dialects.
+	places map[string]*yaml.Node
+
+	name     string
+	lines    []string
+	problems rulefile.Problems
+}
+
+// readSettings reads weir.yaml. The error is everything that is wrong with it, as of rule files; what could be read comes with it.
+func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile, error) {
+	s := &settingsFile{
+		flags: map[string]string{}, variables: map[string]string{}, places: map[string]*yaml.Node{},
+		name: name, lines: strings.Split(string(text), "\n"),
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		s.misread(text, err)
+		return nil, s.problems
+	}
+	if len(doc.Content) > 0 && doc.Content[0].Tag != "!!null" {
+		s.document(doc.Content[0], flags)
+	}
+	if len(s.problems) > 0 {
+		return s, s.problems
+	}
+	return s, nil
+}
+
+// misread notes what isn't YAML. The library knows little about it; the reader of rule files knows more.
+func (s *settingsFile) misread(text []byte, err error) {
+	for _, p := range rulefile.Layout(s.name, text) {
+		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may have what the rule language leaves out
+			p.Text, p.Hint = secret.ReplaceAllString(p.Text, "$1…"), secret.ReplaceAllString(p.Hint, "$1…")
+			s.add(p)
+			return
+		}
+	}
+	s.add(rulefile.Problem{File: s.name, Text: "is not valid YAML near " + strings.TrimPrefix(err.Error(), "yaml: "),
+		Hint: "is a bracket or a quote missing, or a line indented too far?"})
+}
+
+// secret is the setting of a token: the token itself is not shown.
+var secret = regexp.MustCompile(`((?:http|admin)[_-]token["']?\s*:?\s*)\S.*`)
+
+// fail notes a problem with a value, or with the name of one.
+func (s *settingsFile) fail(n *yaml.Node, path, hint, format string, args ...any) {
+	s.add(rulefile.Problem{File: s.name, Line: n.Line, Column: n.Column, Path: path, Text: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// add notes a problem with the line that it is in, unless that holds a secret.
+func (s *settingsFile) add(p rulefile.Problem) {
+	p.Excerpt, p.Caret = "", 0
+	if p.Line > 0 && p.Line <= len(s.lines) {
+		line := strings.ReplaceAll(strings.TrimRight(s.lines[p.Line-1], "\r \t"), "\t", " ")
+		above := s.lines[max(p.Line-2, 0)]
+		if !strings.Contains(line, "token") && !strings.Contains(above, "token") && !strings.Contains(line, "://") && len(line) <= 200 {
+			p.Excerpt, p.Caret = printable(line), p.Column-1
+		}
+	}
+	s.problems = append(s.problems, p)
+}
+
+// setting is a value with its name.
+type setting struct {
+	name       string
+	key, value *yaml.Node
+}
+
+// settings are what a map holds, each name once.
+func (s *settingsFile) settings(n *yaml.Node, path, what string) []setting {
+	if n.Kind != yaml.MappingNode {
+		s.fail(n, path, "", "must be %s, got %s", what, describe(n))
+		return nil
+	}
+	var list []setting
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
+		}
+		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		if lines[key.Value] > 0 {
+			s.fail(key, at, "keep one of them", "is written twice: the first is on line %d", lines[key.Value])
+			continue
+		}
+		lines[key.Value] = key.Line
+		s.places[at] = value
+		list = append(list, setting{name: key.Value, key: key, value: value})
+	}
+	return list
+}
+
+func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
+	all := reflect.ValueOf(&s.sections).Elem()
+	inside := fieldNames(all.Type())
+	names := slices.Clone(inside)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if isSetting(f) {
+			names = append(names, settingName(f.Name))
+		}
+	})
+	slices.Sort(names)
+	for _, e := range s.settings(root, "", "settings, a line each, such as http: 127.0.0.1:8080") {
+		flag := flags.Lookup(strings.ReplaceAll(e.name, "_", "-"))
+		switch i := slices.Index(inside, e.name); {
+		case i >= 0:
+			s.read(e.value, all.Field(i), e.name)
+		case flag != nil && isSetting(flag):
+			s.flag(e, flag)
+		default:
+			s.unknown(e, e.name, "", names)
+		}
+	}
+}
+
+// unknown notes a name that doesn't exist.
+func (s *settingsFile) unknown(e setting, path, in string, names []string) {
+	hint := "write one of " + strings.Join(names, ", ")
+	if best := guess.Closest(e.name, names); best != "" {
+		hint = fmt.Sprintf("did you mean %q?", best)
+	}
+	if path == "otlp.headers" {
+		hint = "they hold secrets: put them into OTEL_EXPORTER_OTLP_HEADERS"
+	}
+	s.fail(e.key, path, hint, "there is no setting %q%s", e.name, in)
+	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // its value may be a secret: nobody knows what it was meant to be
+		p.Excerpt = strings.Repeat(" ", p.Caret) + e.name + ": …"
+	}
+}
+
+// flag takes the value of a flag: a list is joined by commas.
+func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
+	items := []*yaml.Node{e.value}
+	if e.value.Kind == yaml.SequenceNode {
+		items = e.value.Content
+	}
+	parts := make([]string, len(items))
+	for i, item := range items {
+		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+			_, usage := pflag.UnquoteUsage(flag)
+			s.fail(item, e.name, usage, "must be a value, got %s", describe(item))
+			return
+		}
+		parts[i] = item.Value
+	}
+	s.flags[flag.Name] = strings.Join(parts, ",")
+}
+
+// fieldNames are the names in weir.yaml of a section's fields.
+func fieldNames(section reflect.Type) []string {
+	var names []string
+	for i := range section.NumField() {
+		f := section.Field(i)
+		names = append(names, cmp.Or(f.Tag.Get("yaml"), strings.ToLower(f.Name)))
+	}
+	return names
+}
+
+var dialects = []string{string(httplimit.XRateLimit), string(httplimit.IETF), string(httplimit.IETF06), string(httplimit.GitHub), string(httplimit.Tokens)}
+
+// read fills a field of a section.
+func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		s.read(n, v.Elem(), path)
+	case reflect.Struct:
+		names := fieldNames(v.Type())
+		for _, e := range s.settings(n, path, "a map of "+strings.Join(names, ", ")) {
+			if i := slices.Index(names, e.name); i >= 0 {
+				s.read(e.value, v.Field(i), path+"."+e.name)
+			} else {
+				s.unknown(e, path+"."+e.name, " in "+path, names)
+			}
+		}
+	case reflect.Map: // of text, or of lists
+		example := "{client: user}"
+		if v.Type().Elem().Kind() == reflect.Slice {
+			example = "{eu: [weir-eu.example:8084]}"
+		}
+		v.Set(reflect.MakeMap(v.Type()))
+		for _, e := range s.settings(n, path, "a map such as "+example) {
+			value := reflect.New(v.Type().Elem()).Elem()
+			s.read(e.value, value, path+"."+e.name)
+			v.SetMapIndex(reflect.ValueOf(e.name), value)
+		}
+	case reflect.Slice: // of dialects, or of addresses
+		isDialect, example := v.Type() == reflect.TypeFor[[]httplimit.Dialect](), "[weir-eu.example:8084]"
+		if isDialect {
+			example = "[x-ratelimit, ietf]"
+		}
+		if n.Kind != yaml.SequenceNode {
+			s.fail(n, path, "", "must be a list such as %s, got %s", example, describe(n))
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+		for i, item := range n.Content {
+			v.Index(i).SetString(item.Value)
+			if isDialect && !slices.Contains(dialects, item.Value) {
+				hint := ""
+				if best := guess.Closest(item.Value, dialects); best != "" {
+					hint = fmt.Sprintf("did you mean %q?", best)
+				}
+				s.fail(item, path, hint, "must be one of %s, got %s", strings.Join(dialects, ", "), describe(item))
+			}
+		}
+	default:
+		want := map[reflect.Kind]string{
+			reflect.Bool: "true or false", reflect.Int: "a whole number", reflect.String: "text",
+			reflect.Float64: "a number", reflect.Int64: "a time with its unit, such as 60s",
+		}[v.Kind()]
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Decode(v.Addr().Interface()) != nil {
+			s.fail(n, path, "", "must be %s, got %s", want, describe(n))
+		}
+	}
+}
+
+// describe says what stands where something else is wanted, without a token.
+func describe(n *yaml.Node) string { return secret.ReplaceAllString(envoy.Describe(n), "$1…") }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/weirhq/weir/server/internal/admin"
+	"github.com/weirhq/weir/server/internal/observe/tail"
+)
+
+// tailView is what weir tail shows, and how.
+type tailView struct {
+	node                        admin
+	colour                      colour
+	rule, outcome, client, edge string
+	asJSON                      bool
+
+	seen, shown uint64
+	oneIn       uint64 // as it was last told, while decisions are sampled; else 0
+	sampled     bool   // they were, at some time
+}
+
+func tailCommand() *cobra.Command {
+	var v tailView
+	cmd := &cobra.Command{
+		Use:   "tail",
+		Short: "Show a node's decisions as they are made",
+		Long: `Show the decisions of one node as they are made: the time, the outcome and its
+reason, the rule that decided, the client, the method and the rule's path, the edge,
+and what is left of the limit. Keys and users are masked. The fingerprint behind
+them is the one that weir top shows and --client takes.
+
+At most a hundred a second are shown. When there are more, they are sampled, and
+stderr says so; how many there were is exact. Ctrl-C leaves.`,
+		Example: `  weir tail --outcome refused
+  weir tail --rule login --client 1a2b3c4d
+  weir tail --json | jq 'select(.reason == "denied")'`,
+		Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&v.rule, "rule", "", "only what this rule binds")
+	complete(cmd, "rule", v.node.ruleIDs)
+	f.StringVar(&v.outcome, "outcome", "", "only allowed or refused")
+	complete(cmd, "outcome", cobra.FixedCompletions([]string{"allowed", "refused"}, cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&v.client, "client", "", "only the client with this fingerprint, as weir top shows it")
+	f.StringVar(&v.edge, "edge", "", "only what came in there: check, gateway, envoy, …")
+	f.BoolVar(&v.asJSON, "json", false, "print a line of JSON for each decision")
+	v.colour.register(cmd)
+	v.node.register(cmd)
+	return cmd
+}
+
+// silentFor is how long a stream may have nothing: there is a pulse each second.
+const silentFor = 15 * time.Second
+
+func (v *tailView) run(cmd *cobra.Command) error {
+	q := url.Values{}
+	for name, value := range map[string]string{"rule": v.rule, "outcome": v.outcome, "client": v.client, "edge": v.edge} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	where, header, place, err := v.node.prepare("/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}})
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	if err != nil {
+		return err
+	}
+	req.Header = header
+	client, err := v.node.tls.client()
+	if err != nil {
+		return err
+	}
+	streams := *client
+	streams.Timeout = 0 // the answer doesn't end: how long it takes is up to whoever watches
+	res, err := streams.Do(req)
+	if err != nil {
+		return &exit{exitUnavailable, v.node.tls.unreached(where, "admin", err)}
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		if a := (&answer{res.StatusCode, res.Header, body}); a.wantsTLS() {
+			return &exit{exitUnavailable, errWantsTLS("--admin")}
+		}
+		return v.node.refused(&answer{res.StatusCode, res.Header, body}, where, place)
+	}
+	silent := time.AfterFunc(silentFor, func() { res.Body.Close() })
+	defer silent.Stop()
+	ended := ""
+	err = tail.Read(res.Body, func(event string, data []byte) error {
+		silent.Reset(silentFor)
+		switch event {
+		case "decision":
+			return v.show(cmd.OutOrStdout(), data)
+		case "pulse":
+			return v.pulse(cmd.ErrOrStderr(), data)
+		case "end":
+			var e adminapi.End
+			_ = json.Unmarshal(data, &e) // without words it has ended all the same
+			ended = e.Text
+		}
+		return nil
+	})
+	var told *exit
+	switch {
+	case ctx.Err() != nil: // Ctrl-C
+		if v.sampled {
+			fmt.Fprintf(cmd.ErrOrStderr(), "of %d decisions, %d were shown\n", max(v.seen, v.shown), v.shown)
+		}
+		return nil
+	case errors.As(err, &told):
+		return err
+	case ended != "":
+		return &exit{exitUnavailable, errors.New("the node has ended the stream: " + printable(ended))}
+	}
+	return &exit{exitUnavailable, errors.New("the connection to the node was lost: is it still there?")}
+}
+
+// show prints a decision.
+func (v *tailView) show(out io.Writer, data []byte) error {
+	var d tail.Decision
+	if err := json.Unmarshal(data, &d); err != nil {
+		return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+	}
+	v.shown++
+	line := string(data)
+	if !v.asJSON {
+		line = v.line(out, &d)
+	}
+	if _, err := fmt.Fprintln(out, line); err != nil {
+		return &exit{exitUnavailable, err} // whoever reads has gone
+	}
+	return nil
+}
+
+// line is a decision for people.
+func (v *tailView) line(out io.Writer, d *tail.Decision) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s  %-11s  %-16s  %-18s  %-8s", d.Time.Local().Format("15:04:05.000"), v.colour.verdict(out, d.Outcome == "allowed", fmt.Sprintf("%-7s", cell(d.Outcome))),
+		cell(d.Reason), orDash(d.Rule), orDash(d.Client), orDash(d.Fingerprint))
+	for _, text := range []string{d.Method, d.Path, d.Edge} {
+		if text != "" {
+			b.WriteString("  " + cell(text))
+		}
+	}
+	if d.Limit > 0 {
+		fmt.Fprintf(&b, "  %d of %d left", d.Remaining, d.Limit)
+	}
+	if d.RetryMS > 0 {
+		b.WriteString("  retry in " + (time.Duration(d.RetryMS) * time.Millisecond).String())
+	}
+	if len(d.Shadow) > 0 {
+		b.WriteString("  would be refused by " + cell(strings.Join(d.Shadow, ", ")))
+	}
+	return b.String()
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return cell(text)
+}
+
+// pulse says when decisions are sampled, and when that changes.
+func (v *tailView) pulse(words io.Writer, data []byte) error {
+	var p tail.Pulse
+	if err := json.Unmarshal(data, &p); err != nil {
+		return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+	}
+	v.seen += p.Seen
+	switch {
+	case p.LeftOut > 0 && p.OneIn != v.oneIn:
+		fmt.Fprintf(words, "sampled: %d of %d decisions in the last second are shown\n", p.Sent, p.Seen)
+		v.oneIn, v.sampled = p.OneIn, true
+	case p.LeftOut == 0 && v.oneIn > 0:
+		fmt.Fprintln(words, "all decisions are shown again")
+		v.oneIn = 0
+	}
+	return nil
+}

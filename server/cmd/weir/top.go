@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	toplist "github.com/weirhq/weir/server/internal/observe/top"
+)
+
+// topView is what weir top shows, and how.
+type topView struct {
+	node    admin
+	colour  colour
+	refused bool
+	rule    string // "" means every rule
+	rules   bool   // how rules are used, in place of clients
+	k       int
+	every   time.Duration
+
+	answer   toplist.Answer
+	at       time.Time // of the answer
+	trouble  string    // why there is no newer one
+	paused   bool
+	typing   *string // the rule that is being typed
+	coloured bool
+}
+
+func topCommand() *cobra.Command {
+	var v topView
+	var by string
+	var once, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show which clients are hot: rates, refusals and the last minute, live",
+		Long: `Show the clients that send the most, or are refused the most, over all nodes, with
+the rule that limits most of their requests. +1 means that one more rule limits the
+rest; --rule shows only what one rule limits. Keys and users are masked, and the
+fingerprint behind them tells clients apart that look the same. Rates are per
+second, over the last ten seconds.
+
+On a terminal it is live. Keys: r sorts by requests, x by refusals, p or space
+pauses, f shows one rule alone, t shows when each rule was last used, q leaves.
+Elsewhere, and with --once, it is printed once.`,
+		Example: `  weir top
+  weir top --by refused --rule login
+  weir top --rules --once
+  weir top --json | jq '.clients[0]'`,
+		Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch by {
+			case "requests":
+			case "refused":
+				v.refused = true
+			default:
+				return fmt.Errorf("--by: must be requests or refused, got %q", by)
+			}
+			if v.k < 1 || v.k > 200 {
+				return fmt.Errorf("--clients: must be from 1 to 200, got %d", v.k)
+			}
+			if v.every < 200*time.Millisecond {
+				return fmt.Errorf("--interval: must be at least 200ms, got %s", v.every)
+			}
+			body, err := v.fetch(cmd)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd, json.RawMessage(body))
+			}
+			out := cmd.OutOrStdout()
+			v.coloured = v.colour.on(out)
+			in, isFile := cmd.InOrStdin().(*os.File)
+			if !once && isTerminal(out) && isFile && term.IsTerminal(int(in.Fd())) {
+				return v.show(cmd, in, out.(*os.File))
+			}
+			for _, line := range v.table(0) {
+				if _, err := fmt.Fprintln(out, line); err != nil {
+					return err
+				}
+			}
+			if words := v.limits(); words != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), words)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&by, "by", "requests", "sort by requests or refused")
+	complete(cmd, "by", cobra.FixedCompletions([]string{"requests", "refused"}, cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&v.rule, "rule", "", "only what this rule has decided")
+	complete(cmd, "rule", v.node.ruleIDs)
+	f.BoolVar(&v.rules, "rules", false, "show rules in place of clients: rates, last hit, last refusal")
+	f.IntVar(&v.k, "clients", 50, "how many clients, up to 200")
+	f.DurationVar(&v.every, "interval", time.Second, "time between looks, on a terminal")
+	f.BoolVar(&once, "once", false, "print once and leave, also on a terminal")
+	f.BoolVar(&asJSON, "json", false, "print JSON, once")
+	v.colour.register(cmd)
+	v.node.register(cmd)
+	return cmd
+}
+
+// query is the path that answers what is to be shown.
+func (v *topView) query() string {
+	q := url.Values{"by": {"requests"}, "k": {strconv.Itoa(v.k)}}
+	if v.refused {
+		q.Set("by", "refused")
+	}
+	if v.rule != "" {
+		q.Set("rule", v.rule)
+	}
+	return "/v1/top?" + q.Encode()
+}
+
+// fetch asks the node.
+func (v *topView) fetch(cmd *cobra.Command) ([]byte, error) {
+	a, err := v.node.call(cmd, http.MethodGet, v.query(), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	var answer toplist.Answer
+	if err := a.decode(&answer); err != nil {
+		return nil, err
+	}
+	v.answer, v.at = answer, time.Now()
+	return a.body, nil
+}
+
+// problem is an error in few words, for a line of the screen.
+func problem(err error) string {
+	var e *exit
+	if errors.As(err, &e) && e.cause != nil {
+		err = e.cause
+	}
+	return cell(err.Error())
+}

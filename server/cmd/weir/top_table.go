@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	toplist "github.com/weirhq/weir/server/internal/observe/top"
+)
+
+// title is the first line of the screen.
+func (v *topView) title() string {
+	by := "requests"
+	if v.refused {
+		by = "refusals"
+	}
+	if v.rules {
+		by = "rule"
+	}
+	out := fmt.Sprintf("weir top  %s  by %s  %s", v.at.Format(time.TimeOnly), by, count(len(v.answer.Nodes), "node"))
+	if v.rule != "" {
+		out += "  rule " + cell(v.rule)
+	}
+	if v.paused {
+		out += "  paused"
+	}
+	return out
+}
+
+// limits says what isn't in the answer, if anything isn't.
+func (v *topView) limits() string {
+	var out []string
+	if v.answer.Partial != "" {
+		out = append(out, cell(v.answer.Partial))
+	}
+	if n := len(v.answer.NodesMissing); n > 0 {
+		out = append(out, "not in it: "+cell(strings.Join(v.answer.NodesMissing, ", ")))
+	}
+	for _, n := range v.answer.Nodes {
+		if n.SampledOneIn > 1 {
+			out = append(out, fmt.Sprintf("%s looks at one decision in %.0f", cell(n.Name), n.SampledOneIn))
+		}
+	}
+	if below := v.answer.MissingBelow; below > 0 && !v.rules {
+		out = append(out, fmt.Sprintf("clients below %s/s may be missing", number(below)))
+	}
+	return strings.Join(out, "; ")
+}
+
+// table is the clients or the rules, a line each. Width 0 means that there is no end to a line.
+func (v *topView) table(width int) []string {
+	if v.rules {
+		return v.ruleTable()
+	}
+	if len(v.answer.Clients) == 0 {
+		some := "No client"
+		if below := v.answer.MissingBelow; below > 0 {
+			some += " above " + number(below) + "/s"
+		}
+		// Rates are those of complete slots, so a request that was just made isn't in them yet.
+		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
+	}
+	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
+	for _, c := range v.answer.Clients {
+		requests := number(c.Requests)
+		if c.PlusMinus >= 0.1 {
+			requests += " ±" + number(c.PlusMinus)
+		}
+		rule := cell(c.Rule)
+		if c.MoreRules > 0 {
+			rule += fmt.Sprintf(" +%d", c.MoreRules)
+		}
+		rows = append(rows, []string{cell(c.Client), c.Fingerprint, requests, number(c.Refused), rule})
+	}
+	lines, used := aligned(rows, []bool{false, false, true, true, false})
+	room := toplist.Slots
+	if width > 0 {
+		room = min(room, width-used-2)
+	}
+	if room < 5 {
+		return lines
+	}
+	lines[0] += "  " + "LAST MINUTE"[:min(room, len("LAST MINUTE"))]
+	for i := range v.answer.Clients {
+		c := &v.answer.Clients[i]
+		past, style := c.History.Requests, green
+		if v.refused {
+			past, style = c.History.Refused, red
+		}
+		line := sparkline(past[toplist.Slots-room:])
+		if v.coloured {
+			line = style + line + plain
+		}
+		lines[i+1] += "  " + line
+	}
+	return lines
+}
+
+func (v *topView) ruleTable() []string {
+	rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
+	for _, r := range v.answer.Rules {
+		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), v.ago(r.LastHit), v.ago(r.LastRefusal)})
+	}
+	lines, _ := aligned(rows, []bool{false, true, true, true, true, true})
+	return lines
+}
+
+// ago is when something last happened, or for how long it hasn't.
+func (v *topView) ago(t *time.Time) string {
+	if t == nil {
+		return "none in " + short(v.at.Sub(v.answer.RulesSince))
+	}
+	d := v.at.Sub(*t)
+	if d < 2*time.Second {
+		return "now"
+	}
+	return short(d) + " ago"
+}
+
+// short is a time in one unit.
+func short(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%.0f days", d.Hours()/24)
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f s", max(0, d.Seconds()))
+}
+
+// aligned makes lines of rows, two spaces between columns, and says how wide the widest is.
+func aligned(rows [][]string, right []bool) (lines []string, width int) {
+	widths := make([]int, len(right))
+	for _, row := range rows {
+		for i, text := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, text := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			if right[i] {
+				b.WriteString(pad + text)
+			} else {
+				b.WriteString(text + pad)
+			}
+		}
+		lines = append(lines, b.String())
+		width = max(width, utf8.RuneCountInString(b.String()))
+	}
+	return lines, width
+}
+
+// number is a rate with as many digits as one reads.
+func number(v float64) string {
+	if v < 100 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	digits := fmt.Sprintf("%.0f", v)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// sparkline draws counts, the highest as a full block.
+func sparkline(counts []uint32) string {
+	const bars = "▁▂▃▄▅▆▇█"
+	most := uint32(0)
+	for _, n := range counts {
+		most = max(most, n)
+	}
+	var b strings.Builder
+	for _, n := range counts {
+		if n == 0 {
+			b.WriteByte(' ')
+			continue
+		}
+		i := int(math.Ceil(8*float64(n)/float64(most))) - 1
+		b.WriteString(bars[3*i : 3*i+3]) // each takes three bytes
+	}
+	return b.String()
+}

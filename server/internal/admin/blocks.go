@@ -1,0 +1,134 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// block prepares a change of the deny list so that blocking always works: it needs no force, and an entry that can't be put into the
+// rules goes on the emergency list. Removing an entry from the deny list removes it from the emergency list, too.
+func (a *API) block(r *http.Request, c *change, entry string, remove bool) *jsonerror.Error {
+	if remove {
+		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
+			return a.lift(r, c, entry, out, f)
+		}
+		return nil
+	}
+	if _, err := new(weir.RuleSet).WithDenied(entry); err != nil {
+		return invalid(err)
+	}
+	c.unasked = true
+	c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
+		inFile := a.Rules.File() != ""
+		if f == nil && !inFile || f != nil && f.Code == jsonerror.Conflict && c.ifMatch.Number != 0 {
+			return out, f
+		}
+		out = a.emergency(c)
+		if inFile && a.listed(entry) {
+			return out, nil
+		}
+		if f == nil { // a dry run
+			f = a.inFile()
+		}
+		does := "goes on the emergency list"
+		if a.Rules.Blocks().Has(entry) {
+			does = "is already on the emergency list"
+		}
+		out.warn("%s; the entry %s, until weir keys block --remove takes it off", f.Message, does)
+		a.edit(r, out, entry, "added", func(b *rulestore.Blocks) bool { return b.Put(entry, c.author, c.message) })
+		return out, nil
+	}
+	return nil
+}
+
+// listed reports whether the rules in force have an entry on their deny list.
+func (a *API) listed(entry string) bool {
+	return slices.Contains(a.Rules.InForce().File.Rules.Deny, entry)
+}
+
+// lift takes an entry off the emergency list, after the rules were changed or couldn't be.
+func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
+	blocks, inFile := a.Rules.Blocks(), a.Rules.File() != ""
+	switch listed := a.listed(entry); {
+	case f != nil && !blocks.Has(entry) && inFile && !listed:
+		return nil, noEntry("denylist", entry)
+	case !blocks.Has(entry):
+		return out, f
+	case f == nil: // the rules had it, too
+	case listed && !inFile:
+		return nil, f // the rules go on blocking the entry, so it stays on both lists
+	default:
+		out = a.emergency(c)
+		if listed {
+			out.warn("%s: it still has the entry", f.Message)
+		}
+	}
+	a.edit(r, out, entry, "removed", func(b *rulestore.Blocks) bool { return b.Remove(entry, c.author) })
+	return out, nil
+}
+
+// edit changes the emergency list, unless it is a dry run, and writes the change to the file and to Redis. The answer says what was
+// changed, and where the change couldn't be written.
+func (a *API) edit(r *http.Request, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
+	blocks := a.Rules.Blocks()
+	if out.DryRun {
+		if blocks.Has(entry) == (what == "removed") {
+			out.Emergency = what
+		}
+		return
+	}
+	if change(blocks) {
+		out.Emergency = what
+		a.audit(r, "emergency list: entry "+what, "entry", shown.Entry(entry))
+	}
+	inFile, inRedis := blocks.Sync(r.Context()) // also if nothing changed: the caller may repeat a change that wasn't written everywhere
+	if inFile != nil {
+		out.warn("the emergency list can't be kept in --data, which is tried again every second: %v", inFile)
+	}
+	if inRedis != nil {
+		out.warn("other nodes don't know of it yet, since Redis can't be reached, which is tried again every second: %v", inRedis)
+	}
+}
+
+// emergency is the answer to a change of the emergency list alone, which makes no new version of the rules.
+func (a *API) emergency(c *change) *Changed {
+	version := a.Rules.InForce().Version
+	return &Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: version}
+}
+
+// warn adds a warning that isn't about a place in the rules.
+func (c *Changed) warn(format string, args ...any) {
+	c.Warnings = append(c.Warnings, rulefile.Problem{Text: fmt.Sprintf(format, args...)})
+}
+
+// Unlisted warns of entries of the emergency list that the rules don't block. They pass once an operator takes them off that list.
+func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
+	for _, b := range emergency {
+		if denied, _ := set.Covers(b.Entry); !denied {
+			all = append(all, rulefile.Problem{Text: shown.Entry(b.Entry) + " is blocked by the emergency list and not by these rules: add it to blacklist, and take it off that list with weir keys block --remove"})
+		}
+	}
+	return all
+}
+
+// emergencyList is the emergency list as it goes over the wire.
+func (a *API) emergencyList() (all []Block) {
+	for _, b := range a.Rules.Blocks().List() {
+		all = append(all, Block{b.Entry, b.By, b.Message, b.Time})
+	}
+	return all
+}
+
+// NoEntry is a part of the message which says that a list lacks the entry to be removed.
+const NoEntry = " has no entry "
+
+func noEntry(name, entry string) *jsonerror.Error {
+	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "the %s"+NoEntry+"%s: GET /v1/%s shows those that it has", name, shown.Entry(entry), name)
+}

@@ -1,0 +1,214 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/server/internal/observe/top"
+)
+
+// resolve finds the client that a fingerprint stands for.
+func (a *API) resolve(r *http.Request, print string) (top.Identity, *jsonerror.Error) {
+	who, err := a.Hour.Resolve(r.Context(), print)
+	if err != nil {
+		return who, clientFault(err)
+	}
+	return who, nil
+}
+
+// keyOf is the key that a change is for: as it was sent, or that of a client, which the answer then doesn't show.
+func (a *API) keyOf(r *http.Request, key, client, what string) (name, hidden string, f *jsonerror.Error) {
+	switch {
+	case client == "":
+		return key, "", nil
+	case key != "":
+		return "", "", jsonerror.Bad("give the key, or the client's fingerprint, and not both")
+	}
+	who, f := a.resolve(r, client)
+	switch {
+	case f != nil:
+		return "", "", f
+	case who.Kind == "ip" && what != "override":
+		return who.Value, "", nil
+	case who.Kind != "api_key":
+		return "", "", jsonerror.Bad("client: it is known by its %s, and this is for API keys: look at what the rules count by", who.Kind)
+	case !plain(who.Value):
+		// A client chooses what it sends as its key. One that reads as a range or a pattern would have others blocked in its place.
+		return "", "", jsonerror.Bad("client: its key has characters that a list or a rule might read as something else: paste the key, if it is meant")
+	}
+	return who.Value, who.Value, nil
+}
+
+// plain reports whether a key can only be read as itself, wherever it is written.
+func plain(key string) bool {
+	_, noAddr := netip.ParseAddr(key)
+	_, noNet := netip.ParsePrefix(key)
+	return noAddr != nil && noNet != nil && strings.Trim(key, keyBytes) == ""
+}
+
+const keyBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+/=:@~"
+
+// scrub masks a key in a text. Who names a client by its fingerprint mustn't learn its key from the answer.
+func scrub(text, key string) string {
+	if key == "" {
+		return text
+	}
+	var out strings.Builder
+	for rest := text; ; {
+		i := strings.Index(rest, key)
+		if i < 0 {
+			out.WriteString(rest)
+			return out.String()
+		}
+		end := i + len(key)
+		before, after := i > 0 && within(rest[i-1]), end < len(rest) && within(rest[end])
+		out.WriteString(rest[:i])
+		if before || after { // a part of another word
+			out.WriteString(key)
+		} else {
+			out.WriteString(shown.Key(key))
+		}
+		rest = rest[end:]
+	}
+}
+
+// within reports whether a byte would belong to the same word as a key beside it.
+func within(b byte) bool {
+	return b == '_' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z'
+}
+
+func scrubAll(all []rulefile.Problem, key string) []rulefile.Problem {
+	if key == "" {
+		return all
+	}
+	for i := range all {
+		p := &all[i]
+		p.Text, p.Path, p.Hint = scrub(p.Text, key), scrub(p.Path, key), scrub(p.Hint, key)
+		p.Excerpt = "" // it may show a part of the key
+	}
+	return all
+}
+
+// scrubFault is scrub for an answer that says what is wrong.
+func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
+	if f == nil || key == "" {
+		return f
+	}
+	out := *f
+	out.Message = scrub(f.Message, key)
+	if d, ok := f.Details.(Rejection); ok {
+		out.Details = Rejection{scrubAll(d.Problems, key), scrubAll(d.Warnings, key)}
+	}
+	return &out
+}
+
+// named takes "client" out of the body of a check, and returns the client that it names, if it does.
+func (a *API) named(r *http.Request, text []byte) (rest []byte, who top.Identity, f *jsonerror.Error) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(text, &fields) != nil || fields["client"] == nil {
+		return text, who, nil // what is wrong with it is told by whoever reads the rest
+	}
+	var print string
+	if json.Unmarshal(fields["client"], &print) != nil {
+		return nil, who, jsonerror.Bad("client: must be a text, the fingerprint of a client")
+	}
+	if fields["key"] != nil {
+		return nil, who, jsonerror.Bad("give the key, or the client's fingerprint, and not both")
+	}
+	if who, f = a.resolve(r, print); f != nil {
+		return nil, who, f
+	}
+	delete(fields, "client")
+	rest, err := json.Marshal(fields)
+	if err != nil {
+		return nil, who, jsonerror.Bad("the body must be a JSON object")
+	}
+	return rest, who, nil
+}
+
+// be makes a client the sender of a request.
+func be(req *weir.Request, who top.Identity) *jsonerror.Error {
+	switch who.Kind {
+	case "api_key":
+		req.APIKey, req.KeyVerified = who.Value, true
+	case "user":
+		req.User = who.Value
+	case "org":
+		req.Org = who.Value
+	case "ip":
+		addr, err := netip.ParseAddr(strings.TrimSuffix(who.Value, "/64"))
+		if err != nil {
+			return jsonerror.Bad("client: it has no address")
+		}
+		req.IP = addr
+	default:
+		return jsonerror.Bad("client: it is known by its %s: write the request that it sends instead", who.Kind)
+	}
+	return nil
+}
+
+func (a *API) editList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *jsonerror.Error {
+	var in ListEntry
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	entry, hidden, f := a.keyOf(r, strings.TrimSpace(in.Key), in.Client, name)
+	if f != nil {
+		return f
+	}
+	if entry == "" {
+		return jsonerror.Bad(`key: must be a key, a pattern such as sk_internal_* or an IP range; or give "client", a fingerprint`)
+	}
+	now := a.Limiter.Now()
+	c, f := a.change(r, func(text []byte) ([]byte, error) {
+		old, err := rulefile.ParseAt("rules", text, now)
+		if err != nil {
+			return nil, err
+		}
+		entries := old.Rules.Deny
+		if list == rulefile.Allowlist {
+			entries = old.Rules.Allow
+		}
+		there := slices.Contains(entries, entry)
+		switch {
+		case there && !in.Remove:
+			return text, nil
+		case !there && in.Remove:
+			return nil, noEntry(name, entry)
+		case in.Remove:
+			entries = slices.DeleteFunc(slices.Clone(entries), func(e string) bool { return e == entry })
+		default:
+			entries = append(slices.Clip(entries), entry)
+		}
+		return rulefile.SetList(text, list, entries)
+	})
+	if f != nil {
+		return f
+	}
+	c.removes, c.hidden = in.Remove, hidden
+	if list == rulefile.Denylist {
+		if f := a.block(r, &c, entry, in.Remove); f != nil {
+			return f
+		}
+	}
+	what := "add an entry to the " + name
+	if in.Remove {
+		what = "remove an entry of the " + name
+	}
+	return a.make(w, r, what, &c)
+}
+
+func (a *API) editAllowlist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	return a.editList(w, r, rulefile.Allowlist, "allowlist")
+}
+
+func (a *API) editDenylist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	return a.editList(w, r, rulefile.Denylist, "denylist")
+}

@@ -1,0 +1,172 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/observer"
+	"github.com/weirhq/weir/server/internal/observe/budget"
+)
+
+func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	req, _, f := a.request(w, r)
+	if f != nil {
+		return f
+	}
+	req.Peek, req.Cost = true, max(1, req.Cost)
+	a.leastAmounts(&req)
+	shared := map[string]bool{} // rules that count by an address, while the request has none
+	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
+		if f := a.looks.work(r.Context(), func() {
+			for _, x := range doc.File.Set.Explain(&req).Rules {
+				shared[x.ID] = x.SharedAddress
+			}
+		}); f != nil {
+			return f
+		}
+	}
+	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
+	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
+	now := a.Limiter.Now()
+	out.At = *moment(now)
+	limits := d.Limits()
+	var slots slotLister
+	for i := range limits {
+		c := counterOf(&limits[i], now, d.Reason != weir.ReasonCooldown)
+		c.SharedAddress = shared[c.Rule]
+		if c.InFlight != nil && *c.InFlight > 0 {
+			c.Slots = slots.of(r.Context(), a, &req, i, limits[i].Policy)
+		}
+		switch p := limits[i].Policy; {
+		case c.Degraded && p.Global && a.Missing != nil:
+			c.MissingHome = a.Missing(p)
+		case !c.Degraded && p.Global && a.Standing != nil:
+			a.stand(r.Context(), &c, &req, i, p)
+		}
+		out.Counters = append(out.Counters, c)
+	}
+	if i := slices.IndexFunc(a.Now().Trouble, func(t Trouble) bool { return t.What == "degraded" }); i >= 0 {
+		out.Warning = "A check may be decided otherwise. " + a.Now().Trouble[i].Text
+	} else if slots.err != nil {
+		out.Warning = fmt.Sprintf("Who holds the slots isn't known: %v", slots.err)
+	}
+	slices.SortStableFunc(out.Counters, binds)
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// stand tells what this region has of a limit. How much of it all have used nobody knows.
+func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *weir.Policy) {
+	all := a.Limiter.Counters(req)
+	if i >= len(all) || all[i].Policy != p { // the rules have changed meanwhile
+		return
+	}
+	s, err := a.Standing(ctx, &all[i])
+	if s == nil || err != nil {
+		return
+	}
+	amount := func(n int64) weir.Amount {
+		if p.Limit.Decimal {
+			return weir.Amount(n)
+		}
+		return weir.Whole(n)
+	}
+	c.Stake = &Stake{Home: s.Home, Own: amount(s.Own), Borrowed: amount(s.Borrowed), Lent: amount(s.Lent)}
+	if !s.Until.IsZero() {
+		c.Stake.BorrowedUntil = moment(s.Until)
+	}
+	c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
+}
+
+// leastAmounts has a request that names no amounts ask for the least of each, so that a budget refuses it once nothing is left.
+// Amounts that a rule has a default for are left to that.
+func (a *API) leastAmounts(req *weir.Request) {
+	if len(req.Amounts) > 0 {
+		return
+	}
+	all := a.Limiter.Rules().Rules().Rules
+	least := map[string]weir.Amount{}
+	for i := range all {
+		if all[i].Amount != "" {
+			least[all[i].Amount] = 1
+		}
+	}
+	for i := range all {
+		if all[i].Default > 0 {
+			delete(least, all[i].Amount)
+		}
+	}
+	req.Amounts = least
+}
+
+// counterOf is how a limit stands now. If it wasn't asked, its numbers say nothing beside how long the client has to wait.
+func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
+	p := l.Policy
+	c := Counter{
+		Rule: p.Rule, Policy: p.Name, Algorithm: p.Limit.Algorithm.String(), Shadow: p.Shadow, Refuses: !l.Allowed && !l.Degraded,
+		Amount: p.Amount, Limit: p.Limit.String(), Max: p.Limit.Capacity(), Remaining: l.Left(),
+		ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
+	}
+	if c.Remaining == c.Max {
+		c.ResetAfterMS = 0 // a window that nobody has used has an end, too, but is full already
+	}
+	if c.Degraded || c.Max == 0 {
+		return c
+	}
+	used := min(1, max(0, float64(c.Max-c.Remaining)/float64(c.Max)))
+	c.Used = &used
+	switch {
+	case p.Limit.Algorithm == weir.Concurrency: // when requests in flight will have ended, nobody knows
+		if asked {
+			n := p.Limit.Count - l.Remaining
+			c.InFlight = &n
+		}
+	case c.ResetAfterMS > 0:
+		c.FullAt = moment(now.Add(l.ResetAfter))
+	}
+	if p.Limit.Algorithm == weir.FixedWindow && asked {
+		use := budget.UseOf(l, now)
+		c.WindowEnd = moment(use.End)
+		if at, ok := use.RunsOut(now); ok && budget.Watched(p) {
+			c.RunsOutAt = moment(at)
+		}
+	}
+	return c
+}
+
+func moment(t time.Time) *time.Time {
+	t = t.UTC().Truncate(time.Millisecond)
+	return &t
+}
+
+// binds sorts counters by what they mean to a client: first those that refuse it, the longest wait before the others; then those that nobody
+// can reach, and then by what is used of them. Those that aren't the client's own, and those that refuse nobody, come last.
+func binds(a, b Counter) int {
+	rank := func(c *Counter) int {
+		switch {
+		case c.Shadow:
+			return 4
+		case c.SharedAddress:
+			return 3
+		case c.Refuses:
+			return 0
+		case c.Degraded:
+			return 1
+		}
+		return 2
+	}
+	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // never, which is -1, is the longest
+	used := func(c *Counter) float64 {
+		if c.Used == nil {
+			return 0
+		}
+		return *c.Used
+	}
+	return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(wait(&b), wait(&a)), cmp.Compare(used(&b), used(&a)))
+}

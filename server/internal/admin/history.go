@@ -1,0 +1,182 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/rulestore"
+)
+
+func onWire(v rulestore.Version) Version {
+	return Version{v.Number, v.Hash, v.Parent, v.ParentHash, v.Orphan, v.Author, v.Time, v.Message, string(v.Text)}
+}
+
+// parseName reads 42, or 42-abcdef12, of which the hash may be a part.
+func parseName(text string) (v rulestore.Version, ok bool) {
+	number, hash, hashed := strings.Cut(text, "-")
+	n, err := strconv.ParseInt(number, 10, 64)
+	return rulestore.Version{Number: n, Hash: hash}, err == nil && n > 0 && (!hashed || len(hash) >= 4)
+}
+
+// find returns a version, or an orphan, by its name.
+func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (rulestore.Version, *jsonerror.Error) {
+	v, err := store.Get(ctx, name.Number)
+	if name.Hash != "" && !strings.HasPrefix(v.Hash, name.Hash) {
+		v, err = store.Orphan(ctx, name.Number, name.Hash)
+	}
+	switch {
+	case errors.Is(err, rulestore.ErrNotFound) && name.Hash != "":
+		return v, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v: %s", rulestore.ErrNotFound, name.Name())
+	case err != nil:
+		return v, storeFault(err)
+	}
+	return v, nil
+}
+
+// history is where versions are looked up, if there are any.
+func (a *API) history() (rulestore.Store, *jsonerror.Error) {
+	if file := a.Rules.File(); file != "" {
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", file)
+	}
+	return a.Rules.Store(), nil
+}
+
+// number reads a number from the query.
+func number(r *http.Request, name string, otherwise int64) (int64, *jsonerror.Error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, jsonerror.Bad("%s: must be a number from 1 on", name)
+	}
+	return n, nil
+}
+
+// versionName reads a version's name from the query: its number, or with its hash that of an orphan.
+func versionName(r *http.Request, name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return rulestore.Version{Number: otherwise}, nil
+	}
+	v, ok := parseName(text)
+	if !ok {
+		return v, jsonerror.Bad("%s: must be a number from 1 on, or with its hash as in 42-abcdef12", name)
+	}
+	return v, nil
+}
+
+// maxListed is how many versions one answer lists.
+const maxListed = 1000
+
+func (a *API) versions(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	store, f := a.history()
+	if f != nil {
+		return f
+	}
+	before, f := number(r, "before", 0)
+	if f != nil {
+		return f
+	}
+	limit, f := number(r, "limit", 50)
+	if f != nil {
+		return f
+	}
+	list, err := store.List(r.Context(), before, int(min(limit, maxListed)))
+	if err != nil {
+		return storeFault(err)
+	}
+	out := make([]Version, len(list))
+	for i, v := range list {
+		out[i] = onWire(v)
+	}
+	WriteJSON(w, http.StatusOK, Versions{out})
+	return nil
+}
+
+func (a *API) version(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	store, f := a.history()
+	if f != nil {
+		return f
+	}
+	name, ok := parseName(r.PathValue("version"))
+	if !ok {
+		return jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12")
+	}
+	v, f := find(r.Context(), store, name)
+	if f != nil {
+		return f
+	}
+	WriteJSON(w, http.StatusOK, onWire(v))
+	return nil
+}
+
+func (a *API) diff(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	store, f := a.history()
+	if f != nil {
+		return f
+	}
+	to, f := versionName(r, "to", a.Rules.InForce().Version)
+	if f != nil {
+		return f
+	}
+	from, f := versionName(r, "from", to.Number-1)
+	if f != nil {
+		return f
+	}
+	var texts [2][]byte
+	for i, name := range []rulestore.Version{from, to} {
+		v, f := find(r.Context(), store, name)
+		if f != nil {
+			return f
+		}
+		texts[i] = v.Text
+	}
+	var d string
+	if f := inTurn(r, func() { d = diff(from.Number, texts[0], to.Number, texts[1]) }); f != nil {
+		return f
+	}
+	if wants(r, "text/plain") {
+		write(w, http.StatusOK, "text/plain; charset=utf-8", []byte(d))
+		return nil
+	}
+	WriteJSON(w, http.StatusOK, Difference{from.Number, to.Number, d})
+	return nil
+}
+
+func (a *API) rollback(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	store, f := a.history()
+	if f != nil {
+		return f
+	}
+	var in Rollback
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	if in.Version < 1 {
+		return jsonerror.Bad("version: must be the number of the version to go back to")
+	}
+	v, f := find(r.Context(), store, rulestore.Version{Number: in.Version, Hash: in.Hash})
+	if f != nil {
+		return f
+	}
+	what := "rollback to version " + strconv.FormatInt(in.Version, 10)
+	if v.Orphan {
+		what = "rollback to version " + v.Name()
+	}
+	c, f := a.change(r, func([]byte) ([]byte, error) { return v.Text, nil })
+	if f != nil {
+		return f
+	}
+	c.whole, c.back = true, true // and in a hurry, so that only a block or an override that gets lost is worth a second look
+	if in.Message != "" {
+		c.message = in.Message
+	}
+	c.did = what
+	return a.make(w, r, what, &c)
+}

@@ -1,0 +1,327 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+)
+
+func setETag(w http.ResponseWriter, version int64) {
+	w.Header().Set("ETag", `"`+strconv.FormatInt(version, 10)+`"`)
+}
+
+func wants(r *http.Request, what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
+
+// inForce returns the rules that decide, if there are any.
+func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
+	if why := a.Rules.Waiting(); why != "" {
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%s", why)
+	}
+	return a.Rules.InForce(), nil
+}
+
+func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	setETag(w, doc.Version)
+	if wants(r, "json") {
+		body, f := a.rulesAsJSON(r.Context(), doc)
+		if f != nil {
+			return f
+		}
+		write(w, http.StatusOK, "application/json", body)
+		return nil
+	}
+	write(w, http.StatusOK, "application/yaml; charset=utf-8", doc.Text)
+	return nil
+}
+
+// shownRules are rules with their JSON. Ten thousand take some tenths of a second to write.
+type shownRules struct {
+	of   *inforce.Document
+	json []byte
+}
+
+// rulesAsJSON writes a document's JSON once for all that ask before the next document is in force.
+func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *jsonerror.Error) {
+	if s := a.shown.Load(); s != nil && s.of == doc {
+		return s.json, nil
+	}
+	if !a.looks.enter() {
+		return nil, busy()
+	}
+	defer a.looks.leave()
+	s := &shownRules{of: doc}
+	var err error
+	f := a.looks.work(ctx, func() {
+		if before := a.shown.Load(); before != nil && before.of == doc {
+			s = before // while this one waited for its turn
+		} else if s.json, err = rulefile.JSON(doc.Text); err == nil {
+			a.shown.Store(s)
+		}
+	})
+	if err != nil {
+		f = jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be shown as JSON; ask for YAML")
+	}
+	return s.json, f
+}
+
+func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	text, f := document(w, r)
+	if f != nil {
+		return f
+	}
+	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
+	id := r.URL.Query().Get("rule")
+	if gone := inTurn(r, func() {
+		f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce(), a.regionNames(), a.emergencyList())
+	}); gone != nil {
+		return gone
+	}
+	if f != nil {
+		return f
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// of looks at a document, and at what it would change, for as long as somebody wants to know. With an id, the text is that rule alone, and
+// is looked at in its place among those in force: what is warned about already isn't the rule's.
+func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string, emergency []Block) *jsonerror.Error {
+	var err error
+	if id != "" {
+		text, err = rulefile.PutRule(inForce.Text, id, text)
+	}
+	var file *rulefile.File
+	if err == nil {
+		file, err = rulefile.ParseAt("rules", text, now)
+	}
+	if err != nil {
+		var problems rulefile.Problems
+		if !errors.As(err, &problems) {
+			return invalid(err)
+		}
+		v.Problems = problems
+		return nil
+	}
+	if ctx.Err() != nil {
+		return left()
+	}
+	v.Valid, v.Rules = true, len(file.Rules.Rules)
+	own := append(warnings(regions, file), Unlisted(emergency, file.Set)...)
+	if id != "" {
+		own = added(regions, inForce.File, file)
+	}
+	v.Warnings = append(v.Warnings, slices.Concat(rulefile.Lost(inForce.File, file, false), own, rulefile.Compare(inForce.File, file))...)
+	return nil
+}
+
+func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string, emergency []Block) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	setETag(w, doc.Version)
+	out := List{Entries: entries(&doc.File.Rules), Emergency: emergency}
+	if out.Entries == nil {
+		out.Entries = []string{}
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func (a *API) allowlist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	return a.list(w, func(r *weir.Rules) []string { return r.Allow }, nil)
+}
+
+func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	return a.list(w, func(r *weir.Rules) []string { return r.Deny }, a.emergencyList())
+}
+
+// silent is for how long a node may not have beaten, when the list was heard, before nobody knows how its store is: two heartbeats,
+// and some more. How old the list itself may be depends on how many nodes there are: see [redisstore.Heard].
+const silent = 5 * time.Second
+
+// nodes answers from memory: who is there, and who has lost what, is asked when Redis is lost.
+func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	self, heard := a.Self(), a.Heard()
+	all := []rulestore.Node{self}
+	for _, n := range rulestore.NodesOf(heard.Peers) {
+		if n.Name != self.Name {
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, func(a, b rulestore.Node) int { return strings.Compare(a.Name, b.Name) })
+	out := Nodes{Nodes: make([]Node, len(all)), Stale: heard.Stale, Store: a.Store()}
+	if !heard.At.IsZero() {
+		at, age := heard.At.UTC().Truncate(time.Millisecond), time.Since(heard.At).Round(time.Millisecond).Seconds()
+		out.AsOf, out.AgeSeconds = &at, &age
+	}
+	for i, n := range all {
+		ago := max(0, time.Since(n.Seen))
+		row := Node{Name: n.Name, Region: n.Region, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash, RulesText: n.RulesText,
+			Store: n.Store, Lost: n.Lost, Warning: n.Warning, SeenMSAgo: ago.Milliseconds()}
+		if !n.Since.IsZero() {
+			row.Since = &n.Since
+		}
+		if !row.Self && (heard.Stale || heard.At.Sub(n.Seen) > silent) {
+			row.Store, row.Since, row.Lost = "unknown", nil, nil
+		}
+		out.Nodes[i] = row
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func (a *API) about(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	WriteJSON(w, http.StatusOK, map[string]any{"version": a.Self().Version, "store": a.Store()})
+	return nil
+}
+
+func (a *API) profile(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	if a.Profiles == nil {
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "this node gives no profiles: start it with --pprof")
+	}
+	a.audit(r, "profile", "profile", shown.Name(r.PathValue("profile")))
+	return a.Profiles(w, r)
+}
+
+func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	a.Metrics.ServeHTTP(w, r)
+	return nil
+}
+
+// request reads a request as for /v1/check, whose callers vouch for the key and the tier; with unverified, as the gateway takes a stranger's.
+// It may name a client by its fingerprint in place of the key: hidden is the key then, which the answer must not show.
+func (a *API) request(w http.ResponseWriter, r *http.Request) (req weir.Request, hidden string, f *jsonerror.Error) {
+	text, f := body(w, r, checkapi.MaxBody)
+	if f != nil {
+		return req, "", f
+	}
+	return a.requestIn(r, bytes.TrimSpace(text))
+}
+
+// requestIn is request of a body that is there.
+func (a *API) requestIn(r *http.Request, text []byte) (req weir.Request, hidden string, f *jsonerror.Error) {
+	text, who, f := a.named(r, text)
+	if f != nil {
+		return req, "", f
+	}
+	req, err := checkapi.DecodeCheck(text)
+	if err != nil {
+		return req, "", jsonerror.Bad("%v", err)
+	}
+	if who.Kind != "" {
+		if f := be(&req, who); f != nil {
+			return req, "", f
+		}
+	}
+	unverified, f := flag(r, "unverified")
+	if unverified {
+		req.KeyVerified, req.TierVerified = false, false
+	}
+	return req, who.Value, f
+}
+
+func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	req, hidden, f := a.request(w, r)
+	if f != nil {
+		return f
+	}
+	if _, f := a.inForce(); f != nil {
+		return f
+	}
+	var out Explanation
+	// It waits for its turn, and holds no seat: its body is small, and one that comes slowly must keep nobody out.
+	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &req) }); f != nil {
+		return f
+	}
+	if a.Regions != nil {
+		if here := a.Regions().Name; here != "" {
+			for i := range out.Rules {
+				if e := &out.Rules[i]; e.Applies && e.Scope == "" {
+					e.Scope = "region: counted in " + here + " alone, apart from other regions"
+				}
+			}
+		}
+	}
+	out.Emergency = out.Reason == weir.ReasonDenied.String() && a.Rules.Blocks().Has(out.Pattern)
+	out.Pattern = scrub(out.Pattern, hidden)
+	for i := range out.Ignored {
+		out.Ignored[i] = scrub(out.Ignored[i], hidden)
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	req, _, f := a.request(w, r)
+	if f != nil {
+		return f
+	}
+	a.leastAmounts(&req) // else rules that count one wouldn't hold for the request
+	n, err := a.Limiter.Reset(r.Context(), &req)
+	if err != nil {
+		a.audit(r, "reset counters", "answer", jsonerror.StoreUnavailable)
+		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "not all counters could be reset: %v", err)
+	}
+	a.audit(r, "reset counters", "counters", n)
+	WriteJSON(w, http.StatusOK, Reset{n})
+	return nil
+}
+
+func (a *API) regions(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+	out := Regions{Peers: []region.Status{}}
+	if a.Regions != nil {
+		out = a.Regions()
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// regroup moves a home, or takes a region out of use.
+func (a *API) regroup(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var c RegionChange
+	if f := decode(w, r, &c); f != nil {
+		return f
+	}
+	switch {
+	case !slices.Contains([]string{"move", "drain", "forget", "restore"}, c.Do):
+		return jsonerror.Bad(`do: must be move, drain, forget or restore, got %q`, c.Do)
+	case c.Region == "":
+		return jsonerror.Bad(`region: name the region, such as {"do": "drain", "region": "eu"}`)
+	case (c.To != "") != (c.Do == "move"):
+		return jsonerror.Bad(`to: is the new home, for move and no other: {"do": "move", "region": "us", "to": "eu"}`)
+	case a.Regroup == nil:
+		return jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "this node knows no other regions: see regions.peers")
+	}
+	err := a.Regroup(r.Context(), c)
+	answer := "done"
+	if err != nil {
+		answer = err.Error()
+	}
+	a.audit(r, "regions "+c.Do, "region", c.Region, "to", c.To, "force", c.Force, "answer", answer)
+	switch {
+	case errors.Is(err, region.ErrRefused):
+		return jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "%v", err)
+	case err != nil:
+		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "%v", err)
+	}
+	return a.regions(w, r)
+}

@@ -1,0 +1,210 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// OneRule answers GET /v1/rules/id/{id}.
+type OneRule struct {
+	Rule   string   `json:"rule"`
+	YAML   string   `json:"yaml"` // its own text with its comments, as PUT takes it
+	Line   int      `json:"line"` // of the document
+	Limits []string `json:"limits"`
+	// Numbers are the same limits in parts.
+	Numbers []RuleNumbers `json:"numbers"`
+	// Changed is the version that made the rule what it is. Nil if it isn't known: Reason says why.
+	Changed *Version `json:"changed"`
+	Reason  string   `json:"reason,omitempty"`
+	// Searched is how many versions were compared to know that.
+	Searched int `json:"searched"`
+}
+
+// RuleNumbers is a limit of a rule, or one that it takes from a tier.
+type RuleNumbers struct {
+	Tier  string `json:"tier,omitempty"`
+	Limit string `json:"limit"`
+	Burst int64  `json:"burst,omitempty"`
+}
+
+func (n *RuleNumbers) String() string {
+	text := strings.TrimPrefix(n.Tier+" "+n.Limit, " ")
+	if n.Burst > 0 {
+		text += fmt.Sprintf(" burst %d", n.Burst)
+	}
+	return text
+}
+
+func (a *API) rule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	var one *rulefile.One
+	var err error
+	now := a.Limiter.Now()
+	if f := inTurn(r, func() { one, err = rulefile.Find(doc.Text, r.PathValue("id"), now) }); f != nil {
+		return f
+	}
+	if errors.Is(err, rulefile.ErrNotFound) {
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
+	}
+	if err != nil {
+		return jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be read again; GET /v1/rules has them")
+	}
+	out := OneRule{Rule: one.Rule.ID, YAML: one.Text, Line: one.Line, Limits: []string{}, Numbers: numbersOf(one)}
+	for _, n := range out.Numbers {
+		out.Limits = append(out.Limits, n.String())
+	}
+	switch {
+	case a.Rules.File() != "":
+		out.Reason = "the rules are those of " + a.Rules.File() + ", which keeps no versions: ask the tool that keeps the file"
+	case doc.Hash == "":
+		out.Reason = "these rules aren't from the rule store, which can't be read"
+	default:
+		walk := walk{API: a, id: one.Rule.ID, now: now, turn: func(work func()) *jsonerror.Error { return inTurn(r, work) }}
+		out.Changed, out.Reason = walk.back(r.Context(), rulestore.Version{Number: doc.Version, Hash: doc.Hash}, one)
+		out.Searched = walk.searched
+	}
+	if r.Context().Err() != nil {
+		return left()
+	}
+	setETag(w, doc.Version)
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// numbersOf are a rule's numbers: its own, or those of tiers.
+func numbersOf(one *rulefile.One) []RuleNumbers {
+	out := []RuleNumbers{}
+	add := func(tier string, limits []weir.Limit) {
+		for _, l := range limits {
+			out = append(out, RuleNumbers{tier, l.String(), l.Burst})
+		}
+	}
+	add("", one.Rule.Limits)
+	if len(one.Rule.Limits) > 0 {
+		return out
+	}
+	tiers := one.Rule.Tiers
+	if len(tiers) == 0 {
+		tiers = one.Tiers
+	}
+	for _, t := range tiers {
+		if one.Rule.Tier == "" || one.Rule.Tier == t.Name {
+			add(t.Name, t.Limits)
+		}
+	}
+	return out
+}
+
+// How much is compared to find a rule's last change: each version is a whole document to read. What an earlier walk has compared
+// costs nothing.
+const (
+	mostCompared = 500
+	longestWalk  = 2 * time.Second
+)
+
+// walk looks for the last change of a rule, from a version back to its parents.
+type walk struct {
+	*API
+	id       string
+	now      time.Time
+	turn     func(work func()) *jsonerror.Error
+	searched int
+}
+
+// back returns the version that made the rule what it is in v, or why that isn't known.
+func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) (*Version, string) {
+	store, begun, compared := w.Rules.Store(), time.Now(), 0
+	var loaded *rulestore.Version // v with its text
+	for {
+		step, known := w.changes.get(w.id, v.Hash)
+		if !known && (compared == mostCompared || time.Since(begun) > longestWalk) {
+			return nil, fmt.Sprintf("it is the same in the last %d versions, back to %s: ask again to have older ones compared", w.searched, v.Name())
+		}
+		w.searched++
+		if !known {
+			compared++
+			if loaded == nil {
+				found, f := find(ctx, store, v)
+				if f != nil {
+					return nil, fmt.Sprintf("version %s can't be read: %s", v.Name(), f.Message)
+				}
+				loaded = &found
+			}
+			var parent rulestore.Version
+			if loaded.Parent > 0 {
+				var f *jsonerror.Error
+				if parent, f = find(ctx, store, rulestore.Version{Number: loaded.Parent, Hash: loaded.ParentHash}); f != nil {
+					return nil, fmt.Sprintf("it is the same back to version %s, and the one before that can't be read: %s", v.Name(), f.Message)
+				}
+			}
+			var was *rulefile.One
+			var err error
+			if f := w.turn(func() { was, err = rulefile.Find(parent.Text, w.id, w.now) }); f != nil {
+				return nil, f.Message
+			}
+			if loaded.Parent > 0 && err == nil && was.Same(is) { // one that can't be read by this release is another
+				step.parent = parent.Number
+				step.parentHash = parent.Hash
+			} else {
+				about := onWire(*loaded)
+				about.Text = ""
+				step.changed = &about
+			}
+			w.changes.put(w.id, v.Hash, step)
+			loaded = &parent
+		} else {
+			loaded = nil
+		}
+		if step.changed != nil {
+			return step.changed, ""
+		}
+		v = rulestore.Version{Number: step.parent, Hash: step.parentHash}
+	}
+}
+
+// lastChanges remembers what walks have found. Versions never change.
+type lastChanges struct {
+	mu    sync.Mutex // guards steps
+	steps map[ruleIn]step
+}
+
+type ruleIn struct{ id, version string }
+
+// step is what a version did to a rule: changed it, or left it as its parent had it.
+type step struct {
+	changed    *Version
+	parent     int64
+	parentHash string
+}
+
+// mostSteps is how many are remembered: some MB at most.
+const mostSteps = 20_000
+
+func (c *lastChanges) get(id, version string) (step, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, known := c.steps[ruleIn{id, version}]
+	return s, known
+}
+
+func (c *lastChanges) put(id, version string, s step) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.steps == nil || len(c.steps) >= mostSteps {
+		c.steps = map[ruleIn]step{}
+	}
+	c.steps[ruleIn{id, version}] = s
+}

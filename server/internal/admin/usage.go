@@ -1,0 +1,299 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+	"github.com/weirhq/weir/server/internal/observe/top"
+)
+
+func (a *API) usage(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	if !a.hours.enter() {
+		return hourFault(top.ErrBusy)
+	}
+	defer a.hours.leave()
+	out, err := a.Hour.Rules(r.Context())
+	if err != nil {
+		return hourFault(err)
+	}
+	there := make(map[string]bool, len(out.Rules))
+	for _, u := range out.Rules {
+		there[u.Rule] = true
+	}
+	inForce := make(map[string]bool, len(there))
+	for _, rule := range doc.File.Rules.Rules {
+		inForce[rule.ID] = true
+		if !there[rule.ID] {
+			out.Rules = append(out.Rules, top.HourRule{Rule: rule.ID, Coverage: 1})
+		}
+	}
+	// Rules that were removed are shown while somebody may ask what they did; so are limits that aren't of a rule.
+	out.Rules = slices.DeleteFunc(out.Rules, func(u top.HourRule) bool { return !inForce[u.Rule] && u.Requests == 0 })
+	slices.SortFunc(out.Rules, func(a, b top.HourRule) int { return strings.Compare(a.Rule, b.Rule) })
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// mostUsage is how many keys of a rule are shown at most: each has its hour with it.
+const mostUsage = 1000
+
+func (a *API) usageOf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	q, f := query(r, mostUsage)
+	if f != nil {
+		return f
+	}
+	q.Rule = r.PathValue("id")
+	if !a.hours.enter() {
+		return hourFault(top.ErrBusy)
+	}
+	defer a.hours.leave()
+	out, err := a.Hour.Rule(r.Context(), q)
+	if err != nil {
+		return hourFault(err)
+	}
+	if out.Requests == 0 && findRule(doc, q.Rule) == nil {
+		return noRule(q.Rule)
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func findRule(doc *inforce.Document, id string) *weir.Rule {
+	rules := doc.File.Rules.Rules
+	if i := slices.IndexFunc(rules, func(r weir.Rule) bool { return r.ID == id }); i >= 0 {
+		return &rules[i]
+	}
+	return nil
+}
+
+func noRule(id string) *jsonerror.Error {
+	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no rule %q: weir rules show and GET /v1/rules list the rules", shown.Name(id))
+}
+
+// query reads what lists of clients are asked for.
+func query(r *http.Request, most int) (top.Query, *jsonerror.Error) {
+	values := r.URL.Query()
+	q := top.Query{Rule: values.Get("rule")}
+	switch by := values.Get("by"); by {
+	case "", "requests":
+	case "refused":
+		q.Refused = true
+	default:
+		return q, jsonerror.Bad("by: must be requests or refused")
+	}
+	var f *jsonerror.Error
+	q.K, f = howMany(r, usualTop, most)
+	return q, f
+}
+
+// howMany reads k, how many are to be shown.
+func howMany(r *http.Request, usual, most int) (int, *jsonerror.Error) {
+	text := r.URL.Query().Get("k")
+	if text == "" {
+		return usual, nil
+	}
+	k, err := strconv.Atoi(text)
+	if err != nil || k < 1 || k > most {
+		return 0, jsonerror.Bad("k: must be a number from 1 to %d", most)
+	}
+	return k, nil
+}
+
+func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	var in ClientName
+	if f := decodeWithin(w, r, checkapi.MaxBody, &in); f != nil { // it has no seat
+		return f
+	}
+	who, f := in.identity()
+	if f != nil {
+		return f
+	}
+	if !a.hours.enter() {
+		return hourFault(top.ErrBusy)
+	}
+	defer a.hours.leave()
+	hour, who, err := a.Hour.Client(r.Context(), who, in.Client)
+	if err != nil {
+		return clientFault(err)
+	}
+	out := ClientPage{HourOfClient: hour, Overrides: []OverrideOf{}}
+	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
+		out.Blocked, out.Allowed = a.Limiter.Rules().Covers(who.Value) // with the emergency list
+	}
+	if who.Kind == "api_key" {
+		for i := range doc.File.Rules.Rules {
+			rule := &doc.File.Rules.Rules[i]
+			for _, l := range rule.Override[who.Value] {
+				o := OverrideOf{Rule: rule.ID, Limit: l.String(), Capacity: l.Burst}
+				if at := doc.File.Expiry(rule.ID, who.Value); !at.IsZero() {
+					o.Expires = &at
+				}
+				out.Overrides = append(out.Overrides, o)
+			}
+		}
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// identity is the client that the body names by itself, or none.
+func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
+	var all []top.Identity
+	for _, i := range []top.Identity{{Kind: "api_key", Value: c.Key}, {Kind: "user", Value: c.User}, {Kind: "ip", Value: c.IP}} {
+		if i.Value != "" {
+			all = append(all, i)
+		}
+	}
+	switch {
+	case len(all) == 0 && c.Client != "":
+		return top.Identity{}, nil
+	case len(all) != 1 || c.Client != "":
+		return top.Identity{}, jsonerror.Bad(`name one client: {"key": …}, {"user": …}, {"ip": …}, or {"client": …} with its fingerprint`)
+	case c.IP == "":
+		return all[0], nil
+	}
+	addr, err := netip.ParseAddr(strings.TrimSuffix(c.IP, "/64"))
+	if err != nil {
+		return top.Identity{}, jsonerror.Bad("ip: must be an address such as 203.0.113.7 or 2001:db8::1")
+	}
+	return top.NewIP(addr), nil
+}
+
+// hourFault is for a question that the nodes have no time for.
+func hourFault(err error) *jsonerror.Error {
+	f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "%v", err)
+	f.Header = http.Header{"Retry-After": {"1"}}
+	return f
+}
+
+// clientFault is for a fingerprint that leads to no client.
+func clientFault(err error) *jsonerror.Error {
+	switch {
+	case errors.Is(err, top.ErrBusy):
+		return hourFault(err)
+	case errors.Is(err, top.ErrAmbiguousClient):
+		return jsonerror.New(http.StatusConflict, jsonerror.AmbiguousClient, "client: %v", err)
+	case errors.Is(err, top.ErrFingerprint):
+		return jsonerror.Bad("client: %v", err)
+	}
+	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "client: %v", err)
+}
+
+func (a *API) whatIf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	doc, f := a.inForce()
+	if f != nil {
+		return f
+	}
+	var in WhatIf
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	rule := findRule(doc, in.Rule)
+	if rule == nil {
+		return noRule(in.Rule)
+	}
+	policy, f := in.policy(rule)
+	if f != nil {
+		return f
+	}
+	arrivals, err := a.Hour.Arrivals(r.Context(), in.Rule)
+	if err != nil {
+		return hourFault(err)
+	}
+	out := WhatIfAnswer{Notes: []string{}}
+	if f := inTurn(r, func() { out.WhatIf = arrivals.Under(r.Context(), policy) }); f != nil {
+		return f
+	}
+	out.note(rule, policy.Limit)
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// policy is the limit that is asked about, in the place of all that the rule has.
+func (in *WhatIf) policy(rule *weir.Rule) (*weir.Policy, *jsonerror.Error) {
+	n, f := in.read()
+	if f != nil {
+		return nil, f
+	}
+	switch { // what came in the last hour is remembered by its cost
+	case rule.Amount != "":
+		return nil, jsonerror.Bad("the rule counts %s, and only what requests cost is remembered: try the number as a `candidate`", rule.Amount)
+	case rule.Algorithm == weir.Concurrency:
+		return nil, jsonerror.Bad("the rule counts requests in flight, and it isn't remembered how long each was: try the number as a `candidate`")
+	}
+	switch {
+	case n.Limit == "" && len(rule.Limits) > 0:
+		n.Limit = rule.Limits[0].String()
+	case n.Limit != "" && !strings.ContainsAny(n.Limit, "/ ") && len(rule.Limits) > 0:
+		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // as other writes: a number leaves the window as it is
+	}
+	limit, err := weir.ParseLimit(n.Limit)
+	if err != nil {
+		return nil, jsonerror.Bad("limit: %v", err)
+	}
+	limit.Algorithm, limit.Burst, limit.MaxDelay = rule.Algorithm, n.Capacity, rule.MaxDelay
+	if limit.Calendar.Unit != weir.NoUnit {
+		limit.Algorithm = weir.FixedWindow // as a rule without another has it
+	}
+	if in.Algorithm != "" {
+		var names []string
+		for limit.Algorithm = 0; limit.Algorithm.String() != in.Algorithm; limit.Algorithm++ {
+			if limit.Algorithm > weir.SlidingCounter {
+				return nil, jsonerror.Bad("algorithm: must be one of %s", strings.Join(names, ", "))
+			}
+			names = append(names, limit.Algorithm.String())
+		}
+	}
+	switch {
+	case limit.Algorithm != weir.LeakyQueue:
+		limit.MaxDelay = 0
+	case limit.MaxDelay == 0:
+		limit.MaxDelay = 30 * time.Second
+	}
+	p, err := weir.NewPolicy(rule.ID, limit)
+	if err != nil {
+		return nil, jsonerror.Bad("%v", err)
+	}
+	p.Book, p.CountRefused = rule.Book, rule.CountRefused && limit.Algorithm == weir.FixedWindow
+	return p, nil
+}
+
+// note says what the answer can't know.
+func (out *WhatIfAnswer) note(rule *weir.Rule, asked weir.Limit) {
+	add := func(given bool, text string) {
+		if given {
+			out.Notes = append(out.Notes, text)
+		}
+	}
+	add(len(rule.Statuses) > 0, "the rule counts by the answers' statuses, which aren't remembered: every request is taken as counted, so fewer would have been refused")
+	add(rule.Book, "the rule books what comes too late to be refused: it refuses only peeks, which aren't remembered")
+	add(len(rule.Tiers) > 0 || len(rule.Limits) == 0, "the rule's numbers depend on the tier, which isn't remembered: keys of all tiers are held against this limit")
+	add(len(rule.Limits) > 1, fmt.Sprintf("the limit stands in the place of all %d that the rule has", len(rule.Limits)))
+	add(asked.Burst == 0 && slices.ContainsFunc(rule.Limits, func(l weir.Limit) bool { return l.Burst > 0 }), "the rule's burst is left out: this limit lets as much through at once as its count, unless it is asked about with a burst of its own")
+	add(out.Elsewhere > 0, fmt.Sprintf("%d of the requests were refused by other rules alone: they take nothing, and aren't counted as refused here", out.Elsewhere))
+	add(out.LeftOut > 0, fmt.Sprintf("%d requests of the hour aren't remembered with their keys, so would_refuse may be too low by as many", out.LeftOut))
+	add(out.KeysSpecial > 0, "keys with an override keep it: they count with what was refused")
+}

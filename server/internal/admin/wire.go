@@ -1,0 +1,344 @@
+package admin
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/server/internal/observe/top"
+)
+
+// What goes over the wire, for the API and its callers.
+
+// Changed answers a write: what became of it.
+type Changed struct {
+	Version    int64              `json:"version"`
+	DryRun     bool               `json:"dry_run"`
+	Warnings   []rulefile.Problem `json:"warnings"`
+	NeedsForce bool               `json:"needs_force"`
+	Diff       string             `json:"diff"`
+	Expires    *time.Time         `json:"expires,omitempty"` // when the override ends that was set
+	// Emergency is "added" or "removed" if the change was made to the emergency list.
+	Emergency string `json:"emergency,omitempty"`
+
+	before int64  // the version that was changed
+	did    string // what the difference is, in words
+}
+
+// Session answers GET and POST /v1/session: who asks, and what the console needs to know of the node before all else.
+type Session struct {
+	Name    string     `json:"name"`
+	Role    string     `json:"role"`    // read or operate
+	Session bool       `json:"session"` // by a cookie, not by a token
+	Tokens  bool       `json:"tokens"`  // the node asks for one
+	Expires *time.Time `json:"expires,omitempty"`
+	// Proof answers the login alone: requests with the cookie must have it as X-Weir-Session.
+	Proof string `json:"proof,omitempty"`
+	// RulesInFile is the file that the rules can be changed in, and nowhere else; "" means here.
+	RulesInFile string `json:"rules_in_file"`
+	Node        string `json:"node"`
+	Version     string `json:"version"`
+}
+
+// Rejection is the details of an error about a document.
+type Rejection struct {
+	Problems []rulefile.Problem `json:"problems,omitempty"`
+	Warnings []rulefile.Problem `json:"warnings,omitempty"`
+}
+
+// Validation answers POST /v1/rules/validate.
+type Validation struct {
+	Valid    bool               `json:"valid"`
+	Rules    int                `json:"rules"`
+	Problems []rulefile.Problem `json:"problems"`
+	Warnings []rulefile.Problem `json:"warnings"`
+}
+
+// Numbers is the body of PUT /v1/rules/tier/{tier}.
+type Numbers struct {
+	// Limit is a text, "500/minute", or a number, which leaves the window as it is.
+	Limit    json.RawMessage `json:"limit,omitempty"`
+	Capacity int64           `json:"capacity,omitempty"`
+}
+
+// OverrideName names an override. It is the body of DELETE /v1/rules/key.
+type OverrideName struct {
+	Key    string `json:"key,omitempty"`
+	Client string `json:"client,omitempty"` // its fingerprint, in place of the key
+	Rule   string `json:"rule"`
+}
+
+// Override is the body of PUT /v1/rules/key.
+type Override struct {
+	OverrideName
+	Numbers
+	// ExpiresIn is a time such as "1h", or "never". "" leaves the end of an override as it is.
+	ExpiresIn string `json:"expires_in,omitempty"`
+}
+
+// List is the allow list or the deny list.
+type List struct {
+	Entries []string `json:"entries"`
+	// Emergency are the blocks that apply beside the rules. They are shown with the deny list, and PUT ignores them.
+	Emergency []Block `json:"emergency,omitempty"`
+}
+
+// Block is an entry of the emergency list.
+type Block struct {
+	Entry   string    `json:"entry"`
+	By      string    `json:"by"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
+}
+
+// ListEntry is the body of POST /v1/allowlist/entries and /v1/denylist/entries.
+type ListEntry struct {
+	Key    string `json:"key,omitempty"`    // or a pattern, or an IP range
+	Client string `json:"client,omitempty"` // a fingerprint, in place of the key
+	Remove bool   `json:"remove,omitempty"`
+}
+
+// Rollback is the body of POST /v1/rules/rollback.
+type Rollback struct {
+	Version int64  `json:"version"`
+	Hash    string `json:"hash,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Version is one of the rules, with its text where one alone was asked for.
+type Version struct {
+	Number     int64     `json:"version"`
+	Hash       string    `json:"hash"`
+	Parent     int64     `json:"parent"`
+	ParentHash string    `json:"parent_hash"`
+	Orphan     bool      `json:"orphan"`
+	Author     string    `json:"author"`
+	Time       time.Time `json:"time"`
+	Message    string    `json:"message"`
+	Text       string    `json:"text,omitempty"`
+}
+
+// Versions answers GET /v1/rules/versions.
+type Versions struct {
+	Versions []Version `json:"versions"`
+}
+
+// Difference answers GET /v1/rules/diff.
+type Difference struct {
+	From int64  `json:"from"`
+	To   int64  `json:"to"`
+	Diff string `json:"diff"`
+}
+
+// Node is one of those that share a store, by its own word.
+type Node struct {
+	Name         string     `json:"name"`
+	Region       string     `json:"region,omitempty"`
+	Self         bool       `json:"self"`
+	Version      string     `json:"version"`
+	RulesVersion int64      `json:"rules_version"`
+	RulesHash    string     `json:"rules_hash"`
+	RulesText    string     `json:"rules_text_hash"`   // as weir_rules_info has it
+	Store        string     `json:"store"`             // up, degraded, or unknown: it hasn't been heard for too long
+	Since        *time.Time `json:"since,omitempty"`   // when its store was first lost, while it is
+	Lost         []string   `json:"lost,omitempty"`    // the servers that it can't reach
+	Warning      string     `json:"warning,omitempty"` // blocks of rules that were given up
+	SeenMSAgo    int64      `json:"seen_ms_ago"`
+}
+
+// Regions answers GET /v1/regions.
+type Regions struct {
+	Name string `json:"name,omitempty"` // that of the node which answers
+	// Home is the home of global limits which name none.
+	Home string `json:"home,omitempty"`
+	// Epoch rises with every change that an operator makes to regions.
+	Epoch int64 `json:"epoch,omitempty"`
+	// State is drained or forgotten, if the region is. Grace: it has become the home lately, and owns no more than its floor yet.
+	State string          `json:"state,omitempty"`
+	Grace bool            `json:"grace,omitempty"`
+	Peers []region.Status `json:"peers"`
+}
+
+// RegionChange asks POST /v1/regions for a change.
+type RegionChange struct {
+	Do     string `json:"do"` // move, drain, forget or restore
+	Region string `json:"region"`
+	To     string `json:"to,omitempty"` // the new home
+	Force  bool   `json:"force,omitempty"`
+}
+
+// Nodes answers GET /v1/nodes.
+type Nodes struct {
+	Nodes []Node `json:"nodes"`
+	// AsOf is when the node that answers last heard of the others, and AgeSeconds how long ago that is; nil if it never did.
+	AsOf       *time.Time `json:"as_of,omitempty"`
+	AgeSeconds *float64   `json:"age_seconds,omitempty"`
+	Stale      bool       `json:"stale"` // it should have heard more since
+	Store      any        `json:"store"` // of the node that answers, as in GET /v1/version
+}
+
+// Counter is how a counter of a client stands.
+type Counter struct {
+	Rule      string `json:"rule"`
+	Policy    string `json:"policy"` // the limit's name: the rule's id, or id-1s where the rule has several
+	Algorithm string `json:"algorithm"`
+	Shadow    bool   `json:"shadow"`  // it refuses nobody
+	Refuses   bool   `json:"refuses"` // it has no room for such a request; of a shadow, it would refuse
+	// SharedAddress: it counts by the address, which the request doesn't have: the counter is that of all such requests.
+	SharedAddress bool   `json:"shared_address"`
+	Amount        string `json:"amount,omitempty"` // what it counts of a request; "" means its cost
+	Limit         string `json:"limit"`
+	// Max and Remaining are decimals, of an amount.
+	Max       weir.Amount `json:"max"`
+	Remaining weir.Amount `json:"remaining"`
+	// InFlight is how many of Max are taken by requests in flight, of a concurrency limit.
+	InFlight *int64 `json:"in_flight,omitempty"`
+	// Slots are those requests, the oldest first, 100 at most.
+	Slots []Slot `json:"slots,omitempty"`
+	// Stake is what this region has of a limit that regions share. Remaining is what is left here.
+	Stake *Stake `json:"stake,omitempty"`
+	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
+	// began; nil if it lasts to the end, or is used up.
+	WindowEnd *time.Time `json:"window_end,omitempty"`
+	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
+	// Used is the part of Max that is taken, from 0 to 1; nil if nobody knows, since the store can't be reached.
+	Used *float64 `json:"used"`
+	// FullAt is when it is full again if nothing is taken meanwhile; nil if it is, or nobody knows, as of requests in flight.
+	FullAt       *time.Time `json:"full_at"`
+	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
+	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
+	Degraded     bool       `json:"degraded"`
+	// MissingHome is the region that couldn't be asked, if that is why it is degraded, rather than the region's own store.
+	MissingHome string `json:"missing_home,omitempty"`
+}
+
+// Stake is what a region has of a limit that regions share.
+type Stake struct {
+	Home     string      `json:"home"`
+	Own      weir.Amount `json:"own"` // of Max
+	Borrowed weir.Amount `json:"borrowed"`
+	Lent     weir.Amount `json:"lent"`
+	// BorrowedUntil is when what was borrowed ends unless it is renewed; nil if it lasts as long as its window.
+	BorrowedUntil *time.Time `json:"borrowed_until,omitempty"`
+}
+
+// Slot is a request in flight, with the slots that it has taken.
+type Slot struct {
+	ID    string    `json:"id"` // 32 hexadecimal digits
+	Slots int64     `json:"slots"`
+	Since time.Time `json:"since"`
+	Ends  time.Time `json:"ends"` // unless it is renewed
+}
+
+// Released answers POST /v1/counters/release.
+type Released struct {
+	Released []string `json:"released"` // names of limits
+}
+
+// Counters answers POST /v1/counters: what would become of such a request now, and how its counters stand.
+type Counters struct {
+	Allowed  bool      `json:"allowed"`
+	Binding  string    `json:"binding"` // the rule that decides, or ""
+	Reason   string    `json:"reason"`
+	Counters []Counter `json:"counters"`          // the one that binds the client first
+	At       time.Time `json:"at"`                // when they stood so, by the clock that nodes share
+	Warning  string    `json:"warning,omitempty"` // why a check may be decided otherwise
+}
+
+// Reset answers POST /v1/counters/reset.
+type Reset struct {
+	Reset int `json:"reset"`
+}
+
+// Explanation answers POST /v1/explain.
+type Explanation struct {
+	Reason  string `json:"reason"`
+	Pattern string `json:"pattern,omitempty"`
+	// Emergency: the entry that decides is on the emergency list.
+	Emergency bool     `json:"emergency,omitempty"`
+	Path      string   `json:"path,omitempty"`
+	Paths     []string `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
+	// KeyVerified says how the request's key was taken; nil if it has none.
+	KeyVerified *bool             `json:"key_verified,omitempty"`
+	Tier        string            `json:"tier,omitempty"`
+	TierWhy     string            `json:"tier_why,omitempty"`
+	Ignored     []string          `json:"ignored,omitempty"`
+	Rules       []RuleExplanation `json:"rules"`
+}
+
+// RuleExplanation says of one rule whether it applies, and why.
+type RuleExplanation struct {
+	ID      string           `json:"rule"`
+	Applies bool             `json:"applies"`
+	Why     string           `json:"why"`
+	Refuses bool             `json:"refuses,omitempty"` // for want of what it counts by
+	Request *EndpointRequest `json:"request,omitempty"`
+	By      []string         `json:"by,omitempty"`
+	// SharedAddress: it counts by the address, which the request doesn't have.
+	SharedAddress bool  `json:"shared_address,omitempty"`
+	Cost          int64 `json:"cost,omitempty"` // of a rule that counts no amount
+	// Amount is what the rule counts of a request, Charged how much of it this one takes, and AmountFrom where that comes from.
+	Amount     string      `json:"amount,omitempty"`
+	Charged    weir.Amount `json:"charged,omitempty"`
+	AmountFrom string      `json:"charged_from,omitempty"`
+	From       string      `json:"numbers_from,omitempty"`
+	Source     string      `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
+	// Scope says where a rule is counted that is for all regions, or that is each region's own, where there are some.
+	Scope  string           `json:"scope,omitempty"`
+	Limits []ExplainedLimit `json:"limits,omitempty"`
+}
+
+// EndpointRequest is a request that a rule's endpoint matches.
+type EndpointRequest struct {
+	Method string `json:"method"`
+	Path   string `json:"path"`
+}
+
+// ExplainedLimit is one of the limits of a rule that applies.
+type ExplainedLimit struct {
+	Policy    string `json:"policy"`
+	Algorithm string `json:"algorithm"`
+	Limit     string `json:"limit"`
+	Calendar  string `json:"calendar,omitempty"` // where the calendar's windows begin, in words
+	Burst     int64  `json:"burst,omitempty"`
+	Shadow    bool   `json:"shadow,omitempty"`
+}
+
+// ClientName is the body of POST /v1/clients: one of them.
+type ClientName struct {
+	Client string `json:"client,omitempty"` // a fingerprint
+	Key    string `json:"key,omitempty"`
+	User   string `json:"user,omitempty"`
+	IP     string `json:"ip,omitempty"`
+}
+
+// ClientPage answers POST /v1/clients.
+type ClientPage struct {
+	top.HourOfClient
+	Blocked   bool         `json:"blocked"`
+	Allowed   bool         `json:"allowed"`
+	Overrides []OverrideOf `json:"overrides"`
+}
+
+// OverrideOf is what a client has in place of a rule's numbers.
+type OverrideOf struct {
+	Rule     string     `json:"rule"`
+	Limit    string     `json:"limit"`
+	Capacity int64      `json:"capacity,omitempty"`
+	Expires  *time.Time `json:"expires,omitempty"`
+}
+
+// WhatIf is the body of POST /v1/rules/whatif: a limit in the place of all that the rule has.
+type WhatIf struct {
+	Rule string `json:"rule"`
+	Numbers
+	Algorithm string `json:"algorithm,omitempty"` // "" is the rule's
+}
+
+// WhatIfAnswer answers it.
+type WhatIfAnswer struct {
+	top.WhatIf
+	Notes []string `json:"notes"` // what it can't know
+}

@@ -1,0 +1,68 @@
+//go:build !race
+
+// The race detector allocates by itself, so this runs without it.
+
+package checkapi_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+)
+
+// What a request allocates: one string that holds all of its texts, and two times for the headers.
+func TestAllocsPerRequest(t *testing.T) {
+	h := checkapi.New(benchLimiter(t), nil, checkapi.Options{})
+	attributes := strings.Replace(benchBody, `"user"`, `"header:X-Tenant": "t", "region": "eu", "user"`, 1)
+	for _, c := range []struct {
+		name, path, body string
+		most             float64
+	}{
+		{"check", "/v1/check", benchBody, 3},
+		{"check with attributes", "/v1/check", attributes, 3},
+		{"take", "/v1/take", `{"key": "job:42", "limit": "100000000/second", "burst": 1000000000, "algorithm": "leaky_bucket"}`, 3},
+		// One for each check, and the Content-Length of the whole.
+		{"batch of 100", "/v1/checks", batchOf(strings.TrimSuffix(strings.Repeat(benchBody+",", 100), ",")), 102},
+		// More for X-RateLimit-Rule and the message.
+		{"refusal", "/v1/take", `{"key": "other", "limit": "1/day", "burst": 1, "cost": 2}`, 5},
+	} {
+		s := newSink(c.path, []byte(c.body))
+		s.serve(h) // the buffers grow once
+		if got := testing.AllocsPerRun(1000, func() { s.serve(h) }); got > c.most {
+			t.Errorf("%s: %v allocations, want at most %v", c.name, got, c.most)
+		}
+	}
+}
+
+// TestAllocsOfOneThatIsShed: fewer than of a check, which is the point of it.
+func TestAllocsOfOneThatIsShed(t *testing.T) {
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(o *weir.Observation) {
+		if o.Decision.Reason != weir.ReasonOverloaded {
+			close(entered)
+			<-goOn
+		}
+	}})
+	h := checkapi.New(l, nil, checkapi.Options{MaxInFlight: 1})
+	go newSink("/v1/check", []byte(benchBody)).serve(h)
+	<-entered
+	defer close(goOn)
+	s := newSink("/v1/check", []byte(benchBody))
+	gone, leave := context.WithCancel(t.Context())
+	leave() // so that it doesn't wait
+	s.r = s.r.WithContext(gone)
+	s.serve(h)
+	got := testing.AllocsPerRun(1000, func() { s.serve(h) })
+	t.Logf("%v allocations", got)
+	if got >= 3 || s.status != http.StatusServiceUnavailable {
+		t.Errorf("%v allocations, of a check 3 (status %d)", got, s.status)
+	}
+}

@@ -1,0 +1,97 @@
+package envoy_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+)
+
+// silent is a store that never answers: a caller gets no further than its context.
+type silent struct{ weir.Store }
+
+func (silent) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+	<-ctx.Done()
+	for i := range charges {
+		results[i] = weir.Result{Err: ctx.Err()}
+	}
+}
+
+func (silent) GiveBack(ctx context.Context, _ weir.Once, _ time.Duration, _ []weir.Return) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestTheStoresTime: the store has the caller's time less a margin, all its calls for a request together, and without a
+// deadline less than the 20 ms that Envoy waits.
+func TestTheStoresTime(t *testing.T) {
+	const file = "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	for _, descriptors := range [][]string{{"k=1"}, {"back k=1"}, {"k=1", "back k=2"}} {
+		for patience, want := range map[time.Duration]time.Duration{
+			0:                     15 * time.Millisecond,
+			2 * time.Millisecond:  time.Millisecond,
+			5 * time.Millisecond:  3 * time.Millisecond,
+			12 * time.Millisecond: 9 * time.Millisecond,
+			20 * time.Millisecond: 15 * time.Millisecond,
+			50 * time.Millisecond: 45 * time.Millisecond,
+			time.Second:           995 * time.Millisecond,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, silent{memstore.New(memstore.Options{})}, envoy.Options{}, envoy.File{Name: "f.yaml", Text: []byte(file)})
+				ctx, cancel := t.Context(), func() {}
+				if patience > 0 {
+					ctx, cancel = context.WithTimeout(ctx, patience)
+				}
+				defer cancel()
+				begun := time.Now()
+				got, err := s.ShouldRateLimit(ctx, request("d", descriptors...))
+				if took := time.Since(begun); err != nil || brief(got)[:2] != "OK" || took != want {
+					t.Errorf("%q, a deadline of %s: %v %v after %s, want OK after %s", descriptors, patience, got, err, took, want)
+				}
+			})
+		}
+	}
+}
+
+// TestALateNodesTime: without a caller's deadline, the store's time isn't over before every goroutine that is ready, such as one that
+// reads replies, has had several turns, however long they take.
+func TestALateNodesTime(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var stop atomic.Bool
+	defer stop.Store(true)
+	turns := make([]atomic.Int64, 40)
+	for i := range turns {
+		go func() {
+			for !stop.Load() {
+				for begun := time.Now(); time.Since(begun) < time.Millisecond; {
+				}
+				turns[i].Add(1)
+				runtime.Gosched()
+			}
+		}()
+	}
+	ctx, end := envoy.WithBudget(t.Context())
+	defer end()
+	<-ctx.Done()
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.Error(ctx.Err())
+	}
+	all := int64(0)
+	for i := range turns {
+		n := turns[i].Load()
+		if all += n; n == 0 {
+			t.Errorf("the time is over, and goroutine %d has had no turn", i)
+		}
+	}
+	// On a busy machine a turn is now and then cut in two, and begins as one and ends as another.
+	if many := int64(len(turns)); all < 2*many {
+		t.Errorf("the time is over, and %d goroutines have had %d turns", many, all)
+	}
+}

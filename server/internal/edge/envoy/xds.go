@@ -1,0 +1,325 @@
+package envoy
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"strings"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpc "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weirhq/weir/internal/node/watch"
+)
+
+// XDS is an xDS server that configurations come from: aggregated, state of the world, as Envoy Gateway and Envoy AI
+// Gateway serve them.
+type XDS struct {
+	// Server is its host and port, such as envoy-gateway:18001.
+	Server string
+	// Node is what this node calls itself: the server chooses the configuration by it. "" means DefaultNode.
+	Node string
+	// NodeMetadata is what the server is told beside it.
+	NodeMetadata map[string]string
+	// Headers are sent with each stream. They may hold secrets, and are never shown.
+	Headers map[string]string
+	// TLS are the files for it; nil means plain text.
+	TLS *TLSFiles
+	// MaxMessage is how many bytes a configuration may have; 0 means DefaultMaxConfig.
+	MaxMessage int
+	// Retry is the pause before the second try to connect. It doubles with each, up to MaxRetry, and each is
+	// shortened at random by up to a half. 0 means half a second, and 30 seconds.
+	Retry, MaxRetry time.Duration
+}
+
+// TLSFiles are files of a TLS client, in PEM. They are read for each connection, so they may rotate.
+type TLSFiles struct {
+	// CA signs the server's certificate; "" means the system's authorities.
+	CA string
+	// Cert and Key are shown to the server; "" shows none.
+	Cert, Key string
+	// ServerName is what the server's certificate must be for; "" means the host that is connected to.
+	ServerName string
+}
+
+// DefaultNode is what a node calls itself if it isn't told, as envoyproxy/ratelimit does.
+const DefaultNode = "default"
+
+// Bounds of what an xDS server may do to a node.
+const (
+	// DefaultMaxConfig is gRPC's own bound of a message, and envoyproxy/ratelimit's.
+	DefaultMaxConfig = 4 << 20
+	maxResources     = 10_000
+	maxReason        = 8 << 10 // bytes of what is told of an error
+
+	configWindow = 1 << 20 // bytes that may be on their way
+	connectTime  = 5 * time.Second
+
+	// A configuration is looked at this long after the last, however many come. One that was rejected is sent again at once by
+	// go-control-plane's servers, so each time it comes the pause is twice as long.
+	leastPace, mostPace = 100 * time.Millisecond, 2 * time.Second
+
+	// A server that is gone without a word is noticed by TCP within a minute. One whose process hangs is by pings,
+	// which gRPC servers take for an attack if they come more often than every five minutes.
+	probeAfter, probeEvery, probes = 30 * time.Second, 10 * time.Second, 3
+	pingAfter, pingTimeout         = 6 * time.Minute, 20 * time.Second
+)
+
+// Validate reports impossible settings.
+func (x *XDS) Validate() error {
+	host, _, err := net.SplitHostPort(strings.TrimPrefix(x.Server, "dns:///"))
+	switch {
+	case x.Server == "":
+		return errors.New("server: is missing: write the xDS server's host and port, such as envoy-gateway:18001")
+	case err != nil || host == "" || strings.Contains(host, "/"):
+		return fmt.Errorf("server: must be a host and a port, such as envoy-gateway:18001, got %q", clip(x.Server))
+	case x.MaxMessage < 0:
+		return fmt.Errorf("max_message_bytes: must be at least 1, or 0 for %d, got %d", DefaultMaxConfig, x.MaxMessage)
+	case x.Retry < 0 || x.MaxRetry < 0:
+		return fmt.Errorf("the pauses between tries must be at least 0s, got %s and %s", x.Retry, x.MaxRetry)
+	case x.TLS != nil && (x.TLS.Cert == "") != (x.TLS.Key == ""):
+		return errors.New("tls: cert and key go together")
+	}
+	return nil
+}
+
+// config reads the files.
+func (t *TLSFiles) config() (*tls.Config, error) {
+	c := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		roots, err := watch.Authorities(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("tls: ca: %w", err)
+		}
+		c.RootCAs = roots
+	}
+	if t.Cert != "" {
+		pair, err := watch.KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// Feed is an xDS server that is followed: what it sends is put in force, and a bad configuration changes nothing.
+type Feed struct {
+	XDS
+	service *Service
+	node    *core.Node
+	again   chan struct{} // holds a value when there is to be no pause
+}
+
+// Subscribe prepares to follow an xDS server. The error is one of the settings, or of files that they name.
+func (s *Service) Subscribe(x XDS) (*Feed, error) {
+	if err := x.Validate(); err != nil {
+		return nil, err
+	}
+	if x.TLS != nil {
+		if _, err := x.TLS.config(); err != nil {
+			return nil, err
+		}
+	}
+	f := &Feed{XDS: x, service: s, again: make(chan struct{}, 1)}
+	f.node = &core.Node{Id: cmp.Or(x.Node, DefaultNode), Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}, UserAgentName: "weir"}
+	for key, value := range x.NodeMetadata {
+		f.node.Metadata.Fields[key] = structpb.NewStringValue(value)
+	}
+	f.MaxMessage, f.Retry, f.MaxRetry = cmp.Or(x.MaxMessage, DefaultMaxConfig), cmp.Or(x.Retry, time.Second/2), cmp.Or(x.MaxRetry, 30*time.Second)
+	s.note(func(n *Source) { n.Name, n.Lost = x.Server, "not connected yet" })
+	return f, nil
+}
+
+// Look has a server that couldn't be reached tried again now.
+func (f *Feed) Look() {
+	select {
+	case f.again <- struct{}{}:
+	default: // it holds one
+	}
+}
+
+// maxTold is how many reasons are remembered.
+const maxTold = 100
+
+// localPort is this side's port in an error of a connection, which is another one for each try.
+var localPort = regexp.MustCompile(`:\d+->`)
+
+// Follow takes in what the server sends, until ctx is done. While the server is away, the last good configuration
+// stays in force.
+func (f *Feed) Follow(ctx context.Context) error {
+	log := f.service.opts.Logger
+	pause, told := f.Retry, map[string]bool{}
+	for {
+		answered, err := f.stream(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if answered {
+			pause, told = f.Retry, map[string]bool{}
+		}
+		why, none := reason(err), false
+		same := localPort.ReplaceAllString(why, "->")
+		f.service.note(func(n *Source) { n.Connected, n.Lost, none = false, why, n.Since.IsZero() })
+		switch {
+		case told[same]: // each reason once
+		case none:
+			log.Warn("the xDS server isn't reached: there is no configuration yet", "server", f.Server, "error", why)
+		default:
+			log.Warn("the xDS server is lost: the configuration in force stays", "server", f.Server, "error", why)
+		}
+		if len(told) == maxTold { // a server can make them up
+			clear(told)
+		}
+		told[same] = true
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.again:
+		case <-time.After(pause/2 + rand.N(pause/2+1)):
+		}
+		pause = min(2*pause, f.MaxRetry)
+	}
+}
+
+// stream connects to the server and takes in what it sends, until the stream ends. Answered says that it sent something.
+//
+// It asks without a version: servers count versions from 1 when they start, so another configuration may have the
+// version that is in force here, and would not be sent.
+func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
+	conn, err := f.dial()
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(f.Headers)))
+	defer cancel()
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return false, err
+	}
+	f.service.note(func(n *Source) { n.Connected, n.Lost = true, "" })
+	version, rejected, pace, last := "", "", leastPace, time.Time{}
+	for ask := (&discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType}); ; {
+		if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) { // at EOF, Recv says why
+			return answered, err
+		}
+		got, err := stream.Recv()
+		if err != nil {
+			return answered, f.ended(err)
+		}
+		answered = true
+		if got.GetVersionInfo() != rejected {
+			pace = leastPace
+		}
+		if !sleep(ctx, time.Until(last.Add(pace))) {
+			return answered, ctx.Err()
+		}
+		last = time.Now()
+		ask = &discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType, ResponseNonce: got.GetNonce()}
+		if err := f.apply(got); err != nil {
+			rejected, pace = got.GetVersionInfo(), min(2*pace, mostPace)
+			ask.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: reason(err)}
+		} else {
+			pace, version = leastPace, got.GetVersionInfo()
+		}
+		ask.VersionInfo = version
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// dial prepares a connection, which the first stream opens.
+func (f *Feed) dial() (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if f.TLS != nil {
+		c, err := f.TLS.config()
+		if err != nil {
+			return nil, err
+		}
+		creds = credentials.NewTLS(c)
+	}
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes}}
+	return grpc.NewClient("dns:///"+strings.TrimPrefix(f.Server, "dns:///"),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTime}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(f.MaxMessage)),
+		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithInitialWindowSize(configWindow),
+		grpc.WithInitialConnWindowSize(configWindow),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithUserAgent("weir"),
+	)
+}
+
+// apply puts in force what the server sent.
+func (f *Feed) apply(got *discovery.DiscoveryResponse) error {
+	err := f.check(got)
+	if err == nil {
+		config, warnings, wrong := parseResources(got.GetResources(), f.service.opts.Modes)
+		f.service.warn(warnings)
+		if err = wrong; err == nil {
+			version := label(got.GetVersionInfo())
+			f.service.accept(config, f.Server, version)
+			f.service.opts.Logger.Info("envoy configuration applied", "server", f.Server, "version", version,
+				"resources", len(got.GetResources()), "domains", config.Domains(), "limits", config.Limits())
+			return nil
+		}
+	}
+	f.service.reject(err)
+	return err
+}
+
+func (f *Feed) check(got *discovery.DiscoveryResponse) error {
+	switch n := len(got.GetResources()); {
+	case got.GetTypeUrl() != configType:
+		return fmt.Errorf("the answer is of the type %q: %s was asked for", clip(got.GetTypeUrl()), configType)
+	case n > maxResources:
+		return fmt.Errorf("there are %d resources: a configuration has at most %d", n, maxResources)
+	}
+	return nil
+}
+
+// ended says why a stream did. A configuration that is too large ends it, so the server can't be told.
+func (f *Feed) ended(err error) error {
+	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
+		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", f.MaxMessage)
+		f.service.reject(err)
+	}
+	return err
+}
+
+// reason is an error as the server and the operator are told of it, without gRPC's words around it.
+func reason(err error) string {
+	text := status.Convert(err).Message()
+	if len(text) > maxReason {
+		text = text[:maxReason] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}

@@ -1,0 +1,215 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/server/internal/edge/usage"
+)
+
+// unmetered is the answer to a request that can't be metered, by its path and headers.
+func unmetered(r *http.Request) *jsonerror.Error {
+	media := mediaType(r.Header)
+	switch {
+	case r.Header["Upgrade"] != nil && strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
+		return failure(http.StatusBadRequest, jsonerror.BadRequest, "WebSockets can't be metered: a limit on tokens or money applies to this path")
+	case !hasBody(r):
+		return nil
+	case usage.IsForJobs(r.URL.Path):
+		return failure(http.StatusBadRequest, jsonerror.BadRequest, "Batches, realtime sessions and other jobs can't be metered: a limit on tokens or money applies to this path, so send the calls one by one")
+	case masksAnswer(r):
+		return failure(http.StatusBadRequest, jsonerror.BadRequest, "Answers without their usage can't be metered: leave out fields, alt, callback and X-Goog-FieldMask")
+	case isEncoded(r.Header):
+		return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A compressed body can't be metered: send it without Content-Encoding")
+	case strings.HasPrefix(media, "application/grpc"), strings.HasPrefix(media, "application/connect+"):
+		return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "Streams of messages can't be metered: a limit on tokens or money applies to this path, which takes JSON")
+	}
+	return nil
+}
+
+// masksAnswer reports whether a request uses one of the parameters of Google's APIs that leave the usage out of the answer, or change
+// its format.
+func masksAnswer(r *http.Request) bool {
+	if len(usage.ModelsFromPath(r.URL.Path)) == 0 {
+		return false
+	}
+	if _, masks := r.Header["X-Goog-Fieldmask"]; masks {
+		return true
+	}
+	for name, values := range r.URL.Query() {
+		switch strings.ToLower(strings.TrimPrefix(name, "$")) {
+		case "fields", "callback":
+			return true
+		case "alt":
+			if slices.ContainsFunc(values, func(v string) bool { return v != "json" && v != "sse" }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isEncoded(h http.Header) bool {
+	for _, e := range h["Content-Encoding"] {
+		if e = strings.TrimSpace(e); e != "" && !strings.EqualFold(e, "identity") {
+			return true
+		}
+	}
+	return false
+}
+
+// mediaType is a body's media type, in lower case, or "".
+func mediaType(h http.Header) string {
+	t, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return t
+}
+
+// read finds out what a body asks for, as far as it has arrived. The fault is the answer to one that can be read in more than one
+// way, or in none.
+//
+// What counts is the body, and not the type that a client gives it: many servers read JSON under any type. A multipart form can't be
+// mistaken for JSON.
+func (c *call) read(r *http.Request) *jsonerror.Error {
+	text := c.head.text
+	b := usage.NewBody()
+	_, err := b.Read(text)
+	if err == nil && c.head.whole() {
+		err = b.End()
+	}
+	c.models = usage.ModelsFromPath(r.URL.Path)
+	for _, name := range []string{"model", "deployment"} {
+		c.models = append(c.models, r.URL.Query()[name]...)
+	}
+	media := mediaType(r.Header)
+	var fault *usage.Fault
+	switch {
+	case !errors.As(err, &fault):
+		c.isCall = b.IsCall()
+		if c.asked = b.Asked(); c.asked.Model != "" {
+			c.models = append(c.models, c.asked.Model)
+		}
+		c.others = len(b.Others())
+		c.models = append(c.models, b.Others()...)
+		if !b.IsLimited(r.URL.Path) {
+			c.foreign, c.asked.MaxOutput = c.asked.MaxOutput.N, usage.Amount{}
+		}
+		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // a file that goes on is most of the rest
+			c.asked.Input += rest / 4
+		}
+		return nil
+	case strings.HasPrefix(media, "multipart/") && bytes.HasPrefix(bytes.TrimLeft(text, "\r\n"), []byte("--")):
+		c.kind, c.asked = isForm, usage.Asked{Choices: 1}
+		return nil
+	case usage.IsForFiles(r.URL.Path):
+		c.kind, c.asked = isFile, usage.Asked{Choices: 1}
+		return nil
+	case media == "" || media == "text/plain" || strings.HasSuffix(media, "json"):
+		return unreadable(fault)
+	}
+	return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A limit on tokens or money applies to this path, and only JSON can be metered: "+fault.Message)
+}
+
+// unreadable is the answer to a body that can't be metered.
+func unreadable(f *usage.Fault) *jsonerror.Error {
+	return failure(http.StatusBadRequest, jsonerror.BadRequest, "The call can't be metered: "+f.Message)
+}
+
+// long is a body on its way to the upstream that was too long to be read before its request was decided. It is read as it passes, and
+// breaks off where it can't be metered.
+//
+// The upstream gets neither the last byte that was read, nor the bracket that ends the document, before the body was read to its
+// end. Otherwise it could already have the whole call when the gateway finds out that the body is unreadable.
+type long struct {
+	io.ReadCloser
+	most  int64  // tokens of output that are reserved
+	other int    // models that may answer in place of the one that was asked for, whose prices are reserved
+	edits bool   // a streamed chat is to tell its usage
+	buf   []byte // what was read and not yet forwarded: rest, and then held
+	rest  []byte // is forwarded next
+	held  []byte // is held back
+	ended bool   // held begins with the bracket that ends the document
+	err   error  // how reading ended
+
+	mu   sync.Mutex
+	body *usage.Body // guarded by mu
+}
+
+// maxHeld is how many bytes may be held back: the bracket, and blanks.
+const maxHeld = 4 << 10
+
+func (l *long) Read(p []byte) (int, error) {
+	for len(p) > 0 && len(l.rest) == 0 && l.err == nil {
+		l.fill()
+	}
+	n := copy(p, l.rest)
+	if l.rest = l.rest[n:]; n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	return 0, l.err
+}
+
+// fill reads the next part, and decides how much of it is forwarded.
+func (l *long) fill() {
+	if l.buf == nil {
+		l.buf = make([]byte, 32<<10)
+	}
+	held := copy(l.buf, l.held)
+	n, err := l.ReadCloser.Read(l.buf[held:])
+	all := l.buf[:held+n]
+	closing, end, fault := l.scan(all[held:], err == io.EOF)
+	from := len(all) // what is held back from now on
+	switch {
+	case l.ended:
+		from = 0
+	case closing >= 0:
+		from, l.ended = held+closing, true
+	case from > 0:
+		from--
+	}
+	switch {
+	case fault != nil:
+		l.err = fault
+	case len(all)-from > maxHeld:
+		l.err = &usage.Fault{Message: "more than 4,095 blanks follow the JSON document"}
+	case err == io.EOF:
+		l.rest, l.err = slices.Insert(all, from, []byte(end)...), err
+	case err != nil:
+		l.err = err
+	default:
+		l.rest, l.held = all[:from], all[from:]
+	}
+}
+
+// scan reads the next part. Closing is the offset in p of the bracket that ends the document, or -1. End is what is to go in before
+// that bracket, or "".
+func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if closing, fault = l.body.Read(p); fault == nil && isLast {
+		fault = l.body.End()
+	}
+	if fault == nil && mostOutput(l.body.Asked()) > l.most {
+		fault = &usage.Fault{Message: fmt.Sprintf("limits such as max_tokens and n that allow more than %d tokens of output must be in the first MiB of the body", l.most)}
+	}
+	if fault == nil && len(l.body.Others()) > l.other {
+		fault = &usage.Fault{Message: "other models that may answer, in models or fallbacks, must be in the first MiB of the body"}
+	}
+	if fault == nil && isLast && l.edits {
+		end, fault = l.body.AtEnd()
+	}
+	return closing, end, fault
+}
+
+func (l *long) asked() usage.Asked {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.body.Asked()
+}

@@ -1,0 +1,143 @@
+package guard
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir/internal/node/watch"
+)
+
+// Role is what a token may do.
+type Role uint8
+
+const (
+	// Anybody has sent no token.
+	Anybody Role = iota
+	// Read may look at everything.
+	Read
+	// Operate may change it, too.
+	Operate
+)
+
+var roleNames = map[string]Role{"read": Read, "operate": Operate}
+
+func (r Role) String() string {
+	for name, role := range roleNames {
+		if role == r {
+			return name
+		}
+	}
+	return "anybody"
+}
+
+// Tokens tell clients apart. Without any, every client that reaches the port may use it.
+type Tokens []token
+
+type token struct {
+	name string
+	role Role
+	sum  [sha256.Size]byte
+}
+
+// OneToken is a single token that may do everything, under a name for logs. It must not be blank.
+func OneToken(name, secret string) (Tokens, error) {
+	if secret = strings.TrimSpace(secret); secret == "" {
+		return nil, errors.New("the token is blank")
+	}
+	return Tokens{{name, Operate, sha256.Sum256([]byte(secret))}}, nil
+}
+
+// LoadTokens takes a token that may do everything, if it isn't "", and those of a file, if there is one: a
+// line each, with a name, a role and the token's SHA-256 in hex.
+func LoadTokens(all, file string) (Tokens, error) {
+	var ts Tokens
+	if all != "" {
+		var err error
+		if ts, err = OneToken("admin", all); err != nil {
+			return nil, err
+		}
+	}
+	if file == "" {
+		return ts, nil
+	}
+	text, err := watch.ReadSmall(file)
+	if err != nil {
+		return nil, err
+	}
+	scan := bufio.NewScanner(bytes.NewReader(text))
+	for line := 1; scan.Scan(); line++ {
+		fields := strings.Fields(scan.Text())
+		if len(fields) == 0 || fields[0][0] == '#' {
+			continue
+		}
+		t, err := parseToken(fields)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, line, err)
+		}
+		ts = append(ts, t)
+	}
+	if err := scan.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(ts) == 0 {
+		return nil, fmt.Errorf("%s: holds no token: write a line such as: ada operate $(printf %%s \"$TOKEN\" | sha256sum)", file)
+	}
+	return ts, nil
+}
+
+// parseToken takes what sha256sum prints behind the sum, a dash, for nothing.
+func parseToken(fields []string) (t token, err error) {
+	if len(fields) == 4 && fields[3] == "-" {
+		fields = fields[:3]
+	}
+	if len(fields) != 3 {
+		return t, fmt.Errorf("must be a name, a role and the SHA-256 of the token")
+	}
+	t.name = fields[0]
+	if t.role = roleNames[fields[1]]; t.role == Anybody {
+		return t, fmt.Errorf("the role must be read or operate, got %q", fields[1])
+	}
+	sum, err := hex.DecodeString(fields[2])
+	if err != nil || len(sum) != len(t.sum) {
+		return t, fmt.Errorf("the token of %s must be its SHA-256 in hex, as in: printf %%s \"$TOKEN\" | sha256sum", t.name)
+	}
+	if copy(t.sum[:], sum); t.sum == sha256.Sum256(nil) {
+		return t, fmt.Errorf("the token of %s is empty: was $TOKEN set?", t.name)
+	}
+	return t, nil
+}
+
+// Digest stands for the tokens that may operate: nodes that ask for the same have the same, whatever their order and names. It is as
+// secret as they are. It is nil if there are none.
+func (ts Tokens) Digest() []byte {
+	var sums []string
+	for i := range ts {
+		if ts[i].role == Operate {
+			sums = append(sums, string(ts[i].sum[:]))
+		}
+	}
+	if len(sums) == 0 {
+		return nil
+	}
+	slices.Sort(sums)
+	all := sha256.Sum256([]byte(strings.Join(slices.Compact(sums), "")))
+	return all[:]
+}
+
+// find looks at every token, however early one fits: how long it takes tells nothing.
+func (ts Tokens) find(sum *[sha256.Size]byte) *token {
+	var found *token
+	for i := range ts {
+		if subtle.ConstantTimeCompare(sum[:], ts[i].sum[:]) == 1 {
+			found = &ts[i]
+		}
+	}
+	return found
+}

@@ -1,0 +1,217 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+)
+
+// HTTPOptions describe what is sent to an HTTP server.
+type HTTPOptions struct {
+	// URL is where requests go. {n} in its path or query stands for the client's number.
+	URL *url.URL
+	// Check is what the check API of a node is asked. Nil means that the URL is any endpoint, which gets requests without a body.
+	Check *Check
+	// Method of requests to any endpoint.
+	Method string
+	// Keys is how many clients there are.
+	Keys int
+	// KeyHeader is the header in which any endpoint gets the client's key: KeyPrefix and a number. "" sends none.
+	KeyHeader, KeyPrefix string
+	// Header is sent with every request.
+	Header http.Header
+	// Timeout is how long a request may take.
+	Timeout time.Duration
+	// Connections are kept open, one for each worker.
+	Connections int
+	// TLS is for https URLs. If nil, Go's defaults apply.
+	TLS *tls.Config
+	// Dial opens connections. Nil means TCP.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// HTTP is an HTTP server as a target: the check API of a node, or any endpoint.
+type HTTP struct {
+	opts      HTTPOptions
+	transport *http.Transport
+	header    http.Header
+	host      string
+	body      string // of checks, with {n} for the number, up to the address
+}
+
+var _ Target = (*HTTP)(nil)
+
+// NewHTTP prepares a target. It connects to nothing yet.
+func NewHTTP(o HTTPOptions) (*HTTP, error) {
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{Timeout: o.Timeout}).DialContext
+	}
+	t := &HTTP{opts: o, header: o.Header.Clone(), host: o.URL.Host}
+	if t.header == nil {
+		t.header = http.Header{}
+	}
+	// A host given as a header goes where net/http looks for it.
+	if host := t.header.Get("Host"); host != "" {
+		t.host = host
+		t.header.Del("Host")
+	}
+	if t.header.Get("User-Agent") == "" {
+		t.header.Set("User-Agent", "weir-bench")
+	}
+	// No proxy, no redirects, no HTTP/2: load goes to the address that was given and nowhere else, and
+	// as many requests are in flight as there are connections.
+	t.transport = &http.Transport{
+		DialContext:         o.Dial,
+		TLSClientConfig:     o.TLS,
+		TLSHandshakeTimeout: o.Timeout,
+		MaxIdleConns:        o.Connections,
+		MaxIdleConnsPerHost: o.Connections,
+		MaxConnsPerHost:     o.Connections,
+		DisableCompression:  true,
+		Protocols:           new(http.Protocols),
+	}
+	t.transport.Protocols.SetHTTP1(true)
+	if o.Check == nil {
+		return t, nil
+	}
+	t.opts.Method = http.MethodPost
+	t.header.Set("Content-Type", "application/json")
+	body, err := json.Marshal(checkapi.CheckRequest{
+		Key: o.Check.KeyPrefix + "{n}", Method: o.Check.Method, Path: o.Check.Path, Cost: &o.Check.Cost,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.body = strings.TrimSuffix(string(body), "}")
+	return t, nil
+}
+
+func (t *HTTP) String() string { return t.opts.Method + " " + t.opts.URL.Redacted() }
+
+// Close closes connections that are idle.
+func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
+
+// Probe sends one request and returns its answer with the body, cut to a reasonable length.
+func (t *HTTP) Probe(ctx context.Context) (Answer, []byte) {
+	s := t.sender()
+	a := s.Send(ctx, 0)
+	return a, s.answer.Bytes()
+}
+
+// Sender returns a sender.
+func (t *HTTP) Sender() Sender { return t.sender() }
+
+func (t *HTTP) sender() *httpSender { return &httpSender{HTTP: t, number: newName("{n}", t.opts.Keys)} }
+
+type httpSender struct {
+	*HTTP
+	number *name
+	answer bytes.Buffer // the last one's body, cut to maxBody
+}
+
+// maxBody is how much of an answer is looked at; the rest is read and thrown away.
+const maxBody = 16 << 10
+
+// Send sends one request and reads the answer to its end.
+func (s *httpSender) Send(ctx context.Context, n uint32) Answer {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.Timeout, errTimeout)
+	defer cancel()
+	status, err := s.exchange(ctx, n)
+	switch {
+	case err == nil:
+		return s.judge(status)
+	case context.Cause(ctx) == errTimeout:
+		return Answer{Outcome: TimedOut, Err: fmt.Errorf("no answer within %s", s.opts.Timeout)}
+	case ctx.Err() != nil:
+		return Answer{Outcome: Unfinished, Err: ctx.Err()}
+	}
+	return Answer{Outcome: Failed, Err: err}
+}
+
+var errTimeout = errors.New("timeout")
+
+func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err error) {
+	req, err := s.request(ctx, n)
+	if err != nil {
+		return 0, err
+	}
+	res, err := s.transport.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	s.answer.Reset()
+	if _, err = s.answer.ReadFrom(io.LimitReader(res.Body, maxBody)); err == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+	}
+	return res.StatusCode, err
+}
+
+// request makes a new request each time: the transport may still write one that was given up.
+func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
+	var body io.Reader
+	if s.opts.Check != nil {
+		text := strings.ReplaceAll(s.body, "{n}", s.number.of(n))
+		body = strings.NewReader(text + `,"ip":"` + clientAddr(n).String() + `"}`)
+	}
+	req, err := http.NewRequestWithContext(ctx, s.opts.Method, "", body)
+	if err != nil {
+		return nil, err
+	}
+	req.URL, req.Host, req.Header = s.url(n), s.host, s.header
+	if s.opts.Check == nil && s.opts.KeyHeader != "" {
+		req.Header = s.header.Clone()
+		req.Header.Set(s.opts.KeyHeader, s.opts.KeyPrefix+strings.Clone(s.number.of(n)))
+	}
+	return req, nil
+}
+
+func (s *httpSender) url(n uint32) *url.URL {
+	u := s.opts.URL
+	if s.opts.Check != nil || !strings.Contains(u.Path, "{n}") && !strings.Contains(u.RawQuery, "{n}") {
+		return u
+	}
+	c := *u
+	number := s.number.of(n)
+	c.Path = strings.ReplaceAll(u.Path, "{n}", number)
+	c.RawPath = strings.ReplaceAll(u.RawPath, "{n}", number)
+	c.RawQuery = strings.ReplaceAll(u.RawQuery, "{n}", number)
+	return &c
+}
+
+// judge tells answers of a limiter from others by the status. A node's refusals have more than one,
+// and its decisions are told by what they say, lest a proxy's 503 be taken for one.
+func (s *httpSender) judge(status int) Answer {
+	a := Answer{Outcome: Other, Status: uint16(status)}
+	if s.opts.Check == nil {
+		switch {
+		case status/100 == 2:
+			a.Outcome = Allowed
+		case status == http.StatusTooManyRequests:
+			a.Outcome = Refused
+		}
+		return a
+	}
+	if !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {
+		return a
+	}
+	a.Degraded = bytes.Contains(s.answer.Bytes(), []byte(`"degraded":true`))
+	switch status {
+	case http.StatusOK:
+		a.Outcome = Allowed
+	case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
+		a.Outcome = Refused
+	}
+	return a
+}

@@ -1,0 +1,180 @@
+package load
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir/server/internal/cputime"
+)
+
+// Phase is a part of a run.
+type Phase int32
+
+const (
+	// Warming: requests are sent, and not counted.
+	Warming Phase = iota
+	// Measuring: they are counted.
+	Measuring
+	// Finishing: no more are sent; those in flight are waited for.
+	Finishing
+)
+
+// Progress is how far a run has come.
+type Progress struct {
+	Phase Phase
+	// Elapsed is the time of this phase that has passed, of Total.
+	Elapsed, Total time.Duration
+	// Answered and Failed are how many requests were, in the measured time.
+	Answered, Failed int64
+}
+
+// ProgressInterval is how often a run tells its progress.
+const ProgressInterval = 200 * time.Millisecond
+
+// run is one run under way.
+type run struct {
+	plan    Plan
+	sample  int
+	pacer   *pacer // of an open loop
+	tallies []*tally
+	start   time.Time
+	phase   atomic.Int32
+	over    chan struct{} // closed when the measured time is over
+	finish  atomic.Int64  // when it is over, since start; brought forward by an interruption
+	watch   func(Progress)
+}
+
+// now is the time since the start.
+func (r *run) now() time.Duration { return time.Since(r.start) }
+
+// end is when the last request may be sent.
+func (r *run) end() time.Duration { return time.Duration(r.finish.Load()) }
+
+// Run makes the load that the plan says, and reports what came of it. When ctx is
+// done it stops early: the report then covers what was measured until then.
+// Watch, if not nil, is told of progress every [ProgressInterval].
+func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	r := &run{plan: p, sample: p.sample(), over: make(chan struct{}), watch: watch}
+	if p.open() {
+		r.pacer = newPacer(&p)
+	}
+	workers := r.workers(t)
+	// However long the store takes to tell what it has used, no request is counted meanwhile.
+	var store *storeReading
+	if p.Warmup == 0 {
+		store = p.readStore(ctx)
+	}
+	r.start = time.Now()
+	r.finish.Store(int64(p.Warmup + p.Duration))
+	if p.Warmup == 0 {
+		r.phase.Store(int32(Measuring)) // before the first request, which would be missed
+	}
+
+	// Requests in flight outlive the measured time, and are given up only when ctx is done.
+	// By then the end has been brought forward, so that no worker takes this for a failure.
+	sending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	var group sync.WaitGroup
+	for _, w := range workers {
+		group.Go(func() {
+			if p.open() {
+				w.open(sending)
+			} else {
+				w.closed(sending)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+
+	completed, began, cpu := true, time.Duration(0), cputime.Used()
+	if p.Warmup > 0 {
+		if completed = r.wait(ctx, Warming, p.Warmup); completed {
+			store = p.readStore(ctx)
+		}
+		began, cpu = min(r.now(), r.end()), cputime.Used()
+	}
+	if completed {
+		switch {
+		case p.open():
+			began = p.Warmup // a schedule is exact where a timer is a little late
+		case p.Warmup > 0:
+			began = r.now()
+			r.finish.Store(int64(began + p.Duration))
+		}
+		r.phase.Store(int32(Measuring))
+		completed = r.wait(ctx, Measuring, r.end()-r.now())
+	}
+	ended := min(r.now(), r.end())
+	r.finish.Store(int64(ended))
+	r.phase.Store(int32(Finishing))
+	close(r.over)
+	if completed {
+		r.tell(Finishing, 0, 0)
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+	giveUp()
+	<-done
+	report := r.report(t, ended-began, cputime.Used()-cpu, !completed)
+	p.reportStore(store, p.readStore(ctx), report)
+	return report, nil
+}
+
+func (r *run) workers(t Target) []*worker {
+	seq := newSequence(r.plan.Distribution, r.plan.Keys, r.plan.Exponent)
+	for range min(r.plan.Workers, maxTallies) {
+		r.tallies = append(r.tallies, newTally(r.plan.open()))
+	}
+	workers := make([]*worker, r.plan.Workers)
+	for i := range workers {
+		workers[i] = &worker{
+			run: r, sender: t.Sender(), tally: r.tallies[i%len(r.tallies)],
+			seq: seq, luck: rand.New(rand.NewPCG(2, uint64(i))),
+		}
+	}
+	return workers
+}
+
+// wait lets a phase take its time, and reports whether it did: false means that ctx was done first.
+func (r *run) wait(ctx context.Context, phase Phase, d time.Duration) bool {
+	begin := r.now()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	var ticks <-chan time.Time
+	if r.watch != nil {
+		ticker := time.NewTicker(ProgressInterval)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-ticks:
+			r.tell(phase, r.now()-begin, d)
+		}
+	}
+}
+
+func (r *run) tell(phase Phase, elapsed, total time.Duration) {
+	if r.watch == nil {
+		return
+	}
+	var c counts
+	for _, t := range r.tallies {
+		s := t.snapshot()
+		c.merge(&s)
+	}
+	r.watch(Progress{Phase: phase, Elapsed: elapsed, Total: total, Answered: c.answered(), Failed: c.failed()})
+}

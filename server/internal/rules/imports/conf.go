@@ -1,0 +1,180 @@
+package imports
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	crossplane "github.com/nginxinc/nginx-go-crossplane"
+
+	"github.com/weirhq/weir/internal/node/watch"
+)
+
+// Bounds of a configuration, far above what people write.
+const (
+	MaxConf      = 16 << 20 // bytes of all files together
+	maxConfFiles = 1000
+	maxConfDepth = 32 // of blocks, and of includes
+)
+
+// directive is one of nginx's, with what it includes in its place.
+type directive struct {
+	name  string
+	args  []string
+	block []directive // nil without one
+	file  string
+	line  int
+}
+
+func (d *directive) where() string { return fmt.Sprintf("%s:%d", filepath.Base(d.file), d.line) }
+
+// arg is an argument, or "" if there is none.
+func (d *directive) arg(i int) string {
+	if i < len(d.args) {
+		return d.args[i]
+	}
+	return ""
+}
+
+// confReader reads a configuration with all that it includes.
+type confReader struct {
+	root  string // includes are relative to its folder
+	stack []string
+	bytes int
+	files int
+	lost  []Note // includes that couldn't be read
+}
+
+// confError is what is wrong with a file. It never quotes one: it may hold secrets.
+type confError struct {
+	file string
+	line int
+	text string
+}
+
+func (e *confError) Error() string { return fmt.Sprintf("%s:%d: %s", e.file, e.line, e.text) }
+
+// readConf reads a file. Text is its content, or nil to read it.
+func readConf(path string, text []byte) ([]directive, []Note, error) {
+	r := &confReader{root: filepath.Dir(path)}
+	list, err := r.read(path, text, 0)
+	return list, r.lost, err
+}
+
+func (r *confReader) read(path string, text []byte, depth int) ([]directive, error) {
+	if text == nil {
+		var err error
+		if text, err = watch.Read(path, MaxConf); err != nil {
+			return nil, err
+		}
+	}
+	if r.bytes += len(text); r.bytes > MaxConf {
+		return nil, fmt.Errorf("%s: %w: with what it includes, a configuration has at most %d MiB", path, errTooLarge, MaxConf>>20)
+	}
+	if r.files++; r.files > maxConfFiles {
+		return nil, fmt.Errorf("%s: %w: a configuration includes at most %d files", path, errTooLarge, maxConfFiles)
+	}
+	if at := strings.IndexByte(string(text), 0); at >= 0 {
+		return nil, &confError{path, 1 + strings.Count(string(text[:at]), "\n"), "is no text file"}
+	}
+	r.stack = append(r.stack, path)
+	defer func() { r.stack = r.stack[:len(r.stack)-1] }()
+	tokens := crossplane.Lex(strings.NewReader(string(text)))
+	defer func() {
+		for range tokens { // so that the lexer ends
+		}
+	}()
+	return r.block(tokens, path, depth, true)
+}
+
+// block reads directives up to the end of a block, or of a file.
+func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth int, top bool) (list []directive, err error) {
+	if depth > maxConfDepth {
+		return nil, &confError{path, 1, fmt.Sprintf("blocks and includes are nested more than %d deep", maxConfDepth)}
+	}
+	var d *directive
+	line := 1
+	for t := range tokens {
+		line = t.Line
+		special := !t.IsQuoted && (t.Value == "{" || t.Value == "}" || t.Value == ";")
+		switch {
+		case t.Error != nil:
+			return nil, &confError{path, t.Line, "is not nginx's syntax: is a brace, a quote or a semicolon missing?"}
+		case !t.IsQuoted && strings.HasPrefix(t.Value, "#"):
+		case d == nil && special && t.Value == "}" && !top:
+			return list, nil
+		case d == nil && special:
+			return nil, &confError{path, t.Line, "has a brace or a semicolon with nothing before it"}
+		case d == nil:
+			d = &directive{name: t.Value, file: path, line: t.Line}
+		case !special:
+			d.args = append(d.args, t.Value)
+		case t.Value == "}":
+			return nil, &confError{path, t.Line, "has a directive that no semicolon ends"}
+		default:
+			if t.Value == "{" {
+				if d.block, err = r.block(tokens, path, depth+1, false); err != nil {
+					return nil, err
+				}
+				if d.block == nil {
+					d.block = []directive{} // an empty block is one
+				}
+			}
+			if d.name == "include" && d.block == nil {
+				more, err := r.include(d, depth)
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, more...)
+			} else {
+				list = append(list, *d)
+			}
+			d = nil
+		}
+	}
+	if d != nil || !top {
+		return nil, &confError{path, line, "ends too early: is a brace, a quote or a semicolon missing?"}
+	}
+	return list, nil
+}
+
+func errInclude(d *directive) error {
+	return &confError{d.file, d.line, "include: must be a file, or a pattern of files"}
+}
+
+// include reads what a directive includes, in the order of names, as nginx does. What can't be read is noted.
+func (r *confReader) include(d *directive, depth int) (list []directive, err error) {
+	pattern := d.arg(0)
+	if pattern == "" {
+		return nil, errInclude(d)
+	}
+	if !filepath.IsAbs(pattern) {
+		pattern = filepath.Join(r.root, pattern)
+	}
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, errInclude(d)
+	}
+	if len(names) == 0 && !strings.ContainsAny(pattern, "*?[") {
+		r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which isn't there: limits in it are missing here", clip(printable(d.arg(0))))})
+	}
+	for _, name := range names {
+		if slices.Contains(r.stack, name) {
+			return nil, &confError{d.file, d.line, "includes itself, by way of " + filepath.Base(name)}
+		}
+		more, err := r.read(name, nil, depth+1)
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which can't be read: limits in it are missing here", clip(printable(name)))})
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
+	}
+	return list, nil
+}

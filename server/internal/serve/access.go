@@ -1,0 +1,156 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/server/internal/edge/guard"
+)
+
+// guards decide which callers may use the ports that aren't for everybody.
+type guards struct{ http, admin *guard.Guard }
+
+func (c *Config) guards() (g guards, err error) {
+	tokens, err := guard.LoadTokens(c.AdminToken, c.AdminTokens)
+	if err != nil {
+		return g, fmt.Errorf("--admin-tokens: %w", err)
+	}
+	g.admin = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.Admin), Console: true})
+	if c.HTTPToken != "" {
+		if tokens, err = guard.OneToken("http", c.HTTPToken); err != nil {
+			return g, fmt.Errorf("--http-token: %w", err)
+		}
+	} else {
+		tokens = nil
+	}
+	g.http = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.HTTP), AnyName: !isLoopback(c.HTTP)})
+	return g, nil
+}
+
+// followTokens has the admin port ask for the tokens that their file holds, soon after it changes: a token that has leaked mustn't wait
+// for a restart. A file that can't be read, or has a bad line, changes nothing.
+func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
+	c := &n.config
+	var last guard.Tokens
+	return watch.File(ctx, c.AdminTokens, watch.Small, nil, n.tokens, func([]byte) {
+		tokens, err := guard.LoadTokens(c.AdminToken, c.AdminTokens)
+		if err != nil {
+			n.log.Error("admin-tokens rejected: the ones in use stay", "error", err)
+			return
+		}
+		g.SetTokens(tokens)
+		if last != nil && !slices.Equal(tokens, last) {
+			n.log.Info("admin-tokens applied", "file", c.AdminTokens, "tokens", len(tokens))
+		}
+		last = tokens
+	}, func(err error) {
+		n.log.Error("admin-tokens can't be read: the ones in use stay", "error", err)
+	})
+}
+
+// shortToken is a length below which somebody with time may guess a token.
+const shortToken = 16
+
+// warnOfStrangers warns of settings that let strangers use a port. The addresses are those of the check API and of gRPC,
+// or nil.
+func (n *node) warnOfStrangers(addr, grpc net.Addr) {
+	c := &n.config
+	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {
+		if l := len(t.token); l > 0 && l < shortToken {
+			n.log.Warn(fmt.Sprintf("%s is short enough to be guessed: use at least %d random characters, such as: openssl rand -hex 16", t.flag, shortToken), "characters", l)
+		}
+	}
+	for _, p := range c.TrustedProxies {
+		if p.Bits() == 0 {
+			n.log.Warn("--trusted-proxies trusts everybody: any client chooses its own address, and limits by ip hold for nobody; name your proxies' addresses", "range", p.String())
+		}
+	}
+	httpOpen := public(addr) && c.HTTPToken == "" && !c.asksClients("http")
+	grpcOpen := public(grpc) && c.HTTPToken == "" && !c.asksClients("grpc")
+	switch {
+	case c.OnlyEnvoy:
+		if httpOpen || grpcOpen { // one line: envoyproxy/ratelimit is open, too, so it comes with every start
+			n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
+		}
+	default:
+		if httpOpen {
+			n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
+		}
+		if grpcOpen {
+			n.log.Warn("anybody who reaches the services of --grpc can use them: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
+		}
+	}
+}
+
+// public reports whether a port is open to other machines.
+func public(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && !tcp.IP.IsLoopback()
+}
+
+// certificate is the certificate and the key that a listener shows, "" for none, and what their flags begin with.
+func (c *Config) certificate(listener string) (flag, cert, key string) {
+	if listener == "grpc" && c.GRPCTLSCert != "" {
+		return "--grpc-tls-", c.GRPCTLSCert, c.GRPCTLSKey
+	}
+	return "--tls-", c.TLSCert, c.TLSKey
+}
+
+// clientCA is the file whose certificates a listener asks of its clients, or "", and its flag.
+func (c *Config) clientCA(listener string) (flag, file string) {
+	own := map[string]string{"http": c.HTTPClientCA, "grpc": c.GRPCClientCA, "admin": c.AdminClientCA}[listener]
+	if own != "" {
+		return "--" + listener + "-client-ca", own
+	}
+	return "--tls-client-ca", c.TLSClientCA
+}
+
+// asksClients reports whether a listener's clients must show a certificate.
+func (c *Config) asksClients(listener string) bool {
+	_, file := c.clientCA(listener)
+	return file != ""
+}
+
+// tls is that of a listener, or nil without a certificate.
+func (c *Config) tls(listener string) (*tls.Config, error) {
+	flag, cert, key := c.certificate(listener)
+	if cert == "" {
+		return nil, nil
+	}
+	pair, err := watch.KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s%w", flag, err)
+	}
+	t := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	if flag, file := c.clientCA(listener); file != "" {
+		if t.ClientCAs, err = watch.Authorities(file); err != nil {
+			return nil, fmt.Errorf("%s: %w", flag, err)
+		}
+		t.ClientAuth = tls.RequireAndVerifyClientCert
+		if listener == "grpc" && c.GRPCClientSAN != "" {
+			// Of resumed sessions, too, which VerifyPeerCertificate isn't told of.
+			t.VerifyConnection = func(s tls.ConnectionState) error { return bears(s.PeerCertificates[0], c.GRPCClientSAN) }
+		}
+	}
+	return t, nil
+}
+
+// bears reports whether a certificate is for a name: one of DNS, an IP address, or a URI such as SPIFFE's.
+func bears(cert *x509.Certificate, name string) error {
+	if !strings.Contains(name, "://") {
+		return cert.VerifyHostname(name)
+	}
+	for _, u := range cert.URIs {
+		if u.String() == name {
+			return nil
+		}
+	}
+	return errors.New("the client's certificate is for another name")
+}

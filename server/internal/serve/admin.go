@@ -1,0 +1,199 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/admin"
+	"github.com/weirhq/weir/server/internal/edge/guard"
+	"github.com/weirhq/weir/server/internal/observe/top"
+	"github.com/weirhq/weir/server/ui"
+)
+
+// admin serves what operators look at and change. Profiles that are being made end with ctx, and what is being watched.
+func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", n.healthz)
+	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
+		_, refused := g.Admit(r)
+		return refused == nil
+	}))
+	api := &admin.API{
+		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
+		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Top: n.hot, Now: n.now, Tail: &n.tail, Ending: ctx.Done(),
+		Hour: top.NewHour(n.top, n.self.Name, n.sharedTop), Cooldowns: n.guard, Slots: n.slots(), Regions: n.regions, Regroup: n.regroup, Standing: n.standing, Missing: n.missing,
+	}
+	if n.config.Pprof {
+		api.Profiles = newProfiler(ctx).serve
+	}
+	api.Register(mux)
+	console := ui.New()
+	console.Register(mux)
+	there := "/console/, /v1/now, /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"
+	if n.config.Pprof {
+		there = "/debug/pprof/ and profile, heap, allocs, goroutine, threadcreate or trace, " + there
+	}
+	mux.HandleFunc("GET /{$}", index(console.Built()))
+	mux.HandleFunc("/", nothing(AdminPort+": try GET "+there))
+	return private(mux)
+}
+
+// private tells browsers that answers are for this port's own pages: no other site may frame or embed them, and they aren't kept.
+// Pages and their files say more.
+func private(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("X-Content-Type-Options", "nosniff")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// AdminPort begins what the admin port says of paths that it doesn't have. No other port says it.
+const AdminPort = "this is the admin port"
+
+// index is for people: those with a browser are shown the console, if there is one.
+func index(console bool) http.HandlerFunc {
+	where := "/console/    the console, in a browser; /play is the playground"
+	if !console {
+		where = "/console/    this binary was built without the console: make ui build"
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		if console && strings.Contains(r.Header.Get("Accept"), "text/html") {
+			http.Redirect(w, r, "/console/", http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, `This is the admin port of a Weir node.
+
+`+where+`
+/v1/now      this node, live: decisions, refusals, latency, store, trouble
+/v1/top      who is hot, and who is refused: weir top
+/v1/nodes    the nodes, their rules and stores: weir nodes
+/v1/rules    the rules in force: weir rules show
+/readyz      this node's store and rules
+/metrics     for Prometheus
+
+Where the port has tokens, all but /readyz and /play ask for one. The rest is in docs/admin-api.md.
+`)
+	}
+}
+
+// slots tells who holds those that are counted in the store that all nodes share.
+func (n *node) slots() admin.Slots {
+	if n.redis != nil {
+		return n.redis
+	}
+	return n.counters
+}
+
+// about is this node as the others see it.
+func (n *node) about() rulestore.Node {
+	out := n.self
+	doc := n.rules.InForce()
+	out.RulesVersion, out.RulesHash, out.InFile, out.Seen = doc.Version, doc.Hash, n.rules.File() != "", time.Now()
+	if !doc.Since.IsZero() {
+		out.RulesText = rulestore.TextHash(doc.Text)
+	}
+	out.Warning = n.rules.Warning()
+	n.tellStore(&out)
+	return out
+}
+
+// heard is what this node knows of the others. One whose store is in its own memory is alone.
+func (n *node) heard() redisstore.Heard {
+	if n.redis == nil {
+		return redisstore.Heard{At: time.Now()}
+	}
+	return n.redis.Heard()
+}
+
+// nothing answers paths that don't exist, with a message that says what is there.
+func nothing(message string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%s", message).Write(w)
+	}
+}
+
+func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
+	admin.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// readyz says whether a balancer should send requests here. A node whose last save of the rules
+// failed still serves by older ones, and says so beside it. A node without its store serves, too,
+// since every rule says what happens then: if all nodes lost the store at once, a balancer that
+// took them all out would make an outage of it. But a node that has just started isn't ready while it
+// may still reach its store, nor is one that has no rules, and so refuses everything.
+//
+// Balancers ask without a token, so anybody may. Where the store is, why it can't be reached and
+// where the rules come from is only for callers with a token.
+func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		full := mayKnow(r)
+		store := n.storeStatus()
+		if !full {
+			store = storeStatus{Status: store.Status, Since: store.Since}
+		}
+		doc := n.rules.InForce()
+		body := map[string]any{"status": "ready", "store": store, "rules_version": doc.Version}
+		if doc.Hash != "" {
+			body["rules_hash"] = rulestore.Short(doc.Hash)
+		}
+		if !doc.Since.IsZero() {
+			body["rules_since"] = known(doc.Since)
+		}
+		if stale := n.rules.Stale(); stale != "" {
+			body["rules_stale"] = stale
+		}
+		if rejected := n.rules.Rejected(); rejected != "" {
+			if !full {
+				rejected = "newer rules were rejected: /readyz on the admin port says where they are wrong"
+			}
+			body["rules_rejected"] = rejected
+		}
+		if warning := n.rules.Warning(); warning != "" && full {
+			body["rules_warning"] = warning
+		}
+		status := http.StatusOK
+		if n.envoyConfig != nil {
+			source := n.envoy.Source()
+			body["envoy_config"] = n.envoyStatus(&source, full)
+			if source.Rejected != "" {
+				if !full {
+					source.Rejected = "newer files were rejected: /readyz on the admin port says where they are wrong"
+					if n.config.EnvoyXDS != nil {
+						source.Rejected = "newer limits of the xDS server were rejected: /readyz on the admin port says where they are wrong"
+					}
+				}
+				body["envoy_config_rejected"] = source.Rejected
+			}
+			if why := n.unconfigured(); why != "" {
+				if !full {
+					why = "there is no configuration that can be used: the log says why, and /readyz on the admin port"
+				}
+				body["status"], body["reason"], status = "no configuration", why, http.StatusServiceUnavailable
+			}
+		}
+		if n.connecting() {
+			body["status"], body["reason"], status = "connecting", "the store hasn't been reached since this node started", http.StatusServiceUnavailable
+		}
+		if waiting := n.rules.Waiting(); waiting != "" {
+			body["status"], body["reason"], status = "no rules", waiting, http.StatusServiceUnavailable
+		}
+		if n.draining.Load() {
+			body["status"], status = "draining", http.StatusServiceUnavailable
+		}
+		admin.WriteJSON(w, status, body)
+	}
+}

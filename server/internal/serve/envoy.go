@@ -1,0 +1,164 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+	"github.com/weirhq/weir/server/internal/edge/forwardauth"
+	"github.com/weirhq/weir/server/internal/edge/guard"
+	"github.com/weirhq/weir/tracing"
+)
+
+// Envoy is how Envoy's rate limit service answers.
+type Envoy struct {
+	// NoHeaders leaves out the headers that say how a limit of EnvoyConfig stands.
+	NoHeaders bool
+	// Names are those of the headers; "" means envoyproxy/ratelimit's.
+	Names struct{ Limit, Remaining, Reset string }
+	// DynamicMetadata adds the request and the limits' metadata to answers.
+	DynamicMetadata bool
+	// Modes is how the limits of EnvoyConfig are meant.
+	Modes envoy.Modes
+	// MaxConnectionAge is how long a gRPC connection may last, and MaxConnectionAgeGrace how long requests may take that are in flight
+	// then; 0 means what envoy.ServerOptions says.
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
+	// StartWithout lets a node begin although EnvoyConfig isn't there or can't be used, and has /healthcheck answer 200 before the
+	// first configuration. Until then, requests are answered with UNAVAILABLE all the same.
+	StartWithout bool
+	// Attributes maps keys of descriptors to what rules call them.
+	Attributes map[string]string
+}
+
+// validate reports impossible settings.
+func (e *Envoy) validate() error {
+	if e.MaxConnectionAge < 0 || e.MaxConnectionAgeGrace < 0 {
+		return errors.New("envoy: max_connection_age and max_connection_age_grace: must be at least 0s, such as 24h")
+	}
+	for key, name := range e.Attributes {
+		kind, rest, _ := strings.Cut(name, ":")
+		if !slices.Contains(envoy.Attributes, name) && (rest == "" || !slices.Contains([]string{"attr", "header", "claim"}, kind)) {
+			return fmt.Errorf("envoy.attributes: %s: must be one of %s, attr:NAME, header:NAME or claim:NAME, got %q", key, strings.Join(envoy.Attributes, ", "), name)
+		}
+	}
+	return nil
+}
+
+// envoyConfig is where limits in envoyproxy/ratelimit's language come from.
+type envoyConfig interface {
+	// Follow puts what is new in force, until ctx is done.
+	Follow(ctx context.Context) error
+	// Look has it looked for now.
+	Look()
+}
+
+var (
+	_ envoyConfig = (*envoy.Folder)(nil)
+	_ envoyConfig = (*envoy.Feed)(nil)
+)
+
+// openEnvoy makes the rate limit service, and reads its configuration if it has one.
+func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
+	c := &n.config
+	e := &c.Envoy
+	n.envoy = envoy.New(n.limiter, envoy.Options{
+		Configured: c.EnvoyConfig != "" || c.EnvoyXDS != nil, Modes: e.Modes, Attributes: e.Attributes, Rules: answers,
+		Answers:     envoy.Answers{Headers: !e.NoHeaders, Limit: e.Names.Limit, Remaining: e.Names.Remaining, Reset: e.Names.Reset, DynamicMetadata: e.DynamicMetadata},
+		MaxInFlight: c.MaxInFlight, OnError: func(err error) { n.storeFailed(nil, err) }, Logger: n.log,
+	})
+	if c.EnvoyConfig != "" {
+		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig, e.StartWithout); err != nil {
+			return fmt.Errorf("--envoy-config: %w", err)
+		}
+	}
+	if c.EnvoyXDS != nil {
+		if n.envoyConfig, err = n.envoy.Subscribe(*c.EnvoyXDS); err != nil {
+			return fmt.Errorf("envoy.xds: %w", err)
+		}
+	}
+	return nil
+}
+
+// grpc is the port of the rate limit service and of ext_authz.
+func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
+	o := envoy.ServerOptions{
+		Reflection: n.config.GRPCReflection, Guard: g, Gateways: gateways, GatewaysReady: n.ruled,
+		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
+	}
+	if n.config.OnlyEnvoy {
+		o.Gateways = nil // which rules decide, and there are none
+	}
+	if n.tracer != nil {
+		o.Trace = tracing.Continue
+	}
+	n.rls = envoy.NewServer(n.envoy, o)
+	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
+}
+
+// serving reports what gRPC health says: as /readyz, but limits of a configuration need no rules.
+func (n *node) serving() bool {
+	if n.envoyConfig != nil {
+		return !n.connecting() && n.unconfigured() == ""
+	}
+	return n.ruled()
+}
+
+// ruled reports whether there are rules to decide by.
+func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
+
+// unconfigured says why Envoy's rate limit service has no configuration yet, or "".
+func (n *node) unconfigured() string {
+	s := n.envoy.Source()
+	switch {
+	case n.envoyConfig == nil || !s.Since.IsZero():
+		return ""
+	case s.Rejected != "":
+		return "the first configuration was rejected: " + s.Rejected
+	case !s.Connected:
+		return "the xDS server hasn't sent a configuration: " + s.Lost
+	}
+	return "the xDS server hasn't sent a configuration: it may know none for the node " + cmp.Or(n.config.EnvoyXDS.Node, envoy.DefaultNode)
+}
+
+// envoyStatus is how a configuration stands, for /readyz.
+func (n *node) envoyStatus(s *envoy.Source, full bool) map[string]any {
+	out := map[string]any{"domains": s.Domains, "limits": s.Limits}
+	if !s.Since.IsZero() {
+		out["since"] = known(s.Since)
+	}
+	if full {
+		out["source"] = s.Name
+	}
+	if n.config.EnvoyXDS != nil {
+		out["version"], out["connected"] = s.Version, s.Connected
+		if full && !s.Connected {
+			out["error"] = s.Lost
+		}
+	}
+	return out
+}
+
+// addEnvoy adds what envoyproxy/ratelimit serves over HTTP.
+func (n *node) addEnvoy(mux *http.ServeMux, g *guard.Guard) {
+	mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) {
+		if _, refused := g.Admit(r); refused != nil {
+			refused.Write(w)
+			return
+		}
+		n.envoy.JSON(w, r)
+	})
+	mux.HandleFunc("GET /healthcheck", func(w http.ResponseWriter, _ *http.Request) {
+		if n.draining.Load() || !n.config.Envoy.StartWithout && n.unconfigured() != "" {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprint(w, "OK")
+	})
+}

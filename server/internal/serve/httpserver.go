@@ -1,0 +1,133 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir/server/internal/edge/gateway"
+)
+
+// httpServer is the server of a port that speaks HTTP.
+type httpServer struct {
+	*http.Server
+	draining atomic.Bool // connections end after their next answer
+	conns    sync.Map    // net.Conn to *httpConn: all that are open
+}
+
+var _ server = (*httpServer)(nil)
+
+// httpConn is the state of an open connection.
+type httpConn struct {
+	mu    sync.Mutex     // guards the rest
+	state http.ConnState // the latest
+	until time.Time      // when Shutdown ends it, if it has no request by then; zero before Shutdown
+	cut   bool           // its read deadline is until, instead of net/http's
+}
+
+// bodyTimeout is how long a request to the check API or the admin port may take
+// to arrive, and its answer to be taken.
+const bodyTimeout = 10 * time.Second
+
+// newHTTP makes a server. A request and its answer may take as long as patience says; 0 means that the handler looks after that itself.
+func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServer {
+	s := &httpServer{}
+	s.Server = gateway.NewServer(s.closing(h))
+	s.ConnState = s.follow
+	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
+	// Both run from the request's beginning: a client that sent too slowly is still told so.
+	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
+	return s
+}
+
+// closing ends each HTTP/1 connection of a draining node with its next answer, which tells the client not to send more on it.
+// Closing the connection while it is idle can lose a request that is already on its way. HTTP/2 has a frame for that.
+func (s *httpServer) closing(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && s.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// follow keeps the state of each connection. net/http calls it.
+func (s *httpServer) follow(nc net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.conns.Store(nc, &httpConn{})
+		return
+	case http.StateHijacked, http.StateClosed:
+		s.conns.Delete(nc)
+		return
+	}
+	v, ok := s.conns.Load(nc)
+	if !ok {
+		return
+	}
+	c := v.(*httpConn)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = state
+	if c.until.IsZero() {
+		return
+	}
+	c.until = time.Now().Add(lastRequest)   // from now, if it is idle again
+	if c.cut && state == http.StateActive { // the request came in time, and its body gets the time that net/http grants it
+		c.cut = false
+		deadline := time.Time{}
+		if s.ReadTimeout > 0 && !isHTTP2(nc) {
+			deadline = time.Now().Add(s.ReadTimeout)
+		}
+		_ = nc.SetReadDeadline(deadline)
+	}
+}
+
+// isHTTP2 reports whether a connection speaks HTTP/2. It waits for the TLS handshake.
+func isHTTP2(nc net.Conn) bool {
+	t, ok := nc.(*tls.Conn)
+	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
+}
+
+// Drain ends connections with their next answer.
+func (s *httpServer) Drain() { s.draining.Store(true) }
+
+// Shutdown ends HTTP/1 connections that have no request within lastRequest, then has net/http wait for the others. net/http alone
+// closes idle connections at once, drops requests that it is still reading, and waits 5 seconds for connections that never had one.
+func (s *httpServer) Shutdown(ctx context.Context) error {
+	s.Drain()
+	until := time.Now().Add(lastRequest)
+	for s.unused(until) && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
+	}
+	err := s.Server.Shutdown(ctx)
+	if err != nil {
+		s.Close()
+	}
+	return err
+}
+
+// unused reports whether there are HTTP/1 connections without a request. It sets their read deadlines, so that net/http closes
+// them by itself unless a request comes first. It does so at each call: net/http sets others when it begins to wait.
+func (s *httpServer) unused(until time.Time) (found bool) {
+	s.conns.Range(func(k, v any) bool {
+		nc, c := k.(net.Conn), v.(*httpConn)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.until.IsZero() {
+			c.until = until
+		}
+		if c.state == http.StateActive || c.state == http.StateIdle && isHTTP2(nc) {
+			return true
+		}
+		found, c.cut = true, true
+		_ = nc.SetReadDeadline(c.until)
+		return true
+	})
+	return found
+}

@@ -1,0 +1,275 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/metrics"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/admin"
+)
+
+const (
+	slot     = time.Second
+	slots    = 120 // that are remembered
+	lately   = 10  // slots that rates and percentiles are of
+	pastOnes = lately + 1
+)
+
+// live is what a node remembers of its last two minutes. It is fed once a second with what the metrics have counted, so a check
+// pays nothing for it, and its figures are those of the metrics.
+type live struct {
+	mu      sync.Mutex       // guards all of this
+	slots   [slots]slotCount // a ring
+	past    [pastOnes]moment // likewise
+	slot    int64            // how many have passed since the node began
+	counted metrics.Sum      // what slots have
+	moments int64            // how many there were; the newest is at (moments-1) % pastOnes
+	trouble troubles
+	modes   modes
+	failure error // why the store last failed a check
+	// failed is one that came since the last second, or nil.
+	failed atomic.Pointer[error]
+
+	costly      costly
+	costlyUntil time.Time
+}
+
+// slotCount is what happened in one second.
+type slotCount struct {
+	decisions, refused, degraded uint64
+	p50, p99                     *float64 // nil if none was measured
+}
+
+// moment is what had been counted at some time.
+type moment struct {
+	at           time.Time
+	sum          metrics.Sum
+	asked, local uint64 // charges
+	shards       map[string]redisstore.TimeStats
+}
+
+// costly is what takes a walk over every counter to know.
+type costly struct {
+	memory memstore.Stats
+	leases admin.Lease
+}
+
+// busy is what decides requests, so many at a time.
+type busy interface{ InFlight() int }
+
+// followLive feeds live until ctx is done.
+func (n *node) followLive(ctx context.Context) error {
+	ticks := time.NewTicker(slot)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+			n.tick()
+		}
+	}
+}
+
+// tick ends a second.
+func (n *node) tick() {
+	m := moment{at: time.Now(), sum: n.metrics.Sum()}
+	if n.shared != nil {
+		m.asked, m.local = n.shared.Leases.Charges()
+		m.shards = map[string]redisstore.TimeStats{}
+		for _, sh := range n.redis.Stats().Shards {
+			m.shards[sh.Name] = sh.Time
+		}
+	}
+	l := &n.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.failed.Swap(nil); err != nil {
+		l.failure = *err
+	}
+	l.count(&m.sum, int64(m.at.Sub(n.began)/slot))
+	l.past[l.moments%pastOnes] = m
+	l.moments++
+	n.lookForTroubleLocked(m.at)
+}
+
+func (l *live) newest() *moment { return &l.past[(l.moments-1)%pastOnes] }
+
+// oldest is the moment that rates are since: ten seconds ago, or when the node began.
+func (l *live) oldest() *moment { return &l.past[max(0, l.moments-pastOnes)%pastOnes] }
+
+// count puts what was counted into the seconds that have passed. They are several when the machine was too busy, or asleep.
+func (l *live) count(sum *metrics.Sum, now int64) {
+	passed := now - l.slot
+	if passed < 1 {
+		return // that second isn't over
+	}
+	since := sum.Since(&l.counted)
+	var decisions, refused uint64
+	since.Decisions(func(_ string, _ weir.Reason, allowed bool, n uint64) {
+		decisions += n
+		if !allowed {
+			refused += n
+		}
+	})
+	p50, p99 := percentiles(metrics.TimeBounds, since.Times[:])
+	for i := max(0, passed-slots); i < passed; i++ {
+		part := func(n uint64) uint64 { return n*uint64(i+1)/uint64(passed) - n*uint64(i)/uint64(passed) }
+		l.slots[(l.slot+1+i)%slots] = slotCount{part(decisions), part(refused), part(since.Degraded), p50, p99}
+	}
+	l.slot, l.counted = now, *sum
+}
+
+// series are the slots that have passed, newest last.
+func (l *live) series() (s admin.Series) {
+	for i := range int64(slots) {
+		one := &l.slots[(l.slot+1+i)%slots]
+		s.Decisions = append(s.Decisions, one.decisions)
+		s.Refused = append(s.Refused, one.refused)
+		s.Degraded = append(s.Degraded, one.degraded)
+		s.P50, s.P99 = append(s.P50, one.p50), append(s.P99, one.p99)
+	}
+	return s
+}
+
+// now answers GET /v1/now. It calls nobody.
+func (n *node) now() admin.Now {
+	n.live.mu.Lock()
+	defer n.live.mu.Unlock()
+	l := &n.live
+	costly := n.costlyLocked()
+	last, first := l.newest(), l.oldest()
+	doc, modes := n.rules.InForce(), n.failureModesLocked()
+	out := admin.Now{
+		Node: n.self.Name, Version: n.self.Version, Started: *known(n.began), At: *known(last.at), SlotSeconds: int(slot / time.Second),
+		Series: l.series(), MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: known(doc.Since),
+		Memory:  admin.Memory{Counters: costly.memory.Counters, Bytes: costly.memory.Bytes, Cap: cmp.Or(n.config.MemoryCap, memstore.DefaultMemoryCap), Evictions: costly.memory.Evicted},
+		Trouble: l.trouble.list, FailureModes: modes.list, FailureTotals: modes.totals,
+	}
+	for _, b := range n.busy {
+		out.InFlight = max(out.InFlight, b.InFlight())
+	}
+	out.Totals, out.Latency = rates(first, last)
+	out.Store = n.nowStore(first, last)
+	if n.shared != nil {
+		out.Lease = &costly.leases
+		asked, local := last.asked-first.asked, last.local-first.local
+		if all := asked + local; all > 0 {
+			share := float64(local) / float64(all)
+			out.Lease.LocalShare = &share
+		}
+	}
+	return out
+}
+
+// costlyLocked is what a walk over every counter tells. With many of them that takes some ms, so however many ask, it has at most a
+// fiftieth of a core.
+func (n *node) costlyLocked() costly {
+	l := &n.live
+	begun := time.Now()
+	if begun.Before(l.costlyUntil) {
+		return l.costly
+	}
+	l.costly.memory = n.counters.Stats()
+	if n.shared != nil {
+		st := n.shared.Leases.Stats()
+		l.costly.leases = admin.Lease{Tokens: st.Tokens, Counters: st.Counters}
+	}
+	done := time.Now()
+	l.costlyUntil = done.Add(max(slot/2, 50*done.Sub(begun)))
+	return l.costly
+}
+
+// rates are those between two moments.
+func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
+	r = admin.Rates{ByReason: map[string]float64{}, ByEdge: map[string]admin.EdgeRate{}}
+	since, took := last.sum.Since(&first.sum), last.at.Sub(first.at)
+	r.Over, l.Over = took.Round(time.Millisecond).Seconds(), took.Round(time.Millisecond).Seconds()
+	if took <= 0 {
+		return r, l
+	}
+	rate := func(n uint64) float64 { return float64(n) / took.Seconds() }
+	since.Decisions(func(edge string, reason weir.Reason, allowed bool, n uint64) {
+		at := r.ByEdge[edge]
+		at.Decisions += rate(n)
+		r.Decisions += rate(n)
+		if !allowed {
+			at.Refused += rate(n)
+			r.Refused += rate(n)
+		}
+		r.ByEdge[edge] = at
+		r.ByReason[observer.Reason(reason)] += rate(n)
+	})
+	r.Degraded = rate(since.Degraded)
+	l.P50, l.P99 = percentiles(metrics.TimeBounds, since.Times[:])
+	for _, n := range since.Times {
+		l.Measured += n
+	}
+	return r, l
+}
+
+// nowStore is how the store is, and how long its calls took between two moments.
+func (n *node) nowStore(first, last *moment) admin.NowStore {
+	s := n.storeStatus()
+	out := admin.NowStore{URL: s.URL, Status: s.Status, Since: s.Since, Nodes: s.Nodes, Shards: []admin.NowShard{}}
+	for _, sh := range s.Shards {
+		one := admin.NowShard{Name: sh.Name, Up: sh.Up, Since: sh.Since, Error: sh.Error, Keys: sh.Keys, Breaker: "closed"}
+		switch {
+		case !sh.Up:
+			one.Breaker = "open"
+		case sh.doubted:
+			one.Breaker = "probing"
+		}
+		calls := last.shards[sh.Name].Buckets
+		for i, n := range first.shards[sh.Name].Buckets { // none, if it has come meanwhile
+			calls[i] -= min(n, calls[i]) // less than before, if it has gone and come back meanwhile
+		}
+		one.P50, one.P99 = percentiles(storeBounds, calls[:])
+		out.Shards = append(out.Shards, one)
+	}
+	return out
+}
+
+var storeBounds = func() (seconds []float64) {
+	for _, b := range redisstore.TimeBounds {
+		seconds = append(seconds, b.Seconds())
+	}
+	return seconds
+}()
+
+// percentiles are those of a histogram, in microseconds, as Prometheus would estimate them; nil without any times.
+func percentiles(bounds []float64, buckets []uint64) (p50, p99 *float64) {
+	return percentile(0.5, bounds, buckets), percentile(0.99, bounds, buckets)
+}
+
+func percentile(q float64, bounds []float64, buckets []uint64) *float64 {
+	all := uint64(0)
+	for _, n := range buckets {
+		all += n
+	}
+	if all == 0 {
+		return nil
+	}
+	rank, below, from := q*float64(all), 0., 0.
+	for i, bound := range bounds {
+		in := float64(buckets[i])
+		if below+in >= rank && in > 0 {
+			return micros(from + (bound-from)*(rank-below)/in)
+		}
+		below, from = below+in, bound
+	}
+	return micros(from)
+}
+
+// micros is a time with no more digits than mean something.
+func micros(seconds float64) *float64 {
+	us := float64(time.Duration(seconds*float64(time.Second)).Round(10*time.Nanosecond)) / float64(time.Microsecond)
+	return &us
+}

@@ -1,0 +1,155 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weirhq/weir/server/internal/edge/gateway"
+)
+
+// port is an address of a node with what answers there, in whatever protocol.
+type port struct {
+	name   string // of its flag
+	addr   string // to listen on; "" opens none
+	server server
+	tls    atomic.Pointer[tls.Config] // for new connections; nil without a certificate
+	door   *gateway.Door              // nil if all connections are let in
+	// secured is what the port has in place of the node's certificate. Nil means that.
+	secured *tls.Config
+	socket  net.Listener // the bare TCP listener inside Listener
+	net.Listener
+}
+
+// server answers on a port.
+type server interface {
+	// Serve answers until the listener is closed, or fails.
+	Serve(net.Listener) error
+	// Drain tells clients to go elsewhere for their next request. The server goes on answering.
+	Drain()
+	// Shutdown lets requests in flight finish, once the listener is closed. When ctx is done it
+	// ends the rest, and returns ctx's error.
+	Shutdown(ctx context.Context) error
+}
+
+// setting is what a user writes to change its address.
+func (p *port) setting() string {
+	if p.name == "region" {
+		return "regions.listen"
+	}
+	return "--" + p.name
+}
+
+// open begins to listen, with TLS if the node has a certificate.
+func (p *port) open(ctx context.Context, c *Config) error {
+	tlsConfig, err := p.secured, error(nil)
+	if tlsConfig == nil {
+		tlsConfig, err = c.tls(p.name)
+	}
+	if err != nil {
+		return err
+	}
+	var plain net.ListenConfig
+	plain.SetMultipathTCP(false) // Linux has no filters for it, which refuseNew needs
+	p.Listener, err = plain.Listen(ctx, "tcp", p.addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		text := fmt.Sprintf("%s: %s is in use, perhaps by another node: give another address", p.setting(), p.addr)
+		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables, which name the port then, can't close it
+			text += `, or "" to open none`
+		}
+		return errors.New(text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.setting(), err)
+	}
+	p.socket = p.Listener
+	if p.door != nil {
+		p.door.Listener = p.Listener
+		p.Listener = p.door
+	}
+	if tlsConfig != nil {
+		p.tls.Store(tlsConfig)
+		p.Listener = tls.NewListener(p.Listener, &tls.Config{
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return p.tls.Load(), nil },
+		})
+	}
+	return nil
+}
+
+// openAll opens every port before any is served: a node starts with all of them or not at all. It
+// returns those that have an address.
+func openAll(ctx context.Context, c *Config, ports []*port) (opened []*port, err error) {
+	for _, p := range ports {
+		if p.addr == "" {
+			continue
+		}
+		if err := p.open(ctx, c); err != nil {
+			for _, p := range opened {
+				p.Close()
+			}
+			return nil, err
+		}
+		opened = append(opened, p)
+	}
+	return opened, nil
+}
+
+// where is the address that the port listens on, or nil if it doesn't.
+func (p *port) where() net.Addr {
+	if p.Listener == nil {
+		return nil
+	}
+	return p.Addr()
+}
+
+// DefaultDrainNotice is how long a draining node goes on accepting, if nobody said otherwise.
+const DefaultDrainNotice = 250 * time.Millisecond
+
+const (
+	// handshakes is how long a client has to finish a TCP handshake that it began before the port refused new ones.
+	handshakes = 100 * time.Millisecond
+	// lastRequest is how long a connection stays open without a request once its port is closed. A client may have sent one
+	// before it heard of the close.
+	lastRequest = 250 * time.Millisecond
+)
+
+// serve answers until ctx is done, then ends without losing a request: it closes the port, and requests in flight finish.
+func (p *port) serve(ctx context.Context, n *node) error {
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		p.drain(n)
+	})
+	err := p.server.Serve(p.Listener)
+	if stop() { // it ended by itself
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	<-closed
+	end, cancel := context.WithTimeout(context.Background(), lastRequest+n.config.DrainTimeout)
+	defer cancel()
+	err = p.server.Shutdown(end)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: requests were still in flight after %s", p.name, n.config.DrainTimeout)
+	}
+	return err
+}
+
+// drain closes the port. First the node isn't ready, and balancers have time to notice. Then the kernel refuses new connections,
+// and the server accepts those that wait in the kernel's queue: closing the port would reset them.
+func (p *port) drain(n *node) {
+	n.draining.Store(true)
+	p.server.Drain()
+	time.Sleep(n.config.DrainNotice)
+	if refuseNew(p.socket) {
+		time.Sleep(handshakes)
+		for end := time.Now().Add(n.config.DrainTimeout); queued(p.socket) > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	p.Close()
+}

@@ -1,0 +1,242 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/server/internal/admin"
+)
+
+// Region is where a node is, and how it reaches nodes of other regions.
+type Region struct {
+	// Name is that of the node's region. "" means that nobody asks.
+	Name string `yaml:"name"`
+	// Home is the region that counts global limits which name none. "" means that each one does, for itself.
+	Home string `yaml:"home"`
+	// Listen is the address at which other regions' nodes ask this one; "" opens none.
+	Listen string `yaml:"listen"`
+	// SecretFile holds what all regions share.
+	SecretFile string `yaml:"secret_file"`
+	// Peers are addresses of nodes of the other regions.
+	Peers map[string][]string `yaml:"peers"`
+}
+
+var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+
+// linked reports whether there are other regions.
+func (r *Region) linked() bool { return r.Listen != "" || len(r.Peers) > 0 }
+
+func (r *Region) validate() error {
+	named := func(what, name string) error {
+		if !regionName.MatchString(name) {
+			return fmt.Errorf("%s: must be a name of up to 32 lower-case letters, digits and -, such as eu-west, got %q", what, name)
+		}
+		return nil
+	}
+	if r.Name == "" {
+		if r.linked() || r.Home != "" || r.SecretFile != "" {
+			return errors.New("--region: is missing: say which region this node is in, as regions.name or --region")
+		}
+		return nil
+	}
+	if err := named("regions.name or --region", r.Name); err != nil {
+		return err
+	}
+	if err := checkAddress(r.Listen); err != nil {
+		return fmt.Errorf("regions.listen: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {
+		if err := named("regions.peers", name); err != nil {
+			return err
+		}
+		if name == r.Name {
+			return fmt.Errorf("regions.peers: %s is this node's own region: leave it out", name)
+		}
+		if len(r.Peers[name]) == 0 {
+			return fmt.Errorf("regions.peers.%s: needs an address such as weir-%s.example:8084", name, name)
+		}
+		for _, address := range r.Peers[name] {
+			if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
+				return fmt.Errorf("regions.peers.%s: must be host:port, such as weir-%s.example:8084, got %q", name, name, address)
+			}
+		}
+	}
+	if r.Home != "" && r.Home != r.Name && r.Peers[r.Home] == nil {
+		return fmt.Errorf("regions.home: %q is neither this node's region nor one of regions.peers: %s", r.Home, strings.Join(append(slices.Sorted(maps.Keys(r.Peers)), r.Name), ", "))
+	}
+	switch {
+	case r.linked() && r.SecretFile == "":
+		return errors.New("regions.secret_file: is missing: regions need a secret that all have; make one with openssl rand -hex 32")
+	case len(r.Peers) > 0 && r.Home == "":
+		return errors.New("regions.home: is missing: name the region that counts global limits; give all regions the same")
+	}
+	return nil
+}
+
+// openLink makes the link to other regions, if there are any.
+func (n *node) openLink() error {
+	r := &n.config.Region
+	n.self.Region = r.Name
+	if !r.linked() {
+		return nil
+	}
+	secret, err := region.ReadSecret(r.SecretFile)
+	if err != nil {
+		return fmt.Errorf("regions.secret_file: %w", err)
+	}
+	n.link, err = region.NewLink(region.Options{Name: r.Name, Home: r.Home, Secret: secret, Peers: r.Peers, Timeout: n.config.RegionTimeout, MaxWaiting: max(1, 3*n.config.MaxInFlight/4), Logger: n.log})
+	if err != nil {
+		return fmt.Errorf("regions: %w", err)
+	}
+	if r.Listen == "" {
+		n.log.Warn("other regions can't reach this node: set regions.listen", "region", r.Name)
+	}
+	n.regionTLS, err = secret.TLS()
+	return err
+}
+
+// regions is how the other regions are.
+func (n *node) regions() admin.Regions {
+	out := admin.Regions{Name: n.config.Region.Name, Home: cmp.Or(n.config.Region.Home, n.config.Region.Name), Peers: []region.Status{}}
+	if n.link != nil {
+		here := n.link.Here()
+		out.Home, out.Epoch, out.State, out.Grace = here.Home, here.Epoch, here.State, here.Grace
+		out.Peers = append(out.Peers, n.link.Peers()...)
+	}
+	return out
+}
+
+// standing is what this region has of a counter.
+func (n *node) standing(ctx context.Context, c *weir.Counter) (*region.Standing, error) {
+	if n.link == nil {
+		return nil, nil
+	}
+	return n.link.Standing(ctx, c)
+}
+
+// missing is the home that a limit which wasn't decided couldn't ask.
+func (n *node) missing(p *weir.Policy) string {
+	if n.link == nil {
+		return ""
+	}
+	return n.link.Missing(p)
+}
+
+// regroup carries out what an operator wants of regions.
+func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
+	switch {
+	case n.link == nil:
+		return fmt.Errorf("%w: this node knows no other regions: see regions.peers", region.ErrRefused)
+	case c.Do == "move":
+		return n.link.Move(ctx, c.Region, c.To, c.Force)
+	case c.Do == "drain":
+		return n.link.Drain(ctx, c.Region)
+	case c.Do == "forget":
+		return n.link.Forget(ctx, c.Region, c.Force)
+	}
+	return n.link.Restore(ctx, c.Region)
+}
+
+// scopes says which global rules aren't counted where they should be, and what becomes of their requests; "" if all are.
+func (n *node) scopes() string {
+	var alone, refuse, local, share, lost []string
+	var homes []string
+	doc := n.limiter.Rules().Rules()
+	for i := range doc.Rules {
+		r := &doc.Rules[i]
+		switch {
+		case !r.Global:
+		case n.link == nil:
+			alone = append(alone, r.ID)
+		case n.link.Reaches(r):
+		case !n.link.Knows(n.link.HomeOf(r)):
+			lost = append(lost, r.ID+" ("+n.link.HomeOf(r)+")")
+		case r.OnPartition == weir.FailAllow && n.link.Shares(r):
+			share = append(share, r.ID)
+			homes = append(homes, n.link.HomeOf(r))
+		case r.OnPartition == weir.FailLocal:
+			local = append(local, r.ID)
+			homes = append(homes, n.link.HomeOf(r))
+		default:
+			refuse = append(refuse, r.ID)
+			homes = append(homes, n.link.HomeOf(r))
+		}
+	}
+	var text []string
+	if len(alone) > 0 {
+		text = append(text, "This node has no other regions (regions.peers), and counts here what should be counted for all: "+some(alone))
+	}
+	if len(lost) > 0 {
+		text = append(text, "The home isn't a region that this node knows (regions.peers), so what on_partition says decides: "+some(lost))
+	}
+	if len(homes) > 0 {
+		slices.Sort(homes)
+		text = append(text, "Not heard: region "+some(slices.Compact(homes)))
+	}
+	if len(refuse) > 0 {
+		text = append(text, "Requests are refused with 503 by "+some(refuse))
+	}
+	if len(share) > 0 {
+		text = append(text, "This region has no more than its floor of "+some(share))
+	}
+	if len(local) > 0 {
+		text = append(text, "This region counts the whole limit by itself for "+some(local))
+	}
+	return strings.Join(text, ". ")
+}
+
+// some are names, as many as people read.
+func some(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// watchLink shows the link in metrics.
+func (n *node) watchLink() {
+	if n.link == nil {
+		return
+	}
+	n.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_grace", Help: "1 while this region has become a home so lately that it owns no more than its floor, else 0."}, func() float64 {
+		if n.link.Here().Grace {
+			return 1
+		}
+		return 0
+	}))
+	for name := range n.config.Region.Peers {
+		labels := prometheus.Labels{"peer": name}
+		of := func() (s region.Status) {
+			all := n.link.Peers()
+			return all[slices.IndexFunc(all, func(s region.Status) bool { return s.Region == name })]
+		}
+		n.registry.MustRegister(
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_up", Help: "1 while this node hears of a region, else 0: what on_partition says decides its limits.", ConstLabels: labels}, func() float64 {
+				if of().Up {
+					return 1
+				}
+				return 0
+			}),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_asks_total", Help: "How often this node asked a region for tokens of limits that regions share.", ConstLabels: labels}, func() float64 {
+				return float64(of().Asks)
+			}),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_short_total", Help: "How often a region that was asked had less than half of what requests waited for.", ConstLabels: labels}, func() float64 {
+				return float64(of().Short)
+			}),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_rtt_seconds", Help: "How long the last heartbeat to a region took, and its answer.", ConstLabels: labels}, func() float64 {
+				return of().RTT.Seconds()
+			}))
+	}
+}

@@ -1,0 +1,155 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/redisstore"
+)
+
+//go:embed starter.yaml
+var starter []byte
+
+// StarterName is what messages call the rules that come with the binary.
+const StarterName = "starter.yaml"
+
+// readRules reads the rules to begin with: of the file that is the truth, of the one that
+// seeds an empty rule store, or those that come with the binary.
+func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
+	flag := ""
+	switch {
+	case c.Rules != "":
+		flag = "--rules"
+		doc, err = inforce.ReadFile(c.Rules, 1)
+	case c.SeedRules != "":
+		flag = "--seed-rules"
+		doc, err = inforce.ReadFile(c.SeedRules, 0)
+		message = "seeded from " + c.SeedRules
+	default:
+		doc, err = inforce.Parse(StarterName, starter, 0)
+		message = rulestore.StarterMessage
+	}
+	var unread *fs.PathError
+	if errors.As(err, &unread) { // problems with what was read have places of their own
+		err = fmt.Errorf("%s: %w", flag, err)
+	}
+	return doc, message, err
+}
+
+// patience is how long a node waits for Redis, and then for the rules there, before it begins without them.
+const patience = 500 * time.Millisecond
+
+// blocksName is the file with the emergency list in --data.
+const blocksName = "blocks.json"
+
+// openRules makes the source of the rules, and joins the emergency list to it.
+func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
+	if err := n.openSource(ctx, seed, message); err != nil {
+		return err
+	}
+	o := rulestore.BlockOptions{Redis: n.redis, Now: n.limiter.Now, Logger: n.log}
+	switch data := n.config.Data; {
+	case data == "":
+	case n.redis != nil:
+		o.File = filepath.Join(copyFolder(data, n.redis), blocksName)
+	default:
+		o.File = filepath.Join(data, blocksName)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	n.rules.Join(rulestore.OpenBlocks(ctx, o))
+	return nil
+}
+
+func (n *node) openSource(ctx context.Context, seed *inforce.Document, message string) error {
+	c := &n.config
+	if c.Rules != "" {
+		n.rules = inforce.FromFile(c.Rules, seed, n.limiter, n.log)
+		return nil
+	}
+	start := inforce.Start{Seed: seed, Message: message, Given: c.SeedRules != "" || c.OnlyEnvoy} // Envoy's configuration needs no rules
+	var store rulestore.Store
+	if n.redis != nil {
+		store = rulestore.OverRedis(n.redis)
+		if c.Data != "" {
+			start.Copy = &rulestore.Copy{Path: copyFolder(c.Data, n.redis)}
+		}
+	} else {
+		dir, err := rulestore.OpenDir(c.Data)
+		n.closeRules = func() error { return dir.Close() }
+		if unwritable(err) {
+			// Its rules are read all the same. What is changed lives as long as this node.
+			n.log.Warn("--data can't be written: changes of rules are lost with the end of this node", "error", err)
+			start.Copy = &rulestore.Copy{Path: c.Data, ReadOnly: true}
+			dir, n.closeRules, err = openTemporary()
+		}
+		if err != nil {
+			return fmt.Errorf("--data: %w", err)
+		}
+		head, err := dir.Head(ctx)
+		start.Empty = err == nil && head.Number == 0
+		store = dir
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	n.rules = inforce.FromStore(ctx, rulestore.Options{
+		Store: store, Node: n.self, Logger: n.log, StoreHealth: n.tellStore,
+	}, start, n.limiter)
+	return nil
+}
+
+func unwritable(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) ||
+		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// openTemporary opens a folder of rules that goes with this node.
+func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
+	path, err := os.MkdirTemp("", "weir-data-")
+	if err != nil {
+		return nil, nil, err
+	}
+	if dir, err = rulestore.OpenDir(path); err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(path))
+	}
+	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
+}
+
+// copyFolder is the folder for the rules of one Redis: rules of another Redis, or of a node alone,
+// must not serve here. Its name tells where the Redis is, but not its users and files, which
+// change: the rules must be found even when a new password is wrong. Older releases had those in
+// the name, so a folder of such a name is taken over.
+func copyFolder(data string, s *redisstore.Store) string {
+	named := func(of string) string {
+		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))
+		return filepath.Join(data, "redis-"+hex.EncodeToString(sum[:4]))
+	}
+	folder := named(s.Place())
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Rename(named(s.String()), folder) // mostly there is none
+	}
+	return folder
+}
+
+// nodeName tells this node from the others, on this machine and elsewhere.
+func nodeName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "node"
+	}
+	var id [3]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return host + "-" + hex.EncodeToString(id[:])
+}

@@ -1,0 +1,327 @@
+// Package serve runs a node: the check API, the gateway and the admin port over
+// one limiter, from listening to the last answer.
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/node/redislimit"
+	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/metrics"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+	"github.com/weirhq/weir/server/internal/edge/envoy"
+	"github.com/weirhq/weir/server/internal/edge/forwardauth"
+	"github.com/weirhq/weir/server/internal/edge/gateway"
+	"github.com/weirhq/weir/server/internal/edge/guard"
+	"github.com/weirhq/weir/server/internal/observe/budget"
+	"github.com/weirhq/weir/server/internal/observe/decisionlog"
+	"github.com/weirhq/weir/server/internal/observe/otlp"
+	"github.com/weirhq/weir/server/internal/observe/tail"
+	"github.com/weirhq/weir/server/internal/observe/top"
+	"github.com/weirhq/weir/tracing"
+	"golang.org/x/sync/errgroup"
+)
+
+// node is a running Weir.
+type node struct {
+	config   Config
+	log      *slog.Logger
+	limiter  *weir.Limiter
+	guard    *cooldown.Guard
+	counters *memstore.Store     // in this process: all of them, or what is counted while Redis is lost
+	redis    *redisstore.Store   // nil with the in-process store
+	shared   *redislimit.Limiter // what counts in it; nil without
+	rules    *inforce.Rules
+	known    *knownKeys       // nil without a file of them
+	gateway  *gateway.Gateway // nil without one
+	learned  gateway.Learned
+	link     *region.Link // nil without other regions
+	envoy    *envoy.Service
+	metrics  *metrics.Metrics // of registry
+	registry *prometheus.Registry
+	decided  *decisionlog.Log // nil if decisions aren't written down
+	top      *top.Top
+	tail     tail.Hub
+	budget   *budget.Watcher
+	tracer   *tracing.Tracer // nil without traces
+	began    time.Time
+	ready    atomic.Bool // it has been in touch with its store
+	draining atomic.Bool // balancers should send nobody
+	noAddr   noAddress
+
+	self       rulestore.Node // its name and version
+	closeRules func() error   // nil with nothing to close
+	sharedTop  *top.Shared    // nil without Redis
+	// tokensDigest is that of the admin port's tokens.
+	tokensDigest func() []byte
+
+	envoyConfig  envoyConfig   // nil without one
+	certificates chan struct{} // holds a value when their files are to be looked at now
+	tokens       chan struct{} // so does this for the file of tokens
+	rls          *envoy.Server
+	regionTLS    *tls.Config // nil without other regions
+
+	live live
+	busy []busy // all that bounds how many requests are decided at a time
+}
+
+// Listening tells where a node listens, once it does, and where it counts.
+type Listening struct {
+	HTTP, GRPC, Admin, Metrics, Gateway, Region net.Addr
+	Store                                       string // without passwords
+	Rules                                       string // which ones are in force
+}
+
+// Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
+func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	guards, err := c.guards()
+	if err != nil {
+		return err
+	}
+	seed, message, err := c.readRules()
+	if err != nil {
+		return err
+	}
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = inflight.Default()
+	}
+	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
+		certificates: make(chan struct{}, 1), tokens: make(chan struct{}, 1), tokensDigest: guards.admin.Digest}
+	n.metrics, n.top = metrics.New(n.registry), n.newTop()
+	n.tail.Clients = n.top
+	if c.logsDecisions() {
+		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Fingerprint: n.top.Fingerprint, Logger: log}); err != nil {
+			return fmt.Errorf("--decision-log: %w", err)
+		}
+		defer n.closeDecisionLog() // after the last request
+	}
+	sender, err := otlp.Start(ctx, c.OTLP, otlp.Node{Name: n.self.Name, Version: version}, n.registry, log)
+	if err != nil {
+		return err
+	}
+	defer sender.Close() // with the last of it
+	n.tracer = sender.Tracer
+	if err := n.openLink(); err != nil {
+		return err
+	}
+	if err := n.openStore(); err != nil {
+		return err
+	}
+	defer n.closeStore() // after the last request
+	if err := n.openBudget(); err != nil {
+		return err
+	}
+	defer n.budget.Close(closing) // before the store, which it asks
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends what open began, should it fail
+	if n.shared != nil {
+		n.shared.Await(ctx, patience)
+		n.top.Learn() // before anybody sees a fingerprint
+	}
+	if err := n.openRules(ctx, seed, message); err != nil {
+		return err
+	}
+	if n.closeRules != nil {
+		defer n.closeRules()
+	}
+	if n.shared != nil {
+		n.shared.CatchUp(ctx, patience)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	certificates, _ := c.readCertificates() // open tells what is wrong with them
+	ports, listening, err := n.open(ctx, guards)
+	if err != nil {
+		return err
+	}
+	n.watch()
+	n.tick() // GET /v1/now has something to tell from the first request on
+	for _, p := range ports {
+		group.Go(func() error { return p.serve(ctx, n) })
+	}
+	if n.gateway != nil {
+		defer n.gateway.Close()
+	}
+	group.Go(func() error { return n.rules.Run(ctx) })
+	group.Go(func() error { return n.reload(ctx) })
+	if c.TLSCert != "" || c.GRPCTLSCert != "" {
+		group.Go(func() error { return n.followCertificates(ctx, ports, certificates) })
+	}
+	if c.AdminTokens != "" {
+		group.Go(func() error { return n.followTokens(ctx, guards.admin) })
+	}
+	if n.known != nil {
+		group.Go(func() error { return n.known.follow(ctx) })
+	}
+	group.Go(func() error { return n.rls.Follow(ctx, n.serving) })
+	if n.envoyConfig != nil {
+		group.Go(func() error { return n.envoyConfig.Follow(ctx) })
+	}
+	group.Go(func() error { return tendGarbage(ctx, n.counters) })
+	group.Go(func() error { return n.top.Run(ctx) })
+	if n.shared == nil { // which runs its own
+		group.Go(func() error {
+			n.guard.Run(ctx)
+			return nil
+		})
+	}
+	group.Go(func() error { return n.followLive(ctx) })
+	if n.sharedTop != nil {
+		group.Go(func() error { return n.sharedTop.Run(ctx) })
+	}
+	if n.redis != nil && n.gateway != nil {
+		group.Go(func() error { return n.hear(ctx) })
+	}
+	if n.link != nil { // for as long as ports answer
+		life, end := context.WithCancel(context.WithoutCancel(ctx))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = n.link.Run(life)
+		}()
+		defer func() {
+			end()
+			<-ended
+		}()
+	}
+	if n.redis != nil && c.Rules != "" {
+		group.Go(func() error { return n.introduce(ctx) })
+	}
+	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
+	if n.rules.Waiting() != "" {
+		listening.Rules = "none yet"
+	}
+	if ready != nil {
+		ready(listening)
+	}
+	defer context.AfterFunc(ctx, func() { log.Info("draining") })()
+	return group.Wait()
+}
+
+// open opens the ports, and makes what answers on them.
+func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, error) {
+	c := &n.config
+	answers, err := httplimit.NewAnswerer(c.Answers)
+	if err != nil {
+		return nil, Listening{}, err
+	}
+	identity, known, err := c.Identity.load(ctx, n.log)
+	if err != nil {
+		return nil, Listening{}, err
+	}
+	n.known = known
+	if err := n.openEnvoy(answers); err != nil {
+		return nil, Listening{}, err
+	}
+	asked := forwardauth.New(n.limiter, forwardauth.Options{Limit: n.limitOptions(identity), Guard: guards.http, Logger: n.log})
+	n.busy = append(n.busy, asked, n.envoy)
+	check := &port{name: "http", addr: c.HTTP, server: newHTTP(n.api(answers, asked, guards.http), bodyTimeout, n.log)}
+	operate := &port{name: "admin", addr: c.Admin, server: newHTTP(n.admin(ctx, guards.admin), bodyTimeout, n.log)}
+	scrape := &port{name: "metrics", addr: c.Metrics, server: newHTTP(n.onlyMetrics(), bodyTimeout, n.log)}
+	rls, through := n.grpc(guards.http, asked), &port{name: "gateway", addr: c.Gateway}
+	if c.Gateway != "" {
+		if n.gateway, err = n.newGateway(identity); err != nil {
+			return nil, Listening{}, err
+		}
+		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // its bodies may stream for hours
+		through.door = &gateway.Door{Trusted: c.TrustedProxies, PerIP: c.ConnectionsPerIP, Unwelcome: n.guard.Dropped}
+		n.watchDoor(through.door)
+	}
+	others := &port{name: "region", addr: c.Region.Listen, secured: n.regionTLS}
+	if n.link != nil {
+		others.server = newHTTP(n.link, bodyTimeout, n.log)
+	}
+	ports, err := openAll(ctx, c, []*port{check, rls, operate, scrape, through, others})
+	if err != nil {
+		return nil, Listening{}, err
+	}
+	n.warnOfStrangers(check.where(), rls.where())
+	return ports, Listening{HTTP: check.where(), GRPC: rls.where(), Admin: operate.where(), Metrics: scrape.where(), Gateway: through.where(), Region: others.where()}, nil
+}
+
+func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error) {
+	c, limit := &n.config, n.limitOptions(identity)
+	limit.Edge = "gateway"
+	middleware := httplimit.New(n.limiter, limit)
+	n.busy = append(n.busy, middleware)
+	return gateway.New(gateway.Options{
+		Upstream:         c.Upstream,
+		TrustedProxies:   c.TrustedProxies,
+		AllowUnsafePaths: c.AllowUnsafePaths,
+		UsageHeader:      c.UsageHeader,
+		Learned:          &n.learned,
+		Logger:           n.log,
+		Limit:            middleware,
+	})
+}
+
+// limitOptions are those of requests that come as their clients sent them.
+func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
+	c := &n.config
+	return httplimit.Options{
+		Identity: identity, TrustedProxies: c.TrustedProxies, Answers: c.Answers,
+		MaxInFlight: c.MaxInFlight, MaxWaiting: c.MaxWaiting, OnError: n.storeFailed,
+	}
+}
+
+// api is the check API with forward-auth and health beside it.
+func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *guard.Guard) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", n.healthz)
+	mux.HandleFunc("GET /readyz", n.readyz(func(r *http.Request) bool {
+		_, refused := g.Admit(r)
+		return g.Asks() && refused == nil
+	}))
+	n.addEnvoy(mux, g)
+	if n.config.OnlyEnvoy {
+		mux.HandleFunc("/", nothing("try POST /json, or GET /healthcheck"))
+		return mux
+	}
+	o := checkapi.Options{Guard: g, MaxInFlight: n.config.MaxInFlight, OnError: n.storeFailed, OnNoAddress: n.warnOfNoAddress, Parallel: n.redis != nil}
+	h := checkapi.New(n.limiter, answers, o)
+	n.busy = append(n.busy, h.(busy))
+	check := n.traced(h)
+	for _, path := range checkapi.Paths {
+		mux.Handle(path, check) // which spans are named after
+	}
+	mux.Handle("/v1/", check)
+	gateways := n.traced(asked)
+	for _, path := range forwardauth.Paths() {
+		mux.Handle(path, gateways)
+	}
+	mux.HandleFunc("/", nothing("try POST /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew, /v1/refund or /json, "+strings.Join(forwardauth.Paths(), ", ")+" from a gateway, or GET /healthz or /readyz"))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if forwardauth.Behind(r) {
+			gateways.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// traced makes spans of the requests to a handler, if traces are sent.
+func (n *node) traced(h http.Handler) http.Handler {
+	if n.tracer == nil {
+		return h
+	}
+	return n.tracer.Handler(h)
+}

@@ -1,0 +1,228 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/internal/node/redislimit"
+	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/rediscall"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/observe/top"
+)
+
+// Memory is the store in this process.
+const Memory = "memory"
+
+func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
+
+// validateStore never quotes the URL: there may be a password in it.
+func (c *Config) validateStore() error {
+	switch {
+	case c.inMemory() && c.Emergency != nil:
+		return errors.New("--emergency-limit: is for a --store that can be lost, and memory can't")
+	case c.inMemory():
+		return nil
+	case !strings.Contains(c.Store, "://"):
+		if scheme, rest, ok := strings.Cut(c.Store, ":/"); ok && strings.HasPrefix(scheme, "redis") && !strings.ContainsAny(c.Store, "@?") {
+			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean %s://%s?", scheme, rest)
+		}
+		if strings.Contains(c.Store, ":") && !strings.ContainsAny(c.Store, "@?") {
+			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean redis://%s?", c.Store)
+		}
+		return errors.New("--store: must be memory, or a URL such as redis://127.0.0.1:6379")
+	case strings.ContainsAny(c.StorePrefix, "{} \t\r\n"):
+		return fmt.Errorf("--store-prefix: must have no braces and no blanks, such as eg:rl:, got %q", c.StorePrefix)
+	case c.StoreTimeout <= 0:
+		return fmt.Errorf("--store-timeout: must be more than 0, got %s", c.StoreTimeout)
+	}
+	if err := redisstore.CheckURL(c.Store); err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	return nil
+}
+
+// openStore makes the limiter, which has no rules yet, and what it counts in. It doesn't wait for Redis.
+func (n *node) openStore() error {
+	c := &n.config
+	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
+	options := weir.Options{Observe: n.observe, Holds: n.metrics, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix}
+	redis := redisstore.Options{URL: c.Store, Prefix: c.StorePrefix, Name: n.self.Name, Timeout: c.StoreTimeout, Logger: n.log}
+	if n.tracer != nil {
+		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
+	}
+	if c.Preflight != nil {
+		p, err := weir.NewPolicy("preflight", *c.Preflight)
+		if err != nil {
+			return fmt.Errorf("--preflight-limit: %w", err)
+		}
+		options.Preflight = p
+	}
+	if c.inMemory() {
+		n.guard = cooldown.New(cooldown.Options{Fingerprint: n.top.FingerprintOf})
+		options.Guard = n.guard
+		var counters weir.Store = n.counters
+		if n.link != nil {
+			counters = region.NewStore(counters, n.link, region.MemoryCells())
+		}
+		n.limiter = weir.NewLimiter(counters, nil, options)
+		if n.link != nil {
+			n.link.Serve(n.limiter, n.counters)
+		}
+		return nil
+	}
+	if c.Emergency != nil {
+		p, err := weir.NewPolicy("emergency", *c.Emergency)
+		if err != nil {
+			return fmt.Errorf("--emergency-limit: %w", err)
+		}
+		p.PerNode = true
+		options.Emergency = p
+	}
+	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf, n.link)
+	if err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	n.shared, n.redis, n.limiter, n.guard = shared, shared.Redis, shared.Limiter, shared.Guard
+	n.sharedTop = top.Share(n.top, n.redis, n.self.Name, n.tokensDigest)
+	return nil
+}
+
+// settling is how long after its start a node may take to reach its store before it is ready without.
+const settling = time.Second
+
+// connecting reports whether the node has just started and hasn't reached its store yet. Failure
+// modes, or rules that aren't the newest, would decide its checks, so balancers should wait.
+func (n *node) connecting() bool {
+	if n.redis == nil || n.ready.Load() || time.Since(n.began) >= settling {
+		return false
+	}
+	up := n.redis.Health().Up && n.rules.Stale() == ""
+	if up {
+		n.ready.Store(true) // and stays so: a store that is lost now is lost
+	}
+	return !up
+}
+
+func (n *node) closeStore() {
+	if n.shared == nil {
+		return
+	}
+	if err := n.shared.Close(n.config.StoreTimeout); err != nil {
+		n.log.Debug("leases weren't given back: they end by themselves", "error", err)
+	}
+}
+
+// storeFailed is told of every check that the store failed. An outage of Redis fails many at once,
+// so they aren't logged one by one: the store logs one line when Redis is lost, and one when it is
+// back.
+func (n *node) storeFailed(_ *http.Request, err error) {
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, weir.ErrPartition) { // each of thousands a second, if Redis is slow
+		n.log.Debug("store", "error", err)
+		return
+	}
+	n.log.Warn("store", "error", err)
+}
+
+// storeStatus is how the store is, on the wire.
+type storeStatus struct {
+	URL string `json:"url,omitempty"` // without passwords
+	// Status is up, or degraded: the rules' failure modes decide for counters on a shard that can't
+	// be reached.
+	Status string        `json:"status"`
+	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is
+	Nodes  int           `json:"nodes,omitempty"`
+	Shards []shardStatus `json:"shards,omitempty"`
+	// Warning is what is wrong with the store although it is up, or "".
+	Warning string `json:"warning,omitempty"`
+
+	evicts, rejected string // the parts of Warning
+}
+
+type shardStatus struct {
+	Name  string     `json:"name"`
+	Up    bool       `json:"up"`
+	Since *time.Time `json:"since,omitempty"`
+	Error string     `json:"error,omitempty"`
+	Keys  int64      `json:"keys,omitempty"` // about
+
+	doubted bool
+}
+
+func (n *node) storeStatus() storeStatus {
+	if n.redis == nil {
+		return storeStatus{URL: Memory, Status: "up"}
+	}
+	h := n.redis.Health()
+	out := storeStatus{URL: h.URL, Status: "up", Nodes: h.Nodes, Since: known(h.Since)}
+	if !h.Up {
+		out.Status = "degraded"
+	}
+	var evicting []string
+	for _, s := range h.Shards {
+		if s.Evicts != "" {
+			evicting = append(evicting, s.Name+" by "+s.Evicts)
+		}
+		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, doubted: s.Doubted})
+	}
+	if evicting != nil {
+		out.evicts = "Redis evicts counters when it is full (" + few(evicting) +
+			"). The limits of an evicted counter start from zero, so that blocked clients are free. Set maxmemory-policy to noeviction"
+	}
+	if h.Rejected != "" {
+		out.rejected = "The newest password or certificates in the files that --store names aren't in use (" + h.Rejected +
+			"). Those before them stay until Redis accepts the new ones"
+	}
+	out.Warning = strings.TrimPrefix(strings.TrimSuffix(out.evicts+". "+out.rejected, ". "), ". ")
+	return out
+}
+
+// tellStore fills in how the store is, for the other nodes.
+func (n *node) tellStore(to *rulestore.Node) {
+	s := n.storeStatus()
+	if to.Store = s.Status; s.Since != nil {
+		to.Since = *s.Since
+	}
+	for _, sh := range s.Shards {
+		if !sh.Up {
+			to.Lost = append(to.Lost, sh.Name)
+		}
+	}
+	to.Outputs = n.learned.Say()
+}
+
+// hear takes in what the other nodes have learned.
+func (n *node) hear(ctx context.Context) error {
+	for rediscall.Sleep(ctx, 2*time.Second) {
+		var outputs []map[string]int64
+		for _, other := range rulestore.NodesOf(n.redis.Heard().Peers) {
+			outputs = append(outputs, other.Outputs)
+		}
+		n.learned.Hear(outputs)
+	}
+	return nil
+}
+
+// introduce tells the other nodes about one whose rules are in a file. The others' follow a rule store, and it is told by that.
+func (n *node) introduce(ctx context.Context) error {
+	for rediscall.Sleep(ctx, time.Second) {
+		n.redis.Say(rulestore.Say(n.about()))
+	}
+	return nil
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC().Truncate(time.Millisecond)
+	return &t
+}

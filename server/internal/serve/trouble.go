@@ -1,0 +1,323 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/server/internal/admin"
+)
+
+// troubles are what is wrong with a node now, in words for people.
+type troubles struct {
+	list  []admin.Trouble
+	since map[string]time.Time // by what it is: when it was first seen
+	nodes map[string]lastHeard // other nodes, by name
+	// told is when Redis last told of the nodes. Deaf is set when it hadn't for a while, and until it has for long enough, since heard, that those
+	// that live are back.
+	told, heard time.Time
+	deaf        bool
+	stale       bool // the last look found that they should have told more
+}
+
+// lastHeard is what is known of another node.
+type lastHeard struct {
+	seen   time.Time
+	silent bool // it hadn't been heard for too long when it was last listed
+}
+
+const (
+	// silent is for how long a node may not have been heard before something is wrong: two heartbeats, and some more.
+	silent = 5 * time.Second
+	// missed is for how long a node that fell silent is told of. One that ends takes its leave, and isn't.
+	missed = 10 * time.Minute
+	// drifted is how far apart clocks may be: JWTs and certificates are checked by the node's.
+	drifted = 500 * time.Millisecond
+)
+
+// lookForTroubleLocked says what is wrong, since when, and what clients notice of it.
+func (n *node) lookForTroubleLocked(now time.Time) {
+	t := &n.live.trouble
+	t.list = []admin.Trouble{}
+	before := t.since
+	t.since = map[string]time.Time{}
+	tell := func(what string, since *time.Time, text string) {
+		if since == nil {
+			first, known := before[what]
+			if !known {
+				first = now
+			}
+			since = &first
+		}
+		t.since[what] = *since
+		t.list = append(t.list, admin.Trouble{What: what, Since: since.UTC().Truncate(time.Millisecond), Text: text})
+	}
+	s := n.storeStatus()
+	if s.Status != "up" {
+		tell("store_lost", s.Since, n.storeLostLocked(&s))
+	} else if text := n.degradedLocked(now, &s); text != "" {
+		tell("degraded", nil, text)
+	}
+	if s.evicts != "" {
+		tell("store_evicts", nil, s.evicts)
+	}
+	if s.rejected != "" {
+		tell("store_credentials", nil, s.rejected)
+	}
+	if text := n.silentNodesLocked(now, &s); text != "" {
+		tell("node_stale", nil, text)
+	}
+	switch waiting, stale, failures := n.rules.Waiting(), n.rules.Stale(), n.rules.Failures(); {
+	case waiting != "":
+		tell("no_rules", nil, waiting)
+	case stale != "":
+		tell("rules_stale", nil, stale+". A change that was made since isn't in force here, nor is a key blocked that was blocked since")
+	case failures >= 3:
+		tell("rules_stale", nil, fmt.Sprintf("The rule store hasn't answered %d times in a row. Version %s stays in force here: a change, or a block, that is made now doesn't arrive until the store answers again",
+			failures, n.rules.InForce().Name()))
+	}
+	if rejected := n.rules.Rejected(); rejected != "" {
+		tell("rules_rejected", nil, "Newer rules are invalid, so that version "+n.rules.InForce().Name()+" stays in force: "+rejected)
+	}
+	if n.envoyConfig != nil {
+		if source := n.envoy.Source(); source.Rejected != "" {
+			tell("rules_rejected", nil, "Envoy's newer configuration is invalid, so that the one in force stays: "+source.Rejected)
+		}
+	}
+	if warning := n.rules.Warning(); warning != "" {
+		tell("rules_warning", nil, warning)
+	}
+	if rate := n.shedLocked(); rate > 0 {
+		tell("overloaded", nil, fmt.Sprintf("In the last %d s, %s a second were turned away with 503 OVERLOADED, since %s being decided already and no place became free in time. Add a node, or cores",
+			lately, strconv.FormatFloat(rate, 'f', -1, 64), count(int64(n.config.MaxInFlight), "was", "were")))
+	}
+	if text := n.scopes(); text != "" {
+		tell("region_lost", nil, text)
+	}
+	if n.redis != nil && !n.redis.Heard().Stale {
+		if drift := time.Until(n.redis.Now()); drift.Abs() > drifted {
+			where := "ahead of"
+			if drift > 0 {
+				where = "behind"
+			}
+			tell("clock_drift", nil, fmt.Sprintf("This node's clock is %s %s Redis'. Limits go by Redis' clock, and hold; JWTs and certificates are checked by the node's, and may be refused or accepted wrongly",
+				drift.Abs().Round(time.Millisecond), where))
+		}
+	}
+}
+
+// shedLocked is how many requests a second were turned away lately.
+func (n *node) shedLocked() (rate float64) {
+	r, _ := rates(n.live.oldest(), n.live.newest())
+	rate = r.ByReason[weir.ReasonOverloaded.String()]
+	return math.Ceil(10*rate) / 10
+}
+
+// degradedLocked says how many decisions were made without the store lately, although it can be reached, and what clients got.
+func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
+	r, _ := rates(n.live.oldest(), n.live.newest())
+	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, weir.ErrPartition) {
+		return ""
+	}
+	if slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
+		return "" // it was just found, and these are from before
+	}
+	rate := func(v float64) string { return strconv.FormatFloat(math.Ceil(10*v)/10, 'f', -1, 64) }
+	text := fmt.Sprintf("In the last %d s, %s of %s decisions a second were made without Redis, although it can be reached", lately, rate(r.Degraded), rate(r.Decisions))
+	if err := n.live.failure; err != nil {
+		why := strings.TrimRight(err.Error(), ".")
+		switch {
+		case errors.Is(err, weir.ErrNoRoom):
+			why = "it is short of memory for new counters, so that keys without one can't be counted"
+		case errors.Is(err, context.DeadlineExceeded):
+			why = "it didn't answer within " + n.config.StoreTimeout.String() + " (--store-timeout)"
+		}
+		text += ": " + why
+	}
+	return text + ". For these, " + n.failureModesLocked().words
+}
+
+// storeLostLocked says which servers are lost, and what clients get meanwhile.
+func (n *node) storeLostLocked(s *storeStatus) string {
+	var names []string
+	why, keys := "", int64(0)
+	for _, sh := range s.Shards {
+		if !sh.Up {
+			names = append(names, sh.Name)
+			why, keys = cmp.Or(why, sh.Error), keys+sh.Keys
+		}
+	}
+	text := "Redis can't be reached"
+	if len(names) < len(s.Shards) {
+		text = "A part of Redis can't be reached"
+	}
+	if len(names) > 0 {
+		text += " (" + few(names) + ")"
+	}
+	if why != "" {
+		text += ": " + strings.TrimRight(why, ".") // Redis' own words end with one
+	}
+	if len(names) < len(s.Shards) && keys > 0 {
+		text += ". About " + count(keys, "key is", "keys are") + " there; the others are decided as ever"
+	}
+	return text + ". Until it is back, " + n.failureModesLocked().words
+}
+
+// count is a number with its noun.
+func count(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
+}
+
+// few names some of many.
+func few(names []string) string {
+	const most = 5
+	if more := len(names) - most; more > 0 {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// silentNodesLocked says which nodes have fallen silent, or that none can be heard.
+func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
+	if n.redis == nil {
+		return ""
+	}
+	t, heard := &n.live.trouble, n.redis.Heard()
+	if heard.Stale {
+		t.stale = true
+		up := slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Up })
+		if heard.At.IsZero() || !up {
+			return "" // nobody can be heard, and that is told already
+		}
+		text := "What the other nodes do isn't known: Redis hasn't told for " + time.Since(heard.At).Round(time.Second).String()
+		if s.Status == "up" {
+			return text + ", although it answers checks"
+		}
+		return text + ", since the part of it that keeps that is lost"
+	}
+	// With many nodes each asks for the others more seldom.
+	if gap := heard.At.Sub(t.told); !t.told.IsZero() && (t.stale || gap > silent+time.Duration(s.Nodes)*20*time.Millisecond) {
+		t.deaf, t.heard = true, now
+	}
+	t.stale = false
+	t.told = heard.At
+	// Those that aren't back after a while may have taken their leave, or died: nobody was there to hear it.
+	settled := now.Sub(t.heard) >= silent
+	if t.nodes == nil {
+		t.nodes = map[string]lastHeard{}
+	}
+	listed := map[string]bool{}
+	for _, p := range heard.Peers {
+		if p.Name != n.self.Name {
+			listed[p.Name] = true
+			t.nodes[p.Name] = lastHeard{p.Seen, heard.At.Sub(p.Seen) > silent}
+		}
+	}
+	var lost []string
+	for name, h := range t.nodes {
+		switch {
+		case now.Sub(h.seen) > missed:
+			delete(t.nodes, name)
+		case !h.silent && !listed[name] && t.deaf:
+			h.silent = settled
+			t.nodes[name] = h
+		case !h.silent && !listed[name]:
+			delete(t.nodes, name)
+		case h.silent:
+			lost = append(lost, name+" since "+h.seen.UTC().Format("15:04:05")+" UTC")
+		}
+	}
+	t.deaf = t.deaf && !settled
+	if len(lost) == 0 {
+		return ""
+	}
+	slices.Sort(lost)
+	return "Not heard: " + few(lost) + ". Whoever asks a node that has ended or hangs gets no answer from it; the others decide as ever"
+}
+
+// modes are what rules do without the store.
+type modes struct {
+	of     *inforce.Document
+	list   []admin.FailureMode
+	totals []admin.FailureTotal
+	words  string
+}
+
+// mostModes is how many rules are told of.
+const mostModes = 1000
+
+// failureModesLocked tells what each rule does while the store can't be reached. One in memory always can.
+func (n *node) failureModesLocked() *modes {
+	m, doc := &n.live.modes, n.rules.InForce()
+	if m.of == doc {
+		return m
+	}
+	*m = modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
+	if n.redis != nil {
+		*m = failureModes(doc.File.Rules.Rules, n.config.Emergency)
+	}
+	m.of = doc
+	return m
+}
+
+// without is what a rule does without the store: one rule, and several.
+type without struct {
+	mode      weir.FailureMode
+	text      string
+	one, many string
+}
+
+// failureModes are those of rules that count in a store which can be lost.
+func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
+	m := modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}, words: "no rule limits anything"}
+	all := []without{
+		{weir.FailRefuse, "answers 503", "refuses with 503", "refuse with 503"},
+		{weir.FailLocal, "counts on each node alone, to the limit divided by the nodes", "counts on each node alone", "count on each node alone"},
+		{weir.FailAllow, "counts clients that a node knows on each node alone, and admits the others", "admits clients that a node doesn't know", "admit clients that a node doesn't know"},
+	}
+	if emergency != nil {
+		most := " requests, up to " + emergency.String() + " of an address on each node (--emergency-limit)"
+		all[2] = without{weir.FailAllow, "admits" + most, "admits" + most, "admit" + most}
+	}
+	tell := func(mode weir.FailureMode, text string, is func(r *weir.Rule) bool) (n int) {
+		for i := range rules {
+			if r := &rules[i]; is(r) {
+				if n++; len(m.list) < mostModes {
+					m.list = append(m.list, admin.FailureMode{Rule: r.ID, Mode: modeNames[mode], Text: text})
+				}
+			}
+		}
+		if n > 0 {
+			m.totals = append(m.totals, admin.FailureTotal{Mode: modeNames[mode], Text: text, Rules: n})
+		}
+		return n
+	}
+	var parts []string
+	for _, w := range all {
+		switch n := tell(w.mode, w.text, func(r *weir.Rule) bool { return !r.Shadow && r.OnStoreFailure == w.mode }); n {
+		case 0:
+		case 1:
+			parts = append(parts, "1 "+w.one)
+		default:
+			parts = append(parts, fmt.Sprint(n, " ", w.many))
+		}
+	}
+	tell(weir.FailAllow, "is in shadow, and refuses nobody", func(r *weir.Rule) bool { return r.Shadow })
+	if len(parts) > 0 {
+		m.words = "of the rules, " + strings.Join(parts, ", ")
+	}
+	return m
+}
+
+var modeNames = [...]string{weir.FailAllow: "allow", weir.FailRefuse: "refuse", weir.FailLocal: "local"}

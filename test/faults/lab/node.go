@@ -1,0 +1,79 @@
+package faults
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/edge/checkapi"
+)
+
+// The rules of a node: one for each failure mode, and one to see exact limits by.
+// Each has an endpoint of its name.
+var ruleNames = []string{"allow", "refuse", "local", "tight"}
+
+const (
+	tight   = 5             // requests of a key by the rules local and tight
+	plenty  = 1_000_000_000 // by the others
+	forever = 366 * 24 * time.Hour
+)
+
+func rules() (*weir.RuleSet, error) {
+	var doc weir.Rules
+	for _, r := range []struct {
+		count int64
+		mode  weir.FailureMode
+	}{{plenty, weir.FailAllow}, {plenty, weir.FailRefuse}, {tight, weir.FailLocal}, {tight, weir.FailAllow}} {
+		name := ruleNames[len(doc.Rules)]
+		doc.Rules = append(doc.Rules, weir.Rule{
+			ID:             name,
+			Match:          weir.Match{Endpoint: "/" + name},
+			Limits:         []weir.Limit{{Count: r.count, Window: forever}},
+			Algorithm:      weir.FixedWindow,
+			OnStoreFailure: r.mode,
+		})
+	}
+	return weir.Compile(doc)
+}
+
+// node is a Weir in this process, with the check API on a port of its own.
+type node struct {
+	addr  string
+	store *redisstore.Store
+	http  *http.Server
+	ended chan error
+}
+
+func startNode(url string, budget time.Duration, log *slog.Logger) (*node, error) {
+	set, err := rules()
+	if err != nil {
+		return nil, err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	store, err := redisstore.New(redisstore.Options{URL: url, Timeout: budget, Logger: log})
+	if err != nil {
+		return nil, errors.Join(err, lis.Close())
+	}
+	limiter := weir.NewLimiter(store, set, weir.Options{Local: store.Share(memstore.New(memstore.Options{}))})
+	n := &node{addr: lis.Addr().String(), store: store, ended: make(chan error, 1)}
+	n.http = &http.Server{Handler: checkapi.New(limiter, nil, checkapi.Options{})}
+	go func() { n.ended <- n.http.Serve(lis) }()
+	return n, nil
+}
+
+func (n *node) close() error {
+	err := n.http.Close()
+	if ended := <-n.ended; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	n.store.Close()
+	return err
+}
