@@ -66,7 +66,8 @@ func TestKnownCountersOutliveRedis(t *testing.T) {
 		n := 0
 		for ; n < 100; n++ {
 			d, _ := l.Check(t.Context(), request("half", id))
-			if !d.Degraded {
+			// Redis has refused the client of "one" itself, and a node believes a refusal for a second.
+			if !d.Degraded && id != "one" {
 				t.Errorf("%s: not degraded: %+v", id, d)
 			}
 			if !d.Allowed {
