@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// clock tells the time in µs since the Unix epoch. It reads the monotonic clock,
-// which costs half of what the wall clock costs and doesn't jump, and looks at the
-// wall clock once a second, since that is what windows are aligned to: a
-// machine that slept, or whose clock was set, is followed within a second.
+// clock returns the time in µs since the Unix epoch. It reads the monotonic clock, which costs half
+// as much as the wall clock and doesn't jump. Windows are aligned to the wall clock, so once a
+// second it catches up with that, in case the machine slept or its clock was set.
 type clock struct {
 	start  time.Time
 	offset atomic.Int64 // wall clock − monotonic clock, µs
-	synced atomic.Int64 // when that was taken, on the monotonic clock
+	synced atomic.Int64 // when offset was measured, on the monotonic clock
 }
 
 const syncEvery = int64(time.Second / time.Microsecond)
@@ -33,7 +32,8 @@ func (c *clock) now() int64 {
 func (c *clock) sync(mono int64) {
 	wall := time.Now()
 	drift := wall.UnixMicro() - wall.Sub(c.start).Microseconds() - c.offset.Load()
-	// Below a millisecond the difference is rounding: don't let the clock tremble.
+	// Differences below a millisecond are rounding errors. Ignore them, so that the clock doesn't
+	// jitter.
 	if drift > 1000 || drift < -1000 {
 		c.offset.Add(drift)
 	}

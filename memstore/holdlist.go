@@ -11,15 +11,17 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// holdList is the holds of one counter, in the order of their ends. The zero value has none. It is not safe for concurrent use.
+// holdList keeps the holds of one counter, in the order in which they end. The zero value is empty.
+// It is not safe for concurrent use.
 type holdList struct {
 	ends map[weir.Once]int64
-	list []holding // sorted by end and id; those that aren't in ends are dead, and the last one isn't
-	head int       // those before it are dead
+	list []holding // sorted by end and id; entries missing from ends are dead, and the last entry never is
+	head int       // entries before this index are dead
 	sum  int64
 
-	// seen is when a hold was last made. kept and returns are the longest lifetimes so far: of holds that stay taken at their
-	// end, and of holds that go back then. Slots use none of them.
+	// seen is when a hold was last added. kept and returns are the longest lifetimes so far: kept
+	// of holds whose tokens stay taken at the end, returns of holds whose tokens go back then.
+	// Slots use none of these.
 	seen, kept, returns int64
 }
 
@@ -28,20 +30,21 @@ type holding struct {
 	end      int64 // µs
 	n, slot  int64
 	giveBack bool
-	returned bool // its time was over, and what it stood for went back
+	returned bool // the hold has expired, and its tokens went back
 	dead     bool
 }
 
-// maxExpired is how many holds may end in one act, so that none takes long. The rest end in the next.
+// maxExpired bounds how many holds one call ends, so that no call takes long. Later calls end the
+// rest.
 const maxExpired = 128
 
-// len is how many there are.
+// len returns the number of holds.
 func (h *holdList) len() int { return len(h.ends) }
 
-// size is the memory that they take, in bytes, about.
+// size returns the approximate memory of the list, in bytes.
 func (h *holdList) size() int { return 72*cap(h.list) + 56*len(h.ends) + 64 }
 
-// has reports whether a hold is there, and what it stands for hasn't gone back.
+// has reports whether a hold exists whose tokens haven't gone back.
 func (h *holdList) has(id weir.Once) bool {
 	i := h.find(id)
 	return i >= 0 && !h.list[i].returned
@@ -54,14 +57,14 @@ func (h *holdList) search(end int64, id weir.Once) int {
 	})
 }
 
-// find is where a live hold stands in the list, or -1.
+// find returns the index of a live hold, or -1.
 func (h *holdList) find(id weir.Once) int {
 	end, ok := h.ends[id]
 	if !ok {
 		return -1
 	}
 	i := h.search(end, id)
-	for h.list[i].dead { // an older one of the same id and end
+	for h.list[i].dead { // an older hold with the same id and end
 		i++
 	}
 	return i
@@ -78,7 +81,7 @@ func (h *holdList) add(e holding) {
 	h.head = min(h.head, i)
 }
 
-// remove ends a hold, and returns it. It stays in the list until half of that is dead.
+// remove ends a hold, and returns it. The entry stays in the list until half of the list is dead.
 func (h *holdList) remove(id weir.Once) (e holding, ok bool) {
 	i := h.find(id)
 	if i < 0 {
@@ -97,7 +100,7 @@ func (h *holdList) remove(id weir.Once) (e holding, ok bool) {
 	return e, true
 }
 
-// compact drops what is dead, and the memory that it took where that is most of it.
+// compact removes dead entries, and frees memory if most of it is unused.
 func (h *holdList) compact() {
 	h.head = 0
 	h.list = slices.DeleteFunc(h.list, func(e holding) bool { return e.dead })
@@ -110,7 +113,7 @@ func (h *holdList) compact() {
 	h.ends = ends
 }
 
-// first is the hold that ends first, and last the one that ends last, or nil.
+// first returns the hold that ends first, or nil.
 func (h *holdList) first() *holding {
 	for ; h.head < len(h.list); h.head++ {
 		if e := &h.list[h.head]; !e.dead {
@@ -127,14 +130,15 @@ func (h *holdList) last() *holding {
 	return &h.list[len(h.list)-1]
 }
 
-// hold adds a hold on n tokens that were debited in the given slot. One that is there stays as it is; a slot is renewed.
+// hold records n tokens that were debited at the given slot. A reservation that already exists
+// stays as it is; slots are renewed.
 func (h *holdList) hold(p *weir.Policy, of *weir.Hold, now, n, slot int64) {
 	if p.Limit.Algorithm == weir.Concurrency || !h.has(of.ID) {
 		h.put(of, now, n, slot)
 	}
 }
 
-// put adds a hold, or makes one that is there last from now on.
+// put adds a hold. If it already exists, its lifetime starts anew.
 func (h *holdList) put(of *weir.Hold, now, n, slot int64) {
 	e := holding{id: of.ID, n: n, slot: slot, giveBack: of.GiveBack}
 	if old, ok := h.remove(of.ID); ok && !old.returned {
@@ -151,9 +155,10 @@ func (h *holdList) put(of *weir.Hold, now, n, slot int64) {
 	h.add(e)
 }
 
-// anchor shortens holds that last too long because the clock has stepped back. A slot ends within the limit's window from now, and
-// any other hold within the longest lifetime of its kind. If the counter's window lies in the future, anchor moves the window to
-// now, and the holds that were debited in it. It returns the state.
+// anchor shortens holds that last too long because the clock has stepped back. A slot ends within
+// the limit's window from now, any other hold within the longest lifetime of its kind. If the
+// counter's window lies in the future, anchor moves the window, and the holds debited in it, to
+// now. It returns the new state.
 func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 	latest, moved := now+p.Limit.Window.Microseconds(), s
 	switch a := p.Limit.Algorithm; {
@@ -185,15 +190,15 @@ func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 	return moved
 }
 
-// forget resets the lifetimes once there are no holds. It writes only if there is something to reset, since counters without holds
-// share one empty list.
+// forget resets the lifetimes once there are no holds. It writes only if there is something to
+// reset, because all counters without holds share one empty list.
 func (h *holdList) forget() {
 	if len(h.ends) == 0 && h.seen|h.kept|h.returns != 0 {
 		h.seen, h.kept, h.returns = 0, 0, 0
 	}
 }
 
-// lastEnd is when the last hold ends, µs, or 0 if there is none.
+// lastEnd returns when the last hold ends, in µs, or 0 if there is none.
 func (h *holdList) lastEnd() int64 {
 	if e := h.last(); e != nil {
 		return e.end
@@ -201,7 +206,8 @@ func (h *holdList) lastEnd() int64 {
 	return 0
 }
 
-// expire ends the holds whose time is over, 128 at most, and returns the state with what goes back into it.
+// expire ends up to maxExpired holds whose time is over, and returns the state with their tokens
+// given back.
 func (h *holdList) expire(p *weir.Policy, s weir.State, now int64) weir.State {
 	if len(h.ends) == 0 {
 		return s
@@ -224,8 +230,8 @@ func (h *holdList) expire(p *weir.Policy, s weir.State, now int64) weir.State {
 	return s
 }
 
-// free releases n slots, of those that end first, for who can't name the hold that it ends. A hold of more slots than that
-// keeps the rest. It ends 128 holds at most.
+// free releases n slots, those that end first, for a caller that can't name its hold. A hold of
+// more slots keeps the rest. It ends at most maxExpired holds.
 func (h *holdList) free(n int64) {
 	for range maxExpired {
 		e := h.first()
@@ -242,7 +248,8 @@ func (h *holdList) free(n int64) {
 	}
 }
 
-// drop forgets the n holds that end first, and gives nothing back: for a store that has no memory for them.
+// drop removes the n holds that end first and gives nothing back, because the store is out of
+// memory.
 func (h *holdList) drop(n int) {
 	for e := h.first(); n > 0 && e != nil; e = h.first() {
 		h.remove(e.id)
@@ -250,8 +257,9 @@ func (h *holdList) drop(n int) {
 	}
 }
 
-// settle ends a hold: a slot is free again, or a debit of Return.N becomes one of Return.Used. If the record isn't there, nothing
-// goes back: what it stood for may never have been taken, or be lost with the store's memory.
+// settle ends a hold: it frees a slot, or changes a debit of Return.N into one of Return.Used. If
+// there is no record, nothing goes back: the tokens may never have been taken, or the record was
+// evicted.
 func (h *holdList) settle(p *weir.Policy, s weir.State, now int64, r *weir.Return) weir.State {
 	n, slot := h.end(r)
 	switch {
@@ -264,14 +272,15 @@ func (h *holdList) settle(p *weir.Policy, s weir.State, now int64, r *weir.Retur
 	return s
 }
 
-// settleLog is settle for a log, of which nothing is taken beyond Return.N.
+// settleLog is settle for a sliding log, which never takes more than Return.N.
 func (h *holdList) settleLog(p *weir.Policy, l *weir.Log, now int64, r *weir.Return) {
 	if n, slot := h.end(r); n > 0 {
 		p.ReturnLog(l, now, n, slot)
 	}
 }
 
-// end ends the hold of a return: n tokens go back into the slot, or, below zero, -n more are taken.
+// end ends the hold that a return names. It returns the tokens to give back into the slot; if
+// negative, -n more are to be taken.
 func (h *holdList) end(r *weir.Return) (n, slot int64) {
 	defer h.forget()
 	switch e, ok := h.remove(r.Hold.ID); {
@@ -280,16 +289,17 @@ func (h *holdList) end(r *weir.Return) (n, slot int64) {
 	case e.returned:
 		return -r.Used, 0
 	default:
-		// The record says what was taken, and when: a repeated check may have asked for more, or in another window.
+		// Trust the record for how much was taken, and when: a repeated check may have asked for
+		// more, or in another window.
 		return min(r.N, e.n) - r.Used, e.slot
 	}
 }
 
-// fits reports whether n slots are free at the given moment, for a hold that isn't there yet.
+// fits reports whether n slots are free for a new hold.
 func (h *holdList) fits(p *weir.Policy, n int64) bool { return n <= p.Limit.Count-h.sum }
 
-// report describes slots as [weir.Policy.Report] does a state. When a slot will be released nobody knows: RetryAfter is when
-// the first one ends unless it is renewed.
+// report does for slots what [weir.Policy.Report] does for a state. A release can't be predicted,
+// so RetryAfter is when the first slot ends unless it is renewed.
 func (h *holdList) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Result {
 	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, p.Limit.Count-h.sum), Slot: now}
 	if e := h.last(); e != nil {
@@ -304,9 +314,9 @@ func (h *holdList) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Res
 	return r
 }
 
-// each calls f with every hold whose record stands for tokens, those that end first before the others, until it returns
-// false: n tokens that were debited in the given slot, which of a Concurrency limit is when they were taken, and when the
-// hold ends, both µs. F must not change the holds.
+// each calls f for every hold whose tokens are still taken, in the order in which they end, until f
+// returns false: n tokens, debited at the given slot (for a concurrency limit, the time at which
+// they were taken), and the hold's end, both in µs. f must not change the holds.
 func (h *holdList) each(f func(id weir.Once, n, slot, end int64) bool) {
 	for i := h.head; i < len(h.list); i++ {
 		if e := &h.list[i]; !e.dead && !e.returned && !f(e.id, e.n, e.slot, e.end) {

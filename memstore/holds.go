@@ -1,30 +1,38 @@
 package memstore
 
-import "github.com/weirhq/weir"
+import (
+	"context"
+	"time"
 
-// held is what a counter's charges have left behind: the slots of a Concurrency limit, which has no state beside them, or
-// the records of reservations and of checks that may be repeated. It lies in its segment, by the counter's hash as logs do.
+	"github.com/weirhq/weir"
+)
+
+// held is what a counter's charges left behind: the slots of a concurrency limit, which has no
+// other state, or the records of reservations and of repeatable checks. Like a log, it is kept in
+// the counter's segment under the counter's hash.
 type held struct {
 	holdList
 	slots bool
-	last  int64 // when the last one ends
-	bytes int64 // what was booked for it
+	last  int64 // when the last hold ends
+	bytes int64 // bytes accounted for it in logUse
 }
 
-// holdsBytes is what a counter's holds cost beside themselves, about: their place in the segment's map, and a map of their own.
+// holdsBytes is the approximate cost of a counter's holds beside the holds themselves: an entry in
+// the segment's map, and a map of their own.
 const holdsBytes = 248
 
-// nothing is what a counter has that has no holds. It is never written.
+// nothing stands for the holds of a counter without any. It is never written.
 var nothing held
 
-// keeps reports whether a charge has to look at its counter's holds, which takes the segment's lock.
+// keeps reports whether a charge needs its counter's holds, and so the segment's lock.
 func keeps(c *weir.Charge) bool {
 	return c.Hold != nil || c.Policy.GivesBack || isSlots(c.Policy)
 }
 
 func isSlots(p *weir.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
 
-// holdsOf are a counter's holds. Those of a counter without any aren't to be changed.
+// holdsOf returns a counter's holds. If the counter has none, the caller must not change the
+// result.
 func (g *segment) holdsOf(h uint64) *held {
 	if hs := g.holds[h]; hs != nil {
 		return hs
@@ -32,7 +40,7 @@ func (g *segment) holdsOf(h uint64) *held {
 	return &nothing
 }
 
-// hold has a charge that was taken leave its hold behind, or renew it.
+// hold records or renews the hold of a charge that was taken.
 func (t *table) hold(g *segment, h uint64, p *weir.Policy, of *weir.Hold, now, n, slot int64) {
 	hs := g.holds[h]
 	if hs == nil {
@@ -45,8 +53,9 @@ func (t *table) hold(g *segment, h uint64, p *weir.Policy, of *weir.Hold, now, n
 	hs.hold(p, of, now, n, slot)
 }
 
-// rebookHolds brings the memory of a counter's holds up to date, and drops what is empty.
-func (t *table) rebookHolds(g *segment, h uint64, now int64) {
+// accountHolds updates the memory accounted for a counter's holds, and drops the holds if none are
+// left.
+func (t *table) accountHolds(g *segment, h uint64, now int64) {
 	hs := g.holds[h]
 	switch {
 	case hs == nil:
@@ -73,8 +82,8 @@ func (t *table) dropHolds(g *segment, h uint64) {
 	}
 }
 
-// halve forgets the older half of a counter's records, where they alone are too many for the cap. What they stand for doesn't
-// come back, which mints nothing.
+// halve drops the older half of a counter's records while they alone exceed the cap. Their tokens
+// don't come back, which mints nothing.
 func (t *table) halve(g *segment, h uint64) {
 	hs := g.holds[h]
 	for hs != nil && !hs.slots && hs.len() > 1 && t.overLogs() {
@@ -83,19 +92,19 @@ func (t *table) halve(g *segment, h uint64) {
 	}
 }
 
-// giveBackHeld is giveBack where the counter may have holds.
+// giveBackHeld is giveBack for a counter that may have holds.
 func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
 	p := back.Policy
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
-	var sl *slot
+	var cell *cell
 	if p.Limit.Algorithm != weir.SlidingLog && !isSlots(p) {
-		sl = g.layout.find(h)
+		cell = g.layout.find(h)
 	}
-	now := s.time() // with all locked: see update
+	now := s.time() // read with everything locked, for the reason given in update
 	var old weir.State
-	if sl != nil {
-		old = sl.decode(p, s.table.epoch)
+	if cell != nil {
+		old = cell.decode(p, s.table.epoch)
 	}
 	hs := g.holdsOf(h)
 	state := hs.expire(p, old, now)
@@ -104,7 +113,7 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
 	case back.Recorded && !recorded:
 	case back.Hold == nil && isSlots(p):
 		hs.free(back.N)
-	case back.Hold == nil: // of a policy that gives back
+	case back.Hold == nil: // a policy that gives back without holds
 		state = p.Return(state, now, back.N, back.Slot)
 	case p.Limit.Algorithm != weir.SlidingLog:
 		state = hs.settle(p, state, now, back)
@@ -112,19 +121,62 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
 		hs.settleLog(p, &weir.Log{}, now, back)
 	default:
 		hs.settleLog(p, &l.Log, now, back)
-		s.table.rebook(g, h, l, p)
+		s.table.account(g, h, l, p)
 	}
-	s.table.rebookHolds(g, h, now)
-	if sl == nil && state != (weir.State{}) {
-		sl = s.table.add(g, h, now) // more was used than was taken, and it had been evicted
+	s.table.accountHolds(g, h, now)
+	if cell == nil && state != (weir.State{}) {
+		cell = s.table.add(g, h, now) // more was used than was reserved, and the counter had been evicted
 		old = weir.State{}
 	}
-	if sl == nil {
+	if cell == nil {
 		return recorded
 	}
 	if state != old {
-		sl.when, sl.level = encode(p, state, s.table.epoch)
+		cell.encode(p, state, s.table.epoch)
 	}
-	sl.unlock(h)
+	cell.unlock(h)
 	return recorded
+}
+
+// Slots calls each for at most that many taken slots of a concurrency limit, in the order in which
+// they end. The arguments are the hold that owns the slots, how many it has, when it took them, and
+// when they end unless it renews them. Other algorithms have no slots.
+func (s *Store) Slots(_ context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error {
+	var all []holding // each may be slow, and must not run with the segment locked
+	s.eachSlot(c, func(id weir.Once, n, since, ends int64) bool {
+		if len(all) < most {
+			all = append(all, holding{id: id, n: n, slot: since, end: ends})
+		}
+		return len(all) < most
+	})
+	for _, e := range all {
+		each(e.id, e.n, time.UnixMicro(e.slot), time.UnixMicro(e.end))
+	}
+	return nil
+}
+
+// Slot returns how many slots of a concurrency limit a hold has: zero if the hold doesn't exist or
+// has ended.
+func (s *Store) Slot(_ context.Context, c *weir.Counter, id weir.Once) (has int64, err error) {
+	s.eachSlot(c, func(of weir.Once, n, _, _ int64) bool {
+		if of == id {
+			has = n
+		}
+		return of != id
+	})
+	return has, nil
+}
+
+// eachSlot calls f, with the segment locked, for slots that haven't ended, until f returns false.
+func (s *Store) eachSlot(c *weir.Counter, f func(id weir.Once, n, since, ends int64) bool) {
+	if !isSlots(c.Policy) {
+		return
+	}
+	h := s.hash(c)
+	g := s.table.lock(h)
+	defer s.table.unlock(g)
+	now := s.time()
+	g.holdsOf(h).each(func(id weir.Once, n, since, ends int64) bool {
+		return ends <= now || f(id, n, since, min(ends, now+c.Policy.Limit.Window.Microseconds()))
+	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// log takes a charge from a sliding log, if it may, and reports.
+// log debits a sliding log if the charge is taken, and reports.
 func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result {
 	g, h := st.segment, st.hash
 	l := g.logs[h]
@@ -22,7 +22,7 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 	}
 	r := p.ReportLog(&l.Log, now, st.n, verdict(st.fits, taken))
 	if g.logs[h] == l {
-		t.rebook(g, h, l, p)
+		t.account(g, h, l, p)
 		if t.overLogs() {
 			t.evictLogs(g, h, now)
 		}
@@ -30,8 +30,8 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 	return r
 }
 
-// rebook brings a log's memory and its worth up to date, and drops it when it is empty.
-func (t *table) rebook(g *segment, h uint64, l *logged, p *weir.Policy) {
+// account updates the memory and the worth of a log, and drops it if it is empty.
+func (t *table) account(g *segment, h uint64, l *logged, p *weir.Policy) {
 	if l.used, l.whole = p.SpentLog(&l.Log); l.used == 0 {
 		t.dropLog(g, h)
 		return
@@ -48,7 +48,7 @@ func (t *table) dropLog(g *segment, h uint64) {
 	}
 }
 
-// forget removes a counter, of whichever kind, with its holds.
+// forget removes a counter of any kind, with its holds.
 func (t *table) forget(g *segment, h uint64) {
 	t.dropLog(g, h)
 	t.dropHolds(g, h)
@@ -63,11 +63,12 @@ func (t *table) forget(g *segment, h uint64) {
 
 func (t *table) overLogs() bool { return t.logUse.Load() > t.cap-t.pageUse.Load() }
 
-// evictLogs evicts holds and logs until the rest fits the cap, those first that give the least away: in the given
-// locked segment, and in others that happen to be free. The counter just written stays, and slots in use go last.
+// evictLogs evicts holds and logs until the rest fits the cap, starting with those that give the
+// least away, from the given locked segment and from others whose lock is free. It spares the
+// counter that was just written, and evicts slots in use last.
 func (t *table) evictLogs(g *segment, keep uint64, now int64) {
 	d := t.dir.Load()
-	t.evictSome(d, g, keep, now, false, 64) // not more: there may be nothing but slots
+	t.evictSome(d, g, keep, now, false, 64) // bounded: there may be nothing but slots
 	t.halve(g, keep)
 	t.evictSome(d, g, keep, now, true, 4*len(d.layouts))
 }
@@ -75,7 +76,7 @@ func (t *table) evictLogs(g *segment, keep uint64, now int64) {
 func (t *table) evictSome(d *directory, g *segment, keep uint64, now int64, inUse bool, tries int) {
 	t.evictFrom(g, keep, now, inUse)
 	for ; tries > 0 && t.overLogs(); tries-- {
-		// Waiting for a lock out of order could be waiting for ever.
+		// Don't wait for the lock: locking out of order could deadlock.
 		o := d.layouts[rand.IntN(len(d.layouts))].Load().owner
 		if o != g && o.mu.TryLock() {
 			t.evictFrom(o, keep, now, inUse)
@@ -84,7 +85,7 @@ func (t *table) evictSome(d *directory, g *segment, keep uint64, now int64, inUs
 	}
 }
 
-// evictFrom evicts half of a segment's logs and holds at most.
+// evictFrom evicts at most half of a segment's logs and holds.
 func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
 	for n := (len(g.logs) + len(g.holds)) / 2; n > 0 && t.overLogs(); n-- {
 		victim, drop, least := uint64(0), t.dropLog, int64(never)
@@ -98,7 +99,7 @@ func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
 		}
 		const sample = 8
 		seen := 0
-		for h, l := range g.logs { // in random order
+		for h, l := range g.logs { // map order is random, which makes this a random sample
 			if try(h, l.used, l.whole, t.dropLog); seen == sample {
 				break
 			}
@@ -119,10 +120,11 @@ func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
 	}
 }
 
-// never is the worth of what isn't evicted.
+// never is the worth of counters that must not be evicted.
 const never = maxUsed + 2
 
-// worth is what evicting holds would give away: records nothing, and slots in use more than any log.
+// worth says how much evicting the holds would give away: nothing for records, more than any log
+// for slots in use.
 func (hs *held) worth(inUse bool) int64 {
 	switch {
 	case !hs.slots:

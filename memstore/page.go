@@ -7,44 +7,44 @@ import (
 )
 
 const (
-	pageSlots = 256
-	pageBytes = pageSlots * 24
-	pageFull  = pageSlots * 15 / 16 // beyond this, probing gets long
+	pageCells = 256
+	pageBytes = pageCells * 24
+	pageFull  = pageCells * 15 / 16 // with more, probing takes too long
 )
 
-// page is an open-addressed hash table. Counters stand in the order of their
-// home positions (Robin Hood hashing), which keeps searches short in a full page, hits and misses alike.
+// page is an open-addressed hash table. Its counters are in the order of their home positions
+// (Robin Hood hashing), which keeps searches short in a full page, whether they hit or miss.
 //
-// Any goroutine may search a page. The one that holds a slot's busy bit owns its time and level.
-// Slots are put in, moved and removed only under the segment's lock, and only with their busy bit
-// held, so a search that runs meanwhile can miss a counter, but never find it twice, nor one that
-// isn't there.
-type page [pageSlots]slot
+// Any goroutine may search a page. A cell's time and level belong to the goroutine that holds its
+// busy bit. Cells are inserted, moved and removed only under the segment's lock and with their busy
+// bit held. So a concurrent search can miss a counter, but it never finds a counter twice, or one
+// that isn't there.
+type page [pageCells]cell
 
-// busy is the bit of a tag that says that the slot is in use.
+// busy is the bit of a tag that marks the cell as locked.
 const busy = 1
 
-func home(h uint64) int { return int(h >> 1 % pageSlots) }
+func home(h uint64) int { return int(h >> 1 % pageCells) }
 
-func distance(i int, h uint64) int { return (i - home(h)) & (pageSlots - 1) }
+func distance(i int, h uint64) int { return (i - home(h)) & (pageCells - 1) }
 
-// hash is the slot's hash, or 0 if it is empty.
-func (s *slot) hash() uint64 { return atomic.LoadUint64(&s.tag) &^ busy }
+// hash returns the cell's hash, or 0 if the cell is empty.
+func (c *cell) hash() uint64 { return atomic.LoadUint64(&c.tag) &^ busy }
 
-// lock takes the busy bit, or reports false when the slot isn't that of this hash any more.
+// lock takes the busy bit. It returns false if the cell no longer holds this hash.
 //
-// Bits are held for some 20 ns. A check that finds one taken backs off for ten times as long, and
-// each time for twice as long as before: that lets the holder's core do a few checks with the
-// counter in its cache, where trying at once would move it back and forth. Chance keeps two cores
-// from meeting again in step.
-func (s *slot) lock(h uint64) bool {
+// A bit is held for about 20 ns. A check that finds it taken backs off for ten times as long, and
+// doubles that each time: the holder's core can then do several checks with the counter in its
+// cache, where immediate retries would bounce the cache line between cores. The backoff is random,
+// so that two cores don't collide in step.
+func (c *cell) lock(h uint64) bool {
 	const first, longest = 256, 4096
-	for n := first; !atomic.CompareAndSwapUint64(&s.tag, h, h|busy); n = min(2*n, longest) {
-		if s.hash() != h {
+	for n := first; !atomic.CompareAndSwapUint64(&c.tag, h, h|busy); n = min(2*n, longest) {
+		if c.hash() != h {
 			return false
 		}
 		if n > first {
-			runtime.Gosched() // the holder may wait for a processor
+			runtime.Gosched() // the holder may be waiting for a processor
 		}
 		//lint:ignore SA4017 the time it takes is what it is for
 		idle(n/2 + rand.IntN(n))
@@ -52,10 +52,10 @@ func (s *slot) lock(h uint64) bool {
 	return true
 }
 
-// unlock gives the slot up, for a counter of this hash or, with 0, as empty.
-func (s *slot) unlock(h uint64) { atomic.StoreUint64(&s.tag, h) }
+// unlock releases the cell to the counter of this hash, or as empty if h is 0.
+func (c *cell) unlock(h uint64) { atomic.StoreUint64(&c.tag, h) }
 
-// idle passes about n nanoseconds without touching memory.
+// idle spends about n nanoseconds without touching memory.
 //
 //go:noinline
 func idle(n int) (x uint32) {
@@ -65,8 +65,8 @@ func idle(n int) (x uint32) {
 	return x
 }
 
-// find returns the slot of a counter, locked, or nil. See [layout.find].
-func (p *page) find(h uint64) *slot {
+// find returns the counter's cell, locked, or nil. See [layout.find].
+func (p *page) find(h uint64) *cell {
 	for {
 		i, ok := p.search(h)
 		if !ok {
@@ -78,10 +78,10 @@ func (p *page) find(h uint64) *slot {
 	}
 }
 
-// search returns where the hash stands, or where it should.
+// search returns the index of the hash, or the index where it belongs.
 func (p *page) search(h uint64) (int, bool) {
 	i := home(h)
-	for d := range pageSlots {
+	for d := range pageCells {
 		tag := p[i].hash()
 		if tag == h {
 			return i, true
@@ -89,21 +89,22 @@ func (p *page) search(h uint64) (int, bool) {
 		if tag == 0 || distance(i, tag) < d {
 			break
 		}
-		i = (i + 1) & (pageSlots - 1)
+		i = (i + 1) & (pageCells - 1)
 	}
 	return i, false
 }
 
-// insert makes room for a hash that isn't in the page, which isn't full, and returns its slot, locked.
-func (p *page) insert(h uint64) *slot {
+// insert makes room for a hash that isn't in the page, and returns its cell, locked. The page must
+// not be full.
+func (p *page) insert(h uint64) *cell {
 	i, _ := p.search(h)
 	end := i
 	for p[end].hash() != 0 {
-		end = (end + 1) & (pageSlots - 1)
+		end = (end + 1) & (pageCells - 1)
 	}
-	// From the end of the run: each counter has moved before its place is taken.
+	// Start at the end of the run, so that each counter has moved before its cell is overwritten.
 	for j := end; j != i; {
-		before := (j - 1) & (pageSlots - 1)
+		before := (j - 1) & (pageCells - 1)
 		p.move(before, j)
 		j = before
 	}
@@ -111,7 +112,7 @@ func (p *page) insert(h uint64) *slot {
 	return &p[i]
 }
 
-// move takes a counter to a slot that is empty or locked, and leaves its own locked.
+// move copies a counter to a cell that is empty or locked, and leaves its old cell locked.
 func (p *page) move(from, to int) {
 	h := p[from].hash()
 	p[from].lock(h)
@@ -119,10 +120,10 @@ func (p *page) move(from, to int) {
 	p[to].unlock(h)
 }
 
-// remove closes the gap that a locked slot leaves, so that no search has to step over it.
+// remove empties a locked cell and closes the gap, so that no search has to step over it.
 func (p *page) remove(i int) {
 	for {
-		next := (i + 1) & (pageSlots - 1)
+		next := (i + 1) & (pageCells - 1)
 		if h := p[next].hash(); h == 0 || distance(next, h) == 0 {
 			p[i].unlock(0)
 			return

@@ -1,13 +1,13 @@
-// Package memstore keeps counters in this process: a compact hash table without
-// pointers, bounded in memory, that answers in a fraction of a microsecond and
-// allocates nothing. It is the store of a single node, and the reference that
-// other stores are held against.
+// Package memstore keeps counters in this process: a compact hash table without pointers and with a
+// memory bound, which answers in a fraction of a microsecond and allocates nothing. It is the store
+// of a single node, and the reference that other stores are compared with.
 //
-// A counter takes 24 bytes, 30 to 37 with the free room around it. It is found by a 63-bit hash
-// under a secret of the process, which no client can aim at. At ten million counters, one shares
-// its hash with another by a chance of one in 10^11.
+// A counter takes 24 bytes, or 30 to 37 with the free cells around it. It is found by a 63-bit hash
+// that is keyed with a secret of the process, so clients can't construct collisions. With ten
+// million counters, the chance that a given counter shares its hash with another is one in 10^11.
 //
-// Logs, slots in use and the records of reservations lie beside the table, within the same bound.
+// Sliding logs, the slots of concurrency limits and the records of reservations live beside the
+// table, within the same memory bound.
 package memstore
 
 import (
@@ -30,19 +30,20 @@ type Store struct {
 	seed  maphash.Seed
 }
 
-// Options of a Store. The zero value is useful.
+// Options configures a [Store]. The zero value is useful.
 type Options struct {
-	// MemoryCap is the most memory that counters may take, in bytes. At the cap, counters closest
-	// to untouched are evicted first. 0 means 256 MiB.
+	// MemoryCap is the most memory that counters may take, in bytes. At the cap, the counters
+	// closest to untouched are evicted first. Zero means [DefaultMemoryCap], 256 MiB.
 	MemoryCap int64
-	// Now replaces the clock, in tests that step it backwards. Nil means the real one.
+	// Now replaces the clock in tests that step it backwards. If nil, the store uses the system's
+	// clock.
 	Now func() time.Time
 }
 
-// DefaultMemoryCap is the cap of a Store whose options name none.
+// DefaultMemoryCap is the memory cap of a Store whose [Options] don't set one.
 const DefaultMemoryCap = 256 << 20
 
-// New makes an empty store.
+// New returns an empty Store.
 func New(opts Options) *Store {
 	s := &Store{now: opts.Now, seed: maphash.MakeSeed()}
 	s.clock.init()
@@ -60,13 +61,13 @@ func (s *Store) time() int64 {
 	return s.clock.now()
 }
 
-// hash is never 0, which marks an empty slot, and leaves the busy bit free.
+// hash never returns 0, which marks an empty cell, and leaves the busy bit clear.
 func (s *Store) hash(c *weir.Counter) uint64 {
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
 	return max(2, (hi^lo)&^busy)
 }
 
-// Take decides the charges, all or nothing.
+// Take debits all charges, or none if one of them doesn't fit.
 func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
 	if len(charges) == 1 && !keeps(&charges[0]) {
 		s.takeOne(&charges[0], &results[0])
@@ -82,20 +83,21 @@ func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 		s.takeLog(c, r, h)
 		return
 	}
-	sl := s.table.lookup(h).find(h)
-	if sl == nil {
+	cell := s.table.lookup(h).find(h)
+	if cell == nil {
 		s.takeNew(now, c, r, h)
 		return
 	}
-	s.update(sl, h, c, now, r)
+	s.update(cell, h, c, now, r)
 }
 
-// update charges a counter whose slot is locked, and unlocks it.
-func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64, r *weir.Result) {
-	old := sl.decode(c.Policy, s.table.epoch)
+// update charges a counter whose cell is locked, and unlocks the cell.
+func (s *Store) update(cell *cell, h uint64, c *weir.Charge, now int64, r *weir.Result) {
+	old := cell.decode(c.Policy, s.table.epoch)
 	if old.Time > now {
-		// Others came first since this check looked at the clock, and the time up to then is counted already: to bring the
-		// counter back would count it twice. If it still lies in the future, the clock did run backwards.
+		// Another check came first since this one read the clock, and refill is already counted up
+		// to then. Moving the counter back would count it twice. If the state still lies in the
+		// future, the clock really ran backwards.
 		now = s.time()
 	}
 	state, ok := try(c, old, now, c.N)
@@ -103,25 +105,26 @@ func (s *Store) update(sl *slot, h uint64, c *weir.Charge, now int64, r *weir.Re
 		state = old
 	}
 	if state != old {
-		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
+		cell.encode(c.Policy, state, s.table.epoch)
 	}
-	sl.unlock(h)
-	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek)) // with the slot free: it only needs the copy
+	cell.unlock(h)
+	// after unlocking: the report only needs the copy
+	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
 }
 
-// takeNew charges a counter that seems not to be there.
+// takeNew charges a counter that a lookup without the segment's lock didn't find.
 func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
-	if sl := g.layout.find(h); sl != nil { // it was only being moved, or another check has added it
+	if cell := g.layout.find(h); cell != nil { // the counter was being moved, or another check has added it
 		s.table.unlock(g)
-		s.update(sl, h, c, now, r)
+		s.update(cell, h, c, now, r)
 		return
 	}
 	state, ok := try(c, weir.State{}, now, c.N)
-	if !c.Peek && (ok || state != (weir.State{})) { // a refusal may count
-		sl := s.table.add(g, h, now)
-		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
-		sl.unlock(h)
+	if !c.Peek && (ok || state != (weir.State{})) { // policies can count refusals
+		cell := s.table.add(g, h, now)
+		cell.encode(c.Policy, state, s.table.epoch)
+		cell.unlock(h)
 	} else {
 		state = weir.State{}
 	}
@@ -129,7 +132,7 @@ func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
 	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
 }
 
-// try is what a charge does to a counter, if the other charges let it.
+// try returns the counter's state if the charge is taken, and whether the charge fits.
 func try(c *weir.Charge, s weir.State, now, n int64) (weir.State, bool) {
 	if c.Peek {
 		return c.Policy.Try(s, now, n)
@@ -150,14 +153,14 @@ func verdict(fits, taken bool) weir.Verdict {
 func (s *Store) takeLog(c *weir.Charge, r *weir.Result, h uint64) {
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
-	now := s.time() // with the log locked: see update
+	now := s.time() // read with the log locked, for the reason given in update
 	st := step{hash: h, n: c.N, log: true, segment: g}
 	s.look(&st, c, now)
 	s.settle(&st, c, now, false, r)
 }
 
-// GiveBack returns tokens. What once names is kept as a counter of its own: a
-// bucket of one token that takes as long as keep to refill.
+// GiveBack returns tokens. To refuse a repeated call, it keeps a counter under the key once: a
+// bucket of one token that takes keep to refill.
 func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
 	if recorded := slices.ContainsFunc(returns, func(r weir.Return) bool { return r.Recorded }); once != (weir.Once{}) && !recorded {
 		keep = min(max(keep.Truncate(time.Millisecond), 0)+time.Millisecond, 366*24*time.Hour)
@@ -167,7 +170,8 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 		}
 		c := weir.Charge{Counter: weir.Counter{Policy: p, Subject: once[:]}, N: 1}
 		var r weir.Result
-		// First mark it used: a return that is lost strands tokens, one made twice would mint them.
+		// First mark the key used: a return that is lost strands tokens, one made twice would mint
+		// them.
 		if s.takeOne(&c, &r); !r.Allowed {
 			return weir.ErrUsed
 		}
@@ -188,7 +192,7 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 	return nil
 }
 
-// giveBack carries out a return, and reports whether there was a record of its hold.
+// giveBack carries out one return, and reports whether the hold that it ends was recorded.
 func (s *Store) giveBack(back *weir.Return) (recorded bool) {
 	p, h := back.Policy, s.hash(&back.Counter)
 	if back.Hold != nil || p.GivesBack || isSlots(p) {
@@ -199,23 +203,23 @@ func (s *Store) giveBack(back *weir.Return) (recorded bool) {
 		defer s.table.unlock(g)
 		if l := g.logs[h]; l != nil {
 			p.ReturnLog(&l.Log, s.time(), back.N, back.Slot)
-			s.table.rebook(g, h, l, p)
+			s.table.account(g, h, l, p)
 		}
 		return false
 	}
-	sl := s.table.acquire(h)
-	if sl == nil {
-		return false // evicted: it is full
+	cell := s.table.acquire(h)
+	if cell == nil {
+		return false // evicted, so it counts as full
 	}
-	old := sl.decode(p, s.table.epoch)
+	old := cell.decode(p, s.table.epoch)
 	if state := p.Return(old, s.time(), back.N, back.Slot); state != old {
-		sl.when, sl.level = encode(p, state, s.table.epoch)
+		cell.encode(p, state, s.table.epoch)
 	}
-	sl.unlock(h)
+	cell.unlock(h)
 	return false
 }
 
-// Reset makes counters untouched, and drops their holds.
+// Reset removes counters and their holds, so that the next check finds them untouched.
 func (s *Store) Reset(_ context.Context, counters []weir.Counter) error {
 	for i := range counters {
 		h := s.hash(&counters[i])
@@ -226,23 +230,23 @@ func (s *Store) Reset(_ context.Context, counters []weir.Counter) error {
 	return nil
 }
 
-// Stats describes how full the store is.
+// Stats describes how full a [Store] is.
 type Stats struct {
-	Counters int    // that are kept
-	Bytes    int64  // that they take
-	Evicted  uint64 // counters evicted before they were full, for want of memory
+	Counters int    // counters in memory
+	Bytes    int64  // memory that they take
+	Evicted  uint64 // counters evicted before they were full again, because memory ran short
 }
 
-// Bytes is what counters take now.
+// Bytes returns the memory that counters take now.
 func (s *Store) Bytes() int64 { return s.table.pageUse.Load() + s.table.logUse.Load() }
 
-// Stats walks the whole table, a segment at a time.
+// Stats walks the whole table, locking one segment at a time.
 func (s *Store) Stats() Stats {
 	st := Stats{Bytes: s.Bytes(), Evicted: s.table.evicted.Load()}
 	s.table.each(func(g *segment) {
 		st.Counters += len(g.logs)
 		for _, hs := range g.holds {
-			if hs.slots { // others have a counter beside them
+			if hs.slots { // records of reservations belong to a counter that is counted below
 				st.Counters++
 			}
 		}

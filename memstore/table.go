@@ -8,24 +8,24 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// The table is extendible hashing over small segments. A segment owns a range of
-// hashes and spreads it evenly over up to eight pages. It grows by one page at a
-// time, and at eight it splits into two of four pages each, which moves no
-// counter. So the table is always between two thirds and four fifths full,
-// growing touches at most 2,048 slots, and pages are never freed or copied: growth leaves no garbage.
+// The table is extendible hashing over small segments. A segment owns a range of hashes, spread
+// evenly over up to eight pages. It grows one page at a time, and at eight pages splits into two
+// segments of four pages each, which moves no counter. So the table is always between two thirds
+// and four fifths full, growth touches at most 2,048 cells, and leaves no garbage, since pages are
+// never freed or copied.
 //
-// A counter that is there is found and changed without any lock but its own busy
-// bit, which lies in the cache line that a check needs anyway. Everything that
-// adds, moves or removes counters holds the segment's lock.
+// An existing counter is found and changed without any lock but its own busy bit, which is in the
+// cache line that a check needs anyway. Code that adds, moves or removes counters holds the
+// segment's lock.
 const (
 	maxPages = 8
-	rootBits = 6   // segments to begin with: enough for every core to find its own
-	logBytes = 128 // what a log costs beside its entries, about
+	rootBits = 6   // initial segments: enough that cores seldom meet in one
+	logBytes = 128 // approximate cost of a log beside its entries
 )
 
-// layout says where a segment's counters are. It is immutable: a segment that grows gets another one.
+// layout says where a segment's counters are. It is immutable: a segment that grows gets a new one.
 type layout struct {
-	prefix uint64 // the upper depth bits of every hash in here
+	prefix uint64 // the upper depth bits of every hash in the segment
 	depth  uint8
 	npages uint8
 	pages  [maxPages]*page
@@ -34,8 +34,8 @@ type layout struct {
 
 type segment struct {
 	mu       sync.Mutex // guards everything below
-	layout   *layout    // the one in force
-	outgrown bool       // all pages are there, and it is crowded
+	layout   *layout    // the current one
+	outgrown bool       // crowded, with all its pages allocated
 	counts   [maxPages]uint16
 	logs     map[uint64]*logged
 	holds    map[uint64]*held
@@ -45,8 +45,8 @@ type segment struct {
 type logged struct {
 	weir.Log
 	used  int64
-	whole int64 // when it is empty again
-	bytes int64 // what was booked for it
+	whole int64 // when the log is empty again
+	bytes int64 // bytes accounted for it in logUse
 }
 
 type directory struct {
@@ -54,10 +54,12 @@ type directory struct {
 	layouts []atomic.Pointer[layout]
 }
 
-// table finds and keeps slots.
+// table finds and keeps counters.
 type table struct {
-	dir   atomic.Pointer[directory]
-	dirMu sync.Mutex // guards replacing dir and storing into it; taken with a segment's lock held, never before one
+	dir atomic.Pointer[directory]
+	// guards replacing dir and storing into it; may be taken while a segment's lock is held, never
+	// the other way round
+	dirMu sync.Mutex
 	epoch int64
 	cap   int64
 
@@ -91,11 +93,12 @@ func (l *layout) pageOf(h uint64) int {
 	return int(i & (maxPages - 1))
 }
 
-// page is where a counter would be, or nil as long as there are none.
+// page returns the page for the hash, or nil if the segment has none yet.
 func (l *layout) page(h uint64) *page { return l.pages[l.pageOf(h)] }
 
-// find returns the slot of a counter, locked, or nil. Without the segment's lock, nil can also mean that it is just being moved.
-func (l *layout) find(h uint64) *slot {
+// find returns the counter's cell, locked, or nil. Without the segment's lock, nil can also mean
+// that the counter is being moved.
+func (l *layout) find(h uint64) *cell {
 	p := l.page(h)
 	if p == nil {
 		return nil
@@ -111,12 +114,12 @@ func (t *table) lock(h uint64) *segment {
 		if g.layout.owns(h) {
 			return g
 		}
-		g.mu.Unlock() // it split meanwhile
+		g.mu.Unlock() // the segment has split meanwhile
 	}
 }
 
-// unlock ends the use of a segment, and splits it if it has outgrown its pages:
-// not sooner, since a split gives away counters that the holder of the lock may be about to touch.
+// unlock unlocks a segment, and splits it first if it has outgrown its pages. A split can't happen
+// earlier, because it hands away counters that the holder of the lock may be about to touch.
 func (t *table) unlock(g *segment) {
 	if g.outgrown {
 		t.split(g)
@@ -124,8 +127,8 @@ func (t *table) unlock(g *segment) {
 	g.mu.Unlock()
 }
 
-// acquire returns the slot of a counter, locked, or nil if there is none.
-func (t *table) acquire(h uint64) *slot {
+// acquire returns the counter's cell, locked, or nil if the counter doesn't exist.
+func (t *table) acquire(h uint64) *cell {
 	if s := t.lookup(h).find(h); s != nil {
 		return s
 	}
@@ -135,37 +138,37 @@ func (t *table) acquire(h uint64) *slot {
 	return s
 }
 
-// add returns a new slot, locked, for a hash that the locked segment owns and doesn't hold.
-func (t *table) add(g *segment, h uint64, now int64) *slot {
+// add returns a new cell, locked, for a hash that the locked segment owns and doesn't hold.
+func (t *table) add(g *segment, h uint64, now int64) *cell {
 	if g.layout.npages == 0 {
-		t.pageUse.Add(pageBytes) // the first page is granted whatever the cap
+		t.pageUse.Add(pageBytes) // the first page is granted regardless of the cap
 		t.grow(g)
 	}
 	i := g.layout.pageOf(h)
-	if int(g.counts[i]) >= pageFull-pageSlots/32 || g.crowded() {
+	if int(g.counts[i]) >= pageFull-pageCells/32 || g.crowded() {
 		i = t.makeRoom(g, h, now)
 	}
 	g.counts[i]++
 	return g.layout.pages[i].insert(h)
 }
 
-// crowded reports whether more than four fifths of the slots are taken.
+// crowded reports whether more than four fifths of the cells are taken.
 func (g *segment) crowded() bool {
 	n := 0
 	for _, c := range g.counts {
 		n += int(c)
 	}
-	return n*5 > int(g.layout.npages)*pageSlots*4
+	return n*5 > int(g.layout.npages)*pageCells*4
 }
 
-// makeRoom returns a page of the segment for the hash that isn't full: by
-// forgetting idle counters, by growing, or, at the cap, by forgetting the counter that matters least.
+// makeRoom returns the index of a page for the hash that isn't full. It removes idle counters,
+// grows the segment, or, at the cap, evicts the counter that matters least.
 func (t *table) makeRoom(g *segment, h uint64, now int64) int {
-	// At the cap the segment isn't searched for each new counter: evict meets the idle ones, too.
-	if t.pageUse.Load()+pageBytes <= t.pageCap() && t.reclaim(g, now) < pageSlots/4 {
+	// At the cap, don't scan the segment for each new counter: evict finds idle counters, too.
+	if t.pageUse.Load()+pageBytes <= t.pageCap() && t.reclaim(g, now) < pageCells/4 {
 		if g.layout.npages == maxPages {
 			g.outgrown = true
-		} else if t.book(pageBytes) {
+		} else if t.reserve(pageBytes) {
 			t.grow(g)
 		}
 	}
@@ -177,10 +180,10 @@ func (t *table) makeRoom(g *segment, h uint64, now int64) int {
 	return i
 }
 
-// reclaim drops the counters that are full again.
+// reclaim removes the counters that are full again.
 func (t *table) reclaim(g *segment, now int64) (freed int) {
 	for k, p := range g.layout.pages[:g.layout.npages] {
-		for i := 0; i < pageSlots; {
+		for i := 0; i < pageCells; {
 			h := p[i].hash()
 			if h == 0 {
 				i++
@@ -192,7 +195,7 @@ func (t *table) reclaim(g *segment, now int64) (freed int) {
 				i++
 				continue
 			}
-			p.remove(i) // which may have brought another one here
+			p.remove(i) // this may have moved another counter here
 			g.counts[k]--
 			freed++
 		}
@@ -200,11 +203,11 @@ func (t *table) reclaim(g *segment, now int64) (freed int) {
 	return freed
 }
 
-// evict removes, of the counters near a hash's home, the one closest to untouched.
+// evict removes the counter that is closest to untouched among those near the hash's home.
 func (t *table) evict(p *page, h uint64, now int64) {
 	const sample = 16
 	victim, least := -1, float32(2)
-	for i, seen := home(h), 0; seen < sample; i = (i + 1) & (pageSlots - 1) {
+	for i, seen := home(h), 0; seen < sample; i = (i + 1) & (pageCells - 1) {
 		tag := p[i].hash()
 		if tag == 0 {
 			continue
@@ -216,7 +219,7 @@ func (t *table) evict(p *page, h uint64, now int64) {
 				p[victim].unlock(p[victim].hash())
 			}
 			victim, least = i, w
-			continue // stays locked, unless a better one comes
+			continue // keep it locked until a better victim turns up
 		}
 		p[i].unlock(tag)
 	}
@@ -224,16 +227,16 @@ func (t *table) evict(p *page, h uint64, now int64) {
 	t.evicted.Add(1)
 }
 
-// grow adds a page, which the caller has booked.
+// grow adds a page, whose memory the caller has reserved.
 func (t *table) grow(g *segment) {
 	n := int(g.layout.npages)
 	next := *g.layout
 	next.pages[n] = new(page)
 	next.npages++
-	// From the last page to the first: a counter stays where it is, or moves one page up.
+	// Go from the last page to the first: each counter stays where it is or moves up one page.
 	for k := n - 1; k >= 0; k-- {
 		p := next.pages[k]
-		for i := 0; i < pageSlots; {
+		for i := 0; i < pageCells; {
 			h := p[i].hash()
 			if h == 0 || next.pageOf(h) == k {
 				i++
@@ -263,29 +266,27 @@ func (t *table) split(g *segment) {
 	copy(high.pages[:], old.pages[half:])
 	copy(up.counts[:], g.counts[half:])
 	clear(g.counts[half:])
-	for h, l := range g.logs {
-		if high.owns(h) {
-			if up.logs == nil {
-				up.logs = map[uint64]*logged{}
-			}
-			up.logs[h] = l
-			delete(g.logs, h)
-		}
-	}
-	for h, hs := range g.holds {
-		if high.owns(h) {
-			if up.holds == nil {
-				up.holds = map[uint64]*held{}
-			}
-			up.holds[h] = hs
-			delete(g.holds, h)
-		}
-	}
+	up.logs, up.holds = extract(high, g.logs), extract(high, g.holds)
 	t.publish(up, high)
 	t.publish(g, low)
 }
 
-// publish puts a layout in force.
+// extract moves the entries that belong to a layout out of a map.
+func extract[V any](l *layout, from map[uint64]V) map[uint64]V {
+	var to map[uint64]V
+	for h, v := range from {
+		if l.owns(h) {
+			if to == nil {
+				to = map[uint64]V{}
+			}
+			to[h] = v
+			delete(from, h)
+		}
+	}
+	return to
+}
+
+// publish makes a layout the current one of its segment.
 func (t *table) publish(g *segment, l *layout) {
 	g.layout = l
 	t.dirMu.Lock()
@@ -305,11 +306,11 @@ func (t *table) publish(g *segment, l *layout) {
 	}
 }
 
-// pageCap leaves an eighth of the cap to logs and holds, and more when they have it already.
+// pageCap leaves an eighth of the cap to logs and holds, or what they already use if that is more.
 func (t *table) pageCap() int64 { return t.cap - max(t.logUse.Load(), t.cap/8) }
 
-// book reserves memory for pages, if the cap allows it.
-func (t *table) book(bytes int64) bool {
+// reserve reserves memory for pages, if the cap allows it.
+func (t *table) reserve(bytes int64) bool {
 	if t.pageUse.Add(bytes) <= t.pageCap() {
 		return true
 	}

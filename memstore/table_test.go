@@ -236,8 +236,8 @@ func TestSlotRoundTrip(t *testing.T) {
 		if a == weir.SlidingCounter {
 			st.Prev = rapid.Int64Range(0, count).Draw(t, "prev")
 		}
-		var s slot
-		s.when, s.level = encode(p, st, epoch)
+		var s cell
+		s.encode(p, st, epoch)
 		if got := s.decode(p, epoch); got != st {
 			t.Fatalf("got %+v, want %+v", got, st)
 		}

@@ -7,27 +7,27 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// step is one charge of several, between looking and taking.
+// step carries one of several charges from looking to taking.
 type step struct {
 	hash    uint64
-	i       int   // in charges
-	n       int64 // how many tokens it needs
+	i       int   // index into charges
+	n       int64 // tokens that it needs
 	log     bool
-	again   bool // it names the counter of the step before, whose debit is for both
-	keeps   bool // it looks at its counter's holds
-	there   bool // its hold is there already, and nothing is taken
-	expired bool // holds have ended, and old isn't what is stored
+	again   bool // names the same counter as the step before, whose debit covers both
+	keeps   bool // needs its counter's holds
+	there   bool // its hold exists already, so nothing is taken
+	expired bool // holds have ended, so old differs from what is stored
 	fits    bool
 	hold    *weir.Hold
 	segment *segment
-	slot    *slot // locked, or nil if there is none
+	cell    *cell // locked, or nil if the counter doesn't exist
 	old     weir.State
 	state   weir.State
 }
 
-// takeAll looks at every counter first and takes only if all fit. It holds the
-// locks of all segments involved, taken in the order of the ranges they own, so
-// that two calls never wait for each other, and after them those of the slots.
+// takeAll looks at every counter first, and debits only if all charges fit. It locks all segments
+// involved, in the order of the hash ranges that they own, so that two calls can't deadlock, and
+// then the cells.
 func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 	var few [8]step
 	steps := few[:0]
@@ -40,7 +40,8 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 		if a.hash != b.hash {
 			return cmp.Compare(a.hash, b.hash)
 		}
-		// One counter, named twice: the first debits it for all, so that must be one that enforces, if any does.
+		// If several charges name one counter, the first debits it for all. Sort an enforcing one
+		// first.
 		return cmp.Or(falseFirst(a.log, b.log), falseFirst(charges[a.i].Policy.Shadow, charges[b.i].Policy.Shadow), a.i-b.i)
 	})
 	addUp(steps, charges)
@@ -57,12 +58,12 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 	for j := range steps {
 		st := &steps[j]
 		if st.again {
-			st.slot = steps[j-1].slot // it is locked already
+			st.cell = steps[j-1].cell // already locked
 		} else if !st.log && !isSlots(charges[st.i].Policy) {
-			st.slot = st.segment.layout.find(st.hash)
+			st.cell = st.segment.layout.find(st.hash)
 		}
 	}
-	now := s.time() // with all locked: see update
+	now := s.time() // read with everything locked, for the reason given in update
 	for j := range steps {
 		st := &steps[j]
 		c := &charges[st.i]
@@ -74,14 +75,14 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 		s.look(st, c, now)
 		refused = refused || !st.fits && !c.Policy.Shadow
 	}
-	// First the counters that are there: adding others moves slots, which must be free for that.
+	// Settle existing counters first: adding a counter moves cells, which must be unlocked by then.
 	for j := range steps {
-		if st := &steps[j]; st.slot != nil {
+		if st := &steps[j]; st.cell != nil {
 			s.settle(st, &charges[st.i], now, refused, &results[st.i])
 		}
 	}
 	for j := range steps {
-		if st := &steps[j]; st.slot == nil {
+		if st := &steps[j]; st.cell == nil {
 			s.settle(st, &charges[st.i], now, refused, &results[st.i])
 		}
 	}
@@ -95,7 +96,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 		c := &charges[st.i]
 		if st.log || isSlots(c.Policy) {
 			results[st.i].Again = st.there
-			continue // it is reported
+			continue // settle has reported it
 		}
 		v, state := verdict(st.fits, st.taken(c, refused)), st.state
 		if v == weir.Fits {
@@ -106,12 +107,13 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 	}
 }
 
-// taken reports whether a charge that fits is debited, or one that is booked.
+// taken reports whether a charge is debited. Charges that book are debited even if others are
+// refused.
 func (st *step) taken(c *weir.Charge, refused bool) bool {
 	return st.fits && !c.Peek && (!refused || c.Policy.Book)
 }
 
-// falseFirst compares flags.
+// falseFirst compares two flags.
 func falseFirst(a, b bool) int {
 	switch {
 	case a == b:
@@ -122,8 +124,8 @@ func falseFirst(a, b bool) int {
 	return -1
 }
 
-// addUp finds the charges that name one counter, and has each ask for the tokens of all of them. What they leave behind is the
-// first one's hold.
+// addUp makes each charge that names a counter ask for the tokens of all charges on that counter.
+// The first one's hold covers them all.
 func addUp(steps []step, charges []weir.Charge) {
 	for from := 0; from < len(steps); {
 		most := int64(2 * weir.MaxTokens)
@@ -142,10 +144,10 @@ func addUp(steps []step, charges []weir.Charge) {
 	}
 }
 
-// find reads a counter, and has the holds end whose time is over.
+// find reads a counter, and ends the holds whose time is over.
 func (s *Store) find(st *step, c *weir.Charge, now int64) {
-	if st.slot != nil {
-		st.old = st.slot.decode(c.Policy, s.table.epoch)
+	if st.cell != nil {
+		st.old = st.cell.decode(c.Policy, s.table.epoch)
 	}
 	if !st.keeps {
 		return
@@ -157,7 +159,7 @@ func (s *Store) find(st *step, c *weir.Charge, now int64) {
 	st.there = st.hold != nil && hs.has(st.hold.ID)
 }
 
-// look finds out whether a charge fits, and changes nothing.
+// look decides whether a charge fits, and changes nothing.
 func (s *Store) look(st *step, c *weir.Charge, now int64) {
 	switch {
 	case st.there:
@@ -175,8 +177,8 @@ func (s *Store) look(st *step, c *weir.Charge, now int64) {
 	}
 }
 
-// settle stores what a charge leaves behind: the debit and its hold, or for a refusal the
-// clock that was brought back. Logs and slots are reported here, since they can't be copied out.
+// settle stores the outcome of a charge: its debit and hold, or for a refusal the corrected clock.
+// It also reports logs and slots, which can't be copied out.
 func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *weir.Result) {
 	taken := st.taken(c, refused)
 	slot := now
@@ -195,28 +197,28 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 		if taken && st.hold != nil {
 			s.table.hold(st.segment, st.hash, c.Policy, st.hold, now, st.n, slot)
 		}
-		s.table.rebookHolds(st.segment, st.hash, now)
+		s.table.accountHolds(st.segment, st.hash, now)
 	}
 	if isSlots(c.Policy) {
 		*r = st.segment.holdsOf(st.hash).report(c.Policy, now, st.n, verdict(st.fits, taken))
 	}
 }
 
-// write stores a counter's state, if it has changed, and unlocks its slot.
+// write stores a counter's state if it has changed, and unlocks the cell.
 func (s *Store) write(st *step, c *weir.Charge, now int64, taken bool) {
 	state, changed := st.old, st.expired
 	if taken || !st.fits {
 		state, changed = st.state, true
 	}
-	sl := st.slot
-	if sl == nil {
+	cell := st.cell
+	if cell == nil {
 		if state == (weir.State{}) { // a refusal may count
 			return
 		}
-		sl = s.table.add(st.segment, st.hash, now)
+		cell = s.table.add(st.segment, st.hash, now)
 	}
 	if changed {
-		sl.when, sl.level = encode(c.Policy, state, s.table.epoch)
+		cell.encode(c.Policy, state, s.table.epoch)
 	}
-	sl.unlock(st.hash)
+	cell.unlock(st.hash)
 }
