@@ -10,14 +10,15 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Client is the sender of a request, for a server that gives every client a share of its memory.
+// Client identifies the sender of a request to a server that divides its memory among clients.
 type Client struct {
 	// Address is the client's network: its IPv4 address, or the /64 of its IPv6 address.
 	Address netip.Prefix
-	// ID tells the clients of an address apart by their keys, users and organizations. It is empty if the request names none. The ID
-	// of a verified client is made of its key alone, and is the same for every address.
+	// ID tells clients of one address apart by key, user and organization. It is empty if the
+	// request names none of them. A verified client's ID depends on its key alone, so it is the
+	// same for every address.
 	ID string
-	// Verified says that the key is genuine. Otherwise the client could choose its ID freely.
+	// Verified reports whether the key is genuine. Otherwise the client can choose its ID freely.
 	Verified bool
 }
 
@@ -37,17 +38,18 @@ func clientOf(req *weir.Request) Client {
 	return c
 }
 
-// unknownModel stands for the model of a request whose body hasn't been read. It is random, so that no request can use up the
-// limits of a model of this name.
+// unknownModel stands for the model of a request whose body hasn't been read. It is random, so no
+// request can use up the limits of a model of this name.
 var unknownModel = rand.Text()
 
-// RefuseAhead refuses a request that doesn't depend on its body, before a server reads that body to find the request's amounts: the
-// client is on the deny list, in a cooldown, can't be identified, or is past a limit that counts no amount. It reports whether it has
-// answered the request. If it hasn't, nothing was taken, and the handler of [Middleware.Wrap] decides the request.
+// RefuseAhead refuses a request before the server reads its body to estimate amounts, if the
+// refusal doesn't depend on the body: the client is on the deny list, in a cooldown, unidentified,
+// or past a limit that counts no amount. It reports whether it has answered the request. If it
+// hasn't, nothing was taken, and the handler of [Middleware.Wrap] decides the request.
 func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Client, refused bool) {
 	none := &Estimate{Model: unknownModel, Amounts: map[string]weir.Amount{}}
 	for _, name := range m.Amounts() {
-		none.Amounts[name] = 0 // else the rule would ask for its default
+		none.Amounts[name] = 0 // without an entry, the rule would charge its default
 	}
 	r = WithEstimate(r, none)
 	ctx := r.Context()
@@ -59,8 +61,9 @@ func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Clie
 		return c, false
 	}
 	if v.fate == decided {
-		// Ask again, since a peek counts for no observer, cooldown or limit on refused requests. A counter may have refilled in
-		// between. The receipt then gives everything back.
+		// Check again, because peeks are invisible to observers, cooldowns and limits on refused
+		// requests. If a counter has refilled in between and the request is allowed now, the
+		// receipt gives everything back.
 		v.Release()
 		v = m.askAhead(ctx, r, func(req *weir.Request) { req.Receipt = true })
 		if v.Serve() {
@@ -86,8 +89,8 @@ func (m *Middleware) askAhead(ctx context.Context, r *http.Request, fill func(*w
 	return v
 }
 
-// refusedAhead reports whether a request is refused whatever amounts it has. Limits that count an amount are left to the check that
-// knows the amount, which can also tell how long to wait.
+// refusedAhead reports whether a request is refused whatever its amounts are. Limits that count an
+// amount are left to the later check, which knows the amount and can tell how long to wait.
 func (v *Verdict) refusedAhead() bool {
 	d := &v.Decision
 	if d.Allowed || d.Reason != weir.ReasonLimited {
@@ -101,7 +104,7 @@ func (v *Verdict) refusedAhead() bool {
 	return false
 }
 
-// Overloaded refuses a request for which a server has no room, with 503 OVERLOADED.
+// Overloaded refuses a request with 503 OVERLOADED, for a server that has no room for it.
 func (m *Middleware) Overloaded(w http.ResponseWriter, r *http.Request) {
 	m.limiter.Tell(r.Context(), &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
 	refuseOverloaded(w, r)

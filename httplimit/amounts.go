@@ -10,52 +10,57 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Estimate is what a request is likely to take beside its cost: tokens, or money. See [WithEstimate].
+// Estimate says what a request is likely to take beside its cost, such as tokens or money. Pass it
+// to the limiter with [WithEstimate].
 type Estimate struct {
-	// Amounts are by name. Rules that count an amount which isn't here charge their default.
+	// Amounts holds the amounts by name. Rules that count an amount which is missing here charge
+	// their default.
 	Amounts map[string]weir.Amount
-	// Assumed: see [weir.Request.Assumed].
+	// Assumed is [weir.Request.Assumed].
 	Assumed map[string]weir.Amount
-	// Choices: see [weir.Request.Choices].
+	// Choices is [weir.Request.Choices].
 	Choices int64
-	// Model is what prices are found by.
+	// Model is the model whose prices apply.
 	Model string
-	// Reserve is for how long the estimate stands, if nobody calls [Settle]: see [weir.Request.Reserve]. 0 means that it isn't
-	// an estimate, but what the request takes.
+	// Reserve is how long the estimate stands if nobody calls [Settle]; see [weir.Request.Reserve].
+	// Zero means that the amounts aren't an estimate but what the request takes.
 	Reserve time.Duration
-	// Guess: see [weir.Request.Guess].
+	// Guess is [weir.Request.Guess].
 	Guess bool
 }
 
 type estimateKey struct{}
 
-// WithEstimate returns the request with what it is likely to take, for the limiter behind it.
+// WithEstimate returns a copy of the request that carries an estimate to the limiter behind it.
 func WithEstimate(r *http.Request, e *Estimate) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), estimateKey{}, e))
 }
 
-// fill puts an estimate into the request that is checked.
+// fill copies the estimate of a context into the request to check.
 func (v *Verdict) fill(ctx context.Context) {
 	if e, ok := ctx.Value(estimateKey{}).(*Estimate); ok {
-		v.Request.Amounts, v.Request.Assumed, v.Request.Choices, v.Request.Reserve, v.Request.Guess, v.attrs.model = e.Amounts, e.Assumed, e.Choices, e.Reserve, e.Guess, e.Model
+		req := &v.Request
+		req.Amounts, req.Assumed, req.Choices, req.Reserve, req.Guess = e.Amounts, e.Assumed, e.Choices, e.Reserve, e.Guess
+		v.attrs.model = e.Model
 	}
 }
 
-// Reserved reports whether the limiter in front of a handler has reserved an amount for the request, so that [Settle] does
-// something.
+// Reserved reports whether the limiter in front of a handler has reserved an amount for the
+// request, so that [Settle] has an effect.
 func Reserved(r *http.Request) bool {
 	a, ok := r.Context().Value(answerKey{}).(*answer)
 	return ok && a.reserved
 }
 
-// Settle says what a request really took of what it had reserved, for the limiter in front of a handler. It counts once the
-// handler has returned; the last call counts. A request for which it isn't called keeps what it had reserved. It does nothing
-// where nothing was reserved.
+// Settle replaces the amounts that the request reserved by the amounts that it really used. It
+// takes effect once the handler has returned, and the last call wins. Without a call, the reserved
+// amounts stay taken. If nothing was reserved, Settle does nothing.
 func Settle(r *http.Request, amounts map[string]weir.Amount) {
 	settle(r, weir.Outcome{Amounts: amounts})
 }
 
-// SettleAtLeast is Settle where the amounts are a guess: what is beyond what was reserved is taken, and nothing that was goes back.
+// SettleAtLeast is [Settle] for amounts that are estimates: it takes what exceeds the reservation,
+// and never gives anything back.
 func SettleAtLeast(r *http.Request, amounts map[string]weir.Amount) {
 	settle(r, weir.Outcome{Amounts: amounts, AtLeast: true})
 }
@@ -67,14 +72,15 @@ func settle(r *http.Request, o weir.Outcome) {
 	}
 }
 
-// counted is what rules count of requests beside their cost.
+// counted says which amounts rules count, and at which paths.
 type counted struct {
-	names []string // of amounts
-	// where has a rule for each of the places at which amounts are counted, without who is asking, and decides by no counter.
+	names []string // names of the amounts
+	// where matches the paths at which amounts are counted, regardless of the client. It always
+	// allows.
 	where *weir.Limiter
 }
 
-// newCounted finds out what rules count. It is nil if that is no amount.
+// newCounted returns nil if no rule counts an amount.
 func newCounted(rules weir.Rules) *counted {
 	c := &counted{}
 	var where weir.Rules
@@ -95,14 +101,14 @@ func newCounted(rules weir.Rules) *counted {
 	if c.names == nil {
 		return nil
 	}
-	if set, err := weir.Compile(where); err == nil { // as it is, since the rules were compiled
+	if set, err := weir.Compile(where); err == nil { // the rules have compiled before, so these do
 		c.where = weir.NewLimiter(yes{}, set, weir.Options{})
 	}
 	return c
 }
 
-// CountsAmounts reports whether a rule in force may count an amount of a request, by its path: an estimate is of use then. The
-// method doesn't matter, see [weir.Request.Reserve].
+// CountsAmounts reports whether a rule in force may count an amount for the request's path, so that
+// an estimate is of use. The method doesn't matter; see [weir.Request.Reserve].
 func (m *Middleware) CountsAmounts(r *http.Request) bool {
 	c := m.headers().counted
 	if c == nil || c.where == nil {
@@ -112,7 +118,7 @@ func (m *Middleware) CountsAmounts(r *http.Request) bool {
 	return d.Reason == weir.ReasonWithin
 }
 
-// Amounts are the names of the amounts that rules in force count.
+// Amounts returns the names of the amounts that the rules in force count.
 func (m *Middleware) Amounts() []string {
 	if c := m.headers().counted; c != nil {
 		return c.names
@@ -120,12 +126,12 @@ func (m *Middleware) Amounts() []string {
 	return nil
 }
 
-// Price returns what amounts cost by the rules in force: see [weir.RuleSet.Price].
+// Price returns what amounts cost under the rules in force; see [weir.RuleSet.Price].
 func (m *Middleware) Price(asked []string, answered string, of map[string]weir.Amount) (usd weir.Amount, known bool) {
 	return m.limiter.Rules().Price(asked, answered, of)
 }
 
-// yes is a store without counters.
+// yes is a store without counters that allows everything.
 type yes struct{ weir.Store }
 
 func (yes) Take(_ context.Context, _ []weir.Charge, results []weir.Result) {

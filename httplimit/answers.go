@@ -14,62 +14,66 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Answers says which headers and bodies clients get.
+// Answers configures the headers and bodies that clients get.
 type Answers struct {
-	// Dialects of the rate-limit headers. Nil means x-ratelimit and ietf; empty means none.
+	// Dialects lists the sets of rate-limit headers to send. Nil means x-ratelimit and ietf; empty
+	// means none.
 	Dialects []Dialect
-	// Names are headers of one's own, beside the dialects.
+	// Names adds headers with names of your own.
 	Names HeaderNames
-	// Expose lists the headers in Access-Control-Expose-Headers, for scripts of other origins in browsers.
+	// Expose lists the headers in Access-Control-Expose-Headers, so that scripts of other origins
+	// can read them.
 	Expose bool
-	// Refusal replaces status and body of refusals by a limit.
+	// Refusal replaces the status and body of refusals by a limit.
 	Refusal Template
 }
 
-// Dialect is a set of rate-limit headers that clients understand.
+// Dialect is a set of rate-limit headers.
 type Dialect string
 
 const (
-	// XRateLimit is X-RateLimit-Limit, -Remaining and -Reset, the last in Unix seconds.
+	// XRateLimit is X-RateLimit-Limit, -Remaining and -Reset, with Reset in Unix seconds.
 	XRateLimit Dialect = "x-ratelimit"
-	// IETF is RateLimit-Policy and RateLimit, as the IETF draft has them.
+	// IETF is RateLimit-Policy and RateLimit, as in the current IETF draft.
 	IETF Dialect = "ietf"
-	// IETF06 is RateLimit-Limit, -Remaining and -Reset, the last in seconds from now.
+	// IETF06 is RateLimit-Limit, -Remaining and -Reset, with Reset in seconds from now, as in draft
+	// -06.
 	IETF06 Dialect = "ietf-06"
-	// GitHub is XRateLimit with -Used and -Resource.
+	// GitHub is XRateLimit plus X-RateLimit-Used and -Resource.
 	GitHub Dialect = "github"
-	// Tokens is x-ratelimit-limit-tokens, -remaining-tokens and -reset-tokens, the last a duration such as 6m0s, as providers of AI
-	// models send them: for each amount that is limited, by its name, and -requests for limits without one.
+	// Tokens is the dialect of AI providers: x-ratelimit-limit-tokens, -remaining-tokens and
+	// -reset-tokens, with reset as a duration such as 6m0s, for each limited amount by its name,
+	// and -requests for limits on requests.
 	Tokens Dialect = "tokens"
 )
 
-// HeaderNames are names of one's own; what is "" isn't sent.
+// HeaderNames are header names of your own. A header whose name is empty isn't sent.
 type HeaderNames struct {
 	Limit, Remaining string
-	// Reset is in Unix seconds, ResetAfter in seconds from now.
+	// Reset is sent in Unix seconds, ResetAfter in seconds from now.
 	Reset, ResetAfter string
 }
 
-// Template replaces an answer. Zero fields keep what Weir sends.
+// Template replaces parts of a refusal. Zero fields keep what Weir sends.
 type Template struct {
 	Status      int
 	ContentType string
-	// Body is a text/template over [Refused].
+	// Body is a text/template that is executed with a [Refused].
 	Body string
 }
 
-// Answerer writes headers and refusals. Make one with [NewAnswerer].
+// Answerer writes rate-limit headers and refusals. Make one with [NewAnswerer].
 type Answerer struct {
 	opts                  Answers
 	x, ietf, ietf06, used bool
 	tokens                bool
-	own                   []string // the names in opts
+	own                   []string // the names of opts.Names that are set
 	expose                string
 	body                  *template.Template
 	texts                 texts
 }
 
-// NewAnswerer prepares Answers.
+// NewAnswerer returns an Answerer, or an error if the Answers are invalid.
 func NewAnswerer(opts Answers) (*Answerer, error) {
 	a := &Answerer{opts: opts}
 	if opts.Dialects == nil {
@@ -113,7 +117,7 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 	return a, nil
 }
 
-// notToken tells characters that a header's name can't have.
+// notToken reports whether a character isn't allowed in header names.
 func notToken(r rune) bool {
 	return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
@@ -142,7 +146,7 @@ func (a *Answerer) prepareRefusal() error {
 	return nil
 }
 
-// Canonical names, for setting headers without asking for them.
+// Header names in canonical form, so that they can be set without being canonicalized.
 const (
 	hLimit     = "X-Ratelimit-Limit"
 	hRemaining = "X-Ratelimit-Remaining"
@@ -182,7 +186,8 @@ func (a *Answerer) headerNames() []string {
 	return append(names, "Retry-After", "X-RateLimit-Rule", "X-RateLimit-Policy")
 }
 
-// OwnHeaders lists the headers of [Answers.Names], in canonical form. The slice must not be changed.
+// OwnHeaders lists the headers of [Answers.Names] in canonical form. The caller must not change the
+// slice.
 func (m *Middleware) OwnHeaders() []string { return m.answers.own }
 
 // speaks reports whether SetHeaders has anything to set.
@@ -190,67 +195,45 @@ func (a *Answerer) speaks(d *weir.Decision) bool {
 	return d.Policy != nil && (a.numbers() || a.expose != "")
 }
 
-// numbers reports whether any header shows a number.
+// numbers reports whether any configured header carries a number.
 func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.tokens || a.own != nil }
 
-// SetHeaders sets the rate-limit headers of a decision that was made at now.
+// SetHeaders sets the rate-limit headers for a decision that was made at now.
 func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision, now time.Time) {
 	if !a.speaks(d) {
 		return
 	}
 	if a.expose != "" {
-		h[hExpose] = append(h[hExpose], a.exposed(d)) // a handler may have some of its own
+		h[hExpose] = append(h[hExpose], a.exposed(d)) // keep what a handler has set
 	}
-	switch {
-	case !a.numbers():
-	case d.Uncounted():
-		a.setDegraded(h, d, now)
-	default:
+	if a.numbers() {
 		a.setNumbers(h, d, now)
 	}
 }
 
-// setDegraded tells the client its limit and the latest time at which it is full again. X-RateLimit-Policy marks both as not
-// read from the counter, and -1 says that nobody knows what remains.
-func (a *Answerer) setDegraded(h http.Header, d *weir.Decision, now time.Time) {
-	var v values
-	b := make([]byte, 0, 128)
-	limit, reset := d.Policy.Limit.Count, resetUnix(d, now)
-	if a.x {
-		b = v.int(b, hLimit, limit)
-		b = v.int(b, hRemaining, -1)
-		b = v.int(b, hReset, reset)
-	}
-	if a.own != nil {
-		n := &a.opts.Names
-		b = v.int(b, n.Limit, limit)
-		b = v.int(b, n.Remaining, -1)
-		b = v.int(b, n.Reset, reset)
-		b = v.int(b, n.ResetAfter, seconds(d.ResetAfter))
-	}
-	b = v.is(b, hDegraded, "degraded")
-	v.set(h, b)
-}
-
-// setNumbers is on the way of every request.
+// setNumbers runs for every request. If no healthy limit has counted the request, the client learns its limit and the latest
+// time at which that is full again, with -1 remaining.
 func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 	var v values
-	b := make([]byte, 0, 256) // on the stack, unless many limits apply
-	limit, reset := d.Policy.Limit.Count, resetUnix(d, now)
+	b := make([]byte, 0, 256) // stays on the stack unless many limits apply
+	limit, remaining, reset, counted := d.Policy.Limit.Count, d.Remaining, resetUnix(d, now), !d.Uncounted()
+	if !counted {
+		remaining = -1
+	}
 	if a.x {
 		b = v.is(b, hLimit, a.texts.of(d.Policy).limit)
-		b = v.int(b, hRemaining, d.Remaining)
+		b = v.int(b, hRemaining, remaining)
 		b = v.int(b, hReset, reset)
 	}
-	if a.used {
+	if a.used && counted {
 		b = v.int(b, hUsed, max(0, d.Policy.Limit.Max()-d.Remaining))
 		b = v.is(b, hResource, d.Rule)
 	}
-	if a.ietf {
+	if a.ietf && counted {
 		b = a.texts.policies(&v, b, d)
 		b = v.end(a.texts.appendQuota(b, d), hIETF)
 	}
-	if a.ietf06 {
+	if a.ietf06 && counted {
 		b = v.int(b, h06Limit, limit)
 		b = v.int(b, h06Remain, d.Remaining)
 		b = v.int(b, h06Reset, seconds(d.ResetAfter))
@@ -258,7 +241,7 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 	if a.own != nil {
 		n := &a.opts.Names
 		b = v.int(b, n.Limit, limit)
-		b = v.int(b, n.Remaining, d.Remaining)
+		b = v.int(b, n.Remaining, remaining)
 		b = v.int(b, n.Reset, reset)
 		b = v.int(b, n.ResetAfter, seconds(d.ResetAfter))
 	}
@@ -266,23 +249,23 @@ func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
 		b = v.is(b, hDegraded, "degraded")
 	}
 	v.set(h, b)
-	if a.tokens {
+	if a.tokens && counted {
 		a.texts.setTokens(h, d)
 	}
 }
 
-// resetUnix is when the counter is full again, in Unix seconds, rounded up.
+// resetUnix returns when the counter is full again, in Unix seconds, rounded up.
 func resetUnix(d *weir.Decision, now time.Time) int64 {
 	at := now.Add(d.ResetAfter).UnixMicro()
 	switch l := &d.Policy.Limit; l.Algorithm {
 	case weir.FixedWindow, weir.SlidingCounter:
-		// Windows end at multiples of their length on the store's clock. Ours is a
-		// little off, by more at one request than at the next, and a hair past
-		// the edge would be shown as a second later.
+		// Windows end at multiples of their length on the store's clock. The difference to this
+		// clock varies between requests, and without a correction a reset just past the edge would
+		// be shown a second later.
 		const most = int64(5 * time.Second / time.Microsecond)
 		window := l.Window.Microseconds()
 		if l.Calendar.Unit != weir.NoUnit {
-			window = int64(15 * time.Minute / time.Microsecond) // where days begin in any zone
+			window = int64(15 * time.Minute / time.Microsecond) // time zones differ by multiples of 15 minutes
 		}
 		edge := (at + window/2) / window * window
 		if off := at - edge; d.ResetAfter > 0 && max(off, -off) <= min(most, window/4) {
@@ -293,5 +276,5 @@ func resetUnix(d *weir.Decision, now time.Time) int64 {
 	return (at + second - 1) / second
 }
 
-// seconds rounds up.
+// seconds converts a duration to seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -9,17 +9,17 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Bodies are written by hand, since in a storm of retries a refusal has to cost
-// less than what it protects.
+// Bodies are written without encoding/json: in a storm of retries, a refusal must cost less than
+// the request that it refuses.
 
-// appendError writes Weir's own error body.
+// appendError appends Weir's own error body.
 func appendError(b []byte, x *Refused) []byte {
 	b = jsonerror.AppendHead(append(b, '{'), x.Code, x.Message)
 	b = appendDetails(append(b, `,"details":`...), x)
 	return append(b, "}}\n"...)
 }
 
-// appendDetails writes what programs want to know; members that say nothing are left out.
+// appendDetails appends the details of a refusal for programs, without empty members.
 func appendDetails(b []byte, x *Refused) []byte {
 	b = append(b, '{')
 	first := len(b)
@@ -63,7 +63,7 @@ func appendDetails(b []byte, x *Refused) []byte {
 	return append(b, '}')
 }
 
-// appendProblem writes the body of RFC 9457, with the types of the IETF draft.
+// appendProblem appends a problem document (RFC 9457) with the types of the IETF draft.
 func appendProblem(b []byte, x *Refused, d *weir.Decision) []byte {
 	const types = "https://iana.org/assignments/http-problem-types#"
 	kind, title := "about:blank", http.StatusText(x.Status)

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// ClientIP is the address of the client: the peer's, or, when the peer is a
-// trusted proxy, the last address in X-Forwarded-For that isn't one. The header
-// is read from right to left, since only what trusted proxies appended is true; everything left
-// of the first stranger is that stranger's claim. An entry that can't be read ends the walk. IPv4 proxies are to be given
-// as IPv4 prefixes; [NewIdentifier] brings them into that form.
+// ClientIP returns the client's address: the peer's, or, if the peer is a trusted proxy, the last
+// address in X-Forwarded-For that isn't a trusted proxy's. It reads the header from right to left,
+// because only what trusted proxies appended can be believed. An entry that can't be parsed ends
+// the search. Give IPv4 proxies as IPv4 prefixes; [NewIdentifier] converts them to that form.
 func ClientIP(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	ip := peerIP(r.RemoteAddr)
 	if len(trusted) == 0 || !contains(trusted, ip) {
@@ -27,7 +26,7 @@ func ClientIP(r *http.Request, trusted []netip.Prefix) netip.Addr {
 			}
 			hop, ok := parseHop(strings.TrimSpace(last))
 			if !ok {
-				return ip // garbage: what the last trusted proxy is known to have seen is all there is
+				return ip // unreadable: believe only what trusted proxies have seen
 			}
 			ip = hop
 			if !contains(trusted, ip) {
@@ -42,11 +41,11 @@ func peerIP(remote string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(remote); err == nil {
 		return fold(ap.Addr())
 	}
-	ip, _ := parseHop(remote) // a unix socket has no address
+	ip, _ := parseHop(remote) // for a Unix socket the result is the zero Addr
 	return ip
 }
 
-// parseHop reads one entry: an address, with or without brackets, port and zone.
+// parseHop parses one entry: an address with or without brackets, port and zone.
 func parseHop(s string) (netip.Addr, bool) {
 	bare := s
 	if n := len(s); n > 1 && s[0] == '[' && s[n-1] == ']' {
@@ -61,8 +60,8 @@ func parseHop(s string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// fold brings an address to one form: IPv4 in IPv6 clothes is IPv4, and a zone
-// is the business of the machine it names an interface of.
+// fold normalizes an address: an IPv4-mapped IPv6 address becomes IPv4, and a zone, which has no
+// meaning on other machines, is dropped.
 func fold(ip netip.Addr) netip.Addr { return ip.Unmap().WithZone("") }
 
 func contains(nets []netip.Prefix, ip netip.Addr) bool {

@@ -8,49 +8,53 @@ import (
 	"time"
 )
 
-// early is the body of a request that waits in a queue, read meanwhile: over HTTP/1 a server
-// notices that a client has left only once its body was read, and until then a client that left
-// would keep the place of others.
+// early reads the body of a request ahead while the request waits in a queue. Over HTTP/1 a server
+// notices that a client has left only after the body was read, and without that a client that has
+// left would keep its place in the queue.
 type early struct {
 	room    *room
-	held    atomic.Int64 // bytes of room.ahead
-	over    atomic.Bool  // the handler is done
+	held    atomic.Int64 // bytes taken from room.ahead
+	over    atomic.Bool  // the handler has returned
 	body    io.ReadCloser
 	control *http.ResponseController
-	turn    atomic.Bool   // the handler is next: read no further ahead
-	done    chan struct{} // closed when nothing is read ahead any more
-	ahead   []byte        // what was read; the handler's once done is closed
-	err     error         // how that ended; likewise
+	turn    atomic.Bool   // the handler is next: stop reading ahead
+	done    chan struct{} // closed when reading ahead has ended
+	ahead   []byte        // bytes read; owned by the handler once done is closed
+	err     error         // why reading ended; owned likewise
 
 	mu    sync.Mutex
-	ended bool // guarded by mu: the body was read to its end, or can't be
-	late  bool // guarded by mu: the rest has a deadline
+	ended bool // guarded by mu: the body has ended or failed
+	late  bool // guarded by mu: the rest of the body has a deadline
 }
 
 const (
-	// maxEarly is the longest body that is read ahead. Longer ones, and those of unknown length, are the handler's alone.
+	// maxEarly is the longest body that is read ahead. Longer bodies, and those of unknown length,
+	// are left to the handler.
 	maxEarly = 64 << 10
-	// lateBody is how long the rest of a body may take that hadn't arrived when its turn came.
+	// lateBody is how long the rest of a body may take that hadn't arrived when the request's turn
+	// came.
 	lateBody = 10 * time.Second
 )
 
-// readEarly begins to read a request's body, or returns nil if that is no use or not ours to do.
+// readEarly begins to read a request's body, or returns nil if reading ahead is useless or not
+// allowed.
 func readEarly(w http.ResponseWriter, r *http.Request, room *room) *early {
 	if r.ProtoMajor != 1 || r.ContentLength <= 0 || r.ContentLength > maxEarly || r.Header["Expect"] != nil {
 		return nil
 	}
 	e := &early{room: room, body: r.Body, control: http.NewResponseController(w), done: make(chan struct{})}
-	// The time that a request waits isn't its client's slowness, and a read whose
-	// deadline passes would look as if the client had left.
+	// Lift the read deadline: waiting in the queue isn't the client's slowness, and a read that
+	// times out would look as if the client had left.
 	if e.control.SetReadDeadline(time.Time{}) != nil {
-		return nil // nobody is at the other end
+		return nil // there is no connection
 	}
-	go e.readAhead(int(r.ContentLength) + 1) // with room to see the end
+	go e.readAhead(int(r.ContentLength) + 1) // one more, to see the end
 	r.Body = e
 	return e
 }
 
-// readAhead reads up to most bytes. The buffer grows with what arrives: what a client announces costs it nothing.
+// readAhead reads up to most bytes. The buffer grows as bytes arrive, so that announcing a large
+// body costs nothing.
 func (e *early) readAhead(most int) {
 	defer func() {
 		close(e.done)
@@ -77,7 +81,7 @@ func (e *early) readAhead(most int) {
 	e.end(e.err)
 }
 
-// hold takes bytes of what all requests that wait may read ahead.
+// hold takes n bytes from what all waiting requests may read ahead.
 func (e *early) hold(n int) bool {
 	if e.room.ahead.Add(int64(n)) > maxAhead {
 		e.room.ahead.Add(int64(-n))
@@ -87,7 +91,8 @@ func (e *early) hold(n int) bool {
 	return true
 }
 
-// release gives them back: once the handler is done, or later, if a read is still under way then.
+// release gives the bytes back once the handler has returned. If a read is still under way then,
+// its end gives them back.
 func (e *early) release() {
 	if e == nil {
 		return
@@ -100,8 +105,8 @@ func (e *early) release() {
 	}
 }
 
-// end notes that a read ended the body. A deadline that hand set a moment later must not stay:
-// the server goes on listening for a hang-up, and would take it for one.
+// end records that the body has ended. It clears a deadline that hand may have set meanwhile, which
+// the server, as it goes on listening for a hang-up, would otherwise take for one.
 func (e *early) end(err error) {
 	if err == nil {
 		return
@@ -114,7 +119,7 @@ func (e *early) end(err error) {
 	}
 }
 
-// hand gives the body to the handler. What is missing of it may take a while, and not for ever.
+// hand gives the body to the handler, with a deadline for the part that hasn't arrived.
 func (e *early) hand() {
 	if e == nil {
 		return
@@ -128,7 +133,7 @@ func (e *early) hand() {
 	}
 }
 
-// abandon ends the reading, for a request that gave up its turn.
+// abandon stops reading, for a request that has lost its turn.
 func (e *early) abandon() {
 	if e == nil {
 		return

@@ -16,19 +16,18 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// serveAndFinish gives back what rules that count by status took for other
-// answers. It does so once the handler is done, or earlier if the answer goes on
-// after its status is known: a stream or a WebSocket would hold on to its
-// charge for as long as it lives.
+// serveAndFinish serves a request, and gives back what rules that count by status took for other
+// answers. It does so once the handler has returned, or earlier if the answer continues after its
+// status is known: a stream or a WebSocket would keep its charge for as long as it lives.
 //
-// A request that got no answer has used its attempt, whatever the cause: what it asked for may have
-// been done all the same, and to learn whether a guess was right there are other ways than its
-// answer.
+// A request that got no answer keeps its charge, whatever the cause: the service may have done what
+// it asked for, and a client may learn whether a guess was right in other ways than by its answer.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d, reserved: d.Reserved()}
 	if a.late = a.reserved || d.Slots() > 0; a.late {
 		if m.opts.OnError != nil {
-			a.r = r.Clone(context.WithoutCancel(r.Context())) // it may be told while the handler does what it likes with its own
+			// OnError may run while the handler changes its own request
+			a.r = r.Clone(context.WithoutCancel(r.Context()))
 		}
 		a.stop = renew.Keep(r.Context(), m.limiter, &d, func(err error) { m.tell(a.r, err) })
 		defer a.left()
@@ -37,7 +36,7 @@ func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &watchedBody{r.Body, a}
 	}
-	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r) // a panic is no answer
+	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r) // after a panic there is no answer to report
 	if a.status == 0 && r.Context().Err() != nil || a.status == clientClosedRequest || a.hijacked.Load() {
 		return
 	}
@@ -46,18 +45,19 @@ func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next
 	a.finish()
 }
 
-// left is called when the handler has ended, however it did. Whoever has hijacked the connection ends the request by closing
-// that.
+// left runs when the handler has ended in any way. A hijacked connection ends the request when it
+// closes.
 func (a *answer) left() {
 	if !a.hijacked.Load() {
 		a.end()
 	}
 }
 
-// end finishes a request that has slots or has reserved something: those are its own for as long as it lasts.
+// end finishes a request that has slots or has reserved something, which it keeps for as long as it
+// lasts.
 func (a *answer) end() {
 	a.once.Do(func() {
-		a.stop() // before they are released: a renewal would take them again
+		a.stop() // before releasing the slots: a renewal would take them again
 		var o weir.Outcome
 		if settled := a.settled.Load(); settled != nil {
 			o = *settled
@@ -69,11 +69,11 @@ func (a *answer) end() {
 	})
 }
 
-// clientClosedRequest is the status with which proxies note that there was nobody to answer.
+// clientClosedRequest is the status with which proxies record that the client has left.
 const clientClosedRequest = 499
 
-// watchedBody notes that a client's body broke. Whatever a handler, or a proxy of someone else's, begins to say then
-// is about the body, and what came before the break may have been a guess.
+// watchedBody records that reading the client's body failed. An answer that starts after that may
+// be about the broken body, so it says nothing about the request.
 type watchedBody struct {
 	io.ReadCloser
 	answer *answer
@@ -89,37 +89,37 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 type answerKey struct{}
 
-// NoAnswer tells the limiter in front of a handler that what the handler writes isn't the answer of the service that it
-// stands for: that may have got the request, and its answer is lost. Rules that count by the answer's status then keep
-// what they took. It does nothing without such rules.
+// NoAnswer tells the limiter in front of a handler that what the handler writes isn't the service's
+// own answer, as when a proxy has lost that answer. Rules that count by status then keep their
+// charge. Without such rules NoAnswer does nothing.
 func NoAnswer(r *http.Request) {
 	if a, ok := r.Context().Value(answerKey{}).(*answer); ok {
 		a.lost.Store(true)
 	}
 }
 
-// answer watches what a handler answers with.
+// answer observes what a handler answers.
 type answer struct {
 	m        *Middleware
 	r        *http.Request
 	d        weir.Decision
-	status   int         // 0 until it is known
-	lost     atomic.Bool // what is written isn't the answer
-	broken   atomic.Bool // the request's body is
+	status   int         // 0 until known
+	lost     atomic.Bool // what is written isn't the service's answer
+	broken   atomic.Bool // reading the request's body failed
 	finished bool
 
-	// Of a request that has slots or has reserved something:
-	late     bool // it is finished when it ends
+	// The rest is for requests that have slots or have reserved something.
+	late     bool // finish it when it ends
 	reserved bool
-	ended    bool // there was an answer; not written once the connection is hijacked
+	ended    bool // there was an answer; not written after the connection is hijacked
 	stop     func()
 	once     sync.Once
 	hijacked atomic.Bool
 	settled  atomic.Pointer[weir.Outcome]
 }
 
-// begun notes the status of an answer, if it is the first. 1xx are not the
-// answer yet, except for the switch to another protocol.
+// begun records the first status of the answer. Of the 1xx statuses only a switch of protocols
+// counts.
 func (a *answer) begun(status int) {
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status
@@ -141,7 +141,7 @@ func (a *answer) hooks() httpsnoop.Hooks {
 	return httpsnoop.Hooks{
 		WriteHeader: func(write httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
 			return func(status int) {
-				write(status) // first, since it panics at a status that can't be
+				write(status) // first, since it panics if the status is invalid
 				a.begun(status)
 			}
 		},
@@ -166,7 +166,7 @@ func (a *answer) hooks() httpsnoop.Hooks {
 		Flush: func(flush httpsnoop.FlushFunc) httpsnoop.FlushFunc {
 			return func() {
 				a.begun(http.StatusOK)
-				flush() // first: a client that waits for it shouldn't wait for the store as well
+				flush() // first: the client shouldn't have to wait for the store
 				a.finish()
 			}
 		},

@@ -14,64 +14,65 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Identity says where a request's identities come from, and which are proven.
+// Identity says where the identities of a request come from, and which of them are proven.
 //
-// A key is verified when it comes from a verified token or is among KnownKeys;
-// a tier when it comes from a verified token. Claims of a token that isn't
-// verified don't exist. What isn't verified is still counted by, but is granted
-// nothing: see [weir.Request].
+// A key is verified if it comes from a verified token or is one of KnownKeys; a tier, if it comes
+// from a verified token. Claims of unverified tokens are ignored. Weir still counts by unverified
+// keys, users, organizations and tiers, but grants them nothing; see [weir.Request].
 type Identity struct {
-	// APIKey is where the key comes from. The zero value is the header X-API-Key.
+	// APIKey is where the API key comes from. The zero value means the header X-API-Key.
 	APIKey Source
-	// User, Org and Tier come from nowhere unless told.
+	// User, Org and Tier are where those come from. Zero values mean that requests have none.
 	User, Org, Tier Source
-	// JWT verifies bearer tokens. It is usually a *jwt.Verifier of package github.com/weirhq/weir/jwt. If nil, no request has
-	// claims. Don't store a nil pointer in it, which would count as a verifier.
+	// JWT verifies bearer tokens. It is usually a *jwt.Verifier of package
+	// github.com/weirhq/weir/jwt. If nil, requests have no claims. Don't set it to a nil pointer,
+	// which would count as a verifier.
 	JWT TokenVerifier
-	// KnownKeys proves API keys: those that it contains are genuine. Nil proves none. See [KnownKeys]; another type may
-	// change what it contains at any time.
+	// KnownKeys verifies the API keys that it contains; use [KnownKeys], or a type of your own
+	// whose content may change at any time. If nil, it verifies none.
 	KnownKeys interface{ Contains(key string) bool }
-	// TrustUnverified takes every key and tier for proven: for when only your own
-	// services can reach this, or something in front has verified them.
+	// TrustUnverified treats every key and tier as verified. Set it if only your own services can
+	// reach this handler, or if a proxy in front has verified them.
 	TrustUnverified bool
 }
 
-// Source is a place in a request. Name every place at which your service looks. If several are named, the first that has a value
-// counts: the claim, the header, the bearer token, the query parameter. Values that differ are ambiguous, see [Identifier.Identify];
-// only a verified token may stand beside another key.
+// Source lists places in a request to read an identity from. Name every place that your service
+// reads. If several have a value, the first one counts: claim, header, bearer token, query
+// parameter. If the values differ, the request is ambiguous (see [Identifier.Identify]), except
+// that a verified token may come with another key.
 type Source struct {
-	Header string // a header's name
-	Query  string // a query parameter's name
-	Claim  string // a claim of the verified token
+	Header string // name of a header
+	Query  string // name of a query parameter
+	Claim  string // name of a claim of the verified token
 	Bearer bool   // the bearer token itself
 }
 
-// KnownKeys holds SHA-256 hashes of API keys that are genuine.
+// KnownKeys is a set of SHA-256 hashes of genuine API keys.
 type KnownKeys map[[sha256.Size]byte]struct{}
 
-// Contains reports whether a key is known.
+// Contains reports whether the key is known.
 func (k KnownKeys) Contains(key string) bool {
 	_, ok := k[sha256.Sum256([]byte(key))]
 	return ok
 }
 
-// Identifier finds out a client's identity. Make one with [NewIdentifier].
+// Identifier identifies the clients of requests. Make one with [NewIdentifier].
 type Identifier struct {
 	id      Identity
 	trusted []netip.Prefix
 	headers watch
-	bearer  bool // the Authorization header says something
-	opaque  bool // its token may be a key, and no JWT
+	bearer  bool // the Authorization header is read
+	opaque  bool // its token may be a key rather than a JWT
 }
 
-// NewIdentifier prepares an Identity.
+// NewIdentifier returns an Identifier that trusts X-Forwarded-For from the given proxies.
 func NewIdentifier(id Identity, trusted []netip.Prefix) *Identifier {
 	if id.APIKey == (Source{}) {
 		id.APIKey.Header = "X-API-Key"
 	}
 	for _, s := range []*Source{&id.APIKey, &id.User, &id.Org, &id.Tier} {
 		s.Header = http.CanonicalHeaderKey(s.Header)
-		if s.Header == "Authorization" { // as services read it: the scheme can be spelled in many ways
+		if s.Header == "Authorization" { // parsed as services do: the scheme can be spelled in many ways
 			s.Header, s.Bearer = "", true
 		}
 	}
@@ -97,11 +98,12 @@ func (x *Identifier) headerNames() []string {
 	return names
 }
 
-// Identify fills in what a check wants to know of a request. The headers and
-// claims that rules count by are looked up when they are asked for.
+// Identify fills in the fields of a check from an HTTP request. Headers and claims that rules count
+// by are looked up on demand.
 //
-// The error, whose text is for the client, means that an identity is ambiguous: given twice, or in a way that servers read
-// differently. The service might then serve another client than the one that the limiter has seen, so refuse the request with 400.
+// An error, whose text is meant for the client, says that an identity is ambiguous: it is given
+// twice, or in a way that servers read differently. The service might then serve another client
+// than the one that the limiter counts, so refuse the request with status 400.
 func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
 	a := new(attributes)
 	fault := x.headers.fault(r)
@@ -115,13 +117,14 @@ func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
 	return nil
 }
 
-// identify is Identify for headers that were looked at already; bearer, if the Authorization header must be clear. It returns the fault.
+// identify is [Identifier.Identify] after the headers were checked. It returns the fault, or "". If
+// bearer is set, the Authorization header must be unambiguous.
 func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes, bearer bool) string {
 	x.locate(r, req)
 	*a = attributes{r: r, jwt: x.id.JWT, req: req, opaque: x.opaque}
 	req.Rejected = ""
 	if bearer {
-		a.bearer() // for its faults
+		a.bearer() // only for its doubts
 	}
 	var proven bool
 	req.APIKey, proven = a.read(&x.id.APIKey, "API key")
@@ -134,13 +137,14 @@ func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes,
 	return a.doubt
 }
 
-// locate fills in what says nothing of who is asking.
+// locate fills in the fields that don't identify the client.
 func (x *Identifier) locate(r *http.Request, req *weir.Request) {
 	req.Method, req.Path, req.IP = r.Method, requestPath(r.URL), ClientIP(r, x.trusted)
 }
 
-// isPreflight reports whether an OPTIONS request is a preflight as browsers send them: it asks for a method that there is, and has
-// neither credentials nor a body, with which a service could be made to do something else than answer it.
+// isPreflight reports whether an OPTIONS request is a preflight as browsers send it: it asks for a
+// known method, and has no credentials and no body that could make a service do anything but answer
+// it.
 func isPreflight(r *http.Request) bool {
 	h := r.Header
 	if len(h["Origin"]) != 1 || h["Origin"][0] == "" || len(h["Access-Control-Request-Method"]) != 1 {
@@ -157,7 +161,7 @@ func isPreflight(r *http.Request) bool {
 
 var overrides = newWatch("X-Http-Method-Override", "X-Method-Override", "X-Http-Method")
 
-// overridden reports whether frameworks may take a request for one of another method.
+// overridden reports whether a framework might treat the request as one of another method.
 func overridden(h http.Header) bool {
 	for name := range h {
 		if overrides.find(name) != "" {
@@ -167,19 +171,19 @@ func overridden(h http.Header) bool {
 	return false
 }
 
-// attributes answers for what a request says of its client.
+// attributes looks up what a request says about its client.
 type attributes struct {
 	r        *http.Request
 	req      *weir.Request
 	jwt      TokenVerifier
-	opaque   bool // the token may be a key, and no JWT
+	opaque   bool // the token may be a key rather than a JWT
 	claims   Claims
-	verified bool   // the token has been looked at
+	verified bool   // the token has been verified, whatever the result
 	doubt    string // what is ambiguous, in words for the client
-	model    string // that the request is for: see [Estimate]
+	model    string // the request's model, from its [Estimate]
 }
 
-// lookUp answers what rules ask beyond the fields of a request.
+// lookUp returns what rules ask for beyond the fields of a request.
 func (a *attributes) lookUp(name string) string {
 	switch kind, name, _ := strings.Cut(name, ":"); kind {
 	case "header":
@@ -188,7 +192,8 @@ func (a *attributes) lookUp(name string) string {
 				return token
 			}
 		}
-		// Over HTTP/2, blanks around a value arrive. They are gone where it is passed on over HTTP/1.
+		// Over HTTP/2, white space around a value survives until the request is passed on over
+		// HTTP/1.
 		return strings.TrimSpace(a.header(name))
 	case "claim":
 		return a.claim(name)
@@ -200,17 +205,18 @@ func (a *attributes) lookUp(name string) string {
 	return ""
 }
 
-// claim is a claim of the verified token.
+// claim returns a claim of the verified token.
 func (a *attributes) claim(name string) string { return a.token().Text(name) }
 
-// token is the claims of the verified token, or nil. Verifying costs more than all the rest of a check, so it waits until someone asks.
+// token returns the claims of the verified token, or nil. Verifying costs more than the rest of a
+// check, so it waits until something asks for a claim.
 func (a *attributes) token() Claims {
 	if !a.verified && a.jwt != nil {
 		token, why := a.bearer(), ""
 		if token != "" {
 			a.claims, why = a.jwt.Verify(token)
 		}
-		if strings.Count(token, ".") == 2 || !a.opaque && a.saysBearer() { // else it wasn't meant as a JWT
+		if strings.Count(token, ".") == 2 || !a.opaque && a.saysBearer() { // otherwise it wasn't meant to be a JWT
 			a.req.Rejected = why
 		}
 	}
@@ -218,24 +224,25 @@ func (a *attributes) token() Claims {
 	return a.claims
 }
 
-// saysBearer reports whether the Authorization header names that scheme: Basic credentials are no token.
+// saysBearer reports whether the Authorization header names the scheme Bearer. Basic credentials
+// are no token.
 func (a *attributes) saysBearer() bool {
 	v := a.header("Authorization")
 	return len(v) > len("bearer") && strings.EqualFold(v[:len("bearer")], "bearer")
 }
 
-// header is the value of a header, given in its canonical form. Given twice, it is nobody's.
+// header returns a header's value by its canonical name, and "" if the header is given twice.
 func (a *attributes) header(name string) string {
 	switch v := a.r.Header[name]; {
 	case len(v) == 1:
 		return v[0]
-	case len(v) == 0 && name == "Host": // net/http keeps it elsewhere
+	case len(v) == 0 && name == "Host": // net/http keeps Host apart
 		return hostName(a.r.Host)
 	}
 	return ""
 }
 
-// hostName is a host without what clients may add to it at will.
+// hostName strips a host of the parts that clients can vary: port, case and final dot.
 func hostName(host string) string {
 	if colon := strings.LastIndexByte(host, ':'); colon > strings.LastIndexByte(host, ']') {
 		host = host[:colon]
@@ -243,8 +250,9 @@ func hostName(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// bearer is the token of the Authorization header: the one word behind Bearer, with whatever blanks, or behind any other scheme,
-// or alone. Many a service cuts off "Bearer ", or takes the second word, and doesn't look at the first.
+// bearer returns the token of the Authorization header: the one word after Bearer and any white
+// space, or after any other scheme, or alone. Many services just cut off "Bearer ", or take the
+// second word without looking at the first.
 func (a *attributes) bearer() string {
 	value := a.header("Authorization")
 	scheme, token := value, ""
@@ -256,23 +264,24 @@ func (a *attributes) bearer() string {
 		token = scheme
 	}
 	if !plain(scheme) || !plain(strings.ReplaceAll(token, "\t", " ")) {
-		a.doubtf("The Authorization header must be printable ASCII") // others than HTTP have blanks of their own
+		a.doubtf("The Authorization header must be printable ASCII") // other servers recognize other white space
 		return ""
 	}
 	named := isBearer || strings.EqualFold(scheme, "token")
-	hidden := !isBearer && (hidesBearer(value) || len(scheme) > 6 && strings.EqualFold(scheme[:6], "bearer")) // Bearer=token
+	// as in Bearer=token
+	hidden := !isBearer && (hidesBearer(value) || len(scheme) > 6 && strings.EqualFold(scheme[:6], "bearer"))
 	if !isBearer && !hidden && isList(token) {
 		first, _, _ := strings.Cut(token, ",")
 		if !named || !strings.HasPrefix(first, "token=") {
 			return ""
 		}
-		token = first // Token token="…", nonce="…", as Rails has it
+		token = first // Rails: Token token="…", nonce="…"
 	}
 	if named {
 		token = unwrap(token)
-		hidden = hidden || strings.ContainsAny(token, `";`) // at which Rails ends a token
+		hidden = hidden || strings.ContainsAny(token, `";`) // Rails ends a token there
 	}
-	// Services that cut Bearer out, wherever it stands, make another token of sk_Bearer17.
+	// A service that removes "Bearer" wherever it occurs would turn sk_Bearer17 into another token.
 	if hidden || strings.ContainsAny(token, " \t,") || strings.Contains(token, "Bearer") {
 		a.doubtf("The Authorization header must be Bearer and one token")
 		return ""
@@ -280,22 +289,23 @@ func (a *attributes) bearer() string {
 	return token
 }
 
-// unwrap takes off what Rails does: the name and the quotes of token="…".
+// unwrap removes what Rails does: the name and the quotes of token="…".
 func unwrap(token string) string { return strings.Trim(strings.TrimPrefix(token, "token="), `"`) }
 
-// isList reports whether credentials are several parameters, as those of Digest, to the last word: some services take that one.
+// isList reports whether credentials are several parameters, as in Digest, up to the last word,
+// which some services take for the token.
 func isList(credentials string) bool {
 	at := strings.LastIndexAny(credentials, " \t,")
 	return at >= 0 && isParameter(credentials) && (isParameter(credentials[at+1:]) || strings.HasSuffix(credentials, `"`))
 }
 
-// isParameter reports whether credentials begin with name=value, as those of Digest do.
+// isParameter reports whether credentials begin with name=value, as in Digest.
 func isParameter(credentials string) bool {
 	name, value, ok := strings.Cut(credentials, "=")
 	return ok && value != "" && value[0] != '=' && !strings.ContainsAny(name, " \t,")
 }
 
-// hidesBearer reports whether there is something in credentials that looks like a bearer token.
+// hidesBearer reports whether credentials contain something that looks like a bearer token.
 func hidesBearer(credentials string) bool {
 	for i := 0; i+len("bearer ") <= len(credentials); i++ {
 		if end := i + len("bearer"); strings.EqualFold(credentials[i:end], "bearer") && (credentials[end] == ' ' || credentials[end] == '\t') {
@@ -305,7 +315,8 @@ func hidesBearer(credentials string) bool {
 	return false
 }
 
-// plain reports whether every server reads a value alike: some cut off white space (Unicode's, too) at its ends, or end it at a NUL.
+// plain reports whether every server reads a value alike. Some trim white space, Unicode's
+// included, and some end a value at a NUL.
 func plain(value string) bool {
 	for i, r := range value {
 		if !unicode.IsPrint(r) || r == utf8.RuneError || r == ' ' && (i == 0 || i == len(value)-1) {
@@ -315,7 +326,7 @@ func plain(value string) bool {
 	return true
 }
 
-// read returns the value at a source, and whether it comes from a verified token.
+// read returns the value of a source, and whether it comes from a verified token.
 func (a *attributes) read(s *Source, what string) (value string, proven bool) {
 	if s.Claim != "" {
 		value = a.claim(s.Claim)
@@ -323,12 +334,12 @@ func (a *attributes) read(s *Source, what string) (value string, proven bool) {
 	}
 	if s.Header != "" {
 		v := a.header(s.Header)
-		if strings.Contains(v, ",") { // two lines, joined by a proxy
+		if strings.Contains(v, ",") { // two lines that a proxy has joined
 			a.doubtf("The header %s must hold one value, without a comma", s.Header)
 		}
 		value = a.agree(value, v, what)
 	}
-	if s.Bearer && !proven { // a claim is from the same token
+	if s.Bearer && !proven { // a claim comes from the same token
 		if v := a.bearer(); value == "" || v != value && a.token() == nil {
 			value = a.agree(value, v, what)
 		}
@@ -343,7 +354,7 @@ func (a *attributes) read(s *Source, what string) (value string, proven bool) {
 	return value, proven
 }
 
-// agree is the value that two places give, if they agree.
+// agree merges the values of two places. If they differ, the request is ambiguous.
 func (a *attributes) agree(value, other, what string) string {
 	switch {
 	case other == "":
@@ -357,23 +368,24 @@ func (a *attributes) agree(value, other, what string) string {
 	return value
 }
 
-// doubtf notes what is ambiguous. The first doubt is the one that is told.
+// doubtf records why the request is ambiguous. Only the first reason is reported.
 func (a *attributes) doubtf(format string, args ...any) {
 	if a.doubt == "" {
 		a.doubt = fmt.Sprintf(format, args...)
 	}
 }
 
-// requestPath is the path of a URL as it came. A request has one even if its
-// target names none, as "GET http://example.com HTTP/1.1" does, or hides it, as
-// "GET http:login HTTP/1.1" does.
+// requestPath returns the path of a URL as the client sent it. It also finds the path of targets
+// that have none, such as "GET http://example.com HTTP/1.1", or hide it, such as "GET http:login
+// HTTP/1.1".
 func requestPath(u *url.URL) string {
 	if u.Opaque != "" {
 		return u.Opaque
 	}
 	path := u.EscapedPath()
 	if u.RawPath != "" && u.RawPath != path {
-		// What Go would escape, such as a #, others may take for the end of the path: the rules see it bare.
+		// Go would escape characters such as #, at which other servers end the path. Rules must see
+		// the raw path.
 		if raw, err := url.PathUnescape(u.RawPath); err == nil && raw == u.Path {
 			return u.RawPath
 		}

@@ -13,33 +13,36 @@ import (
 	"github.com/weirhq/weir/internal/inflight"
 )
 
-// Options of a Middleware. The zero value identifies clients by X-API-Key and
-// their address, and sends the default headers.
+// Options configures a [Middleware]. The zero value identifies clients by X-API-Key and their
+// address, and sends the default headers.
 type Options struct {
-	// Identity says where identities come from.
+	// Identity says where the client's key, user, organization and tier come from.
 	Identity Identity
-	// Identify, if set, has the last word on the request that is checked: what it
-	// fills in is as good as what it marks verified. It must not keep either argument.
+	// Identify, if set, may change the request to check before the limiter sees it. The middleware
+	// trusts what it marks as verified. It must not keep either argument.
 	Identify func(*http.Request, *weir.Request)
-	// TrustedProxies are those whose X-Forwarded-For counts. None means that the peer is the client.
+	// TrustedProxies lists the proxies whose X-Forwarded-For is believed. If empty, the peer is the
+	// client.
 	TrustedProxies []netip.Prefix
-	// Answers says which headers and bodies clients get.
+	// Answers configures headers and bodies.
 	Answers Answers
-	// MaxInFlight is how many requests are decided at a time. Others wait for up to a second, and are then answered with 503
-	// and the code OVERLOADED, which costs less than to decide them. A request counts until it is decided: in
-	// the handler, or in a queue, it doesn't, lest slow ones keep all others out. 0 means no bound.
+	// MaxInFlight bounds how many requests are decided at a time. Further requests wait for up to a
+	// second, and then get 503 OVERLOADED, which costs less than a decision. A request counts only
+	// until it is decided, and not while it is in a queue or in the handler, so slow requests can't
+	// lock others out. Zero means no bound.
 	MaxInFlight int
-	// MaxWaiting is how many requests may wait in queues at a time; a rule may have half of them. More are refused with 503 QUEUE_FULL.
-	// 0 means DefaultMaxWaiting.
+	// MaxWaiting bounds how many requests may wait in queues at a time; one rule may have half of
+	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting.
 	MaxWaiting int
-	// OnError is told when the store couldn't be reached. The request goes on as its rules say. It is also told when slots of a
-	// request couldn't be renewed: while the handler runs, and with a copy of the request. Nil means nobody is told.
+	// OnError, if set, is called when the store can't be reached; the request is then decided by
+	// the failure mode of its rules. It is also called when the slots of a request can't be
+	// renewed: concurrently with the handler, and with a copy of the request.
 	OnError func(*http.Request, error)
-	// Edge is the [weir.Request.Edge] of requests. "" means http.
+	// Edge is the [weir.Request.Edge] of requests. The default is "http".
 	Edge string
 }
 
-// Middleware limits requests. Make one with [New].
+// Middleware limits the requests to an HTTP handler. Make one with [New].
 type Middleware struct {
 	limiter  *weir.Limiter
 	opts     Options
@@ -48,18 +51,19 @@ type Middleware struct {
 	gate     *inflight.Gate
 	room     *room
 	watched  atomic.Pointer[watched]
-	unread   weir.Request // stands for requests that are shed, of which nothing was read
+	unread   weir.Request // stands for requests that are shed before anything of them is read
 }
 
-// watched is the headers that identities come from, and those that some rules count by.
+// watched lists the headers to check for ambiguity: those that identify clients, and those that
+// rules count by.
 type watched struct {
 	rules   *weir.RuleSet
 	headers watch
-	bearer  bool     // Authorization is one of them, and its faults count
+	bearer  bool     // Authorization is among them
 	counted *counted // nil if no rule counts an amount
 }
 
-// headers are those to watch under the rules in force.
+// headers returns the headers to watch under the rules in force.
 func (m *Middleware) headers() *watched {
 	rules := m.limiter.Rules()
 	if w := m.watched.Load(); w != nil && w.rules == rules {
@@ -76,8 +80,8 @@ func (m *Middleware) headers() *watched {
 	return w
 }
 
-// New prepares a middleware. It panics if the options can't be: an unknown
-// header dialect, or a template that doesn't parse; [NewAnswerer] returns that as an error.
+// New returns a Middleware. It panics if the options are invalid, for example if a template doesn't
+// parse; [NewAnswerer] returns that as an error.
 func New(l *weir.Limiter, opts Options) *Middleware {
 	a, err := NewAnswerer(opts.Answers)
 	if err != nil {
@@ -98,7 +102,7 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := m.ask(r.Context(), w, r, nil)
 	if v.Serve() && v.Decision.Degraded && r.Context().Err() != nil {
-		v.fate = leftQueue // its client has gone, and by that alone may have kept the store from deciding
+		v.fate = leftQueue // the client has gone, which alone may have kept the store from deciding
 	}
 	m.dropOrAnswer(w, r, v)
 	serve, d, body := v.Serve(), v.Decision, v.body
@@ -106,7 +110,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	defer body.release()
 	switch {
 	case !serve:
-		if d.Unfinished() { // it was decided, and its client has left
+		if d.Unfinished() { // decided, but the client has left
 			m.finish(r.Context(), r, &d, weir.Outcome{Abandoned: true})
 		}
 	case d.Unfinished():
@@ -116,19 +120,21 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// dropOrAnswer is Answer, except that it hangs up on a client that isn't worth an answer.
+// dropOrAnswer answers a request, or closes the connection if the client isn't worth an answer.
 func (m *Middleware) dropOrAnswer(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) { // a proxy would take this server for dead
+	// a proxy would take this server for dead
+	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) {
 		v.Release()
-		panic(http.ErrAbortHandler) // net/http closes the connection, and of HTTP/2 the stream
+		panic(http.ErrAbortHandler) // net/http then closes the connection, or the HTTP/2 stream
 	}
 	m.Answer(w, r, v)
 }
 
-// InFlight is how many requests are being decided: see [Options.MaxInFlight]. It is 0 where there is no bound.
+// InFlight returns how many requests are being decided; see [Options.MaxInFlight]. Without a bound
+// it returns 0.
 func (m *Middleware) InFlight() int { return m.gate.In() }
 
-// finish tells the limiter how an allowed request ended, also when the client has gone.
+// finish reports to the limiter how an allowed request ended, even if the client has gone.
 func (m *Middleware) finish(ctx context.Context, r *http.Request, d *weir.Decision, o weir.Outcome) {
 	if err := m.limiter.Finish(context.WithoutCancel(ctx), d, o); err != nil {
 		m.tell(r, err)

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// queryValue is a parameter's value, found without making a map. It returns a doubt, in words for the client, if servers could
-// read another value for that name, or read one where others see none.
+// queryValue returns the value of a query parameter without building a map. If servers might read
+// another value for that name, or find one where others don't, it returns the reason, in words for
+// the client.
 func queryValue(query, name string) (found, doubt string) {
 	if strings.Contains(query, "#") {
 		return "", "The query holds a #, at which some servers end it"
@@ -15,7 +16,7 @@ func queryValue(query, name string) (found, doubt string) {
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		split := strings.Contains(pair, ";") // Some servers take it for an &, others give up on the pair.
+		split := strings.Contains(pair, ";") // some servers treat it as an &, others drop the pair
 		for part := range strings.SplitSeq(pair, ";") {
 			key, value, _ := strings.Cut(part, "=")
 			if !couldMean(key, name) {
@@ -37,8 +38,9 @@ func queryValue(query, name string) (found, doubt string) {
 	return found, ""
 }
 
-// couldMean reports whether some server takes a parameter's name, as it stands in a query, for this one: without
-// case (nginx, ASP.NET), with a dot, a space or a bracket for the underscore (PHP), with blanks around it, or as an array's or an object's (api_key[]).
+// couldMean reports whether any server takes a raw parameter name for this name: ignoring case
+// (nginx, ASP.NET), with a dot, space or bracket for the underscore (PHP), with white space around
+// it, or as an array or object (api_key[]).
 func couldMean(raw, name string) bool {
 	if raw == name {
 		return true
@@ -57,7 +59,7 @@ func couldMean(raw, name string) bool {
 			raw = raw[1:]
 		}
 		switch {
-		case at == 0 && (c <= ' ' || c == '?'): // JavaScript's URLSearchParams drop a second ?
+		case at == 0 && (c <= ' ' || c == '?'): // JavaScript's URLSearchParams drops a second ?
 		case at == len(name):
 			return c <= ' ' || c == '['
 		case lower(c) == lower(name[at]), strings.IndexByte("_. [", c) >= 0 && strings.IndexByte("_. [", name[at]) >= 0:
@@ -69,7 +71,7 @@ func couldMean(raw, name string) bool {
 	return at == len(name)
 }
 
-// unhex is the value of a hexadecimal digit, or 16.
+// unhex returns the value of a hexadecimal digit, or 16.
 func unhex(c byte) byte {
 	switch c = lower(c); {
 	case c >= '0' && c <= '9':

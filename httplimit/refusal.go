@@ -11,25 +11,25 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Refused is what clients are told of a refusal, and what a template can show.
+// Refused describes a refusal to the client. Templates are executed with it.
 type Refused struct {
-	// Status is 429, 403, 400 or 503, and Code a word for programs.
+	// Status is 429, 403, 400 or 503. Code is the error code for programs.
 	Status            int
 	Code, Message     string
 	Rule              string
 	Limit             int64  // rounded down
-	Amount            string // what the limit counts; "" for requests
-	WindowSeconds     int64  // 0 of a limit on requests in flight
+	Amount            string // what the limit counts, or "" for requests
+	WindowSeconds     int64  // 0 for a limit on requests in flight
 	RetryAfterSeconds int64  // 0 if waiting doesn't help
-	RetryIsAGuess     bool   // a slot may be free sooner, or later
+	RetryIsAGuess     bool   // the wait is an estimate: a slot may be free sooner or later
 	ResetAt           time.Time
 
-	exact weir.Amount // the limit
+	exact weir.Amount // the limit, unrounded
 }
 
-// RetryAfter is what a refusal tells the client to wait, in whole seconds: the true time, rounded
-// up, plus a jitter that is the same for a client at each request and differs between clients, so
-// that clients refused together don't return together. It is 0 when waiting doesn't help.
+// RetryAfter returns the seconds that a refused client should wait: the true wait, rounded up, plus
+// jitter that is constant for a client and differs between clients, so that clients that were
+// refused together don't return together. It is 0 if waiting doesn't help.
 func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
 	switch {
 	case d.Allowed:
@@ -38,19 +38,18 @@ func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
 		return 1 + int64(jitter(req)*4)
 	case d.RetryAfter < 0:
 		return 0
-	case d.Reason == weir.ReasonCooldown: // a client's own, and it is told when it ends
+	case d.Reason == weir.ReasonCooldown: // belongs to one client, and its end is known
 		return max(1, seconds(d.RetryAfter))
 	case d.RetryAfter < 2*time.Second && d.Policy != nil && d.Policy.PerClient:
 		return max(1, seconds(d.RetryAfter))
 	}
-	// Clients are told whole seconds, so the jitter picks one of those, evenly. Adding it before rounding would have nearly all
-	// clients that wait for exactly 3 s come after 4.
+	// Pick a whole second evenly. If jitter were added before rounding, nearly all clients that
+	// have to wait for exactly 3 s would return after 4.
 	first, last := seconds(d.RetryAfter), seconds(d.RetryAfter+min(d.RetryAfter/5, 30*time.Second))
 	return max(1, first+int64(jitter(req)*float64(last-first+1)))
 }
 
-// jitter is a number from 0 to 1 that belongs to a client. It is the same on
-// every node, whichever the client asks next.
+// jitter returns a number from 0 to 1 for a client, the same on every node.
 func jitter(req *weir.Request) float64 {
 	x := uint64(14695981039346656037) // FNV-1a
 	add := func(c byte) { x = (x ^ uint64(c)) * 1099511628211 }
@@ -62,22 +61,22 @@ func jitter(req *weir.Request) float64 {
 	}
 	ip := req.IP.As16()
 	if !req.IP.Unmap().Is4() {
-		clear(ip[8:]) // a client has a /64, and wanders in it
+		clear(ip[8:]) // a client can use any address of its /64
 	}
 	for _, c := range ip {
 		add(c)
 	}
-	x = (x ^ x>>33) * 0xff51afd7ed558ccd // FNV alone hardly moves the upper bits
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd // FNV alone hardly changes the upper bits
 	return float64(x>>11) / (1 << 53)
 }
 
-// Refuse answers a request that was refused. SetHeaders has been called.
+// Refuse answers a refused request. Call [Answerer.SetHeaders] first.
 func (a *Answerer) Refuse(w http.ResponseWriter, r *http.Request, req *weir.Request, d *weir.Decision, now time.Time) {
 	x := Describe(req, d, now)
 	a.send(w, r, &x, d)
 }
 
-// overloaded is the answer to clients that a node sheds. It is written beforehand.
+// overloaded is the refusal of requests that are shed. Its bodies are rendered once.
 var (
 	overloaded = Refused{
 		Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "The server is overloaded; try again shortly",
@@ -87,7 +86,7 @@ var (
 	overloadedProblem = appendProblem(nil, &overloaded, &weir.Decision{})
 )
 
-// refuseOverloaded answers a request that isn't decided.
+// refuseOverloaded answers a request that is shed without a decision.
 func refuseOverloaded(w http.ResponseWriter, r *http.Request) {
 	if acceptsProblem(r.Header["Accept"]) {
 		write(w, r, &overloaded, "application/problem+json", overloadedProblem)
@@ -143,7 +142,7 @@ func (a *Answerer) render(x *Refused, d *weir.Decision, r *http.Request) (conten
 	return contentType, body
 }
 
-// acceptsProblem reports whether a client asks for the problem details of RFC 9457.
+// acceptsProblem reports whether a client accepts problem details (RFC 9457).
 func acceptsProblem(accept []string) bool {
 	for _, line := range accept {
 		for element := range strings.SplitSeq(line, ",") {
@@ -163,7 +162,7 @@ func acceptsProblem(accept []string) bool {
 	return false
 }
 
-// Describe says in words and numbers why a request was refused at now, for edges that answer in a form of their own.
+// Describe returns why a request was refused at now, for edges with an answer format of their own.
 func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 	x := Refused{Status: http.StatusTooManyRequests, Code: jsonerror.RateLimitExceeded, Rule: d.Rule, RetryAfterSeconds: RetryAfter(req, d)}
 	if p := d.Policy; p != nil {
@@ -192,11 +191,11 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 	return x
 }
 
-// unreadable says what to send in place of a path that can't be held against rules.
+// unreadable tells the client what to send instead of a path that can't be matched against rules.
 var unreadable = "The path is longer than " + strconv.Itoa(weir.MaxPath) +
 	" bytes, or its escapes, dots, slashes and ;parameters can be read in too many ways: send it shorter, and as plain as it is meant"
 
-// exceeded is the message of a refusal by a limit.
+// exceeded returns the message of a refusal by a limit.
 func exceeded(d *weir.Decision) string {
 	if d.Policy == nil {
 		return "Rate limit exceeded"
@@ -222,7 +221,7 @@ func exceeded(d *weir.Decision) string {
 	return string(b)
 }
 
-// neverAdmitted is the message to a request that is larger than its limit.
+// neverAdmitted returns the message to a request that exceeds the limit's capacity.
 func neverAdmitted(p *weir.Policy) string {
 	what, most := "of this cost", strconv.FormatInt(p.Limit.Max(), 10)
 	if p.Amount != "" {
@@ -233,13 +232,13 @@ func neverAdmitted(p *weir.Policy) string {
 	return "A request " + what + " can never be admitted: the limit admits at most " + most + " at once, and waiting does not help"
 }
 
-// windowUnits are the units of windows in messages, longest first.
+// windowUnits lists the units for windows in messages, longest first.
 var windowUnits = []struct {
 	length time.Duration
 	name   string
 }{{7 * 24 * time.Hour, "week"}, {24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}, {time.Millisecond, "millisecond"}}
 
-// appendWindow writes a window as people say it: per day, per 15 minutes.
+// appendWindow appends a window in words: per day, per 15 minutes.
 func appendWindow(b []byte, l *weir.Limit) []byte {
 	b = append(b, " per "...)
 	if l.Calendar.Unit != weir.NoUnit {
@@ -258,7 +257,7 @@ func appendWindow(b []byte, l *weir.Limit) []byte {
 	return append(strconv.AppendFloat(b, l.Window.Seconds()*1e3, 'f', -1, 64), " milliseconds"...)
 }
 
-// appendWait writes a wait as people say it, rounded up: 90 seconds, 2 hours.
+// appendWait appends a wait in words, rounded up: 90 seconds, 2 hours.
 func appendWait(b []byte, seconds int64) []byte {
 	for _, u := range windowUnits {
 		if length := int64(u.length / time.Second); length > 0 && seconds >= 2*length {

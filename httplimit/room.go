@@ -8,21 +8,22 @@ import (
 )
 
 const (
-	// DefaultMaxWaiting is how many requests may wait in queues at a time, unless [Options] say otherwise.
+	// DefaultMaxWaiting is the default of [Options.MaxWaiting].
 	DefaultMaxWaiting = 4096
-	// maxAhead is how many bytes of the bodies of requests that wait are read ahead, of all of them together.
+	// maxAhead bounds the bytes of all bodies that are read ahead.
 	maxAhead = 16 << 20
 )
 
-// room is where requests wait for their turn. A queue's length bounds those of one counter, and a client can invent counters; each
-// request that waits costs a goroutine and a connection, so there is a bound for all of them, of which a rule has half.
+// room bounds how many requests wait in queues. A queue's length only bounds the requests of one
+// counter, and clients can create counters; every waiting request costs a goroutine and a
+// connection. A single rule may take half of the room.
 type room struct {
 	places int
-	ahead  atomic.Int64 // bytes that were read ahead and not handed over
+	ahead  atomic.Int64 // bytes read ahead and not yet handed over
 
 	mu     sync.Mutex
 	taken  int            // guarded by mu
-	byRule map[string]int // guarded by mu; those with any
+	byRule map[string]int // guarded by mu; only rules with waiting requests
 }
 
 func newRoom(places int) *room {
@@ -32,7 +33,7 @@ func newRoom(places int) *room {
 	return &room{places: places, byRule: map[string]int{}}
 }
 
-// enter takes a place, if there is one.
+// enter takes a place if one is free.
 func (r *room) enter(rule string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +54,7 @@ func (r *room) leave(rule string) {
 	}
 }
 
-// queueOf is the rule for whose queue a request waits.
+// queueOf returns the rule in whose queue a request waits.
 func queueOf(d *weir.Decision) string {
 	for _, l := range d.Limits() {
 		if l.Policy.Limit.Algorithm == weir.LeakyQueue && !l.Policy.Shadow {

@@ -9,11 +9,11 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// tokenNames are the headers of a limit in the dialect Tokens.
+// tokenNames returns the headers of a limit in the dialect Tokens.
 func tokenNames(p *weir.Policy) (names [3]string) {
 	of := "requests"
 	if p.Amount != "" {
-		of = strings.ReplaceAll(p.Amount, "_", "-") // which some servers drop
+		of = strings.ReplaceAll(p.Amount, "_", "-") // some servers drop headers with underscores
 	}
 	for i, what := range [...]string{"limit", "remaining", "reset"} {
 		names[i] = http.CanonicalHeaderKey("x-ratelimit-" + what + "-" + of)
@@ -21,7 +21,7 @@ func tokenNames(p *weir.Policy) (names [3]string) {
 	return names
 }
 
-// setTokens tells of each amount, and of requests, how the limit stands that binds.
+// setTokens sets the headers of the binding limit of each amount, and of requests.
 func (ts *texts) setTokens(h http.Header, d *weir.Decision) {
 	limits := d.Limits()
 	for i := range limits {
@@ -35,7 +35,7 @@ func (ts *texts) setTokens(h http.Header, d *weir.Decision) {
 	}
 }
 
-// bindsTokens reports whether a limit says the most of all that count what it counts.
+// bindsTokens reports whether a limit is the most restrictive of those that count the same.
 func bindsTokens(limits []weir.LimitStatus, i int) bool {
 	l := &limits[i]
 	if !countsTokens(l) {
@@ -58,17 +58,18 @@ func bindsTokens(limits []weir.LimitStatus, i int) bool {
 	return true
 }
 
-// countsTokens: the limit was counted, and what it counts has a header. Slots aren't used up.
+// countsTokens reports whether a limit has headers in the dialect. Limits that weren't counted and
+// concurrency limits have none.
 func countsTokens(l *weir.LimitStatus) bool {
 	return !l.Degraded && !l.Policy.Shadow && !isSlots(l.Policy)
 }
 
-// untilReset is a duration as the dialect has it: 6m0s, 8.64s, 120ms. It is rounded up.
+// untilReset formats a duration as 6m0s, 8.64s or 120ms, rounded up.
 func untilReset(d time.Duration) string {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond).String()
 }
 
-// exposed lists the headers of an answer for scripts of other origins.
+// exposed returns the value of Access-Control-Expose-Headers.
 func (a *Answerer) exposed(d *weir.Decision) string {
 	if !a.tokens {
 		return a.expose

@@ -8,9 +8,8 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// values are headers, most of whose values stand one behind the other in a
-// buffer. Those are cut from one string, and all are listed in one slice, so that a
-// set of headers costs two allocations however many it has.
+// values collects headers to set. Most values follow each other in one buffer, are cut from one
+// string, and are listed in one slice, so that setting any number of headers costs two allocations.
 type values struct {
 	names [maxValues]string
 	known [maxValues]string // values that aren't in the buffer
@@ -18,24 +17,23 @@ type values struct {
 	n     int
 }
 
-// maxValues is how many headers the dialects and names of one's own have at most, with one that says
-// that the answer is degraded.
+// maxValues is the most headers that all dialects and own names have together.
 const maxValues = 13
 
-// end says that the value of a header ends here.
+// end ends the value of a header in the buffer.
 func (v *values) end(b []byte, name string) []byte {
 	v.names[v.n], v.ends[v.n] = name, len(b)
 	v.n++
 	return b
 }
 
-// is gives a header a value that needn't be written.
+// is sets a header to an existing string.
 func (v *values) is(b []byte, name, value string) []byte {
 	v.known[v.n] = value
 	return v.end(b, name)
 }
 
-// int appends a number, unless the header has no name.
+// int appends a header with a number, unless its name is empty.
 func (v *values) int(b []byte, name string, n int64) []byte {
 	if name == "" {
 		return b
@@ -54,21 +52,21 @@ func (v *values) set(h http.Header, b []byte) {
 	}
 }
 
-// text is what headers always say of a policy.
+// text holds the parts of headers that depend on a policy alone.
 type text struct {
 	of       *weir.Policy
 	limit    string    // 100
 	name     string    // "orders"
-	policies string    // "orders";q=100;w=60, with qu="tokens" behind q where the limit counts something other than requests
-	tokens   [3]string // names of the dialect Tokens: X-Ratelimit-Limit-Tokens, -Remaining- and -Reset-
+	policies string    // "orders";q=100;w=60, with ;qu="tokens" after q if the limit doesn't count requests
+	tokens   [3]string // headers of the dialect Tokens
 }
 
-// texts remembers some of them, since most requests are of a few policies. A place that two
-// policies share is rewritten when they take turns.
+// texts caches the texts of recent policies. Two policies that share a place displace each other.
 type texts [256]atomic.Pointer[text]
 
 func (ts *texts) of(p *weir.Policy) *text {
-	slot := &ts[(p.ID^uint64(p.Limit.Count)*0x9e3779b97f4a7c15)>>56] // a rule's tiers differ in their count alone
+	// tiers of a rule differ only in their count
+	slot := &ts[(p.ID^uint64(p.Limit.Count)*0x9e3779b97f4a7c15)>>56]
 	if t := slot.Load(); t != nil && t.of == p {
 		return t
 	}
@@ -89,7 +87,7 @@ func (ts *texts) of(p *weir.Policy) *text {
 	return t
 }
 
-// policies lists every limit, the one that binds first.
+// policies appends every limit, the binding one first.
 func (ts *texts) policies(v *values, b []byte, d *weir.Decision) []byte {
 	first := ts.of(d.Policy).policies
 	limits := d.Limits()
@@ -105,7 +103,7 @@ func (ts *texts) policies(v *values, b []byte, d *weir.Decision) []byte {
 	return v.end(b, hPolicy)
 }
 
-// appendQuota says what is left of the limit that binds.
+// appendQuota appends what is left of the binding limit.
 func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
 	b = append(append(b, ts.of(d.Policy).name...), ";r="...)
 	b = strconv.AppendInt(b, d.Remaining, 10)
@@ -114,7 +112,7 @@ func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
 		next = d.RetryAfter
 	}
 	if next < 0 || d.Allowed && isSlots(d.Policy) {
-		return b // waiting doesn't help, or nobody knows how long
+		return b // waiting doesn't help, or its length isn't known
 	}
 	return strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
 }
@@ -122,8 +120,8 @@ func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
 // isSlots reports whether a limit counts requests in flight.
 func isSlots(p *weir.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
 
-// appendQuoted writes a structured-field string (RFC 9651). It can't hold anything
-// but printable ASCII; the names of rules don't.
+// appendQuoted appends a structured-field string (RFC 9651), which holds only printable ASCII.
+// Names of rules are printable ASCII.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

@@ -10,51 +10,53 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Verdict is what is to become of a request. [Middleware.Ask] gives one, for edges that answer in a form of their own.
+// Verdict says what to do with a request. Edges with an answer format of their own get one from
+// [Middleware.Ask].
 type Verdict struct {
-	// Request is what was checked.
+	// Request is the request that was checked.
 	Request weir.Request
-	// Decision is the limiter's, or a refusal without a reason if it wasn't asked.
+	// Decision is the limiter's, or a refusal without a reason if the limiter wasn't asked.
 	Decision weir.Decision
-	// At is when it was made: before the check, so that the times of the decision, added to it, are never late. Of a request that
-	// waited in a queue, it is when its turn came.
+	// At is when the decision was made, taken before the check so that At plus the decision's
+	// durations is never late. If the request waited in a queue, it is when its turn came.
 	At time.Time
 
 	attrs  attributes
-	lookUp func(string) string // of attrs, bound once
+	lookUp func(string) string // attrs.lookUp, bound once
 	fate   fate
 	fault  string // why the client's identity is ambiguous
-	body   *early // what was read of the body in a queue
+	body   *early // the body, if it was read ahead in a queue
 }
 
-// fate is what happened to a request beside the decision.
+// fate is what happened to a request besides the decision.
 type fate uint8
 
 const (
-	decided   fate = iota // nothing else
-	shed                  // there was no place for it
-	ambiguous             // its identity can be read in more than one way
-	leftQueue             // its time was over before its turn came
-	queueFull             // there was no place for it to wait
+	decided   fate = iota // nothing
+	shed                  // MaxInFlight was reached
+	ambiguous             // its identity is ambiguous
+	leftQueue             // its context ended before its turn
+	queueFull             // MaxWaiting was reached
 )
 
-// verdicts are reused: a limiter may hand the request to an observer, so it can't live on the stack.
+// verdicts are pooled. They would escape to the heap, since observers may get the request.
 var verdicts = sync.Pool{New: func() any {
 	v := new(Verdict)
 	v.lookUp = v.attrs.lookUp
 	return v
 }}
 
-// Release ends the use of a verdict. Call it before a handler that may run for hours.
+// Release returns a verdict to the pool. Call it before a handler that may run for long.
 func (v *Verdict) Release() {
 	*v = Verdict{lookUp: v.lookUp}
 	verdicts.Put(v)
 }
 
-// Serve reports whether the request is to be served. Once it is, [weir.Limiter.Finish] is due if the decision is Unfinished.
+// Serve reports whether to serve the request. If so, and the decision is Unfinished, call
+// [weir.Limiter.Finish] afterwards.
 func (v *Verdict) Serve() bool { return v.fate == decided && v.Decision.Allowed }
 
-// Refused describes the refusal of a request that isn't to be served.
+// Refused describes the refusal of a request that must not be served.
 func (v *Verdict) Refused() Refused {
 	d := &v.Decision
 	switch v.fate {
@@ -65,13 +67,13 @@ func (v *Verdict) Refused() Refused {
 			Status: http.StatusBadRequest, Code: jsonerror.AmbiguousIdentity,
 			Message: v.fault + "; servers read that in different ways, so that it is not clear who is asking",
 		}
-	case leftQueue: // as a rule its client has left, and nobody reads it
+	case leftQueue: // usually the client has left, and nobody reads this
 		return Refused{
 			Status: http.StatusServiceUnavailable, Code: jsonerror.QueueTimeout, Rule: d.Rule,
 			Message:           "The request ran out of time while it waited for its turn",
 			RetryAfterSeconds: max(1, seconds(d.Delay)),
 		}
-	case queueFull: // its turn is when it should return: those before it are through then
+	case queueFull: // return when its turn would have come: the queue has emptied by then
 		return Refused{
 			Status: http.StatusServiceUnavailable, Code: jsonerror.QueueFull, Rule: queueOf(d),
 			Message:           "Too many requests wait for their turn",
@@ -81,9 +83,10 @@ func (v *Verdict) Refused() Refused {
 	return Describe(&v.Request, d, v.At)
 }
 
-// Ask decides a request, as the middleware does, for an edge that serves and answers by itself: it identifies the client, and
-// waits out the delay of a queue for as long as ctx lasts. Fill, if not nil, has the last word on what is checked. Of the
-// request its method, URL, host, headers and RemoteAddr are read, and none of them is kept beyond [Verdict.Release].
+// Ask decides a request like the middleware does, for an edge that serves and answers by itself: it
+// identifies the client, and waits while a queue delays the request, until ctx ends. fill, if not
+// nil, may change the request to check last. Ask reads the method, URL, host, headers and
+// RemoteAddr of r, and keeps none of them after [Verdict.Release].
 func (m *Middleware) Ask(ctx context.Context, r *http.Request, fill func(*weir.Request)) *Verdict {
 	return m.ask(ctx, nil, r, fill)
 }
@@ -99,17 +102,17 @@ func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Req
 	if d := &v.Decision; d.Delay > 0 {
 		v.fate = m.wait(ctx, w, r, v)
 		if v.fate != decided {
-			m.finish(ctx, r, d, weir.Outcome{Abandoned: true}) // its place goes to those behind
+			m.finish(ctx, r, d, weir.Outcome{Abandoned: true}) // the next request in the queue gets its place
 		}
 		if v.fate == queueFull {
 			m.limiter.Tell(ctx, &v.Request, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
 		}
-		v.At, d.ResetAfter = v.At.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // as seen from after the wait
+		v.At, d.ResetAfter = v.At.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // from the end of the wait
 	}
 	return v
 }
 
-// enter takes a place among the requests that are decided. If there is none, it sheds the request.
+// enter reports whether the request may be decided now. If not, it sheds the request.
 func (m *Middleware) enter(ctx context.Context, v *Verdict) bool {
 	if m.gate.Enter(ctx) {
 		return true
@@ -119,7 +122,7 @@ func (m *Middleware) enter(ctx context.Context, v *Verdict) bool {
 	return false
 }
 
-// decide checks a request, and gives back its place among those that are decided. One that isn't clear is refused.
+// decide checks a request and leaves the gate. It refuses an ambiguous request.
 func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fill func(*weir.Request)) (err error) {
 	defer m.gate.Leave()
 	req, watched := &v.Request, m.headers()
@@ -149,7 +152,7 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 	return err
 }
 
-// wait waits for the request's turn, and says what became of it.
+// wait waits for the request's turn.
 func (m *Middleware) wait(ctx context.Context, w http.ResponseWriter, r *http.Request, v *Verdict) fate {
 	rule := queueOf(&v.Decision)
 	if !m.room.enter(rule) {
@@ -157,7 +160,7 @@ func (m *Middleware) wait(ctx context.Context, w http.ResponseWriter, r *http.Re
 	}
 	defer m.room.leave(rule)
 	if by, ok := ctx.Deadline(); ok && time.Until(by) <= v.Decision.Delay {
-		return leftQueue // its turn comes too late: better told now, and its place is free at once
+		return leftQueue // its turn comes too late: say so now, and free the place
 	}
 	v.body = readEarly(w, r, m.room)
 	t := time.NewTimer(v.Decision.Delay)
@@ -172,7 +175,7 @@ func (m *Middleware) wait(ctx context.Context, w http.ResponseWriter, r *http.Re
 	}
 }
 
-// Answer sets the rate-limit headers of an answer, and answers a request that isn't to be served.
+// Answer sets the rate-limit headers, and answers the request if it must not be served.
 func (m *Middleware) Answer(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	d := &v.Decision
 	switch {
@@ -184,11 +187,13 @@ func (m *Middleware) Answer(w http.ResponseWriter, r *http.Request, v *Verdict) 
 	case !d.Allowed:
 		m.answers.SetHeaders(w.Header(), &v.Request, d, v.At)
 		m.answers.Refuse(w, r, &v.Request, d, v.At)
-	case m.answers.speaks(d): // else leave the headers alone: net/http copies those of handlers that ask for them
+	// otherwise leave the header map alone: net/http copies it for handlers that use it
+	case m.answers.speaks(d):
 		m.answers.SetHeaders(w.Header(), &v.Request, d, v.At)
 	}
 }
 
-// Headers are those that a request is identified by, under the rules in force, in canonical form: an edge whose requests have no
-// HTTP headers need hand over no others, beside X-Forwarded-For and Host. The slice must not be changed.
+// Headers lists the headers that identify clients under the rules in force, in canonical form. An
+// edge without HTTP headers has to pass on only these, X-Forwarded-For and Host. The caller must
+// not change the slice.
 func (m *Middleware) Headers() []string { return m.headers().headers.names }

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// watch is the headers that a client's identity comes from. Each is to be given once and under its
-// own name: servers disagree on which of two lines counts, so that a client could show one identity
-// to the limiter and another to the service.
+// watch lists headers that identify clients. A request must give each of them once, under its own
+// name. Servers disagree about which of two lines counts, so a client could otherwise show one
+// identity to the limiter and another to the service.
 type watch struct {
 	names   []string // in canonical form
-	lengths uint64   // of names that can be disguised, a bit each
+	lengths uint64   // bit set of the lengths of names that can be disguised
 }
 
 func newWatch(names ...string) watch {
@@ -27,7 +27,7 @@ func newWatch(names ...string) watch {
 	return w
 }
 
-// fault says what is ambiguous, in words for the client, or returns "".
+// fault returns what is ambiguous, in words for the client, or "".
 func (w *watch) fault(r *http.Request) string {
 	for _, name := range w.names {
 		if len(r.Header[name]) > 1 {
@@ -37,7 +37,8 @@ func (w *watch) fault(r *http.Request) string {
 	for _, line := range r.Header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
 			if name = w.find(strings.TrimSpace(name)); name != "" {
-				// A proxy drops what Connection lists, and the service would see a request without it.
+				// A proxy drops the headers that Connection lists, so the service would not see
+				// this one.
 				return "The header " + name + " is listed in Connection"
 			}
 		}
@@ -52,7 +53,8 @@ func (w *watch) fault(r *http.Request) string {
 			if w.lengths>>(len(name)&63)&1 == 0 {
 				continue
 			}
-			// Servers that hand headers on as variables, as CGI does, can't tell X_API_Key from X-API-Key.
+			// Servers that turn headers into variables, as CGI does, can't tell X_API_Key from
+			// X-API-Key.
 			if real := w.find(name); real != "" && real != name {
 				return "The header " + real + " is spelled " + name
 			}
@@ -61,7 +63,7 @@ func (w *watch) fault(r *http.Request) string {
 	return ""
 }
 
-// find returns the name that a header is meant as, or could be taken for.
+// find returns the watched name that a header has, or could be mistaken for.
 func (w *watch) find(name string) string {
 	for _, real := range w.names {
 		if len(real) == len(name) && alike(real, name) {
@@ -71,7 +73,8 @@ func (w *watch) find(name string) string {
 	return ""
 }
 
-// alike compares names as CGI makes variables of them: without case, and with everything but letters and digits the same.
+// alike compares names as CGI turns them into variables: it ignores case, and treats all characters
+// but letters and digits as equal.
 func alike(a, b string) bool {
 	for i := range len(a) {
 		x, y := lower(a[i]), lower(b[i])
