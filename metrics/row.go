@@ -37,7 +37,7 @@ type lane struct {
 }
 
 func newRow(rule string) *row {
-	return &row{rule: rule, lanes: make([]lane, observer.Lanes())}
+	return &row{rule: rule, lanes: make([]lane, observer.Stripes())}
 }
 
 func (r *row) lane(n uint32) *lane { return &r.lanes[int(n)&(len(r.lanes)-1)] }

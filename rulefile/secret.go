@@ -124,7 +124,7 @@ func (h *hidden) maskLine(number int) {
 	guess := func(end int) {
 		start := done
 		// Where no key was understood, one may stand all the same: in a text that isn't YAML, or under a misspelt name.
-		for _, w := range shown.Guesses(line[start:max(start, end)]) {
+		for _, w := range shown.Keys(line[start:max(start, end)]) {
 			hide(start+w[0], start+w[1])
 		}
 	}

@@ -1,18 +1,18 @@
-// Package guess finds what was probably meant by a word that doesn't exist.
+// Package guess finds the name that somebody who misspelled one probably meant.
 package guess
 
 import "strings"
 
 const (
-	// maxLength is of words: longer ones are no typing mistakes.
+	// maxLength is the length up to which words are compared. Longer ones aren't typing mistakes.
 	maxLength = 64
-	// MaxCandidates bounds the time that a guess may take: those behind it are not looked at.
+	// MaxCandidates bounds the time that a suggestion may take. Candidates beyond it are ignored.
 	MaxCandidates = 1000
 )
 
-// Closest is the candidate with the fewest typing mistakes between it and what
-// was written, or "". More than one mistake in three letters is another word,
-// unless something was left out: "que" for queue, "sliding_log" for sliding_window_log.
+// Closest returns the candidate with the fewest typing mistakes, or "" if none is close. It accepts
+// one mistake in three letters, or candidates from which something was left out: "que" for queue,
+// "sliding_log" for sliding_window_log.
 func Closest(written string, candidates []string) string {
 	if len(written) > maxLength {
 		return ""
@@ -32,7 +32,8 @@ func Closest(written string, candidates []string) string {
 	return best
 }
 
-// leavesOut: the written text is the beginning of a candidate, or some of its words in their order.
+// leavesOut reports whether the written text is the beginning of the candidate, or consists of some
+// of its words in order.
 func leavesOut(written, candidate string) bool {
 	if len(written) < 3 {
 		return false
@@ -49,8 +50,7 @@ func leavesOut(written, candidate string) bool {
 	return len(words) == 0
 }
 
-// mistakes counts the letters that have to be added, dropped, replaced or
-// swapped with their neighbour to turn a into b.
+// mistakes counts the letters to add, drop, replace or swap with their neighbor to turn a into b.
 func mistakes(a, b string) int {
 	var rows [3][maxLength + 1]int
 	before, last, row := &rows[0], &rows[1], &rows[2]

@@ -1,5 +1,5 @@
-// Package inflight bounds how many requests a node works on at a time, so that those it takes on are served in time
-// however many come.
+// Package inflight bounds how many requests a node decides at a time, so that under overload those
+// that it accepts are still answered in time.
 package inflight
 
 import (
@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// PerCore is how many requests a node works on at a time by default, for each of its cores. A check is mostly
-// work: more of them would only wait for a core, and what is read from Redis with them.
+// PerCore is the default number of requests in flight for each core. A check is mostly CPU work, so
+// more of them would only wait for a core, and so would Redis' replies.
 const PerCore = 256
 
-// Default is PerCore for the cores that this process may use.
+// Default returns PerCore times the number of cores that this process may use.
 func Default() int { return PerCore * runtime.GOMAXPROCS(0) }
 
-// Patience is the longest that a request waits for a place.
+// Patience is how long a request waits for a place at most.
 //
-// Without waiting, a client that is shed comes back at once, and a node that is busy answering
-// those has no time left for the rest: reading a request and refusing it costs a fourth of a check.
-// Waiting requests cost nothing.
+// If nothing waited, refused clients would return at once, and a node busy with refusing them would
+// have no time for the rest: reading and refusing a request costs a fourth of a check. Waiting
+// costs nothing.
 const Patience = time.Second
 
-// line is how many requests may wait to each place.
+// line is how many requests may wait for each place.
 const line = 32
 
-// Gate lets in so many requests at a time. A nil Gate lets all in. Make one with [New].
+// Gate bounds the requests in flight. A nil Gate lets everything in. Make one with [New].
 type Gate struct {
 	places  chan struct{}
 	waiting atomic.Int64
-	timers  sync.Pool // reused: a request that is shed should cost next to nothing
+	timers  sync.Pool // reused, so that shedding a request costs next to nothing
 }
 
-// New makes a Gate of n places; nil, for no bound, if n is 0 or less.
+// New returns a Gate with n places, or nil, which means no bound, if n is 0 or less.
 func New(n int) *Gate {
 	if n <= 0 {
 		return nil
@@ -44,8 +44,9 @@ func New(n int) *Gate {
 	return g
 }
 
-// Enter takes a place, and waits for one if it must: first come, first served. It reports false if the line is
-// too long, if no place became free in time, or if the context ended first. If it is true, Leave must follow.
+// Enter takes a place, and waits for one if necessary, in order of arrival. It returns false if too
+// many requests wait, if no place becomes free in time, or if ctx ends. After true, the caller must
+// call Leave.
 func (g *Gate) Enter(ctx context.Context) bool {
 	if g == nil {
 		return true
@@ -66,7 +67,7 @@ func (g *Gate) Enter(ctx context.Context) bool {
 		g.timers.Put(enough)
 	}()
 	select {
-	case g.places <- struct{}{}: // channels serve waiters in turn, and none can slip in
+	case g.places <- struct{}{}: // channels serve waiters in order
 		return true
 	case <-enough.C:
 	case <-ctx.Done():
@@ -74,7 +75,7 @@ func (g *Gate) Enter(ctx context.Context) bool {
 	return false
 }
 
-// In is how many requests are in.
+// In returns how many requests are in flight.
 func (g *Gate) In() int {
 	if g == nil {
 		return 0
@@ -82,7 +83,7 @@ func (g *Gate) In() int {
 	return len(g.places)
 }
 
-// Leave gives the place back.
+// Leave frees a place.
 func (g *Gate) Leave() {
 	if g != nil {
 		<-g.places

@@ -1,5 +1,5 @@
-// Package jsonerror writes the answers of every port that aren't the ones that were asked for: a status, and a
-// JSON body with a code for programs and a message for people.
+// Package jsonerror writes JSON error responses: a status, and a body with a code for programs and
+// a message for people.
 //
 //	{"error":{"code":"BAD_REQUEST","message":"cost: must be from 0 to 9000000000"}}
 package jsonerror
@@ -12,30 +12,30 @@ import (
 	"unicode/utf8"
 )
 
-// Error is such an answer. It is also the object under "error" that clients read.
+// Error is an error response. As JSON it is the object under "error".
 type Error struct {
 	Status  int    `json:"-"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
-	// Details are what programs may want to know beside the code. Nil means none.
+	// Details is further information for programs, marshaled as JSON. Nil means none.
 	Details any `json:"details,omitempty"`
-	// Header is sent beside Content-Type.
+	// Header holds header fields to send besides Content-Type.
 	Header http.Header `json:"-"`
 }
 
-// New makes an Error. The format and its arguments are the message.
+// New returns an Error whose message is formatted like fmt.Sprintf does.
 func New(status int, code, format string, args ...any) *Error {
 	return &Error{Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Bad makes the Error of a request that can't be read: 400, BAD_REQUEST.
+// Bad returns an Error with status 400 and code BAD_REQUEST.
 func Bad(format string, args ...any) *Error {
 	return New(http.StatusBadRequest, BadRequest, format, args...)
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Write answers a request with the error.
+// Write sends the error as the response.
 func (e *Error) Write(w http.ResponseWriter) {
 	h := w.Header()
 	maps.Copy(h, e.Header)
@@ -46,7 +46,7 @@ func (e *Error) Write(w http.ResponseWriter) {
 
 var contentType = []string{"application/json"}
 
-// Append appends the member "error" of a JSON object.
+// Append appends the member "error" to a JSON object.
 func (e *Error) Append(b []byte) []byte {
 	b = AppendHead(b, e.Code, e.Message)
 	if e.Details != nil {
@@ -55,14 +55,15 @@ func (e *Error) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// AppendHead appends the member "error" up to its message. Details may follow, and then a brace.
+// AppendHead appends the member "error" up to its message. The caller may append details, and must
+// close the object.
 func AppendHead(b []byte, code, message string) []byte {
 	b = AppendString(append(b, `"error":{"code":`...), code)
 	return AppendString(append(b, `,"message":`...), message)
 }
 
-// AppendString appends a JSON string as encoding/json writes it: <, > and & are escaped, so that no text in an
-// answer is markup anywhere. What needs no escaping, as most texts here, costs no allocation.
+// AppendString appends a JSON string like encoding/json does. It escapes <, > and &, so that no
+// text is ever taken for markup. Strings that need no escaping, which most are, cost no allocation.
 func AppendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
@@ -75,7 +76,7 @@ func AppendString(b []byte, s string) []byte {
 func marshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // details are texts, numbers, and lists of those
+		panic(err) // details are strings, numbers, and lists of those
 	}
 	return b
 }

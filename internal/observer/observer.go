@@ -1,5 +1,5 @@
-// Package observer has what the observers of decisions share: the words that metrics, traces and the decision log
-// have for one, so that each can be found in the others, and how many lanes they count in.
+// Package observer holds what observers of decisions share: the words by which metrics, traces and
+// the decision log name the same things, and the number of stripes for counters.
 package observer
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Outcome is allowed or refused.
+// Outcome returns "allowed" or "refused".
 func Outcome(allowed bool) string {
 	if allowed {
 		return "allowed"
@@ -20,7 +20,7 @@ func Outcome(allowed bool) string {
 	return "refused"
 }
 
-// Reason is why, in a word.
+// Reason returns the word for a decision's reason.
 func Reason(r weir.Reason) string {
 	if r == weir.ReasonIdentityRequired {
 		return "identity"
@@ -28,13 +28,14 @@ func Reason(r weir.Reason) string {
 	return r.String()
 }
 
-// Edge is where a request came in. One without an edge came from a program that embeds Weir.
+// Edge returns the name of the edge where a request arrived. Without one, it came from a program
+// that embeds Weir.
 func Edge(name string) string { return cmp.Or(name, "library") }
 
-// Edges are where requests come in.
+// Edges lists all edges.
 var Edges = [...]string{"library", "http", "check", "gateway", "envoy", "extauthz", "forwardauth", "grpc", "resp"}
 
-// Method is a method that there is, or "other": a client can send any word.
+// Method returns a known method, or "other", since clients can send any word.
 func Method(m string) string {
 	switch m {
 	case "", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
@@ -44,7 +45,8 @@ func Method(m string) string {
 	return "other"
 }
 
-// Path is the pattern of the limit that binds, without a method: what a client has asked for may hold secrets.
+// Path returns the binding limit's path pattern, never the client's own path, which may hold
+// secrets.
 func Path(p *weir.Policy) string {
 	if p == nil {
 		return ""
@@ -52,7 +54,7 @@ func Path(p *weir.Policy) string {
 	return p.Endpoint[strings.LastIndexByte(p.Endpoint, ' ')+1:]
 }
 
-// Milliseconds rounds up; -1 if waiting doesn't help.
+// Milliseconds rounds up. It returns -1 if waiting doesn't help.
 func Milliseconds(d time.Duration) int64 {
 	if d < 0 {
 		return -1
@@ -60,8 +62,8 @@ func Milliseconds(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Lanes is how many places to count in, so that cores don't wait for each other: a power of two.
-func Lanes() int {
+// Stripes returns how many copies of a counter to keep, so that cores don't contend: a power of two.
+func Stripes() int {
 	n := 1
 	for n < min(runtime.GOMAXPROCS(0), 16) {
 		n *= 2

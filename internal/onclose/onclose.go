@@ -1,4 +1,4 @@
-// Package onclose tells when a connection is closed, and hides nothing else of it.
+// Package onclose calls a function when a connection closes.
 package onclose
 
 import (
@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Wrap returns a connection that calls f once, before it is closed; or when nobody has it any more, since a connection that was
-// forgotten is closed by the garbage collector. f must not lead back to what Wrap returns.
+// Wrap returns a connection that calls f once, before it is closed or when it is garbage-collected,
+// since the garbage collector closes forgotten connections. f must not reference the result.
 //
-// Whoever has a connection looks for methods that not all of them have, above all CloseWrite: a proxy ends both directions
-// without it. Those of the connections that servers have stay as they are.
+// The result keeps the methods of the connections that servers use. Callers look for them: without
+// CloseWrite, for example, a proxy ends both directions at once.
 func Wrap(c net.Conn, f func()) net.Conn {
 	f = sync.OnceFunc(f)
 	switch c := c.(type) {
@@ -28,9 +28,10 @@ func Wrap(c net.Conn, f func()) net.Conn {
 	return told(&conn{c, f}, f)
 }
 
-// told has f called when a connection is garbage.
+// told makes the garbage collector call f.
 func told[T any](c *T, f func()) *T {
-	runtime.AddCleanup(c, func(f func()) { go f() }, f) // it may take its time, and others wait to be cleaned up
+	// in a goroutine, because f may be slow, and other cleanups wait
+	runtime.AddCleanup(c, func(f func()) { go f() }, f)
 	return c
 }
 

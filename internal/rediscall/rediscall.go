@@ -1,5 +1,5 @@
-// Package rediscall runs scripts on Redis, for counters and for rules: by their hash, and again
-// where that is safe. The caller's context is the budget, and a [Policy] says what is safe.
+// Package rediscall runs scripts on Redis, by their hash, and retries where a [Policy] says that it
+// is safe. The caller's context is the budget.
 package rediscall
 
 import (
@@ -17,21 +17,21 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Script is Lua with the hash by which Redis knows it.
+// Script is a Lua script with the hash by which Redis caches it.
 type Script struct {
 	Body, SHA string
-	// Apart: every call has a connection of its own, so that no check waits behind a whole document. The client
-	// takes it for a command that blocks, so it may take longer than others.
+	// Apart gives each call a connection of its own, so that checks don't wait behind large
+	// documents. The client treats it like a blocking command, which may take longer.
 	Apart bool
 }
 
-// NewScript joins files of a folder "lua".
+// NewScript joins files of the folder "lua" into a Script.
 func NewScript(files embed.FS, names ...string) *Script {
 	var body []byte
 	for _, name := range names {
 		b, err := files.ReadFile("lua/" + name + ".lua")
 		if err != nil {
-			panic(err) // it is embedded
+			panic(err) // the files are embedded
 		}
 		body = append(body, b...)
 	}
@@ -39,29 +39,29 @@ func NewScript(files embed.FS, names ...string) *Script {
 	return &Script{Body: string(body), SHA: hex.EncodeToString(sum[:])}
 }
 
-// Policy says after which errors a script is sent again, and how soon.
+// Policy says after which errors a script may be retried, and how soon.
 type Policy struct {
 	After          func(error) Next
-	first, slowest time.Duration // between attempts
+	first, slowest time.Duration // pause between attempts
 }
 
-// Next is what to do after an error.
+// Next says what to do after an error.
 type Next uint8
 
 const (
-	GiveUp   Next = iota // it may have run, or will fail the same way
-	WithBody             // Redis doesn't know the script yet
-	Later                // it may succeed in a moment
+	GiveUp   Next = iota // the script may have run, or would fail again
+	WithBody             // Redis hasn't cached the script: send its body
+	Later                // retry in a moment
 )
 
-// The policies: Once is for a script that must not run twice, Twice for one that may.
+// Once is the policy for scripts that must not run twice, Twice for scripts that may.
 var (
 	Once  = Policy{afterOnce, time.Millisecond, 20 * time.Millisecond}
 	Twice = Policy{afterTwice, 10 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// afterOnce is the list of errors after which a script certainly did not run. After any other, and
-// above all after a lost connection or a time-out, it may have.
+// afterOnce retries only after errors that prove that the script didn't run. After any other error,
+// such as a lost connection or a timeout, it may have.
 func afterOnce(err error) Next {
 	if re, is := rueidis.IsRedisErr(err); is {
 		return afterReply(re)
@@ -72,7 +72,7 @@ func afterOnce(err error) Next {
 	return GiveUp
 }
 
-// afterTwice gives up only where Redis would answer the same again.
+// afterTwice gives up only if Redis would answer the same again.
 func afterTwice(err error) Next {
 	if re, is := rueidis.IsRedisErr(err); is {
 		return afterReply(re)
@@ -93,15 +93,17 @@ func afterReply(re *rueidis.RedisError) Next {
 	return GiveUp
 }
 
-// Redis knows the client to use now. It is asked for each call: Sentinels may have named another primary.
+// Redis provides the client. It is asked for each call, because Sentinels may have named another
+// primary.
 type Redis interface {
 	Client() (rueidis.Client, error)
 }
 
-// Run runs the script on keys of one slot until Redis has answered, the policy gives up, or ctx ends.
+// Run runs the script on keys of one hash slot until Redis answers, the policy gives up, or ctx
+// ends.
 func (s *Script) Run(ctx context.Context, redis Redis, p Policy, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	body, pause := s.Apart, p.first
-	var told error // what Redis said says more than that time ran out while it was asked again
+	var told error // an earlier error of Redis explains more than a timeout during a retry
 	for {
 		c, err := redis.Client()
 		if err != nil {
@@ -139,7 +141,7 @@ func (s *Script) command(c rueidis.Client, body bool, keys, args []string) rueid
 	return c.B().Evalsha().Sha1(s.SHA).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
-// Sleep waits, and reports false if the context ended instead.
+// Sleep waits for d. It returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -151,6 +153,6 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jittered is at most d, and at least three quarters of it: nodes that lost the same Redis don't come
-// back in step, nor later than was promised.
+// Jittered returns a random duration from three quarters of d to d, so that nodes don't retry in
+// step.
 func Jittered(d time.Duration) time.Duration { return d - rand.N(d/4+1) }

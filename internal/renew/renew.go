@@ -1,5 +1,5 @@
-// Package renew keeps the slots of requests that are in flight: a slot that nobody renews is free again after a while, so
-// that a node that dies leaks none.
+// Package renew keeps the concurrency slots of requests in flight. A slot that isn't renewed ends
+// by itself, so a node that dies leaks none.
 package renew
 
 import (
@@ -10,12 +10,14 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// grid is what the times of renewals are rounded to, so that those of one node reach the store together, and share its calls.
+// grid is what renewal times are rounded to, so that a node's renewals coincide and share calls to
+// the store.
 const grid = time.Second
 
-// Keep renews the slots of a request until stop is called, three times in the time that they last. Whoever calls stop
-// releases them then: stop waits for a renewal that is under way, which would take a released slot again. Fail is told of
-// renewals that failed, in a goroutine of its own, and maybe after stop; another renewal follows.
+// Keep renews a request's slots three times per lifetime until stop is called. stop waits for a
+// renewal that is under way, so that releasing the slots afterwards can't be undone by it. fail
+// receives the errors of renewals, in a goroutine of its own and possibly after stop; a failed
+// renewal is retried.
 func Keep(ctx context.Context, l *weir.Limiter, d *weir.Decision, fail func(error)) (stop func()) {
 	ttl := d.Slots()
 	if ttl == 0 {
@@ -26,7 +28,7 @@ func Keep(ctx context.Context, l *weir.Limiter, d *weir.Decision, fail func(erro
 	defer k.mu.Unlock()
 	k.timer = time.AfterFunc(k.next(), func() {
 		if err := k.renew(); err != nil {
-			fail(err) // without the lock: stop doesn't wait for whom it tells
+			fail(err) // without the lock, so that stop doesn't wait for fail
 		}
 	})
 	return k.stop
@@ -38,20 +40,20 @@ type keeper struct {
 	held    weir.Decision
 	every   time.Duration
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
 	stopped bool
-	renewal chan struct{} // closed when the renewal that is under way ends; nil without one
+	renewal chan struct{} // closed when the current renewal ends; nil if there is none
 }
 
-// next is how long to wait: at least two thirds of every, and until a moment of the grid, if there is one by then.
+// next returns how long to wait: until a moment of the grid, but at least two thirds of every.
 func (k *keeper) next() time.Duration {
 	now := time.Now()
 	at := now.Add(k.every).Truncate(grid)
 	return max(at.Sub(now), k.every*2/3)
 }
 
-// renew makes the slots last from now on. A store that doesn't answer is given up on when the next renewal is due.
+// renew renews the slots. It gives up on the store when the next renewal is due.
 func (k *keeper) renew() error {
 	done := make(chan struct{})
 	if !k.begin(done) {
@@ -59,7 +61,7 @@ func (k *keeper) renew() error {
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, k.every)
 	defer cancel()
-	due := time.Now().Add(k.next()) // from its beginning: it may take long
+	due := time.Now().Add(k.next()) // measured from here, since the renewal may be slow
 	err := k.limiter.Renew(ctx, &k.held)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,7 +72,7 @@ func (k *keeper) renew() error {
 	return err
 }
 
-// begin reports whether a renewal may begin. It ends by closing done.
+// begin reports whether a renewal may begin. The caller closes done when the renewal ends.
 func (k *keeper) begin(done chan struct{}) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,7 +89,7 @@ func (k *keeper) stop() {
 	}
 }
 
-// last ends the renewals, and returns the one that is under way.
+// last prevents further renewals, and returns the current one.
 func (k *keeper) last() chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package shown makes of texts that clients and rule files bring what people may see of them: in messages,
-// in logs and on terminals.
+// Package shown makes texts from clients and rule files safe to show in messages, logs and
+// terminals.
 package shown
 
 import (
@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Clip shortens text that is longer than n characters.
+// Clip shortens text to n characters and an ellipsis.
 func Clip(s string, n int) string {
 	if short := First(s, n); len(short) < len(s) {
 		return short + "…"
@@ -18,7 +18,7 @@ func Clip(s string, n int) string {
 	return s
 }
 
-// First is the first n characters of a text.
+// First returns the first n characters.
 func First(s string, n int) string {
 	i := 0
 	for ; n > 0 && i < len(s); n-- {
@@ -28,7 +28,7 @@ func First(s string, n int) string {
 	return s[:i]
 }
 
-// Last is the last n characters of a text.
+// Last returns the last n characters.
 func Last(s string, n int) string {
 	i := len(s)
 	for ; n > 0 && i > 0; n-- {
@@ -38,7 +38,7 @@ func Last(s string, n int) string {
 	return s[i:]
 }
 
-// Printable keeps every character one column wide and harmless to a terminal.
+// Printable replaces characters that aren't printable, which could control a terminal.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -51,39 +51,39 @@ func Printable(s string) string {
 	}, s)
 }
 
-// longWord is what looks like a key where nobody expects one.
+// longWord matches words that may be API keys: they contain a digit.
 var longWord = regexp.MustCompile(`[\pL\pN_-]*\pN[\pL\pN_-]*\*?`)
 
-// minGuessed is how long such a word is.
-const minGuessed = 16
+// minKey is the shortest word that is taken for a key.
+const minKey = 16
 
-// Guesses are where a text has words that look like keys.
-func Guesses(text string) (at [][]int) {
+// Keys returns the positions of words that look like keys.
+func Keys(text string) (at [][]int) {
 	for _, w := range longWord.FindAllStringIndex(text, -1) {
-		if w[1]-w[0] >= minGuessed {
+		if w[1]-w[0] >= minKey {
 			at = append(at, w)
 		}
 	}
 	return at
 }
 
-// Hide masks in a text what looks like a key.
+// Hide masks words that look like keys.
 func Hide(text string) string {
 	var out strings.Builder
 	done := 0
-	for _, at := range Guesses(text) {
+	for _, at := range Keys(text) {
 		out.WriteString(text[done:at[0]] + Entry(text[at[0]:at[1]]))
 		done = at[1]
 	}
 	return out.String() + text[done:]
 }
 
-// Name is what a caller has written where the name of something belongs, as people may see it: keys are pasted into wrong fields, and
-// answers land in logs.
+// Name returns a name from a caller with keys masked: people paste keys into wrong fields, and
+// answers end up in logs.
 func Name(name string) string { return Clip(Hide(name), 64) }
 
-// Entry is an entry of a list, or a key in a rule, as people may see it. Addresses, ranges and the words before
-// an asterisk are no secrets.
+// Entry returns a list entry or a rule's key with secrets masked. Addresses, ranges and patterns
+// with an asterisk aren't secret.
 func Entry(entry string) string {
 	entry = strings.TrimSpace(entry)
 	_, noAddr := netip.ParseAddr(entry)
@@ -94,8 +94,8 @@ func Entry(entry string) string {
 	return Key(entry)
 }
 
-// Value is what a rule counts by, as people may see it. Only what a client doesn't choose, and no secret can be, is shown whole.
-// Of an address it is the bytes that count.
+// Value returns a value that a rule counts by, masked unless it can be no secret: addresses, whose
+// value is given in bytes, and values that clients don't choose.
 func Value(kind, value string) string {
 	kind, _, _ = strings.Cut(kind, ":")
 	switch kind {
@@ -114,7 +114,8 @@ func Value(kind, value string) string {
 	return Key(value)
 }
 
-// Network is what counts of an address, read from the value of a subject: 4 bytes of IPv4, 8 of IPv6, or a prefix of a rule's own.
+// Network parses the value of a subject that is an address: 4 bytes of IPv4, 8 bytes of IPv6, or a
+// prefix in binary if the rule sets its own length.
 func Network(value string) (p netip.Prefix, ok bool) {
 	switch len(value) {
 	case 4:
@@ -128,11 +129,11 @@ func Network(value string) (p netip.Prefix, ok bool) {
 	return p, err == nil && p.IsValid()
 }
 
-// Key is what a client has sent as its key, as people may see it: how it begins and ends. It may look like a
-// pattern or an address, and be a secret all the same.
+// Key returns a client's key with its middle masked. Even one that looks like a pattern or an
+// address may be a secret.
 //
-// At most a third is shown, and twelve characters stay hidden, which nobody guesses. Of a key that has no more
-// than those, it is a character or two.
+// It shows at most a third of the key, and hides at least twelve characters, which can't be
+// guessed. Shorter keys show one or two characters.
 func Key(key string) string {
 	n := utf8.RuneCountInString(key)
 	shown := max(min(n/3, n-12, 12), min(n/6, 2))

@@ -1,7 +1,6 @@
-// Package siphash computes SipHash-2-4, a fast keyed hash of short inputs. A client that doesn't know the key
-// can neither predict hashes nor find inputs that collide.
-//
-// Names of keys in Redis are made of these hashes, so results must never change.
+// Package siphash computes SipHash-2-4, a fast keyed hash for short inputs. Without the key, nobody
+// can predict hashes or construct collisions. Names of keys in Redis are made of these hashes, so
+// results must never change.
 package siphash
 
 import (
@@ -9,7 +8,8 @@ import (
 	"math/bits"
 )
 
-// Hash returns the 64-bit hash of b. The key's halves are k0 and k1, read from its 16 bytes in little-endian order.
+// Hash returns the 64-bit hash of b. k0 and k1 are the halves of the key's 16 bytes in
+// little-endian order.
 func Hash(k0, k1 uint64, b []byte) uint64 {
 	v0, v1, v2, v3 := absorb(k0, k1, 0, b)
 	v2 ^= 0xff
@@ -20,7 +20,8 @@ func Hash(k0, k1 uint64, b []byte) uint64 {
 	return v0 ^ v1 ^ v2 ^ v3
 }
 
-// Hash128 returns the 128-bit hash of b in two halves. The authors write the first half first, both in little-endian order.
+// Hash128 returns the 128-bit hash of b in two halves. The reference implementation writes the
+// first half first, both in little-endian order.
 func Hash128(k0, k1 uint64, b []byte) (uint64, uint64) {
 	v0, v1, v2, v3 := absorb(k0, k1, 0xee, b)
 	v2 ^= 0xee
@@ -37,8 +38,7 @@ func Hash128(k0, k1 uint64, b []byte) (uint64, uint64) {
 	return first, v0 ^ v1 ^ v2 ^ v3
 }
 
-// absorb returns the state after all of b. The 128-bit variant starts from a state of its own, which differs by
-// variant.
+// absorb returns the state after all of b. The 128-bit variant starts from a different state.
 func absorb(k0, k1, variant uint64, b []byte) (v0, v1, v2, v3 uint64) {
 	v0 = k0 ^ 0x736f6d6570736575
 	v1 = k1 ^ 0x646f72616e646f6d ^ variant
@@ -62,7 +62,7 @@ func absorb(k0, k1, variant uint64, b []byte) (v0, v1, v2, v3 uint64) {
 	return v0, v1, v2, v3
 }
 
-// round mixes the state. It is small enough that the compiler inlines it.
+// round mixes the state. It is small enough to be inlined.
 func round(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v0 += v1
 	v1 = bits.RotateLeft64(v1, 13) ^ v0

@@ -145,7 +145,7 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	var text string
 	var number json.Number
 	switch {
-	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Guesses(text)) == 0: // what parses it repeats it
+	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // what parses it repeats it
 		out.Limit = text
 	case json.Unmarshal(n.Limit, &number) == nil && n.Limit[0] != '"':
 		out.Limit = number.String()

@@ -39,7 +39,7 @@ type lane struct {
 
 func newTally(k tallyKey) *tally {
 	k.rule = strings.Clone(k.rule) // it may be a part of a long text
-	t := &tally{tallyKey: k, leftOut: make([]lane, observer.Lanes())}
+	t := &tally{tallyKey: k, leftOut: make([]lane, observer.Stripes())}
 	t.left.Store(perReason)
 	return t
 }

@@ -170,7 +170,7 @@ type count struct {
 // Watch begins to show decisions to a viewer, whose name is that of its token, or "". If too many watch already, it fails with what
 // to do about it.
 func (h *Hub) Watch(name string, f Filter) (*Viewer, error) {
-	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), leftOut: make([]count, observer.Lanes()), oneIn: 1}
+	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), leftOut: make([]count, observer.Stripes()), oneIn: 1}
 	v.below.Store(math.MaxUint64)
 	v.left.Store(PerSecond)
 	h.mu.Lock()

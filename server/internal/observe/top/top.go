@@ -96,7 +96,7 @@ func New(o Options) *Top {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	t := &Top{options: o, lanes: make([]lane, observer.Lanes()), full: make(chan struct{}, 1), spare: newWritten(), began: time.Now()}
+	t := &Top{options: o, lanes: make([]lane, observer.Stripes()), full: make(chan struct{}, 1), spare: newWritten(), began: time.Now()}
 	for i := range t.lanes {
 		t.lanes[i].written = newWritten()
 	}
