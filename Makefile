@@ -36,7 +36,7 @@ ui: server/ui/dist/built
 
 # The playground has the core in it, so built lists the folders of its Go code. It is compiled without inlining, which makes it
 # a tenth smaller.
-CONSOLE_SOURCES = $(shell find server/ui -name node_modules -prune -o -path server/ui/dist -prune -o -type f ! -name '*.go' -print 2>/dev/null)
+CONSOLE_SOURCES = $(shell find server/ui -name node_modules -prune -o -path server/ui/dist -prune -o -type f ! -name '*.go' ! -name openapi.d.ts -print 2>/dev/null)
 PLAYGROUND = $(filter-out %_test.go,$(wildcard $(addsuffix /*.go,$(shell cat server/ui/dist/built 2>/dev/null))))
 server/ui/dist/built: server/ui/node_modules/.package-lock.json go.mod go.sum $(CONSOLE_SOURCES) $(PLAYGROUND)
 	@rm -rf server/ui/dist/app $@

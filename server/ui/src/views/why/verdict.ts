@@ -17,7 +17,7 @@ const uncounted: Record<string, Verdict> = {
 }
 
 // verdict is by the counter that binds, which the node has put first.
-export function verdict({ reason, counters }: Counters): Verdict {
+export function verdict({ reason, counters }: Pick<Counters, 'reason' | 'counters'>): Verdict {
   const binding = counters.find((c) => !c.shadow)
   if (uncounted[reason]) return uncounted[reason]
   // The others weren't asked: what is told of this one is how long the client is kept out.

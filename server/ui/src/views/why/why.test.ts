@@ -17,6 +17,7 @@ const counter = (policy: string, o: Partial<Counter> = {}): Counter => ({
   remaining: 100,
   reset_after_ms: 0,
   retry_after_ms: 0,
+  full_at: null,
   degraded: false,
   ...o,
 })
