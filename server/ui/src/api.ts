@@ -119,11 +119,11 @@ export interface EventHandlers {
 export async function events(filter: wire.EventFilter, on: EventHandlers, signal: AbortSignal): Promise<void> {
   const answer = await send('GET', '/v1/events', { query: { ...filter }, accept: 'text/event-stream', signal })
   on.open?.()
-  for await (const e of readEvents(answer.body!)) {
+  await readEvents(answer.body!, (e) => {
     if (e.event === 'decision') on.decision(JSON.parse(e.data) as wire.Decision)
     else if (e.event === 'pulse') on.pulse(JSON.parse(e.data) as wire.Pulse)
     else if (e.event === 'end') throw new ApiError(0, 'ENDED', sentence((JSON.parse(e.data) as { text: string }).text))
-  }
+  })
   throw new ApiError(0, 'ENDED', 'The node ended the stream.')
 }
 
