@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -83,15 +82,7 @@ type stream struct {
 // unread is for how long a client may take nothing: then it is gone, or hangs.
 const unread = 5 * time.Second
 
-func (s *stream) add(event string, v any) {
-	s.buf.WriteString("event: " + event + "\ndata: ")
-	enc := json.NewEncoder(&s.buf) // which ends the line
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // strings and numbers
-	}
-	s.buf.WriteByte('\n')
-}
+func (s *stream) add(event string, v any) { tail.Write(&s.buf, event, v) }
 
 // flush sends what was added, and reports whether the client took it.
 func (s *stream) flush() bool {
