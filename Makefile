@@ -203,7 +203,7 @@ fuzz: upstreams
 
 ## bench: Weir beside its rivals, in one run, with ratios and targets; and what a refusal costs in every edge, beside an admission
 bench:
-	cd bench && $(GO) run ./edges && $(GO) run .
+	cd bench && $(GO) run ./edges && $(GO) run ./inprocess
 
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis
@@ -224,7 +224,7 @@ bench-split: redis
 
 ## bench-storm: clients that don't wait send the gateway ten times what it admits: what that does to the others, and what a request that is admitted, refused or dropped costs; Linux
 bench-storm: build
-	$(GO) build -o bin/storm ./test/storm && taskset -c 1 bin/storm
+	$(GO) build -o bin/storm ./bench/storm && taskset -c 1 bin/storm
 
 ## bench-stream: what the gateway adds to the time to the first byte of a model's stream, and how large the heap becomes while a gigabyte passes
 bench-stream:
@@ -249,19 +249,19 @@ screenshots: console redis build
 
 ## bench-memory: what a node's process takes in a flood of five million keys over HTTP, beside its cap; Linux
 bench-memory: build
-	$(GO) run ./test/memory
+	$(GO) run ./bench/memory
 
 ## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
 faults: redis
-	$(GO) run ./test/faults $(FLAGS)
+	$(GO) run ./bench/faults $(FLAGS)
 
 ## overload: ten times the load that a node on one core can bear, made on another core: its goodput, and whether limits hold
 overload: build redis
-	taskset -c 1 $(GO) run ./test/overload $(FLAGS)
+	taskset -c 1 $(GO) run ./bench/overload $(FLAGS)
 
 ## losses: what four processes on one Redis lose beside an exact limiter where clients move between them; 10 minutes; FLAGS="-only 4 -duration 20s"
 losses: build redis
-	$(GO) run ./test/losses $(FLAGS)
+	$(GO) run ./bench/losses $(FLAGS)
 
 ## mutants: break one operator at a time in PKG (ledger; or ., lease, httplimit), and print the share that its tests catch; minutes
 PKG ?= ledger

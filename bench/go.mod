@@ -19,6 +19,8 @@ require (
 	github.com/weirhq/weir/metrics v0.1.0
 	github.com/weirhq/weir/redisstore v0.1.0
 	github.com/weirhq/weir/server v0.1.0
+	go.uber.org/goleak v1.3.0
+	golang.org/x/sync v0.24.0
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
 )

@@ -13,7 +13,7 @@ import (
 
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/bench/internal/workload"
-	"github.com/weirhq/weir/server/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/machine"
 )
 
 // sample is one measurement.

@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/weirhq/weir/server/bench/internal/report"
-	"github.com/weirhq/weir/server/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/machine"
 )
 
 func (r *row) each(f func(sample) float64) []float64 {

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/server/internal/cputime"
-	"github.com/weirhq/weir/server/internal/machine"
-	"github.com/weirhq/weir/server/test/faults/lab"
+	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/bench/faults/lab"
 )
 
 // promised are the figures that a node is held to.

@@ -1,9 +1,9 @@
 // Command bench measures Weir's in-process store and its whole check against
 // other limiters for Go, in one process, and holds the results against targets.
 //
-//	go run .                    # everything, about five minutes
-//	go run . -strict            # exit with 1 if a target is missed
-//	go run . -workloads uniform -contenders 'Weir|go-limiter' -rounds 3
+//	go run ./inprocess                 # everything, about five minutes
+//	go run ./inprocess -strict            # exit with 1 if a target is missed
+//	go run ./inprocess -workloads uniform -contenders 'Weir|go-limiter' -rounds 3
 //
 // Times on small shared machines are noise; ratios taken in one run are not. So
 // contenders take turns: in each round every one of them is measured once, each

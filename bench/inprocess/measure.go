@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/server/bench/internal/workload"
-	"github.com/weirhq/weir/server/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/machine"
 )
 
 // sample is one measurement.
