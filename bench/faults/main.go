@@ -16,9 +16,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirhq/weir/server/internal/cputime"
-	"github.com/weirhq/weir/server/bench/internal/machine"
 	"github.com/weirhq/weir/server/bench/faults/lab"
+	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/internal/cputime"
 )
 
 // promised are the figures that a node is held to.

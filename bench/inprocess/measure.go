@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir/server/bench/internal/workload"
 	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // sample is one measurement.

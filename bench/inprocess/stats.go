@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 func (r *row) each(f func(sample) float64) []float64 {

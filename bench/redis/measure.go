@@ -12,8 +12,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/server/bench/internal/workload"
 	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // sample is one measurement.

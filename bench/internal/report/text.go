@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 )
 
@@ -49,3 +50,9 @@ func Align(w io.Writer, rows [][]string, remarks ...string) {
 		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
 	}
 }
+
+// Percent writes a share with so many decimals.
+func Percent(share float64, digits int) string { return Number(100*share, digits) + "%" }
+
+// Milliseconds writes a time with so many decimals, without its unit.
+func Milliseconds(d time.Duration, digits int) string { return Number(1e3*d.Seconds(), digits) }

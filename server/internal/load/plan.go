@@ -44,8 +44,12 @@ type Plan struct {
 	StoreCalls func() uint64
 	// Leases tells how many charges nodes decided themselves, and for how many they asked the store. Nil means that there are no leases.
 	Leases func() (local, asked uint64)
+	// Mark, if not nil, is called when the measured time begins, and again after the last answer, so that the
+	// caller can read clocks and counters of its own.
+	Mark func()
 
-	nap func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
+	sequence sequence            // set by Prepare
+	nap      func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
 }
 
 // Validate reports the first thing that makes the plan impossible. Its text begins with the name of the flag.
@@ -68,6 +72,9 @@ func (p *Plan) Validate() error {
 	}
 	return nil
 }
+
+// Prepare draws which client each request is from, as [Run] otherwise does, so that several runs share the work.
+func (p *Plan) Prepare() { p.sequence = newSequence(p.Distribution, p.Keys, p.Exponent) }
 
 func (p *Plan) open() bool { return p.Rate > 0 }
 

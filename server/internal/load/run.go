@@ -130,7 +130,9 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 }
 
 func (r *run) workers(t Target) []*worker {
-	seq := newSequence(r.plan.Distribution, r.plan.Keys, r.plan.Exponent)
+	if r.plan.sequence == nil {
+		r.plan.Prepare()
+	}
 	for range min(r.plan.Workers, maxTallies) {
 		r.tallies = append(r.tallies, newTally(r.plan.open()))
 	}
@@ -138,7 +140,7 @@ func (r *run) workers(t Target) []*worker {
 	for i := range workers {
 		workers[i] = &worker{
 			run: r, sender: t.Sender(), tally: r.tallies[i%len(r.tallies)],
-			seq: seq, luck: rand.New(rand.NewPCG(2, uint64(i))),
+			seq: r.plan.sequence, luck: rand.New(rand.NewPCG(2, uint64(i))),
 		}
 	}
 	return workers

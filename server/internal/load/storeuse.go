@@ -64,6 +64,9 @@ func (p *Plan) readStore(ctx context.Context) *storeReading {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
 	defer cancel()
 	r := new(storeReading)
+	if p.Mark != nil {
+		p.Mark()
+	}
 	if p.Leases != nil {
 		r.local, r.asked = p.Leases()
 	}

@@ -12,6 +12,7 @@ const lateAfter = time.Millisecond
 
 // worker sends requests, one at a time.
 type worker struct {
+	_      [128]byte // keeps what one worker writes out of the cache lines of another
 	run    *run
 	sender Sender
 	tally  *tally
@@ -19,6 +20,7 @@ type worker struct {
 	luck   *rand.Rand
 	pos    int
 	left   int // until it goes on elsewhere
+	_      [128]byte
 }
 
 // stretch is how many requests a worker takes from one place of the sequence. Then it goes to another at random:

@@ -1,0 +1,175 @@
+// Package node starts weir, and servers to compare it with, as processes that can be measured.
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weirhq/weir/internal/redistest"
+)
+
+// Process is a running server.
+type Process struct {
+	Addr string // host:port that it listens on
+	cmd  *exec.Cmd
+	dir  string // removed by Stop
+}
+
+// Options describe a weir process.
+type Options struct {
+	Binary   string   // path of weir
+	Rules    string   // text of the rule file
+	Store    string   // URL of a Redis; "" keeps counters in memory
+	Core     string   // cores that it may use, as taskset takes them; "" means all
+	Upstream string   // URL; if set, the process is a gateway in front of it instead of a check API
+	Flags    []string // more flags of weir serve
+}
+
+// Start starts weir serve, and waits until it listens and has reached its store.
+func Start(ctx context.Context, o Options) (*Process, error) {
+	dir, err := os.MkdirTemp("", "weir")
+	if err != nil {
+		return nil, err
+	}
+	rules := filepath.Join(dir, "rules.yaml")
+	if err := os.WriteFile(rules, []byte(o.Rules), 0o600); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	args := []string{"serve", "--rules", rules, "--data", filepath.Join(dir, "data"), "--grpc", "", "--admin", "", "--log-level", "warn", "--log-format", "json"}
+	if o.Store != "" {
+		args = append(args, "--store", o.Store)
+	}
+	if o.Upstream != "" {
+		args = append(args, "--upstream", o.Upstream, "--http", "")
+	}
+	args = append(args, o.Flags...)
+	if o.Upstream != "" {
+		args = append(args, "--gateway")
+	} else {
+		args = append(args, "--http")
+	}
+	p, err := start(ctx, dir, o.Core, o.Binary, args...)
+	if err != nil || o.Store == "" {
+		return p, err
+	}
+	if err := p.until(ctx, p.reachedStore); err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// StartSelf starts this program again, with the given flags and the address to listen on behind them.
+func StartSelf(ctx context.Context, core string, flags ...string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, "", core, self, flags...)
+}
+
+// start runs a program with an address as its last argument, and waits until it listens there.
+func start(ctx context.Context, dir, core, program string, args ...string) (*Process, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{Addr: listener.Addr().String(), dir: dir}
+	listener.Close()
+	args = append(args, p.Addr)
+	if core != "" {
+		program, args = "taskset", append([]string{"-c", core, program}, args...)
+	}
+	p.cmd = exec.CommandContext(ctx, program, args...)
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	err = p.until(ctx, func(context.Context) error {
+		conn, err := net.Dial("tcp", p.Addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+	if err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// until bounds how long a process may take to get ready.
+func (p *Process) until(ctx context.Context, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	return redistest.Until(ctx, check)
+}
+
+func (p *Process) reachedStore(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.Addr+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	var ready struct{ Store struct{ Status string } }
+	if err := json.NewDecoder(res.Body).Decode(&ready); err != nil {
+		return err
+	}
+	if ready.Store.Status != "up" {
+		return fmt.Errorf("the node's store is %q", ready.Store.Status)
+	}
+	return nil
+}
+
+// Stop has the process drain, and waits until it has ended.
+func (p *Process) Stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.cmd.Wait() // it may have ended by itself
+	if p.dir != "" {
+		_ = os.RemoveAll(p.dir)
+	}
+}
+
+// CPU is the processor time that the process has used so far, in steps of 10 ms.
+func (p *Process) CPU() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/PID/stat: %q", text)
+	}
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
+}
+
+// PeakMemory is the most resident memory that the process has had so far, in MiB.
+func (p *Process) PeakMemory() (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := strings.Cut(string(text), "VmHWM:")
+	kib, err := strconv.Atoi(strings.Fields(after + " -")[0])
+	return kib >> 10, err
+}
