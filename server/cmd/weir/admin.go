@@ -11,39 +11,71 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"github.com/weirhq/weir/internal/jsonerror"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// admin is the admin port of a node, and where the token for it is.
-type admin struct {
+// adminPort is the admin port of a node as a command's flags name it.
+type adminPort struct {
 	addr   string
 	secret tokenFlag
 	tls    tlsFlags
-	wait   time.Duration // for a node that can't read or write its rules
+	wait   time.Duration // how long to retry while the node can't read or write its rules
+	asJSON bool          // print answers as the node sent them
 }
 
-func (n *admin) register(cmd *cobra.Command) {
+func (n *adminPort) register(cmd *cobra.Command) {
 	addressFlag(cmd, &n.addr, "admin", "127.0.0.1:8082", "admin port")
 	n.secret.register(cmd.Flags(), "admin", "admin port")
 	n.tls.register(cmd.Flags())
+	cmd.Flags().BoolVar(&n.asJSON, "json", false, "print JSON")
+	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }
 
-// waitBetween is the time between two attempts at a node that can't read or write its rules.
-const waitBetween = 500 * time.Millisecond
+// show calls the node and prints the answer: as the node sent it with --json, and otherwise with print.
+func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, print func(*T) error) error {
+	a, err := n.call(cmd, method, path, body, nil)
+	if err != nil {
+		return err
+	}
+	var v T
+	if err := a.decode(&v); err != nil {
+		return err
+	}
+	if n.asJSON {
+		return printJSON(cmd, json.RawMessage(a.body))
+	}
+	return print(&v)
+}
 
-// call asks the node, again and again for as long as wait says while it can't read or write its rules. Any answer but 2xx is an error that says what to do, with a refusal in it.
-func (n *admin) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
+// get calls the node and decodes the answer.
+func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any) (v T, err error) {
+	a, err := n.call(cmd, method, path, body, nil)
+	if err == nil {
+		err = a.decode(&v)
+	}
+	return v, err
+}
+
+const (
+	retryEvery  = 500 * time.Millisecond // while the node can't read or write its rules
+	remindEvery = 5 * time.Second        // how often stderr says what the command waits for
+)
+
+// call sends a request to the node. While the node can't read or write its rules, call retries until n.wait has
+// passed. For any status but 2xx it returns a refusal, whose text says what to do.
+func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
 	url, h, place, err := n.prepare(path, header)
 	if err != nil {
 		return nil, err
 	}
-	stopped := &exit{exitUnavailable, errors.New("stopped while it waited for the node's rules: nothing was changed as far as is known")}
-	began, told := time.Now(), time.Time{}
+	stopped := &exit{exitUnavailable, errors.New("stopped while waiting for the node's rules: as far as is known, nothing was changed")}
+	began, reminded := time.Now(), time.Time{}
 	for {
 		a, err := call(cmd.Context(), &n.tls, "admin", method, url, body, h)
-		if err != nil && !told.IsZero() && cmd.Context().Err() != nil {
+		if err != nil && !reminded.IsZero() && cmd.Context().Err() != nil {
 			return nil, stopped
 		}
 		if err != nil {
@@ -64,21 +96,18 @@ func (n *admin) call(cmd *cobra.Command, method, path string, body any, header h
 			}
 			return nil, err
 		}
-		if time.Since(told) >= tellEvery {
-			told = time.Now()
+		if time.Since(reminded) >= remindEvery {
+			reminded = time.Now()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s; trying again for %s, unless Ctrl-C ends it\n", r.Message, left.Round(time.Second))
 		}
-		if pause(cmd.Context(), min(left, waitBetween)) != nil {
+		if pause(cmd.Context(), min(left, retryEvery)) != nil {
 			return nil, stopped
 		}
 	}
 }
 
-// tellEvery is the time between two lines that say what a command waits for.
-const tellEvery = 5 * time.Second
-
-// prepare is where to ask, and with which headers; and the place where the token was found that is among them, or "".
-func (n *admin) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {
+// prepare returns the URL and the headers of a request, and the place where it found the token in them, or "".
+func (n *adminPort) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {
 	token, place, err := n.secret.read()
 	if err != nil {
 		return "", nil, "", &exit{exitUsage, err}
@@ -95,8 +124,8 @@ func (n *admin) prepare(path string, header http.Header) (url string, h http.Hea
 	return base + path, h, place, err
 }
 
-// refused is the error of an answer that wasn't wanted.
-func (n *admin) refused(a *answer, url, place string) error {
+// refused returns the error for an answer with a status other than 2xx.
+func (n *adminPort) refused(a *answer, url, place string) error {
 	r := &refusal{answer: a, url: url, asked: &n.secret, token: place}
 	var e struct{ Error fault }
 	if json.Unmarshal(a.body, &e) == nil {
@@ -107,12 +136,16 @@ func (n *admin) refused(a *answer, url, place string) error {
 
 func (a *answer) decode(into any) error {
 	if err := json.Unmarshal(a.body, into); err != nil {
-		return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+		return notUnderstood(err)
 	}
 	return nil
 }
 
-// version is that of the rules that the answer is about.
+func notUnderstood(err error) error {
+	return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+}
+
+// version returns the version of the rules that the answer's ETag names.
 func (a *answer) version() (int64, error) {
 	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(a.header.Get("ETag"), "W/"), `"`), 10, 64)
 	switch {
@@ -128,22 +161,22 @@ func ifMatch(version int64) http.Header {
 	return http.Header{"If-Match": {`"` + strconv.FormatInt(version, 10) + `"`}}
 }
 
-// fault is the error of an answer that isn't the one that was wanted.
+// fault is the object under "error" in an answer.
 type fault struct {
 	jsonerror.Error
 	Details adminapi.Rejection `json:"details"`
 }
 
-// refusal is such an answer.
+// refusal is the error for an answer with a status other than 2xx.
 type refusal struct {
 	*answer
 	fault
 	url   string
-	token string // where the token was found that was sent, or ""
+	token string // the place of the token that was sent, or ""
 	asked *tokenFlag
 }
 
-// Error says what to do.
+// Error says what the user can do.
 func (r *refusal) Error() string {
 	switch {
 	case r.status == http.StatusUnauthorized && r.token == "":
@@ -176,7 +209,7 @@ func (r *refusal) Error() string {
 	return unexpected(r.url, r.status, r.body).Error()
 }
 
-// isCheckPort: it is the check API that answers, which has nothing at the paths of the admin port.
+// isCheckPort reports whether the answer came from a check port, which has none of the admin port's paths.
 func (r *refusal) isCheckPort() bool {
 	return r.status == http.StatusNotFound && r.Message == checkapi.NothingHere
 }
@@ -189,15 +222,15 @@ func (r *refusal) exitCode() int {
 	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return exitRefused
 	case http.StatusNotFound:
-		if r.Code != "" { // a version or a rule that isn't there; otherwise it isn't a node
+		if r.Code != "" { // the node lacks a version or a rule; without a code, this isn't a node
 			return exitRefused
 		}
 	}
 	return noDecision(r.status)
 }
 
-// refused returns the refusal in an error, if it has this status.
+// refused returns the refusal in err if it has that status.
 func refused(err error, status int) (*refusal, bool) {
-	var r *refusal
-	return r, errors.As(err, &r) && r.status == status
+	r, ok := errors.AsType[*refusal](err)
+	return r, ok && r.status == status
 }

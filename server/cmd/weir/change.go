@@ -7,40 +7,37 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir/rulefile"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// change is what the commands have in common that change the rules of a node.
+// change is what the commands that change the rules of a node have in common.
 type change struct {
-	admin
-	dryRun, force, asJSON bool
-	message               string
-	colour                colour
+	adminPort
+	dryRun, force bool
+	message       string
+	colour        colour
 }
 
 func (c *change) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&c.dryRun, "dry-run", false, "show what would change, and change nothing")
-	f.BoolVar(&c.force, "force", false, "change it in spite of warnings")
+	f.BoolVar(&c.force, "force", false, "make the change in spite of warnings")
 	f.StringVarP(&c.message, "message", "m", "", "why, for the history")
-	complete(cmd, "message", cobra.NoFileCompletions)
-	f.DurationVar(&c.wait, "wait", 0, "how long to try again while the node can't reach the store of its rules, such as 5m (default: not at all)")
-	f.BoolVar(&c.asJSON, "json", false, "print the node's answer")
+	f.DurationVar(&c.wait, "wait", 0, "how long to keep trying while the node can't reach its rule store, such as 5m (default: not at all)")
 	c.colour.register(cmd)
-	c.admin.register(cmd)
+	c.adminPort.register(cmd)
 }
 
-// changed is what became of a change, and the answer that says so.
+// changed is the outcome of a change, with the answer that it was decoded from.
 type changed struct {
 	adminapi.Changed
 	body []byte
 }
 
-// send makes the change. A dry run is sent with force, so that it shows the difference beside the warnings.
+// send makes the change. A dry run is sent with force, so that its answer has the difference beside the warnings.
 func (c *change) send(cmd *cobra.Command, method, path string, body any, header http.Header) (*changed, error) {
 	q := url.Values{}
 	if c.dryRun {
@@ -63,7 +60,7 @@ func (c *change) send(cmd *cobra.Command, method, path string, body any, header 
 	return out, a.decode(out)
 }
 
-// run makes the change and says what became of it. Places of problems are in file, or where the node says.
+// run makes the change and reports the outcome. If file isn't empty, problems are reported as being in that file.
 func (c *change) run(cmd *cobra.Command, method, path string, body any, header http.Header, file string) error {
 	out, err := c.send(cmd, method, path, body, header)
 	if err != nil {
@@ -72,7 +69,7 @@ func (c *change) run(cmd *cobra.Command, method, path string, body any, header h
 	return c.report(cmd, out, file)
 }
 
-// report prints the difference, and says what became of the change.
+// report prints the difference and the outcome of the change.
 func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 	if err := c.print(cmd, out, file); err != nil {
 		return err
@@ -95,12 +92,12 @@ func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 		fmt.Fprintf(w, "version %d is in force\n", out.Version)
 	}
 	if out.Expires != nil {
-		fmt.Fprintf(w, "the override ends at %s\n", out.Expires.Local().Format(time.DateTime))
+		fmt.Fprintf(w, "the override ends at %s\n", clock(*out.Expires))
 	}
 	return nil
 }
 
-// print writes the difference to stdout and the warnings to stderr; or all of it as JSON.
+// print writes the difference to stdout and the warnings to stderr, or the whole answer as JSON.
 func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	if c.asJSON {
 		return printJSON(cmd, json.RawMessage(out.body))
@@ -112,7 +109,7 @@ func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	return nil
 }
 
-// rejected prints what the node has against a document, and returns the error that says what to do.
+// rejected prints the problems for which the node rejects a document, and returns the error that says what to do.
 func (c *change) rejected(cmd *cobra.Command, err error, file string) error {
 	var r *refusal
 	if !errors.As(err, &r) || r.status != http.StatusUnprocessableEntity {
@@ -129,7 +126,7 @@ func (c *change) rejected(cmd *cobra.Command, err error, file string) error {
 	return err
 }
 
-// printProblems names the file as it is called here: the node has never seen its name.
+// printProblems prints problems under the file's name on this machine, which the node doesn't know.
 func printProblems(w io.Writer, prefix string, problems []rulefile.Problem, file string) {
 	for _, p := range problems {
 		if file != "" {

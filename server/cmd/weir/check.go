@@ -41,16 +41,9 @@ command or its token, 3 if no node answers or it can't decide.`,
   weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
   weir check sk_123 --path /v1/chat --attr model=gpt-large --amount input=1200 --amount output=300
   until weir check job:42 --json > answer.json; do sleep 1; done`,
-		Args:              takes(0, 1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.argument(cmd, args); err != nil {
-				return err
-			}
-			if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
-				return err
-			}
-			w, err := r.wire()
+			w, err := r.check(cmd, args, &amounts)
 			if err != nil {
 				return err
 			}
@@ -108,7 +101,7 @@ command or its token, 3 if no node answers or it can't decide.`,
 	return cmd
 }
 
-// words says what a decision says.
+// words describes a decision.
 func words(d *checkapi.CheckResponse) string {
 	s := "allowed"
 	if !d.Allowed {
@@ -147,7 +140,7 @@ func words(d *checkapi.CheckResponse) string {
 	return s
 }
 
-// whyNoRule explains a refusal that no rule has made.
+// whyNoRule explains a refusal that no rule made.
 func whyNoRule(reason string) string {
 	switch reason {
 	case weir.ReasonDenied.String():
@@ -158,12 +151,12 @@ func whyNoRule(reason string) string {
 	return reason
 }
 
-// binds reports whether a limit on an amount is the one that speaks.
+// binds reports whether a limit on an amount is the one that the decision reports.
 func binds(d *checkapi.CheckResponse, l *checkapi.LimitStatus) bool {
 	return l.Amount != "" && l.Rule == d.Rule && int64(l.Limit) == d.Limit && int64(l.Remaining) == d.Remaining
 }
 
-// whatIsLeft says it of the limit that binds.
+// whatIsLeft describes what is left of the limit that binds.
 func whatIsLeft(d *checkapi.CheckResponse) string {
 	for i := range d.Limits {
 		if l := &d.Limits[i]; binds(d, l) {
@@ -181,7 +174,7 @@ func amountLeft(l *checkapi.LimitStatus) string {
 	return s
 }
 
-// amountsLeft says what is left of amounts, by the limits that don't bind.
+// amountsLeft describes what is left of the limits on amounts that don't bind, a line each.
 func amountsLeft(d *checkapi.CheckResponse) (lines []string) {
 	for i := range d.Limits {
 		switch l := &d.Limits[i]; {
@@ -197,7 +190,7 @@ func amountsLeft(d *checkapi.CheckResponse) (lines []string) {
 
 func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
-// amountFlags are what a check takes beside its cost.
+// amountFlags are the flags about amounts, which a check takes beside its cost.
 type amountFlags struct {
 	amounts []string
 	reserve time.Duration
@@ -207,15 +200,15 @@ type amountFlags struct {
 func (a *amountFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	a.registerAmount(cmd)
-	f.DurationVar(&a.reserve, "reserve", 0, "the amounts are an estimate, to be settled, for so long at least: 2m")
-	f.StringVar(&a.id, "id", "", "name of the request: the same one is charged once within a minute")
+	f.DurationVar(&a.reserve, "reserve", 0, "reserve the amounts, which are an estimate to settle later, for at least this long, such as 2m")
+	f.StringVar(&a.id, "id", "", "id of the request: within a minute, requests with one id are charged once")
 }
 
 func (a *amountFlags) registerAmount(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&a.amounts, "amount", nil, "what else the request takes, NAME=NUMBER, such as tokens=1500; repeatable")
+	cmd.Flags().StringArrayVar(&a.amounts, "amount", nil, "an amount that the request takes, NAME=NUMBER, such as tokens=1500; repeatable")
 }
 
-// fill puts them into a check.
+// fill copies the flags into a check.
 func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) error {
 	into.Reserve, into.ID = checkapi.Duration(a.reserve), a.id
 	if cmd.Flags().Changed("id") && a.id == "" {
@@ -244,7 +237,7 @@ func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) erro
 	return nil
 }
 
-// isDecision: the statuses of a check that was decided.
+// isDecision reports whether a status of the check API means that the check was decided.
 func isDecision(status int) bool {
 	switch status {
 	case http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
@@ -253,7 +246,7 @@ func isDecision(status int) bool {
 	return false
 }
 
-// noDecision is the exit code of an answer that is none: the caller's mistake, or the node's trouble.
+// noDecision returns the exit code for an answer without a decision: the caller made a mistake, or the node is in trouble.
 func noDecision(status int) int {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
@@ -261,5 +254,3 @@ func noDecision(status int) int {
 	}
 	return exitUnavailable
 }
-
-func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -13,22 +13,27 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// completionTime is how long a shell waits for a node.
+// completionTime is how long a shell waits for a node's answer.
 const completionTime = time.Second
 
-// complete sets what a shell offers for the value of a flag.
+// complete sets what a shell offers as values of a flag. It panics if there is no such flag.
 func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic(err) // there is no such flag
+		panic(err)
 	}
 }
 
-// ruleFiles are files that may be rules.
+// fixed offers fixed values.
+func fixed(values ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// ruleFiles offers files that may hold rules.
 func ruleFiles(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return []cobra.Completion{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
-// one offers something for the first argument, and nothing for more.
+// one applies f to the first argument, and offers nothing for further ones.
 func one(f cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, written string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -38,16 +43,16 @@ func one(f cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// quietly asks the node for what to offer. Whatever goes wrong, a shell is no place to say so.
-func (n *admin) quietly(cmd *cobra.Command, path string) (*answer, error) {
+// quietly asks the node, without waiting long: completion must not block the shell.
+func (n *adminPort) quietly(cmd *cobra.Command, path string) (*answer, error) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 	defer cancel()
 	cmd.SetContext(ctx)
 	return n.call(cmd, http.MethodGet, path, nil, nil)
 }
 
-// ruleIDs are those in force on the node.
-func (n *admin) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// ruleIDs offers the rules in force on the node.
+func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	if a, err := n.quietly(cmd, "/v1/rules"); err == nil {
 		if f, err := rulefile.Parse("rules", a.body); err == nil {
@@ -69,8 +74,8 @@ func (n *admin) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Compl
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// versions are the newest ones on the node.
-func (n *admin) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// versions offers the newest versions of the rules on the node.
+func (n *adminPort) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	if a, err := n.quietly(cmd, "/v1/rules/versions?limit=20"); err == nil {
 		var page adminapi.Versions
@@ -79,7 +84,7 @@ func (n *admin) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Comp
 				if v.Orphan {
 					continue
 				}
-				words := strings.Join([]string{v.Time.Local().Format(time.DateTime), v.Author, v.Message}, " ")
+				words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")
 				out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Number, 10), cell(words)))
 			}
 		}

@@ -15,9 +15,9 @@ import (
 func explainCommand() *cobra.Command {
 	var r requestFlags
 	var amounts amountFlags
-	var node admin
+	var node adminPort
 	var file string
-	var asJSON, unverified bool
+	var unverified bool
 	var colour colour
 	cmd := &cobra.Command{
 		Use:   "explain [KEY]",
@@ -32,16 +32,9 @@ by known_keys and tokens; for a client with any other key, add --unverified.`,
   weir explain sk_prod_1 --unverified
   weir explain --method POST --path /login --user ada
   weir explain sk_prod_1 --path /v1/chat --attr model=gpt-large --amount input=1200`,
-		Args:              takes(0, 1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.argument(cmd, args); err != nil {
-				return err
-			}
-			if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
-				return err
-			}
-			w, err := r.wire()
+			w, err := r.check(cmd, args, &amounts)
 			if err != nil {
 				return err
 			}
@@ -60,15 +53,11 @@ by known_keys and tokens; for a client with any other key, add --unverified.`,
 				}
 				x = adminapi.Explain(f.Set, &req)
 			} else {
-				a, err := node.call(cmd, http.MethodPost, "/v1/explain"+query(unverified), w, nil)
-				if err != nil {
-					return err
-				}
-				if err := a.decode(&x); err != nil {
+				if x, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w); err != nil {
 					return err
 				}
 			}
-			if asJSON {
+			if node.asJSON {
 				return printJSON(cmd, x)
 			}
 			printExplanation(cmd.OutOrStdout(), &x, &colour)
@@ -77,19 +66,19 @@ by known_keys and tokens; for a client with any other key, add --unverified.`,
 	}
 	r.register(cmd)
 	amounts.registerAmount(cmd)
-	cmd.Flags().StringVar(&file, "rules", "", "rule file; without it, a running node is asked")
+	cmd.Flags().StringVar(&file, "rules", "", "rule file (default: ask a running node)")
+	complete(cmd, "rules", ruleFiles)
 	unverifiedFlag(cmd, &unverified)
 	node.register(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	colour.register(cmd)
 	return cmd
 }
 
 func unverifiedFlag(cmd *cobra.Command, p *bool) {
-	cmd.Flags().BoolVar(p, "unverified", false, "take the key and the tier as the gateway takes those of a stranger")
+	cmd.Flags().BoolVar(p, "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
 }
 
-// query asks a node how it would take a request whose key isn't verified.
+// query returns the query that has a node treat the request's key as unverified.
 func query(unverified bool) string {
 	if unverified {
 		return "?unverified=true"
@@ -97,7 +86,7 @@ func query(unverified bool) string {
 	return ""
 }
 
-// limitWords is a limit with what tells it from a token bucket without a burst.
+// limitWords describes a limit. It leaves out what is true of a token bucket without a burst.
 func limitWords(l *adminapi.ExplainedLimit) string {
 	s := l.Limit
 	var more []string

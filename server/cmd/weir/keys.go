@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -59,15 +57,14 @@ func keyOf(cmd *cobra.Command, arg string) (string, error) {
 	return arg, nil
 }
 
-// clientFlag names a client by its fingerprint, in place of its key.
+// clientFlag names a client by its fingerprint, instead of its key.
 type clientFlag string
 
 func (c *clientFlag) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar((*string)(c), "client", "", "fingerprint of a client, as weir top shows it, in place of its key")
-	complete(cmd, "client", cobra.NoFileCompletions)
+	cmd.Flags().StringVar((*string)(c), "client", "", "fingerprint of the client, as weir top shows it, instead of its key")
 }
 
-// key is the key that the arguments name; or none, if the flag names the client.
+// key returns the key that the arguments name, or "" if the flag names the client.
 func (c clientFlag) key(cmd *cobra.Command, args []string) (string, error) {
 	switch {
 	case c == "" && len(args) == 0:
@@ -85,9 +82,9 @@ func (c clientFlag) key(cmd *cobra.Command, args []string) (string, error) {
 func overrideCommand() *cobra.Command {
 	var c change
 	var client clientFlag
-	var rule, limit, lasting string
-	var burst int64
+	var limit, lasting string
 	var remove bool
+	var body adminapi.Override
 	cmd := &cobra.Command{
 		Use:   "override KEY",
 		Short: "Give one key a limit of its own in a rule, for a while or for good",
@@ -101,14 +98,13 @@ Exit codes are those of weir rules apply.`,
 		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
   weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 --for good -m "launch day"
   weir keys override - --rule search --remove < key.txt`,
-		Args:              takes(0, 1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body := adminapi.Override{OverrideName: adminapi.OverrideName{Rule: rule, Client: string(client)}}
-			if err := numbers(cmd, &body, limit, burst, lasting, remove); err != nil {
+			if err := completeOverride(cmd, &body, limit, lasting, remove); err != nil {
 				return err
 			}
 			var err error
+			body.Client = string(client)
 			if body.Key, err = client.key(cmd, args); err != nil {
 				return err
 			}
@@ -119,22 +115,19 @@ Exit codes are those of weir rules apply.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&rule, "rule", "", "id of the rule")
+	f.StringVar(&body.Rule, "rule", "", "id of the rule")
 	f.StringVar(&limit, "limit", "", "the key's limit, such as 3000/minute or 3000")
-	f.Int64Var(&burst, "burst", 0, "how much of it at once (default: as the key's override has it, or as much as the limit)")
+	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as the key's override has it, or as much as the limit)")
 	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d, or good (default: as the key's override has it, or for good)")
 	f.BoolVar(&remove, "remove", false, "take the key's override away")
 	complete(cmd, "rule", c.ruleIDs)
 	client.register(cmd)
-	for _, name := range []string{"limit", "burst", "for"} {
-		complete(cmd, name, cobra.NoFileCompletions)
-	}
 	c.register(cmd)
 	return cmd
 }
 
-// numbers puts an override's numbers into the body of its request.
-func numbers(cmd *cobra.Command, body *adminapi.Override, limit string, burst int64, lasting string, remove bool) error {
+// completeOverride checks the flags of an override, and fills in its limit and its end.
+func completeOverride(cmd *cobra.Command, body *adminapi.Override, limit, lasting string, remove bool) error {
 	f := cmd.Flags()
 	if body.Rule == "" {
 		return errors.New("--rule: is missing: give the id of the rule, as weir rules show has it")
@@ -148,21 +141,11 @@ func numbers(cmd *cobra.Command, body *adminapi.Override, limit string, burst in
 	if limit == "" {
 		return errors.New("--limit: is missing: give the key's limit, such as 3000/minute, or --remove")
 	}
-	var wanted any = limit
-	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
-		wanted = n
-	} else if _, err := weir.ParseLimit(limit); err != nil {
+	if _, err := weir.ParseLimit(limit); err != nil && !isNumber(limit) {
 		return fmt.Errorf("--limit: %w", err)
 	}
-	var err error
-	if body.Limit, err = json.Marshal(wanted); err != nil {
-		return err
-	}
-	if f.Changed("burst") {
-		if burst < 1 {
-			return fmt.Errorf("--burst: must be at least 1, got %d", burst)
-		}
-		body.Capacity = burst
+	if body.Limit = limitJSON(limit); f.Changed("burst") && body.Capacity < 1 {
+		return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
 	}
 	switch d, err := weir.ParseWindow(lasting); {
 	case !f.Changed("for"):
@@ -216,13 +199,12 @@ Exit codes are those of weir rules apply.`,
 	})
 }
 
-// listCommand completes a command that changes an entry of a list.
+// listCommand completes a command that adds an entry to a list, or removes it.
 func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 	var c change
 	var client clientFlag
 	var remove bool
 	cmd.Args = takes(0, 1)
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		entry, err := client.key(cmd, args)
 		if err != nil {
@@ -231,11 +213,11 @@ func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 		body := adminapi.ListEntry{Key: entry, Client: string(client), Remove: remove}
 		switch {
 		case client != "" || remove || !c.isFingerprint(cmd, entry):
-		case path == denylist: // blocks are never refused, and no client has such a key
+		case path == denylist: // a block is never refused, and no client has such a key
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is the fingerprint of a client in weir top: that client is blocked, as by --client\n", entry)
 			body.Key, body.Client = "", entry
 		case !c.force:
-			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this would let nobody pass: write --client %s; --force if it is a key all the same", entry, entry)
+			return fmt.Errorf("%s is the fingerprint of a client in weir top, not its key, so this entry would match no request: write --client %s, or --force if it is a key after all", entry, entry)
 		}
 		err = c.run(cmd, http.MethodPost, path+"/entries", body, nil, "")
 		if r, ok := refused(err, http.StatusNotFound); ok && remove && body.Client == "" && strings.Contains(r.Message, adminapi.NoEntry) {
@@ -251,7 +233,7 @@ func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// isFingerprint reports whether a word is what weir top shows of a client in place of its key.
+// isFingerprint reports whether a word is the fingerprint of a client that the node remembers.
 func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
 	if !fingerprint.MatchString(word) {
 		return false
@@ -260,7 +242,7 @@ func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
 	return err == nil
 }
 
-// nothing reports a change that isn't one: the list doesn't have the entry.
+// nothing reports that there was nothing to remove: the list lacks the entry.
 func (c *change) nothing(cmd *cobra.Command, path string) error {
 	a, err := c.call(cmd, http.MethodGet, path, nil, nil)
 	if err != nil {

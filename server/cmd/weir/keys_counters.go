@@ -7,32 +7,41 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"github.com/weirhq/weir"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// namedRequest is a request of a client that may be known by its fingerprint.
-type namedRequest struct {
+// clientRequest is a request whose client may be named by its fingerprint.
+type clientRequest struct {
 	*checkapi.CheckRequest
 	Client string `json:"client,omitempty"`
 }
 
-// clientCommand completes a command about the counters of a client, which is named by a key or by
-// flags.
-func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin, r *namedRequest, query string, asJSON bool) error) *cobra.Command {
-	var node admin
+// clientQuestion is a question about the counters of a client, which a key or flags name.
+type clientQuestion struct {
+	*adminPort
+	request clientRequest
+	query   string
+}
+
+// path returns the path of an endpoint, with the question's query.
+func (q *clientQuestion) path(endpoint string) string { return "/v1/" + endpoint + q.query }
+
+// clientCommand completes a command about the counters of a client.
+func clientCommand(cmd *cobra.Command, run func(*cobra.Command, *clientQuestion) error) *cobra.Command {
+	var node adminPort
 	var r requestFlags
 	var client clientFlag
-	var asJSON, unverified bool
+	var unverified bool
 	cmd.Args = takes(0, 1)
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error
 		switch {
@@ -41,18 +50,17 @@ func clientCommand(cmd *cobra.Command, run func(cmd *cobra.Command, node *admin,
 				return err
 			}
 		case r.IP == "" && r.user == "" && r.org == "" && len(r.attrs) == 0:
-			return errors.New("name the key, or - for standard input, or say with --client, --ip, --user or --org who it is")
+			return errors.New("name the client: give its key, or - for standard input, or --client, --ip, --user or --org")
 		}
 		w, err := r.wire()
 		if err != nil {
 			return err
 		}
-		return run(cmd, &node, &namedRequest{w, string(client)}, query(unverified), asJSON)
+		return run(cmd, &clientQuestion{&node, clientRequest{w, string(client)}, query(unverified)})
 	}
 	r.registerRest(cmd)
 	client.register(cmd)
 	unverifiedFlag(cmd, &unverified)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
 	if cmd.Flags().Lookup("rule") != nil {
 		complete(cmd, "rule", node.ruleIDs)
@@ -75,24 +83,22 @@ client uses a gateway that can't verify its key, add --unverified.`,
   weir keys show --client 1a2b3c4d --path /v1/orders
   weir keys show - --method POST --path /v1/orders < key.txt
   weir keys show --ip 203.0.113.7 --method POST --path /login --user ada --json`,
-	}, func(cmd *cobra.Command, node *admin, r *namedRequest, query string, asJSON bool) error {
-		explained, err := node.call(cmd, http.MethodPost, "/v1/explain"+query, r, nil)
+	}, func(cmd *cobra.Command, q *clientQuestion) error {
+		explained, err := q.call(cmd, http.MethodPost, q.path("explain"), q.request, nil)
 		if err != nil {
 			return err
 		}
-		counted, err := node.call(cmd, http.MethodPost, "/v1/counters"+query, r, nil)
+		counted, err := q.call(cmd, http.MethodPost, q.path("counters"), q.request, nil)
 		if err != nil {
 			return err
 		}
 		var x adminapi.Explanation
-		if err := explained.decode(&x); err != nil {
-			return err
-		}
 		var counters adminapi.Counters
-		if err := counted.decode(&counters); err != nil {
+		if err := cmp.Or(explained.decode(&x), counted.decode(&counters)); err != nil {
 			return err
 		}
-		if asJSON {
+		out := cmd.OutOrStdout()
+		if q.asJSON {
 			var all struct {
 				Counters json.RawMessage `json:"counters"`
 				Explain  json.RawMessage `json:"explain"`
@@ -103,43 +109,46 @@ client uses a gateway that can't verify its key, add --unverified.`,
 			all.Explain = explained.body
 			return printJSON(cmd, all)
 		}
-		printExplanation(cmd.OutOrStdout(), &x, &colour)
+		printExplanation(out, &x, &colour)
 		if counters.Reason == weir.ReasonCooldown.String() {
-			fmt.Fprintln(cmd.OutOrStdout(), "\nIt is in a cooldown, whatever its counters have left: weir keys cooldowns says until when, and weir keys reset ends it.")
+			fmt.Fprintln(out, "\nThe client is in a cooldown, whatever its counters have left: weir keys cooldowns says until when, and weir keys reset ends it.")
 		}
-		if err := printCounters(cmd.OutOrStdout(), counters.Counters); err != nil {
+		if err := printCounters(out, counters.Counters); err != nil {
 			return err
 		}
-		return printSlots(cmd.OutOrStdout(), counters.Counters, counters.At)
+		return printSlots(out, counters.Counters, counters.At)
 	})
 	colour.register(cmd)
 	return cmd
 }
 
+// limitName returns the name of a counter's limit. Nodes of an older release send only the rule.
+func limitName(c *adminapi.Counter) string { return cell(cmp.Or(c.Policy, c.Rule)) }
+
 func printCounters(w io.Writer, all []adminapi.Counter) error {
 	if len(all) == 0 {
 		return nil
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "\nCOUNTER\tLIMIT\tLEFT\tNEXT IN\tFULL IN")
+	head := []string{"COUNTER", "LIMIT", "LEFT", "NEXT IN", "FULL IN"}
 	runsOut := slices.ContainsFunc(all, func(c adminapi.Counter) bool { return c.RunsOutAt != nil })
 	if runsOut {
-		fmt.Fprint(t, "\tRUNS OUT IN")
+		head = append(head, "RUNS OUT IN")
 	}
-	fmt.Fprintln(t)
-	for _, c := range all {
-		name := cmp.Or(c.Policy, c.Rule) // nodes of an older release don't name limits
+	rows := [][]string{head}
+	for i := range all {
+		c := &all[i]
+		name := limitName(c)
 		if c.Degraded {
-			what := "the store can't be reached"
+			why := "the store can't be reached"
 			if c.MissingHome != "" {
-				what = fmt.Sprintf("its home, region %s, can't be asked", cell(c.MissingHome))
+				why = fmt.Sprintf("its home, region %s, can't be asked", cell(c.MissingHome))
 			}
-			fmt.Fprintf(t, "%s\t%s\tunknown: %s\n", name, c.Limit, what)
+			rows = append(rows, []string{name, c.Limit, "unknown: " + why})
 			continue
 		}
-		left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(c.ResetAfterMS)
+		left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(ms(c.ResetAfterMS))
 		if c.RetryAfterMS >= 0 {
-			next = wait(c.RetryAfterMS)
+			next = wait(ms(c.RetryAfterMS))
 		}
 		if c.Amount != "" {
 			left += " " + c.Amount
@@ -154,7 +163,7 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 			}
 			left += "; home " + cell(s.Home)
 		}
-		if c.InFlight != nil { // which end when they end
+		if c.InFlight != nil { // nobody knows when requests in flight will end
 			left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
 			if c.RetryAfterMS > 0 {
 				next = "when one ends"
@@ -163,31 +172,45 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 				full = "when all end"
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s", name, c.Limit, left, next, full)
+		row := []string{name, c.Limit, left, next, full}
 		switch {
-		case c.RunsOutAt != nil && c.WindowEnd != nil: // by the node's clock, not by this machine's
-			fmt.Fprintf(t, "\t%s", wait(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds())))
+		case c.RunsOutAt != nil && c.WindowEnd != nil: // reckoned by the node's clock, which this machine's may differ from
+			row = append(row, wait(ms(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds()))))
 		case runsOut:
-			fmt.Fprint(t, "\t-")
+			row = append(row, "-")
 		}
-		fmt.Fprintln(t)
+		rows = append(rows, row)
 	}
-	return t.Flush()
+	fmt.Fprintln(w)
+	return printTable(w, "", rows)
 }
 
-// wait is how long something takes, in units that people can tell apart.
-func wait(milliseconds int64) string {
-	const day = 24 * time.Hour
-	switch d := ms(milliseconds); {
-	case d == 0:
-		return "now"
-	case d >= 2*day:
-		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-	case d >= time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-	default:
-		return d.String()
+// printSlots lists the requests in flight of a client, as they were at the given time of the node's clock.
+func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) error {
+	rows := [][]string{{"SLOT", "COUNTER", "HOLDS", "TAKEN", "ENDS IN"}}
+	var more []string
+	for i := range all {
+		c := &all[i]
+		listed := int64(0)
+		for _, s := range c.Slots {
+			rows = append(rows, []string{cell(s.ID), limitName(c), fmt.Sprint(s.Slots), roughly(at.Sub(s.Since)) + " ago", roughly(s.Ends.Sub(at))})
+			listed += s.Slots
+		}
+		if c.InFlight != nil && listed > 0 && listed < *c.InFlight {
+			more = append(more, fmt.Sprintf("%s: only the oldest are listed, with %d of %d slots", limitName(c), listed, *c.InFlight))
+		}
 	}
+	if len(rows) == 1 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	if err := printTable(w, "", rows); err != nil {
+		return err
+	}
+	for _, line := range more {
+		fmt.Fprintln(w, line)
+	}
+	return nil
 }
 
 func keysResetCommand() *cobra.Command {
@@ -203,39 +226,67 @@ can't verify its key, add --unverified.`,
   weir keys reset --client 1a2b3c4d --path /v1/orders
   weir keys reset - < key.txt
   weir keys reset --user ada --method POST --path /login`,
-	}, func(cmd *cobra.Command, node *admin, r *namedRequest, query string, asJSON bool) error {
-		a, err := node.call(cmd, http.MethodPost, "/v1/counters/reset"+query, r, nil)
-		if err != nil {
-			return err
-		}
-		var done adminapi.Reset
-		if err := a.decode(&done); err != nil {
-			return err
-		}
-		if asJSON {
-			return printJSON(cmd, json.RawMessage(a.body))
-		}
-		text := count(done.Reset, "counter") + " reset"
-		if done.Reset == 0 {
-			text += ": no limit applies to such a request; rules may need its --method, --path or --ip"
-		} else if names := counterNames(cmd, node, r, query); names != "" {
-			text += ": " + names
-		}
-		fmt.Fprintln(cmd.ErrOrStderr(), text)
-		return nil
+	}, func(cmd *cobra.Command, q *clientQuestion) error {
+		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/reset"), q.request, func(done *adminapi.Reset) error {
+			text := count(done.Reset, "counter") + " reset"
+			if done.Reset == 0 {
+				text += ": no limit applies to such a request; rules may need its --method, --path or --ip"
+			} else if names := counterNames(cmd, q); names != "" {
+				text += ": " + names
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), text)
+			return nil
+		})
 	})
 }
 
-// counterNames names the counters of a request. The reset is done by then: not to know them is no error.
-func counterNames(cmd *cobra.Command, node *admin, r *namedRequest, query string) string {
-	a, err := node.call(cmd, http.MethodPost, "/v1/counters"+query, r, nil)
-	var counters adminapi.Counters
-	if err != nil || a.decode(&counters) != nil {
-		return ""
-	}
+// counterNames names the counters of a request, or returns "" if the node can't: the counters are reset by then, so
+// that isn't an error.
+func counterNames(cmd *cobra.Command, q *clientQuestion) string {
+	counters, _ := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request)
 	var names []string
-	for _, c := range counters.Counters {
-		names = append(names, cmp.Or(c.Policy, c.Rule))
+	for i := range counters.Counters {
+		names = append(names, limitName(&counters.Counters[i]))
 	}
 	return strings.Join(names, ", ")
+}
+
+var slotID = regexp.MustCompile(`^[0-9a-fA-F]{32}$`)
+
+func keysReleaseCommand() *cobra.Command {
+	var slot, rule string
+	cmd := &cobra.Command{
+		Use:   "release [KEY]",
+		Short: "Free a slot of a client whose request has gone",
+		Long: `Free the slots that one request of a client holds: of all limits on requests in
+flight, or of --rule alone. Take the slot's id from weir keys show, and give the
+same KEY and flags. KEY may be - to read it from standard input, which keeps it out
+of the shell's history.
+
+A slot that isn't renewed ends by itself after the rule's slot_ttl. Use this command
+if the request is gone and you can't wait that long. It stops no request: one that
+is still in flight takes its slot again at its next renewal, if one is free.`,
+		Example: `  weir keys release sk_prod_1 --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312
+  weir keys release --client 1a2b3c4d --path /v1/chat --rule chat --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312
+  weir keys release --user ada --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312`,
+	}
+	cmd.Flags().StringVar(&slot, "slot", "", "id of the slot, as weir keys show lists it")
+	cmd.Flags().StringVar(&rule, "rule", "", "id of the rule (default: all that limit requests in flight)")
+	return clientCommand(cmd, func(cmd *cobra.Command, q *clientQuestion) error {
+		switch {
+		case slot == "":
+			return errors.New("--slot: is missing: give the id of a slot, as weir keys show lists it")
+		case !slotID.MatchString(slot):
+			return fmt.Errorf("--slot: must be the id of a slot, 32 hexadecimal digits, as weir keys show lists it, got %q", slot)
+		}
+		body := struct {
+			clientRequest
+			Slot string `json:"slot"`
+			Rule string `json:"rule,omitempty"`
+		}{q.request, slot, rule}
+		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/release"), body, func(done *adminapi.Released) error {
+			fmt.Fprintf(cmd.ErrOrStderr(), "slot released: %s\n", cell(strings.Join(done.Released, ", ")))
+			return nil
+		})
+	})
 }

@@ -180,7 +180,7 @@ login     9/s         unknown: its home, region us, can't be asked
 	}
 	s.run("keys", "reset", "sk_1").expect(t, 0, "", "4 counters reset: quota-1m, quota-1d, nobody, lost, login\n")
 	s.run("keys", "reset", "sk_1", "--json").expect(t, 0, `"reset": 4`, "")
-	s.run("keys", "reset").expect(t, exitUsage, "", "name the key")
+	s.run("keys", "reset").expect(t, exitUsage, "", "name the client")
 	s.run("keys", "show", "sk_1", "--ip", "nonsense").expect(t, exitUsage, "", "ip")
 }
 
@@ -237,7 +237,7 @@ SLOT                              COUNTER  HOLDS  TAKEN       ENDS IN
 5f0c4b1d9a7e3c2240d1e8b7a6f59312  flight   1      19m12s ago  12s
 c1a9e07d4b3f48e29d5a6b7c8d9e0f11  flight   2      2s ago      0s
 c1a9e07d4b3f48e29d5a6b7c8d9e0f11  chat     2      0s ago      2d0h
-of flight only the oldest are listed, with 3 of 150 slots
+flight: only the oldest are listed, with 3 of 150 slots
 `
 	if d := s.run("keys", "show", "sk_1"); d.stdout != want || d.code != 0 {
 		t.Errorf("exit %d, %s\n%s", d.code, d.stderr, d.stdout)
@@ -254,5 +254,5 @@ of flight only the oldest are listed, with 3 of 150 slots
 	}
 	s.run("keys", "release", "sk_1").expect(t, exitUsage, "", "--slot: is missing: give the id of a slot, as weir keys show lists it")
 	s.run("keys", "release", "sk_1", "--slot", "5f0c").expect(t, exitUsage, "", `--slot: must be the id of a slot, 32 hexadecimal digits, as weir keys show lists it, got "5f0c"`)
-	s.run("keys", "release", "--slot", one).expect(t, exitUsage, "", "name the key")
+	s.run("keys", "release", "--slot", one).expect(t, exitUsage, "", "name the client")
 }

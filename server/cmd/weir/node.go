@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// address is a node's address as a flag has it, host:port or a URL, made a URL.
+// address makes a URL of a node's address, which is host:port or a URL.
 func address(flag, s string) (string, error) {
 	text := s
 	if !strings.Contains(text, "://") {
@@ -36,8 +36,8 @@ func address(flag, s string) (string, error) {
 	return strings.TrimRight(text, "/"), nil
 }
 
-// addressFlag is a flag that says where a port of a running node is. It has the
-// name and the environment variable of the flag with which the node was told.
+// addressFlag adds a flag for the address of a port of a running node. Its name and its environment variable are
+// those of the node's own flag.
 func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string) {
 	env := "WEIR_" + strings.ToUpper(name)
 	if v := os.Getenv(env); v != "" {
@@ -46,19 +46,20 @@ func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string
 	cmd.Flags().StringVar(value, name, otherwise, what+" of the node, host:port or URL ("+env+")")
 }
 
-// tokenFlag says where the token for a port of a node is. No flag holds the token itself: every
-// user who may list processes sees command lines.
+// tokenFlag says where the token for a port of a node is. No flag holds the token itself: whoever may list processes
+// sees their command lines.
 type tokenFlag struct{ port, file string }
 
 func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {
 	t.port = port
 	f.StringVar(&t.file, t.flag(), "", "file with the token for the "+what+" (default: the token in "+t.variable()+")")
+	_ = cobra.MarkFlagFilename(f, t.flag()) // the flag exists
 }
 
 func (t *tokenFlag) flag() string     { return t.port + "-token-file" }
 func (t *tokenFlag) variable() string { return "WEIR_" + strings.ToUpper(t.port) + "_TOKEN" }
 
-// read returns the token, or "", and the name of the place where it was found.
+// read returns the token, or "" if there is none, and the name of its place.
 func (t *tokenFlag) read() (token, place string, err error) {
 	place = t.variable()
 	token = os.Getenv(place)
@@ -79,7 +80,7 @@ func (t *tokenFlag) read() (token, place string, err error) {
 	return token, place, nil
 }
 
-// header is what carries the token, or nil if there is none.
+// header returns the header that carries the token, or nil if there is none.
 func (t *tokenFlag) header() (http.Header, error) {
 	token, _, err := t.read()
 	if err != nil || token == "" {
@@ -88,7 +89,7 @@ func (t *tokenFlag) header() (http.Header, error) {
 	return http.Header{"Authorization": {"Bearer " + token}}, nil
 }
 
-// wanted says where to put a token that the node asks for.
+// wanted says where to put the token that the node asks for.
 func (t *tokenFlag) wanted() string {
 	return "the node asks for a token: put it into " + t.variable() + ", or into a file that --" + t.flag() + " names"
 }
@@ -99,18 +100,19 @@ var client = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// answer is what a node answered.
+// answer is a node's answer.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// maxAnswer is enough for a document of rules and its difference from another.
+// maxAnswer is the most that is read of an answer: enough for a rule document and its difference from another.
 const maxAnswer = 32 << 20
 
-// call sends a request to a node and reads the answer, whatever its status. A body of
-// bytes is a document and sent as it is; any other is sent as JSON. The flag says where the node is. An error has its exit code.
+// call sends a request to a node and reads the answer, whatever its status. It sends a body of bytes unchanged, as a
+// YAML document, and any other body as JSON. Errors name the flag as the place of the node's address, and carry an
+// exit code.
 func call(ctx context.Context, certificates *tlsFlags, flag, method, url string, body any, header http.Header) (*answer, error) {
 	var payload []byte
 	kind := "application/json"
@@ -160,7 +162,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// unexpected is the error of an answer that is neither wanted nor a refusal.
+// unexpected returns the error for an answer that the command has no use for.
 func unexpected(url string, status int, answer []byte) error {
 	var e checkapi.ErrorResponse
 	if json.Unmarshal(answer, &e) == nil && e.Error.Message != "" {
@@ -184,7 +186,7 @@ type requestFlags struct {
 	attrs           []string
 }
 
-// register takes the key and the cost from flags, too.
+// register adds all flags, and registerRest those other than the key and the cost.
 func (r *requestFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.Key, "key", "", "API key")
 	cmd.Flags().Int64Var(&r.cost, "cost", 1, "tokens; 0 peeks")
@@ -196,11 +198,22 @@ func (r *requestFlags) registerRest(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.Method, "method", "GET", "HTTP method")
 	f.StringVar(&r.Path, "path", "", "path")
-	f.StringVar(&r.IP, "ip", "", "address of the client")
+	f.StringVar(&r.IP, "ip", "", "the client's IP address")
 	f.StringVar(&r.user, "user", "", "user")
 	f.StringVar(&r.org, "org", "", "organisation")
 	f.StringVar(&r.tier, "tier", "", "tier")
 	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
+}
+
+// check returns the request that the arguments and flags of a command describe.
+func (r *requestFlags) check(cmd *cobra.Command, args []string, amounts *amountFlags) (*checkapi.CheckRequest, error) {
+	if err := r.argument(cmd, args); err != nil {
+		return nil, err
+	}
+	if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
+		return nil, err
+	}
+	return r.wire()
 }
 
 // argument takes the key from the argument, if there is one.
@@ -217,7 +230,7 @@ func (r *requestFlags) argument(cmd *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// wire returns the request as the check API has it.
+// wire returns the request in the form of the check API.
 func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
 	r.Attributes = map[string]string{}
 	for name, v := range map[string]string{"user": r.user, "org": r.org, "tier": r.tier} {
@@ -236,7 +249,7 @@ func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
 	return &r.CheckRequest, err
 }
 
-// decode reads the request as a node would.
+// decode reads the request as a node does.
 func (r *requestFlags) decode() (weir.Request, error) {
 	body, err := json.Marshal(r.CheckRequest)
 	if err != nil {

@@ -1,40 +1,17 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// nodesAnswer is what GET /v1/nodes answers, as far as it is shown.
-type nodesAnswer struct {
-	Nodes []struct {
-		Name         string     `json:"name"`
-		Region       string     `json:"region"`
-		Self         bool       `json:"self"`
-		Version      string     `json:"version"`
-		RulesVersion int64      `json:"rules_version"`
-		RulesHash    string     `json:"rules_hash"`
-		RulesText    string     `json:"rules_text_hash"`
-		Store        string     `json:"store"`
-		Since        *time.Time `json:"since"`
-		Lost         []string   `json:"lost"`
-		Warning      string     `json:"warning"`
-		SeenMSAgo    int64      `json:"seen_ms_ago"`
-	} `json:"nodes"`
-	AgeSeconds float64 `json:"age_seconds"`
-	Stale      bool    `json:"stale"`
-}
-
 func nodesCommand() *cobra.Command {
-	var node admin
-	var asJSON bool
+	var node adminPort
 	var colour colour
 	cmd := &cobra.Command{
 		Use:   "nodes",
@@ -48,35 +25,19 @@ node has heard, and stderr says how old it is.`,
 		Example: "  weir nodes\n  weir nodes --admin weir-2:8082 --json",
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			a, err := node.call(cmd, http.MethodGet, "/v1/nodes", nil, nil)
-			if err != nil {
-				return err
-			}
-			var all nodesAnswer
-			if err := a.decode(&all); err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(cmd, json.RawMessage(a.body))
-			}
-			if err := printNodes(cmd.OutOrStdout(), &all, &colour); err != nil {
-				return err
-			}
-			if all.Stale {
-				fmt.Fprintf(cmd.ErrOrStderr(), "The other nodes can't be asked: this is what was heard of them %.0f s ago.\n", all.AgeSeconds)
-			}
-			return nil
+			return show(&node, cmd, http.MethodGet, "/v1/nodes", nil, func(all *adminapi.Nodes) error {
+				return printNodes(cmd, all, &colour)
+			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	colour.register(cmd)
 	node.register(cmd)
 	return cmd
 }
 
-func printNodes(w io.Writer, all *nodesAnswer, colour *colour) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tWEIR\tRULES\tTEXT\tSEEN\tSTORE")
+func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) error {
+	w := cmd.OutOrStdout()
+	rows := [][]string{{"NODE", "WEIR", "RULES", "TEXT", "SEEN", "STORE"}}
 	for _, n := range all.Nodes {
 		name := cell(n.Name)
 		if n.Region != "" {
@@ -93,10 +54,10 @@ func printNodes(w io.Writer, all *nodesAnswer, colour *colour) error {
 		if n.SeenMSAgo >= 100 {
 			seen = fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)
 		}
-		// It is the last column, so that colours don't count as width.
+		// The coloured cell comes last: colour codes would count as width.
 		store := colour.verdict(w, n.Store == "up", cell(n.Store))
 		if n.Since != nil {
-			store += " since " + n.Since.Local().Format(time.DateTime)
+			store += " since " + clock(*n.Since)
 		}
 		if len(n.Lost) > 0 {
 			store += ": " + cell(strings.Join(n.Lost, ", "))
@@ -104,7 +65,17 @@ func printNodes(w io.Writer, all *nodesAnswer, colour *colour) error {
 		if n.Warning != "" {
 			store += "; " + colour.paint(w, amber, cell(n.Warning))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name, cell(n.Version), rules, cell(n.RulesText), seen, store)
+		rows = append(rows, []string{name, cell(n.Version), rules, cell(n.RulesText), seen, store})
 	}
-	return t.Flush()
+	if err := printTable(w, "", rows); err != nil {
+		return err
+	}
+	if all.Stale {
+		age := 0.
+		if all.AgeSeconds != nil {
+			age = *all.AgeSeconds
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "The other nodes can't be asked: this is what was heard of them %.0f s ago.\n", age)
+	}
+	return nil
 }

@@ -27,9 +27,9 @@ func rulesCommand() *cobra.Command {
 }
 
 func lintCommand() *cobra.Command {
-	var asJSON, strict bool
+	var strict bool
 	var colour colour
-	var node admin
+	var node adminPort
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check rule files; exit 1 if one has problems",
@@ -51,11 +51,8 @@ on that node's emergency list that the file lacks.`,
 			}
 			var blocked adminapi.List
 			if cmd.Flags().Changed("admin") {
-				a, err := node.call(cmd, http.MethodGet, denylist, nil, nil)
-				if err != nil {
-					return err
-				}
-				if err := a.decode(&blocked); err != nil {
+				var err error
+				if blocked, err = get[adminapi.List](&node, cmd, http.MethodGet, denylist, nil); err != nil {
 					return err
 				}
 			}
@@ -69,7 +66,7 @@ on that node's emergency list that the file lacks.`,
 				bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
 				reports = append(reports, r)
 			}
-			if asJSON {
+			if node.asJSON {
 				if err := printJSON(cmd, reports); err != nil {
 					return err
 				}
@@ -83,7 +80,6 @@ on that node's emergency list that the file lacks.`,
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	colour.register(cmd)
 	node.register(cmd)
 	return cmd
@@ -96,7 +92,7 @@ type lintReport struct {
 	Warnings []rulefile.Problem `json:"warnings"`
 }
 
-// lint looks at a file, and for entries of an emergency list that it lacks.
+// lint checks a file, and warns of entries of an emergency list that the file lacks.
 func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintReport, error) {
 	text, err := readFile(cmd, name)
 	if err != nil {
@@ -116,7 +112,7 @@ func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintRepo
 	return r, nil
 }
 
-// badRules is the error of rules that have problems, or can't be read at all.
+// badRules gives the error of a rule file its exit code: the rules have problems, or the file can't be read.
 func badRules(err error) error {
 	var problems rulefile.Problems
 	if errors.As(err, &problems) {
@@ -152,16 +148,8 @@ func printLint(w io.Writer, reports []lintReport, strict bool, colour *colour) {
 	}
 }
 
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 func showCommand() *cobra.Command {
-	var node admin
-	var asJSON bool
+	var node adminPort
 	var version string
 	cmd := &cobra.Command{
 		Use:   "show [FILE]",
@@ -196,7 +184,7 @@ func showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if node.asJSON {
 				if text, err = rulefile.JSON(text); err != nil {
 					return &exit{exitRefused, err}
 				}
@@ -207,18 +195,12 @@ func showCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&version, "version", "", "print this version instead of the one in force: 41, or 41-abcdef12 for an orphan")
 	complete(cmd, "version", node.versions)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
 	return cmd
 }
 
-// ruleVersion returns the rules as they were.
-func (n *admin) ruleVersion(cmd *cobra.Command, version string) ([]byte, error) {
-	a, err := n.call(cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	var v adminapi.Version
-	err = a.decode(&v)
+// ruleVersion returns the document of a version.
+func (n *adminPort) ruleVersion(cmd *cobra.Command, version string) ([]byte, error) {
+	v, err := get[adminapi.Version](n, cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil)
 	return []byte(v.Text), err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/rulefile"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
 func applyCommand() *cobra.Command {
@@ -76,7 +78,7 @@ in the command or in the file, or a version that isn't there; 3 if no node answe
 			versions := cmd.Flags().Changed("from")
 			switch {
 			case len(args) == 1 && (versions || cmd.Flags().Changed("to")):
-				return errors.New("--from and --to are of versions: leave the file out")
+				return errors.New("--from and --to compare versions: leave the file out")
 			case len(args) == 0 && !versions:
 				return errors.New("name a rule file, - for standard input, or a version with --from")
 			}
@@ -89,7 +91,7 @@ in the command or in the file, or a version that isn't there; 3 if no node answe
 						return trouble(err)
 					}
 				}
-				out, err = c.between(cmd, from, to)
+				out, err = c.diff(cmd, from, to)
 			} else {
 				file = args[0]
 				out, err = c.wouldBe(cmd, args[0])
@@ -111,13 +113,12 @@ in the command or in the file, or a version that isn't there; 3 if no node answe
 	f.Int64Var(&to, "to", 0, "the version to compare it with (default: the one in force)")
 	complete(cmd, "from", c.versions)
 	complete(cmd, "to", c.versions)
-	f.BoolVar(&c.asJSON, "json", false, "print the node's answer")
 	c.colour.register(cmd)
-	c.admin.register(cmd)
+	c.adminPort.register(cmd)
 	return cmd
 }
 
-// wouldBe is what applying a file would do.
+// wouldBe returns what applying a file would change.
 func (c *change) wouldBe(cmd *cobra.Command, file string) (*changed, error) {
 	text, err := readRules(cmd, file)
 	if err != nil {
@@ -130,8 +131,8 @@ func (c *change) wouldBe(cmd *cobra.Command, file string) (*changed, error) {
 	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version))
 }
 
-// between is how two versions differ.
-func (c *change) between(cmd *cobra.Command, from, to int64) (*changed, error) {
+// diff compares two versions.
+func (c *change) diff(cmd *cobra.Command, from, to int64) (*changed, error) {
 	q := url.Values{"from": {strconv.FormatInt(from, 10)}, "to": {strconv.FormatInt(to, 10)}}
 	a, err := c.call(cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
 	if err != nil {
@@ -141,7 +142,7 @@ func (c *change) between(cmd *cobra.Command, from, to int64) (*changed, error) {
 	return out, a.decode(out)
 }
 
-// trouble keeps the exit code that says "they differ" for that alone.
+// trouble replaces the exit code 1, which for weir rules diff means that there is a difference.
 func trouble(err error) error {
 	var e *exit
 	if errors.As(err, &e) && e.code == exitRefused {
@@ -150,8 +151,8 @@ func trouble(err error) error {
 	return err
 }
 
-// inForce is the version of the rules in force.
-func (n *admin) inForce(cmd *cobra.Command) (int64, error) {
+// inForce returns the version of the rules in force.
+func (n *adminPort) inForce(cmd *cobra.Command) (int64, error) {
 	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
 	if err != nil {
 		return 0, err
@@ -159,7 +160,7 @@ func (n *admin) inForce(cmd *cobra.Command) (int64, error) {
 	return a.version()
 }
 
-// readRules reads a document that is to be sent to a node.
+// readRules reads a document to send to a node.
 func readRules(cmd *cobra.Command, name string) ([]byte, error) {
 	text, err := readFile(cmd, name)
 	switch {
@@ -169,4 +170,104 @@ func readRules(cmd *cobra.Command, name string) ([]byte, error) {
 		return nil, &exit{exitRefused, fmt.Errorf("%s: is too large: a rule file has at most %d MiB", name, rulefile.MaxSize>>20)}
 	}
 	return text, nil
+}
+
+func putRuleCommand() *cobra.Command {
+	var c change
+	cmd := &cobra.Command{
+		Use:   "put ID FILE",
+		Short: "Replace one rule, or add it, on all nodes",
+		Long: `Replace one of the rules in force, or add it at the end, on all nodes. The file has
+the fields of the rule, as under rules:; - reads standard input. Every other byte of
+the rules stays as it is, comments included. The change applies to the newest
+version.
+
+Exit codes are those of weir rules apply.`,
+		Example: `  weir rules put search search.yaml --dry-run
+  echo '{match: {endpoint: /v1/search}, limit: 60/minute}' | weir rules put search - -m "twice as much"`,
+		Args: takes(2, 2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			switch len(args) {
+			case 0:
+				return c.ruleIDs(cmd, args, typed)
+			case 1:
+				return ruleFiles(cmd, args, typed)
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readRules(cmd, args[1])
+			if err != nil {
+				return err
+			}
+			// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
+			return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
+		},
+	}
+	c.register(cmd)
+	return cmd
+}
+
+func removeRuleCommand() *cobra.Command {
+	var c change
+	cmd := &cobra.Command{
+		Use:   "remove ID",
+		Short: "Take one rule away, on all nodes",
+		Long: `Take one rule away from those in force, with its overrides, on all nodes. Every
+other byte of the rules stays as it is.
+
+Exit codes are those of weir rules apply.`,
+		Example:           "  weir rules remove search --dry-run\n  weir rules remove search -m \"the endpoint is gone\"",
+		Args:              takes(1, 1),
+		ValidArgsFunction: one(c.ruleIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.run(cmd, http.MethodDelete, "/v1/rules/id/"+url.PathEscape(args[0]), nil, nil, "")
+		},
+	}
+	c.register(cmd)
+	return cmd
+}
+
+func tierCommand() *cobra.Command {
+	var c change
+	var limit string
+	var body adminapi.Numbers
+	cmd := &cobra.Command{
+		Use:   "tier NAME",
+		Short: "Change the numbers of a tier, on all nodes",
+		Long: `Change the numbers of a tier on all nodes, and so those of the rules that take
+theirs from it. A limit without a window, such as 500, keeps the tier's window.
+
+Exit codes are those of weir rules apply.`,
+		Example: "  weir rules tier pro --limit 2000/minute --burst 500 -m launch\n  weir rules tier free --limit 50 --dry-run",
+		Args:    takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch given := cmd.Flags().Changed; {
+			case !given("limit") && !given("burst"):
+				return errors.New("give --limit, such as 500/minute, or --burst")
+			case given("burst") && body.Capacity < 1:
+				return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
+			}
+			body.Limit = limitJSON(limit)
+			return c.run(cmd, http.MethodPut, "/v1/rules/tier/"+url.PathEscape(args[0]), body, nil, "")
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&limit, "limit", "", "the tier's limit, such as 500/minute or 500")
+	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as the tier has it)")
+	c.register(cmd)
+	return cmd
+}
+
+// limitJSON writes a limit for a request's body: 500/minute, or 500, which keeps the window.
+func limitJSON(limit string) json.RawMessage {
+	if limit == "" {
+		return nil
+	}
+	var v any = limit
+	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
+		v = n
+	}
+	text, _ := json.Marshal(v) // strings and numbers always encode
+	return text
 }

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,8 +14,7 @@ import (
 )
 
 func historyCommand() *cobra.Command {
-	var node admin
-	var asJSON bool
+	var node adminPort
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "history",
@@ -29,9 +26,8 @@ An orphan was in force on some node, until it turned out that the store had gone
 without it: after a failover that lost it, or a network that was divided. weir rules
 show --version 42-abcdef12 has its document, weir rules rollback 42-abcdef12 puts it
 in force.`,
-		Example:           "  weir rules history\n  weir rules history --limit 100 --json",
-		Args:              takes(0, 0),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  weir rules history\n  weir rules history --limit 100 --json",
+		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return fmt.Errorf("--limit: must be at least 1, got %d", limit)
@@ -40,20 +36,19 @@ in force.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if node.asJSON {
 				return printJSON(cmd, adminapi.Versions{Versions: all})
 			}
 			return printHistory(cmd.OutOrStdout(), all)
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many versions")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	node.register(cmd)
 	return cmd
 }
 
-// history asks for page after page: a node decides how much it tells at once. Orphans come beside the versions that are asked for.
-func (n *admin) history(cmd *cobra.Command, limit int) ([]adminapi.Version, error) {
+// history lists versions, page by page: a node limits the size of a page. Orphans come on top of the limit.
+func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, error) {
 	all := []adminapi.Version{}
 	var before int64
 	for count := 0; count < limit; {
@@ -61,12 +56,8 @@ func (n *admin) history(cmd *cobra.Command, limit int) ([]adminapi.Version, erro
 		if before > 0 {
 			path += "&before=" + strconv.FormatInt(before, 10)
 		}
-		a, err := n.call(cmd, http.MethodGet, path, nil, nil)
+		page, err := get[adminapi.Versions](n, cmd, http.MethodGet, path, nil)
 		if err != nil {
-			return nil, err
-		}
-		var page adminapi.Versions
-		if err := a.decode(&page); err != nil {
 			return nil, err
 		}
 		if len(page.Versions) == 0 {
@@ -82,7 +73,7 @@ func (n *admin) history(cmd *cobra.Command, limit int) ([]adminapi.Version, erro
 			count, before = count+1, v.Number
 		}
 		all = append(all, page.Versions...)
-		if before <= 1 || count == 0 { // of orphans alone there is one page
+		if before <= 1 || count == 0 { // a page of nothing but orphans is the only one
 			break
 		}
 	}
@@ -90,24 +81,20 @@ func (n *admin) history(cmd *cobra.Command, limit int) ([]adminapi.Version, erro
 }
 
 func printHistory(w io.Writer, all []adminapi.Version) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "VERSION\tHASH\tWHEN\tWHO\tMESSAGE")
+	rows := [][]string{{"VERSION", "HASH", "WHEN", "WHO", "MESSAGE"}}
 	for _, v := range all {
 		message := cell(v.Message)
 		if v.Orphan {
 			message = "(orphan) " + message
 		}
-		when := "" // of a version that is damaged
+		when := "" // a damaged version has no time
 		if !v.Time.IsZero() {
-			when = v.Time.Local().Format(time.DateTime)
+			when = clock(v.Time)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", v.Number, cell(v.Hash[:min(8, len(v.Hash))]), when, cell(v.Author), message)
+		rows = append(rows, []string{strconv.FormatInt(v.Number, 10), cell(v.Hash[:min(8, len(v.Hash))]), when, cell(v.Author), message})
 	}
-	return t.Flush()
+	return printTable(w, "", rows)
 }
-
-// cell is text of others in a table of one line each.
-func cell(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
 
 func rollbackCommand() *cobra.Command {
 	var c change
@@ -141,7 +128,7 @@ Exit codes are those of weir rules apply.`,
 				if err != nil {
 					return err
 				}
-				body.Version, header = version, ifMatch(newest) // what somebody else changed meanwhile isn't undone unseen
+				body.Version, header = version, ifMatch(newest) // a change that somebody else makes meanwhile isn't undone unseen
 			}
 			body.Message, c.message = c.message, ""
 			return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
@@ -151,7 +138,8 @@ Exit codes are those of weir rules apply.`,
 	return cmd
 }
 
-func (n *admin) beforeNewest(cmd *cobra.Command) (before, newest int64, err error) {
+// beforeNewest returns the two newest versions.
+func (n *adminPort) beforeNewest(cmd *cobra.Command) (before, newest int64, err error) {
 	all, err := n.history(cmd, 2)
 	if err != nil {
 		return 0, 0, err

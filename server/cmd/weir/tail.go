@@ -16,20 +16,19 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
-// tailView is what weir tail shows, and how.
+// tailView is the state of weir tail.
 type tailView struct {
-	node                        admin
-	colour                      colour
-	rule, outcome, client, edge string
-	asJSON                      bool
+	node   adminPort
+	colour colour
+	filter map[string]*string // parameters of GET /v1/events
 
 	seen, shown uint64
-	oneIn       uint64 // as it was last told, while decisions are sampled; else 0
-	sampled     bool   // they were, at some time
+	oneIn       uint64 // the sampling rate that was last reported; 0 while all decisions are shown
+	sampled     bool   // decisions were sampled at some time
 }
 
 func tailCommand() *cobra.Command {
-	var v tailView
+	v := tailView{filter: map[string]*string{}}
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Show a node's decisions as they are made",
@@ -46,27 +45,30 @@ stderr says so; how many there were is exact. Ctrl-C leaves.`,
 		Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&v.rule, "rule", "", "only what this rule binds")
+	for _, filter := range []struct{ name, usage string }{
+		{"rule", "only decisions that this rule binds"},
+		{"outcome", "only allowed or refused"},
+		{"client", "only the client with this fingerprint, as weir top shows it"},
+		{"edge", "only requests that came in there: check, gateway, envoy, …"},
+	} {
+		v.filter[filter.name] = cmd.Flags().String(filter.name, "", filter.usage)
+	}
 	complete(cmd, "rule", v.node.ruleIDs)
-	f.StringVar(&v.outcome, "outcome", "", "only allowed or refused")
-	complete(cmd, "outcome", cobra.FixedCompletions([]string{"allowed", "refused"}, cobra.ShellCompDirectiveNoFileComp))
-	f.StringVar(&v.client, "client", "", "only the client with this fingerprint, as weir top shows it")
-	f.StringVar(&v.edge, "edge", "", "only what came in there: check, gateway, envoy, …")
-	f.BoolVar(&v.asJSON, "json", false, "print a line of JSON for each decision")
+	complete(cmd, "outcome", fixed("allowed", "refused"))
 	v.colour.register(cmd)
 	v.node.register(cmd)
+	cmd.Flags().Lookup("json").Usage = "print a line of JSON for each decision"
 	return cmd
 }
 
-// silentFor is how long a stream may have nothing: there is a pulse each second.
+// silentFor is how long a stream may be silent. The node sends a pulse each second.
 const silentFor = 15 * time.Second
 
 func (v *tailView) run(cmd *cobra.Command) error {
 	q := url.Values{}
-	for name, value := range map[string]string{"rule": v.rule, "outcome": v.outcome, "client": v.client, "edge": v.edge} {
-		if value != "" {
-			q.Set(name, value)
+	for name, value := range v.filter {
+		if *value != "" {
+			q.Set(name, *value)
 		}
 	}
 	where, header, place, err := v.node.prepare("/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}})
@@ -84,7 +86,7 @@ func (v *tailView) run(cmd *cobra.Command) error {
 		return err
 	}
 	streams := *client
-	streams.Timeout = 0 // the answer doesn't end: how long it takes is up to whoever watches
+	streams.Timeout = 0 // the answer ends when the user leaves
 	res, err := streams.Do(req)
 	if err != nil {
 		return &exit{exitUnavailable, v.node.tls.unreached(where, "admin", err)}
@@ -92,10 +94,11 @@ func (v *tailView) run(cmd *cobra.Command) error {
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-		if a := (&answer{res.StatusCode, res.Header, body}); a.wantsTLS() {
+		a := &answer{res.StatusCode, res.Header, body}
+		if a.wantsTLS() {
 			return &exit{exitUnavailable, errWantsTLS("--admin")}
 		}
-		return v.node.refused(&answer{res.StatusCode, res.Header, body}, where, place)
+		return v.node.refused(a, where, place)
 	}
 	silent := time.AfterFunc(silentFor, func() { res.Body.Close() })
 	defer silent.Stop()
@@ -109,7 +112,7 @@ func (v *tailView) run(cmd *cobra.Command) error {
 			return v.pulse(cmd.ErrOrStderr(), data)
 		case "end":
 			var e adminapi.End
-			_ = json.Unmarshal(data, &e) // without words it has ended all the same
+			_ = json.Unmarshal(data, &e) // without a reason, the stream has still ended
 			ended = e.Text
 		}
 		return nil
@@ -133,20 +136,20 @@ func (v *tailView) run(cmd *cobra.Command) error {
 func (v *tailView) show(out io.Writer, data []byte) error {
 	var d tail.Decision
 	if err := json.Unmarshal(data, &d); err != nil {
-		return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+		return notUnderstood(err)
 	}
 	v.shown++
 	line := string(data)
-	if !v.asJSON {
+	if !v.node.asJSON {
 		line = v.line(out, &d)
 	}
 	if _, err := fmt.Fprintln(out, line); err != nil {
-		return &exit{exitUnavailable, err} // whoever reads has gone
+		return &exit{exitUnavailable, err} // the reader of the output has gone
 	}
 	return nil
 }
 
-// line is a decision for people.
+// line formats a decision for people.
 func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s  %-11s  %-16s  %-18s  %-8s", d.Time.Local().Format("15:04:05.000"), v.colour.verdict(out, d.Outcome == "allowed", fmt.Sprintf("%-7s", cell(d.Outcome))),
@@ -160,7 +163,7 @@ func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 		fmt.Fprintf(&b, "  %d of %d left", d.Remaining, d.Limit)
 	}
 	if d.RetryMS > 0 {
-		b.WriteString("  retry in " + (time.Duration(d.RetryMS) * time.Millisecond).String())
+		b.WriteString("  retry in " + ms(d.RetryMS).String())
 	}
 	if len(d.Shadow) > 0 {
 		b.WriteString("  would be refused by " + cell(strings.Join(d.Shadow, ", ")))
@@ -168,18 +171,11 @@ func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 	return b.String()
 }
 
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return cell(text)
-}
-
-// pulse says when decisions are sampled, and when that changes.
+// pulse reports when sampling begins, changes and ends.
 func (v *tailView) pulse(words io.Writer, data []byte) error {
 	var p tail.Pulse
 	if err := json.Unmarshal(data, &p); err != nil {
-		return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
+		return notUnderstood(err)
 	}
 	v.seen += p.Seen
 	switch {

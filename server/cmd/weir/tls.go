@@ -14,18 +14,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// tlsFlags are the certificates with which a command talks to a node over TLS.
+// tlsFlags name the certificates with which a command talks to a node over TLS.
 type tlsFlags struct {
 	ca, cert, key string
-	keyFlag       string // the name of the flag of key
+	keyFlag       string // the name of key's flag
 
-	own *http.Client // once it was asked for
+	own *http.Client // made by the first call of client
 }
 
-// clientVariables are what commands that talk to nodes take from the environment, beside settings of nodes.
+// clientVariables are the environment variables of commands that talk to nodes, beside those that are settings of nodes.
 var clientVariables = []string{"WEIR_CA", "WEIR_CERT", "WEIR_KEY"}
 
 // register adds the flags. A command with a --key that is an API key has --cert-key instead.
@@ -37,12 +38,15 @@ func (t *tlsFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&t.ca, "ca", os.Getenv("WEIR_CA"), "file of the CA that signed the node's certificate, in place of those that this machine knows (WEIR_CA)")
 	f.StringVar(&t.cert, "cert", os.Getenv("WEIR_CERT"), "file of the certificate to show to the node (WEIR_CERT)")
 	f.StringVar(&t.key, t.keyFlag, os.Getenv("WEIR_KEY"), "file of the certificate's private key, if --cert doesn't hold it (WEIR_KEY)")
+	for _, name := range []string{"ca", "cert", t.keyFlag} {
+		_ = cobra.MarkFlagFilename(f, name) // the flag exists
+	}
 }
 
-// given reports whether the command is to use TLS.
+// given reports whether any of the flags is set, so that addresses without a scheme mean https.
 func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != "" }
 
-// address is a node's address made a URL. One without a scheme is https if certificates are given.
+// address makes a URL of a node's address. Without a scheme, it is https if certificates are given.
 func (t *tlsFlags) address(flag, s string) (string, error) {
 	if t.given() && !strings.Contains(s, "://") && !isNumber(s) {
 		s = "https://" + s
@@ -50,7 +54,7 @@ func (t *tlsFlags) address(flag, s string) (string, error) {
 	return address(flag, s)
 }
 
-// config reads the files. It is nil if there are none.
+// config reads the files. It returns nil if no flag is set.
 func (t *tlsFlags) config() (*tls.Config, error) {
 	if !t.given() {
 		return nil, nil
@@ -109,7 +113,7 @@ func (t *tlsFlags) pair() (pair tls.Certificate, err error) {
 	return pair, fmt.Errorf("--cert, --%s: %s and %s: %w", keyFlag, t.cert, keyFile, err)
 }
 
-// client is for requests to the node.
+// client returns the client for requests to the node.
 func (t *tlsFlags) client() (*http.Client, error) {
 	if t.own != nil {
 		return t.own, nil
@@ -128,7 +132,8 @@ func (t *tlsFlags) client() (*http.Client, error) {
 	return t.own, nil
 }
 
-// unreached is the error of a request that no node has answered. If a node is there, it says why the two don't understand each other.
+// unreached returns the error for a request that no node answered. If something listens there, the error says why
+// the connection failed.
 func (t *tlsFlags) unreached(to, flag string, err error) error {
 	if why, err := t.reason(to, "--"+flag, err); why != "" {
 		return fmt.Errorf("%s: %w", why, err)
@@ -136,8 +141,8 @@ func (t *tlsFlags) unreached(to, flag string, err error) error {
 	return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
 }
 
-// reason says why a request to a URL failed, if that is for TLS, and is "" otherwise. The URL is from the given place. The error is
-// the one that is to be shown.
+// reason says why a request to a URL failed, if TLS is the cause, and returns "" otherwise. Place is where the user
+// wrote the URL. The error is the one to show.
 func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	if alert := t.alert(to, err); alert != nil {
 		err = alert
@@ -158,7 +163,7 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 		strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
 		return "the node doesn't speak TLS: write http://, and give no certificates", err
 	case strings.Contains(err.Error(), "malformed HTTP response"):
-		// The bytes of another protocol aren't shown: they tell nothing, and may look like a URL with a password.
+		// Don't show bytes of another protocol: they tell the user nothing, and may look like a URL with a password.
 		return place + ": this port doesn't speak HTTP/1.1; a node's --grpc port doesn't either", errors.New("malformed HTTP response")
 	case refusesCertificate(err) && t.cert == "":
 		return "the node asks for a client certificate: give it as --cert and --" + t.keyFlag + ", or in WEIR_CERT and WEIR_KEY", err
@@ -168,9 +173,9 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	return "", err
 }
 
-// alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 the alert follows the handshake, when
-// the client has already begun to send its request. That then often fails because the node has closed the connection, before the alert
-// was read. So this connects again, and only reads.
+// alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 the alert follows
+// the handshake, when the client is already sending its request. Sending then often fails, because the node has
+// closed the connection, before the client has read the alert. So alert connects again, and only reads.
 func (t *tlsFlags) alert(to string, err error) error {
 	u, bad := url.Parse(to)
 	var op *net.OpError
@@ -185,7 +190,7 @@ func (t *tlsFlags) alert(to string, err error) error {
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), c)
 	if err == nil {
 		defer conn.Close()
-		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that takes the certificate waits for a request
+		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that accepts the certificate waits for a request
 		_, err = conn.Read(make([]byte, 1))
 	}
 	if err == nil || !refusesCertificate(err) {
@@ -194,18 +199,19 @@ func (t *tlsFlags) alert(to string, err error) error {
 	return err
 }
 
-// refusesCertificate: the node has ended the handshake with an alert about the client's certificate. Package tls has no type for it.
+// refusesCertificate reports whether the node ended the handshake with an alert about the client's certificate.
+// Package tls has no type for those.
 func refusesCertificate(err error) bool {
 	_, alert, ok := strings.Cut(err.Error(), "remote error: tls: ")
 	return ok && (strings.Contains(alert, "certificate") || strings.Contains(alert, "handshake failure"))
 }
 
-// wantsTLS: the answer is Go's to a request without TLS at a port that has it.
+// wantsTLS reports whether the answer is that of Go's server to a request without TLS on a TLS port.
 func (a *answer) wantsTLS() bool {
 	return a.status == http.StatusBadRequest && strings.Contains(string(a.body), "HTTP request to an HTTPS server")
 }
 
-// errWantsTLS says what to do then. The URL is from the given place.
+// errWantsTLS says what to do then. Place is where the user wrote the URL.
 func errWantsTLS(place string) error {
 	return fmt.Errorf("the node speaks TLS: write https:// in %s; --ca names the file of a CA that this machine doesn't know", place)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -16,28 +15,28 @@ import (
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// topView is what weir top shows, and how.
+// topView is the state of weir top.
 type topView struct {
-	node    admin
+	node    adminPort
 	colour  colour
 	refused bool
 	rule    string // "" means every rule
-	rules   bool   // how rules are used, in place of clients
+	rules   bool   // show how rules are used, instead of clients
 	k       int
 	every   time.Duration
 
 	answer   toplist.Answer
 	at       time.Time // of the answer
-	trouble  string    // why there is no newer one
+	trouble  string    // why there is no newer answer
 	paused   bool
-	typing   *string // the rule that is being typed
+	typing   *string // the rule that the user is typing; nil while they aren't
 	coloured bool
 }
 
 func topCommand() *cobra.Command {
 	var v topView
 	var by string
-	var once, asJSON bool
+	var once bool
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show which clients are hot: rates, refusals and the last minute, live",
@@ -73,7 +72,7 @@ Elsewhere, and with --once, it is printed once.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if v.node.asJSON {
 				return printJSON(cmd, json.RawMessage(body))
 			}
 			out := cmd.OutOrStdout()
@@ -95,20 +94,20 @@ Elsewhere, and with --once, it is printed once.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&by, "by", "requests", "sort by requests or refused")
-	complete(cmd, "by", cobra.FixedCompletions([]string{"requests", "refused"}, cobra.ShellCompDirectiveNoFileComp))
+	complete(cmd, "by", fixed("requests", "refused"))
 	f.StringVar(&v.rule, "rule", "", "only what this rule has decided")
 	complete(cmd, "rule", v.node.ruleIDs)
 	f.BoolVar(&v.rules, "rules", false, "show rules in place of clients: rates, last hit, last refusal")
 	f.IntVar(&v.k, "clients", 50, "how many clients, up to 200")
 	f.DurationVar(&v.every, "interval", time.Second, "time between looks, on a terminal")
 	f.BoolVar(&once, "once", false, "print once and leave, also on a terminal")
-	f.BoolVar(&asJSON, "json", false, "print JSON, once")
 	v.colour.register(cmd)
 	v.node.register(cmd)
+	f.Lookup("json").Usage = "print JSON, once"
 	return cmd
 }
 
-// query is the path that answers what is to be shown.
+// query returns the path of the question to the node.
 func (v *topView) query() string {
 	q := url.Values{"by": {"requests"}, "k": {strconv.Itoa(v.k)}}
 	if v.refused {
@@ -134,11 +133,7 @@ func (v *topView) fetch(cmd *cobra.Command) ([]byte, error) {
 	return a.body, nil
 }
 
-// problem is an error in few words, for a line of the screen.
+// problem returns an error as one line for the screen.
 func problem(err error) string {
-	var e *exit
-	if errors.As(err, &e) && e.cause != nil {
-		err = e.cause
-	}
 	return cell(err.Error())
 }

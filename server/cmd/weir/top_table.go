@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
 )
@@ -74,7 +73,7 @@ func (v *topView) table(width int) []string {
 		}
 		rows = append(rows, []string{cell(c.Client), c.Fingerprint, requests, number(c.Refused), rule})
 	}
-	lines, used := aligned(rows, []bool{false, false, true, true, false})
+	lines, used := aligned("llrrl", rows)
 	room := toplist.Slots
 	if width > 0 {
 		room = min(room, width-used-2)
@@ -103,7 +102,7 @@ func (v *topView) ruleTable() []string {
 	for _, r := range v.answer.Rules {
 		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), v.ago(r.LastHit), v.ago(r.LastRefusal)})
 	}
-	lines, _ := aligned(rows, []bool{false, true, true, true, true, true})
+	lines, _ := aligned("lrrrrr", rows)
 	return lines
 }
 
@@ -117,58 +116,6 @@ func (v *topView) ago(t *time.Time) string {
 		return "now"
 	}
 	return short(d) + " ago"
-}
-
-// short is a time in one unit.
-func short(d time.Duration) string {
-	switch {
-	case d >= 48*time.Hour:
-		return fmt.Sprintf("%.0f days", d.Hours()/24)
-	case d >= 2*time.Hour:
-		return fmt.Sprintf("%.0f h", d.Hours())
-	case d >= 2*time.Minute:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%.0f s", max(0, d.Seconds()))
-}
-
-// aligned makes lines of rows, two spaces between columns, and says how wide the widest is.
-func aligned(rows [][]string, right []bool) (lines []string, width int) {
-	widths := make([]int, len(right))
-	for _, row := range rows {
-		for i, text := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
-		}
-	}
-	for _, row := range rows {
-		var b strings.Builder
-		for i, text := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			if right[i] {
-				b.WriteString(pad + text)
-			} else {
-				b.WriteString(text + pad)
-			}
-		}
-		lines = append(lines, b.String())
-		width = max(width, utf8.RuneCountInString(b.String()))
-	}
-	return lines, width
-}
-
-// number is a rate with as many digits as one reads.
-func number(v float64) string {
-	if v < 100 {
-		return fmt.Sprintf("%.1f", v)
-	}
-	digits := fmt.Sprintf("%.0f", v)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
 }
 
 // sparkline draws counts, the highest as a full block.

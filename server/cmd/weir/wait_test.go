@@ -68,7 +68,7 @@ func TestAWaitIsInterrupted(t *testing.T) {
 	cmd.SetArgs([]string{"rules", "tier", "pro", "--limit", "500", "--wait", "24h", "--admin", node.URL})
 	err := execute(ctx, cmd)
 	var e *exit
-	if !errors.As(err, &e) || e.code != exitUnavailable || strings.Contains(err.Error(), "weir serve starts one") || !strings.Contains(err.Error(), "stopped while it waited") {
+	if !errors.As(err, &e) || e.code != exitUnavailable || strings.Contains(err.Error(), "weir serve starts one") || !strings.Contains(err.Error(), "stopped while waiting") {
 		t.Errorf("it says %v\n%s", err, stderr.String())
 	}
 }

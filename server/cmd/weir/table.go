@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// printTable prints rows in aligned columns; the first row is the header. Alignment is as for aligned.
+func printTable(w io.Writer, align string, rows [][]string) error {
+	lines, _ := aligned(align, rows)
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// aligned returns a line for each row, with two spaces between columns, and the width of the widest line. Align has
+// a letter for each column: r aligns to the right, and l, like a missing letter, to the left. A row with fewer cells
+// than the header ends in free text, which widens no column.
+func aligned(align string, rows [][]string) (lines []string, width int) {
+	if len(rows) == 0 {
+		return nil, 0
+	}
+	columns := len(rows[0])
+	widths := make([]int, columns)
+	for _, row := range rows {
+		cells := row
+		if len(row) < columns {
+			cells = row[:len(row)-1]
+		}
+		for i, text := range cells {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, text := range row {
+			pad := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(text)))
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			if i < len(align) && align[i] == 'r' {
+				b.WriteString(pad + text)
+			} else {
+				b.WriteString(text + pad)
+			}
+		}
+		lines = append(lines, b.String())
+		width = max(width, utf8.RuneCountInString(b.String()))
+	}
+	return lines, width
+}
+
+// cell returns somebody else's text as a table can show it: on one line, without control characters.
+func cell(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
+
+// orDash is cell, with a dash for an empty text.
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return cell(text)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func clock(t time.Time) string { return t.Local().Format(time.DateTime) }
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// wait formats a duration, with days where there are some.
+func wait(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d == 0:
+		return "now"
+	case d >= 2*day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return d.String()
+}
+
+// roughly is wait, rounded to seconds, or to tenths of a second below 10 s.
+func roughly(d time.Duration) string {
+	unit := 100 * time.Millisecond
+	if d >= 10*time.Second {
+		unit = time.Second
+	}
+	if d = d.Round(unit); d <= 0 {
+		return "0s"
+	}
+	return wait(d)
+}
+
+// short formats a duration in a single unit.
+func short(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%.0f days", d.Hours()/24)
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f s", max(0, d.Seconds()))
+}
+
+// number formats a rate: with one decimal below 100, and with thousands separators above.
+func number(v float64) string {
+	if v < 100 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	digits := fmt.Sprintf("%.0f", v)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+func whole(n uint64) string { return strings.TrimSuffix(number(float64(n)), ".0") }
+
+// percent rounds down, so that 100% means all.
+func percent(share float64) string { return fmt.Sprintf("%.0f%%", math.Floor(100*share)) }
+
+// between formats a number that is known only within bounds.
+func between(least, most uint64) string {
+	if least == most {
+		return whole(least)
+	}
+	return whole(least) + " to " + whole(most)
+}
