@@ -5,7 +5,7 @@ import "time"
 // Abuse says what happens to a client that keeps sending requests while a rule refuses it. The rule refuses the client for a
 // while whatever the counter says, and for longer each time. A refusal counts if it arrives while the client has been told to
 // wait, which is in whole seconds and at least one. Requests in flight, parallel bursts, and clients that send less than twice
-// what the limit admits begin no cooldown. See docs/abuse.md.
+// what the limit admits begin no cooldown. See docs/guides/abuse.md.
 type Abuse struct {
 	// Refusals within Window begin a cooldown.
 	Refusals int64

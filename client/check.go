@@ -53,7 +53,7 @@ type Client struct {
 // ErrUnreachable is why there is no decision of Weir: no node answers in time, or it is overloaded.
 var ErrUnreachable = errors.New("client: Weir can't be reached")
 
-// Error is an answer that isn't a decision. Its code is one of those in docs/http.md.
+// Error is an answer that isn't a decision. Its code is one of those in docs/reference/check-api.md.
 type Error struct {
 	Status  int
 	Code    string

@@ -7,7 +7,7 @@
 // those of requests that were in flight when the client was told, and a few for each wait, since the
 // client may have several processes that don't know of each other's refusals. No cooldown begins
 // before the client has ignored its waits for two seconds, or while it sends less than twice what
-// the limit admits. See docs/abuse.md.
+// the limit admits. See docs/guides/abuse.md.
 //
 // A node counts by itself. With others it shares only counts that pass its part of what begins a
 // cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all. A node keeps

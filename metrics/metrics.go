@@ -8,7 +8,7 @@
 //
 // Labels are rule ids, outcomes, reasons, edges and shards: never a client's key, address or path.
 // However many clients there are, and whatever they send, the number of series depends on the rules,
-// the edges and the servers of Redis alone. docs/observability.md lists every metric.
+// the edges and the servers of Redis alone. docs/reference/metrics.md lists every metric.
 package metrics
 
 import (

@@ -19,7 +19,7 @@ func TestAddressesDontCapClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"README.md": fences(t, "../README.md", "yaml")[0], "starter.yaml": string(starter), "docs/rules.md": fences(t, "../docs/rules.md", "yaml")[0]} {
+	for name, text := range map[string]string{"README.md": fences(t, "../README.md", "yaml")[0], "starter.yaml": string(starter), "docs/reference/rules.md": fences(t, "../docs/reference/rules.md", "yaml")[0]} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				raised, err := rulefile.SetOverride([]byte(text), "quota", "sk_raised", rulefile.Numbers{Limit: "5000/minute"})

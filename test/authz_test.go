@@ -44,7 +44,7 @@ func extAuthz(t *testing.T, block int) *extauthz.ExtAuthz {
 			Config map[string]any `yaml:"typed_config"`
 		} `yaml:"http_filters"`
 	}
-	if err := yaml.Unmarshal([]byte(fences(t, "../docs/integrations/envoy-ext-authz.md", "yaml")[block]), &conf); err != nil {
+	if err := yaml.Unmarshal([]byte(fences(t, "../docs/guides/envoy-ext-authz.md", "yaml")[block]), &conf); err != nil {
 		t.Fatal(err)
 	}
 	filter := conf.Filters[0].Config

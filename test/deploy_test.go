@@ -106,9 +106,9 @@ func TestAlertsFire(t *testing.T) {
 
 // Whoever is woken up finds the alert's section in the runbooks, and it says what to look at and what to do.
 func TestAlertsHaveRunbooks(t *testing.T) {
-	_, runbooks, found := strings.Cut(read(t, "../docs/operations.md"), "\n## Runbooks\n")
+	_, runbooks, found := strings.Cut(read(t, "../docs/guides/redis.md"), "\n## Runbooks\n")
 	if !found {
-		t.Fatal("docs/operations.md has no runbooks")
+		t.Fatal("docs/guides/redis.md has no runbooks")
 	}
 	runbooks, _, _ = strings.Cut(runbooks, "\n## ")
 	sections := map[string]string{}
@@ -120,10 +120,10 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 		body, found := sections[a.Alert]
 		for _, part := range []string{"**Look.**", "**Do.**", "**Harmless**"} {
 			if !strings.Contains(body, part) {
-				t.Errorf("docs/operations.md: the runbook of %s lacks %s", a.Alert, part)
+				t.Errorf("docs/guides/redis.md: the runbook of %s lacks %s", a.Alert, part)
 			}
 		}
-		url := "https://github.com/weirhq/weir/blob/main/docs/operations.md#" + strings.ToLower(a.Alert)
+		url := "https://github.com/weirhq/weir/blob/main/docs/guides/redis.md#" + strings.ToLower(a.Alert)
 		if !found || a.Annotations["runbook_url"] != url || a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
 			t.Errorf("%s: %v", a.Alert, a.Annotations)
 		}
@@ -133,7 +133,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 		delete(sections, a.Alert)
 	}
 	for name := range sections {
-		t.Errorf("docs/operations.md has a runbook of %s, which is no alert", name)
+		t.Errorf("docs/guides/redis.md has a runbook of %s, which is no alert", name)
 	}
 }
 
@@ -297,7 +297,7 @@ func queries(t *testing.T) map[string]string {
 // Nothing that git doesn't have, and nothing that it has in vain.
 func TestDeployFilesAreUsed(t *testing.T) {
 	var text strings.Builder
-	for _, file := range []string{deploy + "compose.yaml", "../docs/observability.md", deploy + "prometheus/prometheus.yaml"} {
+	for _, file := range []string{deploy + "compose.yaml", "../docs/reference/metrics.md", deploy + "prometheus/prometheus.yaml"} {
 		text.WriteString(read(t, file))
 	}
 	err := filepath.WalkDir(deploy, func(path string, e fs.DirEntry, err error) error {

@@ -143,7 +143,7 @@ func TestProseIsWrapped(t *testing.T) {
 
 // Every flag of every command is in the docs.
 func TestFlagsAreInTheDocs(t *testing.T) {
-	text, err := os.ReadFile("../docs/cli.md")
+	text, err := os.ReadFile("../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestFlagsAreInTheDocs(t *testing.T) {
 		for _, m := range found {
 			section := sections[strings.Fields(command)[0]]
 			if m[1] != "--help" && !regexp.MustCompile("`"+m[1]+`\b`).MatchString(section) {
-				t.Errorf("docs/cli.md: weir %s: %s is missing", command, m[1])
+				t.Errorf("docs/reference/cli.md: weir %s: %s is missing", command, m[1])
 			}
 		}
 	}

@@ -218,7 +218,7 @@ func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
 // letPass is what a gateway's page says to change so that requests pass while Weir is away: pairs, for a service's address.
 func letPass(t *testing.T, g *gateways.Gateway, service string) []string {
 	page := func(language string, n int) string {
-		return fences(t, "../docs/integrations/"+g.Name+".md", language)[n]
+		return fences(t, "../docs/guides/"+g.Name+".md", language)[n]
 	}
 	switch g {
 	case gateways.Nginx:

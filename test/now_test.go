@@ -25,7 +25,7 @@ func nowOf(t testing.TB, n *node) (now adminapi.Now) {
 	return now
 }
 
-// documented holds an answer against docs/openapi.yaml.
+// documented holds an answer against docs/reference/openapi.yaml.
 func documented(t testing.TB, path, text string) {
 	t.Helper()
 	doc := contractIn(t, "openapi.yaml")

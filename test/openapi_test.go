@@ -39,7 +39,7 @@ type contract struct {
 // contractIn loads a document from the folder docs.
 func contractIn(t testing.TB, name string) contract {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromFile("../docs/" + name)
+	doc, err := openapi3.NewLoader().LoadFromFile("../docs/reference/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,10 +167,10 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 			t.Errorf("%s isn't in /metrics:\n%s", name, text)
 		}
 	}
-	page := read(t, "../docs/observability.md")
+	page := read(t, "../docs/reference/metrics.md")
 	for name := range scraped {
 		if strings.HasPrefix(name, "weir_") && !strings.Contains(page, "`"+name) {
-			t.Errorf("docs/observability.md lacks %s", name)
+			t.Errorf("docs/reference/metrics.md lacks %s", name)
 		}
 	}
 

@@ -42,23 +42,23 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`(?m)^ +1[0-2]\d 200$`, `(?m)^ +\d+ 429$`}, stderr: []string{`(?s)msg=serving.*msg=serving.*msg=serving`}},
 		{},
 	},
-	"docs/abuse.md: Looking after them": {{cannot: "the id and the fingerprint are those of a client of the reader's"}},
-	"docs/admin-api.md: Who may do what": {
+	"docs/guides/abuse.md: Looking after them": {{cannot: "the id and the fingerprint are those of a client of the reader's"}},
+	"docs/reference/admin-api.md: Who may do what": {
 		{},
 		{answers: "https://weir.internal:8082/readyz", instead: []string{"0.0.0.0", "127.0.0.1"}},
 		{stdout: []string{`(?m)^rules:`}},
 	},
-	"docs/admin-api.md: Changing the rules": {
+	"docs/reference/admin-api.md: Changing the rules": {
 		{stdout: []string{`"version":\s*2\b`, `\+  pro: \{limit: 2000/minute, burst: 500\}`}, instead: []string{"'127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" 'https://weir.internal:8082`}},
 	},
-	"docs/admin-api.md: Who changed a rule": {
+	"docs/reference/admin-api.md: Who changed a rule": {
 		{stdout: []string{`"rule":"quota".*"changed":\{"version":2,`}, instead: []string{"127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" https://weir.internal:8082`}},
 	},
-	"docs/admin-api.md: Blocks always work": {
+	"docs/reference/admin-api.md: Blocks always work": {
 		{instead: []string{"'127.0.0.1:8082", `-H "Authorization: Bearer $TOKEN" 'https://weir.internal:8082`}, stdout: []string{`"version":\s*\d`}},
 	},
-	"docs/admin-api.md: Decisions as they are made": {{cannot: "it goes on until somebody ends it"}},
-	"docs/admin-api.md: Clients by their fingerprints": {
+	"docs/reference/admin-api.md: Decisions as they are made": {{cannot: "it goes on until somebody ends it"}},
+	"docs/reference/admin-api.md: Clients by their fingerprints": {
 		{
 			instead: []string{
 				"curl -X POST '127.0.0.1:8082", `command curl -sk https://$WEIR_HTTP/v1/check -d '{"key": "sk_that_leaked_0123"}' >/dev/null; curl -H "Authorization: Bearer $TOKEN" -X POST 'https://weir.internal:8082`,
@@ -67,91 +67,91 @@ var shellBlocks = map[string][]shellBlock{
 			stdout: []string{`"version":4,.*\+.*sk_t…23`},
 		},
 	},
-	"docs/admin-api.md: Profiles": {{cannot: "go tool pprof serves a page until somebody ends it"}},
-	"docs/ai.md: Try it": {
+	"docs/reference/admin-api.md: Profiles": {{cannot: "go tool pprof serves a page until somebody ends it"}},
+	"docs/guides/ai.md: Try it": {
 		{instead: []string{"cd examples", "cd '" + folder("../examples") + "'"}, answers: "http://127.0.0.1:9000/"},
 		{instead: []string{"examples/ai/rules.yaml", "'" + folder("../examples/ai/rules.yaml") + "'"}, answers: "http://127.0.0.1:8080/readyz"},
 		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"total_tokens":8`, `(?m)^tokens +100000/minute +\d+ of 20000 tokens `}},
 	},
-	"docs/ai.md: Over the check API": {{stdout: []string{`"allowed":true.*"amount":"tokens".*"receipt":"|"receipt":".*"amount":"tokens"`}}},
-	"docs/cli.md: weir demo": {
+	"docs/guides/ai.md: Over the check API": {{stdout: []string{`"allowed":true.*"amount":"tokens".*"receipt":"|"receipt":".*"amount":"tokens"`}}},
+	"docs/reference/cli.md: weir demo": {
 		{stdout: []string{`429 Too Many Requests`, `After 1 s, as it said: 200 OK`}},
 	},
-	"docs/cli.md: weir check": {
+	"docs/reference/cli.md: weir check": {
 		{stdout: []string{`(?m)^allowed by quota: 99 of 100 left$`, `(?m)^allowed by login: 5 of 5 left$`}},
 	},
-	"docs/cli.md: weir explain": {
+	"docs/reference/cli.md: weir explain": {
 		{stdout: []string{`(?m)^tier  pro: a keys entry matches$`, `(?m)^ignored  tier pro of keys entry`, `(?m)^  yes  login: `}},
 	},
-	"docs/cli.md: weir rules": {
+	"docs/reference/cli.md: weir rules": {
 		{stdout: []string{`rules.yaml: ok, 3 rules, 0 warnings`, `(?s)\+  free: 200/minute.*\+  free: 200/minute.*\+  free: 200/minute`, `twice as much for free`, `-  free: 200/minute`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`}},
 	},
-	"docs/cli.md: Certificates": {{cannot: "the node and the certificates are the reader's"}},
-	"docs/cli.md: weir keys": {
+	"docs/reference/cli.md: Certificates": {{cannot: "the node and the certificates are the reader's"}},
+	"docs/reference/cli.md: weir keys": {
 		{instead: []string{
 			"weir keys block --client 1a2b3c4d", "weir check sk_that_floods_us_0123 >/dev/null\n" +
 				`weir keys block --client $(weir rules usage quota --json | grep -A1 '"sk_th…23"' | sed -n 's/.*"fingerprint": "\(.*\)".*/\1/p')`,
 		}, stdout: []string{`\+.*sk_th…23`, `(?m)^quota +1000/minute +200 of 200 `, `\+ +sk_prod_1: \{limit: 3000/minute, expires: `, `\+.*sk_stolen`, `\+.*sk_internal_\*`}, stderr: []string{`counters? reset`, `the override ends at`}},
 	},
-	"docs/cli.md: weir import": {
+	"docs/reference/cli.md: weir import": {
 		{
 			instead: []string{"/srv/runtime_data/current/ratelimit/config", "config", "/etc/nginx/nginx.conf", "nginx.conf"},
 			stdout:  []string{`envoy.yaml: ok, 1 rule`, `nginx.yaml: ok, 1 rule`, `ingress.yaml: ok, 1 rule`}, stderr: []string{`1 rule; not one to one: 0`},
 		},
 	},
-	"docs/cli.md: weir bench": {
+	"docs/reference/cli.md: weir bench": {
 		{
 			// The same load for a moment each, and no verdict on a machine that does other things, too.
 			instead: []string{"weir bench", "weir bench --quiet --warmup 10ms --duration 1s", "--keys 1000000", "--keys 100000", "--poisson --duration 1m", "--poisson", " --max-p99 10ms", ""},
 			stdout:  []string{`(?s)(?:checks .*){5}`, `"checks": \d`},
 		},
 	},
-	"docs/gateway.md: Try it": {
+	"docs/guides/gateway.md: Try it": {
 		{answers: "http://127.0.0.1:9000/ http://127.0.0.1:8080/readyz"},
 		{stdout: []string{`^200\n200\n200\n429\n429\n$`}},
 	},
-	"docs/http.md: The check API": {
+	"docs/reference/check-api.md: The check API": {
 		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"allowed":true.*"receipt":"`}},
 		{stdout: []string{`"allowed":true`, `"limit":100`, `"remaining":19`}},
 	},
-	"docs/http.md: Amounts, reservations, slots": {{stdout: []string{`"allowed":true`, `"receipt":"`}}},
-	"docs/integrations/envoy.md: Running it": {
+	"docs/reference/check-api.md: Amounts, reservations, slots": {{stdout: []string{`"allowed":true`, `"receipt":"`}}},
+	"docs/guides/envoy.md: Running it": {
 		{stdout: []string{`"overallCode":"OK"`, `"name":"quota"`}},
 	},
-	"docs/integrations/envoy-gateway.md: Without Envoy Gateway": {
+	"docs/guides/envoy-gateway.md: Without Envoy Gateway": {
 		{
 			instead: []string{"/srv/runtime_data/current", "runtime", "REDIS_SOCKET_TYPE", "HOST=127.0.0.1 PORT=8080 GRPC_HOST=127.0.0.1 GRPC_PORT=8081 REDIS_SOCKET_TYPE"},
 			answers: "http://127.0.0.1:8080/healthcheck",
 		},
 	},
-	"docs/integrations/grpc.md: gRPC servers in Go": {
+	"docs/guides/grpc.md: gRPC servers in Go": {
 		{
 			instead: []string{"cd examples", "cd '" + folder("../examples") + "'"},
 			stdout:  []string{`(?s)^Hello, you remaining: \[4\]\n(?:Hello[^\n]*\n){4}ResourceExhausted Rate limit of 5 requests per minute exceeded[^\n]*\nretry in 1\ds\n$`},
 		},
 	},
-	"docs/integrations/migrate-from-envoyproxy-ratelimit.md: From envoyproxy/ratelimit": {
+	"docs/guides/migrate-from-envoyproxy-ratelimit.md: From envoyproxy/ratelimit": {
 		{
 			instead: []string{"redis://redis:", "redis://127.0.0.1:", "/srv/runtime_data/current/ratelimit/config", "config", " :808", " 127.0.0.1:808"},
 			answers: "http://127.0.0.1:8080/readyz", stderr: []string{`msg=serving`},
 		},
 	},
-	"docs/integrations/migrate-from-envoyproxy-ratelimit.md: As rules": {
+	"docs/guides/migrate-from-envoyproxy-ratelimit.md: As rules": {
 		{instead: []string{"/srv/runtime_data/current/ratelimit/config", "config"}, stdout: []string{`rules.yaml: ok, 1 rule`}},
 	},
-	"docs/operations.md: Changing rules": {
+	"docs/guides/redis.md: Changing rules": {
 		{
 			instead: []string{"https://weir-1.internal:8082 WEIR_ADMIN_TOKEN=…", "127.0.0.1:8082", "edit it\n", "edit it\nsed -i 's,30/minute,60/minute,' rules.yaml\n"},
 			stdout:  []string{`(?s)\+    limit: 60/minute.*\+    limit: 60/minute`, `more for search`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`},
 		},
 	},
-	"docs/operations.md: Rotating credentials": {
+	"docs/guides/redis.md: Rotating credentials": {
 		{instead: []string{"/run/secrets/", "", "'<OLD'", "'<NEW'"}, stdout: []string{`^OK\nOK\n0\n$`}},
 	},
-	"docs/operations.md: Planned failover": {{cannot: "it needs Sentinels, and takes a primary out of service"}},
-	"docs/operations.md: The console":      {{cannot: "it logs in to another machine"}},
-	"docs/regions.md: Setting it up":       {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
-	"docs/operations.md: What is in Redis": {
+	"docs/guides/redis.md: Planned failover":  {{cannot: "it needs Sentinels, and takes a primary out of service"}},
+	"docs/guides/redis.md: The console":       {{cannot: "it logs in to another machine"}},
+	"docs/concepts/regions.md: Setting it up": {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
+	"docs/guides/redis.md: What is in Redis": {
 		{stdout: []string{`^1\n`}},
 	},
 }
@@ -167,12 +167,12 @@ func folder(path string) string {
 
 // before is what a reader of the page has: a node, a Redis, files.
 var before = map[string]string{
-	"docs/admin-api.md": `
+	"docs/reference/admin-api.md": `
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out cert.pem -days 2 \
 	-subj /CN=weir.internal -addext subjectAltName=DNS:weir.internal 2>/dev/null
 curl() { command curl -s --cacert cert.pem --resolve weir.internal:${WEIR_ADMIN##*:}:127.0.0.1 "$@"; }
 `,
-	"docs/cli.md": strings.ReplaceAll(aNode, " --seed-rules rules.yaml", "") + `
+	"docs/reference/cli.md": strings.ReplaceAll(aNode, " --seed-rules rules.yaml", "") + `
 rm rules.yaml
 pass() { echo sk_stolen; }
 mkdir config
@@ -180,9 +180,9 @@ echo '{domain: edge, descriptors: [{key: api_key, rate_limit: {unit: day, reques
 echo 'http { limit_req_zone $remote_addr zone=one:1m rate=1r/s; server { limit_req zone=one; } }' > nginx.conf
 kubectl() { echo '{apiVersion: v1, kind: Ingress, metadata: {name: api, annotations: {nginx.ingress.kubernetes.io/limit-rps: "5"}}}'; }
 `,
-	"docs/http.md":               aNode,
-	"docs/integrations/envoy.md": aNode,
-	"docs/integrations/envoy-gateway.md": `
+	"docs/reference/check-api.md": aNode,
+	"docs/guides/envoy.md":        aNode,
+	"docs/guides/envoy-gateway.md": `
 redis-server --port 6379 --save '' --daemonize yes >/dev/null
 mkdir -p runtime/ratelimit/config
 echo '{domain: edge, descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]}' > runtime/ratelimit/config/edge.yaml
@@ -190,7 +190,7 @@ ln -s "$(command -v weir)" ratelimit
 PATH=$PWD:$PATH
 unset WEIR_HTTP WEIR_GRPC WEIR_ADMIN
 `,
-	"docs/integrations/migrate-from-envoyproxy-ratelimit.md": `
+	"docs/guides/migrate-from-envoyproxy-ratelimit.md": `
 redis-server --port 6379 --save '' --daemonize yes >/dev/null
 mkdir config
 cat > config/edge.yaml <<'END'
@@ -198,7 +198,7 @@ domain: edge
 descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]
 END
 `,
-	"docs/operations.md": strings.ReplaceAll(aNode, "weir serve", "weir serve --store redis://127.0.0.1:6379") + `
+	"docs/guides/redis.md": strings.ReplaceAll(aNode, "weir serve", "weir serve --store redis://127.0.0.1:6379") + `
 weir check sk_1 --ip 203.0.113.7 >/dev/null
 `,
 }

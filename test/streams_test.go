@@ -112,7 +112,7 @@ func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 	return all
 }
 
-// books is what docs/ai.md promises to book for a stream.
+// books is what docs/guides/ai.md promises to book for a stream.
 func (c *modelCall) books() used {
 	switch c.fate {
 	case finishes, leavesLate:

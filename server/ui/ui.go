@@ -221,6 +221,6 @@ func notBuilt(w http.ResponseWriter) {
 
     make ui build
 
-All that they do can be done with weir and with curl: docs/cli.md, docs/admin-api.md.
+All that they do can be done with weir and with curl: docs/reference/cli.md, docs/reference/admin-api.md.
 `)
 }

@@ -1,4 +1,4 @@
-// Package gateways starts gateways of others, for tests: each with the configuration that its page in docs/integrations has.
+// Package gateways starts gateways of others, for tests: each with the configuration that its page in docs/guides has.
 package gateways
 
 import (
@@ -113,7 +113,7 @@ func (a addresses) in(conf string) string {
 type page string
 
 func readPage(docs, name string) (page, error) {
-	text, err := os.ReadFile(filepath.Join(docs, "integrations", name+".md"))
+	text, err := os.ReadFile(filepath.Join(docs, "guides", name+".md"))
 	return page(text), err
 }
 

@@ -130,7 +130,7 @@ var Scenarios = []Scenario{
 		heal:  func(*bed) error { return nil },
 	},
 	{
-		// As in docs/operations.md, but for longer, since the machine may be busy: no charge may be lost.
+		// As in docs/guides/redis.md, but for longer, since the machine may be busy: no charge may be lost.
 		Name: "Sentinel: planned failover, writes paused", Failover: true, on: sentinel,
 		fault: func(b *bed, budget time.Duration) error {
 			if err := b.do("CLIENT", "PAUSE", "60000", "WRITE"); err != nil {

@@ -43,7 +43,7 @@ and with USE_PROMETHEUS=true metrics at PROMETHEUS_ADDR.
   CONFIG_TYPE=GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL   limits from Envoy Gateway instead
   GRPC_SERVER_USE_TLS, GRPC_CLIENT_TLS_CACERT             TLS and client certificates, which are followed
 
-All of them are in docs/integrations/envoy-gateway.md. One that does nothing here is
+All of them are in docs/guides/envoy-gateway.md. One that does nothing here is
 a warning in the log. Settings of weir serve that have no such variable can be given
 as its own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
 		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,

@@ -300,14 +300,14 @@ func TestRatelimitAsEnvoyGatewayStartsIt(t *testing.T) {
 
 // The docs list every variable, and the table has each once.
 func TestRatelimitVariablesAreInTheDocs(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/integrations/envoy-gateway.md")
+	text, err := os.ReadFile("../../../docs/guides/envoy-gateway.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
 	for _, v := range theirVariables {
 		if !bytes.Contains(text, []byte("`"+v.name+"`")) {
-			t.Errorf("%s isn't in docs/integrations/envoy-gateway.md", v.name)
+			t.Errorf("%s isn't in docs/guides/envoy-gateway.md", v.name)
 		}
 		if slices.Contains(names, v.name) {
 			t.Errorf("%s is there twice", v.name)

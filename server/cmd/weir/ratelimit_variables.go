@@ -317,7 +317,7 @@ func (e *theirs) warn(log *slog.Logger) {
 			if !hasPrefix(name, theirPrefixes) && !typing(name, best) {
 				continue
 			}
-			hint := "docs/integrations/envoy-gateway.md lists those that do something"
+			hint := "docs/guides/envoy-gateway.md lists those that do something"
 			if best != "" {
 				hint = "did you mean " + best + "?"
 			}

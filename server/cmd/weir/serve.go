@@ -57,7 +57,7 @@ the file holds the rules, and you change them by saving it. Every flag is also a
 environment variable (--memory-cap is WEIR_MEMORY_CAP) and a key in weir.yaml
 (memory_cap); flag > environment > file. Some settings are only in weir.yaml:
 identities, headers, OpenTelemetry, and an xDS server for Envoy's limits (see
-docs/cli.md). A link to weir that is named ratelimit takes the place of
+docs/reference/cli.md). A link to weir that is named ratelimit takes the place of
 envoyproxy/ratelimit (ln -s "$(command -v weir)" ratelimit; ratelimit --help).
 Ctrl-C and SIGTERM drain the node, so that no request in flight is lost. SIGHUP
 reopens the decision log and rereads rules, known_keys, admin-tokens and

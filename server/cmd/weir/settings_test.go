@@ -44,30 +44,30 @@ func TestMessagesAboutSettingsShowNoSecret(t *testing.T) {
 
 // What the docs show can be written.
 func TestSettingsOfTheDocsAreRead(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/cli.md")
+	text, err := os.ReadFile("../../../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "```yaml\nidentity:")
 	block, _, ok := strings.Cut(rest, "```")
 	if !ok {
-		t.Fatal("docs/cli.md shows no weir.yaml")
+		t.Fatal("docs/reference/cli.md shows no weir.yaml")
 	}
-	if _, err := readSettings("docs/cli.md", []byte("identity:"+block), serveCommand().Flags()); err != nil {
+	if _, err := readSettings("docs/reference/cli.md", []byte("identity:"+block), serveCommand().Flags()); err != nil {
 		t.Error(err)
 	}
-	if text, err = os.ReadFile("../../../docs/integrations/envoy.md"); err != nil {
+	if text, err = os.ReadFile("../../../docs/guides/envoy.md"); err != nil {
 		t.Fatal(err)
 	}
 	blocks := strings.Split(string(text), "```yaml\nenvoy:")[1:]
 	for _, block := range blocks {
 		block, _, _ = strings.Cut(block, "```")
-		if _, err := readSettings("docs/integrations/envoy.md", []byte("envoy:"+block), serveCommand().Flags()); err != nil {
+		if _, err := readSettings("docs/guides/envoy.md", []byte("envoy:"+block), serveCommand().Flags()); err != nil {
 			t.Error(err)
 		}
 	}
 	if len(blocks) < 2 {
-		t.Errorf("docs/integrations/envoy.md shows %d settings", len(blocks))
+		t.Errorf("docs/guides/envoy.md shows %d settings", len(blocks))
 	}
 }
 

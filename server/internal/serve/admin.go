@@ -85,7 +85,7 @@ func index(console bool) http.HandlerFunc {
 /readyz      this node's store and rules
 /metrics     for Prometheus
 
-Where the port has tokens, all but /readyz and /play ask for one. The rest is in docs/admin-api.md.
+Where the port has tokens, all but /readyz and /play ask for one. The rest is in docs/reference/admin-api.md.
 `)
 	}
 }

@@ -1,4 +1,4 @@
-// The admin API's requests and answers. Their types come from docs/openapi.yaml, which a whole-system
+// The admin API's requests and answers. Their types come from docs/reference/openapi.yaml, which a whole-system
 // test holds the API against: `npm run types` writes them into openapi.d.ts, and here they get names.
 // Only what the document leaves open, such as the form of rules, is written out.
 import type { components, paths } from './openapi'
@@ -114,7 +114,7 @@ export type RuleUsage = Get<'/v1/rules/usage/{id}'>
 export type WhatIfQuestion = Asked<paths['/v1/rules/whatif']['post']>
 export type WhatIf = Post<'/v1/rules/whatif'>
 
-// Document is the rules as JSON. Limits have several forms: see docs/rules.md.
+// Document is the rules as JSON. Limits have several forms: see docs/reference/rules.md.
 export interface Document {
   tiers?: Record<string, LimitForm>
   default_tier?: string

@@ -73,7 +73,7 @@ var gateways = []*gateway{
 
 const (
 	byCaddy   = "Caddy's reverse_proxy and forward_auth set it, unless header_up changes that"
-	byLua     = "HAProxy sets it by weir.lua, of docs/integrations/haproxy.md"
+	byLua     = "HAProxy sets it by weir.lua, of docs/guides/haproxy.md"
 	byTraefik = "Traefik's middleware forwardAuth sets it: ask at /check/traefik with that"
 )
 
