@@ -16,7 +16,7 @@ func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
 		Rules: []Rule{
 			{ID: "requests", Limits: []Limit{PerMinute(10)}},
 			{ID: "tokens", Amount: "tokens", Limits: []Limit{PerMinute(10)}},
-			{ID: "spend", Amount: "usd", GiveBackUnsettled: true, Limits: []Limit{{Count: 50, Window: Month.length(), Calendar: Calendar{Unit: Month}}}},
+			{ID: "spend", Amount: "usd", GiveBackUnsettled: true, Limits: []Limit{{Count: 50, Window: 31 * 24 * time.Hour, Calendar: Calendar{Unit: Month}}}},
 		},
 		Prices: []Sum{{Name: "gpt*", Parts: []Weight{{"tokens", 2_500_000}}}},
 	})

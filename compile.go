@@ -66,7 +66,7 @@ func Compile(doc Rules) (*RuleSet, error) {
 	var bad Problems
 	rs.compileTiers(&bad)
 	rs.checkPrices(&bad)
-	doc.Abuse.check("abuse", &bad)
+	checkAbuse(doc.Abuse, "abuse", &bad)
 	rs.rules = make([]rule, len(rs.doc.Rules))
 	ids, descriptors := map[string]int{}, map[string]int{}
 	for i := range rs.doc.Rules {
@@ -185,7 +185,10 @@ func limitPath(path string, i, n int) string {
 
 func (ps *Problems) addLimit(path string, err error) {
 	p := err.(Problem)
-	ps.addf(path+"."+p.Path, "%s", p.Text)
+	if p.Path != "" {
+		path += "." + p.Path
+	}
+	ps.addf(path, "%s", p.Text)
 }
 
 func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Problems) {
@@ -244,7 +247,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	}
 	r.checkPastLimit(path, bad)
 	rs.compileAmount(r, path, bad)
-	r.Abuse.check(path+".abuse", bad)
+	checkAbuse(r.Abuse, path+".abuse", bad)
 	r.compileSplit(path+".split", bad)
 	r.compileScope(path, bad)
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
@@ -311,7 +314,6 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		abuse = nil
 	}
 	rs.abuse = rs.abuse || abuse != nil
-	perClient := slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser })
 	policies := func(limits []Limit, path, scope string, candidate bool) []*Policy {
 		out := make([]*Policy, 0, len(limits))
 		r.checkCalendar(limits, path, bad)
@@ -330,14 +332,14 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			}
 			name := r.ID
 			if len(limits) > 1 {
-				name += "-" + l.window()
+				name += "-" + l.Period()
 			}
-			p, err := NewPolicy(name, l)
+			p, err := Define(r.definition(name, scope, l, abuse, candidate))
 			if err != nil {
 				bad.addLimit(path, err)
 				continue
 			}
-			switch usual := Amount(mulDiv(int64(r.Default), r.cost, 1)); {
+			switch usual := Amount(times(r.Default, r.cost)); {
 			case r.Book:
 			case r.Amount == "" && r.cost > l.Max():
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
@@ -345,20 +347,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, l.Capacity())
 			}
 			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
-				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.window())
-			}
-			p.ID = p.fingerprint(scope)
-			p.Rule, p.Endpoint, p.of, p.Amount = r.ID, r.Match.Endpoint, r.Rule, r.Amount
-			p.GivesBack = r.GiveBackUnsettled && r.Amount != ""
-			p.ByIP = len(r.by) == 1 && r.by[0].kind == byIP
-			p.Global, p.Home, p.Floor, p.Travels, p.OnPartition = r.Global, r.Home, r.Floor, r.Global && r.Strict, r.OnPartition
-			p.Strict, p.Shadow, p.Candidate, p.PerClient = r.Strict || r.Global, r.Shadow || candidate, candidate, perClient
-			if !p.Shadow && !r.Book {
-				p.Abuse = abuse
-			}
-			p.OnStoreFailure, p.Statuses, p.Book, p.CountRefused = r.OnStoreFailure, r.Statuses, r.Book && !candidate, r.CountRefused && !candidate
-			if err := p.divide(r.parts); err != nil {
-				bad.addf(path, "%v", err)
+				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.Period())
 			}
 			out = append(out, p)
 		}
@@ -415,6 +404,23 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		}
 		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
 	}
+}
+
+// definition is that of a policy for one of the rule's limits.
+func (r *rule) definition(name, scope string, l Limit, abuse *Abuse, candidate bool) Definition {
+	d := Definition{
+		Name: name, Rule: r.ID, Endpoint: r.Match.Endpoint, Limit: l, Scope: scope, Split: r.parts, ReadSubject: r.Rule.ReadSubject,
+		Amount: r.Amount, GivesBack: r.GiveBackUnsettled && r.Amount != "",
+		Global: r.Global, Home: r.Home, Floor: r.Floor, Travels: r.Global && r.Strict, OnPartition: r.OnPartition,
+		Strict: r.Strict || r.Global, Shadow: r.Shadow || candidate, Candidate: candidate,
+		OnStoreFailure: r.OnStoreFailure, Statuses: r.Statuses, Book: r.Book && !candidate, CountRefused: r.CountRefused && !candidate,
+		ByIP:      len(r.by) == 1 && r.by[0].kind == byIP,
+		PerClient: slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser }),
+	}
+	if !d.Shadow && !r.Book {
+		d.Abuse = abuse
+	}
+	return d
 }
 
 // keyOverride says what to write instead of an override in a rule that doesn't count by API key. The names of overrides are

@@ -6,18 +6,6 @@ import (
 	"time"
 )
 
-// Hold is what a charge leaves behind beside its debit: a slot of a Concurrency limit until it is released, or the record
-// of a debit that will be settled. A charge whose hold is there already takes nothing more: it renews a slot, and repeats
-// a check without being charged twice.
-type Hold struct {
-	ID Once
-	// For is how long it lasts. A slot that isn't renewed is free again then. A record that isn't settled is forgotten.
-	For time.Duration
-	// GiveBack returns what a record stands for at its end, unless it was settled. Such a record is kept for RecordTime beyond
-	// that, so that a late settlement books all that was used.
-	GiveBack bool
-}
-
 // repeatTime is how long a check that may be repeated is charged once, if it has no receipt.
 const repeatTime = time.Minute
 

@@ -33,7 +33,7 @@ func (l *Limiter) tellHeld(h *held) {
 
 // tellSlot tells the observer that a slot is taken, or that it is released, if the return is one of a slot.
 func (l *Limiter) tellSlot(r *Return, taken bool) {
-	if l.holds == nil || !r.slot() || r.Hold == nil {
+	if l.holds == nil || !r.InFlight() || r.Hold == nil {
 		return
 	}
 	lasts := time.Duration(0)

@@ -49,12 +49,11 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Bounds of a limit's numbers, of amounts and of paths. The numbers keep every intermediate value of the
+// Bounds of a limit's numbers and of amounts. The numbers keep every intermediate value of the
 // arithmetic below 2^53, so that Go's integers and Lua's doubles agree.
 const (
 	MaxTokens = 9_000_000_000     // of a count, a burst or a cost
 	MaxAmount = MaxTokens * micro // of a request's amount, and of a limit on it
-	MaxPath   = 4096              // bytes; to read a longer path in every way would cost too much, so it is refused
 )
 
 const (
@@ -129,6 +128,14 @@ func (l Limit) String() string {
 	default:
 		return count + "/" + windowName(l.Window)
 	}
+}
+
+// Period names what a limit is counted over, shortly: 1s, 15m, or a month of the calendar.
+func (l Limit) Period() string {
+	if l.Calendar.Unit != NoUnit {
+		return l.Calendar.Unit.String()
+	}
+	return shortWindow(l.Window)
 }
 
 var units = []struct{ letters, word string }{{"d", "day"}, {"h", "hour"}, {"m", "minute"}, {"s", "second"}, {"ms", ""}}
@@ -231,6 +238,16 @@ func ParseWindow(s string) (time.Duration, error) {
 	}
 	return 0, fmt.Errorf(`must be a time such as second, minute, hour, day, 15m or 1h30m, got %q`, s)
 }
+
+// Problem is something wrong with a rule document, or with one limit, and where.
+type Problem struct {
+	// Path leads to the fault: rules[2].match.endpoint.
+	Path string
+	// Text says which rule of the language it breaks, and what to write instead.
+	Text string
+}
+
+func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
 // limitErrorf names the field as the rule language does: limit, window, burst, refill_rate, max_delay.
 func limitErrorf(field, format string, args ...any) error {

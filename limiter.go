@@ -18,7 +18,7 @@ type Limiter struct {
 	store     Store
 	local     Store
 	emergency *Policy
-	preflight Policy
+	preflight *Policy
 	networks  networks
 	guard     Guard
 	holds     HoldObserver
@@ -125,8 +125,9 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	if preflight == nil {
 		preflight, _ = NewPolicy("preflight", PerSecond(50)) // which can be a limit
 	}
-	l.preflight = *preflight
-	l.preflight.OnStoreFailure = FailLocal
+	d := preflight.Definition
+	d.OnStoreFailure = FailLocal
+	l.preflight, _ = Define(d) // which is a policy already
 	l.scratch.New = func() any {
 		m := &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
 		m.observation.Decision = &m.decision
@@ -183,7 +184,7 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	rs.run(req, m)
 	m.watched = l.guard != nil && rs.abuse
 	if req.Preflight && m.reason == ReasonWithin {
-		m.addByIP(&l.preflight, req, l.networks)
+		m.addByIP(l.preflight, req, l.networks)
 	}
 	d.RulesVersion = rs.doc.Version
 	switch {
@@ -266,7 +267,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 	for _, c := range charges {
 		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
 		if c.N != 0 || !c.Peek {
-			c.N = min(max(c.N, 1), c.Policy.most())
+			c.N = min(max(c.N, 1), c.Policy.MaxCharge())
 		}
 		m.charges = append(m.charges, c)
 	}
@@ -469,11 +470,8 @@ func (m *match) addByIP(p *Policy, req *Request, by networks) {
 	if m.key != "" {
 		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
 	}
-	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.most()), Peek: req.Peek, Returnable: req.Receipt})
+	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt})
 }
-
-// most is what a store may be asked for at once: more than any limit admits.
-func (p *Policy) most() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
 
 // refused reports whether the store refused the charges, and so took nothing.
 func (m *match) refused() bool {
@@ -502,7 +500,7 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 			r.ResetAfter = c.Policy.LatestReset(l.now())
 		}
 		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
-		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.whole(r.Remaining), r.RetryAfter, r.ResetAfter, r.Remaining
+		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
 		if c.Policy.Shadow {
 			continue
@@ -525,7 +523,7 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	}
 	r, p := &m.results[binding], m.charges[binding].Policy
 	d.Rule, d.Policy = p.Rule, p
-	d.Remaining, d.RetryAfter, d.ResetAfter = p.whole(r.Remaining), r.RetryAfter, r.ResetAfter
+	d.Remaining, d.RetryAfter, d.ResetAfter = p.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter
 	if r.Err != nil && !r.Allowed {
 		d.Reason = ReasonUnavailable
 	}

@@ -9,6 +9,15 @@ import (
 	"time"
 )
 
+// Errors of [Limiter.Finish], [Limiter.Renew] and [Limiter.Release].
+var (
+	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
+	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
+	ErrReceiptExpired = errors.New("weir: the receipt has expired")
+	// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
+	ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
+)
+
 // Outcome is how an allowed request ended, for [Limiter.Finish]. The zero value
 // means that nobody knows: everything that was taken stays taken.
 type Outcome struct {
@@ -53,7 +62,7 @@ func (h *held) add(r due) {
 
 // life is how long a receipt of it is good for.
 func (r *due) life() time.Duration {
-	if r.amount != "" || r.slot() {
+	if r.amount != "" || r.InFlight() {
 		return RecordTime // a slot is renewed for as long as its request takes
 	}
 	return refundable(r.Policy)
@@ -79,7 +88,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
 		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but something may be booked
-		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.slot() && len(c.Policy.Statuses) == 0 || undo && (c.Policy.Book || r.Again) {
+		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.InFlight() && len(c.Policy.Statuses) == 0 || undo && (c.Policy.Book || r.Again) {
 			continue
 		}
 		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, named: req.Repeat != (Once{}) && c.Hold != nil}
@@ -88,8 +97,9 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 		ret.Subject = slices.Clone(c.Subject)
 		if c.Policy.Global && r.Local { // it goes back to where it was counted
-			p := *c.Policy
-			p.Global, ret.Policy = false, &p
+			here := c.Policy.Definition
+			here.Global = false
+			ret.Policy, _ = Define(here) // which is a policy already
 		}
 		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
 			o := m.owners[i].rule
@@ -132,12 +142,9 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 // answered: a rule counts by the answer's status, or requests in flight, or the request has reserved an amount.
 func (d *Decision) Unfinished() bool {
 	return d.held != nil && (len(d.held.local) > 0 || slices.ContainsFunc(d.held.returns, func(r due) bool {
-		return len(r.statuses) > 0 || r.amount != "" || r.slot()
+		return len(r.statuses) > 0 || r.amount != "" || r.InFlight()
 	}))
 }
-
-// slot: what is taken of the counter, and goes back, are slots of a Concurrency limit.
-func (c *Counter) slot() bool { return c.Policy.Limit.Algorithm == Concurrency }
 
 // Reserved reports whether the request has reserved an amount, which [Limiter.Finish] settles.
 func (d *Decision) Reserved() bool {
@@ -171,12 +178,12 @@ func (h *held) slots() iter.Seq2[*Return, bool] {
 			return
 		}
 		for i := range h.returns {
-			if r := &h.returns[i].Return; r.slot() && !yield(r, false) {
+			if r := &h.returns[i].Return; r.InFlight() && !yield(r, false) {
 				return
 			}
 		}
 		for i := range h.local {
-			if r := &h.local[i].Return; r.slot() && !yield(r, true) {
+			if r := &h.local[i].Return; r.InFlight() && !yield(r, true) {
 				return
 			}
 		}
@@ -187,12 +194,12 @@ func (h *held) slots() iter.Seq2[*Return, bool] {
 // able to renew a slot and to release it. It stands for no more than [Decision.Unfinished] means: the other charges may have come
 // from borrowed tokens, which can't go back. A decision without slots in the store stays as it is.
 func (l *Limiter) Seal(d *Decision) {
-	if d.held == nil || d.Receipt != "" || !slices.ContainsFunc(d.held.returns, func(r due) bool { return r.slot() }) {
+	if d.held == nil || d.Receipt != "" || !slices.ContainsFunc(d.held.returns, func(r due) bool { return r.InFlight() }) {
 		return
 	}
 	h := held{expires: d.held.expires}
 	for _, r := range d.held.returns {
-		if r.slot() || r.amount != "" || len(r.statuses) > 0 {
+		if r.InFlight() || r.amount != "" || len(r.statuses) > 0 {
 			h.returns = append(h.returns, r)
 		}
 	}
@@ -248,11 +255,11 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if h == nil {
 		return err
 	}
-	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.slot() || o.gives(r.statuses) })
+	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.InFlight() || o.gives(r.statuses) })
 	recorded := false
 	for i := range h.returns {
 		r := &h.returns[i]
-		if r.Hold != nil && r.amount == "" && !r.slot() && h.age > r.Hold.For {
+		if r.Hold != nil && r.amount == "" && !r.InFlight() && h.age > r.Hold.For {
 			r.Hold = nil // the receipt is of the version before, and its record ended while the tokens were still taken
 		}
 		r.Recorded = h.recorded(r)
@@ -268,7 +275,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 			continue // the mark that it went back may be forgotten by now
 		}
 		switch gives := o.gives(r.statuses); {
-		case r.slot():
+		case r.InFlight():
 		case gives:
 		case r.amount != "":
 			r.Used, _ = r.used(o)
@@ -283,7 +290,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		l.tellEnded(h, o, nil)
 		return err
 	}
-	slices.SortStableFunc(back, func(a, b Return) int { return cmp.Compare(a.order(), b.order()) })
+	slices.SortStableFunc(back, func(a, b Return) int { return cmp.Compare(order(&a), order(&b)) })
 	e := l.store.GiveBack(ctx, h.once, marked, back)
 	l.tellEnded(h, o, e)
 	if e == nil {
@@ -317,14 +324,14 @@ func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bo
 // returns go by it. If the caller chose the id of the check, a check with that id is charged again after a refund, and its new
 // receipt must work. And when a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
-	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.slot() &&
+	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)
 }
 
 // order sorts returns as [Return.Recorded] asks for.
-func (r *Return) order() int {
+func order(r *Return) int {
 	switch {
-	case r.slot():
+	case r.InFlight():
 		return 0
 	case r.Recorded:
 		return 1
@@ -338,7 +345,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.slot() })
+	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.InFlight() })
 	var back []Return
 	for r, local := range h.slots() {
 		if local {
@@ -367,7 +374,7 @@ func (r *due) used(o Outcome) (n int64, known bool) {
 			return r.N, false
 		}
 	}
-	n = mulDiv(int64(min(max(a, 0), MaxAmount)), r.cost, 1)
+	n = times(min(max(a, 0), MaxAmount), r.cost)
 	if o.AtLeast {
 		return max(n, r.N), false
 	}

@@ -11,6 +11,9 @@ import (
 
 // A path is refused, too, if it takes more than this to write down how servers may read it. All
 // readings are held against expressions, so together they mustn't be much longer than the longest path.
+// MaxPath is how long a path may be, in bytes: to read a longer one in every way would cost too much, so it is refused.
+const MaxPath = 4096
+
 const (
 	maxReadings     = 32
 	maxReadingBytes = 3 * MaxPath // with the path as it came

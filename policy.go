@@ -11,20 +11,43 @@ import (
 // micro is how many units of fixed point make a token.
 const micro = 1_000_000
 
-// Policy is a limit under a name, with its numbers prepared for the arithmetic.
-// It is immutable; make one with [NewPolicy].
+// Policy is a limit under a name, with its numbers prepared for the arithmetic. It is immutable: [Define] and [NewPolicy] make one.
 type Policy struct {
+	Definition
+	// Parts are what a split limit is counted in. None means that it is counted as one.
+	Parts []*Policy
+
+	window   int64 // µs
+	unit     int64 // millionths in one of what is asked for: a token, or, of amounts, a millionth
+	count    int64 // Limit.Count in units
+	calendar *calendar
+	capacity int64  // bucket: micro-tokens
+	rate     rate   // bucket
+	fill     int64  // bucket: µs from empty to full
+	perPart  uint64 // maxSpent over the whole in millionths, times 2^64
+	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
+	perShift uint8  // by this
+	maxDelay int64  // queue: µs, or 0
+	tick     int64  // sliding counter: µs per step of the weight
+	ticks    int64  // sliding counter: steps per window
+	deepest  int64  // that may be booked: micro-tokens of a bucket, tokens of a window
+}
+
+// Definition is what a policy is made of. A name and a limit are enough.
+type Definition struct {
 	// Name is what clients see in RateLimit-Policy: the rule's id, or id-1s when the rule has several limits.
 	Name string
-	// Rule is the id of the rule that the limit belongs to.
+	// Rule is the id of the rule that the limit belongs to. "" means Name.
 	Rule string
 	// Endpoint is what the rule is for, if it names one: POST /v1/login. Clients see it in refusals.
 	Endpoint string
 	// Limit holds the numbers as they were written.
 	Limit Limit
 	// ID tells this limit's counters from those of other limits. It doesn't depend on numbers
-	// that may change while a counter lives, so that a raised limit keeps its counters.
+	// that may change while a counter lives, so that a raised limit keeps its counters. If zero, it is made of Name and Scope.
 	ID uint64
+	// Scope tells the counters of limits with the same Name apart.
+	Scope string
 	// Strict limits are decided by the store at every check, never from a lease.
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
@@ -58,9 +81,6 @@ type Policy struct {
 	CountRefused bool
 	// Abuse says what becomes of clients that keep coming while they are refused. Nil means nothing. See [Options.Guard].
 	Abuse *Abuse
-	// Parts are what a split limit is counted in, by a store that has servers to spread them over: see [Rule.Split]. None means
-	// that it is counted as one.
-	Parts []*Policy
 	// Place is where the counters of a part lie among the slots of a Redis Cluster: so many 65,536ths of all slots behind where
 	// those of the whole limit would.
 	Place uint16
@@ -69,32 +89,33 @@ type Policy struct {
 	Amount string
 	// GivesBack: reservations that aren't settled in time go back. See [Rule.GiveBackUnsettled].
 	GivesBack bool
-
-	of       *Rule // nil of a policy that no rule made
-	window   int64 // µs
-	unit     int64 // millionths in one of what is asked for: a token, or, of amounts, a millionth
-	count    int64 // Limit.Count in units
-	calendar *calendar
-	capacity int64  // bucket: micro-tokens
-	rate     rate   // bucket
-	fill     int64  // bucket: µs from empty to full
-	perPart  uint64 // maxSpent over the whole in millionths, times 2^64
-	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
-	perShift uint8  // by this
-	maxDelay int64  // queue: µs, or 0
-	tick     int64  // sliding counter: µs per step of the weight
-	ticks    int64  // sliding counter: steps per window
-	deepest  int64  // that may be booked: micro-tokens of a bucket, tokens of a window
+	// Split, if not zero, is how many parts the limit is counted in, by stores that have servers to spread them over.
+	Split int
+	// ReadSubject, if not nil, reads what a subject was made of: of each dimension its name and its value.
+	ReadSubject func(subject []byte) [][2]string
 }
 
 // NewPolicy prepares a limit. The name tells its counters from those of other policies.
 func NewPolicy(name string, l Limit) (*Policy, error) {
-	if err := l.Validate(); err != nil {
+	return Define(Definition{Name: name, Limit: l})
+}
+
+// Define makes the policy of a definition. The error is a [Problem] with the limit.
+func Define(d Definition) (*Policy, error) {
+	if err := d.Limit.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Policy{Name: name, Rule: name}
-	p.prepare(l)
-	p.ID = p.fingerprint("")
+	p := &Policy{Definition: d}
+	if p.Rule == "" {
+		p.Rule = p.Name
+	}
+	p.prepare(d.Limit)
+	if p.ID == 0 {
+		p.ID = p.fingerprint(d.Scope)
+	}
+	if err := p.divide(d.Split); err != nil {
+		return nil, Problem{Text: err.Error()}
+	}
 	return p, nil
 }
 
@@ -282,8 +303,23 @@ func (p *Policy) Overdraw(s State, now, n int64) State {
 // millionths is what n units are, and no more than any limit holds.
 func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
 
-// whole is n units in whole tokens: of a Decimal limit n are millionths.
-func (p *Policy) whole(n int64) int64 { return n / (micro / p.unit) }
+// Exact is n of what the limit counts as an amount: of a Decimal limit n are millionths, of others tokens.
+func (p *Policy) Exact(n int64) Amount { return Amount(n * p.unit) }
+
+// MaxCharge is what a store may be asked for at once: more than any limit admits.
+func (p *Policy) MaxCharge() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
+
+// FailureMode says what a rule does while its store can't be reached.
+type FailureMode uint8
+
+const (
+	// FailAllow lets requests through, except those of counters that the node knows: they are counted by this process alone.
+	FailAllow FailureMode = iota
+	// FailRefuse refuses them.
+	FailRefuse
+	// FailLocal limits them by this process's own counters.
+	FailLocal
+)
 
 // Verdict is what became of a charge, for [Policy.Report].
 type Verdict uint8

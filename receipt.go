@@ -218,12 +218,13 @@ func (u *unsealer) due() (r due, err error) {
 			return r, err
 		}
 	}
-	if r.Policy, err = NewPolicy(name, l); err != nil {
+	r.Policy, err = Define(Definition{
+		Name: name, Limit: l, ID: in.ID, Place: in.Place, Amount: r.amount, GivesBack: r.Hold != nil && r.Hold.GiveBack,
+		Global: r.scope > 0, Home: r.home, Travels: r.scope == 1, Floor: max(0, int(r.scope)-2),
+	})
+	if err != nil {
 		return r, ErrReceiptInvalid // sealed by a version with other bounds
 	}
-	r.Policy.ID, r.Policy.Place, r.Policy.Amount = in.ID, in.Place, r.amount
-	r.Policy.Global, r.Policy.Home, r.Policy.Travels, r.Policy.Floor = r.scope > 0, r.home, r.scope == 1, max(0, int(r.scope)-2)
-	r.Policy.GivesBack = r.Hold != nil && r.Hold.GiveBack
 	return r, nil
 }
 

@@ -161,28 +161,6 @@ const (
 	MissingRefuse
 )
 
-// FailureMode says what a rule does while its store can't be reached.
-type FailureMode uint8
-
-const (
-	// FailAllow lets requests through, except those of counters that the node knows: they are counted by this process alone.
-	FailAllow FailureMode = iota
-	// FailRefuse refuses them.
-	FailRefuse
-	// FailLocal limits them by this process's own counters.
-	FailLocal
-)
-
-// Problem is something wrong with a rule document, or with one limit, and where.
-type Problem struct {
-	// Path leads to the fault: rules[2].match.endpoint.
-	Path string
-	// Text says which rule of the language it breaks, and what to write instead.
-	Text string
-}
-
-func (p Problem) Error() string { return p.Path + ": " + p.Text }
-
 // Problems is the error of a rule document: everything that is wrong with it.
 type Problems []Problem
 

@@ -1,35 +1,14 @@
 package weir
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/big"
-	"slices"
 )
 
-const (
-	maxSplit = 64
-	// fewPerPart is how many requests a part of a limit should hold. One that costs more is asked of several parts.
-	fewPerPart = 16
-)
-
-func (r *rule) compileSplit(path string, bad *Problems) {
-	switch {
-	case r.Split == 0:
-	case r.Split < 2 || r.Split > maxSplit:
-		bad.addf(path, "must be from 2 to %d, got %d", maxSplit, r.Split)
-	case !r.Strict:
-		bad.addf(path, "is for strict rules: busy counters of others are decided on the nodes, and needn't be split; leave it out")
-	case r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue:
-		bad.addf(path, "%s can't be split: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
-	case r.Book || r.CountRefused:
-		bad.addf(path, "can't stand beside past_limit, by which a part would go below zero while others have room: leave one of them out")
-	default:
-		r.parts = r.Split
-	}
-}
+// MinPerPart is how many requests a part of a limit should hold. One that costs more is asked of several parts.
+const MinPerPart = 16
 
 // divide makes the parts of a limit. Their counts and bursts add up to the limit's, and their rates to no more than its rate.
 func (p *Policy) divide(parts int) error {
@@ -54,7 +33,7 @@ func (p *Policy) divide(parts int) error {
 		l := p.Limit
 		l.Count, l.Burst, l.Refill = share(l.Count, i), share(l.Burst, i), l.Refill/float64(n)
 		q := *p
-		q.Parts, q.Place = nil, uint16(i<<16/n)
+		q.Parts, q.Split, q.Place = nil, 0, uint16(i<<16/n)
 		q.prepareAt(l, each)
 		// Another number of parts is other counters: what a part has taken says nothing of another part's share.
 		q.ID = q.fingerprint(string(binary.BigEndian.AppendUint64([]byte{byte(parts), byte(i)}, p.ID)))
@@ -68,7 +47,7 @@ func (p *Policy) divide(parts int) error {
 func (p *Policy) Portion(first, i int, n int64) int64 {
 	parts := len(p.Parts)
 	least := p.Parts[parts-1].Limit.Max()
-	if n <= max(1, least/fewPerPart) {
+	if n <= max(1, least/MinPerPart) {
 		if i == first {
 			return n
 		}
@@ -82,23 +61,4 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 		each++
 	}
 	return each
-}
-
-// warnOfSplits finds limits whose parts are so small that requests will be refused by two parts while others have room.
-func (rs *RuleSet) warnOfSplits() {
-	for i := range rs.rules {
-		r := &rs.rules[i]
-		if r.parts == 0 {
-			continue
-		}
-		least := slices.MinFunc(r.policies(), func(a, b *Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) })
-		if least.Limit.Max()/int64(r.parts)/r.cost >= fewPerPart {
-			continue
-		}
-		advice := "leave it out"
-		if most := least.Limit.Max() / r.cost / fewPerPart; most >= 2 {
-			advice = fmt.Sprintf("write %d or less", most)
-		}
-		rs.warnf(rulePath(r)+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least.Limit, fewPerPart, advice)
-	}
 }

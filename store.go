@@ -35,21 +35,28 @@ type Store interface {
 
 // Errors that a caller can do something about.
 var (
-	// ErrUsed is returned by [Store.GiveBack] for a second use of one Once, and by [Limiter.Finish] for that of a receipt.
+	// ErrUsed is returned by [Store.GiveBack] for a second use of one Once.
 	ErrUsed = errors.New("weir: already given back")
 	// ErrNoRoom is the [Result.Err] of a charge that would need a new counter, where there is no memory for one.
 	ErrNoRoom = errors.New("weir: no room for a new counter")
 	// ErrPartition is the Err of a Result whose policy is Global, and whose home couldn't be asked.
 	ErrPartition = errors.New("weir: the limit's home region can't be reached")
-	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
-	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
-	ErrReceiptExpired = errors.New("weir: the receipt has expired")
-	// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
-	ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
 )
 
 // Once names an act that must happen a single time. The zero value names none.
 type Once [16]byte
+
+// Hold is what a charge leaves behind beside its debit: a slot of a Concurrency limit until it is released, or the record
+// of a debit that will be settled. A charge whose hold is there already takes nothing more: it renews a slot, and repeats
+// a check without being charged twice.
+type Hold struct {
+	ID Once
+	// For is how long it lasts. A slot that isn't renewed is free again then. A record that isn't settled is forgotten.
+	For time.Duration
+	// GiveBack returns what a record stands for at its end, unless it was settled. Such a record is kept for RecordTime beyond
+	// that, so that a late settlement books all that was used.
+	GiveBack bool
+}
 
 // Counter names the state of one policy for one subject.
 type Counter struct {
@@ -59,13 +66,16 @@ type Counter struct {
 	Subject []byte
 }
 
-// Values are what the subject was made of: see [Rule.ReadSubject].
+// Values are what the subject was made of: see [Definition.ReadSubject].
 func (c *Counter) Values() [][2]string {
-	if c.Policy.of == nil {
+	if c.Policy.ReadSubject == nil {
 		return nil
 	}
-	return c.Policy.of.ReadSubject(c.Subject)
+	return c.Policy.ReadSubject(c.Subject)
 }
+
+// InFlight reports whether what is taken of the counter, and goes back, are slots of a Concurrency limit.
+func (c *Counter) InFlight() bool { return c.Policy.Limit.Algorithm == Concurrency }
 
 // Charge is one counter asked for tokens.
 type Charge struct {

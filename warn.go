@@ -368,7 +368,7 @@ func slowest(policies []*Policy) float64 {
 	for _, p := range policies {
 		rate := p.Limit.Refill
 		if rate == 0 {
-			rate = float64(p.Limit.Amount()) / micro / p.Limit.Window.Seconds()
+			rate = float64(p.Limit.Amount()) / 1e6 / p.Limit.Window.Seconds()
 		}
 		if lowest == 0 || rate < lowest {
 			lowest = rate

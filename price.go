@@ -1,0 +1,214 @@
+package weir
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
+func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
+	a, known := rs.amount(r.Amount, req.Amounts, req)
+	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of the amount isn't known yet
+		if r.Default > 0 {
+			assumed = r.byDefault(req)
+		}
+		a, known = max(a, assumed), true
+	}
+	switch {
+	case known:
+	case r.Default > 0:
+		a = r.byDefault(req)
+	case req.Peek: // it is told what is left
+	case req.Reserve > 0: // it is booked when it is settled
+	default:
+		return 0, false
+	}
+	return times(a, r.cost), true
+}
+
+// byDefault is what a rule with a Default charges a request whose amount isn't known.
+func (r *rule) byDefault(req *Request) Amount {
+	return min(Amount(times(r.Default, max(req.Choices, 1))), MaxAmount)
+}
+
+// amount is one of the amounts of a request: as it came, or made of others by prices and weights.
+func (rs *RuleSet) amount(name string, of map[string]Amount, req *Request) (a Amount, known bool) {
+	if a, known = of[name]; known || len(of) == 0 {
+		return min(max(a, 0), MaxAmount), known
+	}
+	return made(rs.parts(name, req), of)
+}
+
+// parts is what an amount is made of, for this request.
+func (rs *RuleSet) parts(name string, req *Request) []Weight {
+	if p := rs.price(name, req); p != nil {
+		return p.Parts
+	}
+	return rs.weights[name]
+}
+
+// price is that of the model that a request is for, if the amount is made of prices.
+func (rs *RuleSet) price(name string, req *Request) *Sum {
+	if name != "usd" || len(rs.doc.Prices) == 0 || req.Attr == nil {
+		return nil
+	}
+	model := rs.model(req)
+	for i := range rs.doc.Prices {
+		if p := &rs.doc.Prices[i]; matchGlob(p.Name, model) {
+			return p
+		}
+	}
+	return nil
+}
+
+// Price returns what amounts cost in usd if the model isn't certain: the highest price of the models that the request and its answer
+// name. Letter case doesn't matter. A model without a price costs what weights of usd say, or without those as much as the dearest
+// model, and so does a call for which no model is named. If the answer's name is one of those asked for with something added, such
+// as a date, it is the same model unless it has a price of its own. known is false if there are no prices.
+func (rs *RuleSet) Price(asked []string, answered string, of map[string]Amount) (usd Amount, known bool) {
+	var models []string
+	for _, m := range asked {
+		if m != "" {
+			models = append(models, m)
+		}
+	}
+	if answered != "" && !rs.isVersion(answered, models) {
+		models = append(models, answered)
+	}
+	for _, parts := range rs.mayCost(models) {
+		if a, ok := made(parts, of); ok {
+			usd, known = max(usd, a), true
+		}
+	}
+	return usd, known
+}
+
+// mayCost returns the sums that usd may be for a call to any of the models.
+func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
+	for _, m := range models {
+		first, folded := rs.priceOf(m)
+		switch other := rs.weights["usd"]; {
+		case first != nil:
+			parts = append(parts, first.Parts)
+		case other != nil:
+			parts = append(parts, other)
+		case folded == nil:
+			return rs.mayCost(nil)
+		}
+		if folded != nil {
+			parts = append(parts, folded.Parts)
+		}
+	}
+	if len(models) == 0 {
+		for _, p := range rs.doc.Prices {
+			parts = append(parts, p.Parts)
+		}
+		parts = append(parts, rs.weights["usd"])
+	}
+	return parts
+}
+
+// priceOf finds the first price that matches a model, and the first one that does if letter case is ignored.
+func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
+	lower := strings.ToLower(strings.TrimSpace(model))
+	for i := range rs.doc.Prices {
+		p := &rs.doc.Prices[i]
+		if first == nil && matchGlob(p.Name, model) {
+			first = p
+		}
+		if folded == nil && matchGlob(strings.ToLower(p.Name), lower) {
+			folded = p
+		}
+	}
+	return first, folded
+}
+
+// isVersion reports whether an answer's model is one of those asked for with something added, and has no price of its own.
+func (rs *RuleSet) isVersion(answered string, asked []string) bool {
+	if p, _ := rs.priceOf(answered); p != nil && p.Name != "*" {
+		return false
+	}
+	return slices.ContainsFunc(asked, func(m string) bool { return strings.HasPrefix(answered, m) })
+}
+
+// model is the one that a request is for, or "".
+func (rs *RuleSet) model(req *Request) string {
+	if req.Attr == nil {
+		return ""
+	}
+	return req.Attr("attr:model")
+}
+
+// made adds up what is there of the parts. A sum is rounded up: nothing is free.
+func made(parts []Weight, of map[string]Amount) (a Amount, known bool) {
+	const trillion = 1_000_000_000_000
+	var hi, lo uint64
+	for _, w := range parts {
+		if n, ok := of[w.Amount]; ok {
+			known = true
+			h, l := bits.Mul64(uint64(min(max(n, 0), MaxAmount)), uint64(w.Each))
+			var carry uint64
+			lo, carry = bits.Add64(lo, l, 0)
+			hi += h + carry
+		}
+	}
+	lo, carry := bits.Add64(lo, trillion-1, 0)
+	if hi += carry; hi >= trillion {
+		return MaxAmount, known
+	}
+	n, _ := bits.Div64(hi, lo, trillion)
+	return Amount(min(n, MaxAmount)), known
+}
+
+// checkPrices looks at what amounts are made of.
+func (rs *RuleSet) checkPrices(bad *Problems) {
+	check := func(path, of string, parts []Weight) {
+		if len(parts) == 0 {
+			bad.addf(path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")
+		}
+		for _, w := range parts {
+			path := path + "." + w.Amount
+			switch {
+			case !isName(w.Amount):
+				bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as input, got %q", w.Amount)
+			case w.Amount == of:
+				bad.addf(path, "%s can't be made of itself: name the amounts that it is made of, such as input and output", of)
+			case w.Each < 0 || w.Each > maxWeight:
+				bad.addf(path, "must be a number from 0 to a million")
+			}
+		}
+	}
+	for i, p := range rs.doc.Prices {
+		if p.Name == "" {
+			bad.addf(fmt.Sprintf("prices[%d]", i), "needs a model, or a pattern such as gpt-*")
+		}
+		check("prices."+p.Name, "usd", p.Parts)
+	}
+	if len(rs.doc.Prices) > 0 {
+		rs.attributes = append(rs.attributes, "attr:model")
+	}
+	for _, w := range rs.doc.Weights {
+		path := "weights." + w.Name
+		switch {
+		case !isName(w.Name):
+			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Name)
+		case rs.weights[w.Name] != nil:
+			bad.addf(path, "is listed twice")
+		}
+		check(path, w.Name, w.Parts)
+		rs.weights[w.Name] = w.Parts
+	}
+}
+
+const maxWeight = 1_000_000 * 1_000_000_000_000
+
+// times is an amount so many times, in millionths: at most 2^53, which no limit holds.
+func times(a Amount, n int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(n))
+	if hi > 0 {
+		return 1 << 53
+	}
+	return int64(min(lo, 1<<53))
+}
