@@ -173,5 +173,5 @@ func (ps Problems) Error() string {
 }
 
 func (ps *Problems) addf(path, format string, args ...any) {
-	*ps = append(*ps, Problem{path, fmt.Sprintf(format, args...)})
+	*ps = append(*ps, Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }

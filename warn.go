@@ -122,7 +122,7 @@ func (r *rule) neverAbused(a *Abuse) string {
 }
 
 func (rs *RuleSet) warnf(path, format string, args ...any) {
-	rs.warnings = append(rs.warnings, Problem{path, fmt.Sprintf(format, args...)})
+	rs.warnings = append(rs.warnings, Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
 func rulePath(r *rule) string { return fmt.Sprintf("rules[%d]", r.index) }
