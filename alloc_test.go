@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 func TestAllocsPerMatchAreNone(t *testing.T) {
@@ -24,13 +26,13 @@ func TestAllocsPerMatchAreNone(t *testing.T) {
 // yes is a store that has room for everything, so that what a check allocates is the Limiter's.
 type yes struct{}
 
-func (yes) Take(_ context.Context, _ []Charge, results []Result) {
+func (yes) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {
 	for i := range results {
-		results[i] = Result{Allowed: true, Remaining: 1}
+		results[i] = counter.Result{Allowed: true, Remaining: 1}
 	}
 }
-func (yes) GiveBack(context.Context, Once, time.Duration, []Return) error { return nil }
-func (yes) Reset(context.Context, []Counter) error                        { return nil }
+func (yes) GiveBack(context.Context, counter.Once, time.Duration, []counter.Return) error { return nil }
+func (yes) Reset(context.Context, []counter.Counter) error                                { return nil }
 
 func TestAllocsPerCheckAreNone(t *testing.T) {
 	rs, err := Compile(Rules{Rules: []Rule{
@@ -49,13 +51,13 @@ func TestAllocsPerCheckAreNone(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("%v allocations a check", got)
 	}
-	p, err := NewPolicy("p", PerMinute(10))
+	p, err := counter.NewPolicy("p", PerMinute(10))
 	if err != nil {
 		t.Fatal(err)
 	}
 	subject := []byte("acme")
 	if got := testing.AllocsPerRun(1000, func() {
-		if d, err := l.Take(t.Context(), req, []Charge{{Counter: Counter{Policy: p, Subject: subject}, N: 1}}); !d.Allowed || err != nil {
+		if d, err := l.Take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: 1}}); !d.Allowed || err != nil {
 			t.Error(d, err)
 		}
 	}); got != 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -99,8 +100,8 @@ func TestWhatRequestsAreCharged(t *testing.T) {
 		"which goes back in its time, where it may":    {with(llm(), func(r *weir.Rule) { r.GiveBackUnsettled = true }), weir.Request{Amounts: tokens, Reserve: reserve}, "requests 1, address 1, tokens 1500000000 2m0s back"},
 		"and in a day at the most":                     {with(llm(), func(r *weir.Rule) { r.GiveBackUnsettled = true }), weir.Request{Amounts: tokens, Reserve: 9000 * time.Hour}, "requests 1, address 1, tokens 1500000000 24h0m0s back"},
 		"a peek reserves nothing":                      {llm(), weir.Request{Amounts: tokens, Reserve: reserve, Peek: true}, "requests 1 peek, address 1 peek, tokens 1500000000 peek"},
-		"what may be repeated has names for a minute":  {llm(), weir.Request{Amounts: tokens, Repeat: weir.Once{1}}, "requests 1 1m0s, address 1 1m0s, tokens 1500000000 1m0s"},
-		"also reserved":                                {llm(), weir.Request{Amounts: tokens, Repeat: weir.Once{1}, Reserve: reserve}, "requests 1 1m0s, address 1 1m0s, tokens 1500000000 24h0m0s"},
+		"what may be repeated has names for a minute":  {llm(), weir.Request{Amounts: tokens, Repeat: counter.Once{1}}, "requests 1 1m0s, address 1 1m0s, tokens 1500000000 1m0s"},
+		"also reserved":                                {llm(), weir.Request{Amounts: tokens, Repeat: counter.Once{1}, Reserve: reserve}, "requests 1 1m0s, address 1 1m0s, tokens 1500000000 24h0m0s"},
 		"1,500 at 2.50/1M, and 100 at 10/1M":           {spend(), weir.Request{Attr: model("gpt-large-2"), Amounts: parts}, "spend 4750, weighted 1900000000"},
 		"the first price that matches counts":          {spend(), weir.Request{Attr: model("gpt-small"), Amounts: parts}, "spend 150, weighted 1900000000"},
 		"a model without a price costs nothing":        {spend(), weir.Request{Attr: model("claude"), Amounts: parts}, "weighted 1900000000"},
@@ -245,17 +246,17 @@ func TestCompileFitsLimits(t *testing.T) {
 
 // An edge's own charges of amounts are bounded by what amounts may be, not by what tokens may.
 func TestTakeOfAmounts(t *testing.T) {
-	p, err := weir.NewPolicy("usd", weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 100_000, Window: time.Hour})
+	p, err := counter.NewPolicy("usd", weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 100_000, Window: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := limiter(t)
 	for n, want := range map[int64]bool{60_000_000_000: true, 60_000_000_001: false, 1 << 62: false} {
-		d, err := l.Take(t.Context(), &weir.Request{}, []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: 40_000_000_000}})
+		d, err := l.Take(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: 40_000_000_000}})
 		if err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-		if d, err = l.Take(t.Context(), &weir.Request{}, []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: n}}); err != nil || d.Allowed != want {
+		if d, err = l.Take(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: n}}); err != nil || d.Allowed != want {
 			t.Errorf("%d more: %v, %v, want %v", n, d.Allowed, err, want)
 		}
 	}

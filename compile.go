@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // RuleSet is a compiled rule document: immutable, and safe to share.
@@ -51,12 +53,12 @@ type rule struct {
 	networks networks // 0 where the rule set's count
 	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
 	endpointOnly, keyOnly bool
-	byPath                bool                 // by has a path
-	invented              bool                 // a client can make its subjects up; of a path also one that is verified
-	base                  []*Policy            // for requests whose tier has no numbers of its own
-	byTier                map[string][]*Policy // what differs from base
-	overrides             map[string][]*Policy
-	candidate             []*Policy
+	byPath                bool                         // by has a path
+	invented              bool                         // a client can make its subjects up; of a path also one that is verified
+	base                  []*counter.Policy            // for requests whose tier has no numbers of its own
+	byTier                map[string][]*counter.Policy // what differs from base
+	overrides             map[string][]*counter.Policy
+	candidate             []*counter.Policy
 }
 
 // Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
@@ -314,8 +316,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		abuse = nil
 	}
 	rs.abuse = rs.abuse || abuse != nil
-	policies := func(limits []Limit, path, scope string, candidate bool) []*Policy {
-		out := make([]*Policy, 0, len(limits))
+	policies := func(limits []Limit, path, scope string, candidate bool) []*counter.Policy {
+		out := make([]*counter.Policy, 0, len(limits))
 		r.checkCalendar(limits, path, bad)
 		for i, l := range limits {
 			path := limitPath(path, i, len(limits))
@@ -334,7 +336,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			if len(limits) > 1 {
 				name += "-" + l.Period()
 			}
-			p, err := Define(r.definition(name, scope, l, abuse, candidate))
+			p, err := counter.Define(r.definition(name, scope, l, abuse, candidate))
 			if err != nil {
 				bad.addLimit(path, err)
 				continue
@@ -346,7 +348,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			case r.Amount != "" && usual > l.Capacity():
 				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, l.Capacity())
 			}
-			if slices.ContainsFunc(out, func(q *Policy) bool { return q.Name == name }) {
+			if slices.ContainsFunc(out, func(q *counter.Policy) bool { return q.Name == name }) {
 				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.Period())
 			}
 			out = append(out, p)
@@ -354,7 +356,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		return out
 	}
 	r.base = policies(r.Limits, path, scope, false)
-	r.byTier = map[string][]*Policy{}
+	r.byTier = map[string][]*counter.Policy{}
 	if len(r.Limits) == 0 {
 		for _, t := range rs.doc.Tiers {
 			if r.Algorithm == Concurrency {
@@ -383,7 +385,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	if len(r.Override) > 0 && r.Descriptor == nil && !slices.Contains(r.by, dimension{kind: byAPIKey}) {
 		bad.addf(path+".override", "%s", keyOverride(scope))
 	}
-	r.overrides = make(map[string][]*Policy, len(r.Override))
+	r.overrides = make(map[string][]*counter.Policy, len(r.Override))
 	for _, key := range slices.Sorted(maps.Keys(r.Override)) {
 		limits := r.Override[key]
 		if len(limits) == 0 {
@@ -407,8 +409,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 }
 
 // definition is that of a policy for one of the rule's limits.
-func (r *rule) definition(name, scope string, l Limit, abuse *Abuse, candidate bool) Definition {
-	d := Definition{
+func (r *rule) definition(name, scope string, l Limit, abuse *Abuse, candidate bool) counter.Definition {
+	d := counter.Definition{
 		Name: name, Rule: r.ID, Endpoint: r.Match.Endpoint, Limit: l, Scope: scope, Split: r.parts, ReadSubject: r.Rule.ReadSubject,
 		Amount: r.Amount, GivesBack: r.GiveBackUnsettled && r.Amount != "",
 		Global: r.Global, Home: r.Home, Floor: r.Floor, Travels: r.Global && r.Strict, OnPartition: r.OnPartition,
@@ -460,7 +462,7 @@ func (rs *RuleSet) checkCounters(bad *Problems) {
 }
 
 // policies are all that a rule has, those of its candidate last.
-func (r *rule) policies() []*Policy {
+func (r *rule) policies() []*counter.Policy {
 	all := slices.Clone(r.base)
 	for _, policies := range r.byTier {
 		all = append(all, policies...)

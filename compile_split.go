@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/weirhq/weir/counter"
 )
 
 const maxSplit = 64
@@ -31,14 +33,14 @@ func (rs *RuleSet) warnOfSplits() {
 		if r.parts == 0 {
 			continue
 		}
-		least := slices.MinFunc(r.policies(), func(a, b *Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) })
-		if least.Limit.Max()/int64(r.parts)/r.cost >= MinPerPart {
+		least := slices.MinFunc(r.policies(), func(a, b *counter.Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) })
+		if least.Limit.Max()/int64(r.parts)/r.cost >= counter.MinPerPart {
 			continue
 		}
 		advice := "leave it out"
-		if most := least.Limit.Max() / r.cost / MinPerPart; most >= 2 {
+		if most := least.Limit.Max() / r.cost / counter.MinPerPart; most >= 2 {
 			advice = fmt.Sprintf("write %d or less", most)
 		}
-		rs.warnf(rulePath(r)+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least.Limit, MinPerPart, advice)
+		rs.warnf(rulePath(r)+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least.Limit, counter.MinPerPart, advice)
 	}
 }

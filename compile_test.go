@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
-func storeOf() weir.Store { return memstore.New(memstore.Options{}) }
+func storeOf() counter.Store { return memstore.New(memstore.Options{}) }
 
 func TestCompileRejectsWhatCannotBe(t *testing.T) {
 	one := func(r weir.Rule) weir.Rules { return weir.Rules{Rules: []weir.Rule{r}} }

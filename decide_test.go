@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -16,14 +17,14 @@ type fullStore struct {
 	gone string // a rule whose counters can't be reached
 }
 
-func (s *fullStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *fullStore) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range charges {
 		switch {
 		case charges[i].Policy.Rule == s.gone:
-			results[i] = weir.Result{Err: errGone}
+			results[i] = counter.Result{Err: errGone}
 			continue
 		case charges[i].Guest:
-			results[i] = weir.Result{Err: s.err}
+			results[i] = counter.Result{Err: s.err}
 			continue
 		}
 		s.Store.Take(ctx, charges[i:i+1], results[i:i+1])
@@ -33,7 +34,7 @@ func (s *fullStore) Take(ctx context.Context, charges []weir.Charge, results []w
 // Guests for whom there is no room share a counter by their address, and others keep their own.
 func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
 	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailRefuse} {
-		store := &fullStore{Store: memstore.New(memstore.Options{}), err: weir.ErrNoRoom}
+		store := &fullStore{Store: memstore.New(memstore.Options{}), err: counter.ErrNoRoom}
 		rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", OnStoreFailure: mode, Limits: per(2, time.Hour)}}})
 		l := weir.NewLimiter(store, rs, weir.Options{})
 		for i, key := range []string{"made-up-1", "made-up-2", "made-up-3"} {
@@ -65,7 +66,7 @@ func TestGuestsCountedByAddressAreGivenBack(t *testing.T) {
 		return check(t, l, weir.Request{APIKey: "another", IP: ip1, Peek: true}).Remaining
 	}
 	rule := weir.Rule{ID: "a", Limits: per(9, time.Hour), Statuses: []int{401}}
-	store := &fullStore{Store: memstore.New(memstore.Options{}), err: weir.ErrNoRoom}
+	store := &fullStore{Store: memstore.New(memstore.Options{}), err: counter.ErrNoRoom}
 	l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{rule}}), weir.Options{})
 	for _, c := range []struct {
 		status int
@@ -107,7 +108,7 @@ func TestGuestsRefusedByAddressTakeNothing(t *testing.T) {
 	narrow := weir.Rule{ID: "narrow", Layer: "3", By: []string{"api_key"}, Limits: per(2, time.Hour)}
 	booked := weir.Rule{ID: "booked", Layer: "4", By: []string{"api_key"}, Limits: per(100, time.Hour), Book: true}
 	for _, rules := range [][]weir.Rule{{address, narrow}, {narrow, address}, {wide, narrow}, {narrow, wide}, {booked, narrow}, {narrow, booked}} {
-		store := &fullStore{Store: memstore.New(memstore.Options{}), err: weir.ErrNoRoom}
+		store := &fullStore{Store: memstore.New(memstore.Options{}), err: counter.ErrNoRoom}
 		l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: rules}), weir.Options{})
 		admitted := 0
 		for range 50 {
@@ -133,7 +134,7 @@ func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
 		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
 		gone, healthy, shadow := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "healthy", 9, weir.FailAllow), ownPolicy(t, "shadow", 3, weir.FailAllow)
 		shadow.Shadow = true
-		charges := []weir.Charge{charge(gone, "s", 2), charge(healthy, "s", 2), charge(shadow, "s", 2)}
+		charges := []counter.Charge{charge(gone, "s", 2), charge(healthy, "s", 2), charge(shadow, "s", 2)}
 		for i, want := range []int64{7, 5} {
 			if i == 1 {
 				store.fails = []string{"gone"}
@@ -159,13 +160,13 @@ func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
 // Of refusals the longest wait binds, and no wait at all is the longest; of limits with as many requests left, the first.
 func TestWhichLimitBinds(t *testing.T) {
 	l := limiter(t)
-	minute, err := weir.NewPolicy("minute", weir.PerMinute(1))
+	minute, err := counter.NewPolicy("minute", weir.PerMinute(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	hour, never, twin := ownPolicy(t, "hour", 1, weir.FailAllow), ownPolicy(t, "never", 1, weir.FailAllow), ownPolicy(t, "twin", 1, weir.FailAllow)
 	m, h, n, w := charge(minute, "s", 1), charge(hour, "s", 1), charge(never, "s", 2), charge(twin, "s", 1)
-	decide := func(charges ...weir.Charge) weir.Decision {
+	decide := func(charges ...counter.Charge) weir.Decision {
 		t.Helper()
 		d, err := l.Take(t.Context(), &weir.Request{}, charges)
 		if err != nil {
@@ -178,11 +179,11 @@ func TestWhichLimitBinds(t *testing.T) {
 	}
 	decide(m)
 	for _, test := range []struct {
-		charges []weir.Charge
+		charges []counter.Charge
 		binds   string
 	}{
-		{[]weir.Charge{m, h}, "hour"}, {[]weir.Charge{h, m}, "hour"},
-		{[]weir.Charge{m, n}, "never"}, {[]weir.Charge{n, m}, "never"}, {[]weir.Charge{n, h, m}, "never"},
+		{[]counter.Charge{m, h}, "hour"}, {[]counter.Charge{h, m}, "hour"},
+		{[]counter.Charge{m, n}, "never"}, {[]counter.Charge{n, m}, "never"}, {[]counter.Charge{n, h, m}, "never"},
 	} {
 		if d := decide(test.charges...); d.Allowed || d.Rule != test.binds || (d.RetryAfter == weir.Never) != (test.binds == "never") {
 			t.Errorf("%+v, want %s", d, test.binds)

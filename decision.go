@@ -1,6 +1,10 @@
 package weir
 
-import "time"
+import (
+	"time"
+
+	"github.com/weirhq/weir/counter"
+)
 
 // Reason says why a decision is what it is.
 type Reason uint8
@@ -45,7 +49,7 @@ type Decision struct {
 	// Rule is the id of the rule that binds, or "".
 	Rule string
 	// Policy is the limit that binds, or nil.
-	Policy *Policy
+	Policy *counter.Policy
 	// Remaining is how many tokens are left.
 	Remaining int64
 	// RetryAfter, of a refusal, is the time until the request would be allowed if it alone retries, or Never.
@@ -54,7 +58,7 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
-	// Drop: the client was refused so often in a row that it isn't worth an answer. See [Abuse.DropAfter].
+	// Drop: the client was refused so often in a row that it isn't worth an answer. See [counter.Abuse.DropAfter].
 	Drop bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
@@ -70,7 +74,7 @@ type Decision struct {
 
 // LimitStatus is how one limit stands after a check.
 type LimitStatus struct {
-	Policy *Policy
+	Policy *counter.Policy
 	// Allowed: this limit has room. In a refused request nothing was taken from it.
 	Allowed bool
 	// Degraded: the store couldn't be reached. Remaining says nothing, and ResetAfter is the longest that it can take.

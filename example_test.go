@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -103,12 +104,12 @@ func ExampleRuleSet_Explain() {
 // An edge with limits of its own, such as a protocol that brings them along, makes its charges itself.
 func ExampleLimiter_Take() {
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
-	perTenant, _ := weir.NewPolicy("tenant", weir.PerMinute(100))
-	perUser, _ := weir.NewPolicy("user", weir.PerMinute(2))
+	perTenant, _ := counter.NewPolicy("tenant", weir.PerMinute(100))
+	perUser, _ := counter.NewPolicy("user", weir.PerMinute(2))
 	for range 3 {
-		d, _ := limiter.Take(context.Background(), &weir.Request{}, []weir.Charge{
-			{Counter: weir.Counter{Policy: perTenant, Subject: []byte("acme")}, N: 10},
-			{Counter: weir.Counter{Policy: perUser, Subject: []byte("ada")}, N: 1},
+		d, _ := limiter.Take(context.Background(), &weir.Request{}, []counter.Charge{
+			{Counter: counter.Counter{Policy: perTenant, Subject: []byte("acme")}, N: 10},
+			{Counter: counter.Counter{Policy: perUser, Subject: []byte("ada")}, N: 1},
 		})
 		fmt.Println(d.Allowed, d.Rule, d.Limits()[0].Remaining, d.Limits()[1].Remaining)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // Explanation says which rules apply to a request, and why the others don't.
@@ -45,7 +47,7 @@ type RuleExplanation struct {
 	AmountFrom string
 	// Limits are the numbers for this request, and From where they come from, in words. Source is the same in one:
 	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
-	Limits       []*Policy
+	Limits       []*counter.Policy
 	From, Source string
 	// Scope says where a Global rule is counted, and what happens while that can't be asked. "" means in each region by itself.
 	Scope string

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -93,7 +94,7 @@ func TestReceipts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, l := range []*weir.Limiter{one, two} {
-			if err := refund(t, l, d.Receipt); err != weir.ErrUsed {
+			if err := refund(t, l, d.Receipt); err != counter.ErrUsed {
 				t.Errorf("used receipt: %v", err)
 			}
 		}
@@ -197,10 +198,10 @@ func TestReceiptsOfRulesThatCountByStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, again := range []weir.Outcome{{}, {Status: 200}, {Abandoned: true}} {
-			if err := finish(l, d.Receipt, again); err != weir.ErrUsed {
+			if err := finish(l, d.Receipt, again); err != counter.ErrUsed {
 				t.Errorf("%+v after %+v: %v", again, test.outcome, err)
 			}
-			if err := l.Finish(t.Context(), &d, again); err != weir.ErrUsed {
+			if err := l.Finish(t.Context(), &d, again); err != counter.ErrUsed {
 				t.Errorf("the decision itself, %+v after %+v: %v", again, test.outcome, err)
 			}
 		}
@@ -259,11 +260,11 @@ func TestCredit(t *testing.T) {
 
 // lostAnswers is a store whose answers to GiveBack are lost: before it did anything, or after it did its work.
 type lostAnswers struct {
-	weir.Store
+	counter.Store
 	before, after int
 }
 
-func (s *lostAnswers) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (s *lostAnswers) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if s.before > 0 {
 		s.before--
 		return errors.New("lost")
@@ -299,7 +300,7 @@ func TestFinishAfterAFailure(t *testing.T) {
 				}
 				each := (1_000 - ds[9].Remaining) / 10
 				err, failures := l.Finish(t.Context(), &ds[0], weir.Outcome{Abandoned: true}), 0
-				for ; err != nil && !errors.Is(err, weir.ErrUsed); failures++ {
+				for ; err != nil && !errors.Is(err, counter.ErrUsed); failures++ {
 					if failures == 10 {
 						t.Fatalf("%s %+v: %v", name, lost, err)
 					}
@@ -308,7 +309,7 @@ func TestFinishAfterAFailure(t *testing.T) {
 				if failures == 0 {
 					t.Errorf("%s %+v: no failure", name, lost)
 				}
-				if err := l.Finish(t.Context(), &ds[0], weir.Outcome{Abandoned: true}); err != nil && !errors.Is(err, weir.ErrUsed) {
+				if err := l.Finish(t.Context(), &ds[0], weir.Outcome{Abandoned: true}); err != nil && !errors.Is(err, counter.ErrUsed) {
 					t.Errorf("%s %+v: once more: %v", name, lost, err)
 				}
 				want := 9 * each

@@ -3,6 +3,8 @@ package weir
 import (
 	"errors"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // HoldObserver is told of what requests hold at this limiter: slots, and amounts that they have reserved. It is called in
@@ -10,7 +12,7 @@ import (
 type HoldObserver interface {
 	// Slots is told that n slots of a Concurrency limit were taken or renewed, for as long as lasts; or, if that is 0, that
 	// they were released. The id tells the slots of one request from those of others.
-	Slots(c *Counter, id Once, n int64, lasts time.Duration)
+	Slots(c *counter.Counter, id counter.Once, n int64, lasts time.Duration)
 	// Reservation is told "reserved" when a request has reserved amounts, and then how that ended, once for all of its amounts:
 	//   - settled: it was finished, and all that it really took is known.
 	//   - unknown: it was finished, and an amount stays as it was reserved, since nobody knows what was used.
@@ -32,7 +34,7 @@ func (l *Limiter) tellHeld(h *held) {
 }
 
 // tellSlot tells the observer that a slot is taken, or that it is released, if the return is one of a slot.
-func (l *Limiter) tellSlot(r *Return, taken bool) {
+func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
 	if l.holds == nil || !r.InFlight() || r.Hold == nil {
 		return
 	}
@@ -48,7 +50,7 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	if l.holds == nil {
 		return
 	}
-	used := errors.Is(err, ErrUsed) // somebody has finished it before: its slots are free, and it was counted
+	used := errors.Is(err, counter.ErrUsed) // somebody has finished it before: its slots are free, and it was counted
 	for r, local := range h.slots() {
 		if err == nil || used || local { // else they end by themselves
 			l.tellSlot(r, false)

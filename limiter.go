@@ -10,15 +10,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // Limiter decides requests by rules. It is safe for concurrent use, and needs
 // no closing.
 type Limiter struct {
-	store     Store
-	local     Store
-	emergency *Policy
-	preflight *Policy
+	store     counter.Store
+	local     counter.Store
+	emergency *counter.Policy
+	preflight *counter.Policy
 	networks  networks
 	guard     Guard
 	holds     HoldObserver
@@ -44,14 +46,14 @@ type Options struct {
 	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
 	Secret []byte
 	// Local counts while the store can't be reached: for rules with FailLocal, and for rules with FailAllow if this node knows
-	// the counter (see [Result.Local]). If nil, those rules allow.
-	Local Store
+	// the counter (see [counter.Result.Local]). If nil, those rules allow.
+	Local counter.Store
 	// Emergency is one more limit while the store can't be reached, by IP address, or of [Limiter.Take]
 	// without one by key, and counted in Local, for whatever rules then allow. Nil means none.
-	Emergency *Policy
+	Emergency *counter.Policy
 	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
 	// means 50 a second. While the store can't be reached it is counted in Local.
-	Preflight *Policy
+	Preflight *counter.Policy
 	// IPv4Prefix and IPv6Prefix are how many bits of an address count where a rule doesn't say it, and for the limits above: a
 	// network shares one counter. 0 means 32, and 64.
 	IPv4Prefix, IPv6Prefix int
@@ -70,12 +72,12 @@ type Options struct {
 // with an Abuse are put in force.
 type Guard interface {
 	// Cooldown returns for how long the client is kept out. 0 means that it isn't.
-	Cooldown(c *Charge) time.Duration
+	Cooldown(c *counter.Charge) time.Duration
 	// Decided is told how long the client must wait: 0 if the request was allowed, [Never] if no waiting helps. It
 	// reports whether the client is to be dropped.
-	Decided(c *Charge, wait time.Duration) (drop bool)
+	Decided(c *counter.Charge, wait time.Duration) (drop bool)
 	// Forgive ends what keeps the client of a counter out.
-	Forgive(ctx context.Context, c *Counter) error
+	Forgive(ctx context.Context, c *counter.Counter) error
 }
 
 // Observation is what [Options.Observe] is told of a decision.
@@ -96,7 +98,7 @@ type Observation struct {
 	Context context.Context
 	// Charges are what the limits of the decision were asked for, in the order of [Decision.Limits]: an observer that counts by
 	// subject, as rules do, finds it there.
-	Charges []Charge
+	Charges []counter.Charge
 	// Spread falls anywhere among all values, evenly, however requests follow each other. An observer that
 	// looks at one decision in n alone takes those with Spread < math.MaxUint64/n.
 	Spread uint64
@@ -112,7 +114,7 @@ const (
 
 // NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
 // refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
-func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
+func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now, guard: opts.Guard, holds: opts.Holds}
 	l.networks = serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)
 	if l.now == nil {
@@ -123,11 +125,11 @@ func NewLimiter(store Store, rules *RuleSet, opts Options) *Limiter {
 	}
 	preflight := opts.Preflight
 	if preflight == nil {
-		preflight, _ = NewPolicy("preflight", PerSecond(50)) // which can be a limit
+		preflight, _ = counter.NewPolicy("preflight", PerSecond(50)) // which can be a limit
 	}
 	d := preflight.Definition
 	d.OnStoreFailure = FailLocal
-	l.preflight, _ = Define(d) // which is a policy already
+	l.preflight, _ = counter.Define(d) // which is a policy already
 	l.scratch.New = func() any {
 		m := &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
 		m.observation.Decision = &m.decision
@@ -197,7 +199,7 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 			d.Rule = m.rule.ID
 		}
 	default:
-		if rs.slots || req.Reserve > 0 || req.Repeat != (Once{}) {
+		if rs.slots || req.Reserve > 0 || req.Repeat != (counter.Once{}) {
 			m.hold(req)
 		}
 		err = l.decide(ctx, req, m, &d)
@@ -258,7 +260,7 @@ func (l *Limiter) Tell(ctx context.Context, req *Request, d Decision) {
 // of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP, or without one its
 // APIKey, and its cost serve the limit by address that holds while the store can't be reached; Peek makes every
 // charge a peek. A peek for 0 tokens is refused only by a counter that is past its limit.
-func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d Decision, err error) {
+func (l *Limiter) Take(ctx context.Context, req *Request, charges []counter.Charge) (d Decision, err error) {
 	ctx, m := l.begin(ctx)
 	m.reset()
 	if !req.IP.IsValid() {
@@ -287,8 +289,8 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []Charge) (d D
 
 // GiveBack returns tokens that [Limiter.Take] took, to counters whose charges nobody has kept. Where they went is
 // not known any more, so a Slot of 0 stands for the window that it is now. A return with a Hold ends that.
-func (l *Limiter) GiveBack(ctx context.Context, returns []Return) error {
-	err := l.store.GiveBack(ctx, Once{}, 0, returns)
+func (l *Limiter) GiveBack(ctx context.Context, returns []counter.Return) error {
+	err := l.store.GiveBack(ctx, counter.Once{}, 0, returns)
 	if err == nil {
 		for i := range returns {
 			l.tellSlot(&returns[i], false)
@@ -349,12 +351,12 @@ func (m *match) guarded(i int) bool {
 // keepOut refuses a request for charge i. The store is asked for nothing but what is booked in any case.
 func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
 	out := m.charges[i]
-	m.charges = slices.DeleteFunc(m.charges, func(c Charge) bool { return !c.Policy.Book })
+	m.charges = slices.DeleteFunc(m.charges, func(c counter.Charge) bool { return !c.Policy.Book })
 	m.results = slices.Grow(m.results[:0], len(m.charges)+1)[:len(m.charges)]
 	if len(m.charges) > 0 {
 		l.store.Take(ctx, m.charges, m.results)
 	}
-	m.charges, m.results = append(m.charges, out), append(m.results, Result{RetryAfter: wait, ResetAfter: wait})
+	m.charges, m.results = append(m.charges, out), append(m.results, counter.Result{RetryAfter: wait, ResetAfter: wait})
 	l.conclude(m, d)
 	d.Reason = ReasonCooldown
 	l.tellGuard(m, d)
@@ -393,7 +395,7 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 		}
 		err = errors.Join(err, r.Err)
 		switch {
-		case errors.Is(r.Err, ErrPartition):
+		case errors.Is(r.Err, counter.ErrPartition):
 			refused = refused || !c.Policy.Shadow
 		case l.local != nil && (c.Policy.OnStoreFailure == FailLocal || c.Policy.OnStoreFailure == FailAllow && r.Local):
 			m.local = append(m.local, i)
@@ -405,13 +407,13 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	}
 	if err != nil && l.emergency != nil {
 		m.addByIP(l.emergency, req, l.networks)
-		m.results = append(m.results, Result{})
+		m.results = append(m.results, counter.Result{})
 		m.local = append(m.local, len(m.charges)-1)
 	}
 	if len(m.local) == 0 {
 		return err
 	}
-	charges, results := make([]Charge, len(m.local)), make([]Result, len(m.local))
+	charges, results := make([]counter.Charge, len(m.local)), make([]counter.Result, len(m.local))
 	for j, i := range m.local {
 		charges[j] = m.charges[i]
 	}
@@ -429,13 +431,13 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 // chargeAddress counts a guest for whose subject there is no room by its address instead: subjects can be
 // made up, and must not fill the store. It reports whether the store decided.
 func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i int, refused bool) bool {
-	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, ErrNoRoom) {
+	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, counter.ErrNoRoom) {
 		return false
 	}
 	from := len(m.subjects)
 	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
 	m.appendIP(req, l.networks, true)
-	c := []Charge{m.charges[i]}
+	c := []counter.Charge{m.charges[i]}
 	c[0].Subject, c[0].Guest = m.subjects[from:], false
 	m.apart = append(m.apart, i)
 	takeApart(ctx, l.store, c, m.results[i:i+1], refused)
@@ -445,7 +447,7 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 
 // takeApart has a store decide charges apart from the others of their request. If those refused it, these are peeks,
 // but for what is taken all the same: bookings, and what a window that counts refusals refuses itself.
-func takeApart(ctx context.Context, s Store, charges []Charge, results []Result, refused bool) {
+func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
 	var counts []int
 	for i := range charges {
 		if c := &charges[i]; refused && !c.Peek && !c.Policy.Book {
@@ -464,13 +466,13 @@ func takeApart(ctx context.Context, s Store, charges []Charge, results []Result,
 }
 
 // addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.
-func (m *match) addByIP(p *Policy, req *Request, by networks) {
+func (m *match) addByIP(p *counter.Policy, req *Request, by networks) {
 	from := len(m.subjects)
 	m.appendIP(req, by, true)
 	if m.key != "" {
 		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
 	}
-	m.charges = append(m.charges, Charge{Counter: Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt})
+	m.charges = append(m.charges, counter.Charge{Counter: counter.Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt})
 }
 
 // refused reports whether the store refused the charges, and so took nothing.
@@ -559,7 +561,7 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	m := new(match)
 	rs.run(req, m)
 	var err error
-	counters := make([]Counter, len(m.charges))
+	counters := make([]counter.Counter, len(m.charges))
 	for i, c := range m.charges {
 		counters[i] = c.Counter
 		if l.guard != nil && c.Policy.Abuse != nil && !m.guarded(i) {
@@ -578,23 +580,23 @@ func (l *Limiter) Credit(ctx context.Context, req *Request) error {
 	}
 	m := new(match)
 	rs.run(req, m)
-	returns := make([]Return, len(m.charges))
+	returns := make([]counter.Return, len(m.charges))
 	for i, c := range m.charges {
-		returns[i] = Return{Counter: c.Counter, N: c.N}
+		returns[i] = counter.Return{Counter: c.Counter, N: c.N}
 	}
 	return l.GiveBack(ctx, returns)
 }
 
 // Counters lists those that the request would be charged to, in the order of [Decision.Limits]. Nothing is charged. It is
 // empty while there are no rules.
-func (l *Limiter) Counters(req *Request) []Counter {
+func (l *Limiter) Counters(req *Request) []counter.Counter {
 	rs := l.rules.Load()
 	if rs == nil {
 		return nil
 	}
 	m := new(match)
 	rs.run(req, m)
-	counters := make([]Counter, len(m.charges))
+	counters := make([]counter.Counter, len(m.charges))
 	for i, c := range m.charges {
 		counters[i] = c.Counter
 	}

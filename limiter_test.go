@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -292,17 +293,17 @@ type brokenStore struct {
 
 var errGone = errors.New("shard gone")
 
-func (s *brokenStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	var healthy []weir.Charge
+func (s *brokenStore) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
+	var healthy []counter.Charge
 	var at []int
 	for i, c := range charges {
 		if slices.Contains(s.fails, c.Policy.Rule) {
-			results[i] = weir.Result{Err: errGone}
+			results[i] = counter.Result{Err: errGone}
 			continue
 		}
 		healthy, at = append(healthy, c), append(at, i)
 	}
-	out := make([]weir.Result, len(healthy))
+	out := make([]counter.Result, len(healthy))
 	s.Store.Take(ctx, healthy, out)
 	for j, i := range at {
 		results[i] = out[j]
@@ -391,7 +392,7 @@ func TestEmergencyLimit(t *testing.T) {
 		{ID: "open", Limits: per(100, time.Hour)},
 		{ID: "healthy", Limits: per(6, time.Hour)},
 	}})
-	emergency, err := weir.NewPolicy("emergency", weir.Limit{Count: 2, Window: time.Hour})
+	emergency, err := counter.NewPolicy("emergency", weir.Limit{Count: 2, Window: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,11 +458,11 @@ func TestNoRulesYet(t *testing.T) {
 	if n, err := l.Reset(t.Context(), req); n != 0 || err == nil {
 		t.Errorf("reset: %d, %v", n, err)
 	}
-	p, err := weir.NewPolicy("p", weir.Limit{Count: 5, Window: time.Minute})
+	p, err := counter.NewPolicy("p", weir.Limit{Count: 5, Window: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := l.Take(t.Context(), req, []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}}); !d.Allowed || err != nil {
+	if d, err := l.Take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}}); !d.Allowed || err != nil {
 		t.Errorf("a policy of its own: %+v, %v", d, err)
 	}
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: []weir.Limit{{Count: 5, Window: time.Minute}}}}})

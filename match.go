@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"slices"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // match is one request held against a RuleSet: what applies, as charges. It is
@@ -22,8 +24,8 @@ type match struct {
 	chosen   []*rule // what applies to it
 	subjects []byte
 	owners   []owner // of charges
-	charges  []Charge
-	results  []Result
+	charges  []counter.Charge
+	results  []counter.Result
 	guest    bool   // the client isn't verified
 	watched  bool   // the guard is asked
 	holds    bool   // some charge has a Hold
@@ -247,7 +249,7 @@ func (m *match) choose(r *rule) {
 }
 
 // numbers are the rule's policies for this request: default < tier < key.
-func (r *rule) numbers(req *Request, tier string) []*Policy {
+func (r *rule) numbers(req *Request, tier string) []*counter.Policy {
 	if len(r.overrides) > 0 {
 		if p, ok := r.overrides[req.APIKey]; ok {
 			return p
@@ -276,7 +278,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 	m.add(r, r.candidate, n, req, from)
 }
 
-func (m *match) add(r *rule, policies []*Policy, n int64, req *Request, from int) {
+func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, from int) {
 	for _, p := range policies {
 		// In place: this is on the way of every check, and a Charge is large to copy.
 		i := len(m.charges)

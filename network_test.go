@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -125,11 +126,11 @@ func TestNetworksSideBySide(t *testing.T) {
 
 // TestNetworksOfTheLimiter: limits that no rule has count by the limiter's prefixes.
 func TestNetworksOfTheLimiter(t *testing.T) {
-	emergency, err := weir.NewPolicy("emergency", weir.PerHour(2))
+	emergency, err := counter.NewPolicy("emergency", weir.PerHour(2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	preflight, err := weir.NewPolicy("preflight", weir.PerHour(2))
+	preflight, err := counter.NewPolicy("preflight", weir.PerHour(2))
 	if err != nil {
 		t.Fatal(err)
 	}

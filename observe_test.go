@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -37,11 +38,11 @@ func TestObserverSeesEveryDecision(t *testing.T) {
 
 // slowStore takes its time.
 type slowStore struct {
-	weir.Store
+	counter.Store
 	time.Duration
 }
 
-func (s slowStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s slowStore) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	time.Sleep(s.Duration)
 	s.Store.Take(ctx, charges, results)
 }
@@ -57,7 +58,7 @@ func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
 			t.Error(seen.Err)
 		}
 		broken.fails = []string{"a"}
-		own := []weir.Charge{charge(ownPolicy(t, "a", 1, weir.FailAllow), "s", 1)}
+		own := []counter.Charge{charge(ownPolicy(t, "a", 1, weir.FailAllow), "s", 1)}
 		const n = 4000
 		timed := 0
 		for i := range n {

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // Errors of [Limiter.Finish], [Limiter.Renew] and [Limiter.Release].
@@ -35,7 +37,7 @@ type Outcome struct {
 
 // held is what a decision took and may give back.
 type held struct {
-	once    Once // of a receipt
+	once    counter.Once // of a receipt
 	expires time.Duration
 	age     time.Duration // of a receipt
 	returns []due
@@ -44,7 +46,7 @@ type held struct {
 
 // due is one return of an allowed request.
 type due struct {
-	Return
+	counter.Return
 	statuses []int    // which answers count; none means all
 	amount   string   // what was reserved, or ""
 	parts    []Weight // what that is made of
@@ -63,7 +65,7 @@ func (h *held) add(r due) {
 // life is how long a receipt of it is good for.
 func (r *due) life() time.Duration {
 	if r.amount != "" || r.InFlight() {
-		return RecordTime // a slot is renewed for as long as its request takes
+		return counter.RecordTime // a slot is renewed for as long as its request takes
 	}
 	return refundable(r.Policy)
 }
@@ -73,7 +75,9 @@ func (r *due) life() time.Duration {
 const refundTime = time.Hour
 
 // refundable is how long a receipt can give back a charge of a policy.
-func refundable(p *Policy) time.Duration { return min(max(p.Memory(), time.Minute), refundTime) }
+func refundable(p *counter.Policy) time.Duration {
+	return min(max(p.Memory(), time.Minute), refundTime)
+}
 
 // keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
 // apart from the others refuses the request; later, for a receipt, for rules that count by the answer's
@@ -91,15 +95,15 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.InFlight() && len(c.Policy.Statuses) == 0 || undo && (c.Policy.Book || r.Again) {
 			continue
 		}
-		ret := due{Return: Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, named: req.Repeat != (Once{}) && c.Hold != nil}
+		ret := due{Return: counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, named: req.Repeat != (counter.Once{}) && c.Hold != nil}
 		if later {
-			ret.Hold = &Hold{} // of which there is no record
+			ret.Hold = &counter.Hold{} // of which there is no record
 		}
 		ret.Subject = slices.Clone(c.Subject)
 		if c.Policy.Global && r.Local { // it goes back to where it was counted
 			here := c.Policy.Definition
 			here.Global = false
-			ret.Policy, _ = Define(here) // which is a policy already
+			ret.Policy, _ = counter.Define(here) // which is a policy already
 		}
 		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
 			o := m.owners[i].rule
@@ -123,11 +127,11 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	switch {
 	case h.returns == nil && h.local == nil:
 	case undo:
-		var back []Return
+		var back []counter.Return
 		for _, r := range h.returns {
 			back = append(back, r.Return)
 		}
-		_ = l.store.GiveBack(ctx, Once{}, 0, back) // a store that fails strands them; it mints none
+		_ = l.store.GiveBack(ctx, counter.Once{}, 0, back) // a store that fails strands them; it mints none
 		_ = l.giveBackLocal(ctx, &h, func(*due) bool { return true })
 	default:
 		d.held = &h
@@ -172,8 +176,8 @@ func (d *Decision) Slots() (ttl time.Duration) {
 }
 
 // slots are those that a decision took, and whether it took them of Options.Local.
-func (h *held) slots() iter.Seq2[*Return, bool] {
-	return func(yield func(r *Return, local bool) bool) {
+func (h *held) slots() iter.Seq2[*counter.Return, bool] {
+	return func(yield func(r *counter.Return, local bool) bool) {
 		if h == nil {
 			return
 		}
@@ -230,8 +234,8 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 		if local {
 			store = l.local
 		}
-		var results [1]Result
-		store.Take(ctx, []Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
+		var results [1]counter.Result
+		store.Take(ctx, []counter.Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
 		if err = errors.Join(err, results[0].Err); results[0].Err == nil {
 			if l.tellSlot(r, results[0].Allowed); !results[0].Allowed {
 				err = errors.Join(err, ErrSlotLost)
@@ -245,7 +249,7 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 // Call it for decisions that are [Decision.Unfinished], for those with a Delay that isn't waited
 // for, and whenever the caller has a receipt. A receipt outlives its decision and its node:
 // &Decision{Receipt: receipt} stands for both. It can be finished a single time, by any node, after
-// which the error is [ErrUsed].
+// which the error is [counter.ErrUsed].
 //
 // After another error Finish may be called again with the same decision. If the store did its work and only its answer was
 // lost, tokens of a decision without a receipt then go back twice, but never three times; slots and reservations once.
@@ -265,7 +269,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		r.Recorded = h.recorded(r)
 		recorded = recorded || r.Recorded
 	}
-	var back []Return
+	var back []counter.Return
 	marked := min(h.expires, refundTime)
 	for _, r := range h.returns {
 		if r.amount != "" && r.N == 0 {
@@ -279,7 +283,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		case gives:
 		case r.amount != "":
 			r.Used, _ = r.used(o)
-		case h.once != (Once{}):
+		case h.once != (counter.Once{}):
 			r.N = 0 // stores find a Once by the counters that it comes with; a check of the same name is decided anew
 		default:
 			continue
@@ -290,15 +294,15 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		l.tellEnded(h, o, nil)
 		return err
 	}
-	slices.SortStableFunc(back, func(a, b Return) int { return cmp.Compare(order(&a), order(&b)) })
+	slices.SortStableFunc(back, func(a, b counter.Return) int { return cmp.Compare(order(&a), order(&b)) })
 	e := l.store.GiveBack(ctx, h.once, marked, back)
 	l.tellEnded(h, o, e)
 	if e == nil {
 		return err
 	}
-	if !errors.Is(e, ErrUsed) {
+	if !errors.Is(e, counter.ErrUsed) {
 		h.local = nil
-		if h.once == (Once{}) {
+		if h.once == (counter.Once{}) {
 			h.once = h.name() // a mark costs the store memory, so the first attempt goes without
 		}
 		d.held = h
@@ -308,7 +312,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 
 // giveBackLocal gives back the charges of Options.Local for which goes returns true.
 func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bool) error {
-	var back []Return
+	var back []counter.Return
 	for i := range h.local {
 		if r := &h.local[i]; goes(r) {
 			back = append(back, r.Return)
@@ -317,19 +321,19 @@ func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bo
 	if back == nil {
 		return nil
 	}
-	return l.local.GiveBack(ctx, Once{}, 0, back)
+	return l.local.GiveBack(ctx, counter.Once{}, 0, back)
 }
 
 // recorded reports whether the record of a hold makes a return by receipt happen once, so that it needs no other mark. Two kinds of
 // returns go by it. If the caller chose the id of the check, a check with that id is charged again after a refund, and its new
 // receipt must work. And when a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
-	return h.once != (Once{}) && r.Hold != nil && r.Hold.ID != (Once{}) && !r.InFlight() &&
+	return h.once != (counter.Once{}) && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)
 }
 
-// order sorts returns as [Return.Recorded] asks for.
-func order(r *Return) int {
+// order sorts returns as [counter.Return.Recorded] asks for.
+func order(r *counter.Return) int {
 	switch {
 	case r.InFlight():
 		return 0
@@ -346,7 +350,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 		return err
 	}
 	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.InFlight() })
-	var back []Return
+	var back []counter.Return
 	for r, local := range h.slots() {
 		if local {
 			l.tellSlot(r, false)
@@ -357,7 +361,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if back == nil {
 		return err
 	}
-	if e := l.store.GiveBack(ctx, Once{}, 0, back); e != nil {
+	if e := l.store.GiveBack(ctx, counter.Once{}, 0, back); e != nil {
 		return e
 	}
 	for i := range back {

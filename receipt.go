@@ -8,6 +8,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // sealer makes receipts: sealed rather than signed, since what they hold names
@@ -56,7 +58,7 @@ type sealedMore struct {
 	Unit         CalendarUnit
 	Day, Weekday uint8
 	Held         uint8 // 1; with a hold whose ID the caller chose, 3, which nodes of the version before read as 1
-	Hold         Once
+	Hold         counter.Once
 	For          int64
 	GiveBack     bool
 	Cost         int64
@@ -104,9 +106,9 @@ func (s *sealer) seal(h *held, now time.Time) string {
 }
 
 // name is that of the receipt. A check that is repeated gets another receipt for what it took once, and both have one name.
-func (h *held) name() (once Once) {
+func (h *held) name() (once counter.Once) {
 	for _, r := range h.returns {
-		if r.Hold != nil && r.Hold.ID != (Once{}) {
+		if r.Hold != nil && r.Hold.ID != (counter.Once{}) {
 			sum := sha256.Sum256(append([]byte("weir receipt of a hold "), r.Hold.ID[:]...))
 			copy(once[:], sum[:])
 			return once
@@ -116,7 +118,7 @@ func (h *held) name() (once Once) {
 	return once
 }
 
-func scopeOf(p *Policy) uint8 {
+func scopeOf(p *counter.Policy) uint8 {
 	switch {
 	case !p.Global:
 		return 0
@@ -218,7 +220,7 @@ func (u *unsealer) due() (r due, err error) {
 			return r, err
 		}
 	}
-	r.Policy, err = Define(Definition{
+	r.Policy, err = counter.Define(counter.Definition{
 		Name: name, Limit: l, ID: in.ID, Place: in.Place, Amount: r.amount, GivesBack: r.Hold != nil && r.Hold.GiveBack,
 		Global: r.scope > 0, Home: r.home, Travels: r.scope == 1, Floor: max(0, int(r.scope)-2),
 	})
@@ -241,7 +243,7 @@ func (u *unsealer) readMore(r *due, l *Limit) error {
 		r.parts = append(r.parts, Weight{Amount: string(u.cut(u.uint16())), Each: each})
 	}
 	if r.named = in.Held == 3; in.Held != 0 {
-		r.Hold = &Hold{ID: in.Hold, For: time.Duration(in.For), GiveBack: in.GiveBack}
+		r.Hold = &counter.Hold{ID: in.Hold, For: time.Duration(in.For), GiveBack: in.GiveBack}
 	}
 	return nil
 }

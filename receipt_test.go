@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirhq/weir/counter"
 	"pgregory.net/rapid"
 )
 
@@ -29,26 +30,26 @@ var oldReceipts string
 
 // oldStore answers as the store did for which they were sealed, and remembers what is given back.
 type oldStore struct {
-	once Once
+	once counter.Once
 	keep time.Duration
-	back []Return
+	back []counter.Return
 }
 
-func (*oldStore) Take(_ context.Context, charges []Charge, results []Result) {
+func (*oldStore) Take(_ context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range results {
-		results[i] = Result{Allowed: true, Remaining: 1, Slot: receiptTime.UnixMicro() + int64(i)}
+		results[i] = counter.Result{Allowed: true, Remaining: 1, Slot: receiptTime.UnixMicro() + int64(i)}
 		if len(charges[i].Policy.Parts) > 0 {
 			results[i].Part = 2
 		}
 	}
 }
 
-func (s *oldStore) GiveBack(_ context.Context, once Once, keep time.Duration, back []Return) error {
+func (s *oldStore) GiveBack(_ context.Context, once counter.Once, keep time.Duration, back []counter.Return) error {
 	s.once, s.keep, s.back = once, keep, back
 	return nil
 }
 
-func (*oldStore) Reset(context.Context, []Counter) error { return nil }
+func (*oldStore) Reset(context.Context, []counter.Counter) error { return nil }
 
 // oldLimiter is what sealed them, of today's code.
 func oldLimiter(t *testing.T, split bool) (*Limiter, *oldStore) {
@@ -80,10 +81,10 @@ func TestOldReceipts(t *testing.T) {
 		if err != nil || d.Receipt == "" {
 			t.Fatal(d, err)
 		}
-		var said [2][]Return
+		var said [2][]counter.Return
 		var keep [2]time.Duration
 		for j, receipt := range []string{d.Receipt, old} {
-			if err := l.Finish(t.Context(), &Decision{Receipt: receipt}, Outcome{Abandoned: true}); err != nil || s.once == (Once{}) {
+			if err := l.Finish(t.Context(), &Decision{Receipt: receipt}, Outcome{Abandoned: true}); err != nil || s.once == (counter.Once{}) {
 				t.Fatalf("receipt %d: %v", i, err)
 			}
 			said[j], keep[j] = s.back, s.keep
@@ -101,7 +102,7 @@ func TestOldReceipts(t *testing.T) {
 }
 
 // told is what of a return a store goes by.
-func told(r Return) any {
+func told(r counter.Return) any {
 	return struct {
 		ID      uint64
 		Place   uint16
@@ -110,7 +111,7 @@ func told(r Return) any {
 		Subject string
 		N, Slot int64
 		Used    int64
-		Hold    *Hold
+		Hold    *counter.Hold
 	}{r.Policy.ID, r.Policy.Place, r.Policy.Name, r.Policy.Limit, string(r.Subject), r.N, r.Slot, r.Used, r.Hold}
 }
 
@@ -131,16 +132,16 @@ func TestReceiptsKeepTheirForm(t *testing.T) {
 				t.Fatalf("receipt %d of version %d isn't of its form: %v", i, j, err)
 			}
 		}
-		if from := len(Once{}) + 8; !bytes.Equal(plain[0][from:], plain[1][from:]) {
+		if from := len(counter.Once{}) + 8; !bytes.Equal(plain[0][from:], plain[1][from:]) {
 			t.Errorf("receipt %d is\n%x, was\n%x", i, plain[1], plain[0])
 		}
 	}
 }
 
 // alone is the policy of a limit without a rule.
-func alone(t *testing.T, l Limit) *Policy {
+func alone(t *testing.T, l Limit) *counter.Policy {
 	t.Helper()
-	p, err := NewPolicy("test", l)
+	p, err := counter.NewPolicy("test", l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func drawDue(t *rapid.T) due {
 			l.Window, l.Calendar.Day = 31*24*time.Hour, rapid.SampledFrom([]int{0, 1, 2, 14, 15, 28, 29, 30, 31}).Draw(t, "day")
 		}
 	}
-	p, err := NewPolicy(rapid.SampledFrom([]string{"a", "requests", "tokens-1h"}).Draw(t, "name"), l)
+	p, err := counter.NewPolicy(rapid.SampledFrom([]string{"a", "requests", "tokens-1h"}).Draw(t, "name"), l)
 	if err != nil {
 		t.Fatalf("%+v: %v", l, err)
 	}
@@ -186,7 +187,7 @@ func drawDue(t *rapid.T) due {
 	r.Policy, r.Subject = p, rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "subject")
 	r.N, r.Slot = rapid.Int64Range(0, 1<<53).Draw(t, "n"), rapid.Int64Range(0, 1<<60).Draw(t, "slot")
 	if rapid.Bool().Draw(t, "held") || l.Algorithm == Concurrency {
-		r.Hold = &Hold{For: time.Duration(rapid.Int64Range(0, int64(RecordTime)).Draw(t, "for")), GiveBack: rapid.Bool().Draw(t, "back")}
+		r.Hold = &counter.Hold{For: time.Duration(rapid.Int64Range(0, int64(counter.RecordTime)).Draw(t, "for")), GiveBack: rapid.Bool().Draw(t, "back")}
 		copy(r.Hold.ID[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "hold"))
 		if l.Decimal {
 			r.amount, r.cost = rapid.SampledFrom([]string{"usd", "tokens"}).Draw(t, "amount"), rapid.Int64Range(1, MaxTokens).Draw(t, "cost")
@@ -208,7 +209,7 @@ func TestReceiptsSurviveSealing(t *testing.T) {
 		}
 		later := time.Duration(rapid.Int64Range(0, int64(h.expires/time.Microsecond)-1).Draw(t, "later")) * time.Microsecond
 		got, err := open.open(seal.seal(&h, receiptTime), receiptTime.Add(later))
-		if err != nil || got.expires != h.expires-later || got.once == (Once{}) || len(got.returns) != len(h.returns) {
+		if err != nil || got.expires != h.expires-later || got.once == (counter.Once{}) || len(got.returns) != len(h.returns) {
 			t.Fatalf("%+v, %v, want %+v", got, err, h)
 		}
 		for i := range h.returns {
@@ -235,22 +236,22 @@ func TestReceiptsSurviveSealing(t *testing.T) {
 // A slot is renewed and released for as long as its request takes, a reservation settled within a day: their receipts last.
 func TestReceiptsOfHoldsLastADay(t *testing.T) {
 	var h held
-	h.add(due{Return: Return{Counter: Counter{Policy: alone(t, Limit{Algorithm: Concurrency, Count: 1, Window: time.Second})}}})
-	if h.expires != RecordTime {
+	h.add(due{Return: counter.Return{Counter: counter.Counter{Policy: alone(t, Limit{Algorithm: Concurrency, Count: 1, Window: time.Second})}}})
+	if h.expires != counter.RecordTime {
 		t.Errorf("that of a slot lasts %s", h.expires)
 	}
 	h = held{}
-	h.add(due{amount: "usd", Return: Return{Counter: Counter{Policy: alone(t, Limit{Decimal: true, Count: 1, Window: time.Second})}}})
-	if h.expires != RecordTime {
+	h.add(due{amount: "usd", Return: counter.Return{Counter: counter.Counter{Policy: alone(t, Limit{Decimal: true, Count: 1, Window: time.Second})}}})
+	if h.expires != counter.RecordTime {
 		t.Errorf("that of a reservation lasts %s", h.expires)
 	}
-	h.add(due{Return: Return{Counter: Counter{Policy: alone(t, Limit{Count: 1, Window: 100 * time.Hour})}}})
-	if h.expires != RecordTime {
+	h.add(due{Return: counter.Return{Counter: counter.Counter{Policy: alone(t, Limit{Count: 1, Window: 100 * time.Hour})}}})
+	if h.expires != counter.RecordTime {
 		t.Errorf("beside a limit over 100 hours it lasts %s", h.expires)
 	}
 	for window, want := range map[time.Duration]time.Duration{time.Second: time.Minute, 20 * time.Minute: 20 * time.Minute, 100 * time.Hour: time.Hour} {
 		h = held{}
-		if h.add(due{Return: Return{Counter: Counter{Policy: alone(t, Limit{Count: 1, Window: window})}}}); h.expires != want {
+		if h.add(due{Return: counter.Return{Counter: counter.Counter{Policy: alone(t, Limit{Count: 1, Window: window})}}}); h.expires != want {
 			t.Errorf("that of a limit over %s lasts %s, want %s", window, h.expires, want)
 		}
 	}
@@ -288,7 +289,7 @@ func FuzzReceipt(f *testing.F) {
 // A receipt of a later version, under a secret that is the same, isn't read as one of ours.
 func TestReceiptsOfOtherForms(t *testing.T) {
 	s := newSealer(receiptSecret)
-	b := binary.LittleEndian.AppendUint64(make([]byte, len(Once{})), uint64(receiptTime.Add(time.Hour).UnixMicro()))
+	b := binary.LittleEndian.AppendUint64(make([]byte, len(counter.Once{})), uint64(receiptTime.Add(time.Hour).UnixMicro()))
 	for form, want := range map[string]error{"": nil, "places": nil, "more": nil, "tomorrow's": ErrReceiptInvalid} {
 		box := base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, []byte(form)))
 		if _, err := s.open(box, receiptTime); err != want {

@@ -3,6 +3,8 @@ package weir
 import (
 	"net/netip"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // Request is what an edge knows of a call. Only what the rules look at has to be filled in.
@@ -49,7 +51,7 @@ type Request struct {
 	Guess bool
 	// Repeat names the request, if it isn't zero: the same request under this name is charged once within a minute, whichever
 	// node it reaches.
-	Repeat Once
+	Repeat counter.Once
 	// Peek asks how a request of this cost would be answered, and takes nothing.
 	Peek bool
 	// Rejected says, for observers, why an identity that the client has sent doesn't count, such as that its token has expired:

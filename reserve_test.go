@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -28,7 +29,7 @@ func TestReservationsOfNothingSettleOnce(t *testing.T) {
 		for i := range 3 {
 			var want error
 			if i > 0 {
-				want = weir.ErrUsed
+				want = counter.ErrUsed
 			}
 			if err := two.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: tokens(300)}); err != want {
 				t.Errorf("settlement %d: %v, want %v", i+1, err, want)
@@ -44,7 +45,7 @@ func TestReservationsOfNothingSettleOnce(t *testing.T) {
 // leftOf is what a client has left of each limit, exactly.
 func leftOf(t testing.TB, l *weir.Limiter, req weir.Request) string {
 	t.Helper()
-	req.Peek, req.Reserve, req.Repeat, req.Receipt = true, 0, weir.Once{}, false
+	req.Peek, req.Reserve, req.Repeat, req.Receipt = true, 0, counter.Once{}, false
 	out := ""
 	d := check(t, l, req)
 	for _, s := range d.Limits() {
@@ -123,7 +124,7 @@ func TestReserveAndFinish(t *testing.T) {
 						l, d = two, weir.Decision{Receipt: d.Receipt}
 					}
 					if d.Receipt != "" {
-						again = weir.ErrUsed
+						again = counter.ErrUsed
 					}
 					for i, want := range []error{nil, again, again} {
 						if err := l.Finish(t.Context(), &d, row.o); err != want {
@@ -193,7 +194,7 @@ func TestUnsettled(t *testing.T) {
 				t.Fatal(err)
 			}
 			want("settled late", "8700", "9700")
-			if err := two.Finish(t.Context(), &weir.Decision{Receipt: first.Receipt}, weir.Outcome{Amounts: tokens(300)}); err != weir.ErrUsed {
+			if err := two.Finish(t.Context(), &weir.Decision{Receipt: first.Receipt}, weir.Outcome{Amounts: tokens(300)}); err != counter.ErrUsed {
 				t.Error(err)
 			}
 			want("settled twice", "8700", "9700")
@@ -259,7 +260,7 @@ func TestRepeatedRequests(t *testing.T) {
 			{ID: "tokens", Amount: "tokens", Limits: monthly(1000)},
 			{ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 2}}, SlotTTL: time.Hour},
 		}})
-		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: weir.Once{1}}
+		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: counter.Once{1}}
 		want := func(when, left string) {
 			t.Helper()
 			if got := leftOf(t, two, req); got != left {
@@ -276,11 +277,11 @@ func TestRepeatedRequests(t *testing.T) {
 		}
 		want("eleven times", "4 4 900 1")
 		other := req
-		other.Repeat = weir.Once{2}
+		other.Repeat = counter.Once{2}
 		second := check(t, two, other)
 		want("another", "3 3 800 0")
 		third := req
-		third.Repeat = weir.Once{3}
+		third.Repeat = counter.Once{3}
 		if check(t, one, third).Allowed {
 			t.Error("there are two slots")
 		}
@@ -325,7 +326,7 @@ func TestRepeatedAfterARefund(t *testing.T) {
 					{ID: "log", Algorithm: weir.SlidingLog, Limits: per(5, 100*time.Hour)},
 					{ID: "tokens", Amount: "tokens", Limits: monthly(1000)},
 				}})
-				req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: weir.Once{1}, Reserve: reserve, Receipt: true}
+				req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: counter.Once{1}, Reserve: reserve, Receipt: true}
 				var receipts []string
 				for round := range 4 {
 					d := check(t, one, req)
@@ -339,7 +340,7 @@ func TestRepeatedAfterARefund(t *testing.T) {
 						t.Fatalf("round %d: %v", round, err)
 					}
 					for _, receipt := range receipts {
-						if err := one.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true}); err != weir.ErrUsed {
+						if err := one.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true}); err != counter.ErrUsed {
 							t.Errorf("round %d: %v", round, err)
 						}
 					}
@@ -367,7 +368,7 @@ func TestRepeatedRequestsGoBackOnce(t *testing.T) {
 			{ID: "requests", Algorithm: weir.FixedWindow, Limits: monthly(5)},
 			{ID: "tokens", Amount: "tokens", Limits: monthly(1000)},
 		}})
-		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: weir.Once{1}, Receipt: true, Reserve: time.Minute}
+		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: counter.Once{1}, Receipt: true, Reserve: time.Minute}
 		check(t, one, weir.Request{APIKey: "k", Amounts: tokens(500)})
 		first := check(t, one, req)
 		req.Amounts = tokens(300) // not the same request after all
@@ -381,7 +382,7 @@ func TestRepeatedRequestsGoBackOnce(t *testing.T) {
 		if got := leftOf(t, one, req); got != "4 500" {
 			t.Errorf("after one, %s are left", got)
 		}
-		if err := two.Finish(t.Context(), &first, weir.Outcome{Abandoned: true}); err != weir.ErrUsed {
+		if err := two.Finish(t.Context(), &first, weir.Outcome{Abandoned: true}); err != counter.ErrUsed {
 			t.Errorf("%v, want ErrUsed", err)
 		}
 		if got := leftOf(t, one, req); got != "4 500" {

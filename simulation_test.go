@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -98,7 +99,7 @@ func TestNothingLeaksSimulated(t *testing.T) {
 			if err := by.Finish(t.Context(), d, o); err != nil {
 				t.Fatalf("seed %d, run %d: %v", seed, run, err)
 			}
-			if err := by.Finish(t.Context(), d, o); f.Receipt != "" && err != weir.ErrUsed || f.Receipt == "" && err != nil {
+			if err := by.Finish(t.Context(), d, o); f.Receipt != "" && err != counter.ErrUsed || f.Receipt == "" && err != nil {
 				t.Fatalf("seed %d, run %d: settled twice: %v", seed, run, err)
 			}
 		}
@@ -156,7 +157,7 @@ func TestNothingLeaksSimulated(t *testing.T) {
 		now = now.Add(reserve)
 		look("at the end")
 		if run%700 == 0 {
-			now = now.Add(weir.RecordTime)
+			now = now.Add(counter.RecordTime)
 			look("when the records have ended")
 		}
 	}

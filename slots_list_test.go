@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
 // inUse observes how many slots there are, by hold.
-type inUse map[weir.Once]int64
+type inUse map[counter.Once]int64
 
-func (u inUse) Slots(_ *weir.Counter, id weir.Once, n int64, lasts time.Duration) {
+func (u inUse) Slots(_ *counter.Counter, id counter.Once, n int64, lasts time.Duration) {
 	if u[id] = n; lasts == 0 {
 		delete(u, id)
 	}
@@ -42,14 +43,14 @@ func TestSlotsReleasedByOthers(t *testing.T) {
 		l.SetRules(rs)
 		first := check(t, l, req)
 		counters, limits := l.Counters(&req), first.Limits()
-		if len(counters) != 2 || !slices.EqualFunc(counters, limits, func(c weir.Counter, s weir.LimitStatus) bool { return c.Policy == s.Policy }) {
+		if len(counters) != 2 || !slices.EqualFunc(counters, limits, func(c counter.Counter, s weir.LimitStatus) bool { return c.Policy == s.Policy }) {
 			t.Fatalf("%v, want the counters of %v", counters, limits)
 		}
 		release := func() {
 			t.Helper()
-			var back []weir.Return
-			if err := store.Slots(t.Context(), &counters[1], 10, func(id weir.Once, n int64, _, _ time.Time) {
-				back = append(back, weir.Return{Counter: counters[1], N: n, Hold: &weir.Hold{ID: id}})
+			var back []counter.Return
+			if err := store.Slots(t.Context(), &counters[1], 10, func(id counter.Once, n int64, _, _ time.Time) {
+				back = append(back, counter.Return{Counter: counters[1], N: n, Hold: &counter.Hold{ID: id}})
 			}); err != nil || len(back) != 1 {
 				t.Fatal(back, err)
 			}

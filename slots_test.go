@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -125,7 +126,7 @@ func TestSlotsByReceipt(t *testing.T) {
 			t.Errorf("%s are left when it has released its slot", got)
 		}
 		other := check(t, two, req)
-		for i, want := range []error{nil, weir.ErrUsed} {
+		for i, want := range []error{nil, counter.ErrUsed} {
 			if err := two.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Amounts: tokens(30)}); err != want {
 				t.Errorf("finished %d times: %v", i, err)
 			}
@@ -163,7 +164,7 @@ func TestReceiptsOfSlotsGiveBackOnce(t *testing.T) {
 		for range 3 {
 			time.Sleep(61 * time.Minute)
 			for _, receipt := range []string{early, late} {
-				if err := refund(t, l, receipt); err != nil && err != weir.ErrUsed {
+				if err := refund(t, l, receipt); err != nil && err != counter.ErrUsed {
 					t.Error(err)
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
 )
@@ -175,11 +176,11 @@ func TestPathsAreMadeUp(t *testing.T) {
 
 // guests is a store that notes which charges are a guest's.
 type guests struct {
-	weir.Store
+	counter.Store
 	last []bool
 }
 
-func (g *guests) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (g *guests) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	g.last = nil
 	for _, c := range charges {
 		g.last = append(g.last, c.Guest)

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
 // ownPolicy is a limit per hour that an edge made up.
-func ownPolicy(t *testing.T, name string, n int64, mode weir.FailureMode) *weir.Policy {
+func ownPolicy(t *testing.T, name string, n int64, mode weir.FailureMode) *counter.Policy {
 	t.Helper()
-	p, err := weir.NewPolicy(name, weir.Limit{Count: n, Window: time.Hour})
+	p, err := counter.NewPolicy(name, weir.Limit{Count: n, Window: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,12 +22,12 @@ func ownPolicy(t *testing.T, name string, n int64, mode weir.FailureMode) *weir.
 	return p
 }
 
-func charge(p *weir.Policy, subject string, n int64) weir.Charge {
-	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n}
+func charge(p *counter.Policy, subject string, n int64) counter.Charge {
+	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n}
 }
 
 // left is what a peek finds in each counter.
-func left(t *testing.T, l *weir.Limiter, charges ...weir.Charge) []int64 {
+func left(t *testing.T, l *weir.Limiter, charges ...counter.Charge) []int64 {
 	t.Helper()
 	d, err := l.Take(t.Context(), &weir.Request{Peek: true}, charges)
 	if err != nil {
@@ -45,7 +46,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{
 		Observe: func(o *weir.Observation) { seen = append(seen, *o.Decision) }})
 	small, large := ownPolicy(t, "small", 5, weir.FailAllow), ownPolicy(t, "large", 100, weir.FailAllow)
-	charges := []weir.Charge{charge(large, "acme", 3), charge(small, "ada", 2)}
+	charges := []counter.Charge{charge(large, "acme", 3), charge(small, "ada", 2)}
 	req := &weir.Request{APIKey: "k"} // whom the rules deny: they have no say here
 	for i := range 3 {
 		d, err := l.Take(t.Context(), req, charges)
@@ -82,7 +83,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	// A cost that can't be is the nearest that can.
 	for n, want := range map[int64]int64{-3: 4, 0: 4, 1 << 62: 5} {
 		l := limiter(t)
-		d, err := l.Take(t.Context(), req, []weir.Charge{charge(small, "ada", n)})
+		d, err := l.Take(t.Context(), req, []counter.Charge{charge(small, "ada", n)})
 		if err != nil || d.Allowed != (n <= 0) || d.Remaining != want {
 			t.Errorf("a cost of %d: %+v, %v", n, d, err)
 		}
@@ -93,7 +94,7 @@ func TestTakeIsFinishedLikeACheck(t *testing.T) {
 	l := limiter(t)
 	plain, login := ownPolicy(t, "plain", 10, weir.FailAllow), ownPolicy(t, "login", 10, weir.FailAllow)
 	login.Statuses = []int{401}
-	charges := []weir.Charge{charge(plain, "ada", 3), charge(login, "ada", 2), charge(plain, "bob", 1)}
+	charges := []counter.Charge{charge(plain, "ada", 3), charge(login, "ada", 2), charge(plain, "bob", 1)}
 	charges[2].Peek = true
 	for _, test := range []struct {
 		receipt bool
@@ -124,7 +125,7 @@ func TestTakeFollowsFailureModes(t *testing.T) {
 	open, closed, local := ownPolicy(t, "open", 1, weir.FailAllow), ownPolicy(t, "closed", 9, weir.FailRefuse), ownPolicy(t, "local", 1, weir.FailLocal)
 	healthy := ownPolicy(t, "healthy", 9, weir.FailAllow)
 	store.fails = []string{"open", "closed", "local"}
-	take := func(req weir.Request, charges ...weir.Charge) weir.Decision {
+	take := func(req weir.Request, charges ...counter.Charge) weir.Decision {
 		d, err := l.Take(t.Context(), &req, charges)
 		if !errors.Is(err, errGone) || !d.Degraded {
 			t.Errorf("%+v, %v", d, err)
@@ -163,7 +164,7 @@ func TestEmergencyLimitWithoutAddresses(t *testing.T) {
 	open := ownPolicy(t, "open", 1, weir.FailAllow)
 	for _, key := range []string{"ada", "bob"} {
 		for i := range 3 {
-			d, err := l.Take(t.Context(), &weir.Request{APIKey: key}, []weir.Charge{charge(open, key, 1)})
+			d, err := l.Take(t.Context(), &weir.Request{APIKey: key}, []counter.Charge{charge(open, key, 1)})
 			if !errors.Is(err, errGone) || d.Allowed != (i < 2) || d.Rule != "emergency" {
 				t.Errorf("take %d of %s: %+v, %v", i, key, d, err)
 			}
@@ -184,7 +185,7 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 		Local: memstore.New(memstore.Options{}), Emergency: ownPolicy(t, "emergency", 2, weir.FailAllow)})
 	many, few := ownPolicy(t, "many", 9, weir.FailLocal), ownPolicy(t, "few", 1, weir.FailLocal)
 	healthy, closed := ownPolicy(t, "healthy", 9, weir.FailAllow), ownPolicy(t, "closed", 9, weir.FailRefuse)
-	take := func(req weir.Request, charges ...weir.Charge) weir.Decision {
+	take := func(req weir.Request, charges ...counter.Charge) weir.Decision {
 		req.IP = ip1
 		d, err := l.Take(t.Context(), &req, charges)
 		if !errors.Is(err, errGone) {
@@ -201,7 +202,7 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 			}
 		}
 	}
-	all := []weir.Charge{charge(healthy, "s", 1), charge(many, "s", 1), charge(few, "s", 1)}
+	all := []counter.Charge{charge(healthy, "s", 1), charge(many, "s", 1), charge(few, "s", 1)}
 	if d := take(weir.Request{}, all...); !d.Allowed {
 		t.Fatalf("%+v", d)
 	}
@@ -236,7 +237,7 @@ func TestARefusalBesideAFailureGivesNothingBack(t *testing.T) {
 		store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"gone"}}
 		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
 		gone, few, many := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "few", 1, weir.FailAllow), ownPolicy(t, "many", 9, weir.FailAllow)
-		healthy := []weir.Charge{charge(few, "s", 1), charge(many, "s", 3)}
+		healthy := []counter.Charge{charge(few, "s", 1), charge(many, "s", 3)}
 		if d, err := l.Take(t.Context(), &weir.Request{}, healthy); !d.Allowed || err != nil {
 			t.Fatal(d, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // warn notes what is allowed and probably a mistake. Each warning says what to do about it.
@@ -107,7 +109,7 @@ func (r *rule) neverAbused(a *Abuse) string {
 	case float64(a.Refusals)/a.Window.Seconds() > mostRefusals:
 		return fmt.Sprintf("no client is refused %d times in %s; write fewer `refusals`, such as 100/minute", a.Refusals, a.Window)
 	}
-	reachable := func(policies []*Policy) bool {
+	reachable := func(policies []*counter.Policy) bool {
 		return len(policies) > 0 && slowest(policies)/float64(r.cost) <= mostRefusals
 	}
 	if reachable(r.base) {
@@ -363,7 +365,7 @@ func (rs *RuleSet) warnOfPaths() (c compared) {
 }
 
 // slowest is the lowest of the limits' rates, in tokens per second.
-func slowest(policies []*Policy) float64 {
+func slowest(policies []*counter.Policy) float64 {
 	lowest := 0.0
 	for _, p := range policies {
 		rate := p.Limit.Refill

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // warnOfAddresses finds rules by address that refuse a client before it has used what its tier or its override gives it.
@@ -121,7 +123,7 @@ func (rs *RuleSet) warnOfCappedOverride(a, q *rule, c *compared) {
 }
 
 // capped says what rule a admits for an address, and what rule q gives a client, if the first is less; else both are "".
-func (a *rule) capped(address []*Policy, q *rule, client []*Policy) (admits, gives string) {
+func (a *rule) capped(address []*counter.Policy, q *rule, client []*counter.Policy) (admits, gives string) {
 	if len(address) == 0 || len(client) == 0 {
 		return "", ""
 	}
@@ -140,9 +142,9 @@ func (a *rule) capped(address []*Policy, q *rule, client []*Policy) (admits, giv
 }
 
 // slowestOf is the limit with the lowest rate.
-func slowestOf(policies []*Policy) *Policy {
-	return slices.MinFunc(policies, func(a, b *Policy) int {
-		switch x, y := slowest([]*Policy{a}), slowest([]*Policy{b}); {
+func slowestOf(policies []*counter.Policy) *counter.Policy {
+	return slices.MinFunc(policies, func(a, b *counter.Policy) int {
+		switch x, y := slowest([]*counter.Policy{a}), slowest([]*counter.Policy{b}); {
 		case x < y:
 			return -1
 		case x > y:
@@ -153,7 +155,7 @@ func slowestOf(policies []*Policy) *Policy {
 }
 
 // smallest is the least that the limits admit at once.
-func smallest(policies []*Policy) int64 {
+func smallest(policies []*counter.Policy) int64 {
 	least := policies[0].Limit.Max()
 	for _, p := range policies[1:] {
 		least = min(least, p.Limit.Max())

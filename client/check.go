@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Options of a [Client].
@@ -70,7 +71,7 @@ func (e *Error) Is(target error) bool {
 	case "RECEIPT_INVALID":
 		return target == weir.ErrReceiptInvalid
 	case "RECEIPT_USED":
-		return target == weir.ErrUsed
+		return target == counter.ErrUsed
 	case "RECEIPT_EXPIRED":
 		return target == weir.ErrReceiptExpired
 	case "SLOT_LOST":

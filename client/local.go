@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // local has the fallback decide.
@@ -54,7 +55,7 @@ func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
 }
 
 // burst is how much can be left of a limit at most, if that isn't its count.
-func burst(p *weir.Policy) int64 {
+func burst(p *counter.Policy) int64 {
 	if most := p.Limit.Max(); most != p.Limit.Count {
 		return most
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Refund gives back what a check with a receipt has taken, once. Errors are those of weir.Limiter.Finish, for errors.Is.
@@ -26,7 +27,7 @@ func (c *Client) Settle(ctx context.Context, receipt string, o weir.Outcome) (se
 		return false, nil
 	case o.Abandoned:
 		err := c.Refund(ctx, receipt)
-		if errors.Is(err, weir.ErrUsed) {
+		if errors.Is(err, counter.ErrUsed) {
 			return false, nil
 		}
 		return err == nil, err

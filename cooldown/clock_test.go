@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // A cooldown lasts 10 s by the clock of each node, whatever the clock that nodes share does meanwhile: on the node that began
@@ -15,12 +15,12 @@ func TestTheSharedClockSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const lasts = 10 * time.Second
-				p, err := weir.NewPolicy("api", weir.PerHour(100))
+				p, err := counter.NewPolicy("api", counter.PerHour(100))
 				if err != nil {
 					t.Fatal(err)
 				}
-				p.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: lasts, Grow: 2, Most: time.Hour, Forgive: time.Hour}
-				c := &weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}
+				p.Abuse = &counter.Abuse{Refusals: 1, Window: time.Hour, Cooldown: lasts, Grow: 2, Most: time.Hour, Forgive: time.Hour}
+				c := &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}
 
 				off := 5 * time.Minute // the clocks never agreed
 				o := Options{Secret: []byte("0123456789abcdef"), SharedNow: func() time.Time { return time.Now().Add(off) }}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var _ weir.Guard = (*Guard)(nil)
@@ -92,7 +93,7 @@ func (g *Guard) ahead() int64 {
 }
 
 // Cooldown returns for how long the client of a charge is kept out.
-func (g *Guard) Cooldown(c *weir.Charge) time.Duration {
+func (g *Guard) Cooldown(c *counter.Charge) time.Duration {
 	g.Use()
 	if g.kept.Load() == 0 || c.Policy.Abuse.Shadow {
 		return 0
@@ -131,7 +132,7 @@ const (
 )
 
 // Decided is told how long the client of a charge must wait.
-func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
+func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	if wait == 0 && g.known.Load() == 0 {
 		return false
 	}
@@ -182,7 +183,7 @@ func (g *Guard) Decided(c *weir.Charge, wait time.Duration) (drop bool) {
 
 // needed is how many refusals begin a cooldown: as many as the rule says, and no fewer than the requests that the limit
 // admits in that time. A client with fewer sends less than twice what the limit admits.
-func needed(a *weir.Abuse, c *weir.Charge, in time.Duration) int64 {
+func needed(a *weir.Abuse, c *counter.Charge, in time.Duration) int64 {
 	l := &c.Policy.Limit
 	if l.Algorithm == weir.Concurrency {
 		return a.Refusals // slots have no rate
@@ -257,7 +258,7 @@ func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 }
 
 // begin keeps a client out. Its shard is locked.
-func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *weir.Counter) {
+func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *counter.Counter) {
 	n := 1
 	if now < x.forgets {
 		n = x.n + 1

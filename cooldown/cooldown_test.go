@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -411,23 +412,23 @@ func TestAMillionOffenders(t *testing.T) {
 	})
 }
 
-type refusesAll struct{ weir.Store }
+type refusesAll struct{ counter.Store }
 
-func (refusesAll) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+func (refusesAll) Take(_ context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range charges {
-		results[i] = weir.Result{RetryAfter: time.Hour}
+		results[i] = counter.Result{RetryAfter: time.Hour}
 	}
 }
 
 // charge is one of a rule of which 100 an hour are allowed.
-func charge(t testing.TB, abuse weir.Abuse) *weir.Charge {
+func charge(t testing.TB, abuse weir.Abuse) *counter.Charge {
 	t.Helper()
-	p, err := weir.NewPolicy("api", weir.PerHour(100))
+	p, err := counter.NewPolicy("api", weir.PerHour(100))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Abuse = &abuse
-	return &weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("k")}, N: 1}
+	return &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}
 }
 
 // A client whose requests cost differently is told different times. The earliest that has passed sets it free to come, and so

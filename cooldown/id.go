@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/siphash"
 )
@@ -17,9 +17,9 @@ import (
 type ID [2]uint64
 
 // ID is the name of the client that a counter is for, among those of its rule.
-func (g *Guard) ID(c *weir.Counter) ID { return nameOf(g.key.Load(), c) }
+func (g *Guard) ID(c *counter.Counter) ID { return nameOf(g.key.Load(), c) }
 
-func nameOf(key *[2]uint64, c *weir.Counter) ID {
+func nameOf(key *[2]uint64, c *counter.Counter) ID {
 	rule := fnv.New64a()
 	_, _ = rule.Write([]byte(c.Policy.Rule)) // never fails
 	a, b := siphash.Hash128(key[0]^rule.Sum64(), key[1], c.Subject)

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Shared is what nodes tell each other through.
@@ -48,7 +48,7 @@ type sharing struct {
 type counted struct {
 	Count
 	need    int64 // what begins a cooldown
-	counter weir.Counter
+	counter counter.Counter
 }
 
 const (
@@ -60,7 +60,7 @@ const (
 
 // count has the next exchange add up a client's refusals, if this node alone has counted more than its share of need. The client's
 // shard is locked.
-func (s *sharing) count(x *client, id ID, need int64, nodes int, c *weir.Charge) {
+func (s *sharing) count(x *client, id ID, need int64, nodes int, c *counter.Charge) {
 	if part := (need + int64(nodes) - 1) / int64(max(1, nodes)); x.count < part {
 		return
 	}
@@ -74,7 +74,7 @@ func (s *sharing) count(x *client, id ID, need int64, nodes int, c *weir.Charge)
 		if s.counts == nil {
 			s.counts = map[ID]*counted{}
 		}
-		w = &counted{Count{id, 0, c.Policy.Abuse.Window}, need, weir.Counter{Policy: c.Policy, Subject: append([]byte(nil), c.Subject...)}}
+		w = &counted{Count{id, 0, c.Policy.Abuse.Window}, need, counter.Counter{Policy: c.Policy, Subject: append([]byte(nil), c.Subject...)}}
 		s.counts[id] = w
 	}
 	w.N += x.count - x.told
@@ -298,7 +298,7 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 }
 
 // Forgive ends the cooldown of a counter's client, if it is in one.
-func (g *Guard) Forgive(ctx context.Context, c *weir.Counter) error {
+func (g *Guard) Forgive(ctx context.Context, c *counter.Counter) error {
 	_, err := g.Lift(ctx, g.ID(c))
 	return err
 }

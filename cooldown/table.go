@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 const shards = 64
@@ -54,7 +54,7 @@ func (g *Guard) SetSecret(secret []byte) {
 
 // rename gives a client that is kept out under its former name the one that it has now, on all nodes, and returns when its
 // cooldown ends, or 0 if there is none that refuses it.
-func (g *Guard) rename(c *weir.Counter, id ID) (ends int64) {
+func (g *Guard) rename(c *counter.Counter, id ID) (ends int64) {
 	key := g.former.Load()
 	if key == nil {
 		return 0

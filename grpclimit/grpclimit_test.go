@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/grpclimit"
 	"github.com/weirhq/weir/httplimit"
 )
@@ -399,12 +400,12 @@ func TestOptionsThatCannotBe(t *testing.T) {
 }
 
 // slow is a store that never decides in time.
-type slow struct{ weir.Store }
+type slow struct{ counter.Store }
 
-func (slow) Take(ctx context.Context, _ []weir.Charge, results []weir.Result) {
+func (slow) Take(ctx context.Context, _ []counter.Charge, results []counter.Result) {
 	<-ctx.Done()
 	for i := range results {
-		results[i] = weir.Result{Err: ctx.Err()}
+		results[i] = counter.Result{Err: ctx.Err()}
 	}
 }
 

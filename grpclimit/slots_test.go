@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/grpclimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -178,10 +179,10 @@ func TestSlotsAreRenewed(t *testing.T) {
 // lame is a store that can't be reached for one rule.
 type lame struct{ *memstore.Store }
 
-func (s lame) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s lame) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range charges {
 		if charges[i].Policy.Rule == "other" {
-			results[i] = weir.Result{Err: errors.New("gone")}
+			results[i] = counter.Result{Err: errors.New("gone")}
 			continue
 		}
 		s.Store.Take(ctx, charges[i:i+1], results[i:i+1])

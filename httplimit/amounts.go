@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Estimate says what a request is likely to take beside its cost, such as tokens or money. Pass it
@@ -132,10 +133,10 @@ func (m *Middleware) Price(asked []string, answered string, of map[string]weir.A
 }
 
 // yes is a store without counters that allows everything.
-type yes struct{ weir.Store }
+type yes struct{ counter.Store }
 
-func (yes) Take(_ context.Context, _ []weir.Charge, results []weir.Result) {
+func (yes) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {
 	for i := range results {
-		results[i] = weir.Result{Allowed: true}
+		results[i] = counter.Result{Allowed: true}
 	}
 }

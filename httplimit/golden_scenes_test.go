@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 )
 
@@ -142,7 +143,7 @@ func refusalScenes() []scene {
 func degradedScenes() []scene {
 	closed := weir.Rule{ID: "orders", OnStoreFailure: weir.FailRefuse, Limits: per(2, time.Minute)}
 	local := weir.Rule{ID: "orders", OnStoreFailure: weir.FailLocal, Limits: per(1, time.Minute)}
-	emergency, err := weir.NewPolicy("emergency", weir.PerSecond(1))
+	emergency, err := counter.NewPolicy("emergency", weir.PerSecond(1))
 	if err != nil {
 		panic(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -34,7 +35,7 @@ type scene struct {
 	options httplimit.Options
 	fails   []string // rules whose store is down
 	// emergency is one more limit for those.
-	emergency *weir.Policy
+	emergency *counter.Policy
 	inFlight  int // requests whose slots are taken before
 	steps     []step
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 	"go.uber.org/goleak"
@@ -184,17 +185,17 @@ type outage struct {
 
 var errGone = errors.New("shard gone")
 
-func (s *outage) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	var healthy []weir.Charge
+func (s *outage) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
+	var healthy []counter.Charge
 	var at []int
 	for i, c := range charges {
 		if slices.Contains(s.fails, c.Policy.Rule) {
-			results[i] = weir.Result{Err: errGone}
+			results[i] = counter.Result{Err: errGone}
 			continue
 		}
 		healthy, at = append(healthy, c), append(at, i)
 	}
-	out := make([]weir.Result, len(healthy))
+	out := make([]counter.Result, len(healthy))
 	s.Store.Take(ctx, healthy, out)
 	for j, i := range at {
 		results[i] = out[j]

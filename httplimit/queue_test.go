@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -291,7 +292,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 // forgetful is a store that takes and can't give back.
 type forgetful struct{ *memstore.Store }
 
-func (forgetful) GiveBack(context.Context, weir.Once, time.Duration, []weir.Return) error {
+func (forgetful) GiveBack(context.Context, counter.Once, time.Duration, []counter.Return) error {
 	return errGone
 }
 

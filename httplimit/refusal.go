@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
@@ -222,7 +223,7 @@ func exceeded(d *weir.Decision) string {
 }
 
 // neverAdmitted returns the message to a request that exceeds the limit's capacity.
-func neverAdmitted(p *weir.Policy) string {
+func neverAdmitted(p *counter.Policy) string {
 	what, most := "of this cost", strconv.FormatInt(p.Limit.Max(), 10)
 	if p.Amount != "" {
 		if what = "for so many " + p.Amount; p.Limit.Burst == 0 {

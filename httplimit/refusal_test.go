@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 )
 
@@ -17,7 +18,7 @@ func TestWindowsInMessages(t *testing.T) {
 		61 * time.Second: "61 seconds", 250 * time.Millisecond: "250 milliseconds", 1500 * time.Microsecond: "1.5 milliseconds",
 		14 * day: "2 weeks", 13 * day: "13 days", 48 * time.Hour: "2 days", 90 * time.Minute: "90 minutes", 1500 * time.Millisecond: "1.5 seconds",
 	} {
-		p, err := weir.NewPolicy("orders", weir.Limit{Count: 100, Window: window})
+		p, err := counter.NewPolicy("orders", weir.Limit{Count: 100, Window: window})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
@@ -40,7 +41,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 			wait %= 5 * time.Second
 		}
 		req := drawClient(t)
-		d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: wait, Policy: &weir.Policy{Definition: weir.Definition{PerClient: rapid.Bool().Draw(t, "per client")}}}
+		d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: wait, Policy: &counter.Policy{Definition: counter.Definition{PerClient: rapid.Bool().Draw(t, "per client")}}}
 		got := httplimit.RetryAfter(&req, &d)
 		most := ceil(wait + min(wait/5, 30*time.Second))
 		if wait < 2*time.Second && d.Policy.PerClient {
@@ -101,7 +102,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 
 // Clients that were refused together don't return together.
 func TestRetryAfterSpreads(t *testing.T) {
-	d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: 100 * time.Second, Policy: &weir.Policy{}}
+	d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: 100 * time.Second, Policy: &counter.Policy{}}
 	for name, client := range map[string]func(i int) weir.Request{
 		"keys":  func(i int) weir.Request { return weir.Request{APIKey: fmt.Sprintf("sk_prod_%d", i)} },
 		"users": func(i int) weir.Request { return weir.Request{User: fmt.Sprint(i)} },
@@ -128,7 +129,7 @@ func TestRetryAfterSpreads(t *testing.T) {
 		}
 	}
 	for whole := int64(2); whole <= 10; whole++ {
-		d, at := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: time.Duration(whole) * time.Second, Policy: &weir.Policy{Definition: weir.Definition{PerClient: true}}}, map[int64]int{}
+		d, at := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: time.Duration(whole) * time.Second, Policy: &counter.Policy{Definition: counter.Definition{PerClient: true}}}, map[int64]int{}
 		for i := range 1000 {
 			at[httplimit.RetryAfter(&weir.Request{User: fmt.Sprint(i)}, &d)]++
 		}
@@ -161,10 +162,10 @@ func TestRetryAfterSpreads(t *testing.T) {
 
 // A client that waits for its own counter, and not for two seconds, is told the true time. All others are spread.
 func TestShortWaitsOfOnesOwn(t *testing.T) {
-	own, shared := &weir.Policy{Definition: weir.Definition{PerClient: true}}, &weir.Policy{}
+	own, shared := &counter.Policy{Definition: counter.Definition{PerClient: true}}, &counter.Policy{}
 	for _, c := range []struct {
 		name        string
-		policy      *weir.Policy
+		policy      *counter.Policy
 		wait        time.Duration
 		least, most int64 // that any of many clients is told
 	}{
@@ -271,7 +272,7 @@ func TestResetOfWindows(t *testing.T) {
 	} {
 		show := func(now time.Time, after time.Duration) int64 {
 			h := http.Header{}
-			d := weir.Decision{Allowed: true, ResetAfter: after, Policy: &weir.Policy{Definition: weir.Definition{Limit: c.limit}}}
+			d := weir.Decision{Allowed: true, ResetAfter: after, Policy: &counter.Policy{Definition: counter.Definition{Limit: c.limit}}}
 			answerer.SetHeaders(h, &weir.Request{}, &d, now)
 			return atoi(t, h.Get("X-RateLimit-Reset")) - c.edge.Unix()
 		}
@@ -310,7 +311,7 @@ func TestTimeInRateLimit(t *testing.T) {
 		{"no slot", slots, false, time.Minute, 3 * time.Second, ";t=3"},
 	} {
 		h := http.Header{}
-		d := weir.Decision{Allowed: c.allowed, Remaining: 5, ResetAfter: c.reset, RetryAfter: c.retry, Policy: &weir.Policy{Definition: weir.Definition{Name: "a", Limit: c.limit}}}
+		d := weir.Decision{Allowed: c.allowed, Remaining: 5, ResetAfter: c.reset, RetryAfter: c.retry, Policy: &counter.Policy{Definition: counter.Definition{Name: "a", Limit: c.limit}}}
 		answerer.SetHeaders(h, &weir.Request{}, &d, time.Unix(1_800_000_000, 0))
 		if got, want := h.Get("RateLimit"), `"a";r=5`+c.want; got != want {
 			t.Errorf("%s: %s, want %s", c.name, got, want)

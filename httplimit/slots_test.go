@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -279,10 +280,10 @@ type failing struct {
 	takes atomic.Int64
 }
 
-func (s *failing) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *failing) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	if s.takes.Add(1) > 1 {
 		for i := range results {
-			results[i] = weir.Result{Err: errGone}
+			results[i] = counter.Result{Err: errGone}
 		}
 		return
 	}
@@ -321,7 +322,7 @@ type sluggish struct {
 	takes atomic.Int64
 }
 
-func (s *sluggish) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *sluggish) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	if s.takes.Add(1) == 2 {
 		time.Sleep(3 * time.Second)
 	}

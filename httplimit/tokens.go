@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // tokenNames returns the headers of a limit in the dialect Tokens.
-func tokenNames(p *weir.Policy) (names [3]string) {
+func tokenNames(p *counter.Policy) (names [3]string) {
 	of := "requests"
 	if p.Amount != "" {
 		of = strings.ReplaceAll(p.Amount, "_", "-") // some servers drop headers with underscores

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // values collects headers to set. Most values follow each other in one buffer, are cut from one
@@ -54,7 +55,7 @@ func (v *values) set(h http.Header, b []byte) {
 
 // text holds the parts of headers that depend on a policy alone.
 type text struct {
-	of       *weir.Policy
+	of       *counter.Policy
 	limit    string    // 100
 	name     string    // "orders"
 	policies string    // "orders";q=100;w=60, with ;qu="tokens" after q if the limit doesn't count requests
@@ -64,7 +65,7 @@ type text struct {
 // texts caches the texts of recent policies. Two policies that share a place displace each other.
 type texts [256]atomic.Pointer[text]
 
-func (ts *texts) of(p *weir.Policy) *text {
+func (ts *texts) of(p *counter.Policy) *text {
 	// tiers of a rule differ only in their count
 	slot := &ts[(p.ID^uint64(p.Limit.Count)*0x9e3779b97f4a7c15)>>56]
 	if t := slot.Load(); t != nil && t.of == p {
@@ -118,7 +119,7 @@ func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
 }
 
 // isSlots reports whether a limit counts requests in flight.
-func isSlots(p *weir.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
+func isSlots(p *counter.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
 
 // appendQuoted appends a structured-field string (RFC 9651), which holds only printable ASCII.
 // Names of rules are printable ASCII.

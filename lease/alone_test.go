@@ -5,20 +5,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/storetest"
 )
 
 // aloneWith is a node alone with a store, its clock, and charges of one counter.
-func aloneWith(t *testing.T, l weir.Limit) (pass func(time.Duration), take func(ns ...int64) weir.Result, s *stepped, c weir.Counter) {
+func aloneWith(t *testing.T, l counter.Limit) (pass func(time.Duration), take func(ns ...int64) counter.Result, s *stepped, c counter.Counter) {
 	now := storetest.Start
 	s = newStepped(func() time.Time { return now })
-	c = weir.Counter{Policy: storetest.Policy(t, "p", l), Subject: []byte("k")}
+	c = counter.Counter{Policy: storetest.Policy(t, "p", l), Subject: []byte("k")}
 	pass = func(d time.Duration) { now = now.Add(d) }
-	take = func(ns ...int64) weir.Result {
-		charges, results := make([]weir.Charge, len(ns)), make([]weir.Result, len(ns))
+	take = func(ns ...int64) counter.Result {
+		charges, results := make([]counter.Charge, len(ns)), make([]counter.Result, len(ns))
 		for i, n := range ns {
-			charges[i] = weir.Charge{Counter: c, N: max(1, n), Peek: n == 0}
+			charges[i] = counter.Charge{Counter: c, N: max(1, n), Peek: n == 0}
 		}
 		s.Take(context.Background(), charges, results)
 		return results[0]
@@ -27,17 +27,17 @@ func aloneWith(t *testing.T, l weir.Limit) (pass func(time.Duration), take func(
 }
 
 // held fails unless the node holds some of the counter's tokens.
-func held(t *testing.T, s *stepped, c weir.Counter) {
+func held(t *testing.T, s *stepped, c counter.Counter) {
 	t.Helper()
 	n := int64(0)
-	if s.withCounter(&c, func(x *counter) { n = x.held }); n == 0 {
+	if s.withCounter(&c, func(x *borrower) { n = x.held }); n == 0 {
 		t.Fatal("the node holds nothing")
 	}
 }
 
 // A call that names a counter twice needs what the node holds of it.
 func TestSumsNeedWhatIsHeld(t *testing.T) {
-	_, take, s, c := aloneWith(t, weir.PerSecond(50))
+	_, take, s, c := aloneWith(t, counter.PerSecond(50))
 	for range 3 {
 		take(1)
 	}
@@ -52,14 +52,14 @@ func TestSumsNeedWhatIsHeld(t *testing.T) {
 
 // Tokens that were given back show at once on the node that holds others.
 func TestReturnsShowBesideALease(t *testing.T) {
-	_, take, s, c := aloneWith(t, weir.PerSecond(50))
-	r := weir.Result{}
+	_, take, s, c := aloneWith(t, counter.PerSecond(50))
+	r := counter.Result{}
 	for range 3 {
 		r = take(1)
 	}
 	held(t, s, c)
-	back := []weir.Return{{Counter: c, N: 2, Slot: r.Slot}}
-	if err := s.GiveBack(context.Background(), weir.Once{}, 0, back); err != nil {
+	back := []counter.Return{{Counter: c, N: 2, Slot: r.Slot}}
+	if err := s.GiveBack(context.Background(), counter.Once{}, 0, back); err != nil {
 		t.Fatal(err)
 	}
 	if r := take(1); r.Remaining != 48 {
@@ -69,16 +69,16 @@ func TestReturnsShowBesideALease(t *testing.T) {
 
 // Only the store knows whether a hold was there, and so what came back with it.
 func TestSettlementsShowAsTheStoreBooksThem(t *testing.T) {
-	_, take, s, c := aloneWith(t, weir.PerSecond(50))
-	named := []weir.Charge{{Counter: c, N: 5, Returnable: true, Hold: &weir.Hold{ID: weir.Once{1}, For: time.Minute}}}
-	s.Take(context.Background(), named, make([]weir.Result, 1))
+	_, take, s, c := aloneWith(t, counter.PerSecond(50))
+	named := []counter.Charge{{Counter: c, N: 5, Returnable: true, Hold: &counter.Hold{ID: counter.Once{1}, For: time.Minute}}}
+	s.Take(context.Background(), named, make([]counter.Result, 1))
 	for range 3 {
 		take(1)
 	}
 	held(t, s, c)
 	left := int64(42)
 	for _, back := range []int64{5, 0} { // it is there once
-		if err := s.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{{Counter: c, N: 5, Hold: named[0].Hold}}); err != nil {
+		if err := s.GiveBack(context.Background(), counter.Once{}, 0, []counter.Return{{Counter: c, N: 5, Hold: named[0].Hold}}); err != nil {
 			t.Fatal(err)
 		}
 		s.leases.running.Wait() // for what was held
@@ -92,7 +92,7 @@ func TestSettlementsShowAsTheStoreBooksThem(t *testing.T) {
 // A slow bucket may lend for a moment to a node that isn't alone, so that refused clients needn't ask one by one. No claim
 // tells of what is left of it, so it goes back, also where the bucket has plenty.
 func TestWhatNoClaimTellsGoesBack(t *testing.T) {
-	pass, take, s, c := aloneWith(t, weir.Limit{Count: 80, Burst: 10, Window: 20 * time.Second})
+	pass, take, s, c := aloneWith(t, counter.Limit{Count: 80, Burst: 10, Window: 20 * time.Second})
 	for range 200 {
 		take(1)
 		pass(time.Microsecond)
@@ -108,14 +108,14 @@ func TestWhatNoClaimTellsGoesBack(t *testing.T) {
 
 // Only the node that was alone knows when it spent what it had borrowed, so a look at the counter must ask it.
 func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
-	pass, take, s, c := aloneWith(t, weir.PerMinute(600))
+	pass, take, s, c := aloneWith(t, counter.PerMinute(600))
 	for range 60 { // a node claims nothing of its first lease
 		take(1)
 		pass(500 * time.Millisecond)
 	}
 	for {
 		n := int64(0)
-		if s.withCounter(&c, func(x *counter) { n = x.held }); n == 0 {
+		if s.withCounter(&c, func(x *borrower) { n = x.held }); n == 0 {
 			break
 		}
 		take(1)
@@ -129,8 +129,8 @@ func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
 
 // A request that another limit refuses takes nothing, and leaves the node as certain of this one as it was.
 func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
-	pass, take, s, c := aloneWith(t, weir.Limit{Count: 20, Burst: 40, Window: 20 * time.Second})
-	spent := storetest.Policy(t, "spent", weir.Limit{Count: 1, Window: 24 * time.Hour, Algorithm: weir.SlidingLog})
+	pass, take, s, c := aloneWith(t, counter.Limit{Count: 20, Burst: 40, Window: 20 * time.Second})
+	spent := storetest.Policy(t, "spent", counter.Limit{Count: 1, Window: 24 * time.Hour, Algorithm: counter.SlidingLog})
 	for range 20 {
 		take(1)
 		pass(time.Second)
@@ -138,8 +138,8 @@ func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
 	held(t, s, c)
 	take(1) // of what is held: the store doesn't know
 	pass(2 * time.Second)
-	both := []weir.Charge{{Counter: c, N: 30}, {Counter: weir.Counter{Policy: spent, Subject: []byte("k")}, N: 2}}
-	results := make([]weir.Result, 2)
+	both := []counter.Charge{{Counter: c, N: 30}, {Counter: counter.Counter{Policy: spent, Subject: []byte("k")}, N: 2}}
+	results := make([]counter.Result, 2)
 	for range 2 {
 		if s.Take(context.Background(), both, results); results[1].Allowed {
 			t.Fatalf("2 of 1: %+v", results)
@@ -157,14 +157,14 @@ func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
 // is refused, as much is there as before: no more, however often it is repeated.
 func TestLostAsksMintNothing(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := storetest.Policy(t, "p", weir.PerMinute(100))
+		p := storetest.Policy(t, "p", counter.PerMinute(100))
 		for range 40 {
 			take(s, charge(p, "s", 2))
 			time.Sleep(time.Second)
 		}
-		c := weir.Counter{Policy: p, Subject: []byte("s")}
+		c := counter.Counter{Policy: p, Subject: []byte("s")}
 		level := func() (level, held int64) {
-			s.withCounter(&c, func(x *counter) { level, held = p.Level(x.state, storeTime(x.clock, s.now())), x.held })
+			s.withCounter(&c, func(x *borrower) { level, held = p.Level(x.state, storeTime(x.clock, s.now())), x.held })
 			return level, held
 		}
 		before, held := level()

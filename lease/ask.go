@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -92,7 +92,7 @@ func wait(ctx context.Context, entries []entry, busy *ask) error {
 }
 
 // answer ends the time in which a charge's tokens are pending: it is decided, or asks for itself.
-func (x *counter) answer(e *entry) {
+func (x *borrower) answer(e *entry) {
 	x.pending -= e.waits
 	e.waits = 0
 }
@@ -188,11 +188,11 @@ func (s *Store) goOn(entries []entry, now int64) {
 // limiter then counts in the local store, even with a failure mode that lets requests of unknown counters pass.
 func (s *Store) carryOver(e *entry, now int64) {
 	p := e.charge.Policy
-	if s.local == nil || p.OnStoreFailure == weir.FailRefuse || p.Limit.Algorithm == weir.Concurrency {
+	if s.local == nil || p.OnStoreFailure == counter.FailRefuse || p.Limit.Algorithm == counter.Concurrency {
 		return
 	}
 	var stale ledger.Unspent
-	s.withCounter(&e.charge.Counter, func(x *counter) {
+	s.withCounter(&e.charge.Counter, func(x *borrower) {
 		if stale = x.adopt(p, now); x.known == 0 {
 			return
 		}
@@ -202,15 +202,15 @@ func (s *Store) carryOver(e *entry, now int64) {
 		}
 		x.carried = true
 		used := whole(p) - x.left(now)
-		if s.nodes != nil && p.OnStoreFailure == weir.FailLocal {
+		if s.nodes != nil && p.OnStoreFailure == counter.FailLocal {
 			used /= int64(max(1, s.nodes()))
 		}
 		// The lock is held, so that no request is counted before this one's counter is set.
 		ctx := context.Background()
-		counter := weir.Counter{Policy: p, Subject: x.subject}
-		_ = s.local.Reset(ctx, []weir.Counter{counter}) // forget the counter of an earlier outage
+		counted := counter.Counter{Policy: p, Subject: x.subject}
+		_ = s.local.Reset(ctx, []counter.Counter{counted}) // forget the counter of an earlier outage
 		if used > 0 {
-			charge, result := [1]weir.Charge{{Counter: counter, N: used}}, [1]weir.Result{}
+			charge, result := [1]counter.Charge{{Counter: counted, N: used}}, [1]counter.Result{}
 			s.local.Take(ctx, charge[:], result[:])
 		}
 	})

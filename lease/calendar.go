@@ -16,7 +16,7 @@ type calendar struct {
 	store *Store
 
 	mu      sync.Mutex // guards what follows, and running against additions while Close waits for it
-	days    [4096][]*counter
+	days    [4096][]*borrower
 	looked  int64 // the last tick whose leases were looked at
 	entries int
 	next    int64 // the first tick that has any
@@ -28,7 +28,7 @@ type calendar struct {
 const tick = int64(5 * time.Millisecond) // 4096 of them are more than twice what a lease lasts
 
 // add has the tokens of a lease that are unspent at its end given back.
-func (c *calendar) add(x *counter) {
+func (c *calendar) add(x *borrower) {
 	x.mu.Lock()
 	ends := x.leaseEnd
 	x.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *calendar) wake(at int64) {
 // look gives back the unspent tokens of leases that are about to end.
 func (c *calendar) look() {
 	now := c.store.now()
-	var over []*counter
+	var over []*borrower
 	c.mu.Lock()
 	if c.stopped {
 		c.mu.Unlock()

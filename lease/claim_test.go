@@ -4,21 +4,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
 
 // claiming is a counter of a node that is alone with it and holds four tokens, at a moment within the lease.
-func claiming(t *testing.T) (x *counter, e *entry, now int64) {
-	p := storetest.Policy(t, "p", weir.PerMinute(600))
-	c := &weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("s")}, N: 1}
+func claiming(t *testing.T) (x *borrower, e *entry, now int64) {
+	p := storetest.Policy(t, "p", counter.PerMinute(600))
+	c := &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("s")}, N: 1}
 	now = int64(time.Hour)
 	x = newCounter(1, c, now)
 	at := storeTime(0, now)
 	x.state, x.base = p.AtLevel(500_000_000, at), at
 	x.held, x.interval, x.leaseEnd = 4, at, now+int64(time.Second)
-	return x, &entry{charge: c, result: new(weir.Result), counter: x}, now
+	return x, &entry{charge: c, result: new(counter.Result), counter: x}, now
 }
 
 // Tokens that an undecided request has spent may come back, so a claim counts them as held.
@@ -50,7 +50,7 @@ func TestNoClaimBesideStrays(t *testing.T) {
 	}
 	answer := func(at int64) ledger.Claim {
 		a := ledger.Account{State: e.charge.Policy.AtLevel(400_000_000, storeTime(0, at)), Node: 1, Since: 1}
-		g := &ledger.Grant{Result: weir.Result{Allowed: true}, Account: a, Now: storeTime(0, at)}
+		g := &ledger.Grant{Result: counter.Result{Allowed: true}, Account: a, Now: storeTime(0, at)}
 		x.learn(e, g, true, at, at)
 		return x.claim()
 	}
@@ -70,7 +70,7 @@ func TestARefusalBesideALease(t *testing.T) {
 	if e.verdict != refused || e.result.RetryAfter > 100*time.Millisecond {
 		t.Errorf("the one that was refused: %+v", *e.result)
 	}
-	next := &entry{charge: e.charge, result: new(weir.Result), counter: x}
+	next := &entry{charge: e.charge, result: new(counter.Result), counter: x}
 	if x.refusesUnlocked(now, next) {
 		t.Fatalf("the next one: %+v", *next.result)
 	}
@@ -82,14 +82,16 @@ func TestARefusalBesideALease(t *testing.T) {
 // What the store said holds for the policy that it was asked for, for a moment, and not once the store is lost.
 func TestRecall(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(x *counter, e *entry, now int64)
+		change func(x *borrower, e *entry, now int64)
 		want   bool
 	}{
-		"a moment ago":   {func(*counter, *entry, int64) {}, true},
-		"too long ago":   {func(x *counter, _ *entry, now int64) { x.fresh = now }, false},
-		"in an outage":   {func(x *counter, _ *entry, _ int64) { x.outage = true }, false},
-		"other numbers":  {func(x *counter, e *entry, _ int64) { x.policy.Store(storetest.Policy(t, "p", weir.PerMinute(1000))) }, false},
-		"more than fits": {func(_ *counter, e *entry, _ int64) { e.charge.N = 501 }, false},
+		"a moment ago": {func(*borrower, *entry, int64) {}, true},
+		"too long ago": {func(x *borrower, _ *entry, now int64) { x.fresh = now }, false},
+		"in an outage": {func(x *borrower, _ *entry, _ int64) { x.outage = true }, false},
+		"other numbers": {func(x *borrower, e *entry, _ int64) {
+			x.policy.Store(storetest.Policy(t, "p", counter.PerMinute(1000)))
+		}, false},
+		"more than fits": {func(_ *borrower, e *entry, _ int64) { e.charge.N = 501 }, false},
 	} {
 		x, e, now := claiming(t)
 		x.fresh = now + 1

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
@@ -22,7 +22,7 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 		for range 2 {
 			take(s, charge(p, "s", 1))
 		}
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
 		f.delay = 10 * time.Millisecond
 		asks := f.asks.Load()
 		var all sync.WaitGroup
@@ -38,11 +38,11 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 			t.Errorf("200 checks at once asked %d times", n)
 		}
 		// Who gives up takes nobody along.
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
 		ctx, cancel := context.WithCancel(t.Context())
 		all.Go(func() {
-			results := make([]weir.Result, 1)
-			s.Take(ctx, []weir.Charge{charge(p, "s", 1)}, results)
+			results := make([]counter.Result, 1)
+			s.Take(ctx, []counter.Charge{charge(p, "s", 1)}, results)
 			if !errors.Is(results[0].Err, context.Canceled) {
 				t.Errorf("%+v", results[0])
 			}
@@ -59,7 +59,7 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 		cancel()
 		all.Wait()
 		// An error is everybody's, at once.
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
 		f.lost.Store(true)
 		begun := time.Now()
 		for range 200 {
@@ -79,8 +79,8 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 // TestLayers: a request that one limit refuses leaves what is held of the others as it was, wherever it is decided.
 func TestLayers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		wide := storetest.Policy(t, "wide", weir.Limit{Count: 1_000_000, Window: time.Hour})
-		narrow := storetest.Policy(t, "narrow", weir.Limit{Count: 500, Window: 24 * time.Hour})
+		wide := storetest.Policy(t, "wide", counter.Limit{Count: 1_000_000, Window: time.Hour})
+		narrow := storetest.Policy(t, "narrow", counter.Limit{Count: 500, Window: 24 * time.Hour})
 		admitted := 0
 		for range 2000 {
 			rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1))
@@ -101,12 +101,12 @@ func TestLayers(t *testing.T) {
 		}
 		// And nothing comes back twice: of what is held, either.
 		held := int64(100)
-		s.withCounter(&weir.Counter{Policy: wide, Subject: []byte("s")}, func(x *counter) {
+		s.withCounter(&counter.Counter{Policy: wide, Subject: []byte("s")}, func(x *borrower) {
 			x.held, x.leaseEnd, x.fresh = held, s.now()+int64(time.Second), s.now()+int64(time.Second)
 		})
-		third := storetest.Policy(t, "third", weir.Limit{Count: 1_000_000, Window: time.Hour})
+		third := storetest.Policy(t, "third", counter.Limit{Count: 1_000_000, Window: time.Hour})
 		warm(t, s, third, "s")
-		s.withCounter(&weir.Counter{Policy: third, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
+		s.withCounter(&counter.Counter{Policy: third, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
 		if rs := take(s, charge(wide, "s", 1), charge(narrow, "s", 1), charge(third, "s", 1)); rs[1].Allowed || !rs[0].Allowed || !rs[2].Allowed {
 			t.Errorf("%+v", rs)
 		}
@@ -122,7 +122,7 @@ func TestLayers(t *testing.T) {
 // TestConcurrentLayersAreOne: requests for the same two counters at the same moment share their calls.
 func TestConcurrentLayersAreOne(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p, q := perDay(t, 100_000), storetest.Policy(t, "q", weir.Limit{Count: 100_000, Window: time.Hour})
+		p, q := perDay(t, 100_000), storetest.Policy(t, "q", counter.Limit{Count: 100_000, Window: time.Hour})
 		for range 2 {
 			take(s, charge(p, "s", 1), charge(q, "s", 1))
 		}
@@ -151,14 +151,14 @@ func TestConcurrentLayersAreOne(t *testing.T) {
 // decided already. Only what it waits for is pending.
 func TestWaitingBesideALimitThatIsntLent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		strict, busy, warmed := storetest.Policy(t, "strict", weir.Limit{Count: 100_000, Window: time.Hour}), perHour(t, 1_000_000), storetest.Policy(t, "warmed", weir.Limit{Count: 1_000_000, Window: time.Hour})
+		strict, busy, warmed := storetest.Policy(t, "strict", counter.Limit{Count: 100_000, Window: time.Hour}), perHour(t, 1_000_000), storetest.Policy(t, "warmed", counter.Limit{Count: 1_000_000, Window: time.Hour})
 		strict.Strict = true
 		warm(t, s, warmed, "s")
 		for range 2 {
 			take(s, charge(busy, "s", 1))
 		}
-		s.withCounter(&weir.Counter{Policy: busy, Subject: []byte("s")}, func(x *counter) { x.held = 0 })
-		s.withCounter(&weir.Counter{Policy: warmed, Subject: []byte("s")}, func(x *counter) {
+		s.withCounter(&counter.Counter{Policy: busy, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
+		s.withCounter(&counter.Counter{Policy: warmed, Subject: []byte("s")}, func(x *borrower) {
 			x.held, x.leaseEnd = 100, s.now()+int64(time.Second)
 		})
 		var all sync.WaitGroup
@@ -172,8 +172,8 @@ func TestWaitingBesideALimitThatIsntLent(t *testing.T) {
 			})
 		}
 		time.Sleep(f.delay / 2)
-		for p, want := range map[*weir.Policy]int64{busy: 19, warmed: 0} {
-			s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+		for p, want := range map[*counter.Policy]int64{busy: 19, warmed: 0} {
+			s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) {
 				if x.pending != want {
 					t.Errorf("%s: %d are pending, want %d", p.Name, x.pending, want)
 				}

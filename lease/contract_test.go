@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
@@ -75,14 +75,14 @@ func (s *stepped) pass(d time.Duration, store time.Duration) {
 }
 
 // Take has what is held under other numbers go back before: it would take the time of a message to the store.
-func (s *stepped) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *stepped) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	s.settle()
 	for i := range charges {
 		var back ledger.Unspent
 		if charges[i].Peek {
 			continue
 		}
-		s.withCounter(&charges[i].Counter, func(x *counter) { back = x.adopt(charges[i].Policy, s.now()) })
+		s.withCounter(&charges[i].Counter, func(x *borrower) { back = x.adopt(charges[i].Policy, s.now()) })
 		if back.N > 0 {
 			_ = s.inner.TakeBack(ctx, []ledger.Unspent{back})
 		}
@@ -90,17 +90,17 @@ func (s *stepped) Take(ctx context.Context, charges []weir.Charge, results []wei
 	s.Store.Take(ctx, charges, results)
 }
 
-func (s *stepped) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (s *stepped) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	s.settle()
 	return s.Store.GiveBack(ctx, once, keep, returns)
 }
 
-func (s *stepped) Reset(ctx context.Context, counters []weir.Counter) error {
+func (s *stepped) Reset(ctx context.Context, counters []counter.Counter) error {
 	s.settle()
 	return s.Store.Reset(ctx, counters)
 }
 
 // TestContract: a node alone answers as the store itself would.
 func TestContract(t *testing.T) {
-	storetest.RunAlone(t, func(tb storetest.TB, now func() time.Time) weir.Store { return newStepped(now) })
+	storetest.RunAlone(t, func(tb storetest.TB, now func() time.Time) counter.Store { return newStepped(now) })
 }

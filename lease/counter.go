@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -14,7 +14,7 @@ import (
 // tokens that the node has borrowed.
 //
 // Times are ns on the node's clock; those that the arithmetic runs on, in µs, are the store's.
-type counter struct {
+type borrower struct {
 	hash    uint64
 	subject []byte
 	seen    atomic.Uint32 // when it was last used, in blinks
@@ -24,12 +24,12 @@ type counter struct {
 	refusal atomic.Pointer[refusal]
 
 	mu     sync.Mutex // guards what follows, and changes of policy and refusal
-	policy atomic.Pointer[weir.Policy]
-	state  weir.State // the store's, as if all held tokens were given back
-	clock  int64      // the store's clock less the node's, µs, or a bit less
-	base   int64      // the account's time when the store last told it, for claims; 0 if there is nothing to claim
-	known  int64      // until when the state is believed: others may have given back, or reset it; 0 if there is none yet
-	fresh  int64      // until when it is also believed to have room
+	policy atomic.Pointer[counter.Policy]
+	state  counter.State // the store's, as if all held tokens were given back
+	clock  int64         // the store's clock less the node's, µs, or a bit less
+	base   int64         // the account's time when the store last told it, for claims; 0 if there is nothing to claim
+	known  int64         // until when the state is believed: others may have given back, or reset it; 0 if there is none yet
+	fresh  int64         // until when it is also believed to have room
 
 	held      int64        // tokens
 	undecided atomic.Int64 // tokens that were held, spent by requests that other limits may still refuse
@@ -53,8 +53,8 @@ type counter struct {
 
 // refusal is a state in which the counter refuses.
 type refusal struct {
-	policy *weir.Policy
-	state  weir.State
+	policy *counter.Policy
+	state  counter.State
 	clock  int64
 	until  int64 // it is believed
 	pause  int64 // until then the cost is refused, even if it would fit: see stretch
@@ -73,8 +73,8 @@ const (
 	leastWant = 2 // a short lease of one token costs more calls than it saves
 )
 
-func newCounter(hash uint64, c *weir.Charge, now int64) *counter {
-	x := &counter{hash: hash, subject: slices.Clone(c.Subject)}
+func newCounter(hash uint64, c *counter.Charge, now int64) *borrower {
+	x := &borrower{hash: hash, subject: slices.Clone(c.Subject)}
 	x.strays = now + 2*int64(ledger.Interval(c.Policy)) + margin // if this counter was evicted a moment ago, its tokens may still be on their way back
 	x.policy.Store(c.Policy)
 	x.seen.Store(blinks(now))
@@ -86,7 +86,7 @@ func storeTime(clock, now int64) int64 { return clock + now/1000 }
 
 // adopt switches to a policy's new numbers, if they have changed. Tokens held under the old ones
 // are given back.
-func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
+func (x *borrower) adopt(p *counter.Policy, now int64) (back ledger.Unspent) {
 	old := x.policy.Load()
 	if old == p {
 		return back
@@ -103,15 +103,15 @@ func (x *counter) adopt(p *weir.Policy, now int64) (back ledger.Unspent) {
 
 // forget drops what the node believes of the counter, but not the tokens that it holds. The state is still used if the store is
 // lost.
-func (x *counter) forget() {
+func (x *borrower) forget() {
 	x.known, x.fresh, x.base = min(x.known, 1), 0, 0
 	x.refusal.Store(nil)
 }
 
 // empty takes out all held tokens, and returns those that may still be given back: a bucket's only in time, a window's
 // also late, since the store tells by their name whether the window is still open.
-func (x *counter) empty(now int64) (back ledger.Unspent) {
-	if x.held > 0 && (now < x.leaseEnd+margin || x.policy.Load().Limit.Algorithm > weir.LeakyBucket) {
+func (x *borrower) empty(now int64) (back ledger.Unspent) {
+	if x.held > 0 && (now < x.leaseEnd+margin || x.policy.Load().Limit.Algorithm > counter.LeakyBucket) {
 		back = x.unspent(x.held, x.interval)
 		x.held = 0
 		back.Claim = x.claim()
@@ -123,10 +123,10 @@ func (x *counter) empty(now int64) (back ledger.Unspent) {
 }
 
 // lendsLong reports whether the bucket refills so slowly that leases last for seconds.
-func (x *counter) lendsLong() bool { return ledger.Interval(x.policy.Load()) > ledger.MaxLease }
+func (x *borrower) lendsLong() bool { return ledger.Interval(x.policy.Load()) > ledger.MaxLease }
 
 // above reports whether the bucket is full to at least so many percent, as far as the node knows.
-func (x *counter) above(now, percent int64) bool {
+func (x *borrower) above(now, percent int64) bool {
 	p := x.policy.Load()
 	return p.Level(x.state, storeTime(x.clock, now))/10_000 >= percent*p.Limit.Max()
 }
@@ -134,7 +134,7 @@ func (x *counter) above(now, percent int64) bool {
 // end takes out the tokens of a lease that ends, and returns those to give back. If the node's next
 // claim will account for them, and the bucket is so full that no other node misses them, it returns
 // none and spares the call.
-func (x *counter) end(now int64) (back ledger.Unspent) {
+func (x *borrower) end(now int64) (back ledger.Unspent) {
 	if x.base != 0 && x.lendsLong() && x.above(now, 75) {
 		x.held = 0
 		return back
@@ -143,20 +143,20 @@ func (x *counter) end(now int64) (back ledger.Unspent) {
 }
 
 // claim is the account as the node knows it, which is right if no other node has asked meanwhile.
-func (x *counter) claim() ledger.Claim {
+func (x *borrower) claim() ledger.Claim {
 	p := x.policy.Load()
-	if p.Limit.Algorithm > weir.LeakyBucket {
+	if p.Limit.Algorithm > counter.LeakyBucket {
 		return ledger.Claim{}
 	}
 	s := p.AtLevel(p.Level(x.state, x.state.Time)-x.held*1_000_000, x.state.Time)
 	return ledger.Claim{Base: x.base, State: s, Held: x.held + x.undecided.Load()}
 }
 
-func (x *counter) unspent(n, interval int64) ledger.Unspent {
-	return ledger.Unspent{Counter: weir.Counter{Policy: x.policy.Load(), Subject: x.subject}, N: n, Interval: interval}
+func (x *borrower) unspent(n, interval int64) ledger.Unspent {
+	return ledger.Unspent{Counter: counter.Counter{Policy: x.policy.Load(), Subject: x.subject}, N: n, Interval: interval}
 }
 
-func (x *counter) arrive(now, n int64) {
+func (x *borrower) arrive(now, n int64) {
 	if w := now / int64(ledger.Interval(x.policy.Load())); w == x.period {
 		x.arrivals += n
 	} else {
@@ -173,7 +173,7 @@ func (x *counter) arrive(now, n int64) {
 // want is how many tokens the node is likely to need before a lease ends: as many as it was asked
 // for in the last interval, half as many more for leases of seconds, which last 1.5 intervals on
 // average, and no more than refill in one interval.
-func (x *counter) want(now int64) int64 {
+func (x *borrower) want(now int64) int64 {
 	p := x.policy.Load()
 	length := int64(ledger.Interval(p))
 	part := float64(now%length) / float64(length)
@@ -188,9 +188,9 @@ func (x *counter) want(now int64) int64 {
 }
 
 // refills is how many tokens refill in an interval.
-func refills(p *weir.Policy) int64 {
+func refills(p *counter.Policy) int64 {
 	each := ledger.Interval(p)
-	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
+	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
 		return int64(float64(p.Limit.Count) * float64(each) / float64(p.Limit.Window))
 	}
 	return p.Refill(each.Microseconds()) / 1_000_000
@@ -198,14 +198,14 @@ func refills(p *weir.Policy) int64 {
 
 // decide allows a charge from held tokens, or refuses it from the known state. If neither suffices,
 // the charge stays open. The caller holds the lock.
-func (x *counter) decide(now int64, e *entry) {
+func (x *borrower) decide(now int64, e *entry) {
 	p, n := x.policy.Load(), e.charge.N
 	at := storeTime(x.clock, now)
 	if x.held >= n && now < x.leaseEnd && !e.charge.Returnable {
 		if s, ok := p.Try(x.state, at, n); ok {
 			x.spend(e, s, n, e.only)
 			e.verdict = allowed
-			p.ReportTo(e.result, s, at, n, weir.Taken)
+			p.ReportTo(e.result, s, at, n, counter.Taken)
 			return
 		}
 	}
@@ -219,8 +219,8 @@ func (x *counter) decide(now int64, e *entry) {
 
 // mustCount reports whether the store must be asked for a refusal, to count it. Once it has, the counter is past its limit, and
 // refuses all the same.
-func mustCount(p *weir.Policy, s weir.State, at int64) bool {
-	if !p.CountRefused || p.Limit.Algorithm != weir.FixedWindow {
+func mustCount(p *counter.Policy, s counter.State, at int64) bool {
+	if !p.CountRefused || p.Limit.Algorithm != counter.FixedWindow {
 		return false
 	}
 	_, within := p.Try(s, at, 0)
@@ -228,7 +228,7 @@ func mustCount(p *weir.Policy, s weir.State, at int64) bool {
 }
 
 // spend takes held tokens for a charge. Unless that decides the request, they may come back.
-func (x *counter) spend(e *entry, left weir.State, n int64, decided bool) {
+func (x *borrower) spend(e *entry, left counter.State, n int64, decided bool) {
 	x.state = left
 	x.held -= n
 	if r := x.refusal.Load(); r != nil { // it tells what was left before
@@ -242,7 +242,7 @@ func (x *counter) spend(e *entry, left weir.State, n int64, decided bool) {
 }
 
 // refusesUnlocked refuses a charge without the lock, if a published refusal covers it.
-func (x *counter) refusesUnlocked(now int64, e *entry) bool {
+func (x *borrower) refusesUnlocked(now int64, e *entry) bool {
 	r := x.refusal.Load()
 	if r == nil || now >= r.until || r.policy != e.charge.Policy {
 		return false
@@ -267,14 +267,14 @@ func sampled(now int64) bool { return uint64(now)*0x9e3779b97f4a7c15>>32%oneIn =
 
 func (r *refusal) report(now int64, e *entry) {
 	e.verdict = refused
-	r.policy.ReportTo(e.result, r.state, storeTime(r.clock, now), e.charge.N, weir.Refused)
-	if e.result.RetryAfter != weir.Never && e.charge.N >= r.cost {
+	r.policy.ReportTo(e.result, r.state, storeTime(r.clock, now), e.charge.N, counter.Refused)
+	if e.result.RetryAfter != counter.Never && e.charge.N >= r.cost {
 		e.result.RetryAfter = max(e.result.RetryAfter, time.Duration(r.pause-now))
 	}
 }
 
 // recall reports that a charge would fit, if the store said so a moment ago.
-func (x *counter) recall(now int64, e *entry) bool {
+func (x *borrower) recall(now int64, e *entry) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p, at := x.policy.Load(), storeTime(x.clock, now)
@@ -284,13 +284,13 @@ func (x *counter) recall(now int64, e *entry) bool {
 	if _, ok := p.Try(x.state, at, e.charge.N); !ok {
 		return false
 	}
-	p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+	p.ReportTo(e.result, x.state, at, e.charge.N, counter.Fits)
 	return true
 }
 
 // prepare fills in what to ask the store for. Held tokens are spent first, however few they are. It returns those of a lease that
 // has ended, which the calendar is late for.
-func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unspent) {
+func (x *borrower) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unspent) {
 	x.answer(e)
 	if x.policy.Load() != e.charge.Policy {
 		return late
@@ -322,7 +322,7 @@ func (x *counter) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unspe
 
 // unspend gives back the tokens that a request had spent which was refused, or couldn't be decided:
 // to the lease, if it still runs, else to the store.
-func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
+func (x *borrower) unspend(now int64, e *entry) (late ledger.Unspent) {
 	n := e.spent
 	e.decided()
 	if n == 0 {
@@ -335,14 +335,14 @@ func (x *counter) unspend(now int64, e *entry) (late ledger.Unspent) {
 	x.held += n
 	x.state = p.Return(x.state, at, n, x.interval)
 	if e.verdict != refused && e.result.Err == nil {
-		p.ReportTo(e.result, x.state, at, e.charge.N, weir.Fits)
+		p.ReportTo(e.result, x.state, at, e.charge.N, counter.Fits)
 	}
 	return late
 }
 
 // learn takes in the store's answer. It returns the unspent tokens of an older lease. taken is false if
 // another charge of the request was refused: then this one, though it fits, took nothing.
-func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) (back ledger.Unspent) {
+func (x *borrower) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) (back ledger.Unspent) {
 	p := e.charge.Policy
 	x.outage, x.carried = false, false
 	x.clock = g.Now - now/1000
@@ -350,7 +350,7 @@ func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) 
 	if !taken && g.Allowed && x.base != 0 && x.base == g.Account.Time {
 		// Nothing was taken, and no other node has asked: the node knows better than the store.
 		x.refusal.Store(nil)
-		p.ReportTo(e.result, x.state, g.Now, e.charge.N, weir.Fits)
+		p.ReportTo(e.result, x.state, g.Now, e.charge.N, counter.Fits)
 		return back
 	}
 	if g.Lent > 0 {
@@ -379,16 +379,16 @@ func (x *counter) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) 
 		x.refuse(e, now)
 		return back
 	}
-	v := weir.Taken
+	v := counter.Taken
 	if !taken {
-		v = weir.Fits
+		v = counter.Fits
 	}
 	p.ReportTo(e.result, x.state, g.Now, e.charge.N, v)
 	return back
 }
 
 // refuse refuses a charge, and publishes the refusal.
-func (x *counter) refuse(e *entry, now int64) {
+func (x *borrower) refuse(e *entry, now int64) {
 	if now-x.refused > lull {
 		x.refusing = now
 	}
@@ -399,7 +399,7 @@ func (x *counter) refuse(e *entry, now int64) {
 		e.result.RetryAfter = time.Millisecond // another call has been lent enough meanwhile
 		return
 	}
-	if wait := e.result.RetryAfter; wait != weir.Never {
+	if wait := e.result.RetryAfter; wait != counter.Never {
 		r.pause, r.cost = now+int64(wait)+x.stretch(now), e.charge.N
 		r.until = min(r.until, r.pause)
 	}
@@ -409,9 +409,9 @@ func (x *counter) refuse(e *entry, now int64) {
 // stretch is for how much longer a counter that has refused for a while goes on refusing, so that
 // the store isn't asked for every single token. Tokens that refill meanwhile are lost only if the
 // client stops; then they are a small part of what was admitted in that time.
-func (x *counter) stretch(now int64) int64 {
+func (x *borrower) stretch(now int64) int64 {
 	p := x.policy.Load()
-	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
+	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
 		return 0 // unused tokens are lost when their window passes, so every moment counts
 	}
 	return min(maxPause, (now-x.refusing)/patience/int64(time.Millisecond)*int64(time.Millisecond))
@@ -419,7 +419,7 @@ func (x *counter) stretch(now int64) int64 {
 
 // refusesStill reports whether a charge doesn't fit yet by the store's last state, however old that
 // is.
-func (x *counter) refusesStill(now int64, e *entry) bool {
+func (x *borrower) refusesStill(now int64, e *entry) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.policy.Load()
@@ -434,7 +434,7 @@ func (x *counter) refusesStill(now int64, e *entry) bool {
 }
 
 // hear keeps the state that the store sent with an answer, in case the store is lost. Until then the node doesn't decide by it.
-func (x *counter) hear(g *ledger.Grant, now int64) {
+func (x *borrower) hear(g *ledger.Grant, now int64) {
 	p := x.policy.Load()
 	x.state, x.clock = g.Account.State, g.Now-now/1000
 	x.outage, x.carried = false, false
@@ -446,11 +446,11 @@ func (x *counter) hear(g *ledger.Grant, now int64) {
 
 // giveBack adds tokens to the state that went back to the store. If their hold had already ended, the store took none back, and
 // the state is too high.
-func (x *counter) giveBack(r *weir.Return, now int64) {
+func (x *borrower) giveBack(r *counter.Return, now int64) {
 	p, at := x.policy.Load(), storeTime(x.clock, now)
 	switch back := r.N - r.Used; {
-	case p.Limit.Algorithm == weir.Concurrency:
-	case p.Limit.Algorithm == weir.SlidingLog:
+	case p.Limit.Algorithm == counter.Concurrency:
+	case p.Limit.Algorithm == counter.SlidingLog:
 		x.state.Level = max(0, x.state.Level-back)
 	case back >= 0:
 		x.state = p.Return(x.state, at, back, r.Slot)
@@ -461,10 +461,10 @@ func (x *counter) giveBack(r *weir.Return, now int64) {
 
 // left is how many tokens the counter has left, as far as the node knows. For a sliding log, the node knows only the sum and the
 // time of the newest entry.
-func (x *counter) left(now int64) int64 {
+func (x *borrower) left(now int64) int64 {
 	p, at := x.policy.Load(), storeTime(x.clock, now)
-	if p.Limit.Algorithm != weir.SlidingLog {
-		return p.Report(x.state, at, 1, weir.Fits).Remaining
+	if p.Limit.Algorithm != counter.SlidingLog {
+		return p.Report(x.state, at, 1, counter.Fits).Remaining
 	}
 	if at >= x.state.Time+p.Limit.Window.Microseconds() {
 		return whole(p)
@@ -473,7 +473,7 @@ func (x *counter) left(now int64) int64 {
 }
 
 // whole is how many tokens an untouched counter has left, or millionths if it counts an amount.
-func whole(p *weir.Policy) int64 {
+func whole(p *counter.Policy) int64 {
 	if p.Limit.Decimal {
 		return int64(p.Limit.Capacity())
 	}

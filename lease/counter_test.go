@@ -4,25 +4,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
 
-func newFor(t *testing.T, l weir.Limit) *counter {
+func newFor(t *testing.T, l counter.Limit) *borrower {
 	c := charge(storetest.Policy(t, "p", l), "s", 1)
 	return newCounter(1, &c, 0)
 }
 
 // TestWant: a node wants what it was asked for in the last interval, which lies partly in the period before.
 func TestWant(t *testing.T) {
-	quick := weir.Limit{Count: 1_000_000, Window: time.Second}                            // refills 45,000 in an interval of 45 ms
-	slow := weir.Limit{Count: 3600, Window: time.Hour}                                    // one a second, in intervals of 5 s
-	fixed := weir.Limit{Algorithm: weir.FixedWindow, Count: 3_600_000, Window: time.Hour} // 45 in an interval
+	quick := counter.Limit{Count: 1_000_000, Window: time.Second}                               // refills 45,000 in an interval of 45 ms
+	slow := counter.Limit{Count: 3600, Window: time.Hour}                                       // one a second, in intervals of 5 s
+	fixed := counter.Limit{Algorithm: counter.FixedWindow, Count: 3_600_000, Window: time.Hour} // 45 in an interval
 	sliding := fixed
-	sliding.Algorithm = weir.SlidingCounter
+	sliding.Algorithm = counter.SlidingCounter
 	for _, c := range []struct {
-		limit            weir.Limit
+		limit            counter.Limit
 		part             float64 // of the period that has passed
 		before, arrivals int64
 		want             int64
@@ -51,7 +51,7 @@ func TestWant(t *testing.T) {
 
 // TestArrivals: what was asked for in a period is the one before's as soon as the next begins, and nobody's after that.
 func TestArrivals(t *testing.T) {
-	x := newFor(t, weir.Limit{Count: 1_000_000, Window: time.Second})
+	x := newFor(t, counter.Limit{Count: 1_000_000, Window: time.Second})
 	length := int64(ledger.Interval(x.policy.Load()))
 	for i, c := range []struct{ at, before, arrivals int64 }{
 		{1000 * length, 0, 3}, {1001*length - 1, 0, 6}, {1001 * length, 6, 3}, {1003 * length, 0, 3},
@@ -64,7 +64,7 @@ func TestArrivals(t *testing.T) {
 
 // TestAbove: a bucket is full to some percent by what it holds now, not by what it held.
 func TestAbove(t *testing.T) {
-	x := newFor(t, weir.Limit{Count: 3600, Window: time.Hour, Burst: 200})
+	x := newFor(t, counter.Limit{Count: 3600, Window: time.Hour, Burst: 200})
 	const at = 1_000_000_000
 	x.state = x.policy.Load().AtLevel(149_999_999, at)
 	x.clock = at
@@ -77,8 +77,8 @@ func TestAbove(t *testing.T) {
 
 // TestClaims: buckets of both kinds have an account to claim, and windows have none. To give back nothing leaves it as it is.
 func TestClaims(t *testing.T) {
-	for a, want := range map[weir.Algorithm]bool{weir.TokenBucket: true, weir.LeakyBucket: true, weir.FixedWindow: false, weir.SlidingCounter: false} {
-		x := newFor(t, weir.Limit{Algorithm: a, Count: 3600, Window: time.Hour})
+	for a, want := range map[counter.Algorithm]bool{counter.TokenBucket: true, counter.LeakyBucket: true, counter.FixedWindow: false, counter.SlidingCounter: false} {
+		x := newFor(t, counter.Limit{Algorithm: a, Count: 3600, Window: time.Hour})
 		x.base = 7
 		if got := x.claim().Base != 0; got != want {
 			t.Errorf("%s: %v", a, got)
@@ -92,7 +92,7 @@ func TestClaims(t *testing.T) {
 // TestRetryTimesOfRememberedRefusals: while a counter goes on refusing, clients are told to wait for the next token and the pause, no longer.
 func TestRetryTimesOfRememberedRefusals(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
-		p := storetest.Policy(t, "p", weir.Limit{Count: 60, Window: time.Minute})
+		p := storetest.Policy(t, "p", counter.Limit{Count: 60, Window: time.Minute})
 		for range 70 {
 			take(s, charge(p, "s", 1))
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -27,7 +27,7 @@ func TestWaitersAskForTheirCosts(t *testing.T) {
 		if n := f.asks.Load(); n > 5 { // those that come while nobody asks make a call of their own
 			t.Errorf("40 checks at once asked %d times", n)
 		}
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) {
 			if x.pending != 0 {
 				t.Errorf("nobody waits, and %d are pending", x.pending)
 			}
@@ -38,7 +38,7 @@ func TestWaitersAskForTheirCosts(t *testing.T) {
 // TestEachLeaseEndsInTime: unspent tokens go back just before their lease ends, of each counter by itself, and after a lull, too.
 func TestEachLeaseEndsInTime(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000, Window: time.Hour})
+		p := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour})
 		spent := int64(0)
 		for range 3 {
 			for i := range 150 {
@@ -53,7 +53,7 @@ func TestEachLeaseEndsInTime(t *testing.T) {
 			lent, leases := f.returns.Load(), 0
 			for _, subject := range []string{"s3", "s2", "s1", "s"} {
 				var held, end int64
-				s.withCounter(&weir.Counter{Policy: p, Subject: []byte(subject)}, func(x *counter) { held, end = x.held, x.leaseEnd })
+				s.withCounter(&counter.Counter{Policy: p, Subject: []byte(subject)}, func(x *borrower) { held, end = x.held, x.leaseEnd })
 				if left := end - s.now(); held == 0 || left < 3*tick {
 					continue // it is about to end
 				}
@@ -87,20 +87,20 @@ func TestEachLeaseEndsInTime(t *testing.T) {
 // TestLateReturnsOfWindows: a node that is busy gives back late, by its calendar or with the next check. As long as
 // the window is open, nothing of it is lost; and nothing goes to the next window.
 func TestLateReturnsOfWindows(t *testing.T) {
-	for _, a := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
-		for name, late := range map[string]func(s *Store, p *weir.Policy) (spent int64){
-			"calendar": func(s *Store, _ *weir.Policy) int64 {
+	for _, a := range []counter.Algorithm{counter.FixedWindow, counter.SlidingCounter} {
+		for name, late := range map[string]func(s *Store, p *counter.Policy) (spent int64){
+			"calendar": func(s *Store, _ *counter.Policy) int64 {
 				s.leases.look()
 				return 0
 			},
-			"check": func(s *Store, p *weir.Policy) int64 {
+			"check": func(s *Store, p *counter.Policy) int64 {
 				take(s, charge(p, "s", 1))
 				return 1
 			},
 		} {
 			t.Run(fmt.Sprint(a, " ", name), func(t *testing.T) {
 				bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-					p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 100_000, Window: time.Minute})
+					p := storetest.Policy(t, "p", counter.Limit{Algorithm: a, Count: 100_000, Window: time.Minute})
 					time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
 					hold := func() (held int64) {
 						warm(t, s, p, "s")
@@ -137,7 +137,7 @@ func TestLateReturnsOfWindows(t *testing.T) {
 // the store's answer came.
 func TestALateCalendarForgetsNoLease(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000, Window: time.Hour})
+		p := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour})
 		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Second)))
 		warm(t, s, p, "due")
 		s.leases.mu.Lock()
@@ -156,7 +156,7 @@ func TestALateCalendarForgetsNoLease(t *testing.T) {
 			}
 		}
 		warm(t, s, p, "late")
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("late")}, func(x *counter) { x.held = 0 })
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("late")}, func(x *borrower) { x.held = 0 })
 		before := remaining(f, p, "late")
 		f.delay = 300 * time.Millisecond
 		take(s, charge(p, "late", 1))
@@ -174,7 +174,7 @@ func TestALateCalendarForgetsNoLease(t *testing.T) {
 // left; those of one that is only written again stay.
 func TestHeldTokensWhenTheRulesChange(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		limit := weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000, Window: time.Hour}
+		limit := counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour}
 		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Second)))
 		p := storetest.Policy(t, "p", limit)
 		warm(t, s, p, "s")
@@ -210,7 +210,7 @@ func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})
 	bubble(t, Options{Local: local, Nodes: func() int { return 2 }}, func(t *testing.T, s *Store, f *far) {
 		p := perDay(t, 400)
-		p.OnStoreFailure = weir.FailLocal
+		p.OnStoreFailure = counter.FailLocal
 		for range 4 {
 			warm(t, s, p, "s")
 		}

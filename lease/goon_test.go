@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -18,7 +19,7 @@ func TestAnOutageGoesOnRefusing(t *testing.T) {
 	for _, a := range leasing {
 		t.Run(fmt.Sprint(a), func(t *testing.T) {
 			bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-				p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 10, Window: 24 * time.Hour})
+				p := storetest.Policy(t, "p", counter.Limit{Algorithm: a, Count: 10, Window: 24 * time.Hour})
 				for take(s, charge(p, "s", 2))[0].Allowed {
 				}
 				told := take(s, charge(p, "s", 2))[0].RetryAfter
@@ -38,8 +39,8 @@ func TestAnOutageGoesOnRefusing(t *testing.T) {
 				}
 				over, cancel := context.WithCancel(t.Context())
 				cancel() // the caller's time is over before the store's
-				var r [1]weir.Result
-				if s.Take(over, []weir.Charge{charge(p, "s", 2)}, r[:]); r[0].Err != nil || r[0].Allowed {
+				var r [1]counter.Result
+				if s.Take(over, []counter.Charge{charge(p, "s", 2)}, r[:]); r[0].Err != nil || r[0].Allowed {
 					t.Errorf("a caller without time: %+v", r[0])
 				}
 				time.Sleep(told)
@@ -57,7 +58,7 @@ func TestAnOutageDecidesNothing(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := perSecond(t, 1000)
 		warm(t, s, p, "s")
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) {
 			x.held, x.leaseEnd = 8, s.now()+int64(80*time.Millisecond)
 			x.state = p.AtLevel(12_000_000, storeTime(x.clock, s.now()))
 		})
@@ -77,7 +78,7 @@ func TestAllowGoesOnCounting(t *testing.T) {
 	bubble(t, Options{Nodes: func() int { return 4 }}, func(t *testing.T, s *Store, f *far) {
 		local := memstore.New(memstore.Options{Now: time.Now})
 		s.local = local
-		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "api", Limits: []weir.Limit{weir.PerMinute(100)}}}})
+		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "api", Limits: []counter.Limit{counter.PerMinute(100)}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,10 +131,10 @@ func TestAnOutageOfOnePart(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		local := memstore.New(memstore.Options{Now: time.Now})
 		s.local = local
-		p, q := perDay(t, 10), storetest.Policy(t, "q", weir.Limit{Count: 100, Window: 24 * time.Hour})
+		p, q := perDay(t, 10), storetest.Policy(t, "q", counter.Limit{Count: 100, Window: 24 * time.Hour})
 		l := weir.NewLimiter(s, nil, weir.Options{Local: local})
 		take := func() weir.Decision {
-			d, _ := l.Take(t.Context(), &weir.Request{Cost: 1}, []weir.Charge{charge(p, "s", 1), charge(q, "s", 1)})
+			d, _ := l.Take(t.Context(), &weir.Request{Cost: 1}, []counter.Charge{charge(p, "s", 1), charge(q, "s", 1)})
 			return d
 		}
 		for take().Allowed {

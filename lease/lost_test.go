@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -20,7 +20,7 @@ var everyCell = flag.Bool("cells", false, "run every cell of the table of lost a
 
 // cell is one load of the table: clients with a limit each, on some nodes.
 type cell struct {
-	limit weir.Limit
+	limit counter.Limit
 	nodes int
 	route string // how a client's requests are spread over the nodes
 	begin string // what a client's bucket holds at first
@@ -76,12 +76,12 @@ func (c cell) pricer(rng *rand.Rand) (draw func() int64, mean float64) {
 
 // client sends a client's requests for the time in which its bucket fills, and at least until it has sent some, to the nodes and
 // to one exact limiter. It returns how many tokens each admitted.
-func (w *world) client(c cell, p *weir.Policy, exact weir.Store, key string, rng *rand.Rand) (nodes, one int64) {
+func (w *world) client(c cell, p *counter.Policy, exact counter.Store, key string, rng *rand.Rand) (nodes, one int64) {
 	var done sync.WaitGroup
 	var mu sync.Mutex // guards nodes
-	take := func(s weir.Store, n int64) bool {
-		charges := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(key)}, N: n}}
-		var results [1]weir.Result
+	take := func(s counter.Store, n int64) bool {
+		charges := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte(key)}, N: n}}
+		var results [1]counter.Result
 		s.Take(context.Background(), charges[:], results[:])
 		return results[0].Allowed && results[0].Err == nil
 	}
@@ -189,7 +189,7 @@ func TestLostAdmissions(t *testing.T) {
 				for _, begin := range []string{"fresh", "half", "empty"} {
 					for _, load := range []float64{0.5, 0.9, 1.3, 3} {
 						for _, cost := range []string{"1", "few", "all"} {
-							cells = append(cells, cell{weir.PerMinute(perMinute), nodes, route, begin, load, cost})
+							cells = append(cells, cell{counter.PerMinute(perMinute), nodes, route, begin, load, cost})
 						}
 					}
 				}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
@@ -43,8 +43,8 @@ func (s *spoiled) TakeBack(ctx context.Context, unspent []ledger.Unspent) error 
 }
 
 // raise adds tokens to an account, up to what it holds.
-func raise(p *weir.Policy, a *ledger.Account, n int64) {
-	if p.Limit.Algorithm <= weir.LeakyBucket {
+func raise(p *counter.Policy, a *ledger.Account, n int64) {
+	if p.Limit.Algorithm <= counter.LeakyBucket {
 		a.State = p.AtLevel(min(p.Level(a.State, a.Time)+n*1_000_000, p.Limit.Max()*1_000_000), a.Time)
 	} else {
 		a.Level = max(0, a.Level-n)

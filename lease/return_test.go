@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestAllThatIsGivenBackComesBack: a client asks for its whole limit at once, and all of it goes
@@ -29,13 +30,13 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 			bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
 				set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 					ID: "login", Statuses: c.statuses,
-					Limits: []weir.Limit{{Count: most, Window: time.Hour}},
+					Limits: []counter.Limit{{Count: most, Window: time.Hour}},
 				}}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				l := weir.NewLimiter(s, set, weir.Options{})
-				job, err := weir.NewPolicy("job", weir.PerHour(most))
+				job, err := counter.NewPolicy("job", counter.PerHour(most))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -46,7 +47,7 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 						all.Go(func() {
 							req := &weir.Request{APIKey: "k", Cost: 1, Receipt: c.receipt}
 							if c.take {
-								decisions[i], _ = l.Take(t.Context(), req, []weir.Charge{{Counter: weir.Counter{Policy: job, Subject: []byte("k")}, N: 1}})
+								decisions[i], _ = l.Take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: job, Subject: []byte("k")}, N: 1}})
 							} else {
 								decisions[i], _ = l.Check(t.Context(), req)
 							}
@@ -72,9 +73,9 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 func TestCloseSaysThatTokensAreLost(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
 		p := perSecond(t, 1000)
-		var r [1]weir.Result
+		var r [1]counter.Result
 		for i := range 1000 {
-			s.Take(t.Context(), []weir.Charge{charge(p, fmt.Sprint(i/100), 1)}, r[:])
+			s.Take(t.Context(), []counter.Charge{charge(p, fmt.Sprint(i/100), 1)}, r[:])
 		}
 		if s.Stats().Tokens == 0 {
 			t.Fatal("nothing is held")

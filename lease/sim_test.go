@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
 )
@@ -42,7 +42,7 @@ type world struct {
 }
 
 type counterName struct {
-	policy *weir.Policy
+	policy *counter.Policy
 	key    string
 }
 
@@ -86,7 +86,7 @@ func (n *node) trip() bool {
 }
 
 // Take is never called: leases ask for all that they need.
-func (n *node) Take(context.Context, []weir.Charge, []weir.Result) { panic("leases lend") }
+func (n *node) Take(context.Context, []counter.Charge, []counter.Result) { panic("leases lend") }
 
 // Lend is the store's, from far.
 func (n *node) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
@@ -94,7 +94,7 @@ func (n *node) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Gran
 	fail := func() {
 		time.Sleep(time.Until(sent.Add(budget)))
 		for i := range grants {
-			grants[i] = ledger.Grant{Result: weir.Result{Err: errLost}}
+			grants[i] = ledger.Grant{Result: counter.Result{Err: errLost}}
 		}
 	}
 	if !n.trip() {
@@ -119,7 +119,7 @@ func (n *node) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 }
 
 // GiveBack is the store's, from far.
-func (n *node) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (n *node) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if !n.trip() {
 		return errLost
 	}
@@ -133,7 +133,7 @@ func (n *node) GiveBack(ctx context.Context, once weir.Once, keep time.Duration,
 }
 
 // Reset is the store's, from far.
-func (n *node) Reset(ctx context.Context, counters []weir.Counter) error {
+func (n *node) Reset(ctx context.Context, counters []counter.Counter) error {
 	if !n.trip() {
 		return errLost
 	}
@@ -150,16 +150,16 @@ type arrival struct {
 }
 
 // send lets a node decide a request by one policy or several, beside the caller.
-func (w *world) send(done *sync.WaitGroup, n *node, policies []*weir.Policy, a arrival) {
+func (w *world) send(done *sync.WaitGroup, n *node, policies []*counter.Policy, a arrival) {
 	done.Go(func() {
 		if n.crashed.Load() {
 			return
 		}
-		var charges []weir.Charge
+		var charges []counter.Charge
 		for _, p := range policies {
-			charges = append(charges, weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost, Returnable: a.back > 0})
+			charges = append(charges, counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(a.key)}, N: a.cost, Returnable: a.back > 0})
 		}
-		results := make([]weir.Result, len(charges))
+		results := make([]counter.Result, len(charges))
 		n.leases.Take(context.Background(), charges, results)
 		for _, r := range results {
 			if !r.Allowed || r.Err != nil {
@@ -169,25 +169,25 @@ func (w *world) send(done *sync.WaitGroup, n *node, policies []*weir.Policy, a a
 		if n.crashed.Load() {
 			return
 		}
-		var returns []weir.Return
+		var returns []counter.Return
 		w.mu.Lock()
 		for i, r := range results {
 			k := counterName{policies[i], a.key}
 			w.admitted[k] = append(w.admitted[k], admission{time.Now(), a.cost, r.Slot})
-			returns = append(returns, weir.Return{Counter: charges[i].Counter, N: a.cost, Slot: r.Slot})
+			returns = append(returns, counter.Return{Counter: charges[i].Counter, N: a.cost, Slot: r.Slot})
 		}
 		w.mu.Unlock()
 		if a.back > 0 {
 			time.Sleep(a.back)
-			_ = n.leases.GiveBack(context.Background(), weir.Once{}, 0, returns) // what is lost isn't given back
+			_ = n.leases.GiveBack(context.Background(), counter.Once{}, 0, returns) // what is lost isn't given back
 		}
 	})
 }
 
 // violation tells where more was admitted than the store alone would admit in any time and one lease's, or "".
-func violation(p *weir.Policy, as []admission) string {
+func violation(p *counter.Policy, as []admission) string {
 	sort.SliceStable(as, func(i, j int) bool { return as[i].at.Before(as[j].at) })
-	if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
+	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
 		slots := map[int64]int64{}
 		for _, a := range as {
 			if slots[a.slot] += a.n; slots[a.slot] > p.Limit.Count {
@@ -212,7 +212,7 @@ func violation(p *weir.Policy, as []admission) string {
 	return ""
 }
 
-var leasing = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}
+var leasing = []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter}
 
 // TestBound: whatever the network, the nodes and the clients do, all nodes together admit no more than promised.
 func TestBound(t *testing.T) {
@@ -250,8 +250,8 @@ func TestBound(t *testing.T) {
 }
 
 // perNS is how many tokens refill in a ns.
-func perNS(p *weir.Policy) float64 {
-	if p.Limit.Algorithm <= weir.LeakyBucket {
+func perNS(p *counter.Policy) float64 {
+	if p.Limit.Algorithm <= counter.LeakyBucket {
 		return float64(p.Refill(1e9)) / 1e18
 	}
 	return float64(p.Limit.Count) / float64(p.Limit.Window)
@@ -293,22 +293,22 @@ func simulate(t *testing.T, seed uint64, spoil func(Lender) Lender) (broken stri
 		for _, n := range w.nodes {
 			_ = n.leases.Close(context.Background())
 		}
-		for counter, as := range w.admitted {
-			if v := violation(counter.policy, as); v != "" {
-				broken = fmt.Sprintf("%s of %s %+v on %d nodes: %s", counter.key, counter.policy.Name, counter.policy.Limit, len(w.nodes), v)
+		for counted, as := range w.admitted {
+			if v := violation(counted.policy, as); v != "" {
+				broken = fmt.Sprintf("%s of %s %+v on %d nodes: %s", counted.key, counted.policy.Name, counted.policy.Limit, len(w.nodes), v)
 			}
 		}
 	})
 	return broken
 }
 
-func drawPolicy(t *testing.T, rng *rand.Rand, name string) *weir.Policy {
-	l := weir.Limit{Algorithm: leasing[rng.IntN(len(leasing))], Count: []int64{10, 100, 1000, 5000}[rng.IntN(4)], Window: time.Second}
+func drawPolicy(t *testing.T, rng *rand.Rand, name string) *counter.Policy {
+	l := counter.Limit{Algorithm: leasing[rng.IntN(len(leasing))], Count: []int64{10, 100, 1000, 5000}[rng.IntN(4)], Window: time.Second}
 	switch rng.IntN(4) {
 	case 0:
 		l.Window = 100 * time.Millisecond * time.Duration(1+rng.IntN(20))
 	case 1:
-		if l.Algorithm <= weir.LeakyBucket {
+		if l.Algorithm <= counter.LeakyBucket {
 			l.Burst = 1 + rng.Int64N(2*l.Count)
 		}
 	case 2:
@@ -319,41 +319,41 @@ func drawPolicy(t *testing.T, rng *rand.Rand, name string) *weir.Policy {
 
 // client sends requests under some limits.
 type client struct {
-	policies []*weir.Policy
+	policies []*counter.Policy
 	arrivals []arrival
 }
 
 // drawClients has one client of every kind: one that comes as it likes, and some that know how leases work.
 func drawClients(t *testing.T, rng *rand.Rand, nodes int) []client {
-	any := []*weir.Policy{drawPolicy(t, rng, "p")}
+	any := []*counter.Policy{drawPolicy(t, rng, "p")}
 	if rng.IntN(3) == 0 { // layers, of which the second refuses more or less often
 		any = append(any, drawPolicy(t, rng, "q"))
 	}
-	bucket := func(name string, l weir.Limit) *weir.Policy {
+	bucket := func(name string, l counter.Limit) *counter.Policy {
 		l.Algorithm = leasing[rng.IntN(2)]
 		return storetest.Policy(t, name, l)
 	}
-	quick := func(name string) *weir.Policy {
-		return bucket(name, weir.Limit{Count: []int64{1000, 3000, 8000}[rng.IntN(3)], Window: time.Second, Burst: 200 + rng.Int64N(300)})
+	quick := func(name string) *counter.Policy {
+		return bucket(name, counter.Limit{Count: []int64{1000, 3000, 8000}[rng.IntN(3)], Window: time.Second, Burst: 200 + rng.Int64N(300)})
 	}
-	slow := func(name string) *weir.Policy {
-		return bucket(name, weir.Limit{Count: 100 + rng.Int64N(400), Window: time.Minute})
+	slow := func(name string) *counter.Policy {
+		return bucket(name, counter.Limit{Count: 100 + rng.Int64N(400), Window: time.Minute})
 	}
 	hoarded, lingering, staying, moving := quick("hoarded"), slow("lingering"), slow("staying"), slow("moving")
-	drained := bucket("drained", weir.Limit{Count: 400 + rng.Int64N(800), Window: time.Second, Burst: 50 + rng.Int64N(50)})
+	drained := bucket("drained", counter.Limit{Count: 400 + rng.Int64N(800), Window: time.Second, Burst: 50 + rng.Int64N(50)})
 	return []client{
 		{any, draw(rng, any[0], 1+rng.IntN(nodes))},
-		{[]*weir.Policy{hoarded}, hoard(rng, hoarded, nodes)},
-		{[]*weir.Policy{drained}, drain(rng, drained, nodes)},
-		{[]*weir.Policy{lingering}, linger(rng, lingering, nodes)},
-		{[]*weir.Policy{staying}, linger(rng, staying, nodes)},
-		{[]*weir.Policy{moving}, move(rng, moving, nodes)},
+		{[]*counter.Policy{hoarded}, hoard(rng, hoarded, nodes)},
+		{[]*counter.Policy{drained}, drain(rng, drained, nodes)},
+		{[]*counter.Policy{lingering}, linger(rng, lingering, nodes)},
+		{[]*counter.Policy{staying}, linger(rng, staying, nodes)},
+		{[]*counter.Policy{moving}, move(rng, moving, nodes)},
 	}
 }
 
 // draw makes the requests of a client: steady, in bursts, or by one who spends all, waits for as long as a
 // lease lasts, and comes back.
-func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
+func draw(rng *rand.Rand, p *counter.Policy, nodes int) []arrival {
 	rate := perNS(p) * 1e9 * (0.5 + 2.5*rng.Float64())
 	keys := 1 + rng.IntN(3)
 	costs, backs := rng.IntN(2) == 0, rng.IntN(3) == 0
@@ -391,13 +391,13 @@ func draw(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
 
 // borrow makes a node believe that it needs many tokens, by a request that never fits, and borrow them, by one that does.
 // The first has it forget that the other kind is refused, which it would be without being counted.
-func borrow(p *weir.Policy, after time.Duration, node int) []arrival {
+func borrow(p *counter.Policy, after time.Duration, node int) []arrival {
 	const trip = 12 * time.Millisecond
 	return []arrival{{after: after, key: "k", cost: 1, node: node}, {after: trip, key: "k", cost: p.Limit.Max() + 1, node: node}, {key: "k", cost: 1, node: node}}
 }
 
 // spree asks all nodes for all that there is, and for all that they could hold, after a pause in which leases end, or not.
-func spree(rng *rand.Rand, p *weir.Policy, nodes int, pause time.Duration) (as []arrival) {
+func spree(rng *rand.Rand, p *counter.Policy, nodes int, pause time.Duration) (as []arrival) {
 	as = append(as, arrival{after: pause, key: "k", cost: 1})
 	for range min(4000, 2*(p.Limit.Max()+int64(nodes)*refills(p))) {
 		as = append(as, arrival{after: time.Duration(rng.IntN(10)) * time.Microsecond, key: "k", cost: 1, node: rng.IntN(nodes)})
@@ -407,7 +407,7 @@ func spree(rng *rand.Rand, p *weir.Policy, nodes int, pause time.Duration) (as [
 
 // hoard has one node after the other borrow, so that what one gives back makes room for what another takes: tokens that
 // are held while the bucket is full. Then it spends all.
-func hoard(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
+func hoard(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	nodes = min(nodes, 12)
 	var each [][]arrival
 	for n := range nodes {
@@ -421,7 +421,7 @@ func hoard(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
 }
 
 // drain has some nodes borrow what they never spend, and another one spend whatever they give back.
-func drain(rng *rand.Rand, p *weir.Policy, nodes int) []arrival {
+func drain(rng *rand.Rand, p *counter.Policy, nodes int) []arrival {
 	const on, off = 100 * time.Millisecond, 100 * time.Millisecond
 	gap := time.Duration(0.25 / perNS(p))
 	each := make([][]arrival, min(nodes, 8))
@@ -463,7 +463,7 @@ func merge(each [][]arrival) (all []arrival) {
 }
 
 // linger stays with one node until that is lent tokens for seconds, and spends all when they are about to end.
-func linger(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
+func linger(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	length := 2 * ledger.Interval(p)
 	for range 2 {
 		for quiet := length * time.Duration(200+rng.IntN(150)) / 100; quiet > 0; {
@@ -478,7 +478,7 @@ func linger(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
 }
 
 // move goes from node to node, and stays at each for long enough to be lent something, or not quite.
-func move(rng *rand.Rand, p *weir.Policy, nodes int) (as []arrival) {
+func move(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	rate := perNS(p) * 1e9 * (0.5 + 2*rng.Float64())
 	length := 2 * ledger.Interval(p)
 	for range 4 {

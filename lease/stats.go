@@ -18,7 +18,7 @@ func (s *Store) Charges() (asked, local uint64) { return s.asked.Load(), s.here.
 func (s *Store) Stats() Stats {
 	out := Stats{Asked: s.asked.Load(), Local: s.here.Load(), Evictions: s.evicted.Load()}
 	now := s.now()
-	s.table.all(func(x *counter) {
+	s.table.all(func(x *borrower) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		out.Counters++

@@ -5,20 +5,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/storetest"
 )
 
 // TestStats: every charge is counted once, where it was decided, however many limits a request has.
 func TestStats(t *testing.T) {
 	bubble(t, Options{Counters: ways}, func(t *testing.T, s *Store, f *far) {
-		wide := storetest.Policy(t, "wide", weir.Limit{Count: 1_000_000, Window: time.Hour})
-		narrow := storetest.Policy(t, "narrow", weir.Limit{Count: 50, Window: time.Hour})
+		wide := storetest.Policy(t, "wide", counter.Limit{Count: 1_000_000, Window: time.Hour})
+		narrow := storetest.Policy(t, "narrow", counter.Limit{Count: 50, Window: time.Hour})
 		if got := s.Stats(); got != (Stats{}) {
 			t.Errorf("of a new store: %+v", got)
 		}
 		before, sum := Stats{}, uint64(0)
-		run := func(what string, times int, each time.Duration, charges ...weir.Charge) Stats {
+		run := func(what string, times int, each time.Duration, charges ...counter.Charge) Stats {
 			t.Helper()
 			for range times {
 				take(s, charges...)
@@ -55,7 +55,7 @@ func TestStats(t *testing.T) {
 // BenchmarkStats is what a scrape costs with as many counters as a node knows.
 func BenchmarkStats(b *testing.B) {
 	s := New(&far{Lender: storetest.NewModel(time.Now)}, Options{})
-	p := storetest.Policy(b, "p", weir.PerMinute(100))
+	p := storetest.Policy(b, "p", counter.PerMinute(100))
 	for i := range ways << 16 {
 		c := charge(p, fmt.Sprint(i), 1)
 		s.add(s.hash(&c.Counter), &c, s.now())

@@ -16,25 +16,25 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
 // Lender is a store that can also lend tokens, and take them back.
 type Lender interface {
-	weir.Store
+	counter.Store
 	// Lend is Take for charges that would hold more tokens than they need.
 	Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant)
 	// TakeBack returns lent tokens that weren't spent. What comes too late is void.
 	TakeBack(ctx context.Context, unspent []ledger.Unspent) error
 }
 
-var _ weir.Store = (*Store)(nil)
+var _ counter.Store = (*Store)(nil)
 
-// Store is a [weir.Store] around one that lends. Make one with [New].
+// Store is a [counter.Store] around one that lends. Make one with [New].
 type Store struct {
 	inner  Lender
-	local  weir.Store
+	local  counter.Store
 	nodes  func() int
 	seed   maphash.Seed
 	now    func() int64 // the node's clock: ns since some moment, and never 0
@@ -54,9 +54,9 @@ type Options struct {
 	// Counters is how many counters the node knows at a time. 0 means 458,752.
 	Counters int
 	// Local is where a limiter counts while the store can't be reached. Counters that the node knows go on there from where
-	// they were: with [weir.FailLocal] with an even share for every node, with [weir.FailAllow] with the whole limit. The
+	// they were: with [counter.FailLocal] with an even share for every node, with [counter.FailAllow] with the whole limit. The
 	// result of such a charge has Err and Local. If nil, counters start untouched.
-	Local weir.Store
+	Local counter.Store
 	// Nodes is how many nodes share the store. Nil means one.
 	Nodes func() int
 }
@@ -75,18 +75,18 @@ func New(inner Lender, o Options) *Store {
 	return s
 }
 
-func (s *Store) hash(c *weir.Counter) uint64 {
+func (s *Store) hash(c *counter.Counter) uint64 {
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
 	return max(1, hi^lo)
 }
 
 // entry is one charge of a request on its way to a decision.
 type entry struct {
-	charge   *weir.Charge
-	result   *weir.Result
-	counter  *counter // nil: the store decides
-	hash     uint64   // 0: it isn't lent
-	only     bool     // the request has no other
+	charge   *counter.Charge
+	result   *counter.Result
+	counter  *borrower // nil: the store decides
+	hash     uint64    // 0: it isn't lent
+	only     bool      // the request has no other
 	verdict  verdict
 	spent    int64 // held tokens that it has spent, and the lease that they are of:
 	interval int64
@@ -111,7 +111,7 @@ const (
 
 // Take decides the charges, all or nothing. It asks the store only if the node's tokens and
 // knowledge aren't enough.
-func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	if len(charges) > 1 && repeats(charges) {
 		s.takeSums(ctx, charges, results)
 		return
@@ -146,7 +146,7 @@ func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 		if err := wait(ctx, entries, busy); err != nil {
 			for i := range entries {
 				if e := &entries[i]; e.verdict == open {
-					*e.result = weir.Result{Err: err}
+					*e.result = counter.Result{Err: err}
 				}
 			}
 			s.goOn(entries, s.now())
@@ -161,7 +161,7 @@ func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 const maxWaits = 16
 
 // repeats reports whether two of the charges name one counter.
-func repeats(charges []weir.Charge) bool {
+func repeats(charges []counter.Charge) bool {
 	for i := range charges {
 		for j := range i {
 			a, b := &charges[i].Counter, &charges[j].Counter
@@ -175,11 +175,11 @@ func repeats(charges []weir.Charge) bool {
 
 // takeSums leaves charges to the store of which some name the same counter: it adds them up, and what it says is of the
 // sum. What the node holds goes back first, since the sum may need it.
-func (s *Store) takeSums(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *Store) takeSums(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	now := s.now()
 	var unspent []ledger.Unspent
 	for i := range charges {
-		s.withCounter(&charges[i].Counter, func(x *counter) {
+		s.withCounter(&charges[i].Counter, func(x *borrower) {
 			if back := x.empty(now); back.N > 0 {
 				unspent = append(unspent, back)
 			}
@@ -189,7 +189,7 @@ func (s *Store) takeSums(ctx context.Context, charges []weir.Charge, results []w
 	s.asked.Add(uint64(len(charges)))
 	s.inner.Take(ctx, charges, results)
 	for i := range charges {
-		s.withCounter(&charges[i].Counter, (*counter).forget)
+		s.withCounter(&charges[i].Counter, (*borrower).forget)
 		if results[i].Err != nil {
 			s.carryOver(&entry{charge: &charges[i], result: &results[i]}, now)
 		}
@@ -288,8 +288,8 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 		return
 	}
 	p, n := e.charge.Policy, e.charge.N
-	s.withCounter(&e.charge.Counter, func(x *counter) {
-		var state weir.State
+	s.withCounter(&e.charge.Counter, func(x *borrower) {
+		var state counter.State
 		switch {
 		case x.base != 0 && x.base == g.Account.Time && x.policy.Load() == p: // no other node has asked, so this node's state is newer than the store's
 			state = x.state
@@ -298,9 +298,9 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 		default:
 			return
 		}
-		v := weir.Refused
+		v := counter.Refused
 		if _, ok := p.Try(state, g.Now, n); ok {
-			v = weir.Fits
+			v = counter.Fits
 		}
 		p.ReportTo(e.result, state, g.Now, n, v)
 	})
@@ -322,7 +322,7 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 		x.mu.Unlock()
 		return
 	}
-	if c.Policy.OnStoreFailure == weir.FailRefuse || c.Policy.Limit.Algorithm == weir.Concurrency || s.local == nil {
+	if c.Policy.OnStoreFailure == counter.FailRefuse || c.Policy.Limit.Algorithm == counter.Concurrency || s.local == nil {
 		return
 	}
 	h := s.hash(&c.Counter)
@@ -349,9 +349,9 @@ const worthKnowing = 10 * time.Millisecond
 
 // span is how recently a counter must have been used before to get a place in the table: so recently that a lease may pay, or
 // that what was used may still count if the store is lost.
-func span(p *weir.Policy) int64 {
+func span(p *counter.Policy) int64 {
 	lease := max(often, 2*int64(ledger.Interval(p)))
-	if p.OnStoreFailure == weir.FailRefuse {
+	if p.OnStoreFailure == counter.FailRefuse {
 		return lease
 	}
 	return max(lease, int64(min(p.Memory(), longSpan)))
@@ -360,7 +360,7 @@ func span(p *weir.Policy) int64 {
 const longSpan = 5 * time.Minute
 
 // meet adds a counter to the table if it came before, recently enough, and more recently than the counter that it would evict.
-func (s *Store) meet(h uint64, c *weir.Charge, now int64) *counter {
+func (s *Store) meet(h uint64, c *counter.Charge, now int64) *borrower {
 	gap := s.sights.since(h, now)
 	if gap > span(c.Policy) || !s.table.room(h, blinks(now-gap)) {
 		return nil
@@ -369,7 +369,7 @@ func (s *Store) meet(h uint64, c *weir.Charge, now int64) *counter {
 }
 
 // add adds a counter to the table. If that evicts another one, the other's tokens are given back.
-func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
+func (s *Store) add(h uint64, c *counter.Charge, now int64) *borrower {
 	there, gone := s.table.add(newCounter(h, c, now))
 	if gone != nil {
 		gone.mu.Lock()
@@ -383,13 +383,13 @@ func (s *Store) add(h uint64, c *weir.Charge, now int64) *counter {
 }
 
 // GiveBack gives the tokens of admitted requests back to the store.
-func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	err := s.inner.GiveBack(ctx, once, keep, returns)
 	now := s.now()
 	for i := range returns {
 		r := &returns[i]
 		var unspent ledger.Unspent
-		s.withCounter(&r.Counter, func(x *counter) {
+		s.withCounter(&r.Counter, func(x *borrower) {
 			if r.Hold != nil { // only the store knows how much came back
 				unspent = x.empty(now)
 			}
@@ -405,18 +405,18 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 
 // Reset makes counters untouched, and forgets what this node knows of them. Other nodes
 // may spend what they hold until their leases end, and believe a refusal for a second.
-func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
+func (s *Store) Reset(ctx context.Context, counters []counter.Counter) error {
 	err := s.inner.Reset(ctx, counters)
 	for i := range counters {
-		s.withCounter(&counters[i], func(x *counter) {
+		s.withCounter(&counters[i], func(x *borrower) {
 			x.forget()
-			x.held, x.state = 0, weir.State{}
+			x.held, x.state = 0, counter.State{}
 		})
 	}
 	return err
 }
 
-func (s *Store) withCounter(c *weir.Counter, f func(*counter)) {
+func (s *Store) withCounter(c *counter.Counter, f func(*borrower)) {
 	if x := s.table.find(s.hash(c)); x != nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -430,7 +430,7 @@ func (s *Store) Close(ctx context.Context) error {
 	s.leases.stop()
 	now := s.now()
 	var unspent []ledger.Unspent
-	s.table.all(func(x *counter) {
+	s.table.all(func(x *borrower) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.gone = true

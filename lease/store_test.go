@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
@@ -27,10 +27,10 @@ type far struct {
 	returns atomic.Int64
 	lost    atomic.Bool
 
-	lostPolicy atomic.Pointer[weir.Policy] // alone
+	lostPolicy atomic.Pointer[counter.Policy] // alone
 }
 
-func (f *far) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (f *far) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	f.asks.Add(1)
 	time.Sleep(f.delay)
 	f.Lender.Take(ctx, charges, results)
@@ -46,7 +46,7 @@ func (f *far) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant
 	if lost := f.lostPolicy.Load(); lost != nil && err == nil {
 		for i := range asks {
 			if asks[i].Policy == lost {
-				grants[i] = ledger.Grant{Result: weir.Result{Err: errLost}}
+				grants[i] = ledger.Grant{Result: counter.Result{Err: errLost}}
 			} else {
 				f.Lender.Lend(ctx, asks[i:i+1], grants[i:i+1])
 			}
@@ -58,7 +58,7 @@ func (f *far) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant
 		return
 	}
 	for i := range grants {
-		grants[i] = ledger.Grant{Result: weir.Result{Err: err}}
+		grants[i] = ledger.Grant{Result: counter.Result{Err: err}}
 	}
 }
 
@@ -86,18 +86,18 @@ func bubble(t *testing.T, o Options, f func(t *testing.T, s *Store, f *far)) {
 	})
 }
 
-func charge(p *weir.Policy, subject string, n int64) weir.Charge {
-	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n}
+func charge(p *counter.Policy, subject string, n int64) counter.Charge {
+	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n}
 }
 
-func take(s weir.Store, charges ...weir.Charge) []weir.Result {
-	results := make([]weir.Result, len(charges))
+func take(s counter.Store, charges ...counter.Charge) []counter.Result {
+	results := make([]counter.Result, len(charges))
 	s.Take(context.Background(), charges, results)
 	return results
 }
 
 // warm makes a counter one that the node holds tokens of.
-func warm(t *testing.T, s *Store, p *weir.Policy, subject string) {
+func warm(t *testing.T, s *Store, p *counter.Policy, subject string) {
 	t.Helper()
 	for range 100 {
 		if r := take(s, charge(p, subject, 1))[0]; r.Err != nil || !r.Allowed {
@@ -108,27 +108,27 @@ func warm(t *testing.T, s *Store, p *weir.Policy, subject string) {
 }
 
 // remaining is what the store itself has.
-func remaining(f *far, p *weir.Policy, subject string) int64 {
+func remaining(f *far, p *counter.Policy, subject string) int64 {
 	c := charge(p, subject, 1)
 	c.Peek = true
 	return take(f.Lender, c)[0].Remaining
 }
 
-func holds(s *Store, p *weir.Policy, subject string) (n int64) {
-	s.withCounter(&weir.Counter{Policy: p, Subject: []byte(subject)}, func(x *counter) { n = x.held })
+func holds(s *Store, p *counter.Policy, subject string) (n int64) {
+	s.withCounter(&counter.Counter{Policy: p, Subject: []byte(subject)}, func(x *borrower) { n = x.held })
 	return n
 }
 
-func perDay(t *testing.T, n int64) *weir.Policy {
-	return storetest.Policy(t, "p", weir.Limit{Count: n, Window: 24 * time.Hour})
+func perDay(t *testing.T, n int64) *counter.Policy {
+	return storetest.Policy(t, "p", counter.Limit{Count: n, Window: 24 * time.Hour})
 }
 
-func perHour(t *testing.T, n int64) *weir.Policy {
-	return storetest.Policy(t, "p", weir.Limit{Count: n, Window: time.Hour})
+func perHour(t *testing.T, n int64) *counter.Policy {
+	return storetest.Policy(t, "p", counter.Limit{Count: n, Window: time.Hour})
 }
 
-func perSecond(t *testing.T, n int64) *weir.Policy {
-	return storetest.Policy(t, "p", weir.Limit{Count: n, Window: time.Second})
+func perSecond(t *testing.T, n int64) *counter.Policy {
+	return storetest.Policy(t, "p", counter.Limit{Count: n, Window: time.Second})
 }
 
 // refilled is what a million an hour may have brought by now.
@@ -139,7 +139,7 @@ func TestWarmChecksStayHere(t *testing.T) {
 	for _, a := range leasing {
 		t.Run(a.String(), func(t *testing.T) {
 			bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-				p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 1_000_000, Window: time.Hour})
+				p := storetest.Policy(t, "p", counter.Limit{Algorithm: a, Count: 1_000_000, Window: time.Hour})
 				begun := time.Now()
 				for i := range int64(5000) {
 					r := take(s, charge(p, "s", 1))[0]
@@ -159,7 +159,7 @@ func TestWarmChecksStayHere(t *testing.T) {
 // TestPeeksSeeWhatIsHeld: it is there for the next one.
 func TestPeeksSeeWhatIsHeld(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p, other := perHour(t, 1_000_000), storetest.Policy(t, "other", weir.Limit{Count: 5, Window: time.Second})
+		p, other := perHour(t, 1_000_000), storetest.Policy(t, "other", counter.Limit{Count: 5, Window: time.Second})
 		warm(t, s, p, "s")
 		held := holds(s, p, "s")
 		if held == 0 {
@@ -167,7 +167,7 @@ func TestPeeksSeeWhatIsHeld(t *testing.T) {
 		}
 		peek, second := charge(p, "s", 1), charge(other, "s", 1)
 		peek.Peek, second.Peek = true, true
-		for _, r := range [][]weir.Result{take(s, peek), take(s, second, peek)} {
+		for _, r := range [][]counter.Result{take(s, peek), take(s, second, peek)} {
 			if got, there := r[len(r)-1].Remaining, remaining(f, p, "s"); got < there+held-1 || got > there+held {
 				t.Errorf("%d are left, where the store has %d and the node holds %d", got, there, held)
 			}
@@ -225,7 +225,7 @@ func TestUnspentTokensGoBack(t *testing.T) {
 // TestRefusalsAreRemembered for that cost and above, not for less, and not past their time.
 func TestRefusalsAreRemembered(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := storetest.Policy(t, "p", weir.Limit{Count: 10, Window: time.Minute})
+		p := storetest.Policy(t, "p", counter.Limit{Count: 10, Window: time.Minute})
 		take(s, charge(p, "s", 8))
 		if r := take(s, charge(p, "s", 4))[0]; r.Allowed || r.RetryAfter <= 11*time.Second {
 			t.Fatalf("first refusal: %+v", r)
@@ -237,7 +237,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 				t.Errorf("%d: %+v", n, r)
 			}
 		}
-		if r := take(s, charge(p, "s", 11))[0]; r.Allowed || r.RetryAfter != weir.Never {
+		if r := take(s, charge(p, "s", 11))[0]; r.Allowed || r.RetryAfter != counter.Never {
 			t.Errorf("more than ever fits: %+v", r)
 		}
 		if n := f.asks.Load(); n != asks {
@@ -280,21 +280,21 @@ func TestAHotKeyCostsFewAsks(t *testing.T) {
 // TestNewsCountAtOnce: other numbers, a reset, a refund.
 func TestNewsCountAtOnce(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-		p := storetest.Policy(t, "p", weir.Limit{Count: 50, Window: time.Hour})
+		p := storetest.Policy(t, "p", counter.Limit{Count: 50, Window: time.Hour})
 		for range 60 {
 			take(s, charge(p, "s", 1))
 		}
 		if take(s, charge(p, "s", 1))[0].Allowed {
 			t.Fatal("admitted past the limit")
 		}
-		if err := s.GiveBack(t.Context(), weir.Once{1}, time.Minute, []weir.Return{{Counter: charge(p, "s", 1).Counter, N: 1}}); err != nil {
+		if err := s.GiveBack(t.Context(), counter.Once{1}, time.Minute, []counter.Return{{Counter: charge(p, "s", 1).Counter, N: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		if !take(s, charge(p, "s", 1))[0].Allowed {
 			t.Error("refused after a refund")
 		}
 		take(s, charge(p, "s", 1))
-		if err := s.Reset(t.Context(), []weir.Counter{charge(p, "s", 1).Counter}); err != nil {
+		if err := s.Reset(t.Context(), []counter.Counter{charge(p, "s", 1).Counter}); err != nil {
 			t.Fatal(err)
 		}
 		if r := take(s, charge(p, "s", 1))[0]; !r.Allowed || r.Remaining != 49 {
@@ -303,7 +303,7 @@ func TestNewsCountAtOnce(t *testing.T) {
 		for range 60 {
 			take(s, charge(p, "s", 1))
 		}
-		raised := storetest.Policy(t, "p", weir.Limit{Count: 50, Window: time.Second})
+		raised := storetest.Policy(t, "p", counter.Limit{Count: 50, Window: time.Second})
 		time.Sleep(time.Second)
 		if !take(s, charge(raised, "s", 1))[0].Allowed {
 			t.Error("refused under the numbers of before")
@@ -316,11 +316,11 @@ func TestWhatIsNeverLent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		strict := perDay(t, 1_000_000)
 		strict.Strict = true
-		log := storetest.Policy(t, "log", weir.Limit{Algorithm: weir.SlidingLog, Count: 1_000_000, Window: time.Hour})
-		queue := storetest.Policy(t, "queue", weir.Limit{Algorithm: weir.LeakyQueue, Count: 1_000_000, Window: time.Hour})
+		log := storetest.Policy(t, "log", counter.Limit{Algorithm: counter.SlidingLog, Count: 1_000_000, Window: time.Hour})
+		queue := storetest.Policy(t, "queue", counter.Limit{Algorithm: counter.LeakyQueue, Count: 1_000_000, Window: time.Hour})
 		peek := charge(perSecond(t, 1_000_000), "s", 1)
 		peek.Peek = true
-		for _, c := range []weir.Charge{charge(strict, "s", 1), charge(log, "s", 1), charge(queue, "s", 1), peek} {
+		for _, c := range []counter.Charge{charge(strict, "s", 1), charge(log, "s", 1), charge(queue, "s", 1), peek} {
 			before := f.asks.Load()
 			for range 50 {
 				take(s, c)
@@ -339,7 +339,7 @@ func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 		inner := &far{Lender: storetest.NewModel(time.Now)}
 		s := New(inner, Options{Local: local, Nodes: func() int { return 2 }})
 		p := perDay(t, 400)
-		p.OnStoreFailure = weir.FailLocal
+		p.OnStoreFailure = counter.FailLocal
 		warm(t, s, p, "s") // 300 are left
 		for range 200 {
 			take(s, charge(p, "s", 1))
@@ -363,13 +363,13 @@ func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 func TestAllocsOfWarmChecks(t *testing.T) {
 	s := New(storetest.NewModel(time.Now), Options{})
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
-	wide, spent := perSecond(t, 8_000_000_000), storetest.Policy(t, "spent", weir.Limit{Count: 1, Window: 24 * time.Hour})
-	for name, charges := range map[string][]weir.Charge{
+	wide, spent := perSecond(t, 8_000_000_000), storetest.Policy(t, "spent", counter.Limit{Count: 1, Window: 24 * time.Hour})
+	for name, charges := range map[string][]counter.Charge{
 		"admitted": {charge(wide, "s", 1)},
 		"refused":  {charge(spent, "s", 1)},
 		"layers":   {charge(wide, "s", 1), charge(wide, "t", 1)},
 	} {
-		results := make([]weir.Result, len(charges))
+		results := make([]counter.Result, len(charges))
 		check := func() { s.Take(context.Background(), charges, results) }
 		for range 1000 {
 			check()
@@ -382,17 +382,17 @@ func TestAllocsOfWarmChecks(t *testing.T) {
 }
 
 func BenchmarkWarm(b *testing.B) {
-	p := storetest.Policy(b, "p", weir.Limit{Count: 8_000_000_000, Window: time.Second})
+	p := storetest.Policy(b, "p", counter.Limit{Count: 8_000_000_000, Window: time.Second})
 	leases := New(storetest.NewModel(time.Now), Options{})
 	defer leases.Close(context.Background())
 	for _, st := range []struct {
 		name string
-		weir.Store
+		counter.Store
 	}{{"memstore", memstore.New(memstore.Options{})}, {"lease", leases}} {
 		b.Run(st.name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
-				charges, results := []weir.Charge{charge(p, "0123456789abcdef", 1)}, make([]weir.Result, 1)
+				charges, results := []counter.Charge{charge(p, "0123456789abcdef", 1)}, make([]counter.Result, 1)
 				for i := 0; pb.Next(); i++ {
 					charges[0].Subject[0], charges[0].Subject[1] = byte(i), byte(i>>8)&3
 					st.Take(context.Background(), charges, results)

@@ -22,7 +22,7 @@ const ways = 7
 // set is one line of the cache.
 type set struct {
 	tags     atomic.Uint64 // a byte of each counter's hash
-	counters [ways]atomic.Pointer[counter]
+	counters [ways]atomic.Pointer[borrower]
 }
 
 func (t *table) init(counters int) {
@@ -37,7 +37,7 @@ func (t *table) lock(h uint64) *sync.Mutex { return &t.locks[h>>t.shift%uint64(l
 
 const eachByte = 0x0101010101010101
 
-func (t *table) find(h uint64) *counter {
+func (t *table) find(h uint64) *borrower {
 	s := t.set(h)
 	differ := s.tags.Load() ^ h&0xff*eachByte
 	for same := (differ - eachByte) &^ differ & (0x80 * eachByte); same != 0; same &= same - 1 { // the lowest is right, others may not be
@@ -64,7 +64,7 @@ func (t *table) room(h uint64, since uint32) bool {
 
 // add puts a counter in, unless there is one of its hash already. It returns the one that is there
 // now, and the one that was evicted.
-func (t *table) add(x *counter) (there, gone *counter) {
+func (t *table) add(x *borrower) (there, gone *borrower) {
 	s, mu := t.set(x.hash), t.lock(x.hash)
 	mu.Lock()
 	defer mu.Unlock()
@@ -85,7 +85,7 @@ func (t *table) add(x *counter) (there, gone *counter) {
 	return x, gone
 }
 
-func (t *table) all(f func(*counter)) {
+func (t *table) all(f func(*borrower)) {
 	for i := range t.sets {
 		for j := range t.sets[i].counters {
 			if x := t.sets[i].counters[j].Load(); x != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -18,7 +18,7 @@ func TestRememberedRefusalsAreTrue(t *testing.T) {
 			for _, every := range []time.Duration{time.Millisecond, 30 * time.Millisecond} { // without the lock, and with it
 				t.Run(fmt.Sprint(a, window, every), func(t *testing.T) {
 					bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
-						p := storetest.Policy(t, "p", weir.Limit{Algorithm: a, Count: 100, Window: window})
+						p := storetest.Policy(t, "p", counter.Limit{Algorithm: a, Count: 100, Window: window})
 						for take(s, charge(p, "s", 1))[0].Allowed {
 							time.Sleep(time.Microsecond)
 						}
@@ -46,11 +46,11 @@ func TestRememberedRefusalsAreTrue(t *testing.T) {
 
 // truth compares a refusal from memory with what the store says at the same moment. Memory may be late by a
 // round trip and by what stretch adds, and never early.
-func truth(t *testing.T, p *weir.Policy, n int64, got, want weir.Result) {
+func truth(t *testing.T, p *counter.Policy, n int64, got, want counter.Result) {
 	t.Helper()
 	const trip = 2 * time.Millisecond
 	late := trip
-	if a := p.Limit.Algorithm; a == weir.TokenBucket || a == weir.LeakyBucket {
+	if a := p.Limit.Algorithm; a == counter.TokenBucket || a == counter.LeakyBucket {
 		late += time.Duration(maxPause)
 	}
 	if wait := want.RetryAfter; got.RetryAfter < wait || got.RetryAfter > wait+late {
@@ -68,11 +68,11 @@ func truth(t *testing.T, p *weir.Policy, n int64, got, want weir.Result) {
 // spent tokens that it held.
 func TestRefusalsAfterWhatIsHeldWasSpent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
-		p := storetest.Policy(t, "p", weir.Limit{Count: 20, Window: time.Hour})
+		p := storetest.Policy(t, "p", counter.Limit{Count: 20, Window: time.Hour})
 		for range 2 {
 			take(s, charge(p, "s", 7))
 		}
-		s.withCounter(&weir.Counter{Policy: p, Subject: []byte("s")}, func(x *counter) {
+		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) {
 			x.held, x.leaseEnd, x.known = 1, s.now()+int64(time.Second), s.now()+int64(time.Second)
 		})
 		for i, want := range []int64{6, 5} {

@@ -3,7 +3,7 @@ package lease
 import (
 	"testing"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestOneCounterTwice: a call that names a counter twice is charged the sum, or nothing, whether
@@ -19,7 +19,7 @@ func TestOneCounterTwice(t *testing.T) {
 			}
 			for range 3 {
 				for _, r := range take(s, charge(p, subject, 600), charge(p, subject, 500)) {
-					if r.Allowed || r.RetryAfter != weir.Never {
+					if r.Allowed || r.RetryAfter != counter.Never {
 						t.Fatalf("%s: 600 and 500 of 1000: %+v", subject, r)
 					}
 				}

@@ -22,7 +22,7 @@ package ledger
 import (
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // MaxLease is the longest lease of a quick bucket or of a window. All nodes together may exceed
@@ -40,7 +40,7 @@ const micro = 1_000_000 // of a token, as in package weir
 
 // Ask is a charge that would hold more tokens than it needs.
 type Ask struct {
-	weir.Charge
+	counter.Charge
 	// Waiting is how many more tokens other requests of the node wait for already.
 	Waiting int64
 	// Want is how many more the node is likely to need before the lease would end.
@@ -58,13 +58,13 @@ type Claim struct {
 	Base int64
 	// State is the account's state by the node's count, and Held how many tokens the node holds
 	// beside that.
-	State weir.State
+	State counter.State
 	Held  int64
 }
 
 // Grant is the answer to an Ask.
 type Grant struct {
-	weir.Result
+	counter.Result
 	// Account is the counter after the charge, and Now the store's clock then, µs. For limits that don't lend, only its State is
 	// set. For a sliding log, State.Time is the time of the newest entry, and State.Level the sum.
 	Account Account
@@ -78,7 +78,7 @@ type Grant struct {
 
 // Unspent is lent tokens on their way back.
 type Unspent struct {
-	weir.Counter
+	counter.Counter
 	N        int64
 	Interval int64 // of the grant
 	Claim          // the account once they are back
@@ -86,7 +86,7 @@ type Unspent struct {
 
 // Account is a counter that lends. The zero Account is untouched.
 type Account struct {
-	weir.State
+	counter.State
 	// Lent is how many tokens were lent in the interval that State.Time lies in, and in the one before.
 	Lent [2]int64
 	// Since is when the first interval began: with the first lease, or, of a slow bucket, when Node
@@ -105,20 +105,20 @@ const longStreak = 12
 // Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
 // requests have turns, of logs, which know each moment, or of limits that book, which need none. Slots
 // aren't, since each has a holder, nor amounts, whose requests settle what they took.
-func Lends(p *weir.Policy) bool {
+func Lends(p *counter.Policy) bool {
 	switch p.Limit.Algorithm {
-	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
+	case counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter:
 		return !p.Strict && !p.Book && !p.Limit.Decimal
 	}
 	return false
 }
 
-func isBucket(p *weir.Policy) bool { return p.Limit.Algorithm <= weir.LeakyBucket }
+func isBucket(p *counter.Policy) bool { return p.Limit.Algorithm <= counter.LeakyBucket }
 
 // Interval is the length of a policy's intervals.
-func Interval(p *weir.Policy) time.Duration { return time.Duration(interval(p)) * time.Microsecond }
+func Interval(p *counter.Policy) time.Duration { return time.Duration(interval(p)) * time.Microsecond }
 
-func interval(p *weir.Policy) int64 {
+func interval(p *counter.Policy) int64 {
 	if !isBucket(p) || p.Refill(shortInterval) >= 2*micro {
 		return shortInterval
 	}
@@ -127,12 +127,12 @@ func interval(p *weir.Policy) int64 {
 
 // Most is how many tokens of a slow bucket may be out on long leases: so few that a client that
 // needs the full bucket hardly misses them.
-func Most(p *weir.Policy) int64 {
+func Most(p *counter.Policy) int64 {
 	return min(max(0, p.Limit.Max()-32)/8, p.Refill(interval(p))/micro)
 }
 
 // slow reports whether tokens are lent for seconds, to a node that is alone.
-func slow(p *weir.Policy) bool { return interval(p) > shortInterval }
+func slow(p *counter.Policy) bool { return interval(p) > shortInterval }
 
 // start is when the interval of a moment began.
 func (a *Account) start(length, at int64) int64 {
@@ -145,7 +145,7 @@ func (a *Account) out() int64 { return a.Lent[0] + a.Lent[1] }
 func (a *Account) anchor(now int64) { a.Time, a.Since = min(a.Time, now), min(a.Since, now) }
 
 // accept replaces the account by a claim, if that holds.
-func (a *Account) accept(p *weir.Policy, now int64, node uint32, c *Claim) (holds bool) {
+func (a *Account) accept(p *counter.Policy, now int64, node uint32, c *Claim) (holds bool) {
 	holds = c.Base != 0 && c.Base == a.Time && c.Base < now && node != 0 && node == a.Node
 	a.anchor(now)
 	if holds {
@@ -158,7 +158,7 @@ func (a *Account) accept(p *weir.Policy, now int64, node uint32, c *Claim) (hold
 }
 
 // roll brings the intervals to now.
-func (a *Account) roll(p *weir.Policy, now int64) {
+func (a *Account) roll(p *counter.Policy, now int64) {
 	if a.out() == 0 {
 		return
 	}
@@ -176,14 +176,14 @@ func (a *Account) roll(p *weir.Policy, now int64) {
 }
 
 // ceiling is how far a bucket may refill while that many of its tokens are out.
-func ceiling(p *weir.Policy, out int64) int64 {
+func ceiling(p *counter.Policy, out int64) int64 {
 	capacity := p.Limit.Max() * micro
 	return min(capacity, capacity+p.Refill(2*shortInterval)-out*micro)
 }
 
 // caps are the levels at which refilling stopped while tokens were out, and until when each
 // applied. Refill held back by them is lost: it must not come at once when an interval ends.
-func (a *Account) caps(p *weir.Policy) (levels, ends [2]int64) {
+func (a *Account) caps(p *counter.Policy) (levels, ends [2]int64) {
 	length := interval(p)
 	stored := p.Level(a.State, a.Time)
 	begun := a.start(length, a.Time)
@@ -195,7 +195,7 @@ func (a *Account) caps(p *weir.Policy) (levels, ends [2]int64) {
 }
 
 // level is what may be taken of a bucket, in millionths.
-func (a *Account) level(p *weir.Policy, now int64) int64 {
+func (a *Account) level(p *counter.Policy, now int64) int64 {
 	level := p.Level(a.State, now)
 	if a.out() == 0 {
 		return level
@@ -208,9 +208,9 @@ func (a *Account) level(p *weir.Policy, now int64) int64 {
 	return level
 }
 
-// Lend is [weir.Policy.Try] with more tokens for the node that asks. A refusal leaves the account
+// Lend is [counter.Policy.Try] with more tokens for the node that asks. A refusal leaves the account
 // as it was, except that it corrects a time in the future and accepts a claim that holds.
-func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Account, lent int64, ok bool) {
+func (a Account) Lend(p *counter.Policy, now int64, node uint32, ask *Ask) (_ Account, lent int64, ok bool) {
 	if !isBucket(p) {
 		return a.lendWindow(p, now, ask)
 	}
@@ -243,7 +243,7 @@ func (a Account) Lend(p *weir.Policy, now int64, node uint32, ask *Ask) (_ Accou
 // many tokens at once might need those that are out, and counts as another node's. So does a second
 // ask in one microsecond, because claims tell accounts apart by their time. A node that wants no
 // lease isn't noted.
-func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
+func (a *Account) alone(p *counter.Policy, now int64, node uint32, ask *Ask) bool {
 	small := 16*ask.N <= p.Limit.Max() && a.Time < now
 	if a.Node == node && node != 0 && small && (ask.Want > 0 || a.out() > 0) {
 		a.Streak = min(a.Streak+1, longStreak)
@@ -262,7 +262,7 @@ func (a *Account) alone(p *weir.Policy, now int64, node uint32, ask *Ask) bool {
 
 // lendWindow lends a 64th of what is left, because tokens that nodes hold when a window ends are
 // lost to clients that were refused. A bucket would still have them.
-func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, lent int64, ok bool) {
+func (a Account) lendWindow(p *counter.Policy, now int64, ask *Ask) (_ Account, lent int64, ok bool) {
 	try := p.Debit
 	if ask.Peek {
 		try = p.Try
@@ -270,7 +270,7 @@ func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, len
 	if a.State, ok = try(a.State, now, ask.N); !ok {
 		return a, 0, false
 	}
-	free := p.Report(a.State, now, 1, weir.Taken).Remaining
+	free := p.Report(a.State, now, 1, counter.Taken).Remaining
 	lent = max(0, min(ask.Waiting+ask.Want, max(free/64, min(ask.Waiting, free))))
 	if lent > 0 {
 		a.State, _ = p.Try(a.State, now, lent)
@@ -279,12 +279,12 @@ func (a Account) lendWindow(p *weir.Policy, now int64, ask *Ask) (_ Account, len
 }
 
 // Lease is how long tokens lent to a node just now may be spent, and the name of their interval.
-func (a *Account) Lease(p *weir.Policy, now int64, node uint32) (length time.Duration, name int64) {
+func (a *Account) Lease(p *counter.Policy, now int64, node uint32) (length time.Duration, name int64) {
 	left := int64(2 * shortInterval)
 	if !isBucket(p) {
-		r := p.Report(a.State, now, 1, weir.Taken)
+		r := p.Report(a.State, now, 1, counter.Taken)
 		ends := r.Slot + p.Limit.Window.Microseconds()
-		if p.Limit.Calendar.Unit != weir.NoUnit {
+		if p.Limit.Calendar.Unit != counter.NoUnit {
 			ends = now + r.ResetAfter.Microseconds() // its windows aren't all as long
 		}
 		return time.Duration(min(left, ends-now)) * time.Microsecond, r.Slot
@@ -299,9 +299,9 @@ func (a *Account) Lease(p *weir.Policy, now int64, node uint32) (length time.Dur
 
 // TakeBack takes back lent tokens that weren't spent. A bucket's tokens are void once their lease
 // is over.
-func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Account {
+func (a Account) TakeBack(p *counter.Policy, now int64, node uint32, u *Unspent) Account {
 	n, name := u.N, u.Interval
-	if a.State == (weir.State{}) {
+	if a.State == (counter.State{}) {
 		return a
 	}
 	if !isBucket(p) {
@@ -333,12 +333,12 @@ func (a Account) TakeBack(p *weir.Policy, now int64, node uint32, u *Unspent) Ac
 }
 
 // View is the counter's state for a node that holds some of its tokens: as if they were given back.
-func (a Account) View(p *weir.Policy, now, held int64) weir.State {
+func (a Account) View(p *counter.Policy, now, held int64) counter.State {
 	switch {
-	case a.State == (weir.State{}) || held == 0 && a.out() == 0:
+	case a.State == (counter.State{}) || held == 0 && a.out() == 0:
 		return a.State
 	case !isBucket(p):
-		return p.Return(a.State, now, held, p.Report(a.State, now, 1, weir.Fits).Slot)
+		return p.Return(a.State, now, held, p.Report(a.State, now, 1, counter.Fits).Slot)
 	}
 	a.anchor(now)
 	level := a.level(p, now)
@@ -348,9 +348,9 @@ func (a Account) View(p *weir.Policy, now, held int64) weir.State {
 	return p.AtLevel(min(level+held*micro, p.Limit.Max()*micro), now)
 }
 
-// Refund is [weir.Policy.Return], for tokens that were spent.
-func (a Account) Refund(p *weir.Policy, now, n, slot int64) Account {
-	if !isBucket(p) || a.State == (weir.State{}) {
+// Refund is [counter.Policy.Return], for tokens that were spent.
+func (a Account) Refund(p *counter.Policy, now, n, slot int64) Account {
+	if !isBucket(p) || a.State == (counter.State{}) {
 		a.State = p.Return(a.State, now, n, slot)
 		return a
 	}
@@ -360,13 +360,13 @@ func (a Account) Refund(p *weir.Policy, now, n, slot int64) Account {
 	}
 	level := a.level(p, now)
 	a.roll(p, now)
-	level = max(level, min(level+min(n, weir.MaxTokens)*micro, ceiling(p, a.out())))
+	level = max(level, min(level+min(n, counter.MaxTokens)*micro, ceiling(p, a.out())))
 	a.State = p.AtLevel(level, now)
 	return a
 }
 
-// Report is [weir.Policy.ReportTo] of an account: tokens that are out keep it from refilling.
-func (a Account) Report(p *weir.Policy, r *weir.Result, now, n int64, v weir.Verdict) {
+// Report is [counter.Policy.ReportTo] of an account: tokens that are out keep it from refilling.
+func (a Account) Report(p *counter.Policy, r *counter.Result, now, n int64, v counter.Verdict) {
 	p.ReportTo(r, a.State, now, n, v)
 	if a.out() == 0 {
 		return
@@ -378,7 +378,7 @@ func (a Account) Report(p *weir.Policy, r *weir.Result, now, n int64, v weir.Ver
 		if full := p.Limit.Max() * micro; level < full {
 			r.ResetAfter = max(r.ResetAfter, time.Duration(ends[i]+p.Wait(full-level)-now)*time.Microsecond)
 		}
-		if v == weir.Refused && r.RetryAfter != weir.Never && level < n*micro {
+		if v == counter.Refused && r.RetryAfter != counter.Never && level < n*micro {
 			r.RetryAfter = max(r.RetryAfter, time.Duration(ends[i]+p.Wait(n*micro-level)-now)*time.Microsecond)
 		}
 	}

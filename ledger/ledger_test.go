@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -14,31 +14,31 @@ const (
 	start  = 1_773_500_966_535_897 // µs
 )
 
-func policy(t testing.TB, l weir.Limit) *weir.Policy {
+func policy(t testing.TB, l counter.Limit) *counter.Policy {
 	t.Helper()
-	p, err := weir.NewPolicy("p", l)
+	p, err := counter.NewPolicy("p", l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func perSecond(a weir.Algorithm, n int64) weir.Limit {
-	return weir.Limit{Algorithm: a, Count: n, Window: time.Second}
+func perSecond(a counter.Algorithm, n int64) counter.Limit {
+	return counter.Limit{Algorithm: a, Count: n, Window: time.Second}
 }
 
-func perMinute(a weir.Algorithm, n int64) weir.Limit {
-	return weir.Limit{Algorithm: a, Count: n, Window: time.Minute}
+func perMinute(a counter.Algorithm, n int64) counter.Limit {
+	return counter.Limit{Algorithm: a, Count: n, Window: time.Minute}
 }
 
 func ask(n, waiting, want int64) *ledger.Ask {
-	return &ledger.Ask{Charge: weir.Charge{N: n}, Waiting: waiting, Want: want}
+	return &ledger.Ask{Charge: counter.Charge{N: n}, Waiting: waiting, Want: want}
 }
 
 func unspent(n, interval int64) *ledger.Unspent { return &ledger.Unspent{N: n, Interval: interval} }
 
 // left is how many tokens may be taken, and a refusal must agree.
-func left(t testing.TB, a ledger.Account, p *weir.Policy, now int64) int64 {
+func left(t testing.TB, a ledger.Account, p *counter.Policy, now int64) int64 {
 	t.Helper()
 	n := int64(0)
 	for n <= p.Limit.Max() {
@@ -47,15 +47,15 @@ func left(t testing.TB, a ledger.Account, p *weir.Policy, now int64) int64 {
 		}
 		n++
 	}
-	var r weir.Result
-	if a.Report(p, &r, now, 1, weir.Fits); r.Remaining != n {
+	var r counter.Result
+	if a.Report(p, &r, now, 1, counter.Fits); r.Remaining != n {
 		t.Fatalf("%d tokens may be taken, and %d are reported: %+v", n, r.Remaining, a)
 	}
 	return n
 }
 
 // takes has an account asked again and again, by one node, and fails if it refuses.
-func takes(t testing.TB, a ledger.Account, p *weir.Policy, now *int64, each int64, node uint32, times int, q *ledger.Ask) (ledger.Account, int64) {
+func takes(t testing.TB, a ledger.Account, p *counter.Policy, now *int64, each int64, node uint32, times int, q *ledger.Ask) (ledger.Account, int64) {
 	t.Helper()
 	lent, ok := int64(0), false
 	for range times {
@@ -69,11 +69,11 @@ func takes(t testing.TB, a ledger.Account, p *weir.Policy, now *int64, each int6
 
 func TestLends(t *testing.T) {
 	for _, c := range []struct {
-		a    weir.Algorithm
+		a    counter.Algorithm
 		want bool
 	}{
-		{weir.TokenBucket, true}, {weir.LeakyBucket, true}, {weir.FixedWindow, true}, {weir.SlidingCounter, true},
-		{weir.LeakyQueue, false}, {weir.SlidingLog, false}, {weir.Concurrency, false},
+		{counter.TokenBucket, true}, {counter.LeakyBucket, true}, {counter.FixedWindow, true}, {counter.SlidingCounter, true},
+		{counter.LeakyQueue, false}, {counter.SlidingLog, false}, {counter.Concurrency, false},
 	} {
 		p := policy(t, perMinute(c.a, 10))
 		if got := ledger.Lends(p); got != c.want {
@@ -83,8 +83,8 @@ func TestLends(t *testing.T) {
 			t.Errorf("%s: a strict policy lends", c.a)
 		}
 	}
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
-		if ledger.Lends(policy(t, weir.Limit{Algorithm: a, Count: 10, Window: time.Minute, Decimal: true})) {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
+		if ledger.Lends(policy(t, counter.Limit{Algorithm: a, Count: 10, Window: time.Minute, Decimal: true})) {
 			t.Errorf("%s: an amount is lent", a)
 		}
 	}
@@ -92,26 +92,26 @@ func TestLends(t *testing.T) {
 
 func TestIntervals(t *testing.T) {
 	for _, c := range []struct {
-		limit    weir.Limit
+		limit    counter.Limit
 		interval time.Duration
 		most     int64
 	}{
-		{weir.Limit{Count: 45, Window: time.Second}, 45 * time.Millisecond, 1},                           // two tokens refill in it
-		{weir.Limit{Count: 400, Window: 9 * time.Second}, 45 * time.Millisecond, 2},                      // just two
-		{weir.Limit{Count: 44, Window: time.Second}, 500 * time.Millisecond, 1},                          // not quite
-		{weir.Limit{Count: 100, Window: 10 * time.Second}, 1250 * time.Millisecond, 8},                   // an eighth of the time to fill
-		{weir.Limit{Count: 100, Window: time.Minute}, 5 * time.Second, 8},                                // and 5 s at most
-		{weir.Limit{Count: 600, Window: time.Minute}, 5 * time.Second, 50},                               // what refills in it
-		{weir.Limit{Count: 600, Burst: 40, Window: time.Minute}, 500 * time.Millisecond, 1},              // an eighth above 32
-		{weir.Limit{Count: 600, Burst: 32, Window: time.Minute}, 500 * time.Millisecond, 0},              // nothing below
-		{weir.Limit{Count: 600, Burst: 10, Window: time.Minute}, 500 * time.Millisecond, 0},              //
-		{weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: time.Hour}, 45 * time.Millisecond, 0}, // windows lend for moments
+		{counter.Limit{Count: 45, Window: time.Second}, 45 * time.Millisecond, 1},                              // two tokens refill in it
+		{counter.Limit{Count: 400, Window: 9 * time.Second}, 45 * time.Millisecond, 2},                         // just two
+		{counter.Limit{Count: 44, Window: time.Second}, 500 * time.Millisecond, 1},                             // not quite
+		{counter.Limit{Count: 100, Window: 10 * time.Second}, 1250 * time.Millisecond, 8},                      // an eighth of the time to fill
+		{counter.Limit{Count: 100, Window: time.Minute}, 5 * time.Second, 8},                                   // and 5 s at most
+		{counter.Limit{Count: 600, Window: time.Minute}, 5 * time.Second, 50},                                  // what refills in it
+		{counter.Limit{Count: 600, Burst: 40, Window: time.Minute}, 500 * time.Millisecond, 1},                 // an eighth above 32
+		{counter.Limit{Count: 600, Burst: 32, Window: time.Minute}, 500 * time.Millisecond, 0},                 // nothing below
+		{counter.Limit{Count: 600, Burst: 10, Window: time.Minute}, 500 * time.Millisecond, 0},                 //
+		{counter.Limit{Algorithm: counter.FixedWindow, Count: 1, Window: time.Hour}, 45 * time.Millisecond, 0}, // windows lend for moments
 	} {
 		p := policy(t, c.limit)
 		if got := ledger.Interval(p); got != c.interval {
 			t.Errorf("%+v: an interval of %v, want %v", c.limit, got, c.interval)
 		}
-		if c.limit.Algorithm <= weir.LeakyBucket {
+		if c.limit.Algorithm <= counter.LeakyBucket {
 			if got := ledger.Most(p); got != c.most {
 				t.Errorf("%+v: at most %d out, want %d", c.limit, got, c.most)
 			}
@@ -121,7 +121,7 @@ func TestIntervals(t *testing.T) {
 
 // A quick bucket lends to whoever asks: all that is waited for, and of what is left then no more than three quarters.
 func TestQuickBucketsLend(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perSecond(algorithm, 100))
 		for _, c := range []struct{ n, waiting, want, lent int64 }{
 			{1, 0, 0, 0}, {1, 0, 10, 10}, {1, 5, 10, 15}, {20, 0, 60, 60}, {20, 0, 61, 60}, {20, 0, 1000, 60},
@@ -147,7 +147,7 @@ func TestQuickBucketsLend(t *testing.T) {
 
 // What is lent is out for two intervals, and keeps the bucket from refilling past its capacity less that, and what refills in 90 ms.
 func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
-	p := policy(t, perSecond(weir.TokenBucket, 100))
+	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 50, 0)) // 49 left, 50 out
 	for _, c := range []struct{ after, left int64 }{
 		{0, 49}, {20_000, 51}, {44_999, 53}, {45_000, 53}, {89_999, 57}, // refilled so far
@@ -164,8 +164,8 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 			t.Errorf("beside 10: after %d µs: %d left, want %d", c.after, got, c.left)
 		}
 	}
-	var r weir.Result
-	if full.Report(p, &r, start, 1, weir.Taken); r.ResetAfter != 110*time.Millisecond {
+	var r counter.Result
+	if full.Report(p, &r, start, 1, counter.Taken); r.ResetAfter != 110*time.Millisecond {
 		t.Errorf("full again after %v", r.ResetAfter)
 	}
 	// Many out: what refills beside them stops.
@@ -174,7 +174,7 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 		t.Errorf("beside 99: %d left", got)
 	}
 	// What was lent in either interval counts.
-	slow := policy(t, perMinute(weir.TokenBucket, 600)) // intervals of 5 s, in which 50 refill
+	slow := policy(t, perMinute(counter.TokenBucket, 600)) // intervals of 5 s, in which 50 refill
 	both, _, _ := ledger.Account{}.Lend(slow, start, 1, ask(1, 20, 0))
 	both, _, _ = both.Lend(slow, start+6*second, 1, ask(1, 30, 0))
 	for _, c := range []struct{ after, left int64 }{{6, 549}, {9, 550}, {11, 560}, {14, 570}, {16, 580}, {18, 600}} {
@@ -186,7 +186,7 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 
 // A refusal says when a cost fits, and a report when the bucket is full, to the µs, with tokens out, too.
 func TestRefusalsSayWhen(t *testing.T) {
-	for _, limit := range []weir.Limit{perSecond(weir.TokenBucket, 100), perSecond(weir.LeakyBucket, 70), perMinute(weir.TokenBucket, 600), {Count: 3000, Burst: 50, Window: time.Second}} {
+	for _, limit := range []counter.Limit{perSecond(counter.TokenBucket, 100), perSecond(counter.LeakyBucket, 70), perMinute(counter.TokenBucket, 600), {Count: 3000, Burst: 50, Window: time.Second}} {
 		p := policy(t, limit)
 		for _, waiting := range []int64{0, 1, 10, 40} {
 			a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, waiting, 0))
@@ -196,8 +196,8 @@ func TestRefusalsSayWhen(t *testing.T) {
 				if _, _, ok := a.Lend(p, now, 1, ask(n, 0, 0)); ok {
 					continue
 				}
-				var r weir.Result
-				a.Report(p, &r, now, n, weir.Refused)
+				var r counter.Result
+				a.Report(p, &r, now, n, counter.Refused)
 				if _, _, ok := a.Lend(p, now+r.RetryAfter.Microseconds(), 1, ask(n, 0, 0)); !ok {
 					t.Fatalf("%s, %d waiting: %d refused after %v", limit, waiting, n, r.RetryAfter)
 				}
@@ -205,14 +205,14 @@ func TestRefusalsSayWhen(t *testing.T) {
 					t.Fatalf("%s, %d waiting: %d admitted before %v", limit, waiting, n, r.RetryAfter)
 				}
 			}
-			var r weir.Result
-			a.Report(p, &r, now, 1, weir.Taken)
+			var r counter.Result
+			a.Report(p, &r, now, 1, counter.Taken)
 			for early, full := range []bool{true, false} {
 				if _, _, ok := a.Lend(p, now+r.ResetAfter.Microseconds()-int64(early), 1, ask(p.Limit.Max(), 0, 0)); ok != full {
 					t.Errorf("%s, %d waiting: full after %v, and %d µs earlier: %v", limit, waiting, r.ResetAfter, early, ok)
 				}
 			}
-			if a.Report(p, &r, now, p.Limit.Max()+1, weir.Refused); r.RetryAfter != weir.Never {
+			if a.Report(p, &r, now, p.Limit.Max()+1, counter.Refused); r.RetryAfter != counter.Never {
 				t.Errorf("what never fits fits after %v", r.RetryAfter)
 			}
 		}
@@ -220,7 +220,7 @@ func TestRefusalsSayWhen(t *testing.T) {
 }
 
 func TestTakeBack(t *testing.T) {
-	p := policy(t, perSecond(weir.TokenBucket, 100))
+	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(60, 20, 0)) // 20 left, 20 out
 	_, name := a.Lease(p, start, 1)
 	for _, c := range []struct {
@@ -272,7 +272,7 @@ func TestTakeBack(t *testing.T) {
 
 // Tokens that are lent in one interval and the next are told apart.
 func TestIntervalsRoll(t *testing.T) {
-	p := policy(t, perSecond(weir.TokenBucket, 100))
+	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 5, 0))
 	for _, c := range []struct {
 		after int64
@@ -289,7 +289,7 @@ func TestIntervalsRoll(t *testing.T) {
 
 // A lease ends with the interval after its own.
 func TestLeaseTimes(t *testing.T) {
-	quick := policy(t, perSecond(weir.TokenBucket, 100))
+	quick := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(quick, start, 1, ask(1, 5, 0))
 	for _, c := range []struct{ after, ends, name int64 }{{0, 90_000, start}, {44_999, 45_001, start}, {45_000, 90_000, start + 45_000}} {
 		length, name := a.Lease(quick, start+c.after, 1)
@@ -297,7 +297,7 @@ func TestLeaseTimes(t *testing.T) {
 			t.Errorf("after %d µs: %v, %d", c.after, length, name-start)
 		}
 	}
-	window := policy(t, perMinute(weir.FixedWindow, 100))
+	window := policy(t, perMinute(counter.FixedWindow, 100))
 	w, _, _ := ledger.Account{}.Lend(window, start, 1, ask(1, 1, 0))
 	begun := int64(start - start%(60*second))
 	if length, name := w.Lease(window, start, 1); length != 90*time.Millisecond || name != begun {
@@ -306,7 +306,7 @@ func TestLeaseTimes(t *testing.T) {
 	if length, _ := w.Lease(window, begun+60*second-5_000, 1); length != 5*time.Millisecond {
 		t.Errorf("a lease 5 ms before its window ends: %v", length)
 	}
-	month := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}})
+	month := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}})
 	begins, ends := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 	m, _, _ := ledger.Account{}.Lend(month, ends-5_000, 1, ask(1, 1, 0))
 	if length, name := m.Lease(month, ends-5_000, 1); length != 5*time.Millisecond || name != begins {
@@ -316,7 +316,7 @@ func TestLeaseTimes(t *testing.T) {
 
 // A slow bucket lends to a node that has been alone for twelve asks and two intervals, and that asks for little.
 func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
-	p := policy(t, perMinute(weir.TokenBucket, 600)) // intervals of 5 s, at most 50 out
+	p := policy(t, perMinute(counter.TokenBucket, 600)) // intervals of 5 s, at most 50 out
 	alone := func() (ledger.Account, int64) {
 		now := int64(start)
 		a, lent := takes(t, ledger.Account{}, p, &now, second, 1, 12, ask(1, 0, 20))
@@ -372,7 +372,7 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 		}
 	}
 	// A 16th of what the bucket holds isn't a large cost yet.
-	even := policy(t, perMinute(weir.TokenBucket, 640))
+	even := policy(t, perMinute(counter.TokenBucket, 640))
 	at := int64(start)
 	if b, lent := takes(t, ledger.Account{}, even, &at, 5*second, 1, 13, ask(40, 0, 20)); lent != 20 {
 		t.Errorf("lent %d beside a cost of 40: %+v", lent, b)
@@ -403,7 +403,7 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 }
 
 // borrowed is an account of which node 1, alone, holds 20 of 600 tokens.
-func borrowed(t testing.TB, p *weir.Policy) (ledger.Account, int64) {
+func borrowed(t testing.TB, p *counter.Policy) (ledger.Account, int64) {
 	t.Helper()
 	now := int64(start)
 	a, _ := takes(t, ledger.Account{}, p, &now, second, 1, 12, ask(1, 0, 20))
@@ -416,7 +416,7 @@ func borrowed(t testing.TB, p *weir.Policy) (ledger.Account, int64) {
 
 // A claim takes the account's place if nothing has happened since, and only for the node that is alone.
 func TestClaims(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perMinute(algorithm, 600))
 		a, now := borrowed(t, p)
 		later := now + 4*second
@@ -440,11 +440,11 @@ func TestClaims(t *testing.T) {
 			{"from the past", 1, ledger.Claim{Base: a.Time, State: p.AtLevel(500*micro, a.Time-10*second)}, 600, 0},
 		} {
 			// A refusal keeps a claim that holds, and nothing else.
-			var r weir.Result
+			var r counter.Result
 			q := ask(601, 0, 0)
 			q.Claim = c.claim
 			b, _, ok := a.Lend(p, later, c.node, q)
-			b.Report(p, &r, later, 1, weir.Fits)
+			b.Report(p, &r, later, 1, counter.Fits)
 			slack := int64(1) // what refills in 90 ms
 			if ok || r.Remaining < c.level || r.Remaining > c.level+slack || b.Lent[0]+b.Lent[1] != c.held {
 				t.Errorf("%s, %s: %d left, want %d; %+v", algorithm, c.what, r.Remaining, c.level, b)
@@ -467,7 +467,7 @@ func TestClaims(t *testing.T) {
 				back = 0
 			}
 			e := a.TakeBack(p, later, c.node, u)
-			if e.Report(p, &r, later, 1, weir.Fits); r.Remaining < c.level+back || r.Remaining > c.level+back+slack {
+			if e.Report(p, &r, later, 1, counter.Fits); r.Remaining < c.level+back || r.Remaining > c.level+back+slack {
 				t.Errorf("%s, %s: giving 3 back leaves %d, want %d", algorithm, c.what, r.Remaining, c.level+back)
 			}
 		}

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
 // Windows lend a 64th of what is left, or what is waited for, and give back to the window that it came from.
 func TestWindows(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+	for _, algorithm := range []counter.Algorithm{counter.FixedWindow, counter.SlidingCounter} {
 		p := policy(t, perMinute(algorithm, 641))
 		for _, c := range []struct{ n, waiting, want, lent int64 }{
 			{1, 0, 0, 0}, {1, 0, 9, 9}, {1, 0, 11, 10}, {1, 0, 1000, 10}, {1, 5, 0, 5}, {1, 5, 3, 8}, {1, 50, 0, 50}, {1, 50, 10, 50}, {600, 60, 0, 41}, {641, 5, 5, 0}, {1, -3, 0, 0},
@@ -41,7 +41,7 @@ func TestWindows(t *testing.T) {
 
 // Who holds tokens sees a bucket as if they were given back.
 func TestView(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perSecond(algorithm, 100))
 		a, lent, _ := ledger.Account{}.Lend(p, start, 1, ask(40, 20, 0)) // 40 left, 20 out
 		if lent != 20 {
@@ -69,7 +69,7 @@ func TestView(t *testing.T) {
 				t.Errorf("%s: beside 20, of which %d are held: seen as %d", algorithm, held, got)
 			}
 		}
-		if got := (ledger.Account{}).View(p, start, 0); got != (weir.State{}) {
+		if got := (ledger.Account{}).View(p, start, 0); got != (counter.State{}) {
 			t.Errorf("%s: an untouched account is seen as %+v", algorithm, got)
 		}
 	}
@@ -77,7 +77,7 @@ func TestView(t *testing.T) {
 
 // A refund fills a bucket no further than what is out allows.
 func TestRefunds(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket} {
+	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perSecond(algorithm, 100))
 		a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(40, 20, 0)) // 40 left, 20 out
 		for _, c := range []struct{ n, after, left int64 }{
@@ -96,7 +96,7 @@ func TestRefunds(t *testing.T) {
 
 // A clock that ran backwards mints nothing and freezes nobody.
 func TestClockRunsBackwards(t *testing.T) {
-	p := policy(t, perSecond(weir.TokenBucket, 100))
+	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(60, 40, 0))
 	before := int64(start) - 3600*second
 	b, _, ok := a.Lend(p, before, 1, ask(1, 0, 0))
@@ -109,8 +109,8 @@ func TestClockRunsBackwards(t *testing.T) {
 	if got := p.Level(a.View(p, before, 0), before); got != 0 {
 		t.Errorf("seen as %d", got)
 	}
-	var r weir.Result
-	if a.Report(p, &r, before, 1, weir.Refused); r.RetryAfter > 200*time.Millisecond || r.Remaining != 0 {
+	var r counter.Result
+	if a.Report(p, &r, before, 1, counter.Refused); r.RetryAfter > 200*time.Millisecond || r.Remaining != 0 {
 		t.Errorf("%+v", r)
 	}
 	if c := a.Refund(p, before, 5, start); left(t, c, p, before) != 5 {
@@ -120,7 +120,7 @@ func TestClockRunsBackwards(t *testing.T) {
 
 // Numbers under which intervals are longer don't void what was lent before.
 func TestLentTokensOutliveNewNumbers(t *testing.T) {
-	quick, slow := policy(t, perMinute(weir.TokenBucket, 6000)), policy(t, perMinute(weir.TokenBucket, 600))
+	quick, slow := policy(t, perMinute(counter.TokenBucket, 6000)), policy(t, perMinute(counter.TokenBucket, 600))
 	a, lent, ok := ledger.Account{}.Lend(quick, start, 1, ask(600, 0, 12))
 	if !ok || lent != 12 {
 		t.Fatalf("lent %d", lent)

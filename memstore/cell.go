@@ -3,7 +3,7 @@ package memstore
 import (
 	"math/bits"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // cell is one counter in 24 bytes, without pointers.
@@ -20,25 +20,25 @@ type cell struct{ tag, when, level uint64 }
 const (
 	usedBits = 6
 	spanBits = 8
-	maxUsed  = 1<<usedBits - 1 // the scale of [weir.Policy.Spent]
+	maxUsed  = 1<<usedBits - 1 // the scale of [counter.Policy.Spent]
 	maxTime  = 1<<(64-usedBits-spanBits) - 1
 )
 
 // encode packs a state. The epoch lies far enough in the past that a clock may be set back by
 // years.
-func (c *cell) encode(p *weir.Policy, s weir.State, epoch int64) {
+func (c *cell) encode(p *counter.Policy, s counter.State, epoch int64) {
 	used, whole := p.Spent(s)
 	t := uint64(min(max(s.Time-epoch, 1), maxTime))
 	c.when = t<<(usedBits+spanBits) | uint64(spanCode(whole))<<usedBits | uint64(used)
 	c.level = uint64(s.Level)
-	if p.Limit.Algorithm == weir.SlidingCounter {
+	if p.Limit.Algorithm == counter.SlidingCounter {
 		c.level |= uint64(s.Prev) << 32
 	}
 }
 
-func (c *cell) decode(p *weir.Policy, epoch int64) weir.State {
-	st := weir.State{Time: c.time(epoch), Level: int64(c.level)}
-	if p.Limit.Algorithm == weir.SlidingCounter {
+func (c *cell) decode(p *counter.Policy, epoch int64) counter.State {
+	st := counter.State{Time: c.time(epoch), Level: int64(c.level)}
+	if p.Limit.Algorithm == counter.SlidingCounter {
 		st.Level, st.Prev = int64(c.level&(1<<32-1)), int64(c.level>>32)
 	}
 	return st

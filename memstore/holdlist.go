@@ -8,13 +8,13 @@ import (
 	"sort"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // holdList keeps the holds of one counter, in the order in which they end. The zero value is empty.
 // It is not safe for concurrent use.
 type holdList struct {
-	ends map[weir.Once]int64
+	ends map[counter.Once]int64
 	list []holding // sorted by end and id; entries missing from ends are dead, and the last entry never is
 	head int       // entries before this index are dead
 	sum  int64
@@ -26,7 +26,7 @@ type holdList struct {
 }
 
 type holding struct {
-	id       weir.Once
+	id       counter.Once
 	end      int64 // µs
 	n, slot  int64
 	giveBack bool
@@ -45,12 +45,12 @@ func (h *holdList) len() int { return len(h.ends) }
 func (h *holdList) size() int { return 72*cap(h.list) + 56*len(h.ends) + 64 }
 
 // has reports whether a hold exists whose tokens haven't gone back.
-func (h *holdList) has(id weir.Once) bool {
+func (h *holdList) has(id counter.Once) bool {
 	i := h.find(id)
 	return i >= 0 && !h.list[i].returned
 }
 
-func (h *holdList) search(end int64, id weir.Once) int {
+func (h *holdList) search(end int64, id counter.Once) int {
 	return sort.Search(len(h.list), func(i int) bool {
 		e := &h.list[i]
 		return e.end > end || e.end == end && bytes.Compare(e.id[:], id[:]) >= 0
@@ -58,7 +58,7 @@ func (h *holdList) search(end int64, id weir.Once) int {
 }
 
 // find returns the index of a live hold, or -1.
-func (h *holdList) find(id weir.Once) int {
+func (h *holdList) find(id counter.Once) int {
 	end, ok := h.ends[id]
 	if !ok {
 		return -1
@@ -72,7 +72,7 @@ func (h *holdList) find(id weir.Once) int {
 
 func (h *holdList) add(e holding) {
 	if h.ends == nil {
-		h.ends = map[weir.Once]int64{}
+		h.ends = map[counter.Once]int64{}
 	}
 	h.ends[e.id] = e.end
 	h.sum += e.n
@@ -82,7 +82,7 @@ func (h *holdList) add(e holding) {
 }
 
 // remove ends a hold, and returns it. The entry stays in the list until half of the list is dead.
-func (h *holdList) remove(id weir.Once) (e holding, ok bool) {
+func (h *holdList) remove(id counter.Once) (e holding, ok bool) {
 	i := h.find(id)
 	if i < 0 {
 		return e, false
@@ -108,7 +108,7 @@ func (h *holdList) compact() {
 		return
 	}
 	h.list = slices.Clone(h.list)
-	ends := make(map[weir.Once]int64, len(h.ends))
+	ends := make(map[counter.Once]int64, len(h.ends))
 	maps.Copy(ends, h.ends)
 	h.ends = ends
 }
@@ -132,14 +132,14 @@ func (h *holdList) last() *holding {
 
 // hold records n tokens that were debited at the given slot. A reservation that already exists
 // stays as it is; slots are renewed.
-func (h *holdList) hold(p *weir.Policy, of *weir.Hold, now, n, slot int64) {
-	if p.Limit.Algorithm == weir.Concurrency || !h.has(of.ID) {
+func (h *holdList) hold(p *counter.Policy, of *counter.Hold, now, n, slot int64) {
+	if p.Limit.Algorithm == counter.Concurrency || !h.has(of.ID) {
 		h.put(of, now, n, slot)
 	}
 }
 
 // put adds a hold. If it already exists, its lifetime starts anew.
-func (h *holdList) put(of *weir.Hold, now, n, slot int64) {
+func (h *holdList) put(of *counter.Hold, now, n, slot int64) {
 	e := holding{id: of.ID, n: n, slot: slot, giveBack: of.GiveBack}
 	if old, ok := h.remove(of.ID); ok && !old.returned {
 		e = old
@@ -159,12 +159,12 @@ func (h *holdList) put(of *weir.Hold, now, n, slot int64) {
 // the limit's window from now, any other hold within the longest lifetime of its kind. If the
 // counter's window lies in the future, anchor moves the window, and the holds debited in it, to
 // now. It returns the new state.
-func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
+func (h *holdList) anchor(p *counter.Policy, s counter.State, now int64) counter.State {
 	latest, moved := now+p.Limit.Window.Microseconds(), s
 	switch a := p.Limit.Algorithm; {
-	case a == weir.Concurrency && h.lastEnd() <= latest || a != weir.Concurrency && now >= h.seen:
+	case a == counter.Concurrency && h.lastEnd() <= latest || a != counter.Concurrency && now >= h.seen:
 		return s
-	case s.Time > now && (a == weir.FixedWindow || a == weir.SlidingCounter):
+	case s.Time > now && (a == counter.FixedWindow || a == counter.SlidingCounter):
 		moved = p.Return(s, now, 0, 0)
 	}
 	h.seen = now
@@ -172,9 +172,9 @@ func (h *holdList) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 	for i := range h.list {
 		e := &h.list[i]
 		switch {
-		case p.Limit.Algorithm == weir.Concurrency:
+		case p.Limit.Algorithm == counter.Concurrency:
 		case e.returned:
-			latest = now + weir.RecordTime.Microseconds()
+			latest = now + counter.RecordTime.Microseconds()
 		case e.giveBack:
 			latest = now + h.returns
 		default:
@@ -208,7 +208,7 @@ func (h *holdList) lastEnd() int64 {
 
 // expire ends up to maxExpired holds whose time is over, and returns the state with their tokens
 // given back.
-func (h *holdList) expire(p *weir.Policy, s weir.State, now int64) weir.State {
+func (h *holdList) expire(p *counter.Policy, s counter.State, now int64) counter.State {
 	if len(h.ends) == 0 {
 		return s
 	}
@@ -220,10 +220,10 @@ func (h *holdList) expire(p *weir.Policy, s weir.State, now int64) weir.State {
 			break
 		}
 		old, _ := h.remove(e.id)
-		if old.giveBack && !old.returned && p.Limit.Algorithm != weir.Concurrency {
+		if old.giveBack && !old.returned && p.Limit.Algorithm != counter.Concurrency {
 			s = p.Return(s, now, old.n, old.slot)
 			old.returned, old.dead = true, false
-			old.end += weir.RecordTime.Microseconds()
+			old.end += counter.RecordTime.Microseconds()
 			h.add(old)
 		}
 	}
@@ -260,10 +260,10 @@ func (h *holdList) drop(n int) {
 // settle ends a hold: it frees a slot, or changes a debit of Return.N into one of Return.Used. If
 // there is no record, nothing goes back: the tokens may never have been taken, or the record was
 // evicted.
-func (h *holdList) settle(p *weir.Policy, s weir.State, now int64, r *weir.Return) weir.State {
+func (h *holdList) settle(p *counter.Policy, s counter.State, now int64, r *counter.Return) counter.State {
 	n, slot := h.end(r)
 	switch {
-	case p.Limit.Algorithm == weir.Concurrency:
+	case p.Limit.Algorithm == counter.Concurrency:
 	case n > 0:
 		return p.Return(s, now, n, slot)
 	case n < 0:
@@ -273,7 +273,7 @@ func (h *holdList) settle(p *weir.Policy, s weir.State, now int64, r *weir.Retur
 }
 
 // settleLog is settle for a sliding log, which never takes more than Return.N.
-func (h *holdList) settleLog(p *weir.Policy, l *weir.Log, now int64, r *weir.Return) {
+func (h *holdList) settleLog(p *counter.Policy, l *counter.Log, now int64, r *counter.Return) {
 	if n, slot := h.end(r); n > 0 {
 		p.ReturnLog(l, now, n, slot)
 	}
@@ -281,7 +281,7 @@ func (h *holdList) settleLog(p *weir.Policy, l *weir.Log, now int64, r *weir.Ret
 
 // end ends the hold that a return names. It returns the tokens to give back into the slot; if
 // negative, -n more are to be taken.
-func (h *holdList) end(r *weir.Return) (n, slot int64) {
+func (h *holdList) end(r *counter.Return) (n, slot int64) {
 	defer h.forget()
 	switch e, ok := h.remove(r.Hold.ID); {
 	case !ok:
@@ -296,17 +296,17 @@ func (h *holdList) end(r *weir.Return) (n, slot int64) {
 }
 
 // fits reports whether n slots are free for a new hold.
-func (h *holdList) fits(p *weir.Policy, n int64) bool { return n <= p.Limit.Count-h.sum }
+func (h *holdList) fits(p *counter.Policy, n int64) bool { return n <= p.Limit.Count-h.sum }
 
-// report does for slots what [weir.Policy.Report] does for a state. A release can't be predicted,
+// report does for slots what [counter.Policy.Report] does for a state. A release can't be predicted,
 // so RetryAfter is when the first slot ends unless it is renewed.
-func (h *holdList) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Result {
-	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, p.Limit.Count-h.sum), Slot: now}
+func (h *holdList) report(p *counter.Policy, now, n int64, v counter.Verdict) counter.Result {
+	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, p.Limit.Count-h.sum), Slot: now}
 	if e := h.last(); e != nil {
 		r.ResetAfter = time.Duration(max(0, e.end-now)) * time.Microsecond
 	}
-	if v == weir.Refused {
-		r.RetryAfter = weir.Never
+	if v == counter.Refused {
+		r.RetryAfter = counter.Never
 		if e := h.first(); n <= p.Limit.Count && e != nil {
 			r.RetryAfter = time.Duration(max(1, e.end-now)) * time.Microsecond
 		}
@@ -317,7 +317,7 @@ func (h *holdList) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Res
 // each calls f for every hold whose tokens are still taken, in the order in which they end, until f
 // returns false: n tokens, debited at the given slot (for a concurrency limit, the time at which
 // they were taken), and the hold's end, both in µs. f must not change the holds.
-func (h *holdList) each(f func(id weir.Once, n, slot, end int64) bool) {
+func (h *holdList) each(f func(id counter.Once, n, slot, end int64) bool) {
 	for i := h.head; i < len(h.list); i++ {
 		if e := &h.list[i]; !e.dead && !e.returned && !f(e.id, e.n, e.slot, e.end) {
 			return

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"pgregory.net/rapid"
 )
 
@@ -18,7 +18,7 @@ const micro = 1_000_000
 
 func date(y int, m time.Month, d int) time.Time { return time.Date(y, m, d, 0, 0, 0, 0, time.UTC) }
 
-func onceOf(n int) (id weir.Once) {
+func onceOf(n int) (id counter.Once) {
 	binary.BigEndian.PutUint64(id[8:], uint64(n))
 	return id
 }
@@ -30,12 +30,12 @@ func (h *plainHolds) sort() {
 	slices.SortFunc(*h, func(a, b holding) int { return cmp.Or(cmp.Compare(a.end, b.end), bytes.Compare(a.id[:], b.id[:])) })
 }
 
-func (h plainHolds) find(id weir.Once) int {
+func (h plainHolds) find(id counter.Once) int {
 	return slices.IndexFunc(h, func(e holding) bool { return e.id == id })
 }
 
 // put leaves a hold that is there as it is, but for the end of a slot.
-func (h *plainHolds) put(of *weir.Hold, now, n, slot int64, slots bool) {
+func (h *plainHolds) put(of *counter.Hold, now, n, slot int64, slots bool) {
 	e := holding{id: of.ID, end: now + of.For.Microseconds(), n: n, slot: slot, giveBack: of.GiveBack}
 	switch i := h.find(of.ID); {
 	case i < 0:
@@ -82,7 +82,7 @@ func (h *plainHolds) expire(now int64, slots bool) (back []holding) {
 	return back
 }
 
-func (h *plainHolds) end(r *weir.Return) (n int64) {
+func (h *plainHolds) end(r *counter.Return) (n int64) {
 	i := h.find(r.Hold.ID)
 	if i < 0 {
 		return min(0, r.N-r.Used)
@@ -106,18 +106,18 @@ func (h plainHolds) sum() (n int64) {
 // over all that was taken, booked and given back says.
 func TestHoldsAgainstASlice(t *testing.T) {
 	const count = 1_000_000_000
-	policies := []*weir.Policy{
-		policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: 100_000, Window: time.Minute}),
-		policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: 366 * 24 * time.Hour}),
+	policies := []*counter.Policy{
+		policy(t, counter.Limit{Algorithm: counter.Concurrency, Count: 100_000, Window: time.Minute}),
+		policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: count, Window: 366 * 24 * time.Hour}),
 	}
 	prop := func(t *rapid.T) {
 		p := rapid.SampledFrom(policies).Draw(t, "policy")
-		slots := p.Limit.Algorithm == weir.Concurrency
+		slots := p.Limit.Algorithm == counter.Concurrency
 		var h holdList
 		var want plainHolds
 		start := date(2024, 3, 10).UnixMicro()
 		now, slot, level := start, int64(0), int64(1000)
-		state := weir.State{}
+		state := counter.State{}
 		if !slots {
 			state, _ = p.Try(state, now, level)
 			slot = state.Time
@@ -125,7 +125,7 @@ func TestHoldsAgainstASlice(t *testing.T) {
 		many := rapid.Bool().Draw(t, "many at once")
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
-				of := &weir.Hold{
+				of := &counter.Hold{
 					ID:       onceOf(rapid.IntRange(0, 30).Draw(t, "id")),
 					For:      time.Duration(rapid.IntRange(0, 20).Draw(t, "for")) * time.Second,
 					GiveBack: rapid.Bool().Draw(t, "back"),
@@ -145,15 +145,15 @@ func TestHoldsAgainstASlice(t *testing.T) {
 				}
 				from := rapid.IntRange(100, 300).Draw(t, "from")
 				for i := range 150 {
-					of := &weir.Hold{ID: onceOf((from + i*7) % 400), For: time.Duration(i%3) * time.Second}
+					of := &counter.Hold{ID: onceOf((from + i*7) % 400), For: time.Duration(i%3) * time.Second}
 					h.hold(p, of, now, 1, slot)
 					want.put(of, now, 1, slot, slots)
 				}
 				want.sort()
 			},
 			"settle": func(t *rapid.T) {
-				r := &weir.Return{N: rapid.Int64Range(0, 9).Draw(t, "n"), Used: rapid.Int64Range(0, 12).Draw(t, "used"), Slot: slot}
-				r.Hold = &weir.Hold{ID: onceOf(rapid.IntRange(0, 30).Draw(t, "id"))}
+				r := &counter.Return{N: rapid.Int64Range(0, 9).Draw(t, "n"), Used: rapid.Int64Range(0, 12).Draw(t, "used"), Slot: slot}
+				r.Hold = &counter.Hold{ID: onceOf(rapid.IntRange(0, 30).Draw(t, "id"))}
 				state = h.settle(p, state, now, r)
 				if n := want.end(r); !slots {
 					level = max(0, level-n)
@@ -240,16 +240,16 @@ func TestSettle(t *testing.T) {
 		{"a repeated check asked for more than was taken", 500, 100, 300, false, 1200},
 		{"a repeated check asked for less than was taken", 200, 100, 300, false, 1100},
 	} {
-		for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
-			p := policy(t, weir.Limit{Algorithm: a, Decimal: true, Count: 10_000, Window: 240 * time.Hour})
+		for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
+			p := policy(t, counter.Limit{Algorithm: a, Decimal: true, Count: 10_000, Window: 240 * time.Hour})
 			p.GivesBack = true
-			left := func(s weir.State, now int64) int64 { return p.Limit.Count*micro - taken(p, s, now) }
-			s, _ := p.Try(weir.State{}, now, 9000*micro) // 1,000 are left
+			left := func(s counter.State, now int64) int64 { return p.Limit.Count*micro - taken(p, s, now) }
+			s, _ := p.Try(counter.State{}, now, 9000*micro) // 1,000 are left
 			var h holdList
 			id := onceOf(7)
-			r := &weir.Return{N: row.n * micro, Used: row.used * micro, Hold: &weir.Hold{ID: id}, Slot: p.Report(s, now, 0, weir.Fits).Slot}
+			r := &counter.Return{N: row.n * micro, Used: row.used * micro, Hold: &counter.Hold{ID: id}, Slot: p.Report(s, now, 0, counter.Fits).Slot}
 			if row.record >= 0 {
-				h.put(&weir.Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
+				h.put(&counter.Hold{ID: id, For: time.Hour, GiveBack: row.back}, now, row.record*micro, r.Slot)
 			}
 			at := now
 			if row.back {
@@ -272,7 +272,7 @@ func TestSettle(t *testing.T) {
 			if got != row.want*micro || h.len() != 0 {
 				t.Errorf("%s, %s: %d millionths are left, want %d", row.name, a, got, row.want*micro)
 			}
-			if again := h.settle(p, s, at, &weir.Return{N: row.n * micro, Hold: r.Hold, Slot: r.Slot}); again != s {
+			if again := h.settle(p, s, at, &counter.Return{N: row.n * micro, Hold: r.Hold, Slot: r.Slot}); again != s {
 				t.Errorf("%s, %s: settled twice", row.name, a)
 			}
 		}
@@ -280,8 +280,8 @@ func TestSettle(t *testing.T) {
 }
 
 // taken is what a state lacks of an untouched one, below zero and all.
-func taken(p *weir.Policy, s weir.State, now int64) int64 {
-	if p.Limit.Algorithm <= weir.LeakyQueue {
+func taken(p *counter.Policy, s counter.State, now int64) int64 {
+	if p.Limit.Algorithm <= counter.LeakyQueue {
 		return int64(p.Limit.Capacity()) - p.Level(s, now)
 	}
 	w, _ := p.Windows(s, now)
@@ -290,37 +290,37 @@ func taken(p *weir.Policy, s weir.State, now int64) int64 {
 
 // What was reserved in a window goes back into that one, and no other.
 func TestSettleInAPastWindow(t *testing.T) {
-	p := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 50, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}})
+	p := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Decimal: true, Count: 50, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}})
 	march, april := date(2024, 3, 1).UnixMicro(), date(2024, 4, 1).UnixMicro()
-	s, _ := p.Try(weir.State{}, april-1, 10*micro)
+	s, _ := p.Try(counter.State{}, april-1, 10*micro)
 	var h holdList
 	for i := range 2 {
-		h.put(&weir.Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
+		h.put(&counter.Hold{ID: onceOf(i), For: time.Hour, GiveBack: i == 1}, april-1, 5*micro, march)
 	}
 	s, _ = p.Try(s, april, 20*micro)
-	s = h.settle(p, s, april+1, &weir.Return{N: 5 * micro, Used: micro, Hold: &weir.Hold{ID: onceOf(0)}, Slot: march})
-	if s != (weir.State{Time: april, Level: 20 * micro}) {
+	s = h.settle(p, s, april+1, &counter.Return{N: 5 * micro, Used: micro, Hold: &counter.Hold{ID: onceOf(0)}, Slot: march})
+	if s != (counter.State{Time: april, Level: 20 * micro}) {
 		t.Errorf("what March had reserved went into April: %+v", s)
 	}
 	s = h.expire(p, s, april+2*3600*micro)
-	if s != (weir.State{Time: april, Level: 20 * micro}) {
+	if s != (counter.State{Time: april, Level: 20 * micro}) {
 		t.Errorf("what March had reserved ran out into April: %+v", s)
 	}
-	s = h.settle(p, s, april+1, &weir.Return{N: 5 * micro, Used: 7 * micro, Hold: &weir.Hold{ID: onceOf(1)}, Slot: march})
-	if s != (weir.State{Time: april, Level: 27 * micro}) {
+	s = h.settle(p, s, april+1, &counter.Return{N: 5 * micro, Used: 7 * micro, Hold: &counter.Hold{ID: onceOf(1)}, Slot: march})
+	if s != (counter.State{Time: april, Level: 27 * micro}) {
 		t.Errorf("what was used of what had run out is booked now: %+v", s)
 	}
 }
 
 // Nobody waits for the ends of thousands: 128 end in one act, the earliest first.
 func TestExpireIsBounded(t *testing.T) {
-	p := policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: 1000, Window: time.Second})
+	p := policy(t, counter.Limit{Algorithm: counter.Concurrency, Count: 1000, Window: time.Second})
 	var h holdList
 	for i := range 300 {
-		h.put(&weir.Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
+		h.put(&counter.Hold{ID: onceOf(1000 - i), For: time.Second}, 0, 1, 0)
 	}
 	for _, want := range []int{172, 44, 0} {
-		h.expire(p, weir.State{}, micro)
+		h.expire(p, counter.State{}, micro)
 		if h.len() != want {
 			t.Fatalf("%d are left, want %d", h.len(), want)
 		}
@@ -331,30 +331,30 @@ func TestExpireIsBounded(t *testing.T) {
 }
 
 func TestReportSlots(t *testing.T) {
-	p := policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: 3, Window: 30 * time.Second})
+	p := policy(t, counter.Limit{Algorithm: counter.Concurrency, Count: 3, Window: 30 * time.Second})
 	var h holdList
 	now := date(2024, 3, 10).UnixMicro()
-	if r := h.report(p, now, 1, weir.Fits); r != (weir.Result{Allowed: true, Remaining: 3, Slot: now}) || !h.fits(p, 3) || h.fits(p, 4) {
+	if r := h.report(p, now, 1, counter.Fits); r != (counter.Result{Allowed: true, Remaining: 3, Slot: now}) || !h.fits(p, 3) || h.fits(p, 4) {
 		t.Errorf("untouched: %+v", r)
 	}
-	h.put(&weir.Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
-	h.put(&weir.Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
-	if r := h.report(p, now, 1, weir.Taken); r != (weir.Result{Allowed: true, ResetAfter: 30 * time.Second, Slot: now}) {
+	h.put(&counter.Hold{ID: onceOf(1), For: 30 * time.Second}, now, 2, now)
+	h.put(&counter.Hold{ID: onceOf(2), For: 10 * time.Second}, now, 1, now)
+	if r := h.report(p, now, 1, counter.Taken); r != (counter.Result{Allowed: true, ResetAfter: 30 * time.Second, Slot: now}) {
 		t.Errorf("full: %+v", r)
 	}
 	now += 4 * micro
-	if r := h.report(p, now, 1, weir.Refused); r != (weir.Result{RetryAfter: 6 * time.Second, ResetAfter: 26 * time.Second, Slot: now}) || h.fits(p, 1) {
+	if r := h.report(p, now, 1, counter.Refused); r != (counter.Result{RetryAfter: 6 * time.Second, ResetAfter: 26 * time.Second, Slot: now}) || h.fits(p, 1) {
 		t.Errorf("refused: %+v", r)
 	}
-	if r := h.report(p, now, 4, weir.Refused); r.RetryAfter != weir.Never {
+	if r := h.report(p, now, 4, counter.Refused); r.RetryAfter != counter.Never {
 		t.Errorf("more than there are: %+v", r)
 	}
-	h.put(&weir.Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
-	if r := h.report(p, now, 1, weir.Refused); r.RetryAfter != 26*time.Second || r.ResetAfter != 40*time.Second {
+	h.put(&counter.Hold{ID: onceOf(2), For: 40 * time.Second}, now, 1, now)
+	if r := h.report(p, now, 1, counter.Refused); r.RetryAfter != 26*time.Second || r.ResetAfter != 40*time.Second {
 		t.Errorf("renewed: %+v", r)
 	}
-	h.expire(p, weir.State{}, now+26*micro)
-	if r := h.report(p, now+26*micro, 1, weir.Fits); r.Remaining != 2 || !h.fits(p, 2) || h.fits(p, 3) {
+	h.expire(p, counter.State{}, now+26*micro)
+	if r := h.report(p, now+26*micro, 1, counter.Fits); r.Remaining != 2 || !h.fits(p, 2) || h.fits(p, 3) {
 		t.Errorf("one ended: %+v", r)
 	}
 }
@@ -370,7 +370,7 @@ func TestHoldsLeakNothing(t *testing.T) {
 	for name, order := range orders {
 		var h holdList
 		for i := range n {
-			h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			h.put(&counter.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 		}
 		if h.size() < n*(72+56) {
 			t.Errorf("%s: %d holds in %d bytes", name, n, h.size())
@@ -393,9 +393,9 @@ func TestHoldsLeakNothing(t *testing.T) {
 	var h holdList
 	for i := range n {
 		for range 3 {
-			h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+			h.put(&counter.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 		}
-		h.put(&weir.Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
+		h.put(&counter.Hold{ID: onceOf(i + 1), For: time.Minute}, int64(i), 1, 0)
 		h.remove(onceOf(i))
 	}
 	if h.len() != 1 || h.size() > 2000 {
@@ -416,18 +416,18 @@ func heapInUse() uint64 {
 
 // BenchmarkHoldsAmong: a slot among many costs about what it costs among few.
 func BenchmarkHoldsAmong(b *testing.B) {
-	p := policy(b, weir.Limit{Algorithm: weir.Concurrency, Count: 100_000, Window: time.Second})
+	p := policy(b, counter.Limit{Algorithm: counter.Concurrency, Count: 100_000, Window: time.Second})
 	for _, n := range []int{100, 30_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			var h holdList
 			for i := range n {
-				h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.put(&counter.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 			}
 			for i := n; b.Loop(); i++ {
-				h.put(&weir.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
+				h.put(&counter.Hold{ID: onceOf(i), For: time.Minute}, int64(i), 1, 0)
 				h.remove(onceOf(i - n))
-				h.expire(p, weir.State{}, int64(i))
-				h.report(p, int64(i), 1, weir.Refused)
+				h.expire(p, counter.State{}, int64(i))
+				h.report(p, int64(i), 1, counter.Refused)
 			}
 		})
 	}

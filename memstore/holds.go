@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // held is what a counter's charges left behind: the slots of a concurrency limit, which has no
@@ -25,11 +25,11 @@ const holdsBytes = 248
 var nothing held
 
 // keeps reports whether a charge needs its counter's holds, and so the segment's lock.
-func keeps(c *weir.Charge) bool {
+func keeps(c *counter.Charge) bool {
 	return c.Hold != nil || c.Policy.GivesBack || isSlots(c.Policy)
 }
 
-func isSlots(p *weir.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
+func isSlots(p *counter.Policy) bool { return p.Limit.Algorithm == counter.Concurrency }
 
 // holdsOf returns a counter's holds. If the counter has none, the caller must not change the
 // result.
@@ -41,7 +41,7 @@ func (g *segment) holdsOf(h uint64) *held {
 }
 
 // hold records or renews the hold of a charge that was taken.
-func (t *table) hold(g *segment, h uint64, p *weir.Policy, of *weir.Hold, now, n, slot int64) {
+func (t *table) hold(g *segment, h uint64, p *counter.Policy, of *counter.Hold, now, n, slot int64) {
 	hs := g.holds[h]
 	if hs == nil {
 		if g.holds == nil {
@@ -93,16 +93,16 @@ func (t *table) halve(g *segment, h uint64) {
 }
 
 // giveBackHeld is giveBack for a counter that may have holds.
-func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
+func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
 	p := back.Policy
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
 	var cell *cell
-	if p.Limit.Algorithm != weir.SlidingLog && !isSlots(p) {
+	if p.Limit.Algorithm != counter.SlidingLog && !isSlots(p) {
 		cell = g.layout.find(h)
 	}
 	now := s.time() // read with everything locked, for the reason given in update
-	var old weir.State
+	var old counter.State
 	if cell != nil {
 		old = cell.decode(p, s.table.epoch)
 	}
@@ -115,18 +115,18 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
 		hs.free(back.N)
 	case back.Hold == nil: // a policy that gives back without holds
 		state = p.Return(state, now, back.N, back.Slot)
-	case p.Limit.Algorithm != weir.SlidingLog:
+	case p.Limit.Algorithm != counter.SlidingLog:
 		state = hs.settle(p, state, now, back)
 	case l == nil:
-		hs.settleLog(p, &weir.Log{}, now, back)
+		hs.settleLog(p, &counter.Log{}, now, back)
 	default:
 		hs.settleLog(p, &l.Log, now, back)
 		s.table.account(g, h, l, p)
 	}
 	s.table.accountHolds(g, h, now)
-	if cell == nil && state != (weir.State{}) {
+	if cell == nil && state != (counter.State{}) {
 		cell = s.table.add(g, h, now) // more was used than was reserved, and the counter had been evicted
-		old = weir.State{}
+		old = counter.State{}
 	}
 	if cell == nil {
 		return recorded
@@ -141,9 +141,9 @@ func (s *Store) giveBackHeld(back *weir.Return, h uint64) (recorded bool) {
 // Slots calls each for at most that many taken slots of a concurrency limit, in the order in which
 // they end. The arguments are the hold that owns the slots, how many it has, when it took them, and
 // when they end unless it renews them. Other algorithms have no slots.
-func (s *Store) Slots(_ context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error {
+func (s *Store) Slots(_ context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
 	var all []holding // each may be slow, and must not run with the segment locked
-	s.eachSlot(c, func(id weir.Once, n, since, ends int64) bool {
+	s.eachSlot(c, func(id counter.Once, n, since, ends int64) bool {
 		if len(all) < most {
 			all = append(all, holding{id: id, n: n, slot: since, end: ends})
 		}
@@ -157,8 +157,8 @@ func (s *Store) Slots(_ context.Context, c *weir.Counter, most int, each func(id
 
 // Slot returns how many slots of a concurrency limit a hold has: zero if the hold doesn't exist or
 // has ended.
-func (s *Store) Slot(_ context.Context, c *weir.Counter, id weir.Once) (has int64, err error) {
-	s.eachSlot(c, func(of weir.Once, n, _, _ int64) bool {
+func (s *Store) Slot(_ context.Context, c *counter.Counter, id counter.Once) (has int64, err error) {
+	s.eachSlot(c, func(of counter.Once, n, _, _ int64) bool {
 		if of == id {
 			has = n
 		}
@@ -168,7 +168,7 @@ func (s *Store) Slot(_ context.Context, c *weir.Counter, id weir.Once) (has int6
 }
 
 // eachSlot calls f, with the segment locked, for slots that haven't ended, until f returns false.
-func (s *Store) eachSlot(c *weir.Counter, f func(id weir.Once, n, since, ends int64) bool) {
+func (s *Store) eachSlot(c *counter.Counter, f func(id counter.Once, n, since, ends int64) bool) {
 	if !isSlots(c.Policy) {
 		return
 	}
@@ -176,7 +176,7 @@ func (s *Store) eachSlot(c *weir.Counter, f func(id weir.Once, n, since, ends in
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
 	now := s.time()
-	g.holdsOf(h).each(func(id weir.Once, n, since, ends int64) bool {
+	g.holdsOf(h).each(func(id counter.Once, n, since, ends int64) bool {
 		return ends <= now || f(id, n, since, min(ends, now+c.Policy.Limit.Window.Microseconds()))
 	})
 }

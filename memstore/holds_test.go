@@ -7,34 +7,34 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // once is the i-th of many.
-func once(i int) (o weir.Once) {
+func once(i int) (o counter.Once) {
 	binary.BigEndian.PutUint64(o[:], uint64(i)+1)
 	return o
 }
 
 // holdN takes n, and leaves a hold behind.
-func (s *Store) holdN(p *weir.Policy, subject []byte, n int64, i int) weir.Result {
-	c := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: subject}, N: n, Hold: &weir.Hold{ID: once(i), For: time.Hour}}}
-	var r [1]weir.Result
+func (s *Store) holdN(p *counter.Policy, subject []byte, n int64, i int) counter.Result {
+	c := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: n, Hold: &counter.Hold{ID: once(i), For: time.Hour}}}
+	var r [1]counter.Result
 	s.Take(context.Background(), c[:], r[:])
 	return r[0]
 }
 
-func (s *Store) settleN(p *weir.Policy, subject []byte, n int64, i int) {
-	back := []weir.Return{{Counter: weir.Counter{Policy: p, Subject: subject}, N: n, Hold: &weir.Hold{ID: once(i)}}}
-	_ = s.GiveBack(context.Background(), weir.Once{}, 0, back)
+func (s *Store) settleN(p *counter.Policy, subject []byte, n int64, i int) {
+	back := []counter.Return{{Counter: counter.Counter{Policy: p, Subject: subject}, N: n, Hold: &counter.Hold{ID: once(i)}}}
+	_ = s.GiveBack(context.Background(), counter.Once{}, 0, back)
 }
 
-func slotPolicy(t testing.TB, n int64) *weir.Policy {
-	return policy(t, weir.Limit{Algorithm: weir.Concurrency, Count: n, Window: time.Hour})
+func slotPolicy(t testing.TB, n int64) *counter.Policy {
+	return policy(t, counter.Limit{Algorithm: counter.Concurrency, Count: n, Window: time.Hour})
 }
 
-func amountPolicy(t testing.TB, n int64) *weir.Policy {
-	return policy(t, weir.Limit{Count: n, Window: 24 * time.Hour, Decimal: true})
+func amountPolicy(t testing.TB, n int64) *counter.Policy {
+	return policy(t, counter.Limit{Count: n, Window: 24 * time.Hour, Decimal: true})
 }
 
 // Settling a request that has no record writes nothing that other counters share, which the race detector would report.
@@ -55,7 +55,7 @@ func TestSettlementsWithoutARecordShareNothing(t *testing.T) {
 func TestHoldsMoveWithTheirSegments(t *testing.T) {
 	s := New(Options{MemoryCap: 1 << 30})
 	slots, amount := slotPolicy(t, 1), amountPolicy(t, 1000)
-	bucket := policy(t, weir.Limit{Algorithm: weir.LeakyBucket, Count: 3, Window: time.Hour})
+	bucket := policy(t, counter.Limit{Algorithm: counter.LeakyBucket, Count: 3, Window: time.Hour})
 	const workers, each, filling = 8, 500, 40
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -100,10 +100,10 @@ func TestHoldsThatEndLeaveNothing(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	s := New(Options{Now: func() time.Time { return now }})
 	slots, amount := slotPolicy(t, 10), amountPolicy(t, 1000)
-	log := policy(t, weir.Limit{Algorithm: weir.SlidingLog, Count: 10, Window: time.Hour})
+	log := policy(t, counter.Limit{Algorithm: counter.SlidingLog, Count: 10, Window: time.Hour})
 	take := func() {
 		for i := range 5 {
-			for _, p := range []*weir.Policy{slots, amount, log} {
+			for _, p := range []*counter.Policy{slots, amount, log} {
 				if !s.holdN(p, []byte("s"), 1, i).Allowed {
 					t.Fatal("refused")
 				}
@@ -122,14 +122,14 @@ func TestHoldsThatEndLeaveNothing(t *testing.T) {
 		t.Errorf("%d counters, want 3: slots, an amount and a log", st.Counters)
 	}
 	for i := range 5 {
-		for _, p := range []*weir.Policy{slots, amount, log} {
+		for _, p := range []*counter.Policy{slots, amount, log} {
 			s.settleN(p, []byte("s"), 1, i)
 		}
 	}
 	empty("settled")
 	take()
-	for _, p := range []*weir.Policy{slots, amount, log} {
-		_ = s.Reset(t.Context(), []weir.Counter{{Policy: p, Subject: []byte("s")}})
+	for _, p := range []*counter.Policy{slots, amount, log} {
+		_ = s.Reset(t.Context(), []counter.Counter{{Policy: p, Subject: []byte("s")}})
 	}
 	empty("reset")
 	if st := s.Stats(); st.Counters != 0 {
@@ -137,7 +137,7 @@ func TestHoldsThatEndLeaveNothing(t *testing.T) {
 	}
 	take()
 	now = now.Add(time.Hour)
-	for _, p := range []*weir.Policy{slots, amount, log} { // looks, and returns of what isn't there
+	for _, p := range []*counter.Policy{slots, amount, log} { // looks, and returns of what isn't there
 		s.settleN(p, []byte("s"), 1, 99)
 	}
 	s.takeN(log, []byte("s"), 100)
@@ -149,7 +149,7 @@ func TestAtTheCapSlotsInUseStay(t *testing.T) {
 	const cap = 2 << 20
 	s := New(Options{MemoryCap: cap})
 	slots, amount := slotPolicy(t, 1), amountPolicy(t, 1000)
-	log := policy(t, weir.Limit{Algorithm: weir.SlidingLog, Count: 10, Window: time.Hour})
+	log := policy(t, counter.Limit{Algorithm: counter.SlidingLog, Count: 10, Window: time.Hour})
 	var buf []byte
 	const inUse = 500
 	for i := range inUse {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -34,14 +34,14 @@ func TestLateChecksMintNothing(t *testing.T) {
 					}
 					return at
 				}})
-				counter := weir.Counter{Policy: storetest.Policy(t, "a", weir.Limit{Algorithm: a, Count: 100, Window: time.Second}), Subject: []byte("k")}
-				other := weir.Counter{Policy: storetest.Policy(t, "b", weir.PerHour(1_000_000)), Subject: []byte("k")}
-				take := func(charges ...weir.Charge) weir.Result {
-					results := make([]weir.Result, len(charges))
+				counted := counter.Counter{Policy: storetest.Policy(t, "a", counter.Limit{Algorithm: a, Count: 100, Window: time.Second}), Subject: []byte("k")}
+				other := counter.Counter{Policy: storetest.Policy(t, "b", counter.PerHour(1_000_000)), Subject: []byte("k")}
+				take := func(charges ...counter.Charge) counter.Result {
+					results := make([]counter.Result, len(charges))
 					s.Take(t.Context(), charges, results)
 					return results[0]
 				}
-				all := weir.Charge{Counter: counter, N: 100}
+				all := counter.Charge{Counter: counted, N: 100}
 				if !take(all).Allowed {
 					t.Fatal("a full limit refuses")
 				}
@@ -52,26 +52,26 @@ func TestLateChecksMintNothing(t *testing.T) {
 					}
 				}
 				meanwhile.Store(&ahead)
-				switch one := (weir.Charge{Counter: counter, N: 1, Peek: late == "peek"}); late {
+				switch one := (counter.Charge{Counter: counted, N: 1, Peek: late == "peek"}); late {
 				case "return":
-					if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: counter, N: 1, Slot: 1}}); err != nil {
+					if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{{Counter: counted, N: 1, Slot: 1}}); err != nil {
 						t.Fatal(err)
 					}
 				case "settled":
-					back := []weir.Return{{Counter: counter, N: 1, Slot: 1, Hold: &weir.Hold{ID: weir.Once{1}}}}
-					if err := s.GiveBack(t.Context(), weir.Once{}, 0, back); err != nil {
+					back := []counter.Return{{Counter: counted, N: 1, Slot: 1, Hold: &counter.Hold{ID: counter.Once{1}}}}
+					if err := s.GiveBack(t.Context(), counter.Once{}, 0, back); err != nil {
 						t.Fatal(err)
 					}
 				case "held":
-					one.Hold = &weir.Hold{ID: weir.Once{1}, For: time.Minute}
+					one.Hold = &counter.Hold{ID: counter.Once{1}, For: time.Minute}
 					take(one)
 				case "layers":
-					take(one, weir.Charge{Counter: other, N: 1})
+					take(one, counter.Charge{Counter: other, N: 1})
 				default:
 					take(one)
 				}
 				others.Wait()
-				if r := take(weir.Charge{Counter: counter, N: 1}); r.Allowed {
+				if r := take(counter.Charge{Counter: counted, N: 1}); r.Allowed {
 					t.Errorf("time was counted twice: %+v", r)
 				}
 			})

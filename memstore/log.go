@@ -3,11 +3,11 @@ package memstore
 import (
 	"math/rand/v2"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // log debits a sliding log if the charge is taken, and reports.
-func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result {
+func (t *table) log(st *step, p *counter.Policy, now int64, taken bool) counter.Result {
 	g, h := st.segment, st.hash
 	l := g.logs[h]
 	if l == nil {
@@ -31,7 +31,7 @@ func (t *table) log(st *step, p *weir.Policy, now int64, taken bool) weir.Result
 }
 
 // account updates the memory and the worth of a log, and drops it if it is empty.
-func (t *table) account(g *segment, h uint64, l *logged, p *weir.Policy) {
+func (t *table) account(g *segment, h uint64, l *logged, p *counter.Policy) {
 	if l.used, l.whole = p.SpentLog(&l.Log); l.used == 0 {
 		t.dropLog(g, h)
 		return

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 func heap() int64 {
@@ -19,19 +19,19 @@ func heap() int64 {
 }
 
 func TestAllocsPerTakeAreNone(t *testing.T) {
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter} {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.LeakyQueue, counter.FixedWindow, counter.SlidingCounter} {
 		s := New(Options{})
-		p := policy(t, weir.Limit{Algorithm: a, Count: 500, Window: time.Hour})
-		q, err := weir.NewPolicy("q", weir.Limit{Algorithm: a, Count: 100, Window: time.Hour})
+		p := policy(t, counter.Limit{Algorithm: a, Count: 500, Window: time.Hour})
+		q, err := counter.NewPolicy("q", counter.Limit{Algorithm: a, Count: 100, Window: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		id := []byte("client")
-		charges := []weir.Charge{
-			{Counter: weir.Counter{Policy: p, Subject: id}, N: 1},
-			{Counter: weir.Counter{Policy: q, Subject: id}, N: 1},
+		charges := []counter.Charge{
+			{Counter: counter.Counter{Policy: p, Subject: id}, N: 1},
+			{Counter: counter.Counter{Policy: q, Subject: id}, N: 1},
 		}
-		results := make([]weir.Result, 2)
+		results := make([]counter.Result, 2)
 		s.Take(t.Context(), charges, results)
 		for n := 1; n <= 2; n++ { // first one counter, then two; first allowed, then refused
 			if got := testing.AllocsPerRun(1000, func() { s.Take(t.Context(), charges[:n], results[:n]) }); got != 0 {
@@ -44,7 +44,7 @@ func TestAllocsPerTakeAreNone(t *testing.T) {
 func TestMemoryPerCounter(t *testing.T) {
 	before := heap()
 	s := New(Options{MemoryCap: 4 << 30})
-	p := policy(t, weir.Limit{Count: 100, Window: time.Hour})
+	p := policy(t, counter.Limit{Count: 100, Window: time.Hour})
 	var buf []byte
 	worst := 0.0
 	const million, all = 1_000_000, 5_000_000 // the table doubles twice on the way; it is as full as at ten million
@@ -69,7 +69,7 @@ func TestMemoryStaysBelowTheCapInAFlood(t *testing.T) {
 	before := heap()
 	const cap, clients = 64 << 20, 5_000_000
 	s := New(Options{MemoryCap: cap})
-	p := policy(t, weir.Limit{Count: 10, Window: time.Hour})
+	p := policy(t, counter.Limit{Count: 10, Window: time.Hour})
 	s.takeN(p, []byte("blocked"), 10)
 	var buf []byte
 	peak := int64(0)
@@ -94,7 +94,7 @@ func TestMemoryStaysBelowTheCapInAFlood(t *testing.T) {
 // What is booked for holds is what they take, and a bit more.
 func TestMemoryPerHold(t *testing.T) {
 	for _, c := range []struct{ counters, each int }{{50_000, 1}, {10_000, 8}, {10_000, 9}, {1, 100_000}} {
-		for name, p := range map[string]*weir.Policy{"slot": slotPolicy(t, 100_000), "reservation": amountPolicy(t, 1_000_000)} {
+		for name, p := range map[string]*counter.Policy{"slot": slotPolicy(t, 100_000), "reservation": amountPolicy(t, 1_000_000)} {
 			runtime.GC()
 			before := heap()
 			s := New(Options{MemoryCap: 1 << 30})

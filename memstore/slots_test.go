@@ -5,19 +5,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // listed is a slot as Slots told it.
 type listed struct {
-	id          weir.Once
+	id          counter.Once
 	n           int64
 	since, ends time.Time
 }
 
-func (s *Store) listed(t *testing.T, p *weir.Policy, subject []byte, most int) (all []listed) {
+func (s *Store) listed(t *testing.T, p *counter.Policy, subject []byte, most int) (all []listed) {
 	t.Helper()
-	if err := s.Slots(t.Context(), &weir.Counter{Policy: p, Subject: subject}, most, func(id weir.Once, n int64, since, ends time.Time) {
+	if err := s.Slots(t.Context(), &counter.Counter{Policy: p, Subject: subject}, most, func(id counter.Once, n int64, since, ends time.Time) {
 		all = append(all, listed{id, n, since, ends})
 	}); err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func TestListOfSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
 		p, subject := slotPolicy(t, 10), []byte("sk_1")
-		c := &weir.Counter{Policy: p, Subject: subject}
+		c := &counter.Counter{Policy: p, Subject: subject}
 		of := func(i int) int64 {
 			n, err := s.Slot(t.Context(), c, once(i))
 			if err != nil {

@@ -17,12 +17,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
-var _ weir.Store = (*Store)(nil)
+var _ counter.Store = (*Store)(nil)
 
-// Store is an in-process [weir.Store]. Make one with [New].
+// Store is an in-process [counter.Store]. Make one with [New].
 type Store struct {
 	table table
 	clock clock
@@ -62,13 +62,13 @@ func (s *Store) time() int64 {
 }
 
 // hash never returns 0, which marks an empty cell, and leaves the busy bit clear.
-func (s *Store) hash(c *weir.Counter) uint64 {
+func (s *Store) hash(c *counter.Counter) uint64 {
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
 	return max(2, (hi^lo)&^busy)
 }
 
 // Take debits all charges, or none if one of them doesn't fit.
-func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *Store) Take(_ context.Context, charges []counter.Charge, results []counter.Result) {
 	if len(charges) == 1 && !keeps(&charges[0]) {
 		s.takeOne(&charges[0], &results[0])
 		return
@@ -76,10 +76,10 @@ func (s *Store) Take(_ context.Context, charges []weir.Charge, results []weir.Re
 	s.takeAll(charges, results)
 }
 
-func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
+func (s *Store) takeOne(c *counter.Charge, r *counter.Result) {
 	now := s.time()
 	p, h := c.Policy, s.hash(&c.Counter)
-	if p.Limit.Algorithm == weir.SlidingLog {
+	if p.Limit.Algorithm == counter.SlidingLog {
 		s.takeLog(c, r, h)
 		return
 	}
@@ -92,7 +92,7 @@ func (s *Store) takeOne(c *weir.Charge, r *weir.Result) {
 }
 
 // update charges a counter whose cell is locked, and unlocks the cell.
-func (s *Store) update(cell *cell, h uint64, c *weir.Charge, now int64, r *weir.Result) {
+func (s *Store) update(cell *cell, h uint64, c *counter.Charge, now int64, r *counter.Result) {
 	old := cell.decode(c.Policy, s.table.epoch)
 	if old.Time > now {
 		// Another check came first since this one read the clock, and refill is already counted up
@@ -113,44 +113,44 @@ func (s *Store) update(cell *cell, h uint64, c *weir.Charge, now int64, r *weir.
 }
 
 // takeNew charges a counter that a lookup without the segment's lock didn't find.
-func (s *Store) takeNew(now int64, c *weir.Charge, r *weir.Result, h uint64) {
+func (s *Store) takeNew(now int64, c *counter.Charge, r *counter.Result, h uint64) {
 	g := s.table.lock(h)
 	if cell := g.layout.find(h); cell != nil { // the counter was being moved, or another check has added it
 		s.table.unlock(g)
 		s.update(cell, h, c, now, r)
 		return
 	}
-	state, ok := try(c, weir.State{}, now, c.N)
-	if !c.Peek && (ok || state != (weir.State{})) { // policies can count refusals
+	state, ok := try(c, counter.State{}, now, c.N)
+	if !c.Peek && (ok || state != (counter.State{})) { // policies can count refusals
 		cell := s.table.add(g, h, now)
 		cell.encode(c.Policy, state, s.table.epoch)
 		cell.unlock(h)
 	} else {
-		state = weir.State{}
+		state = counter.State{}
 	}
 	s.table.unlock(g)
 	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
 }
 
 // try returns the counter's state if the charge is taken, and whether the charge fits.
-func try(c *weir.Charge, s weir.State, now, n int64) (weir.State, bool) {
+func try(c *counter.Charge, s counter.State, now, n int64) (counter.State, bool) {
 	if c.Peek {
 		return c.Policy.Try(s, now, n)
 	}
 	return c.Policy.Debit(s, now, n)
 }
 
-func verdict(fits, taken bool) weir.Verdict {
+func verdict(fits, taken bool) counter.Verdict {
 	switch {
 	case !fits:
-		return weir.Refused
+		return counter.Refused
 	case taken:
-		return weir.Taken
+		return counter.Taken
 	}
-	return weir.Fits
+	return counter.Fits
 }
 
-func (s *Store) takeLog(c *weir.Charge, r *weir.Result, h uint64) {
+func (s *Store) takeLog(c *counter.Charge, r *counter.Result, h uint64) {
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
 	now := s.time() // read with the log locked, for the reason given in update
@@ -161,19 +161,19 @@ func (s *Store) takeLog(c *weir.Charge, r *weir.Result, h uint64) {
 
 // GiveBack returns tokens. To refuse a repeated call, it keeps a counter under the key once: a
 // bucket of one token that takes keep to refill.
-func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	if recorded := slices.ContainsFunc(returns, func(r weir.Return) bool { return r.Recorded }); once != (weir.Once{}) && !recorded {
+func (s *Store) GiveBack(_ context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
+	if recorded := slices.ContainsFunc(returns, func(r counter.Return) bool { return r.Recorded }); once != (counter.Once{}) && !recorded {
 		keep = min(max(keep.Truncate(time.Millisecond), 0)+time.Millisecond, 366*24*time.Hour)
-		p, err := weir.NewPolicy("once", weir.Limit{Count: 1, Window: keep})
+		p, err := counter.NewPolicy("once", counter.Limit{Count: 1, Window: keep})
 		if err != nil {
 			return err
 		}
-		c := weir.Charge{Counter: weir.Counter{Policy: p, Subject: once[:]}, N: 1}
-		var r weir.Result
+		c := counter.Charge{Counter: counter.Counter{Policy: p, Subject: once[:]}, N: 1}
+		var r counter.Result
 		// First mark the key used: a return that is lost strands tokens, one made twice would mint
 		// them.
 		if s.takeOne(&c, &r); !r.Allowed {
-			return weir.ErrUsed
+			return counter.ErrUsed
 		}
 	}
 	decided, used := false, false
@@ -187,18 +187,18 @@ func (s *Store) GiveBack(_ context.Context, once weir.Once, keep time.Duration, 
 		}
 	}
 	if used {
-		return weir.ErrUsed
+		return counter.ErrUsed
 	}
 	return nil
 }
 
 // giveBack carries out one return, and reports whether the hold that it ends was recorded.
-func (s *Store) giveBack(back *weir.Return) (recorded bool) {
+func (s *Store) giveBack(back *counter.Return) (recorded bool) {
 	p, h := back.Policy, s.hash(&back.Counter)
 	if back.Hold != nil || p.GivesBack || isSlots(p) {
 		return s.giveBackHeld(back, h)
 	}
-	if p.Limit.Algorithm == weir.SlidingLog {
+	if p.Limit.Algorithm == counter.SlidingLog {
 		g := s.table.lock(h)
 		defer s.table.unlock(g)
 		if l := g.logs[h]; l != nil {
@@ -220,7 +220,7 @@ func (s *Store) giveBack(back *weir.Return) (recorded bool) {
 }
 
 // Reset removes counters and their holds, so that the next check finds them untouched.
-func (s *Store) Reset(_ context.Context, counters []weir.Counter) error {
+func (s *Store) Reset(_ context.Context, counters []counter.Counter) error {
 	for i := range counters {
 		h := s.hash(&counters[i])
 		g := s.table.lock(h)

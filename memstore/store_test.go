@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
 
 func TestContract(t *testing.T) {
-	storetest.Run(t, func(_ storetest.TB, now func() time.Time) weir.Store {
+	storetest.Run(t, func(_ storetest.TB, now func() time.Time) counter.Store {
 		return memstore.New(memstore.Options{Now: now, MemoryCap: 64 << 20})
 	})
 }

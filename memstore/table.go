@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // The table is extendible hashing over small segments. A segment owns a range of hashes, spread
@@ -43,7 +43,7 @@ type segment struct {
 
 // logged is the counter of a sliding log.
 type logged struct {
-	weir.Log
+	counter.Log
 	used  int64
 	whole int64 // when the log is empty again
 	bytes int64 // bytes accounted for it in logUse

@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func policy(t testing.TB, l weir.Limit) *weir.Policy {
+func policy(t testing.TB, l counter.Limit) *counter.Policy {
 	t.Helper()
-	p, err := weir.NewPolicy("p", l)
+	p, err := counter.NewPolicy("p", l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func subject(buf []byte, i int) []byte {
 	return binary.BigEndian.AppendUint64(append(buf[:0], "client-"...), uint64(i))
 }
 
-func (s *Store) takeN(p *weir.Policy, subject []byte, n int64) weir.Result {
-	c := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: subject}, N: n}}
-	var r [1]weir.Result
+func (s *Store) takeN(p *counter.Policy, subject []byte, n int64) counter.Result {
+	c := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: n}}
+	var r [1]counter.Result
 	s.Take(context.Background(), c[:], r[:])
 	return r[0]
 }
@@ -118,7 +118,7 @@ func TestPageAgreesWithMap(t *testing.T) {
 
 func TestGrowthLosesNothing(t *testing.T) {
 	s := New(Options{MemoryCap: 1 << 30})
-	p := policy(t, weir.Limit{Count: 3, Window: time.Hour})
+	p := policy(t, counter.Limit{Count: 3, Window: time.Hour})
 	const workers, each = 8, 12_000
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -152,7 +152,7 @@ func TestGrowthLosesNothing(t *testing.T) {
 func TestIdleCountersAreReclaimed(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	s := New(Options{MemoryCap: 1 << 30, Now: func() time.Time { return now }})
-	p := policy(t, weir.PerSecond(10))
+	p := policy(t, counter.PerSecond(10))
 	var buf []byte
 	const batch = 60_000
 	fill := func(from int) {
@@ -174,10 +174,10 @@ func TestIdleCountersAreReclaimed(t *testing.T) {
 }
 
 func TestAtTheCapBlockedClientsStay(t *testing.T) {
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter, weir.SlidingLog} {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter, counter.SlidingLog} {
 		t.Run(a.String(), func(t *testing.T) {
 			s := New(Options{MemoryCap: 2 << 20})
-			p := policy(t, weir.Limit{Algorithm: a, Count: 10, Window: 24 * time.Hour})
+			p := policy(t, counter.Limit{Algorithm: a, Count: 10, Window: 24 * time.Hour})
 			s.takeN(p, []byte("blocked"), 10)
 			var buf []byte
 			for i := range 200_000 {
@@ -200,8 +200,8 @@ func TestAtTheCapBlockedClientsStay(t *testing.T) {
 func TestLogsAndPagesShareTheCap(t *testing.T) {
 	const cap = 4 << 20
 	s := New(Options{MemoryCap: cap})
-	log := policy(t, weir.Limit{Algorithm: weir.SlidingLog, Count: 1000, Window: time.Hour})
-	bucket := policy(t, weir.Limit{Count: 1000, Window: time.Hour})
+	log := policy(t, counter.Limit{Algorithm: counter.SlidingLog, Count: 1000, Window: time.Hour})
+	bucket := policy(t, counter.Limit{Count: 1000, Window: time.Hour})
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
@@ -225,15 +225,15 @@ func TestLogsAndPagesShareTheCap(t *testing.T) {
 
 func TestSlotRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := rapid.SampledFrom([]weir.Algorithm{weir.TokenBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter}).Draw(t, "algorithm")
+		a := rapid.SampledFrom([]counter.Algorithm{counter.TokenBucket, counter.LeakyQueue, counter.FixedWindow, counter.SlidingCounter}).Draw(t, "algorithm")
 		count := rapid.Int64Range(1, 1<<31-1).Draw(t, "count")
-		p, err := weir.NewPolicy("p", weir.Limit{Algorithm: a, Count: count, Window: time.Hour})
+		p, err := counter.NewPolicy("p", counter.Limit{Algorithm: a, Count: count, Window: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		epoch := int64(1_700_000_000_000_000)
-		st := weir.State{Time: epoch + rapid.Int64Range(1, maxTime).Draw(t, "time"), Level: rapid.Int64Range(0, count).Draw(t, "level")}
-		if a == weir.SlidingCounter {
+		st := counter.State{Time: epoch + rapid.Int64Range(1, maxTime).Draw(t, "time"), Level: rapid.Int64Range(0, count).Draw(t, "level")}
+		if a == counter.SlidingCounter {
 			st.Prev = rapid.Int64Range(0, count).Draw(t, "prev")
 		}
 		var s cell
@@ -271,7 +271,7 @@ func TestClockFollowsTheWallClockWithinASecond(t *testing.T) {
 
 func ExampleStore_Stats() {
 	s := New(Options{MemoryCap: 64 << 20})
-	p, _ := weir.NewPolicy("api", weir.PerMinute(100))
+	p, _ := counter.NewPolicy("api", counter.PerMinute(100))
 	for i := range 3 {
 		s.takeN(p, subject(nil, i), 1)
 	}

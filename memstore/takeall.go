@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // step carries one of several charges from looking to taking.
@@ -18,22 +18,22 @@ type step struct {
 	there   bool // its hold exists already, so nothing is taken
 	expired bool // holds have ended, so old differs from what is stored
 	fits    bool
-	hold    *weir.Hold
+	hold    *counter.Hold
 	segment *segment
 	cell    *cell // locked, or nil if the counter doesn't exist
-	old     weir.State
-	state   weir.State
+	old     counter.State
+	state   counter.State
 }
 
 // takeAll looks at every counter first, and debits only if all charges fit. It locks all segments
 // involved, in the order of the hash ranges that they own, so that two calls can't deadlock, and
 // then the cells.
-func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
+func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 	var few [8]step
 	steps := few[:0]
 	for i := range charges {
 		c := &charges[i]
-		isLog := c.Policy.Limit.Algorithm == weir.SlidingLog
+		isLog := c.Policy.Limit.Algorithm == counter.SlidingLog
 		steps = append(steps, step{hash: s.hash(&c.Counter), i: i, n: c.N, log: isLog, keeps: keeps(c), hold: c.Hold})
 	}
 	slices.SortFunc(steps, func(a, b step) int {
@@ -99,7 +99,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 			continue // settle has reported it
 		}
 		v, state := verdict(st.fits, st.taken(c, refused)), st.state
-		if v == weir.Fits {
+		if v == counter.Fits {
 			state = st.old
 		}
 		c.Policy.ReportTo(&results[st.i], state, now, st.n, v)
@@ -109,7 +109,7 @@ func (s *Store) takeAll(charges []weir.Charge, results []weir.Result) {
 
 // taken reports whether a charge is debited. Charges that book are debited even if others are
 // refused.
-func (st *step) taken(c *weir.Charge, refused bool) bool {
+func (st *step) taken(c *counter.Charge, refused bool) bool {
 	return st.fits && !c.Peek && (!refused || c.Policy.Book)
 }
 
@@ -126,11 +126,11 @@ func falseFirst(a, b bool) int {
 
 // addUp makes each charge that names a counter ask for the tokens of all charges on that counter.
 // The first one's hold covers them all.
-func addUp(steps []step, charges []weir.Charge) {
+func addUp(steps []step, charges []counter.Charge) {
 	for from := 0; from < len(steps); {
-		most := int64(2 * weir.MaxTokens)
+		most := int64(2 * counter.MaxTokens)
 		if charges[steps[from].i].Policy.Limit.Decimal {
-			most = 2 * weir.MaxAmount
+			most = 2 * counter.MaxAmount
 		}
 		to, n := from+1, steps[from].n
 		for to < len(steps) && steps[to].hash == steps[from].hash && steps[to].log == steps[from].log {
@@ -145,7 +145,7 @@ func addUp(steps []step, charges []weir.Charge) {
 }
 
 // find reads a counter, and ends the holds whose time is over.
-func (s *Store) find(st *step, c *weir.Charge, now int64) {
+func (s *Store) find(st *step, c *counter.Charge, now int64) {
 	if st.cell != nil {
 		st.old = st.cell.decode(c.Policy, s.table.epoch)
 	}
@@ -160,7 +160,7 @@ func (s *Store) find(st *step, c *weir.Charge, now int64) {
 }
 
 // look decides whether a charge fits, and changes nothing.
-func (s *Store) look(st *step, c *weir.Charge, now int64) {
+func (s *Store) look(st *step, c *counter.Charge, now int64) {
 	switch {
 	case st.there:
 		st.state, st.fits = st.old, true
@@ -179,7 +179,7 @@ func (s *Store) look(st *step, c *weir.Charge, now int64) {
 
 // settle stores the outcome of a charge: its debit and hold, or for a refusal the corrected clock.
 // It also reports logs and slots, which can't be copied out.
-func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *weir.Result) {
+func (s *Store) settle(st *step, c *counter.Charge, now int64, refused bool, r *counter.Result) {
 	taken := st.taken(c, refused)
 	slot := now
 	switch {
@@ -189,7 +189,7 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 	case !st.again:
 		s.write(st, c, now, taken)
 		if taken && st.hold != nil {
-			c.Policy.ReportTo(r, st.state, now, st.n, weir.Taken)
+			c.Policy.ReportTo(r, st.state, now, st.n, counter.Taken)
 			slot = r.Slot
 		}
 	}
@@ -205,14 +205,14 @@ func (s *Store) settle(st *step, c *weir.Charge, now int64, refused bool, r *wei
 }
 
 // write stores a counter's state if it has changed, and unlocks the cell.
-func (s *Store) write(st *step, c *weir.Charge, now int64, taken bool) {
+func (s *Store) write(st *step, c *counter.Charge, now int64, taken bool) {
 	state, changed := st.old, st.expired
 	if taken || !st.fits {
 		state, changed = st.state, true
 	}
 	cell := st.cell
 	if cell == nil {
-		if state == (weir.State{}) { // a refusal may count
+		if state == (counter.State{}) { // a refusal may count
 			return
 		}
 		cell = s.table.add(st.segment, st.hash, now)

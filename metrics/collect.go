@@ -64,18 +64,18 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.holds.collect(ch, rows)
 	m.uncounted.collect(ch, time.Now(), sources.Redis != nil)
 	if n := m.Sum().Degraded; n > 0 || sources.Redis != nil {
-		counter(ch, withoutTotal, n)
+		total(ch, withoutTotal, n)
 	}
 	for i, edge := range edges {
 		m.times[i].collect(ch, edge)
 		if n := m.rejected[i].Load(); n > 0 {
-			counter(ch, rejectedTotal, n, edge)
+			total(ch, rejectedTotal, n, edge)
 		}
 	}
 	sources.collect(ch)
 }
 
-func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
+func total(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
 	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
@@ -91,13 +91,13 @@ func (r *row) collect(ch chan<- prometheus.Metric) {
 			// A rule's first refusal is a step from 0: a series that began with it would hide it from rate().
 			zero := some && r.rule != "" && (reason == weir.ReasonWithin || reason == weir.ReasonLimited)
 			if n > 0 || zero {
-				counter(ch, decisionsTotal, n, r.rule, observer.Outcome(allowed(reason)), observer.Reason(reason), edge)
+				total(ch, decisionsTotal, n, r.rule, observer.Outcome(allowed(reason)), observer.Reason(reason), edge)
 			}
 		}
 	}
 	for e := nothing + 1; e < events; e++ {
 		if n := r.events(e); n > 0 {
-			counter(ch, eventMetrics[e].desc, n, append([]string{r.rule}, eventMetrics[e].label...)...)
+			total(ch, eventMetrics[e].desc, n, append([]string{r.rule}, eventMetrics[e].label...)...)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string
 	for _, rule := range s.Limiter.Rules().Rules().Rules {
 		e := [...]event{weir.FailAllow: failedOpen, weir.FailRefuse: failedClosed, weir.FailLocal: countedLocally}[rule.OnStoreFailure]
 		if r := rows[rule.ID]; r != nil && !rule.Shadow && r.events(e) == 0 {
-			counter(ch, degradedTotal, 0, append([]string{rule.ID}, eventMetrics[e].label...)...)
+			total(ch, degradedTotal, 0, append([]string{rule.ID}, eventMetrics[e].label...)...)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var (
@@ -32,7 +33,7 @@ type holds struct {
 
 // slotOf names a slot, or several that a request has of one counter.
 type slotOf struct {
-	id      weir.Once
+	id      counter.Once
 	counter uint64
 }
 
@@ -50,7 +51,7 @@ var _ weir.HoldObserver = (*Metrics)(nil)
 
 // Slots counts slots that are taken and released. It is for [weir.Options]. Those that another node releases are counted until
 // their time is over; those that another node renews are counted there from then on, and here until then.
-func (m *Metrics) Slots(c *weir.Counter, id weir.Once, n int64, lasts time.Duration) {
+func (m *Metrics) Slots(c *counter.Counter, id counter.Once, n int64, lasts time.Duration) {
 	h := &m.holds
 	name := slotOf{id, c.Policy.ID ^ maphash.Bytes(h.seed, c.Subject)}
 	if lasts <= 0 {

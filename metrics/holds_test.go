@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 )
@@ -18,7 +19,7 @@ import (
 var flight = weir.Rule{ID: "flight", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 5}}, SlotTTL: 30 * time.Second}
 
 // holding is a limiter whose slots and reservations are counted. Those with the same secret take each other's receipts.
-func holding(t testing.TB, store weir.Store, rules ...weir.Rule) *bed {
+func holding(t testing.TB, store counter.Store, rules ...weir.Rule) *bed {
 	t.Helper()
 	b := &bed{t: t, reg: prometheus.NewPedanticRegistry()}
 	b.metrics = metrics.New(b.reg)
@@ -82,7 +83,7 @@ func TestSlotsInUse(t *testing.T) {
 			t.Error(err)
 		}
 		b.wantSlots("in the end", 0)
-		id := weir.Once{7}
+		id := counter.Once{7}
 		for range 3 {
 			b.take(weir.Request{APIKey: "a", Repeat: id})
 		}
@@ -112,7 +113,7 @@ func TestSlotsOfOtherNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		there.wantSlots("finished there alone", 0)
-		if err := here.limiter.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{}); !errors.Is(err, weir.ErrUsed) {
+		if err := here.limiter.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{}); !errors.Is(err, counter.ErrUsed) {
 			t.Fatal(err)
 		}
 		here.wantSlots("finished again here", 0)
@@ -123,12 +124,12 @@ func TestSlotsOfOtherNodes(t *testing.T) {
 func TestSlotsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := holding(t, memstore.New(memstore.Options{}), flight)
-		p, err := weir.NewPolicy("flight", weir.Limit{Algorithm: weir.Concurrency, Count: 5, Window: time.Minute})
+		p, err := counter.NewPolicy("flight", weir.Limit{Algorithm: weir.Concurrency, Count: 5, Window: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		take := func(i int) {
-			b.metrics.Slots(&weir.Counter{Policy: p, Subject: fmt.Append(nil, i)}, weir.Once{1}, 1, time.Minute)
+			b.metrics.Slots(&counter.Counter{Policy: p, Subject: fmt.Append(nil, i)}, counter.Once{1}, 1, time.Minute)
 		}
 		for i := range 150_000 {
 			take(i)
@@ -141,9 +142,9 @@ func TestSlotsAreBounded(t *testing.T) {
 }
 
 // lost is a store that takes, and can't be reached for what goes back.
-type lost struct{ weir.Store }
+type lost struct{ counter.Store }
 
-func (lost) GiveBack(context.Context, weir.Once, time.Duration, []weir.Return) error {
+func (lost) GiveBack(context.Context, counter.Once, time.Duration, []counter.Return) error {
 	return errors.New("lost")
 }
 
@@ -166,11 +167,11 @@ func TestReservations(t *testing.T) {
 				t.Errorf("%+v: %v", o, err)
 			}
 		}
-		b.take(weir.Request{APIKey: "a", Amounts: amounts})                       // reserves nothing
-		b.take(weir.Request{APIKey: "a", Amounts: amounts, Repeat: weir.Once{1}}) // nor does this
+		b.take(weir.Request{APIKey: "a", Amounts: amounts})                          // reserves nothing
+		b.take(weir.Request{APIKey: "a", Amounts: amounts, Repeat: counter.Once{1}}) // nor does this
 		d := reserve(b)
 		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, nil)
-		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, weir.ErrUsed)
+		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, counter.ErrUsed)
 		finish(b, reserve(b), weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1}}, nil) // of the other nobody knows
 		finish(b, reserve(b), weir.Outcome{}, nil)
 		finish(b, reserve(b), weir.Outcome{Abandoned: true}, nil)

@@ -12,6 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 )
@@ -24,7 +25,7 @@ type bed struct {
 	reg     *prometheus.Registry
 }
 
-func open(t testing.TB, store weir.Store, opts weir.Options, doc weir.Rules) *bed {
+func open(t testing.TB, store counter.Store, opts weir.Options, doc weir.Rules) *bed {
 	t.Helper()
 	b := &bed{t: t, reg: prometheus.NewPedanticRegistry()}
 	b.metrics = metrics.New(b.reg)
@@ -241,12 +242,12 @@ func TestTimesAreSampled(t *testing.T) {
 func TestLabelsAreBounded(t *testing.T) {
 	b := inMemory(t)
 	for i := range 5_000 {
-		p, err := weir.NewPolicy(fmt.Sprint("of ", i), weir.PerMinute(10))
+		p, err := counter.NewPolicy(fmt.Sprint("of ", i), weir.PerMinute(10))
 		if err != nil {
 			t.Fatal(err)
 		}
-		charge := weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("s")}, N: 1}
-		if _, err := b.limiter.Take(t.Context(), &weir.Request{}, []weir.Charge{charge}); err != nil {
+		charge := counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("s")}, N: 1}
+		if _, err := b.limiter.Take(t.Context(), &weir.Request{}, []counter.Charge{charge}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -71,22 +71,22 @@ func (s *Sources) collect(ch chan<- prometheus.Metric) {
 		st := s.Memory.Stats()
 		gauge(ch, memoryCounters, float64(st.Counters))
 		gauge(ch, memoryBytes, float64(st.Bytes))
-		counter(ch, memoryEvictions, st.Evicted)
+		total(ch, memoryEvictions, st.Evicted)
 	}
 	if s.Redis != nil {
 		collectRedis(ch, s.Redis)
 	}
 	if s.Leases != nil {
 		st := s.Leases.Stats()
-		counter(ch, leaseCharges, st.Local, "local")
-		counter(ch, leaseCharges, st.Asked, "store")
+		total(ch, leaseCharges, st.Local, "local")
+		total(ch, leaseCharges, st.Asked, "store")
 		gauge(ch, leaseTokens, float64(st.Tokens))
 		gauge(ch, leaseCounters, float64(st.Counters))
 	}
 	if s.Guard != nil {
 		st := s.Guard.Stats()
 		gauge(ch, cooldowns, float64(st.InForce))
-		counter(ch, cooldownsBegun, st.Begun)
+		total(ch, cooldownsBegun, st.Begun)
 	}
 }
 
@@ -113,10 +113,10 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 		gauge(ch, storeKeys, keys, sh.Name)
 	}
 	for _, sh := range s.Stats().Shards {
-		counter(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
-		counter(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
-		counter(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
-		counter(ch, storeErrors, sh.Errors.Slot, sh.Name, "slot")
+		total(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
+		total(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
+		total(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
+		total(ch, storeErrors, sh.Errors.Slot, sh.Name, "slot")
 		ch <- prometheus.MustNewConstSummary(storeActs, sh.Calls, float64(sh.Acts), nil, sh.Name)
 		ch <- &histogram{
 			desc: storeDuration, label: &dto.LabelPair{Name: new("shard"), Value: &sh.Name},

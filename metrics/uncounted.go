@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var (
@@ -34,7 +35,7 @@ type outage struct {
 const registerBits = 10
 
 // add counts a request that charge c let through.
-func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *weir.Charge, now time.Time) {
+func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *counter.Charge, now time.Time) {
 	o := u.at(now)
 	for o == nil {
 		fresh := new(outage)
@@ -57,7 +58,7 @@ func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *weir.Charge, no
 }
 
 // keyHash hashes the client: its key, else its user, else its address, else what the limit counts by.
-func keyHash(seed maphash.Seed, req *weir.Request, c *weir.Charge) uint64 {
+func keyHash(seed maphash.Seed, req *weir.Request, c *counter.Charge) uint64 {
 	switch {
 	case req.APIKey != "":
 		return maphash.String(seed, req.APIKey)

@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/metrics"
 )
 
 // away is a store that can't be reached.
-type away struct{ weir.Store }
+type away struct{ counter.Store }
 
-func (away) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+func (away) Take(_ context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range charges {
-		results[i] = weir.Result{Err: errors.New("away")}
+		results[i] = counter.Result{Err: errors.New("away")}
 	}
 }
 

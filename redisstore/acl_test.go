@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
@@ -40,7 +40,7 @@ func everything(t *testing.T, url string) {
 	us.Store(storetest.Start.UnixMicro())
 	s := open(t, Options{URL: url, Now: func() time.Time { return time.UnixMicro(us.Load()) }})
 	for i, a := range storetest.Algorithms {
-		var charges []weir.Charge
+		var charges []counter.Charge
 		for j := range 20 { // so many that fields are swept
 			p := policy(t, fmt.Sprint("p", j), a, 3, time.Duration(j+1)*time.Second)
 			charges = append(charges, charge1(p, "s"))
@@ -55,12 +55,12 @@ func everything(t *testing.T, url string) {
 			if j > 0 {
 				us.Add(400_000)
 			}
-			back := weir.Return{Counter: charges[19].Counter, N: 1, Slot: rs[19].Slot}
-			if err := s.GiveBack(t.Context(), weir.Once{byte(i), 1}, time.Minute, []weir.Return{back}); err != nil && err != weir.ErrUsed {
+			back := counter.Return{Counter: charges[19].Counter, N: 1, Slot: rs[19].Slot}
+			if err := s.GiveBack(t.Context(), counter.Once{byte(i), 1}, time.Minute, []counter.Return{back}); err != nil && err != counter.ErrUsed {
 				t.Fatalf("%s: give back: %v", a, err)
 			}
 		}
-		if err := s.Reset(t.Context(), []weir.Counter{charges[0].Counter}); err != nil {
+		if err := s.Reset(t.Context(), []counter.Counter{charges[0].Counter}); err != nil {
 			t.Fatalf("%s: reset: %v", a, err)
 		}
 	}
@@ -75,13 +75,13 @@ func everything(t *testing.T, url string) {
 				t.Fatalf("%s: take: %v", p.Name, res.Err)
 			}
 			if j == 3 {
-				if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back(c, res, n)}); err != nil {
+				if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back(c, res, n)}); err != nil {
 					t.Fatalf("%s: settle: %v", p.Name, err)
 				}
 			}
 			us.Add(8 * time.Hour.Microseconds() * int64(j/4*4))
 		}
-		if left(t, s, p, "h"); s.Reset(t.Context(), []weir.Counter{holding(p, "h", n, 1).Counter}) != nil {
+		if left(t, s, p, "h"); s.Reset(t.Context(), []counter.Counter{holding(p, "h", n, 1).Counter}) != nil {
 			t.Fatalf("%s: not reset", p.Name)
 		}
 	}
@@ -191,7 +191,7 @@ func TestAMissingPermissionIsFoundByTheProbe(t *testing.T) {
 	acl, _ := documentedACL(t)
 	allow(t, acl, r)
 	s := open(t, Options{URL: "redis://weir:secret@" + r.Addr})
-	p := policy(t, "p", weir.TokenBucket, 1000, time.Hour)
+	p := policy(t, "p", counter.TokenBucket, 1000, time.Hour)
 	for _, command := range []string{"hset", "hget", "time"} {
 		answers(t, s)
 		do(t, r, "ACL", "SETUSER", "weir", "-"+command)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
@@ -18,12 +18,12 @@ import (
 func TestAgreeHolding(t *testing.T) {
 	const steps, walkers = 100_000 / slowness, 8
 	kinds := map[string]limits{
-		"concurrency":               {algorithm: weir.Concurrency},
-		"amounts in a token bucket": {algorithm: weir.TokenBucket, decimal: true},
-		"amounts in a leaky bucket": {algorithm: weir.LeakyBucket, decimal: true},
-		"amounts in windows":        {algorithm: weir.FixedWindow, decimal: true},
-		"calendar":                  {algorithm: weir.FixedWindow, calendar: true},
-		"amounts by the calendar":   {algorithm: weir.FixedWindow, calendar: true, decimal: true},
+		"concurrency":               {algorithm: counter.Concurrency},
+		"amounts in a token bucket": {algorithm: counter.TokenBucket, decimal: true},
+		"amounts in a leaky bucket": {algorithm: counter.LeakyBucket, decimal: true},
+		"amounts in windows":        {algorithm: counter.FixedWindow, decimal: true},
+		"calendar":                  {algorithm: counter.FixedWindow, calendar: true},
+		"amounts by the calendar":   {algorithm: counter.FixedWindow, calendar: true, decimal: true},
 	}
 	for _, a := range storetest.Algorithms {
 		kinds[a.String()] = limits{algorithm: a}
@@ -62,16 +62,16 @@ func (w *walker) hold() {
 
 var calendarZones = []string{"", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Apia", "America/Santiago"}
 
-func (w *walker) drawCalendar() (c weir.Calendar) {
+func (w *walker) drawCalendar() (c counter.Calendar) {
 	if !w.calendar {
 		return c
 	}
-	c = weir.Calendar{Unit: weir.Month, Zone: calendarZones[w.IntN(len(calendarZones))]}
+	c = counter.Calendar{Unit: counter.Month, Zone: calendarZones[w.IntN(len(calendarZones))]}
 	switch w.IntN(4) {
 	case 0:
-		c.Unit = weir.Day
+		c.Unit = counter.Day
 	case 1:
-		c.Unit, c.Weekday = weir.Week, time.Weekday(w.IntN(7))
+		c.Unit, c.Weekday = counter.Week, time.Weekday(w.IntN(7))
 	default:
 		c.Day = w.IntN(32)
 	}
@@ -79,14 +79,14 @@ func (w *walker) drawCalendar() (c weir.Calendar) {
 }
 
 // amounts makes a limit one of amounts, or of the calendar, if the walker's are.
-func (w *walker) amounts(i int, l *weir.Limit) {
-	if l.Algorithm == weir.Concurrency {
+func (w *walker) amounts(i int, l *counter.Limit) {
+	if l.Algorithm == counter.Concurrency {
 		l.Count = 1 + w.Int64N(20)
 	}
 	if w.decimal && l.Algorithm == w.algorithm {
 		l.Decimal = true
 		if w.IntN(2) == 0 {
-			l.Fraction = weir.Amount(w.IntN(1_000_000))
+			l.Fraction = counter.Amount(w.IntN(1_000_000))
 		}
 		if w.IntN(4) == 0 {
 			l.Count = 0 // less than one
@@ -94,23 +94,23 @@ func (w *walker) amounts(i int, l *weir.Limit) {
 	}
 	if w.calendar && l.Algorithm == w.algorithm {
 		l.Calendar = w.calendars[i]
-		l.Window = map[weir.CalendarUnit]time.Duration{weir.Day: 24 * time.Hour, weir.Week: 7 * 24 * time.Hour, weir.Month: 31 * 24 * time.Hour}[l.Calendar.Unit]
+		l.Window = map[counter.CalendarUnit]time.Duration{counter.Day: 24 * time.Hour, counter.Week: 7 * 24 * time.Hour, counter.Month: 31 * 24 * time.Hour}[l.Calendar.Unit]
 	}
 }
 
 // mark says what else a policy does, always the same one.
-func (w *walker) mark(i int, p *weir.Policy) {
-	if !w.holding || p.Limit.Algorithm == weir.Concurrency || p.Limit.Algorithm == weir.SlidingLog {
+func (w *walker) mark(i int, p *counter.Policy) {
+	if !w.holding || p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
 		return
 	}
 	p.GivesBack = i <= 1
 	p.CountRefused = i == 1
-	p.Book = i == 4 && p.Limit.Algorithm != weir.LeakyQueue && !w.shallow()
+	p.Book = i == 4 && p.Limit.Algorithm != counter.LeakyQueue && !w.shallow()
 }
 
 // shallow: nothing goes below zero. What refills in a moment is rounded down to 2^53 in memory, which shows when the numbers of
 // a bucket with an extreme debt change to extreme others.
-func (w *walker) shallow() bool { return w.extreme && w.algorithm <= weir.LeakyQueue }
+func (w *walker) shallow() bool { return w.extreme && w.algorithm <= counter.LeakyQueue }
 
 // toEdge sets the clock close to an edge of a policy's windows.
 func (w *walker) toEdge() {
@@ -121,7 +121,7 @@ func (w *walker) toEdge() {
 	w.now = time.UnixMicro(edge + []int64{-120_000_000, -1_000_000, -1, 0, 1, 1000, 59_000_000}[w.IntN(7)])
 }
 
-func (w *walker) decimalAmount(p *weir.Policy) int64 {
+func (w *walker) decimalAmount(p *counter.Policy) int64 {
 	whole := int64(p.Limit.Amount())
 	if p.Limit.Burst > 0 {
 		whole = p.Limit.Burst * 1_000_000
@@ -138,15 +138,15 @@ func (w *walker) decimalAmount(p *weir.Policy) int64 {
 }
 
 // drawHold draws a hold for a charge, or none. There are few names, so that many are there already.
-func (w *walker) drawHold(c *weir.Charge) *weir.Hold {
-	slots := c.Policy.Limit.Algorithm == weir.Concurrency
+func (w *walker) drawHold(c *counter.Charge) *counter.Hold {
+	slots := c.Policy.Limit.Algorithm == counter.Concurrency
 	if !w.holding || c.Peek || !slots && w.IntN(2) == 0 {
 		return nil
 	}
 	if slots {
 		c.N = 1 + w.Int64N(2)*w.Int64N(4)
 	}
-	h := &weir.Hold{ID: weir.Once{0: byte(w.IntN(20)), 15: 1}, GiveBack: c.Policy.GivesBack && w.IntN(3) > 0}
+	h := &counter.Hold{ID: counter.Once{0: byte(w.IntN(20)), 15: 1}, GiveBack: c.Policy.GivesBack && w.IntN(3) > 0}
 	switch w.IntN(4) {
 	case 0:
 		h.For = time.Duration(w.IntN(5000)) * time.Microsecond
@@ -155,13 +155,13 @@ func (w *walker) drawHold(c *weir.Charge) *weir.Hold {
 	case 2:
 		h.For = time.Duration(w.IntN(10)) * time.Minute
 	case 3:
-		h.For = weir.RecordTime
+		h.For = counter.RecordTime
 	}
 	return h
 }
 
 // settle says of something that goes back how much of it was used, if it has a hold.
-func (w *walker) settle(back *weir.Return) {
+func (w *walker) settle(back *counter.Return) {
 	if back.Hold == nil {
 		return
 	}
@@ -175,7 +175,7 @@ func (w *walker) settle(back *weir.Return) {
 	case draw == 3:
 		back.Used = w.magnitude(1 << 53)
 	case draw == 4: // of somebody else
-		back.Hold = &weir.Hold{ID: weir.Once{0: byte(w.IntN(20)), 15: 1}}
+		back.Hold = &counter.Hold{ID: counter.Once{0: byte(w.IntN(20)), 15: 1}}
 		back.Used = w.Int64N(back.N + 1)
 	case draw == 5: // without the hold
 		back.Hold = nil
@@ -192,10 +192,10 @@ func TestEdgesOfANodeWhoseClockIsOff(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return time.UnixMicro(now) }})
 	rnd := rand.New(rand.NewPCG(*seed, 2))
 	for i := range 300 {
-		c := weir.Calendar{Unit: weir.Day + weir.CalendarUnit(i%3), Zone: calendarZones[rnd.IntN(len(calendarZones))]}
-		l := weir.Limit{Algorithm: weir.FixedWindow, Count: 3, Calendar: c, Window: []time.Duration{1, 7, 31}[i%3] * 24 * time.Hour}
+		c := counter.Calendar{Unit: counter.Day + counter.CalendarUnit(i%3), Zone: calendarZones[rnd.IntN(len(calendarZones))]}
+		l := counter.Limit{Algorithm: counter.FixedWindow, Count: 3, Calendar: c, Window: []time.Duration{1, 7, 31}[i%3] * 24 * time.Hour}
 		p := storetest.Policy(t, fmt.Sprint("p", i), l)
-		var state weir.State
+		var state counter.State
 		now = p.Edges(now)[rnd.IntN(3)] - 3_000_000
 		for range 20 {
 			off := rnd.Int64N(60_000_000) - []int64{0, 24 * 3600 * 1_000_000}[rnd.IntN(2)]

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/memstore"
@@ -23,10 +23,10 @@ func TestAgree(t *testing.T) { agree(t, storetest.Algorithms, false) }
 
 // TestAgreeLending: likewise where charges would hold more, and give back what they didn't spend.
 func TestAgreeLending(t *testing.T) {
-	agree(t, []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}, true)
+	agree(t, []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter}, true)
 }
 
-func agree(t *testing.T, algorithms []weir.Algorithm, lending bool) {
+func agree(t *testing.T, algorithms []counter.Algorithm, lending bool) {
 	const steps, walkers = 100_000 / slowness, 8
 	r := redistest.New(t, redistest.Options{})
 	open := opener(t, "redis://"+r.Addr)
@@ -60,13 +60,13 @@ type walker struct {
 	lending   bool // charges ask for more at times
 	alone     bool // mostly one node asks, for a little, so that it gets slow leases
 	now       time.Time
-	memory    [2]weir.Store // as two nodes see it
+	memory    [2]counter.Store // as two nodes see it
 	redis     [2]*Store
-	policies  []*weir.Policy
+	policies  []*counter.Policy
 	windows   []time.Duration
-	calendars []weir.Calendar // of each policy, if any
-	other     weir.Algorithm  // of the third policy
-	taken     []weir.Return
+	calendars []counter.Calendar // of each policy, if any
+	other     counter.Algorithm  // of the third policy
+	taken     []counter.Return
 	unspent   []ledger.Unspent
 	bases     []int64 // of accounts, for claims
 	once      []step
@@ -75,7 +75,7 @@ type walker struct {
 
 // limits is what kind of limits a walker has.
 type limits struct {
-	algorithm         weir.Algorithm
+	algorithm         counter.Algorithm
 	decimal, calendar bool
 }
 
@@ -91,20 +91,20 @@ func newWalker(t *testing.T, open storetest.OpenLender, l limits, i int, lending
 		windows: []time.Duration{time.Second, 7 * time.Second, time.Minute, time.Millisecond, 1500 * time.Microsecond},
 	}
 	w.steady = windowed(a) && (i%2 == 1)
-	for w.other = storetest.Algorithms[w.IntN(6)]; w.steady && w.other < weir.FixedWindow; {
+	for w.other = storetest.Algorithms[w.IntN(6)]; w.steady && w.other < counter.FixedWindow; {
 		w.other = storetest.Algorithms[w.IntN(6)]
 	}
 	clock := func() time.Time { return w.now }
 	m := memstore.New(memstore.Options{Now: clock})
-	w.memory = [2]weir.Store{m, m}
+	w.memory = [2]counter.Store{m, m}
 	if lending {
 		model := storetest.NewModel(clock)
-		w.memory = [2]weir.Store{model.Node(1), model.Node(2)}
+		w.memory = [2]counter.Store{model.Node(1), model.Node(2)}
 	}
 	for i, s := range open(t, clock) {
 		w.redis[i] = s.(*Store)
 	}
-	w.policies = make([]*weir.Policy, 5)
+	w.policies = make([]*counter.Policy, 5)
 	for i := range w.policies {
 		w.calendars = append(w.calendars, w.drawCalendar())
 		w.change(i)
@@ -112,7 +112,9 @@ func newWalker(t *testing.T, open storetest.OpenLender, l limits, i int, lending
 	return w
 }
 
-func windowed(a weir.Algorithm) bool { return a == weir.FixedWindow || a == weir.SlidingCounter }
+func windowed(a counter.Algorithm) bool {
+	return a == counter.FixedWindow || a == counter.SlidingCounter
+}
 
 // change gives a policy new numbers. The third is of another algorithm, the fourth in shadow.
 //
@@ -126,31 +128,31 @@ func (w *walker) change(i int) {
 		a = w.other
 	}
 	for {
-		l := weir.Limit{Algorithm: a, Count: 1 + w.Int64N(50), Window: w.windows[i]}
+		l := counter.Limit{Algorithm: a, Count: 1 + w.Int64N(50), Window: w.windows[i]}
 		if !windowed(a) || w.steady || i == 0 {
 			l.Window = w.windows[w.IntN(3)]
 		}
 		if w.extreme && (!windowed(a) || w.steady) {
-			l.Count = w.magnitude(weir.MaxTokens)
+			l.Count = w.magnitude(counter.MaxTokens)
 			l.Window = time.Duration(1000+w.magnitude(366*24*3600*1e6)) * time.Microsecond
 		}
-		if a <= weir.LeakyQueue {
+		if a <= counter.LeakyQueue {
 			l.Burst = w.Int64N(80)
 			if w.lending && w.IntN(2) == 0 { // so much that slow leases may be had of it
 				l.Count, l.Burst = 40*l.Count, 40*l.Burst
 			}
 			if w.extreme && w.IntN(2) == 0 {
-				l.Burst = w.magnitude(weir.MaxTokens)
+				l.Burst = w.magnitude(counter.MaxTokens)
 			}
 			if w.IntN(3) == 0 {
 				l.Refill = float64(1+w.IntN(1e6)) / 1000
 			}
 		}
-		if a == weir.LeakyQueue && w.IntN(2) == 0 {
+		if a == counter.LeakyQueue && w.IntN(2) == 0 {
 			l.MaxDelay = time.Duration(w.magnitude(l.Window.Microseconds())) * time.Microsecond
 		}
 		w.amounts(i, &l)
-		p, err := weir.NewPolicy(fmt.Sprint("p", i), l)
+		p, err := counter.NewPolicy(fmt.Sprint("p", i), l)
 		if err != nil {
 			continue // no such limit: draw another
 		}
@@ -170,8 +172,8 @@ func (w *walker) magnitude(most int64) int64 {
 	return min(most, n)
 }
 
-func (w *walker) counter() weir.Counter {
-	return weir.Counter{Policy: w.policies[w.IntN(len(w.policies))], Subject: []byte{'s', byte(w.IntN(3))}}
+func (w *walker) counter() counter.Counter {
+	return counter.Counter{Policy: w.policies[w.IntN(len(w.policies))], Subject: []byte{'s', byte(w.IntN(3))}}
 }
 
 // step is one question to both stores.
@@ -179,10 +181,10 @@ type step struct {
 	kind    kind
 	node    int
 	asks    []ledger.Ask
-	returns []weir.Return
+	returns []counter.Return
 	unspent []ledger.Unspent
-	resets  []weir.Counter
-	once    weir.Once
+	resets  []counter.Counter
+	once    counter.Once
 }
 
 // outcome is the answer to it: of a take what was granted, otherwise the error.
@@ -257,7 +259,7 @@ func (w *walker) move() {
 func (w *walker) draw() step {
 	if w.alone && w.IntN(60) > 0 {
 		c := w.counter()
-		q := ledger.Ask{Charge: weir.Charge{Counter: c, N: 1 + w.Int64N(max(1, c.Policy.Limit.Max()/64))}, Want: 1 + w.Int64N(8)}
+		q := ledger.Ask{Charge: counter.Charge{Counter: c, N: 1 + w.Int64N(max(1, c.Policy.Limit.Max()/64))}, Want: 1 + w.Int64N(8)}
 		q.Claim = w.claim(c.Policy)
 		return step{kind: kindTake, asks: []ledger.Ask{q}}
 	}
@@ -266,7 +268,7 @@ func (w *walker) draw() step {
 		return w.drawReturn()
 	case 1:
 		if w.IntN(3) == 0 {
-			return step{kind: kindReset, resets: []weir.Counter{w.counter(), w.counter()}}
+			return step{kind: kindReset, resets: []counter.Counter{w.counter(), w.counter()}}
 		}
 	case 2, 3:
 		if w.lending {
@@ -277,7 +279,7 @@ func (w *walker) draw() step {
 	for range 1 + w.IntN(2)*w.IntN(4) {
 		c := w.counter()
 		if !st.names(c) {
-			q := ledger.Ask{Charge: weir.Charge{Counter: c, N: w.amount(c.Policy), Peek: w.IntN(5) == 0}}
+			q := ledger.Ask{Charge: counter.Charge{Counter: c, N: w.amount(c.Policy), Peek: w.IntN(5) == 0}}
 			q.Hold = w.drawHold(&q.Charge)
 			if w.lending && w.IntN(2) == 0 {
 				q.Waiting, q.Want = w.amount(c.Policy)*w.Int64N(2), w.amount(c.Policy)*w.Int64N(2)
@@ -289,7 +291,7 @@ func (w *walker) draw() step {
 	return st
 }
 
-func (st *step) names(c weir.Counter) bool {
+func (st *step) names(c counter.Counter) bool {
 	for _, o := range st.asks {
 		if o.Policy.Name == c.Policy.Name && string(o.Subject) == string(c.Subject) {
 			return true
@@ -298,13 +300,13 @@ func (st *step) names(c weir.Counter) bool {
 	return false
 }
 
-func (w *walker) amount(p *weir.Policy) int64 {
+func (w *walker) amount(p *counter.Policy) int64 {
 	if p.Limit.Decimal {
 		return w.decimalAmount(p)
 	}
 	switch w.IntN(8) {
 	case 0:
-		return w.magnitude(2 * weir.MaxTokens)
+		return w.magnitude(2 * counter.MaxTokens)
 	case 1:
 		return p.Limit.Max() + w.Int64N(3) - 1 + 1/p.Limit.Max()
 	}
@@ -344,8 +346,8 @@ func (w *walker) drawReturn() step {
 }
 
 // claim draws what a node might say of a counter, mostly of an account as it was a moment ago.
-func (w *walker) claim(p *weir.Policy) (c ledger.Claim) {
-	if p.Limit.Algorithm > weir.LeakyBucket || len(w.bases) == 0 || w.IntN(2) == 0 {
+func (w *walker) claim(p *counter.Policy) (c ledger.Claim) {
+	if p.Limit.Algorithm > counter.LeakyBucket || len(w.bases) == 0 || w.IntN(2) == 0 {
 		return c
 	}
 	at := w.now.UnixMicro() - w.Int64N(1000)
@@ -379,7 +381,7 @@ func (w *walker) remember(st step, o outcome) {
 	for i, g := range o.grants {
 		c := st.asks[i]
 		if g.Allowed && !c.Peek {
-			w.taken = append(w.taken, weir.Return{Counter: c.Counter, N: c.N, Slot: g.Slot, Hold: c.Hold})
+			w.taken = append(w.taken, counter.Return{Counter: c.Counter, N: c.N, Slot: g.Slot, Hold: c.Hold})
 		}
 		if g.Lent > 0 {
 			w.unspent = append(w.unspent, ledger.Unspent{Counter: c.Counter, N: 1 + w.Int64N(g.Lent), Interval: g.Interval})
@@ -392,7 +394,7 @@ func (w *walker) remember(st step, o outcome) {
 	w.unspent, w.bases = w.unspent[max(0, len(w.unspent)-50):], w.bases[max(0, len(w.bases)-50):]
 }
 
-func perform(s weir.Store, st step) (o outcome) {
+func perform(s counter.Store, st step) (o outcome) {
 	ctx := context.Background()
 	switch st.kind {
 	case kindTake:
@@ -401,7 +403,7 @@ func perform(s weir.Store, st step) (o outcome) {
 			l.Lend(ctx, st.asks, o.grants)
 			break
 		}
-		charges, results := make([]weir.Charge, len(st.asks)), make([]weir.Result, len(st.asks))
+		charges, results := make([]counter.Charge, len(st.asks)), make([]counter.Result, len(st.asks))
 		for i := range st.asks {
 			charges[i] = st.asks[i].Charge
 		}
@@ -441,7 +443,7 @@ func (w *walker) ask(steps []step) ([]outcome, error) {
 			answers[i].grants = make([]ledger.Grant, len(p.charges))
 			redis.report(p, outcomes{grants: answers[i].grants}, !p.refused())
 		case p.used:
-			answers[i].err = weir.ErrUsed
+			answers[i].err = counter.ErrUsed
 		}
 	}
 	return answers, nil
@@ -449,7 +451,7 @@ func (w *walker) ask(steps []step) ([]outcome, error) {
 
 func (s *Store) part(st step) *part {
 	p := &part{act: act{kind: st.kind}}
-	add := func(c weir.Counter) *charge {
+	add := func(c counter.Counter) *charge {
 		key, _ := s.names.Load().subject(&c)
 		p.indices = append(p.indices, len(p.charges))
 		p.charges = append(p.charges, charge{policy: c.Policy, key: key})
@@ -469,7 +471,7 @@ func (s *Store) part(st step) *part {
 	for _, c := range st.resets {
 		add(c)
 	}
-	if st.once != (weir.Once{}) {
+	if st.once != (counter.Once{}) {
 		tag := int(st.once[0]) % tags
 		if len(st.returns) > 0 {
 			_, tag = s.names.Load().subject(&st.returns[0].Counter)

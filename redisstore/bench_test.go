@@ -3,14 +3,14 @@ package redisstore
 import (
 	"testing"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
 // BenchmarkTake is one caller's way through the store; make bench-redis compares it with the bare script call.
 func BenchmarkTake(b *testing.B) {
 	s := open(b, Options{URL: "redis://" + redistest.New(b, redistest.Options{}).Addr, Timeout: DefaultTimeout})
-	charges, results := []weir.Charge{charge1(policy(b, "p", weir.TokenBucket, 1_000_000, year), "s")}, make([]weir.Result, 1)
+	charges, results := []counter.Charge{charge1(policy(b, "p", counter.TokenBucket, 1_000_000, year), "s")}, make([]counter.Result, 1)
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Take(b.Context(), charges, results)
@@ -23,7 +23,7 @@ func BenchmarkTake(b *testing.B) {
 // TestAllocations: a call that carries one act allocates what the client keeps, and little else.
 func TestAllocations(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + redistest.New(t, redistest.Options{}).Addr})
-	charges, results := []weir.Charge{charge1(policy(t, "p", weir.TokenBucket, 1_000_000, year), "s")}, make([]weir.Result, 1)
+	charges, results := []counter.Charge{charge1(policy(t, "p", counter.TokenBucket, 1_000_000, year), "s")}, make([]counter.Result, 1)
 	const most = 10 * slowness // the race detector allocates, too
 	if n := testing.AllocsPerRun(500, func() { s.Take(t.Context(), charges, results) }); n > most {
 		t.Errorf("%v allocations, want at most %d", n, most)

@@ -28,7 +28,7 @@ func (s *Store) Lost() error {
 	return nil
 }
 
-// Full has the log say that Redis has no memory for something new, and is the error of that: ErrUnavailable, and weir.ErrNoRoom.
+// Full has the log say that Redis has no memory for something new, and is the error of that: ErrUnavailable, and counter.ErrNoRoom.
 func (s *Store) Full() error {
 	s.tell(shortOfMemory)
 	return errFull

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 	"pgregory.net/rapid"
@@ -32,7 +32,7 @@ func TestRedisClockStepsBack(t *testing.T) {
 					t.Errorf("the step back minted %d", got)
 				}
 				window := time.Minute
-				if a == weir.SlidingCounter {
+				if a == counter.SlidingCounter {
 					window *= 2 // it is one window until the last one counts for less, and another until for nothing
 				}
 				us.Add(window.Microseconds())
@@ -49,7 +49,7 @@ func TestRedisClockStepsBack(t *testing.T) {
 func TestTheNodesClockDecidesNothing(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+	p := policy(t, "p", counter.TokenBucket, 10, time.Hour)
 	var c call
 	c.encode([]*act{takeAct(p, "key")}, s.time(), s.leastTTL, s.peers.id)
 	if now := string(c.body[:7]); now != "\x00\x00\x00\x00\x00\x00\x00" {

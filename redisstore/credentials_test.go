@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -48,7 +48,7 @@ func logged(t *testing.T, log *lines, line string, times int) {
 const applied = "redis credentials applied"
 
 // counts charges a key until a charge arrives: connections have just been killed. Each that does is counted.
-func counts(t *testing.T, s *Store, p *weir.Policy) {
+func counts(t *testing.T, s *Store, p *counter.Policy) {
 	t.Helper()
 	until(t, func(ctx context.Context) error { return take(ctx, s, charge1(p, "s"))[0].Err })
 	if used(t, s, p, "s") == 0 {
@@ -79,7 +79,7 @@ func TestThePasswordIsFollowed(t *testing.T) {
 			s, servers := rotates(t, file, open)
 			if name == "Sentinel" { // which are asked where the new primary is
 				servers[0].Kill()
-				counts(t, s, policy(t, "later", weir.TokenBucket, 1000, year))
+				counts(t, s, policy(t, "later", counter.TokenBucket, 1000, year))
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 	}
 	var log lines
 	s := open(t, Options{URL: url, Logger: log.logger(), Timeout: 2 * time.Second})
-	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	counts(t, s, p)
 
 	// As documented: Redis accepts both for a while.
@@ -163,7 +163,7 @@ func TestCertificatesAreFollowed(t *testing.T) {
 	put(t, both, text(t, old.CA), text(t, fresh.CA))
 	var log lines
 	s := open(t, Options{URL: "rediss://" + r.TLSAddr + "?ca=" + ca + "&cert=" + cert + "&key=" + key, Logger: log.logger(), Timeout: 2 * time.Second})
-	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	counts(t, s, p)
 	step := func(times int) {
 		t.Helper()

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/storetest"
 )
 
@@ -19,7 +19,7 @@ func TestFourNodesAdmitExactly(t *testing.T) {
 		for _, a := range storetest.Algorithms {
 			t.Run(a.String(), func(t *testing.T) {
 				window := 24 * time.Hour
-				if a == weir.FixedWindow {
+				if a == counter.FixedWindow {
 					window = 366 * 24 * time.Hour // which hardly ends while this runs
 				}
 				p := policy(t, fmt.Sprint("daily", a), a, 1000, window)

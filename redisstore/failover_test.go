@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestAPlannedFailoverIsFollowedAtOnce(t *testing.T) {
 	r := redistest.NewSentinel(t, redistest.Options{})
 	s := open(t, Options{URL: "redis-sentinel://" + r.Addrs()[1] + "," + r.Addrs()[0] + "," + r.Addrs()[2] + "/" + redistest.MasterName, Timeout: 2 * time.Second})
-	p := policy(t, "p", weir.FixedWindow, 1_000_000, year)
+	p := policy(t, "p", counter.FixedWindow, 1_000_000, year)
 	mustTake(t, s, charge1(p, "s"))
 	old, promoted := r.Servers[0], r.Servers[1]
 	until(t, func(ctx context.Context) error { // the store hears all Sentinels
@@ -90,5 +90,5 @@ func TestAFailoverBeforeTheFirstHeartbeat(t *testing.T) {
 	if err := isMaster(t.Context(), r.Servers[1]); err != nil {
 		t.Error(err)
 	}
-	mustTake(t, s, charge1(policy(t, "p", weir.FixedWindow, 10, year), "s"))
+	mustTake(t, s, charge1(policy(t, "p", counter.FixedWindow, 10, year), "s"))
 }

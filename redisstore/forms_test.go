@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
@@ -36,32 +37,32 @@ func TestFieldsOfOtherVersions(t *testing.T) {
 	const token = 1_000_000
 	for _, c := range []struct {
 		name      string
-		algorithm weir.Algorithm
+		algorithm counter.Algorithm
 		count     int64
 		field     string
 		want      int64 // remaining
 	}{
-		{"small, of a token bucket", weir.TokenBucket, 10, packed(1, 241, 1, code, 7, at, 4, 7*token), 7},
-		{"small, of a leaky bucket", weir.LeakyBucket, 10, packed(1, 241, 1, code, 7, at, 4, 3*token), 7},
-		{"small, of a window", weir.FixedWindow, 10, packed(1, 241, 1, code, 7, begin, 4, 3), 7},
-		{"large", weir.TokenBucket, 10_000, packed(1, 242, 1, code, 7, at, 7, 7_000*token), 7_000},
-		{"large, below zero", weir.TokenBucket, 10_000, packed(1, 242, 1, code, 7, at, 7, -3*token), 0},
-		{"a pair", weir.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 3, 4, 0), 7},
-		{"a pair, with the window before", weir.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 0, 4, 10), 1},
-		{"an account", weir.TokenBucket, 10, packed(1, 244, 1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 7, at, 3, 99, 1, 4), 7},
-		{"a log", weir.SlidingLog, 10, packed(5, 0, 5, 0, 1, 0, 5, 0, 7, at, 6, 3, 7, at, 6, 3), 7},
+		{"small, of a token bucket", counter.TokenBucket, 10, packed(1, 241, 1, code, 7, at, 4, 7*token), 7},
+		{"small, of a leaky bucket", counter.LeakyBucket, 10, packed(1, 241, 1, code, 7, at, 4, 3*token), 7},
+		{"small, of a window", counter.FixedWindow, 10, packed(1, 241, 1, code, 7, begin, 4, 3), 7},
+		{"large", counter.TokenBucket, 10_000, packed(1, 242, 1, code, 7, at, 7, 7_000*token), 7_000},
+		{"large, below zero", counter.TokenBucket, 10_000, packed(1, 242, 1, code, 7, at, 7, -3*token), 0},
+		{"a pair", counter.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 3, 4, 0), 7},
+		{"a pair, with the window before", counter.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 0, 4, 10), 1},
+		{"an account", counter.TokenBucket, 10, packed(1, 244, 1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 7, at, 3, 99, 1, 4), 7},
+		{"a log", counter.SlidingLog, 10, packed(5, 0, 5, 0, 1, 0, 5, 0, 7, at, 6, 3, 7, at, 6, 3), 7},
 		// From before forms had numbers: no release wrote them, and they begin anew.
-		{"12 bytes", weir.TokenBucket, 10, packed(1, code, 7, at, 4, 7*token), 10},
-		{"15 bytes", weir.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token), 10},
-		{"16 bytes", weir.SlidingCounter, 10, packed(1, code, 7, begin, 4, 3, 4, 0), 10},
-		{"26 bytes", weir.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 1, 0), 10},
+		{"12 bytes", counter.TokenBucket, 10, packed(1, code, 7, at, 4, 7*token), 10},
+		{"15 bytes", counter.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token), 10},
+		{"16 bytes", counter.SlidingCounter, 10, packed(1, code, 7, begin, 4, 3, 4, 0), 10},
+		{"26 bytes", counter.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 1, 0), 10},
 		// Of a version to come.
-		{"another form", weir.TokenBucket, 10, packed(1, 246, 1, code, 7, at, 4, 7*token), 10},
+		{"another form", counter.TokenBucket, 10, packed(1, 246, 1, code, 7, at, 4, 7*token), 10},
 	} {
 		p := policy(t, c.name, c.algorithm, c.count, time.Hour)
 		f := field(p)
 		name := string(f[:])
-		if c.algorithm == weir.SlidingLog {
+		if c.algorithm == counter.SlidingLog {
 			name = "h"
 		}
 		do(t, r, "HSET", keyOf(s, p, c.name), name, c.field)
@@ -78,7 +79,7 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
 	at := now.UnixMicro()
 	mine := id(1)
-	write := func(p *weir.Policy, form, n int64, more ...string) {
+	write := func(p *counter.Policy, form, n int64, more ...string) {
 		records, ends := keysOf(s, p, p.Name)
 		do(t, r, append([]string{"HSET", records, string(mine[:]), packed(1, form, 7, n, 7, at)}, more...)...)
 		do(t, r, "ZADD", ends, fmt.Sprint(at+5_000_000), string(mine[:]))
@@ -96,7 +97,7 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 	}{{"kept", 246, 8, 2}, {"goes back", 247, 8, 8}, {"went back", 248, 0, 2}} {
 		for _, late := range []bool{false, true} {
 			now = storetest.Start
-			p := amounts(t, fmt.Sprint(c.name, late), weir.FixedWindow, 10, year)
+			p := amounts(t, fmt.Sprint(c.name, late), counter.FixedWindow, 10, year)
 			p.GivesBack = true
 			took := charge1(p, p.Name)
 			took.N = 8_000_000
@@ -108,8 +109,8 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 			if late {
 				now, want = now.Add(6*time.Second), c.late
 			}
-			settled := back(holding(p, p.Name, 8_000_000, 1), weir.Result{}, 2_000_000)
-			if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{settled}); err != nil {
+			settled := back(holding(p, p.Name, 8_000_000, 1), counter.Result{}, 2_000_000)
+			if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{settled}); err != nil {
 				t.Fatal(err)
 			}
 			if got := left(t, s, p, p.Name); got != want*1_000_000 {
@@ -118,8 +119,8 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 		}
 	}
 	n := newNamer("weir", []byte("secret"))
-	counter := weir.Counter{Policy: p, Subject: []byte("s")}
-	key, _ := n.subject(&counter)
+	counted := counter.Counter{Policy: p, Subject: []byte("s")}
+	key, _ := n.subject(&counted)
 	records, ends := (&charge{policy: p, key: key}).holdNames()
 	if want := "weir{34}ZBotJQ3oImHeZfKzRGK5JQ/FivyTxtg"; records != want+".h" || ends != want+".e" {
 		t.Errorf("holds are kept under %s and %s, want %s", records, ends, want)
@@ -130,12 +131,12 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 // client would have its limit twice while both run.
 func TestNamesOfOtherVersions(t *testing.T) {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
-		{ID: "key", Limits: []weir.Limit{weir.PerMinute(10)}},
-		{ID: "several", By: []string{"user", "ip", "org", "method", "tier"}, Algorithm: weir.LeakyBucket, Limits: []weir.Limit{weir.PerSecond(10), weir.PerHour(100)}},
-		{ID: "window", By: []string{"ip"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerHour(10)}},
-		{ID: "counter", By: []string{"header:X-Tenant", "endpoint"}, Match: weir.Match{Endpoint: "GET /v1/{x...}"}, Algorithm: weir.SlidingCounter, Limits: []weir.Limit{weir.PerHour(10)}},
-		{ID: "log", By: []string{"path", "org"}, Algorithm: weir.SlidingLog, Limits: []weir.Limit{weir.PerHour(10)}},
-		{ID: "all", By: []string{}, Limits: []weir.Limit{weir.PerHour(10)}, Candidate: []weir.Limit{weir.PerHour(5)}},
+		{ID: "key", Limits: []counter.Limit{counter.PerMinute(10)}},
+		{ID: "several", By: []string{"user", "ip", "org", "method", "tier"}, Algorithm: counter.LeakyBucket, Limits: []counter.Limit{counter.PerSecond(10), counter.PerHour(100)}},
+		{ID: "window", By: []string{"ip"}, Algorithm: counter.FixedWindow, Limits: []counter.Limit{counter.PerHour(10)}},
+		{ID: "counter", By: []string{"header:X-Tenant", "endpoint"}, Match: weir.Match{Endpoint: "GET /v1/{x...}"}, Algorithm: counter.SlidingCounter, Limits: []counter.Limit{counter.PerHour(10)}},
+		{ID: "log", By: []string{"path", "org"}, Algorithm: counter.SlidingLog, Limits: []counter.Limit{counter.PerHour(10)}},
+		{ID: "all", By: []string{}, Limits: []counter.Limit{counter.PerHour(10)}, Candidate: []counter.Limit{counter.PerHour(5)}},
 	}})
 	if err != nil {
 		t.Fatal(err)

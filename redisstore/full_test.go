@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/storetest"
@@ -22,12 +23,12 @@ func TestAFullRedisGoesOn(t *testing.T) {
 	url := "redis://" + r.Addr
 	var log lines
 	s := open(t, Options{URL: url, Logger: log.logger()})
-	c10 := func(p *weir.Policy, subject string) weir.Charge {
+	c10 := func(p *counter.Policy, subject string) counter.Charge {
 		c := charge1(p, subject)
 		c.N = 10
 		return c
 	}
-	policies := map[weir.Algorithm]*weir.Policy{}
+	policies := map[counter.Algorithm]*counter.Policy{}
 	for _, a := range storetest.Algorithms {
 		policies[a] = policy(t, fmt.Sprint("p", a), a, 10, year/2)
 		mustTake(t, s, c10(policies[a], "blocked"))
@@ -54,11 +55,11 @@ func TestAFullRedisGoesOn(t *testing.T) {
 			t.Errorf("%s: known: %d used, want 4", a, got)
 		}
 		res := take(t.Context(), s, charge1(p, "known"))[0]
-		back := []weir.Return{{Counter: charge1(p, "known").Counter, N: 1, Slot: res.Slot}}
-		if err := s.GiveBack(t.Context(), weir.Once{byte(a), 1}, time.Hour, back); !errors.Is(err, ErrUnavailable) {
+		back := []counter.Return{{Counter: charge1(p, "known").Counter, N: 1, Slot: res.Slot}}
+		if err := s.GiveBack(t.Context(), counter.Once{byte(a), 1}, time.Hour, back); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: given back without a mark: %v", a, err)
 		}
-		if err := s.GiveBack(t.Context(), weir.Once{}, 0, back); err != nil || used(t, s, p, "known") != 4 {
+		if err := s.GiveBack(t.Context(), counter.Once{}, 0, back); err != nil || used(t, s, p, "known") != 4 {
 			t.Errorf("%s: given back: %v, %d used", a, err, used(t, s, p, "known"))
 		}
 		if got := do(t, r, "EXISTS", keyOf(s, p, "new")); got != int64(0) {
@@ -73,7 +74,7 @@ func TestAFullRedisGoesOn(t *testing.T) {
 	}
 
 	// A node that starts now, and one that lost Redis before.
-	p := policies[weir.TokenBucket]
+	p := policies[counter.TokenBucket]
 	if got := used(t, open(t, Options{URL: url}), p, "known"); got != 4 {
 		t.Errorf("another node sees %d used", got)
 	}
@@ -94,7 +95,7 @@ func TestAFullRedisLocksNobodyKnownOut(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{
-		ID: "r", Limits: []weir.Limit{{Count: 5, Window: time.Hour}}, OnStoreFailure: weir.FailRefuse,
+		ID: "r", Limits: []counter.Limit{{Count: 5, Window: time.Hour}}, OnStoreFailure: counter.FailRefuse,
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -128,12 +129,12 @@ func TestGuestsLeaveRoomForOthers(t *testing.T) {
 			do(t, r, "CONFIG", "SET", "maxmemory", "0")
 			s.weigh()
 			var delay time.Duration
-			if a == weir.LeakyQueue {
+			if a == counter.LeakyQueue {
 				delay = year / 2
 			}
 			rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
-				{ID: "r", Algorithm: a, MaxDelay: delay, Limits: []weir.Limit{{Count: 5, Window: year / 2}}},
-				{ID: "ip", By: []string{"ip"}, Limits: []weir.Limit{{Count: 1000, Window: year / 2}}},
+				{ID: "r", Algorithm: a, MaxDelay: delay, Limits: []counter.Limit{{Count: 5, Window: year / 2}}},
+				{ID: "ip", By: []string{"ip"}, Limits: []counter.Limit{{Count: 1000, Window: year / 2}}},
 			}})
 			if err != nil {
 				t.Fatal(err)

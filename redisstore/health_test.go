@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -42,15 +42,15 @@ func TestHealthOfACluster(t *testing.T) {
 
 	c.Nodes[(first+3)%6].Kill() // first the replica: nobody is to take over
 	c.Nodes[first].Kill()
-	policy, err := weir.NewPolicy("p", weir.PerHour(1_000_000))
+	policy, err := counter.NewPolicy("p", counter.PerHour(1_000_000))
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := 0
 	err = redistest.Until(ctx, func(context.Context) error {
 		n++
-		charge := weir.Charge{Counter: weir.Counter{Policy: policy, Subject: fmt.Append(nil, n)}, N: 1}
-		s.Take(ctx, []weir.Charge{charge}, make([]weir.Result, 1))
+		charge := counter.Charge{Counter: counter.Counter{Policy: policy, Subject: fmt.Append(nil, n)}, N: 1}
+		s.Take(ctx, []counter.Charge{charge}, make([]counter.Result, 1))
 		if h = s.Health(); h.Up {
 			return fmt.Errorf("%+v", h)
 		}

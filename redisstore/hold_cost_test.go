@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
@@ -27,9 +27,9 @@ func TestHoldsAreNeverCostly(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
 	s.end() // no heartbeat
 	for _, n := range []int{1, 100, 10_000} {
-		for _, p := range []*weir.Policy{
+		for _, p := range []*counter.Policy{
 			slotted(t, fmt.Sprint("slots", n), int64(n)+1, time.Hour),
-			amounts(t, fmt.Sprint("amount", n), weir.TokenBucket, int64(n)+1, year),
+			amounts(t, fmt.Sprint("amount", n), counter.TokenBucket, int64(n)+1, year),
 		} {
 			each := int64(1)
 			if p.Limit.Decimal {
@@ -47,7 +47,7 @@ func TestHoldsAreNeverCostly(t *testing.T) {
 				}
 			}
 			c := holding(p, subject, each, n+1)
-			var res weir.Result
+			var res counter.Result
 			counted("take", 12, func() { res = take(t.Context(), s, c)[0] })
 			if res.Err != nil || !res.Allowed {
 				t.Fatalf("%+v", res)
@@ -61,7 +61,7 @@ func TestHoldsAreNeverCostly(t *testing.T) {
 			})
 			counted("peek", 6, func() { left(t, s, p, subject) })
 			counted("release", 12, func() {
-				if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back(c, res, each)}); err != nil {
+				if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back(c, res, each)}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -72,7 +72,7 @@ func TestHoldsAreNeverCostly(t *testing.T) {
 }
 
 // fillHolds takes n holds of a counter.
-func fillHolds(t testing.TB, s *Store, p *weir.Policy, subject string, each int64, n int) {
+func fillHolds(t testing.TB, s *Store, p *counter.Policy, subject string, each int64, n int) {
 	t.Helper()
 	key := keyOf(s, p, subject)
 	for done := 0; done < n; {
@@ -96,7 +96,7 @@ func TestChargesWithoutHoldsCostWhatTheyDid(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
 	s.end() // no heartbeat
 	for p, n := range withHolds(t, 100) {
-		if p.GivesBack = false; p.Limit.Algorithm == weir.Concurrency || p.Limit.Algorithm == weir.SlidingLog {
+		if p.GivesBack = false; p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
 			continue
 		}
 		c := charge1(p, "s"+p.Name)
@@ -117,7 +117,7 @@ func TestHoldsAreSmall(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	for _, n := range []int{1, 10, 100, 1_000, 20_000} {
-		for _, p := range []*weir.Policy{slotted(t, "slot", 100_000, time.Hour), amounts(t, "reservation", weir.TokenBucket, 100_000, year)} {
+		for _, p := range []*counter.Policy{slotted(t, "slot", 100_000, time.Hour), amounts(t, "reservation", counter.TokenBucket, 100_000, year)} {
 			subject := fmt.Sprint(p.Name, n)
 			each := int64(1)
 			if p.Limit.Decimal {

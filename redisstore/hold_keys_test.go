@@ -8,24 +8,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
 
 // withHolds are policies of every algorithm, and how much ten charges may ask for.
-func withHolds(t testing.TB, count int64) map[*weir.Policy]int64 {
+func withHolds(t testing.TB, count int64) map[*counter.Policy]int64 {
 	t.Helper()
-	policies := map[*weir.Policy]int64{slotted(t, "slots", count, time.Hour): 1}
+	policies := map[*counter.Policy]int64{slotted(t, "slots", count, time.Hour): 1}
 	for _, a := range storetest.Algorithms {
 		policies[policy(t, fmt.Sprint("p", a), a, count, year/2)] = 1
 	}
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
 		p := amounts(t, fmt.Sprint("amount", a), a, count, year/2)
 		p.GivesBack = true
 		policies[p] = 1_000_000
 	}
-	p := storetest.Policy(t, "month", weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}})
+	p := storetest.Policy(t, "month", counter.Limit{Algorithm: counter.FixedWindow, Count: count, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}})
 	policies[p] = 1
 	return policies
 }
@@ -36,7 +36,7 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	policies := withHolds(t, 10)
-	taken := map[*weir.Policy]weir.Result{}
+	taken := map[*counter.Policy]counter.Result{}
 	for p, n := range policies {
 		taken[p] = take(t.Context(), s, holding(p, "s", 2*n, 1))[0]
 		mustTake(t, s, holding(p, "s", n, 2))
@@ -46,7 +46,7 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 		before := left(t, s, p, "s")
 		res := take(t.Context(), s, holding(p, "s", n, 3), holding(p, "new", n, 3))
 		for i, r := range res {
-			if !errors.Is(r.Err, weir.ErrNoRoom) {
+			if !errors.Is(r.Err, counter.ErrNoRoom) {
 				t.Errorf("%s: charge %d: %+v", p.Name, i, r)
 			}
 		}
@@ -58,15 +58,15 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 		_, ends := keysOf(s, p, "s")
 		end := func() any { return do(t, r, "ZSCORE", ends, string(c.Hold.ID[:])) }
 		was := end()
-		if res := take(t.Context(), s, c)[0]; res.Err != nil || !res.Allowed || (end() == was) == (p.Limit.Algorithm == weir.Concurrency) {
+		if res := take(t.Context(), s, c)[0]; res.Err != nil || !res.Allowed || (end() == was) == (p.Limit.Algorithm == counter.Concurrency) {
 			t.Errorf("%s: repeated: %+v, and ends at %v, as before or not: only slots are renewed", p.Name, res, was)
 		}
 		settled := back(holding(p, "s", 2*n, 1), taken[p], n)
-		if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{settled}); err != nil {
+		if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{settled}); err != nil {
 			t.Errorf("%s: settled: %v", p.Name, err)
 		}
 		want := before + n
-		if p.Limit.Algorithm == weir.Concurrency {
+		if p.Limit.Algorithm == counter.Concurrency {
 			want = before + 2*n
 		}
 		if got := left(t, s, p, "s"); got < want || got > want+n/100+1 {
@@ -74,9 +74,9 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 		}
 	}
 	// Excess is booked even where the counter is gone.
-	p := amounts(t, "amountfixed", weir.FixedWindow, 10, year/2)
-	owed := back(holding(p, "gone", 1_000_000, 9), weir.Result{}, 3_000_000)
-	if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{owed}); err != nil || left(t, s, p, "gone") != 8_000_000 {
+	p := amounts(t, "amountfixed", counter.FixedWindow, 10, year/2)
+	owed := back(holding(p, "gone", 1_000_000, 9), counter.Result{}, 3_000_000)
+	if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{owed}); err != nil || left(t, s, p, "gone") != 8_000_000 {
 		t.Errorf("booked: %v, %d left", err, left(t, s, p, "gone"))
 	}
 	if h := s.Health(); !h.Up {
@@ -99,7 +99,7 @@ func TestGuestsMakeNoHolds(t *testing.T) {
 	for p, n := range withHolds(t, 10) {
 		c := holding(p, "s", n, 1)
 		c.Guest = true
-		if res := take(t.Context(), s, c)[0]; !errors.Is(res.Err, weir.ErrNoRoom) {
+		if res := take(t.Context(), s, c)[0]; !errors.Is(res.Err, counter.ErrNoRoom) {
 			t.Errorf("%s: %+v", p.Name, res)
 		}
 		gone(t, r, s, p, "s")
@@ -158,7 +158,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 						one.kind = kind
 					}
 					if one.kind == kindGiveBack {
-						ret := back(c, weir.Result{Slot: 1}, n)
+						ret := back(c, counter.Result{Slot: 1}, n)
 						ch.settle(&ret)
 					} else {
 						ch.ask(&c, nil)
@@ -184,7 +184,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 						free++
 					}
 				}
-				if p.Limit.Algorithm == weir.Concurrency && (what == "gone E" || strings.HasPrefix(what, "text") || strings.HasPrefix(what, "list")) && free < 9 {
+				if p.Limit.Algorithm == counter.Concurrency && (what == "gone E" || strings.HasPrefix(what, "text") || strings.HasPrefix(what, "list")) && free < 9 {
 					t.Errorf("%s: %d slots of 10 are free afterwards", spoiled, free)
 				}
 			}
@@ -200,7 +200,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 func TestHoldsLiveAsLongAsTheyMatter(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	p := amounts(t, "p", weir.TokenBucket, 10, time.Hour)
+	p := amounts(t, "p", counter.TokenBucket, 10, time.Hour)
 	p.GivesBack = true
 	for i, c := range []struct {
 		last    time.Duration // of the holds, one after the other
@@ -234,9 +234,9 @@ func TestHoldsLiveAsLongAsTheyMatter(t *testing.T) {
 func TestCalendarCountersLiveOn(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	for _, unit := range []weir.CalendarUnit{weir.Day, weir.Week, weir.Month} {
-		length := map[weir.CalendarUnit]time.Duration{weir.Day: 1, weir.Week: 7, weir.Month: 31}[unit] * 24 * time.Hour
-		p := storetest.Policy(t, unit.String(), weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: length, Calendar: weir.Calendar{Unit: unit}})
+	for _, unit := range []counter.CalendarUnit{counter.Day, counter.Week, counter.Month} {
+		length := map[counter.CalendarUnit]time.Duration{counter.Day: 1, counter.Week: 7, counter.Month: 31}[unit] * 24 * time.Hour
+		p := storetest.Policy(t, unit.String(), counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: length, Calendar: counter.Calendar{Unit: unit}})
 		res := take(t.Context(), s, charge1(p, unit.String()))[0]
 		if ttl := pttl(t, r, keyOf(s, p, unit.String())); res.Err != nil || ttl < res.ResetAfter || ttl > 6*length {
 			t.Errorf("a %s that ends in %v lives for %v (%v)", unit, res.ResetAfter, ttl, res.Err)
@@ -297,15 +297,15 @@ func TestARefusedRequestHoldsNothing(t *testing.T) {
 func TestASettlementIsCompleted(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{})
 	s := open(t, Options{URL: clusterURL(c)})
-	p, plain := amounts(t, "p", weir.FixedWindow, 100, year), policy(t, "plain", weir.FixedWindow, 100, year)
+	p, plain := amounts(t, "p", counter.FixedWindow, 100, year), policy(t, "plain", counter.FixedWindow, 100, year)
 	apart := apart(s, "s")
-	var returns []weir.Return
+	var returns []counter.Return
 	for _, subject := range apart {
 		charge := holding(p, subject, 50_000_000, 1)
 		returns = append(returns, back(charge, take(t.Context(), s, charge)[0], 20_000_000))
 	}
 	last := charge1(plain, tagged(s, 77, "other"))
-	returns = append(returns, weir.Return{Counter: last.Counter, N: 1, Slot: take(t.Context(), s, last)[0].Slot})
+	returns = append(returns, counter.Return{Counter: last.Counter, N: 1, Slot: take(t.Context(), s, last)[0].Slot})
 	once := id(99)
 	check := func(what string, want ...int64) {
 		t.Helper()
@@ -328,7 +328,7 @@ func TestASettlementIsCompleted(t *testing.T) {
 		t.Errorf("what isn't marked went back after the first part had: %d used", got)
 	}
 	for range 3 {
-		if err := s.GiveBack(t.Context(), once, time.Hour, returns); err != weir.ErrUsed {
+		if err := s.GiveBack(t.Context(), once, time.Hour, returns); err != counter.ErrUsed {
 			t.Errorf("again: %v", err)
 		}
 	}

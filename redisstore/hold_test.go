@@ -10,51 +10,52 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
 
-func slotted(t testing.TB, name string, count int64, ttl time.Duration) *weir.Policy {
+func slotted(t testing.TB, name string, count int64, ttl time.Duration) *counter.Policy {
 	t.Helper()
-	return policy(t, name, weir.Concurrency, count, ttl)
+	return policy(t, name, counter.Concurrency, count, ttl)
 }
 
 // amounts is a limit on an amount, in millionths.
-func amounts(t testing.TB, name string, a weir.Algorithm, count int64, window time.Duration) *weir.Policy {
+func amounts(t testing.TB, name string, a counter.Algorithm, count int64, window time.Duration) *counter.Policy {
 	t.Helper()
-	return storetest.Policy(t, name, weir.Limit{Algorithm: a, Count: count, Window: window, Decimal: true})
+	return storetest.Policy(t, name, counter.Limit{Algorithm: a, Count: count, Window: window, Decimal: true})
 }
 
-func id(n int) (o weir.Once) {
+func id(n int) (o counter.Once) {
 	binary.BigEndian.PutUint64(o[:], uint64(n))
 	o[15] = 1
 	return o
 }
 
 // holding is a charge with a hold that lasts as long as a slot does, or a reservation.
-func holding(p *weir.Policy, subject string, n int64, name int) weir.Charge {
-	c := weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n, Returnable: true}
-	c.Hold = &weir.Hold{ID: id(name), For: weir.RecordTime}
-	if p.Limit.Algorithm == weir.Concurrency {
+func holding(p *counter.Policy, subject string, n int64, name int) counter.Charge {
+	c := counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n, Returnable: true}
+	c.Hold = &counter.Hold{ID: id(name), For: counter.RecordTime}
+	if p.Limit.Algorithm == counter.Concurrency {
 		c.Hold.For = p.Limit.Window
 	}
 	return c
 }
 
 // back returns what a charge took, of which some was used.
-func back(c weir.Charge, r weir.Result, used int64) weir.Return {
-	return weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold, Used: used}
+func back(c counter.Charge, r counter.Result, used int64) counter.Return {
+	return counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold, Used: used}
 }
 
 // keysOf are those of a counter's holds.
-func keysOf(s *Store, p *weir.Policy, subject string) (records, ends string) {
+func keysOf(s *Store, p *counter.Policy, subject string) (records, ends string) {
 	c := charge{policy: p, key: keyOf(s, p, subject)}
 	return c.holdNames()
 }
 
 // gone fails the test if a counter has holds.
-func gone(t *testing.T, r *redistest.Server, s *Store, p *weir.Policy, subject string) {
+func gone(t *testing.T, r *redistest.Server, s *Store, p *counter.Policy, subject string) {
 	t.Helper()
 	records, ends := keysOf(s, p, subject)
 	if n := do(t, r, "EXISTS", records, ends); n != int64(0) {
@@ -63,7 +64,7 @@ func gone(t *testing.T, r *redistest.Server, s *Store, p *weir.Policy, subject s
 }
 
 // left is how much of an amount is left.
-func left(t testing.TB, s weir.Store, p *weir.Policy, subject string) int64 {
+func left(t testing.TB, s counter.Store, p *counter.Policy, subject string) int64 {
 	t.Helper()
 	r := take(t.Context(), s, peek1(p, subject))[0]
 	if r.Err != nil {
@@ -128,7 +129,7 @@ func TestARenewedSlotStays(t *testing.T) {
 		t.Error("a slot that had ended wasn't taken again")
 	}
 	for range 3 { // a release may be repeated
-		if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back(mine, weir.Result{}, 0)}); err != nil {
+		if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back(mine, counter.Result{}, 0)}); err != nil {
 			t.Fatal(err)
 		}
 		gone(t, r, s, p, "s")
@@ -139,14 +140,14 @@ func TestARenewedSlotStays(t *testing.T) {
 func TestASettlementWithoutARecordGivesNothingBack(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
-		for what, lose := range map[string]func(p *weir.Policy){
-			"flushed": func(*weir.Policy) { do(t, r, "FLUSHALL") },
-			"record lost": func(p *weir.Policy) {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
+		for what, lose := range map[string]func(p *counter.Policy){
+			"flushed": func(*counter.Policy) { do(t, r, "FLUSHALL") },
+			"record lost": func(p *counter.Policy) {
 				records, _ := keysOf(s, p, "s")
 				do(t, r, "DEL", records)
 			},
-			"both lost": func(p *weir.Policy) {
+			"both lost": func(p *counter.Policy) {
 				records, ends := keysOf(s, p, "s")
 				do(t, r, "DEL", records, ends)
 			},
@@ -158,7 +159,7 @@ func TestASettlementWithoutARecordGivesNothingBack(t *testing.T) {
 			mustTake(t, s, holding(p, "s", 300_000_000, 2))
 			before := left(t, s, p, "s")
 			for used, booked := range map[int64]int64{100_000_000: 0, 400_000_000: 0, 450_000_000: 50_000_000} {
-				if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back(c, res, used)}); err != nil {
+				if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back(c, res, used)}); err != nil {
 					t.Fatal(err)
 				}
 				after := left(t, s, p, "s")
@@ -176,9 +177,9 @@ func TestASettlementWithoutARecordGivesNothingBack(t *testing.T) {
 func TestASettlementBooksOnce(t *testing.T) {
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
-			{ID: "tokens", Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10_000, Window: year}}},
-			{ID: "all", By: []string{}, Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10_000, Window: year}}},
-			{ID: "flight", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 5}}},
+			{ID: "tokens", Amount: "tokens", Algorithm: counter.FixedWindow, Limits: []counter.Limit{{Count: 10_000, Window: year}}},
+			{ID: "all", By: []string{}, Amount: "tokens", Algorithm: counter.FixedWindow, Limits: []counter.Limit{{Count: 10_000, Window: year}}},
+			{ID: "flight", Algorithm: counter.Concurrency, Limits: []counter.Limit{{Count: 5}}},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -188,15 +189,15 @@ func TestASettlementBooksOnce(t *testing.T) {
 			nodes = append(nodes, weir.NewLimiter(open(t, Options{URL: url}), rules, weir.Options{Secret: []byte("shared")}))
 		}
 		for round, used := range []int64{30, 250} {
-			req := weir.Request{APIKey: fmt.Sprint("k", round), Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}, Reserve: time.Minute, Receipt: true}
+			req := weir.Request{APIKey: fmt.Sprint("k", round), Amounts: map[string]counter.Amount{"tokens": counter.Whole(100)}, Reserve: time.Minute, Receipt: true}
 			before := leftOfAll(t, nodes[0], &req)
 			d, err := nodes[0].Check(t.Context(), &req)
 			if err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
 			wins := storm(100, 100, func(i int) bool {
-				err := nodes[i%3].Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(used)}})
-				if err != nil && !errors.Is(err, weir.ErrUsed) {
+				err := nodes[i%3].Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(used)}})
+				if err != nil && !errors.Is(err, counter.ErrUsed) {
 					t.Error(err)
 				}
 				return err == nil
@@ -236,11 +237,11 @@ func TestHoldsUnderConcurrency(t *testing.T) {
 	for range 3 {
 		nodes = append(nodes, open(t, Options{URL: "redis://" + r.Addr}))
 	}
-	policies := map[*weir.Policy]int64{slotted(t, "slots", 10, time.Hour): 1}
+	policies := map[*counter.Policy]int64{slotted(t, "slots", 10, time.Hour): 1}
 	for _, a := range storetest.Algorithms {
 		policies[policy(t, fmt.Sprint("p", a), a, 10, year)] = 1
 	}
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow} {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
 		policies[amounts(t, fmt.Sprint("d", a), a, 1, year)] = 100_000
 	}
 	for p, n := range policies {
@@ -263,7 +264,7 @@ func TestManyHoldsEnd(t *testing.T) {
 	now := storetest.Start
 	clock := func() time.Time { return now }
 	s, m := open(t, Options{URL: "redis://" + r.Addr, Now: clock}), memstore.New(memstore.Options{Now: clock})
-	both := func(charges ...weir.Charge) []weir.Result {
+	both := func(charges ...counter.Charge) []counter.Result {
 		t.Helper()
 		got, want := take(t.Context(), s, charges...), take(t.Context(), m, charges...)
 		for i := range got {
@@ -273,10 +274,10 @@ func TestManyHoldsEnd(t *testing.T) {
 		}
 		return got
 	}
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter, weir.Concurrency} {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter, counter.Concurrency} {
 		for _, pause := range []time.Duration{time.Second, 24*time.Hour + 450*time.Millisecond, 48 * time.Hour} {
 			p := policy(t, fmt.Sprint(a, pause), a, 100_000, year/2)
-			p.GivesBack = a != weir.Concurrency
+			p.GivesBack = a != counter.Concurrency
 			for i := range 1000 {
 				c := holding(p, "s", int64(1+i%3), i*7919%1000)
 				c.Hold.For, c.Hold.GiveBack = time.Duration(i%900)*time.Millisecond, p.GivesBack && i%5 > 0
@@ -305,7 +306,7 @@ func TestManyHoldsOfOneMoment(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
-	p := policy(t, "p", weir.TokenBucket, 1000, year/2)
+	p := policy(t, "p", counter.TokenBucket, 1000, year/2)
 	p.GivesBack = true
 	for i := range 300 {
 		c := holding(p, "s", 1, i)
@@ -340,7 +341,7 @@ func TestOneHoldStandsForAll(t *testing.T) {
 		shadow := *p
 		shadow.Shadow = true
 		for round := range 300 {
-			var charges []weir.Charge
+			var charges []counter.Charge
 			peeks := rnd.IntN(5) == 0
 			for range 1 + rnd.IntN(3) {
 				c := holding(p, "s", n*(1+rnd.Int64N(3)), rnd.IntN(6))
@@ -348,7 +349,7 @@ func TestOneHoldStandsForAll(t *testing.T) {
 					c.Policy = &shadow
 				}
 				c.Hold.For = time.Duration(rnd.IntN(60)) * time.Second
-				if c.Peek = peeks; peeks || p.Limit.Algorithm != weir.Concurrency && rnd.IntN(4) == 0 {
+				if c.Peek = peeks; peeks || p.Limit.Algorithm != counter.Concurrency && rnd.IntN(4) == 0 {
 					c.Hold = nil
 				}
 				charges = append(charges, c)
@@ -360,8 +361,8 @@ func TestOneHoldStandsForAll(t *testing.T) {
 				}
 			}
 			if c := charges[rnd.IntN(len(charges))]; c.Hold != nil && rnd.IntN(3) == 0 {
-				returns := []weir.Return{back(c, want[0], 0)}
-				if err := errors.Join(s.GiveBack(t.Context(), weir.Once{}, 0, returns), m.GiveBack(t.Context(), weir.Once{}, 0, returns)); err != nil {
+				returns := []counter.Return{back(c, want[0], 0)}
+				if err := errors.Join(s.GiveBack(t.Context(), counter.Once{}, 0, returns), m.GiveBack(t.Context(), counter.Once{}, 0, returns)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // lane joins the acts that wait at the same moment into one script call. An act that finds the lane
@@ -49,9 +49,9 @@ func (a *act) work() (n int) {
 	for i := range a.charges {
 		c := &a.charges[i]
 		switch l := &c.policy.Limit; {
-		case l.Algorithm == weir.SlidingLog && l.Count > long:
+		case l.Algorithm == counter.SlidingLog && l.Count > long:
 			n += longWork
-		case c.hold != nil || l.Algorithm == weir.Concurrency:
+		case c.hold != nil || l.Algorithm == counter.Concurrency:
 			n += holdWork
 		default:
 			n++

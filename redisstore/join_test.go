@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -17,13 +17,13 @@ type held struct {
 	*Store
 	t      *testing.T
 	server *redistest.Server
-	policy *weir.Policy
+	policy *counter.Policy
 }
 
 func hold(t *testing.T) *held {
 	r := redistest.New(t, redistest.Options{})
 	h := &held{Store: open(t, Options{URL: "redis://" + r.Addr}), t: t, server: r}
-	h.policy = policy(t, "p", weir.TokenBucket, 1000, year)
+	h.policy = policy(t, "p", counter.TokenBucket, 1000, year)
 	mustTake(t, h, charge1(h.policy, "warm"))
 	h.lanes[0].mu.Lock()
 	defer h.lanes[0].mu.Unlock()
@@ -139,12 +139,12 @@ func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
 }
 
 // chosenAmong has takes wait in a lane that nothing else uses, and passes it on to them: the newest is chosen.
-func chosenAmong(t *testing.T, s *Store, p *weir.Policy, subjects ...string) []*waiter {
+func chosenAmong(t *testing.T, s *Store, p *counter.Policy, subjects ...string) []*waiter {
 	t.Helper()
 	l := &s.lanes[0]
 	var all []*waiter
 	for _, subject := range subjects {
-		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+		key, _ := s.names.Load().subject(&counter.Counter{Policy: p, Subject: []byte(subject)})
 		all = append(all, &waiter{act: takeAct(p, key), wake: make(chan struct{}, 1)})
 	}
 	l.mu.Lock()
@@ -167,7 +167,7 @@ func TestNothingIsSentForWhoHasLeft(t *testing.T) {
 		t.Run(fmt.Sprint("newest=", newest), func(t *testing.T) {
 			r := redistest.New(t, redistest.Options{})
 			s := open(t, Options{URL: "redis://" + r.Addr})
-			p := policy(t, "p", weir.TokenBucket, 1000, year)
+			p := policy(t, "p", counter.TokenBucket, 1000, year)
 			ws := chosenAmong(t, s, p, "first", "last")
 			gone, stay := ws[0], ws[1]
 			if newest {
@@ -192,7 +192,7 @@ func TestNothingIsSentForWhoHasLeft(t *testing.T) {
 func TestNothingIsSentTooLate(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	answers(t, s)
 	ws := chosenAmong(t, s, p, "first", "last")
 	for range steps + 1 {
@@ -216,7 +216,7 @@ func TestNothingIsSentTooLate(t *testing.T) {
 func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	mustTake(t, s, charge1(p, "warm"))
 	do(t, r, "CLIENT", "PAUSE", "60000", "WRITE")
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -239,7 +239,7 @@ func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
 func TestTheBreaker(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: 100 * time.Millisecond})
-	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	answers(t, s)
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
@@ -303,13 +303,13 @@ func TestCloseWithoutRedis(t *testing.T) {
 	for _, url := range []string{"redis://" + r.Addr, "redis-cluster://" + r.Addr, "redis-sentinel://" + r.Addr + "/primary"} {
 		for _, secret := range [][]byte{nil, []byte("given")} {
 			s := openLate(t, Options{URL: url, Secret: secret})
-			p := policy(t, "p", weir.TokenBucket, 10, year)
+			p := policy(t, "p", counter.TokenBucket, 10, year)
 			check := func() {
 				t.Helper()
 				if err := take(t.Context(), s, charge1(p, "s"))[0].Err; !unavailable(err) {
 					t.Errorf("%s: got %v", url, err)
 				}
-				if err := s.GiveBack(t.Context(), weir.Once{1}, time.Minute, nil); !unavailable(err) {
+				if err := s.GiveBack(t.Context(), counter.Once{1}, time.Minute, nil); !unavailable(err) {
 					t.Errorf("%s: give back: got %v", url, err)
 				}
 			}
@@ -336,7 +336,7 @@ func TestCloseDuringLoad(t *testing.T) {
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		for range 5 {
 			s := open(t, Options{URL: url})
-			p, q := policy(t, "p", weir.TokenBucket, 10, year), policy(t, "q", weir.TokenBucket, 1_000_000, year)
+			p, q := policy(t, "p", counter.TokenBucket, 10, year), policy(t, "q", counter.TokenBucket, 1_000_000, year)
 			var begun, wg sync.WaitGroup
 			for i := range 32 {
 				begun.Add(1)
@@ -366,7 +366,7 @@ func TestNoChargesAreNoTrouble(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	s.Take(t.Context(), nil, nil)
-	if err := errors.Join(s.Reset(t.Context(), nil), s.GiveBack(t.Context(), weir.Once{}, 0, nil)); err != nil {
+	if err := errors.Join(s.Reset(t.Context(), nil), s.GiveBack(t.Context(), counter.Once{}, 0, nil)); err != nil {
 		t.Error(err)
 	}
 }

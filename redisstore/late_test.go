@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -45,7 +45,7 @@ func late(t *testing.T) (end func()) {
 func TestALateNodeKeepsItsStore(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
-	p := policy(t, "p", weir.TokenBucket, 10, year)
+	p := policy(t, "p", counter.TokenBucket, 10, year)
 	answers(t, s)
 	sh := s.lanes[0].shard.Load()
 	defer late(t)()
@@ -82,7 +82,7 @@ func TestTicksAreTheBudget(t *testing.T) {
 func TestALateNodeNoticesALostStore(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
-	p := policy(t, "p", weir.TokenBucket, 1000, year)
+	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	answers(t, s)
 	sh := s.lanes[0].shard.Load()
 	if err := r.Stop(); err != nil {
@@ -123,7 +123,7 @@ func TestALongBudgetIsHeeded(t *testing.T) {
 				(*s.client.Swap(&c)).Close()
 			}
 			do(t, r, "CLIENT", "PAUSE", "700", "ALL")
-			if err := take(t.Context(), s, charge1(policy(t, "p", weir.TokenBucket, 10, year), "s"))[0].Err; err != nil {
+			if err := take(t.Context(), s, charge1(policy(t, "p", counter.TokenBucket, 10, year), "s"))[0].Err; err != nil {
 				t.Errorf("with %v to wait, after 0.7 s: %v", patience, err)
 			}
 		})

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/storetest"
@@ -103,7 +103,7 @@ func TestLayersInSeveralSlotsReport(t *testing.T) {
 				narrow := policy(t, fmt.Sprint("narrow", a, b), b, 5, 5*time.Second)
 				subjects := apart(s, fmt.Sprint("s", a, b))
 				for i := range 40 {
-					charges := []weir.Charge{charge1(wide, subjects[0]), charge1(narrow, subjects[1]), charge1(wide, subjects[2])}
+					charges := []counter.Charge{charge1(wide, subjects[0]), charge1(narrow, subjects[1]), charge1(wide, subjects[2])}
 					charges[0].N, charges[2].N, charges[2].Peek = 3, 2, i%7 == 0
 					asks := []ledger.Ask{{Charge: charges[0], Want: int64(i % 3 * 20)}, {Charge: charges[1]}, {Charge: charges[2], Want: int64(i % 4 * 10)}}
 					want, got := make([]ledger.Grant, 3), make([]ledger.Grant, 3)
@@ -130,7 +130,7 @@ func TestLayersAreGivenBackWhenTheCallerHasGone(t *testing.T) {
 		p := policy(t, fmt.Sprint("p", a), a, 100, year)
 		gone, leave := context.WithCancel(t.Context())
 		c := charge1(p, "s")
-		parts, err := s.split(nil, kindTake, 1, func(int) *weir.Counter { return &c.Counter })
+		parts, err := s.split(nil, kindTake, 1, func(int) *counter.Counter { return &c.Counter })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestLayersAreGivenBackWhenTheCallerHasGone(t *testing.T) {
 		if err := taken.lane.do(gone, &taken.act); err != nil {
 			t.Fatal(err)
 		}
-		results := make([]weir.Result, 1)
+		results := make([]counter.Result, 1)
 		s.report(taken, outcomes{results: results}, true)
 		leave()
 		s.undo(gone, taken, outcomes{results: results}, time.Now())

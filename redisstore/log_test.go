@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/ledger"
 	"github.com/weirhq/weir/memstore"
@@ -17,7 +17,7 @@ import (
 )
 
 // fill takes one token at a time, at the given moments, without waiting for each.
-func fill(t testing.TB, s *Store, p *weir.Policy, subject string, from, step int64, n int) {
+func fill(t testing.TB, s *Store, p *counter.Policy, subject string, from, step int64, n int) {
 	t.Helper()
 	option := s.address.option
 	option.ConnWriteTimeout, option.Dialer.KeepAlive = patience, patience // one reply may have to wait for all the others
@@ -79,7 +79,7 @@ func TestNothingAClientAsksIsCostly(t *testing.T) {
 			start := storetest.Start
 			now := start
 			s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
-			p := policy(t, "p", weir.SlidingLog, int64(n), time.Hour)
+			p := policy(t, "p", counter.SlidingLog, int64(n), time.Hour)
 			at := func(i int) time.Time { return start.Add(time.Duration(i) * step) }
 			c := charge1(p, "s")
 			fill(t, s, p, "s", start.UnixMicro(), step.Microseconds(), n)
@@ -110,8 +110,8 @@ func TestNothingAClientAsksIsCostly(t *testing.T) {
 			back := func(what string, slot time.Time) {
 				t.Helper()
 				counted(what, func() {
-					back := weir.Return{Counter: c.Counter, N: 1, Slot: slot.UnixMicro()}
-					if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+					back := counter.Return{Counter: c.Counter, N: 1, Slot: slot.UnixMicro()}
+					if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back}); err != nil {
 						t.Error(err)
 					}
 				})
@@ -136,7 +136,7 @@ func TestNothingAClientAsksIsCostly(t *testing.T) {
 			now = now.Add(time.Hour)
 			fill(t, s, p, "s", now.UnixMicro(), step.Microseconds(), n)
 			counted("a reset", func() {
-				if err := s.Reset(t.Context(), []weir.Counter{c.Counter}); err != nil {
+				if err := s.Reset(t.Context(), []counter.Counter{c.Counter}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -150,8 +150,8 @@ func TestAHashThatGrowsIsntReadWhole(t *testing.T) {
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
 	const long = 1000
-	at := func(name string, window time.Duration) weir.Charge {
-		return charge1(policy(t, name, weir.FixedWindow, 10, window), "s")
+	at := func(name string, window time.Duration) counter.Charge {
+		return charge1(policy(t, name, counter.FixedWindow, 10, window), "s")
 	}
 	for i := range long {
 		mustTake(t, s, at(fmt.Sprint("long", i), year))
@@ -188,7 +188,7 @@ func TestAgreeOnLongLogs(t *testing.T) {
 			clock := func() time.Time { return now }
 			memory := memstore.New(memstore.Options{Now: clock})
 			redis := open(t, Options{URL: "redis://" + r.Addr, Prefix: fmt.Sprint("far", far), Now: clock})
-			p := policy(t, "p", weir.SlidingLog, 5000, 10*time.Millisecond)
+			p := policy(t, "p", counter.SlidingLog, 5000, 10*time.Millisecond)
 			var slots []int64
 			for n := range steps {
 				now = now.Add(time.Duration(rnd.Int64N(far+1)) * time.Microsecond)
@@ -202,8 +202,8 @@ func TestAgreeOnLongLogs(t *testing.T) {
 				st := step{kind: kindTake, asks: []ledger.Ask{{Charge: c}}}
 				switch {
 				case len(slots) > 0 && rnd.IntN(3) == 0:
-					back := weir.Return{Counter: c.Counter, N: 1 + rnd.Int64N(3), Slot: slots[len(slots)-1-rnd.IntN(min(len(slots), 1+rnd.IntN(6000)))]}
-					st = step{kind: kindGiveBack, returns: []weir.Return{back}}
+					back := counter.Return{Counter: c.Counter, N: 1 + rnd.Int64N(3), Slot: slots[len(slots)-1-rnd.IntN(min(len(slots), 1+rnd.IntN(6000)))]}
+					st = step{kind: kindGiveBack, returns: []counter.Return{back}}
 				case rnd.IntN(8) == 0:
 					st.asks[0].N = 1 + rnd.Int64N(5000)
 					st.asks[0].Peek = true

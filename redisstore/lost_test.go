@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redistest"
 )
@@ -28,7 +28,7 @@ func TestALostReplyCountsOnce(t *testing.T) {
 		{"commands dropped", (*redistest.Proxy).DropCommands, false},
 		{"reset at the command", (*redistest.Proxy).ResetCommands, false},
 	}
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.SlidingLog} {
+	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.SlidingLog} {
 		for _, f := range faults {
 			t.Run(fmt.Sprint(a, "/", f.name), func(t *testing.T) {
 				r := redistest.New(t, redistest.Options{})
@@ -82,7 +82,7 @@ func TestOneLostReply(t *testing.T) {
 	proxy := redistest.NewProxy(t, r.Addr)
 	s := open(t, Options{URL: "redis://" + proxy.Addr, Timeout: 300 * time.Millisecond})
 	direct := open(t, Options{URL: "redis://" + r.Addr})
-	p := policy(t, "p", weir.TokenBucket, 100, year)
+	p := policy(t, "p", counter.TokenBucket, 100, year)
 	mustTake(t, s, charge1(p, "warm"))
 	if err := proxy.DropReplies(); err != nil {
 		t.Fatal(err)
@@ -98,9 +98,9 @@ func TestOneLostReply(t *testing.T) {
 }
 
 // decided runs one take in the background, which must be decided after the fault has ended.
-func decided(t *testing.T, s *Store, charges ...weir.Charge) (wait func()) {
+func decided(t *testing.T, s *Store, charges ...counter.Charge) (wait func()) {
 	t.Helper()
-	done := make(chan []weir.Result, 1)
+	done := make(chan []counter.Result, 1)
 	go func() { done <- take(context.Background(), s, charges...) }()
 	return func() {
 		t.Helper()
@@ -114,8 +114,8 @@ func decided(t *testing.T, s *Store, charges ...weir.Charge) (wait func()) {
 
 // TestSentAgain: after errors that say that the script didn't run, it is sent again, and counted once.
 func TestSentAgain(t *testing.T) {
-	p := policy(t, "p", weir.TokenBucket, 100, year)
-	once := func(t *testing.T, s weir.Store, subject string) {
+	p := policy(t, "p", counter.TokenBucket, 100, year)
+	once := func(t *testing.T, s counter.Store, subject string) {
 		t.Helper()
 		if n := used(t, s, p, subject); n != 1 {
 			t.Errorf("one take counted %d", n)
@@ -223,10 +223,10 @@ func TestKeysInTwoPlaces(t *testing.T) {
 	s := open(t, Options{URL: clusterURL(c)})
 	const tag = 5
 	subject, other := tagged(s, tag, "s"), tagged(s, tag, "new")
-	bucket, log := policy(t, "p", weir.TokenBucket, 100, year), policy(t, "l", weir.SlidingLog, 100, year)
+	bucket, log := policy(t, "p", counter.TokenBucket, 100, year), policy(t, "l", counter.SlidingLog, 100, year)
 	mustTake(t, s, charge1(bucket, subject), charge1(log, subject))
-	name := func(p *weir.Policy, subject string) string {
-		key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+	name := func(p *counter.Policy, subject string) string {
+		key, _ := s.names.Load().subject(&counter.Counter{Policy: p, Subject: []byte(subject)})
 		return key
 	}
 	from, err := c.Owner(t.Context(), name(bucket, subject))
@@ -279,17 +279,17 @@ func TestTheLastHoldOfASlotThatMoves(t *testing.T) {
 	s := open(t, Options{URL: clusterURL(c)})
 	const tag = 5
 	subject := tagged(s, tag, "s")
-	window := policy(t, "w", weir.FixedWindow, 100, year)
-	flight, err := weir.NewPolicy("flight", weir.Limit{Algorithm: weir.Concurrency, Count: 2, Window: time.Hour})
+	window := policy(t, "w", counter.FixedWindow, 100, year)
+	flight, err := counter.NewPolicy("flight", counter.Limit{Algorithm: counter.Concurrency, Count: 2, Window: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := func(p *weir.Policy, n int64, id byte) weir.Charge {
-		return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n, Hold: &weir.Hold{ID: weir.Once{id}, For: time.Hour}}
+	held := func(p *counter.Policy, n int64, id byte) counter.Charge {
+		return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n, Hold: &counter.Hold{ID: counter.Once{id}, For: time.Hour}}
 	}
 	reserved, slot := held(window, 10, 1), held(flight, 1, 2)
-	results := make([]weir.Result, 2)
-	s.Take(t.Context(), []weir.Charge{reserved, slot}, results)
+	results := make([]counter.Result, 2)
+	s.Take(t.Context(), []counter.Charge{reserved, slot}, results)
 	for i := range results {
 		if !results[i].Allowed {
 			t.Fatalf("%+v", results[i])
@@ -307,12 +307,12 @@ func TestTheLastHoldOfASlotThatMoves(t *testing.T) {
 	number := slotOf(tagNames[tag])
 	do(t, to, "CLUSTER", "SETSLOT", strconv.Itoa(number), "IMPORTING", do(t, from, "CLUSTER", "MYID").(string))
 	do(t, from, "CLUSTER", "SETSLOT", strconv.Itoa(number), "MIGRATING", do(t, to, "CLUSTER", "MYID").(string))
-	for i, c := range []weir.Charge{reserved, slot} {
-		back := weir.Return{Counter: c.Counter, N: c.N, Slot: results[i].Slot, Hold: c.Hold}
+	for i, c := range []counter.Charge{reserved, slot} {
+		back := counter.Return{Counter: c.Counter, N: c.N, Slot: results[i].Slot, Hold: c.Hold}
 		if i == 0 {
 			back.Used, back.Recorded = 4, true
 		}
-		if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back}); err != nil { // a mark would be a new key
+		if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back}); err != nil { // a mark would be a new key
 			t.Errorf("%s: %v", c.Policy.Name, err)
 		}
 	}
@@ -325,7 +325,7 @@ func TestTheLastHoldOfASlotThatMoves(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
-func takeAct(p *weir.Policy, key string) *act {
+func takeAct(p *counter.Policy, key string) *act {
 	return &act{kind: kindTake, charges: []charge{{policy: p, key: key, n: 1}}}
 }
 
@@ -335,7 +335,7 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	var log lines
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: time.Second, Logger: log.logger()})
-	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+	p := policy(t, "p", counter.TokenBucket, 10, time.Hour)
 	mustTake(t, s, charge1(p, "s"))
 	do(t, r, "REPLICAOF", "127.0.0.1", "1")
 	until(t, func(ctx context.Context) error {

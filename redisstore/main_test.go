@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
@@ -69,29 +69,29 @@ func openLate(t testing.TB, o Options) *Store {
 	return s
 }
 
-func policy(t testing.TB, name string, a weir.Algorithm, count int64, window time.Duration) *weir.Policy {
+func policy(t testing.TB, name string, a counter.Algorithm, count int64, window time.Duration) *counter.Policy {
 	t.Helper()
-	return storetest.Policy(t, name, weir.Limit{Algorithm: a, Count: count, Window: window})
+	return storetest.Policy(t, name, counter.Limit{Algorithm: a, Count: count, Window: window})
 }
 
-func charge1(p *weir.Policy, subject string) weir.Charge {
-	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: 1}
+func charge1(p *counter.Policy, subject string) counter.Charge {
+	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: 1}
 }
 
-func peek1(p *weir.Policy, subject string) weir.Charge {
+func peek1(p *counter.Policy, subject string) counter.Charge {
 	c := charge1(p, subject)
 	c.Peek = true
 	return c
 }
 
-func take(ctx context.Context, s weir.Store, charges ...weir.Charge) []weir.Result {
-	results := make([]weir.Result, len(charges))
+func take(ctx context.Context, s counter.Store, charges ...counter.Charge) []counter.Result {
+	results := make([]counter.Result, len(charges))
 	s.Take(ctx, charges, results)
 	return results
 }
 
 // mustTake fails the test on errors, and reports whether all charges fit.
-func mustTake(t testing.TB, s weir.Store, charges ...weir.Charge) bool {
+func mustTake(t testing.TB, s counter.Store, charges ...counter.Charge) bool {
 	t.Helper()
 	all := true
 	for _, r := range take(t.Context(), s, charges...) {
@@ -104,7 +104,7 @@ func mustTake(t testing.TB, s weir.Store, charges ...weir.Charge) bool {
 }
 
 // used is how many tokens of a counter are gone, by the word of a store that can reach it.
-func used(t testing.TB, s weir.Store, p *weir.Policy, subject string) int64 {
+func used(t testing.TB, s counter.Store, p *counter.Policy, subject string) int64 {
 	t.Helper()
 	r := take(t.Context(), s, peek1(p, subject))[0]
 	if r.Err != nil {
@@ -145,9 +145,9 @@ func until(t testing.TB, check func(context.Context) error) {
 }
 
 // answers waits until a store is served again.
-func answers(t testing.TB, s weir.Store) {
+func answers(t testing.TB, s counter.Store) {
 	t.Helper()
-	p := policy(t, "answers", weir.TokenBucket, 1000, time.Second)
+	p := policy(t, "answers", counter.TokenBucket, 1000, time.Second)
 	until(t, func(ctx context.Context) error { return take(ctx, s, peek1(p, "anyone"))[0].Err })
 }
 
@@ -215,7 +215,7 @@ func primaries(t testing.TB, c *redistest.Cluster) []*redistest.Server {
 func tagged(s *Store, tag int, from string) string {
 	for i := 0; ; i++ {
 		subject := fmt.Sprint(from, i)
-		if _, at := s.names.Load().subject(&weir.Counter{Policy: &weir.Policy{}, Subject: []byte(subject)}); at == tag {
+		if _, at := s.names.Load().subject(&counter.Counter{Policy: &counter.Policy{}, Subject: []byte(subject)}); at == tag {
 			return subject
 		}
 	}
@@ -225,7 +225,7 @@ func unavailable(err error) bool { return errors.Is(err, ErrUnavailable) }
 
 // lost returns nil when a charge was refused for want of the server, without a call.
 func lost(s *Store) func(context.Context) error {
-	p, err := weir.NewPolicy("lost", weir.PerHour(10))
+	p, err := counter.NewPolicy("lost", counter.PerHour(10))
 	return func(ctx context.Context) error {
 		if err != nil {
 			return err

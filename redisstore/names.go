@@ -4,7 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/siphash"
 )
 
@@ -68,7 +68,7 @@ func newNamer(prefix string, secret []byte) *namer {
 }
 
 // subject names the key of a counter, and says which tag it has.
-func (n *namer) subject(c *weir.Counter) (name string, tag int) {
+func (n *namer) subject(c *counter.Counter) (name string, tag int) {
 	a, b := siphash.Hash128(n.k0, n.k1, c.Subject)
 	var hash [16]byte
 	binary.BigEndian.PutUint64(hash[:8], a)
@@ -77,13 +77,13 @@ func (n *namer) subject(c *weir.Counter) (name string, tag int) {
 	var few [96]byte
 	buf := n.tagged(few[:0], tag)
 	buf = base64.RawURLEncoding.AppendEncode(buf, hash[:])
-	if c.Policy.Limit.Algorithm == weir.SlidingLog {
+	if c.Policy.Limit.Algorithm == counter.SlidingLog {
 		buf = appendField(buf, c.Policy)
 	}
 	return string(buf), tag
 }
 
-func appendField(name []byte, p *weir.Policy) []byte {
+func appendField(name []byte, p *counter.Policy) []byte {
 	f := field(p)
 	return base64.RawURLEncoding.AppendEncode(append(name, '/'), f[:])
 }
@@ -92,7 +92,7 @@ func appendField(name []byte, p *weir.Policy) []byte {
 func (c *charge) holdNames() (records, ends string) {
 	var few [96]byte
 	name := append(few[:0], c.key...)
-	if c.policy.Limit.Algorithm != weir.SlidingLog {
+	if c.policy.Limit.Algorithm != counter.SlidingLog {
 		name = appendField(name, c.policy)
 	}
 	records = string(append(name, ".h"...))
@@ -100,7 +100,7 @@ func (c *charge) holdNames() (records, ends string) {
 }
 
 // once names the key that marks an act as done.
-func (n *namer) once(o weir.Once, tag int) string {
+func (n *namer) once(o counter.Once, tag int) string {
 	return string(base64.RawURLEncoding.AppendEncode(append(n.tagged(nil, tag), "once:"...), o[:]))
 }
 
@@ -113,7 +113,7 @@ func (n *namer) tagged(buf []byte, tag int) []byte {
 }
 
 // field names a counter within the hash of its subject.
-func field(p *weir.Policy) (f [6]byte) {
+func field(p *counter.Policy) (f [6]byte) {
 	var id [8]byte
 	binary.BigEndian.PutUint64(id[:], p.ID)
 	copy(f[:], id[:6])

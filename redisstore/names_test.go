@@ -14,19 +14,20 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 )
 
 // naming is a store that notes under which name each charge would be kept in Redis.
 type naming struct {
-	weir.Store
+	counter.Store
 	namer *namer
 	names []string
 	tags  []int
 }
 
-func (n *naming) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (n *naming) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range charges {
 		name, tag := n.namer.subject(&charges[i].Counter)
 		n.names, n.tags = append(n.names, name), append(n.tags, tag)
@@ -36,9 +37,9 @@ func (n *naming) Take(ctx context.Context, charges []weir.Charge, results []weir
 
 func hostileRules(t testing.TB) *weir.RuleSet {
 	t.Helper()
-	limit := weir.Limit{Count: 1, Window: time.Hour}
+	limit := counter.Limit{Count: 1, Window: time.Hour}
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
-		{ID: "pair", By: []string{"user", "org"}, Limits: []weir.Limit{limit}},
+		{ID: "pair", By: []string{"user", "org"}, Limits: []counter.Limit{limit}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -152,17 +153,17 @@ func evenly(t *testing.T, counts []float64, total float64) {
 
 func TestRawSubjectsHaveNamesOfTheirOwn(t *testing.T) {
 	n := newNamer("weir", []byte("secret"))
-	p, q := policy(t, "p", weir.TokenBucket, 1, time.Hour), policy(t, "q", weir.TokenBucket, 1, time.Hour)
-	l, m := policy(t, "p", weir.SlidingLog, 1, time.Hour), policy(t, "q", weir.SlidingLog, 1, time.Hour)
+	p, q := policy(t, "p", counter.TokenBucket, 1, time.Hour), policy(t, "q", counter.TokenBucket, 1, time.Hour)
+	l, m := policy(t, "p", counter.SlidingLog, 1, time.Hour), policy(t, "q", counter.SlidingLog, 1, time.Hour)
 	if field(p) == field(q) {
 		t.Error("two policies share a field")
 	}
 	seen := map[string]string{}
-	name := func(p *weir.Policy, subject string) {
+	name := func(p *counter.Policy, subject string) {
 		t.Helper()
-		key, _ := n.subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+		key, _ := n.subject(&counter.Counter{Policy: p, Subject: []byte(subject)})
 		who := fmt.Sprintf("%q", subject)
-		if p.Limit.Algorithm == weir.SlidingLog {
+		if p.Limit.Algorithm == counter.SlidingLog {
 			who += p.Name // a log is a key of its own, other counters share the subject's
 		}
 		if other, taken := seen[key]; taken && other != who {
@@ -183,23 +184,23 @@ func TestRawSubjectsHaveNamesOfTheirOwn(t *testing.T) {
 		}
 	}
 	for _, s := range subjects {
-		for _, p := range []*weir.Policy{p, q, l, m} {
+		for _, p := range []*counter.Policy{p, q, l, m} {
 			name(p, s)
 		}
 	}
-	o := n.once(weir.Once{1}, 0)
+	o := n.once(counter.Once{1}, 0)
 	if n.probe(0) == o || seen[o] != "" || seen[n.probe(0)] != "" {
 		t.Error("a mark or a probe shares a name with a subject")
 	}
 }
 
 func TestAnotherSecretAndPrefixAreOtherNames(t *testing.T) {
-	p := policy(t, "p", weir.TokenBucket, 1, time.Hour)
+	p := policy(t, "p", counter.TokenBucket, 1, time.Hour)
 	names := map[string]bool{}
 	namers := []*namer{newNamer("weir", nil), newNamer("weir", []byte("a")), newNamer("weir", []byte("b")), newNamer("weir", []byte("a\x00")), newNamer("other", []byte("a"))}
 	for _, n := range namers {
 		for i := range 1000 {
-			name, _ := n.subject(&weir.Counter{Policy: p, Subject: fmt.Appendf(nil, "key-%d", i)})
+			name, _ := n.subject(&counter.Counter{Policy: p, Subject: fmt.Appendf(nil, "key-%d", i)})
 			if names[name] {
 				t.Fatalf("%q stands for two subjects", name)
 			}

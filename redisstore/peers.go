@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
@@ -390,22 +390,22 @@ func (s *Store) leave() {
 
 // Share is a store for rules that go on by themselves while Redis can't be
 // reached: it takes from a local store, by limits divided by the number of nodes.
-func (s *Store) Share(local weir.Store) weir.Store { return &share{Store: local, nodes: s.Nodes} }
+func (s *Store) Share(local counter.Store) counter.Store { return &share{Store: local, nodes: s.Nodes} }
 
 type share struct {
-	weir.Store
+	counter.Store
 	nodes func() int
-	cache sync.Map // of shareKey: *weir.Policy
+	cache sync.Map // of shareKey: *counter.Policy
 }
 
 type shareKey struct {
-	policy *weir.Policy
+	policy *counter.Policy
 	nodes  int
 }
 
-func (s *share) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *share) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	n := s.nodes()
-	parts := make([]weir.Charge, len(charges))
+	parts := make([]counter.Charge, len(charges))
 	for i, c := range charges {
 		parts[i] = c
 		parts[i].Policy = s.policy(c.Policy, n)
@@ -414,14 +414,14 @@ func (s *share) Take(ctx context.Context, charges []weir.Charge, results []weir.
 }
 
 // policy is a node's share of a limit: at least one.
-func (s *share) policy(p *weir.Policy, nodes int) *weir.Policy {
+func (s *share) policy(p *counter.Policy, nodes int) *counter.Policy {
 	key := shareKey{p, nodes}
-	if p.OnStoreFailure == weir.FailAllow {
+	if p.OnStoreFailure == counter.FailAllow {
 		return p // a client that stays on one node must get the whole limit
 	}
 	if v, ok := s.cache.Load(key); ok {
-		return v.(*weir.Policy)
+		return v.(*counter.Policy)
 	}
 	v, _ := s.cache.LoadOrStore(key, p.Share(nodes))
-	return v.(*weir.Policy)
+	return v.(*counter.Policy)
 }

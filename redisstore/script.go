@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/ledger"
 )
@@ -32,7 +32,7 @@ const (
 
 // charge is one counter in an act, with what came back for it.
 type charge struct {
-	policy  *weir.Policy
+	policy  *counter.Policy
 	key     string
 	n       int64
 	slot    int64 // of what is given back; of what was lent, its interval
@@ -43,9 +43,9 @@ type charge struct {
 	guest   bool // it may make no new counter
 	again   bool // it is sent as a peek, since another one takes for it
 	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
-	hold    *weir.Hold
+	hold    *counter.Hold
 	used    int64 // of what is given back with a hold
-	record  bool  // weir.Return.Recorded: it goes back only if the hold's record is there
+	record  bool  // counter.Return.Recorded: it goes back only if the hold's record is there
 
 	fits    bool
 	full    bool // it fits, but Redis has no memory for a new counter or hold
@@ -92,10 +92,10 @@ const (
 // call encodes acts as arguments of the script.
 type call struct {
 	keys     []string
-	policies []*weir.Policy
-	few      [2]*weir.Policy  // behind policies, mostly
-	held     []*weir.Policy   // of those, the ones whose holds are looked at for a charge of this call
-	clock    func() time.Time // Redis' time, about
+	policies []*counter.Policy
+	few      [2]*counter.Policy // behind policies, mostly
+	held     []*counter.Policy  // of those, the ones whose holds are looked at for a charge of this call
+	clock    func() time.Time   // Redis' time, about
 	body     []byte
 }
 
@@ -138,7 +138,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			case a.kind != kindTake:
 			case ch.policy.Book:
 				flags |= flagBook
-			case ch.policy.CountRefused && ch.policy.Limit.Algorithm == weir.FixedWindow:
+			case ch.policy.CountRefused && ch.policy.Limit.Algorithm == counter.FixedWindow:
 				flags |= flagCountRefused
 			}
 			if ch.again && flags >= flagCountRefused { // it must not write over what the other takes
@@ -160,7 +160,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			}
 			if cl := &ch.claim; cl.Base > 0 {
 				level := cl.State.Level
-				if ch.policy.Limit.Algorithm != weir.TokenBucket {
+				if ch.policy.Limit.Algorithm != counter.TokenBucket {
 					level = ch.policy.Limit.Max()*1_000_000 - level
 				}
 				charges = appendUint(charges, 7, cl.Base)
@@ -189,10 +189,10 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 		held = held || c.holds(p)
 		numbers := p.Numbers()
 		switch {
-		case p.Limit.Calendar.Unit != weir.NoUnit:
+		case p.Limit.Calendar.Unit != counter.NoUnit:
 			edges := p.Edges(c.clock().UnixMicro())
 			copy(numbers[1:], edges[:])
-		case p.Limit.Algorithm <= weir.LeakyBucket && !p.Book:
+		case p.Limit.Algorithm <= counter.LeakyBucket && !p.Book:
 			numbers[3] = ledger.Interval(p).Microseconds() // in place of a queue's longest delay
 		}
 		for _, n := range numbers {
@@ -206,18 +206,18 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 }
 
 // holds reports whether the holds of a policy are looked at in this call.
-func (c *call) holds(p *weir.Policy) bool {
-	return p.GivesBack || p.Limit.Algorithm == weir.Concurrency || slices.Contains(c.held, p)
+func (c *call) holds(p *counter.Policy) bool {
+	return p.GivesBack || p.Limit.Algorithm == counter.Concurrency || slices.Contains(c.held, p)
 }
 
-func (c *call) marks(p *weir.Policy) (m byte) {
+func (c *call) marks(p *counter.Policy) (m byte) {
 	if c.holds(p) {
 		m |= markHolds
 	}
 	if p.GivesBack {
 		m |= markGivesBack
 	}
-	if p.Limit.Calendar.Unit != weir.NoUnit {
+	if p.Limit.Calendar.Unit != counter.NoUnit {
 		m |= markCalendar
 	}
 	if p.Limit.Decimal {
@@ -254,7 +254,7 @@ func (c *charge) appendHold(b []byte, k kind) []byte {
 }
 
 // policy is the number by which the script knows a policy in this call.
-func (c *call) policy(p *weir.Policy) int {
+func (c *call) policy(p *counter.Policy) int {
 	i := slices.Index(c.policies, p)
 	if i < 0 {
 		i = len(c.policies)
@@ -332,15 +332,15 @@ func (r *replyReader) account() (a ledger.Account) {
 	switch form {
 	case formNone:
 	case formSmall:
-		a.State = weir.State{Time: r.uint(7), Level: r.uint(4)}
+		a.State = counter.State{Time: r.uint(7), Level: r.uint(4)}
 	case formLarge:
-		a.State = weir.State{Time: r.uint(7), Level: r.int7()}
+		a.State = counter.State{Time: r.uint(7), Level: r.int7()}
 	case formPair:
-		a.State = weir.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
+		a.State = counter.State{Time: r.uint(7), Level: r.uint(4), Prev: r.uint(4)}
 	case formLog:
-		a.State = weir.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
+		a.State = counter.State{Time: r.uint(7), Level: r.uint(7), Prev: r.uint(7)}
 	case formAccount:
-		a.State = weir.State{Time: r.uint(7), Level: r.int7()}
+		a.State = counter.State{Time: r.uint(7), Level: r.int7()}
 		a.Lent = [2]int64{r.uint(5), r.uint(5)}
 		a.Since, a.Node, a.Streak = r.uint(7), uint32(r.uint(3)), uint8(r.uint(1))
 	default:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
@@ -21,8 +21,10 @@ var errFull error = fullError{}
 
 type fullError struct{}
 
-func (fullError) Error() string        { return "redis is short of memory for new counters" }
-func (fullError) Is(target error) bool { return target == ErrUnavailable || target == weir.ErrNoRoom }
+func (fullError) Error() string { return "redis is short of memory for new counters" }
+func (fullError) Is(target error) bool {
+	return target == ErrUnavailable || target == counter.ErrNoRoom
+}
 
 const shortOfMemory = "redis is short of memory: new counters aren't written, for clients that aren't verified or for anybody"
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -25,16 +26,16 @@ func TestSizing(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\| (.+) \| (\d+) bytes \|`).FindAllStringSubmatch(string(docs), -1) {
 		said[m[1]], _ = strconv.ParseInt(m[2], 10, 64)
 	}
-	month := weir.Limit{Algorithm: weir.FixedWindow, Count: 1_000_000_000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}
+	month := counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000_000, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
-		{ID: "requests", Limits: []weir.Limit{{Count: 1_000_000, Window: 30 * 24 * time.Hour}}},
-		{ID: "tokens", Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{month}},
+		{ID: "requests", Limits: []counter.Limit{{Count: 1_000_000, Window: 30 * 24 * time.Hour}}},
+		{ID: "tokens", Amount: "tokens", Algorithm: counter.FixedWindow, Limits: []counter.Limit{month}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const clients, each = 30, 100
-	refund, settle := weir.Outcome{Abandoned: true}, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(7)}}
+	refund, settle := weir.Outcome{Abandoned: true}, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(7)}}
 	for what, c := range map[string]struct {
 		id      bool
 		receipt bool
@@ -56,7 +57,7 @@ func TestSizing(t *testing.T) {
 			l := weir.NewLimiter(s, rules, weir.Options{Now: s.Now})
 			send := func(i int, req weir.Request) {
 				t.Helper()
-				req.APIKey, req.Amounts = fmt.Sprint("k", i%clients), map[string]weir.Amount{"tokens": weir.Whole(9)}
+				req.APIKey, req.Amounts = fmt.Sprint("k", i%clients), map[string]counter.Amount{"tokens": counter.Whole(9)}
 				d, err := l.Check(t.Context(), &req)
 				if err != nil || !d.Allowed {
 					t.Fatalf("%+v: %v", d, err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -15,7 +15,7 @@ func TestRedisOwnClockSteps(t *testing.T) {
 	clock := redistest.NewClock(t, 0)
 	r := redistest.New(t, clock.Options())
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	slots, tokens := slotted(t, "slots", 1, time.Second), amounts(t, "tokens", weir.FixedWindow, 10, 300*24*time.Hour)
+	slots, tokens := slotted(t, "slots", 1, time.Second), amounts(t, "tokens", counter.FixedWindow, 10, 300*24*time.Hour)
 	tokens.GivesBack = true
 	for i, by := range []time.Duration{-time.Hour, 0, time.Hour} {
 		subject := fmt.Sprint("s", i)
@@ -26,7 +26,7 @@ func TestRedisOwnClockSteps(t *testing.T) {
 			t.Fatal("refused")
 		}
 		clock.Set(t, by)
-		for what, c := range map[string]weir.Charge{"slot": holding(slots, subject, 1, 3), "reservation": holding(tokens, subject, 10_000_000, 4)} {
+		for what, c := range map[string]counter.Charge{"slot": holding(slots, subject, 1, 3), "reservation": holding(tokens, subject, 10_000_000, 4)} {
 			for begun := time.Now(); !mustTake(t, s, c); time.Sleep(50 * time.Millisecond) {
 				if time.Since(begun) > 30*time.Second {
 					t.Fatalf("with a clock that is %v off, the %s isn't free again", by, what)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -41,7 +41,7 @@ func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
 	for _, k := range cases {
 		t.Run(k.name, func(t *testing.T) {
 			s := open(t, Options{URL: clusterURL(c), Timeout: time.Second})
-			p := policy(t, k.name, weir.TokenBucket, 1_000_000, year)
+			p := policy(t, k.name, counter.TokenBucket, 1_000_000, year)
 			here, gone := tagged(s, healthy, "s"), tagged(s, lost, "s")
 			until(t, func(ctx context.Context) error {
 				if s.lanes[healthy].shard.Load() != s.lanes[lost].shard.Load() {
@@ -112,7 +112,7 @@ func TestAStartWithoutTheNodesSlot(t *testing.T) {
 		_, _ = node.Do(t.Context(), "CLUSTER", "DELSLOTS", fmt.Sprint(slot)) // replicas refuse
 	}
 	s := open(t, Options{URL: clusterURL(c), Secret: []byte("a secret")})
-	p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+	p := policy(t, "p", counter.TokenBucket, 10, time.Hour)
 	for tag := range 10 {
 		until(t, func(ctx context.Context) error { return take(ctx, s, charge1(p, tagged(s, 100*tag, "s")))[0].Err })
 	}

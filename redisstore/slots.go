@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
@@ -19,7 +19,7 @@ const maxSlots = 1000
 // others, and with at most as many as most says, or 1,000: which hold they belong to, how many they are, since when they are
 // taken, and when they end unless they are renewed. Of other limits there are none. It is for operators: a check waits
 // behind it.
-func (s *Store) Slots(ctx context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error {
+func (s *Store) Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
 	found, err := s.lookForSlots(ctx, c, min(most, maxSlots), "")
 	if err != nil {
 		return err
@@ -27,20 +27,20 @@ func (s *Store) Slots(ctx context.Context, c *weir.Counter, most int, each func(
 	for ; len(found) >= 3; found = found[3:] {
 		n, since := readSlot(found[1])
 		ends, err := strconv.ParseFloat(found[2], 64)
-		if len(found[0]) != len(weir.Once{}) || n == 0 || err != nil || !(ends > 0 && ends < 1<<53) {
+		if len(found[0]) != len(counter.Once{}) || n == 0 || err != nil || !(ends > 0 && ends < 1<<53) {
 			continue // it isn't ours
 		}
 		at := time.UnixMicro(int64(ends))
 		if latest := s.Now().Add(c.Policy.Limit.Window); at.After(latest) {
 			at = latest // the clock has stepped back: see hold.lua
 		}
-		each(weir.Once([]byte(found[0])), n, time.UnixMicro(since), at)
+		each(counter.Once([]byte(found[0])), n, time.UnixMicro(since), at)
 	}
 	return nil
 }
 
 // Slot is how many slots of a Concurrency limit a hold has taken: 0 if it isn't there, or has ended.
-func (s *Store) Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64, error) {
+func (s *Store) Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error) {
 	found, err := s.lookForSlots(ctx, c, maxSlots, string(id[:]))
 	if err != nil || len(found) < 3 {
 		return 0, err
@@ -49,8 +49,8 @@ func (s *Store) Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64,
 	return n, nil
 }
 
-func (s *Store) lookForSlots(ctx context.Context, c *weir.Counter, most int, id string) ([]string, error) {
-	if c.Policy.Limit.Algorithm != weir.Concurrency || most <= 0 {
+func (s *Store) lookForSlots(ctx context.Context, c *counter.Counter, most int, id string) ([]string, error) {
+	if c.Policy.Limit.Algorithm != counter.Concurrency || most <= 0 {
 		return nil, nil
 	}
 	names := s.names.Load()

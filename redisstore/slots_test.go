@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
@@ -15,20 +15,20 @@ import (
 
 // shownSlot is a slot as Slots told it.
 type shownSlot struct {
-	id          weir.Once
+	id          counter.Once
 	n           int64
 	since, ends int64 // µs
 }
 
 type lister interface {
-	weir.Store
-	Slots(ctx context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error
-	Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64, error)
+	counter.Store
+	Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error
+	Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error)
 }
 
-func slotsOf(t *testing.T, s lister, p *weir.Policy, subject string, most int) (all []shownSlot) {
+func slotsOf(t *testing.T, s lister, p *counter.Policy, subject string, most int) (all []shownSlot) {
 	t.Helper()
-	if err := s.Slots(t.Context(), &weir.Counter{Policy: p, Subject: []byte(subject)}, most, func(id weir.Once, n int64, since, ends time.Time) {
+	if err := s.Slots(t.Context(), &counter.Counter{Policy: p, Subject: []byte(subject)}, most, func(id counter.Once, n int64, since, ends time.Time) {
 		all = append(all, shownSlot{id, n, since.UnixMicro(), ends.UnixMicro()})
 	}); err != nil {
 		t.Fatal(err)
@@ -36,9 +36,9 @@ func slotsOf(t *testing.T, s lister, p *weir.Policy, subject string, most int) (
 	return all
 }
 
-func slotOfHold(t *testing.T, s lister, p *weir.Policy, subject string, hold int) int64 {
+func slotOfHold(t *testing.T, s lister, p *counter.Policy, subject string, hold int) int64 {
 	t.Helper()
-	n, err := s.Slot(t.Context(), &weir.Counter{Policy: p, Subject: []byte(subject)}, id(hold))
+	n, err := s.Slot(t.Context(), &counter.Counter{Policy: p, Subject: []byte(subject)}, id(hold))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestListOfSlots(t *testing.T) {
 		}
 		same("none", 0)
 		for i := range 10 {
-			for _, store := range []weir.Store{other, local} {
+			for _, store := range []counter.Store{other, local} {
 				mustTake(t, store, holding(p, "a", int64(i+1), i))
 				mustTake(t, store, holding(p, "b", 1, i+20))
 			}
@@ -87,7 +87,7 @@ func TestListOfSlots(t *testing.T) {
 		if first.id != id(0) || first.n != 1 || first.since != storetest.Start.UnixMicro() || first.ends != first.since+60_000_000 {
 			t.Errorf("%+v", first)
 		}
-		for _, store := range []weir.Store{other, local} {
+		for _, store := range []counter.Store{other, local} {
 			mustTake(t, store, holding(p, "a", 1, 0))
 		}
 		if last := same("renewed", 10)[9]; last.id != id(0) || last.since != first.since || last.ends != us.Load()+60_000_000 {
@@ -95,9 +95,9 @@ func TestListOfSlots(t *testing.T) {
 		}
 		us.Store(storetest.Start.UnixMicro() + 62_000_000) // the second and the third have ended, and are still there
 		same("some have ended", 8)
-		for _, store := range []weir.Store{s, local} {
+		for _, store := range []counter.Store{s, local} {
 			c := holding(p, "a", 5, 4)
-			if err := store.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back(c, weir.Result{}, 0)}); err != nil {
+			if err := store.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back(c, counter.Result{}, 0)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -111,7 +111,7 @@ func TestListOfSlots(t *testing.T) {
 func TestNoSlots(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	reserved := amounts(t, "amount", weir.TokenBucket, 10, time.Hour)
+	reserved := amounts(t, "amount", counter.TokenBucket, 10, time.Hour)
 	mustTake(t, s, holding(reserved, "a", 1_000_000, 1))
 	if all := slotsOf(t, s, reserved, "a", 10); all != nil || slotOfHold(t, s, reserved, "a", 1) != 0 {
 		t.Errorf("of a reservation: %v", all)
@@ -161,7 +161,7 @@ func TestNoSlots(t *testing.T) {
 		do(t, r, "DEL", key)
 	}
 	r.Kill()
-	c := &weir.Counter{Policy: p, Subject: []byte("a")}
+	c := &counter.Counter{Policy: p, Subject: []byte("a")}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := s.Slots(ctx, c, 10, nil); !unavailable(err) {

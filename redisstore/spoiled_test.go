@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
@@ -45,12 +45,12 @@ func TestASpoiledCounterConcernsNobodyElse(t *testing.T) {
 		p := policy(t, fmt.Sprint("p", a), a, 10, time.Hour)
 		f := field(p)
 		name := string(f[:])
-		if a == weir.SlidingLog {
+		if a == counter.SlidingLog {
 			name = "h"
 		}
 		spoils := map[string][]string{"text": {"SET", "x"}, "list": {"RPUSH", "a", "b"}, "set": {"ZADD", "1", "a"}}
 		for _, n := range []int{0, 1, 7, 8, 11, 13, 14, 17, 24, 27, 41, 1000} {
-			if a == weir.SlidingLog && n > 29 && (n-29)%13 == 0 {
+			if a == counter.SlidingLog && n > 29 && (n-29)%13 == 0 {
 				continue
 			}
 			spoils[fmt.Sprint(n, " bytes")] = []string{"HSET", name, strings.Repeat("\xff", n)}
@@ -101,7 +101,7 @@ func TestALogOfRubbishEnds(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
-	p := policy(t, "p", weir.SlidingLog, 10_000, time.Hour)
+	p := policy(t, "p", counter.SlidingLog, 10_000, time.Hour)
 	key := keyOf(s, p, "s")
 	rnd := rand.New(rand.NewPCG(*seed, 1))
 	for i := range 300 {
@@ -132,8 +132,8 @@ func TestALogOfRubbishEnds(t *testing.T) {
 			if res := take(t.Context(), s, c)[0]; res.Err != nil {
 				t.Fatalf("log %d, seed %d: %v", i, *seed, res.Err)
 			}
-			back := weir.Return{Counter: c.Counter, N: 1, Slot: now.UnixMicro() - rnd.Int64N(700_000)}
-			if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+			back := counter.Return{Counter: c.Counter, N: 1, Slot: now.UnixMicro() - rnd.Int64N(700_000)}
+			if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back}); err != nil {
 				t.Fatalf("log %d, seed %d: %v", i, *seed, err)
 			}
 			now = now.Add(time.Duration(rnd.IntN(2000)-500) * time.Second)
@@ -162,7 +162,7 @@ func TestASpoiledSecretIsReplaced(t *testing.T) {
 			if len(a.Secret()) < 16 || string(a.Secret()) != string(b.Secret()) {
 				t.Errorf("secrets of %d and %d bytes", len(a.Secret()), len(b.Secret()))
 			}
-			p := policy(t, "p", weir.TokenBucket, 10, time.Hour)
+			p := policy(t, "p", counter.TokenBucket, 10, time.Hour)
 			mustTake(t, a, charge1(p, "s"))
 			mustTake(t, b, charge1(p, "s"))
 			if got := used(t, a, p, "s"); got != 2 {

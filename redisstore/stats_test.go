@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -18,7 +18,7 @@ func TestStats(t *testing.T) {
 	if got := s.Stats(); len(got.Shards) != 1 || got.Shards[0] != (ShardStats{Name: r.Addr, Up: true}) {
 		t.Errorf("of a new store: %+v", got)
 	}
-	p := policy(t, "p", weir.TokenBucket, 1_000_000, time.Hour)
+	p := policy(t, "p", counter.TokenBucket, 1_000_000, time.Hour)
 	before := time.Now()
 	for range 10 {
 		mustTake(t, s, charge1(p, "s"))

@@ -24,13 +24,13 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
-var _ weir.Store = (*Store)(nil)
+var _ counter.Store = (*Store)(nil)
 
-// Store is a [weir.Store] in Redis. Make one with [New].
+// Store is a [counter.Store] in Redis. Make one with [New].
 type Store struct {
 	address  address
 	prefix   string
@@ -244,8 +244,8 @@ func (s *Store) lane(tag int) *lane {
 // GiveBack returns tokens. Those of one slot, and the mark that it happened,
 // change together; the rest follows. What ends a hold is marked in every slot by itself, so that asking again
 // completes what was left undone. Recorded returns need no mark.
-func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *weir.Counter { return &returns[i].Counter })
+func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
+	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *counter.Counter { return &returns[i].Counter })
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	recorded := slices.ContainsFunc(parts, (*part).recorded)
 	if recorded { // parts with records go first: the others go back only if a record was there
 		slices.SortStableFunc(parts, func(a, b *part) int { return cmp.Compare(a.rank(), b.rank()) })
-	} else if once != (weir.Once{}) {
+	} else if once != (counter.Once{}) {
 		if len(parts) == 0 {
 			tag := int(once[0]) % tags
 			parts = append(parts, &part{act: act{kind: kindGiveBack}, lane: s.lane(tag), tag: tag})
@@ -271,7 +271,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 	// One after the other: what isn't marked by itself goes back only if the first part did.
 	given, first := false, false
 	for i, p := range parts {
-		if (recorded || once != (weir.Once{})) && p.once == "" && !first && !p.recorded() && !p.slots() {
+		if (recorded || once != (counter.Once{})) && p.once == "" && !first && !p.recorded() && !p.slots() {
 			continue
 		}
 		e := p.lane.do(ctx, &p.act)
@@ -286,7 +286,7 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 		first = first || (i == 0 || p.recorded()) && !p.used
 	}
 	if err == nil && len(parts) > 0 && (!given || recorded && !first) {
-		return weir.ErrUsed
+		return counter.ErrUsed
 	}
 	return err
 }
@@ -306,7 +306,7 @@ func (a *act) recorded() bool {
 
 // slots reports whether an act frees slots, and nothing else.
 func (a *act) slots() bool {
-	return !slices.ContainsFunc(a.charges, func(c charge) bool { return c.policy.Limit.Algorithm != weir.Concurrency })
+	return !slices.ContainsFunc(a.charges, func(c charge) bool { return c.policy.Limit.Algorithm != counter.Concurrency })
 }
 
 // ends: an act ends holds.
@@ -316,7 +316,7 @@ func (a *act) ends() bool {
 
 // TakeBack returns lent tokens that weren't spent.
 func (s *Store) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
-	parts, err := s.split(nil, kindTakeBack, len(unspent), func(i int) *weir.Counter { return &unspent[i].Counter })
+	parts, err := s.split(nil, kindTakeBack, len(unspent), func(i int) *counter.Counter { return &unspent[i].Counter })
 	for _, p := range parts {
 		for j, i := range p.indices {
 			c, u := &p.charges[j], &unspent[i]
@@ -329,8 +329,8 @@ func (s *Store) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 }
 
 // Reset makes counters untouched.
-func (s *Store) Reset(ctx context.Context, counters []weir.Counter) error {
-	parts, err := s.split(nil, kindReset, len(counters), func(i int) *weir.Counter { return &counters[i] })
+func (s *Store) Reset(ctx context.Context, counters []counter.Counter) error {
+	parts, err := s.split(nil, kindReset, len(counters), func(i int) *counter.Counter { return &counters[i] })
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
@@ -18,7 +18,7 @@ import (
 // underLoad runs requests until a disturbance has ended, and then checks that none failed and all were counted.
 func underLoad(t *testing.T, s *Store, subjects []string, disturb func()) {
 	t.Helper()
-	var policies []*weir.Policy
+	var policies []*counter.Policy
 	for _, a := range storetest.Algorithms {
 		policies = append(policies, policy(t, fmt.Sprint("load", a), a, 1_000_000, year))
 	}
@@ -104,7 +104,7 @@ func TestSlotsMoveUnderLoad(t *testing.T) {
 func TestManyCallersInAHurry(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
-	p, q := policy(t, "patient", weir.TokenBucket, 1_000_000, year), policy(t, "hurried", weir.TokenBucket, 1_000_000, year)
+	p, q := policy(t, "patient", counter.TokenBucket, 1_000_000, year), policy(t, "hurried", counter.TokenBucket, 1_000_000, year)
 	var patient, hurried, left atomic.Int64
 	total := 6000 / slowness
 	storm(64, total, func(i int) bool {
@@ -142,7 +142,7 @@ func TestManyCallersInAHurry(t *testing.T) {
 	idle(t, s)
 }
 
-func count(t *testing.T, r weir.Result, admitted, left *atomic.Int64) {
+func count(t *testing.T, r counter.Result, admitted, left *atomic.Int64) {
 	switch {
 	case r.Err == nil && r.Allowed:
 		admitted.Add(1)

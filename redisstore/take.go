@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -32,13 +32,13 @@ func newPart(k kind, l *lane, tag int) *part {
 }
 
 // split sorts counters into acts by lane, each in the order in which they were given, and appends them to parts.
-func (s *Store) split(parts []*part, k kind, n int, counter func(int) *weir.Counter) ([]*part, error) {
+func (s *Store) split(parts []*part, k kind, n int, counted func(int) *counter.Counter) ([]*part, error) {
 	names := s.names.Load()
 	if names == nil {
 		return nil, s.lanes[0].shard.Load().unavailable()
 	}
 	for i := range n {
-		c := counter(i)
+		c := counted(i)
 		key, tag := names.subject(c)
 		l := s.lane(tag)
 		at := 0
@@ -57,36 +57,36 @@ func (s *Store) split(parts []*part, k kind, n int, counter func(int) *weir.Coun
 
 // Take decides the charges, all or nothing. Charges whose keys lie in different
 // slots of a Cluster are taken in parallel, and given back if one is refused.
-func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	s.take(ctx, outcomes{results: results}, func(i int) *weir.Charge { return &charges[i] }, nil)
+func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
+	s.take(ctx, outcomes{results: results}, func(i int) *counter.Charge { return &charges[i] }, nil)
 }
 
 // Lend is Take for charges that would hold more tokens. See package lease.
 func (s *Store) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
-	s.take(ctx, outcomes{grants: grants}, func(i int) *weir.Charge { return &asks[i].Charge }, asks)
+	s.take(ctx, outcomes{grants: grants}, func(i int) *counter.Charge { return &asks[i].Charge }, asks)
 }
 
 // outcomes is where the answers of a take go: results, or grants.
 type outcomes struct {
-	results []weir.Result
+	results []counter.Result
 	grants  []ledger.Grant
 }
 
 func (a outcomes) len() int { return max(len(a.results), len(a.grants)) }
 
-func (a outcomes) result(i int) *weir.Result {
+func (a outcomes) result(i int) *counter.Result {
 	if a.grants != nil {
 		return &a.grants[i].Result
 	}
 	return &a.results[i]
 }
 
-func (s *Store) take(ctx context.Context, to outcomes, charge func(int) *weir.Charge, asks []ledger.Ask) {
+func (s *Store) take(ctx context.Context, to outcomes, charge func(int) *counter.Charge, asks []ledger.Ask) {
 	var few [1]*part
-	parts, err := s.split(few[:0], kindTake, to.len(), func(i int) *weir.Counter { return &charge(i).Counter })
+	parts, err := s.split(few[:0], kindTake, to.len(), func(i int) *counter.Counter { return &charge(i).Counter })
 	if err != nil {
 		for i := range to.len() {
-			*to.result(i) = weir.Result{Err: err}
+			*to.result(i) = counter.Result{Err: err}
 		}
 		return
 	}
@@ -221,28 +221,28 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 		c, r := &p.charges[j], to.result(i)
 		switch {
 		case p.err != nil:
-			*r = weir.Result{Err: p.err}
+			*r = counter.Result{Err: p.err}
 			continue
 		case !c.fits:
-			c.report(r, p.now, weir.Refused)
+			c.report(r, p.now, counter.Refused)
 		case (taken || c.policy.Book) && p.debit(c).full:
-			*r = weir.Result{Err: errFull}
+			*r = counter.Result{Err: errFull}
 		case (taken || c.policy.Book) && !p.debit(c).peek:
 			c.account = p.debit(c).account
-			c.report(r, p.now, weir.Taken)
+			c.report(r, p.now, counter.Taken)
 		default:
-			c.report(r, p.now, weir.Fits)
+			c.report(r, p.now, counter.Fits)
 		}
 		r.Again = c.there
 		s.grant(p, to, j)
 	}
 }
 
-func (c *charge) report(r *weir.Result, now int64, v weir.Verdict) {
+func (c *charge) report(r *counter.Result, now int64, v counter.Verdict) {
 	switch c.policy.Limit.Algorithm {
-	case weir.SlidingLog:
+	case counter.SlidingLog:
 		*r = c.reportLog(now, v)
-	case weir.Concurrency:
+	case counter.Concurrency:
 		*r = c.reportSlots(now, v)
 	default:
 		c.account.Report(c.policy, r, now, c.n, v)
@@ -263,19 +263,19 @@ func (s *Store) grant(p *part, to outcomes, j int) {
 	g.LeaseTime, g.Interval = c.account.Lease(c.policy, p.now, s.peers.id)
 }
 
-// reportLog is [weir.Policy.ReportLog] of a log that is in Redis. Of its state
+// reportLog is [counter.Policy.ReportLog] of a log that is in Redis. Of its state
 // came the newest entry's moment, the sum, and, of a refusal, the moment of the entry
 // whose leaving makes room.
-func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
+func (c *charge) reportLog(now int64, v counter.Verdict) counter.Result {
 	newest, sum, blocking := c.account.Time, c.account.Level, c.account.Prev
 	count, window := c.policy.Limit.Count, c.policy.Limit.Window
 	in := func(moment int64) time.Duration { return time.Duration(moment-now)*time.Microsecond + window }
-	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, count-sum), Slot: now}
+	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, count-sum), Slot: now}
 	if newest != 0 {
 		r.ResetAfter = in(newest)
 	}
-	if v == weir.Refused {
-		r.RetryAfter = weir.Never
+	if v == counter.Refused {
+		r.RetryAfter = counter.Never
 		if c.n <= count {
 			r.RetryAfter = in(blocking)
 		}
@@ -285,17 +285,17 @@ func (c *charge) reportLog(now int64, v weir.Verdict) weir.Result {
 
 // reportSlots describes slots. Of them came when the last one ends, how many are taken, and, of a refusal,
 // when the first one ends.
-func (c *charge) reportSlots(now int64, v weir.Verdict) weir.Result {
+func (c *charge) reportSlots(now int64, v counter.Verdict) counter.Result {
 	last, sum, first := c.account.Time, c.account.Level, c.account.Prev
 	in := func(moment, least int64) time.Duration {
 		return time.Duration(max(least, moment-now)) * time.Microsecond
 	}
-	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, c.policy.Limit.Count-sum), Slot: now}
+	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, c.policy.Limit.Count-sum), Slot: now}
 	if last != 0 {
 		r.ResetAfter = in(last, 0)
 	}
-	if v == weir.Refused {
-		r.RetryAfter = weir.Never
+	if v == counter.Refused {
+		r.RetryAfter = counter.Never
 		if c.n <= c.policy.Limit.Count && first != 0 {
 			r.RetryAfter = in(first, 1)
 		}
@@ -304,35 +304,35 @@ func (c *charge) reportSlots(now int64, v weir.Verdict) weir.Result {
 }
 
 // most is more than any limit admits, of what a policy is asked for.
-func most(p *weir.Policy) int64 {
+func most(p *counter.Policy) int64 {
 	if p.Limit.Decimal {
-		return 2 * weir.MaxAmount
+		return 2 * counter.MaxAmount
 	}
-	return 2 * weir.MaxTokens
+	return 2 * counter.MaxTokens
 }
 
 // ask says what to take, and what to lend beside that, if anything.
-func (c *charge) ask(of *weir.Charge, more *ledger.Ask) {
+func (c *charge) ask(of *counter.Charge, more *ledger.Ask) {
 	c.n, c.peek, c.hold = min(of.N, most(c.policy)), of.Peek, of.Hold
 	if more == nil || c.hold != nil || !ledger.Lends(c.policy) {
 		return
 	}
 	c.claim = more.Claim
 	if !c.peek {
-		c.waiting, c.want = min(more.Waiting, weir.MaxTokens), min(more.Want, weir.MaxTokens)
+		c.waiting, c.want = min(more.Waiting, counter.MaxTokens), min(more.Want, counter.MaxTokens)
 	}
 }
 
 // giveBack says what to give back.
 func (c *charge) giveBack(n, slot int64) {
 	c.n, c.slot = min(n, most(c.policy)), max(0, slot)
-	if c.policy.Limit.Algorithm <= weir.LeakyQueue {
+	if c.policy.Limit.Algorithm <= counter.LeakyQueue {
 		c.n = min(c.n, most(c.policy)/2)
 	}
 }
 
 // settle says what to give back of a return, and which hold ends with it.
-func (c *charge) settle(r *weir.Return) {
+func (c *charge) settle(r *counter.Return) {
 	c.giveBack(r.N, r.Slot)
 	if r.Hold != nil {
 		const exact = 1 << 53 // what the script's numbers are up to
@@ -351,7 +351,7 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 			continue
 		}
 		if c.there { // nothing was taken, and the hold is that of an earlier request
-			c.report(to.result(i), p.now, weir.Fits)
+			c.report(to.result(i), p.now, counter.Fits)
 			continue
 		}
 		if c.lent > 0 {
@@ -364,18 +364,18 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 		g := charge{policy: c.policy, key: c.key, n: c.n, slot: to.result(i).Slot, hold: c.hold}
 		spent.charges = append(spent.charges, g)
 		switch c.policy.Limit.Algorithm {
-		case weir.SlidingLog, weir.Concurrency:
-			c.account.State = weir.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest before it
+		case counter.SlidingLog, counter.Concurrency:
+			c.account.State = counter.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest before it
 		default:
 			c.account = c.account.Refund(c.policy, p.now, g.n, g.slot)
 		}
-		c.report(to.result(i), p.now, weir.Fits)
+		c.report(to.result(i), p.now, counter.Fits)
 		s.grant(p, to, j)
 	}
 	for j, i := range p.indices {
 		if c := &p.charges[j]; c.fits && c.payer > 0 && !c.policy.Book {
 			c.account = p.debit(c).account
-			c.report(to.result(i), p.now, weir.Fits)
+			c.report(to.result(i), p.now, counter.Fits)
 		}
 	}
 	if len(spent.charges) == 0 {

@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/storetest"
 )
 
-func keyOf(s *Store, p *weir.Policy, subject string) string {
-	key, _ := s.names.Load().subject(&weir.Counter{Policy: p, Subject: []byte(subject)})
+func keyOf(s *Store, p *counter.Policy, subject string) string {
+	key, _ := s.names.Load().subject(&counter.Counter{Policy: p, Subject: []byte(subject)})
 	return key
 }
 
@@ -38,7 +38,7 @@ func TestCountersLiveAsLongAsTheyMatter(t *testing.T) {
 				}
 				// Time goes on between the answer and this look.
 				least, most := res.ResetAfter-time.Second, p.Memory()*8/3+17*time.Second
-				if a == weir.FixedWindow && window == time.Second {
+				if a == counter.FixedWindow && window == time.Second {
 					least = 0 // it may have ended since
 				}
 				if ttl := pttl(t, r, key); ttl < least || ttl > most {
@@ -93,7 +93,7 @@ func TestAHashForgetsFieldsThatNoLongerMatter(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
-	for _, a := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+	for _, a := range []counter.Algorithm{counter.FixedWindow, counter.SlidingCounter} {
 		subject := fmt.Sprint("s", a)
 		long := policy(t, "long", a, 1000, 240*time.Hour)
 		key := keyOf(s, long, subject)
@@ -119,10 +119,10 @@ func TestExtremeNumbersLiveOn(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
-	fast := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.LeakyBucket, Count: weir.MaxTokens, Window: time.Second})
-	slow := storetest.Policy(t, "p", weir.Limit{Algorithm: weir.LeakyBucket, Count: 1, Window: year})
+	fast := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.LeakyBucket, Count: counter.MaxTokens, Window: time.Second})
+	slow := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.LeakyBucket, Count: 1, Window: year})
 	c := charge1(fast, "s")
-	c.N = weir.MaxTokens
+	c.N = counter.MaxTokens
 	if !mustTake(t, s, c) {
 		t.Fatal("refused")
 	}

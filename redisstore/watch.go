@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
@@ -62,8 +62,8 @@ func (s *Store) look(sh *shard) {
 }
 
 // probed is the limit of the counter that a probe charges.
-var probed = func() *weir.Policy {
-	p, err := weir.NewPolicy("probe", weir.PerSecond(1_000_000))
+var probed = func() *counter.Policy {
+	p, err := counter.NewPolicy("probe", counter.PerSecond(1_000_000))
 	if err != nil {
 		panic(err) // there is such a limit
 	}

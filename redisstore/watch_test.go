@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -96,7 +96,7 @@ func TestWhatALossIsWorth(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	var log lines
 	s := open(t, Options{URL: "redis://" + r.Addr + "/3", Timeout: well, Logger: log.logger()})
-	p := policy(t, "p", weir.TokenBucket, 10, year)
+	p := policy(t, "p", counter.TokenBucket, 10, year)
 	for i := range 40 {
 		mustTake(t, s, charge1(p, fmt.Sprint(i)))
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // fractions: amounts are counted in millionths, and kept exactly.
@@ -12,9 +12,9 @@ func fractions(t *testing.T, open Open) {
 	for _, a := range amounts {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
-			l := weir.Limit{Algorithm: a, Count: 1, Fraction: 500_000, Window: time.Hour, Decimal: true}
+			l := counter.Limit{Algorithm: a, Count: 1, Fraction: 500_000, Window: time.Hour, Decimal: true}
 			p := Policy(t, "p", l)
-			take := func(n int64, allowed bool, left int64) weir.Result {
+			take := func(n int64, allowed bool, left int64) counter.Result {
 				t.Helper()
 				r := h.take("s", n, p)[0]
 				if r.Allowed != allowed || r.Remaining != left {
@@ -26,10 +26,10 @@ func fractions(t *testing.T, open Open) {
 			take(1, true, 1_249_999)
 			r := take(249_999, true, whole)
 			take(whole+1, false, whole)
-			if r := take(1_500_001, false, whole); r.RetryAfter != weir.Never {
+			if r := take(1_500_001, false, whole); r.RetryAfter != counter.Never {
 				t.Fatalf("more than the limit: %+v", r)
 			}
-			h.giveBack(weir.Return{Counter: counter(p, "s"), N: 249_999, Slot: r.Slot})
+			h.giveBack(counter.Return{Counter: named(p, "s"), N: 249_999, Slot: r.Slot})
 			take(1_249_999, true, 0)
 			r = take(2, false, 0)
 			h.step(r.RetryAfter - time.Microsecond)
@@ -42,9 +42,9 @@ func fractions(t *testing.T, open Open) {
 			}
 
 			// Beside requests, all or nothing.
-			requests := Policy(t, "requests", hourly(weir.TokenBucket, 1))
-			both := func() []weir.Result {
-				return h.charge(weir.Charge{Counter: counter(p, "t"), N: 500_000}, weir.Charge{Counter: counter(requests, "t"), N: 1})
+			requests := Policy(t, "requests", hourly(counter.TokenBucket, 1))
+			both := func() []counter.Result {
+				return h.charge(counter.Charge{Counter: named(p, "t"), N: 500_000}, counter.Charge{Counter: named(requests, "t"), N: 1})
 			}
 			if rs := both(); !rs[0].Allowed || rs[0].Remaining != whole || !rs[1].Allowed || rs[1].Remaining != 0 {
 				t.Fatalf("an amount and a request: %+v", rs)
@@ -64,11 +64,11 @@ func fractions(t *testing.T, open Open) {
 			if r := h.take("s", 1, Policy(t, "p", hourly(a, 2)))[0]; !r.Allowed || r.Remaining != 1 {
 				t.Fatalf("1 of 2 requests: %+v", r)
 			}
-			large := Policy(t, "large", weir.Limit{Algorithm: a, Count: weir.MaxTokens, Window: time.Hour, Decimal: true})
-			if r := h.take("s", weir.MaxAmount-1, large)[0]; !r.Allowed || r.Remaining != 1 {
+			large := Policy(t, "large", counter.Limit{Algorithm: a, Count: counter.MaxTokens, Window: time.Hour, Decimal: true})
+			if r := h.take("s", counter.MaxAmount-1, large)[0]; !r.Allowed || r.Remaining != 1 {
 				t.Fatalf("all but a millionth of the largest amount: %+v", r)
 			}
-			if rs := h.take("s", weir.MaxAmount, large, large); rs[0].Allowed || rs[0].RetryAfter != weir.Never {
+			if rs := h.take("s", counter.MaxAmount, large, large); rs[0].Allowed || rs[0].RetryAfter != counter.Never {
 				t.Fatalf("twice the largest amount: %+v", rs)
 			}
 		})
@@ -78,7 +78,7 @@ func fractions(t *testing.T, open Open) {
 // calendarWindows: windows of a calendar begin at its edges, whatever their length, and a clock that is set back over one mints
 // nothing.
 func calendarWindows(t *testing.T, open Open) {
-	berlin := weir.Calendar{Unit: weir.Month, Day: 15, Zone: "Europe/Berlin"}
+	berlin := counter.Calendar{Unit: counter.Month, Day: 15, Zone: "Europe/Berlin"}
 	began := time.Date(2026, 2, 14, 23, 0, 0, 0, time.UTC)
 	edge := time.Date(2026, 3, 14, 23, 0, 0, 0, time.UTC) // 28 days later
 	next := time.Date(2026, 4, 14, 22, 0, 0, 0, time.UTC) // in summer time
@@ -89,10 +89,10 @@ func calendarWindows(t *testing.T, open Open) {
 		}
 		t.Run(name, func(t *testing.T) {
 			h := start(t, open)
-			limit := weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: 31 * 24 * time.Hour, Calendar: berlin, Decimal: decimal}
+			limit := counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: 31 * 24 * time.Hour, Calendar: berlin, Decimal: decimal}
 			p := Policy(t, "p", limit)
 			at := func(to time.Time) { h.step(to.Sub(h.clock())) }
-			take := func(n int64, allowed bool, left int64, from, to time.Time) weir.Result {
+			take := func(n int64, allowed bool, left int64, from, to time.Time) counter.Result {
 				t.Helper()
 				r := h.take("s", n*each, p)[0]
 				if r.Allowed != allowed || r.Remaining != left*each || r.Slot != from.UnixMicro() && allowed || r.ResetAfter != to.Sub(h.clock()) {
@@ -110,7 +110,7 @@ func calendarWindows(t *testing.T, open Open) {
 			at(edge)
 			take(1, true, 9, edge, next)
 			// What the last window took doesn't come back into this one.
-			h.giveBack(weir.Return{Counter: counter(p, "s"), N: 4 * each, Slot: old.Slot})
+			h.giveBack(counter.Return{Counter: named(p, "s"), N: 4 * each, Slot: old.Slot})
 			take(1, true, 8, edge, next)
 
 			// A second back, the edge is crossed a second time, after takes, refusals and looks.
@@ -137,7 +137,7 @@ func calendarWindows(t *testing.T, open Open) {
 	}
 	t.Run("past the limit", func(t *testing.T) {
 		h := start(t, open)
-		p := Policy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 2, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}})
+		p := Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 2, Window: 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Day}})
 		p.CountRefused = true
 		h.step(time.Date(2026, 3, 15, 0, 0, 1, 0, time.UTC).Sub(Start))
 		h.take("s", 2, p)
@@ -151,17 +151,17 @@ func calendarWindows(t *testing.T, open Open) {
 	t.Run("units", func(t *testing.T) {
 		h := start(t, open)
 		for i, c := range []struct {
-			calendar weir.Calendar
+			calendar counter.Calendar
 			ends     time.Time
 		}{
-			{weir.Calendar{Unit: weir.Day}, time.Date(2026, 3, 15, 0, 0, 0, 0, time.UTC)},
-			{weir.Calendar{Unit: weir.Day, Zone: "Asia/Tokyo"}, time.Date(2026, 3, 15, 15, 0, 0, 0, time.UTC)},
-			{weir.Calendar{Unit: weir.Week}, time.Date(2026, 3, 15, 0, 0, 0, 0, time.UTC)}, // Start is a Saturday
-			{weir.Calendar{Unit: weir.Week, Weekday: time.Monday}, time.Date(2026, 3, 16, 0, 0, 0, 0, time.UTC)},
-			{weir.Calendar{Unit: weir.Month}, time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)},
+			{counter.Calendar{Unit: counter.Day}, time.Date(2026, 3, 15, 0, 0, 0, 0, time.UTC)},
+			{counter.Calendar{Unit: counter.Day, Zone: "Asia/Tokyo"}, time.Date(2026, 3, 15, 15, 0, 0, 0, time.UTC)},
+			{counter.Calendar{Unit: counter.Week}, time.Date(2026, 3, 15, 0, 0, 0, 0, time.UTC)}, // Start is a Saturday
+			{counter.Calendar{Unit: counter.Week, Weekday: time.Monday}, time.Date(2026, 3, 16, 0, 0, 0, 0, time.UTC)},
+			{counter.Calendar{Unit: counter.Month}, time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)},
 		} {
-			days := map[weir.CalendarUnit]time.Duration{weir.Day: 1, weir.Week: 7, weir.Month: 31}[c.calendar.Unit]
-			p := Policy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: days * 24 * time.Hour, Calendar: c.calendar})
+			days := map[counter.CalendarUnit]time.Duration{counter.Day: 1, counter.Week: 7, counter.Month: 31}[c.calendar.Unit]
+			p := Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: days * 24 * time.Hour, Calendar: c.calendar})
 			if r := h.take("s", 1, p)[0]; !r.Allowed || r.Remaining != 9 || r.ResetAfter != c.ends.Sub(h.clock()) {
 				t.Fatalf("calendar %d: %+v, want it to end at %v", i, r, c.ends)
 			}

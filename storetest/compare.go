@@ -5,13 +5,13 @@ import (
 	"maps"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"pgregory.net/rapid"
 )
 
-func compare(t *rapid.T, h *harness, m *Model, charges []weir.Charge, slack time.Duration) (taken []weir.Return) {
-	want := make([]weir.Result, len(charges))
+func compare(t *rapid.T, h *harness, m *Model, charges []counter.Charge, slack time.Duration) (taken []counter.Return) {
+	want := make([]counter.Result, len(charges))
 	before := maps.Clone(m.accounts)
 	m.Take(context.Background(), charges, want)
 	got := h.charge(charges...)
@@ -23,7 +23,7 @@ func compare(t *rapid.T, h *harness, m *Model, charges []weir.Charge, slack time
 		}
 		differ = differ || got[i].Allowed != want[i].Allowed
 		if got[i].Allowed && !c.Peek {
-			taken = append(taken, weir.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot, Hold: c.Hold})
+			taken = append(taken, counter.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot, Hold: c.Hold})
 		}
 	}
 	if differ {
@@ -33,7 +33,7 @@ func compare(t *rapid.T, h *harness, m *Model, charges []weir.Charge, slack time
 }
 
 // admits: no limit refuses the request.
-func admits(charges []weir.Charge, results []weir.Result) bool {
+func admits(charges []counter.Charge, results []counter.Result) bool {
 	for i, r := range results {
 		if !r.Allowed && !charges[i].Policy.Shadow {
 			return false
@@ -45,13 +45,13 @@ func admits(charges []weir.Charge, results []weir.Result) bool {
 // near: a bucket has no more than the model's and what refills in some time, and no less than what didn't refill
 // in two intervals, in which the store takes spent tokens to be out. If the one admits the request that the other refuses,
 // then only how long that lasts can be compared.
-func near(p *weir.Policy, got, want weir.Result, slack time.Duration, differ bool) bool {
+func near(p *counter.Policy, got, want counter.Result, slack time.Duration, differ bool) bool {
 	late := 2*ledger.Interval(p) + slack
 	after := func(got, want time.Duration) bool {
-		return got == want || got != weir.Never && want != weir.Never && got >= want-slack && got <= want+late
+		return got == want || got != counter.Never && want != counter.Never && got >= want-slack && got <= want+late
 	}
 	switch {
-	case !ledger.Lends(p) || p.Limit.Algorithm > weir.LeakyBucket || got.Slot != want.Slot || got.Delay != want.Delay:
+	case !ledger.Lends(p) || p.Limit.Algorithm > counter.LeakyBucket || got.Slot != want.Slot || got.Delay != want.Delay:
 		return false
 	case got.Allowed != want.Allowed:
 		return after(got.RetryAfter, want.RetryAfter)
@@ -64,7 +64,7 @@ func near(p *weir.Policy, got, want weir.Result, slack time.Duration, differ boo
 }
 
 // follow has the model go on from an answer that differs from its own. A bucket may owe a little then.
-func (m *Model) follow(before map[key]ledger.Account, charges []weir.Charge, results []weir.Result) {
+func (m *Model) follow(before map[key]ledger.Account, charges []counter.Charge, results []counter.Result) {
 	now, took := m.now().UnixMicro(), admits(charges, results)
 	m.accounts = before
 	for i, c := range charges {
@@ -75,7 +75,7 @@ func (m *Model) follow(before map[key]ledger.Account, charges []weir.Charge, res
 	}
 }
 
-func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []weir.Return, lent []ledger.Unspent) {
+func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []counter.Return, lent []ledger.Unspent) {
 	want, got := make([]ledger.Grant, len(asks)), make([]ledger.Grant, len(asks))
 	m.Lend(context.Background(), asks, want)
 	node.Lend(context.Background(), asks, got)
@@ -94,7 +94,7 @@ func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []weir.Re
 			t.Fatalf("ask %d of %d (%s, %s, %q, %+v): got %+v, want %+v", i+1, len(asks), c.Policy.Limit, c.Policy.Limit.Algorithm, c.Subject, c, got[i], want[i])
 		}
 		if got[i].Allowed && !c.Peek {
-			taken = append(taken, weir.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot, Hold: c.Hold})
+			taken = append(taken, counter.Return{Counter: c.Counter, N: c.N, Slot: got[i].Slot, Hold: c.Hold})
 		}
 		if got[i].Lent > 0 {
 			lent = append(lent, ledger.Unspent{Counter: c.Counter, N: got[i].Lent, Interval: got[i].Interval})

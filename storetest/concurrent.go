@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // oneCounterTwice: a counter that a call names several times is asked for all of the tokens, and
@@ -21,10 +21,10 @@ func oneCounterTwice(t *testing.T, open Open) {
 			ghost := Policy(t, "p", hourly(a, 10))
 			ghost.Shadow = true
 			other := Policy(t, "other", hourly(a, 100))
-			both := func(ns ...int64) []weir.Result {
-				charges := []weir.Charge{{Counter: counter(other, "s"), N: 1}}
+			both := func(ns ...int64) []counter.Result {
+				charges := []counter.Charge{{Counter: named(other, "s"), N: 1}}
 				for _, n := range ns {
-					charges = append(charges, weir.Charge{Counter: counter(p, "s"), N: n})
+					charges = append(charges, counter.Charge{Counter: named(p, "s"), N: n})
 				}
 				return h.charge(charges...)
 			}
@@ -37,20 +37,20 @@ func oneCounterTwice(t *testing.T, open Open) {
 				}
 			}
 			for _, r := range both(6, 5)[1:] {
-				if r.Allowed || r.RetryAfter != weir.Never {
+				if r.Allowed || r.RetryAfter != counter.Never {
 					t.Fatalf("6 and 5, which never fit: %+v", r)
 				}
 			}
 			if r := both(2, 2, 1)[3]; !r.Allowed || r.Remaining != 0 {
 				t.Fatalf("2, 2 and 1 of the 5 that are left: %+v", r)
 			}
-			if r := h.charge(weir.Charge{Counter: counter(other, "s"), N: 1, Peek: true})[0]; r.Remaining != 98 {
+			if r := h.charge(counter.Charge{Counter: named(other, "s"), N: 1, Peek: true})[0]; r.Remaining != 98 {
 				t.Fatalf("a refused request was charged to another counter: %+v", r)
 			}
 
 			// Numbers that differ, one way round and the other: what doesn't fit the lower ones is refused, and a
 			// shadow that doesn't fit is no reason to charge nothing.
-			for i, order := range [][]*weir.Policy{{p, low}, {low, p}, {ghost, low}, {low, ghost}} {
+			for i, order := range [][]*counter.Policy{{p, low}, {low, p}, {ghost, low}, {low, ghost}} {
 				subject := fmt.Sprint("order ", i)
 				if rs := h.take(subject, 4, order...); rs[slices.Index(order, low)].Allowed {
 					t.Fatalf("order %d: 4 and 4 of 6: %+v", i, rs)
@@ -61,23 +61,23 @@ func oneCounterTwice(t *testing.T, open Open) {
 			}
 			lowGhost := Policy(t, "p", hourly(a, 1))
 			lowGhost.Shadow = true
-			for i, order := range [][]*weir.Policy{{p, lowGhost}, {lowGhost, p}} {
+			for i, order := range [][]*counter.Policy{{p, lowGhost}, {lowGhost, p}} {
 				if r := h.take(fmt.Sprint("ghost ", i), 2, order...)[slices.Index(order, p)]; !r.Allowed || r.Remaining != 6 {
 					t.Fatalf("beside a shadow that doesn't fit: %+v", r)
 				}
 			}
 
-			var returns []weir.Return
+			var returns []counter.Return
 			for i, n := range []int64{2, 3} {
-				returns = append(returns, weir.Return{Counter: counter(p, "s"), N: n, Slot: both(1, 1)[i].Slot})
+				returns = append(returns, counter.Return{Counter: named(p, "s"), N: n, Slot: both(1, 1)[i].Slot})
 			}
-			if err := h.GiveBack(context.Background(), weir.Once{}, 0, returns); err != nil {
+			if err := h.GiveBack(context.Background(), counter.Once{}, 0, returns); err != nil {
 				t.Fatal(err)
 			}
 			if r := h.take("s", 5, p)[0]; !r.Allowed || r.Remaining != 0 {
 				t.Fatalf("after 2 and 3 were given back: %+v", r)
 			}
-			if err := h.Reset(context.Background(), []weir.Counter{counter(p, "s"), counter(p, "s")}); err != nil {
+			if err := h.Reset(context.Background(), []counter.Counter{named(p, "s"), named(p, "s")}); err != nil {
 				t.Fatal(err)
 			}
 			if got := storm(16, 32, func(int, int) bool { return h.take("s", 1, p, other, p)[0].Allowed }); got != 5 {
@@ -107,7 +107,7 @@ func concurrentTakes(t *testing.T, open Open) {
 // for ever, and both limits hold exactly.
 func concurrentLayers(t *testing.T, open Open) {
 	h := start(t, open)
-	var layers []*weir.Policy
+	var layers []*counter.Policy
 	for i, a := range Algorithms {
 		layers = append(layers, Policy(t, fmt.Sprint("layer", i), hourly(a, int64(700+100*i))))
 	}
@@ -118,7 +118,7 @@ func concurrentLayers(t *testing.T, open Open) {
 		if worker%2 == 1 {
 			order = backwards
 		}
-		return !slices.ContainsFunc(h.take("s", 1, order...), func(r weir.Result) bool { return !r.Allowed })
+		return !slices.ContainsFunc(h.take("s", 1, order...), func(r counter.Result) bool { return !r.Allowed })
 	}
 	got := storm(64, 32, take)
 	for take(0, 0) {
@@ -128,7 +128,7 @@ func concurrentLayers(t *testing.T, open Open) {
 		t.Fatalf("%d admitted of 700", got)
 	}
 	for i, p := range layers {
-		if r := h.charge(weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})[0]; r.Remaining != int64(100*i) {
+		if r := h.charge(counter.Charge{Counter: named(p, "s"), N: 1, Peek: true})[0]; r.Remaining != int64(100*i) {
 			t.Fatalf("layer %d has %d left, want %d: a refused request was charged", i, r.Remaining, 100*i)
 		}
 	}

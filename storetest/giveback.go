@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 func giveBack(t *testing.T, open Open) {
@@ -17,8 +17,8 @@ func giveBack(t *testing.T, open Open) {
 			slot := h.take("s", 4, p)[0].Slot
 			h.step(time.Second)
 			h.take("s", 3, p)
-			back := weir.Return{Counter: counter(p, "s"), N: 4, Slot: slot}
-			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+			back := counter.Return{Counter: named(p, "s"), N: 4, Slot: slot}
+			if err := h.GiveBack(context.Background(), counter.Once{}, 0, []counter.Return{back}); err != nil {
 				t.Fatal(err)
 			}
 			if r := h.take("s", 7, p)[0]; !r.Allowed || r.Remaining != 0 {
@@ -26,16 +26,16 @@ func giveBack(t *testing.T, open Open) {
 			}
 			h.step(3 * time.Hour)
 			h.take("s", 10, p)
-			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+			if err := h.GiveBack(context.Background(), counter.Once{}, 0, []counter.Return{back}); err != nil {
 				t.Fatal(err)
 			}
-			if a == weir.FixedWindow || a == weir.SlidingLog || a == weir.SlidingCounter {
+			if a == counter.FixedWindow || a == counter.SlidingLog || a == counter.SlidingCounter {
 				if h.take("s", 1, p)[0].Allowed {
 					t.Fatal("tokens of a window that has passed came back")
 				}
 			}
-			other := weir.Return{Counter: counter(p, "nobody"), N: 4, Slot: slot}
-			if err := h.GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{other}); err != nil {
+			other := counter.Return{Counter: named(p, "nobody"), N: 4, Slot: slot}
+			if err := h.GiveBack(context.Background(), counter.Once{}, 0, []counter.Return{other}); err != nil {
 				t.Fatal(err)
 			}
 			if r := h.take("nobody", 10, p)[0]; !r.Allowed || r.Remaining != 0 {
@@ -47,17 +47,17 @@ func giveBack(t *testing.T, open Open) {
 
 func giveBackOnce(t *testing.T, open Open) {
 	h := start(t, open)
-	p := Policy(t, "p", hourly(weir.TokenBucket, 10))
+	p := Policy(t, "p", hourly(counter.TokenBucket, 10))
 	slot := h.take("s", 10, p)[0].Slot
-	back := []weir.Return{{Counter: counter(p, "s"), N: 1, Slot: slot}}
+	back := []counter.Return{{Counter: named(p, "s"), N: 1, Slot: slot}}
 	for i := range 3 {
-		once := weir.Once{15: byte(i + 1)}
+		once := counter.Once{15: byte(i + 1)}
 		if err := h.GiveBack(context.Background(), once, time.Hour, back); err != nil {
 			t.Fatal(err)
 		}
 		h.step(time.Millisecond)
 		for range 3 {
-			if err := h.GiveBack(context.Background(), once, time.Hour, back); err != weir.ErrUsed {
+			if err := h.GiveBack(context.Background(), once, time.Hour, back); err != counter.ErrUsed {
 				t.Fatalf("the second use of one Once: %v, want ErrUsed", err)
 			}
 		}
@@ -67,11 +67,11 @@ func giveBackOnce(t *testing.T, open Open) {
 	}
 
 	// A return of nothing uses its Once, too: a receipt whose tokens stay taken has been finished.
-	nothing := []weir.Return{{Counter: counter(p, "s"), Slot: slot}}
-	if err := h.GiveBack(context.Background(), weir.Once{9}, time.Hour, nothing); err != nil {
+	nothing := []counter.Return{{Counter: named(p, "s"), Slot: slot}}
+	if err := h.GiveBack(context.Background(), counter.Once{9}, time.Hour, nothing); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.GiveBack(context.Background(), weir.Once{9}, time.Hour, back); err != weir.ErrUsed {
+	if err := h.GiveBack(context.Background(), counter.Once{9}, time.Hour, back); err != counter.ErrUsed {
 		t.Fatalf("the second use of a Once that gave back nothing: %v, want ErrUsed", err)
 	}
 	if r := h.take("s", 1, p)[0]; r.Allowed {
@@ -79,7 +79,7 @@ func giveBackOnce(t *testing.T, open Open) {
 	}
 
 	// Of several calls that race for one Once, one wins.
-	once := weir.Once{0: 1}
+	once := counter.Once{0: 1}
 	var wg sync.WaitGroup
 	wins := make([]bool, 16)
 	for i := range wins {
@@ -103,8 +103,8 @@ func recordedReturns(t *testing.T, open Open) {
 	for _, a := range Algorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
-			p, plain, flight := Policy(t, "p", hourly(a, 10)), Policy(t, "plain", hourly(weir.FixedWindow, 10)), Policy(t, "flight", inFlight(10))
-			c, other, sl := held(p, "s", 3, 1, time.Hour), weir.Charge{Counter: counter(plain, "s"), N: 2, Returnable: true}, slot(flight, "s", 1, 2)
+			p, plain, flight := Policy(t, "p", hourly(a, 10)), Policy(t, "plain", hourly(counter.FixedWindow, 10)), Policy(t, "flight", inFlight(10))
+			c, other, sl := held(p, "s", 3, 1, time.Hour), counter.Charge{Counter: named(plain, "s"), N: 2, Returnable: true}, slot(flight, "s", 1, 2)
 			left := func(what string, a, b, c int64) {
 				t.Helper()
 				if x, y, z := h.left(p, "s"), h.left(plain, "s"), h.left(flight, "s"); x != a || y != b || z != c {
@@ -115,10 +115,10 @@ func recordedReturns(t *testing.T, open Open) {
 				results := h.charge(c, other, sl)
 				recorded := back(c, results[0])
 				recorded.Recorded = true
-				returns := []weir.Return{back(sl, results[2]), recorded, back(other, results[1])}
+				returns := []counter.Return{back(sl, results[2]), recorded, back(other, results[1])}
 				left("taken", 7, 8, 9)
-				for i, want := range []error{nil, weir.ErrUsed, weir.ErrUsed} {
-					if err := h.GiveBack(context.Background(), weir.Once{7}, time.Hour, returns); err != want {
+				for i, want := range []error{nil, counter.ErrUsed, counter.ErrUsed} {
+					if err := h.GiveBack(context.Background(), counter.Once{7}, time.Hour, returns); err != want {
 						t.Fatalf("refund %d in round %d: %v, want %v", i, round, err, want)
 					}
 					left("given back", 10, 10, 10)

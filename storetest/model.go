@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -21,14 +21,14 @@ type shared struct {
 	mu       sync.Mutex // guards the maps
 	now      func() time.Time
 	accounts map[key]ledger.Account
-	logs     map[key]*weir.Log
+	logs     map[key]*counter.Log
 	records  map[key]*records
-	used     map[weir.Once]bool
+	used     map[counter.Once]bool
 }
 
 // NewModel makes an empty model with the given clock, as one node sees it.
 func NewModel(now func() time.Time) *Model {
-	return &Model{&shared{now: now, accounts: map[key]ledger.Account{}, logs: map[key]*weir.Log{}, records: map[key]*records{}, used: map[weir.Once]bool{}}, 1}
+	return &Model{&shared{now: now, accounts: map[key]ledger.Account{}, logs: map[key]*counter.Log{}, records: map[key]*records{}, used: map[counter.Once]bool{}}, 1}
 }
 
 // ID is the node's.
@@ -38,7 +38,7 @@ func (m *Model) ID() uint32 { return m.node }
 func (m *Model) Node(node uint32) *Model { return &Model{m.shared, node} }
 
 // Edit changes an account by hand: for bugs that are planted, to see whether a test finds them.
-func (m *Model) Edit(c weir.Counter, f func(*ledger.Account)) {
+func (m *Model) Edit(c counter.Counter, f func(*ledger.Account)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.accounts[keyOf(c)]
@@ -47,7 +47,7 @@ func (m *Model) Edit(c weir.Counter, f func(*ledger.Account)) {
 }
 
 // Take decides the charges, all or nothing.
-func (m *Model) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (m *Model) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	asks, grants := make([]ledger.Ask, len(charges)), make([]ledger.Grant, len(charges))
 	for i, c := range charges {
 		asks[i].Charge = c
@@ -76,10 +76,10 @@ func (m *Model) TakeBack(_ context.Context, unspent []ledger.Unspent) error {
 }
 
 // GiveBack returns tokens. It remembers every Once for ever.
-func (m *Model) GiveBack(_ context.Context, once weir.Once, _ time.Duration, returns []weir.Return) error {
+func (m *Model) GiveBack(_ context.Context, once counter.Once, _ time.Duration, returns []counter.Return) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now, gate := m.now().UnixMicro(), slices.IndexFunc(returns, func(r weir.Return) bool { return r.Recorded })
+	now, gate := m.now().UnixMicro(), slices.IndexFunc(returns, func(r counter.Return) bool { return r.Recorded })
 	if gate >= 0 {
 		r := returns[gate]
 		m.expire(now, r.Counter, r.Hold)
@@ -89,11 +89,11 @@ func (m *Model) GiveBack(_ context.Context, once weir.Once, _ time.Duration, ret
 					m.giveBack(now, r)
 				}
 			}
-			return weir.ErrUsed
+			return counter.ErrUsed
 		}
-	} else if once != (weir.Once{}) {
+	} else if once != (counter.Once{}) {
 		if m.used[once] {
-			return weir.ErrUsed
+			return counter.ErrUsed
 		}
 		m.used[once] = true
 	}
@@ -104,7 +104,7 @@ func (m *Model) GiveBack(_ context.Context, once weir.Once, _ time.Duration, ret
 }
 
 // Reset makes counters untouched.
-func (m *Model) Reset(_ context.Context, counters []weir.Counter) error {
+func (m *Model) Reset(_ context.Context, counters []counter.Counter) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range counters {
@@ -118,27 +118,27 @@ type key struct {
 	subject string
 }
 
-func keyOf(c weir.Counter) key { return key{c.Policy.ID, string(c.Subject)} }
+func keyOf(c counter.Counter) key { return key{c.Policy.ID, string(c.Subject)} }
 
-func isLog(c weir.Counter) bool { return c.Policy.Limit.Algorithm == weir.SlidingLog }
+func isLog(c counter.Counter) bool { return c.Policy.Limit.Algorithm == counter.SlidingLog }
 
-func (m *Model) log(c weir.Counter) *weir.Log {
+func (m *Model) log(c counter.Counter) *counter.Log {
 	l := m.logs[keyOf(c)]
 	if l == nil {
-		l = &weir.Log{}
+		l = &counter.Log{}
 		m.logs[keyOf(c)] = l
 	}
 	return l
 }
 
-func isSlots(c weir.Counter) bool { return c.Policy.Limit.Algorithm == weir.Concurrency }
+func isSlots(c counter.Counter) bool { return c.Policy.Limit.Algorithm == counter.Concurrency }
 
 // most is what several charges of one counter may ask for together. No limit has as much.
-func most(p *weir.Policy) int64 {
+func most(p *counter.Policy) int64 {
 	if p.Limit.Decimal {
-		return 2 * weir.MaxAmount
+		return 2 * counter.MaxAmount
 	}
-	return 2 * weir.MaxTokens
+	return 2 * counter.MaxTokens
 }
 
 func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
@@ -169,16 +169,16 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 		fits[i], there[i] = m.fits(now, c), m.there(c)
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
-	verdicts := make([]weir.Verdict, len(asks))
+	verdicts := make([]counter.Verdict, len(asks))
 	for i := range asks {
 		c := &asks[i]
 		switch {
 		case fits[i] && (all || c.Policy.Book) && !c.Peek:
-			verdicts[i] = weir.Taken
+			verdicts[i] = counter.Taken
 		case fits[i]:
-			verdicts[i] = weir.Fits
+			verdicts[i] = counter.Fits
 		}
-		if payer[keyOf(c.Counter)] == i && verdicts[i] != weir.Fits {
+		if payer[keyOf(c.Counter)] == i && verdicts[i] != counter.Fits {
 			grants[i].Lent = m.charge(now, c, verdicts[i])
 		}
 	}
@@ -206,7 +206,7 @@ func (m *Model) fits(now int64, c *ledger.Ask) (fits bool) {
 	return fits
 }
 
-func try(c *weir.Charge, s weir.State, now int64) (weir.State, bool) {
+func try(c *counter.Charge, s counter.State, now int64) (counter.State, bool) {
 	if c.Peek {
 		return c.Policy.Try(s, now, c.N)
 	}
@@ -214,11 +214,11 @@ func try(c *weir.Charge, s weir.State, now int64) (weir.State, bool) {
 }
 
 // charge takes what a charge asks for, if it fits, and returns what it was lent. What fits leaves its hold, or renews it.
-func (m *Model) charge(now int64, c *ledger.Ask, v weir.Verdict) (lent int64) {
+func (m *Model) charge(now int64, c *ledger.Ask, v counter.Verdict) (lent int64) {
 	if !m.there(c) {
 		lent = m.debit(now, c)
 	}
-	if c.Hold != nil && v == weir.Taken {
+	if c.Hold != nil && v == counter.Taken {
 		var g ledger.Grant
 		m.report(now, c, v, &g)
 		m.recordsOf(c.Counter).put(c.Counter, c.Hold, now, c.N, g.Slot)
@@ -243,7 +243,7 @@ func (m *Model) debit(now int64, c *ledger.Ask) (lent int64) {
 	return lent
 }
 
-func (m *Model) report(now int64, c *ledger.Ask, v weir.Verdict, g *ledger.Grant) {
+func (m *Model) report(now int64, c *ledger.Ask, v counter.Verdict, g *ledger.Grant) {
 	a := m.accounts[keyOf(c.Counter)]
 	g.Account, g.Now = a, now
 	switch {
@@ -259,7 +259,7 @@ func (m *Model) report(now int64, c *ledger.Ask, v weir.Verdict, g *ledger.Grant
 	}
 }
 
-func (m *Model) giveBack(now int64, r weir.Return) {
+func (m *Model) giveBack(now int64, r counter.Return) {
 	m.expire(now, r.Counter, r.Hold)
 	if r.Hold != nil {
 		m.settle(now, r)
@@ -268,7 +268,7 @@ func (m *Model) giveBack(now int64, r weir.Return) {
 	m.refund(now, r.Counter, r.N, r.Slot)
 }
 
-func (m *Model) refund(now int64, c weir.Counter, n, slot int64) {
+func (m *Model) refund(now int64, c counter.Counter, n, slot int64) {
 	k := keyOf(c)
 	switch {
 	case isSlots(c):
@@ -286,7 +286,7 @@ func (m *Model) takeBack(now int64, u ledger.Unspent) {
 	m.accounts[keyOf(u.Counter)] = m.accounts[keyOf(u.Counter)].TakeBack(u.Policy, now, m.node, &u)
 }
 
-func (m *Model) reset(c weir.Counter) {
+func (m *Model) reset(c counter.Counter) {
 	delete(m.accounts, keyOf(c))
 	delete(m.logs, keyOf(c))
 	delete(m.records, keyOf(c))

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
 // records are the holds of one counter, by name. They do what memstore does, the plain way.
 type records struct {
-	all                 map[weir.Once]record
+	all                 map[counter.Once]record
 	seen, kept, returns int64 // when one was last made, and how long those that stay taken, or go back, last at most
 }
 
@@ -20,7 +20,7 @@ type record struct {
 }
 
 // first is the name of the record that ends first, if there is any.
-func (rs *records) first() (name weir.Once, ok bool) {
+func (rs *records) first() (name counter.Once, ok bool) {
 	for id, r := range rs.all {
 		if old := rs.all[name]; !ok || r.end < old.end || r.end == old.end && bytes.Compare(id[:], name[:]) < 0 {
 			name, ok = id, true
@@ -37,7 +37,7 @@ func (rs *records) sum() (n int64) {
 }
 
 // expire has the records end whose time is over, some at a time, and gives back what they say.
-func (rs *records) expire(p *weir.Policy, s weir.State, now int64) weir.State {
+func (rs *records) expire(p *counter.Policy, s counter.State, now int64) counter.State {
 	s = rs.anchor(p, s, now)
 	defer rs.forget()
 	for range 128 {
@@ -46,12 +46,12 @@ func (rs *records) expire(p *weir.Policy, s weir.State, now int64) weir.State {
 		switch {
 		case !ok || r.end > now:
 			return s
-		case !r.giveBack || r.returned || p.Limit.Algorithm == weir.Concurrency:
+		case !r.giveBack || r.returned || p.Limit.Algorithm == counter.Concurrency:
 			delete(rs.all, id)
 		default:
 			s = p.Return(s, now, r.n, r.slot)
 			r.returned = true
-			r.end += weir.RecordTime.Microseconds()
+			r.end += counter.RecordTime.Microseconds()
 			rs.all[id] = r
 		}
 	}
@@ -60,13 +60,13 @@ func (rs *records) expire(p *weir.Policy, s weir.State, now int64) weir.State {
 
 // anchor has no record end later than its length from now, after the clock has stepped back. A window that lies in the future
 // moves to now, and its records with it.
-func (rs *records) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
-	slots := p.Limit.Algorithm == weir.Concurrency
+func (rs *records) anchor(p *counter.Policy, s counter.State, now int64) counter.State {
+	slots := p.Limit.Algorithm == counter.Concurrency
 	if !slots && now >= rs.seen {
 		return s
 	}
 	moved := s
-	if a := p.Limit.Algorithm; s.Time > now && (a == weir.FixedWindow || a == weir.SlidingCounter) {
+	if a := p.Limit.Algorithm; s.Time > now && (a == counter.FixedWindow || a == counter.SlidingCounter) {
 		moved = p.Return(s, now, 0, 0)
 	}
 	rs.seen = now
@@ -76,7 +76,7 @@ func (rs *records) anchor(p *weir.Policy, s weir.State, now int64) weir.State {
 		case slots:
 			length = p.Limit.Window.Microseconds()
 		case r.returned:
-			length = weir.RecordTime.Microseconds()
+			length = counter.RecordTime.Microseconds()
 		case r.giveBack:
 			length = rs.returns
 		}
@@ -95,7 +95,7 @@ func (rs *records) forget() {
 	}
 }
 
-func (rs *records) put(c weir.Counter, h *weir.Hold, now, n, slot int64) {
+func (rs *records) put(c counter.Counter, h *counter.Hold, now, n, slot int64) {
 	if r, ok := rs.all[h.ID]; ok && !r.returned {
 		if isSlots(c) {
 			r.end = now + h.For.Microseconds()
@@ -131,7 +131,7 @@ func (rs *records) free(n int64) {
 }
 
 // settle ends a record, and says how much goes back, and where; or, below zero, how much more is taken.
-func (rs *records) settle(back *weir.Return) (n, slot int64) {
+func (rs *records) settle(back *counter.Return) (n, slot int64) {
 	r, ok := rs.all[back.Hold.ID]
 	delete(rs.all, back.Hold.ID)
 	rs.forget()
@@ -145,15 +145,15 @@ func (rs *records) settle(back *weir.Return) (n, slot int64) {
 }
 
 // report describes slots.
-func (rs *records) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Result {
-	r := weir.Result{Allowed: v != weir.Refused, Remaining: max(0, p.Limit.Count-rs.sum()), Slot: now}
+func (rs *records) report(p *counter.Policy, now, n int64, v counter.Verdict) counter.Result {
+	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, p.Limit.Count-rs.sum()), Slot: now}
 	last := now
 	for _, h := range rs.all {
 		last = max(last, h.end)
 	}
 	r.ResetAfter = time.Duration(last-now) * time.Microsecond
-	if v == weir.Refused {
-		r.RetryAfter = weir.Never
+	if v == counter.Refused {
+		r.RetryAfter = counter.Never
 		if id, ok := rs.first(); ok && n <= p.Limit.Count {
 			r.RetryAfter = time.Duration(max(1, rs.all[id].end-now)) * time.Microsecond
 		}
@@ -161,17 +161,17 @@ func (rs *records) report(p *weir.Policy, now, n int64, v weir.Verdict) weir.Res
 	return r
 }
 
-func (m *Model) recordsOf(c weir.Counter) *records {
+func (m *Model) recordsOf(c counter.Counter) *records {
 	rs := m.records[keyOf(c)]
 	if rs == nil {
-		rs = &records{all: map[weir.Once]record{}}
+		rs = &records{all: map[counter.Once]record{}}
 		m.records[keyOf(c)] = rs
 	}
 	return rs
 }
 
 // expire has the holds of a counter end whose time is over. Only who may change them looks.
-func (m *Model) expire(now int64, c weir.Counter, hold *weir.Hold) {
+func (m *Model) expire(now int64, c counter.Counter, hold *counter.Hold) {
 	if hold == nil && !c.Policy.GivesBack && !isSlots(c) {
 		return
 	}
@@ -190,7 +190,7 @@ func (m *Model) there(c *ledger.Ask) bool {
 }
 
 // settle ends a hold.
-func (m *Model) settle(now int64, r weir.Return) {
+func (m *Model) settle(now int64, r counter.Return) {
 	if _, ok := m.recordsOf(r.Counter).all[r.Hold.ID]; !ok && r.Recorded {
 		return
 	}

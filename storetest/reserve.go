@@ -6,21 +6,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // amounts are the algorithms that count amounts.
-var amounts = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow}
+var amounts = []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow}
 
 const whole = 1_000_000 // of an amount
 
 // slowly is a limit of so much an amount, over so long a time that little refills in a day.
-func slowly(a weir.Algorithm, n int64) weir.Limit {
-	return weir.Limit{Algorithm: a, Count: n, Window: 300 * 24 * time.Hour, Decimal: true}
+func slowly(a counter.Algorithm, n int64) counter.Limit {
+	return counter.Limit{Algorithm: a, Count: n, Window: 300 * 24 * time.Hour, Decimal: true}
 }
 
 // about fails unless a counter has that much left, in millionths, and what refills in a few days at most.
-func (h *harness) about(what string, p *weir.Policy, subject string, want int64) {
+func (h *harness) about(what string, p *counter.Policy, subject string, want int64) {
 	h.tb.Helper()
 	if n := h.left(p, subject); n < want || n > want+whole/5 {
 		h.tb.Fatalf("%s: %d millionths are left, want %d", what, n, want)
@@ -42,20 +42,20 @@ func reservations(t *testing.T, open Open) {
 }
 
 // reserve takes an estimate, and returns what settles it.
-func (h *harness) reserve(p *weir.Policy, n int64, i int, lasts time.Duration) (weir.Return, weir.Result) {
+func (h *harness) reserve(p *counter.Policy, n int64, i int, lasts time.Duration) (counter.Return, counter.Result) {
 	h.tb.Helper()
 	c := held(p, "s", n, i, lasts)
 	r := h.charge(c)[0]
 	return back(c, r), r
 }
 
-func settleReserved(t *testing.T, open Open, a weir.Algorithm) {
+func settleReserved(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
 	p := Policy(t, "p", slowly(a, 20))
-	settle := func(n, used, left int64) weir.Return {
+	settle := func(n, used, left int64) counter.Return {
 		t.Helper()
 		was := h.left(p, "s")
-		r, got := h.reserve(p, n, 1, weir.RecordTime)
+		r, got := h.reserve(p, n, 1, counter.RecordTime)
 		if !got.Allowed || got.Remaining != was-n {
 			t.Fatalf("%d reserved of %d: %+v", n, was, got)
 		}
@@ -77,18 +77,18 @@ func settleReserved(t *testing.T, open Open, a weir.Algorithm) {
 	h.about("settled twice", p, "s", 9_500_000)
 
 	// With a Once, the second settlement isn't made at all.
-	r, _ = h.reserve(p, 2*whole, 2, weir.RecordTime)
+	r, _ = h.reserve(p, 2*whole, 2, counter.RecordTime)
 	r.Used = 3 * whole
-	for i, want := range []error{nil, weir.ErrUsed, weir.ErrUsed} {
-		if err := h.GiveBack(context.Background(), weir.Once{7}, time.Hour, []weir.Return{r}); err != want {
+	for i, want := range []error{nil, counter.ErrUsed, counter.ErrUsed} {
+		if err := h.GiveBack(context.Background(), counter.Once{7}, time.Hour, []counter.Return{r}); err != want {
 			t.Fatalf("settlement %d of a receipt: %v, want %v", i, err, want)
 		}
 		h.about("settled by a receipt", p, "s", 6_500_000)
 	}
 
 	// Two at once are settled each for its own.
-	first, _ := h.reserve(p, whole, 3, weir.RecordTime)
-	second, _ := h.reserve(p, 2*whole, 4, weir.RecordTime)
+	first, _ := h.reserve(p, whole, 3, counter.RecordTime)
+	second, _ := h.reserve(p, 2*whole, 4, counter.RecordTime)
 	second.Used = whole / 2
 	h.giveBack(second)
 	h.about("one of two settled", p, "s", 5*whole)
@@ -106,19 +106,19 @@ func settleReserved(t *testing.T, open Open, a weir.Algorithm) {
 
 	// A reset forgets records.
 	r, _ = h.reserve(p, 2*whole, 6, time.Minute)
-	if err := h.Reset(context.Background(), []weir.Counter{r.Counter}); err != nil {
+	if err := h.Reset(context.Background(), []counter.Counter{r.Counter}); err != nil {
 		t.Fatal(err)
 	}
-	h.charge(weir.Charge{Counter: r.Counter, N: 5 * whole})
+	h.charge(counter.Charge{Counter: r.Counter, N: 5 * whole})
 	h.giveBack(r)
 	h.about("settled after a reset", p, "s", 15*whole)
 }
 
-func settleUnknown(t *testing.T, open Open, a weir.Algorithm) {
+func settleUnknown(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
 	p := Policy(t, "p", slowly(a, 20))
-	c := held(p, "s", 4*whole, 1, weir.RecordTime)
-	unknown := weir.Return{Counter: c.Counter, N: 4 * whole, Slot: h.now.UnixMicro(), Hold: c.Hold}
+	c := held(p, "s", 4*whole, 1, counter.RecordTime)
+	unknown := counter.Return{Counter: c.Counter, N: 4 * whole, Slot: h.now.UnixMicro(), Hold: c.Hold}
 	settle := func(used, left int64) {
 		t.Helper()
 		unknown.Used = used
@@ -131,13 +131,13 @@ func settleUnknown(t *testing.T, open Open, a weir.Algorithm) {
 	settle(4*whole+1, 19*whole-1)
 
 	// Nor does another's record count: of another client, or under another name.
-	h.charge(held(p, "t", 4*whole, 1, weir.RecordTime), held(p, "s", 4*whole, 2, weir.RecordTime))
+	h.charge(held(p, "t", 4*whole, 1, counter.RecordTime), held(p, "s", 4*whole, 2, counter.RecordTime))
 	settle(0, 15*whole-1)
 	h.about("another's", p, "t", 16*whole)
 }
 
 // givenBack: what isn't settled in time goes back, by the store's clock and without any node. What is settled later is booked whole.
-func givenBack(t *testing.T, open Open, a weir.Algorithm) {
+func givenBack(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
 	p := Policy(t, "p", slowly(a, 10))
 	p.GivesBack = true
@@ -146,7 +146,7 @@ func givenBack(t *testing.T, open Open, a weir.Algorithm) {
 	h.about("before its time is over", p, "s", whole)
 	h.step(time.Microsecond)
 	// Whatever comes first finds it given back: here a charge without a hold.
-	if got := h.charge(weir.Charge{Counter: counter(p, "s"), N: 5 * whole})[0]; !got.Allowed {
+	if got := h.charge(counter.Charge{Counter: named(p, "s"), N: 5 * whole})[0]; !got.Allowed {
 		t.Fatalf("what wasn't settled didn't go back: %+v", got)
 	}
 	h.about("after a minute", p, "s", 5*whole)
@@ -173,13 +173,13 @@ func givenBack(t *testing.T, open Open, a weir.Algorithm) {
 	h.giveBack(first)
 	h.about("settled as its time was over", p, "s", whole)
 	h.step(time.Minute)
-	if got := h.charge(weir.Charge{Counter: counter(p, "s"), N: 9 * whole})[0]; got.Allowed || got.Remaining < 1_500_000 || got.Remaining > 1_700_000 {
+	if got := h.charge(counter.Charge{Counter: named(p, "s"), N: 9 * whole})[0]; got.Allowed || got.Remaining < 1_500_000 || got.Remaining > 1_700_000 {
 		t.Fatalf("9 of 1.5: %+v", got)
 	}
 
 	// Its record is kept for a day, and no longer.
 	r, _ = h.reserve(p, whole, 5, time.Minute)
-	h.step(time.Minute + weir.RecordTime - time.Microsecond)
+	h.step(time.Minute + counter.RecordTime - time.Microsecond)
 	h.about("a day later", p, "s", 1_500_000)
 	r.Used = whole / 2
 	h.giveBack(r)
@@ -187,7 +187,7 @@ func givenBack(t *testing.T, open Open, a weir.Algorithm) {
 	r, _ = h.reserve(p, whole/2, 6, time.Minute)
 	h.step(time.Minute)
 	h.about("given back", p, "s", whole)
-	h.step(weir.RecordTime)
+	h.step(counter.RecordTime)
 	r.Used = whole
 	h.giveBack(r)
 	h.about("settled after more than a day", p, "s", whole/2) // for the excess alone
@@ -205,11 +205,11 @@ func givenBack(t *testing.T, open Open, a weir.Algorithm) {
 
 // reservedBackwards: after a clock has stepped back, a reservation goes back within its own length, whatever longer records lie
 // beside it, and a check that was repeated is charged again.
-func reservedBackwards(t *testing.T, open Open, a weir.Algorithm) {
+func reservedBackwards(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
 	p := Policy(t, "p", slowly(a, 10))
 	p.GivesBack = true
-	reserve := func(n int64, i int, lasts time.Duration, back bool) weir.Result {
+	reserve := func(n int64, i int, lasts time.Duration, back bool) counter.Result {
 		t.Helper()
 		c := held(p, "s", n, i, lasts)
 		c.Hold.GiveBack = back
@@ -243,36 +243,36 @@ func reservedBackwards(t *testing.T, open Open, a weir.Algorithm) {
 }
 
 // overdraft: what was used beyond the estimate is taken below zero, and nothing fits until that has refilled.
-func overdraft(t *testing.T, open Open, a weir.Algorithm) {
+func overdraft(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
-	p := Policy(t, "p", weir.Limit{Algorithm: a, Count: 10, Window: time.Hour, Decimal: true})
-	r, _ := h.reserve(p, 4*whole, 1, weir.RecordTime)
+	p := Policy(t, "p", counter.Limit{Algorithm: a, Count: 10, Window: time.Hour, Decimal: true})
+	r, _ := h.reserve(p, 4*whole, 1, counter.RecordTime)
 	r.Used = 15 * whole
 	h.giveBack(r)
-	got := h.charge(weir.Charge{Counter: r.Counter, N: 1})[0]
+	got := h.charge(counter.Charge{Counter: r.Counter, N: 1})[0]
 	if got.Allowed || got.Remaining != 0 || got.RetryAfter <= 0 {
 		t.Fatalf("a millionth of nothing: %+v", got)
 	}
-	if a != weir.FixedWindow && got.RetryAfter != 30*time.Minute+360*time.Microsecond {
+	if a != counter.FixedWindow && got.RetryAfter != 30*time.Minute+360*time.Microsecond {
 		t.Fatalf("5 below zero: %+v", got)
 	}
 	h.step(got.RetryAfter - time.Microsecond)
-	if h.charge(weir.Charge{Counter: r.Counter, N: 1})[0].Allowed {
+	if h.charge(counter.Charge{Counter: r.Counter, N: 1})[0].Allowed {
 		t.Fatalf("allowed a microsecond before %v", got.RetryAfter)
 	}
 	h.step(time.Microsecond)
-	if !h.charge(weir.Charge{Counter: r.Counter, N: 1})[0].Allowed {
+	if !h.charge(counter.Charge{Counter: r.Counter, N: 1})[0].Allowed {
 		t.Fatalf("refused after %v", got.RetryAfter)
 	}
 }
 
 // reserveLayers: a request that another limit refuses reserves nothing, and leaves no record.
-func reserveLayers(t *testing.T, open Open, a weir.Algorithm) {
+func reserveLayers(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
-	p, narrow := Policy(t, "p", slowly(a, 20)), Policy(t, "narrow", hourly(weir.SlidingLog, 1))
-	h.charge(weir.Charge{Counter: counter(p, "s"), N: 10 * whole})
-	one := weir.Charge{Counter: counter(narrow, "s"), N: 1}
-	both := func(i int) []weir.Result { return h.charge(held(p, "s", 4*whole, i, weir.RecordTime), one) }
+	p, narrow := Policy(t, "p", slowly(a, 20)), Policy(t, "narrow", hourly(counter.SlidingLog, 1))
+	h.charge(counter.Charge{Counter: named(p, "s"), N: 10 * whole})
+	one := counter.Charge{Counter: named(narrow, "s"), N: 1}
+	both := func(i int) []counter.Result { return h.charge(held(p, "s", 4*whole, i, counter.RecordTime), one) }
 	if rs := both(1); !rs[0].Allowed || !rs[1].Allowed {
 		t.Fatalf("both fit: %+v", rs)
 	}
@@ -281,9 +281,9 @@ func reserveLayers(t *testing.T, open Open, a weir.Algorithm) {
 		t.Fatalf("the narrow one is full: %+v", rs)
 	}
 	h.about("a refused reservation", p, "s", 6*whole)
-	h.giveBack(back(held(p, "s", 4*whole, 2, weir.RecordTime), rs[0]))
+	h.giveBack(back(held(p, "s", 4*whole, 2, counter.RecordTime), rs[0]))
 	h.about("settled, though it was refused", p, "s", 6*whole)
-	h.giveBack(back(held(p, "s", 4*whole, 1, weir.RecordTime), rs[0]))
+	h.giveBack(back(held(p, "s", 4*whole, 1, counter.RecordTime), rs[0]))
 	h.about("the one that was taken", p, "s", 10*whole)
 }
 
@@ -293,7 +293,7 @@ func repeats(t *testing.T, open Open) {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
 			p := Policy(t, "p", hourly(a, 10))
-			check := func(n int64, i int, allowed bool, left int64) weir.Return {
+			check := func(n int64, i int, allowed bool, left int64) counter.Return {
 				t.Helper()
 				c := held(p, "s", n, i, time.Minute)
 				r := h.charge(c)[0]
@@ -331,15 +331,15 @@ func repeats(t *testing.T, open Open) {
 			check(1, 1, true, 4) // a new one
 
 			// A refused request may be repeated when there is room.
-			narrow := Policy(t, "narrow", hourly(weir.FixedWindow, 1))
-			both := func() []weir.Result {
+			narrow := Policy(t, "narrow", hourly(counter.FixedWindow, 1))
+			both := func() []counter.Result {
 				return h.charge(held(p, "s", 1, 4, time.Minute), held(narrow, "s", 1, 4, time.Minute))
 			}
 			h.take("s", 1, narrow)
 			if rs := both(); rs[1].Allowed || rs[0].Remaining != 4 {
 				t.Fatalf("the narrow one is full: %+v", rs)
 			}
-			if err := h.Reset(context.Background(), []weir.Counter{counter(narrow, "s")}); err != nil {
+			if err := h.Reset(context.Background(), []counter.Counter{named(narrow, "s")}); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
@@ -356,7 +356,7 @@ func repeats(t *testing.T, open Open) {
 	}
 	t.Run("in another window", func(t *testing.T) {
 		h := start(t, open)
-		p := Policy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: time.Second})
+		p := Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: time.Second})
 		c := held(p, "s", 4, 1, time.Minute)
 		h.charge(c)
 		h.step(time.Second)
@@ -400,7 +400,7 @@ func concurrentHolds(t *testing.T, open Open) {
 	}
 	t.Run("settled", func(t *testing.T) {
 		h := start(t, open)
-		p := Policy(t, "p", slowly(weir.FixedWindow, 1000))
+		p := Policy(t, "p", slowly(counter.FixedWindow, 1000))
 		storm(32, 32, func(worker, i int) bool {
 			c := held(p, "s", whole, worker<<5|i, time.Minute)
 			r := back(c, h.charge(c)[0])

@@ -7,44 +7,44 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // id names the i-th hold.
-func id(i int) weir.Once { return weir.Once{0: byte(i >> 8), 1: byte(i), 15: 1} }
+func id(i int) counter.Once { return counter.Once{0: byte(i >> 8), 1: byte(i), 15: 1} }
 
 // inFlight is a limit on requests in flight, whose slots last half a minute.
-func inFlight(n int64) weir.Limit {
-	return weir.Limit{Algorithm: weir.Concurrency, Count: n, Window: 30 * time.Second}
+func inFlight(n int64) counter.Limit {
+	return counter.Limit{Algorithm: counter.Concurrency, Count: n, Window: 30 * time.Second}
 }
 
 // held is a charge that leaves a hold behind.
-func held(p *weir.Policy, subject string, n int64, i int, lasts time.Duration) weir.Charge {
-	return weir.Charge{Counter: counter(p, subject), N: n, Returnable: true, Hold: &weir.Hold{ID: id(i), For: lasts, GiveBack: p.GivesBack}}
+func held(p *counter.Policy, subject string, n int64, i int, lasts time.Duration) counter.Charge {
+	return counter.Charge{Counter: named(p, subject), N: n, Returnable: true, Hold: &counter.Hold{ID: id(i), For: lasts, GiveBack: p.GivesBack}}
 }
 
 // slot is a charge that takes slots of a limit, or renews them.
-func slot(p *weir.Policy, subject string, n int64, i int) weir.Charge {
+func slot(p *counter.Policy, subject string, n int64, i int) counter.Charge {
 	return held(p, subject, n, i, p.Limit.Window)
 }
 
 // back is the return of a charge.
-func back(c weir.Charge, r weir.Result) weir.Return {
-	return weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}
+func back(c counter.Charge, r counter.Result) counter.Return {
+	return counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}
 }
 
 // giveBack gives back what charges took, or fails the test.
-func (h *harness) giveBack(returns ...weir.Return) {
+func (h *harness) giveBack(returns ...counter.Return) {
 	h.tb.Helper()
-	if err := h.GiveBack(context.Background(), weir.Once{}, 0, returns); err != nil {
+	if err := h.GiveBack(context.Background(), counter.Once{}, 0, returns); err != nil {
 		h.tb.Fatalf("give back: %v", err)
 	}
 }
 
 // left is how much a counter has.
-func (h *harness) left(p *weir.Policy, subject string) int64 {
+func (h *harness) left(p *counter.Policy, subject string) int64 {
 	h.tb.Helper()
-	return h.charge(weir.Charge{Counter: counter(p, subject), N: 1, Peek: true})[0].Remaining
+	return h.charge(counter.Charge{Counter: named(p, subject), N: 1, Peek: true})[0].Remaining
 }
 
 func slots(t *testing.T, open Open) {
@@ -63,7 +63,7 @@ func slots(t *testing.T, open Open) {
 func slotsLimit(t *testing.T, open Open) {
 	h := start(t, open)
 	p := Policy(t, "p", inFlight(3))
-	take := func(i int) weir.Result { t.Helper(); return h.charge(slot(p, "s", 1, i))[0] }
+	take := func(i int) counter.Result { t.Helper(); return h.charge(slot(p, "s", 1, i))[0] }
 	refused := func(i int, retry time.Duration) {
 		t.Helper()
 		if r := take(i); r.Allowed || r.Remaining != 0 || r.RetryAfter != retry {
@@ -82,20 +82,20 @@ func slotsLimit(t *testing.T, open Open) {
 	for range 2 {
 		refused(3, 27*time.Second) // when the first one ends
 	}
-	if r := h.charge(slot(p, "s", 4, 3))[0]; r.Allowed || r.RetryAfter != weir.Never {
+	if r := h.charge(slot(p, "s", 4, 3))[0]; r.Allowed || r.RetryAfter != counter.Never {
 		t.Fatalf("4 slots of 3: %+v", r)
 	}
-	if r := h.charge(weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})[0]; r.Allowed || r.RetryAfter != 27*time.Second {
+	if r := h.charge(counter.Charge{Counter: named(p, "s"), N: 1, Peek: true})[0]; r.Allowed || r.RetryAfter != 27*time.Second {
 		t.Fatalf("a look at slots that are all in use: %+v", r)
 	}
 
 	// What isn't there, or is another's, frees nothing.
-	h.giveBack(back(slot(p, "s", 1, 9), weir.Result{}), back(slot(p, "t", 1, 1), weir.Result{}), weir.Return{Counter: counter(p, "t"), N: 1})
+	h.giveBack(back(slot(p, "s", 1, 9), counter.Result{}), back(slot(p, "t", 1, 1), counter.Result{}), counter.Return{Counter: named(p, "t"), N: 1})
 	other := Policy(t, "other", inFlight(3))
-	h.giveBack(back(slot(other, "s", 1, 1), weir.Result{}))
+	h.giveBack(back(slot(other, "s", 1, 1), counter.Result{}))
 	refused(3, 27*time.Second)
 
-	one := back(slot(p, "s", 1, 1), weir.Result{})
+	one := back(slot(p, "s", 1, 1), counter.Result{})
 	h.giveBack(one)
 	if r := take(3); !r.Allowed || r.Remaining != 0 {
 		t.Fatalf("after a slot was released: %+v", r)
@@ -118,7 +118,7 @@ func slotsLimit(t *testing.T, open Open) {
 	if r := take(4); !r.Allowed || r.Remaining != 0 {
 		t.Fatalf("after a slot has ended: %+v", r)
 	}
-	if err := h.Reset(context.Background(), []weir.Counter{counter(p, "s")}); err != nil {
+	if err := h.Reset(context.Background(), []counter.Counter{named(p, "s")}); err != nil {
 		t.Fatal(err)
 	}
 	if r := take(5); !r.Allowed || r.Remaining != 2 {
@@ -146,7 +146,7 @@ func slotCosts(t *testing.T, open Open) {
 	if r := h.charge(slot(p, "s", 3, 1))[0]; !r.Allowed || r.Remaining != 0 {
 		t.Fatalf("3 renewed: %+v", r)
 	}
-	one := back(slot(p, "s", 1, 1), weir.Result{}) // however many are named
+	one := back(slot(p, "s", 1, 1), counter.Result{}) // however many are named
 	h.giveBack(one)
 	if n := h.left(p, "s"); n != 3 {
 		t.Fatalf("%d are free after 3 of 5 were released", n)
@@ -155,7 +155,7 @@ func slotCosts(t *testing.T, open Open) {
 	if rs := h.charge(slot(p, "s", 1, 4), slot(p, "s", 2, 4)); !rs[0].Allowed || !rs[1].Allowed || rs[0].Remaining != 0 || rs[1].Remaining != 0 {
 		t.Fatalf("1 and 2 of the 3 that are left: %+v", rs)
 	}
-	h.giveBack(back(slot(p, "s", 1, 4), weir.Result{}), back(slot(p, "s", 2, 4), weir.Result{}))
+	h.giveBack(back(slot(p, "s", 1, 4), counter.Result{}), back(slot(p, "s", 2, 4), counter.Result{}))
 	if n := h.left(p, "s"); n != 3 {
 		t.Fatalf("%d are free after 1 and 2 were released", n)
 	}
@@ -168,8 +168,8 @@ func slotLayers(t *testing.T, open Open) {
 			t.Run(fmt.Sprintf("%s/slots first=%v", a, slotsFirst), func(t *testing.T) {
 				h := start(t, open)
 				p, other := Policy(t, "slots", inFlight(2)), Policy(t, "other", hourly(a, 3))
-				take := func(i int) (slots, tokens weir.Result) {
-					cs := []weir.Charge{slot(p, "s", 1, i), {Counter: counter(other, "s"), N: 1}}
+				take := func(i int) (slots, tokens counter.Result) {
+					cs := []counter.Charge{slot(p, "s", 1, i), {Counter: named(other, "s"), N: 1}}
 					if !slotsFirst {
 						cs[0], cs[1] = cs[1], cs[0]
 					}
@@ -189,11 +189,11 @@ func slotLayers(t *testing.T, open Open) {
 						t.Fatalf("without a slot: %+v, %+v", s, o)
 					}
 				}
-				h.giveBack(back(slot(p, "s", 1, 0), weir.Result{}))
+				h.giveBack(back(slot(p, "s", 1, 0), counter.Result{}))
 				if s, o := take(2); !s.Allowed || !o.Allowed || o.Remaining != 0 {
 					t.Fatalf("with the slot of another: %+v, %+v", s, o)
 				}
-				h.giveBack(back(slot(p, "s", 1, 1), weir.Result{}))
+				h.giveBack(back(slot(p, "s", 1, 1), counter.Result{}))
 				for i := range 3 {
 					if s, o := take(3 + i); !s.Allowed || s.Remaining != 1 || o.Allowed {
 						t.Fatalf("without tokens: %+v, %+v", s, o)
@@ -230,7 +230,7 @@ func slotShadow(t *testing.T, open Open) {
 			t.Fatalf("slot %d in shadow: %+v", i, rs[0])
 		}
 	}
-	h.giveBack(back(slot(ghost, "s", 1, 2), weir.Result{}), back(slot(ghost, "s", 1, 1), weir.Result{}))
+	h.giveBack(back(slot(ghost, "s", 1, 2), counter.Result{}), back(slot(ghost, "s", 1, 1), counter.Result{}))
 	if rs := h.charge(slot(ghost, "s", 1, 3), slot(real, "s", 1, 3)); !rs[0].Allowed || rs[0].Remaining != 1 || rs[1].Allowed {
 		t.Fatalf("a refused request took a slot in shadow: %+v", rs)
 	}
@@ -301,7 +301,7 @@ func oldestSlots(t *testing.T, open Open) {
 	p := Policy(t, "p", inFlight(10))
 	free := func(n, want int64) {
 		t.Helper()
-		h.giveBack(weir.Return{Counter: counter(p, "s"), N: n})
+		h.giveBack(counter.Return{Counter: named(p, "s"), N: n})
 		if got := h.left(p, "s"); got != want {
 			t.Fatalf("%d slots are free after %d were given back, want %d", got, n, want)
 		}
@@ -318,7 +318,7 @@ func oldestSlots(t *testing.T, open Open) {
 	if r := h.charge(slot(p, "s", 4, 1))[0]; !r.Allowed || r.Remaining != 1 {
 		t.Fatalf("the second one is gone, and may be taken again: %+v", r)
 	}
-	h.giveBack(back(slot(p, "s", 1, 0), weir.Result{}))
+	h.giveBack(back(slot(p, "s", 1, 0), counter.Result{}))
 	if got := h.left(p, "s"); got != 2 {
 		t.Fatalf("%d slots are free once the first one is released, want 2", got)
 	}
@@ -331,13 +331,13 @@ func oldestSlots(t *testing.T, open Open) {
 func concurrentSlots(t *testing.T, open Open) {
 	t.Run("never above", func(t *testing.T) {
 		h := start(t, open)
-		p, other := Policy(t, "p", inFlight(10)), Policy(t, "other", hourly(weir.FixedWindow, 1_000_000))
+		p, other := Policy(t, "p", inFlight(10)), Policy(t, "other", hourly(counter.FixedWindow, 1_000_000))
 		var flying, most atomic.Int64
 		got := storm(200, 10, func(worker, i int) bool {
 			c := slot(p, "s", 1, worker<<4|i)
-			cs := []weir.Charge{c}
+			cs := []counter.Charge{c}
 			if worker%2 == 1 {
-				cs = []weir.Charge{{Counter: counter(other, "s"), N: 1}, c}
+				cs = []counter.Charge{{Counter: named(other, "s"), N: 1}, c}
 			}
 			rs := h.charge(cs...)
 			if !rs[len(rs)-1].Allowed {

@@ -1,8 +1,8 @@
-// Package storetest is the contract of every [weir.Store]: run it in the tests
+// Package storetest is the contract of every [counter.Store]: run it in the tests
 // of a store, and what passes can stand behind a Limiter.
 //
 //	func TestStore(t *testing.T) {
-//		storetest.Run(t, func(tb storetest.TB, now func() time.Time) weir.Store {
+//		storetest.Run(t, func(tb storetest.TB, now func() time.Time) counter.Store {
 //			return memstore.New(memstore.Options{Now: now})
 //		})
 //	}
@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 )
 
@@ -27,7 +27,7 @@ type TB interface {
 }
 
 // Open makes an empty store whose clock is the given function. It is called many times.
-type Open func(tb TB, now func() time.Time) weir.Store
+type Open func(tb TB, now func() time.Time) counter.Store
 
 // Run tests a store against the contract.
 func Run(t *testing.T, open Open) {
@@ -69,7 +69,7 @@ func runCases(t *testing.T, open Open) {
 
 // Lender is a store that lends: see package lease.
 type Lender interface {
-	weir.Store
+	counter.Store
 	Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant)
 	TakeBack(ctx context.Context, unspent []ledger.Unspent) error
 }
@@ -79,7 +79,7 @@ type OpenLender func(tb TB, now func() time.Time) [2]Lender
 
 // RunLender tests a store that lends against the contract.
 func RunLender(t *testing.T, open OpenLender) {
-	Run(t, func(tb TB, now func() time.Time) weir.Store { return open(tb, now)[0] })
+	Run(t, func(tb TB, now func() time.Time) counter.Store { return open(tb, now)[0] })
 	t.Run("Lends", func(t *testing.T) { lendsAsModel(t, open) })
 }
 
@@ -87,13 +87,13 @@ func RunLender(t *testing.T, open OpenLender) {
 var Start = time.Date(2026, 3, 14, 15, 9, 26, 535_897_000, time.UTC)
 
 // Algorithms are all that a store has to know, but for Concurrency, whose charges need a Hold.
-var Algorithms = []weir.Algorithm{
-	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter,
+var Algorithms = []counter.Algorithm{
+	counter.TokenBucket, counter.LeakyBucket, counter.LeakyQueue, counter.FixedWindow, counter.SlidingLog, counter.SlidingCounter,
 }
 
 // harness is a store under test, with its clock.
 type harness struct {
-	weir.Store
+	counter.Store
 	tb  TB
 	mu  sync.Mutex // guards now
 	now time.Time
@@ -118,20 +118,20 @@ func (h *harness) step(d time.Duration) {
 }
 
 // take charges n to each of the policies, all for one subject.
-func (h *harness) take(subject string, n int64, policies ...*weir.Policy) []weir.Result {
-	charges := make([]weir.Charge, len(policies))
+func (h *harness) take(subject string, n int64, policies ...*counter.Policy) []counter.Result {
+	charges := make([]counter.Charge, len(policies))
 	for i, p := range policies {
-		charges[i] = weir.Charge{Counter: counter(p, subject), N: n}
+		charges[i] = counter.Charge{Counter: named(p, subject), N: n}
 	}
 	return h.charge(charges...)
 }
 
-func (h *harness) charge(charges ...weir.Charge) []weir.Result {
+func (h *harness) charge(charges ...counter.Charge) []counter.Result {
 	h.tb.Helper()
-	results := make([]weir.Result, len(charges))
+	results := make([]counter.Result, len(charges))
 	for i := range results {
 		// Callers reuse results: nothing of what was there may shine through.
-		results[i] = weir.Result{Allowed: true, Remaining: -9, RetryAfter: -9, ResetAfter: -9, Delay: -9}
+		results[i] = counter.Result{Allowed: true, Remaining: -9, RetryAfter: -9, ResetAfter: -9, Delay: -9}
 	}
 	h.Take(context.Background(), charges, results)
 	for i, r := range results {
@@ -142,22 +142,22 @@ func (h *harness) charge(charges ...weir.Charge) []weir.Result {
 	return results
 }
 
-func counter(p *weir.Policy, subject string) weir.Counter {
-	return weir.Counter{Policy: p, Subject: []byte(subject)}
+func named(p *counter.Policy, subject string) counter.Counter {
+	return counter.Counter{Policy: p, Subject: []byte(subject)}
 }
 
 // Policy prepares a limit, or fails the test.
-func Policy(tb TB, name string, l weir.Limit) *weir.Policy {
+func Policy(tb TB, name string, l counter.Limit) *counter.Policy {
 	tb.Helper()
-	p, err := weir.NewPolicy(name, l)
+	p, err := counter.NewPolicy(name, l)
 	if err != nil {
 		tb.Fatalf("policy %s: %v", name, err)
 	}
 	return p
 }
 
-func hourly(a weir.Algorithm, n int64) weir.Limit {
-	return weir.Limit{Algorithm: a, Count: n, Window: time.Hour}
+func hourly(a counter.Algorithm, n int64) counter.Limit {
+	return counter.Limit{Algorithm: a, Count: n, Window: time.Hour}
 }
 
 func takes(t *testing.T, open Open) {
@@ -186,7 +186,7 @@ func takes(t *testing.T, open Open) {
 			if !h.take("s", 1, p)[0].Allowed {
 				t.Fatalf("refused after waiting %v", r.RetryAfter)
 			}
-			if r := h.take("s", 6, p)[0]; r.Allowed || r.RetryAfter != weir.Never {
+			if r := h.take("s", 6, p)[0]; r.Allowed || r.RetryAfter != counter.Never {
 				t.Fatalf("a cost above the limit: %+v", r)
 			}
 			if r := h.take("t", 5, p)[0]; !r.Allowed || r.Remaining != 0 {
@@ -203,7 +203,7 @@ func allOrNothing(t *testing.T, open Open) {
 				h := start(t, open)
 				wide, narrow := Policy(t, "wide", hourly(a, 100)), Policy(t, "narrow", hourly(b, 2))
 				h.take("s", 2, wide, narrow)
-				for _, order := range [][]*weir.Policy{{wide, narrow}, {narrow, wide}} {
+				for _, order := range [][]*counter.Policy{{wide, narrow}, {narrow, wide}} {
 					for range 3 {
 						rs := h.take("s", 1, order...)
 						w, n := rs[slices.Index(order, wide)], rs[slices.Index(order, narrow)]
@@ -252,9 +252,9 @@ func peek(t *testing.T, open Open) {
 			look := func(want bool, remaining int64) {
 				t.Helper()
 				for range 3 {
-					one := h.charge(weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})
-					two := h.charge(weir.Charge{Counter: counter(q, "s"), N: 1, Peek: true}, weir.Charge{Counter: counter(p, "s"), N: 1, Peek: true})
-					for _, r := range []weir.Result{one[0], two[1]} {
+					one := h.charge(counter.Charge{Counter: named(p, "s"), N: 1, Peek: true})
+					two := h.charge(counter.Charge{Counter: named(q, "s"), N: 1, Peek: true}, counter.Charge{Counter: named(p, "s"), N: 1, Peek: true})
+					for _, r := range []counter.Result{one[0], two[1]} {
 						if r.Allowed != want || r.Remaining != remaining {
 							t.Fatalf("peek: %+v, want allowed %v with %d remaining", r, want, remaining)
 						}
@@ -277,10 +277,10 @@ func clockRunsBackwards(t *testing.T, open Open) {
 		for _, peeks := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/peeks=%v", a, peeks), func(t *testing.T) {
 				h := start(t, open)
-				p := Policy(t, "p", weir.Limit{Algorithm: a, Count: 10, Window: time.Minute})
+				p := Policy(t, "p", counter.Limit{Algorithm: a, Count: 10, Window: time.Minute})
 				h.take("s", 10, p)
 				h.step(-time.Hour)
-				ask := weir.Charge{Counter: counter(p, "s"), N: 10, Peek: peeks}
+				ask := counter.Charge{Counter: named(p, "s"), N: 10, Peek: peeks}
 				if h.charge(ask)[0].Allowed {
 					t.Fatal("the step back minted tokens")
 				}
@@ -303,7 +303,7 @@ func reset(t *testing.T, open Open) {
 			p := Policy(t, "p", hourly(a, 3))
 			h.take("s", 3, p)
 			h.take("t", 3, p)
-			if err := h.Reset(context.Background(), []weir.Counter{counter(p, "s"), counter(p, "nobody")}); err != nil {
+			if err := h.Reset(context.Background(), []counter.Counter{named(p, "s"), named(p, "nobody")}); err != nil {
 				t.Fatal(err)
 			}
 			if !h.take("s", 3, p)[0].Allowed {
@@ -323,7 +323,7 @@ func raisedLimit(t *testing.T, open Open) {
 			low, high := Policy(t, "p", hourly(a, 100)), Policy(t, "p", hourly(a, 500))
 			h.take("s", 60, low)
 			want := int64(500 - 60 - 1)
-			if a == weir.TokenBucket {
+			if a == counter.TokenBucket {
 				want = 100 - 60 - 1 // it keeps its tokens; the others keep what was used
 			}
 			if r := h.take("s", 1, high)[0]; !r.Allowed || r.Remaining != want {
@@ -335,7 +335,7 @@ func raisedLimit(t *testing.T, open Open) {
 
 func hostileSubjects(t *testing.T, open Open) {
 	h := start(t, open)
-	p := Policy(t, "p", hourly(weir.TokenBucket, 1))
+	p := Policy(t, "p", hourly(counter.TokenBucket, 1))
 	subjects := []string{"", "\x00", "\x00\x00", "a:b", "a", "b", "a:b:", "{a}", "{}", "a{", "}", "*", "a\r\nb", "a\nb", "\uff41", "\u00e1", "a\u0301", "A", "a ", " a", "a\xff"}
 	for _, s := range subjects {
 		if !h.take(s, 1, p)[0].Allowed {
@@ -347,7 +347,7 @@ func hostileSubjects(t *testing.T, open Open) {
 			t.Fatalf("subject %q wasn't counted", s)
 		}
 	}
-	q := Policy(t, "q", hourly(weir.TokenBucket, 1))
+	q := Policy(t, "q", hourly(counter.TokenBucket, 1))
 	if !h.take("a", 1, q)[0].Allowed {
 		t.Fatal("two policies share a counter")
 	}

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
 	"pgregory.net/rapid"
 )
 
 // variant is a sort of limit that random sequences run on.
 type variant struct {
-	weir.Algorithm
+	counter.Algorithm
 	decimal, calendar bool
 }
 
@@ -22,8 +22,8 @@ func variants() (all []variant) {
 		all = append(all, variant{Algorithm: a})
 	}
 	return append(all,
-		variant{weir.TokenBucket, true, false}, variant{weir.LeakyBucket, true, false}, variant{weir.FixedWindow, true, false},
-		variant{weir.FixedWindow, false, true}, variant{weir.FixedWindow, true, true}, variant{weir.Concurrency, false, false})
+		variant{counter.TokenBucket, true, false}, variant{counter.LeakyBucket, true, false}, variant{counter.FixedWindow, true, false},
+		variant{counter.FixedWindow, false, true}, variant{counter.FixedWindow, true, true}, variant{counter.Concurrency, false, false})
 }
 
 func (v variant) String() string {
@@ -99,12 +99,12 @@ type walk struct {
 	nodes []Lender // or none
 
 	window, span time.Duration // a limit's, and how far a step of time may go
-	zone         weir.Calendar
-	policies     [3]*weir.Policy
+	zone         counter.Calendar
+	policies     [3]*counter.Policy
 	books        int // which of them, if any
 	counts       int // refusals, likewise
 	givesBack    int
-	taken        []weir.Return
+	taken        []counter.Return
 	lent         []ledger.Unspent
 }
 
@@ -114,17 +114,17 @@ func (w *walk) run() {
 	w.window = rapid.SampledFrom(w.windows).Draw(t, "window")
 	w.span = w.window
 	if w.calendar {
-		w.zone = rapid.SampledFrom([]weir.Calendar{
-			{Unit: weir.Day}, {Unit: weir.Day, Zone: "America/Santiago"}, {Unit: weir.Week, Weekday: time.Monday},
-			{Unit: weir.Month}, {Unit: weir.Month, Day: 31, Zone: "Europe/Berlin"},
+		w.zone = rapid.SampledFrom([]counter.Calendar{
+			{Unit: counter.Day}, {Unit: counter.Day, Zone: "America/Santiago"}, {Unit: counter.Week, Weekday: time.Monday},
+			{Unit: counter.Month}, {Unit: counter.Month, Day: 31, Zone: "Europe/Berlin"},
 		}).Draw(t, "calendar")
-		w.span = map[weir.CalendarUnit]time.Duration{weir.Day: 24, weir.Week: 7 * 24, weir.Month: 31 * 24}[w.zone.Unit] * time.Hour
+		w.span = map[counter.CalendarUnit]time.Duration{counter.Day: 24, counter.Week: 7 * 24, counter.Month: 31 * 24}[w.zone.Unit] * time.Hour
 	}
 	w.books, w.counts, w.givesBack = -1, -1, -1
 	if w.past {
 		w.counts = rapid.IntRange(-1, 2).Draw(t, "counts refused")
 	}
-	if w.past && w.Algorithm != weir.SlidingLog && w.Algorithm != weir.LeakyQueue && w.Algorithm != weir.Concurrency {
+	if w.past && w.Algorithm != counter.SlidingLog && w.Algorithm != counter.LeakyQueue && w.Algorithm != counter.Concurrency {
 		w.books = rapid.IntRange(-1, 2).Draw(t, "books")
 	}
 	if w.decimal {
@@ -141,18 +141,18 @@ func (w *walk) run() {
 // number gives a policy other numbers.
 func (w *walk) number(i int) {
 	t, a := w.T, w.Algorithm
-	l := weir.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: w.window}
-	if a <= weir.LeakyQueue {
+	l := counter.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: w.window}
+	if a <= counter.LeakyQueue {
 		l.Burst = rapid.Int64Range(0, 80).Draw(t, "burst")
 		if (w.nodes != nil || w.large) && rapid.Bool().Draw(t, "large") {
 			l.Count, l.Burst = 10*l.Count, 10*l.Burst // which lends for longer
 		}
 	}
-	if a == weir.LeakyQueue {
+	if a == counter.LeakyQueue {
 		l.MaxDelay = rapid.SampledFrom([]time.Duration{0, w.window / 2}).Draw(t, "max delay")
 	}
 	if w.decimal {
-		l.Decimal, l.Fraction = true, weir.Amount(rapid.SampledFrom([]int64{0, 1, 500_000, 999_999}).Draw(t, "fraction"))
+		l.Decimal, l.Fraction = true, counter.Amount(rapid.SampledFrom([]int64{0, 1, 500_000, 999_999}).Draw(t, "fraction"))
 	}
 	if w.calendar {
 		l.Calendar, l.Window = w.zone, w.span
@@ -164,8 +164,8 @@ func (w *walk) number(i int) {
 
 func (w *walk) subject() string { return rapid.SampledFrom([]string{"s", "t"}).Draw(w.T, "subject") }
 
-func (w *walk) pick() weir.Counter {
-	return counter(rapid.SampledFrom(w.policies[:]).Draw(w.T, "policy"), w.subject())
+func (w *walk) pick() counter.Counter {
+	return named(rapid.SampledFrom(w.policies[:]).Draw(w.T, "policy"), w.subject())
 }
 
 // cost is between some tokens and others, in what the policies are asked for.
@@ -177,12 +177,12 @@ func (w *walk) cost(least, most int64) int64 {
 }
 
 // hold is one for a charge of a policy, or none. Few have few names, so that they are often there already.
-func (w *walk) hold(p *weir.Policy, id byte) *weir.Hold {
-	if p.Limit.Algorithm != weir.Concurrency && (id > holdNames/2 || !w.repeats && ledger.Lends(p)) {
+func (w *walk) hold(p *counter.Policy, id byte) *counter.Hold {
+	if p.Limit.Algorithm != counter.Concurrency && (id > holdNames/2 || !w.repeats && ledger.Lends(p)) {
 		return nil
 	}
-	return &weir.Hold{
-		ID:       weir.Once{0: id, 15: 1},
+	return &counter.Hold{
+		ID:       counter.Once{0: id, 15: 1},
 		For:      rapid.SampledFrom([]time.Duration{time.Millisecond, w.window / 3, 2 * w.window}).Draw(w.T, "for"),
 		GiveBack: p.GivesBack && rapid.Bool().Draw(w.T, "give back"),
 	}
@@ -193,7 +193,7 @@ const holdNames = 12
 func (w *walk) name() byte { return byte(rapid.IntRange(1, holdNames).Draw(w.T, "hold")) }
 
 // charge compares what becomes of charges, and remembers what was taken.
-func (w *walk) charge(charges ...weir.Charge) {
+func (w *walk) charge(charges ...counter.Charge) {
 	t := w.T
 	if w.nodes == nil {
 		w.taken = append(w.taken, compare(t, w.h, w.model, charges, w.slack)...)
@@ -215,7 +215,7 @@ func (w *walk) step() {
 	t, ctx := w.T, context.Background()
 	switch rapid.SampledFrom(w.steps).Draw(t, "what") {
 	case "take", "peek":
-		c := weir.Charge{Counter: w.pick(), N: w.cost(0, 20), Peek: rapid.Bool().Draw(t, "peek")}
+		c := counter.Charge{Counter: w.pick(), N: w.cost(0, 20), Peek: rapid.Bool().Draw(t, "peek")}
 		if !c.Peek || !w.past {
 			c.N = max(c.N, 1)
 		}
@@ -226,21 +226,21 @@ func (w *walk) step() {
 	case "flurry": // of small costs, for which a node borrows
 		c, gap := w.pick(), rapid.Int64Range(0, w.window.Microseconds()/20).Draw(t, "gap")
 		for range rapid.IntRange(1, 30).Draw(t, "takes") {
-			w.charge(weir.Charge{Counter: c, N: 1, Hold: w.hold(c.Policy, w.name())})
+			w.charge(counter.Charge{Counter: c, N: 1, Hold: w.hold(c.Policy, w.name())})
 			w.h.step(time.Duration(gap) * time.Microsecond)
 		}
 	case "layers":
 		n, subject, name := w.cost(1, 10), w.subject(), w.name()
-		var cs []weir.Charge
+		var cs []counter.Charge
 		for _, p := range w.policies {
-			cs = append(cs, weir.Charge{Counter: counter(p, subject), N: n, Hold: w.hold(p, name)})
+			cs = append(cs, counter.Charge{Counter: named(p, subject), N: n, Hold: w.hold(p, name)})
 		}
 		w.charge(cs...)
 	case "again":
 		// Other numbers for one counter are alternatives, of which a call may name several all the same.
 		p, q := w.policies[0], w.policies[rapid.IntRange(0, 1).Draw(t, "beside")]
-		c, peeks := counter(p, w.subject()), rapid.Bool().Draw(t, "peeks")
-		cs := []weir.Charge{{Counter: c, Peek: peeks}, {Counter: counter(q, string(c.Subject)), Peek: peeks}, {Counter: c, Peek: peeks}}
+		c, peeks := named(p, w.subject()), rapid.Bool().Draw(t, "peeks")
+		cs := []counter.Charge{{Counter: c, Peek: peeks}, {Counter: named(q, string(c.Subject)), Peek: peeks}, {Counter: c, Peek: peeks}}
 		name := w.name()
 		first := w.hold(p, name)
 		for i := range cs {
@@ -265,7 +265,7 @@ func (w *walk) step() {
 			}
 		}
 	case "reset":
-		c := []weir.Counter{w.pick()}
+		c := []counter.Counter{w.pick()}
 		_ = w.model.Reset(ctx, c)
 		if err := w.h.Reset(ctx, c); err != nil {
 			t.Fatalf("reset: %v", err)
@@ -288,7 +288,7 @@ func (w *walk) pause() time.Duration {
 	case w.calendar && rapid.Bool().Draw(w.T, "within"):
 		most = w.window
 	case w.givesBack >= 0 && rapid.IntRange(0, 9).Draw(w.T, "a day") == 9:
-		most = weir.RecordTime + 2*w.window
+		most = counter.RecordTime + 2*w.window
 	}
 	return time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(w.T, "µs")) * time.Microsecond
 }
@@ -296,7 +296,7 @@ func (w *walk) pause() time.Duration {
 // giveBack returns, settles or releases what was taken, or what nobody took. Of amounts, some may have been used, or more.
 func (w *walk) giveBack() {
 	t, ctx := w.T, context.Background()
-	back := weir.Return{Counter: w.pick()}
+	back := counter.Return{Counter: w.pick()}
 	switch {
 	case rapid.IntRange(0, 5).Draw(t, "taken") > 0:
 		if len(w.taken) == 0 {
@@ -312,14 +312,14 @@ func (w *walk) giveBack() {
 			return
 		}
 	}
-	if back.Policy.Limit.Algorithm == weir.Concurrency && rapid.IntRange(0, 3).Draw(t, "any slots") == 0 {
+	if back.Policy.Limit.Algorithm == counter.Concurrency && rapid.IntRange(0, 3).Draw(t, "any slots") == 0 {
 		back.Hold = nil // those that end first
 	}
 	if back.Hold != nil && w.decimal {
 		back.Used = rapid.Int64Range(0, 3*back.N).Draw(t, "used")
 	}
-	_ = w.model.GiveBack(ctx, weir.Once{}, 0, []weir.Return{back})
-	if err := w.h.GiveBack(ctx, weir.Once{}, 0, []weir.Return{back}); err != nil {
+	_ = w.model.GiveBack(ctx, counter.Once{}, 0, []counter.Return{back})
+	if err := w.h.GiveBack(ctx, counter.Once{}, 0, []counter.Return{back}); err != nil {
 		t.Fatalf("give back: %v", err)
 	}
 }

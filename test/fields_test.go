@@ -15,6 +15,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
@@ -103,9 +104,9 @@ func fieldNames(t rapid.TB, h http.Header, field string, params ...string) (name
 // lostStore is a store that can't be reached.
 type lostStore struct{ *memstore.Store }
 
-func (lostStore) Take(_ context.Context, _ []weir.Charge, results []weir.Result) {
+func (lostStore) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {
 	for i := range results {
-		results[i] = weir.Result{Err: errors.New("can't be reached")}
+		results[i] = counter.Result{Err: errors.New("can't be reached")}
 	}
 }
 
@@ -124,7 +125,7 @@ func TestFieldsOfAnyPolicyName(t *testing.T) {
 		name := rapid.OneOf(
 			rapid.String(), rapid.StringMatching(`["\\a]*`), rapid.StringMatching(`[ -~]*`), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
 		).Draw(t, "name")
-		emergency, err := weir.NewPolicy(name, weir.Limit{Count: 9, Window: time.Minute})
+		emergency, err := counter.NewPolicy(name, weir.Limit{Count: 9, Window: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

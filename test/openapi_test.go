@@ -24,6 +24,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
@@ -321,9 +322,9 @@ func TestCountersAreAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := ""
-	for _, counter := range found.Counters {
-		if counter.Rule == "search" && len(counter.Slots) == 1 {
-			id = counter.Slots[0].ID
+	for _, counted := range found.Counters {
+		if counted.Rule == "search" && len(counted.Slots) == 1 {
+			id = counted.Slots[0].ID
 		}
 	}
 	slot := client + fmt.Sprintf(`, "slot": %q`, id)
@@ -373,13 +374,13 @@ func TestCheckOpenAPINamesEveryRouteAndField(t *testing.T) {
 // partlyGone is a store that can't reach the counters of the rule lost.
 type partlyGone struct{ *memstore.Store }
 
-func (s partlyGone) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return c.Policy.Rule == "lost" }) {
+func (s partlyGone) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
+	if !slices.ContainsFunc(charges, func(c counter.Charge) bool { return c.Policy.Rule == "lost" }) {
 		s.Store.Take(ctx, charges, results)
 		return
 	}
 	for i := range results { // no request of the test is for another rule as well
-		results[i] = weir.Result{Err: errors.New("gone")}
+		results[i] = counter.Result{Err: errors.New("gone")}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/tracing"
@@ -84,12 +85,12 @@ func TestSpanOfACheck(t *testing.T) {
 			t.Errorf("%v, want %s", got, c.want)
 		}
 	}
-	policy, err := weir.NewPolicy("mine", weir.PerHour(1))
+	policy, err := counter.NewPolicy("mine", weir.PerHour(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	spans.Reset()
-	if _, err := l.Take(t.Context(), &weir.Request{}, []weir.Charge{{Counter: weir.Counter{Policy: policy}, N: 1}}); err != nil {
+	if _, err := l.Take(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: policy}, N: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := spans.GetSpans(); len(got) != 1 || !strings.Contains(attributes(got[0]), "weir.rule=mine") {

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
 // openStore is the store alone: one charge to one counter.
 func openStore(l limit, keys int) (instance, error) {
-	p, err := weir.NewPolicy("bench", weirLimit(l))
+	p, err := counter.NewPolicy("bench", weirLimit(l))
 	if err != nil {
 		return instance{}, err
 	}
@@ -19,7 +20,7 @@ func openStore(l limit, keys int) (instance, error) {
 	return instance{
 		worker: func() check {
 			ctx, w := context.Background(), &storeWorker{}
-			w.charges[0] = weir.Charge{Counter: weir.Counter{Policy: p}, N: 1}
+			w.charges[0] = counter.Charge{Counter: counter.Counter{Policy: p}, N: 1}
 			return func(key string) bool {
 				w.charges[0].Subject = append(w.subject[:0], key...) // a copy, as the limiter makes one
 				s.Take(ctx, w.charges[:], w.results[:])
@@ -34,8 +35,8 @@ func openStore(l limit, keys int) (instance, error) {
 // storeWorker is what one goroutine writes at every check.
 type storeWorker struct {
 	_       apart
-	charges [1]weir.Charge
-	results [1]weir.Result
+	charges [1]counter.Charge
+	results [1]counter.Result
 	subject [workload.KeyLength]byte
 	_       apart
 }

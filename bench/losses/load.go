@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 const (
@@ -69,7 +69,7 @@ type answer struct {
 	admitted bool
 }
 
-func (l *load) limit() weir.Limit { return weir.PerMinute(l.perMinute) }
+func (l *load) limit() counter.Limit { return counter.PerMinute(l.perMinute) }
 
 // requests draws all of a run, in their order. A client's come at random moments, as those of many people do.
 func (l *load) requests(duration time.Duration, seed uint64) (all []request) {
@@ -98,7 +98,7 @@ func (l *load) requests(duration time.Duration, seed uint64) (all []request) {
 
 // exact is what one limiter admits of requests, of which each has a moment.
 func (l *load) exact(all []request, moment func(*request) time.Duration) (admitted []bool, err error) {
-	p, err := weir.NewPolicy("exact", l.limit())
+	p, err := counter.NewPolicy("exact", l.limit())
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (l *load) exact(all []request, moment func(*request) time.Duration) (admitt
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(moment(&all[i]), moment(&all[j])) })
-	var states [keys]weir.State
+	var states [keys]counter.State
 	admitted = make([]bool, len(all))
 	for _, i := range order {
 		r := &all[i]

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/server/bench/internal/report"
@@ -33,7 +33,7 @@ func (s *slowest) median() float64 { return slices.Sorted(slices.Values(s.tries)
 type hostile struct {
 	server *redistest.Server
 	store  *redisstore.Store
-	policy *weir.Policy
+	policy *counter.Policy
 	now    atomic.Int64 // µs
 	start  int64
 	logs   [3][]byte
@@ -61,7 +61,7 @@ func provoke(ctx context.Context, length int) (_ []slowest, err error) {
 	if err := h.store.Ready(ctx); err != nil {
 		return nil, err
 	}
-	h.policy, err = weir.NewPolicy("long", weir.Limit{Algorithm: weir.SlidingLog, Count: h.length, Window: time.Hour})
+	h.policy, err = counter.NewPolicy("long", counter.Limit{Algorithm: counter.SlidingLog, Count: h.length, Window: time.Hour})
 	if err != nil {
 		return nil, err
 	}
@@ -104,14 +104,14 @@ func atOnce(n int, f func(int) error) error {
 	return cmp.Or(errs...)
 }
 
-func (h *hostile) charge(log int, n int64) weir.Charge {
-	return weir.Charge{Counter: weir.Counter{Policy: h.policy, Subject: h.logs[log]}, N: n}
+func (h *hostile) charge(log int, n int64) counter.Charge {
+	return counter.Charge{Counter: counter.Counter{Policy: h.policy, Subject: h.logs[log]}, N: n}
 }
 
 // take reports errors; a refused client has been answered.
-func (h *hostile) take(ctx context.Context, c weir.Charge) error {
-	var results [1]weir.Result
-	h.store.Take(ctx, []weir.Charge{c}, results[:])
+func (h *hostile) take(ctx context.Context, c counter.Charge) error {
+	var results [1]counter.Result
+	h.store.Take(ctx, []counter.Charge{c}, results[:])
 	return results[0].Err
 }
 
@@ -123,8 +123,8 @@ func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 	const clients = 64
 	third := h.length / 3
 	back := func(log int, n int64) error {
-		r := weir.Return{Counter: weir.Counter{Policy: h.policy, Subject: h.logs[log]}, N: 1, Slot: h.at(n)}
-		return h.store.GiveBack(ctx, weir.Once{}, 0, []weir.Return{r})
+		r := counter.Return{Counter: counter.Counter{Policy: h.policy, Subject: h.logs[log]}, N: 1, Slot: h.at(n)}
+		return h.store.GiveBack(ctx, counter.Once{}, 0, []counter.Return{r})
 	}
 	one := func(log int) error { return h.take(ctx, h.charge(log, 1)) }
 	for _, try := range []struct {
@@ -144,7 +144,7 @@ func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 		{"the clock runs back", h.at(2 * third), one},
 		{"the whole log has left", h.at(2*third) + time.Hour.Microseconds(), one},
 		{"a reset", h.at(2*third) + time.Hour.Microseconds(), func(log int) error {
-			return h.store.Reset(ctx, []weir.Counter{h.charge(log, 1).Counter})
+			return h.store.Reset(ctx, []counter.Counter{h.charge(log, 1).Counter})
 		}},
 		{"a hash of 1,000 counters grows by 24", h.at(h.length), func(log int) error { return h.grow(ctx, log, 1000, 1024) }},
 	} {
@@ -171,11 +171,11 @@ func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 // grow gives a subject counters, as a client does that names another limit in every request.
 func (h *hostile) grow(ctx context.Context, log, from, to int) error {
 	for i := from; i < to; i++ {
-		p, err := weir.NewPolicy(fmt.Sprint("p", i), weir.Limit{Count: 10, Window: time.Hour})
+		p, err := counter.NewPolicy(fmt.Sprint("p", i), counter.Limit{Count: 10, Window: time.Hour})
 		if err != nil {
 			return err
 		}
-		if err := h.take(ctx, weir.Charge{Counter: weir.Counter{Policy: p, Subject: h.logs[log]}, N: 1}); err != nil {
+		if err := h.take(ctx, counter.Charge{Counter: counter.Counter{Policy: p, Subject: h.logs[log]}, N: 1}); err != nil {
 			return err
 		}
 	}

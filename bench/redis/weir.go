@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/server/bench/internal/workload"
 )
@@ -43,9 +44,9 @@ func openTen(tokens ...int64) func(context.Context, *env) (*instance, error) {
 }
 
 func openCharges(ctx context.Context, e *env, timeout time.Duration, tokens ...int64) (*instance, error) {
-	var policies []*weir.Policy
+	var policies []*counter.Policy
 	for i, n := range tokens {
-		p, err := weir.NewPolicy(fmt.Sprintf("bench-%d", i), weirLimit(limit{n, wide.every}))
+		p, err := counter.NewPolicy(fmt.Sprintf("bench-%d", i), weirLimit(limit{n, wide.every}))
 		if err != nil {
 			return nil, err
 		}
@@ -57,10 +58,10 @@ func openCharges(ctx context.Context, e *env, timeout time.Duration, tokens ...i
 	}
 	return &instance{
 		worker: func() check {
-			charges, results := make([]weir.Charge, len(policies)), make([]weir.Result, len(policies))
+			charges, results := make([]counter.Charge, len(policies)), make([]counter.Result, len(policies))
 			subject := make([]byte, 0, workload.KeyLength)
 			for i, p := range policies {
-				charges[i] = weir.Charge{Counter: weir.Counter{Policy: p}, N: 1}
+				charges[i] = counter.Charge{Counter: counter.Counter{Policy: p}, N: 1}
 			}
 			return func(n uint32) error {
 				subject = append(subject[:0], e.keys.At(n)...) // a copy, as the limiter makes one

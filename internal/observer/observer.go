@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Outcome returns "allowed" or "refused".
@@ -47,7 +48,7 @@ func Method(m string) string {
 
 // Path returns the binding limit's path pattern, never the client's own path, which may hold
 // secrets.
-func Path(p *weir.Policy) string {
+func Path(p *counter.Policy) string {
 	if p == nil {
 		return ""
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -25,7 +26,7 @@ type diary struct {
 	released []time.Time
 }
 
-func (s *diary) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *diary) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	s.mu.Lock()
 	renewal := s.begun && !charges[0].Peek
 	s.begun = true
@@ -34,7 +35,7 @@ func (s *diary) Take(ctx context.Context, charges []weir.Charge, results []weir.
 		if s.fail != nil {
 			if err := s.fail(ctx); err != nil {
 				for i := range results {
-					results[i] = weir.Result{Err: err}
+					results[i] = counter.Result{Err: err}
 				}
 				return
 			}
@@ -46,7 +47,7 @@ func (s *diary) Take(ctx context.Context, charges []weir.Charge, results []weir.
 	s.Store.Take(ctx, charges, results)
 }
 
-func (s *diary) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (s *diary) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	s.mu.Lock()
 	s.released = append(s.released, time.Now())
 	s.mu.Unlock()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/client"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/edge/guard"
@@ -179,7 +180,7 @@ func TestErrorsHaveCodes(t *testing.T) {
 	if err := c.Refund(t.Context(), d.Receipt); err != nil {
 		t.Error(err)
 	}
-	if err := c.Refund(t.Context(), d.Receipt); !errors.Is(err, weir.ErrUsed) || code(err) != "RECEIPT_USED" {
+	if err := c.Refund(t.Context(), d.Receipt); !errors.Is(err, counter.ErrUsed) || code(err) != "RECEIPT_USED" {
 		t.Error(err)
 	}
 	if err := c.Refund(t.Context(), "none"); !errors.Is(err, weir.ErrReceiptInvalid) {
@@ -281,11 +282,11 @@ func TestAmounts(t *testing.T) {
 }
 
 // goneStore can't be reached.
-type goneStore struct{ weir.Store }
+type goneStore struct{ counter.Store }
 
-func (goneStore) Take(_ context.Context, _ []weir.Charge, results []weir.Result) {
+func (goneStore) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {
 	for i := range results {
-		results[i] = weir.Result{Err: errors.New("gone")}
+		results[i] = counter.Result{Err: errors.New("gone")}
 	}
 }
 

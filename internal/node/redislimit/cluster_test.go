@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -113,7 +114,7 @@ func TestSplitOnACluster(t *testing.T) {
 }
 
 // most says by what admissions exceed a limit, if they do. Slots name windows, and in buckets moments of Redis' clock.
-func most(p *weir.Policy, admitted []admission) string {
+func most(p *counter.Policy, admitted []admission) string {
 	if p.Limit.Algorithm > weir.LeakyBucket {
 		windows := map[int64]int64{}
 		for _, a := range admitted {
@@ -178,8 +179,8 @@ func TestSplitReceiptsOnACluster(t *testing.T) {
 // oracle is one exact bucket, in this process.
 type oracle struct {
 	mu     sync.Mutex // guards state
-	policy *weir.Policy
-	state  weir.State
+	policy *counter.Policy
+	state  counter.State
 }
 
 func (o *oracle) take() (ok bool) {
@@ -205,12 +206,12 @@ func BenchmarkSplit(b *testing.B) {
 					p.Parts = nil
 				}
 				subject := []byte(b.Name() + fmt.Sprint(b.N))
-				var stores []weir.Store
+				var stores []counter.Store
 				for _, l := range all {
 					stores = append(stores, newSplitter(l.Leases, time.Second))
 				}
 				// A full bucket would admit all for seconds.
-				if r := take(stores[0], []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: subject}, N: limit}}); !r.Allowed {
+				if r := take(stores[0], []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: limit}}); !r.Allowed {
 					b.Fatal(r)
 				}
 				exact := &oracle{policy: p, state: p.AtLevel(0, time.Now().UnixMicro())}
@@ -228,7 +229,7 @@ func BenchmarkSplit(b *testing.B) {
 					seats <- struct{}{}
 					wg.Go(func() {
 						defer func() { <-seats }()
-						ask := []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: subject}, N: 1}}
+						ask := []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: 1}}
 						if exact.take() {
 							want.Add(1)
 						}
@@ -268,7 +269,7 @@ func TestFinishedOnceOnACluster(t *testing.T) {
 	for i := range 30 { // on all servers
 		req := &weir.Request{
 			APIKey: fmt.Sprint("key ", i), Org: fmt.Sprint("org ", i), Receipt: true,
-			Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}, Reserve: time.Minute, Repeat: weir.Once{byte(i), 1},
+			Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}, Reserve: time.Minute, Repeat: counter.Once{byte(i), 1},
 		}
 		d, err := l.Check(t.Context(), req)
 		if err != nil || !d.Allowed {
@@ -277,7 +278,7 @@ func TestFinishedOnceOnACluster(t *testing.T) {
 		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(40)}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Abandoned: true}); !errors.Is(err, weir.ErrUsed) {
+		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Abandoned: true}); !errors.Is(err, counter.ErrUsed) {
 			t.Errorf("%d: given back after it was settled: %v", i, err)
 		}
 		req.Peek, req.Receipt = true, false

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -141,7 +142,7 @@ func TestReplicationIsCut(t *testing.T) {
 
 	c.refund("a plain charge that was lost", append(lost.plain, lost.idle...), nil)
 	c.refund("a plain charge", known.plain, nil)
-	c.refund("a plain charge, once more", append(append(lost.plain, lost.idle...), known.plain...), weir.ErrUsed)
+	c.refund("a plain charge, once more", append(append(lost.plain, lost.idle...), known.plain...), counter.ErrUsed)
 	if n := c.drain(idle); n != 20 {
 		t.Errorf("%d of 20 were admitted, after 3 were lost and refunded", n)
 	}
@@ -150,10 +151,10 @@ func TestReplicationIsCut(t *testing.T) {
 	}
 
 	c.left("after the loss", named, 10)
-	c.refund("a named charge that was lost", lost.named, weir.ErrUsed)
+	c.refund("a named charge that was lost", lost.named, counter.ErrUsed)
 	c.left("after refunds of what was lost", named, 10)
 	c.refund("a named charge", known.named, nil)
-	c.refund("a named charge, once more", known.named, weir.ErrUsed)
+	c.refund("a named charge, once more", known.named, counter.ErrUsed)
 	c.left("after refunds", named, 15)
 	for when, requests := range map[string][]weir.Request{"that were lost": lost.requests, "that were refunded": known.requests} {
 		var again []string
@@ -176,14 +177,14 @@ func TestReplicationIsCut(t *testing.T) {
 			left int64
 		}{
 			"plain": {nil, 1000 - 3 - 10 - 15 - 5}, // of what was lost, what is beyond the reservation is booked
-			"named": {weir.ErrUsed, 1000 - 3 - 10 - 15},
+			"named": {counter.ErrUsed, 1000 - 3 - 10 - 15},
 		} {
 			c.left("after the loss", reserve(path, key), 1000-4*10)
 			for i, o := range outcomes {
 				c.finish(fmt.Sprint(path, " ", key, " ", i), known.reserved[path][key][i], o, nil)
 				c.finish(fmt.Sprint(path, " ", key, " ", i, ", lost"), lost.reserved[path][key][i], o, row.lost)
-				c.finish(fmt.Sprint(path, " ", key, " ", i, ", once more"), known.reserved[path][key][i], o, weir.ErrUsed)
-				c.finish(fmt.Sprint(path, " ", key, " ", i, ", lost, once more"), lost.reserved[path][key][i], o, weir.ErrUsed)
+				c.finish(fmt.Sprint(path, " ", key, " ", i, ", once more"), known.reserved[path][key][i], o, counter.ErrUsed)
+				c.finish(fmt.Sprint(path, " ", key, " ", i, ", lost, once more"), lost.reserved[path][key][i], o, counter.ErrUsed)
 			}
 			c.left("after settlements", reserve(path, key), row.left)
 		}

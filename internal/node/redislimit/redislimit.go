@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
@@ -29,7 +30,7 @@ type Limiter struct {
 // New makes a Limiter, which has no rules yet. It doesn't wait for Redis. Local counts while Redis
 // can't be reached, a share of each limit. Fingerprint is that of [cooldown.Options]. Link is to other regions; nil means that there
 // are none.
-func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
+func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
 	l := &Limiter{}
 	made := make(chan struct{})
 	redis.OnSecret = func(secret []byte) {
@@ -45,7 +46,7 @@ func New(redis redisstore.Options, local weir.Store, o weir.Options, fingerprint
 	l.Redis, l.Leases = store, lease.New(store, lease.Options{Local: o.Local, Nodes: store.Nodes})
 	l.Guard = cooldown.New(cooldown.Options{SharedNow: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
 	o.Guard = l.Guard
-	var counters weir.Store = l.Leases
+	var counters counter.Store = l.Leases
 	if link != nil {
 		counters = region.NewStore(counters, link, region.RedisCells(store))
 	}

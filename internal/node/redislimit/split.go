@@ -11,15 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
-var _ weir.Store = (*splitter)(nil)
+var _ counter.Store = (*splitter)(nil)
 
 // splitter is a Store around one whose counters lie on several servers. It asks a part of each split limit in place of the
 // whole, and another part before a request is refused. Requests take turns, so that parts are drained evenly.
 type splitter struct {
-	weir.Store
+	counter.Store
 	timeout time.Duration // of both asks together
 	seed    maphash.Seed
 	turns   [64]turn // by subject, about: each busy client has its own
@@ -31,7 +31,7 @@ type turn struct {
 	_ [56]byte // a cache line each
 }
 
-func newSplitter(inner weir.Store, timeout time.Duration) *splitter {
+func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 	s := &splitter{Store: inner, timeout: timeout, seed: maphash.MakeSeed()}
 	s.scratch.New = func() any { return new(attempt) }
 	for i := range s.turns { // nodes don't begin with the same part
@@ -47,20 +47,20 @@ func (s *splitter) next(subject []byte) uint64 {
 
 // attempt is one ask of the inner store.
 type attempt struct {
-	charges []weir.Charge
-	results []weir.Result
+	charges []counter.Charge
+	results []counter.Result
 	of      []int // whose charge each is
-	second  []weir.Result
+	second  []counter.Result
 }
 
-func isSplit(c *weir.Counter) bool { return len(c.Policy.Parts) > 0 }
+func isSplit(c *counter.Counter) bool { return len(c.Policy.Parts) > 0 }
 
 // alone: a cost is asked of one part, whichever it is.
-func alone(p *weir.Policy, n int64) bool { return p.Portion(0, 0, n) == n }
+func alone(p *counter.Policy, n int64) bool { return p.Portion(0, 0, n) == n }
 
 // partOf is the part of a limit whose turn it is, or another one, so many parts further. Limits of one request that have as many
 // parts ask the same one: those of one client then lie in one slot.
-func partOf(p *weir.Policy, turn uint64, further int) int {
+func partOf(p *counter.Policy, turn uint64, further int) int {
 	n := len(p.Parts)
 	at, _ := bits.Mul64(turn, uint64(n))
 	if further > 0 {
@@ -70,7 +70,7 @@ func partOf(p *weir.Policy, turn uint64, further int) int {
 }
 
 // Take decides the charges, all or nothing. Where only parts refuse them, it tries other parts, once.
-func (s *splitter) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	at := 0
 	for at < len(charges) && !isSplit(&charges[at].Counter) {
 		at++
@@ -101,8 +101,8 @@ func (s *splitter) Take(ctx context.Context, charges []weir.Charge, results []we
 			continue
 		}
 		c.Peek = by != byNobody
-		var other [1]weir.Result
-		if a.take(ctx, s.Store, []weir.Charge{c}, other[:], turn, max(0, 1-further)); other[0].Allowed {
+		var other [1]counter.Result
+		if a.take(ctx, s.Store, []counter.Charge{c}, other[:], turn, max(0, 1-further)); other[0].Allowed {
 			*r = other[0]
 		}
 	}
@@ -117,13 +117,13 @@ const (
 	byLimits
 )
 
-func refusedBy(charges []weir.Charge, results []weir.Result) (by refusal) {
+func refusedBy(charges []counter.Charge, results []counter.Result) (by refusal) {
 	for i := range charges {
 		c, r := &charges[i], &results[i]
 		if r.Allowed || r.Err != nil || c.Policy.Shadow {
 			continue
 		}
-		if !isSplit(&c.Counter) || c.Peek || r.RetryAfter == weir.Never {
+		if !isSplit(&c.Counter) || c.Peek || r.RetryAfter == counter.Never {
 			return byLimits
 		}
 		by = byParts
@@ -132,7 +132,7 @@ func refusedBy(charges []weir.Charge, results []weir.Result) (by refusal) {
 }
 
 // again asks other parts. A part that can't be reached leaves the refusal as it was, for it must be no way past the limit.
-func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charges []weir.Charge, results []weir.Result, turn uint64, further int) refusal {
+func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charges []counter.Charge, results []counter.Result, turn uint64, further int) refusal {
 	a.second = append(a.second[:0], results...)
 	other := a.second
 	soon, cancel := context.WithDeadline(ctx, until)
@@ -160,20 +160,20 @@ func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charg
 }
 
 // undo gives back what was taken. What can't be given back is stranded.
-func (a *attempt) undo(ctx context.Context, inner weir.Store) {
-	var back []weir.Return
+func (a *attempt) undo(ctx context.Context, inner counter.Store) {
+	var back []counter.Return
 	for i := range a.charges {
 		if c, r := &a.charges[i], &a.results[i]; r.Allowed && r.Err == nil && !c.Peek && !c.Policy.Book {
-			back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold})
+			back = append(back, counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold})
 		}
 	}
 	if back != nil {
-		_ = inner.GiveBack(ctx, weir.Once{}, 0, back)
+		_ = inner.GiveBack(ctx, counter.Once{}, 0, back)
 	}
 }
 
 // take asks the inner store for parts of the charges. Of a peek it asks all parts, and so sees the whole limit.
-func (a *attempt) take(ctx context.Context, inner weir.Store, charges []weir.Charge, results []weir.Result, turn uint64, further int) {
+func (a *attempt) take(ctx context.Context, inner counter.Store, charges []counter.Charge, results []counter.Result, turn uint64, further int) {
 	a.charges, a.of = a.charges[:0], a.of[:0]
 	for i := range charges {
 		c := charges[i]
@@ -208,12 +208,12 @@ func (a *attempt) take(ctx context.Context, inner weir.Store, charges []weir.Cha
 }
 
 // sum makes one result of those of parts. Other parts are taken to have as much left as these.
-func sum(c *weir.Charge, parts []weir.Result, r *weir.Result) {
+func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	any, all, left := false, true, int64(0)
 	for i := range parts {
 		p := &parts[i]
 		if p.Err != nil {
-			*r = weir.Result{Err: p.Err, Local: p.Local} // the whole limit is then counted from where it isn't known to be used
+			*r = counter.Result{Err: p.Err, Local: p.Local} // the whole limit is then counted from where it isn't known to be used
 			return
 		}
 		any, all, left = any || p.Allowed, all && p.Allowed, left+p.Remaining
@@ -230,13 +230,13 @@ func sum(c *weir.Charge, parts []weir.Result, r *weir.Result) {
 }
 
 // wait is how long until one of the parts that refuse has room, or until all have.
-func wait(parts []weir.Result, one bool) (d time.Duration) {
+func wait(parts []counter.Result, one bool) (d time.Duration) {
 	for i := range parts {
 		p := &parts[i]
 		switch {
 		case p.Allowed:
-		case p.RetryAfter == weir.Never:
-			return weir.Never
+		case p.RetryAfter == counter.Never:
+			return counter.Never
 		case d == 0 || one == (p.RetryAfter < d):
 			d = p.RetryAfter
 		}
@@ -245,11 +245,11 @@ func wait(parts []weir.Result, one bool) (d time.Duration) {
 }
 
 // GiveBack returns tokens. Those of which nobody knows the part that they were taken from go to any.
-func (s *splitter) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	if !slices.ContainsFunc(returns, func(r weir.Return) bool { return isSplit(&r.Counter) }) {
+func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
+	if !slices.ContainsFunc(returns, func(r counter.Return) bool { return isSplit(&r.Counter) }) {
 		return s.Store.GiveBack(ctx, once, keep, returns)
 	}
-	var all []weir.Return
+	var all []counter.Return
 	for _, r := range returns {
 		if !isSplit(&r.Counter) {
 			all = append(all, r)
@@ -257,7 +257,7 @@ func (s *splitter) GiveBack(ctx context.Context, once weir.Once, keep time.Durat
 		}
 		whole, n := r.Policy, r.N
 		first := int(once[0]) % len(whole.Parts) // the same one each time
-		if once == (weir.Once{}) {
+		if once == (counter.Once{}) {
 			first = partOf(whole, s.next(r.Subject), 0)
 		}
 		for j, part := range whole.Parts {
@@ -270,15 +270,15 @@ func (s *splitter) GiveBack(ctx context.Context, once weir.Once, keep time.Durat
 }
 
 // Reset makes counters untouched, with all of their parts.
-func (s *splitter) Reset(ctx context.Context, counters []weir.Counter) error {
-	var all []weir.Counter
+func (s *splitter) Reset(ctx context.Context, counters []counter.Counter) error {
+	var all []counter.Counter
 	for _, c := range counters {
 		if !isSplit(&c) {
 			all = append(all, c)
 			continue
 		}
 		for _, part := range c.Policy.Parts {
-			all = append(all, weir.Counter{Policy: part, Subject: c.Subject})
+			all = append(all, counter.Counter{Policy: part, Subject: c.Subject})
 		}
 	}
 	return s.Store.Reset(ctx, all)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -41,18 +42,18 @@ func compiled(t fataler, r ...weir.Rule) *weir.RuleSet {
 var splitAlgorithms = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}
 
 // policyOf is the policy of a rule that is split.
-func policyOf(t fataler, parts int, l weir.Limit) *weir.Policy {
+func policyOf(t fataler, parts int, l weir.Limit) *counter.Policy {
 	t.Helper()
 	r := weir.Rule{ID: "hot", By: []string{}, Strict: true, Split: parts, Algorithm: l.Algorithm, Limits: []weir.Limit{l}}
 	return compiled(t, r).Explain(&weir.Request{}).Rules[0].Limits[0]
 }
 
-func charge(p *weir.Policy, n int64) []weir.Charge {
-	return []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte("hot")}, N: n}}
+func charge(p *counter.Policy, n int64) []counter.Charge {
+	return []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte("hot")}, N: n}}
 }
 
-func take(s weir.Store, c []weir.Charge) weir.Result {
-	results := make([]weir.Result, len(c))
+func take(s counter.Store, c []counter.Charge) counter.Result {
+	results := make([]counter.Result, len(c))
 	s.Take(context.Background(), c, results)
 	return results[0]
 }
@@ -98,7 +99,7 @@ type admission struct{ at, n int64 }
 type truth []admission
 
 // over says by what the newest admission exceeds the limit, if it does.
-func (t truth) over(p *weir.Policy) string {
+func (t truth) over(p *counter.Policy) string {
 	switch p.Limit.Algorithm {
 	case weir.TokenBucket, weir.LeakyBucket: // in any time T: burst + rate · T
 		rate := p.Limit.Refill
@@ -113,7 +114,7 @@ func (t truth) over(p *weir.Policy) string {
 			}
 		}
 	default: // the whole limit admits it all, too
-		var s weir.State
+		var s counter.State
 		for _, a := range t {
 			var ok bool
 			if s, ok = p.Try(s, a.at, a.n); !ok {
@@ -241,14 +242,14 @@ func TestSplitParts(t *testing.T) {
 
 // scripted is a store that refuses some parts, or can't reach them.
 type scripted struct {
-	weir.Store
+	counter.Store
 	refuse, lose map[uint64]bool
 	asked        [][]uint64
 }
 
-func (s *scripted) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *scripted) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	var ids []uint64
-	var kept []weir.Charge
+	var kept []counter.Charge
 	for _, c := range charges {
 		ids = append(ids, c.Policy.ID)
 		if !s.lose[c.Policy.ID] {
@@ -259,11 +260,11 @@ func (s *scripted) Take(ctx context.Context, charges []weir.Charge, results []we
 		}
 	}
 	s.asked = append(s.asked, ids)
-	inner := make([]weir.Result, len(kept))
+	inner := make([]counter.Result, len(kept))
 	s.Store.Take(ctx, kept, inner)
 	for i, c := range charges {
 		if s.lose[c.Policy.ID] {
-			results[i] = weir.Result{Err: errLost}
+			results[i] = counter.Result{Err: errLost}
 			continue
 		}
 		if results[i], inner = inner[0], inner[1:]; s.refuse[c.Policy.ID] {
@@ -278,7 +279,7 @@ var errLost = errors.New("lost")
 // that isn't split is.
 func TestSplitSecondPart(t *testing.T) {
 	p := policyOf(t, 2, weir.PerHour(1000))
-	plain, err := weir.NewPolicy("plain", weir.PerHour(1000))
+	plain, err := counter.NewPolicy("plain", weir.PerHour(1000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +315,7 @@ func TestSplitSecondPart(t *testing.T) {
 		allowed, decided, plains := 0, 0, int64(0)
 		for range 10 {
 			charges := append(charge(p, 1), charge(plain, 1)...)
-			results := make([]weir.Result, 2)
+			results := make([]counter.Result, 2)
 			asked := len(store.asked)
 			s.Take(t.Context(), charges, results)
 			if len(store.asked)-asked > c.most {
@@ -347,25 +348,25 @@ func TestSplitSecondPart(t *testing.T) {
 // lost, keeps no slot of another limit.
 func TestSplitHolds(t *testing.T) {
 	p := policyOf(t, 3, weir.PerHour(900))
-	slots, err := weir.NewPolicy("slots", weir.Limit{Algorithm: weir.Concurrency, Count: 1000, Window: time.Minute})
+	slots, err := counter.NewPolicy("slots", weir.Limit{Algorithm: weir.Concurrency, Count: 1000, Window: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	inner := newClock().store()
 	store := &scripted{Store: inner, refuse: map[uint64]bool{}, lose: map[uint64]bool{}}
 	s := newSplitter(store, time.Second)
-	used := func(p *weir.Policy) int64 {
+	used := func(p *counter.Policy) int64 {
 		c := charge(p, 1)
 		c[0].Peek = true
 		return p.Limit.Count - take(s, c).Remaining
 	}
-	hold := func(i int) *weir.Hold {
-		return &weir.Hold{ID: weir.Once{7: byte(i * 101), 8: byte(i * 59), 15: byte(i)}, For: time.Minute}
+	hold := func(i int) *counter.Hold {
+		return &counter.Hold{ID: counter.Once{7: byte(i * 101), 8: byte(i * 59), 15: byte(i)}, For: time.Minute}
 	}
-	request := func(i int) []weir.Result {
+	request := func(i int) []counter.Result {
 		charges := append(charge(p, 1), charge(slots, 1)...)
 		charges[0].Hold, charges[1].Hold = hold(i), hold(i)
-		results := make([]weir.Result, 2)
+		results := make([]counter.Result, 2)
 		s.Take(t.Context(), charges, results)
 		return results
 	}
@@ -382,8 +383,8 @@ func TestSplitHolds(t *testing.T) {
 	for i := range 50 {
 		switch r := request(100 + i)[0]; {
 		case r.Err != nil: // it goes on without this limit
-			back := weir.Return{Counter: charge(slots, 1)[0].Counter, N: 1, Hold: hold(100 + i)}
-			if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{back}); err != nil {
+			back := counter.Return{Counter: charge(slots, 1)[0].Counter, N: 1, Hold: hold(100 + i)}
+			if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back}); err != nil {
 				t.Fatal(err)
 			}
 		case r.Allowed:
@@ -430,7 +431,7 @@ func TestSplitWhole(t *testing.T) {
 				if err := two.Finish(t.Context(), &weir.Decision{Receipt: r}, weir.Outcome{Abandoned: true}); err != nil {
 					t.Fatal(err)
 				}
-				if err := one.Finish(t.Context(), &weir.Decision{Receipt: r}, weir.Outcome{Abandoned: true}); !errors.Is(err, weir.ErrUsed) {
+				if err := one.Finish(t.Context(), &weir.Decision{Receipt: r}, weir.Outcome{Abandoned: true}); !errors.Is(err, counter.ErrUsed) {
 					t.Errorf("%s: a receipt twice: %v", a, err)
 				}
 				left(1000 - int64(2-i)*cost)

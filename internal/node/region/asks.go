@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -107,7 +107,7 @@ func (s *stakes) reachable(home string) (names []string) {
 // ask asks other regions for what a request needs, or with 0 for what will be needed soon. It doesn't block: done is closed when they have
 // answered. If an ask for this counter is under way, it adds to that one. If that one has left already, nothing is added: what it brings may
 // be enough.
-func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done <-chan struct{}) {
+func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.flights[key]; f != nil {
@@ -122,12 +122,12 @@ func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done
 		return f.done
 	}
 	s.flights[key] = f
-	counter := weir.Counter{Policy: c.Policy, Subject: slices.Clone(c.Subject)}
+	counted := counter.Counter{Policy: c.Policy, Subject: slices.Clone(c.Subject)}
 	s.running.Go(func() {
-		s.fly(key, &counter, f, need, who)
+		s.fly(key, &counted, f, need, who)
 		s.mu.Lock()
 		delete(s.flights, key)
-		s.tidyLocked(key, &counter)
+		s.tidyLocked(key, &counted)
 		s.mu.Unlock()
 		close(f.done)
 	})
@@ -138,7 +138,7 @@ func (s *stakes) ask(key string, c *weir.Counter, need int64, who lenders) (done
 const tidyEvery = 2 * time.Second
 
 // tidyLocked has a counter looked at after a while, if it isn't yet.
-func (s *stakes) tidyLocked(key string, c *weir.Counter) {
+func (s *stakes) tidyLocked(key string, c *counter.Counter) {
 	if s.closed || s.tidies[key] != nil {
 		return
 	}
@@ -153,7 +153,7 @@ func (s *stakes) tidyLocked(key string, c *weir.Counter) {
 }
 
 // tidy gives back what was borrowed and isn't needed, before its term is over and it is lost. It goes on until nothing is borrowed.
-func (s *stakes) tidy(key string, c *weir.Counter) {
+func (s *stakes) tidy(key string, c *counter.Counter) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
 	var to []string
@@ -173,7 +173,7 @@ func (s *stakes) tidy(key string, c *weir.Counter) {
 }
 
 // fly asks lenders, once the requests that come with this one have said what they need.
-func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, who lenders) {
+func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who lenders) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
 	if need > 0 {
@@ -188,7 +188,7 @@ func (s *stakes) fly(key string, c *weir.Counter, f *flight, need int64, who len
 }
 
 // askAll asks regions at once, and returns what they brought.
-func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, f *flight, of []string) int64 {
+func (s *stakes) askAll(ctx context.Context, key string, c *counter.Counter, f *flight, of []string) int64 {
 	var brought atomic.Int64
 	var all sync.WaitGroup
 	for _, name := range of {
@@ -199,7 +199,7 @@ func (s *stakes) askAll(ctx context.Context, key string, c *weir.Counter, f *fli
 }
 
 // askOne asks a region, and returns what it brought before ctx ended. An answer that comes later is heard all the same.
-func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *flight, of string) int64 {
+func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *flight, of string) int64 {
 	p := s.link.peers[of]
 	if p == nil || p.silent() || ctx.Err() != nil { // nothing is sent, and other nodes may hear it
 		return 0
@@ -237,7 +237,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *weir.Counter, f *fli
 }
 
 // heard takes in a region's answer, and returns what it brought.
-func (s *stakes) heard(key string, c *weir.Counter, p *peer, ask, answer *stake.Message) int64 {
+func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *stake.Message) int64 {
 	p.asks.Add(1)
 	if answer.Short {
 		p.short.Add(1)
@@ -253,7 +253,7 @@ func (s *stakes) heard(key string, c *weir.Counter, p *peer, ask, answer *stake.
 }
 
 // hear takes in what another region says of a counter, and returns the answer.
-func (s *stakes) hear(ctx context.Context, from string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
+func (s *stakes) hear(ctx context.Context, from string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
 	var answer *stake.Message
 	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		answer = k.Hear(c.Policy, share, now, from, m)

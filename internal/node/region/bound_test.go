@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var (
@@ -103,7 +103,7 @@ func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
 		}
 		var counters []*counted
 		for i := range 2 {
-			p, err := weir.NewPolicy(fmt.Sprint("p", i), drawLimit(l, len(s.sites)))
+			p, err := counter.NewPolicy(fmt.Sprint("p", i), drawLimit(l, len(s.sites)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -256,20 +256,20 @@ func (s *simulation) isDead(i int) bool {
 }
 
 // drawLimit draws a limit that so many regions can share. A busy one has 30 requests a second.
-func drawLimit(l luck, regions int) weir.Limit {
+func drawLimit(l luck, regions int) counter.Limit {
 	count := int64(16*regions + l.IntN(300))
 	window := 5*time.Second + l.upTo(20*time.Second).Truncate(time.Second)
 	switch l.IntN(6) {
 	case 0, 1:
-		return weir.Limit{Algorithm: weir.TokenBucket, Count: 2 + int64(l.IntN(30)), Window: time.Second, Burst: count}
+		return counter.Limit{Algorithm: counter.TokenBucket, Count: 2 + int64(l.IntN(30)), Window: time.Second, Burst: count}
 	case 2:
-		return weir.Limit{Algorithm: weir.LeakyBucket, Count: 2 + int64(l.IntN(30)), Window: time.Second, Burst: count}
+		return counter.Limit{Algorithm: counter.LeakyBucket, Count: 2 + int64(l.IntN(30)), Window: time.Second, Burst: count}
 	case 3:
-		return weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: window}
+		return counter.Limit{Algorithm: counter.FixedWindow, Count: count, Window: window}
 	case 4:
-		return weir.Limit{Algorithm: weir.FixedWindow, Count: count, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}}
+		return counter.Limit{Algorithm: counter.FixedWindow, Count: count, Window: 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Day}}
 	}
-	return weir.Limit{Algorithm: weir.SlidingCounter, Count: count, Window: window}
+	return counter.Limit{Algorithm: counter.SlidingCounter, Count: count, Window: window}
 }
 
 // demand is requests for a counter that jump between regions: sometimes too many, sometimes few, and sometimes many at once. Some are

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -23,7 +23,7 @@ type Cells interface {
 	// Update replaces values by what change makes of them, at the moment of the store's clock, µs. Nothing came between: change is
 	// called again if something did. A value that there isn't is empty, one that becomes empty is deleted, and one that
 	// stays as it is isn't written. Keys are of one place: see redisCells. If there is no room for a new value, nothing is
-	// written, and the error is weir.ErrNoRoom; values that are there change all the same.
+	// written, and the error is counter.ErrNoRoom; values that are there change all the same.
 	Update(ctx context.Context, keys []string, change func(values [][]byte, now int64) []Cell) error
 	// Tight reports whether there is little room: clients that could choose their names freely get no new stakes.
 	Tight() bool
@@ -164,7 +164,7 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 		}
 	}
 	if _, there := c.values[keys[0]]; !there && len(c.values) >= maxCells {
-		return weir.ErrNoRoom
+		return counter.ErrNoRoom
 	}
 	for i, cell := range change(old, now) {
 		if bytes.Equal(cell.Value, old[i]) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/redisstore"
 )
 
@@ -81,7 +81,7 @@ func TestCellsOfAProcess(t *testing.T) {
 	for i := range maxCells - 1 {
 		c.values[fmt.Sprint(i)] = kept{until: math.MaxInt64}
 	}
-	if _, err := update("b", 1); !errors.Is(err, weir.ErrNoRoom) {
+	if _, err := update("b", 1); !errors.Is(err, counter.ErrNoRoom) {
 		t.Errorf("one more than there is room for: %v", err)
 	}
 	if was, err := update("a", 4); err != nil || len(was) == 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -283,7 +284,7 @@ func TestSharesAddUp(t *testing.T) {
 		{"moved just now", &Topology{Homes: map[string]string{"us": "eu"}, Adopted: map[string]int64{"us": now - grace.Microseconds() + 1}}, true},
 	} {
 		for _, floor := range []int{0, 5, 20, 50} {
-			for _, l := range []weir.Limit{budget, weir.PerHour(1000)} {
+			for _, l := range []counter.Limit{budget, counter.PerHour(1000)} {
 				p := sharedPolicy(t, "p", l)
 				p.Floor = floor
 				var own, rate int64
@@ -306,7 +307,7 @@ func TestSharesAddUp(t *testing.T) {
 // TestUntouchedBucketsAtANewHome: it doesn't know what the old home has admitted, so they begin with its floor.
 func TestUntouchedBucketsAtANewHome(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		bucket := sharedPolicy(t, "b", weir.Limit{Count: 3600, Window: time.Hour, Burst: 1000})
+		bucket := sharedPolicy(t, "b", counter.Limit{Count: 3600, Window: time.Hour, Burst: 1000})
 		begun := time.Now()
 		if r := take(us, asks(bucket, "a", 900))[0]; !r.Allowed { // all that us owns: nobody else hears of it
 			t.Fatalf("%+v", r)
@@ -327,11 +328,11 @@ func TestUntouchedBucketsAtANewHome(t *testing.T) {
 // TestHomesMoveOn: a home that has moved takes along what had moved to it.
 func TestHomesMoveOn(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", weir.PerHour(1000))
-		own := func(p *weir.Policy, home int64) {
+		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", counter.PerHour(1000))
+		own := func(p *counter.Policy, home int64) {
 			t.Helper()
 			for _, s := range []*site{us, eu, ap} {
-				standing, err := s.link.Standing(t.Context(), &weir.Counter{Policy: p, Subject: []byte("a")})
+				standing, err := s.link.Standing(t.Context(), &counter.Counter{Policy: p, Subject: []byte("a")})
 				if want := map[*site]int64{us: 50, eu: 50, ap: home}[s]; err != nil || standing.Own != want || standing.Home != "ap" {
 					t.Errorf("%s of %s: %+v, want %d: %v", s.link.name, p.Name, standing, want, err)
 				}
@@ -358,7 +359,7 @@ func TestHomesMoveOn(t *testing.T) {
 // TestHomeOfRulesMoves: rules name a home of their own, which isn't that of the others.
 func TestHomeOfRulesMoves(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "w", Global: true, Home: "ap", Limits: []weir.Limit{weir.PerMinute(100)}}}})
+		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "w", Global: true, Home: "ap", Limits: []counter.Limit{counter.PerMinute(100)}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +387,7 @@ func TestDrainedRegionsKeepWhatTheyUsed(t *testing.T) {
 		if n := drainOf(t, us, window, "a"); n != 950 {
 			t.Errorf("us has %d beside the 50 that ap had", n)
 		}
-		if s, err := ap.link.Standing(t.Context(), &weir.Counter{Policy: window, Subject: []byte("a")}); s != nil || err != nil {
+		if s, err := ap.link.Standing(t.Context(), &counter.Counter{Policy: window, Subject: []byte("a")}); s != nil || err != nil {
 			t.Errorf("the home decides, not what ap has: %+v, %v", s, err)
 		}
 		for i, how := range []string{Drained, Forgotten, ""} {

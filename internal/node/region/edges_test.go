@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 	"github.com/weirhq/weir/internal/redistest"
 )
@@ -17,8 +18,8 @@ import (
 // TestRepeatedReservationsStay: a check that is repeated, and that another limit refuses, doesn't end what the first one reserved.
 func TestRepeatedReservationsStay(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		money, rate := sharedPolicy(t, "money", budget), sharedPolicy(t, "rate", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Hour})
-		h := &weir.Hold{ID: weir.Once{7}, For: time.Hour}
+		money, rate := sharedPolicy(t, "money", budget), sharedPolicy(t, "rate", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Hour})
+		h := &counter.Hold{ID: counter.Once{7}, For: time.Hour}
 		m := asks(money, "a", 500)
 		m.Hold = h
 		if r := take(us, m, asks(rate, "a", 1)); !r[0].Allowed || !r[1].Allowed {
@@ -31,7 +32,7 @@ func TestRepeatedReservationsStay(t *testing.T) {
 		peek := asks(money, "a", 1)
 		peek.Peek = true
 		before := take(us, peek)[0].Remaining
-		_ = us.GiveBack(t.Context(), weir.Once{9}, time.Hour, []weir.Return{{Counter: m.Counter, N: 500, Hold: h, Used: 500}})
+		_ = us.GiveBack(t.Context(), counter.Once{9}, time.Hour, []counter.Return{{Counter: m.Counter, N: 500, Hold: h, Used: 500}})
 		if n := drainOf(t, us, money, "a"); n > 500 {
 			t.Errorf("500 reserved and used; %d left before it was settled, then %d admitted of 1000", before, n)
 		}
@@ -42,9 +43,9 @@ func TestRepeatedReservationsStay(t *testing.T) {
 func TestOwnReservationsStay(t *testing.T) {
 	for _, travels := range []bool{false, true} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
-			money, rate := policyOf(t, "money", budget, false), policyOf(t, "rate", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Hour}, true)
+			money, rate := policyOf(t, "money", budget, false), policyOf(t, "rate", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Hour}, true)
 			rate.Travels, rate.Floor = travels, 5
-			h := &weir.Hold{ID: weir.Once{7}, For: time.Hour}
+			h := &counter.Hold{ID: counter.Once{7}, For: time.Hour}
 			m := asks(money, "a", 500)
 			m.Hold = h
 			take(eu, m, asks(rate, "a", 1))
@@ -62,7 +63,7 @@ func TestOwnReservationsStay(t *testing.T) {
 // TestSlidingHomeMoves: the new home doesn't know what the old one counted in the window before.
 func TestSlidingHomeMoves(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		p := sharedPolicy(t, "s", weir.Limit{Algorithm: weir.SlidingCounter, Count: 1000, Window: time.Hour})
+		p := sharedPolicy(t, "s", counter.Limit{Algorithm: counter.SlidingCounter, Count: 1000, Window: time.Hour})
 		now := time.Now()
 		time.Sleep(now.Truncate(time.Hour).Add(time.Hour + 59*time.Minute).Sub(now))
 		n := drainOf(t, us, p, "a")
@@ -80,7 +81,7 @@ func TestSlidingHomeMoves(t *testing.T) {
 func TestRetryTimesAreNeverTooShort(t *testing.T) {
 	for _, n := range []int64{1, 2, 5, 30} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
-			b := sharedPolicy(t, "b", weir.Limit{Count: 60, Window: time.Hour, Burst: 100})
+			b := sharedPolicy(t, "b", counter.Limit{Count: 60, Window: time.Hour, Burst: 100})
 			drainOf(t, us, b, "a")
 			drainOf(t, eu, b, "a")
 			drainOf(t, ap, b, "a")
@@ -106,8 +107,8 @@ func TestRetryTimesAreNeverTooShort(t *testing.T) {
 	}
 }
 
-func asks(p *weir.Policy, subject string, n int64) weir.Charge {
-	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: n}
+func asks(p *counter.Policy, subject string, n int64) counter.Charge {
+	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n}
 }
 
 // TestHomeOfSomeRules: a region that rules name as their home can't be drained, and if it was before they did, it counts them once.
@@ -123,7 +124,7 @@ func TestHomeOfSomeRules(t *testing.T) {
 		if m := drainOf(t, ap, p, "a"); n+m > 1000 {
 			t.Errorf("%d, and %d more", n, m)
 		}
-		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "w", Global: true, Home: "eu", Limits: []weir.Limit{weir.PerMinute(100)}}}})
+		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "w", Global: true, Home: "eu", Limits: []counter.Limit{counter.PerMinute(100)}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,14 +139,14 @@ func TestHomeOfSomeRules(t *testing.T) {
 func TestRefusalsAreRemembered(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		eu.refusals.believed = believeFor
-		p := policyOf(t, "small", weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: time.Hour}, true)
+		p := policyOf(t, "small", counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: time.Hour}, true)
 		take(eu, asks(p, "a", 8))
 		first := take(eu, asks(p, "a", 5))[0]
 		if first.Allowed {
 			t.Fatalf("%+v", first)
 		}
 		time.Sleep(100 * time.Millisecond)
-		take(us, weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("a")}, N: 1}) // the home goes on
+		take(us, counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("a")}, N: 1}) // the home goes on
 		if r := take(eu, asks(p, "a", 6))[0]; r.Allowed || r.Remaining != first.Remaining || r.RetryAfter != first.RetryAfter-100*time.Millisecond {
 			t.Errorf("it was asked again: %+v after %+v", r, first)
 		}
@@ -203,7 +204,7 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 	for name, cells := range map[string]Cells{"memory": memory, "redis": RedisCells(store)} {
 		us := world(t, time.Now, "us", "eu")[0]
 		s := NewStore(us.own, us.link, cells)
-		guest := func(subject string) weir.Charge {
+		guest := func(subject string) counter.Charge {
 			c := asks(sharedPolicy(t, "p", budget), subject, 1)
 			c.Guest = true
 			return c
@@ -214,7 +215,7 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 		fill[name]()
 		untilTight(t, cells)
 		for range 2 { // the first hasn't made one
-			if r := take(s, guest("invented"))[0]; !errors.Is(r.Err, weir.ErrNoRoom) || r.Allowed {
+			if r := take(s, guest("invented"))[0]; !errors.Is(r.Err, counter.ErrNoRoom) || r.Allowed {
 				t.Errorf("%s: a guest with a new name: %+v", name, r)
 			}
 		}
@@ -234,8 +235,8 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	us, eu := sites[0], sites[1]
 	us.link.Serve(weir.NewLimiter(store, nil, weir.Options{}), store)
-	p := policyOf(t, "p", weir.PerHour(10), true)
-	guest := func(subject string) weir.Charge {
+	p := policyOf(t, "p", counter.PerHour(10), true)
+	guest := func(subject string) counter.Charge {
 		c := asks(p, subject, 1)
 		c.Guest = true
 		return c
@@ -245,17 +246,17 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 	}
 	tighten(t, redis)
 	untilTight(t, RedisCells(store))
-	for _, on := range []weir.FailureMode{weir.FailRefuse, weir.FailLocal} {
+	for _, on := range []counter.FailureMode{counter.FailRefuse, counter.FailLocal} {
 		p.OnPartition = on
-		if r := take(eu, guest("invented"))[0]; r.Allowed || !errors.Is(r.Err, weir.ErrNoRoom) || errors.Is(r.Err, weir.ErrPartition) {
+		if r := take(eu, guest("invented"))[0]; r.Allowed || !errors.Is(r.Err, counter.ErrNoRoom) || errors.Is(r.Err, counter.ErrPartition) {
 			t.Errorf("a guest with a new name, on_partition %v: %+v", on, r)
 		}
 	}
 	both := take(eu, asks(p, "client", 1), guest("invented"))
-	if !both[0].Allowed || both[0].Err != nil || !errors.Is(both[1].Err, weir.ErrNoRoom) {
+	if !both[0].Allowed || both[0].Err != nil || !errors.Is(both[1].Err, counter.ErrNoRoom) {
 		t.Errorf("beside a limit of a client: %+v", both)
 	}
-	for _, c := range []weir.Charge{guest("known"), asks(p, "client", 1)} {
+	for _, c := range []counter.Charge{guest("known"), asks(p, "client", 1)} {
 		if r := take(eu, c)[0]; !r.Allowed {
 			t.Errorf("%s: %+v", c.Subject, r)
 		}
@@ -266,9 +267,9 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 func TestShadowLimitsRefuseNobody(t *testing.T) {
 	for _, travels := range []bool{false, true} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
-			ghost, own, p, far := sharedPolicy(t, "ghost", budget), policyOf(t, "own", weir.PerHour(10), false), sharedPolicy(t, "p", budget), policyOf(t, "far", weir.PerHour(10), true)
+			ghost, own, p, far := sharedPolicy(t, "ghost", budget), policyOf(t, "own", counter.PerHour(10), false), sharedPolicy(t, "p", budget), policyOf(t, "far", counter.PerHour(10), true)
 			ghost.Shadow, ghost.Travels = true, travels
-			for i, p := range []*weir.Policy{own, p, far} {
+			for i, p := range []*counter.Policy{own, p, far} {
 				p.ID = uint64(i + 1)
 			}
 			here := us
@@ -293,9 +294,9 @@ func TestShadowLimitsRefuseNobody(t *testing.T) {
 }
 
 // noReset is a store that can't be reset.
-type noReset struct{ weir.Store }
+type noReset struct{ counter.Store }
 
-func (noReset) Reset(context.Context, []weir.Counter) error {
+func (noReset) Reset(context.Context, []counter.Counter) error {
 	return errors.New("the own store is lost")
 }
 
@@ -305,7 +306,7 @@ func TestResetsOverRegions(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		own, window := policyOf(t, "o", budget, false), sharedPolicy(t, "w", budget)
 		window.ID = 1
-		both := []weir.Counter{asks(own, "a", 1).Counter, asks(window, "a", 1).Counter}
+		both := []counter.Counter{asks(own, "a", 1).Counter, asks(window, "a", 1).Counter}
 		all := []*site{us, eu, ap}
 		spend := func() {
 			for _, s := range all {
@@ -315,7 +316,7 @@ func TestResetsOverRegions(t *testing.T) {
 			}
 		}
 		used := func(s *site) (n int64) {
-			named := weir.Counter{Policy: window, Subject: secret.name(nil, window.ID, []byte("a"))}
+			named := counter.Counter{Policy: window, Subject: secret.name(nil, window.ID, []byte("a"))}
 			_ = s.stakes.cells.Update(t.Context(), []string{keyOf(&named)}, func(values [][]byte, _ int64) []Cell {
 				n = stake.Decode(values[0]).Level
 				return []Cell{{Value: values[0]}}
@@ -336,7 +337,7 @@ func TestResetsOverRegions(t *testing.T) {
 			}
 			peek := asks(own, "a", 1)
 			peek.Peek = true
-			if n := take(s, peek)[0].Remaining; n != 1000 && s.Store.own == weir.Store(s.own) {
+			if n := take(s, peek)[0].Remaining; n != 1000 && s.Store.own == counter.Store(s.own) {
 				t.Errorf("%s has %d of its own limit", s.link.name, n)
 			}
 			for _, o := range all {

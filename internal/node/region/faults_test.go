@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/redisstore"
@@ -138,23 +138,23 @@ func onRedis(t *testing.T, m *mail, names ...string) []*site {
 func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	m := &mail{said: map[string][]byte{}}
 	sites := onRedis(t, m, "us", "eu", "ap")
-	budget := policyOf(t, "budget", weir.Limit{Algorithm: weir.FixedWindow, Count: 1500, Window: 1000 * time.Hour}, true)
-	limits := []*weir.Policy{budget}
+	budget := policyOf(t, "budget", counter.Limit{Algorithm: counter.FixedWindow, Count: 1500, Window: 1000 * time.Hour}, true)
+	limits := []*counter.Policy{budget}
 	for i := range 4 {
-		bucket := policyOf(t, "bucket", weir.Limit{Algorithm: weir.TokenBucket, Count: 50, Window: time.Second, Burst: 100}, true)
+		bucket := policyOf(t, "bucket", counter.Limit{Algorithm: counter.TokenBucket, Count: 50, Window: time.Second, Burst: 100}, true)
 		bucket.ID = uint64(i + 1)
 		limits = append(limits, bucket)
 	}
 	type admission struct{ sent, answered time.Time }
 	var late atomic.Int64
 	var mu sync.Mutex
-	admitted := map[*weir.Policy][]admission{}
-	total := func(p *weir.Policy) int {
+	admitted := map[*counter.Policy][]admission{}
+	total := func(p *counter.Policy) int {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(admitted[p])
 	}
-	ask := func(s *site, p *weir.Policy) {
+	ask := func(s *site, p *counter.Policy) {
 		begun := time.Now()
 		r := take(s, on(p, 1))[0]
 		if r.Err != nil { // Redis was late, on a busy machine: it may have been taken
@@ -240,7 +240,7 @@ func TestAskerThatIsGone(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	hold := make(chan struct{})
 	s := newStakes(sites[0].link, slowCells{MemoryCells(), hold})
-	p := policyOf(t, "p", weir.PerHour(100), true)
+	p := policyOf(t, "p", counter.PerHour(100), true)
 	p.Travels, p.Floor = false, 5
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -258,7 +258,7 @@ func TestAskerThatIsGone(t *testing.T) {
 // TestFlightsAreShared: requests may join an ask at any moment.
 func TestFlightsAreShared(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
-	p := policyOf(t, "p", weir.PerHour(1000), true)
+	p := policyOf(t, "p", counter.PerHour(1000), true)
 	p.Travels, p.Floor = false, 5
 	var all sync.WaitGroup
 	for range 8 {
@@ -276,7 +276,9 @@ func TestFlightsAreShared(t *testing.T) {
 	}
 }
 
-func counterOf(p *weir.Policy) *weir.Counter { return &weir.Counter{Policy: p, Subject: []byte("s")} }
+func counterOf(p *counter.Policy) *counter.Counter {
+	return &counter.Counter{Policy: p, Subject: []byte("s")}
+}
 
 // TestManyReservationsOfOneCounter: hundreds at once, on two nodes 2 ms from one Redis. None fails, and each is charged once, however often it is
 // sent.
@@ -296,14 +298,14 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 		<-store.Tried()
 		nodes = append(nodes, NewStore(s.own, s.link, RedisCells(store)))
 	}
-	p := policyOf(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 1000, Window: 1000 * time.Hour}, true)
+	p := policyOf(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1000, Window: 1000 * time.Hour}, true)
 	p.Travels, p.Floor = false, 5
 	var all sync.WaitGroup
 	for i := range 600 {
 		for _, node := range nodes { // the same on both
 			all.Go(func() {
 				c := on(p, 1)
-				c.Hold = &weir.Hold{For: time.Hour}
+				c.Hold = &counter.Hold{For: time.Hour}
 				c.Hold.ID[0], c.Hold.ID[1] = byte(i), byte(i>>8)
 				if r := take(node, c)[0]; !r.Allowed || r.Err != nil {
 					t.Errorf("%+v", r)
@@ -325,12 +327,12 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 // TestGivenBackAgainAndAgain: what was given back once is remembered, and so is what was used.
 func TestGivenBackAgainAndAgain(t *testing.T) {
 	s := world(t, time.Now, "us", "eu")[0]
-	p := policyOf(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: 1000 * time.Hour}, true)
+	p := policyOf(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: 1000 * time.Hour}, true)
 	p.Travels, p.Floor = false, 5
 	take(s, on(p, 50))
 	for i := range 4 {
-		err := s.GiveBack(t.Context(), weir.Once{1}, time.Hour, []weir.Return{{Counter: on(p, 1).Counter, N: 10}})
-		if i == 0 && err != nil || i > 0 && !errors.Is(err, weir.ErrUsed) {
+		err := s.GiveBack(t.Context(), counter.Once{1}, time.Hour, []counter.Return{{Counter: on(p, 1).Counter, N: 10}})
+		if i == 0 && err != nil || i > 0 && !errors.Is(err, counter.ErrUsed) {
 			t.Errorf("%d: %v", i, err)
 		}
 		if n := s.left(p); n != 95-40 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/redisstore"
@@ -83,12 +83,12 @@ func TestCellsOfAFullRedis(t *testing.T) {
 				}
 			}
 			for _, texts := range [][]string{{"6", "=", "7"}, {"6", "", "7"}, {"", "", "7"}, {"=", "=", "7"}} {
-				write(weir.ErrNoRoom, texts...)
+				write(counter.ErrNoRoom, texts...)
 				read("5", "4", "")
 			}
 			write(nil, "8", "", "")
 			read("8", "", "")
-			write(weir.ErrNoRoom, "9", "9", "")
+			write(counter.ErrNoRoom, "9", "9", "")
 			read("8", "", "")
 			fill(t, false, c.servers...)
 			write(nil, "9", "9", "9")
@@ -116,7 +116,7 @@ func TestSharedLimitsOfAFullRedis(t *testing.T) {
 	us.cut.Store(true)
 	s := NewStore(us.own, us.link, RedisCells(store))
 	defer s.stakes.close()
-	for i, limit := range []weir.Limit{budget, {Algorithm: weir.TokenBucket, Count: 1000, Window: 1000 * time.Hour}} {
+	for i, limit := range []counter.Limit{budget, {Algorithm: counter.TokenBucket, Count: 1000, Window: 1000 * time.Hour}} {
 		fill(t, false, redis)
 		p := sharedPolicy(t, "p", limit)
 		p.ID = uint64(i + 1)
@@ -132,18 +132,18 @@ func TestSharedLimitsOfAFullRedis(t *testing.T) {
 		if r := take(s, asks(p, "blocked", 1))[0]; r.Err != nil || r.Allowed || r.RetryAfter <= 0 {
 			t.Errorf("blocked: %+v", r)
 		}
-		if r := take(s, asks(p, "new", 1))[0]; !errors.Is(r.Err, weir.ErrNoRoom) {
+		if r := take(s, asks(p, "new", 1))[0]; !errors.Is(r.Err, counter.ErrNoRoom) {
 			t.Errorf("new: %+v", r)
 		}
 		held := asks(p, "known", 1)
-		held.Hold = &weir.Hold{ID: weir.Once{1}, For: time.Hour}
-		if r := take(s, held)[0]; !errors.Is(r.Err, weir.ErrNoRoom) {
+		held.Hold = &counter.Hold{ID: counter.Once{1}, For: time.Hour}
+		if r := take(s, held)[0]; !errors.Is(r.Err, counter.ErrNoRoom) {
 			t.Errorf("with a hold that can't be kept: %+v", r)
 		}
 		if r := take(s, asks(p, "known", 49))[0]; r.Err != nil || !r.Allowed || r.Remaining != 0 {
 			t.Errorf("what couldn't be kept was taken: %+v", r)
 		}
-		if err := s.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: held.Counter, N: 9}}); err != nil {
+		if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{{Counter: held.Counter, N: 9}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestChangesTogetherInAFullRedis(t *testing.T) {
 	list := q.waiting
 	s.work("{k}", q)
 	for i, c := range list {
-		if err := <-c.done; errors.Is(err, weir.ErrNoRoom) != (i == 1) || i != 1 && err != nil {
+		if err := <-c.done; errors.Is(err, counter.ErrNoRoom) != (i == 1) || i != 1 && err != nil {
 			t.Errorf("change %d: %v", i, err)
 		}
 	}

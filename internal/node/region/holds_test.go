@@ -6,28 +6,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // bookings are reservations of one limit in one region, all under the same id.
 type bookings struct {
 	*site
-	of *weir.Policy
+	of *counter.Policy
 }
 
-var booking = &weir.Hold{ID: weir.Once{1}, For: 2 * time.Hour}
+var booking = &counter.Hold{ID: counter.Once{1}, For: 2 * time.Hour}
 
-func (b *bookings) held(n int64) weir.Charge {
+func (b *bookings) held(n int64) counter.Charge {
 	c := asks(b.of, "a", n)
 	c.Hold = booking
 	return c
 }
 
-func (b *bookings) reserve(n int64) weir.Result { return take(b.site, b.held(n))[0] }
+func (b *bookings) reserve(n int64) counter.Result { return take(b.site, b.held(n))[0] }
 
 // back settles what a receipt says, of which some was used. A mark of 0 is none.
 func (b *bookings) back(mark byte, n, used int64) error {
-	return b.GiveBack(context.Background(), weir.Once{mark}, time.Hour, []weir.Return{{Counter: b.held(n).Counter, N: n, Used: used, Hold: booking}})
+	return b.GiveBack(context.Background(), counter.Once{mark}, time.Hour, []counter.Return{{Counter: b.held(n).Counter, N: n, Used: used, Hold: booking}})
 }
 
 // TestWhatComesBackOfHolds of limits that regions share: no more than was reserved, and that once. Whatever was never taken doesn't
@@ -68,7 +68,7 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 			b.reserve(50)
 			_ = b.back(1, 50, 0)
 			b.reserve(50)
-			if err := b.back(1, 50, 0); !errors.Is(err, weir.ErrUsed) {
+			if err := b.back(1, 50, 0); !errors.Is(err, counter.ErrUsed) {
 				t.Errorf("%v", err)
 			}
 		}, 750},
@@ -88,7 +88,7 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 			_ = b.back(1, 50, 0)
 		}, 800},
 		{"another limit had refused", func(t *testing.T, b *bookings) {
-			own := policyOf(t, "own", weir.PerHour(1), false)
+			own := policyOf(t, "own", counter.PerHour(1), false)
 			take(b.site, asks(own, "a", 1))
 			if r := take(b.site, asks(own, "a", 1), b.held(50)); r[0].Allowed || r[1].Remaining != 800 {
 				t.Errorf("%+v", r)
@@ -126,13 +126,13 @@ func TestMarksOfSeveralLimits(t *testing.T) {
 		p, q := sharedPolicy(t, "p", budget), sharedPolicy(t, "q", budget)
 		q.ID = p.ID + 1
 		take(us, asks(p, "a", 100), asks(q, "a", 100))
-		of := func(p *weir.Policy) weir.Return { return weir.Return{Counter: asks(p, "a", 1).Counter, N: 40} }
-		for i, returns := range [][]weir.Return{{of(p)}, {of(p), of(q)}, {of(p), of(q)}} {
-			if err := us.GiveBack(t.Context(), weir.Once{1}, time.Hour, returns); i < 2 && err != nil || i == 2 && !errors.Is(err, weir.ErrUsed) {
+		of := func(p *counter.Policy) counter.Return { return counter.Return{Counter: asks(p, "a", 1).Counter, N: 40} }
+		for i, returns := range [][]counter.Return{{of(p)}, {of(p), of(q)}, {of(p), of(q)}} {
+			if err := us.GiveBack(t.Context(), counter.Once{1}, time.Hour, returns); i < 2 && err != nil || i == 2 && !errors.Is(err, counter.ErrUsed) {
 				t.Errorf("%d: %v", i, err)
 			}
 		}
-		for _, p := range []*weir.Policy{p, q} {
+		for _, p := range []*counter.Policy{p, q} {
 			peek := asks(p, "a", 1)
 			peek.Peek = true
 			if n := take(us, peek)[0].Remaining; n != 900-60 {

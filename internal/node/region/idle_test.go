@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestNothingIsLostOfIdleLoans: what a region has borrowed and doesn't use goes back, whether its requests were admitted, refused or only looked.
@@ -28,15 +28,15 @@ func TestNothingIsLostOfIdleLoans(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulation(t, 3)
 			s.run()
-			l := weir.Limit{Count: 100, Window: 24 * time.Hour, Burst: 100}
-			counter := s.limit(l)
+			l := counter.Limit{Count: 100, Window: 24 * time.Hour, Burst: 100}
+			counted := s.limit(l)
 			used := c.used
-			s.take(home, counter, c.used)
+			s.take(home, counted, c.used)
 			for range c.times {
 				if c.peek {
-					var r [1]weir.Result
-					s.sites[away].Take(t.Context(), []weir.Charge{{Counter: counter.Counter, N: c.cost, Peek: true}}, r[:])
-				} else if s.take(away, counter, c.cost).Allowed {
+					var r [1]counter.Result
+					s.sites[away].Take(t.Context(), []counter.Charge{{Counter: counted.Counter, N: c.cost, Peek: true}}, r[:])
+				} else if s.take(away, counted, c.cost).Allowed {
 					used += c.cost
 				}
 				time.Sleep(c.every)
@@ -44,7 +44,7 @@ func TestNothingIsLostOfIdleLoans(t *testing.T) {
 			time.Sleep(14 * time.Second)
 			left := int64(0)
 			for i := range s.sites {
-				for s.take(i, counter, 1).Allowed {
+				for s.take(i, counted, 1).Allowed {
 					left++
 				}
 			}
@@ -65,9 +65,9 @@ func TestNothingIsLostOfIdleLoans(t *testing.T) {
 
 // TestLargeRequestsInTwoRegions: after a large request in one region there is enough for one in another.
 func TestLargeRequestsInTwoRegions(t *testing.T) {
-	for _, l := range []weir.Limit{
-		{Algorithm: weir.FixedWindow, Count: 1000, Window: time.Hour},
-		{Algorithm: weir.SlidingCounter, Count: 1000, Window: time.Hour},
+	for _, l := range []counter.Limit{
+		{Algorithm: counter.FixedWindow, Count: 1000, Window: time.Hour},
+		{Algorithm: counter.SlidingCounter, Count: 1000, Window: time.Hour},
 		{Count: 1000, Window: time.Hour, Burst: 1000},
 	} {
 		for _, gap := range []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, time.Second} {
@@ -93,9 +93,9 @@ func TestLargeRequestsInTwoRegions(t *testing.T) {
 
 // TestHopelessRequestsStarveNobody: requests for more than there is draw all tokens to their region. Small ones elsewhere get theirs back.
 func TestHopelessRequestsStarveNobody(t *testing.T) {
-	for _, l := range []weir.Limit{
-		{Algorithm: weir.FixedWindow, Count: 300, Window: 24 * time.Hour},
-		{Algorithm: weir.SlidingCounter, Count: 300, Window: 24 * time.Hour},
+	for _, l := range []counter.Limit{
+		{Algorithm: counter.FixedWindow, Count: 300, Window: 24 * time.Hour},
+		{Algorithm: counter.SlidingCounter, Count: 300, Window: 24 * time.Hour},
 		{Count: 100, Window: 24 * time.Hour, Burst: 100},
 	} {
 		for _, every := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {

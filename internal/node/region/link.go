@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -46,7 +47,7 @@ type Link struct {
 	log        *slog.Logger
 	limiter    atomic.Pointer[weir.Limiter]
 	print      atomic.Pointer[fingerprint]
-	store      atomic.Pointer[weir.Store]
+	store      atomic.Pointer[counter.Store]
 	stakes     atomic.Pointer[stakes]
 	topo       atomic.Pointer[Topology] // nil: nothing was said
 
@@ -80,7 +81,7 @@ func NewLink(o Options) (*Link, error) {
 func (l *Link) HomeOf(rule *weir.Rule) string { return l.topology().home(cmp.Or(rule.Home, l.home)) }
 
 // homeOf is the region that a limit is counted in, or "" if that is this one.
-func (l *Link) homeOf(p *weir.Policy) string {
+func (l *Link) homeOf(p *counter.Policy) string {
 	if home := l.topology().home(cmp.Or(p.Home, l.home)); p.Global && home != l.name {
 		return home
 	}
@@ -102,13 +103,13 @@ func (l *Link) meet(name string) {
 }
 
 // Serve has a limiter's rules told to the other regions, and a store answer them: that of this region, without leases.
-func (l *Link) Serve(limiter *weir.Limiter, store weir.Store) {
+func (l *Link) Serve(limiter *weir.Limiter, store counter.Store) {
 	l.limiter.Store(limiter)
 	l.store.Store(&store)
 }
 
 // talk says something about a counter to a region, and waits for its answer.
-func (l *Link) talk(ctx context.Context, to string, c *weir.Counter, m *stake.Message) (*stake.Message, error) {
+func (l *Link) talk(ctx context.Context, to string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
 	r, err := l.do(ctx, to, act{Talk: &talk{wireCounter(c), *m}})
 	if err == nil && r.Said == nil {
 		err = errors.New("its answer makes no sense: does it run another version?")
@@ -150,7 +151,7 @@ func (l *Link) rules() string {
 
 // Shares reports whether regions share all limits of a rule, rather than to ask its home at every check.
 func (l *Link) Shares(rule *weir.Rule) bool {
-	small := func(limit weir.Limit) bool { return limit.Max() < int64(stake.LeastPerRegion*(len(l.peers)+1)) }
+	small := func(limit counter.Limit) bool { return limit.Max() < int64(stake.LeastPerRegion*(len(l.peers)+1)) }
 	return rule.Global && !rule.Strict && !rule.GiveBackUnsettled && !slices.ContainsFunc(rule.Limits, small)
 }
 
@@ -158,14 +159,14 @@ func (l *Link) Shares(rule *weir.Rule) bool {
 func (l *Link) beatFor() time.Duration { return max(beatEvery, l.timeout) }
 
 // cutOff reports whether the home of a limit wasn't heard for so long that loans are over.
-func (l *Link) cutOff(p *weir.Policy) bool {
+func (l *Link) cutOff(p *counter.Policy) bool {
 	home := l.homeOf(p)
 	return home != "" && (l.peers[home] == nil || l.peers[home].silentFor() > stake.Term)
 }
 
 // Missing is the home that a limit couldn't ask when it wasn't decided, or "" if it was this region's own store that didn't decide it.
-func (l *Link) Missing(p *weir.Policy) string {
-	if l.sharesHere(p) && !(l.cutOff(p) && p.OnPartition == weir.FailRefuse) {
+func (l *Link) Missing(p *counter.Policy) string {
+	if l.sharesHere(p) && !(l.cutOff(p) && p.OnPartition == counter.FailRefuse) {
 		return ""
 	}
 	return l.homeOf(p)
@@ -252,7 +253,7 @@ func (l *Link) peer(home string) (*peer, error) {
 }
 
 // take has a home decide charges.
-func (l *Link) take(ctx context.Context, home string, charges []weir.Charge, results []weir.Result) error {
+func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, results []counter.Result) error {
 	a := act{}
 	for i := range charges {
 		a.Charges = append(a.Charges, wireCharge(&charges[i]))
@@ -267,25 +268,25 @@ func (l *Link) take(ctx context.Context, home string, charges []weir.Charge, res
 	copy(results, r.Results)
 	for _, i := range r.NoRoom {
 		if i >= 0 && i < len(results) {
-			results[i] = weir.Result{Err: fmt.Errorf("region %s: %w", home, weir.ErrNoRoom)}
+			results[i] = counter.Result{Err: fmt.Errorf("region %s: %w", home, counter.ErrNoRoom)}
 		}
 	}
 	return nil
 }
 
-func (l *Link) giveBack(ctx context.Context, home string, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (l *Link) giveBack(ctx context.Context, home string, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	a := act{Once: once, Keep: keep.Microseconds()}
 	for i := range returns {
 		a.Returns = append(a.Returns, wireReturn(&returns[i]))
 	}
 	r, err := l.do(ctx, home, a)
 	if err == nil && r.Used {
-		return weir.ErrUsed
+		return counter.ErrUsed
 	}
 	return err
 }
 
-func (l *Link) reset(ctx context.Context, home string, counters []weir.Counter) error {
+func (l *Link) reset(ctx context.Context, home string, counters []counter.Counter) error {
 	a := act{}
 	for _, c := range counters {
 		a.Resets = append(a.Resets, wireCounter(&c))

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 	"github.com/weirhq/weir/internal/redistest"
 )
@@ -144,7 +145,7 @@ func TestNamesNeedTheSecret(t *testing.T) {
 func TestAnswersThatMakeNoSense(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	eu := sites[1]
-	p := policyOf(t, "p", weir.PerHour(10), true)
+	p := policyOf(t, "p", counter.PerHour(10), true)
 	for _, c := range []struct {
 		status     int
 		text, says string
@@ -163,7 +164,7 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 		eu.link.peers["us"].client.Transport = roundTripper(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: c.status, Status: fmt.Sprint(c.status), Body: io.NopCloser(strings.NewReader(c.text))}, nil
 		})
-		if r := take(eu, on(p, 1))[0]; r.Allowed || !errors.Is(r.Err, weir.ErrPartition) || !strings.Contains(r.Err.Error(), c.says) {
+		if r := take(eu, on(p, 1))[0]; r.Allowed || !errors.Is(r.Err, counter.ErrPartition) || !strings.Contains(r.Err.Error(), c.says) {
 			t.Errorf("%d %s: %+v, want %q", c.status, c.text, r, c.says)
 		}
 		if _, err := eu.link.talk(t.Context(), "us", counterOf(p), &stake.Message{}); err == nil {
@@ -180,7 +181,7 @@ func TestMessagesAreSentOnce(t *testing.T) {
 		sent++
 		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"https://other/"}}, Body: http.NoBody}, nil
 	})
-	if r := take(eu, on(policyOf(t, "p", weir.PerHour(10), true), 1))[0]; !errors.Is(r.Err, weir.ErrPartition) || sent != 1 {
+	if r := take(eu, on(policyOf(t, "p", counter.PerHour(10), true), 1))[0]; !errors.Is(r.Err, counter.ErrPartition) || sent != 1 {
 		t.Errorf("%+v, sent %d times", r, sent)
 	}
 }
@@ -189,7 +190,7 @@ func TestMessagesAreSentOnce(t *testing.T) {
 func TestLimitsThatArentShared(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap")
 	for limit, shared := range map[int64]bool{47: false, 48: true} {
-		p := sharedPolicy(t, "p", weir.Limit{Algorithm: weir.FixedWindow, Count: limit, Window: time.Hour})
+		p := sharedPolicy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: limit, Window: time.Hour})
 		m := &stake.Message{Window: stake.Begun(p, time.Now().UnixMicro()), Need: 1, Held: &stake.Loan{ID: 1, Sent: 1}}
 		answer, err := sites[1].link.talk(t.Context(), "us", counterOf(p), m)
 		if (err == nil) != shared || shared && answer.Lent.Given == 0 || err != nil && !strings.Contains(err.Error(), "don't share it") {
@@ -209,8 +210,8 @@ func TestLimitsThatArentShared(t *testing.T) {
 // TestSameRules: regions notice what differs in their global rules, in the homes of these, and in the regions they know. What is a
 // region's own may differ.
 func TestSameRules(t *testing.T) {
-	search := weir.Rule{ID: "search", Global: true, Limits: []weir.Limit{weir.PerMinute(100)}}
-	own := weir.Rule{ID: "own", Limits: []weir.Limit{weir.PerMinute(100)}}
+	search := weir.Rule{ID: "search", Global: true, Limits: []counter.Limit{counter.PerMinute(100)}}
+	own := weir.Rule{ID: "own", Limits: []counter.Limit{counter.PerMinute(100)}}
 	with := func(r weir.Rule, change func(*weir.Rule)) weir.Rule {
 		change(&r)
 		return r
@@ -238,7 +239,7 @@ func TestSameRules(t *testing.T) {
 	}{
 		"another rule of its own":           {print("us", []string{"eu"}, search), true},
 		"a rule that names the common home": {print("us", []string{"eu"}, with(search, func(r *weir.Rule) { r.Home = "us" })), true},
-		"other numbers":                     {print("us", []string{"eu"}, with(search, func(r *weir.Rule) { r.Limits = []weir.Limit{weir.PerMinute(101)} })), false},
+		"other numbers":                     {print("us", []string{"eu"}, with(search, func(r *weir.Rule) { r.Limits = []counter.Limit{counter.PerMinute(101)} })), false},
 		"another home":                      {print("eu", []string{"eu"}, search), false},
 		"a rule with another home":          {print("us", []string{"eu"}, with(search, func(r *weir.Rule) { r.Home = "eu" })), false},
 		"another region":                    {print("us", []string{"eu", "ap"}, search), false},
@@ -255,7 +256,7 @@ func TestRulesThatChange(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	us, eu := sites[0], sites[1]
 	apply := func(s *site, n int64) {
-		set, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "r", Global: true, Limits: []weir.Limit{weir.PerMinute(n)}}}})
+		set, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "r", Global: true, Limits: []counter.Limit{counter.PerMinute(n)}}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // journal is a log that a test reads.
@@ -125,9 +126,9 @@ func TestRulesWithoutAHome(t *testing.T) {
 	for i := range 3 {
 		rules := weir.Rules{Version: 1}
 		for _, home := range []string{"", "us", "eu", "mars", "venus"} {
-			rules.Rules = append(rules.Rules, weir.Rule{ID: "r" + home, Global: true, Home: home, Limits: []weir.Limit{weir.PerMinute(int64(100 + i))}})
+			rules.Rules = append(rules.Rules, weir.Rule{ID: "r" + home, Global: true, Home: home, Limits: []counter.Limit{counter.PerMinute(int64(100 + i))}})
 		}
-		rules.Rules = append(rules.Rules, weir.Rule{ID: "own", Limits: []weir.Limit{weir.PerMinute(100)}})
+		rules.Rules = append(rules.Rules, weir.Rule{ID: "own", Limits: []counter.Limit{counter.PerMinute(100)}})
 		set, err := weir.Compile(rules)
 		if err != nil {
 			t.Fatal(err)

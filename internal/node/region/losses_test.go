@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -71,7 +71,7 @@ var sun = load{name: "follows the sun, 0.9×", rate: func(time.Duration) float64
 }}
 
 // bursts are half of what a bucket holds within 2 s, once a minute, in regions in turn that are cold but for that. The home has a little to do.
-func bursts(p *weir.Policy) load {
+func bursts(p *counter.Policy) load {
 	perSecond := float64(p.Refill(1e9)) / 1e9
 	inBurst := float64(p.Limit.Max()) / 2 / 2 / perSecond
 	return load{name: "half a burst in 2 s in a cold region, each minute", rate: func(at time.Duration) float64 {
@@ -102,10 +102,10 @@ func (f figures) lost() float64 { return float64(f.exact-f.admitted) / float64(m
 
 // measure has regions decide a load beside one limiter that is exact, until that has admitted enough, or for so long. What
 // they say to each other is counted once they are warm.
-func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int64, warm, most time.Duration) (f figures) {
+func measure(t *testing.T, regions, keys int, l counter.Limit, of load, enough int64, warm, most time.Duration) (f figures) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, regions)
-		p, err := weir.NewPolicy("p", l)
+		p, err := counter.NewPolicy("p", l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,9 +115,9 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 		}
 		s.run()
 		luck := luck{rand.New(rand.NewPCG(1, uint64(keys)))}
-		states := make([]weir.State, keys)
+		states := make([]counter.State, keys)
 		perSecond := float64(keys) * float64(l.Max()) / l.Window.Seconds()
-		if l.Algorithm <= weir.LeakyBucket {
+		if l.Algorithm <= counter.LeakyBucket {
 			perSecond = float64(keys) * float64(p.Refill(1e9)) / 1e9
 		}
 		costs := of.costs
@@ -131,11 +131,11 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 		perSecond *= float64(len(costs)) / float64(sum)
 		start, begun := time.Now(), time.Now()
 		at := time.Duration(0)
-		whole := func() bool { return l.Algorithm != weir.FixedWindow || time.Now().Truncate(l.Window) != begun } // a budget is spent to the end
-		exact, admitted := map[int64]int64{}, map[int64]int64{}                                                   // by window: a request may wait into the next one
+		whole := func() bool { return l.Algorithm != counter.FixedWindow || time.Now().Truncate(l.Window) != begun } // a budget is spent to the end
+		exact, admitted := map[int64]int64{}, map[int64]int64{}                                                      // by window: a request may wait into the next one
 		last := int64(0)
 		windowOf := func(slot int64) int64 {
-			if l.Algorithm == weir.FixedWindow {
+			if l.Algorithm == counter.FixedWindow {
 				return slot
 			}
 			return 0
@@ -161,9 +161,9 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 				exact[last] += n
 			}
 			s.running.Go(func() {
-				var r [1]weir.Result
+				var r [1]counter.Result
 				asked := time.Now()
-				s.sites[i].Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: fmt.Append(nil, key)}, N: n}}, r[:])
+				s.sites[i].Take(t.Context(), []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, key)}, N: n}}, r[:])
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if r[0].Allowed && r[0].Err == nil {
@@ -183,7 +183,7 @@ func measure(t *testing.T, regions, keys int, l weir.Limit, of load, enough int6
 		}
 		time.Sleep(time.Second)
 		s.end()
-		if l.Algorithm == weir.FixedWindow { // the last window has just begun
+		if l.Algorithm == counter.FixedWindow { // the last window has just begun
 			delete(exact, last)
 			f.exact, f.admitted = 0, 0
 			for window, n := range exact {
@@ -213,7 +213,7 @@ func TestManyHotKeys(t *testing.T) {
 		{alone(1.5), 0, 3 * time.Second, 0.25},
 		{alone(1.5), 10 * time.Second, 13 * time.Second, 0.1},
 	} {
-		f := measure(t, 3, keys, weir.PerSecond(100), c.load, math.MaxInt64, c.from, c.to)
+		f := measure(t, 3, keys, counter.PerSecond(100), c.load, math.MaxInt64, c.from, c.to)
 		t.Logf("%d keys, %s, %v to %v: lost %.3f%% of %d, entries/s %.0f, messages/s of a region %.1f", keys, c.name, c.from, c.to, 100*f.lost(), f.exact, f.entries, f.messages)
 		if f.entries > 8*float64(keys) || f.messages > 40 || f.lost() > c.lost {
 			t.Errorf("%s: %.0f entries/s, %.1f messages/s, and %.3f%% are lost", c.name, f.entries, f.messages, 100*f.lost())
@@ -223,14 +223,14 @@ func TestManyHotKeys(t *testing.T) {
 
 // TestLostAdmissions prints what regions refuse that one exact limiter admits, and what they say to each other meanwhile.
 func TestLostAdmissions(t *testing.T) {
-	perSecond, perMinute, slower := weir.PerSecond(100), weir.PerMinute(1000), weir.PerMinute(100)
-	window := func(n int64) weir.Limit {
-		return weir.Limit{Algorithm: weir.FixedWindow, Count: n, Window: time.Minute}
+	perSecond, perMinute, slower := counter.PerSecond(100), counter.PerMinute(1000), counter.PerMinute(100)
+	window := func(n int64) counter.Limit {
+		return counter.Limit{Algorithm: counter.FixedWindow, Count: n, Window: time.Minute}
 	}
-	policy := func(l weir.Limit) *weir.Policy { return policyOf(t, "p", l, true) }
+	policy := func(l counter.Limit) *counter.Policy { return policyOf(t, "p", l, true) }
 	cells := []struct {
 		regions int
-		limit   weir.Limit
+		limit   counter.Limit
 		load    load
 		most    float64 // that may be lost, or 0 where nothing is promised
 		ci      bool

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -172,8 +172,8 @@ func (s *simulation) edit(i int, c *counted, change func(*stake.Stake)) {
 	})
 }
 
-func (s *simulation) limit(l weir.Limit) *counted {
-	p, err := weir.NewPolicy("p", l)
+func (s *simulation) limit(l counter.Limit) *counted {
+	p, err := counter.NewPolicy("p", l)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func (s *simulation) limit(l weir.Limit) *counted {
 
 // slowly is a bucket of 100 of which the home owns 90, and hardly refills. Who borrows 45 of it is lent all that there is.
 func slowly(s *simulation) *counted {
-	return s.limit(weir.Limit{Count: 1, Window: time.Second, Burst: 100})
+	return s.limit(counter.Limit{Count: 1, Window: time.Second, Burst: 100})
 }
 
 const home, away, third = 0, 1, 2
@@ -285,7 +285,7 @@ func steps(s *simulation) {
 
 // forgetful: the lender's store forgets a loan.
 func forgetful(s *simulation) {
-	c := s.limit(weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
+	c := s.limit(counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
 	s.take(away, c, 45)
 	s.mu.Lock()
 	c.excused = true
@@ -308,7 +308,7 @@ func askedBack(s *simulation) {
 
 // lentOn: what is lent on is still out when the loan that it came from is over.
 func lentOn(s *simulation) {
-	c := s.limit(weir.Limit{Count: 100, Window: time.Second})
+	c := s.limit(counter.Limit{Count: 100, Window: time.Second})
 	s.take(away, c, 45)
 	s.cutOff(true, [2]int{away, home}, [2]int{home, away})
 	s.eager(away, c, 5*time.Second)

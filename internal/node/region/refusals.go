@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 const (
@@ -24,13 +24,13 @@ type refusals struct {
 type refusal struct {
 	n  int64
 	at time.Time
-	weir.Result
+	counter.Result
 }
 
 // find is the refusal of a charge, if one is remembered that was for as much or less. Its times have gone on.
-func (r *refusals) find(c *weir.Charge) (weir.Result, bool) {
+func (r *refusals) find(c *counter.Charge) (counter.Result, bool) {
 	if c.Peek || c.Hold != nil { // the home may have it already
-		return weir.Result{}, false
+		return counter.Result{}, false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,19 +38,19 @@ func (r *refusals) find(c *weir.Charge) (weir.Result, bool) {
 	age := time.Since(known.at)
 	switch {
 	case !ok || c.N < known.n || age >= r.believed:
-		return weir.Result{}, false
-	case known.RetryAfter != weir.Never && age >= known.RetryAfter:
-		return weir.Result{}, false
+		return counter.Result{}, false
+	case known.RetryAfter != counter.Never && age >= known.RetryAfter:
+		return counter.Result{}, false
 	}
 	out := known.Result
-	if out.ResetAfter = max(0, out.ResetAfter-age); out.RetryAfter != weir.Never {
+	if out.ResetAfter = max(0, out.ResetAfter-age); out.RetryAfter != counter.Never {
 		out.RetryAfter -= age
 	}
 	return out, true
 }
 
 // note remembers what a home has refused.
-func (r *refusals) note(c *weir.Charge, result *weir.Result) {
+func (r *refusals) note(c *counter.Charge, result *counter.Result) {
 	if result.Allowed || result.Err != nil || c.Peek || r.believed == 0 {
 		return
 	}

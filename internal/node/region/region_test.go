@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -88,12 +89,12 @@ type global struct {
 	sites    []*site
 	turn     atomic.Int64
 	mu       sync.Mutex
-	policies map[*weir.Policy]*weir.Policy
+	policies map[*counter.Policy]*counter.Policy
 }
 
 func (g *global) site() *site { return g.sites[int(g.turn.Add(1))%len(g.sites)] }
 
-func (g *global) of(p *weir.Policy) *weir.Policy {
+func (g *global) of(p *counter.Policy) *counter.Policy {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	q := g.policies[p]
@@ -105,7 +106,7 @@ func (g *global) of(p *weir.Policy) *weir.Policy {
 	return q
 }
 
-func (g *global) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (g *global) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	charges = slices.Clone(charges)
 	for i := range charges {
 		charges[i].Policy = g.of(charges[i].Policy)
@@ -113,7 +114,7 @@ func (g *global) Take(ctx context.Context, charges []weir.Charge, results []weir
 	g.site().Take(ctx, charges, results)
 }
 
-func (g *global) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (g *global) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	returns = slices.Clone(returns)
 	for i := range returns {
 		returns[i].Policy = g.of(returns[i].Policy)
@@ -121,7 +122,7 @@ func (g *global) GiveBack(ctx context.Context, once weir.Once, keep time.Duratio
 	return g.site().GiveBack(ctx, once, keep, returns)
 }
 
-func (g *global) Reset(ctx context.Context, counters []weir.Counter) error {
+func (g *global) Reset(ctx context.Context, counters []counter.Counter) error {
 	counters = slices.Clone(counters)
 	for i := range counters {
 		counters[i].Policy = g.of(counters[i].Policy)
@@ -131,13 +132,13 @@ func (g *global) Reset(ctx context.Context, counters []weir.Counter) error {
 
 // TestRegionsAreOneStore: asked in turn, regions do what one store does.
 func TestRegionsAreOneStore(t *testing.T) {
-	storetest.Run(t, func(tb storetest.TB, now func() time.Time) weir.Store {
-		return &global{sites: world(tb, now, "us", "eu", "ap"), policies: map[*weir.Policy]*weir.Policy{}}
+	storetest.Run(t, func(tb storetest.TB, now func() time.Time) counter.Store {
+		return &global{sites: world(tb, now, "us", "eu", "ap"), policies: map[*counter.Policy]*counter.Policy{}}
 	})
 }
 
-func policyOf(t testing.TB, name string, l weir.Limit, global bool) *weir.Policy {
-	p, err := weir.NewPolicy(name, l)
+func policyOf(t testing.TB, name string, l counter.Limit, global bool) *counter.Policy {
+	p, err := counter.NewPolicy(name, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,17 +146,17 @@ func policyOf(t testing.TB, name string, l weir.Limit, global bool) *weir.Policy
 	return p
 }
 
-func take(s weir.Store, charges ...weir.Charge) []weir.Result {
-	results := make([]weir.Result, len(charges))
+func take(s counter.Store, charges ...counter.Charge) []counter.Result {
+	results := make([]counter.Result, len(charges))
 	s.Take(context.Background(), charges, results)
 	return results
 }
 
-func on(p *weir.Policy, n int64) weir.Charge {
-	return weir.Charge{Counter: weir.Counter{Policy: p, Subject: []byte("s")}, N: n}
+func on(p *counter.Policy, n int64) counter.Charge {
+	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("s")}, N: n}
 }
 
-func (s *site) left(p *weir.Policy) int64 {
+func (s *site) left(p *counter.Policy) int64 {
 	c := on(p, 1)
 	c.Peek = true
 	return take(s, c)[0].Remaining
@@ -168,23 +169,23 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	now := storetest.Start
 	sites := world(t, func() time.Time { return now }, "us", "eu", "ap")
-	window := weir.Limit{Algorithm: weir.FixedWindow, Count: 40, Window: 24 * time.Hour}
+	window := counter.Limit{Algorithm: counter.FixedWindow, Count: 40, Window: 24 * time.Hour}
 	own, wide := policyOf(t, "own", window, false), policyOf(t, "wide", window, true)
 	other := policyOf(t, "other", window, true)
 	other.Home = "ap"
 	apart := policyOf(t, "apart", window, true)
-	apart.OnPartition = weir.FailLocal
-	limits := []*weir.Policy{own, wide, other, apart}
+	apart.OnPartition = counter.FailLocal
+	limits := []*counter.Policy{own, wide, other, apart}
 	limiters := make([]*weir.Limiter, len(sites))
 	for i, s := range sites {
 		limiters[i] = weir.NewLimiter(s, nil, weir.Options{})
 	}
 	used := map[string]int64{} // by limit, and by region where each has its own
-	unheard := func(i int, p *weir.Policy) bool {
+	unheard := func(i int, p *counter.Policy) bool {
 		home := sites[i].link.homeOf(p)
 		return sites[0].cut.Load() && home != "" && (home == "us" || i == 0)
 	}
-	where := func(i int, p *weir.Policy, local bool) string {
+	where := func(i int, p *counter.Policy, local bool) string {
 		if !p.Global || local {
 			return p.Name + " in " + sites[i].link.name
 		}
@@ -200,7 +201,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 				p.mu.Unlock()
 			}
 		}
-		var charges []weir.Charge
+		var charges []counter.Charge
 		for _, p := range limits {
 			if rnd.IntN(2) == 0 {
 				charges = append(charges, on(p, 1+rnd.Int64N(3)))
@@ -212,7 +213,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 		d, err := limiters[i].Take(t.Context(), &weir.Request{Receipt: true}, charges)
 		fits := true
 		for j, c := range charges {
-			local := unheard(i, c.Policy) && c.Policy.OnPartition == weir.FailLocal
+			local := unheard(i, c.Policy) && c.Policy.OnPartition == counter.FailLocal
 			if unheard(i, c.Policy) && !local || used[where(i, c.Policy, local)]+c.N > 40 {
 				fits = false
 			}
@@ -231,7 +232,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 		if rnd.IntN(2) == 0 {
 			sites[0].cut.Store(false)
 		}
-		back := slices.ContainsFunc(charges, func(c weir.Charge) bool { return unheard(i, c.Policy) && c.Policy.OnPartition != weir.FailLocal })
+		back := slices.ContainsFunc(charges, func(c counter.Charge) bool { return unheard(i, c.Policy) && c.Policy.OnPartition != counter.FailLocal })
 		if fits && rnd.IntN(3) == 0 && !back {
 			if err := limiters[i].Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Abandoned: true}); err != nil {
 				t.Fatal(err)
@@ -263,14 +264,14 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 // TestGivenBackInParts: what one home has given back and another hasn't may be tried again.
 func TestGivenBackInParts(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap")
-	p, q := policyOf(t, "p", weir.PerHour(10), true), policyOf(t, "q", weir.PerHour(10), true)
+	p, q := policyOf(t, "p", counter.PerHour(10), true), policyOf(t, "q", counter.PerHour(10), true)
 	q.Home = "ap"
 	take(sites[1], on(p, 4), on(q, 4))
-	back := []weir.Return{{Counter: on(p, 1).Counter, N: 4}, {Counter: on(q, 1).Counter, N: 4}}
+	back := []counter.Return{{Counter: on(p, 1).Counter, N: 4}, {Counter: on(q, 1).Counter, N: 4}}
 	sites[2].cut.Store(true)
 	for i, want := range []bool{false, true, false} { // ap comes back for the second
-		err := sites[1].GiveBack(t.Context(), weir.Once{1}, time.Hour, back)
-		if (err == nil) != want || i == 2 && err != weir.ErrUsed {
+		err := sites[1].GiveBack(t.Context(), counter.Once{1}, time.Hour, back)
+		if (err == nil) != want || i == 2 && err != counter.ErrUsed {
 			t.Errorf("%d: %v", i, err)
 		}
 		sites[2].cut.Store(false)
@@ -283,17 +284,17 @@ func TestGivenBackInParts(t *testing.T) {
 // TestHomeThatIsSilent isn't waited for.
 func TestHomeThatIsSilent(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
-	p := policyOf(t, "p", weir.PerHour(10), true)
+	p := policyOf(t, "p", counter.PerHour(10), true)
 	sites[0].cut.Store(true)
 	home := sites[1].link.peers["us"]
-	if r := take(sites[1], on(p, 1))[0]; !errors.Is(r.Err, weir.ErrPartition) || !strings.Contains(r.Err.Error(), "cut off") {
+	if r := take(sites[1], on(p, 1))[0]; !errors.Is(r.Err, counter.ErrPartition) || !strings.Contains(r.Err.Error(), "cut off") {
 		t.Errorf("%+v", r)
 	}
 	var asked atomic.Int64
 	inner := home.client.Transport
 	home.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) { asked.Add(1); return inner.RoundTrip(r) })
 	home.since = time.Now().Add(-2 * silentAfter)
-	if r := take(sites[1], on(p, 1))[0]; !errors.Is(r.Err, weir.ErrPartition) || asked.Load() != 0 {
+	if r := take(sites[1], on(p, 1))[0]; !errors.Is(r.Err, counter.ErrPartition) || asked.Load() != 0 {
 		t.Errorf("a silent home was asked: %+v", r)
 	}
 	sites[0].cut.Store(false)
@@ -311,7 +312,7 @@ func TestHomeThatIsSilent(t *testing.T) {
 // TestConcurrentChecksShareMessages: however many wait, few messages are under way.
 func TestConcurrentChecksShareMessages(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
-	p := policyOf(t, "p", weir.PerHour(100), true)
+	p := policyOf(t, "p", counter.PerHour(100), true)
 	home := sites[1].link.peers["us"]
 	inner := home.client.Transport
 	var messages, underWay, most atomic.Int64
@@ -444,7 +445,7 @@ func TestNamesStayInTheirRegion(t *testing.T) {
 	})
 	var names []string
 	for i := range 2 {
-		c := on(policyOf(t, fmt.Sprint("p", i), weir.PerHour(10), true), 1)
+		c := on(policyOf(t, fmt.Sprint("p", i), counter.PerHour(10), true), 1)
 		c.Policy.ID = uint64(i + 1)
 		c.Subject = []byte("ada@example.com")
 		if r := take(sites[1], c)[0]; !r.Allowed {

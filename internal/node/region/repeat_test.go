@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestRepeatedAfterARefund: a check of a limit of the region's own, one that regions share, one that travels, and slots is
 // charged anew when it is repeated with its id after a refund, and can be refunded again.
 func TestRepeatedAfterARefund(t *testing.T) {
-	hourly := []weir.Limit{{Count: 900, Window: time.Hour}}
+	hourly := []counter.Limit{{Count: 900, Window: time.Hour}}
 	kinds := map[string]weir.Rule{
-		"own":     {ID: "own", Algorithm: weir.FixedWindow, Limits: hourly},
-		"shared":  {ID: "shared", Algorithm: weir.FixedWindow, Limits: hourly, Global: true},
-		"travels": {ID: "travels", Algorithm: weir.FixedWindow, Limits: hourly, Global: true, Strict: true},
-		"slots":   {ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 900}}},
+		"own":     {ID: "own", Algorithm: counter.FixedWindow, Limits: hourly},
+		"shared":  {ID: "shared", Algorithm: counter.FixedWindow, Limits: hourly, Global: true},
+		"travels": {ID: "travels", Algorithm: counter.FixedWindow, Limits: hourly, Global: true, Strict: true},
+		"slots":   {ID: "slots", Algorithm: counter.Concurrency, Limits: []counter.Limit{{Count: 900}}},
 	}
 	for name, of := range map[string][]string{"shared": {"shared"}, "travels": {"travels"}, "all": {"own", "shared", "travels", "slots"}} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +48,7 @@ func TestRepeatedAfterARefund(t *testing.T) {
 				}
 				check(weir.Request{APIKey: "k", Cost: 100})
 				before := left()
-				req := weir.Request{APIKey: "k", Repeat: weir.Once{1}, Receipt: true}
+				req := weir.Request{APIKey: "k", Repeat: counter.Once{1}, Receipt: true}
 				for round := range 3 {
 					first := check(req)
 					again := check(req)
@@ -56,7 +57,7 @@ func TestRepeatedAfterARefund(t *testing.T) {
 					}
 					for i, receipt := range []string{first.Receipt, again.Receipt, first.Receipt} {
 						err := l.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
-						if i == 0 && err != nil || i > 0 && !errors.Is(err, weir.ErrUsed) {
+						if i == 0 && err != nil || i > 0 && !errors.Is(err, counter.ErrUsed) {
 							t.Errorf("round %d, refund %d: %v", round, i, err)
 						}
 						if got := left(); got != before {
@@ -73,10 +74,10 @@ func TestRepeatedAfterARefund(t *testing.T) {
 // both when marks of refunds are forgotten, which is after an hour.
 func TestALateRefundHappensOnce(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		daily := []weir.Limit{{Count: 900, Window: 24 * time.Hour}}
+		daily := []counter.Limit{{Count: 900, Window: 24 * time.Hour}}
 		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
-			{ID: "own", Algorithm: weir.FixedWindow, Limits: daily},
-			{ID: "shared", Algorithm: weir.FixedWindow, Limits: daily, Amount: "tokens", Global: true},
+			{ID: "own", Algorithm: counter.FixedWindow, Limits: daily},
+			{ID: "shared", Algorithm: counter.FixedWindow, Limits: daily, Amount: "tokens", Global: true},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +85,7 @@ func TestALateRefundHappensOnce(t *testing.T) {
 		l := weir.NewLimiter(us.Store, rules, weir.Options{})
 		check := func(r weir.Request) weir.Decision {
 			t.Helper()
-			r.APIKey, r.Amounts = "k", map[string]weir.Amount{"tokens": weir.Whole(5)}
+			r.APIKey, r.Amounts = "k", map[string]counter.Amount{"tokens": counter.Whole(5)}
 			d, err := l.Check(t.Context(), &r)
 			if err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
@@ -104,7 +105,7 @@ func TestALateRefundHappensOnce(t *testing.T) {
 		for i := range 3 {
 			time.Sleep(80 * time.Minute)
 			err := l.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
-			if i == 0 && err != nil || i > 0 && !errors.Is(err, weir.ErrUsed) {
+			if i == 0 && err != nil || i > 0 && !errors.Is(err, counter.ErrUsed) {
 				t.Errorf("refund %d: %v", i, err)
 			}
 			if got := left(); got != before {

@@ -7,22 +7,22 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestNothingIsLeft when demand ends: no cell, no ask, no goroutine.
 func TestNothingIsLeft(t *testing.T) {
-	for _, l := range []weir.Limit{
-		weir.PerSecond(100),
-		{Algorithm: weir.LeakyBucket, Count: 10, Window: time.Second, Burst: 200},
-		{Algorithm: weir.FixedWindow, Count: 200, Window: 10 * time.Second},
-		{Algorithm: weir.SlidingCounter, Count: 200, Window: 10 * time.Second},
-		{Algorithm: weir.FixedWindow, Count: 200, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}},
+	for _, l := range []counter.Limit{
+		counter.PerSecond(100),
+		{Algorithm: counter.LeakyBucket, Count: 10, Window: time.Second, Burst: 200},
+		{Algorithm: counter.FixedWindow, Count: 200, Window: 10 * time.Second},
+		{Algorithm: counter.SlidingCounter, Count: 200, Window: 10 * time.Second},
+		{Algorithm: counter.FixedWindow, Count: 200, Window: 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Day}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulation(t, 3)
 			luck := luck{rand.New(rand.NewPCG(1, 1))}
-			p, err := weir.NewPolicy("p", l)
+			p, err := counter.NewPolicy("p", l)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,23 +61,23 @@ func TestNothingIsLeft(t *testing.T) {
 // TestKeptNoLonger: how long a region remembers a counter that nobody uses any more.
 func TestKeptNoLonger(t *testing.T) {
 	for _, c := range []struct {
-		limit weir.Limit
+		limit counter.Limit
 		most  time.Duration
 	}{
-		{weir.PerSecond(100), 30 * time.Second}, // a loan's term and margin, and what refills then
-		{weir.Limit{Algorithm: weir.FixedWindow, Count: 200, Window: 10 * time.Second}, 11 * time.Second},
-		{weir.Limit{Algorithm: weir.SlidingCounter, Count: 200, Window: 10 * time.Second}, 21 * time.Second},
+		{counter.PerSecond(100), 30 * time.Second}, // a loan's term and margin, and what refills then
+		{counter.Limit{Algorithm: counter.FixedWindow, Count: 200, Window: 10 * time.Second}, 11 * time.Second},
+		{counter.Limit{Algorithm: counter.SlidingCounter, Count: 200, Window: 10 * time.Second}, 21 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulation(t, 3)
-			p, err := weir.NewPolicy("p", c.limit)
+			p, err := counter.NewPolicy("p", c.limit)
 			if err != nil {
 				t.Fatal(err)
 			}
 			p.Floor = 5
-			counter := s.count(p, "s")
+			counted := s.count(p, "s")
 			s.run()
-			s.take(away, counter, 50)
+			s.take(away, counted, 50)
 			time.Sleep(c.most)
 			for i, site := range s.sites {
 				cells := site.stakes.cells.(*watched).memoryCells

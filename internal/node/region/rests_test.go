@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestForgottenRegionsArentAsked, though they are heard again: nobody waits for what they can't give.
@@ -106,7 +106,7 @@ func TestNobodyWaitsForASilentHome(t *testing.T) {
 // TestRetryTimesWhileLendersRest are never too short, after a time in which all were asked in vain.
 func TestRetryTimesWhileLendersRest(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		b := sharedPolicy(t, "b", weir.Limit{Count: 60, Window: time.Minute, Burst: 100})
+		b := sharedPolicy(t, "b", counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
 		drainOf(t, us, b, "a")
 		drainOf(t, eu, b, "a")
 		short, tries := 0, 0

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // path is where regions say things to each other.
@@ -66,14 +66,14 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 	fail := func(err error) result { return result{Failed: err.Error()} }
 	switch {
 	case a.Talk != nil:
-		counter, err := a.Talk.Counter.counter()
-		if err == nil && !l.shares(counter.Policy) {
+		counted, err := a.Talk.Counter.counter()
+		if err == nil && !l.shares(counted.Policy) {
 			err = errors.New("regions don't share it: do they know the same regions?")
 		}
 		if err != nil {
 			return fail(err)
 		}
-		if out.Said, err = here.stakes.hear(ctx, from, &counter, &a.Talk.Message); err != nil {
+		if out.Said, err = here.stakes.hear(ctx, from, &counted, &a.Talk.Message); err != nil {
 			return fail(err)
 		}
 	case len(a.Charges) > 0:
@@ -81,18 +81,18 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		if err != nil {
 			return fail(err)
 		}
-		charges := make([]weir.Charge, len(counters))
+		charges := make([]counter.Charge, len(counters))
 		for i, c := range counters {
 			of := &a.Charges[i]
-			charges[i] = weir.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Guest: of.Guest, Hold: of.Hold}
+			charges[i] = counter.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Guest: of.Guest, Hold: of.Hold}
 		}
-		out.Results = make([]weir.Result, len(charges))
+		out.Results = make([]counter.Result, len(charges))
 		here.takeFor(ctx, charges, out.Results)
 		for i := range out.Results {
 			switch err := out.Results[i].Err; {
 			case err == nil:
-			case errors.Is(err, weir.ErrNoRoom): // it is reached, and guests are counted by their addresses
-				out.Results[i], out.NoRoom = weir.Result{}, append(out.NoRoom, i)
+			case errors.Is(err, counter.ErrNoRoom): // it is reached, and guests are counted by their addresses
+				out.Results[i], out.NoRoom = counter.Result{}, append(out.NoRoom, i)
 			default:
 				return fail(err) // what the others took stays taken: that mints nothing
 			}
@@ -103,13 +103,13 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		if err != nil {
 			return fail(err)
 		}
-		returns := make([]weir.Return, len(counters))
+		returns := make([]counter.Return, len(counters))
 		for i, c := range counters {
 			of := &a.Returns[i]
-			returns[i] = weir.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used, Recorded: of.Recorded}
+			returns[i] = counter.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used, Recorded: of.Recorded}
 		}
 		err = here.giveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns, func(i int) string { return here.placeHere(returns[i].Policy) })
-		if errors.Is(err, weir.ErrUsed) {
+		if errors.Is(err, counter.ErrUsed) {
 			return result{Used: true}
 		}
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -187,13 +187,13 @@ func (s *simulation) about(a *act) *counted {
 	if a.Talk == nil {
 		return nil
 	}
-	counter, err := a.Talk.Counter.counter()
+	counted, err := a.Talk.Counter.counter()
 	if err != nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.counters[keyOf(&counter)]
+	return s.counters[keyOf(&counted)]
 }
 
 // twist changes an answer, as the bug says.
@@ -224,16 +224,16 @@ func (s *simulation) hearLate(from, to int, body, text []byte, beat bool) {
 		if m.Acts[i].Talk == nil || a.Done[i].Said == nil {
 			continue
 		}
-		if counter, err := m.Acts[i].Talk.Counter.counter(); err == nil {
-			_, _ = s.sites[from].stakes.hear(context.Background(), s.names[to], &counter, a.Done[i].Said)
+		if counted, err := m.Acts[i].Talk.Counter.counter(); err == nil {
+			_, _ = s.sites[from].stakes.hear(context.Background(), s.names[to], &counted, a.Done[i].Said)
 		}
 	}
 }
 
 // take has a region decide a charge, and notes what it admits.
-func (s *simulation) take(i int, c *counted, n int64) weir.Result {
-	charges := []weir.Charge{{Counter: c.Counter, N: n}}
-	var results [1]weir.Result
+func (s *simulation) take(i int, c *counted, n int64) counter.Result {
+	charges := []counter.Charge{{Counter: c.Counter, N: n}}
+	var results [1]counter.Result
 	s.sites[i].Take(context.Background(), charges, results[:])
 	r := results[0]
 	s.mu.Lock()
@@ -250,7 +250,7 @@ func (s *simulation) giveBack(i int, c *counted, n, slot int64) {
 	s.mu.Lock()
 	c.admit(s, -n, slot)
 	s.mu.Unlock()
-	_ = s.sites[i].GiveBack(context.Background(), weir.Once{}, 0, []weir.Return{{Counter: c.Counter, N: n, Slot: slot}})
+	_ = s.sites[i].GiveBack(context.Background(), counter.Once{}, 0, []counter.Return{{Counter: c.Counter, N: n, Slot: slot}})
 }
 
 // step moves a clock.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -39,7 +39,7 @@ type queue struct {
 
 // change is what to do to a stake.
 type change struct {
-	of      *weir.Policy
+	of      *counter.Policy
 	records []string // keys of what is kept beside the stake, and changed with it
 	do      func(k *stake.Stake, s stake.Share, now int64, records []*Cell)
 	done    chan error
@@ -69,25 +69,25 @@ func (s *stakes) close() {
 }
 
 // keyOf names a stake. What belongs to it begins with the same, so that a Cluster has it in one place.
-func keyOf(c *weir.Counter) string {
+func keyOf(c *counter.Counter) string {
 	return fmt.Sprintf("{stake:%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
 }
 
 // shares reports whether regions share a limit, rather than to ask its home at every check.
-func (l *Link) shares(p *weir.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
+func (l *Link) shares(p *counter.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
 
 // sharesHere reports whether this region decides by its own stake. One that was drained or forgotten asks the home.
-func (l *Link) sharesHere(p *weir.Policy) bool {
+func (l *Link) sharesHere(p *counter.Policy) bool {
 	return p.Global && l.shares(p) && (l.homeOf(p) == "" || l.topology().Away[l.name] == "")
 }
 
 // update changes one stake. Changes of one that are under way at the same moment are made together.
-func (s *stakes) update(ctx context.Context, key string, p *weir.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
+func (s *stakes) update(ctx context.Context, key string, p *counter.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
 	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
 }
 
 // updateWith is update for changes that need records beside the stake.
-func (s *stakes) updateWith(ctx context.Context, key string, p *weir.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
+func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
 	c := &change{p, records, do, make(chan error, 1)}
 	s.mu.Lock()
 	if s.closed {
@@ -125,7 +125,7 @@ func (s *stakes) work(key string, q *queue) {
 		s.mu.Unlock()
 		err := s.makeAll(key, list)
 		for i, c := range list {
-			if errors.Is(err, weir.ErrNoRoom) && len(list) > 1 { // for the record of one of them
+			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // for the record of one of them
 				c.done <- s.makeAll(key, list[i:i+1])
 			} else {
 				c.done <- err
@@ -175,16 +175,16 @@ type hold struct {
 }
 
 // take decides a charge. If this region has too little, it asks the others, and waits for them for some time.
-func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) weir.Result {
+func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration) counter.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
-	var r weir.Result
+	var r counter.Result
 	var who, ahead lenders
 	awaited := false
 	try := func() error {
 		return s.charge(ctx, key, c, func(k *stake.Stake, share stake.Share, now int64, there bool) bool {
 			if k.Time == 0 && tight {
-				r, who, ahead = weir.Result{Err: weir.ErrNoRoom}, lenders{}, lenders{}
+				r, who, ahead = counter.Result{Err: counter.ErrNoRoom}, lenders{}, lenders{}
 				return false
 			}
 			fits := there
@@ -212,7 +212,7 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 		})
 	}
 	if err := try(); err != nil {
-		return weir.Result{Err: err}
+		return counter.Result{Err: err}
 	}
 	short := func() bool {
 		return !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2)
@@ -241,7 +241,7 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 				return r
 			}
 			if err := try(); err != nil {
-				return weir.Result{Err: err}
+				return counter.Result{Err: err}
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func (s *stakes) take(ctx context.Context, c *weir.Charge, wait time.Duration) w
 }
 
 // charge has a charge decided. One whose hold is there already takes nothing more.
-func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
+func (s *stakes) charge(ctx context.Context, key string, c *counter.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
 	p := c.Policy
 	if c.Hold == nil || c.Peek {
 		return s.update(ctx, key, p, func(k *stake.Stake, share stake.Share, now int64) { decide(k, share, now, false) })
@@ -266,16 +266,18 @@ func (s *stakes) charge(ctx context.Context, key string, c *weir.Charge, decide 
 	})
 }
 
-func recordOf(key string, h *weir.Hold) string { return key + ":hold:" + hex.EncodeToString(h.ID[:]) }
+func recordOf(key string, h *counter.Hold) string {
+	return key + ":hold:" + hex.EncodeToString(h.ID[:])
+}
 
 // giveBack returns tokens, or settles reservations. If that may happen only once, each stake remembers it by a mark of its own, or
 // by the record of the hold, which goes back only while it is there. If returns have records, those without come last, and go back
 // only if one of the records was there.
-func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) (err error) {
+func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) (err error) {
 	used := 0
 	gated, given := slices.ContainsFunc(returns, recorded), false // whether some have records, and whether one was there
 	if gated {
-		once = weir.Once{}
+		once = counter.Once{}
 	}
 	for i := range returns {
 		r := &returns[i]
@@ -289,11 +291,11 @@ func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duratio
 		if r.Hold != nil {
 			keys = append(keys, recordOf(key, r.Hold))
 		}
-		if once != (weir.Once{}) {
+		if once != (counter.Once{}) {
 			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
 		}
 		e := s.updateWith(ctx, key, r.Policy, keys, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
-			if once != (weir.Once{}) {
+			if once != (counter.Once{}) {
 				mark := records[len(keys)-1]
 				if again = len(mark.Value) > 0; again {
 					return
@@ -321,15 +323,15 @@ func (s *stakes) giveBack(ctx context.Context, once weir.Once, keep time.Duratio
 		given = given || r.Recorded && e == nil && !again
 	}
 	if used > 0 && used == len(returns) {
-		return weir.ErrUsed
+		return counter.ErrUsed
 	}
 	return err
 }
 
-func recorded(r weir.Return) bool { return r.Recorded }
+func recorded(r counter.Return) bool { return r.Recorded }
 
 // reset makes a counter untouched in this region.
-func (s *stakes) reset(ctx context.Context, c *weir.Counter) error {
+func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
 	return s.cells.Update(ctx, []string{keyOf(c)}, func(values [][]byte, now int64) []Cell {
 		k := stake.Decode(values[0])
 		k.Reset(c.Policy, s.link.share(c.Policy, now), now)
@@ -348,12 +350,12 @@ type Standing struct {
 }
 
 // Standing is what this region has of a counter, or nil if it doesn't decide by that.
-func (l *Link) Standing(ctx context.Context, c *weir.Counter) (*Standing, error) {
+func (l *Link) Standing(ctx context.Context, c *counter.Counter) (*Standing, error) {
 	s := l.stakes.Load()
 	if s == nil || !l.sharesHere(c.Policy) {
 		return nil, nil
 	}
-	named := weir.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}
+	named := counter.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}
 	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
 	err := s.cells.Update(ctx, []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
 		k, share := stake.Decode(values[0]), l.share(c.Policy, now)

@@ -9,23 +9,23 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Store is what a region counts in: its own store for its own limits, stakes for those that regions share, and for other global
 // ones the store of their home.
 type Store struct {
-	own    weir.Store
+	own    counter.Store
 	link   *Link
 	stakes *stakes
 
 	refusals refusals
 }
 
-var _ weir.Store = (*Store)(nil)
+var _ counter.Store = (*Store)(nil)
 
 // NewStore makes a Store of a region's own, of its link to the others, and of where it keeps stakes.
-func NewStore(own weir.Store, link *Link, cells Cells) *Store {
+func NewStore(own counter.Store, link *Link, cells Cells) *Store {
 	s := &Store{own: own, link: link, stakes: newStakes(link, cells), refusals: refusals{believed: believeFor}}
 	link.stakes.Store(s.stakes)
 	return s
@@ -35,7 +35,7 @@ func NewStore(own weir.Store, link *Link, cells Cells) *Store {
 const shared = "*"
 
 // placeOf is where a limit is counted: "" is here.
-func (s *Store) placeOf(p *weir.Policy) string {
+func (s *Store) placeOf(p *counter.Policy) string {
 	if s.link.sharesHere(p) {
 		return shared
 	}
@@ -43,7 +43,7 @@ func (s *Store) placeOf(p *weir.Policy) string {
 }
 
 // placeHere is placeOf at the home, of what another region asks.
-func (s *Store) placeHere(p *weir.Policy) string {
+func (s *Store) placeHere(p *counter.Policy) string {
 	if s.link.shares(p) {
 		return shared
 	}
@@ -51,8 +51,8 @@ func (s *Store) placeHere(p *weir.Policy) string {
 }
 
 // Take decides charges, all or nothing. The region's own come first: of what they refuse, the homes are only asked how they stand.
-func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return c.Policy.Global }) {
+func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
+	if !slices.ContainsFunc(charges, func(c counter.Charge) bool { return c.Policy.Global }) {
 		s.own.Take(ctx, charges, results)
 		return
 	}
@@ -67,7 +67,7 @@ func (s *Store) Take(ctx context.Context, charges []weir.Charge, results []weir.
 }
 
 // takeFor decides charges that another region asks for.
-func (s *Store) takeFor(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *Store) takeFor(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges)), wait: s.link.timeout / 2} // the asking region waits for the answer
 	for i := range charges {
 		t.home[i] = s.placeHere(charges[i].Policy)
@@ -102,9 +102,9 @@ func (t *taking) run(ctx context.Context) {
 // taking is a Take on its way.
 type taking struct {
 	*Store
-	asked   []weir.Charge
-	charges []weir.Charge // as they are counted: under names that all regions share
-	results []weir.Result
+	asked   []counter.Charge
+	charges []counter.Charge // as they are counted: under names that all regions share
+	results []counter.Result
 	home    []string      // where each charge is counted: see placeOf
 	wait    time.Duration // for other regions
 	taken   []int         // what was taken, and goes back if another refuses
@@ -122,13 +122,13 @@ func (t *taking) at(home string) (of []int) {
 }
 
 // pick is some charges, as peeks if the request is refused already.
-func (t *taking) pick(of []int) ([]weir.Charge, []weir.Result) {
-	charges := make([]weir.Charge, len(of))
+func (t *taking) pick(of []int) ([]counter.Charge, []counter.Result) {
+	charges := make([]counter.Charge, len(of))
 	for j, i := range of {
 		charges[j] = t.charges[i]
 		charges[j].Peek = charges[j].Peek || t.refused
 	}
-	return charges, make([]weir.Result, len(of))
+	return charges, make([]counter.Result, len(of))
 }
 
 // own has the region's own store decide charges. Local ones are those of a home that can't be asked: they are counted as if
@@ -156,11 +156,11 @@ func (t *taking) share(ctx context.Context, i int) {
 	c := &charges[0]
 	if t.link.cutOff(c.Policy) {
 		switch c.Policy.OnPartition {
-		case weir.FailLocal:
+		case counter.FailLocal:
 			t.own(ctx, []int{i}, true)
 			return
-		case weir.FailRefuse:
-			t.results[i] = weir.Result{Err: fmt.Errorf("%w: region %s is silent", weir.ErrPartition, t.link.homeOf(c.Policy))}
+		case counter.FailRefuse:
+			t.results[i] = counter.Result{Err: fmt.Errorf("%w: region %s is silent", counter.ErrPartition, t.link.homeOf(c.Policy))}
 			return
 		}
 	}
@@ -193,17 +193,17 @@ func (t *taking) ask(ctx context.Context, home string) {
 	}
 	var local []int
 	for _, i := range of {
-		if t.charges[i].Policy.OnPartition == weir.FailLocal {
+		if t.charges[i].Policy.OnPartition == counter.FailLocal {
 			local = append(local, i)
 			continue
 		}
-		t.results[i] = weir.Result{Err: errors.Join(weir.ErrPartition, err)} // the limiter gives back what the others took
+		t.results[i] = counter.Result{Err: errors.Join(counter.ErrPartition, err)} // the limiter gives back what the others took
 	}
 	t.own(ctx, local, true)
 }
 
 // decided takes in what a store said of charges.
-func (t *taking) decided(ctx context.Context, of []int, charges []weir.Charge, results []weir.Result) {
+func (t *taking) decided(ctx context.Context, of []int, charges []counter.Charge, results []counter.Result) {
 	refuses := false
 	for j, i := range of {
 		t.results[i] = results[j]
@@ -226,11 +226,11 @@ func (t *taking) refuse(ctx context.Context) {
 		return
 	}
 	t.refused = true
-	var back []weir.Return
+	var back []counter.Return
 	var own []int
 	for _, i := range t.taken {
 		c := &t.charges[i]
-		back = append(back, weir.Return{Counter: c.Counter, N: c.N, Slot: t.results[i].Slot, Hold: c.Hold})
+		back = append(back, counter.Return{Counter: c.Counter, N: c.N, Slot: t.results[i].Slot, Hold: c.Hold})
 		if t.home[i] == "" {
 			own = append(own, i)
 		}
@@ -239,7 +239,7 @@ func (t *taking) refuse(ctx context.Context) {
 		return
 	}
 	// What can't be given back stays taken: that mints nothing.
-	_ = t.giveBack(ctx, weir.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
+	_ = t.giveBack(ctx, counter.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
 	charges, results := t.pick(own)
 	if len(own) > 0 {
 		t.Store.own.Take(ctx, charges, results)
@@ -257,8 +257,8 @@ func (t *taking) refuse(ctx context.Context) {
 }
 
 // GiveBack returns tokens to where they were counted.
-func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
-	if !slices.ContainsFunc(returns, func(r weir.Return) bool { return r.Policy.Global }) {
+func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
+	if !slices.ContainsFunc(returns, func(r counter.Return) bool { return r.Policy.Global }) {
 		return s.own.GiveBack(ctx, once, keep, returns)
 	}
 	returns = slices.Clone(returns)
@@ -272,8 +272,8 @@ func (s *Store) GiveBack(ctx context.Context, once weir.Once, keep time.Duration
 
 // giveBack returns tokens to the stores of their homes. Each store remembers by a mark of its own that it did, or by the records of
 // holds. If some returns have records, the stores that get none of those come last, and free only slots unless a record was there.
-func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return, homeOf func(i int) string) (err error) {
-	by := map[string][]weir.Return{}
+func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return, homeOf func(i int) string) (err error) {
+	by := map[string][]counter.Return{}
 	for i := range returns {
 		home := homeOf(i)
 		by[home] = append(by[home], returns[i])
@@ -286,8 +286,8 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 	for _, home := range homes {
 		list, once := by[home], once
 		if gated && rank(list) > 0 {
-			if once = (weir.Once{}); !given {
-				list = slices.DeleteFunc(list, func(r weir.Return) bool { return r.Policy.Limit.Algorithm != weir.Concurrency })
+			if once = (counter.Once{}); !given {
+				list = slices.DeleteFunc(list, func(r counter.Return) bool { return r.Policy.Limit.Algorithm != counter.Concurrency })
 			}
 			if len(list) == 0 {
 				used++
@@ -303,20 +303,20 @@ func (s *Store) giveBack(ctx context.Context, once weir.Once, keep time.Duration
 		default:
 			e = s.link.giveBack(ctx, home, once, keep, list)
 		}
-		if errors.Is(e, weir.ErrUsed) {
+		if errors.Is(e, counter.ErrUsed) {
 			used++
 		} else {
 			err, given = errors.Join(err, e), given || e == nil && rank(list) == 0
 		}
 	}
 	if used == len(by) || gated && !given && err == nil {
-		return weir.ErrUsed
+		return counter.ErrUsed
 	}
 	return err
 }
 
 // rank is 0 if some of the returns have records, and 1 otherwise.
-func rank(returns []weir.Return) int {
+func rank(returns []counter.Return) int {
 	if slices.ContainsFunc(returns, recorded) {
 		return 0
 	}
@@ -325,21 +325,21 @@ func rank(returns []weir.Return) int {
 
 // Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself: one that
 // can't be asked is an error.
-func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) {
+func (s *Store) Reset(ctx context.Context, counters []counter.Counter) (err error) {
 	counters = slices.Clone(counters)
 	for i := range counters {
 		if c := &counters[i]; c.Policy.Global {
 			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
 		}
 	}
-	place := func(p *weir.Policy) string { // a region that was drained asks the home, but others decide by their stakes
+	place := func(p *counter.Policy) string { // a region that was drained asks the home, but others decide by their stakes
 		if p.Global && s.link.shares(p) {
 			return shared
 		}
 		return s.link.homeOf(p)
 	}
 	err = s.resetAll(ctx, counters, place)
-	counters = slices.DeleteFunc(counters, func(c weir.Counter) bool { return place(c.Policy) != shared })
+	counters = slices.DeleteFunc(counters, func(c counter.Counter) bool { return place(c.Policy) != shared })
 	if len(counters) == 0 {
 		return err
 	}
@@ -355,8 +355,8 @@ func (s *Store) Reset(ctx context.Context, counters []weir.Counter) (err error) 
 	return err
 }
 
-func (s *Store) resetAll(ctx context.Context, counters []weir.Counter, placeOf func(*weir.Policy) string) (err error) {
-	by := map[string][]weir.Counter{}
+func (s *Store) resetAll(ctx context.Context, counters []counter.Counter, placeOf func(*counter.Policy) string) (err error) {
+	by := map[string][]counter.Counter{}
 	for _, c := range counters {
 		by[placeOf(c.Policy)] = append(by[placeOf(c.Policy)], c)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -141,7 +142,7 @@ func (l *Link) inGrace(region string, now int64) bool {
 }
 
 // share is what of a limit is this region's own.
-func (l *Link) share(p *weir.Policy, now int64) stake.Share {
+func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	t := l.topology()
 	var gone []string
 	for name, what := range t.Away {
@@ -167,7 +168,7 @@ func (l *Link) share(p *weir.Policy, now int64) stake.Share {
 	}
 	since := t.Adopted[named] + grace.Microseconds() // it has moved here
 	begun := stake.Begun(p, now)
-	if p.Limit.Algorithm == weir.SlidingCounter { // what the old home counted in the window before isn't known here
+	if p.Limit.Algorithm == counter.SlidingCounter { // what the old home counted in the window before isn't known here
 		begun -= p.Limit.Window.Microseconds()
 	}
 	if begun < since {

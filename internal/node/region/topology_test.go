@@ -9,16 +9,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
 // take asks a region for n units until it refuses, and returns how many it had.
-func drainOf(t *testing.T, s *site, p *weir.Policy, subject string) (n int64) {
+func drainOf(t *testing.T, s *site, p *counter.Policy, subject string) (n int64) {
 	t.Helper()
 	for {
-		var r [1]weir.Result
-		s.Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: 1}}, r[:])
+		var r [1]counter.Result
+		s.Take(t.Context(), []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: 1}}, r[:])
 		if r[0].Err != nil {
 			t.Fatal(r[0].Err)
 		}
@@ -29,7 +29,7 @@ func drainOf(t *testing.T, s *site, p *weir.Policy, subject string) (n int64) {
 	}
 }
 
-func sharedPolicy(t testing.TB, name string, l weir.Limit) *weir.Policy {
+func sharedPolicy(t testing.TB, name string, l counter.Limit) *counter.Policy {
 	p := policyOf(t, name, l, true)
 	p.Travels, p.Floor = false, 5
 	return p
@@ -53,13 +53,13 @@ func inTime(t *testing.T, f func(t *testing.T, us, eu, ap *site)) {
 	})
 }
 
-var budget = weir.Limit{Algorithm: weir.FixedWindow, Count: 1000, Window: time.Hour}
+var budget = counter.Limit{Algorithm: counter.FixedWindow, Count: 1000, Window: time.Hour}
 
 // TestHomeMoves: the old home steps down at once, and the new one owns the rest later: of a bucket empty, of a window with the next
 // one. Nobody admits anything twice.
 func TestHomeMoves(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", weir.Limit{Count: 3600, Window: time.Hour, Burst: 1000})
+		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", counter.Limit{Count: 3600, Window: time.Hour, Burst: 1000})
 		if n := drainOf(t, us, window, "a"); n != 1000 {
 			t.Errorf("us had %d of the window, with what the others own", n)
 		}
@@ -209,11 +209,11 @@ func TestNewHomeAsOthersKnowIt(t *testing.T) {
 // TestMissingHomes: of a limit that wasn't decided, it is known whether its home couldn't be asked, or this region's store.
 func TestMissingHomes(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		travels, shared, refuses := policyOf(t, "t", weir.PerHour(10), true), sharedPolicy(t, "s", budget), sharedPolicy(t, "r", budget)
-		refuses.OnPartition = weir.FailRefuse
+		travels, shared, refuses := policyOf(t, "t", counter.PerHour(10), true), sharedPolicy(t, "s", budget), sharedPolicy(t, "r", budget)
+		refuses.OnPartition = counter.FailRefuse
 		own := policyOf(t, "o", budget, false)
 		missing := func(s *site) (names [4]string) {
-			for i, p := range []*weir.Policy{own, travels, shared, refuses} {
+			for i, p := range []*counter.Policy{own, travels, shared, refuses} {
 				names[i] = s.link.Missing(p)
 			}
 			return names
@@ -259,8 +259,8 @@ func TestRegionsLeave(t *testing.T) {
 		}
 		ap.cut.Store(false)
 		time.Sleep(3 * beatEvery)
-		var r [1]weir.Result
-		ap.Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: window, Subject: []byte("b")}, N: 200}}, r[:])
+		var r [1]counter.Result
+		ap.Take(t.Context(), []counter.Charge{{Counter: counter.Counter{Policy: window, Subject: []byte("b")}, N: 200}}, r[:])
 		if !r[0].Allowed {
 			t.Fatalf("%+v", r[0])
 		}
@@ -288,12 +288,12 @@ func TestRegionsLeave(t *testing.T) {
 // when.
 func TestRetryTimesOfOneThatIsCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		bucket := sharedPolicy(t, "b", weir.Limit{Count: 100, Window: time.Hour, Burst: 100})
+		bucket := sharedPolicy(t, "b", counter.Limit{Count: 100, Window: time.Hour, Burst: 100})
 		drainOf(t, eu, bucket, "a")
 		refused := func() time.Duration {
 			t.Helper()
-			var results [1]weir.Result
-			eu.Take(t.Context(), []weir.Charge{{Counter: weir.Counter{Policy: bucket, Subject: []byte("a")}, N: 1}}, results[:])
+			var results [1]counter.Result
+			eu.Take(t.Context(), []counter.Charge{{Counter: counter.Counter{Policy: bucket, Subject: []byte("a")}, N: 1}}, results[:])
 			r := results[0]
 			if r.Allowed || r.Err != nil {
 				t.Fatalf("%+v", r)

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -27,7 +27,7 @@ func asksOf(s *site) (n uint64) {
 }
 
 // timed is take, and how long that took.
-func timed(s *site, charges ...weir.Charge) ([]weir.Result, time.Duration) {
+func timed(s *site, charges ...counter.Charge) ([]counter.Result, time.Duration) {
 	begun := time.Now()
 	return take(s, charges...), time.Since(begun)
 }
@@ -42,7 +42,7 @@ func TestRequestsWaitForOneThatRests(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		take(eu, asks(p, "a", 1)) // all have nothing, and rest
 		give := func(n int64) {
-			if err := us.GiveBack(t.Context(), weir.Once{}, 0, []weir.Return{{Counter: asks(p, "a", 1).Counter, N: n}}); err != nil {
+			if err := us.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{{Counter: asks(p, "a", 1).Counter, N: n}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -64,8 +64,8 @@ func TestRequestsWaitForOneThatRests(t *testing.T) {
 }
 
 // restOf is how long it is until a region may ask one of the others.
-func restOf(s *site, p *weir.Policy, subject string, of ...string) time.Duration {
-	named := weir.Counter{Policy: p, Subject: secret.name(nil, p.ID, []byte(subject))}
+func restOf(s *site, p *counter.Policy, subject string, of ...string) time.Duration {
+	named := counter.Counter{Policy: p, Subject: secret.name(nil, p.ID, []byte(subject))}
 	rest := int64(math.MaxInt64)
 	_ = s.stakes.cells.Update(context.Background(), []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
 		for _, name := range of {
@@ -80,12 +80,12 @@ func restOf(s *site, p *weir.Policy, subject string, of ...string) time.Duration
 // others aren't asked for these, and neither are they for peeks.
 func TestNobodyWaitsInVain(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", weir.PerHour(1), false), sharedPolicy(t, "s", budget)
+		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", counter.PerHour(1), false), sharedPolicy(t, "s", budget)
 		shadow.Shadow, shadow.ID = true, 1
 		peek := asks(p, "a", 200)
 		peek.Peek = true
 		take(eu, asks(own, "a", 1))
-		for name, charges := range map[string][]weir.Charge{
+		for name, charges := range map[string][]counter.Charge{
 			"more than all":         {asks(p, "a", 1001)},
 			"a shadow rule":         {asks(shadow, "a", 200)},
 			"another limit refuses": {asks(own, "a", 1), asks(p, "a", 200)},
@@ -97,7 +97,7 @@ func TestNobodyWaitsInVain(t *testing.T) {
 				t.Errorf("%s: %+v after %v; others were asked %d times", name, last, d, asksOf(eu)-before)
 			}
 		}
-		if r := take(eu, asks(p, "a", 1001))[0]; r.RetryAfter != weir.Never {
+		if r := take(eu, asks(p, "a", 1001))[0]; r.RetryAfter != counter.Never {
 			t.Errorf("more than all: %+v", r)
 		}
 
@@ -189,15 +189,15 @@ func TestFewWait(t *testing.T) {
 // TestCutOff: what becomes of shared limits when their home is silent for longer than loans last.
 func TestCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
-		at := func(on weir.FailureMode) *weir.Policy {
+		at := func(on counter.FailureMode) *counter.Policy {
 			p := sharedPolicy(t, "w", budget)
 			p.OnPartition, p.ID = on, uint64(on)+1
 			return p
 		}
-		share, refuse, local := at(weir.FailAllow), at(weir.FailRefuse), at(weir.FailLocal)
+		share, refuse, local := at(counter.FailAllow), at(counter.FailRefuse), at(counter.FailLocal)
 		eu.cut.Store(true)
 		time.Sleep(9 * time.Second) // loans may be there yet
-		for _, p := range []*weir.Policy{share, refuse, local} {
+		for _, p := range []*counter.Policy{share, refuse, local} {
 			if r := take(eu, asks(p, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 40 {
 				t.Errorf("after 9 s: %d: %+v", p.OnPartition, r)
 			}
@@ -206,7 +206,7 @@ func TestCutOff(t *testing.T) {
 		if r := take(eu, asks(share, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 30 {
 			t.Errorf("share: %+v", r)
 		}
-		if r := take(eu, asks(refuse, "a", 10))[0]; !errors.Is(r.Err, weir.ErrPartition) {
+		if r := take(eu, asks(refuse, "a", 10))[0]; !errors.Is(r.Err, counter.ErrPartition) {
 			t.Errorf("refuse: %+v", r)
 		}
 		if r := take(eu, asks(local, "a", 10))[0]; !r.Allowed || !r.Local || r.Remaining != 990 {
@@ -217,7 +217,7 @@ func TestCutOff(t *testing.T) {
 		}
 		eu.cut.Store(false)
 		time.Sleep(2 * time.Second)
-		for _, p := range []*weir.Policy{share, refuse, local} {
+		for _, p := range []*counter.Policy{share, refuse, local} {
 			if r := take(eu, asks(p, "a", 1))[0]; !r.Allowed || r.Local {
 				t.Errorf("heard again: %d: %+v", p.OnPartition, r)
 			}
@@ -278,10 +278,10 @@ func TestActsThatNobodyWaitsFor(t *testing.T) {
 			r.Body = io.NopCloser(bytes.NewReader(text))
 			return next.RoundTrip(r)
 		})
-		limit := policyOf(t, "p", weir.PerHour(1_000_000), true)
-		counter := weir.Counter{Policy: limit, Subject: []byte("a")}
-		take := act{Charges: []charge{wireCharge(&weir.Charge{Counter: counter, N: 1})}}
-		back := act{Returns: []charge{wireReturn(&weir.Return{Counter: counter, N: 1})}}
+		limit := policyOf(t, "p", counter.PerHour(1_000_000), true)
+		counted := counter.Counter{Policy: limit, Subject: []byte("a")}
+		take := act{Charges: []charge{wireCharge(&counter.Charge{Counter: counted, N: 1})}}
+		back := act{Returns: []charge{wireReturn(&counter.Return{Counter: counted, N: 1})}}
 		var all sync.WaitGroup
 		do := func(a act, patience time.Duration, answered bool) {
 			all.Go(func() {

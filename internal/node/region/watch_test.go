@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
 // counted is a counter of a simulation, as one sees it who sees all regions.
 type counted struct {
-	weir.Counter
+	counter.Counter
 	whole, unit int64
 	shares      []stake.Share
 	written     [][]byte // by region: what is in its cell
@@ -29,10 +29,10 @@ type counted struct {
 // tolerance is for what is rounded: clocks to µs, and refill to millionths.
 const tolerance = 0.01
 
-func (s *simulation) count(p *weir.Policy, subject string) *counted {
+func (s *simulation) count(p *counter.Policy, subject string) *counted {
 	p.Global, p.Strict, p.Travels = true, true, false
 	regions := len(s.sites)
-	c := &counted{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, whole: stake.Whole(p), unit: 1, written: make([][]byte, regions),
+	c := &counted{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, whole: stake.Whole(p), unit: 1, written: make([][]byte, regions),
 		until: make([]int64, regions), stakes: make([]*stake.Stake, regions), last: time.Now(), used: map[int64]int64{},
 		let: make([]int64, regions), forgotten: map[int64]int64{}}
 	sum := int64(0)
@@ -50,7 +50,7 @@ func (s *simulation) count(p *weir.Policy, subject string) *counted {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := weir.Counter{Policy: p, Subject: s.sites[0].link.secret.name(nil, p.ID, c.Subject)}
+	name := counter.Counter{Policy: p, Subject: s.sites[0].link.secret.name(nil, p.ID, c.Subject)}
 	s.counters[keyOf(&name)] = c
 	if sum != c.whole {
 		s.breaks(c, "shares add up to %d of %d", sum, c.whole)
@@ -58,7 +58,7 @@ func (s *simulation) count(p *weir.Policy, subject string) *counted {
 	return c
 }
 
-func (c *counted) isBucket() bool { return c.Policy.Limit.Algorithm <= weir.LeakyBucket }
+func (c *counted) isBucket() bool { return c.Policy.Limit.Algorithm <= counter.LeakyBucket }
 
 // drain lets the meter run to now: each region's part of the rate by its own clock.
 func (c *counted) drain(s *simulation) {
@@ -84,13 +84,13 @@ func (c *counted) admit(s *simulation, n, slot int64) {
 	if c.used[slot] > c.whole+c.forgotten[slot] {
 		s.breaks(c, "%d of %d in a window, %d are forgotten", c.used[slot], c.whole, c.forgotten[slot])
 	}
-	if c.Policy.Limit.Algorithm != weir.SlidingCounter {
+	if c.Policy.Limit.Algorithm != counter.SlidingCounter {
 		return
 	}
 	for _, clock := range s.clocks {
 		c.latest = max(c.latest, clock.now())
 	}
-	begun := c.Policy.Report(weir.State{}, c.latest, 1, weir.Fits).Slot
+	begun := c.Policy.Report(counter.State{}, c.latest, 1, counter.Fits).Slot
 	window := c.Policy.Limit.Window.Microseconds()
 	if sum := float64(c.used[begun]) + float64(c.used[begun-window])*(1-float64(c.latest-begun)/float64(window)); sum > float64(c.whole+c.forgotten[begun]+c.forgotten[begun-window])+tolerance {
 		s.breaks(c, "%.3f of %d in a sliding window", sum, c.whole)

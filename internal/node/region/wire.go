@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
@@ -27,11 +27,11 @@ type answer struct {
 
 // act is one call of a store: charges, returns, or a reset of counters.
 type act struct {
-	Charges []charge  `json:"charges,omitempty"`
-	Returns []charge  `json:"returns,omitempty"`
-	Once    weir.Once `json:"once,omitzero"`
-	Keep    int64     `json:"keep,omitempty"` // µs
-	Resets  []charge  `json:"resets,omitempty"`
+	Charges []charge     `json:"charges,omitempty"`
+	Returns []charge     `json:"returns,omitempty"`
+	Once    counter.Once `json:"once,omitzero"`
+	Keep    int64        `json:"keep,omitempty"` // µs
+	Resets  []charge     `json:"resets,omitempty"`
 	// Talk is what is said about a counter that regions share.
 	Talk *talk `json:"talk,omitempty"`
 }
@@ -42,40 +42,40 @@ type talk struct {
 	stake.Message
 }
 
-// charge is a weir.Charge, a weir.Return or a weir.Counter.
+// charge is a counter.Charge, a counter.Return or a counter.Counter.
 type charge struct {
-	Policy  policy     `json:"policy"`
-	Subject []byte     `json:"subject"`
-	N       int64      `json:"n,omitempty"`
-	Peek    bool       `json:"peek,omitempty"`
-	Guest   bool       `json:"guest,omitempty"`
-	Slot    int64      `json:"slot,omitempty"`
-	Hold    *weir.Hold `json:"hold,omitempty"`
-	Used    int64      `json:"used,omitempty"`
-	// Recorded: see [weir.Return].
+	Policy  policy        `json:"policy"`
+	Subject []byte        `json:"subject"`
+	N       int64         `json:"n,omitempty"`
+	Peek    bool          `json:"peek,omitempty"`
+	Guest   bool          `json:"guest,omitempty"`
+	Slot    int64         `json:"slot,omitempty"`
+	Hold    *counter.Hold `json:"hold,omitempty"`
+	Used    int64         `json:"used,omitempty"`
+	// Recorded: see [counter.Return].
 	Recorded bool `json:"recorded,omitempty"`
 }
 
-// policy is what a store knows of a weir.Policy.
+// policy is what a store knows of a counter.Policy.
 type policy struct {
-	ID           uint64     `json:"id"`
-	Name         string     `json:"name"`
-	Limit        weir.Limit `json:"limit"`
-	Shadow       bool       `json:"shadow,omitempty"`
-	GivesBack    bool       `json:"gives_back,omitempty"`
-	Book         bool       `json:"book,omitempty"`
-	CountRefused bool       `json:"count_refused,omitempty"`
-	Travels      bool       `json:"travels,omitempty"`
-	Home         string     `json:"home,omitempty"`
-	Floor        int        `json:"floor,omitempty"`
+	ID           uint64        `json:"id"`
+	Name         string        `json:"name"`
+	Limit        counter.Limit `json:"limit"`
+	Shadow       bool          `json:"shadow,omitempty"`
+	GivesBack    bool          `json:"gives_back,omitempty"`
+	Book         bool          `json:"book,omitempty"`
+	CountRefused bool          `json:"count_refused,omitempty"`
+	Travels      bool          `json:"travels,omitempty"`
+	Home         string        `json:"home,omitempty"`
+	Floor        int           `json:"floor,omitempty"`
 }
 
 // result is what became of an act.
 type result struct {
-	Results []weir.Result `json:"results,omitempty"`
-	Used    bool          `json:"used,omitempty"` // weir.ErrUsed
-	Failed  string        `json:"failed,omitempty"`
-	NoRoom  []int         `json:"no_room,omitempty"` // charges with weir.ErrNoRoom
+	Results []counter.Result `json:"results,omitempty"`
+	Used    bool             `json:"used,omitempty"` // counter.ErrUsed
+	Failed  string           `json:"failed,omitempty"`
+	NoRoom  []int            `json:"no_room,omitempty"` // charges with counter.ErrNoRoom
 	// Said is the answer to a talk.
 	Said *stake.Message `json:"said,omitempty"`
 }
@@ -87,30 +87,30 @@ const (
 	maxMessage = 4 << 20
 )
 
-func wireCounter(c *weir.Counter) charge {
+func wireCounter(c *counter.Counter) charge {
 	p := c.Policy
 	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused, p.Travels, p.Home, p.Floor}, Subject: c.Subject}
 }
 
 // counter is what a charge is for, by the numbers that it came with.
-func (c *charge) counter() (weir.Counter, error) {
+func (c *charge) counter() (counter.Counter, error) {
 	of := &c.Policy
-	p, err := weir.NewPolicy(of.Name, of.Limit)
+	p, err := counter.NewPolicy(of.Name, of.Limit)
 	if err != nil {
-		return weir.Counter{}, fmt.Errorf("%s: %w", of.Name, err)
+		return counter.Counter{}, fmt.Errorf("%s: %w", of.Name, err)
 	}
 	p.ID, p.Strict, p.Shadow, p.GivesBack, p.Book, p.CountRefused = of.ID, true, of.Shadow, of.GivesBack, of.Book, of.CountRefused
 	p.Global, p.Travels, p.Home, p.Floor = true, of.Travels, of.Home, of.Floor
-	return weir.Counter{Policy: p, Subject: c.Subject}, nil
+	return counter.Counter{Policy: p, Subject: c.Subject}, nil
 }
 
-func wireCharge(of *weir.Charge) charge {
+func wireCharge(of *counter.Charge) charge {
 	c := wireCounter(&of.Counter)
 	c.N, c.Peek, c.Guest, c.Hold = of.N, of.Peek, of.Guest, of.Hold
 	return c
 }
 
-func wireReturn(of *weir.Return) charge {
+func wireReturn(of *counter.Return) charge {
 	c := wireCounter(&of.Counter)
 	c.N, c.Slot, c.Hold, c.Used, c.Recorded = of.N, of.Slot, of.Hold, of.Used, of.Recorded
 	return c
@@ -119,11 +119,11 @@ func wireReturn(of *weir.Return) charge {
 var errTooMany = errors.New("too many charges in one act")
 
 // counters are those of a list, bounded.
-func countersOf(list []charge) ([]weir.Counter, error) {
+func countersOf(list []charge) ([]counter.Counter, error) {
 	if len(list) > maxCharges {
 		return nil, errTooMany
 	}
-	out := make([]weir.Counter, len(list))
+	out := make([]counter.Counter, len(list))
 	for i := range list {
 		c, err := list[i].counter()
 		if err != nil {

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestOldReceipts: tokens that were taken under other numbers come back without refilling by those.
 func TestOldReceipts(t *testing.T) {
-	old := policy(t, weir.Limit{Count: 100, Window: time.Second, Burst: 100})
-	p := policy(t, weir.Limit{Count: 100, Window: 24 * time.Hour, Burst: 100})
+	old := policy(t, counter.Limit{Count: 100, Window: time.Second, Burst: 100})
+	p := policy(t, counter.Limit{Count: 100, Window: 24 * time.Hour, Burst: 100})
 	s := Share{Own: 90, Rate: 900}
 	k := &Stake{}
 	k.Take(p, s, start, 90)
@@ -23,14 +23,14 @@ func TestOldReceipts(t *testing.T) {
 
 // TestGarbage in a store, or from another region, makes no node fall over.
 func TestGarbage(t *testing.T) {
-	for _, l := range []weir.Limit{{Algorithm: weir.LeakyQueue, Count: 100, Window: time.Second, MaxDelay: time.Second}, {Algorithm: weir.SlidingLog, Count: 100, Window: time.Second}, {Algorithm: weir.Concurrency, Count: 100, Window: time.Minute}} {
+	for _, l := range []counter.Limit{{Algorithm: counter.LeakyQueue, Count: 100, Window: time.Second, MaxDelay: time.Second}, {Algorithm: counter.SlidingLog, Count: 100, Window: time.Second}, {Algorithm: counter.Concurrency, Count: 100, Window: time.Minute}} {
 		func() {
 			defer func() {
 				if r := recover(); r != nil {
 					t.Errorf("%v: %v", l.Algorithm, r)
 				}
 			}()
-			p, err := weir.NewPolicy("p", l)
+			p, err := counter.NewPolicy("p", l)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +38,7 @@ func TestGarbage(t *testing.T) {
 		}()
 	}
 	for _, text := range []string{`{"o":{"eu":null}}`, `{"h":{"eu":null}}`, `{"h":{"eu":{"i":1,"v":-70,"n":-9223372036854775808}}}`, `{"t":1,"o":{"eu":null}}`, `{"t":5,"l":9223372036854775807}`, `null`} {
-		for _, p := range []*weir.Policy{policy(t, weir.PerSecond(100)), policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})} {
+		for _, p := range []*counter.Policy{policy(t, counter.PerSecond(100)), policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})} {
 			func() {
 				defer func() {
 					if r := recover(); r != nil {
@@ -61,13 +61,13 @@ func TestGarbage(t *testing.T) {
 }
 
 func TestSlidingReset(t *testing.T) {
-	p := policy(t, weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute})
+	p := policy(t, counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute})
 	s := Share{Own: 100}
 	k := &Stake{}
 	k.Take(p, s, start, 60)
 	a := k.Report(p, s, start+second, 1, true).ResetAfter
-	st, _ := p.Try(weir.State{}, start, 60)
-	b := p.Report(st, start+second, 1, weir.Taken).ResetAfter
+	st, _ := p.Try(counter.State{}, start, 60)
+	b := p.Report(st, start+second, 1, counter.Taken).ResetAfter
 	if a != b {
 		t.Errorf("ResetAfter of a stake that is all there is: %v, of the limit alone: %v", a, b)
 	}
@@ -75,7 +75,7 @@ func TestSlidingReset(t *testing.T) {
 
 // TestOverdraw: however much more than reserved is settled, the level doesn't wrap.
 func TestOverdraw(t *testing.T) {
-	p, s := policy(t, weir.Limit{Count: 100, Window: time.Second, Burst: 100}), Share{Own: 90, Rate: 900}
+	p, s := policy(t, counter.Limit{Count: 100, Window: time.Second, Burst: 100}), Share{Own: 90, Rate: 900}
 	k := &Stake{}
 	for i := range 3000 {
 		k.GiveBack(p, s, start, -9_000_000_000, start)
@@ -94,7 +94,7 @@ func TestOverdraw(t *testing.T) {
 // TestAsksAheadAreApart: a region that gave all that was wanted may be asked at once for what requests wait for, but for what they will
 // only after a while.
 func TestAsksAheadAreApart(t *testing.T) {
-	p, s, k := policy(t, weir.PerSecond(100)), Share{Own: 5, Rate: 50}, &Stake{}
+	p, s, k := policy(t, counter.PerSecond(100)), Share{Own: 5, Rate: 50}, &Stake{}
 	if !k.MayAskAhead("us", start) {
 		t.Error("one that was never asked may not be asked")
 	}
@@ -115,7 +115,7 @@ func TestAsksAheadAreApart(t *testing.T) {
 
 // TestLendersRest: who had some is asked again when it says, and who had nothing later each time.
 func TestLendersRest(t *testing.T) {
-	p := policy(t, weir.PerSecond(100))
+	p := policy(t, counter.PerSecond(100))
 	s := Share{Own: 5, Rate: 50}
 	k := &Stake{}
 	now := start
@@ -172,7 +172,7 @@ func TestLendersRest(t *testing.T) {
 
 // TestRetryTimesAfterARest: nobody is told to come back before the lender has rested.
 func TestRetryTimesAfterARest(t *testing.T) {
-	p := policy(t, weir.Limit{Count: 60, Window: time.Minute, Burst: 100})
+	p := policy(t, counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
 	s := Share{Own: 5, Rate: 50} // one in 20 s
 	k := &Stake{}
 	now := start
@@ -192,7 +192,7 @@ func TestRetryTimesAfterARest(t *testing.T) {
 
 // TestAnswersThatOvertakeEachOther: two nodes ask, and the lender gives to both. It doesn't rest because the second answer brought all.
 func TestAnswersThatOvertakeEachOther(t *testing.T) {
-	p := policy(t, weir.PerSecond(100))
+	p := policy(t, counter.PerSecond(100))
 	s, home := Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 	k, us := &Stake{}, &Stake{}
 	k.Take(p, s, start, 5)
@@ -211,7 +211,7 @@ func TestAnswersThatOvertakeEachOther(t *testing.T) {
 
 // TestWindowsThatDiffer: a window has begun here, and 0.8 s later there. Soon after that it lends.
 func TestWindowsThatDiffer(t *testing.T) {
-	p := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
+	p := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
 	s, home := Share{Own: 5}, Share{Own: 90}
 	begun := Begun(p, start) + 60*second
 	k, us := &Stake{}, &Stake{}

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 const (
@@ -40,7 +40,7 @@ func (k *Stake) lately(now int64) float64 {
 
 // demand is how many units a second are likely to be asked for: as many as lately. A stream that began within the last second goes on as it
 // began.
-func (k *Stake) demand(p *weir.Policy, now int64) float64 {
+func (k *Stake) demand(p *counter.Policy, now int64) float64 {
 	d, age := k.lately(now), now-k.Since
 	if k.Stream >= stream && age >= shortest {
 		d /= 1 - math.Exp(-float64(age)/1e6)
@@ -49,7 +49,7 @@ func (k *Stake) demand(p *weir.Policy, now int64) float64 {
 }
 
 // note counts what was asked for. More than twice a limit is no more than that.
-func (k *Stake) note(p *weir.Policy, now, n int64) {
+func (k *Stake) note(p *counter.Policy, now, n int64) {
 	asked := k.lately(now) + float64(n)
 	if now-k.At > pause || now < k.Since {
 		k.Since, k.Stream = now, 0
@@ -60,7 +60,7 @@ func (k *Stake) note(p *weir.Policy, now, n int64) {
 }
 
 // Low reports whether this region should ask others before requests have to wait. Call it after Take.
-func (k *Stake) Low(p *weir.Policy, s Share, now int64) bool {
+func (k *Stake) Low(p *counter.Policy, s Share, now int64) bool {
 	return float64(k.left(p, s, now)) < k.lately(now)*lead*float64(scale(p))
 }
 
@@ -86,7 +86,7 @@ func (k *Stake) HadLittle(of string) bool { return k.Held[of] != nil && k.Held[o
 
 // Stale is a region that should be told how its loan stands, or "": some of it is left, and it should be renewed, or much of it isn't
 // needed any more.
-func (k *Stake) Stale(p *weir.Policy, s Share, now int64) string {
+func (k *Stake) Stale(p *counter.Policy, s Share, now int64) string {
 	for of, l := range k.Held {
 		if l.Until == 0 || l.out() == 0 {
 			continue
@@ -101,7 +101,7 @@ func (k *Stake) Stale(p *weir.Policy, s Share, now int64) string {
 
 // Owed are the regions to which a bucket should give something back, or whose loan should be renewed, when no requests see to it. It also reports
 // whether anything is borrowed at all.
-func (k *Stake) Owed(p *weir.Policy, s Share, now int64) (to []string, borrowed bool) {
+func (k *Stake) Owed(p *counter.Policy, s Share, now int64) (to []string, borrowed bool) {
 	if !isBucket(p) {
 		return nil, false
 	}
@@ -121,7 +121,7 @@ func (k *Stake) Owed(p *weir.Policy, s Share, now int64) (to []string, borrowed 
 }
 
 // surplus is how much of a loan isn't likely to be needed here soon.
-func (k *Stake) surplus(p *weir.Policy, s Share, now int64, l *Loan) int64 {
+func (k *Stake) surplus(p *counter.Policy, s Share, now int64, l *Loan) int64 {
 	keep := int64(math.Ceil(k.demand(p, now) * horizon))
 	if now-k.At > idle {
 		keep = 0
@@ -140,7 +140,7 @@ func (k *Stake) Borrowers() (of []string) {
 }
 
 // Ask is what to say to another region, of which requests need some units.
-func (k *Stake) Ask(p *weir.Policy, s Share, now int64, of string, need int64) *Message {
+func (k *Stake) Ask(p *counter.Policy, s Share, now int64, of string, need int64) *Message {
 	k.settle(p, s, now)
 	left := float64(max(0, k.left(p, s, now))) / float64(scale(p))
 	m := &Message{Need: need, Want: int64(math.Ceil(max(float64(need), k.demand(p, now)*horizon-left)))}
@@ -164,7 +164,7 @@ func (k *Stake) Ask(p *weir.Policy, s Share, now int64, of string, need int64) *
 }
 
 // say tells how the loans between two regions stand.
-func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
+func (k *Stake) say(p *counter.Policy, s Share, to string, m *Message) {
 	if !isBucket(p) {
 		m.Window = k.Time
 	}
@@ -183,7 +183,7 @@ func (k *Stake) say(p *weir.Policy, s Share, to string, m *Message) {
 }
 
 // Hear takes in what another region says, and returns the answer.
-func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message) *Message {
+func (k *Stake) Hear(p *counter.Policy, s Share, now int64, from string, m *Message) *Message {
 	k.settle(p, s, now)
 	answer := &Message{}
 	if !isBucket(p) {
@@ -224,7 +224,7 @@ func (k *Stake) Hear(p *weir.Policy, s Share, now int64, from string, m *Message
 
 // returned takes in what a borrower has let go of. It reports whether the message is newer than those before, and whether its loan
 // isn't known.
-func (k *Stake) returned(p *weir.Policy, s Share, now int64, from string, held *Loan) (fresh, void bool) {
+func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, held *Loan) (fresh, void bool) {
 	if held == nil {
 		return false, false
 	}
@@ -263,7 +263,7 @@ func (k *Stake) returned(p *weir.Policy, s Share, now int64, from string, held *
 }
 
 // borrow takes in what a lender has given.
-func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Message) {
+func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Message) {
 	l := k.Held[from]
 	switch {
 	case l == nil || m.Lent == nil:
@@ -297,7 +297,7 @@ func (k *Stake) borrow(p *weir.Policy, s Share, now int64, from string, m *Messa
 
 // rest is how long a region that wants so much should wait before it asks this bucket again, µs: 0 if the bucket refills fast enough to serve
 // it, and longer the less the bucket can spare. Asking more often would bring no more.
-func (k *Stake) rest(p *weir.Policy, s Share, now, want int64) int64 {
+func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 	if !isBucket(p) {
 		return 0
 	}
@@ -313,7 +313,7 @@ func (k *Stake) rest(p *weir.Policy, s Share, now, want int64) int64 {
 
 // Heard takes in the answer to an ask, and returns what it brought. A region that had nothing rests before it is asked again, for longer each
 // time; one that had little for as long as it says.
-func (k *Stake) Heard(p *weir.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
+func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
 	given, back := k.Held[of].given(), k.Lent[of].back()
 	k.Hear(p, s, now, of, answer)
 	l := k.Held[of]
@@ -367,7 +367,7 @@ func (l *Loan) vain(now int64) {
 }
 
 // giveUp gives back what was borrowed and isn't needed here, and what requests wait for there, if it is left. It returns how much.
-func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, l *Loan, need int64) (n int64) {
+func (k *Stake) giveUp(p *counter.Policy, s Share, now int64, l *Loan, need int64) (n int64) {
 	if l != nil {
 		n = max(k.surplus(p, s, now, l), min(need, l.out(), k.left(p, s, now)/scale(p)))
 		l.Back += n
@@ -377,7 +377,7 @@ func (k *Stake) giveUp(p *weir.Policy, s Share, now int64, l *Loan, need int64) 
 }
 
 // lend gives a region what it needs, and of what it wants as much as leaves this one what it is likely to need, or half.
-func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, need, want int64) (n int64) {
+func (k *Stake) lend(p *counter.Policy, s Share, now int64, to string, need, want int64) (n int64) {
 	free := k.left(p, s, now) / scale(p)
 	own := s.Own
 	for _, l := range k.Lent {
@@ -397,7 +397,7 @@ func (k *Stake) lend(p *weir.Policy, s Share, now int64, to string, need, want i
 }
 
 // Loans are what this region has borrowed and lent now, and when the first of what was borrowed ends, or 0.
-func (k *Stake) Loans(p *weir.Policy, s Share, now int64) (borrowed, lent, until int64) {
+func (k *Stake) Loans(p *counter.Policy, s Share, now int64) (borrowed, lent, until int64) {
 	k.settle(p, s, now)
 	for _, l := range k.Held {
 		if borrowed += l.out(); l.out() > 0 && (until == 0 || l.Until < until) {

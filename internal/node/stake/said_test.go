@@ -4,17 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var (
-	rate   = weir.PerSecond(100)
-	window = weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}
+	rate   = counter.PerSecond(100)
+	window = counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}
 )
 
 // TestAsksThatComeLate, or twice, are answered, and lend nothing more.
 func TestAsksThatComeLate(t *testing.T) {
-	for _, l := range []weir.Limit{rate, window} {
+	for _, l := range []counter.Limit{rate, window} {
 		p, s, home := policy(t, l), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 		k, us := &Stake{}, &Stake{}
 		k.Take(p, s, start, 5)
@@ -65,11 +65,11 @@ func TestLateAnswersBringTokens(t *testing.T) {
 
 // TestWhatLendersSayOfThemselves: that they had less than half, and for how long they needn't be asked.
 func TestWhatLendersSayOfThemselves(t *testing.T) {
-	slow := weir.Limit{Count: 60, Window: time.Minute, Burst: 100}
-	window := weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}
+	slow := counter.Limit{Count: 60, Window: time.Minute, Burst: 100}
+	window := counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}
 	for _, c := range []struct {
 		name       string
-		limit      weir.Limit
+		limit      counter.Limit
 		own        int64 // of the lender
 		used       int64 // of that by its own clients
 		asked      int64 // of it a second by its own clients
@@ -90,10 +90,10 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 		{"very little", slow, 90, 80, 0, 10, 100, false, longestRest},
 		{"nothing but what its own clients need", rate, 90, 89, 90, 1, 20, false, longestRest},
 		{"the same, and it has a quarter of what is wanted left", rate, 90, 80, 90, 1, 20, false, 0},
-		{"next to nothing of what is wanted", slow, 90, 80, 0, 10, weir.MaxAmount, false, longestRest},
+		{"next to nothing of what is wanted", slow, 90, 80, 0, 10, counter.MaxAmount, false, longestRest},
 		{"it doesn't refill", rate, 0, 0, 0, 1, 2, true, longestRest},
 		{"a window", window, 90, 85, 90, 20, 100, true, 0},
-		{"a window of few", weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: 30 * 24 * time.Hour}, 40, 39, 0, 2, 1000, false, 0},
+		{"a window of few", counter.Limit{Algorithm: counter.FixedWindow, Count: 50, Window: 30 * 24 * time.Hour}, 40, 39, 0, 2, 1000, false, 0},
 	} {
 		p := policy(t, c.limit)
 		share := Share{Own: c.own, Rate: 10 * c.own}
@@ -141,7 +141,7 @@ func TestAskersArentAskedAhead(t *testing.T) {
 func TestDemandThatBegins(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		limit       weir.Limit
+		limit       counter.Limit
 		every       int64 // µs
 		n           int
 		cost        int64
@@ -155,7 +155,7 @@ func TestDemandThatBegins(t *testing.T) {
 		{"50/s for 0.5 s", rate, 20_000, 26, 1, 50, 65},
 		{"50/s for 5 s", rate, 20_000, 251, 1, 49, 52},
 		{"300/s", rate, 3333, 1000, 1, 200, 200},
-		{"1/s for 20 s", weir.PerMinute(100), second, 21, 1, 1, 1.6},
+		{"1/s for 20 s", counter.PerMinute(100), second, 21, 1, 1, 1.6},
 	} {
 		p, k, now := policy(t, c.limit), &Stake{}, start
 		for range c.n {
@@ -181,7 +181,7 @@ func TestDemandThatBegins(t *testing.T) {
 			t.Errorf("after %d µs a stream begins: %v", after, !anew)
 		}
 	}
-	window := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
+	window := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
 	k := &Stake{}
 	for i := range int64(10) {
 		k.Take(window, Share{Own: 100}, start+i*100_000, 1)
@@ -201,7 +201,7 @@ func TestDemandThatBegins(t *testing.T) {
 
 // TestWhatIsOwed: what nobody asks for goes back before its term is over. Until then it is renewed.
 func TestWhatIsOwed(t *testing.T) {
-	p, s, home := policy(t, weir.Limit{Count: 100, Window: time.Hour, Burst: 100}), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
+	p, s, home := policy(t, counter.Limit{Count: 100, Window: time.Hour, Burst: 100}), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 	k, us := &Stake{}, &Stake{}
 	k.Take(p, s, start, 5)
 	ask := k.Ask(p, s, start, "us", 60)
@@ -240,7 +240,7 @@ func TestWhatIsOwed(t *testing.T) {
 	if n := us.left(p, home, now) / scale(p); n != 90 {
 		t.Errorf("us has %d of 90", n)
 	}
-	window := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Hour})
+	window := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Hour})
 	w := &Stake{Time: Begun(window, start), Held: map[string]*Loan{"us": {Given: 10, Sent: start}}}
 	if to, borrowed := w.Owed(window, s, start+5*second); len(to) > 0 || borrowed {
 		t.Error("loans of windows don't end: their owner asks for them")
@@ -249,7 +249,7 @@ func TestWhatIsOwed(t *testing.T) {
 
 // TestOwnersGetBackWhatTheirRequestsNeed, though the borrower would like to keep it.
 func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
-	for _, l := range []weir.Limit{rate, {Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}} {
+	for _, l := range []counter.Limit{rate, {Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}} {
 		p, s, home := policy(t, l), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 		k, us := &Stake{}, &Stake{}
 		k.Take(p, s, start, 5)
@@ -274,7 +274,7 @@ func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
 
 // TestRetryTimesAreForOneRequest, not for all that wait together.
 func TestRetryTimesAreForOneRequest(t *testing.T) {
-	p, s, home := policy(t, weir.PerMinute(60)), Share{Own: 5, Rate: 50}, Share{Own: 45, Rate: 900}
+	p, s, home := policy(t, counter.PerMinute(60)), Share{Own: 5, Rate: 50}, Share{Own: 45, Rate: 900}
 	us, eu := &Stake{}, &Stake{}
 	us.Take(p, home, start, 45)
 	ask := eu.Ask(p, s, start, "us", 90) // more than there ever is
@@ -290,7 +290,7 @@ func TestRetryTimesAreForOneRequest(t *testing.T) {
 // TestDeadRegions: what was lent to them is here again, what was borrowed of them is another's now, and should one of them ask, it hears
 // that it has nothing.
 func TestDeadRegions(t *testing.T) {
-	for _, l := range []weir.Limit{rate, window} {
+	for _, l := range []counter.Limit{rate, window} {
 		p, home := policy(t, l), Share{Own: 90, Rate: 900}
 		dead := home
 		dead.Gone = []string{"eu"}
@@ -325,7 +325,7 @@ func TestDeadRegions(t *testing.T) {
 
 // TestWhenLendersHaveMore: what a lender said counts for as much as it was asked for, from when its answer came, and isn't passed on.
 func TestWhenLendersHaveMore(t *testing.T) {
-	p := policy(t, weir.Limit{Count: 60, Window: time.Minute, Burst: 100})
+	p := policy(t, counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
 	s := Share{Own: 5, Rate: 50} // one in 20 s
 	k := &Stake{}
 	k.Take(p, s, start, 5)
@@ -359,7 +359,7 @@ func TestWhenLendersHaveMore(t *testing.T) {
 
 // TestWhenWindowsHaveMore: a sliding counter tells others what it tells its own clients.
 func TestWhenWindowsHaveMore(t *testing.T) {
-	p, s := policy(t, weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute}), Share{Own: 90}
+	p, s := policy(t, counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute}), Share{Own: 90}
 	us := &Stake{Time: start, Prev: 80, Level: 30}
 	now := start + 15*second
 	eu := &Stake{}

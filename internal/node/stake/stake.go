@@ -20,7 +20,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 const (
@@ -137,18 +137,18 @@ type Message struct {
 const LeastPerRegion = 16
 
 // Reaches reports whether a limit can be shared by so many regions. Others are counted at their home.
-func Reaches(p *weir.Policy, regions int) bool {
+func Reaches(p *counter.Policy, regions int) bool {
 	switch p.Limit.Algorithm {
-	case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter:
+	case counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter:
 		return !p.Travels && !p.GivesBack && p.Limit.Max() >= int64(LeastPerRegion*regions)
 	}
 	return false
 }
 
-func isBucket(p *weir.Policy) bool { return p.Limit.Algorithm <= weir.LeakyBucket }
+func isBucket(p *counter.Policy) bool { return p.Limit.Algorithm <= counter.LeakyBucket }
 
 // scale is how many units of Level are in one that is asked for.
-func scale(p *weir.Policy) int64 {
+func scale(p *counter.Policy) int64 {
 	if isBucket(p) && !p.Limit.Decimal {
 		return 1_000_000
 	}
@@ -156,15 +156,15 @@ func scale(p *weir.Policy) int64 {
 }
 
 // Whole is all of a limit, in the units that it is asked for.
-func Whole(p *weir.Policy) int64 { return p.Numbers()[0] / scale(p) }
+func Whole(p *counter.Policy) int64 { return p.Numbers()[0] / scale(p) }
 
 // refill is what the share of a bucket gains in a time, and wait how long it takes to gain an amount.
-func (s *Share) refill(p *weir.Policy, time int64) int64 {
+func (s *Share) refill(p *counter.Policy, time int64) int64 {
 	r := p.Refill(time)
 	return r/1000*s.Rate + r%1000*s.Rate/1000
 }
 
-func (s *Share) wait(p *weir.Policy, amount int64) int64 {
+func (s *Share) wait(p *counter.Policy, amount int64) int64 {
 	if s.Rate == 0 { // nothing refills here: it comes from the others
 		return p.Wait(amount)
 	}
@@ -172,7 +172,7 @@ func (s *Share) wait(p *weir.Policy, amount int64) int64 {
 }
 
 // capacity is what a bucket may hold now.
-func (k *Stake) capacity(p *weir.Policy, s Share) int64 {
+func (k *Stake) capacity(p *counter.Policy, s Share) int64 {
 	n := s.Own
 	for _, l := range k.Lent {
 		n -= l.out()
@@ -184,7 +184,7 @@ func (k *Stake) capacity(p *weir.Policy, s Share) int64 {
 }
 
 // settle brings a stake to now: it refills, or begins a window, and loans end whose term is over.
-func (k *Stake) settle(p *weir.Policy, s Share, now int64) {
+func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	if !isBucket(p) {
 		k.roll(p, now)
 	}
@@ -227,29 +227,31 @@ func (k *Stake) settle(p *weir.Policy, s Share, now int64) {
 	}
 }
 
-func (k *Stake) fill(p *weir.Policy, s Share, now int64) {
+func (k *Stake) fill(p *counter.Policy, s Share, now int64) {
 	k.Level = min(k.Level+s.refill(p, now-k.Time), max(0, k.capacity(p, s)))
 	k.Time = now
 }
 
 // Begun is when the window began that it is now; of a bucket, now.
-func Begun(p *weir.Policy, now int64) int64 { return p.Report(weir.State{}, now, 1, weir.Fits).Slot }
+func Begun(p *counter.Policy, now int64) int64 {
+	return p.Report(counter.State{}, now, 1, counter.Fits).Slot
+}
 
 // roll begins the window that it is now. One that began stays, whatever the clock does.
-func (k *Stake) roll(p *weir.Policy, now int64) {
+func (k *Stake) roll(p *counter.Policy, now int64) {
 	begun := Begun(p, now)
 	if k.Time != 0 && begun <= k.Time {
 		return
 	}
 	prev := int64(0)
-	if p.Limit.Algorithm == weir.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
+	if p.Limit.Algorithm == counter.SlidingCounter && begun == k.Time+p.Limit.Window.Microseconds() {
 		prev = max(0, k.Level)
 	}
 	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, At: k.At, Since: k.Since, Stream: k.Stream}
 }
 
 // left is what may be taken now, in units of Level.
-func (k *Stake) left(p *weir.Policy, s Share, now int64) int64 {
+func (k *Stake) left(p *counter.Policy, s Share, now int64) int64 {
 	if isBucket(p) {
 		return k.Level
 	}
@@ -264,7 +266,7 @@ func (k *Stake) left(p *weir.Policy, s Share, now int64) int64 {
 }
 
 // move adds n units, or takes them away.
-func (k *Stake) move(p *weir.Policy, n int64) {
+func (k *Stake) move(p *counter.Policy, n int64) {
 	if isBucket(p) {
 		k.Level += n * scale(p)
 	} else {
@@ -273,13 +275,13 @@ func (k *Stake) move(p *weir.Policy, n int64) {
 }
 
 // Fits reports whether n units could be taken.
-func (k *Stake) Fits(p *weir.Policy, s Share, now, n int64) bool {
+func (k *Stake) Fits(p *counter.Policy, s Share, now, n int64) bool {
 	k.settle(p, s, now)
 	return n <= Whole(p) && n*scale(p) <= k.left(p, s, now)
 }
 
 // Take takes n units if they are there.
-func (k *Stake) Take(p *weir.Policy, s Share, now, n int64) bool {
+func (k *Stake) Take(p *counter.Policy, s Share, now, n int64) bool {
 	if n <= Whole(p) {
 		k.note(p, now, n)
 	}
@@ -287,7 +289,7 @@ func (k *Stake) Take(p *weir.Policy, s Share, now, n int64) bool {
 }
 
 // TakeAwaited is Take for a request that has tried already, and waited for other regions: it isn't new demand.
-func (k *Stake) TakeAwaited(p *weir.Policy, s Share, now, n int64) bool {
+func (k *Stake) TakeAwaited(p *counter.Policy, s Share, now, n int64) bool {
 	fits := k.Fits(p, s, now, n)
 	if fits {
 		k.move(p, -n)
@@ -296,7 +298,7 @@ func (k *Stake) TakeAwaited(p *weir.Policy, s Share, now, n int64) bool {
 }
 
 // Slot names when tokens were taken just now, for giving them back.
-func (k *Stake) Slot(p *weir.Policy, now int64) int64 {
+func (k *Stake) Slot(p *counter.Policy, now int64) int64 {
 	if isBucket(p) {
 		return now
 	}
@@ -304,7 +306,7 @@ func (k *Stake) Slot(p *weir.Policy, now int64) int64 {
 }
 
 // Reset gives the region back all that it has used. What was borrowed and lent stays so.
-func (k *Stake) Reset(p *weir.Policy, s Share, now int64) {
+func (k *Stake) Reset(p *counter.Policy, s Share, now int64) {
 	k.settle(p, s, now)
 	if k.Prev = 0; isBucket(p) {
 		k.Level = max(k.Level, k.capacity(p, s))
@@ -314,15 +316,15 @@ func (k *Stake) Reset(p *weir.Policy, s Share, now int64) {
 }
 
 // Report says how the stake is, for a charge of n.
-func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir.Result {
+func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) counter.Result {
 	k.settle(p, s, now)
 	left := max(0, k.left(p, s, now))
-	r := weir.Result{Allowed: allowed, Remaining: left / scale(p), Slot: k.Slot(p, now)}
+	r := counter.Result{Allowed: allowed, Remaining: left / scale(p), Slot: k.Slot(p, now)}
 	if isBucket(p) {
 		r.ResetAfter = micros(s.wait(p, max(0, s.Own*scale(p)-left)))
 	} else {
 		at := k.end(p, now)
-		if p.Limit.Algorithm == weir.SlidingCounter && k.Level > k.unused() {
+		if p.Limit.Algorithm == counter.SlidingCounter && k.Level > k.unused() {
 			at += p.Limit.Window.Microseconds()
 		}
 		r.ResetAfter = micros(at - now)
@@ -330,7 +332,7 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 	switch {
 	case allowed:
 	case n > Whole(p):
-		r.RetryAfter = weir.Never
+		r.RetryAfter = counter.Never
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
 		for _, l := range k.Held {
@@ -339,9 +341,9 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 			}
 		}
 		r.RetryAfter = micros(max(1, at-now))
-	case p.Limit.Algorithm == weir.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
-		used := weir.State{Time: k.Time, Level: max(0, k.Level+Whole(p)-s.Own), Prev: k.Prev}
-		r.RetryAfter = max(time.Microsecond, p.Report(used, max(now, k.Time), n, weir.Refused).RetryAfter)
+	case p.Limit.Algorithm == counter.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
+		used := counter.State{Time: k.Time, Level: max(0, k.Level+Whole(p)-s.Own), Prev: k.Prev}
+		r.RetryAfter = max(time.Microsecond, p.Report(used, max(now, k.Time), n, counter.Refused).RetryAfter)
 	default:
 		r.RetryAfter = max(time.Microsecond, r.ResetAfter)
 	}
@@ -349,12 +351,12 @@ func (k *Stake) Report(p *weir.Policy, s Share, now, n int64, allowed bool) weir
 }
 
 // end is when the window is over that has begun, µs. A clock that ran backwards may show the one before.
-func (k *Stake) end(p *weir.Policy, now int64) int64 {
-	if p.Limit.Algorithm == weir.SlidingCounter {
+func (k *Stake) end(p *counter.Policy, now int64) int64 {
+	if p.Limit.Algorithm == counter.SlidingCounter {
 		return k.Time + p.Limit.Window.Microseconds()
 	}
 	now = max(now, k.Time)
-	return now + p.Report(weir.State{}, now, 1, weir.Fits).ResetAfter.Microseconds()
+	return now + p.Report(counter.State{}, now, 1, counter.Fits).ResetAfter.Microseconds()
 }
 
 func micros(us int64) time.Duration {
@@ -362,7 +364,7 @@ func micros(us int64) time.Duration {
 }
 
 // GiveBack returns n units that were taken in the given slot. Below 0, it takes more, whatever is left.
-func (k *Stake) GiveBack(p *weir.Policy, s Share, now, n, slot int64) {
+func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 	n = min(max(n, -most/scale(p)), most/scale(p))
 	if isBucket(p) {
 		if k.Time == 0 {
@@ -380,13 +382,13 @@ func (k *Stake) GiveBack(p *weir.Policy, s Share, now, n, slot int64) {
 	switch {
 	case n < 0 || slot == 0 || slot == k.Time:
 		k.Level = min(max(k.Level-n, min(k.Level, k.unused())), most) // what is lent stays lent
-	case p.Limit.Algorithm == weir.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
+	case p.Limit.Algorithm == counter.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
 		k.Prev = max(0, k.Prev-n)
 	}
 }
 
 // most is more than any limit has, in units of Level.
-const most = 2 * weir.MaxAmount
+const most = 2 * counter.MaxAmount
 
 // unused is the level of a window in which nothing was used: what is lent, less what is borrowed.
 func (k *Stake) unused() (n int64) {
@@ -400,10 +402,10 @@ func (k *Stake) unused() (n int64) {
 }
 
 // TTL is how long a stake must be kept: until it is as good as untouched.
-func (k *Stake) TTL(p *weir.Policy, s Share, now int64) time.Duration {
+func (k *Stake) TTL(p *counter.Policy, s Share, now int64) time.Duration {
 	if !isBucket(p) {
 		at := k.end(p, now)
-		if p.Limit.Algorithm == weir.SlidingCounter {
+		if p.Limit.Algorithm == counter.SlidingCounter {
 			at += p.Limit.Window.Microseconds() // to the end of the next one it weighs something
 		}
 		return micros(max(0, at-now)) + time.Second

@@ -4,12 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
-func policy(t *testing.T, l weir.Limit) *weir.Policy {
+func policy(t *testing.T, l counter.Limit) *counter.Policy {
 	t.Helper()
-	p, err := weir.NewPolicy("p", l)
+	p, err := counter.NewPolicy("p", l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ const second = 1_000_000 // µs
 var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
 // lendAll has a region that owns the most of a limit lend another all that it has.
-func lendAll(t *testing.T, p *weir.Policy, s Share, now int64) (lender, borrower *Stake) {
+func lendAll(t *testing.T, p *counter.Policy, s Share, now int64) (lender, borrower *Stake) {
 	t.Helper()
 	lender, borrower = &Stake{}, &Stake{}
 	ask := borrower.Ask(p, Share{}, now, "us", s.Own)
@@ -37,15 +37,15 @@ func lendAll(t *testing.T, p *weir.Policy, s Share, now int64) (lender, borrower
 func TestKeptAsLongAsItMatters(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		limit weir.Limit
+		limit counter.Limit
 		at    int64 // when all is lent
 		then  int64 // what the clock shows at the last change
 	}{
-		{"a bucket's loan comes back empty when the term is over, and refills then", weir.Limit{Count: 5, Window: time.Second, Burst: 100}, start, start},
-		{"a sliding counter weighs a window to the end of the next", weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute}, start, start},
-		{"a fixed window has begun, and the clock steps back before it", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}, start, start - second/2},
-		{"a sliding counter's window, likewise", weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute}, start, start - second/2},
-		{"a day, likewise", weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day}}, start, start - second/2},
+		{"a bucket's loan comes back empty when the term is over, and refills then", counter.Limit{Count: 5, Window: time.Second, Burst: 100}, start, start},
+		{"a sliding counter weighs a window to the end of the next", counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute}, start, start},
+		{"a fixed window has begun, and the clock steps back before it", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}, start, start - second/2},
+		{"a sliding counter's window, likewise", counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute}, start, start - second/2},
+		{"a day, likewise", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Day}}, start, start - second/2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, s := policy(t, c.limit), Share{Own: 90, Rate: 900}
@@ -61,7 +61,7 @@ func TestKeptAsLongAsItMatters(t *testing.T) {
 
 // TestLentBesideHeld: what a region owns and has lent is missing, however much it has of others.
 func TestLentBesideHeld(t *testing.T) {
-	p, s := policy(t, weir.Limit{Count: 5, Window: time.Second, Burst: 100}), Share{Own: 20, Rate: 200}
+	p, s := policy(t, counter.Limit{Count: 5, Window: time.Second, Burst: 100}), Share{Own: 20, Rate: 200}
 	k := &Stake{Time: start, Level: 60 * second, Lent: map[string]*Loan{"eu": {Given: 20, Until: start + 5*second}}, Held: map[string]*Loan{"us": {Given: 60, Until: start + 8*second}}}
 	at := start + k.TTL(p, s, start).Microseconds()
 	if k.settle(p, s, at); k.Level < s.Own*scale(p) {
@@ -72,10 +72,10 @@ func TestLentBesideHeld(t *testing.T) {
 // TestRetryAfter of refusals: when a window ends, and of a sliding counter when the one before weighs little enough.
 func TestRetryAfter(t *testing.T) {
 	s := Share{Own: 90}
-	fixed := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute})
-	sliding := policy(t, weir.Limit{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Minute})
+	fixed := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
+	sliding := policy(t, counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute})
 	for _, c := range []struct {
-		p     *weir.Policy
+		p     *counter.Policy
 		k     Stake
 		now   int64
 		n     int64
@@ -83,7 +83,7 @@ func TestRetryAfter(t *testing.T) {
 	}{
 		{fixed, Stake{Time: start, Level: 90}, start + 20*second, 1, 40 * time.Second},
 		{fixed, Stake{Time: start, Level: 90}, start - second, 1, 61 * time.Second},
-		{fixed, Stake{Time: start, Level: 90}, start + 20*second, 101, weir.Never},
+		{fixed, Stake{Time: start, Level: 90}, start + 20*second, 101, counter.Never},
 		{sliding, Stake{Time: start, Prev: 90}, start + 15*second, 45, 15 * time.Second},
 		{sliding, Stake{Time: start, Level: 90}, start + 15*second, 45, 45*time.Second + 27*time.Second}, // if all others are as full
 	} {
@@ -96,7 +96,7 @@ func TestRetryAfter(t *testing.T) {
 
 // TestGiveBackMintsNothing: what a window has lent stays lent, whatever comes back.
 func TestGiveBackMintsNothing(t *testing.T) {
-	p, s := policy(t, weir.Limit{Algorithm: weir.FixedWindow, Count: 100, Window: time.Minute}), Share{Own: 90}
+	p, s := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}), Share{Own: 90}
 	k, borrower := lendAll(t, p, s, start)
 	k.GiveBack(p, s, start, 50, 0)
 	if left := k.left(p, s, start); left != 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -141,7 +142,7 @@ func (n *redisNodes) String() string {
 func (n *redisNodes) limiters(set *weir.RuleSet) []*weir.Limiter {
 	var out []*weir.Limiter
 	for _, one := range n.all {
-		store := weir.Store(one.redis)
+		store := counter.Store(one.redis)
 		if one.leases != nil {
 			store = one.leases
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/region"
@@ -50,10 +51,10 @@ type API struct {
 	// Slots tells who holds which slots.
 	Slots Slots
 	// Standing tells what this region has of a counter, or nil if regions don't share it. Nil means that there are no others.
-	Standing func(context.Context, *weir.Counter) (*region.Standing, error)
+	Standing func(context.Context, *counter.Counter) (*region.Standing, error)
 	// Missing tells which home couldn't be asked, of a limit that wasn't decided; "" if it was the region's own store. Nil means that
 	// there are no other regions.
-	Missing func(*weir.Policy) string
+	Missing func(*counter.Policy) string
 	// Heard tells what this node last heard of the others, without asking anybody.
 	Heard func() redisstore.Heard
 	// Now tells how this node is, without asking anybody.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/internal/node/rulestore"
@@ -73,14 +74,14 @@ type slotsOrNot struct {
 	fails *error
 }
 
-func (s slotsOrNot) Slots(ctx context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error {
+func (s slotsOrNot) Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
 	if *s.fails != nil {
 		return *s.fails
 	}
 	return s.from.Slots(ctx, c, most, each)
 }
 
-func (s slotsOrNot) Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64, error) {
+func (s slotsOrNot) Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error) {
 	if *s.fails != nil {
 		return 0, *s.fails
 	}
@@ -180,13 +181,13 @@ func keptOut(t *testing.T) *cooldown.Guard {
 	t.Helper()
 	now := time.Now()
 	g := cooldown.New(cooldown.Options{Now: func() time.Time { return now }, Fingerprint: func([][2]string) string { return "1a2b3c4d" }})
-	policy, err := weir.NewPolicy("search", weir.PerHour(1))
+	policy, err := counter.NewPolicy("search", weir.PerHour(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour}
 	for range 3 {
-		g.Decided(&weir.Charge{Counter: weir.Counter{Policy: policy, Subject: []byte("k")}}, time.Hour)
+		g.Decided(&counter.Charge{Counter: counter.Counter{Policy: policy, Subject: []byte("k")}}, time.Hour)
 		now = now.Add(2 * time.Second)
 	}
 	return g

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/server/internal/observe/budget"
@@ -62,7 +63,7 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 }
 
 // stand tells what this region has of a limit. How much of it all have used nobody knows.
-func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *weir.Policy) {
+func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *counter.Policy) {
 	all := a.Limiter.Counters(req)
 	if i >= len(all) || all[i].Policy != p { // the rules have changed meanwhile
 		return

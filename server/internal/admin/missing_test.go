@@ -9,15 +9,16 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
 // cutOff is a store of a region that can't ask the home of global limits.
 type cutOff struct{ *memstore.Store }
 
-func (s cutOff) Take(_ context.Context, charges []weir.Charge, results []weir.Result) {
+func (s cutOff) Take(_ context.Context, charges []counter.Charge, results []counter.Result) {
 	for i := range charges {
-		results[i] = weir.Result{Err: weir.ErrPartition}
+		results[i] = counter.Result{Err: counter.ErrPartition}
 	}
 }
 
@@ -34,7 +35,7 @@ func TestCountersOfAMissingHome(t *testing.T) {
 	a.Now = func() Now { return Now{} }
 	for _, known := range []bool{true, false} {
 		if a.Missing = nil; known {
-			a.Missing = func(p *weir.Policy) string { return "home of " + p.Rule }
+			a.Missing = func(p *counter.Policy) string { return "home of " + p.Rule }
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost/v1/counters", strings.NewReader(`{"key": "k"}`)))

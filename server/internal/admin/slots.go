@@ -11,14 +11,15 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // Slots tells who holds which slots of a Concurrency limit, as the stores do.
 type Slots interface {
-	Slots(ctx context.Context, c *weir.Counter, most int, each func(id weir.Once, n int64, since, ends time.Time)) error
-	Slot(ctx context.Context, c *weir.Counter, id weir.Once) (int64, error)
+	Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error
+	Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error)
 }
 
 const (
@@ -29,19 +30,19 @@ const (
 
 // slotLister lists the slots of a request's counters. The zero value is ready.
 type slotLister struct {
-	counters []weir.Counter
+	counters []counter.Counter
 	err      error // why some are missing
 }
 
 // of lists the slots of the i-th limit of a request, the oldest first.
-func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p *weir.Policy) (all []Slot) {
+func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p *counter.Policy) (all []Slot) {
 	if l.counters == nil {
 		l.counters = a.Limiter.Counters(req)
 	}
 	if l.err != nil || i >= len(l.counters) || l.counters[i].Policy != p { // the rules have changed meanwhile
 		return nil
 	}
-	l.err = a.Slots.Slots(ctx, &l.counters[i], seenSlots, func(id weir.Once, n int64, since, ends time.Time) {
+	l.err = a.Slots.Slots(ctx, &l.counters[i], seenSlots, func(id counter.Once, n int64, since, ends time.Time) {
 		all = append(all, Slot{ID: hex.EncodeToString(id[:]), Slots: n, Since: *moment(since), Ends: *moment(ends)})
 	})
 	slices.SortStableFunc(all, func(a, b Slot) int { return a.Since.Compare(b.Since) })
@@ -49,7 +50,7 @@ func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p
 }
 
 // slotNamed takes "slot" and "rule" out of the body of a check.
-func slotNamed(text []byte) (rest []byte, id weir.Once, rule string, f *jsonerror.Error) {
+func slotNamed(text []byte) (rest []byte, id counter.Once, rule string, f *jsonerror.Error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return text, id, "", nil // what is wrong with it is told by whoever reads the rest
@@ -93,7 +94,7 @@ func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Err
 		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "the slot may not have been released: %v", err)
 	}
 	out := Released{}
-	var back []weir.Return
+	var back []counter.Return
 	counts := false // requests in flight
 	for _, c := range a.Limiter.Counters(&req) {
 		if c.Policy.Limit.Algorithm != weir.Concurrency || rule != "" && !strings.EqualFold(rule, c.Policy.Rule) {
@@ -105,7 +106,7 @@ func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Err
 			return fault(err)
 		}
 		if n > 0 {
-			back = append(back, weir.Return{Counter: c, N: n, Hold: &weir.Hold{ID: id}})
+			back = append(back, counter.Return{Counter: c, N: n, Hold: &counter.Hold{ID: id}})
 			out.Released = append(out.Released, c.Policy.Name)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/shown"
@@ -233,7 +234,7 @@ func (a *API) whatIf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 }
 
 // policy is the limit that is asked about, in the place of all that the rule has.
-func (in *WhatIf) policy(rule *weir.Rule) (*weir.Policy, *jsonerror.Error) {
+func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	n, f := in.read()
 	if f != nil {
 		return nil, f
@@ -273,7 +274,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*weir.Policy, *jsonerror.Error) {
 	case limit.MaxDelay == 0:
 		limit.MaxDelay = 30 * time.Second
 	}
-	p, err := weir.NewPolicy(rule.ID, limit)
+	p, err := counter.NewPolicy(rule.ID, limit)
 	if err != nil {
 		return nil, jsonerror.Bad("%v", err)
 	}

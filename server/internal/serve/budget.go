@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
@@ -58,7 +58,7 @@ func (n *node) openBudget() error {
 }
 
 // counting is the store that all nodes share.
-func (n *node) counting() weir.Store {
+func (n *node) counting() counter.Store {
 	if n.redis != nil {
 		return n.redis
 	}

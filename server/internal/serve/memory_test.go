@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -23,17 +23,17 @@ import (
 func TestMemoryOfGarbageBesideCounters(t *testing.T) {
 	const cap = 64 << 20
 	store := memstore.New(memstore.Options{MemoryCap: cap})
-	policy, err := weir.NewPolicy("p", weir.Limit{Count: 10, Window: time.Hour})
+	policy, err := counter.NewPolicy("p", counter.Limit{Count: 10, Window: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var subject [8]byte
-	charge, result := make([]weir.Charge, 1), make([]weir.Result, 1)
+	charge, result := make([]counter.Charge, 1), make([]counter.Result, 1)
 	for i := 0; store.Stats().Evicted == 0; {
 		for range 100_000 {
 			i++
 			binary.BigEndian.PutUint64(subject[:], uint64(i))
-			charge[0] = weir.Charge{Counter: weir.Counter{Policy: policy, Subject: subject[:]}, N: 1}
+			charge[0] = counter.Charge{Counter: counter.Counter{Policy: policy, Subject: subject[:]}, N: 1}
 			store.Take(t.Context(), charge, result)
 		}
 	}

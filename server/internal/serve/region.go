@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/server/internal/admin"
 )
@@ -118,7 +118,7 @@ func (n *node) regions() admin.Regions {
 }
 
 // standing is what this region has of a counter.
-func (n *node) standing(ctx context.Context, c *weir.Counter) (*region.Standing, error) {
+func (n *node) standing(ctx context.Context, c *counter.Counter) (*region.Standing, error) {
 	if n.link == nil {
 		return nil, nil
 	}
@@ -126,7 +126,7 @@ func (n *node) standing(ctx context.Context, c *weir.Counter) (*region.Standing,
 }
 
 // missing is the home that a limit which wasn't decided couldn't ask.
-func (n *node) missing(p *weir.Policy) string {
+func (n *node) missing(p *counter.Policy) string {
 	if n.link == nil {
 		return ""
 	}
@@ -162,10 +162,10 @@ func (n *node) scopes() string {
 		case n.link.Reaches(r):
 		case !n.link.Knows(n.link.HomeOf(r)):
 			lost = append(lost, r.ID+" ("+n.link.HomeOf(r)+")")
-		case r.OnPartition == weir.FailAllow && n.link.Shares(r):
+		case r.OnPartition == counter.FailAllow && n.link.Shares(r):
 			share = append(share, r.ID)
 			homes = append(homes, n.link.HomeOf(r))
-		case r.OnPartition == weir.FailLocal:
+		case r.OnPartition == counter.FailLocal:
 			local = append(local, r.ID)
 			homes = append(homes, n.link.HomeOf(r))
 		default:

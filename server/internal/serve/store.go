@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/redislimit"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/internal/node/rulestore"
@@ -60,7 +61,7 @@ func (n *node) openStore() error {
 		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
 	}
 	if c.Preflight != nil {
-		p, err := weir.NewPolicy("preflight", *c.Preflight)
+		p, err := counter.NewPolicy("preflight", *c.Preflight)
 		if err != nil {
 			return fmt.Errorf("--preflight-limit: %w", err)
 		}
@@ -69,7 +70,7 @@ func (n *node) openStore() error {
 	if c.inMemory() {
 		n.guard = cooldown.New(cooldown.Options{Fingerprint: n.top.FingerprintOf})
 		options.Guard = n.guard
-		var counters weir.Store = n.counters
+		var counters counter.Store = n.counters
 		if n.link != nil {
 			counters = region.NewStore(counters, n.link, region.MemoryCells())
 		}
@@ -80,7 +81,7 @@ func (n *node) openStore() error {
 		return nil
 	}
 	if c.Emergency != nil {
-		p, err := weir.NewPolicy("emergency", *c.Emergency)
+		p, err := counter.NewPolicy("emergency", *c.Emergency)
 		if err != nil {
 			return fmt.Errorf("--emergency-limit: %w", err)
 		}
@@ -125,7 +126,7 @@ func (n *node) closeStore() {
 // so they aren't logged one by one: the store logs one line when Redis is lost, and one when it is
 // back.
 func (n *node) storeFailed(_ *http.Request, err error) {
-	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, weir.ErrPartition) { // each of thousands a second, if Redis is slow
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // each of thousands a second, if Redis is slow
 		n.log.Debug("store", "error", err)
 		return
 	}

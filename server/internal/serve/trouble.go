@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/server/internal/admin"
 )
@@ -124,7 +125,7 @@ func (n *node) shedLocked() (rate float64) {
 // degradedLocked says how many decisions were made without the store lately, although it can be reached, and what clients got.
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.oldest(), n.live.newest())
-	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, weir.ErrPartition) {
+	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
 		return ""
 	}
 	if slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
@@ -135,7 +136,7 @@ func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	if err := n.live.failure; err != nil {
 		why := strings.TrimRight(err.Error(), ".")
 		switch {
-		case errors.Is(err, weir.ErrNoRoom):
+		case errors.Is(err, counter.ErrNoRoom):
 			why = "it is short of memory for new counters, so that keys without one can't be counted"
 		case errors.Is(err, context.DeadlineExceeded):
 			why = "it didn't answer within " + n.config.StoreTimeout.String() + " (--store-timeout)"

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/shown"
 )
@@ -39,12 +39,12 @@ func (c *call) amountField(name string) error {
 	if err != nil || jsontext.Value(value).Kind() != '0' {
 		return mismatch(field, "a number", value, err)
 	}
-	var a weir.Amount
+	var a counter.Amount
 	if a.UnmarshalJSON([]byte(value)) != nil {
 		return jsonerror.Bad("%s: must be from 0 to %d", field, int64(MaxCost))
 	}
 	if c.req.Amounts == nil {
-		c.req.Amounts = map[string]weir.Amount{}
+		c.req.Amounts = map[string]counter.Amount{}
 	}
 	c.req.Amounts[name] = a
 	return nil
@@ -78,7 +78,7 @@ func (c *call) reserveOf() error {
 func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	var err error
 	if seconds {
-		var s weir.Amount // in millionths
+		var s counter.Amount // in millionths
 		err = s.UnmarshalJSON([]byte(text))
 		d = time.Duration(s) * time.Microsecond
 	} else {
@@ -104,7 +104,7 @@ func (c *call) idOf() error {
 
 // repeat names a check for the store: by its id, and by all that decides who is charged, and how much. So another request under an
 // id that was used before is charged as any other. However a check is written, its name is the same, on every node.
-func (c *call) repeat() (name weir.Once) {
+func (c *call) repeat() (name counter.Once) {
 	b := append(c.scratch[:0], "weir check 1\x00"...)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	number := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }

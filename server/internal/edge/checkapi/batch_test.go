@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
@@ -101,9 +102,11 @@ func TestParallelBatch(t *testing.T) {
 	}
 }
 
-type panickingStore struct{ weir.Store }
+type panickingStore struct{ counter.Store }
 
-func (panickingStore) Take(context.Context, []weir.Charge, []weir.Result) { panic("out of order") }
+func (panickingStore) Take(context.Context, []counter.Charge, []counter.Result) {
+	panic("out of order")
+}
 
 // A panic belongs into the handler's goroutine, where the server catches it; in another it would end the process.
 func TestParallelBatchPanicsWhereItIsCaught(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
@@ -109,7 +110,7 @@ func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.T
 }
 
 // appendLimit appends a limit, and its burst where that says how much can be left.
-func appendLimit(b []byte, p *weir.Policy) []byte {
+func appendLimit(b []byte, p *counter.Policy) []byte {
 	if p == nil {
 		return append(b, `,"limit":-1`...)
 	}

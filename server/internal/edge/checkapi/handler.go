@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -47,7 +48,7 @@ type handler struct {
 	answers  *httplimit.Answerer
 	opts     Options
 	gate     *inflight.Gate
-	policies recent.Cache[policyKey, *weir.Policy]
+	policies recent.Cache[policyKey, *counter.Policy]
 	singles  sync.Pool // of *call, for bodies up to MaxBody
 	batches  sync.Pool // of *call, for bodies up to MaxBatchBody
 }

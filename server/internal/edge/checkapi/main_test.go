@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"go.uber.org/goleak"
@@ -20,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func newLimiter(tb testing.TB, store weir.Store, rules weir.Rules) *weir.Limiter {
+func newLimiter(tb testing.TB, store counter.Store, rules weir.Rules) *weir.Limiter {
 	tb.Helper()
 	set, err := weir.Compile(rules)
 	if err != nil {
@@ -65,21 +66,21 @@ type brokenStore struct {
 	receipts bool
 }
 
-func (s *brokenStore) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
-	if !slices.ContainsFunc(charges, func(c weir.Charge) bool { return slices.Contains(s.rules, c.Policy.Rule) }) {
+func (s *brokenStore) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
+	if !slices.ContainsFunc(charges, func(c counter.Charge) bool { return slices.Contains(s.rules, c.Policy.Rule) }) {
 		s.Store.Take(ctx, charges, results)
 		return
 	}
 	for i, c := range charges {
 		if slices.Contains(s.rules, c.Policy.Rule) {
-			results[i] = weir.Result{Err: errGone}
+			results[i] = counter.Result{Err: errGone}
 		} else {
 			s.Store.Take(ctx, charges[i:i+1], results[i:i+1])
 		}
 	}
 }
 
-func (s *brokenStore) GiveBack(ctx context.Context, once weir.Once, keep time.Duration, returns []weir.Return) error {
+func (s *brokenStore) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if s.receipts {
 		return errGone
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
@@ -33,10 +34,10 @@ var otherChecks = []string{
 	`{"key":"k1","id":"1"}`, `{"key":"","id":"1k"}`, `{"key":"k","id":"1","method":"/a"}`, `{"id":"k","key":"1"}`, `{"key":"k","id":"1 "}`,
 }
 
-func repeatOf(t *testing.T, body string) weir.Once {
+func repeatOf(t *testing.T, body string) counter.Once {
 	t.Helper()
 	req, err := checkapi.DecodeCheck([]byte(body))
-	if err != nil || req.Repeat == (weir.Once{}) {
+	if err != nil || req.Repeat == (counter.Once{}) {
 		t.Fatalf("%s: %v %v", body, req.Repeat, err)
 	}
 	return req.Repeat
@@ -50,7 +51,7 @@ func TestRepeatNamesOneCheck(t *testing.T) {
 			}
 		}
 	}
-	seen := map[weir.Once]string{}
+	seen := map[counter.Once]string{}
 	for _, body := range otherChecks {
 		name := repeatOf(t, body)
 		if seen[name] != "" {
@@ -58,7 +59,7 @@ func TestRepeatNamesOneCheck(t *testing.T) {
 		}
 		seen[name] = body
 	}
-	if req, err := checkapi.DecodeCheck([]byte(`{"key":"k","id":null}`)); err != nil || req.Repeat != (weir.Once{}) {
+	if req, err := checkapi.DecodeCheck([]byte(`{"key":"k","id":null}`)); err != nil || req.Repeat != (counter.Once{}) {
 		t.Error(req.Repeat, err)
 	}
 	// Nodes of different versions share a store: what names a check doesn't change.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
@@ -54,7 +55,7 @@ func (h *handler) receiptError(r *http.Request, err error) error {
 	case errors.Is(err, weir.ErrReceiptInvalid):
 		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
 			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret, as those of one region do; with counters in memory, to the node that made it, if that hasn't restarted")
-	case errors.Is(err, weir.ErrUsed):
+	case errors.Is(err, counter.ErrUsed):
 		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been settled, or given back, already")
 	case errors.Is(err, weir.ErrReceiptExpired):
 		return jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")
@@ -100,7 +101,7 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error 
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
 	switch {
-	case errors.Is(err, weir.ErrUsed): // the caller hasn't got the answer to its first try
+	case errors.Is(err, counter.ErrUsed): // the caller hasn't got the answer to its first try
 		return done(w, "{\"settled\":false,\"already\":true}\n")
 	case err != nil:
 		return h.receiptError(r, err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
@@ -295,14 +296,14 @@ func TestAmountsOfAStoreThatIsGone(t *testing.T) {
 
 // meeting is a store whose calls wait until so many are under way.
 type meeting struct {
-	weir.Store
+	counter.Store
 	want    int
 	mu      sync.Mutex
 	waiting int
 	met     chan struct{}
 }
 
-func (m *meeting) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (m *meeting) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	m.mu.Lock()
 	if m.waiting++; m.waiting == m.want {
 		close(m.met)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
@@ -19,7 +19,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	if err != nil {
 		return err
 	}
-	algorithm := weir.Algorithm(number)
+	algorithm := counter.Algorithm(number)
 	mode, err := oneOf("mode", c.mode, modes)
 	switch {
 	case err != nil:
@@ -28,10 +28,10 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 		return jsonerror.Bad("key: is missing: it names the counter")
 	case c.limit == "":
 		return jsonerror.Bad(`limit: is missing: give a count and a window such as "100/minute"`)
-	case c.mode != "" && algorithm != weir.LeakyBucket:
+	case c.mode != "" && algorithm != counter.LeakyBucket:
 		return jsonerror.Bad(`mode: only "algorithm": "leaky_bucket" has one`)
 	case mode == queue:
-		algorithm = weir.LeakyQueue
+		algorithm = counter.LeakyQueue
 	}
 	policy, err := h.policies.Get(policyKey{c.limit, c.burst, algorithm}, newPolicy)
 	if err != nil {
@@ -42,7 +42,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	}
 	now := h.limiter.Now()
 	c.scratch = append(append(c.scratch[:0], 0), c.req.APIKey...) // as rules that count by key write it
-	d, err := h.limiter.Take(r.Context(), &c.req, []weir.Charge{{Counter: weir.Counter{Policy: policy, Subject: c.scratch}, N: c.req.Cost}})
+	d, err := h.limiter.Take(r.Context(), &c.req, []counter.Charge{{Counter: counter.Counter{Policy: policy, Subject: c.scratch}, N: c.req.Cost}})
 	h.report(r, err)
 	h.respond(w, c, &d, now)
 	return nil
@@ -50,7 +50,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 
 // algorithms are the names of weir's, each at its number.
 var algorithms = func() (names []string) {
-	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
+	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
 		names = append(names, a.String())
 	}
 	return names
@@ -84,19 +84,19 @@ const takeName = "take"
 type policyKey struct {
 	limit     string // as it was written
 	burst     int64
-	algorithm weir.Algorithm
+	algorithm counter.Algorithm
 }
 
 // newPolicy prepares a limit, or says what is wrong with it without repeating it.
-func newPolicy(key policyKey) (policyKey, *weir.Policy, error) {
+func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
 	key.limit = strings.Clone(key.limit) // the text around it has a client's key
-	limit, err := weir.ParseLimit(key.limit)
+	limit, err := counter.ParseLimit(key.limit)
 	if err != nil {
 		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
-	p, err := weir.NewPolicy(takeName, limit)
-	if wrong, ok := errors.AsType[weir.Problem](err); ok {
+	p, err := counter.NewPolicy(takeName, limit)
+	if wrong, ok := errors.AsType[counter.Problem](err); ok {
 		switch wrong.Path {
 		case "window":
 			return key, nil, jsonerror.Bad("limit: the window %s", wrong.Text)

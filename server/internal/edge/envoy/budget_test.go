@@ -9,22 +9,22 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
 // silent is a store that never answers: a caller gets no further than its context.
-type silent struct{ weir.Store }
+type silent struct{ counter.Store }
 
-func (silent) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (silent) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	<-ctx.Done()
 	for i := range charges {
-		results[i] = weir.Result{Err: ctx.Err()}
+		results[i] = counter.Result{Err: ctx.Err()}
 	}
 }
 
-func (silent) GiveBack(ctx context.Context, _ weir.Once, _ time.Duration, _ []weir.Return) error {
+func (silent) GiveBack(ctx context.Context, _ counter.Once, _ time.Duration, _ []counter.Return) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -7,7 +7,7 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Config is a set of limits in envoyproxy/ratelimit's language, ready for requests. It is immutable.
@@ -46,7 +46,7 @@ type descriptor struct {
 type limit struct {
 	// hard refuses a request. soft counts and refuses nothing: it is for requests with several
 	// descriptors in quota_mode, which are refused only together. It is nil without, and both are if unlimited.
-	hard, soft *weir.Policy
+	hard, soft *counter.Policy
 	wire       *rls.RateLimitResponse_RateLimit // as answers show it
 	shadow     bool
 	quota      bool
@@ -82,7 +82,7 @@ const counterName = "envoy"
 // newLimit makes the limit of a number and a unit. Rule is its name in metrics.
 func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_RateLimit_Unit) (*limit, error) {
 	// A limit has at least one token. Of limits that refuse everything, requests ask for one more: see charge.
-	p, err := weir.NewPolicy(counterName, weir.Limit{Algorithm: weir.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]})
+	p, err := counter.NewPolicy(counterName, counter.Limit{Algorithm: counter.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]})
 	if err != nil {
 		return nil, err
 	}

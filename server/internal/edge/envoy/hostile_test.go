@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
@@ -139,11 +140,11 @@ func TestEndlessStreams(t *testing.T) {
 
 // hurried is a store that notes how much time it has.
 type hurried struct {
-	weir.Store
+	counter.Store
 	left time.Duration
 }
 
-func (h *hurried) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (h *hurried) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	d, _ := ctx.Deadline()
 	h.left = time.Until(d)
 	h.Store.Take(ctx, charges, results)
@@ -276,11 +277,11 @@ func TestReflectionIsOff(t *testing.T) {
 
 // stalled is a store that answers when it is told to.
 type stalled struct {
-	weir.Store
+	counter.Store
 	inside, release chan struct{}
 }
 
-func (s *stalled) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (s *stalled) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	s.inside <- struct{}{}
 	<-s.release
 	s.Store.Take(ctx, charges, results)

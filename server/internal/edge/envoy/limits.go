@@ -11,6 +11,7 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/edge/recent"
 )
 
@@ -18,9 +19,9 @@ import (
 type call struct {
 	req      weir.Request
 	hits     []hit // of each descriptor
-	charges  []weir.Charge
+	charges  []counter.Charge
 	subjects []byte
-	returns  []weir.Return
+	returns  []counter.Return
 
 	answer answer
 	judge  func(*weir.Decision) // c.together, bound once
@@ -175,7 +176,7 @@ func (c *call) charge(req *rls.RateLimitRequest, together bool) {
 		c.appendSubject(req.Domain, d, l)
 		h.to = len(c.subjects)
 		if h.back {
-			c.returns = append(c.returns, weir.Return{Counter: weir.Counter{Policy: p}, N: h.n})
+			c.returns = append(c.returns, counter.Return{Counter: counter.Counter{Policy: p}, N: h.n})
 			h.at = len(c.returns)
 			continue
 		}
@@ -186,10 +187,10 @@ func (c *call) charge(req *rls.RateLimitRequest, together bool) {
 		if n > 0 && l.closed() { // its policy has one token, which nobody gets
 			n++
 		}
-		c.charges = append(c.charges, weir.Charge{Counter: weir.Counter{Policy: p}, N: n, Peek: h.n == 0})
+		c.charges = append(c.charges, counter.Charge{Counter: counter.Counter{Policy: p}, N: n, Peek: h.n == 0})
 		h.at = len(c.charges)
 	}
-	c.req.Peek = !slices.ContainsFunc(c.charges, func(ch weir.Charge) bool { return !ch.Peek }) && len(c.charges) > 0
+	c.req.Peek = !slices.ContainsFunc(c.charges, func(ch counter.Charge) bool { return !ch.Peek }) && len(c.charges) > 0
 	for i := range c.hits { // now that the subjects lie where they stay
 		h := &c.hits[i]
 		subject := c.subjects[h.from:h.to:h.to]
@@ -243,10 +244,10 @@ func (c *call) appendText(kind uint64, text string) {
 }
 
 // taken is what the store took for the charges.
-func (c *call) taken(d *weir.Decision) (returns []weir.Return) {
+func (c *call) taken(d *weir.Decision) (returns []counter.Return) {
 	for i, l := range d.Limits()[:len(c.charges)] {
 		if ch := &c.charges[i]; l.Allowed && !l.Degraded && !l.Local && !ch.Peek {
-			returns = append(returns, weir.Return{Counter: ch.Counter, N: ch.N})
+			returns = append(returns, counter.Return{Counter: ch.Counter, N: ch.N})
 		}
 	}
 	return returns

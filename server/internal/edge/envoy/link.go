@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // link is what requests are decided by: the configuration, with the rules that name its descriptors; or without a
@@ -104,7 +105,7 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 		numbers.Burst = burst
 	}
 	numbers.Algorithm = r.Algorithm
-	p, err := weir.NewPolicy(counterName, numbers)
+	p, err := counter.NewPolicy(counterName, numbers)
 	if err != nil {
 		return nil, err
 	}

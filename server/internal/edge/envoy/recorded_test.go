@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
@@ -143,7 +144,7 @@ func readFiles(t *testing.T, pattern string) []envoy.File {
 }
 
 // newService makes a service over an empty store, with a configuration.
-func newService(t *testing.T, store weir.Store, opts envoy.Options, files ...envoy.File) *envoy.Service {
+func newService(t *testing.T, store counter.Store, opts envoy.Options, files ...envoy.File) *envoy.Service {
 	t.Helper()
 	opts.Configured = true
 	s := envoy.New(weir.NewLimiter(store, nil, weir.Options{}), opts)

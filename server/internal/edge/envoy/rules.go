@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // attributes are what keys of descriptors stand for, unless the operator says otherwise. A key that isn't here is an
@@ -45,7 +46,7 @@ func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitReques
 	now := s.limiter.Now()
 	a := newAnswer(&s.opts, req)
 	refused := false
-	var took []weir.Return // for them
+	var took []counter.Return // for them
 	if err := c.match(s.link().config, req, &s.overrides); err != nil {
 		return nil, err
 	}
@@ -217,7 +218,7 @@ func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 
 // wire shows a limit in the units of the service: 43 in 10 s are 43 per SECOND with a multiplier of 10. Requests in flight have
 // no unit there, and a limit on them isn't shown.
-func wire(p *weir.Policy) *rls.RateLimitResponse_RateLimit {
+func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	if p.Limit.Algorithm == weir.Concurrency {
 		return nil
 	}

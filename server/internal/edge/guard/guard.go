@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/memstore"
 )
@@ -43,8 +43,8 @@ type Guard struct {
 	sessions sessions
 	cross    http.CrossOriginProtection
 	store    *memstore.Store
-	attempts *weir.Policy // bad tokens from one address
-	repeated *weir.Policy // the same bad token again
+	attempts *counter.Policy // bad tokens from one address
+	repeated *counter.Policy // the same bad token again
 	lines    lines
 }
 
@@ -68,8 +68,8 @@ func (g *Guard) SetTokens(ts Tokens) {
 	g.sessions.keep(ts)
 }
 
-func policy(name string, n int64, window time.Duration) *weir.Policy {
-	p, err := weir.NewPolicy(name, weir.Limit{Count: n, Window: window})
+func policy(name string, n int64, window time.Duration) *counter.Policy {
+	p, err := counter.NewPolicy(name, counter.Limit{Count: n, Window: window})
 	if err != nil {
 		panic(err) // it is a constant
 	}
@@ -239,9 +239,9 @@ func (g *Guard) known(host string) bool {
 func fromBrowser(h http.Header) bool { return len(h["Origin"]) > 0 || len(h["Sec-Fetch-Site"]) > 0 }
 
 // take counts something of a subject, or only looks, and returns how long to wait if there was too much of it.
-func (g *Guard) take(p *weir.Policy, subject string, peek bool) time.Duration {
-	charges := [1]weir.Charge{{Counter: weir.Counter{Policy: p, Subject: []byte(subject)}, N: 1, Peek: peek}}
-	var results [1]weir.Result
+func (g *Guard) take(p *counter.Policy, subject string, peek bool) time.Duration {
+	charges := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: 1, Peek: peek}}
+	var results [1]counter.Result
 	g.store.Take(context.Background(), charges[:], results[:])
 	return results[0].RetryAfter
 }

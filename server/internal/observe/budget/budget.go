@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Thresholds are the percentages of a budget that are told of.
 var Thresholds = [...]int{50, 80, 100}
 
 // Watched reports whether a limit is a budget.
-func Watched(p *weir.Policy) bool {
+func Watched(p *counter.Policy) bool {
 	if p.Global && !p.Travels {
 		return false // what a region has left says nothing of what all have used
 	}

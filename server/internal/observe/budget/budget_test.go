@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
@@ -43,10 +44,10 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-func policy(t *testing.T, amount string, l weir.Limit) *weir.Policy {
+func policy(t *testing.T, amount string, l weir.Limit) *counter.Policy {
 	t.Helper()
 	l.Decimal = amount != ""
-	p, err := weir.NewPolicy("spend", l)
+	p, err := counter.NewPolicy("spend", l)
 	if err != nil {
 		t.Fatal(err)
 	}

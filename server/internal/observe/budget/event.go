@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/shown"
 )
 
@@ -25,13 +25,13 @@ type Event struct {
 	Threshold int       `json:"threshold"` // the percentage that was reached; for a refusal below 100%, the last one before it, or 0
 	// Subject is the client that the rule counts, or "" if it counts all together. It is masked, except users and organizations
 	// if FullNames is set. Fingerprint is the client as other tools know it, if the rule counts by one thing alone.
-	Subject     string      `json:"subject"`
-	Fingerprint string      `json:"fingerprint,omitempty"`
-	Amount      string      `json:"amount,omitempty"` // what is counted; "" means requests
-	Used        weir.Amount `json:"used"`
-	Limit       weir.Amount `json:"limit"`
-	WindowStart time.Time   `json:"window_start"`
-	WindowEnd   time.Time   `json:"window_end"`
+	Subject     string         `json:"subject"`
+	Fingerprint string         `json:"fingerprint,omitempty"`
+	Amount      string         `json:"amount,omitempty"` // what is counted; "" means requests
+	Used        counter.Amount `json:"used"`
+	Limit       counter.Amount `json:"limit"`
+	WindowStart time.Time      `json:"window_start"`
+	WindowEnd   time.Time      `json:"window_end"`
 	// RunsOutAt is when the budget is used up at its pace so far; nil if it lasts, or is used up.
 	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
 	// Refused: a request was refused for want of budget.
@@ -44,7 +44,7 @@ type Event struct {
 
 // crossing is a budget that has reached thresholds which this node hasn't told.
 type crossing struct {
-	counter  weir.Counter // its subject is a copy
+	counter  counter.Counter // its subject is a copy
 	at       time.Time
 	use      Use
 	from, to int  // of Thresholds
@@ -76,7 +76,7 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 const mostName = 256
 
 // subject is the client of a counter, as people may see it. With full, users and organizations aren't masked.
-func subject(c *weir.Counter, values [][2]string, full bool) string {
+func subject(c *counter.Counter, values [][2]string, full bool) string {
 	if values == nil && len(c.Subject) > 0 { // of no rule that says what it was made of
 		return shown.Key(string(c.Subject))
 	}
@@ -92,7 +92,7 @@ func subject(c *weir.Counter, values [][2]string, full bool) string {
 }
 
 // once names what all nodes together tell a single time.
-func once(c *crossing, kind int) (id weir.Once) {
+func once(c *crossing, kind int) (id counter.Once) {
 	b := binary.BigEndian.AppendUint64([]byte("weir budget 1 "), c.counter.Policy.ID)
 	b = binary.BigEndian.AppendUint64(b, uint64(c.use.End.Round(time.Second).Unix()))
 	b = append(binary.BigEndian.AppendUint16(b, uint16(kind)), c.counter.Subject...)

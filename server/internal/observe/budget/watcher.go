@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Options of a Watcher.
 type Options struct {
 	// Store is the one that all nodes share: it knows what any of them has told. It must not be nil.
-	Store weir.Store
+	Store counter.Store
 	// Now is the time that nodes share. Nil means time.Now.
 	Now func() time.Time
 	// Node is this one's name, for events.
@@ -80,7 +81,7 @@ func (w *Watcher) Observe(o *weir.Observation) {
 }
 
 // look is the rest of Observe, for a budget.
-func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *weir.Charge) {
+func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *counter.Charge) {
 	// In a cooldown the counters weren't asked, and a peek uses nothing. What a node counts alone is a share.
 	if l.Degraded || l.Local || o.Request.Peek || o.Decision.Reason == weir.ReasonCooldown {
 		return
@@ -96,7 +97,7 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *weir.Charge)
 		return
 	}
 	now, key := w.opts.Now(), o.Request.APIKey
-	x := crossing{counter: weir.Counter{Policy: l.Policy, Subject: c.Subject}, at: now, use: UseOf(l, now), to: n, refused: refused, keyed: key != "" && (key == o.Request.User || key == o.Request.Org)}
+	x := crossing{counter: counter.Counter{Policy: l.Policy, Subject: c.Subject}, at: now, use: UseOf(l, now), to: n, refused: refused, keyed: key != "" && (key == o.Request.User || key == o.Request.Org)}
 	name := w.name(l.Policy, c.Subject, x.use.End)
 	w.raise(name, n, x)
 	if refused && n < len(Thresholds) {
@@ -131,7 +132,7 @@ func (w *Watcher) raise(name uint64, n int, c crossing) {
 }
 
 // name stands for a budget in a window, on this node.
-func (w *Watcher) name(p *weir.Policy, subject []byte, end time.Time) uint64 {
+func (w *Watcher) name(p *counter.Policy, subject []byte, end time.Time) uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	h := maphash.Bytes(w.seed, subject) ^ p.ID*odd ^ uint64(end.Unix())
 	h ^= h >> 32
@@ -186,7 +187,7 @@ func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
 	// asked with ever less of it would be full before the window ends.
 	err := w.opts.Store.GiveBack(ctx, once(c, kind), c.use.End.Sub(c.use.Start)+time.Minute, nil)
 	cancel()
-	if errors.Is(err, weir.ErrUsed) {
+	if errors.Is(err, counter.ErrUsed) {
 		return
 	}
 	e := w.event(c, threshold)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -65,7 +66,7 @@ const spendKey = "sk_prod_0123456789abcdefghijklmnop"
 
 var daily = weir.Rule{ID: "spend", Amount: "usd", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10, Window: 24 * time.Hour}}}
 
-func open(t *testing.T, store weir.Store, o budget.Options, rules ...weir.Rule) *node {
+func open(t *testing.T, store counter.Store, o budget.Options, rules ...weir.Rule) *node {
 	t.Helper()
 	rs, err := weir.Compile(weir.Rules{Rules: rules})
 	if err != nil {
@@ -215,11 +216,11 @@ func TestALine(t *testing.T) {
 
 // failing is a store whose GiveBack does as it is told.
 type failing struct {
-	weir.Store
+	counter.Store
 	giveBack func(context.Context) error
 }
 
-func (f *failing) GiveBack(ctx context.Context, _ weir.Once, _ time.Duration, _ []weir.Return) error {
+func (f *failing) GiveBack(ctx context.Context, _ counter.Once, _ time.Duration, _ []counter.Return) error {
 	return f.giveBack(ctx)
 }
 
@@ -333,9 +334,9 @@ func TestACooldownIsNoEvent(t *testing.T) {
 // keepsOut is a guard that lets nobody in.
 type keepsOut struct{}
 
-func (keepsOut) Cooldown(*weir.Charge) time.Duration              { return time.Minute }
-func (keepsOut) Decided(*weir.Charge, time.Duration) bool         { return false }
-func (keepsOut) Forgive(_ context.Context, _ *weir.Counter) error { return nil }
+func (keepsOut) Cooldown(*counter.Charge) time.Duration              { return time.Minute }
+func (keepsOut) Decided(*counter.Charge, time.Duration) bool         { return false }
+func (keepsOut) Forgive(_ context.Context, _ *counter.Counter) error { return nil }
 
 // A flood of made-up clients makes no more than a hundred events a second.
 func TestAFloodOfClientsIsBounded(t *testing.T) {

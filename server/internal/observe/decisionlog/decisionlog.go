@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/tracing"
@@ -73,7 +74,7 @@ type entry struct {
 	at        time.Time
 	rule      string
 	version   int64
-	policy    *weir.Policy
+	policy    *counter.Policy
 	key, user string // masked
 	ip        netip.Addr
 	method    string

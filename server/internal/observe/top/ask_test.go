@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
@@ -274,9 +275,9 @@ func must[T any](answer T, err error) T {
 	return answer
 }
 
-func policy(t *testing.T, l weir.Limit) *weir.Policy {
+func policy(t *testing.T, l weir.Limit) *counter.Policy {
 	t.Helper()
-	p, err := weir.NewPolicy("x", l)
+	p, err := counter.NewPolicy("x", l)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/siphash"
 )
@@ -111,7 +112,7 @@ func (l *lane) charge(s *sample, o *weir.Observation, k *key) {
 }
 
 // together reports whether two limits are of one rule, and count the same.
-func together(a, b *weir.Charge) bool {
+func together(a, b *counter.Charge) bool {
 	return a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
 }
 

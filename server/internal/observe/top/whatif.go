@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Arrivals are the requests of the last hour that a rule applied to, by those of its keys that are remembered.
@@ -74,7 +74,7 @@ func (h *Hour) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
 }
 
 // Under replays the arrivals under another limit, each key with a counter of its own that was untouched before. It ends early when ctx does.
-func (a *Arrivals) Under(ctx context.Context, p *weir.Policy) WhatIf {
+func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	out := WhatIf{
 		Rule: a.rule.Rule, Limit: p.Limit.String(), Capacity: p.Limit.Burst, Algorithm: p.Limit.Algorithm.String(), Clients: []WhatIfClient{},
 		Nodes: a.span.Nodes, Missing: a.span.NodesMissing, Gone: a.span.NodesGone, WholeSince: a.span.WholeSince, Partial: a.span.Partial, Resolution: a.span.SlotSeconds,
@@ -149,8 +149,8 @@ func (m *merged) ticks(first uint32) (out []tick) {
 
 // replay has requests arrive at a counter, evenly spread over each slot, and counts those that it refuses. Those that another rule refused
 // take nothing, here as there.
-func replay(p *weir.Policy, ticks []tick, most uint64) (refused uint64) {
-	c := counter{policy: p}
+func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
+	c := replayed{policy: p}
 	for _, t := range ticks {
 		begin, length := int64(t.slot)*HourSlot.Microseconds(), HourSlot.Microseconds()
 		asked := t.asked()
@@ -168,8 +168,8 @@ func replay(p *weir.Policy, ticks []tick, most uint64) (refused uint64) {
 
 // replayBursts is replay as if all requests of a slot came at once, at the moment that lets the least refill between bursts: at the
 // end of a slot that follows a pause, and at the beginning of any other.
-func replayBursts(p *weir.Policy, ticks []tick) (refused uint64) {
-	c := counter{policy: p}
+func replayBursts(p *counter.Policy, ticks []tick) (refused uint64) {
+	c := replayed{policy: p}
 	for i, t := range ticks {
 		now := int64(t.slot) * HourSlot.Microseconds()
 		if i == 0 || ticks[i-1].slot+1 < t.slot {
@@ -183,14 +183,14 @@ func replayBursts(p *weir.Policy, ticks []tick) (refused uint64) {
 }
 
 // counter is one of any algorithm, in time of its own.
-type counter struct {
-	policy *weir.Policy
-	state  weir.State
-	log    weir.Log
+type replayed struct {
+	policy *counter.Policy
+	state  counter.State
+	log    counter.Log
 }
 
 // take takes as many of n requests as fit at the moment, of so many tokens each.
-func (c *counter) take(now int64, n, cost uint64) (taken uint64) {
+func (c *replayed) take(now int64, n, cost uint64) (taken uint64) {
 	// The most that fit, by halves: one alone is tried once.
 	low, high := uint64(0), n+1
 	for try := n; high-low > 1; try = low + (high-low)/2 {
@@ -210,21 +210,21 @@ func (c *counter) take(now int64, n, cost uint64) (taken uint64) {
 }
 
 // bounded is a cost as counters take it. Nothing admits as much.
-func bounded(tokens uint64) int64 { return int64(min(tokens, 2*weir.MaxTokens)) }
+func bounded(tokens uint64) int64 { return int64(min(tokens, 2*counter.MaxTokens)) }
 
-func (c *counter) fits(now int64, tokens uint64) bool {
+func (c *replayed) fits(now int64, tokens uint64) bool {
 	switch {
 	case c.policy.Book:
 		return true
-	case c.policy.Limit.Algorithm == weir.SlidingLog:
+	case c.policy.Limit.Algorithm == counter.SlidingLog:
 		return c.policy.FitsLog(&c.log, now, bounded(tokens))
 	}
 	_, ok := c.policy.Try(c.state, now, bounded(tokens))
 	return ok
 }
 
-func (c *counter) debit(now int64, tokens uint64) {
-	if c.policy.Limit.Algorithm == weir.SlidingLog {
+func (c *replayed) debit(now int64, tokens uint64) {
+	if c.policy.Limit.Algorithm == counter.SlidingLog {
 		c.policy.TryLog(&c.log, now, bounded(tokens))
 		return
 	}

@@ -7,16 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // exact replays arrivals one by one, at the moments at which they came, and counts those that are refused.
-func exact(p *weir.Policy, moments []int64, cost int64) (refused uint64) {
-	var s weir.State
-	var l weir.Log
+func exact(p *counter.Policy, moments []int64, cost int64) (refused uint64) {
+	var s counter.State
+	var l counter.Log
 	for _, now := range moments {
 		ok := false
-		if p.Limit.Algorithm == weir.SlidingLog {
+		if p.Limit.Algorithm == counter.SlidingLog {
 			ok = p.TryLog(&l, now, cost)
 		} else {
 			s, ok = p.Debit(s, now, cost)
@@ -72,16 +72,16 @@ func patterns() map[string][]int64 {
 // TestWhatIfIsTheRealArithmetic: for arrivals that are spread evenly it says what an exact replay does. For all others it is off by what
 // refills in the time by which they were moved: a slot, for each in which any arrived.
 func TestWhatIfIsTheRealArithmetic(t *testing.T) {
-	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
-		for _, l := range []weir.Limit{{Count: 50, Window: time.Minute}, {Count: 5, Window: time.Second}, {Count: 600, Window: time.Hour}, {Count: 20, Window: 5 * time.Minute, Burst: 60}} {
+	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
+		for _, l := range []counter.Limit{{Count: 50, Window: time.Minute}, {Count: 5, Window: time.Second}, {Count: 600, Window: time.Hour}, {Count: 20, Window: 5 * time.Minute, Burst: 60}} {
 			l.Algorithm = a
-			if a > weir.LeakyQueue {
+			if a > counter.LeakyQueue {
 				l.Burst = 0
 			}
-			if a == weir.LeakyQueue {
+			if a == counter.LeakyQueue {
 				l.MaxDelay = 10 * time.Second
 			}
-			p, err := weir.NewPolicy("x", l)
+			p, err := counter.NewPolicy("x", l)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestWhatIfIsTheRealArithmetic(t *testing.T) {
 // TestWhatIfOfBursts: bursts refuse more than requests that are spread over their slots. What is said of them is exact for a
 // burst, also for one that falls into two slots, and never less than what even arrivals would be refused.
 func TestWhatIfOfBursts(t *testing.T) {
-	p, err := weir.NewPolicy("x", weir.PerMinute(20))
+	p, err := counter.NewPolicy("x", counter.PerMinute(20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,8 +125,8 @@ func TestWhatIfOfBursts(t *testing.T) {
 
 // TestWhatIfInSteps: with far more requests than there are steps, they arrive in groups, and as many fit.
 func TestWhatIfInSteps(t *testing.T) {
-	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
-		p, err := weir.NewPolicy("x", weir.Limit{Algorithm: a, Count: 3000, Window: time.Minute})
+	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
+		p, err := counter.NewPolicy("x", counter.Limit{Algorithm: a, Count: 3000, Window: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestWhatIfInSteps(t *testing.T) {
 			t.Errorf("%s: %d would be refused, want %d", a, got, want)
 		}
 	}
-	p, err := weir.NewPolicy("x", weir.Limit{Algorithm: weir.FixedWindow, Count: 10, Window: time.Minute})
+	p, err := counter.NewPolicy("x", counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

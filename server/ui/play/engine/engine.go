@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -51,7 +52,7 @@ type Engine struct {
 	own     *weir.RuleSet // the user's rules, or nil while algorithms are compared
 	request weir.Request  // for own rules
 	applied int           // how many counters that is charged to
-	policy  []*weir.Policy
+	policy  []*counter.Policy
 
 	begin   int64 // µs since 1970 of the moment 0
 	at      int64
@@ -104,7 +105,7 @@ func (e *Engine) Compare(n Numbers) error {
 	case n.MaxDelay < 0 || n.MaxDelay > maxWindow.Milliseconds():
 		return fmt.Errorf("max delay: must be from 0 to 24 h, got %d ms", n.MaxDelay)
 	}
-	policies := make([]*weir.Policy, len(algorithms))
+	policies := make([]*counter.Policy, len(algorithms))
 	for i, a := range algorithms {
 		l := weir.Limit{Algorithm: a, Count: n.Limit, Window: n.window()}
 		switch a {
@@ -114,7 +115,7 @@ func (e *Engine) Compare(n Numbers) error {
 		case weir.TokenBucket, weir.LeakyBucket:
 			l.Burst = n.Burst
 		}
-		p, err := weir.NewPolicy(a.String(), l)
+		p, err := counter.NewPolicy(a.String(), l)
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func (e *Engine) replay(to int64) {
 	e.lanes, e.whole, e.answer = nil, &trace{window: maxAt}, ""
 	if e.own == nil {
 		for _, p := range e.policy {
-			e.lanes = append(e.lanes, e.store.lane(weir.Counter{Policy: p, Subject: []byte("you")}))
+			e.lanes = append(e.lanes, e.store.lane(counter.Counter{Policy: p, Subject: []byte("you")}))
 		}
 	} else {
 		e.look()
@@ -191,8 +192,8 @@ func (e *Engine) decide(a *arrival) {
 		return
 	}
 	for _, l := range e.lanes {
-		charge := weir.Charge{Counter: weir.Counter{Policy: l.policy, Subject: []byte("you")}, N: 1}
-		_, _ = e.limiter.Take(ctx, &weir.Request{}, []weir.Charge{charge})
+		charge := counter.Charge{Counter: counter.Counter{Policy: l.policy, Subject: []byte("you")}, N: 1}
+		_, _ = e.limiter.Take(ctx, &weir.Request{}, []counter.Charge{charge})
 	}
 }
 

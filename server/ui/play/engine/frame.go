@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Frame is what there is to draw. Arrivals, marks and points come once; a fresh frame has all of them again.
@@ -82,8 +82,8 @@ func (e *Engine) Lanes() []Lane {
 		if e.own != nil {
 			d.Rule = p.Rule
 		}
-		if a := p.Limit.Algorithm; a == weir.FixedWindow || a == weir.SlidingCounter {
-			w, _ := p.Windows(weir.State{}, e.begin)
+		if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
+			w, _ := p.Windows(counter.State{}, e.begin)
 			d.Offset = float64(w.Time - e.begin)
 		}
 		out = append(out, d)
@@ -165,11 +165,11 @@ func (l *lane) text(now int64) (text string, from int64) {
 	value, _ := l.value(now)
 	most := p.Limit.Max()
 	switch p.Limit.Algorithm {
-	case weir.TokenBucket:
+	case counter.TokenBucket:
 		text = fmt.Sprintf("%.1f of %d tokens", value, most)
-	case weir.LeakyBucket:
+	case counter.LeakyBucket:
 		text = fmt.Sprintf("%.1f of %d full", value, most)
-	case weir.LeakyQueue:
+	case counter.LeakyQueue:
 		text = "the next leaves at once"
 		if !r.Allowed {
 			text = "no place free"
@@ -177,7 +177,7 @@ func (l *lane) text(now int64) (text string, from int64) {
 			text = "the next waits " + seconds(r.Delay)
 		}
 		text = fmt.Sprintf("%d waiting, %s", len(l.leaves)-l.left, text)
-	case weir.SlidingLog:
+	case counter.SlidingLog:
 		text, from = fmt.Sprintf("%.0f of %d", value, most), now-l.window
 		for at := range l.log.Entries() {
 			text += ", the oldest goes in " + seconds(micros(at+l.window-now))
@@ -186,7 +186,7 @@ func (l *lane) text(now int64) (text string, from int64) {
 	default:
 		w, weight := p.Windows(l.state, now)
 		from = w.Time
-		if p.Limit.Algorithm == weir.FixedWindow {
+		if p.Limit.Algorithm == counter.FixedWindow {
 			text = fmt.Sprintf("%d of %d, at 0 again in %s", w.Level, most, seconds(micros(w.Time+l.window-now)))
 			break
 		}

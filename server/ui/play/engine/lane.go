@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -24,17 +24,17 @@ func newMirror(s *memstore.Store, e *Engine) *mirror {
 // lane is one counter, and what has happened to it.
 type lane struct {
 	trace
-	policy *weir.Policy
-	state  weir.State
-	log    weir.Log
-	result weir.Result // the last one
-	begin  int64       // of the engine
-	drawn  int64       // up to which moment points are there, µs since 1970
-	points []float64   // moment, value, and how much of it is the window before's
-	drew   int         // of points, that frames have had
+	policy *counter.Policy
+	state  counter.State
+	log    counter.Log
+	result counter.Result // the last one
+	begin  int64          // of the engine
+	drawn  int64          // up to which moment points are there, µs since 1970
+	points []float64      // moment, value, and how much of it is the window before's
+	drew   int            // of points, that frames have had
 }
 
-func (m *mirror) lane(c weir.Counter) *lane {
+func (m *mirror) lane(c counter.Counter) *lane {
 	key := c.Policy.Name + "\x00" + string(c.Subject)
 	l := m.lanes[key]
 	if l == nil {
@@ -47,7 +47,7 @@ func (m *mirror) lane(c weir.Counter) *lane {
 }
 
 // Take has the memstore decide, and notes what became of each charge.
-func (m *mirror) Take(ctx context.Context, charges []weir.Charge, results []weir.Result) {
+func (m *mirror) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	m.Store.Take(ctx, charges, results)
 	refused := false
 	for i := range charges {
@@ -66,13 +66,13 @@ func (m *mirror) Take(ctx context.Context, charges []weir.Charge, results []weir
 }
 
 // settle debits the state as the store has debited its own.
-func (l *lane) settle(now, n int64, r weir.Result, refused bool) {
+func (l *lane) settle(now, n int64, r counter.Result, refused bool) {
 	l.draw(now)
 	l.point(now)
 	l.result = r
 	taken := r.Allowed && (!refused || l.policy.Book)
 	switch {
-	case l.policy.Limit.Algorithm != weir.SlidingLog:
+	case l.policy.Limit.Algorithm != counter.SlidingLog:
 		if after, fits := l.policy.Debit(l.state, now, n); taken || !fits {
 			l.state = after
 		}
@@ -83,17 +83,17 @@ func (l *lane) settle(now, n int64, r weir.Result, refused bool) {
 }
 
 // report is how the counter stands, as if one more request were asked about.
-func (l *lane) report(now int64) weir.Result {
-	if l.policy.Limit.Algorithm == weir.SlidingLog {
-		v := weir.Fits
+func (l *lane) report(now int64) counter.Result {
+	if l.policy.Limit.Algorithm == counter.SlidingLog {
+		v := counter.Fits
 		if !l.policy.FitsLog(&l.log, now, 1) {
-			v = weir.Refused
+			v = counter.Refused
 		}
 		return l.policy.ReportLog(&l.log, now, 1, v)
 	}
-	v := weir.Fits
+	v := counter.Fits
 	if _, fits := l.policy.Try(l.state, now, 1); !fits {
-		v = weir.Refused
+		v = counter.Refused
 	}
 	return l.policy.Report(l.state, now, 1, v)
 }
@@ -103,11 +103,11 @@ func (l *lane) report(now int64) weir.Result {
 func (l *lane) value(now int64) (value, base float64) {
 	p := l.policy
 	switch p.Limit.Algorithm {
-	case weir.TokenBucket:
+	case counter.TokenBucket:
 		return tokens(p.Level(l.state, now)), 0
-	case weir.LeakyBucket, weir.LeakyQueue:
+	case counter.LeakyBucket, counter.LeakyQueue:
 		return float64(p.Limit.Max()) - tokens(p.Level(l.state, now)), 0
-	case weir.SlidingLog:
+	case counter.SlidingLog:
 		return float64(p.Limit.Count - l.report(now).Remaining), 0
 	}
 	w, weight := p.Windows(l.state, now)
@@ -122,12 +122,12 @@ func tokens(millionths int64) float64 { return float64(millionths) / 1e6 }
 func (l *lane) bend(now int64) int64 {
 	p := l.policy
 	switch p.Limit.Algorithm {
-	case weir.FixedWindow, weir.SlidingCounter:
+	case counter.FixedWindow, counter.SlidingCounter:
 		if w, _ := p.Windows(l.state, now); w.Level != 0 || w.Prev != 0 {
 			return w.Time + l.window
 		}
 		return 0
-	case weir.SlidingLog:
+	case counter.SlidingLog:
 		l.report(now) // which drops what has left
 		for at := range l.log.Entries() {
 			return at + l.window

@@ -1,4 +1,4 @@
-package weir
+package counter
 
 // Token bucket, leaky bucket and leaky queue. All three hold a level in
 // millionths of a token and the time at which it was right. Refilling rounds

@@ -1,4 +1,4 @@
-package weir
+package counter
 
 import (
 	"errors"
@@ -75,7 +75,7 @@ type Limit struct {
 	Window time.Duration
 	// Calendar makes windows of days, weeks or months, of a FixedWindow. Window is then how long they usually are.
 	Calendar Calendar
-	// Decimal limits are asked for millionths: they count amounts. See [Rule.Amount].
+	// Decimal limits are asked for millionths: they count amounts. See [github.com/weirhq/weir.Rule.Amount].
 	Decimal bool
 	// Fraction is added to Count, of a Decimal limit: less than 1.
 	Fraction Amount

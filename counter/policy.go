@@ -1,4 +1,4 @@
-package weir
+package counter
 
 import (
 	"crypto/sha256"
@@ -52,20 +52,20 @@ type Definition struct {
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
 	Shadow bool
-	// Candidate limits are those of [Rule.Candidate]. They are in shadow.
+	// Candidate limits are those of [github.com/weirhq/weir.Rule.Candidate]. They are in shadow.
 	Candidate bool
 	// OnStoreFailure says what happens while the store can't be reached.
 	OnStoreFailure FailureMode
 	// Global limits are one over all regions. Home is the region that owns the most of them, or "" for the one that nodes are told,
-	// and Floor what each of the others owns, in percent. See [Rule.Global].
+	// and Floor what each of the others owns, in percent. See [github.com/weirhq/weir.Rule.Global].
 	Global bool
 	Home   string
 	Floor  int
 	// Travels: every check of a Global limit asks the home.
 	Travels bool
-	// OnPartition says what happens while the home can't be asked. See [Rule.OnPartition].
+	// OnPartition says what happens while the home can't be asked. See [github.com/weirhq/weir.Rule.OnPartition].
 	OnPartition FailureMode
-	// Statuses, if any, are the HTTP statuses that count: see [Limiter.Finish].
+	// Statuses, if any, are the HTTP statuses that count: see [github.com/weirhq/weir.Limiter.Finish].
 	Statuses []int
 	// PerClient limits count by API key or user: nobody else waits for the same counter.
 	PerClient bool
@@ -74,20 +74,20 @@ type Definition struct {
 	// PerNode limits hold for each node by itself: they are never shared out.
 	PerNode bool
 	// Book limits are for charges that come too late to be refused: whatever is left, the tokens are
-	// taken, and no other limit of the request is in the way. Only a peek is refused. See [Rule.Book].
+	// taken, and no other limit of the request is in the way. Only a peek is refused. See [github.com/weirhq/weir.Rule.Book].
 	Book bool
 	// CountRefused fixed windows take the tokens of what they refuse as well. On other algorithms it does nothing, and
 	// beside Book neither: that refuses only peeks.
 	CountRefused bool
-	// Abuse says what becomes of clients that keep coming while they are refused. Nil means nothing. See [Options.Guard].
+	// Abuse says what becomes of clients that keep coming while they are refused. Nil means nothing. See [github.com/weirhq/weir.Options.Guard].
 	Abuse *Abuse
 	// Place is where the counters of a part lie among the slots of a Redis Cluster: so many 65,536ths of all slots behind where
 	// those of the whole limit would.
 	Place uint16
 
-	// Amount is what the limit counts of a request, or "" for its cost. See [Rule.Amount].
+	// Amount is what the limit counts of a request, or "" for its cost. See [github.com/weirhq/weir.Rule.Amount].
 	Amount string
-	// GivesBack: reservations that aren't settled in time go back. See [Rule.GiveBackUnsettled].
+	// GivesBack: reservations that aren't settled in time go back. See [github.com/weirhq/weir.Rule.GiveBackUnsettled].
 	GivesBack bool
 	// Split, if not zero, is how many parts the limit is counted in, by stores that have servers to spread them over.
 	Split int

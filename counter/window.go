@@ -1,4 +1,4 @@
-package weir
+package counter
 
 // Fixed window: the count since the window began. Windows are aligned to the Unix epoch. After a
 // clock ran backwards past a window's beginning, the window restarts at that moment with the count

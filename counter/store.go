@@ -1,4 +1,4 @@
-package weir
+package counter
 
 import (
 	"context"
@@ -121,7 +121,7 @@ type Result struct {
 	// Again: its Hold was there already, and nothing was taken now.
 	Again bool
 	// Local: it was counted apart from where the limit's counter is, which couldn't be reached. Beside an Err it means that
-	// the counter in [Options.Local] goes on from what the node knew of it.
+	// the counter in [github.com/weirhq/weir.Options.Local] goes on from what the node knew of it.
 	Local bool
 	// Remaining is how many tokens the counter has left.
 	Remaining int64

@@ -1,4 +1,4 @@
-package weir
+package counter
 
 // Sliding window counter: the counts of this window and of the one before. The
 // estimate of the last window's length is this count, plus the one before
