@@ -13,27 +13,29 @@ import (
 
 const module = "github.com/weirhq/weir"
 
-// mayImport lists what each package of the library may import of ours: the core nothing, and its siblings not each other.
+// mayImport lists what each package of the library may import of ours: counter nothing, stores counter alone, and siblings not
+// each other.
 var mayImport = map[string][]string{
-	"":                      {},
-	"/ledger":               {""},
-	"/memstore":             {""},
-	"/lease":                {"", "/ledger"},
-	"/redisstore":           {"", "/ledger", "/internal/guess", "/internal/rediscall", "/internal/siphash"},
-	"/cooldown":             {"", "/internal/shown", "/internal/siphash"},
+	"":                      {"/counter"},
+	"/counter":              {},
+	"/ledger":               {"/counter"},
+	"/memstore":             {"/counter"},
+	"/lease":                {"/counter", "/ledger"},
+	"/redisstore":           {"/counter", "/ledger", "/internal/guess", "/internal/rediscall", "/internal/siphash"},
+	"/cooldown":             {"", "/counter", "/internal/shown", "/internal/siphash"},
 	"/rulefile":             {"", "/internal/guess", "/internal/shown"},
-	"/storetest":            {"", "/ledger"},
-	"/metrics":              {"", "/cooldown", "/lease", "/memstore", "/redisstore", "/internal/observer"},
+	"/storetest":            {"/counter", "/ledger"},
+	"/metrics":              {"", "/counter", "/cooldown", "/lease", "/memstore", "/redisstore", "/internal/observer"},
 	"/tracing":              {"", "/internal/observer"},
-	"/httplimit":            {"", "/internal/inflight", "/internal/jsonerror", "/internal/onclose", "/internal/renew"},
+	"/httplimit":            {"", "/counter", "/internal/inflight", "/internal/jsonerror", "/internal/onclose", "/internal/renew"},
 	"/jwt":                  {"/httplimit"},
 	"/grpclimit":            {"", "/httplimit", "/internal/jsonerror", "/internal/renew"},
-	"/client":               {""},
+	"/client":               {"", "/counter"},
 	"/internal/jsonerror":   {},
 	"/internal/onclose":     {},
 	"/internal/renew":       {""},
-	"/internal/node/region": {"", "/redisstore", "/internal/rediscall", "/internal/node/stake"},
-	"/internal/node/stake":  {""},
+	"/internal/node/region": {"", "/counter", "/redisstore", "/internal/rediscall", "/internal/node/stake"},
+	"/internal/node/stake":  {"/counter"},
 }
 
 // foreign lists who may import the packages of others whose path begins like that. The library itself, the module at the
