@@ -3,12 +3,24 @@
 package console
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
+
+func TestMain(m *testing.M) {
+	// They wait for heartbeats and pages more than they work, so more of them run at a time than there are cores. A -parallel takes
+	// precedence.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 func TestConsole(t *testing.T) {
 	for file, target := range map[string]string{
@@ -28,7 +40,7 @@ func TestConsole(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(file, ".test.mjs"), func(t *testing.T) {
-			t.Parallel() // they wait for heartbeats more than they work
+			t.Parallel()
 			cmd := exec.CommandContext(t.Context(), "node", "--test", "--test-reporter=spec", file)
 			cmd.Env = append(os.Environ(), "WEIR="+weir)
 			if out, err := cmd.CombinedOutput(); err != nil {
