@@ -118,6 +118,7 @@ func allow(t *testing.T, acl string, servers ...*redistest.Server) {
 
 // TestThePermissionsInTheDocs are enough for a node, on every deployment, and each of them is used.
 func TestThePermissionsInTheDocs(t *testing.T) {
+	t.Parallel()
 	acl, ofSentinels := documentedACL(t)
 	t.Run("Server", func(t *testing.T) {
 		r := redistest.New(t, redistest.Options{ACL: []string{"user default off", "user weir on >secret " + acl}})
@@ -187,6 +188,7 @@ var elsewhere = map[string]bool{
 
 // A probe needs what a check needs. Otherwise a permission that is missing would lose and find a shard many times a second.
 func TestAMissingPermissionIsFoundByTheProbe(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	acl, _ := documentedACL(t)
 	allow(t, acl, r)

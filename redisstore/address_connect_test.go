@@ -170,6 +170,7 @@ func TestConnectByTLS(t *testing.T) {
 }
 
 func TestConnectToSentinel(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	group := redistest.NewSentinel(t, redistest.Options{Password: "hunter2"})
 	for _, s := range group.Sentinels {
@@ -222,6 +223,7 @@ func TestConnectToSentinel(t *testing.T) {
 }
 
 func TestConnectToCluster(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	cluster := redistest.NewCluster(t, redistest.Options{Password: "hunter2"})
 	refusedURL(t, "redis-cluster://:hunter3@"+strings.Join(cluster.Addrs()[:2], ","), "WRONGPASS")

@@ -15,6 +15,7 @@ import (
 
 // TestRedisClockStepsBack: an hour back, on two nodes at once, blocks nobody for longer than a window, and mints nothing.
 func TestRedisClockStepsBack(t *testing.T) {
+	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		for _, a := range storetest.Algorithms {
 			t.Run(a.String(), func(t *testing.T) {

@@ -59,6 +59,7 @@ func counts(t *testing.T, s *Store, p *counter.Policy) {
 // TestThePasswordIsFollowed: on one server, in a Cluster and under Sentinels that ask for it, too, a node goes on after its
 // password was rotated and its connections were killed, whether Redis or the file has the new password first.
 func TestThePasswordIsFollowed(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")
 	for name, open := range map[string]func() (string, []*redistest.Server){
 		"Server": func() (string, []*redistest.Server) {
@@ -149,6 +150,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 // TestCertificatesAreFollowed: the authority, the server's certificate and the client's are replaced in the documented order while
 // a node runs, and its connections are killed after each step.
 func TestCertificatesAreFollowed(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{TLS: true})
 	old, dir := r.Certs, t.TempDir()
 	fresh, err := redistest.NewCerts(dir)

@@ -11,6 +11,7 @@ import (
 
 // TestFourNodesAdmitExactly: 64 clients spread over four nodes share one limit, to the last token.
 func TestFourNodesAdmitExactly(t *testing.T) {
+	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		var nodes []*Store
 		for range 4 {

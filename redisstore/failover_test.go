@@ -17,6 +17,7 @@ import (
 // the one that conducts the failover is stopped. The others still name the old primary, which is writable, and the store stays
 // away from it.
 func TestAPlannedFailoverIsFollowedAtOnce(t *testing.T) {
+	t.Parallel()
 	r := redistest.NewSentinel(t, redistest.Options{})
 	s := open(t, Options{URL: "redis-sentinel://" + r.Addrs()[1] + "," + r.Addrs()[0] + "," + r.Addrs()[2] + "/" + redistest.MasterName, Timeout: 2 * time.Second})
 	p := policy(t, "p", counter.FixedWindow, 1_000_000, year)
@@ -76,6 +77,7 @@ func isMaster(ctx context.Context, r *redistest.Server) error {
 // TestAFailoverBeforeTheFirstHeartbeat: a store that has found the primary, but can't use it, follows a failover. Otherwise a node
 // that starts at such a moment would never come up.
 func TestAFailoverBeforeTheFirstHeartbeat(t *testing.T) {
+	t.Parallel()
 	r := redistest.NewSentinel(t, redistest.Options{})
 	do(t, r.Servers[0], "CONFIG", "SET", "min-replicas-to-write", "9") // so that it takes no writes
 	s := openLate(t, Options{URL: "redis-sentinel://" + strings.Join(r.Addrs(), ",") + "/" + redistest.MasterName})

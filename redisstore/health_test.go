@@ -14,8 +14,9 @@ import (
 
 // Of a Cluster, the shard that is lost is named, with when and why; the others are well.
 func TestHealthOfACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Password: "hunter2secret", Config: []string{"cluster-require-full-coverage no"}})
-	s, err := New(Options{URL: "redis-cluster://:hunter2secret@" + strings.Join(c.Addrs(), ","), Timeout: 200 * time.Millisecond})
+	s, err := New(Options{URL: "redis-cluster://:hunter2secret@" + strings.Join(c.Addrs(), ","), Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +73,7 @@ func TestHealthOfACluster(t *testing.T) {
 // TestAnEvictingRedisIsNoticed: a server that evicts counters frees blocked clients, so the store says which one does, and stops
 // saying so when the server doesn't any more.
 func TestAnEvictingRedisIsNoticed(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	do(t, c.Nodes[1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	var log lines

@@ -112,6 +112,7 @@ func TestGuestsMakeNoHolds(t *testing.T) {
 // TestSpoiledHoldsConcernNobodyElse: data that no version of the script wrote is dropped, and those who share a call with
 // it notice nothing.
 func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	spoils := map[string][][]string{}
@@ -198,6 +199,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 
 // TestHoldsLiveAsLongAsTheyMatter: not shorter, and not much longer.
 func TestHoldsLiveAsLongAsTheyMatter(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	p := amounts(t, "p", counter.TokenBucket, 10, time.Hour)
@@ -247,6 +249,7 @@ func TestCalendarCountersLiveOn(t *testing.T) {
 // TestARefusedRequestHoldsNothing: of charges in two slots of a Cluster, one is refused, and the hold of the other doesn't
 // stay. One that was there before does.
 func TestARefusedRequestHoldsNothing(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	s := open(t, Options{URL: clusterURL(c)})
 	servers := map[string]*redistest.Server{}
@@ -295,6 +298,7 @@ func TestARefusedRequestHoldsNothing(t *testing.T) {
 
 // TestASettlementIsCompleted: a node died when it had settled a part of a receipt. Whoever asks again settles the rest.
 func TestASettlementIsCompleted(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	s := open(t, Options{URL: clusterURL(c)})
 	p, plain := amounts(t, "p", counter.FixedWindow, 100, year), policy(t, "plain", counter.FixedWindow, 100, year)

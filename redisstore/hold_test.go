@@ -75,6 +75,7 @@ func left(t testing.TB, s counter.Store, p *counter.Policy, subject string) int6
 
 // TestSlotsOfADeadNodeEnd: nobody renews them, and they are free again by Redis' own clock, not a moment sooner.
 func TestSlotsOfADeadNodeEnd(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	url := "redis://" + r.Addr
 	a, b := open(t, Options{URL: url}), open(t, Options{URL: url})
@@ -106,6 +107,7 @@ func TestSlotsOfADeadNodeEnd(t *testing.T) {
 
 // TestARenewedSlotStays, and one that its holder releases, or loses and gets again, is counted once.
 func TestARenewedSlotStays(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
@@ -175,6 +177,7 @@ func TestASettlementWithoutARecordGivesNothingBack(t *testing.T) {
 
 // TestASettlementBooksOnce, whoever asks for it and however many do so at once.
 func TestASettlementBooksOnce(t *testing.T) {
+	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
 			{ID: "tokens", Amount: "tokens", Algorithm: counter.FixedWindow, Limits: []counter.Limit{{Count: 10_000, Window: year}}},
@@ -232,6 +235,7 @@ func leftOfAll(t *testing.T, l *weir.Limiter, req *weir.Request) int64 {
 
 // TestHoldsUnderConcurrency: whatever happens at the same moment, no more is admitted than there is room for.
 func TestHoldsUnderConcurrency(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	var nodes []*Store
 	for range 3 {
@@ -260,6 +264,7 @@ func TestHoldsUnderConcurrency(t *testing.T) {
 // TestManyHoldsEnd: 128 of them at a time, in the same order as in memory, also if the records of those that went back are over
 // by then, and if several charges of a request name the counter.
 func TestManyHoldsEnd(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	clock := func() time.Time { return now }
@@ -332,6 +337,7 @@ func TestManyHoldsOfOneMoment(t *testing.T) {
 
 // TestOneHoldStandsForAll charges of a request that name one counter, as in memory: that of the one that takes for them.
 func TestOneHoldStandsForAll(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
 	clock := func() time.Time { return now }

@@ -26,6 +26,7 @@ func health(s *Store, up bool) func(context.Context) error {
 
 // A store that is asked nothing finds out that its server is lost, and that it is back: also of the shards of a Cluster.
 func TestAnIdleStoreKnows(t *testing.T) {
+	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
 		r := redistest.New(t, redistest.Options{})
 		s := open(t, Options{URL: "redis://" + r.Addr, Timeout: well})
@@ -69,6 +70,7 @@ func TestAnIdleStoreKnows(t *testing.T) {
 
 // A store that is asked nothing leaves a Sentinel that is cut off and names a primary that is gone: another one knows better.
 func TestAnIdleStoreLeavesAStaleSentinel(t *testing.T) {
+	t.Parallel()
 	group, other := redistest.NewSentinel(t, redistest.Options{}), redistest.New(t, redistest.Options{})
 	stale, fresh := group.Sentinels[0], group.Sentinels[1]
 	for _, sentinel := range group.Sentinels {

@@ -23,6 +23,7 @@ func apart(s *Store, from string) []string {
 // slots. Whatever happens at the same moment, no limit is passed, and when
 // all is quiet each counter holds what was admitted and nothing else.
 func TestLayersInSeveralSlots(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	var nodes []*Store
 	for range 2 {
@@ -90,6 +91,7 @@ func TestLayersInSeveralSlots(t *testing.T) {
 // TestLayersInSeveralSlotsReport: what a request is told that another slot refused is what memory would tell it. What it was
 // lent in the meantime has gone back, too.
 func TestLayersInSeveralSlotsReport(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	now := storetest.Start
 	clock := func() time.Time { return now }

@@ -18,6 +18,7 @@ import (
 // TestALostReplyCountsOnce: under every fault of the network, what was answered is counted once, and
 // what wasn't at most once: nothing is sent twice.
 func TestALostReplyCountsOnce(t *testing.T) {
+	t.Parallel()
 	faults := []struct {
 		name  string
 		begin func(*redistest.Proxy) error
@@ -31,9 +32,10 @@ func TestALostReplyCountsOnce(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.SlidingLog} {
 		for _, f := range faults {
 			t.Run(fmt.Sprint(a, "/", f.name), func(t *testing.T) {
+				t.Parallel()
 				r := redistest.New(t, redistest.Options{})
 				proxy := redistest.NewProxy(t, r.Addr)
-				s := open(t, Options{URL: "redis://" + proxy.Addr, Timeout: 500 * time.Millisecond}) // which a busy machine keeps while there is no fault
+				s := open(t, Options{URL: "redis://" + proxy.Addr, Timeout: 2 * time.Second}) // a busy machine answers within that
 				direct := open(t, Options{URL: "redis://" + r.Addr})
 				p := policy(t, "p", a, 1000, year)
 				answers(t, s)
@@ -114,6 +116,7 @@ func decided(t *testing.T, s *Store, charges ...counter.Charge) (wait func()) {
 
 // TestSentAgain: after errors that say that the script didn't run, it is sent again, and counted once.
 func TestSentAgain(t *testing.T) {
+	t.Parallel()
 	p := policy(t, "p", counter.TokenBucket, 100, year)
 	once := func(t *testing.T, s counter.Store, subject string) {
 		t.Helper()
@@ -219,6 +222,7 @@ func clusterState(ctx context.Context, r *redistest.Server, want string) error {
 // TestKeysInTwoPlaces: while a slot moves, a request that needs keys on both sides waits until they are
 // together, and requests that only share a call are decided one by one.
 func TestKeysInTwoPlaces(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	s := open(t, Options{URL: clusterURL(c)})
 	const tag = 5
@@ -275,6 +279,7 @@ func TestKeysInTwoPlaces(t *testing.T) {
 // TestTheLastHoldOfASlotThatMoves: while a slot moves, Redis ends a script that asks for a key that the script has emptied. What
 // the last hold of a counter stands for goes back all the same.
 func TestTheLastHoldOfASlotThatMoves(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	s := open(t, Options{URL: clusterURL(c)})
 	const tag = 5
@@ -332,9 +337,10 @@ func takeAct(p *counter.Policy, key string) *act {
 // TestWhatRedisSaysIsTold: a server that refuses to write is lost for what it says, not for the time that was spent on asking
 // it again.
 func TestWhatRedisSaysIsTold(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	var log lines
-	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: time.Second, Logger: log.logger()})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: patience, Logger: log.logger()})
 	p := policy(t, "p", counter.TokenBucket, 10, time.Hour)
 	mustTake(t, s, charge1(p, "s"))
 	do(t, r, "REPLICAOF", "127.0.0.1", "1")

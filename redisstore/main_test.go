@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +26,10 @@ import (
 var seed = flag.Uint64("seed", 0, "of what is random; 0 means another each time")
 
 func TestMain(m *testing.M) {
+	// Most of these tests wait for Redis, so more of them run at a time than there are cores. A -parallel takes precedence.
+	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	flag.Parse()
 	if *seed == 0 {
 		*seed = rand.Uint64()

@@ -12,6 +12,7 @@ import (
 // TestRedisOwnClockSteps: Redis' own clock steps an hour back, and then forth, while slots and reservations are held. None
 // stays for longer than its own length.
 func TestRedisOwnClockSteps(t *testing.T) {
+	t.Parallel()
 	clock := redistest.NewClock(t, 0)
 	r := redistest.New(t, clock.Options())
 	s := open(t, Options{URL: "redis://" + r.Addr})

@@ -16,6 +16,7 @@ import (
 // TestAnUnservedSlotIsItsOwnFault: of a slot that no server serves the charges fail, and only those. The others
 // on the same server are decided by it, and so is that slot once it is served again.
 func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	owner := c.Nodes[0]
 	const lost, healthy = 5, 6 // tags that it owns
@@ -103,6 +104,7 @@ func whatFails(err error) error {
 
 // TestAStartWithoutTheNodesSlot: a node that was given the secret needs nothing of the slot in which nodes are counted.
 func TestAStartWithoutTheNodesSlot(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no"}})
 	slot, err := c.Slot(t.Context(), "weir{nodes}")
 	if err != nil {
@@ -123,6 +125,7 @@ func TestAStartWithoutTheNodesSlot(t *testing.T) {
 
 // TestSlotsThatComeBackAreOneLine, however many they are, or one for each look that it takes.
 func TestSlotsThatComeBackAreOneLine(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	var log lines
 	s := open(t, Options{URL: clusterURL(c), Logger: log.logger()})

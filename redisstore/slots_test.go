@@ -47,6 +47,7 @@ func slotOfHold(t *testing.T, s lister, p *counter.Policy, subject string, hold 
 
 // TestListOfSlots: both stores list the same slots, on a server and on a Cluster, whichever node has taken them.
 func TestListOfSlots(t *testing.T) {
+	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		var us atomic.Int64
 		us.Store(storetest.Start.UnixMicro())

@@ -38,6 +38,7 @@ func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, n
 // TestASpoiledCounterConcernsNobodyElse: data that no version of the script wrote makes its counter begin anew. The acts
 // that share a call with it count once, and the breaker hears nothing of it.
 func TestASpoiledCounterConcernsNobodyElse(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	var log lines
 	s := open(t, Options{URL: "redis://" + r.Addr, Logger: log.logger()})

@@ -47,12 +47,14 @@ func opener(t *testing.T, url string) storetest.OpenLender {
 }
 
 func TestStoreOnOneServer(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	storetest.RunLender(t, opener(t, "redis://"+r.Addr))
 	lasting(t, r)
 }
 
 func TestStoreOnACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	storetest.RunLender(t, opener(t, "redis-cluster://"+c.Addrs()[0]))
 	primaries, err := c.Primaries(t.Context())

@@ -61,6 +61,7 @@ func underLoad(t *testing.T, s *Store, subjects []string, disturb func()) {
 
 // TestScriptsFlushedUnderLoad: no error surfaces, and the count is exact.
 func TestScriptsFlushedUnderLoad(t *testing.T) {
+	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		s := open(t, Options{URL: url})
 		underLoad(t, s, []string{"a", "b", "c", "d"}, func() {
@@ -78,6 +79,7 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 
 // TestSlotsMoveUnderLoad: no error surfaces, and the count is exact.
 func TestSlotsMoveUnderLoad(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
 	s := open(t, Options{URL: clusterURL(c)})
 	var subjects []string

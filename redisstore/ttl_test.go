@@ -22,6 +22,7 @@ func pttl(t *testing.T, r *redistest.Server, key string) time.Duration {
 
 // TestCountersLiveAsLongAsTheyMatter: not shorter, and not much longer.
 func TestCountersLiveAsLongAsTheyMatter(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	for _, a := range storetest.Algorithms {

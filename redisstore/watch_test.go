@@ -29,6 +29,7 @@ func TestALossIsNoticedWithinThreeSeconds(t *testing.T) {
 
 // TestIdleShardsAreLookedAt: every shard, again and again, while the store is asked for nothing.
 func TestIdleShardsAreLookedAt(t *testing.T) {
+	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		s := open(t, Options{URL: url})
 		for _, sh := range s.shards() {
@@ -190,6 +191,7 @@ func TestAnIdleStoreKnowsOfUnservedSlots(t *testing.T) {
 
 // TestWhatWasHeardIsRemembered: of the other nodes, while Redis is lost, and how old it is.
 func TestWhatWasHeardIsRemembered(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	url := "redis://" + r.Addr
 	a, b := open(t, Options{URL: url, Name: "a", Timeout: well}), open(t, Options{URL: url, Name: "b", Timeout: well})
