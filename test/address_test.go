@@ -15,6 +15,7 @@ import (
 // The rules that people start with give verified clients what their tier and their override say, whatever their address, and
 // limit the addresses of clients that invent keys.
 func TestAddressesDontCapClients(t *testing.T) {
+	t.Parallel()
 	starter, err := os.ReadFile("../server/internal/serve/starter.yaml")
 	if err != nil {
 		t.Fatal(err)

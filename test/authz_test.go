@@ -66,6 +66,7 @@ func extAuthz(t *testing.T, block int) *extauthz.ExtAuthz {
 // Envoy's filter over gRPC, as its page has it, is one that Envoy knows. With a fixed window of 100 a day, 500 requests are exactly
 // 100 that are admitted and 400 that aren't, with the headers; and the counter is that of the same request over HTTP.
 func TestEnvoysExtAuthzOverGRPC(t *testing.T) {
+	t.Parallel()
 	filter := extAuthz(t, 1)
 	if filter.GetGrpcService().GetEnvoyGrpc() == nil || !filter.EncodeRawHeaders || filter.GetWithRequestBody() != nil {
 		t.Errorf("the page has %v", filter)

@@ -17,6 +17,7 @@ import (
 // The checks of a batch travel to Redis together, whether they are leased or not: a round trip for each would make a batch of
 // a thousand take a tenth of a second.
 func TestBatchesTravelTogether(t *testing.T) {
+	t.Parallel()
 	const checks, most = checkapi.MaxChecks, 100
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), `
 rules:

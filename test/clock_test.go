@@ -16,6 +16,7 @@ import (
 // An hour between the clocks of a node and of Redis: what nodes share is dated by Redis'. To the node, a Redis whose clock is
 // ahead looks like this: its heartbeats tell another time.
 func TestSharedTimeIsRedis(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	seed := write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: all, algorithm: fixed_window, limit: 5/second}]")
 	n := serve(t, "--store", "redis://"+anHourAhead(t, r.Addr), "--seed-rules", seed)

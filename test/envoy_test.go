@@ -145,6 +145,7 @@ func TestEnvoyOverTLS(t *testing.T) {
 
 // TestEnvoyDrains: balancers hear of the end before the port is closed, and requests go on meanwhile.
 func TestEnvoyDrains(t *testing.T) {
+	t.Parallel()
 	n := serve(t, "--drain-notice", "500ms")
 	conn := dialEnvoy(t, n.GRPC, insecure.NewCredentials())
 	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
@@ -170,6 +171,7 @@ func TestEnvoyDrains(t *testing.T) {
 // TestEnvoyWhileRedisIsStopped: an answer comes within Envoy's own time-out, by the failure modes, whatever time the store has
 // otherwise.
 func TestEnvoyWhileRedisIsStopped(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "edge.yaml"), []byte(envoyConfig("5")), 0o600); err != nil {

@@ -62,6 +62,7 @@ func (x *gatewayXDS) limits(t *testing.T, version string, unit conf.RateLimitUni
 // TestEnvoyXDS: a node isn't ready before the first configuration, and says where it has it from, what it rejected, and
 // that the server is gone.
 func TestEnvoyXDS(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

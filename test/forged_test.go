@@ -69,6 +69,7 @@ func (f forger) headers() (lines [][2]string) {
 
 // Whatever a client makes up, it is counted as who it is, for what it asks: or the request is refused, and nobody is counted.
 func TestGatewaysThatAskAreNotDeceived(t *testing.T) {
+	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
 		seed := rand.Uint64()
 		f := forger{rand.New(rand.NewPCG(seed, 1))}
@@ -161,6 +162,7 @@ func (a *asked) http2(t *testing.T) func([][2]string) (*http.Response, error) {
 
 // The key that the service sees is the one that was charged, however often and in whatever spelling a client sends it.
 func TestGatewaysThatAskChargeTheKeyThatTheyForward(t *testing.T) {
+	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
 		seed := rand.Uint64()
 		f := forger{rand.New(rand.NewPCG(seed, 2))}
@@ -279,6 +281,7 @@ func rawRequests() map[string]string {
 
 // Nothing reaches the service that Weir hasn't admitted, even where requests pass while Weir is away: no client makes it so.
 func TestGatewaysThatAskForwardNothingUncounted(t *testing.T) {
+	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
 		for name, change := range map[string][]string{"closed": nil, "open": letPass(t, a.gateway, a.service)} {
 			if name == "open" {
@@ -339,6 +342,7 @@ func (a *asked) admitted(t *testing.T) (n int64) {
 // Of protocols to switch to, the service is offered WebSocket alone: requests over HTTP/2 that came on such a connection would
 // pass uncounted.
 func TestGatewaysThatAskOfferWebSocketAlone(t *testing.T) {
+	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
 		for _, protocol := range []string{"websocket", "WebSocket", "h2c", "H2C", "h2c, websocket", "websocket, h2c", "TLS/1.3", "websocket\r\nUpgrade: h2c", "h2c\r\nUpgrade: websocket"} {
 			conn := dial(t, a.url)
@@ -362,6 +366,7 @@ func TestGatewaysThatAskOfferWebSocketAlone(t *testing.T) {
 
 // With --http-token, gateways send it as their pages say: in place of what a client sends, and not to the service.
 func TestGatewaysThatAskSendTheToken(t *testing.T) {
+	t.Parallel()
 	const secret = "secret-of-the-port"
 	sends := map[*gateways.Gateway][]string{
 		gateways.Nginx:   {"proxy_pass_request_body off;", "proxy_pass_request_body off;\n        proxy_set_header X-Weir-Token \"" + secret + "\";"},

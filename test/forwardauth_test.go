@@ -96,6 +96,7 @@ func (a *asked) start(t *testing.T, weir string, change ...string) {
 
 // With a fixed window of 100 a day, 500 requests give exactly 100 times 200, and 400 refusals as clients of Weir know them.
 func TestGatewaysThatAskAreExact(t *testing.T) {
+	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
 		for day := -1; day != time.Now().UTC().Day(); { // a window may end in between
 			day = time.Now().UTC().Day()
@@ -172,6 +173,7 @@ func (a *asked) flood(t *testing.T, path, key string) int {
 
 // Other answers than those of limits reach clients, too.
 func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
+	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
 		for _, c := range []struct {
 			method, path string
@@ -239,6 +241,7 @@ func letPass(t *testing.T, g *gateways.Gateway, service string) []string {
 
 // Without Weir, gateways answer with an error, or let requests pass where they are told to, as their pages say.
 func TestGatewaysThatAskWithoutWeir(t *testing.T) {
+	t.Parallel()
 	closed := map[*gateways.Gateway]int{gateways.Nginx: 500, gateways.Caddy: 502, gateways.HAProxy: 503, gateways.Traefik: 500}
 	askAll(t, func(t *testing.T, a *asked) {
 		open := letPass(t, a.gateway, a.service)
@@ -259,6 +262,7 @@ func TestGatewaysThatAskWithoutWeir(t *testing.T) {
 
 // HAProxy goes on with requests whose script fails. What the page has behind it refuses them.
 func TestHAProxysScriptFails(t *testing.T) {
+	t.Parallel()
 	a := startAsked(t, gateways.HAProxy, "  local headers = {}\n", "  error(\"broken\")\n  local headers = {}\n")
 	if res, text := call(t, "GET", a.url+"/free", ""); res.StatusCode != 503 || a.served.Load() != 0 {
 		t.Errorf("%d %s, %d served", res.StatusCode, text, a.served.Load())
@@ -267,6 +271,7 @@ func TestHAProxysScriptFails(t *testing.T) {
 
 // Caddy's short form refuses what the long one does.
 func TestCaddysForwardAuth(t *testing.T) {
+	t.Parallel()
 	a := startAsked(t, gateways.CaddyShort)
 	for i := range 5 {
 		want := 200
@@ -282,6 +287,7 @@ func TestCaddysForwardAuth(t *testing.T) {
 // Envoy's filter, as its page has it, is one that Envoy knows, and its requests count for what is behind the path, however that
 // is spelled.
 func TestEnvoysExtAuthz(t *testing.T) {
+	t.Parallel()
 	authz := extAuthz(t, 0)
 	prefix := authz.GetHttpService().PathPrefix
 	peer := authz.GetHttpService().AuthorizationRequest.HeadersToAdd[0].Key

@@ -134,6 +134,7 @@ func agree(t *testing.T, n *node, up bool) (said claim) {
 // TestStoreHealthIsTrue: nodes that nobody asks anything know that Redis is lost, and since when, and that it is back. All that they
 // tell of it agrees, and they still list each other.
 func TestStoreHealthIsTrue(t *testing.T) {
+	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	proxy, err := redistest.StartProxy(server.Addr)
 	if err != nil {
@@ -206,6 +207,7 @@ func TestStoreHealthIsTrue(t *testing.T) {
 
 // TestALostShardIsNamed: of a Cluster that loses one of three, in every place, also by the other nodes.
 func TestALostShardIsNamed(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no", "cluster-replica-no-failover yes"}})
 	nodes := serveAll(t, 2, "--store", "redis-cluster://"+strings.Join(c.Addrs(), ","))
 	reached(t, nodes...)
@@ -244,6 +246,7 @@ func TestALostShardIsNamed(t *testing.T) {
 
 // TestPprof: profiles are for operators of a node that was told to give them.
 func TestPprof(t *testing.T) {
+	t.Parallel()
 	const operate, read = "an-operators-long-token", "a-readers-long-token"
 	sum := func(token string) string {
 		s := sha256.Sum256([]byte(token))

@@ -30,6 +30,7 @@ func dial(t *testing.T, url string) net.Conn {
 
 // Clients that are slow or send too much get a clear error on every port of a node, and nobody else notices.
 func TestHostileClients(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
 		fmt.Fprintln(w, n, err)

@@ -78,6 +78,7 @@ func list(t *testing.T) []listed {
 }
 
 func TestImportRules(t *testing.T) {
+	t.Parallel()
 	seen := 0
 	for _, p := range list(t) {
 		name, ours := strings.CutPrefix(p.ImportPath, module)
@@ -98,6 +99,7 @@ func TestImportRules(t *testing.T) {
 }
 
 func TestForeignPackagesEnterWhereTheyAreNeeded(t *testing.T) {
+	t.Parallel()
 	for _, p := range list(t) {
 		name, ours := strings.CutPrefix(p.ImportPath, module)
 		if !ours || strings.HasPrefix(name, "/server/test") || strings.HasPrefix(name, "/server/bench") || strings.HasPrefix(name, "/examples") {
@@ -119,6 +121,7 @@ func TestForeignPackagesEnterWhereTheyAreNeeded(t *testing.T) {
 
 // The core does no I/O and logs nothing: decisions come back, they aren't told to the world.
 func TestCoreKnowsNothingOfTheWorld(t *testing.T) {
+	t.Parallel()
 	for _, p := range list(t) {
 		if p.ImportPath != module {
 			continue

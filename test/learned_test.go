@@ -15,6 +15,7 @@ import (
 
 // TestEstimatesAreShared: a node reserves what another has learned of a model's answers.
 func TestEstimatesAreShared(t *testing.T) {
+	t.Parallel()
 	begun, end := make(chan struct{}), make(chan struct{})
 	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

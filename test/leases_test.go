@@ -37,6 +37,7 @@ func (l *limited) most(elapsed time.Duration) int64 {
 // Four nodes spend what they borrow of one bucket, and one of them is killed with tokens in its hands: they are lost, and none is
 // admitted twice.
 func TestLeasesHoldWhenANodeIsKilled(t *testing.T) {
+	t.Parallel()
 	quick := &limited{path: "/quick", capacity: 100, rate: 100}
 	slow := &limited{path: "/slow", capacity: 300, rate: 300. / 86400}
 	limits := []*limited{quick, slow}

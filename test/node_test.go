@@ -3,13 +3,16 @@ package test
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,7 +23,14 @@ import (
 // binary is the weir command, built once for all tests.
 var binary string
 
+// perCore is how many tests run at a time on each core: most of them wait for processes and clocks.
+const perCore = 4
+
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", strconv.Itoa(perCore*runtime.GOMAXPROCS(0))); err != nil { // -parallel takes precedence
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

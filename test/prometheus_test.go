@@ -124,6 +124,7 @@ rules:
 // Every query of the dashboard and of the alerts finds data in a Prometheus that scrapes real nodes, and every metric that they
 // name is one of theirs. Then things break, and the alerts say so.
 func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
+	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	dir := t.TempDir()
 	rules := write(t, filepath.Join(dir, "rules.yaml"), deployRules)

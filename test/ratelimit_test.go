@@ -114,6 +114,7 @@ func (m mounted) certificates(t *testing.T, a *authority, name string) {
 // TestRatelimitForEnvoyGateway starts a node exactly as Envoy Gateway does, but for ports and paths. Limits come over xDS, with TLS both
 // ways, and Envoys ask over TLS with certificates of their own, which are renewed under the running node.
 func TestRatelimitForEnvoyGateway(t *testing.T) {
+	t.Parallel()
 	redis := redistest.New(t, redistest.Options{Password: "sesame"})
 	first, second := newAuthority(t, t.TempDir()), newAuthority(t, t.TempDir())
 	certs := mounted{t.TempDir()}
@@ -229,6 +230,7 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 
 // TestRatelimitStores counts in each kind of Redis that envoyproxy/ratelimit knows, by its variables.
 func TestRatelimitStores(t *testing.T) {
+	t.Parallel()
 	single := redistest.New(t, redistest.Options{TLS: true, ACL: []string{"user default off", "user limiter on >sesame ~* &* +@all"}})
 	sentinel := redistest.NewSentinel(t, redistest.Options{Password: "sesame"})
 	cluster := redistest.NewCluster(t, redistest.Options{Password: "sesame"})
@@ -265,6 +267,7 @@ func TestRatelimitStores(t *testing.T) {
 
 // TestRatelimitTraces: traces are sent as Envoy Gateway asks for them, under its names, and nothing else is.
 func TestRatelimitTraces(t *testing.T) {
+	t.Parallel()
 	collector := oteltest.HTTP(t)
 	n := startRatelimit(t, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=127.0.0.1:1", "RUNTIME_ROOT="+runtimeFolder(t, "2"), "RUNTIME_SUBDIRECTORY=ratelimit",
 		"TRACING_ENABLED=true", "TRACING_SERVICE_NAME=envoy-ratelimit", "TRACING_SERVICE_NAMESPACE=envoy-gateway-system", "TRACING_SERVICE_INSTANCE_ID=pod-1",
@@ -283,6 +286,7 @@ func TestRatelimitTraces(t *testing.T) {
 
 // TestRatelimitWithoutRedis: where envoyproxy/ratelimit waits for Redis, or ends, a node starts, is healthy and answers.
 func TestRatelimitWithoutRedis(t *testing.T) {
+	t.Parallel()
 	free, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
@@ -301,6 +305,7 @@ func TestRatelimitWithoutRedis(t *testing.T) {
 // TestRatelimitFolder: a folder that isn't there ends the node with the names of the variables, unless it may start without; one that
 // appears, and one that RUNTIME_ROOT is pointed at, is taken in.
 func TestRatelimitFolder(t *testing.T) {
+	t.Parallel()
 	redis := redistest.New(t, redistest.Options{})
 	store := []string{"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + redis.Addr}
 	root := filepath.Join(t.TempDir(), "current")
@@ -342,6 +347,7 @@ func TestRatelimitFolder(t *testing.T) {
 
 // TestRatelimitTellsOfItself: its help, what it says of arguments, of variables that do nothing and of mistakes, none with a secret.
 func TestRatelimitTellsOfItself(t *testing.T) {
+	t.Parallel()
 	const secret = "hunter2"
 	for _, c := range []struct {
 		args, environ []string

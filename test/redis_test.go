@@ -124,6 +124,7 @@ var patient = []string{"--store-timeout", "20s"}
 // Four nodes, 64 clients spread over them, 1,000 a year: 1,000 of 3,000 requests are admitted, or fewer if nodes borrow tokens and a
 // busy machine lets their leases end before they are given back. And a receipt of one node is good on another, once.
 func TestManyNodesOneLimit(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(*testing.T) string{
 		"one server": func(t *testing.T) string { return "redis://" + redistest.New(t, redistest.Options{}).Addr },
 		"Cluster": func(t *testing.T) string {
@@ -269,6 +270,7 @@ func TestStartWithoutRedis(t *testing.T) {
 
 // Redis dies under two nodes and comes back: the rules' failure modes answer meanwhile, and each loss and return is one line in the log.
 func TestRedisDiesAndReturns(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), modes)
 	nodes := serveAll(t, 2, "--rules", rules, "--store", "redis://"+r.Addr, "--store-timeout", "300ms")

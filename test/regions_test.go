@@ -119,6 +119,7 @@ rules:
 
 // TestOneLimitOverRegions: three regions, each with a Redis of its own, 150 ms apart, admit together what one would.
 func TestOneLimitOverRegions(t *testing.T) {
+	t.Parallel()
 	all := regions(t, globalRules, "us", "eu", "ap")
 	for _, s := range all {
 		if err := s.way.Delay(150*time.Millisecond, 0); err != nil {
@@ -173,6 +174,7 @@ func TestOneLimitOverRegions(t *testing.T) {
 // TestHomeThatIsCutOff: without the home, on_partition decides; nothing is admitted past what that says; and all is well
 // again by itself.
 func TestHomeThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	all := regions(t, globalRules+`
   - {id: shop, by: ["attr:shop"], missing: skip, scope: global, on_partition: local, algorithm: fixed_window, limit: 10/day}
 `, "us", "eu")
@@ -242,6 +244,7 @@ func TestHomeThatIsCutOff(t *testing.T) {
 
 // TestThoseThatWaitKeepNobodyOut: a client that asks for more than its region has, while the home doesn't answer, leaves the others some of its node's places.
 func TestThoseThatWaitKeepNobodyOut(t *testing.T) {
+	t.Parallel()
 	all := regionsWith(t, []string{"--max-in-flight", "16"}, `
 rules:
   - {id: quota, by: [user], scope: global, algorithm: fixed_window, limit: 1000/day}

@@ -141,6 +141,7 @@ func (l *load) end(t testing.TB) {
 // TestARuleChangesEverywhere: a tier is raised and cut while requests run, on all nodes, without a request that fails or a
 // connection that is dropped, and clients keep what they had.
 func TestARuleChangesEverywhere(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	nodes := serveAll(t, 3, append(patient, "--store", "redis://"+r.Addr)...)
 	reached(t, nodes...)

@@ -384,6 +384,7 @@ decision_log_sample: 1
 
 // An upstream that sends more than it announced doesn't get that into the log.
 func TestWhatFollowsAnAnswerStaysOutOfTheLog(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {

@@ -252,6 +252,7 @@ func TestRulesFollowTheFile(t *testing.T) {
 
 // Hundreds of saves under load, half of them broken: no request fails, none sees a mixture, every broken one is reported with its place.
 func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
 	doc := func(v int) string {
 		return fmt.Sprintf("rules:\n  - {id: a%d, limit: 1000000/second}\n  - {id: b%d, limit: 1000000/second}\n", v, v)
 	}

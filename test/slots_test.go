@@ -31,6 +31,7 @@ func slotsAt(t *testing.T, n *node) adminapi.Counter {
 // A slot that was taken at one node is listed at the other, which releases it. A caller that still renews it takes it again, if
 // one is free; if none is, it is told, and its release frees nothing of others.
 func TestSlotsReleasedAtAnotherNode(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(*testing.T) string{
 		"one server": func(t *testing.T) string { return "redis://" + redistest.New(t, redistest.Options{}).Addr },
 		"Cluster": func(t *testing.T) string {
@@ -99,6 +100,7 @@ func TestSlotsReleasedAtAnotherNode(t *testing.T) {
 
 // A request that a gateway serves takes its slot again, and releases it when it ends.
 func TestAReleasedSlotOfALivingRequest(t *testing.T) {
+	t.Parallel()
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		arrived <- struct{}{}

@@ -62,6 +62,7 @@ func unread(t *testing.T, args ...string) *node {
 // Whoever doesn't read a node's log stops nothing: neither checks while Redis is away, nor that it is found again, nor the gateway, nor
 // operators, nor the end.
 func TestALogThatNobodyReads(t *testing.T) {
+	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	n := unread(t, "--store", "redis://"+r.Addr, "--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--pprof", "--decision-log", "stderr", "--drain-notice", "0s")
 	c := &http.Client{Timeout: 20 * time.Second}

@@ -53,6 +53,7 @@ func TestTLSWithClientCertificates(t *testing.T) {
 // The gRPC port may have a certificate, a CA and a name of its own, while the others have none. All of them are followed: new
 // connections get what the files hold, without a hangup.
 func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first, second := newAuthority(t, t.TempDir()), newAuthority(t, t.TempDir())
 	cert, key, ca := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")

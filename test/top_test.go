@@ -94,6 +94,7 @@ func told(c top.Client, a *top.Answer) (sum, off float64) {
 
 // TestTopAgreesWithAnExactCount: the top 20 of a Zipf load over three nodes, in order up to the error that the answer states.
 func TestTopAgreesWithAnExactCount(t *testing.T) {
+	t.Parallel()
 	redis := redistest.New(t, redistest.Options{})
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: orders, limit: 50/second, burst: 200}]")
 	var nodes []*node
@@ -266,6 +267,7 @@ func (s *screen) stopped() {
 
 // TestTopOnATerminal in a real one.
 func TestTopOnATerminal(t *testing.T) {
+	t.Parallel()
 	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: orders, limit: 2/minute}\n  - {id: quiet, match: {endpoint: /quiet}, limit: 9/minute}"))
 	ctx, cancel := context.WithCancel(t.Context())
 	var sending sync.WaitGroup

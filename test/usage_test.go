@@ -16,6 +16,7 @@ import (
 // TestTheHourAgreesWithAnExactCount over three nodes: by rule and by client; and a client that one node has seen can be blocked at another, by its
 // fingerprint. Nodes tell each other keys under their tokens.
 func TestTheHourAgreesWithAnExactCount(t *testing.T) {
+	t.Parallel()
 	redis := redistest.New(t, redistest.Options{})
 	var nodes []*node
 	for range 3 {

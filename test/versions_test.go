@@ -63,6 +63,7 @@ rules:
 // TestTwoVersionsOnOneRedis: nodes of this version take the place of nodes of the version before, one by one and
 // under load, and one of them goes back. All of them keep one limit, and take each other's receipts.
 func TestTwoVersionsOnOneRedis(t *testing.T) {
+	t.Parallel()
 	older := buildBefore(t)
 	r := redistest.New(t, redistest.Options{})
 	args := append(patient, "--store", "redis://"+r.Addr, "--seed-rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), versionRules))
