@@ -94,7 +94,6 @@ func told(c top.Client, a *top.Answer) (sum, off float64) {
 
 // TestTopAgreesWithAnExactCount: the top 20 of a Zipf load over three nodes, in order up to the error that the answer states.
 func TestTopAgreesWithAnExactCount(t *testing.T) {
-	t.Parallel()
 	redis := redistest.New(t, redistest.Options{})
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: orders, limit: 50/second, burst: 200}]")
 	var nodes []*node

@@ -123,18 +123,19 @@ flow('a page of another site, or of another port, neither reads nor writes', asy
         out.push(await read(path, { method: 'POST', mode: 'no-cors', body: JSON.stringify(data), headers: { 'Content-Type': 'text/plain' } }))
         navigator.sendBeacon(admin + path, JSON.stringify(data))
       }
-      for (const kind of ['script', 'img', 'iframe', 'link', 'object']) {
-        for (const path of ['/v1/rules', '/v1/top', '/console/', '/play', '/console/assets/x.js']) {
-          const e = document.createElement(kind)
-          const loads = new Promise((done) => ((e.onload = () => done(true)), (e.onerror = () => done(false)), setTimeout(() => done(false), 2000)))
-          if (kind === 'link') Object.assign(e, { rel: 'stylesheet', href: admin + path })
-          else if (kind === 'object') e.data = admin + path
-          else e.src = admin + path
-          document.body.append(e)
-          // A frame "loads" the browser's own page when it is refused; what matters is that the node's isn't in it.
-          if ((await loads) && kind !== 'iframe' && kind !== 'object') out.push(`${kind} ${path} was loaded`)
-        }
+      const embed = async (kind, path) => {
+        const e = document.createElement(kind)
+        const loads = new Promise((done) => ((e.onload = () => done(true)), (e.onerror = () => done(false)), setTimeout(() => done(false), 10_000)))
+        if (kind === 'link') Object.assign(e, { rel: 'stylesheet', href: admin + path })
+        else if (kind === 'object') e.data = admin + path
+        else e.src = admin + path
+        document.body.append(e)
+        // A frame "loads" the browser's own page when it is refused; what matters is that the node's isn't in it.
+        if ((await loads) && kind !== 'iframe' && kind !== 'object') out.push(`${kind} ${path} was loaded`)
       }
+      const kinds = ['script', 'img', 'iframe', 'link', 'object']
+      const paths = ['/v1/rules', '/v1/top', '/console/', '/play', '/console/assets/x.js']
+      await Promise.all(kinds.flatMap((kind) => paths.map((path) => embed(kind, path))))
       const form = Object.assign(document.createElement('form'), { method: 'POST', action: `${admin}/v1/denylist/entries?force=true`, enctype: 'text/plain', target: 'there' })
       form.append(Object.assign(document.createElement('input'), { name: '{"key": "sk_evil', value: '"}' })) // the body is {"key": "sk_evil="}
       document.body.append(Object.assign(document.createElement('iframe'), { name: 'there' }), form)
