@@ -24,7 +24,7 @@ import (
 var binary string
 
 // perCore is how many tests run at a time on each core: most of them wait for processes and clocks.
-const perCore = 4
+const perCore = 3
 
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(perCore*runtime.GOMAXPROCS(0))); err != nil { // -parallel takes precedence
