@@ -84,10 +84,10 @@ func Compile(doc Rules) (*RuleSet, error) {
 	}
 	rs.checkCounters(&bad)
 	for i, p := range doc.Allow {
-		rs.addPattern(&rs.allow, fmt.Sprintf("whitelist[%d]", i), p, "none of them would be limited", &bad)
+		rs.addPattern(&rs.allow, fmt.Sprintf("allow[%d]", i), p, "none of them would be limited", &bad)
 	}
 	for i, p := range doc.Deny {
-		rs.addPattern(&rs.deny, fmt.Sprintf("blacklist[%d]", i), p, "all of them would be refused", &bad)
+		rs.addPattern(&rs.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
 	}
 	if len(bad) > 0 {
 		return nil, bad

@@ -91,7 +91,7 @@ func (m *match) pathText() string { return string(m.path[:max(1, len(m.path)-1)]
 func (rs *RuleSet) ignored(req *Request) (out []string) {
 	if req.APIKey != "" && !req.KeyVerified {
 		if p := rs.allow.matchKey(req.APIKey); p != "" {
-			out = append(out, fmt.Sprintf("whitelist entry %s: the key is not verified", p))
+			out = append(out, fmt.Sprintf("allow list entry %s: the key is not verified", p))
 		}
 		if i := rs.keys.first(req.APIKey); i >= 0 {
 			k := rs.doc.Keys[i]

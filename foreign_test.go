@@ -190,8 +190,8 @@ func TestForeignKeys(t *testing.T) {
 		m := map[string]weir.Rules{
 			"rules[0].match.api_key_pattern": ruleFor(weir.Match{APIKeyPattern: key}),
 			"keys." + key:                    {Tiers: []weir.Tier{{Name: "pro", Limits: limits}}, Keys: []weir.KeyTier{{Pattern: key, Tier: "pro"}}, Rules: []weir.Rule{all}},
-			"whitelist[0]":                   {Allow: []string{key}, Rules: []weir.Rule{all}},
-			"blacklist[0]":                   {Deny: []string{key}, Rules: []weir.Rule{all}},
+			"allow[0]":                       {Allow: []string{key}, Rules: []weir.Rule{all}},
+			"deny[0]":                        {Deny: []string{key}, Rules: []weir.Rule{all}},
 		}
 		if !strings.Contains(key, "*") {
 			m["rules[0].override."+key] = weir.Rules{Rules: []weir.Rule{{ID: "all", By: []string{"api_key", "ip"}, Limits: limits, Override: map[string][]weir.Limit{key: limits}}}}
@@ -288,7 +288,7 @@ func TestListsForEverybody(t *testing.T) {
 		{"ip:203.0.113.7", "write 203.0.113.7", ""},
 		{"10.0.0.0/8", "", ""}, {"fc00::/7", "", ""}, {"fe80::/10", "", ""}, {"2001:db8::/32", "", ""}, {"203.0.113.7", "", ""}, {"sk_*", "", ""}, {"a/b", "", ""}, {"2024-10-01", "", ""},
 	} {
-		for list, doc := range map[string]weir.Rules{"whitelist": {Allow: []string{"sk_1", c.entry}}, "blacklist": {Deny: []string{"sk_1", c.entry}}} {
+		for list, doc := range map[string]weir.Rules{"allow": {Allow: []string{"sk_1", c.entry}}, "deny": {Deny: []string{"sk_1", c.entry}}} {
 			doc.Rules = []weir.Rule{{ID: "all", By: []string{"ip"}, Limits: per(1, time.Minute)}}
 			bad, warnings := verdict(doc)
 			if (bad == "") != (c.bad == "") || !strings.Contains(bad, c.bad) || bad != "" && !strings.HasPrefix(bad, list+"[1]: ") {

@@ -19,7 +19,7 @@ func (rs *RuleSet) WithDenied(entries ...string) (*RuleSet, error) {
 	c.deny, c.warnings = accessList{}, nil
 	var bad Problems
 	for i, p := range slices.Concat(rs.doc.Deny, entries) {
-		c.addPattern(&c.deny, fmt.Sprintf("blacklist[%d]", i), p, "all of them would be refused", &bad)
+		c.addPattern(&c.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
 	}
 	if c.warnings = rs.warnings; len(bad) > 0 {
 		return nil, bad

@@ -382,7 +382,7 @@ func TestExplain(t *testing.T) {
 		fmt.Fprintln(&b, r.ID, r.Applies, r.Why, r.By, r.Cost, r.From, r.Source, r.Endpoint, r.SharedAddress, r.Refuses)
 	}
 	want := `within [/login] free the default tier
-ignored whitelist entry sk_prod_monitor: the key is not verified
+ignored allow list entry sk_prod_monitor: the key is not verified
 ignored tier pro of keys entry sk_prod_*: the key is not verified
 quota true it has no conditions [api_key] 2 tier free tier  false false
 login true it matches endpoint POST /login [ip (user is missing)] 6 the rule rule POST /login false false

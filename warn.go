@@ -232,20 +232,20 @@ func (rs *RuleSet) warnOfLists() (c compared) {
 		if p := r.Match.APIKeyPattern; p != "" {
 			path := rulePath(r) + ".match.api_key_pattern"
 			if by := rs.deny.matchWithin(p, &c); by != "" {
-				rs.warnf(path, "the rule applies to nobody: %q in the blacklist refuses these keys first; remove one of them", by)
+				rs.warnf(path, "the rule applies to nobody: %q on the deny list refuses these keys first; remove one of them", by)
 			} else if by := rs.allow.matchWithin(p, &c); by != "" {
-				rs.warnf(path, "the rule applies to no verified key: %q in the whitelist lets these keys bypass every rule; remove one of them", by)
+				rs.warnf(path, "the rule applies to no verified key: %q on the allow list lets these keys bypass every rule; remove one of them", by)
 			}
 		}
 		if len(rs.deny.patterns) > 0 {
 			for _, key := range slices.Sorted(maps.Keys(r.Override)) {
 				if by := rs.deny.matchWithin(key, &c); by != "" {
-					rs.warnf(rulePath(r)+".override."+key, "changes nothing: %q in the blacklist refuses this key; remove one of them", by)
+					rs.warnf(rulePath(r)+".override."+key, "changes nothing: %q on the deny list refuses this key; remove one of them", by)
 				}
 			}
 		}
 		if c > maxCompared {
-			rs.warnf("rules", "there are too many patterns in the blacklist and the whitelist to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
+			rs.warnf("rules", "there are too many patterns on the deny list and the allow list to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
 			return c
 		}
 	}

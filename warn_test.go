@@ -44,7 +44,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		t.Errorf("keys: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
 	}
 	rs = compiled(t, lists)
-	if c := rs.warnOfLists(); c <= maxCompared || c > most || !said(rs, "too many patterns in the blacklist") {
+	if c := rs.warnOfLists(); c <= maxCompared || c > most || !said(rs, "too many patterns on the deny list") {
 		t.Errorf("lists: looked at %d of %d: %v", c, maxCompared, rs.Warnings())
 	}
 

@@ -1,7 +1,9 @@
 package rulefile
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,6 +25,8 @@ type decoder struct {
 	places map[string]place
 	// hints are guesses at names that only Compile can tell are wrong, by path.
 	hints map[string]string
+	// listNames are what the document calls its lists.
+	listNames map[List]string
 	// misspelt are paths of fields that seem to be there under a wrong name.
 	misspelt []string
 	// tierUses are the places that name a tier.
@@ -75,6 +79,8 @@ func (d *decoder) given(v value) bool {
 type fieldSet struct {
 	of    string // whose fields they are
 	names []string
+	// aliases are other names of fields. Messages don't list them.
+	aliases map[string]string
 	// wrong are names that people write, and what to write instead.
 	wrong map[string]string
 }
@@ -86,8 +92,13 @@ var restOfNumber = regexp.MustCompile(`^[0-9]{3}(?:[/ ].*)?$`)
 func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 	found := map[string]value{}
 	for _, e := range d.entries(v) {
-		if slices.Contains(set.names, e.name) {
-			found[e.name] = e.value
+		name := cmp.Or(set.aliases[e.name], e.name)
+		if first, twice := found[name]; twice {
+			d.add(e.nameAt, e.path, "is the same field as %s: write one of them", first.path)
+			continue
+		}
+		if slices.Contains(set.names, name) {
+			found[name] = e.value
 			continue
 		}
 		if d.full() {
@@ -99,7 +110,7 @@ func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 			p.Hint = hint
 		} else if restOfNumber.MatchString(e.name) {
 			p.Hint = "a comma ends the value before it: write numbers without commas"
-		} else if best := guess.Closest(e.name, set.names); best != "" {
+		} else if best := guess.Closest(e.name, slices.Concat(set.names, slices.Sorted(maps.Keys(set.aliases)))); best != "" {
 			p.Hint = fmt.Sprintf("did you mean %q? The fields are %s", best, fields)
 			d.misspelt = append(d.misspelt, join(v.path, best))
 		} else if name, _, ok := strings.Cut(e.name, ":"); ok && slices.Contains(set.names, name) {
@@ -157,11 +168,11 @@ func (d *decoder) items(v value, example string) []value {
 }
 
 var documentFields = fieldSet{
-	of:    "a rule file",
-	names: []string{"tiers", "default_tier", "keys", "rules", "whitelist", "blacklist", "abuse", "prices", "weights"},
+	of:      "a rule file",
+	names:   []string{"tiers", "default_tier", "keys", "rules", "allow", "deny", "abuse", "prices", "weights"},
+	aliases: map[string]string{"whitelist": string(Allowlist), "blacklist": string(Denylist)},
 	wrong: map[string]string{
-		"allow": `write "whitelist"`, "allowlist": `write "whitelist"`,
-		"deny": `write "blacklist"`, "denylist": `write "blacklist"`, "blocklist": `write "blacklist"`,
+		"allowlist": `write "allow"`, "denylist": `write "deny"`, "blocklist": `write "deny"`, "block": `write "deny"`,
 		"limits": `limits belong to a rule: write rules: [{id: quota, limit: 100/minute}]`,
 		"limit":  `a limit belongs to a rule: write rules: [{id: quota, limit: 100/minute}]`,
 		"domain": theirFile, "descriptors": theirFile,
@@ -192,13 +203,16 @@ func (d *decoder) document(root *node) weir.Rules {
 	doc := weir.Rules{
 		Tiers:       d.tiers(f["tiers"], scope{shared: true}),
 		DefaultTier: d.tierName(f["default_tier"]),
-		Allow:       d.texts(f["whitelist"], `["sk_internal_*", 10.0.0.0/8]`),
-		Deny:        d.texts(f["blacklist"], `["sk_revoked_*", 203.0.113.0/24]`),
+		Allow:       d.texts(f[string(Allowlist)], `["sk_internal_*", 10.0.0.0/8]`),
+		Deny:        d.texts(f[string(Denylist)], `["sk_revoked_*", 203.0.113.0/24]`),
 		Abuse:       d.abuse(f["abuse"]),
 		Prices:      d.sums(f["prices"], "prices", `"gpt-*"`, priceExample),
 		Weights:     d.sums(f["weights"], "weights", "tokens", weightExample),
 	}
-	for _, name := range []string{"keys", "whitelist", "blacklist"} {
+	for _, list := range []List{Allowlist, Denylist} {
+		d.listNames[list] = cmp.Or(f[string(list)].path, string(list))
+	}
+	for _, name := range []string{"keys", string(Allowlist), string(Denylist)} {
 		d.hide(f[name])
 	}
 	for _, e := range d.entries(f["keys"]) {

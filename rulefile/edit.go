@@ -47,11 +47,30 @@ type Numbers struct {
 // List is one of a document's two lists of keys and addresses.
 type List string
 
-// The lists, as documents call them.
+// The lists, as documents call them. [Parse] reads "whitelist" and "blacklist" as other names of them.
 const (
-	Allowlist List = "whitelist"
-	Denylist  List = "blacklist"
+	Allowlist List = "allow"
+	Denylist  List = "deny"
 )
+
+// aliases are the lists' other names. The version before knows only these.
+var aliases = map[List]string{Allowlist: "whitelist", Denylist: "blacklist"}
+
+// listField returns a list's field and its number, or -1, and the name that the document has for it. A document with neither list
+// gets the name that nodes of the version before can read, too: they share the rules in Redis.
+func (e *editor) listField(list List) (f field, at int, name string) {
+	for _, name := range []string{string(list), aliases[list]} {
+		if f, at := e.root.get(name); at >= 0 {
+			return f, at, name
+		}
+	}
+	for other := range aliases {
+		if _, at := e.root.get(string(other)); at >= 0 {
+			return field{}, -1, string(list)
+		}
+	}
+	return field{}, -1, aliases[list]
+}
 
 // get returns the field of a map, and its number, or -1.
 func (n *node) get(name string) (field, int) {
@@ -288,10 +307,10 @@ func SetList(text []byte, list List, entries []string) ([]byte, error) {
 		}
 	}
 	*target = append(kept, added...)
-	f, at := e.root.get(string(list))
+	f, at, name := e.listField(list)
 	switch {
 	case at < 0 && len(added) > 0:
-		e.insertField(e.root, len(e.root.fields)-1, string(list), "["+e.scalars(added, 0)+"]")
+		e.insertField(e.root, len(e.root.fields)-1, name, "["+e.scalars(added, 0)+"]")
 	case at >= 0:
 		err = e.setItems(f, gone, added)
 	}

@@ -75,7 +75,7 @@ func drawDocument(t *rapid.T) object {
 		{"default_tier", tier()},
 		{"keys", object{{"sk_free_*", tier()}, {"*", tier()}}},
 		{"rules", rules},
-		{"whitelist", []any{"sk_internal_*", "2001:db8::/32"}},
+		{rapid.SampledFrom([]string{"allow", "whitelist"}).Draw(t, "list"), []any{"sk_internal_*", "2001:db8::/32"}},
 		{"prices", object{{mostly(t, "gpt-4.1 *", "gpt-*", "o3"), drawParts(t)}, {"*", drawParts(t)}}},
 		{"weights", object{{mostly(t, "T", "tokens", "points"), drawParts(t)}}},
 	})

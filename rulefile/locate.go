@@ -17,6 +17,7 @@ func (d *decoder) locateErrors(err error) {
 	}
 	explained := d.explained()
 	for _, p := range found {
+		p.Path = d.listPath(p.Path)
 		if explained(p.Path) {
 			continue
 		}
@@ -42,8 +43,18 @@ func (d *decoder) ownNumbersPath(rule string) string {
 func (d *decoder) locateWarnings(found []weir.Problem) {
 	d.warned.ids = d.ids
 	for _, p := range found {
+		p.Path = d.listPath(p.Path)
 		d.warned.add(d.find(p.Path), p.Path, "%s", p.Text)
 	}
+}
+
+// listPath is a path with a list's name as the document has it: whitelist[0] for allow[0].
+func (d *decoder) listPath(path string) string {
+	list, rest, found := strings.Cut(path, "[")
+	if name := d.listNames[List(list)]; found && name != "" {
+		return name + "[" + rest
+	}
+	return path
 }
 
 // find is the place of the value that a path leads to, or of the nearest one around it.

@@ -26,8 +26,9 @@ func Lost(old, new *File, changed bool) []Problem {
 			allowed = append(allowed, shown.Entry(entry))
 		}
 	}
-	l.note("blacklist", "keep it in `blacklist`", denied, "%s is blocked now and would not be any more")
-	l.note("whitelist", "keep it in `whitelist`", allowed, "%s passes every limit now and would not any more")
+	deny, allow := new.reading.listNames[Denylist], new.reading.listNames[Allowlist]
+	l.note(deny, "keep it in `"+deny+"`", denied, "%s is blocked now and would not be any more")
+	l.note(allow, "keep it in `"+allow+"`", allowed, "%s passes every limit now and would not any more")
 	l.overrides(&old.Rules, &new.Rules, changed)
 	return l.sorted(new.reading.src)
 }

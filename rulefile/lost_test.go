@@ -30,6 +30,7 @@ blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]
 		{name: "a block that a narrower one doesn't cover", from: `"sk_old_*"`, to: `"sk_old_1"`, want: []string{"sk_old_* is blocked now"}},
 		{name: "an address in a range", from: `"203.0.113.9"`, to: `"203.0.113.0/24"`},
 		{name: "an address", from: `"203.0.113.9", `, want: []string{"203.0.113.9 is blocked now"}},
+		{name: "a block in a file of the lists' first names", from: `blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]`, to: `deny: [203.0.113.9, "sk_old_*"]`, want: []string{"sk_p…11 is blocked now and would not be any more; keep it in `deny`"}},
 		{name: "all blocks", from: `blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]`, want: []string{"sk_p…11 is", "203.0.113.9 is", "sk_old_* is"}},
 		{name: "a block that is an allowance now", from: "7\"]\nblacklist: [\"sk_prod_leaked_4711\"", to: "7\", \"sk_prod_leaked_4711\"]\nblacklist: [\"other\"", want: []string{"sk_p…11 is blocked"}},
 		{name: "an allowance", from: `"sk_monitoring_*", `, want: []string{"sk_monitoring_* passes every limit now and would not any more; keep it in `whitelist`"}},

@@ -66,7 +66,7 @@ var matchFields = fieldSet{
 	wrong: map[string]string{
 		"tier":  "write tier: beside match, not in it",
 		"regex": `write "endpoint_regex"`,
-		"ip":    "no rule is for an address: write whitelist or blacklist, or by: [ip]",
+		"ip":    "no rule is for an address: write allow or deny beside the rules, or by: [ip]",
 	},
 }
 

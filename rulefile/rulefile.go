@@ -99,7 +99,7 @@ func readTree(name string, src []byte) (*reading, error) {
 	if list.any() {
 		return nil, list.sorted(text)
 	}
-	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]place{}, hints: map[string]string{}, expires: map[overrideID]time.Time{}}
+	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]place{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
 	return &reading{decoder: d, root: root}, nil
 }
 

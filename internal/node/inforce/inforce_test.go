@@ -164,7 +164,7 @@ func TestWarningsAreLogged(t *testing.T) {
 		if strings.Contains(got, key) {
 			t.Errorf("the log has a key in it: %s", got)
 		}
-		if strings.Contains(got, `\"sk_liv…78\" in the blacklist`) {
+		if strings.Contains(got, `\"sk_liv…78\" on the deny list`) {
 			warnings++
 		}
 	}

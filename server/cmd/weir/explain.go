@@ -115,9 +115,9 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 			fmt.Fprintf(w, "%s by %s on the emergency list: weir keys blocks shows who put it there\n", colour.verdict(w, false, "denied"), x.Pattern)
 			break
 		}
-		fmt.Fprintf(w, "%s by blacklist entry %s\n", colour.verdict(w, false, "denied"), x.Pattern)
+		fmt.Fprintf(w, "%s by deny list entry %s\n", colour.verdict(w, false, "denied"), x.Pattern)
 	case weir.ReasonBypassed.String():
-		fmt.Fprintf(w, "%s by whitelist entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
+		fmt.Fprintf(w, "%s by allow list entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
 	case weir.ReasonUnreadablePath.String():
 		fmt.Fprintf(w, colour.verdict(w, false, "refused")+": the path is longer than %d bytes, or can be read in too many ways\n", weir.MaxPath)
 	default:

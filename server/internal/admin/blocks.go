@@ -112,7 +112,7 @@ func (c *Changed) warn(format string, args ...any) {
 func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	for _, b := range emergency {
 		if denied, _ := set.Covers(b.Entry); !denied {
-			all = append(all, rulefile.Problem{Text: shown.Entry(b.Entry) + " is blocked by the emergency list and not by these rules: add it to blacklist, and take it off that list with weir keys block --remove"})
+			all = append(all, rulefile.Problem{Text: shown.Entry(b.Entry) + " is blocked by the emergency list and not by these rules: add it to deny, and take it off that list with weir keys block --remove"})
 		}
 	}
 	return all

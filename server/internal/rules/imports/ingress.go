@@ -115,7 +115,7 @@ func (d *document) ingress(x *ingress) {
 			d.note(r, where, true, "is for %s there: no rule is for a host, so it is for all of them", clip(printable(strings.Join(hosts, ", "))))
 		}
 		if nets := get("limit-whitelist"); nets != "" {
-			d.note(r, where, true, "limit-whitelist: add whitelist: [%s], which bypasses every rule", clip(printable(nets)))
+			d.note(r, where, true, "limit-whitelist: add allow: [%s], which bypasses every rule", clip(printable(nets)))
 		}
 	}
 	for _, name := range []string{"limit-connections", "limit-rate", "limit-rate-after"} {
@@ -158,7 +158,7 @@ func (d *document) global(x *ingress, match []string, where string, get func(str
 		d.note(r, where, note.Differs, "%s", note.Text)
 	}
 	if nets := get("global-rate-limit-ignored-cidrs"); nets != "" {
-		d.note(r, where, true, "global-rate-limit-ignored-cidrs: add whitelist: [%s], which bypasses every rule", clip(printable(nets)))
+		d.note(r, where, true, "global-rate-limit-ignored-cidrs: add allow: [%s], which bypasses every rule", clip(printable(nets)))
 	}
 	return r
 }

@@ -72,7 +72,7 @@ func TestIngress(t *testing.T) {
 		notes = append(notes, n.String())
 	}
 	for _, want := range []string{
-		"Ingress api: rule api: is for api.example.com there", "Ingress api: rule api: limit-whitelist: add whitelist: [10.0.0.0/8,192.168.0.0/16]", "Ingress api: limit-connections limits connections",
+		"Ingress api: rule api: is for api.example.com there", "Ingress api: rule api: limit-whitelist: add allow: [10.0.0.0/8,192.168.0.0/16]", "Ingress api: limit-connections limits connections",
 		"Ingress bad: limit-rps must be a number", "Ingress bad: limit-rate limits bandwidth",
 	} {
 		if !slices.ContainsFunc(notes, func(s string) bool { return strings.HasPrefix(s, want) }) {

@@ -248,7 +248,7 @@ http {
 		notes = append(notes, n.String())
 	}
 	for _, want := range []string{
-		"nginx.conf:11: includes missing.conf, which isn't there", "b.conf:1: limit_conn limits connections", "nginx.conf:4: rule wl-x: $limit_key leaves these networks uncounted: whitelist: [10.0.0.0/8, 192.168.0.0/16]",
+		"nginx.conf:11: includes missing.conf, which isn't there", "b.conf:1: limit_conn limits connections", "nginx.conf:4: rule wl-x: $limit_key leaves these networks uncounted: allow: [10.0.0.0/8, 192.168.0.0/16]",
 		"a.conf:1: rule wl-x: delay=3", "b.conf:1: the zone args counts by $arg_token, which no rule can: it is left out", "a.conf:1: rule one: nginx has this for one of 2 servers",
 		"nginx.conf:6: the zone idle is used nowhere",
 	} {

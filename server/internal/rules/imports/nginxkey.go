@@ -97,10 +97,10 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 	if by, notes, wrong = flat.key(value); wrong != "" {
 		return nil, nil, wrong
 	}
-	text := fmt.Sprintf("%s leaves some requests uncounted: list their networks, or their keys, under whitelist", clip(printable(name)))
+	text := fmt.Sprintf("%s leaves some requests uncounted: list their networks, or their keys, under allow", clip(printable(name)))
 	if source := c.vars[d.arg(0)]; source != nil && source.name == "geo" {
 		if nets := exempt(d, source); len(nets) > 0 {
-			text = fmt.Sprintf("%s leaves these networks uncounted: whitelist: [%s]", clip(printable(name)), strings.Join(nets, ", "))
+			text = fmt.Sprintf("%s leaves these networks uncounted: allow: [%s]", clip(printable(name)), strings.Join(nets, ", "))
 		}
 	}
 	return by, append(notes, Note{Text: text, Differs: true}), ""

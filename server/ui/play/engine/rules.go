@@ -149,7 +149,7 @@ func answer(d *weir.Decision) string {
 	case d.Reason == weir.ReasonUnlimited:
 		return "allowed: no rule applies"
 	case d.Reason == weir.ReasonBypassed:
-		return "allowed: the whitelist has it"
+		return "allowed: the allow list has it"
 	case d.Allowed && d.Delay > 0:
 		return "allowed by " + d.Rule + ", after a wait of " + seconds(d.Delay)
 	case d.Allowed:

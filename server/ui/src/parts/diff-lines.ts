@@ -7,7 +7,7 @@ export interface DiffLine {
 
 // hasKeys: a diff may have keys of clients in it, which are written whole in overrides and lists. Those lie too deep for their heads to be
 // among the lines, so what looks like one counts: it is long, and no name of a field.
-export const hasKeys = (lines: DiffLine[]) => lines.some((l) => l.kind !== 'gap' && /\b(override|whitelist|blacklist|keys)["']?\s*:|^\s*(- )?["']?(?![a-z_]+["']?\s*:)[^\s"':{}[\],]{12,}["']?\s*(:|$)/.test(l.text))
+export const hasKeys = (lines: DiffLine[]) => lines.some((l) => l.kind !== 'gap' && /\b(override|allow|deny|whitelist|blacklist|keys)["']?\s*:|^\s*(- )?["']?(?![a-z_]+["']?\s*:)[^\s"':{}[\],]{12,}["']?\s*(:|$)/.test(l.text))
 
 // parseDiff reads a unified diff; a gap stands for each hunk's head, with what the head says beside the numbers.
 export function parseDiff(diff: string): DiffLine[] {

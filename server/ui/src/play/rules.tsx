@@ -33,8 +33,8 @@ let text = example
 let request = Object.fromEntries(requestFields.map(([name, , value]) => [name, value]))
 
 const reasons: Record<string, string> = {
-  denied: 'The blacklist refuses this request, before any rule.',
-  bypassed: 'The whitelist lets this request through, past all rules.',
+  denied: 'The deny list refuses this request, before any rule.',
+  bypassed: 'The allow list lets this request through, past all rules.',
   identity_required: 'A rule refuses requests that lack what it counts by.',
   cooldown: 'The client kept coming while it was refused: the rule keeps it out for a while.',
   unreadable_path: "The path is too long, or can be read in too many ways: it is refused.",
