@@ -15,7 +15,7 @@ const (
 	maxBatchBody = 1<<20 - 64
 )
 
-// How long Weir isn't asked after a failure; twice as long after each more.
+// How long the client leaves Weir alone after a failure: twice as long after each further one in a row.
 const (
 	firstRest = 100 * time.Millisecond
 	longRest  = 5 * time.Second
@@ -121,7 +121,8 @@ func (c *Client) call(batch []*waiting) {
 	}
 }
 
-// outcome opens and closes the breaker.
+// outcome notes whether Weir answered. While it doesn't, the client backs off, and then one call at a time tries again. That is
+// too little to share with redisstore's breaker, which counts failures and leaves the trying to a probe.
 func (c *Client) outcome(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +133,7 @@ func (c *Client) outcome(err error) {
 	most := min(longRest, firstRest<<min(c.failures, 10))
 	c.failures++
 	c.rest = time.Now().Add(most/2 + rand.N(most/2))
-	for _, w := range c.queue { // who gathered for the next call needn't wait for that to fail, too
+	for _, w := range c.queue { // these need not wait for the next call to fail as well
 		w.err = err
 		close(w.done)
 	}

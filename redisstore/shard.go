@@ -28,18 +28,12 @@ func (fullError) Is(target error) bool {
 
 const shortOfMemory = "redis is short of memory: new counters aren't written, for clients that aren't verified or for anybody"
 
-// shard is a server that keeps a part of the keys, with a breaker in front: after
-// some failures in a row nobody waits for it any more, while a probe looks
-// whether it is back. It stands in front of the client because a client that
-// queues can't be trusted with a deadline.
+// shard is a server that keeps a part of the keys. Its breaker stands in front of the client because a client that queues
+// can't be trusted with a deadline.
 type shard struct {
-	name  string
-	fails atomic.Int32 // in a row; 1 until a call succeeded
-	first atomic.Int64 // when the first of them was noticed, Unix µs; 0: there is none
-	open  atomic.Bool
-	since atomic.Int64 // when it was lost, while open; before, when it was found. Unix µs
-	cause atomic.Pointer[string]
-	keys  atomic.Int64 // that it keeps, as it told last; -1: it never did
+	breaker
+	name string
+	keys atomic.Int64 // that it keeps, by its last word; -1 if it never said
 	// evicts is the maxmemory-policy by which the server evicts keys, from its last answer. It is nil before the first answer, and
 	// "" if the server evicts nothing.
 	evicts atomic.Pointer[string]
@@ -48,64 +42,13 @@ type shard struct {
 
 func newShard(name string) *shard {
 	sh := &shard{name: name}
-	sh.fails.Store(1)
+	sh.fails.Store(1) // until a call succeeds, it is in doubt
 	sh.keys.Store(-1)
 	return sh
 }
 
-// opensAfter is how many calls must fail in a row.
-const opensAfter = 3
-
 // probeEvery is the time between probes of a shard that can't be reached, about.
 const probeEvery = 100 * time.Millisecond
-
-func (sh *shard) unavailable() error {
-	if c := sh.cause.Load(); c != nil {
-		return fmt.Errorf("%w: %s", ErrUnavailable, *c)
-	}
-	return ErrUnavailable
-}
-
-func (sh *shard) succeeded() {
-	if sh.fails.Load() != 0 {
-		sh.first.Store(0)
-		sh.fails.Store(0)
-	}
-}
-
-// failed counts a failure, and reports whether the breaker opened with it.
-func (sh *shard) failed(err error) bool {
-	n := sh.fails.Add(1)
-	if n == 1 || sh.first.Load() == 0 {
-		sh.first.Store(time.Now().UnixMicro())
-	}
-	if n < opensAfter {
-		return false
-	}
-	return sh.trip(err)
-}
-
-// trip opens the breaker. The shard is lost since the first of the failures that led to it, not since the last.
-func (sh *shard) trip(err error) bool {
-	text := err.Error()
-	sh.cause.Store(&text)
-	if sh.open.Load() {
-		return false
-	}
-	since := sh.first.Load()
-	if since == 0 {
-		since = time.Now().UnixMicro()
-	}
-	sh.since.Store(since) // before it is open: all who see that it is see since when
-	return sh.open.CompareAndSwap(false, true)
-}
-
-func (sh *shard) close() {
-	sh.first.Store(0)
-	sh.fails.Store(0)
-	sh.open.Store(false)
-	sh.since.Store(time.Now().UnixMicro())
-}
 
 // call has the script decide acts of a lane before the context ends.
 func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
