@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// Config is `otlp:` of weir.yaml. Whatever the standard variables of OpenTelemetry say comes first. Headers, which
-// hold secrets, are in the environment alone.
+// Config is `otlp:` in weir.yaml. OpenTelemetry's standard variables take precedence. Headers hold secrets, so only the
+// environment can set them.
 type Config struct {
-	// Endpoint is a collector's URL, such as http://127.0.0.1:4318. "" sends nothing, unless a variable names one.
+	// Endpoint is the collector's URL, such as http://127.0.0.1:4318. If it is "", nothing is sent unless a variable names one.
 	Endpoint string `yaml:"endpoint"`
 	// Protocol is grpc or http/protobuf. "" means http/protobuf.
 	Protocol string `yaml:"protocol"`
-	// Metrics and Traces say whether to send them. Nil means yes.
+	// Metrics and Traces turn each kind on or off. Nil means on.
 	Metrics *bool `yaml:"metrics"`
 	Traces  *bool `yaml:"traces"`
-	// Interval is the time between two reports of the metrics. 0 means a minute.
+	// Interval is the time between two reports of the metrics. Zero means a minute.
 	Interval time.Duration `yaml:"interval"`
-	// Sample is the share of requests to trace, of those that come without a trace of their own. Nil means all, up to
+	// Sample is the share of requests to trace among those that arrive without a trace of their own. Nil means all, up to
 	// tracesPerSecond.
 	Sample *float64 `yaml:"sample"`
 }
@@ -34,7 +34,7 @@ const (
 	overHTTP = "http/protobuf"
 )
 
-// signal is a kind of telemetry, by its name in variables.
+// signal is a kind of telemetry, under its name in variables.
 type signal string
 
 const (
@@ -42,7 +42,8 @@ const (
 	traces  signal = "TRACES"
 )
 
-// variable returns a setting of the exporter and the name of the variable that has it: a signal's own comes before that of both.
+// variable returns an exporter's setting, and the name of the variable that sets it. A signal's own variable comes before the one
+// for both signals.
 func (s signal) variable(setting string) (name, value string) {
 	for _, name = range []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting} {
 		if value = strings.TrimSpace(os.Getenv(name)); value != "" {
@@ -71,7 +72,7 @@ func (c *Config) sends(s signal) bool {
 	return (wanted == nil || *wanted) && (endpoint != "" || c.Endpoint != "")
 }
 
-// Sending says what is sent, where to and how; "" if nothing is.
+// Sending describes what is sent, where and how. It is "" if nothing is sent.
 func (c *Config) Sending() string {
 	var all []string
 	for _, s := range []signal{metrics, traces} {
@@ -98,7 +99,8 @@ func (c *Config) protocol(s signal) string {
 	return overHTTP
 }
 
-// Validate reports what is wrong with the settings of what is sent. It shows no headers, nor users and passwords of URLs.
+// Validate reports what is wrong with the settings of the signals that are sent. Its errors show neither headers nor the users and
+// passwords of URLs.
 func (c *Config) Validate() error {
 	if err := c.validateFile(); err != nil {
 		return fmt.Errorf("otlp: %w", err)
@@ -152,7 +154,7 @@ func (c *Config) validateFile() error {
 	return nil
 }
 
-// checkVariables looks at both variables of a setting: a bad one that isn't in force would be used by the next who reads it.
+// checkVariables checks both variables of a setting. The exporters read both, so even one that isn't in force must be valid.
 func checkVariables(s signal, setting string, check func(string) error) error {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting} {
 		if value := strings.TrimSpace(os.Getenv(name)); value != "" {
@@ -185,7 +187,7 @@ func checkProtocol(text string) error {
 	return nil
 }
 
-// checkHeaders names neither header nor value: what is wrong may be that a secret stands where a name should.
+// checkHeaders reports neither names nor values: the mistake may be a secret in the place of a name.
 func checkHeaders(text string) error {
 	for i, header := range strings.Split(text, ",") {
 		name, value, ok := strings.Cut(header, "=")
@@ -197,7 +199,7 @@ func checkHeaders(text string) error {
 	return nil
 }
 
-// letters are what names of headers are made of.
+// letters are the characters that a header's name may have.
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.!#$%&'*+^`|~"
 
 func checkMilliseconds(text string) error {

@@ -1,9 +1,14 @@
-// Package otlp sends metrics and traces to an OpenTelemetry collector. It is configured by the
-// standard OTEL_* variables, and by `otlp:` of weir.yaml.
+// Package otlp sends metrics and traces to an OpenTelemetry collector. The standard OTEL_* variables
+// configure it, and so does `otlp:` in weir.yaml.
 //
-// Metrics aren't counted a second time: those that Prometheus would scrape are sent. A collector
-// that is away costs a log line a minute. No check waits for it, and spans that it doesn't take in
-// time are dropped.
+// It sends the metrics that Prometheus would scrape, so nothing is counted twice. While the collector
+// is down, the node logs a line a minute. No check waits for the collector, and spans that it doesn't
+// accept in time are dropped.
+//
+// The contrib module's autoexport would choose the exporters, but it takes no options: the endpoint in
+// weir.yaml, the node's registry, the watch for outages and the ban on redirects, which protects the
+// headers, could not be passed to it. It would also add nine modules to the binary's 61, among them
+// exporters for logs and for the console.
 package otlp
 
 import (
@@ -37,16 +42,17 @@ import (
 
 // Sender sends what a node tells of itself. Make one with [Start].
 type Sender struct {
-	// Tracer makes spans that are sent; nil if none are.
+	// Tracer makes the spans that are sent. It is nil if none are.
 	Tracer *tracing.Tracer
 
 	stop []func(context.Context) error
 }
 
-// Node is whom metrics and traces are of.
+// Node is the node that metrics and traces describe.
 type Node struct{ Name, Version string }
 
-// Start begins to send what is configured: the metrics of the gatherer, and the spans of the Sender's Tracer. It doesn't wait for the collector.
+// Start begins to send what is configured: the gatherer's metrics, and the spans of the Sender's Tracer. It doesn't wait for the
+// collector.
 func Start(ctx context.Context, c Config, n Node, g prometheus.Gatherer, log *slog.Logger) (*Sender, error) {
 	s := &Sender{}
 	if !c.sends(metrics) && !c.sends(traces) {
@@ -74,8 +80,8 @@ func Start(ctx context.Context, c Config, n Node, g prometheus.Gatherer, log *sl
 	return s, nil
 }
 
-// quiet keeps the library's own messages out of the log, since among them may be headers. Validate has checked what
-// they would be about, and exporters tell what fails later.
+// quiet keeps the library's own messages out of the log, since they may contain headers. Validate has checked the settings, and
+// outage reports what fails later.
 func quiet() {
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
@@ -142,8 +148,8 @@ func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resourc
 
 var errRedirect = errors.New("redirects aren't followed")
 
-// proxy is the one of the environment. It is asked before each request to another host, and so keeps the exporters from following
-// redirects, which would take the headers, and the secrets in them, to wherever the collector says.
+// proxy returns the environment's proxy. An exporter calls it before each request to another host, so it is also where redirects
+// are stopped: they would carry the headers, and the secrets in them, to any host that the collector names.
 func proxy(r *http.Request) (*url.URL, error) {
 	if r.Response != nil {
 		return nil, errRedirect
@@ -151,7 +157,7 @@ func proxy(r *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(r)
 }
 
-// target is where a signal goes, if that is in weir.yaml and no variable says otherwise.
+// target returns where a signal goes if weir.yaml decides that, and no variable does.
 func (c *Config) target(s signal) (string, bool) {
 	_, other := s.variable("ENDPOINT")
 	if c.Endpoint == "" || other != "" {
@@ -159,15 +165,15 @@ func (c *Config) target(s signal) (string, bool) {
 	}
 	u, err := url.Parse(c.Endpoint)
 	if err != nil {
-		return "", false // Validate has said so
+		return "", false // Validate has reported it
 	}
-	return u.JoinPath("v1", strings.ToLower(string(s))).String(), true // grpc leaves out the path
+	return u.JoinPath("v1", strings.ToLower(string(s))).String(), true // grpc ignores the path
 }
 
-// flushWithin is how long the end of a node may wait for the collector to take the last of it.
+// flushWithin is how long a node that shuts down waits for the collector to accept what is left.
 const flushWithin = 2 * time.Second
 
-// Close sends what hasn't been sent, if the collector takes it soon.
+// Close sends what hasn't been sent yet, if the collector accepts it within flushWithin.
 func (s *Sender) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
 	defer cancel()
@@ -180,7 +186,7 @@ func (s *Sender) Close() error {
 	return errors.Join(errs...)
 }
 
-// metricExporter tells of reports that fail.
+// metricExporter logs reports that fail.
 type metricExporter struct {
 	metric.Exporter
 	outage *outage
@@ -192,7 +198,7 @@ func (e *metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetri
 	return err
 }
 
-// spanExporter tells of reports that fail.
+// spanExporter logs reports that fail.
 type spanExporter struct {
 	sdktrace.SpanExporter
 	outage *outage

@@ -16,26 +16,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// outage tells of a collector that can't be reached: when it is lost, once a minute while it is, and when it is back.
+// outage logs that a collector can't be reached: once when it is lost, once a minute while it stays away, and once when it is back.
 type outage struct {
 	log      *slog.Logger
 	what     string // metrics or traces
-	protocol string // that they are sent by
+	protocol string // grpc or http/protobuf
 
 	mu     sync.Mutex
-	failed int       // reports in a row; guarded by mu
+	failed int       // reports that failed in a row; guarded by mu
 	told   time.Time // guarded by mu
 }
 
 const tellEvery = time.Minute
 
-// note is told how each report went.
+// note takes the outcome of a report.
 func (o *outage) note(ctx context.Context, err error) {
 	if err != nil {
-		err = errors.Join(err, ctx.Err()) // which exporters leave out if it has a cause
+		err = errors.Join(err, ctx.Err()) // exporters leave this out if the context has a cause
 	}
 	if errors.Is(err, context.Canceled) {
-		return // the node ends
+		return // the node is shutting down
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,11 +54,11 @@ func (o *outage) note(ctx context.Context, err error) {
 	}
 }
 
-// statusCode finds it in what an HTTP exporter says.
+// statusCode finds the status in an HTTP exporter's error.
 var statusCode = regexp.MustCompile(`failed to send (?:metrics )?to \S+: (\d{3})\b`)
 
-// reason says in words of our own why a report failed. What the collector answers isn't repeated, since it may hold the headers that it was
-// sent, in any form.
+// reason says in our own words why a report failed. It doesn't repeat the collector's answer, which may echo the headers in any
+// form.
 func reason(err error) string {
 	var errno syscall.Errno
 	var timeout net.Error

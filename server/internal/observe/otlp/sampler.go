@@ -6,12 +6,12 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// tracesPerSecond is how many traces a node begins, and goes on with, in a second. In a flood, or at the
-// hands of a client that asks for traces, more would cost it more than its checks, and the collector as much again.
+// tracesPerSecond is how many traces a node begins in a second, and how many of its callers' traces it continues. Without a bound,
+// a flood, or a client that asks for traces, would make tracing cost the node more than its checks, and the collector as much again.
 const tracesPerSecond = 1000
 
-// sampler follows the decision of the request's trace, if it has one, and otherwise traces the share that is configured. Both are
-// bounded: a client that marks each of its requests as sampled doesn't decide how many there are.
+// sampler follows the decision of the request's own trace, if it has one, and otherwise traces the configured share. Both are
+// bounded, so that a client that marks each of its requests as sampled can't choose the amount.
 func (c *Config) sampler() sdktrace.Sampler {
 	root := sdktrace.AlwaysSample()
 	if c.Sample != nil {
@@ -22,7 +22,7 @@ func (c *Config) sampler() sdktrace.Sampler {
 	return sdktrace.ParentBased(begun, sdktrace.WithRemoteParentSampled(joined))
 }
 
-// bounded samples what another sampler does, at most so much.
+// bounded limits the rate of another sampler.
 type bounded struct {
 	sdktrace.Sampler
 	limit *rate.Limiter
