@@ -7,32 +7,32 @@ const (
 	atInputs                       // details of the input
 	atOutputs                      // and the output
 	atModel                        // the model's name
-	atType                         // of an event
+	atType                         // an event's type
 	atChoices                      // choices, candidates
 	atDelta                        // of Anthropic's message_delta
 	atFeedback                     // Gemini's, on a prompt that it blocks
-	atReason                       // why an answer is over; null if it isn't
-	atDone                         // Ollama's
+	atReason                       // why an answer has ended; null if it hasn't
+	atDone                         // Ollama's end of an answer
 	countsBegin
 )
 
 // Places of counts.
 const (
-	atPrompt       = countsBegin + iota // cached input is included
-	atToolPrompt                        // Gemini's input from tools, which its prompt excludes
-	atInput                             // cached input is excluded, if it is Anthropic's
-	atCached                            // what a prompt includes
-	atCacheRead                         // what Anthropic's input excludes
+	atPrompt       = countsBegin + iota // includes cached input
+	atToolPrompt                        // Gemini's input from tools, which atPrompt excludes
+	atInput                             // excludes cached input, if it is Anthropic's
+	atCached                            // part of atPrompt
+	atCacheRead                         // Anthropic's; not part of atInput
 	atCacheCreated                      // the same
 	atOutput
-	atReasoning  // what an output includes, as a rule
-	atCandidates // Gemini's output, thoughts excluded
+	atReasoning  // usually part of atOutput
+	atCandidates // Gemini's output without thoughts
 	atThoughts
 	atTotal
 	countsEnd
 )
 
-// answerFields are the fields that matter, by the place of the object that they are in.
+// answerFields has the fields that matter, by the place of the object that they are in.
 var answerFields = [countsBegin]map[string]place{
 	top: {
 		"usage":             atUsage,
@@ -87,16 +87,16 @@ var answerFields = [countsBegin]map[string]place{
 	atFeedback: {"blockReason": atReason},
 }
 
-// answer gathers what the documents of an answer tell: the one that it is, or a stream's events.
+// answer collects what an answer tells in its documents: one, or one for each event of a stream.
 type answer struct {
-	told         // by the documents that are complete
-	current told // by the one under way; it counts once it is complete
+	told         // in complete documents
+	current told // in the document that is being read, which counts once it is complete
 }
 
 type told struct {
 	counts counts
 	model  string
-	over   bool // the answer has come to its end; of several choices, one has
+	over   bool // the answer, or one of its choices, has ended
 }
 
 var _ visitor = (*answer)(nil)
@@ -109,7 +109,7 @@ func (a *answer) member(of place, name []byte) place {
 }
 
 func (a *answer) element(of place) place {
-	if of == top || of == atChoices { // Gemini streams an array of what would else be events
+	if of == top || of == atChoices { // Gemini streams an array whose elements are like events
 		return of
 	}
 	return nowhere

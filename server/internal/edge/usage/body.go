@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Fault is why a request can't be metered, in words for its client.
+// Fault says why a request can't be metered, in words for the client.
 type Fault struct{ Message string }
 
 func (f *Fault) Error() string { return f.Message }
@@ -18,17 +18,17 @@ func (r *request) refuse(format string, args ...any) {
 	}
 }
 
-// Body reads the body of a request as it passes, in parts that may end anywhere. It keeps nothing
-// but what [Asked] has. It isn't safe for concurrent use.
+// Body reads the body of a request as it passes, in parts that may end anywhere. It keeps only what
+// [Asked] has. It isn't safe for concurrent use.
 type Body struct {
 	request request
 	scanner scanner
-	begun   bool   // there was more than blanks
+	begun   bool   // there was more than white space
 	ended   bool   // the document is complete
-	partial []byte // a character whose end is in the next part
+	partial []byte // the beginning of a character that ends in the next part
 }
 
-// NewBody returns a Body of which nothing was read yet.
+// NewBody returns a Body that has read nothing yet.
 func NewBody() *Body {
 	b := &Body{}
 	b.scanner.visitor = &b.request
@@ -38,9 +38,9 @@ func NewBody() *Body {
 // Read reads the next part, up to the end of the document: closing is the offset in p of the
 // bracket that ends it, or -1.
 //
-// The error is a [*Fault] if servers could read the body in more than one way: it isn't strictly
-// JSON in UTF-8, it has a field twice that decides what a call costs, or spells its name in another
-// case. It is also one if the body asks for what can't be metered.
+// The error is a [*Fault] if servers could read the body in more than one way: it isn't strict JSON in
+// UTF-8, or a field that decides what the call costs is there twice or is spelled in another case. The
+// error is also a Fault if the body asks for something that can't be metered.
 func (b *Body) Read(p []byte) (closing int, err error) {
 	closing = -1
 	if !b.isUTF8(p) {
@@ -70,7 +70,7 @@ func (b *Body) Read(p []byte) (closing int, err error) {
 	return closing, nil
 }
 
-// isUTF8 reports whether the body goes on in UTF-8. Servers differ in what they read in place of other bytes.
+// isUTF8 reports whether the next part is UTF-8. Servers differ in how they read other bytes.
 func (b *Body) isUTF8(p []byte) bool {
 	if len(b.partial) > 0 {
 		for !utf8.FullRune(b.partial) {
@@ -99,16 +99,16 @@ func (b *Body) isUTF8(p []byte) bool {
 
 const blanks = " \t\r\n"
 
-// Others are the models that may answer in place of the one that was asked for, as requests to
-// OpenRouter and LiteLLM name them.
+// Others returns the models that may answer in place of the one that was asked for. Requests to
+// OpenRouter and LiteLLM name such models.
 func (b *Body) Others() []string { return b.request.others }
 
-// IsCall reports whether what was read may be a call to a model: it has a field that such calls have,
-// or isn't an object, so that nothing is known of it.
+// IsCall reports whether the body may be a call to a model: it has a field that such calls have, or it
+// isn't an object, so that nothing is known about it.
 func (b *Body) IsCall() bool { return b.begun && (b.request.isCall || !b.request.isObject) }
 
-// IsLimited reports whether a server at the path obeys one of the limits of the output that were
-// read. Servers ignore fields of other APIs.
+// IsLimited reports whether a server at the path obeys any of the output limits in the body. Servers
+// ignore the fields of other APIs.
 func (b *Body) IsLimited(path string) bool {
 	for _, segments := range readings(path) {
 		names := limitsAt(segments)
@@ -119,12 +119,12 @@ func (b *Body) IsLimited(path string) bool {
 	return true
 }
 
-// IsEmpty reports whether nothing but blanks was read.
+// IsEmpty reports whether the body has only white space so far.
 func (b *Body) IsEmpty() bool { return !b.begun }
 
-// End is called at the end of the body. The error is a [*Fault] if that isn't the document's.
+// End must be called at the end of the body. The error is a [*Fault] if the document isn't complete.
 func (b *Body) End() error {
-	if _, err := b.Read([]byte{'\n'}); err != nil { // which ends a number
+	if _, err := b.Read([]byte{'\n'}); err != nil { // a line end completes a number
 		return err
 	}
 	if b.begun && !b.ended {
@@ -133,7 +133,7 @@ func (b *Body) End() error {
 	return nil
 }
 
-// Asked is what was asked for so far.
+// Asked returns what the body has asked for so far.
 func (b *Body) Asked() Asked {
 	s := &b.scanner
 	more := int64(0)
@@ -143,6 +143,6 @@ func (b *Body) Asked() Asked {
 	return b.request.sum(more)
 }
 
-// InFile reports whether what was read ends within a string that isn't text: a picture, sound, or
+// InFile reports whether the last part ended inside a string that isn't text: a picture, sound or
 // another file.
 func (b *Body) InFile() bool { return b.scanner.isString() && b.scanner.at == anywhere }

@@ -1,5 +1,5 @@
-// Package usage reads what a call to an AI model asks for, and what its answer says was used. It is
-// for a gateway that reserves tokens before such a call and settles for the truth after it.
+// Package usage reads what a call to an AI model asks for, and what the answer says the call used. A
+// gateway reserves tokens by the former before the call, and settles by the latter after it.
 //
 //	asked := usage.ReadRequest(body)
 //	… // reserve asked.Input and asked.Output()
@@ -9,10 +9,15 @@
 //		… // settle u.Tokens
 //	}
 //
-// It knows the answers of OpenAI (chat, completions, responses, embeddings), Anthropic (messages),
-// Gemini and Ollama, and of the many servers that speak like one of them; whole or streamed.
+// It reads the answers of OpenAI (chat, completions, responses, embeddings), Anthropic (messages),
+// Gemini and Ollama, and of the many servers that imitate one of them, whole or streamed.
 //
-// Nothing is kept of a body but a few counts and the model's name. A [Reader] takes the same 2 KB
-// for an answer of a gigabyte, and text in an answer can't pass for its usage: what counts is where
-// in the JSON a field stands.
+// Of a body it keeps a few counts and the model's name. A [Reader] takes the same 2 KB for an answer
+// of a gigabyte. Text in an answer can't pass for its usage, because a field counts by its place in
+// the JSON.
+//
+// The package reads JSON and events with code of its own, since bodies pass through it in parts, and a
+// part may end anywhere. jsontext.Decoder and the readers of event streams hold a whole string or
+// event, and start over when a part ends in it: for a string of 4 MiB in parts of 32 KiB jsontext took
+// 1.5 s and 16 MiB, where this package takes 9 ms and 2 KiB.
 package usage

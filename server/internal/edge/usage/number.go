@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// maxCount is the largest count that is believed: 2⁵³, the last one that every JSON reader has
-// exactly. Sums of a few fit an int64.
+// maxCount is the largest count that is believed: 2⁵³, up to which every JSON reader is exact. Sums of
+// a few such counts fit an int64.
 const maxCount = 1 << 53
 
-// count reads a scalar as a count: digits alone. JSON has more ways to write an integer (1e3, 5.0),
-// but no server counts tokens in them.
+// count reads a scalar as a count, which has digits only. JSON has other ways to write an integer
+// (1e3, 5.0), but no server writes token counts in them.
 func (v scalar) count() Amount {
 	if v.kind != '0' || v.size > 16 {
 		return Amount{}
@@ -30,8 +30,8 @@ func (v scalar) count() Amount {
 	return Amount{n, true}
 }
 
-// limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers take for one. Numbers
-// that aren't above 0 are unknown limits. False means that the value is something else.
+// limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers accept as one. A number that
+// isn't above 0 is an unknown limit. False means that the value is something else.
 func (v scalar) limit() (Amount, bool) {
 	switch {
 	case v.kind != '0' && v.kind != '"' || v.text == nil:
@@ -49,7 +49,7 @@ func (v scalar) limit() (Amount, bool) {
 	return Amount{int64(math.Ceil(min(f, maxCount))), true}, true
 }
 
-// isTrue reports whether a server may take a scalar for true.
+// isTrue reports whether any server might read a scalar as true.
 func (v scalar) isTrue() bool {
 	switch v.kind {
 	case 't':
@@ -66,7 +66,7 @@ func (v scalar) isTrue() bool {
 	return false
 }
 
-// numberState is how far a number of JSON has got.
+// numberState is how far the scanner has read a JSON number.
 type numberState uint8
 
 const (
@@ -80,7 +80,7 @@ const (
 	numberE
 	numberESign
 	numberExponent
-	numberEnd // the byte belongs to what follows
+	numberEnd // the byte is no longer part of the number
 )
 
 func (n numberState) next(c byte) numberState {
@@ -121,7 +121,7 @@ func (n numberState) next(c byte) numberState {
 	return numberEnd
 }
 
-// readNumber takes what p has of a number.
+// readNumber reads the part of a number that p has.
 func (s *scanner) readNumber(p []byte) int {
 	for n, c := range p {
 		s.number = s.number.next(c)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// readings are the ways in which servers read a path, in segments: as it is, and with . and .. resolved, if that is another path.
-// Neither has empty segments, nor what follows a ; in one: servers differ in whether those count.
+// readings returns the ways in which servers read a path, as segments: as it is, and with . and .. resolved if that is another path.
+// Neither has empty segments, nor the part of a segment behind a semicolon, since servers differ in whether those count.
 func readings(of string) [][]string {
 	out := [][]string{segments(of)}
 	if clean := segments(path.Clean("/" + of)); !slices.Equal(clean, out[0]) {
@@ -67,7 +67,7 @@ func modelsFrom(all []string) (models []string) {
 	return models
 }
 
-// isAsked reports whether what follows a model's name in a path asks the model.
+// isAsked reports whether the segments behind a model's name call the model.
 func isAsked(rest []string) bool {
 	switch strings.ToLower(strings.Join(rest, "/")) {
 	case "chat/completions", "invocations", "invocations-response-stream":
@@ -85,14 +85,14 @@ func cutLast(s string, sep byte) (before, after string, ok bool) {
 }
 
 // TellsUsageIfAsked reports whether a path is that of chats or completions in OpenAI's API, wherever a
-// server has it. Streamed, they tell their usage only if asked to.
+// server mounts it. When streamed, these tell their usage only if asked.
 func TellsUsageIfAsked(path string) bool {
 	return slices.ContainsFunc(readings(path), func(all []string) bool {
 		return len(all) > 0 && strings.EqualFold(all[len(all)-1], "completions")
 	})
 }
 
-// limitsAt are the fields in which the API at a path takes limits of the output; nil if it isn't known.
+// limitsAt returns the fields in which the API at a path takes output limits, or nil if the API isn't known.
 func limitsAt(segments []string) []string {
 	if len(segments) == 0 {
 		return nil
@@ -117,7 +117,7 @@ func limitsAt(segments []string) []string {
 	return nil
 }
 
-// IsForFiles reports whether a path takes files, which no model answers: it ends in files or uploads, or in the parts of one of these.
+// IsForFiles reports whether a path accepts files, which no model answers: it ends in files or uploads, or in the parts of an upload.
 func IsForFiles(path string) bool {
 	return len(ModelsFromPath(path)) == 0 && !slices.ContainsFunc(readings(path), func(all []string) bool {
 		if n := len(all); n > 2 && strings.EqualFold(all[n-1], "parts") {
@@ -134,8 +134,8 @@ func IsForFiles(path string) bool {
 	})
 }
 
-// IsForJobs reports whether a path starts what runs on after its answer, so that nothing is known of what it takes: batches of all
-// providers, runs and fine-tuning of OpenAI's, and sessions that its client then talks to by another way.
+// IsForJobs reports whether a path starts something that goes on after the answer, so that its usage isn't known: batches of any
+// provider, OpenAI's runs and fine-tuning, and sessions that the client then uses over another connection.
 func IsForJobs(path string) bool {
 	return slices.ContainsFunc(slices.Concat(readings(path)...), func(s string) bool {
 		_, verb, _ := cutLast(strings.ToLower(s), ':')

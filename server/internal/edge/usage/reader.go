@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// format is how an answer is put together.
+// format is the structure of an answer.
 type format uint8
 
 const (
-	other  format = iota // nothing is known of it yet
+	other  format = iota // not known yet
 	whole                // a JSON document, or several
-	lines                // one in each line
-	events               // one in each of a stream's events
+	lines                // a document in each line
+	events               // a document in each Server-Sent Event
 )
 
 // formatOf reads a Content-Type.
@@ -34,20 +34,20 @@ func formatOf(contentType string) format {
 	return other
 }
 
-// IsStream reports whether an answer of the Content-Type comes in parts: events, or lines.
+// IsStream reports whether an answer with the Content-Type arrives as events or lines.
 func IsStream(contentType string) bool {
 	f := formatOf(contentType)
 	return f == events || f == lines
 }
 
-// IsPacked reports whether an answer of the Content-Type is a stream in a binary frame, as Bedrock sends it, which a [Reader] can't
-// read.
+// IsPacked reports whether an answer with the Content-Type is a stream in binary frames, as Bedrock sends it. A [Reader] can't read
+// those.
 func IsPacked(contentType string) bool {
 	return strings.Contains(strings.ToLower(contentType), "amazon.eventstream")
 }
 
 // Reader reads the usage from an answer's body as it passes. The body must not be compressed. A
-// Reader never fails, and never holds the body up: what it can't make sense of, it skips.
+// Reader never fails and never delays the body: it skips what it can't read.
 //
 // It isn't safe for concurrent use.
 type Reader struct {
@@ -55,15 +55,15 @@ type Reader struct {
 	answer  answer
 	scanner scanner
 
-	// Of a stream: the line under way.
+	// The current line of a stream.
 	head    [len(dataField)]byte
 	headLen int
 	isData  bool
-	mark    [len(doneMark) + 1]byte // the first bytes of its data that aren't spaces
+	mark    [len(doneMark) + 1]byte // the first bytes of the line's data that aren't spaces
 	markLen int
 	afterCR bool
-	events  int64 // that were there so far, and the bytes of their data
-	bytes   int64
+	events  int64 // so far
+	bytes   int64 // of the events' data
 }
 
 const (
@@ -73,16 +73,16 @@ const (
 
 var _ io.Writer = (*Reader)(nil)
 
-// NewReader returns a Reader of a body with the Content-Type: JSON, server-sent events, or lines of
-// JSON. If it is another one, the first byte tells: clients may have a say in the type.
+// NewReader returns a Reader for a body with the Content-Type: JSON, Server-Sent Events, or lines of
+// JSON. For any other type the first byte decides, since clients may influence the type.
 func NewReader(contentType string) *Reader {
 	r := &Reader{format: formatOf(contentType)}
 	r.scanner.visitor = &r.answer
 	return r
 }
 
-// Usage returns what the answer has told so far, and whether that is anything. Called before the
-// body's end, it may be less than what was used; Partial then says so.
+// Usage returns the usage that the answer has told so far, and whether it has told any. Before the
+// body's end it may be too low; Partial then says so.
 func (r *Reader) Usage() (Usage, bool) {
 	u := r.answer.counts.usage()
 	u.Model = r.answer.model
@@ -94,20 +94,20 @@ func (r *Reader) Usage() (Usage, bool) {
 	return u, u.known()
 }
 
-// eventsPerToken is how many events a stream may have for each token of its output. More of them had text in them that it doesn't
-// tell. Most streams have fewer events than tokens; pings and the like take some.
+// eventsPerToken is how many events a stream may have for each token of its output. A stream with more has sent text that it
+// doesn't count. Most streams have fewer events than tokens, and some events are pings and the like.
 const eventsPerToken = 10
 
-// frame is how many bytes of an event are around its text, about.
+// frame is about how many bytes of an event surround its text.
 const frame = 250
 
-// Streamed guesses how many tokens a stream has had so far, for one that doesn't tell it: one for each event, and one for every
-// four bytes that an event has beyond what is around the text of a short one. It is 0 of other answers.
+// Streamed estimates how many tokens a stream has had so far if the stream doesn't tell: one for each event, and one for every four
+// bytes by which events are longer than the frame of a short text. For other answers it is 0.
 func (r *Reader) Streamed() int64 {
 	return r.events + max(0, r.bytes-frame*r.events)/bytesPerToken
 }
 
-// Write reads the next part of the body. It takes all of it, without an error.
+// Write reads the next part of the body. It always reads all of p and returns no error.
 func (r *Reader) Write(p []byte) (int, error) {
 	if r.format == other && r.scanner.visitor != nil {
 		switch text := bytes.TrimLeft(p, blanks); {
@@ -127,8 +127,8 @@ func (r *Reader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readWhole reads documents that follow one another. More than one is a stream whose sender calls
-// it JSON.
+// readWhole reads documents that follow one another. If there is more than one, the body is a stream
+// that its sender calls JSON.
 func (r *Reader) readWhole(p []byte) {
 	for len(p) > 0 && r.scanner.state != broken {
 		p = p[r.scanner.feed(p):]
@@ -139,7 +139,7 @@ func (r *Reader) readWhole(p []byte) {
 	}
 }
 
-// readLines cuts a body into lines, which end with LF, CR or both.
+// readLines splits a body into lines, which end with LF, CR or both.
 func (r *Reader) readLines(p []byte) {
 	for len(p) > 0 {
 		if p[0] == '\n' && r.afterCR {
@@ -181,11 +181,11 @@ func (r *Reader) readLine(p []byte) {
 	r.scanner.feed(p)
 }
 
-// isDone reports whether the line under way says that the stream is over.
+// isDone reports whether the current line says that the stream is over.
 func (r *Reader) isDone() bool { return string(r.mark[:r.markLen]) == doneMark }
 
-// endLine ends a line, and the document with it, if it is complete. The lines of an event's data
-// are one document, and an empty line ends it; but some servers leave that out.
+// endLine ends a line, and also the document if that is complete. The data lines of an event are one
+// document, which an empty line ends, but some servers leave that line out.
 func (r *Reader) endLine() {
 	switch {
 	case r.isDone():

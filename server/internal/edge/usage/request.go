@@ -4,38 +4,37 @@ import "strings"
 
 // Asked is what a request asks a model for.
 type Asked struct {
-	// Model is its name, or "". Some APIs have it in the path: see [ModelsFromPath].
+	// Model is the model's name, or "". Some APIs have it in the path: see [ModelsFromPath].
 	Model string
-	// Stream says that the answer is to be streamed. Gemini's requests say so in the path.
+	// Stream says that the client wants the answer streamed. Gemini's requests say so in the path.
 	Stream bool
-	// NoUsage says that the answer is to be streamed, and won't tell its usage unless [WithUsage]
-	// asks for it. That holds for OpenAI's chats and completions only; see there.
+	// NoUsage says that the answer will be streamed, and won't tell its usage unless [WithUsage]
+	// asks for it. It is set for OpenAI's chats and completions only.
 	NoUsage bool
 	// Input estimates the input tokens: a quarter of the bytes of all text in the request, rounded
-	// up.
+	// up. Reserve this number until the answer tells the real one.
 	//
-	// OpenAI's and Google's own rule of thumb is four characters a token, which fits English prose
+	// OpenAI and Google give four characters a token as a rule of thumb, which fits English prose
 	// and is low for code. Other scripts have fewer characters a token but more bytes a character,
-	// so bytes err less than characters; Chinese still comes out somewhat low. It is a number to
-	// reserve, until the answer tells the truth.
+	// so bytes are the better measure; Chinese still comes out somewhat low.
 	//
-	// Text is what people, models and tools say, and what tools are described with. Pictures, sound
-	// and files are left out. Texts that come as tokens already, as for embeddings, count as many.
+	// Text is what people, models and tools say, and the descriptions of tools. Pictures, sound and
+	// files don't count. Texts that are sent as tokens, as for embeddings, count one for each token.
 	Input int64
-	// MaxOutput is how many tokens a choice may have at most. Of several limits in a request the
-	// highest counts, since servers differ in which they obey.
+	// MaxOutput is how many tokens each choice may have at most. If a request has several limits, it
+	// is the highest, since servers differ in which limit they obey.
 	MaxOutput Amount
-	// Choices is how many answers are to be written: at least 1.
+	// Choices is how many answers the model writes: at least 1.
 	Choices int64
 }
 
-// maxOthers is how many models may stand in for the one that is asked for.
+// maxOthers is how many models a request may name as substitutes.
 const maxOthers = 16
 
 // bytesPerToken is explained at [Asked].
 const bytesPerToken = 4
 
-// Output is how many tokens the whole answer may have at most.
+// Output returns how many tokens the whole answer may have at most.
 func (a Asked) Output() Amount {
 	if !a.MaxOutput.Known {
 		return Amount{}
@@ -51,8 +50,8 @@ func (a Asked) OutputOf(each int64) Amount {
 	return Amount{each * max(a.Choices, 1), true}
 }
 
-// ReadRequest reads the whole body of a request. What it doesn't find is unknown. The error says
-// why the body can't be read in one way only: see [Body.Read].
+// ReadRequest reads the whole body of a request. Values that it doesn't find are unknown. The errors
+// are those of [Body.Read].
 func ReadRequest(body []byte) (Asked, error) {
 	b := NewBody()
 	if _, err := b.Read(body); err != nil {
@@ -67,26 +66,26 @@ func ReadRequest(body []byte) (Asked, error) {
 // Places in a request.
 const (
 	anywhere     = firstPlace + iota // in an object or array that may have text in it
-	atMessages                       // what a chat has, and other requests of OpenAI's haven't
+	atMessages                       // among OpenAI's requests, only chats have them
 	atStream                         // whether to stream
 	atOptions                        // stream_options
-	atInclude                        // include_usage of these
-	atGeneration                     // Gemini's generationConfig, and what others call it
+	atInclude                        // their include_usage
+	atGeneration                     // Gemini's generationConfig, and other APIs' like
 	atRunOptions                     // Ollama's options
 	atMaxOutput
 	atChoiceCount
-	atBackground // whether to answer later, elsewhere
-	atName       // the model's
+	atBackground // whether to run as a background job
+	atName       // of the model
 	atOthers     // models that may answer in its place
 	atText       // text, or an array with texts in it
-	atTexts      // the same, or tokens in its place
-	atPromptList // the same, of which each is answered by itself
+	atTexts      // the same, or tokens instead
+	atPromptList // the same, where each text is answered separately
 	atAPrompt    // one of several
-	atData       // every string in it is text
+	atData       // every string inside is text
 	requestPlaces
 )
 
-// requestFields are the fields that matter, by the place of the object that they are in.
+// requestFields has the fields that matter, by the place of the object that they are in.
 var requestFields = [requestPlaces]map[string]place{
 	top: {
 		"model":                 atName,
@@ -135,9 +134,9 @@ var requestFields = [requestPlaces]map[string]place{
 	},
 }
 
-// foldedFields are the same names as servers may read them that don't care for case, or for
-// dashes and underscores. Fields that only have text aren't among them: to read the wrong one
-// changes an estimate, and not what is asked for.
+// foldedFields has the same names as a server reads them that ignores case, dashes and underscores.
+// Fields that only have text aren't among them: misreading one changes an estimate, not what the
+// request asks for.
 var foldedFields = func() (out [requestPlaces]map[string]string) {
 	for p, fields := range requestFields {
 		for name, at := range fields {
@@ -155,7 +154,7 @@ var foldedFields = func() (out [requestPlaces]map[string]string) {
 
 var dashes = strings.NewReplacer("_", "", "-", "")
 
-// fold brings names that differ in case alone to one, as [strings.EqualFold] compares them, and leaves dashes out.
+// fold maps names that differ only in case, as [strings.EqualFold] compares them, to one name, and drops dashes.
 func fold(name string) string {
 	return dashes.Replace(strings.ToLower(strings.ToUpper(name)))
 }
@@ -175,40 +174,40 @@ var textFields = map[string]place{
 	"response":     atData,
 }
 
-// request gathers what is asked for.
+// request collects what a body asks for.
 type request struct {
 	asked    Asked
 	fault    *Fault
-	seen     []string // the fields of requestFields in the objects that are open, with their depths
-	depths   []int
+	seen     []string // the fields of requestFields in the objects that are open
+	depths   []int    // of those fields
 	depth    int
 	others   []string // models that may answer in place of the one that was asked for
-	limit    string   // the name of the limit of the output that was read last
-	limits   []string // the names of those that are numbers above 0
-	isCall   bool     // it has a field that calls to models have
+	limit    string   // the name of the last output limit
+	limits   []string // the names of the output limits above 0
+	isCall   bool     // the body has a field that calls to models have
 	isChat   bool
 	isPrompt bool
 	text     int64 // bytes
-	tokens   int64 // in place of text
-	prompts  int64 // each of which is answered
-	unclear  bool  // a limit of the output isn't a number above 0: who knows what the server makes of it
+	tokens   int64 // given instead of text
+	prompts  int64 // each of them gets an answer
+	unclear  bool  // an output limit isn't a number above 0, and servers may read it in any way
 	body     int64 // the offset of its first member
 	isObject bool
 	options  options
 }
 
-// options is what a request has as stream_options.
+// options is a request's stream_options.
 type options struct {
-	kind     byte  // '{', that of a scalar, or 0 for none
-	from, to int64 // if it is a scalar
-	body     int64 // the offset of its first member, if it is an object
+	kind     byte  // '{', a scalar's kind, or 0 if there are none
+	from, to int64 // of a scalar
+	body     int64 // the offset of an object's first member
 	empty    bool
-	include  scalar // its include_usage; 0 for none
+	include  scalar // include_usage; its kind is 0 if there is none
 }
 
 var _ visitor = (*request)(nil)
 
-// sum adds up what was found, and the text of a string that isn't complete.
+// sum adds up what was found, and more bytes of text from a string that isn't complete.
 func (r *request) sum(more int64) Asked {
 	a := r.asked
 	a.Input = (r.text+more+bytesPerToken-1)/bytesPerToken + r.tokens
@@ -245,7 +244,7 @@ func (r *request) member(of place, name []byte) place {
 	return anywhere
 }
 
-// once notes a field that an object may have a single time.
+// once records a field that an object may have only once.
 func (r *request) once(name string) {
 	for i := len(r.seen) - 1; i >= 0 && r.depths[i] == r.depth; i-- {
 		if r.seen[i] == name {
@@ -284,7 +283,7 @@ func (r *request) open(p place, bracket byte, at int64) {
 	case atBackground:
 		r.refuseBackground()
 	case atStream:
-		r.asked.Stream = true // whatever a server makes of it
+		r.asked.Stream = true // a server may read it as true
 	case atOptions:
 		if r.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
 			r.refuse("stream_options must be an object")
@@ -307,7 +306,7 @@ func (r *request) refuseBackground() {
 
 func (r *request) scalar(p place, v scalar) {
 	if v.kind == 'n' && p != atOptions && p != atInclude {
-		return // as if it weren't there
+		return // null means that the field isn't there
 	}
 	switch p {
 	case atText, atTexts, atPromptList, atAPrompt, atData:

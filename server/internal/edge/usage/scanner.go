@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	// maxKept is how many bytes of a name, a string or a number are kept. Longer ones are nobody's
-	// model and no field's name.
+	// maxKept is how many bytes of a name, a string or a number are kept. No model and no field that
+	// matters has a longer name.
 	maxKept = 256
-	// maxDepth is how deeply values may be nested. Models' calls and answers stay below 30.
+	// maxDepth is how deeply values may be nested. Calls to models and their answers stay below 30.
 	maxDepth = 512
 )
 
-// place is where in a document a value stands, as far as its visitor cares.
+// place says where in a document a value stands, as far as the visitor cares.
 type place uint8
 
 const (
-	nowhere    place = iota // of no interest, with all that is in it
+	nowhere    place = iota // of no interest, and neither is anything inside
 	top                     // the document itself
-	firstPlace              // the first that a visitor may choose
+	firstPlace              // the first one that visitors define
 )
 
-// visitor is told what a scanner finds. Of values that are nowhere it isn't told.
+// visitor receives what a scanner finds, except for values that are nowhere.
 type visitor interface {
-	// member is the place of an object's member. Its name is nil if it is longer than maxKept.
+	// member returns the place of an object's member. A name longer than maxKept is nil.
 	member(of place, name []byte) place
-	// element is the place of an array's elements.
+	// element returns the place of an array's elements.
 	element(of place) place
-	// open and close are the two ends of an object or an array; at is the offset behind the
-	// bracket.
+	// open and close receive the two ends of an object or an array; at is the offset behind the
+	// opening bracket.
 	open(p place, bracket byte, at int64)
 	close(p place, bracket byte)
 	scalar(p place, v scalar)
@@ -38,9 +38,9 @@ type visitor interface {
 // scalar is a value that is neither object nor array.
 type scalar struct {
 	kind     byte   // '"' string, '0' number, 't' true, 'f' false, 'n' null
-	text     []byte // of a string, decoded, or a number; nil if longer than maxKept; valid during the call
+	text     []byte // of a number, or of a string when decoded; nil if longer than maxKept; valid during the call
 	size     int64  // of the text, in bytes
-	from, to int64  // its offsets in the document
+	from, to int64  // offsets in the document
 }
 
 type state uint8
@@ -66,22 +66,22 @@ type level struct {
 	array bool
 }
 
-// scanner reads JSON as it arrives, in parts that may end anywhere. It holds on to names and short
-// values while they last, and to nothing else, so its size is fixed. The standard decoder keeps a
-// whole string at least, and a picture is one string.
+// scanner reads JSON as it arrives, in parts that may end anywhere. It keeps the name or the short
+// value that it is reading and nothing else, so its size is fixed. Decoders keep at least a whole
+// string, and a picture is one string: see the package's documentation.
 //
-// Its zero value, with a visitor, is ready. It accepts what [encoding/json.Valid] does, to a depth
-// of maxDepth.
+// The zero value is ready once it has a visitor. A scanner accepts what [encoding/json.Valid] accepts,
+// to a depth of maxDepth.
 type scanner struct {
 	visitor visitor
 	state   state
-	isName  bool // the string under way
+	isName  bool // the string being read is a name
 	at      place
 	depth   int
 	read    int64 // bytes of this document
-	from    int64 // where the scalar under way began
+	from    int64 // where the current scalar began
 
-	size   int64 // of the scalar under way, decoded
+	size   int64 // of the current scalar, decoded
 	number numberState
 	word   string // what is left of true, false or null
 	kind   byte
@@ -96,8 +96,8 @@ type scanner struct {
 // reset prepares for the next document.
 func (s *scanner) reset() { s.state, s.depth, s.read = beforeValue, 0, 0 }
 
-// feed reads on. It stops behind the end of a document, or at what isn't JSON, and returns how many
-// bytes it took.
+// feed reads the next part. It stops behind the end of a document, or at the first byte that isn't
+// JSON, and returns how many bytes it read.
 func (s *scanner) feed(p []byte) int {
 	i := 0
 	for i < len(p) && s.state < finished {
@@ -116,7 +116,7 @@ func (s *scanner) feed(p []byte) int {
 	return i
 }
 
-// step takes one byte outside of strings' plain text and numbers.
+// step reads one byte that belongs neither to a number nor to a string's plain text.
 func (s *scanner) step(c byte) {
 	if s.state <= afterValue && (c == ' ' || c == '\n' || c == '\r' || c == '\t') {
 		return
@@ -161,7 +161,7 @@ func (s *scanner) step(c byte) {
 	}
 }
 
-// separator takes what follows a value in an object or an array.
+// separator reads what follows a value in an object or an array.
 func (s *scanner) separator(c byte) {
 	array := s.levels[s.depth-1].array
 	switch {
@@ -176,7 +176,7 @@ func (s *scanner) separator(c byte) {
 	}
 }
 
-// begin takes the first byte of a value.
+// begin reads the first byte of a value.
 func (s *scanner) begin(c byte) {
 	if s.depth == 0 {
 		s.at = top
@@ -237,7 +237,7 @@ func (s *scanner) leave() {
 	s.visitor.close(in.place, bracket)
 }
 
-// ended notes that a value is complete.
+// ended marks a value as complete.
 func (s *scanner) ended() {
 	s.state = afterValue
 	if s.depth == 0 {
@@ -245,7 +245,7 @@ func (s *scanner) ended() {
 	}
 }
 
-// scalar ends a value that ends n bytes behind what was read.
+// scalar completes a scalar that ends n bytes behind what was read.
 func (s *scanner) scalar(n int64) {
 	s.ended()
 	if s.at != nowhere {
@@ -253,12 +253,12 @@ func (s *scanner) scalar(n int64) {
 	}
 }
 
-// isString reports whether a string that isn't a name is under way.
+// isString reports whether the scanner is inside a string that isn't a name.
 func (s *scanner) isString() bool {
 	return !s.isName && (s.state == inString || s.state == inEscape || s.state == inHex)
 }
 
-// text is what was kept of a scalar or a name, or nil if it is too long.
+// text returns what was kept of a scalar or a name, or nil if it is too long.
 func (s *scanner) text() []byte {
 	if s.size > maxKept {
 		return nil
@@ -282,7 +282,7 @@ func (s *scanner) beginString(isName bool) {
 	s.state, s.isName, s.size, s.high = inString, isName, 0, 0
 }
 
-// special are the bytes that don't stand for themselves in a string.
+// special has the bytes that don't stand for themselves in a string.
 var special = func() (t [256]bool) {
 	for c := range ' ' {
 		t[c] = true
@@ -291,8 +291,8 @@ var special = func() (t [256]bool) {
 	return t
 }()
 
-// readString takes the plain text at the head of p, and the byte behind it. It is where a scanner
-// spends its time.
+// readString reads the plain text at the start of p, and the byte behind it. A scanner spends most of
+// its time here.
 func (s *scanner) readString(p []byte) int {
 	n := 0
 	for n < len(p) && !special[p[n]] {

@@ -2,7 +2,7 @@ package usage
 
 import "strconv"
 
-// Amount is a count of tokens that may be unknown. N is then 0.
+// Amount is a count of tokens. If it isn't known, N is 0.
 type Amount struct {
 	N     int64
 	Known bool
@@ -15,8 +15,8 @@ func (a Amount) String() string {
 	return strconv.FormatInt(a.N, 10)
 }
 
-// Usage is what a call used, by its answer. Providers count in different ways; here all are brought
-// to one:
+// Usage is what a call used according to its answer. Providers count in different ways, which are
+// brought to one here:
 //
 //	               Input                                 Cached                    Output
 //	OpenAI         prompt_tokens - cached_tokens         cached_tokens             completion_tokens
@@ -26,35 +26,35 @@ func (a Amount) String() string {
 //	               - cachedContentTokenCount                                       + thoughtsTokenCount
 //	Ollama         prompt_eval_count                     -                         eval_count
 //
-// An answer's own total is believed unless it is less than its parts. Whatever of it isn't input is
-// output: some servers count reasoning in the total alone (xAI, Gemini behind OpenAI's API), and
-// embeddings have a total but no output.
+// An answer's own total is believed unless it is less than its parts. The part of the total that isn't
+// input is output: some servers count reasoning in the total only (xAI, Gemini behind OpenAI's API),
+// and embeddings have a total but no output.
 type Usage struct {
-	// Model is the name of the model that answered, or "". It may be more precise than what was
-	// asked for.
+	// Model is the name of the model that answered, or "". It may be more precise than the name in
+	// the request.
 	Model string
-	// Input are the input tokens that weren't read from a cache; those written to one are among
-	// them. An answer that doesn't tell cached tokens apart has all of its input here.
+	// Input is the input that wasn't read from a cache, including what was written to one. If the
+	// answer doesn't list cached tokens, all of the input is here.
 	Input Amount
-	// Cached are the input tokens that were read from a cache.
+	// Cached is the input that was read from a cache.
 	Cached Amount
-	// Output are all output tokens, those of reasoning among them.
+	// Output is all output, including reasoning.
 	Output Amount
-	// Reasoning are the output tokens that were spent on thoughts.
+	// Reasoning is the output that was spent on thoughts.
 	Reasoning Amount
-	// Tokens are Input, Cached and Output together. It may be known where they aren't.
+	// Tokens is the sum of Input, Cached and Output. It may be known when they aren't.
 	Tokens Amount
-	// Partial says that more may have been used than the answer told: a stream ended before its
-	// answer did, or had more than ten events for each token that it told. Anthropic tells an output
-	// of 1 or so at the beginning, and Gemini what it has used so far. Without it the usage is final,
-	// even if the body broke off behind it.
+	// Partial says that more may have been used than the answer told: the stream ended before the
+	// answer did, or had more than ten events for each token that it counted. Anthropic tells an
+	// output of 1 or so at the beginning, and Gemini what it has used so far. If Partial is false, the
+	// usage is final, even if the body broke off after it.
 	Partial bool
 }
 
 // count is a field of an answer.
 type count struct {
 	Amount
-	told bool // it is there, if only as nonsense
+	told bool // the field is there, perhaps with a value that makes no sense
 }
 
 // counts are the fields of an answer that say what was used, by their places.
@@ -62,8 +62,8 @@ type counts [countsEnd - countsBegin]count
 
 func (c *counts) at(p place) *count { return &c[p-countsBegin] }
 
-// merge adds what a later part of an answer tells. Counts of a stream only grow, so the highest one counts. One that was nonsense
-// stays unknown.
+// merge adds the counts in a later part of an answer. A stream's counts only grow, so the highest one is kept. A count that made no
+// sense stays unknown.
 func (c *counts) merge(later *counts) {
 	for i := range later {
 		switch {
@@ -74,7 +74,7 @@ func (c *counts) merge(later *counts) {
 	}
 }
 
-// sum adds fields; one that isn't told is 0. It is unknown if none is told, or one is nonsense.
+// sum adds fields. A field that isn't there is 0. The sum is unknown if no field is there, or if one makes no sense.
 func (c *counts) sum(places ...place) Amount {
 	var sum Amount
 	for _, p := range places {
@@ -88,7 +88,7 @@ func (c *counts) sum(places ...place) Amount {
 	return sum
 }
 
-// usage says what the fields mean.
+// usage interprets the fields.
 func (c *counts) usage() Usage {
 	var u Usage
 	all := c.sum(atPrompt, atToolPrompt) // input, cached or not
@@ -97,12 +97,12 @@ func (c *counts) usage() Usage {
 	}
 	u.Input = all
 	if c.at(atPrompt).told || c.at(atCached).told {
-		// A cache that served more than there was isn't believed.
+		// A cache can't have served more input than there was.
 		if cached := c.sum(atCached); cached.Known && all.Known && cached.N <= all.N {
 			u.Cached = cached
 			u.Input.N -= cached.N
 		}
-	} else if all.Known { // Anthropic's, which excludes what a cache had to do with
+	} else if all.Known { // Anthropic's input excludes what was read from a cache or written to one
 		u.Input = c.sum(atInput, atCacheCreated)
 		u.Cached = c.sum(atCacheRead)
 		all = c.sum(atInput, atCacheCreated, atCacheRead)
@@ -130,7 +130,7 @@ func (c *counts) usage() Usage {
 	return u
 }
 
-// known reports whether there is anything to book.
+// known reports whether there is any usage to settle.
 func (u *Usage) known() bool {
 	return u.Input.Known || u.Cached.Known || u.Output.Known || u.Tokens.Known
 }

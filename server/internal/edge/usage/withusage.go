@@ -1,12 +1,12 @@
 package usage
 
-// edit puts text in the place of a part of a body.
+// edit replaces a part of a body.
 type edit struct {
 	from, to int64
 	text     string
 }
 
-// usageEdit is what makes a request ask for its usage; false if there is nothing to do.
+// usageEdit returns the edit that makes a request ask for its usage, or false if none is needed.
 func (r *request) usageEdit() (edit, bool) {
 	if !r.isChat && !r.isPrompt || !r.asked.Stream {
 		return edit{}, false
@@ -27,13 +27,13 @@ func (r *request) usageEdit() (edit, bool) {
 	return edit{}, false
 }
 
-// WithUsage makes a streamed chat or completion of OpenAI's tell its usage. It returns the body with
-// stream_options.include_usage set to true and every other byte as it was, and whether that is a
-// change. The body that it is given isn't written to.
+// WithUsage makes a streamed chat or completion of OpenAI's API tell its usage. It returns the body
+// with stream_options.include_usage set to true and every other byte unchanged, and whether that is a
+// change. It doesn't modify its argument.
 //
-// A body is a chat if it has messages. Anthropic's have them, too, but its API refuses
-// stream_options, so ask [TellsUsageIfAsked] first. A client that didn't ask for its usage gets one
-// event more than it may expect, whose list of choices is empty.
+// A body is a chat if it has messages. Anthropic's bodies have them, too, but its API refuses
+// stream_options, so ask [TellsUsageIfAsked] first. A client that didn't ask for the usage gets one
+// more event than it may expect, with an empty list of choices.
 func WithUsage(body []byte) ([]byte, bool) {
 	b := NewBody()
 	if _, err := b.Read(body); err != nil || b.End() != nil || !b.request.isObject {
@@ -49,14 +49,15 @@ func WithUsage(body []byte) ([]byte, bool) {
 	return append(out, body[e.to:]...), true
 }
 
-// UsageAtEnd is what goes before the bracket that ends a body, to the same effect, where the body isn't in memory. Blank is as
-// long, and changes nothing.
+// UsageAtEnd has the same effect when it is written before the closing bracket of a body, for bodies that aren't in memory. Blank
+// has the same length and changes nothing.
 const (
 	UsageAtEnd = `,"stream_options":{"include_usage":true}`
 	Blank      = "                                        "
 )
 
-// AtEnd is the one of [UsageAtEnd] and [Blank] that a body that was read whole needs. The error is a [*Fault] if neither will do.
+// AtEnd returns the one of [UsageAtEnd] and [Blank] that a body needs once all of it was read. The error is a [*Fault] if neither
+// works.
 func (b *Body) AtEnd() (string, error) {
 	r := &b.request
 	switch _, edit := r.usageEdit(); {
