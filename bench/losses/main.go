@@ -1,7 +1,7 @@
-// Command losses prints what leases lose where clients move between nodes. Four weir processes share a
-// Redis, and 500 clients ask them: by a rule that is leased and, at the same moment and on the same
-// node, by a strict one, as the control. Both are held against one exact limiter, which decides the same
-// requests in this process. It fails if leases lose a thousandth or more.
+// Command losses prints what leases lose while clients move between nodes. Four weir processes share a Redis, and 500
+// clients send them requests. Each request is decided twice at the same moment on the same node: by a rule that is leased
+// and, as the control, by a strict one. Both are compared with one exact limiter, which decides the same requests in this
+// process. The command fails if leases lose a thousandth or more.
 package main
 
 import (
@@ -10,184 +10,139 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/http"
-	"os"
-	"os/signal"
 	"runtime"
 	"slices"
-	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/server/internal/cputime"
-	"golang.org/x/sync/errgroup"
+	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/node"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-const (
-	target = 0.001                 // may be lost
-	tick   = 10 * time.Millisecond // requests that are due within one are sent together
-)
+// maxLost is the share of admissions that leases must stay below.
+const maxLost = 0.001
 
-// arm is one of the rules that decide each request.
-type arm int
+// rule is one of the rules that decide each request.
+type rule int
 
 const (
-	leased arm = iota
+	leased rule = iota
 	strict
-	arms
+	rules
 )
 
-func (a arm) String() string { return [...]string{"leased", "strict"}[a] }
+func (r rule) String() string { return [...]string{"leased", "strict"}[r] }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	weir := flag.String("weir", "bin/weir", "the binary to run")
-	duration := flag.Duration("duration", 2*time.Minute, "how long each load is made")
-	only := flag.Int("only", 0, "make only this load, from 1 to 5")
-	seed := flag.Uint64("seed", 1, "of the requests")
-	flag.Parse()
+func main() { command.Main("losses", run) }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error) {
+	f := flag.NewFlagSet("losses", flag.ContinueOnError)
+	weir := f.String("weir", "bin/weir", "the weir binary to run")
+	duration := f.Duration("duration", 2*time.Minute, "how long to make each load")
+	only := f.Int("only", 0, "make only this load, from 1 to 5")
+	seed := f.Uint64("seed", 1, "seed of the random requests")
+	if err := f.Parse(args); err != nil {
+		return false, err
+	}
 	if *only < 0 || *only > len(loads) || *duration < time.Second {
-		fmt.Fprintf(os.Stderr, "losses: -only must be 1 to %d, and -duration at least 1s\n", len(loads))
-		os.Exit(2)
+		return false, fmt.Errorf("-only must be from 1 to %d, and -duration at least 1s", len(loads))
 	}
 	var all []*measurement
 	for i := range loads {
 		if *only != 0 && *only != i+1 {
 			continue
 		}
-		fmt.Fprintf(os.Stderr, "%s: %s\n", loads[i].name, *duration)
+		fmt.Fprintf(stderr, "%s: %s\n", loads[i].name, *duration)
 		m, err := measure(ctx, *weir, &loads[i], *duration, *seed)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "losses:", err)
-			os.Exit(2)
+			return false, err
 		}
 		all = append(all, m)
 	}
-	if !write(os.Stdout, all) {
-		os.Exit(1)
-	}
+	return print(stdout, all), nil
 }
 
-// measurement is what a load showed.
+// measurement is what came of a workload.
 type measurement struct {
-	load           *load
-	exact          int64
-	arms           [arms]outcome
-	exactStretches stretches
-	took           stretches
-	clock          float64    // by which part Redis' clock differed from ours, at most
-	cores          [3]float64 // that nodes, Redis and clients used
+	workload      *workload
+	exact         int64 // requests that the exact limiter admits
+	exactRefusals durations
+	rules         [rules]outcome
+	answers       durations  // from when a request was sent until it was answered
+	clock         float64    // the share by which Redis' clock differed from ours, at most
+	cores         [3]float64 // that nodes, Redis and clients used
 }
 
-// outcome is what became of the requests by one rule.
+// outcome is what one rule did with the requests.
 type outcome struct {
 	admitted int64
-	timing   float64 // the parts of the error, of what the exact limiter admits
-	sampling float64
-	stretches
+	refusals durations // from a client's refusal to its next admission
+	// The parts of the error, as shares of what the exact limiter admits.
+	timing, sampling float64
 }
 
-// stretches are how long something took: of a hundred the longest but one, and the longest.
-type stretches struct{ p99, longest time.Duration }
+// durations are the 99th percentile and the longest of some times.
+type durations struct{ p99, longest time.Duration }
 
-func measure(ctx context.Context, weir string, l *load, duration time.Duration, seed uint64) (m *measurement, err error) {
-	dir, err := os.MkdirTemp("", "losses")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	if err := writeRules(dir, l); err != nil {
-		return nil, err
-	}
+func measure(ctx context.Context, weir string, w *workload, duration time.Duration, seed uint64) (*measurement, error) {
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		return nil, err
 	}
 	defer redis.Close()
-	nodes, err := startNodes(ctx, weir, dir, redis.Addr)
-	defer func() {
-		for _, n := range nodes {
-			n.stop()
+	var all []*node.Process
+	for range nodes {
+		n, err := node.Start(ctx, node.Options{Binary: weir, Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
+			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // a late answer must not be let pass
+		if err != nil {
+			return nil, err
 		}
-	}()
-	if err != nil {
-		return nil, err
+		defer n.Stop()
+		all = append(all, n)
 	}
-	all := l.requests(duration, seed)
+	t := &target{nodes: all, requests: w.requests(duration, seed)}
 	before, err := readClock(ctx, redis)
 	if err != nil {
 		return nil, err
 	}
-	own := cputime.Used()
-	begun := time.Now()
-	if err := send(ctx, nodes, all, begun); err != nil {
+	spent, err := t.make(ctx, duration)
+	if err != nil {
 		return nil, err
 	}
-	elapsed := time.Since(begun).Seconds()
-	m = &measurement{load: l}
-	m.cores[2] = (cputime.Used() - own).Seconds() / elapsed
+	m := &measurement{workload: w}
 	after, err := readClock(ctx, redis)
 	if err != nil {
 		return nil, err
 	}
 	m.clock = after.drift(before)
-	cpu, err := redis.CPU(ctx)
+	redisCPU, err := redis.CPU(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m.cores[1] = cpu.Seconds() / elapsed
-	for _, n := range nodes {
-		m.cores[0] += n.stop().Seconds() / elapsed
+	m.cores[1], m.cores[2] = redisCPU.Seconds()/spent.Seconds, spent.CPUSeconds/spent.Seconds
+	for _, n := range all {
+		used, err := n.CPU()
+		if err != nil {
+			return nil, err
+		}
+		m.cores[0] += used.Seconds() / spent.Seconds
 	}
-	nodes = nil
-	return m, m.judge(all)
+	return m, m.compare(t.requests)
 }
 
-// send sends requests when they are due, together with the others of that tick and node, and waits for the answers.
-func send(ctx context.Context, nodes []*node, all []request, begun time.Time) error {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	defer client.CloseIdleConnections()
-	group, ctx := errgroup.WithContext(ctx)
-	for len(all) > 0 {
-		due := all[0].at.Truncate(tick) + tick
-		select {
-		case <-time.After(time.Until(begun.Add(due))):
-		case <-ctx.Done():
-			return group.Wait()
-		}
-		sent := time.Since(begun)
-		batches := make([][]*request, len(nodes))
-		for len(all) > 0 && all[0].at < due {
-			r := &all[0]
-			r.at = sent
-			batches[r.node] = append(batches[r.node], r)
-			all = all[1:]
-		}
-		for i, batch := range batches {
-			for a := range arms {
-				if len(batch) > 0 {
-					group.Go(func() error { return nodes[i].ask(ctx, client, a, batch, begun) })
-				}
-			}
-		}
-	}
-	return group.Wait()
-}
-
-// judge compares what was admitted with what an exact limiter admits.
-func (m *measurement) judge(all []request) error {
-	exact, err := m.load.exact(all, func(r *request) time.Duration { return r.at })
+// compare compares what the rules admitted with what an exact limiter admits.
+func (m *measurement) compare(all []request) error {
+	exact, err := m.workload.exact(all, func(r *request) time.Duration { return r.at })
 	if err != nil {
 		return err
 	}
 	m.exact = total(all, exact)
-	m.exactStretches = refusedFor(all, exact)
-	took := make([]time.Duration, 0, arms*arm(len(all)))
-	for a := range arms {
-		o := &m.arms[a]
-		late, err := m.load.exact(all, func(r *request) time.Duration { return r.answers[a].at })
+	m.exactRefusals = refusals(all, exact)
+	var answers []time.Duration
+	for by := range rules {
+		o := &m.rules[by]
+		late, err := m.workload.exact(all, func(r *request) time.Duration { return r.answers[by].at })
 		if err != nil {
 			return err
 		}
@@ -196,8 +151,8 @@ func (m *measurement) judge(all []request) error {
 		var lost [keys]float64
 		for i := range all {
 			r := &all[i]
-			admitted[i] = r.answers[a].admitted
-			took = append(took, r.answers[a].at-r.at)
+			admitted[i] = r.answers[by].admitted
+			answers = append(answers, r.answers[by].at-r.at)
 			if exact[i] && r.counts {
 				lost[r.key]++
 			}
@@ -207,9 +162,9 @@ func (m *measurement) judge(all []request) error {
 		}
 		o.admitted = total(all, admitted)
 		o.sampling = 2 * deviation(lost[:]) * math.Sqrt(keys) / float64(m.exact)
-		o.stretches = refusedFor(all, admitted)
+		o.refusals = refusals(all, admitted)
 	}
-	m.took = longest(took)
+	m.answers = summarize(answers)
 	return nil
 }
 
@@ -234,32 +189,32 @@ func deviation(xs []float64) float64 {
 	return math.Sqrt(squares / float64(len(xs)-1))
 }
 
-// refusedFor tells how long clients waited from a refusal until they were admitted again, by when they asked.
-func refusedFor(all []request, admitted []bool) stretches {
+// refusals tells how long clients waited from a refusal until they were admitted again.
+func refusals(all []request, admitted []bool) durations {
 	var since [keys]time.Duration
-	var lengths []time.Duration
+	var waits []time.Duration
 	for i := range all {
 		r := &all[i]
 		switch {
 		case !admitted[i] && since[r.key] == 0:
 			since[r.key] = r.at
 		case admitted[i] && since[r.key] != 0:
-			lengths = append(lengths, r.at-since[r.key])
+			waits = append(waits, r.at-since[r.key])
 			since[r.key] = 0
 		}
 	}
-	return longest(lengths)
+	return summarize(waits)
 }
 
-func longest(lengths []time.Duration) (s stretches) {
-	if len(lengths) > 0 {
-		slices.Sort(lengths)
-		s = stretches{lengths[len(lengths)*99/100], lengths[len(lengths)-1]}
+func summarize(all []time.Duration) durations {
+	if len(all) == 0 {
+		return durations{}
 	}
-	return s
+	slices.Sort(all)
+	return durations{all[len(all)*99/100], all[len(all)-1]}
 }
 
-// reading is Redis' clock beside ours.
+// reading is Redis' clock and ours at the same moment.
 type reading struct {
 	redis time.Time
 	ours  time.Time
@@ -284,65 +239,71 @@ func readClock(ctx context.Context, redis *redistest.Server) (r reading, err err
 	return r, nil
 }
 
-// drift is by which part Redis' clock went faster or slower than ours, at most.
+// drift is the largest share by which Redis' clock can have been faster or slower than ours since an earlier reading.
 func (r reading) drift(before reading) float64 {
 	ours := r.ours.Sub(before.ours)
 	off := (r.redis.Sub(before.redis) - ours).Abs() + r.error + before.error
 	return off.Seconds() / ours.Seconds()
 }
 
-// write prints the rows of both tables, and reports whether leases lose little enough.
-func write(w io.Writer, all []*measurement) (ok bool) {
+// print shows both tables, and reports whether leases lose little enough.
+func print(w io.Writer, all []*measurement) (ok bool) {
 	ok = true
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "load\texact\tleases\tlost\terror\tstrict\tlost\terror\t")
+	rows := [][]string{{"load", "exact", "leases", "lost", "error", "strict", "lost", "error", ""}}
 	for _, m := range all {
-		fmt.Fprintf(table, "%s\t%d\t", m.load.name, m.exact)
+		row := []string{m.workload.name, fmt.Sprint(m.exact)}
 		verdict := "PASS"
-		for a := range arms {
-			o := &m.arms[a]
-			lost, off := m.lost(a)
-			fmt.Fprintf(table, "%d\t%.3f%%\t±%.3f\t", o.admitted, 100*lost, 100*off)
+		for r := range rules {
+			lost, off := m.lost(r)
+			row = append(row, fmt.Sprint(m.rules[r].admitted), report.Percent(lost, 3), "±"+report.Number(100*off, 3))
 			switch {
-			case off > target:
+			case off > maxLost:
 				verdict, ok = "FAIL: too coarse to tell", false
-			case a == leased && lost >= target+off:
+			case r == leased && lost >= maxLost+off:
 				verdict, ok = "FAIL", false
-			case a == strict && math.Abs(lost) > target+off:
+			case r == strict && math.Abs(lost) > maxLost+off:
 				verdict, ok = "FAIL: so does strict, which is exact", false
 			}
 		}
-		fmt.Fprintf(table, "%s\n", verdict)
+		rows = append(rows, append(row, verdict))
 	}
-	fmt.Fprintln(table)
-	fmt.Fprintln(table, "load\trefused for: exact\tleases\tstrict\tanswered in\tof the error: timing\tsampling\tclock\tcores: nodes\tRedis\tclients\t")
+	report.Align(w, rows)
+	fmt.Fprintln(w)
+	rows = [][]string{{"load", "refused for: exact", "leases", "strict", "answered in", "of the error: timing", "sampling", "clock", "cores: nodes", "Redis", "clients"}}
 	for _, m := range all {
-		fmt.Fprintf(table, "%s\t", m.load.name)
-		for _, s := range []stretches{m.exactStretches, m.arms[leased].stretches, m.arms[strict].stretches, m.took} {
-			fmt.Fprintf(table, "%v, %v\t", s.p99.Round(time.Millisecond), s.longest.Round(time.Millisecond))
+		row := []string{m.workload.name}
+		for _, t := range []durations{m.exactRefusals, m.rules[leased].refusals, m.rules[strict].refusals, m.answers} {
+			row = append(row, fmt.Sprint(t.p99.Round(time.Millisecond), ", ", t.longest.Round(time.Millisecond)))
 		}
-		o := &m.arms[leased]
-		fmt.Fprintf(table, "%.3f\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f\t\n", 100*o.timing, 100*o.sampling, 100*m.clock, m.cores[0], m.cores[1], m.cores[2])
+		o := &m.rules[leased]
+		for _, part := range []float64{o.timing, o.sampling, m.clock} {
+			row = append(row, report.Number(100*part, 3))
+		}
+		for _, cores := range m.cores {
+			row = append(row, report.Number(cores, 2))
+		}
+		rows = append(rows, row)
 	}
-	_ = table.Flush() // stdout is what it is
-	fmt.Fprintf(w, explanation, 100*target, keys, runtime.NumCPU())
+	report.Align(w, rows)
+	fmt.Fprintf(w, explanation, 100*maxLost, keys, runtime.NumCPU())
 	return ok
 }
 
-// lost is which part of what the exact limiter admits an arm didn't, and the error of that.
-func (m *measurement) lost(a arm) (part, off float64) {
-	o := &m.arms[a]
+// lost is the share of the exact limiter's admissions that a rule didn't admit, and the error of that share.
+func (m *measurement) lost(by rule) (share, off float64) {
+	o := &m.rules[by]
 	return float64(m.exact-o.admitted) / float64(m.exact), o.timing + o.sampling + m.clock
 }
 
 const explanation = `
-exact: how many of the requests one limiter admits, at the moments when they were sent. lost: the part of that which
-leases, or strict, did not admit; below zero is what they admitted beyond it. Leases pass below %.1f%% and the error, the sum of
-  timing: Redis decides at some moment between sending and answer. This is by how much the exact count differs if the
-    limiter decides when the answers come; what is under way when the load ends is in it.
+exact: the requests that one limiter admits at the moments when they were sent. lost: the share of those that leases, or
+strict, did not admit; below zero, what they admitted beyond. Leases pass below %.1f%% plus the error, which is the sum of
+  timing: Redis decides at some moment between sending and answer. This is how much the exact count changes if the limiter
+    decides when the answers arrive, including requests in flight when the load ends.
   sampling: twice the standard error of what the %d clients lost, who are independent of each other.
-  clock: by how much Redis' clock went faster or slower than ours while the load was made, with half a round trip for
-    each of the two looks at it.
+  clock: how much faster or slower Redis' clock was than ours during the load, plus half a round trip for each of its
+    two readings.
 refused for: how long clients were refused, from a refused request to the next one admitted: p99, longest.
-answered in: from when a request was due until its answer came: p99, longest. cores: processor time by the load's time, of %d.
+answered in: from when a request was sent until its answer arrived: p99, longest. cores: processor time divided by the
+load's duration, of %d.
 `

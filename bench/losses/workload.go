@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -14,18 +15,18 @@ const (
 	nodes = 4
 )
 
-// load is how clients ask, each under a limit of its own.
-type load struct {
+// workload describes how clients send requests. Each client has a limit of its own.
+type workload struct {
 	name      string
-	perMinute int64
-	first     int64         // what a client takes in a request of its own before; it isn't counted
-	times     float64       // how much it asks for, beside what refills
-	spree     time.Duration // how long it comes; 0: all the time
+	perMinute int64         // the limit
+	first     int64         // cost of a client's first request, which isn't counted; 0 means that there is no such request
+	times     float64       // requests, as a multiple of what the limit refills
+	spree     time.Duration // how long a client sends; 0 means all the time
 	route     func(*rand.Rand) func(at time.Duration) int
 }
 
-// loads are the ones that lost most when nodes held tokens that others needed.
-var loads = []load{
+// loads are those that lost the most when nodes held tokens which other nodes needed.
+var loads = []workload{
 	{name: "a fresh 100/minute spent in 15 s, round robin", perMinute: 100, times: 6, spree: 15 * time.Second, route: roundRobin},
 	{name: "a fresh 100/minute spent in 15 s, random nodes", perMinute: 100, times: 6, spree: 15 * time.Second, route: random},
 	{name: "100/minute at 0.9×, near empty, moving every 3 s", perMinute: 100, first: 98, times: 0.9, route: moving(3 * time.Second)},
@@ -42,7 +43,7 @@ func random(rng *rand.Rand) func(time.Duration) int {
 	return func(time.Duration) int { return rng.IntN(nodes) }
 }
 
-// moving is to one node for some time, and then to the next. Clients don't move at the same moment.
+// moving sends a client to one node for some time, and then to the next. Clients don't move at the same moment.
 func moving(every time.Duration) func(*rand.Rand) func(time.Duration) int {
 	return func(rng *rand.Rand) func(time.Duration) int {
 		n, ahead := rng.IntN(nodes), time.Duration(rng.Int64N(int64(every)))
@@ -50,42 +51,50 @@ func moving(every time.Duration) func(*rand.Rand) func(time.Duration) int {
 	}
 }
 
-// alone is how long a client's first request has to be decided before the others: it is another matter which of them
-// are admitted, if they come before it.
+// alone is how long before a client's other requests its first one is sent, so that it is decided first.
 const alone = 300 * time.Millisecond
 
-// request is one that is due, and what became of it.
+// request is a scheduled request and its answers.
 type request struct {
-	at      time.Duration // when it is due; then, when it was sent
+	at      time.Duration // when it is due and, once it is sent, when that was
 	key     int
 	node    int
 	cost    int64
 	counts  bool
-	answers [arms]answer
+	answers [rules]answer
 }
 
 type answer struct {
-	at       time.Duration // when it came
+	at       time.Duration // when it arrived
 	admitted bool
 }
 
-func (l *load) limit() counter.Limit { return counter.PerMinute(l.perMinute) }
+// ruleFile decides each request twice: by a leased rule and by a strict one.
+func (w *workload) ruleFile() string {
+	text := "rules:\n"
+	for r := range rules {
+		text += fmt.Sprintf("  - {id: %s, match: {endpoint: /%s}, limit: %d/minute, strict: %v}\n", r, r, w.perMinute, r == strict)
+	}
+	return text
+}
 
-// requests draws all of a run, in their order. A client's come at random moments, as those of many people do.
-func (l *load) requests(duration time.Duration, seed uint64) (all []request) {
-	gap := time.Minute.Seconds() / float64(l.perMinute) / l.times
+func (w *workload) limit() counter.Limit { return counter.PerMinute(w.perMinute) }
+
+// requests draws the requests of a run, in order of time. Each client sends at random moments, as people do.
+func (w *workload) requests(duration time.Duration, seed uint64) (all []request) {
+	gap := time.Minute.Seconds() / float64(w.perMinute) / w.times
 	for key := range keys {
 		rng := rand.New(rand.NewPCG(seed, uint64(key)))
-		route := l.route(rng)
-		spree := min(duration, l.spree)
-		if l.spree == 0 {
+		route := w.route(rng)
+		spree := min(duration, w.spree)
+		if w.spree == 0 {
 			spree = duration
 		}
 		begin := time.Duration(rng.Int64N(int64(max(duration-spree, time.Second))))
 		end := min(begin+spree, duration)
 		next := func() time.Duration { return time.Duration(rng.ExpFloat64() * gap * float64(time.Second)) }
-		if l.first > 0 {
-			all = append(all, request{at: begin, key: key, node: route(begin), cost: l.first})
+		if w.first > 0 {
+			all = append(all, request{at: begin, key: key, node: route(begin), cost: w.first})
 			begin += alone
 		}
 		for at := begin + next(); at < end; at += next() {
@@ -96,9 +105,9 @@ func (l *load) requests(duration time.Duration, seed uint64) (all []request) {
 	return all
 }
 
-// exact is what one limiter admits of requests, of which each has a moment.
-func (l *load) exact(all []request, moment func(*request) time.Duration) (admitted []bool, err error) {
-	p, err := counter.NewPolicy("exact", l.limit())
+// exact tells which requests one limiter admits, if it decides each at the given moment.
+func (w *workload) exact(all []request, moment func(*request) time.Duration) (admitted []bool, err error) {
+	p, err := counter.NewPolicy("exact", w.limit())
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +120,7 @@ func (l *load) exact(all []request, moment func(*request) time.Duration) (admitt
 	admitted = make([]bool, len(all))
 	for _, i := range order {
 		r := &all[i]
-		now := time.Hour.Microseconds() + moment(r).Microseconds() // 0 would be a counter that nobody has touched
+		now := time.Hour.Microseconds() + moment(r).Microseconds() // 0 would be an untouched counter
 		states[r.key], admitted[i] = p.Try(states[r.key], now, r.cost)
 	}
 	return admitted, nil
