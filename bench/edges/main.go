@@ -1,6 +1,6 @@
-// Command edges prints what a refusal costs in every edge beside an admission: the edge's own work and the check, without the
-// network and, of an admission, without what the request asks for. What a proxied request costs, with its connection, is what
-// make bench-storm prints.
+// Command edges prints what a refusal costs in every edge beside an admission. It measures the edge's own work and the
+// check, without the network and without the work that an admitted request asks for. make bench-storm prints what a
+// proxied request costs, with its connection.
 //
 //	make bench
 package main
@@ -12,9 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -27,6 +25,8 @@ import (
 	"github.com/weirhq/weir/grpclimit"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
@@ -39,37 +39,33 @@ type edge struct {
 }
 
 const (
-	free    = "sk_free"    // a key that nothing refuses
-	refused = "sk_refused" // one that has nothing left
+	free    = "sk_free"    // a key that is always admitted
+	refused = "sk_refused" // a key whose quota is used up
 )
 
-func main() {
-	if err := run(os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "edges:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("edges", run) }
 
-func run(out io.Writer) error {
+func run(_ context.Context, _ []string, stdout, _ io.Writer) (bool, error) {
 	edges, err := all()
 	if err != nil {
-		return err
+		return false, err
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "edge\tadmission ns\tallocations\trefusal ns\tallocations\tratio\t")
+	rows := [][]string{{"edge", "admission ns", "allocations", "refusal ns", "allocations", "ratio"}}
 	for _, e := range edges {
 		yes, no := measure(e, free), measure(e, refused)
 		if yes.wrong+no.wrong > 0 {
-			return fmt.Errorf("%s: %d requests were refused that weren't to be, %d allowed", e.name, yes.wrong, no.wrong)
+			return false, fmt.Errorf("%s: %d requests were refused by mistake, and %d allowed", e.name, yes.wrong, no.wrong)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.2f\t\n", e.name, yes.ns, yes.allocs, no.ns, no.allocs, float64(no.ns)/float64(yes.ns))
+		rows = append(rows, []string{e.name, fmt.Sprint(yes.ns), fmt.Sprint(yes.allocs), fmt.Sprint(no.ns), fmt.Sprint(no.allocs),
+			report.Number(float64(no.ns)/float64(yes.ns), 2)})
 	}
-	return table.Flush()
+	report.Align(stdout, rows)
+	return true, nil
 }
 
 type cost struct {
 	ns, allocs int64
-	wrong      int // decisions that weren't what is measured
+	wrong      int // unexpected decisions
 }
 
 func measure(e edge, key string) (c cost) {
@@ -162,7 +158,7 @@ func request(method, path, body string, headers ...string) *http.Request {
 	return r
 }
 
-// sink is an answer that is thrown away.
+// sink is a ResponseWriter that keeps only the status.
 type sink struct {
 	header http.Header
 	status int
@@ -172,7 +168,7 @@ func (w *sink) Header() http.Header         { return w.header }
 func (w *sink) WriteHeader(status int)      { w.status = status }
 func (w *sink) Write(b []byte) (int, error) { return len(b), nil }
 
-// stream is a call's stream that keeps nothing.
+// stream is a gRPC call's stream that keeps nothing.
 type stream struct{}
 
 func (stream) Method() string               { return "" }

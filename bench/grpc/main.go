@@ -1,25 +1,20 @@
-// Command grpc measures Envoy's rate limit service beside a gRPC server that does nothing: the same
-// messages, from 256 requests in flight over four connections. A server has one core and the client the
-// other. Rounds alternate, and the middle one of their ratios counts. On a machine that does other things as
-// well, the server's CPU for a check tells more than the rate.
+// Command grpc measures Envoy's rate limit service beside a gRPC server that does nothing, with the same messages and 256
+// requests in flight over four connections. The server has one core and the client the other. Servers take turns in
+// rounds, and the median of the rounds' ratios counts. On a machine that also does other work, the server's CPU per check
+// tells more than the rate.
 //
 //	make bench-grpc
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
-	"os"
-	"os/exec"
-	"os/signal"
-	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +31,11 @@ import (
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/node"
+	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
+	"github.com/weirhq/weir/server/internal/load"
 )
 
 const (
@@ -45,25 +44,130 @@ const (
 	warmUp      = 500 * time.Millisecond
 )
 
-var keys int
-
-// target is what Weir's rate must be of the server's that does nothing, for keys that it knows.
+// target is the least that Weir's rate may be, as a share of the rate of the server that does nothing.
 const target = 0.85
 
-func main() {
-	serve := flag.String("serve", "", "what to serve: nothing, weir, or the address of a Redis; for the servers that the measurement starts")
-	rounds := flag.Int("rounds", 15, "of each server")
-	flag.IntVar(&keys, "keys", 1000, "different keys that are asked for; with few of them, leases decide")
-	length := flag.Duration("length", time.Second, "of a round")
-	flag.Parse()
-	run := func() error { return measure(*rounds, *length) }
-	if *serve != "" {
-		run = func() error { return server(*serve) }
+func main() { command.Main("grpc", run) }
+
+func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err error) {
+	f := flag.NewFlagSet("grpc", flag.ContinueOnError)
+	rounds := f.Int("rounds", 15, "how often to measure each server")
+	keys := f.Int("keys", 1000, "number of keys; with few keys, leases decide")
+	length := f.Duration("length", time.Second, "length of a round")
+	what := f.String("serve", "", "only serve: nothing, weir, or the address of a Redis for weir")
+	addr := f.String("listen", "127.0.0.1:0", "address for -serve")
+	if err := f.Parse(args); err != nil {
+		return false, err
 	}
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if *what != "" {
+		return true, serve(ctx, *what, *addr)
 	}
+	redis, err := redistest.Start(redistest.Options{})
+	if err != nil {
+		return false, err
+	}
+	defer redis.Close()
+	all := []*contender{{name: "does nothing", what: "nothing"}, {name: "weir", what: "weir"}, {name: "weir, Redis", what: redis.Addr}}
+	plan := load.Plan{Duration: *length, Warmup: warmUp, Workers: inFlight, Keys: *keys}
+	plan.Prepare()
+	for range *rounds {
+		for _, c := range all {
+			if err := c.round(ctx, plan); err != nil {
+				return false, fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	print(stdout, all)
+	return true, nil
+}
+
+func print(w io.Writer, all []*contender) {
+	median := func(xs []float64) float64 { return report.SpreadOf(xs).Median }
+	rows := [][]string{{"server", "checks/s", "ratio", "CPU µs", "ratio", ""}}
+	for _, c := range all {
+		ratios := make([]float64, len(c.rates))
+		for i := range ratios {
+			ratios[i] = c.rates[i] / all[0].rates[i]
+		}
+		remark := ""
+		if c.what == "weir" && median(ratios) < target {
+			remark = fmt.Sprintf("below the target of %.2f", target)
+		}
+		rows = append(rows, []string{c.name, report.Number(median(c.rates), 0), report.Number(median(ratios), 2),
+			report.Number(median(c.cpu), 1), report.Number(median(all[0].cpu)/median(c.cpu), 2), remark})
+	}
+	report.Align(w, rows)
+}
+
+// contender is a server, and what was measured of it in each round.
+type contender struct {
+	name, what string
+	rates      []float64 // checks a second
+	cpu        []float64 // µs of its process per check
+}
+
+// round starts the server on one core, and loads it from the others.
+func (c *contender) round(ctx context.Context, plan load.Plan) error {
+	server, err := node.StartSelf(ctx, "0", "-serve", c.what, "-listen")
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	clients := &clients{addr: server.Addr}
+	for range connections {
+		conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		clients.all = append(clients.all, rls.NewRateLimitServiceClient(conn))
+	}
+	var used []time.Duration
+	var cpuErr error
+	plan.Mark = func() {
+		cpu, err := server.CPU()
+		used, cpuErr = append(used, cpu), errors.Join(cpuErr, err)
+	}
+	r, err := load.Run(ctx, plan, clients, nil)
+	switch {
+	case err != nil || cpuErr != nil || ctx.Err() != nil:
+		return errors.Join(err, cpuErr, ctx.Err())
+	case len(r.Faults) > 0:
+		return errors.New(r.Faults[0].Text)
+	case r.Checks == 0:
+		return errors.New("no check was answered")
+	}
+	c.rates = append(c.rates, r.PerSecond)
+	c.cpu = append(c.cpu, float64((used[1]-used[0]).Microseconds())/float64(r.Checks))
+	return nil
+}
+
+// clients make load on a server over a few connections.
+type clients struct {
+	addr string
+	all  []rls.RateLimitServiceClient
+	next atomic.Int64
+}
+
+func (c *clients) String() string { return c.addr }
+
+func (c *clients) Sender() load.Sender {
+	return sender{c.all[int(c.next.Add(1))%len(c.all)]}
+}
+
+type sender struct{ rls.RateLimitServiceClient }
+
+func (s sender) Send(_ context.Context, n uint32) load.Answer {
+	a, err := s.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{Domain: "bench", Descriptors: []*ratelimit.RateLimitDescriptor{
+		{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "api_key", Value: strconv.Itoa(int(n))}}},
+	}})
+	if err == nil && a.GetOverallCode() != rls.RateLimitResponse_OK {
+		err = fmt.Errorf("answered %s", a.GetOverallCode())
+	}
+	if err != nil {
+		return load.Answer{Outcome: load.Failed, Err: err}
+	}
+	return load.Answer{}
 }
 
 // nothing is a service that does nothing.
@@ -82,31 +186,30 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 4000000000}
 `
 
-// server serves until it is told to end, and prints where.
-func server(what string) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// serve serves until ctx is done.
+func serve(ctx context.Context, what, addr string) error {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	s := grpc.NewServer()
 	rls.RegisterRateLimitServiceServer(s, nothing{})
-	var serve interface{ Serve(net.Listener) error } = s
+	var server interface{ Serve(net.Listener) error } = s
 	if what != "nothing" {
 		service, err := weirService(what)
 		if err != nil {
 			return err
 		}
-		serve = envoy.NewServer(service, envoy.ServerOptions{})
+		server = envoy.NewServer(service, envoy.ServerOptions{})
 	}
-	ended, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	context.AfterFunc(ended, func() { l.Close() })
-	fmt.Println(l.Addr())
-	_ = serve.Serve(l)
+	context.AfterFunc(ctx, func() { l.Close() })
+	if err := server.Serve(l); ctx.Err() == nil {
+		return err
+	}
 	return nil
 }
 
-// weirService is the service as a node has it, counters, metrics and all.
+// weirService is the service as a node runs it, with metrics.
 func weirService(what string) (*envoy.Service, error) {
 	o := weir.Options{Observe: metrics.New(prometheus.NewRegistry()).Observe}
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, o)
@@ -125,131 +228,4 @@ func weirService(what string) (*envoy.Service, error) {
 	}
 	service.SetConfig(c)
 	return service, nil
-}
-
-// contender is a server with what was measured of it.
-type contender struct {
-	name, what string
-	rates      []float64 // checks a second
-	cpu        []float64 // µs of its process for a check
-}
-
-func measure(rounds int, length time.Duration) error {
-	redis, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return err
-	}
-	defer redis.Close()
-	all := []*contender{{name: "does nothing", what: "nothing"}, {name: "weir", what: "weir"}, {name: "weir, Redis", what: redis.Addr}}
-	for range rounds {
-		for _, c := range all {
-			if err := c.round(length); err != nil {
-				return err
-			}
-		}
-	}
-	fmt.Printf("%-14s %10s %8s %10s %8s\n", "server", "checks/s", "ratio", "CPU µs", "ratio")
-	for _, c := range all {
-		ratios := make([]float64, rounds)
-		for i := range ratios {
-			ratios[i] = c.rates[i] / all[0].rates[i]
-		}
-		fmt.Printf("%-14s %10.0f %8.2f %10.1f %8.2f\n", c.name, middle(c.rates), middle(ratios), middle(c.cpu), middle(all[0].cpu)/middle(c.cpu))
-		if c.what == "weir" && middle(ratios) < target {
-			fmt.Printf("%-14s below the target of %.2f\n", "", target)
-		}
-	}
-	return nil
-}
-
-func middle(all []float64) float64 {
-	all = slices.Sorted(slices.Values(all))
-	return all[len(all)/2]
-}
-
-// round starts the server on one core, and loads it from the others.
-func (c *contender) round(length time.Duration) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command("taskset", "-c", "0", self, "-serve", c.what)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("taskset: %w", err)
-	}
-	defer cmd.Wait()
-	defer cmd.Process.Signal(os.Interrupt)
-	var addr string
-	if _, err := fmt.Fscan(out, &addr); err != nil {
-		return fmt.Errorf("%s: no address: %w", c.name, err)
-	}
-	done, spent, err := load(addr, cmd.Process.Pid, length)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	c.rates = append(c.rates, float64(done)/length.Seconds())
-	c.cpu = append(c.cpu, spent.Seconds()*1e6/float64(done))
-	return nil
-}
-
-// load asks as fast as it can, and returns how many answers came in the time that counts, and what they cost the server.
-func load(addr string, pid int, length time.Duration) (done int64, spent time.Duration, err error) {
-	clients := make([]rls.RateLimitServiceClient, connections)
-	for i := range clients {
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return 0, 0, err
-		}
-		defer conn.Close()
-		clients[i] = rls.NewRateLimitServiceClient(conn)
-	}
-	var count atomic.Int64
-	var failed atomic.Pointer[error]
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var all sync.WaitGroup
-	for i := range inFlight {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				got, err := clients[i%connections].ShouldRateLimit(context.Background(), &rls.RateLimitRequest{Domain: "bench", Descriptors: []*ratelimit.RateLimitDescriptor{
-					{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "api_key", Value: strconv.Itoa(rand.IntN(keys))}}},
-				}})
-				if err == nil && got.GetOverallCode() != rls.RateLimitResponse_OK {
-					err = fmt.Errorf("answered %s", got.GetOverallCode())
-				}
-				if err != nil {
-					failed.Store(&err)
-					return
-				}
-				count.Add(1)
-			}
-		})
-	}
-	time.Sleep(warmUp)
-	from, before := count.Load(), cpu(pid)
-	time.Sleep(length)
-	done, spent = count.Load()-from, cpu(pid)-before
-	cancel()
-	all.Wait()
-	if err := failed.Load(); err != nil {
-		return 0, 0, *err
-	}
-	return done, spent, nil
-}
-
-// cpu is the time that a process has computed.
-func cpu(pid int) time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	user, _ := strconv.ParseInt(fields[11], 10, 64)
-	system, _ := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"hash/maphash"
-	"regexp"
 	"time"
 
 	"github.com/weirhq/weir/memstore"
@@ -30,14 +29,14 @@ type check func(key string) bool
 type instance struct {
 	// worker returns a check for the use of one goroutine.
 	worker func() check
-	// stats tells what a Weir store holds; nil for others.
+	// stats reports what a Weir store holds; nil for others.
 	stats func() memstore.Stats
 	close func()
 }
 
-// apart keeps what one goroutine writes out of the cache lines of another, which
-// objects that are allocated one after the other would share.
-type apart [128]byte
+// padding keeps what one goroutine writes out of the cache lines of another, which objects that are allocated one after
+// the other would share.
+type padding [128]byte
 
 const (
 	storeName = "Weir store"
@@ -47,7 +46,8 @@ const (
 	goLimiter  = "sethvargo/go-limiter 0.7.1"
 )
 
-// contenders are listed as the tables show them.
+// contenders are listed in the order of the tables. Whatever a program would call to limit a key belongs side by side: a
+// contender of Weir's beside the rival that it is held against.
 var contenders = []contender{
 	{storeName, weirs, openStore},
 	{checkName, weirs, openLimiter},
@@ -60,26 +60,24 @@ var contenders = []contender{
 	{"floor: hash the key, read the clock", floor, openFloor},
 }
 
-// pick returns the contenders whose name matches, and that keep says to keep.
-func pick(names *regexp.Regexp, keep func(contender) bool) []contender {
+// pick returns the contenders that the flags name and that keep keeps.
+func pick(c *config, keep func(contender) bool) []contender {
 	var picked []contender
-	for _, c := range contenders {
-		if names.MatchString(c.name) && keep(c) {
-			picked = append(picked, c)
+	for _, o := range contenders {
+		if c.Contenders.MatchString(o.name) && keep(o) {
+			picked = append(picked, o)
 		}
 	}
 	return picked
 }
 
-func anyone(contender) bool { return true }
-
-// openFloor does what no limiter can do without.
+// openFloor does only what every limiter has to do.
 func openFloor(limit, int) (instance, error) {
 	seed, start := maphash.MakeSeed(), time.Now()
 	return instance{
 		worker: func() check {
 			return func(key string) bool {
-				// Both count towards the answer, so that neither is optimized away.
+				// Both are part of the result, so that the compiler keeps both.
 				return maphash.String(seed, key)|uint64(time.Since(start)) != 0
 			}
 		},

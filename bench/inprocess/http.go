@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -15,13 +14,16 @@ import (
 	"github.com/go-chi/httprate"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/server/bench/internal/compare"
+	"github.com/weirhq/weir/server/bench/internal/rawhttp"
 	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/bench/internal/workload"
+	"github.com/weirhq/weir/server/internal/load"
 )
 
-// httpWorkload is a handler that writes two bytes, bare and behind middleware,
-// served by net/http on loopback: what limiting costs a whole request. Clients are as many as keys, all
-// known beforehand, so that limiters look for their counters where they are in life: not in the nearest cache.
+// httpWorkload is a handler that writes two bytes, bare and behind middleware, served by net/http on loopback: it shows
+// what limiting costs a whole request. There are as many clients as keys, all known beforehand, so that limiters look for
+// their counters where they usually are: not in the nearest cache.
 const httpWorkload = "http"
 
 const (
@@ -59,64 +61,39 @@ func weirMiddleware(answers httplimit.Answers) middleware {
 	}
 }
 
-func httpStage(c *config) *stage {
+func httpGroup(c *config) *group {
 	var picked []contender
-	for _, o := range httpContenders(c.keys) {
-		if c.contenders.MatchString(o.name) {
+	for _, o := range httpContenders(c.Keys) {
+		if c.Contenders.MatchString(o.name) {
 			picked = append(picked, o)
 		}
 	}
-	// Filled by the contenders themselves: a million requests take too long.
-	return &stage{[]string{httpWorkload}, c.noisyRounds(), wideLimit, false, 1, entries(picked, 1, workload.Uniform(c.keys))}
+	// The contenders fill themselves, since a million requests take too long. More rounds than elsewhere, since what the
+	// cores share with the kernel varies from round to round.
+	return &group{[]string{httpWorkload}, 3 * c.Rounds, wideLimit, false, 1, entries(picked, 1, c.plan(c.Keys, load.Uniform))}
 }
 
-// httpTargets promise requests per second, which are held against each other as time per request.
+// httpTargets promise requests per second, which are compared as time per request.
 func httpTargets(r *results) []report.Target {
 	t := r.table(httpWorkload)
-	bare := t.row(httpBare)
-	both, silent := t.row(httpBoth).ratio(bare), t.row(httpSilent).ratio(bare)
-	rate := t.row(httpBoth).ratio(t.row(httpHTTPRate))
+	bare, both := t.Row(httpBare), t.Row(httpBoth)
+	dialects, silent := both.Ratio(bare, compare.Nanoseconds), t.Row(httpSilent).Ratio(bare, compare.Nanoseconds)
+	rate := both.Ratio(t.Row(httpHTTPRate), compare.Nanoseconds)
 	speed := func(s report.Spread) string { return fmt.Sprintf("%.2f× the requests", 1/s.Median) }
 	return []report.Target{
-		ratioTarget("http: both dialects / bare (0.8× the requests)", 1.25, both, speed(both)),
+		ratioTarget("http: both dialects / bare (0.8× the requests)", 1.25, dialects, speed(dialects)),
 		ratioTarget("http: headers off / bare (0.9× the requests)", 1.11, silent, speed(silent)),
 		ratioTarget("http: both dialects / httprate", 1, rate, speed(rate)),
 	}
 }
 
-// cpuRatio is ratio by CPU time, which other processes disturb less.
-func (r *row) cpuRatio(base *row) report.Spread {
-	var all []float64
-	for i := range min(len(r.samples), len(base.samples)) {
-		all = append(all, r.samples[i].cpu/base.samples[i].cpu)
-	}
-	return report.SpreadOf(all)
-}
-
 // printHTTP shows the workload in requests a second.
-func (t *table) printHTTP(w io.Writer) {
-	fmt.Fprintf(w, "\n%s: a handler that writes two bytes, on loopback with its clients, %d connections, rounds: %d\n",
-		t.workload, runtime.GOMAXPROCS(0)*httpDepth, len(t.rows[0].samples))
-	rows := [][]string{{"", "requests/s", "range", "× bare", "CPU µs", "× bare", "allocs"}}
-	bare := t.row(httpBare)
-	for i := range t.rows {
-		r := &t.rows[i]
-		ns, times, cpu := r.ns(), "–", "–"
-		if bare != nil {
-			times, cpu = report.Number(1/r.ratio(bare).Median, 3), report.Number(r.cpuRatio(bare).Median, 3)
-		}
-		rows = append(rows, []string{
-			r.label, report.Number(1e9/ns.Median, 0), "[" + report.Number(1e9/ns.High, 0) + "–" + report.Number(1e9/ns.Low, 0) + "]",
-			times, report.Number(r.cpu().Median/1e3, 1), cpu, allocs(r.allocs().Median),
-		})
-	}
-	report.Align(w, rows)
-	if n := t.disturbed(); n > 0 {
-		fmt.Fprintf(w, "  ! disturbed, and left out where others are left: %d of %d measurements\n", n, len(t.rows)*len(t.rows[0].samples))
-	}
-	for _, s := range t.warnings {
-		fmt.Fprintln(w, "  ! "+s)
-	}
+func printHTTP(w io.Writer, t *compare.Table, allocations compare.Column) {
+	bare := t.Row(httpBare)
+	t.Print(w, fmt.Sprintf(": a handler that writes two bytes, on loopback with its clients, %d connections", runtime.GOMAXPROCS(0)*httpDepth),
+		compare.Median("requests/s", compare.PerSecond, 0), compare.Range("range", compare.PerSecond, 0),
+		compare.Ratio("× bare", bare, compare.PerSecond),
+		compare.Median("CPU µs", compare.CPU, 1), compare.Ratio("× bare", bare, compare.CPU), allocations)
 }
 
 // serving opens a server of its own for a middleware. A check is a request.
@@ -140,7 +117,7 @@ func serving(keys int, wrap middleware) func(limit, int) (instance, error) {
 		var clients []*httpClient
 		return instance{
 			worker: func() check {
-				c := &httpClient{address: ln.Addr().String()}
+				c := newHTTPClient(ln.Addr().String())
 				mu.Lock()
 				defer mu.Unlock()
 				clients = append(clients, c)
@@ -159,7 +136,7 @@ func serving(keys int, wrap middleware) func(limit, int) (instance, error) {
 
 // direct calls a handler without a server.
 func direct(h http.Handler) check {
-	w := &forgetful{header: http.Header{}}
+	w := &discard{header: http.Header{}}
 	r := httptest.NewRequest(http.MethodGet, "/v1/orders/17", nil)
 	return func(key string) bool {
 		clear(w.header)
@@ -169,93 +146,59 @@ func direct(h http.Handler) check {
 	}
 }
 
-// forgetful is a writer that keeps nothing.
-type forgetful struct{ header http.Header }
+// discard is a ResponseWriter that keeps nothing.
+type discard struct{ header http.Header }
 
-func (w *forgetful) Header() http.Header         { return w.header }
-func (w *forgetful) Write(b []byte) (int, error) { return len(b), nil }
-func (w *forgetful) WriteHeader(int)             {}
+func (w *discard) Header() http.Header         { return w.header }
+func (w *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (w *discard) WriteHeader(int)             {}
 
 // httpDepth is how many connections a goroutine keeps busy.
 const httpDepth = 16
 
-// httpClient is one goroutine's connections, each with a request under way. It
-// knows what the answer ends with and parses no more than that, so that what is measured is the server.
+// httpClient keeps one goroutine's connections busy: each has a request under way.
 type httpClient struct {
-	_       apart
-	address string
-	conns   [httpDepth]*httpConn
-	next    int
-	_       apart
+	_     padding
+	conns [httpDepth]httpConn
+	next  int
+	_     padding
 }
 
 type httpConn struct {
-	net.Conn
+	rawhttp.Conn
 	request []byte
 	key     []byte // in the request
 	pending bool
-	answer  [1024]byte
 }
 
-// check sends a request where an earlier one has been answered, and tells whether that one was allowed.
-func (c *httpClient) check(key string) bool {
-	conn := c.conns[c.next]
-	if conn == nil {
-		var err error
-		if conn, err = dial(c.address); err != nil {
-			return false
-		}
-		c.conns[c.next] = conn
+func newHTTPClient(addr string) *httpClient {
+	c := &httpClient{}
+	for i := range c.conns {
+		conn := &c.conns[i]
+		conn.Addr = addr
+		conn.request = fmt.Appendf(nil, "GET /v1/orders/17 HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\nX-API-Key: %s\r\n\r\n", workload.MakeKeys(1).At(0))
+		at := bytes.Index(conn.request, []byte(workload.KeyPrefix))
+		conn.key = conn.request[at : at+workload.KeyLength]
 	}
+	return c
+}
+
+// check sends a request on the next connection, and reports whether the connection's request before was allowed.
+func (c *httpClient) check(key string) bool {
+	conn := &c.conns[c.next]
 	c.next = (c.next + 1) % httpDepth
+	allowed := true
 	if conn.pending {
-		if err := conn.receive(); err != nil {
-			return false
-		}
+		a, err := conn.Receive()
+		allowed = err == nil && a.Status == http.StatusOK
 	}
 	copy(conn.key, key)
-	_, err := conn.Write(conn.request)
-	conn.pending = err == nil
-	return conn.pending
+	conn.pending = conn.Send(conn.request) == nil
+	return allowed && conn.pending
 }
 
 func (c *httpClient) close() {
-	for _, conn := range c.conns {
-		if conn != nil {
-			_ = conn.Close()
-		}
-	}
-}
-
-func dial(address string) (*httpConn, error) {
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	c := &httpConn{Conn: conn}
-	c.request = fmt.Appendf(nil, "GET /v1/orders/17 HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\nX-API-Key: %s\r\n\r\n", workload.MakeKeys(1).At(0))
-	at := bytes.Index(c.request, []byte(workload.KeyPrefix))
-	c.key = c.request[at : at+workload.KeyLength]
-	return c, nil
-}
-
-// receive reads one answer.
-func (c *httpConn) receive() error {
-	c.pending = false
-	for n := 0; ; {
-		m, err := c.Read(c.answer[n:])
-		if err != nil {
-			return err
-		}
-		n += m
-		if bytes.HasSuffix(c.answer[:n], []byte("\r\n\r\nok")) {
-			if bytes.HasPrefix(c.answer[:], []byte("HTTP/1.1 200 ")) {
-				return nil
-			}
-			return errors.New("refused")
-		}
-		if n == len(c.answer) {
-			return errors.New("an answer that isn't the handler's")
-		}
+	for i := range c.conns {
+		c.conns[i].Close()
 	}
 }

@@ -9,11 +9,11 @@ import (
 
 func TestHTTP(t *testing.T) {
 	var out bytes.Buffer
-	c, err := parse([]string{"-workloads", "http", "-rounds", "2", "-again", "0", "-time", "10ms", "-warmup", "1ms", "-keys", "1000"})
+	c, err := parse([]string{"-workloads", "http", "-rounds", "2", "-again", "0", "-time", "50ms", "-warmup", "1ms", "-keys", "1000"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run(c, &out, io.Discard); err != nil {
+	if _, err := run(t.Context(), c, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{httpBare, httpBoth, httpSilent, httpHTTPRate} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
@@ -15,21 +16,21 @@ func judge(c *config, r *results) []report.Target {
 	var ts []report.Target
 	against := func(workload string, most float64) {
 		t := r.table(workload)
-		fast := t.fastest()
+		fast := fastest(t)
 		note := ""
 		if fast != nil {
-			note = fast.label
+			note = fast.Name
 		}
-		ts = append(ts, ratioTarget(workload+": store / fastest rival", most, t.row(storeName).ratio(fast), note))
+		ts = append(ts, ratioTarget(workload+": store / fastest rival", most, t.Row(storeName).Ratio(fast, compare.Nanoseconds), note))
 	}
-	against(uniform(c.keys), 0.7)
-	against(zipf(c.keys), 0.75)
+	against(uniform(c.Keys), 0.7)
+	against(zipf(c.Keys), 0.75)
 	against(hotKey, 1.0)
 
-	small := r.table(uniform(c.keys))
+	small := r.table(uniform(c.Keys))
 	ts = append(ts,
-		ratioTarget(uniform(c.keys)+": whole check / store", 1.5, small.row(checkName).ratio(small.row(storeName)), ""),
-		ratioTarget(uniform(c.keys)+": whole check, one amount / whole check", 1.1, small.row(amountName).ratio(small.row(checkName)), ""),
+		ratioTarget(uniform(c.Keys)+": whole check / store", 1.5, small.Row(checkName).Ratio(small.Row(storeName), compare.Nanoseconds), ""),
+		ratioTarget(uniform(c.Keys)+": whole check, one amount / whole check", 1.1, small.Row(amountName).Ratio(small.Row(checkName), compare.Nanoseconds), ""),
 		report.Target{Name: "allocations per check, store and whole check", Bound: noAllocs, Got: r.mostAllocs(), Digits: 5, Note: "the runtime's own included"})
 	if c.large > 0 {
 		ts = append(ts, largeTargets(c, r)...)
@@ -41,10 +42,10 @@ func judge(c *config, r *results) []report.Target {
 func largeTargets(c *config, r *results) []report.Target {
 	t, f := r.table(uniform(c.large)), r.footprint(storeName, c.large)
 	return []report.Target{
-		ratioTarget(fmt.Sprintf("store: %s / %s", uniform(c.large), uniform(c.keys)), 1.5,
-			t.row(storeName).ratio(t.row(smallStore(c))), "in the same rounds"),
-		{Name: "bytes of heap per counter at " + report.Amount(c.large), Bound: 40, Got: f.heap, Note: fmt.Sprintf("the store says %.1f", f.booked)},
-		{Name: "bytes per counter, at worst while growing", Bound: 60, Got: f.worst, Note: fmt.Sprintf("heap with its garbage %.1f", f.worstHeap)},
+		ratioTarget(fmt.Sprintf("store: %s / %s", uniform(c.large), uniform(c.Keys)), 1.5,
+			t.Row(storeName).Ratio(t.Row(smallStore(c)), compare.Nanoseconds), "in the same rounds"),
+		{Name: "bytes of heap per counter at " + report.Amount(c.large), Bound: 40, Got: f.Heap, Note: fmt.Sprintf("the store says %.1f", f.Reported)},
+		{Name: "bytes per counter, at worst while growing", Bound: 60, Got: f.Worst, Note: fmt.Sprintf("heap with its garbage %.1f", f.WorstHeap)},
 	}
 }
 
@@ -59,16 +60,10 @@ func ratioTarget(name string, most float64, s report.Spread, note string) report
 // mostAllocs is the highest of the medians of Weir's rows.
 func (r *results) mostAllocs() float64 {
 	most := math.NaN()
-	for _, t := range r.tables {
-		if t.workload == httpWorkload {
-			continue // net/http allocates
-		}
-		for i := range t.rows {
-			if row := &t.rows[i]; row.kind == weirs {
-				a := row.allocs().Median
-				if math.IsNaN(most) || a > most {
-					most = a
-				}
+	for _, t := range r.Tables {
+		for _, o := range contenders { // those over HTTP aren't among them: net/http allocates
+			if a := t.Row(o.name).Spread(compare.Allocs).Median; o.kind == weirs && !math.IsNaN(a) && !(a <= most) {
+				most = a
 			}
 		}
 	}

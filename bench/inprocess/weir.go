@@ -34,11 +34,11 @@ func openStore(l limit, keys int) (instance, error) {
 
 // storeWorker is what one goroutine writes at every check.
 type storeWorker struct {
-	_       apart
+	_       padding
 	charges [1]counter.Charge
 	results [1]counter.Result
 	subject [workload.KeyLength]byte
-	_       apart
+	_       padding
 }
 
 // openLimiter is a whole check: a request against a hundred rules, one of which applies.
@@ -79,9 +79,9 @@ func openRules(l limit, keys int, amount string) (instance, error) {
 
 // limiterWorker is what one goroutine writes at every check.
 type limiterWorker struct {
-	_   apart
+	_   padding
 	req weir.Request
-	_   apart
+	_   padding
 }
 
 // newStore has room for twice what is needed, so that nothing is evicted.

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// command is a script call as Weir's store sent it.
-type command struct {
+// scriptCall is one as Weir's store sent it.
+type scriptCall struct {
 	sha        string
 	keys, args []string
 }
@@ -62,7 +62,7 @@ func loadSeen(ctx context.Context, e *env) error {
 }
 
 // record checks the first n keys one after the other, and listens to the server meanwhile.
-func record(ctx context.Context, e *env, check check, n int) ([]command, error) {
+func record(ctx context.Context, e *env, check check, n int) ([]scriptCall, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", e.server.Socket)
 	if err != nil {
@@ -94,8 +94,8 @@ func record(ctx context.Context, e *env, check check, n int) ([]command, error) 
 }
 
 // listen reads n calls of one script. The store's heartbeat is a script as well, but it doesn't beat at every check.
-func listen(lines *bufio.Reader, n int) ([]command, error) {
-	groups := map[string][]command{}
+func listen(lines *bufio.Reader, n int) ([]scriptCall, error) {
+	groups := map[string][]scriptCall{}
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
@@ -118,7 +118,7 @@ func listen(lines *bufio.Reader, n int) ([]command, error) {
 // parseMonitor reads a line of MONITOR, and says whether it is an EVALSHA:
 //
 //	+1339518083.107412 [0 127.0.0.1:60866] "EVALSHA" "a94a…" "1" "key" "\x00…"
-func parseMonitor(line string) (c command, is bool, err error) {
+func parseMonitor(line string) (c scriptCall, is bool, err error) {
 	from, rest, _ := strings.Cut(line, "] ")
 	if strings.HasSuffix(from, " lua") { // what a script itself calls
 		return c, false, nil
@@ -142,5 +142,5 @@ func parseMonitor(line string) (c command, is bool, err error) {
 	if err != nil || n < 0 || n > len(words)-3 {
 		return c, false, fmt.Errorf("MONITOR: %q: how many keys?", line)
 	}
-	return command{words[1], words[3 : 3+n], words[3+n:]}, true, nil
+	return scriptCall{words[1], words[3 : 3+n], words[3+n:]}, true, nil
 }

@@ -12,10 +12,9 @@ import (
 
 // contender is one way to limit through Redis.
 type contender struct {
-	name string
-	open func(ctx context.Context, e *env) (*instance, error)
-	// counters is how many one check charges.
-	counters int
+	name     string
+	open     func(ctx context.Context, e *env) (*instance, error)
+	counters int // that one check charges
 }
 
 // with opens a contender for as long as f takes.
@@ -30,10 +29,11 @@ func (c *contender) with(ctx context.Context, e *env, f func(*instance) error) e
 
 // env is what contenders are measured with.
 type env struct {
-	server *redistest.Server
-	keys   workload.Keys
-	used   int       // how many of the keys checks are about
-	seen   []command // what Weir's store sends for each key, once it was recorded
+	server  *redistest.Server
+	timeout time.Duration // of Weir's store; 0 means its default
+	keys    workload.Keys
+	used    int          // how many of the keys are checked
+	seen    []scriptCall // what Weir's store sends for each key; nil until it is recorded
 }
 
 // instance is a contender with connections of its own.
@@ -43,8 +43,8 @@ type instance struct {
 	close  func()
 }
 
-// check asks whether a request with the n-th key is allowed; if it isn't, that is an error here.
-// It is given no context: one that can be cancelled makes some clients slower.
+// check asks whether a request with the n-th key is allowed, and returns errRefused if it isn't. It gets no context, since
+// one that can be cancelled makes some clients slower.
 type check func(n uint32) error
 
 var background = context.Background()
@@ -62,14 +62,14 @@ const (
 	rueHash   = "rueidis, hash script"
 )
 
-// limit is a bucket of tokens, one of which comes back at every step.
+// limit is a bucket of tokens, one of which comes back after each interval.
 type limit struct {
 	tokens int64
 	every  time.Duration
 }
 
-// wide admits what any machine can ask of a key meanwhile. What was taken comes back so late that
-// no counter is full again, and dropped, before the end.
+// wide admits what any machine can ask of a key during a run, and refills so slowly that no counter is full again, and
+// dropped, before the end.
 var wide = limit{tokens: 100_000, every: 1000 * time.Second}
 
 // contenders are listed as the tables show them.
@@ -82,12 +82,20 @@ var contenders = []contender{
 	{bareName, openBare, 1},
 }
 
-func pick(names *regexp.Regexp) []contender {
+// pick returns the contenders whose name matches.
+func pick(name *regexp.Regexp) []contender {
 	var picked []contender
 	for _, c := range contenders {
-		if names.MatchString(c.name) {
+		if name.MatchString(c.name) {
 			picked = append(picked, c)
 		}
 	}
 	return picked
+}
+
+func names(all []contender) (out []string) {
+	for _, c := range all {
+		out = append(out, c.name)
+	}
+	return out
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,18 +17,18 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// hostileName is the workload of a client that does the costliest thing there is, again and again.
+// hostileName is the workload of a client that does the costliest things there are.
 const hostileName = "hostile client"
 
-// slowest is the longest script call of one thing that a client can do, by Redis' slow log, over some tries.
+// slowest is the longest script call, by Redis' slow log, that one thing a client can do leads to.
 type slowest struct {
-	what  string
-	tries []float64 // ms
+	Act   string    `json:"act"`
+	Tries []float64 `json:"ms"`
 }
 
-func (s *slowest) median() float64 { return slices.Sorted(slices.Values(s.tries))[len(s.tries)/2] }
+func (s *slowest) median() float64 { return report.SpreadOf(s.Tries).Median }
 
-// hostile is what such a client plays with: sliding logs that it has filled, one for each try, on a clock that is set by hand.
+// hostile is such a client: it has filled sliding logs, one for each try, under a clock that is set by hand.
 type hostile struct {
 	server *redistest.Server
 	store  *redisstore.Store
@@ -77,7 +76,7 @@ func provoke(ctx context.Context, length int) (_ []slowest, err error) {
 	return h.provoke(ctx)
 }
 
-// fill admits one token after the other, into all logs at the same moments, and gives each subject other counters as well.
+// fill admits one token after the other into all logs at the same moments, and also gives each subject other counters.
 func (h *hostile) fill(ctx context.Context) error {
 	for i := range h.logs {
 		if err := h.grow(ctx, i, 0, 1000); err != nil {
@@ -118,7 +117,8 @@ func (h *hostile) take(ctx context.Context, c counter.Charge) error {
 // at is the moment of an admission.
 func (h *hostile) at(n int64) int64 { return h.start + (n+1)*hostileStep }
 
-// provoke does everything that could be costly, to each log in turn. Where clients come at once, they come in the number that a call carries.
+// provoke does everything that could be costly, to each log in turn. Where clients come at once, there are as many as one
+// script call carries.
 func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 	const clients = 64
 	third := h.length / 3
@@ -149,7 +149,7 @@ func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 		{"a hash of 1,000 counters grows by 24", h.at(h.length), func(log int) error { return h.grow(ctx, log, 1000, 1024) }},
 	} {
 		h.now.Store(try.now)
-		s := slowest{what: try.what}
+		s := slowest{Act: try.what}
 		for log := range h.logs {
 			if _, err := h.server.Do(ctx, "SLOWLOG", "RESET"); err != nil {
 				return nil, err
@@ -161,14 +161,14 @@ func (h *hostile) provoke(ctx context.Context) (all []slowest, err error) {
 			if err != nil {
 				return nil, err
 			}
-			s.tries = append(s.tries, ms)
+			s.Tries = append(s.Tries, ms)
 		}
 		all = append(all, s)
 	}
 	return all, nil
 }
 
-// grow gives a subject counters, as a client does that names another limit in every request.
+// grow gives a subject counters, as a client does by naming another limit in every request.
 func (h *hostile) grow(ctx context.Context, log, from, to int) error {
 	for i := from; i < to; i++ {
 		p, err := counter.NewPolicy(fmt.Sprint("p", i), counter.Limit{Count: 10, Window: time.Hour})
@@ -207,10 +207,10 @@ func printHostile(w io.Writer, all []slowest, length int) {
 	for i := range all {
 		s := &all[i]
 		tries := ""
-		for _, ms := range s.tries {
+		for _, ms := range s.Tries {
 			tries += " " + report.Number(ms, 3)
 		}
-		rows = append(rows, []string{s.what, report.Number(s.median(), 3), tries[1:]})
+		rows = append(rows, []string{s.Act, report.Number(s.median(), 3), tries[1:]})
 	}
 	report.Align(w, rows)
 }

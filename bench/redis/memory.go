@@ -10,44 +10,44 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
-// footprint is what counters cost in Redis.
+// footprint is how much memory counters take in Redis.
 type footprint struct {
-	label    string
-	counters int
-	keys     int64   // of Redis
-	bytes    float64 // of used_memory, per counter
-	seconds  float64 // that filling took
+	Contender string  `json:"contender"`
+	Counters  int     `json:"counters"`
+	Keys      int64   `json:"redis_keys"`
+	Bytes     float64 `json:"bytes_per_counter"` // of used_memory
+	Seconds   float64 `json:"seconds_to_fill"`
 }
 
-// weighing is a contender whose memory is measured after so many checks of different keys.
+// weighing is a contender whose memory is measured after so many checks, each of another key.
 type weighing struct {
 	contender
 	checks int
 }
 
-func planWeights(c *config) []weighing {
-	if c.clients == 0 || !c.workloads.MatchString(memoryWeight) {
+func weighings(c *config) []weighing {
+	if c.clients == 0 || !c.Workloads.MatchString(memoryWeight) {
 		return nil
 	}
 	var ws []weighing
 	for _, w := range []weighing{
 		{contender{tenName, openTen(10, 20, 50, 100, 200, 500, 1000, 2000, 10_000, 100_000), 10}, c.clients},
 		{contender{largeName, openTen(slices.Repeat([]int64{100_000}, 10)...), 10}, max(2, c.clients/10)},
-		// What client writes them makes no difference.
+		// It makes no difference which client writes them.
 		{contender{redisRate, openRedisRate, 1}, c.rivals},
 		{contender{rueHash, openRueidisHash, 1}, c.rivals},
 	} {
-		if c.contenders.MatchString(w.name) {
+		if c.Contenders.MatchString(w.name) {
 			ws = append(ws, w)
 		}
 	}
 	return ws
 }
 
-// weigh fills an empty server. The first key is there before the scale is read, with
-// connections, buffers and scripts, which aren't counters.
+// weigh fills an empty server. The first key is written before the measurement begins, so that connections, buffers and
+// scripts don't count.
 func (w *weighing) weigh(ctx context.Context, c *config, keys workload.Keys) (f footprint, err error) {
-	f = footprint{label: w.name, counters: w.checks * w.counters}
+	f = footprint{Contender: w.name, Counters: w.checks * w.counters}
 	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		return f, err
@@ -66,21 +66,21 @@ func (w *weighing) weigh(ctx context.Context, c *config, keys workload.Keys) (f 
 		if err := fill(ctx, in, 1, w.checks, c.goroutines); err != nil {
 			return err
 		}
-		f.seconds = time.Since(start).Seconds()
+		f.Seconds = time.Since(start).Seconds()
 		after, err := settled(ctx, server)
 		if err != nil {
 			return err
 		}
-		f.bytes = float64(after-before) / float64((w.checks-1)*w.counters)
+		f.Bytes = float64(after-before) / float64((w.checks-1)*w.counters)
 		size, err := server.Do(ctx, "DBSIZE")
-		f.keys, _ = size.(int64)
+		f.Keys, _ = size.(int64)
 		return err
 	})
 	return f, err
 }
 
-// settled is the memory once buffers of connections have shrunk and tables have
-// been rebuilt, which Redis does bit by bit: when it hasn't changed by a thousandth for half a second.
+// settled returns the server's memory once it hasn't changed by a thousandth for half a second: Redis shrinks buffers of
+// connections and rebuilds tables bit by bit.
 func settled(ctx context.Context, server *redistest.Server) (int64, error) {
 	last, calm := int64(0), 0
 	for range 100 {

@@ -6,95 +6,63 @@ import (
 	"math"
 	"runtime"
 
+	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// results is all that was measured.
+// results holds everything that was measured.
 type results struct {
-	tables     []table
-	footprints []footprint
-	slowest    []slowest
-	targets    []report.Target
+	Tables     []*compare.Table `json:"workloads"`
+	Footprints []footprint      `json:"memory"`
+	Slowest    []slowest        `json:"slowest_script_calls"`
+	Targets    []report.Target  `json:"targets"`
 }
 
-// table finds a workload's table; an empty one if it wasn't measured.
-func (r *results) table(workload string) *table {
-	for i := range r.tables {
-		if r.tables[i].workload == workload {
-			return &r.tables[i]
+// table finds a workload's table; nil if it wasn't measured.
+func (r *results) table(workload string) *compare.Table {
+	for _, t := range r.Tables {
+		if t.Workload == workload {
+			return t
 		}
 	}
-	return &table{}
+	return nil
 }
 
 func (r *results) footprint(label string) footprint {
-	for _, f := range r.footprints {
-		if f.label == label {
+	for _, f := range r.Footprints {
+		if f.Contender == label {
 			return f
 		}
 	}
-	return footprint{label: label, bytes: math.NaN()}
+	return footprint{Contender: label, Bytes: math.NaN()}
 }
 
 func (r *results) print(w io.Writer, c *config) {
 	fmt.Fprintf(w, "%s %s/%s, with Redis on %d cores. %s per measurement after %s of warm-up, %s keys uniform.\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), c.time, c.warmup, report.Amount(c.keys))
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), c.Time, c.Warmup, report.Amount(c.Keys))
 	fmt.Fprintln(w, "Medians over the rounds; in brackets the middle half of them. CPU: seconds per million checks. Limits admit every check.")
-	for i := range r.tables {
-		r.tables[i].print(w)
+	for _, t := range r.Tables {
+		base := t.Row(redisRate)
+		t.Print(w, "",
+			compare.Median("checks/s", compare.PerSecond, 0), compare.Range("", compare.PerSecond, 0), compare.Ratio("× redis_rate", base, compare.PerSecond),
+			compare.Median("p50 ms", compare.P50, 3), compare.Median("p99 ms", compare.P99, 3), compare.Range("", compare.P99, 3),
+			compare.Median("Redis CPU", compare.RedisCPU, 2), compare.Range("", compare.RedisCPU, 2), compare.Ratio("× redis_rate", base, compare.RedisCPU),
+			compare.Median("client CPU", compare.CPU, 2))
 	}
-	printFootprints(w, r.footprints)
-	printHostile(w, r.slowest, c.long)
-	report.PrintTargets(w, r.targets)
+	printFootprints(w, r.Footprints)
+	printHostile(w, r.Slowest, c.long)
+	report.PrintTargets(w, r.Targets)
 }
 
-func (t *table) print(w io.Writer) {
-	if len(t.rows) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n%s, rounds: %d\n", t.workload, len(t.rows[0].samples))
-	rows := [][]string{{"", "checks/s", "", "× redis_rate", "p50 ms", "p99 ms", "", "Redis CPU", "", "× redis_rate", "client CPU"}}
-	base := t.row(redisRate)
-	for i := range t.rows {
-		r := &t.rows[i]
-		rate, late, cpu := r.spread(perSecond), r.spread(p99), r.spread(redisCPU)
-		rows = append(rows, []string{
-			r.label, report.Number(rate.Median, 0), rate.Range(0), report.Number(r.ratio(base, perSecond).Median, 2),
-			report.Number(r.spread(p50).Median, 3), report.Number(late.Median, 3), late.Range(3),
-			report.Number(cpu.Median, 2), cpu.Range(2), report.Number(r.ratio(base, redisCPU).Median, 2),
-			report.Number(r.spread(clientCPU).Median, 2),
-		})
-	}
-	report.Align(w, rows)
-	if n := t.disturbed(); n > 0 {
-		fmt.Fprintf(w, "  ! disturbed, and left out where others are left: %d of %d measurements\n", n, len(t.rows)*len(t.rows[0].samples))
-	}
-	for _, s := range t.warnings {
-		fmt.Fprintln(w, "  ! "+s)
-	}
-}
-
-// disturbed counts the measurements that never got the cores to themselves.
-func (t *table) disturbed() (n int) {
-	for _, r := range t.rows {
-		for i := range r.samples {
-			if !r.samples[i].calm() {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-func printFootprints(w io.Writer, fs []footprint) {
-	if len(fs) == 0 {
+func printFootprints(w io.Writer, all []footprint) {
+	if len(all) == 0 {
 		return
 	}
 	fmt.Fprint(w, "\nMemory: bytes of used_memory per counter, key, table and TTL included\n")
 	rows := [][]string{{"", "counters", "Redis keys", "bytes", "filled in"}}
-	for _, f := range fs {
+	for _, f := range all {
 		rows = append(rows, []string{
-			f.label, report.Amount(f.counters), report.Amount(int(f.keys)), report.Number(f.bytes, 1), report.Number(f.seconds, 0) + " s",
+			f.Contender, report.Amount(f.Counters), report.Amount(int(f.Keys)), report.Number(f.Bytes, 1), report.Number(f.Seconds, 0) + " s",
 		})
 	}
 	report.Align(w, rows)

@@ -33,7 +33,7 @@ func weirLimit(l limit) weir.Limit {
 
 // openStore is the store alone: one charge to one counter.
 func openStore(ctx context.Context, e *env) (*instance, error) {
-	return openCharges(ctx, e, 0, wide.tokens)
+	return openCharges(ctx, e, e.timeout, wide.tokens)
 }
 
 // openTen charges ten counters of one client at once, of so many tokens each. It has time: this is about memory.
@@ -89,7 +89,7 @@ func openLimiter(ctx context.Context, e *env) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStore(ctx, e, 0)
+	s, err := newStore(ctx, e, e.timeout)
 	if err != nil {
 		return nil, err
 	}

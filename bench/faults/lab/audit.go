@@ -21,7 +21,7 @@ func (t *traffic) report(r *Result, from, again time.Time) {
 
 // audit compares what keys were told with what Redis counted of them, and with
 // their limits: no request counts twice, none that was counted is forgotten, and no fault raises a limit.
-func (t *trial) audit() error {
+func (t *experiment) audit() error {
 	wrong := t.result.Wrong
 	lost := int64(0)
 	if err := t.exact(); err != nil {

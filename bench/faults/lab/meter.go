@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// meter counts this process's goroutines while a fault is there.
+// meter records the most goroutines that this process has while a fault lasts.
 type meter struct {
 	most    int
 	end     chan struct{}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -13,13 +14,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// The rules of a node: one for each failure mode, and one to see exact limits by.
-// Each has an endpoint of its name.
+// The rules of a node: one for each failure mode, and one whose limit shows whether counting is exact. Each has an
+// endpoint of its name.
 var ruleNames = []string{"allow", "refuse", "local", "tight"}
 
 const (
-	tight   = 5             // requests of a key by the rules local and tight
-	plenty  = 1_000_000_000 // by the others
+	tight   = 5             // limit of the rules local and tight
+	plenty  = 1_000_000_000 // limit of the others
 	forever = 366 * 24 * time.Hour
 )
 
@@ -41,12 +42,13 @@ func rules() (*weir.RuleSet, error) {
 	return weir.Compile(doc)
 }
 
-// node is a Weir in this process, with the check API on a port of its own.
+// node is a Weir in this process, where its goroutines can be counted, with the check API on a port of its own.
 type node struct {
-	addr  string
-	store *redisstore.Store
-	http  *http.Server
-	ended chan error
+	addr        string
+	store       *redisstore.Store
+	http        *http.Server
+	connections atomic.Int64 // accepted so far
+	ended       chan error
 }
 
 func startNode(url string, budget time.Duration, log *slog.Logger) (*node, error) {
@@ -64,7 +66,11 @@ func startNode(url string, budget time.Duration, log *slog.Logger) (*node, error
 	}
 	limiter := weir.NewLimiter(store, set, weir.Options{Local: store.Share(memstore.New(memstore.Options{}))})
 	n := &node{addr: lis.Addr().String(), store: store, ended: make(chan error, 1)}
-	n.http = &http.Server{Handler: checkapi.New(limiter, nil, checkapi.Options{})}
+	n.http = &http.Server{Handler: checkapi.New(limiter, nil, checkapi.Options{}), ConnState: func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			n.connections.Add(1)
+		}
+	}}
 	go func() { n.ended <- n.http.Serve(lis) }()
 	return n, nil
 }

@@ -10,37 +10,36 @@ import (
 // Result is what clients saw of a fault.
 type Result struct {
 	Scenario Scenario
-	// Answers is how many there were, Degraded of them without Redis.
+	// Answers is the number of answers. Degraded of them were decided without Redis.
 	Answers, Degraded int64
 	// Statuses is how often each was seen.
 	Statuses map[int]int64
-	// Wrong is what must not be, and how often it was.
+	// Wrong lists what must not happen, and how often it did.
 	Wrong map[string]int64
 	// Slowest is the longest time from when a check was due until it was answered.
 	Slowest time.Duration
-	// Before, Most and After are numbers of goroutines: under load, at most, and under load again.
+	// Before, Most and After are numbers of goroutines: under load, the most during the fault, and under load afterwards.
 	Before, Most, After int
-	// Noticed is the time from the fault to the first degraded answer, or, if the fault
-	// was there first, from the node's start to its first answer.
+	// Noticed is the time from the fault, or from the node's start if the fault came first, to the first degraded answer.
 	Noticed time.Duration
-	// Lost is how long the load took to make as many charges as were answered as counted, and then forgotten.
+	// Lost is how long the load takes to make as many charges as were counted and then forgotten.
 	Lost time.Duration
-	// Exact is the time until every limit was exact again and no answer degraded: since
-	// Redis was back, or of a failover since the fault.
+	// Exact is the time until limits were exact again and no answer degraded. It counts from when Redis was back or,
+	// with a failover, from the fault.
 	Exact time.Duration
 }
 
-// Bounds are what a result is held against.
+// Bounds are the limits of what a result may show.
 type Bounds struct {
-	Slowest  time.Duration // answer
-	Factor   int           // by which goroutines may multiply
+	Slowest  time.Duration // time until an answer
+	Factor   int           // by which the number of goroutines may grow
 	Serving  time.Duration // until a node that starts without Redis answers
 	Exact    time.Duration // since Redis is back
 	Failover time.Duration // until limits are exact, since the fault
-	Lost     time.Duration // charges of a planned failover, as the time that the load took to make them
+	Lost     time.Duration // charges that a planned failover may lose, as the time that the load takes to make them
 }
 
-// Judge returns what is wrong with a result: nothing, if all is well.
+// Judge returns everything that is wrong with a result.
 func (b *Bounds) Judge(r *Result) []string {
 	var wrong []string
 	is := func(bad bool, format string, args ...any) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -19,27 +20,27 @@ type Config struct {
 	Rate float64
 	// Workers is how many of them may be in flight.
 	Workers int
-	// Budget of a check.
+	// Budget is the time that a check may take in the store.
 	Budget time.Duration
-	// MaxHold is the longest that a fault lasts. 0 means as long as the scenario says.
+	// MaxHold bounds how long a fault lasts; 0 means no bound.
 	MaxHold time.Duration
 	// Settle is how long load runs before the fault, and after limits are exact again.
 	Settle time.Duration
-	// Log is told what the store says. Nil means nobody is.
+	// Log receives what the store logs; nil discards it.
 	Log *slog.Logger
 }
 
-// trial is a scenario under way.
-type trial struct {
+// experiment is one run of a scenario.
+type experiment struct {
 	Scenario
 	config  Config
-	bed     *bed
+	backend *backend
 	node    *node
 	client  client
 	traffic *traffic
-	fresh   []string  // keys that the struck server keeps, for one exact count each
-	from    time.Time // what the time until limits are exact is counted from
-	again   time.Time // limits were exact
+	fresh   []string  // unused keys on the victim, each for one test whether limits are exact
+	from    time.Time // start of the time until limits are exact
+	again   time.Time // when limits were exact again
 	result  *Result
 }
 
@@ -48,26 +49,25 @@ const (
 	freshKeys = 40
 )
 
-// Run runs one scenario. An error means that it couldn't be run; what went wrong with
-// the node is in the result.
+// Run runs one scenario. An error means that the scenario couldn't be run; the result says what went wrong with the node.
 func Run(ctx context.Context, s Scenario, c Config) (_ *Result, err error) {
-	t := &trial{Scenario: s, config: c, result: &Result{Scenario: s}}
-	if t.bed, err = s.on(s.config...); err != nil {
+	t := &experiment{Scenario: s, config: c, result: &Result{Scenario: s}}
+	if t.backend, err = s.on(s.config...); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, t.bed.close()) }()
+	defer func() { err = errors.Join(err, t.backend.close()) }()
 	if s.early {
-		if err := s.fault(t.bed, c.Budget); err != nil {
+		if err := s.fault(t.backend, c.Budget); err != nil {
 			return nil, err
 		}
 	}
 	begin := time.Now()
-	if t.node, err = startNode(t.bed.url, c.Budget, c.Log); err != nil {
+	if t.node, err = startNode(t.backend.url, c.Budget, c.Log); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.node.close()) }()
-	t.client.addr = t.node.addr
-	defer t.client.close()
+	t.client.Addr = t.node.addr
+	defer t.client.Close()
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -80,8 +80,8 @@ func Run(ctx context.Context, s Scenario, c Config) (_ *Result, err error) {
 	return t.result, t.audit()
 }
 
-// prepare finds the keys that the fault hits, and those that it doesn't.
-func (t *trial) prepare(ctx context.Context) error {
+// prepare finds keys that the fault hits, and keys that it doesn't.
+func (t *experiment) prepare(ctx context.Context) error {
 	if !t.early {
 		ready, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -93,7 +93,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	var spared []bool
 	for n := 0; len(t.fresh) < freshKeys; n++ {
 		name := fmt.Sprintf("key%d", n)
-		hit, err := t.bed.keeps(ctx, func() error {
+		hit, err := t.backend.keeps(ctx, func() error {
 			_, err := t.client.check("allow", name, 1)
 			return err
 		})
@@ -110,7 +110,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	for i := range t.traffic.keys {
 		k := &t.traffic.keys[i]
 		k.spared = spared[i]
-		if t.bed.cluster && k.rule == "allow" { // by which it was touched
+		if t.backend.cluster && k.rule == "allow" { // keeps has used it
 			k.sent, k.counted = 1, 1
 		}
 	}
@@ -123,23 +123,23 @@ func (t *trial) prepare(ctx context.Context) error {
 	return nil
 }
 
-// underLoad has a fault come and go under load.
-func (t *trial) underLoad(ctx context.Context) error {
+// underLoad makes the load while the fault comes and goes.
+func (t *experiment) underLoad(ctx context.Context) error {
 	plan := load.Plan{Duration: time.Hour, Workers: t.config.Workers, Rate: t.config.Rate, Keys: loadKeys}
 	loading, enough := context.WithCancel(ctx)
 	var report *load.Report
 	var failed error
 	var running sync.WaitGroup
-	running.Go(func() { report, failed = load.Run(loading, plan, t.traffic, nil) })
+	running.Go(func() { report, failed = load.Run(loading, plan, &t.traffic.target, nil) })
 	end := func() {
 		enough()
 		running.Wait()
-		t.traffic.close()
+		t.traffic.target.Close()
 	}
 	defer end()
 	r := t.result
 	m := startMeter()
-	err := t.traffic.untilAllSend(ctx, t.config.Workers) // each connection has a goroutine of the node's
+	err := t.connected(ctx)
 	if err == nil {
 		err = pause(ctx, t.config.Settle)
 	}
@@ -164,14 +164,27 @@ func (t *trial) underLoad(ctx context.Context) error {
 	return nil
 }
 
-// goroutines is how many there are but for those that make the load.
-func (t *trial) goroutines() int { return runtime.NumGoroutine() - t.config.Workers }
+// connected waits until the node has accepted the connections of all workers and of the client. Each has a goroutine of
+// the node's.
+func (t *experiment) connected(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return redistest.Until(ctx, func(context.Context) error {
+		if n := t.node.connections.Load(); n <= int64(t.config.Workers) {
+			return fmt.Errorf("%d of %d connections", n, t.config.Workers+1)
+		}
+		return nil
+	})
+}
 
-// breakAndHeal brings the fault about, ends it, and waits until limits are exact again.
-func (t *trial) breakAndHeal(ctx context.Context) error {
+// goroutines is how many there are, except for those that make the load.
+func (t *experiment) goroutines() int { return runtime.NumGoroutine() - t.config.Workers }
+
+// breakAndHeal causes the fault, ends it, and waits until limits are exact again.
+func (t *experiment) breakAndHeal(ctx context.Context) error {
 	if !t.early {
 		t.traffic.begin()
-		if err := t.fault(t.bed, t.config.Budget); err != nil {
+		if err := t.fault(t.backend, t.config.Budget); err != nil {
 			return err
 		}
 	}
@@ -179,7 +192,7 @@ func (t *trial) breakAndHeal(ctx context.Context) error {
 		if err := t.untilExact(ctx, t.traffic.fault); err != nil {
 			return err
 		}
-		return t.heal(t.bed)
+		return t.heal(t.backend)
 	}
 	hold := t.Hold
 	if t.config.MaxHold > 0 {
@@ -188,14 +201,14 @@ func (t *trial) breakAndHeal(ctx context.Context) error {
 	if err := pause(ctx, hold); err != nil {
 		return err
 	}
-	if err := t.heal(t.bed); err != nil {
+	if err := t.heal(t.backend); err != nil {
 		return err
 	}
 	return t.untilExact(ctx, time.Now())
 }
 
 // untilExact notes when limits are exact again, counted from a moment.
-func (t *trial) untilExact(ctx context.Context, from time.Time) error {
+func (t *experiment) untilExact(ctx context.Context, from time.Time) error {
 	t.from = from
 	for began := time.Now(); len(t.fresh) > 1 && time.Since(began) < patience; {
 		a, err := t.client.check("tight", t.fresh[0], 0)
@@ -215,7 +228,7 @@ func (t *trial) untilExact(ctx context.Context, from time.Time) error {
 }
 
 // exact takes a fresh key to its limit and beyond, and returns an error unless it was held exactly.
-func (t *trial) exact() error {
+func (t *experiment) exact() error {
 	name := t.fresh[0]
 	t.fresh = t.fresh[1:]
 	allowed, refused := 0, 0

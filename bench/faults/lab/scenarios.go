@@ -13,17 +13,17 @@ type Scenario struct {
 	Name string
 	// Hold is how long the fault lasts.
 	Hold time.Duration
-	// Failover: Redis replaces what was lost by itself, while the fault lasts.
+	// Failover says that Redis replaces the lost server by itself while the fault lasts.
 	Failover bool
 
-	on      func(config ...string) (*bed, error)
+	on      func(config ...string) (*backend, error)
 	config  []string
-	early   bool // the fault is there before the node starts
+	early   bool // the fault comes before the node starts
 	forgets bool // counters may be lost
-	unseen  bool // only clients without a counter notice, if there are any
-	planned bool // charges may be lost, but few
-	fault   func(b *bed, budget time.Duration) error
-	heal    func(b *bed) error // returns when Redis is back
+	unseen  bool // clients may not notice
+	planned bool // a few charges may be lost
+	fault   func(b *backend, budget time.Duration) error
+	heal    func(b *backend) error // returns when Redis is back
 }
 
 // Scenarios are all of them.
@@ -31,7 +31,7 @@ var Scenarios = []Scenario{
 	{
 		Name: "kill -9, restart empty", Hold: 2 * time.Second, on: alone, forgets: true,
 		fault: kill,
-		heal:  func(b *bed) error { return b.struck.RestartEmpty() },
+		heal:  func(b *backend) error { return b.victim.RestartEmpty() },
 	},
 	{
 		Name: "SIGSTOP", Hold: 6 * time.Second, on: alone,
@@ -40,22 +40,22 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "LOADING", Hold: time.Second, on: alone, forgets: true,
-		// Keys are loaded so slowly that the server has time to say so.
+		// The server loads so slowly that clients see it loading.
 		config: []string{"key-load-delay 1000", "loading-process-events-interval-bytes 1024"},
-		fault: func(b *bed, _ time.Duration) error {
+		fault: func(b *backend, _ time.Duration) error {
 			if err := b.do("DEBUG", "POPULATE", "1500", "weight", "100"); err != nil {
 				return err
 			}
 			if err := b.do("SAVE"); err != nil {
 				return err
 			}
-			b.struck.Kill()
+			b.victim.Kill()
 			loading := make(chan error, 1)
 			b.loading = loading
-			go func() { loading <- b.struck.Restart() }()
+			go func() { loading <- b.victim.Restart() }()
 			return nil
 		},
-		heal: func(b *bed) error {
+		heal: func(b *backend) error {
 			err := <-b.loading
 			b.loading = nil
 			return err
@@ -63,53 +63,53 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "OOM", Hold: 2 * time.Second, on: alone, unseen: true,
-		fault: func(b *bed, _ time.Duration) error { return b.do("CONFIG", "SET", "maxmemory", "1") },
-		heal:  func(b *bed) error { return b.do("CONFIG", "SET", "maxmemory", "0") },
+		fault: func(b *backend, _ time.Duration) error { return b.do("CONFIG", "SET", "maxmemory", "1") },
+		heal:  func(b *backend) error { return b.do("CONFIG", "SET", "maxmemory", "0") },
 	},
 	{
 		Name: "READONLY", Hold: 2 * time.Second, on: alone,
-		fault: func(b *bed, _ time.Duration) error { return b.do("REPLICAOF", "127.0.0.1", "1") },
-		heal:  func(b *bed) error { return b.do("REPLICAOF", "NO", "ONE") },
+		fault: func(b *backend, _ time.Duration) error { return b.do("REPLICAOF", "127.0.0.1", "1") },
+		heal:  func(b *backend) error { return b.do("REPLICAOF", "NO", "ONE") },
 	},
 	{
 		Name: "out of connections", Hold: 2 * time.Second, on: proxied, config: []string{"maxclients 40"},
-		fault: func(b *bed, _ time.Duration) error {
-			b.proxy.Down() // what is connected stays so
-			if err := b.hog(); err != nil {
+		fault: func(b *backend, _ time.Duration) error {
+			b.proxy.Down() // open connections stay open
+			if err := b.exhaust(); err != nil {
 				return err
 			}
 			return b.proxy.Up()
 		},
-		heal: func(b *bed) error { b.release(); return nil },
+		heal: func(b *backend) error { b.release(); return nil },
 	},
 	{
 		Name: "slow: twice the budget", Hold: 3 * time.Second, on: proxied,
-		fault: func(b *bed, budget time.Duration) error { return b.proxy.Delay(2*budget, 0) },
+		fault: func(b *backend, budget time.Duration) error { return b.proxy.Delay(2*budget, 0) },
 		heal:  mend,
 	},
 	{
 		Name: "slow: 1 KB/s", Hold: 3 * time.Second, on: proxied,
-		fault: func(b *bed, _ time.Duration) error { return b.proxy.Throttle(1) },
+		fault: func(b *backend, _ time.Duration) error { return b.proxy.Throttle(1) },
 		heal:  mend,
 	},
 	{
 		Name: "half-open", Hold: 3 * time.Second, on: proxied,
-		fault: func(b *bed, _ time.Duration) error { return b.proxy.DropCommands() },
+		fault: func(b *backend, _ time.Duration) error { return b.proxy.DropCommands() },
 		heal:  mend,
 	},
 	{
 		Name: "replies lost", Hold: 3 * time.Second, on: proxied,
-		fault: func(b *bed, _ time.Duration) error { return b.proxy.DropReplies() },
+		fault: func(b *backend, _ time.Duration) error { return b.proxy.DropReplies() },
 		heal:  mend,
 	},
 	{
 		Name: "reset at a command", Hold: 2 * time.Second, on: proxied,
-		fault: func(b *bed, _ time.Duration) error { return b.proxy.ResetCommands() },
+		fault: func(b *backend, _ time.Duration) error { return b.proxy.ResetCommands() },
 		heal:  mend,
 	},
 	{
 		Name: "reset at a reply", Hold: 2 * time.Second, on: proxied,
-		fault: func(b *bed, _ time.Duration) error { return b.proxy.ResetReplies() },
+		fault: func(b *backend, _ time.Duration) error { return b.proxy.ResetReplies() },
 		heal:  mend,
 	},
 	{
@@ -127,12 +127,12 @@ var Scenarios = []Scenario{
 	{
 		Name: "Sentinel: planned failover", Failover: true, on: sentinel, forgets: true, planned: true, unseen: true,
 		fault: failOver,
-		heal:  func(*bed) error { return nil },
+		heal:  func(*backend) error { return nil },
 	},
 	{
-		// As in docs/guides/redis.md, but for longer, since the machine may be busy: no charge may be lost.
+		// As in docs/guides/redis.md, but with a longer pause, since the machine may be busy: no charge may be lost.
 		Name: "Sentinel: planned failover, writes paused", Failover: true, on: sentinel,
-		fault: func(b *bed, budget time.Duration) error {
+		fault: func(b *backend, budget time.Duration) error {
 			if err := b.do("CLIENT", "PAUSE", "60000", "WRITE"); err != nil {
 				return err
 			}
@@ -141,28 +141,28 @@ var Scenarios = []Scenario{
 			}
 			return failOver(b, budget)
 		},
-		heal: func(b *bed) error { return b.do("CLIENT", "UNPAUSE") },
+		heal: func(b *backend) error { return b.do("CLIENT", "UNPAUSE") },
 	},
 	{
 		Name: "Sentinel: all killed, restart empty", Hold: 6 * time.Second, on: sentinel, forgets: true,
-		fault: func(b *bed, _ time.Duration) error {
+		fault: func(b *backend, _ time.Duration) error {
 			b.other.Kill()
-			b.struck.Kill()
+			b.victim.Kill()
 			return nil
 		},
-		heal: func(b *bed) error { return errors.Join(b.struck.RestartEmpty(), b.other.RestartEmpty()) },
+		heal: func(b *backend) error { return errors.Join(b.victim.RestartEmpty(), b.other.RestartEmpty()) },
 	},
 	{Name: "Cluster: kill -9", Failover: true, on: cluster, forgets: true, fault: kill, heal: restart},
 	{Name: "Cluster: SIGSTOP", Failover: true, on: cluster, forgets: true, fault: stop, heal: cont},
 }
 
-func kill(b *bed, _ time.Duration) error {
-	b.struck.Kill()
+func kill(b *backend, _ time.Duration) error {
+	b.victim.Kill()
 	return nil
 }
 
-// failOver has the Sentinels replace the primary, which is well, and waits until they have.
-func failOver(b *bed, _ time.Duration) error {
+// failOver makes the Sentinels replace a healthy primary, and waits until they have.
+func failOver(b *backend, _ time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if _, err := b.sentinels.Sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redistest.MasterName); err != nil {
@@ -170,17 +170,17 @@ func failOver(b *bed, _ time.Duration) error {
 	}
 	return redistest.Until(ctx, func(ctx context.Context) error {
 		primary, err := b.sentinels.Primary(ctx)
-		if err == nil && primary == b.struck {
+		if err == nil && primary == b.victim {
 			err = errors.New("the primary isn't replaced yet")
 		}
 		return err
 	})
 }
 
-func stop(b *bed, _ time.Duration) error { return b.struck.Stop() }
-func down(b *bed, _ time.Duration) error { b.proxy.Down(); return nil }
+func stop(b *backend, _ time.Duration) error { return b.victim.Stop() }
+func down(b *backend, _ time.Duration) error { b.proxy.Down(); return nil }
 
-func cont(b *bed) error    { return b.struck.Cont() }
-func restart(b *bed) error { return b.struck.Restart() }
-func up(b *bed) error      { return b.proxy.Up() }
-func mend(b *bed) error    { b.proxy.Heal(); return nil }
+func cont(b *backend) error    { return b.victim.Cont() }
+func restart(b *backend) error { return b.victim.Restart() }
+func up(b *backend) error      { return b.proxy.Up() }
+func mend(b *backend) error    { b.proxy.Heal(); return nil }

@@ -1,51 +1,46 @@
 package faults
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/rawhttp"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// traffic is the load on a node, and what came of it. Key n asks by the rule n % 4.
+// traffic is the load on a node, and what came of it. Key n uses rule n % 4.
 type traffic struct {
-	addr    string
-	keys    []key
-	senders []*sender
+	target rawhttp.Target
+	keys   []key
 
-	mu       sync.Mutex // guards what follows
-	begun    int        // senders that have had an answer
+	mu       sync.Mutex // guards what follows, and the counts of keys
 	statuses map[int]int64
 	wrong    map[string]int64
 	degraded int64
-	first    time.Time // degraded answer since the fault
+	first    time.Time // of the degraded answers since the fault
 	last     time.Time
-	fault    time.Time // zero until then
+	fault    time.Time // zero before the fault
 }
 
-// key is one client of the load. Traffic's mu guards its counts.
+// key is one client of the load.
 type key struct {
 	name    string
 	rule    string
-	request string
-	spared  bool // it is kept by a server that the fault doesn't hit
+	request []byte
+	spared  bool // it is stored on a server that the fault doesn't hit
 	sent    int64
 	counted int64 // answers of 200 that weren't degraded
-	local   int64 // answers of 200 that were
+	local   int64 // answers of 200 that were degraded
 }
 
 func newTraffic(addr string, names []string) *traffic {
-	t := &traffic{addr: addr, statuses: map[int]int64{}, wrong: map[string]int64{}}
+	t := &traffic{statuses: map[int]int64{}, wrong: map[string]int64{}}
+	t.target = rawhttp.Target{Addr: addr, Request: t.request, Outcome: t.outcome}
 	for i, name := range names {
 		rule := ruleNames[i%len(ruleNames)]
 		t.keys = append(t.keys, key{name: name, rule: rule, request: request(rule, name, 1)})
@@ -53,73 +48,30 @@ func newTraffic(addr string, names []string) *traffic {
 	return t
 }
 
-var _ load.Target = (*traffic)(nil)
-
-func (t *traffic) String() string { return t.addr }
-
-// Sender returns a sender with a connection of its own. Unlike net/http's it has no
-// goroutines, so that those counted are the node's.
-func (t *traffic) Sender() load.Sender {
-	s := &sender{traffic: t, client: client{addr: t.addr}}
-	t.senders = append(t.senders, s)
-	return s
-}
-
-// close ends the connections, when nothing is sent any more.
-func (t *traffic) close() {
-	for _, s := range t.senders {
-		s.client.close()
-	}
-}
-
-// begin says that from now on answers may be degraded.
+// begin marks the beginning of the fault. From now on, answers may be degraded.
 func (t *traffic) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fault = time.Now()
 }
 
-// untilAllSend waits until the given number of senders have received an answer over a connection of their own.
-func (t *traffic) untilAllSend(ctx context.Context, senders int) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return redistest.Until(ctx, func(context.Context) error {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.begun < senders {
-			return fmt.Errorf("%d of %d senders have had an answer", t.begun, senders)
-		}
-		return nil
-	})
-}
-
-type sender struct {
-	traffic *traffic
-	client  client
-	begun   bool
-}
-
-func (s *sender) Send(ctx context.Context, n uint32) load.Answer {
-	t := s.traffic
-	k := &t.keys[n]
+func (t *traffic) request(n uint32) []byte {
 	t.mu.Lock()
-	k.sent++
-	t.mu.Unlock()
-	a, err := s.client.send(k.request)
-	t.note(k, a, err)
-	if !s.begun {
-		s.begun = true
-		t.mu.Lock()
-		t.begun++
-		t.mu.Unlock()
-	}
+	defer t.mu.Unlock()
+	t.keys[n].sent++
+	return t.keys[n].request
+}
+
+func (t *traffic) outcome(n uint32, raw rawhttp.Answer, err error) load.Answer {
+	a := newAnswer(raw)
+	t.note(&t.keys[n], a, err)
 	if err != nil {
 		return load.Answer{Outcome: load.Failed, Err: err}
 	}
-	return load.Answer{Outcome: load.Allowed, Degraded: a.degraded, Status: uint16(a.status)}
+	return load.Answer{Degraded: a.degraded, Status: uint16(a.status)}
 }
 
-// note counts an answer, and what is wrong with it.
+// note counts an answer and what is wrong with it.
 func (t *traffic) note(k *key, a answer, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,22 +104,26 @@ func (t *traffic) note(k *key, a answer, err error) {
 	}
 }
 
-// answer is what the check API said.
+// answer is an answer of the check API.
 type answer struct {
 	status   int
 	degraded bool
-	told     bool // by the header that clients see
-	body     []byte
+	told     bool   // the header that clients see says that the answer is degraded
+	body     []byte // valid until the connection's next answer
 }
 
-// left is how many requests remain to the key.
+func newAnswer(a rawhttp.Answer) answer {
+	return answer{a.Status, a.Degraded(), bytes.Contains(a.Header, []byte("\r\nX-Ratelimit-Policy: degraded\r\n")), a.Body}
+}
+
+// left is how many requests the key has left.
 func (a answer) left() (int64, error) {
 	var d checkapi.CheckResponse
 	err := json.Unmarshal(a.body, &d)
 	return d.Remaining, err
 }
 
-// fault says what is wrong with an answer by itself; "" is nothing.
+// fault says what is wrong with an answer by itself; "" means nothing.
 func (a answer) fault(rule string) string {
 	right := a.status == http.StatusOK
 	switch rule {
@@ -185,63 +141,18 @@ func (a answer) fault(rule string) string {
 	return ""
 }
 
-// client asks for checks over one connection.
-type client struct {
-	addr string
-	conn net.Conn
-	in   *bufio.Reader
-}
-
 // patience ends what hangs.
 const patience = 30 * time.Second
 
-// request is a check in the words of HTTP.
-func request(rule, name string, cost int) string {
-	body := fmt.Sprintf(`{"path":"/%s","key":%q,"cost":%d}`, rule, name, cost)
-	return fmt.Sprintf("POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+// request is a check as an HTTP request.
+func request(rule, name string, cost int) []byte {
+	return rawhttp.Post("/v1/check", fmt.Sprintf(`{"path":"/%s","key":%q,"cost":%d}`, rule, name, cost))
 }
+
+// client makes single checks.
+type client struct{ rawhttp.Conn }
 
 func (c *client) check(rule, name string, cost int) (answer, error) {
-	return c.send(request(rule, name, cost))
-}
-
-func (c *client) send(request string) (a answer, err error) {
-	if c.conn == nil {
-		conn, err := net.DialTimeout("tcp", c.addr, patience)
-		if err != nil {
-			return a, err
-		}
-		c.conn, c.in = conn, bufio.NewReader(conn)
-	}
-	if a, err = c.exchange(request); err != nil {
-		c.close()
-	}
-	return a, err
-}
-
-func (c *client) exchange(request string) (a answer, err error) {
-	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return a, err
-	}
-	if _, err = io.WriteString(c.conn, request); err != nil {
-		return a, err
-	}
-	res, err := http.ReadResponse(c.in, nil)
-	if err != nil {
-		return a, err
-	}
-	body, err := io.ReadAll(res.Body)
-	return answer{
-		status:   res.StatusCode,
-		degraded: bytes.Contains(body, []byte(`"degraded":true`)),
-		told:     res.Header.Get("X-RateLimit-Policy") == "degraded",
-		body:     body,
-	}, err
-}
-
-func (c *client) close() {
-	if c.conn != nil {
-		c.conn.Close()
-		c.conn = nil
-	}
+	a, err := c.Do(request(rule, name, cost))
+	return newAnswer(a), err
 }

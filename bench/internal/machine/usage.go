@@ -11,8 +11,8 @@ import (
 	"github.com/weirhq/weir/server/internal/cputime"
 )
 
-// machineTime is what all processes have used of all cores, and what a
-// hypervisor kept from them, in steps of 10 ms. It is false where the system doesn't tell.
+// machineTime is the time of all cores that processes have used or a hypervisor has withheld, in steps of 10 ms. It
+// returns false on systems without /proc/stat.
 func machineTime() (time.Duration, bool) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -35,23 +35,23 @@ func machineTime() (time.Duration, bool) {
 	return time.Duration(ticks) * 10 * time.Millisecond, true
 }
 
-// Usage is a moment on the clocks of this process and of the machine.
+// Usage is a reading of the clocks of this process and of the machine.
 type Usage struct {
 	Wall    time.Time
-	Own     time.Duration // this process
-	Helpers time.Duration
+	Own     time.Duration // of this process
+	Helpers time.Duration // of the processes that belong to the measurement
 	machine time.Duration
-	known   bool // the machine's time is
+	known   bool // machine is
 }
 
-// Read reads the clocks. Helpers is what processes that belong to the measurement have used so far.
+// Read reads the clocks. Helpers is the processor time that other processes of the measurement have used so far.
 func Read(helpers time.Duration) Usage {
 	machine, known := machineTime()
 	return Usage{time.Now(), cputime.Used(), helpers, machine, known}
 }
 
-// Others is the part of the cores' time since then that went to anyone else. A limiter
-// that only got one of two cores meets no contention, and half the throughput.
+// Others is the share of the cores' time between two readings that went to processes outside of the measurement. A limiter
+// that gets only one of two cores has half the throughput, and no contention.
 func (u Usage) Others(now Usage) float64 {
 	if !u.known || !now.known || u.Own == 0 {
 		return 0
@@ -60,5 +60,18 @@ func (u Usage) Others(now Usage) float64 {
 	return max(0, float64(now.machine-u.machine-(now.Own-u.Own)-(now.Helpers-u.Helpers))/float64(all))
 }
 
-// Disturbed is the part that is too much.
+// Disturbed is the largest share of the cores that other processes may take.
 const Disturbed = 0.1
+
+// Calmest measures, up to again times more while other processes disturb, and returns the measurement with the smallest
+// share of others.
+func Calmest[T any](again int, others func(T) float64, measure func() (T, error)) (T, error) {
+	best, err := measure()
+	for ; err == nil && again > 0 && others(best) > Disturbed; again-- {
+		var next T
+		if next, err = measure(); err == nil && others(next) < others(best) {
+			best = next
+		}
+	}
+	return best, err
+}

@@ -11,14 +11,14 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-func TestMiddle(t *testing.T) {
-	if got := MiddleOf([]float64{900, 4, 1, math.NaN(), 3, 2, 5, 6}); got != (Spread{4, 2, 6}) {
+func TestSpreadOfMany(t *testing.T) {
+	if got := SpreadOf([]float64{900, 4, 1, math.NaN(), 3, 2, 5, 6}); got != (Spread{4, 2, 6}) {
 		t.Errorf("got %v", got)
 	}
-	if got := MiddleOf([]float64{7}); got != (Spread{7, 7, 7}) {
+	if got := SpreadOf([]float64{7}); got != (Spread{7, 7, 7}) {
 		t.Errorf("got %v", got)
 	}
-	if got := MiddleOf(nil); !math.IsNaN(got.Low) {
+	if got := SpreadOf(nil); !math.IsNaN(got.Low) {
 		t.Errorf("got %v", got)
 	}
 }

@@ -5,29 +5,26 @@ import (
 	"slices"
 )
 
-// Spread is a few measurements of one thing.
+// Spread is the median of a few measurements of one thing, and how far they lie apart.
 type Spread struct{ Median, Low, High float64 }
 
-// MiddleOf is the median, with the quartiles in place of the extremes: for many measurements, of which some went wrong.
-func MiddleOf(xs []float64) Spread {
-	xs = slices.DeleteFunc(slices.Clone(xs), math.IsNaN)
-	s := SpreadOf(xs)
-	if n := len(xs); n > 0 {
-		slices.Sort(xs)
-		s.Low, s.High = xs[n/4], xs[n-1-n/4]
-	}
-	return s
-}
+// extremes is up to how many measurements Low and High are the extremes. Of more they are the quartiles, since some of many
+// measurements always go wrong.
+const extremes = 5
 
-// SpreadOf ignores what isn't a number. The median of an even count is the mean of the middle two.
+// SpreadOf ignores NaN. The median of an even number of measurements is the mean of the middle two.
 func SpreadOf(xs []float64) Spread {
 	xs = slices.DeleteFunc(slices.Clone(xs), math.IsNaN)
-	if len(xs) == 0 {
+	n := len(xs)
+	if n == 0 {
 		return Spread{math.NaN(), math.NaN(), math.NaN()}
 	}
 	slices.Sort(xs)
-	n := len(xs)
-	return Spread{(xs[(n-1)/2] + xs[n/2]) / 2, xs[0], xs[n-1]}
+	s := Spread{(xs[(n-1)/2] + xs[n/2]) / 2, xs[0], xs[n-1]}
+	if n > extremes {
+		s.Low, s.High = xs[n/4], xs[n-1-n/4]
+	}
+	return s
 }
 
 // Range is [low–high], or nothing if it is unknown.

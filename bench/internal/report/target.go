@@ -1,17 +1,19 @@
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"runtime"
 )
 
-// Target is a promise and what was measured.
+// Target is a promise, and what was measured of it.
 type Target struct {
-	Name  string
-	Bound float64
-	// AtLeast: what was measured must not be below the bound. Else it must not be above.
-	AtLeast bool
+	Name    string
+	Bound   float64
+	AtLeast bool    // the bound is a lower one, instead of an upper one
 	Got     float64 // NaN if it wasn't measured
 	Digits  int     // decimals to print; 0 means 2
 	Note    string
@@ -61,30 +63,26 @@ func PrintTargets(w io.Writer, ts []Target) {
 	Align(w, rows, remarks...)
 }
 
-// JSONTarget is a target in a file of results.
-type JSONTarget struct {
-	Target  string   `json:"target"`
-	AtMost  *float64 `json:"at_most,omitempty"`
-	AtLeast *float64 `json:"at_least,omitempty"`
-	Got     *float64 `json:"measured"`
-	Verdict string   `json:"verdict"`
-}
-
-// JSON is the target for a file.
-func (t *Target) JSON() JSONTarget {
-	out := JSONTarget{Target: t.Name, Got: Known(t.Got), Verdict: t.Verdict()}
+// MarshalJSON writes the target with its verdict; null stands for what wasn't measured.
+func (t Target) MarshalJSON() ([]byte, error) {
+	out := map[string]any{"target": t.Name, "measured": nil, "verdict": t.Verdict(), "at_most": t.Bound}
 	if t.AtLeast {
-		out.AtLeast = &t.Bound
-	} else {
-		out.AtMost = &t.Bound
+		delete(out, "at_most")
+		out["at_least"] = t.Bound
 	}
-	return out
+	if !math.IsNaN(t.Got) {
+		out["measured"] = t.Got
+	}
+	return json.Marshal(out)
 }
 
-// Known is nil for what wasn't measured, which JSON has no number for.
-func Known(x float64) *float64 {
-	if math.IsNaN(x) {
-		return nil
+// WriteJSON writes the results of a comparison to a file. Settings say how they were measured.
+func WriteJSON(path string, settings, results any) error {
+	text, err := json.MarshalIndent(map[string]any{
+		"go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH, "settings": settings, "results": results,
+	}, "", "  ")
+	if err != nil {
+		return err
 	}
-	return &x
+	return os.WriteFile(path, append(text, '\n'), 0o644)
 }

@@ -15,16 +15,3 @@ func TestKeys(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
-
-func TestSequences(t *testing.T) {
-	for name, s := range map[string]Sequence{"uniform": Uniform(1000), "zipf": Zipf(1000, 1.1)} {
-		if n := len(s); n&(n-1) != 0 {
-			t.Errorf("%s: length %d is no power of two", name, n)
-		}
-		for _, i := range s {
-			if i >= 1000 {
-				t.Fatalf("%s: key %d of 1000", name, i)
-			}
-		}
-	}
-}

@@ -12,35 +12,35 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// bed is the Redis of a scenario.
-type bed struct {
+// backend is the Redis of a scenario.
+type backend struct {
 	url       string
-	struck    *redistest.Server   // which the fault hits
-	other     *redistest.Server   // its replica, on a bed with Sentinels
-	sentinels *redistest.Sentinel // on such a bed
-	proxy     *redistest.Proxy    // before it, on a bed that has one
+	victim    *redistest.Server   // the server that the fault hits
+	other     *redistest.Server   // its replica; nil without Sentinels
+	sentinels *redistest.Sentinel // nil if there are none
+	proxy     *redistest.Proxy    // in front of the victim; nil if there is none
 	cluster   bool
-	hogs      []net.Conn
-	loading   chan error // of a restart under way
+	idle      []net.Conn // connections that only take up room
+	loading   chan error // result of a restart under way
 	closers   []func() error
 }
 
 // alone is one server.
-func alone(config ...string) (*bed, error) {
+func alone(config ...string) (*backend, error) {
 	s, err := redistest.Start(redistest.Options{Config: config})
 	if err != nil {
 		return nil, err
 	}
-	return &bed{url: "redis://" + s.Addr, struck: s, closers: []func() error{s.Close}}, nil
+	return &backend{url: "redis://" + s.Addr, victim: s, closers: []func() error{s.Close}}, nil
 }
 
 // proxied is one server behind a faulty network.
-func proxied(config ...string) (*bed, error) {
+func proxied(config ...string) (*backend, error) {
 	b, err := alone(config...)
 	if err != nil {
 		return nil, err
 	}
-	if b.proxy, err = redistest.StartProxy(b.struck.Addr); err != nil {
+	if b.proxy, err = redistest.StartProxy(b.victim.Addr); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	b.url = "redis://" + b.proxy.Addr
@@ -48,26 +48,26 @@ func proxied(config ...string) (*bed, error) {
 	return b, nil
 }
 
-func sentinel(config ...string) (*bed, error) {
+func sentinel(config ...string) (*backend, error) {
 	s, err := redistest.StartSentinel(redistest.Options{Config: config})
 	if err != nil {
 		return nil, err
 	}
 	url := "redis-sentinel://" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName
-	return &bed{url: url, struck: s.Servers[0], other: s.Servers[1], sentinels: s, closers: []func() error{s.Close}}, nil
+	return &backend{url: url, victim: s.Servers[0], other: s.Servers[1], sentinels: s, closers: []func() error{s.Close}}, nil
 }
 
-func cluster(config ...string) (*bed, error) {
+func cluster(config ...string) (*backend, error) {
 	c, err := redistest.StartCluster(redistest.Options{Config: config})
 	if err != nil {
 		return nil, err
 	}
 	url := "redis-cluster://" + strings.Join(c.Addrs()[:3], ",")
-	return &bed{url: url, struck: c.Nodes[0], cluster: true, closers: []func() error{c.Close}}, nil
+	return &backend{url: url, victim: c.Nodes[0], cluster: true, closers: []func() error{c.Close}}, nil
 }
 
-// close closes what was opened last first.
-func (b *bed) close() error {
+// close closes everything, in reverse order.
+func (b *backend) close() error {
 	b.release()
 	var errs []error
 	if b.loading != nil {
@@ -79,19 +79,19 @@ func (b *bed) close() error {
 	return errors.Join(errs...)
 }
 
-func (b *bed) do(args ...string) error {
+func (b *backend) do(args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_, err := b.struck.Do(ctx, args...)
+	_, err := b.victim.Do(ctx, args...)
 	return err
 }
 
-// caughtUp waits until the replica has all that its primary has written.
-func (b *bed) caughtUp() error {
+// caughtUp waits until the replica has everything that its primary has written.
+func (b *backend) caughtUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return redistest.Until(ctx, func(ctx context.Context) error {
-		primary, err := b.struck.Info(ctx, "replication")
+		primary, err := b.victim.Info(ctx, "replication")
 		if err != nil {
 			return err
 		}
@@ -106,43 +106,43 @@ func (b *bed) caughtUp() error {
 	})
 }
 
-// keeps reports whether the struck server keeps a key that nobody has used yet. Touch is to use it.
-func (b *bed) keeps(ctx context.Context, touch func() error) (bool, error) {
+// keeps reports whether the victim stores a key that is new. Touch must use the key.
+func (b *backend) keeps(ctx context.Context, touch func() error) (bool, error) {
 	if !b.cluster {
 		return true, nil
 	}
-	before, err := b.struck.Do(ctx, "DBSIZE")
+	before, err := b.victim.Do(ctx, "DBSIZE")
 	if err != nil {
 		return false, err
 	}
 	if err := touch(); err != nil {
 		return false, err
 	}
-	after, err := b.struck.Do(ctx, "DBSIZE")
+	after, err := b.victim.Do(ctx, "DBSIZE")
 	return before != after, err
 }
 
-// hog takes every connection that the server allows.
-func (b *bed) hog() error {
+// exhaust opens every connection that the server allows.
+func (b *backend) exhaust() error {
 	for {
-		conn, err := net.Dial("tcp", b.struck.Addr)
+		conn, err := net.Dial("tcp", b.victim.Addr)
 		if err != nil {
 			return err
 		}
-		b.hogs = append(b.hogs, conn)
+		b.idle = append(b.idle, conn)
 		reply := make([]byte, 4)
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		_, _ = io.WriteString(conn, "PING\r\n") // what counts is the answer
+		_, _ = io.WriteString(conn, "PING\r\n") // only the answer tells
 		if _, err := io.ReadFull(conn, reply); err != nil || string(reply) != "+PON" {
 			return nil
 		}
 	}
 }
 
-// release ends hog.
-func (b *bed) release() {
-	for _, conn := range b.hogs {
+// release undoes exhaust.
+func (b *backend) release() {
+	for _, conn := range b.idle {
 		conn.Close()
 	}
-	b.hogs = nil
+	b.idle = nil
 }

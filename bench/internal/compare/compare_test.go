@@ -1,0 +1,72 @@
+package compare
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/internal/load"
+)
+
+// row makes a row whose samples took so many nanoseconds a check.
+func row(ns ...float64) *Row {
+	r := &Row{}
+	for _, x := range ns {
+		s := Sample{Report: &load.Report{Checks: 1, Seconds: x / 1e9}}
+		s.Latency.P50 = time.Duration(x)
+		r.Samples = append(r.Samples, s)
+	}
+	return r
+}
+
+func near(a, b report.Spread) bool {
+	return math.Abs(a.Median-b.Median)+math.Abs(a.Low-b.Low)+math.Abs(a.High-b.High) < 1e-9
+}
+
+// The machine slowed down threefold in the second round, which no ratio may show.
+func TestRatioIsWithinRounds(t *testing.T) {
+	base, r := row(100, 300, 110), row(50, 150, 66)
+	if got := r.Ratio(base, Nanoseconds); !near(got, report.Spread{Median: 0.5, Low: 0.5, High: 0.6}) {
+		t.Errorf("got %v", got)
+	}
+	if got := r.Ratio(nil, Nanoseconds); !math.IsNaN(got.Median) {
+		t.Errorf("a ratio to nothing is %v", got)
+	}
+}
+
+func TestDisturbedSamplesCountOnlyAlone(t *testing.T) {
+	base, r := row(100, 100), row(900, 50)
+	r.Samples[0].Others = 0.5
+	if got := r.Ratio(base, Nanoseconds); math.Abs(got.High-0.5) > 1e-9 {
+		t.Errorf("ratio %v, want 0.5 alone", got)
+	}
+	if got := r.Spread(Nanoseconds); math.Abs(got.High-50) > 1e-9 {
+		t.Errorf("ns %v, want 50 alone", got)
+	}
+	r.Samples = r.Samples[:1]
+	if got := r.Ratio(base, Nanoseconds); math.Abs(got.Median-9) > 1e-9 {
+		t.Errorf("ratio %v, want 9", got)
+	}
+}
+
+// Samples with unexpected answers are never used, and disturbed ones only if no others are left.
+func TestUnexpectedAnswersNeverCount(t *testing.T) {
+	base, r := row(10, 30, 10, 10), row(20, 60, 1, 90)
+	r.Samples[2].Unexpected, r.Samples[3].Others = 5, 0.5
+	if got := r.Ratio(base, P50); !near(got, report.Spread{Median: 2, Low: 2, High: 2}) {
+		t.Errorf("got %v, want 2 alone", got)
+	}
+	r.Samples = r.Samples[2:]
+	base.Samples = base.Samples[2:]
+	if got := r.Ratio(base, P50); !near(got, report.Spread{Median: 9, Low: 9, High: 9}) {
+		t.Errorf("got %v, want 9 alone", got)
+	}
+	r.Samples = r.Samples[:1]
+	if got := r.Ratio(base, P50); !math.IsNaN(got.Median) {
+		t.Errorf("a ratio of failures is %v", got)
+	}
+	if got := r.Ratio(nil, P50); !math.IsNaN(got.Median) {
+		t.Errorf("a ratio to nothing is %v", got)
+	}
+}

@@ -1,0 +1,43 @@
+// Package compare measures ways to limit beside each other: contenders take turns in rounds, ratios are computed within
+// a round, and what counts is the median over the rounds.
+package compare
+
+import (
+	"errors"
+	"flag"
+	"regexp"
+	"time"
+)
+
+// Config holds the flags that every comparison has.
+type Config struct {
+	Rounds       int
+	Time, Warmup time.Duration
+	Again        int
+	Keys         int
+	Contenders   regexp.Regexp
+	Workloads    regexp.Regexp
+	JSON         string
+	Strict       bool
+}
+
+// Register adds the flags. The config's values are their defaults.
+func (c *Config) Register(f *flag.FlagSet, workloads string) {
+	f.IntVar(&c.Rounds, "rounds", c.Rounds, "how often to measure every contender")
+	f.DurationVar(&c.Time, "time", c.Time, "length of a measurement")
+	f.DurationVar(&c.Warmup, "warmup", c.Warmup, "warm-up before each measurement")
+	f.IntVar(&c.Again, "again", 2, "repeat a measurement up to this many times while other processes take more than a tenth of the cores")
+	f.IntVar(&c.Keys, "keys", c.Keys, "number of keys")
+	f.TextVar(&c.Contenders, "contenders", regexp.MustCompile(""), "measure only contenders whose name matches this regular expression")
+	f.TextVar(&c.Workloads, "workloads", regexp.MustCompile(""), "run only workloads that match this regular expression: "+workloads)
+	f.StringVar(&c.JSON, "json", "", "also write the results to this file")
+	f.BoolVar(&c.Strict, "strict", false, "exit with 1 unless every target is met")
+}
+
+// Validate reports values that make no sense.
+func (c *Config) Validate() error {
+	if c.Rounds < 1 || c.Keys < 2 {
+		return errors.New("-rounds must be at least 1, and -keys at least 2")
+	}
+	return nil
+}
