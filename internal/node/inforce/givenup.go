@@ -7,7 +7,7 @@ import (
 	"github.com/weirhq/weir/internal/node/rulestore"
 )
 
-// orphans is how many versions are remembered that were given up.
+// orphans is how many versions that were given up are remembered.
 const orphans = 8
 
 // giveUp remembers what is in force, since the rule store has gone on without it.
@@ -19,8 +19,8 @@ func (r *Rules) giveUp(v rulestore.Version) {
 	}
 }
 
-// compare looks for keys that a version blocks which was given up, and that pass now: somebody was told that they are blocked. It
-// is called with the lock held.
+// compare looks for entries that an orphaned version blocks and the rules in force don't: an
+// operator was told that they are blocked. Callers hold the lock.
 func (r *Rules) compare(d *Document) {
 	var warning string
 	r.givenUp = slices.DeleteFunc(r.givenUp, func(old *Document) bool {
@@ -34,12 +34,13 @@ func (r *Rules) compare(d *Document) {
 			warning = fmt.Sprintf("version %s was in force here until the rule store went on without it, and %d of the entries that it blocks pass now: "+
 				"weir rules show --version %[1]s shows them; block them again, or go back with weir rules rollback %[1]s", old.Name(), lost)
 		}
-		return lost == 0 && d.Hash != old.Hash // which is in force until another can be
+		return lost == 0 && d.Hash != old.Hash // it stays in force until another version can replace it
 	})
 	r.warning.Store(&warning)
 }
 
-// Warning tells of keys that were blocked by rules which this node had to give up, and aren't any more; or "". It holds no key.
+// Warning describes entries that orphaned rules blocked and that now pass, or "". It contains no
+// key.
 func (r *Rules) Warning() string {
 	if w := r.warning.Load(); w != nil {
 		return *w

@@ -1,6 +1,6 @@
-// Package inforce keeps the rules that a node decides by: the document, its version, since when it
-// is in force, and where it came from. They come from a file that is the truth, or from a rule
-// store. Code that shows or changes rules asks here; the limiter is told.
+// Package inforce keeps the rules by which a node decides: the document, its version, since when it
+// is in force, and where it came from. That is a file, or a rule store. Code that shows or changes
+// rules asks this package, which updates the limiter.
 package inforce
 
 import (
@@ -23,51 +23,52 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Rules are those in force on a node. Make them with [FromFile] or [FromStore].
+// Rules are the rules in force on a node. Create them with [FromFile] or [FromStore].
 type Rules struct {
 	file     string              // "" with a rule store
 	follower *rulestore.Follower // nil with a file
 	store    rulestore.Store
-	copy     *rulestore.Copy // nil: none
-	waiting  string          // why there are no rules, while there are none
-	applied  chan struct{}   // holds a value when there is something to keep in it
+	copy     *rulestore.Copy // nil if the node keeps no copy
+	waiting  string          // why there are no rules, as long as there are none
+	applied  watch.Bell      // rung when there is something to store in copy
 	limiter  *weir.Limiter
 	log      *slog.Logger
 	mu       sync.Mutex               // held while rules are put in force
-	expiry   *time.Timer              // nil when Run has ended
-	inForce  atomic.Pointer[Document] // nil: nothing yet
-	rejected atomic.Pointer[string]   // what the file holds, if it can't be
-	rejects  atomic.Uint64            // files that couldn't be
-	givenUp  []*Document              // orphans that were in force here, the last few
-	warning  atomic.Pointer[string]   // of what they block and nobody does any more
-	look     chan struct{}            // holds a value when the file is to be looked at now
+	expiry   *time.Timer              // nil once Run has ended
+	inForce  atomic.Pointer[Document] // nil until there are rules
+	rejected atomic.Pointer[string]   // what is wrong with the file, if it can't be applied
+	rejects  atomic.Uint64            // how often the file couldn't be applied
+	givenUp  []*Document              // the last few orphans that were in force here
+	warning  atomic.Pointer[string]   // about entries that they block and that now pass
+	look     watch.Bell               // rung to read the file now
 	blocks   *rulestore.Blocks        // the emergency list
 }
 
-// Document is rules in force and the text they were made of.
+// Document is a set of rules with the text they were compiled from.
 type Document struct {
 	Text    []byte
 	File    *rulefile.File
 	Version int64
-	Hash    string    // of the version, if it is of a rule store
-	Since   time.Time // when it was put in force here; zero for a document that isn't
+	Hash    string    // of the version, if it comes from a rule store
+	Since   time.Time // when it was put in force here; zero if it isn't
 
-	read time.Time // overrides that had expired then are left out
+	read time.Time // overrides that had expired at this time are left out
 }
 
-// Name is what people call its version.
+// Name returns the name of the document's version.
 func (d *Document) Name() string { return rulestore.Version{Number: d.Version, Hash: d.Hash}.Name() }
 
 // none stands for the rules while there are none.
 var none = func() *Document {
 	d, err := Parse("rules", []byte("rules: []\n"), 0)
 	if err != nil {
-		panic(err) // it is ours
+		panic(err) // only if this constant is wrong
 	}
 	return d
 }()
 
-// Parse reads and compiles a document, by this node's clock until it is in force.
+// Parse reads and compiles a document. It uses this node's clock; putting it in force corrects for
+// the shared clock.
 func Parse(name string, text []byte, version int64) (*Document, error) {
 	return parseAt(name, text, version, time.Now())
 }
@@ -91,41 +92,43 @@ func (r *Rules) parse(v rulestore.Version) (*Document, error) {
 	return d, nil
 }
 
-// FromFile takes rules from a file that was read into doc, and from then on whenever it is saved.
+// FromFile takes the rules in doc, which was read from file, and follows the file.
 func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
-	r := &Rules{file: file, limiter: limiter, log: log, look: make(chan struct{}, 1)}
+	r := &Rules{file: file, limiter: limiter, log: log, look: watch.NewBell()}
 	r.Join(unkept(limiter))
 	r.enforce(doc)
 	logWarnings(r.log, doc.File)
 	return r
 }
 
-// Start is how a node with a rule store begins.
+// Start configures how a node with a rule store starts.
 type Start struct {
-	// Seed becomes the first version of a store that is empty, and Message says where it is from.
+	// Seed becomes the first version of an empty store, and Message its message.
 	Seed    *Document
 	Message string
-	// Given: the operator named it, so it serves while the store can't be read. Starter rules
-	// don't: they would let in keys that an operator has blocked.
+	// Given means that the operator named the seed, so it serves while the store can't be read.
+	// Starter rules don't: they would admit keys that an operator has blocked.
 	Given bool
-	// Empty: the store is this node's own, and has no version. So the seed serves also while it can't be written.
+	// Empty means that the store is this node's own and has no version, so the seed also serves
+	// while the store can't be written.
 	Empty bool
-	// Copy is where this node keeps what it has of the store. Nil means that it doesn't.
+	// Copy is where this node keeps a copy of the store's rules. If nil, it keeps none.
 	Copy *rulestore.Copy
 }
 
-// FromStore takes rules from a rule store. While that can't be read, the rules that this node has
-// kept are in force, or else the seed, if it was given, or else none: then checks are refused, and
+// FromStore takes the rules from a rule store. While the store can't be read, the node's copy is in
+// force, or else the seed if it was given. Otherwise there are no rules: checks are refused, and
 // the node isn't ready.
 func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
-	r := &Rules{store: o.Store, copy: start.Copy, applied: make(chan struct{}, 1), limiter: limiter, log: o.Logger}
+	r := &Rules{store: o.Store, copy: start.Copy, applied: watch.NewBell(), limiter: limiter, log: o.Logger}
 	r.Join(unkept(limiter))
 	r.waiting = waiting
 	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
 	if r.copy != nil {
 		var unread bool
 		if o.First, unread = r.load(); unread && r.copy.ReadOnly && !start.Given {
-			// The folder is the rule store of a node alone, and isn't empty, though what stands in for it is.
+			// The folder is the rule store of a single node and isn't empty, although the store
+			// that stands in for it is.
 			r.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
 		}
 	}
@@ -149,7 +152,8 @@ const waiting = "there are no rules: the rule store can't be read, this node has
 
 const unreadable = "there are no rules: those in --data can't be read, and no --seed-rules were given; until that is mended and the node started again, checks are answered with 503"
 
-// load puts in force what this node has kept. Unread: there is something, or may be, and none of it can be used.
+// load puts the node's copy in force. unread reports that a copy exists, or may exist, and none of
+// it can be used.
 func (r *Rules) load() (v rulestore.Version, unread bool) {
 	v, err := r.copy.Load(func(v rulestore.Version) error {
 		doc, err := r.parse(v)
@@ -165,7 +169,8 @@ func (r *Rules) load() (v rulestore.Version, unread bool) {
 	return v, err != nil && v.Number == 0
 }
 
-// InForce is what checks are decided by. Without any it is a document without rules: see Waiting.
+// InForce returns the document by which checks are decided. If there is none, it is one without
+// rules: see Waiting.
 func (r *Rules) InForce() *Document {
 	if d := r.inForce.Load(); d != nil {
 		return d
@@ -173,7 +178,7 @@ func (r *Rules) InForce() *Document {
 	return none
 }
 
-// Waiting says why there are no rules yet, or "".
+// Waiting returns why there are no rules yet, or "".
 func (r *Rules) Waiting() string {
 	if r.inForce.Load() != nil {
 		return ""
@@ -181,7 +186,7 @@ func (r *Rules) Waiting() string {
 	return r.waiting
 }
 
-// Stale says that the rules in force aren't those of the store, which can't be read, or "".
+// Stale returns why the rules in force may not be those of the store, or "".
 func (r *Rules) Stale() string {
 	switch {
 	case r.follower == nil || r.inForce.Load() == nil:
@@ -193,8 +198,8 @@ func (r *Rules) Stale() string {
 	return ""
 }
 
-// Rejected says that newer rules than those in force are invalid, and where; or "". It is for
-// everyone, and quotes nothing of them.
+// Rejected returns where rules newer than those in force are wrong, or "". Everyone may see it: it
+// quotes nothing of the rules.
 func (r *Rules) Rejected() string {
 	if r.follower != nil {
 		if err := r.follower.Rejected(); err != nil {
@@ -208,7 +213,7 @@ func (r *Rules) Rejected() string {
 	return ""
 }
 
-// Rejections is how often newer rules were invalid.
+// Rejections returns how often newer rules were invalid.
 func (r *Rules) Rejections() uint64 {
 	if r.follower != nil {
 		return r.follower.Rejections()
@@ -216,7 +221,7 @@ func (r *Rules) Rejections() uint64 {
 	return r.rejects.Load()
 }
 
-// Failures is how often in a row the rule store couldn't be reached; 0 with a file.
+// Failures returns how often in a row the rule store couldn't be reached; 0 with a file.
 func (r *Rules) Failures() int {
 	if r.follower != nil {
 		return r.follower.Failures()
@@ -224,17 +229,17 @@ func (r *Rules) Failures() int {
 	return 0
 }
 
-// File is the file that the rules are in, or "" with a rule store.
+// File returns the path of the rule file, or "" with a rule store.
 func (r *Rules) File() string { return r.file }
 
-// Store is where versions of the rules are kept, or nil with a file.
+// Store returns the rule store, or nil with a file.
 func (r *Rules) Store() rulestore.Store { return r.store }
 
 // ErrEmpty is returned for a rule store that has no version yet.
 var ErrEmpty = errors.New("the rule store is empty")
 
-// Newest is the version that a change is to be based on: that of the store, should this node not have it yet. Beside
-// rulestore.ErrDamaged comes what is known of it.
+// Newest returns the version on which a change must be based: the store's, even if this node
+// doesn't have it yet. With rulestore.ErrDamaged it returns what is known of the version.
 func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
 	if r.follower == nil {
 		doc := r.InForce()
@@ -248,7 +253,7 @@ func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
 		if mine := r.follower.Current(); mine.Number > 0 && head.Is(mine) {
 			return mine, nil
 		}
-		r.follower.Look(ctx) // it puts back what the store has lost, and keeps what the store doesn't have
+		r.follower.Look(ctx) // restores what the store has lost, and keeps what it doesn't have
 	}
 	head, err := r.store.Head(ctx)
 	if err != nil {
@@ -261,7 +266,8 @@ func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
 	return v, err
 }
 
-// Publish makes a version the newest, and puts it in force on this node at once: see [rulestore.Follower.Publish].
+// Publish makes a version the newest and puts it in force on this node at once: see
+// [rulestore.Follower.Publish].
 func (r *Rules) Publish(ctx context.Context, v rulestore.Version) (rulestore.Version, error) {
 	return r.follower.Publish(ctx, v)
 }
@@ -288,20 +294,18 @@ func (r *Rules) Run(ctx context.Context) error {
 	})
 }
 
-// Look has the source of the rules looked at now, instead of when a change is noticed. It doesn't wait for that.
+// Look reads the source of the rules now instead of when a change is noticed. It doesn't wait for
+// the result.
 func (r *Rules) Look() {
 	if r.follower != nil {
 		r.follower.Wake()
-		return
-	}
-	select {
-	case r.look <- struct{}{}:
-	default: // it holds one
+	} else {
+		r.look.Ring()
 	}
 }
 
-// keep saves the rules that are put in force, for a start without the store. A folder that can't be
-// written is logged once.
+// keep stores a copy of the rules whenever they change, to start without the store. If the folder
+// can't be written, that is logged once.
 func (r *Rules) keep(ctx context.Context) {
 	failing := false
 	for {
@@ -324,7 +328,7 @@ func (r *Rules) keep(ctx context.Context) {
 	}
 }
 
-// save takes in the file as it is now. An invalid file is reported and changes nothing.
+// save applies the file's new text. An invalid file is logged and changes nothing.
 func (r *Rules) save(text []byte) {
 	old := r.inForce.Load()
 	next, err := parseAt(r.file, text, old.Version+1, r.limiter.Now())
@@ -350,23 +354,20 @@ func (r *Rules) apply(v rulestore.Version) error {
 	}
 	r.enforce(next)
 	logWarnings(r.log, next.File)
-	select {
-	case r.applied <- struct{}{}:
-	default: // it holds one
-	}
+	r.applied.Ring()
 	return nil
 }
 
-// enforce puts a document in force, and has it read again when something in it expires.
+// enforce puts a document in force, and schedules the next look at what expires in it.
 func (r *Rules) enforce(d *Document) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The document may have been read by this node's own clock. If that is ahead, overrides seem to have expired, and the first
-	// check would cut the bucket of such a key to the limit of all others.
+	// The document may have been read by this node's own clock. If that is ahead, overrides seem to
+	// have expired, and the first check would cut such a key's bucket to the limit of all others.
 	r.replace(r.byNow(d))
 }
 
-// replace is called with the lock held.
+// replace is enforce with the lock held.
 func (r *Rules) replace(d *Document) {
 	if d.Since.IsZero() {
 		d.Since = time.Now()
@@ -377,7 +378,7 @@ func (r *Rules) replace(d *Document) {
 	r.wait(d)
 }
 
-// byNow is the document as it is at the time that nodes share.
+// byNow returns the document as of the time that nodes share.
 func (r *Rules) byNow(d *Document) *Document {
 	now := r.limiter.Now()
 	if next := d.File.NextExpiry; !now.Before(d.read) && (next.IsZero() || now.Before(next)) {
@@ -392,12 +393,13 @@ func (r *Rules) byNow(d *Document) *Document {
 	return again
 }
 
-// clockStep is how long a step of the clock that nodes share may go unnoticed: a node that reaches its store late learns the
-// time together with its first answer.
+// clockStep is how long a step of the shared clock may go unnoticed: a node that reaches its store
+// late learns the time together with its first answer.
 const clockStep = 100 * time.Millisecond
 
-// wait looks at a document again when something in it expires, and in between whether the clock was set: the node may
-// have read it before it knew the store's time. It is called with the lock held.
+// wait schedules the next look at a document: when something in it expires, and before that in case
+// the clock was set, since the node may have read the document before it knew the store's time.
+// Callers hold the lock.
 func (r *Rules) wait(d *Document) {
 	if r.expiry != nil {
 		r.expiry.Stop()
@@ -409,12 +411,12 @@ func (r *Rules) wait(d *Document) {
 	r.expiry = time.AfterFunc(pause, func() { r.expire(d) })
 }
 
-// expire reads a document again that is still in force, if by now it means something else.
+// expire reads a document again that is still in force, if it means something else by now.
 func (r *Rules) expire(d *Document) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.inForce.Load() != d || r.expiry == nil {
-		return // there are newer rules, or nobody needs any
+		return // newer rules are in force, or the node is stopping
 	}
 	next := r.byNow(d)
 	if next == d {
@@ -453,8 +455,8 @@ func logWarnings(log *slog.Logger, f *rulefile.File) {
 
 var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
-// masked is a warning as logs may have it. It quotes entries of lists, which may be somebody's key; names of rules,
-// layers and tiers may be read.
+// masked returns a warning as it may be logged. It quotes list entries, which may be keys, by their
+// shown form; names of rules, layers and tiers stay readable.
 func masked(text string, rules *weir.Rules) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		word, err := strconv.Unquote(q)
@@ -470,7 +472,7 @@ func masked(text string, rules *weir.Rules) string {
 	})
 }
 
-// place is where a problem is. Its path, and the line itself, may hold somebody's key: those are not for logs.
+// place returns where a problem is, without its path and line of text: both may contain a key.
 func place(p rulefile.Problem) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
 // summary says where rules are wrong, without quoting them.
@@ -485,7 +487,7 @@ func summary(err error) error {
 	return fmt.Errorf("%d problems, the first at %s: weir rules lint shows them", len(problems), place(problems[0]))
 }
 
-// ReadFile reads and compiles the rules of a file.
+// ReadFile reads and compiles a rule file.
 func ReadFile(path string, version int64) (*Document, error) {
 	text, err := watch.Read(path, rulefile.MaxSize)
 	if err != nil {

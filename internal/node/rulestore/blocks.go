@@ -23,21 +23,24 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// Block is an entry of the emergency list: a key, a pattern or an IP range that is refused, whatever the rules say.
+// Block is an entry of the emergency list: a key, a pattern or an IP range that is refused,
+// whatever the rules say.
 type Block struct {
 	// ID is a hash of the entry.
 	ID string `json:"id"`
-	// Entry is what is blocked. It is "" if Removed is set: a key that isn't blocked any more isn't kept.
+	// Entry is what is blocked. It is "" if Removed is set, so that lifted blocks don't keep a
+	// client's key.
 	Entry   string    `json:"entry,omitempty"`
 	By      string    `json:"by,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	// Removed marks a block that an operator has lifted, so that nodes which still have the block learn of it.
+	// Removed marks a block that an operator has lifted, so that nodes which still have the block
+	// learn of it.
 	Removed bool `json:"removed,omitempty"`
 }
 
-// supersedes reports whether b replaces the other block of the same entry: the later one does, and of two at the same time the one
-// that blocks.
+// supersedes reports whether b replaces the other block of the same entry. The later one wins, and
+// of two at the same time the one that blocks.
 func (b Block) supersedes(o Block) bool {
 	if !b.Time.Equal(o.Time) {
 		return b.Time.After(o.Time)
@@ -58,25 +61,26 @@ func (s blockSet) lacks(o blockSet) bool {
 	return false
 }
 
-// removedFor is how long a lifted block is remembered. A node that was away for longer brings the block back, which shows in every list.
+// removedFor is how long a lifted block is remembered. A node that was away for longer brings the
+// block back, which shows in every list.
 const removedFor = 90 * 24 * time.Hour
 
-// Blocks is the emergency list: the blocks that apply beside the rules, whether these are in a file or in a rule store that can't be
-// written. It is kept in a file, and in Redis where nodes share one. Each copy is merged with the others, so a block that one of them
-// couldn't take reaches it later.
+// Blocks is the emergency list: blocks that apply beside the rules, whether those are in a file or
+// in a rule store that can't be written. The list is kept in a file, and in Redis where nodes share
+// one. Copies are merged, so a block that one of them couldn't take reaches it later.
 type Blocks struct {
 	o     BlockOptions
-	redis *Redis // nil without
+	redis *Redis // nil without Redis
 
-	// syncing is held while the list is read and written elsewhere, also while that takes its time: two writers would undo each other.
-	// It guards what follows.
+	// syncing is held while the list is read and written elsewhere, even if that takes long: two
+	// concurrent writers would undo each other's changes. It guards the fields below it.
 	syncing        sync.Mutex
-	inFile, shared copyOfBlocks // as they were last read or written
+	inFile, shared copyOfBlocks // as last read or written
 	failing        bool         // the last attempt failed, and that was logged
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	all     blockSet
-	changed func() // is told after the list has changed
+	changed func() // is called after each change
 }
 
 // copyOfBlocks is the list as a file or Redis has it.
@@ -85,19 +89,20 @@ type copyOfBlocks struct {
 	all  blockSet
 }
 
-// BlockOptions of [OpenBlocks]. The zero value keeps the list in memory.
+// BlockOptions configures [OpenBlocks]. The zero value keeps the list in memory.
 type BlockOptions struct {
-	// File is where the list is kept across restarts. If "", it isn't.
+	// File keeps the list across restarts. If empty, the list isn't kept.
 	File string
-	// Redis is shared with other nodes, which then share the list. If nil, the node is alone.
+	// Redis is shared with other nodes, which then share the list. If nil, the node keeps its own.
 	Redis *redisstore.Store
-	// Now is the clock that nodes share. The default is this node's.
+	// Now is the clock that nodes share. The default is this node's clock.
 	Now func() time.Time
-	// Logger is told of a list that can't be read or written. If nil, nothing is logged.
+	// Logger logs a list that can't be read or written. If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// OpenBlocks reads the list, from Redis only as long as ctx lasts. A list that can't be read is logged, and read later.
+// OpenBlocks reads the list; it waits for Redis no longer than ctx. A list that can't be read is
+// logged, and read later.
 func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -116,14 +121,14 @@ func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 	return b
 }
 
-// OnChange has f told whenever the list has changed. It is for one listener, which must not wait.
+// OnChange sets the function that is called after each change. There is one, and it must not block.
 func (b *Blocks) OnChange(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changed = f
 }
 
-// List returns what is blocked, the newest first.
+// List returns the blocked entries, newest first.
 func (b *Blocks) List() []Block {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +137,7 @@ func (b *Blocks) List() []Block {
 	return all
 }
 
-// Has reports whether the list has an entry.
+// Has reports whether an entry is blocked.
 func (b *Blocks) Has(entry string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +168,7 @@ func (b *Blocks) set(entry string, next Block) bool {
 		b.mu.Unlock()
 		return false
 	}
-	if ok && !next.Time.After(old.Time) { // the clock was set back, and this change is the later one all the same
+	if ok && !next.Time.After(old.Time) { // the clock was set back, but this change is still the later one
 		next.Time = old.Time.Add(time.Millisecond)
 	}
 	b.all[next.ID] = next
@@ -173,22 +178,23 @@ func (b *Blocks) set(entry string, next Block) bool {
 	return true
 }
 
-// Run keeps the list the same in all places until ctx is done.
+// Run keeps the copies of the list in step until ctx is done.
 func (b *Blocks) Run(ctx context.Context) {
 	for rediscall.Sleep(ctx, rediscall.Jittered(blocksPoll)) {
 		b.Sync(ctx)
 	}
 }
 
-// blocksPoll is the longest time between looks at the list, of which other nodes are to know within two seconds.
+// blocksPoll is the longest time between looks at the list. Other nodes must learn of a block
+// within two seconds.
 const blocksPoll = time.Second
 
-// Sync merges the list with those in the file and in Redis, and writes to each what it lacks. Errors are logged once, and tried
-// again by Run.
+// Sync merges the list with those in the file and in Redis, and writes to each what it lacks. It
+// logs errors once; Run tries again.
 func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
-	inFile = b.syncFile() // first: Redis may take its time
+	inFile = b.syncFile() // first, since Redis may be slow
 	if b.redis != nil {
 		inRedis = b.syncRedis(ctx)
 	}
@@ -206,7 +212,7 @@ func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
 	return inFile, inRedis
 }
 
-// syncTries is how often the list in Redis is read and written again when other nodes are faster.
+// syncTries is how often Redis' list is read and written again when other nodes are faster.
 const syncTries = 10
 
 func (b *Blocks) syncRedis(ctx context.Context) error {
@@ -233,7 +239,7 @@ func (b *Blocks) syncRedis(ctx context.Context) error {
 	return errors.New("redis: other nodes were faster")
 }
 
-// syncFile also takes in what other processes with the same folder have written.
+// syncFile also reads what other processes with the same folder have written.
 func (b *Blocks) syncFile() error {
 	if b.o.File == "" {
 		return nil
@@ -242,7 +248,7 @@ func (b *Blocks) syncFile() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := b.read(&b.inFile, string(text)); err != nil { // it isn't overwritten: somebody may mend it
+	if err := b.read(&b.inFile, string(text)); err != nil { // don't overwrite it: an operator may be able to repair it
 		return fmt.Errorf("%s: %w", b.o.File, err)
 	}
 	next := copyOfBlocks{all: b.snapshot()}
@@ -261,7 +267,7 @@ func (b *Blocks) syncFile() error {
 	return nil
 }
 
-// read takes in the text of a copy, unless it is the one that was read last.
+// read merges the text of a copy, unless it is the one that was read last.
 func (b *Blocks) read(c *copyOfBlocks, text string) error {
 	if text == c.text {
 		return nil
@@ -275,7 +281,7 @@ func (b *Blocks) read(c *copyOfBlocks, text string) error {
 	return nil
 }
 
-// merge takes in what another list has and this one lacks.
+// merge adopts what another list has and this one lacks.
 func (b *Blocks) merge(o blockSet) {
 	b.mu.Lock()
 	news := false
@@ -291,7 +297,7 @@ func (b *Blocks) merge(o blockSet) {
 	}
 }
 
-// snapshot is the list, without what is too old to be told to others.
+// snapshot returns the list without lifted blocks that are too old to matter.
 func (b *Blocks) snapshot() blockSet {
 	now := b.o.Now()
 	b.mu.Lock()
@@ -304,7 +310,7 @@ func (s blockSet) encode() string {
 	all := slices.SortedFunc(maps.Values(s), func(a, b Block) int { return strings.Compare(a.ID, b.ID) })
 	text, err := json.Marshal(map[string]any{"blocks": all})
 	if err != nil {
-		panic(err) // strings and times
+		panic(err) // only strings and times
 	}
 	return string(text)
 }

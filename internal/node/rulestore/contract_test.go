@@ -29,7 +29,7 @@ func TestStores(t *testing.T) {
 			t.Errorf("append after a version that isn't there: %v", err)
 		}
 
-		told := watch(t, s)
+		told := watchStore(t, s)
 		when := time.Date(2026, 11, 15, 12, 0, 0, 123e6, time.FixedZone("", 3600))
 		hostile := "rules: \x00\xff\r\n\"'{}\n# weir {\"number\": 7}\n"
 		first := Version{Author: "ann <a@b.c>", Message: "because\n\"so\"", Time: when, Text: []byte(hostile)}
@@ -239,7 +239,7 @@ func orphans(t *testing.T, s, view Store) {
 }
 
 // watch watches a store until the test ends, and returns what waits to be told of a version.
-func watch(t *testing.T, s Store) (told func(n int64)) {
+func watchStore(t *testing.T, s Store) (told func(n int64)) {
 	t.Helper()
 	var mu sync.Mutex
 	heard := map[int64]bool{}

@@ -13,18 +13,20 @@ import (
 	"time"
 )
 
-// Copy is a folder in which a node keeps the rules of a store elsewhere, for a start without it. It
-// is no store: the version that was saved last counts, whatever its number. Processes may share it.
+// Copy is a folder in which a node keeps the rules of a store elsewhere, to start without that
+// store. It isn't a store itself: the version that was saved last counts, whatever its number.
+// Several processes may share it.
 type Copy struct {
 	Path string
-	// ReadOnly is for a folder, also that of a [Dir], that can only be read, if at all.
+	// ReadOnly is for a folder that must not be written, such as that of a [Dir].
 	ReadOnly bool
 }
 
-// copies is how many versions are kept: the last, and others in case its file is damaged, or this Weir can't read it.
+// copies is how many versions are kept: the last one, and earlier ones in case its file is damaged
+// or this release can't read it.
 const copies = 3
 
-// files are the numbers of the files there are, in the order in which they were saved, the last first.
+// files returns the numbers of the files, newest first.
 func (c Copy) files() ([]int64, error) {
 	entries, err := os.ReadDir(c.Path)
 	var all []int64
@@ -43,8 +45,8 @@ func (c Copy) file(n int64) string {
 	return filepath.Join(c.Path, strconv.FormatInt(n, 10)+extension)
 }
 
-// Load returns the version that was saved last and is good. Its number is 0 if there is none. What is wrong
-// with those after it, or with the folder, comes beside it.
+// Load returns the newest version that good accepts, or one with number 0. The error has what is
+// wrong with newer versions, or with the folder.
 func (c Copy) Load(good func(Version) error) (Version, error) {
 	all, err := c.files()
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -64,7 +66,7 @@ func (c Copy) Load(good func(Version) error) (Version, error) {
 	return Version{}, errors.Join(wrong...)
 }
 
-// Save keeps a version, so that it survives this process and the machine's fall.
+// Save stores a version so that it survives this process and a crash of the machine.
 func (c Copy) Save(v Version) error {
 	if c.ReadOnly {
 		return nil
@@ -94,10 +96,10 @@ func (c Copy) Save(v Version) error {
 	return errors.Join(err, c.sweep())
 }
 
-// abandoned is the age of a file that no process can still be writing.
+// abandoned is the age at which no process can still be writing a file.
 const abandoned = time.Hour
 
-// sweep removes what processes left behind that ended while they wrote.
+// sweep removes files of processes that ended while they wrote.
 func (c Copy) sweep() error {
 	left, err := filepath.Glob(filepath.Join(c.Path, tempName+"*"))
 	for _, path := range left {
@@ -108,7 +110,7 @@ func (c Copy) sweep() error {
 	return err
 }
 
-// remove removes a file, unless another process has.
+// remove removes a file, unless another process already has.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

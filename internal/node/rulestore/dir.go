@@ -21,20 +21,20 @@ import (
 	"time"
 )
 
-// Dir is a [Store] in a folder, for a node alone: a file for each version, which is the document
-// under a first line with its author, time and reason. Close it.
+// Dir is a [Store] in a folder, for a single node. Each version is a file: the document below a
+// first line with its author, time and reason. Close it after use.
 type Dir struct {
 	path string
 	lock *os.File
 
 	writing sync.Mutex // held while a version is written
 
-	mu      sync.Mutex    // guards what follows
-	numbers []int64       // rising
+	mu      sync.Mutex    // guards the fields below
+	numbers []int64       // ascending
 	newest  Version       // without its text
-	orphans []Version     // numbers and hashes
-	changed chan struct{} // closed when numbers are added
-	node    *Node         // that beats; nil: none yet
+	orphans []Version     // numbers and hashes only
+	changed chan struct{} // closed when a version is added
+	node    *Node         // from the last beat; nil before the first
 }
 
 const (
@@ -44,8 +44,8 @@ const (
 	mark      = "# weir "
 )
 
-// OpenDir opens a folder of versions, and makes it if it isn't there. One process at
-// a time may have it. The newest version has to be whole.
+// OpenDir opens a folder of versions and creates it if needed. Only one process at a time can open
+// it. The newest version must be intact.
 func OpenDir(path string) (_ *Dir, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func OpenDir(path string) (_ *Dir, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempName) { // of a process that ended while it wrote
+		if strings.HasPrefix(e.Name(), tempName) { // left by a process that ended while it wrote
 			if err := os.Remove(filepath.Join(path, e.Name())); err != nil {
 				return nil, err
 			}
@@ -91,7 +91,7 @@ func OpenDir(path string) (_ *Dir, err error) {
 	return d, nil
 }
 
-// Close lets another process have the folder.
+// Close lets another process open the folder.
 func (d *Dir) Close() error { return d.lock.Close() }
 
 func (d *Dir) file(v Version) string {
@@ -108,7 +108,7 @@ func (d *Dir) head() Version {
 	return d.newest
 }
 
-// Head is the newest version.
+// Head returns the newest version.
 func (d *Dir) Head(context.Context) (Version, error) { return d.head(), nil }
 
 // Get reads a version.
@@ -159,9 +159,9 @@ func (d *Dir) List(_ context.Context, before int64, limit int) ([]Version, error
 		read, err := d.read(v, false)
 		switch {
 		case errors.Is(err, ErrNotFound):
-			continue // somebody has removed it
+			continue // it was removed meanwhile
 		case errors.Is(err, ErrDamaged):
-			read = v // the others are no worse for it
+			read = v // the other versions are still good
 			read.Message = err.Error()
 		case err != nil:
 			return nil, err
@@ -171,7 +171,7 @@ func (d *Dir) List(_ context.Context, before int64, limit int) ([]Version, error
 	return all, nil
 }
 
-// sortVersions sorts the newest first, and orphans behind the version that has their number.
+// sortVersions sorts newest first, and puts orphans behind the version that has their number.
 func sortVersions(all []Version) {
 	slices.SortStableFunc(all, func(a, b Version) int {
 		if a.Number != b.Number {
@@ -187,13 +187,14 @@ func sortVersions(all []Version) {
 	})
 }
 
-// header is a file's first line, behind its mark and the sum of all that follows.
+// header is the JSON in a file's first line. Before it come a mark and the hash of all that
+// follows.
 type header struct {
 	about
 	Number int64 `json:"number"`
 }
 
-// read reads a version, with its text or, unchecked, without.
+// read reads a version. If whole is false, it reads the first line only and doesn't check the hash.
 func (d *Dir) read(want Version, whole bool) (Version, error) {
 	v, err := readFile(d.file(want), whole)
 	switch {
@@ -306,8 +307,8 @@ func (d *Dir) hasOrphan(v Version) bool {
 	return slices.ContainsFunc(d.orphans, v.Is)
 }
 
-// write makes a version last before anyone hears of it. The lock on writing is held, also across
-// the disk's work: it is what keeps two versions from being the same one.
+// write stores a version before any node hears of it. The writing lock is held even during disk
+// I/O, so that no two versions get one number.
 func (d *Dir) write(v Version) error {
 	if err := writeFile(d.path, d.file(v), v); err != nil {
 		return err
@@ -329,7 +330,7 @@ func (d *Dir) write(v Version) error {
 	return nil
 }
 
-// writeFile writes the file of a version whole, or not at all.
+// writeFile writes the file of a version completely or not at all.
 func writeFile(dir, path string, v Version) error {
 	said, err := json.Marshal(header{aboutOf(v), v.Number})
 	if err != nil {
@@ -340,13 +341,13 @@ func writeFile(dir, path string, v Version) error {
 	return writeWhole(dir, path, append(line, v.Text...))
 }
 
-// writeWhole writes a file whole and for good, or not at all. Only this user may read it.
+// writeWhole writes a file durably, and completely or not at all. Only this user may read it.
 func writeWhole(dir, path string, text []byte) error {
-	f, err := os.CreateTemp(dir, tempName) // 0600
+	f, err := os.CreateTemp(dir, tempName) // creates it with mode 0600
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // which it has no more when all went well
+	defer os.Remove(f.Name()) // fails harmlessly after the rename
 	_, err = f.Write(text)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
@@ -355,12 +356,12 @@ func writeWhole(dir, path string, text []byte) error {
 		return err
 	}
 	if err := syncDir(dir); err != nil {
-		return errors.Join(err, os.Remove(path)) // its author is told that it failed
+		return errors.Join(err, os.Remove(path)) // its author is told that the write failed
 	}
 	return nil
 }
 
-// Watch tells of what this process writes: nobody else does.
+// Watch reports what this process writes. No other process can write.
 func (d *Dir) Watch(ctx context.Context, f func(n int64)) {
 	last := d.head().Number
 	for {
@@ -379,7 +380,7 @@ func (d *Dir) Watch(ctx context.Context, f func(n int64)) {
 	}
 }
 
-// Beat remembers this node. A folder that this process alone writes loses nothing.
+// Beat records this node. A folder that only this process writes loses nothing.
 func (d *Dir) Beat(_ context.Context, n Node, _ ...Version) (Pulse, error) {
 	n.Seen = time.Now()
 	d.mu.Lock()
@@ -397,7 +398,7 @@ func (d *Dir) Beat(_ context.Context, n Node, _ ...Version) (Pulse, error) {
 	return p, nil
 }
 
-// Nodes is this node alone.
+// Nodes returns this node.
 func (d *Dir) Nodes(context.Context) ([]Node, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

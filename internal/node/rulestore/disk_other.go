@@ -4,8 +4,8 @@ package rulestore
 
 import "os"
 
-// lockFile locks nothing here: without flock, a lock would outlive a process that is killed.
+// lockFile locks nothing on this system: without flock, a lock would outlive a killed process.
 func lockFile(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) }
 
-// syncDir does nothing: folders can't be synced everywhere.
+// syncDir does nothing on this system: not every system can sync folders.
 func syncDir(string) error { return nil }

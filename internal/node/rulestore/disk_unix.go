@@ -27,7 +27,7 @@ func lockFile(path string) (*os.File, error) {
 	return nil, fmt.Errorf("locking %s: %w", path, err)
 }
 
-// syncDir makes the names of files in a folder last.
+// syncDir makes the names of the files in a folder durable.
 func syncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -10,53 +10,58 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// Options of a Follower. Store, Node.Name and Apply are needed.
+// Options of a Follower. Store, Node.Name and Apply are required.
 type Options struct {
 	Store Store
-	Node  Node // its name and version; the rest is filled in
-	// StoreHealth fills in how the node's store of counters is, for the others to see. Nil means that nothing is said.
+	Node  Node // its name and version; the follower fills in the rest
+	// StoreHealth fills in the state of the node's counter store, for other nodes to see. If nil,
+	// nothing is reported.
 	StoreHealth func(*Node)
-	// Warning is what else the others should see of this node, or "". Nil means that there is nothing.
+	// Warning returns another message for other nodes to see, or "". If nil, there is none.
 	Warning func() string
-	// First is what is in force at the start, from this node's disk. Number 0 means that nothing of a store is.
+	// First is the version in force at the start, from this node's disk. Its number is 0 if there
+	// is none.
 	First Version
-	// Seed is what an empty store begins with. Without a text it stays empty.
+	// Seed is the first version of an empty store. Without a text, the store stays empty.
 	Seed Version
-	// Apply puts a version in force, or returns what is wrong with it. It is called by one goroutine at a time.
+	// Apply puts a version in force, or returns what is wrong with it. Calls never overlap.
 	Apply func(Version) error
-	// GivenUp is told of a version that was in force here and becomes an orphan, before another takes its place. Nil means nobody is.
+	// GivenUp is called with a version that was in force here and becomes an orphan, before another
+	// replaces it. It may be nil.
 	GivenUp func(Version)
-	// Logger is told of versions, and of a store that is lost and back. Nil means nobody is.
+	// Logger logs versions, and a store that is lost and back. If nil, nothing is logged.
 	Logger *slog.Logger
-	// Poll is the longest time between looks at the store. 0 means 2 s.
+	// Poll is the longest time between looks at the store. Zero means 2 s.
 	Poll time.Duration
 }
 
 // Follower keeps a node at the newest version of its store.
 //
-// A version that can't be applied, and a store that can't be reached or has lost its data, change
-// nothing: the last good version stays in force, and if the store has lost it, it is put back. Where the store went
-// on without it, the store's is taken, and what this node had stays in the history as an orphan.
+// A version that can't be applied changes nothing, nor does a store that can't be reached or has
+// lost its data: the last good version stays in force, and if the store has lost it, the follower
+// puts it back. If the store has gone on without it, the store's version wins, and this node's
+// stays in the history as an orphan.
 type Follower struct {
 	o    Options
-	wake chan struct{} // holds a value when there is something to look at
+	wake watch.Bell // rung when there is something to look at
 
-	mu       sync.Mutex // guards what follows, and is held while a version is applied
+	mu       sync.Mutex // guards the fields below, and is held while a version is applied
 	current  Version
-	recent   []Version // that were in force here, rising, the last is current
+	recent   []Version // versions that were in force here, ascending; the last is current
 	disk     bool      // current is from this node's disk, and the store hasn't been asked about it
-	rejected Version   // the newest that couldn't be applied; Number 0: none
-	wrong    error     // with it
-	failures int       // how often in a row the store couldn't be reached; 0: it could when it was last called
-	rejects  uint64    // versions that couldn't be applied, each as often as it was tried
+	rejected Version   // the newest version that couldn't be applied; Number 0 if none
+	wrong    error     // why rejected couldn't be applied
+	failures int       // how often in a row the store couldn't be reached
+	rejects  uint64    // versions that couldn't be applied, counted each time they were tried
 	lost     bool      // the store has lost what is in force here, and that was logged
-	parted   Version   // that was in force here, and is an orphan, and that was logged
+	parted   Version   // the version that was in force here and became an orphan, once logged
 }
 
-// Follow makes a follower. It follows while [Follower.Run] runs.
+// Follow creates a follower. It follows while [Follower.Run] runs.
 func Follow(o Options) *Follower {
 	if o.StoreHealth == nil {
 		o.StoreHealth = func(*Node) {}
@@ -73,7 +78,7 @@ func Follow(o Options) *Follower {
 	if o.Poll <= 0 {
 		o.Poll = 2 * time.Second
 	}
-	f := &Follower{o: o, wake: make(chan struct{}, 1), disk: o.First.Number > 0}
+	f := &Follower{o: o, wake: watch.NewBell(), disk: o.First.Number > 0}
 	if f.disk {
 		f.o.First = dated(o.First)
 		f.remember(f.o.First)
@@ -81,14 +86,15 @@ func Follow(o Options) *Follower {
 	return f
 }
 
-// unsettled is the longest time between looks of a node that has no rules from the store yet, or whose last look failed.
+// unsettled is the longest time between looks while a node has no rules from the store yet, or its
+// last look failed.
 const unsettled = 500 * time.Millisecond
 
-// Run follows until ctx is done.
+// Run follows the store until ctx is done.
 func (f *Follower) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { f.o.Store.Watch(ctx, f.hear) })
+	watching.Go(func() { f.o.Store.Watch(ctx, func(int64) { f.Wake() }) }) // its number may be old, or lost again
 	f.Look(ctx)
 	timer := time.NewTimer(f.pause())
 	defer timer.Stop()
@@ -113,48 +119,51 @@ func (f *Follower) pause() time.Duration {
 	return rediscall.Jittered(f.o.Poll)
 }
 
-// Current is the version in force here.
+// Current returns the version in force here.
 func (f *Follower) Current() Version {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current
 }
 
-// FromDisk reports whether what is in force was kept by this node, and the store hasn't been reached since it started.
+// FromDisk reports whether the rules in force come from this node's disk and the store hasn't been
+// reached since the start.
 func (f *Follower) FromDisk() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.disk
 }
 
-// Rejected says what is wrong with the newest version, if it couldn't be applied: an older one is in force.
+// Rejected returns what is wrong with the newest version, if an older one is in force because of
+// it.
 func (f *Follower) Rejected() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.wrong
 }
 
-// Failures is how often in a row the store couldn't be reached.
+// Failures returns how often in a row the store couldn't be reached.
 func (f *Follower) Failures() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failures
 }
 
-// Rejections is how often a version couldn't be applied.
+// Rejections returns how often a version couldn't be applied.
 func (f *Follower) Rejections() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.rejects
 }
 
-// Publish appends a version that is based on v.Parent, and applies it here at once. If it is
-// written and can't be applied here, both it and an error are returned.
+// Publish appends a version that is based on v.Parent and applies it here at once. If it is written
+// but can't be applied here, Publish returns both the version and an error.
 func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 	current := f.Current().Number
 	written, err := f.o.Store.Append(ctx, current, v)
 	if errors.Is(err, ErrConflict) && v.Parent == current {
-		// It is the newest as far as we know. If the store has lost it, it is put back first.
+		// As far as this node knows, its version is the newest. If the store has lost it, put it
+		// back first.
 		f.Look(ctx)
 		written, err = f.o.Store.Append(ctx, current, v)
 	}
@@ -167,21 +176,13 @@ func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 	return written, nil
 }
 
-// Wake has the store looked at now. It never waits.
-func (f *Follower) Wake() { f.hear(0) }
+// Wake makes the follower look at the store now. It doesn't block.
+func (f *Follower) Wake() { f.wake.Ring() }
 
-// hear is told of a number that may be old, known, or of a version that is lost: a reason to look, no more. It never waits.
-func (f *Follower) hear(int64) {
-	select {
-	case f.wake <- struct{}{}:
-	default: // it holds one
-	}
-}
-
-// beatTimeout is the longest that a look at the store waits for its answer.
+// beatTimeout is how long a look at the store waits for the answer.
 const beatTimeout = time.Second
 
-// Look asks for the newest version, and does what follows from it. Errors are logged.
+// Look asks for the newest version and acts on the answer. It logs errors.
 func (f *Follower) Look(ctx context.Context) {
 	node := f.o.Node
 	mine := f.Current()
@@ -201,16 +202,16 @@ func (f *Follower) Look(ctx context.Context) {
 	}
 	f.reached(ctx, err)
 	if now := f.Current(); now.Number <= mine.Number && !now.Is(mine) {
-		f.Wake() // nobody needs to wait until it is put back
+		f.Wake() // don't wait for the next poll to put it back
 	}
 }
 
-// meet does what follows from what is in force here and what is the newest in the store.
+// meet compares what is in force here with the store's newest version, and does what follows.
 func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	head, has := p.Head, p.Mine
 	f.mu.Lock()
 	if head.Number <= f.rejected.Number && !head.Is(f.rejected) {
-		f.rejected, f.wrong = Version{}, nil // it is lost
+		f.rejected, f.wrong = Version{}, nil // the rejected version is lost
 	}
 	if has != Absent {
 		f.lost, f.disk = false, false
@@ -221,7 +222,7 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 		return f.seed(ctx, f.o.Seed)
 	case mine.Number == 0:
 	case has == InLine || has == Textless:
-		lost := p.Lost // another node has put back what is in force, and didn't have these
+		lost := p.Lost // another node has put back the version in force, but didn't have these
 		if has == Textless {
 			lost = append(lost, mine)
 		}
@@ -246,7 +247,7 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	return f.catchUp(ctx, head, mine)
 }
 
-// seed writes a version where no living node has a higher one.
+// seed writes a version unless a living node has a higher one.
 func (f *Follower) seed(ctx context.Context, v Version) error {
 	if v.Text == nil {
 		return nil
@@ -256,12 +257,13 @@ func (f *Follower) seed(ctx context.Context, v Version) error {
 		return nil // another node was faster, or is about to put back what was lost
 	}
 	if err == nil {
-		_ = f.apply(written, written) // it has said why not
+		_ = f.apply(written, written) // apply has logged the error
 	}
 	return err
 }
 
-// outranks: the store, which doesn't have this node's version, has lost it, rather than gone on without it.
+// outranks reports whether the store, which doesn't have this node's version, has lost it rather
+// than gone on without it.
 func (f *Follower) outranks(mine, head Version) bool {
 	if head.Number == 0 {
 		return true
@@ -270,7 +272,7 @@ func (f *Follower) outranks(mine, head Version) bool {
 		return false
 	}
 	if head.Parent == 0 {
-		return true // it had lost everything, and a node that knew of nothing has seeded it since
+		return true // the store had lost everything, and a node that knew of nothing has seeded it since
 	}
 	switch mine.after(head) {
 	case ancestor:
@@ -278,22 +280,24 @@ func (f *Follower) outranks(mine, head Version) bool {
 	case unknown:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return !f.disk // nobody knows how old that is, or of which store
+		return !f.disk // its age is unknown, and so is the store it is from
 	}
 	return false
 }
 
-// elder: both are the first versions of a store, and this node's is the older one. So the store was emptied and seeded by a newer node.
+// elder reports whether both are first versions of a store and this node's is the older one. Then
+// the store was emptied, and a newer node has seeded it.
 func elder(mine, head Version) bool {
 	return mine.Number == head.Number && mine.Parent == 0 && head.Parent == 0 && mine.Time.Before(head.Time)
 }
 
-// restored begins the message of a version that was put back.
+// restored starts the message of a version that was put back.
 const restored = "restored: "
 
 func restoredMessage(v Version) string { return restored + strings.TrimPrefix(v.Message, restored) }
 
-// restore puts back the version in force here, which the store has lost, and those before it. Of several nodes that do, the highest wins.
+// restore puts back the version in force here, which the store has lost, and those before it. If
+// several nodes do so, the highest version wins.
 func (f *Follower) restore(ctx context.Context, mine, head Version) error {
 	f.mu.Lock()
 	known := f.lost
@@ -314,7 +318,8 @@ func (f *Follower) restore(ctx context.Context, mine, head Version) error {
 	return nil
 }
 
-// putBack puts versions back into the history: each under its number, or as an orphan if another has that.
+// putBack puts versions back into the history: each under its number, or as an orphan if another
+// version has the number.
 func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 	for _, v := range versions {
 		v.Message = restoredMessage(v)
@@ -329,8 +334,9 @@ func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 	return nil
 }
 
-// part gives up the version in force here, since the store has gone on without it. First of all it is kept as an orphan, with those before it
-// that the store doesn't have either: once another is in force here, nobody may have them any more.
+// part gives up the version in force here, since the store has gone on without it. It first keeps
+// it as an orphan, together with earlier versions that the store lacks: once another version is in
+// force here, no node may have them any more.
 func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, lost []Version) error {
 	for _, v := range append(lost, mine) {
 		if has == Orphaned && v.Is(mine) {
@@ -352,10 +358,10 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 	return nil
 }
 
-// catchUp applies the newest version, unless it is in force. If it can't be applied, the one that
-// it is based on is tried, which this node may have missed: but not what the store was seeded with
-// by a node of its own accord. Operators who have replaced the starter rules don't want them back,
-// and a node without rules isn't ready.
+// catchUp applies the newest version, unless it is in force. If it can't be applied, catchUp tries
+// the version that it is based on, which this node may have missed, but never goes back to starter
+// rules that a node seeded by itself: operators who replaced them don't want them back, and a node
+// without rules isn't ready.
 func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 	for v := head; f.news(v, head); {
 		got, err := f.o.Store.Get(ctx, v.Number)
@@ -377,14 +383,14 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 	return nil
 }
 
-// news: the version is worth a try.
+// news reports whether a version is worth trying.
 func (f *Follower) news(v, head Version) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return v.Number > 0 && !v.Is(f.current) && !v.Is(f.rejected) && (v.Number > f.current.Number || v.Is(head))
 }
 
-// apply puts a version in force, in place of a certain one or of any with a lower number.
+// apply puts a version in force, in place of a particular version or of any with a lower number.
 func (f *Follower) apply(v, instead Version) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -419,8 +425,8 @@ func (f *Follower) rejectLocked(v Version, why error) {
 	}
 }
 
-// How many versions that were in force are remembered, in case the store has lost more than one, and how long their
-// texts may be together.
+// Bounds on the versions remembered in case the store has lost more than one: their number, and the
+// bytes of their texts.
 const (
 	recentVersions = 8
 	recentBytes    = 8 << 20
@@ -429,7 +435,7 @@ const (
 // remember makes a version the current one.
 func (f *Follower) remember(v Version) {
 	for len(f.recent) > 0 && f.recent[len(f.recent)-1].Number >= v.Number {
-		f.recent = f.recent[:len(f.recent)-1] // they are orphans
+		f.recent = f.recent[:len(f.recent)-1] // these have become orphans
 	}
 	f.current, f.recent = v, append(f.recent, v)
 	first, bytes := len(f.recent)-1, len(v.Text)
@@ -442,7 +448,7 @@ func (f *Follower) remember(v Version) {
 	f.recent = slices.Delete(f.recent, 0, first)
 }
 
-// before are the versions that led to a certain one, as far as they are remembered, rising.
+// before returns the remembered versions below a given one, ascending.
 func (f *Follower) before(mine Version) (all []Version) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -454,10 +460,10 @@ func (f *Follower) before(mine Version) (all []Version) {
 	return all
 }
 
-// reached tells when the store is lost and when it is back.
+// reached logs when the store is lost and when it is back.
 func (f *Follower) reached(ctx context.Context, err error) {
 	if ctx.Err() != nil && err != nil {
-		return // this node has left
+		return // this node is shutting down
 	}
 	f.mu.Lock()
 	was := f.failures > 0

@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// lineLength is how many of the versions before it a version names. If a store has lost more than these, a node that
-// has just started can't tell it from another store.
+// lineLength is how many of its ancestors a version names. If a store has lost more than these, a
+// node that has just started can't tell the store from another one.
 const lineLength = 100
 
-// Next is a version that is based on this one. Its writer adds the text, and whose it is.
+// Next returns a version that is based on this one. Its writer adds the text, the author and the
+// reason.
 func (v Version) Next() Version {
 	if v.Number == 0 {
 		return Version{}
@@ -20,7 +21,8 @@ func (v Version) Next() Version {
 	return Version{Parent: v.Number, ParentHash: v.Hash, Line: strings.Join(line[max(0, len(line)-lineLength):], " ")}
 }
 
-// line are the names of the versions that led to it. Of one that was written before versions had a line, the parent is known.
+// line returns the names of a version's ancestors. Versions written before lines existed know only
+// their parent.
 func (v Version) line() []string {
 	if v.Line == "" && v.Parent > 0 {
 		return []string{Version{Number: v.Parent, Hash: v.ParentHash}.Name()}
@@ -28,13 +30,13 @@ func (v Version) line() []string {
 	return strings.Fields(v.Line)
 }
 
-// descent is what is known of whether a version led to another.
+// descent says whether one version led to another, as far as known.
 type descent uint8
 
 const (
 	stranger descent = iota // it didn't
 	ancestor                // it did
-	unknown                 // it is older than all that are known to have led to it
+	unknown                 // it is older than all known ancestors
 )
 
 // after tells whether an older version led to this one.

@@ -40,28 +40,28 @@ func apart(names ...string) *rediscall.Script {
 }
 
 const (
-	patience   = 2 * time.Second        // the longest that a call waits for Redis
-	briefly    = 300 * time.Millisecond // likewise, when the call before it has failed: an operator wants to know, not to wait
-	watchAgain = 200 * time.Millisecond // about, after a subscription was lost
+	patience   = 2 * time.Second        // how long a call waits for Redis
+	briefly    = 300 * time.Millisecond // the same after a failed call: an operator wants to know, not to wait
+	watchAgain = 200 * time.Millisecond // about how long to wait after a subscription was lost
 )
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
-// Redis is a [Store] beside the counters of a [redisstore.Store]. Its keys share a
-// hash tag, so that scripts work in a Cluster; versions have no TTL.
+// Redis is a [Store] beside the counters of a [redisstore.Store]. Its keys share a hash tag, so
+// that scripts work in a Cluster. Versions have no TTL.
 type Redis struct {
 	store *redisstore.Store
 
-	numbers, about, texts string // a sorted set; hashes by number, or number-hash for orphans
+	numbers, about, texts string // a sorted set, and hashes by number, or by number-hash for orphans
 	orphans               string // a sorted set of number-hash
-	blocks                string // the emergency list, a text
+	blocks                string // the emergency list, as text
 	channel               string
 
 	away atomic.Bool // the last call failed
 }
 
-// OverRedis keeps versions where a store keeps counters. What nodes say about their rules goes with that store's
-// heartbeat.
+// OverRedis creates a Redis that keeps versions where a store keeps counters. What nodes report
+// about their rules goes with that store's heartbeat.
 func OverRedis(s *redisstore.Store) *Redis {
 	key := s.Prefix() + "{rules}"
 	return &Redis{
@@ -71,7 +71,7 @@ func OverRedis(s *redisstore.Store) *Redis {
 	}
 }
 
-// run runs a script, which may happen twice, until Redis has answered or patience ends.
+// run runs a script that may safely run twice, until Redis has answered or patience ends.
 func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, args ...string) (reply []string, err error) {
 	err = r.call(ctx, func(ctx context.Context) error {
 		m, err := s.Run(ctx, r.store, rediscall.Twice, keys, args...)
@@ -83,7 +83,7 @@ func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, arg
 	return reply, err
 }
 
-// call gives a call to Redis the time that it may take, and remembers whether it failed.
+// call runs f with a timeout and remembers whether it failed.
 func (r *Redis) call(caller context.Context, f func(context.Context) error) error {
 	wait := patience
 	if r.away.Load() {
@@ -93,7 +93,7 @@ func (r *Redis) call(caller context.Context, f func(context.Context) error) erro
 	defer cancel()
 	err := f(ctx)
 	if caller.Err() != nil {
-		return err // which tells nothing about Redis
+		return err // this says nothing about Redis
 	}
 	r.away.Store(err != nil)
 	_, answered := rueidis.IsRedisErr(err)
@@ -106,7 +106,7 @@ func (r *Redis) call(caller context.Context, f func(context.Context) error) erro
 	return fmt.Errorf("%w: %w", redisstore.ErrUnavailable, err)
 }
 
-// Head is the newest version.
+// Head returns the newest version.
 func (r *Redis) Head(ctx context.Context) (Version, error) {
 	reply, err := r.run(ctx, lookScript, []string{r.numbers, r.about, r.texts})
 	if err != nil {
@@ -115,7 +115,7 @@ func (r *Redis) Head(ctx context.Context) (Version, error) {
 	return decodeHead(reply)
 }
 
-// decodeHead reads a number and what is known of it.
+// decodeHead reads the number of the newest version, and what is known of it.
 func decodeHead(reply []string) (Version, error) {
 	switch {
 	case len(reply) == 0:
@@ -176,7 +176,7 @@ func decode(number, known string) (Version, error) {
 	return v, nil
 }
 
-// List lists versions without their texts. What isn't from Weir is left out.
+// List lists versions without their texts. It leaves out what Weir didn't write.
 func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, error) {
 	below := "+inf"
 	if before > 0 {
@@ -193,8 +193,8 @@ func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, e
 	return all, err
 }
 
-// Append writes a version. An answer that is lost doesn't make it a conflict: who
-// asks again under the same nonce is told the number that it got.
+// Append writes a version. A lost answer doesn't cause a conflict: a second call with the same
+// nonce gets the number of the first.
 func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, error) {
 	if v.Time.IsZero() {
 		v.Time = r.store.Now()
@@ -259,11 +259,11 @@ func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 	return nil
 }
 
-// said is what a node says about itself.
-type said struct {
+// nodeReport is what a node reports about itself, as JSON.
+type nodeReport struct {
 	Version string           `json:"version"`
 	Rules   int64            `json:"rules"`
-	File    int64            `json:"file,omitempty"` // in place of Rules, which others wait for
+	File    int64            `json:"file,omitempty"` // set instead of Rules for rules from a file: other nodes don't wait for those
 	Hash    string           `json:"hash"`
 	Text    string           `json:"text,omitempty"`
 	Store   string           `json:"store"`
@@ -274,26 +274,27 @@ type said struct {
 	Region  string           `json:"region,omitempty"`
 }
 
-// mostLost is how many servers a node names that it can't reach: every other node hears of them every two seconds.
+// mostLost bounds how many unreachable servers a node names, since every other node hears them
+// every two seconds.
 const mostLost = 16
 
-// Say is what a node says about itself, for [redisstore.Store.Say]. See [NodesOf].
+// Say encodes what a node reports about itself, for [redisstore.Store.Say]. [NodesOf] decodes it.
 func Say(n Node) string {
-	s := said{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning, n.Outputs, n.Region}
+	s := nodeReport{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning, n.Outputs, n.Region}
 	if n.InFile {
 		s.Rules, s.File = 0, n.RulesVersion
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // only strings and numbers
 	}
 	return string(text)
 }
 
-// NodesOf are the nodes that say something about themselves, by name.
+// NodesOf decodes the reports of nodes, sorted by name.
 func NodesOf(peers []redisstore.Peer) (all []Node) {
 	for _, p := range peers {
-		var s said
+		var s nodeReport
 		if json.Unmarshal([]byte(p.Says), &s) == nil {
 			all = append(all, Node{p.Name, s.Region, s.Version, s.Rules + s.File, s.Hash, s.Text, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, s.Outputs, p.Seen})
 		}
@@ -302,7 +303,8 @@ func NodesOf(peers []redisstore.Peer) (all []Node) {
 	return all
 }
 
-// Beat tells the others about this node, with the next heartbeat of its store of counters. It is tried once.
+// Beat reports this node to the others with the next heartbeat of its counter store. It doesn't
+// retry.
 func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, err error) {
 	r.store.Say(Say(n))
 	args := []string{strconv.FormatInt(n.RulesVersion, 10), n.RulesHash}
@@ -333,10 +335,10 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 	return p, nil
 }
 
-// presences are in the words of the script.
+// presences are the script's answers.
 var presences = map[string]Presence{"1": InLine, "2": Orphaned, "3": Textless}
 
-// Nodes lists the nodes that live and say which rules they have.
+// Nodes lists the living nodes that report their rules.
 func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
 	var peers []redisstore.Peer
 	err := r.call(ctx, func(ctx context.Context) (err error) {
@@ -346,8 +348,8 @@ func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
 	return NodesOf(peers), err
 }
 
-// highest is the highest number that a living node has. It is 0, too, while nobody can be asked: rules can be changed then all
-// the same, and hashes tell versions of one number apart.
+// highest returns the highest number that a living node has, or 0 if Redis can't be asked: rules
+// can still be changed then, and hashes tell versions of one number apart.
 func (r *Redis) highest(ctx context.Context) (n int64) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
@@ -368,7 +370,7 @@ func (r *Redis) Watch(ctx context.Context, f func(n int64)) {
 				if n, err := strconv.ParseInt(m.Message, 10, 64); err == nil {
 					f(n)
 				}
-			}) // which polls make good, whatever it is
+			}) // whatever went wrong, the next poll finds the version
 		}
 		if !rediscall.Sleep(ctx, rediscall.Jittered(watchAgain)) {
 			return

@@ -1,13 +1,13 @@
-// Package rulestore keeps every version of the rules, and lets nodes follow the
-// newest: in Redis beside the counters, or in a folder for a node alone.
+// Package rulestore keeps every version of the rules, in Redis beside the counters or in a folder for
+// a single node, and lets nodes follow the newest version.
 //
-// A version is written once and never changed. Two writers at the same time can't both win: each
-// says which version it is based on, and the second is told that it isn't the newest any more.
+// A version is written once and never changed. Of two concurrent writers only one can win: each
+// names the version that its change is based on, and the second is told that a newer one exists.
 //
-// A number alone doesn't name a version. A failover may lose one that was
-// acknowledged, and the next is given the same number. So a version has a hash,
-// too, and two that differ are told apart wherever they meet. The store's is then in
-// force, and the other stays in the history as an orphan.
+// A number alone doesn't identify a version: a failover may lose an acknowledged version, and the
+// next one gets the same number. So every version also has a hash, which tells two versions with one
+// number apart. The store's version is then in force, and the other stays in the history as an
+// orphan.
 package rulestore
 
 import (
@@ -20,27 +20,29 @@ import (
 	"time"
 )
 
-// Version is the rules as someone wrote them. Number and Hash together are its name.
+// Version is one version of the rules. Number and Hash together name it.
 type Version struct {
 	Number, Parent int64
-	// Hash is of the text, its author and time, and the parent with its hash. Stores fill it in.
+	// Hash covers the text, its author and time, and the parent with its hash. Stores fill it in.
 	Hash, ParentHash string
-	// Line names the versions that led to it, the oldest first and its parent last, as far as they are known.
+	// Line names the known ancestors, the oldest first and the parent last.
 	Line            string
 	Author, Message string
 	Time            time.Time
-	Text            []byte // the whole document, as it was written
-	// Orphan: another version has its number, or the store went on without it. It was in force on some node, and isn't any more.
+	Text            []byte // the whole document as it was written
+	// Orphan means that another version has the number, or that the store went on without this one.
+	// It was in force on some node and no longer is.
 	Orphan bool
 }
 
-// StarterMessage is that of a first version which nobody wrote: the rules that come with the binary.
+// StarterMessage is the message of a first version that nobody wrote: the rules that come with the
+// binary.
 const StarterMessage = "starter rules"
 
-// Starter reports whether nobody wrote the version.
+// Starter reports whether the version is the rules that come with the binary.
 func (v Version) Starter() bool { return v.Parent == 0 && v.Message == StarterMessage }
 
-// Name is what people call the version: its number, and enough of its hash.
+// Name returns the version's number and the start of its hash.
 func (v Version) Name() string {
 	name := strconv.FormatInt(v.Number, 10)
 	if v.Hash != "" {
@@ -49,12 +51,11 @@ func (v Version) Name() string {
 	return name
 }
 
-// Short is as much of a hash as people need.
+// Short returns the first 8 characters of a hash.
 func Short(hash string) string { return hash[:min(8, len(hash))] }
 
-// Is reports whether both are one version, whatever of them is known. The hash of one that was
-// written before there were hashes is known only together with its text: until then, its author and
-// time must do.
+// Is reports whether both are the same version. Versions from before hashes existed have a known
+// hash only together with their text; without it, author and time are compared.
 func (v Version) Is(o Version) bool {
 	switch {
 	case v.Number != o.Number:
@@ -65,7 +66,8 @@ func (v Version) Is(o Version) bool {
 	return v.Hash == o.Hash
 }
 
-// sum is the version's hash. Its number is given by the store, and its message may be added to when it is put back.
+// sum returns the version's hash. It leaves out the number, which the store assigns, and the
+// message, which restoring extends.
 func (v Version) sum() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %s %d %q\n", v.Parent, v.ParentHash, v.Time.UnixMilli(), v.Author)
@@ -74,51 +76,55 @@ func (v Version) sum() string {
 }
 
 var (
-	// ErrConflict is returned to a writer when the newest version isn't the one that its change is
-	// based on.
+	// ErrConflict is returned to a writer whose change isn't based on the newest version.
 	ErrConflict = errors.New("another version of the rules is the newest")
-	// ErrNotFound is returned for a version that isn't there.
+	// ErrNotFound is returned for a version that doesn't exist.
 	ErrNotFound = errors.New("there is no such version of the rules")
-	// ErrDamaged is returned for a version that isn't what was written, and by a store that holds something, but no version.
+	// ErrDamaged is returned for a version that isn't what was written, and by a store that holds
+	// something other than versions.
 	ErrDamaged = errors.New("the rules are damaged")
 )
 
-// Store keeps versions. Nothing in it is ever overwritten.
+// Store keeps versions. It never overwrites one.
 type Store interface {
-	// Head is the newest version without its text. Its number is 0 if the store is empty.
+	// Head returns the newest version without its text. Its number is 0 if the store is empty.
 	Head(ctx context.Context) (Version, error)
-	// Get returns a version, or ErrNotFound. Beside ErrDamaged comes what is known of it.
+	// Get returns a version, or ErrNotFound. With ErrDamaged it returns what is known of the
+	// version.
 	Get(ctx context.Context, n int64) (Version, error)
-	// Orphan returns the orphan of a number whose hash begins like that, or ErrNotFound.
+	// Orphan returns the orphan with a number whose hash starts with the given one, or ErrNotFound.
 	Orphan(ctx context.Context, n int64, hash string) (Version, error)
-	// List returns up to limit versions below before, the newest first, without their texts, and with them
-	// the orphans of their numbers and of numbers between them. 0 means from the newest. One that is damaged is left out, or its
-	// message says so.
+	// List returns up to limit versions below before, newest first and without texts, together with
+	// the orphans of that range. before 0 starts at the newest. A damaged version is left out, or
+	// its message says so.
 	List(ctx context.Context, before int64, limit int) ([]Version, error)
-	// Append writes a version if the newest is still its parent, and returns it with its number, which
-	// is above the parent, above floor, and above every other that was ever given. Otherwise it returns ErrConflict; and also while
-	// a living node has a version above the parent, which the store must have lost and the node is about to restore. So
-	// numbers are above what every living node has. A ParentHash of "" stands for the version of that number, whichever it is.
-	// A Time of zero means now, by the store's clock.
+	// Append writes a version if the newest one is still its parent, and returns it with its
+	// number. That is above the parent, above floor, and above every number that was ever given
+	// out. Otherwise Append returns ErrConflict; so it does while a living node has a version above
+	// the parent, which the store must have lost and the node is about to restore. A ParentHash of
+	// "" stands for whichever version has the parent's number. A zero Time means now, by the
+	// store's clock.
 	Append(ctx context.Context, floor int64, v Version) (Version, error)
-	// Restore puts back a version that the store has lost, under its own number. It is the newest then, if its
-	// number is above the others. If another version has the number, or this one is an orphan, it returns ErrConflict.
+	// Restore puts back a version that the store has lost, under its own number. It becomes the
+	// newest if its number is the highest. If another version has the number, or this one is an
+	// orphan, Restore returns ErrConflict.
 	Restore(ctx context.Context, v Version) error
-	// Keep adds a version as an orphan, unless the store has it already.
+	// Keep stores a version as an orphan, unless the store has it already.
 	Keep(ctx context.Context, v Version) error
-	// Watch calls f whenever it is told of a new version, which may be late, twice or out of
-	// order, until ctx is done. It reconnects by itself. F isn't to wait for anything.
+	// Watch calls f when it hears of a new version, possibly late, twice or out of order, until ctx
+	// is done. It reconnects by itself. f must not block.
 	Watch(ctx context.Context, f func(n int64))
-	// Beat tells the others about this node, in a moment, and returns the newest version without its text, what
-	// the store has of the one that is in force on this node, and which of some others it has lost, in one round trip.
+	// Beat reports this node to the others. It returns the newest version without its text, what
+	// the store has of the version in force on this node, and which of some others it has lost, in
+	// one round trip.
 	Beat(ctx context.Context, n Node, others ...Version) (Pulse, error)
 	// Nodes returns the nodes that were heard in the last ten seconds, by name.
 	Nodes(ctx context.Context) ([]Node, error)
 }
 
-// Pulse is what a store answers to a beat.
+// Pulse is a store's answer to a beat.
 type Pulse struct {
-	Head Version // without its text; Number 0: the store is empty
+	Head Version // without its text; Number 0 if the store is empty
 	Mine Presence
 	Lost []Version
 }
@@ -128,9 +134,9 @@ type Presence uint8
 
 const (
 	Absent Presence = iota
-	InLine          // it is one of those that led to the newest, or that itself
+	InLine          // it is the newest version, or one of its ancestors
 	Orphaned
-	Textless // it is in line, but somebody has deleted its text
+	Textless // in line, but its text was deleted
 )
 
 var (
@@ -138,28 +144,28 @@ var (
 	_ Store = (*Redis)(nil)
 )
 
-// Node is what the others know of a node.
+// Node is what other nodes know of a node.
 type Node struct {
 	Name         string
-	Region       string           // "": nobody said
+	Region       string           // "" if unknown
 	Version      string           // of its binary
-	RulesVersion int64            // in force there; 0: none of the store's
+	RulesVersion int64            // the version in force there; 0 if it has none of the store's
 	RulesHash    string           // of that version
 	RulesText    string           // see [TextHash]
-	InFile       bool             // its rules are those of a file: the number is the file's own, and says nothing to others
-	Store        string           // how its store is
-	Since        time.Time        // when it was first lost; zero while it isn't
-	Lost         []string         // the servers that can't be reached
-	Warning      string           // what its operator should look at; "": nothing
+	InFile       bool             // its rules come from a file, whose version numbers mean nothing to other nodes
+	Store        string           // the state of its store
+	Since        time.Time        // when its store was first lost; zero while it isn't
+	Lost         []string         // servers that it can't reach
+	Warning      string           // what its operator should look at; "" if nothing
 	Outputs      map[string]int64 // how long models' answers are there, in tokens
 	Seen         time.Time
 }
 
-// TextHash is the beginning of the SHA-256 of rules' text. Whether nodes have the same rules shows by it alone where they have them
-// from files, whose versions each numbers for itself.
+// TextHash returns the start of the SHA-256 of a text. It tells whether nodes have the same rules
+// even if they read them from files, whose versions each node numbers by itself.
 func TextHash(text []byte) string { return fmt.Sprintf("%.4x", sha256.Sum256(text)) }
 
-// about is what is kept of a version beside its text.
+// about is what is stored of a version beside its text.
 type about struct {
 	Parent     int64     `json:"parent"`
 	ParentHash string    `json:"parent_hash"`
@@ -178,7 +184,8 @@ func (a about) version(n int64) Version {
 	return Version{Number: n, Parent: a.Parent, ParentHash: a.ParentHash, Line: a.Line, Hash: a.Hash, Author: a.Author, Message: a.Message, Time: a.Time}
 }
 
-// dated is the version with its hash, and with a time that reads the same after it was written down.
+// dated returns the version with its hash, and with a time that stays the same when written and
+// read back.
 func dated(v Version) Version {
 	if v.Time.IsZero() {
 		v.Time = time.Now()
@@ -188,11 +195,11 @@ func dated(v Version) Version {
 	return v
 }
 
-// checked is the version with its text, if that is what was written.
+// checked returns the version with its text, if that is what was written.
 func checked(v Version, text []byte) (Version, error) {
 	v.Text = text
 	if sum := v.sum(); v.Hash == "" {
-		v.Hash = sum // it is from before there were hashes
+		v.Hash = sum // it was written before hashes existed
 	} else if sum != v.Hash {
 		v.Text = nil
 		return v, fmt.Errorf("%w: version %s isn't what was written", ErrDamaged, v.Name())

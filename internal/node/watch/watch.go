@@ -1,10 +1,12 @@
-// Package watch follows a file as people and machines change it: an editor's
-// save, a rename over it, the symlink swap of a Kubernetes ConfigMap.
+// Package watch reads files and follows them however they are replaced: by an editor's save, a
+// rename, or the symlink swap of a Kubernetes ConfigMap.
 package watch
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -18,32 +20,35 @@ import (
 )
 
 const (
-	// settle is how long a file must stay the same before it is taken for whole: a plain save truncates first.
+	// settle is how long a file must stay the same before it counts as complete: a plain save
+	// truncates it first.
 	settle = 20 * time.Millisecond
-	// poll finds what no event told: network file systems, a symlink into another folder.
+	// poll finds what no event reports: changes on network file systems, or behind a symlink into
+	// another folder.
 	poll = 2 * time.Second
 )
 
-// File calls changed with the new content each time a file's content differs
-// from last, until ctx is done. A file that can't be read for a moment is left
-// alone; unreadable is told once each time it begins. A value in now has it looked at at once, and one that can't be read
-// told again. Of a file that has more than most bytes, changed gets one more than that. The folder may come later. It returns an
-// error only if watching can't begin.
+// File calls changed with the new content each time a file's content differs from last, until ctx
+// is done. A file that can't be read is left alone, and unreadable is called once each time that
+// begins. A value in now triggers a look at once, and another call of unreadable if needed. If the
+// file has more than most bytes, changed gets one byte more than most. The folder may not exist
+// yet. File returns an error only if it can't start to watch.
 func File(ctx context.Context, path string, most int, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
 	read := func() ([]byte, error) { return Read(path, most) }
-	// The folder, not the file: a rename or a swap replaces the file, and a watch on it would follow the old one.
+	// Watch the folder, not the file: a rename or swap replaces the file, and a watch on it would
+	// follow the old one.
 	return Dir(ctx, filepath.Dir(path), read, bytes.Equal, last, now, changed, unreadable)
 }
 
-// Dir is File for something that is read from a folder in some way: changed is called each time that what was read
-// isn't the same as last.
+// Dir is File for anything that read gets from a folder. It calls changed each time the result
+// differs from last.
 func Dir[T any](ctx context.Context, path string, read func() (T, error), same func(a, b T) bool, last T, now <-chan struct{}, changed func(T), unreadable func(error)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	defer w.Close()
-	if err := w.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // one that comes later is found by polling
+	if err := w.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // polling finds a folder that is created later
 		return fmt.Errorf("watching %s: %w", path, err)
 	}
 	ticker := time.NewTicker(poll)
@@ -72,13 +77,13 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		case <-ticker.C:
 		case <-now:
 			missing = false
-		case <-w.Errors: // lost events; the next look is all that matters
+		case <-w.Errors: // events were lost, so look
 		case <-w.Events:
 		}
 	}
 }
 
-// readStable reads until two readings, a moment apart, agree.
+// readStable reads until two reads, a moment apart, agree.
 func readStable[T any](ctx context.Context, read func() (T, error), same func(a, b T) bool) (found T, err error) {
 	before, err := read()
 	for err == nil {
@@ -96,10 +101,11 @@ func readStable[T any](ctx context.Context, read func() (T, error), same func(a,
 	return found, err
 }
 
-// Read reads a regular file, or what a link leads to. All else is refused: nobody may ever write to a pipe, and a device
-// may never end. Of a file that has more than most bytes it returns one more than that, so that the reader can tell.
+// Read reads a regular file, or the file that a link leads to. It refuses everything else: a pipe
+// might never be written, and a device might never end. If the file has more than most bytes, Read
+// returns one byte more than most, so that the caller notices.
 func Read(path string, most int) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a pipe would wait for a writer
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe would otherwise wait for a writer
 	if err != nil {
 		return nil, err
 	}
@@ -114,10 +120,11 @@ func Read(path string, most int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
-// Small is how large a file of keys, certificates or tokens may be, in bytes.
+// Small is how many bytes a file of keys, certificates or tokens may have.
 const Small = 4 << 20
 
-// ReadSmall reads a regular file of keys, certificates or tokens, as Read does. One that is too large is an error.
+// ReadSmall reads a regular file of keys, certificates or tokens. A larger file than Small is an
+// error.
 func ReadSmall(path string) ([]byte, error) {
 	text, err := Read(path, Small)
 	if len(text) > Small {
@@ -135,4 +142,48 @@ func kind(m fs.FileMode) string {
 		return "a pipe"
 	}
 	return "a device or a socket"
+}
+
+// KeyPair reads a certificate and its key, in PEM.
+func KeyPair(cert, key string) (tls.Certificate, error) {
+	chain, err := ReadSmall(cert)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("cert: %w", err)
+	}
+	secret, err := ReadSmall(key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("key: %w", err)
+	}
+	pair, err := tls.X509KeyPair(chain, secret)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("cert: %s: %w", cert, err)
+	}
+	return pair, nil
+}
+
+// Authorities reads the certificates of certificate authorities, in PEM.
+func Authorities(file string) (*x509.CertPool, error) {
+	pem, err := ReadSmall(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM", file)
+	}
+	return pool, nil
+}
+
+// Bell wakes one goroutine, which receives from it. Rings that come before it does count as one.
+type Bell chan struct{}
+
+// NewBell creates a Bell.
+func NewBell() Bell { return make(Bell, 1) }
+
+// Ring wakes the goroutine. It doesn't block.
+func (b Bell) Ring() {
+	select {
+	case b <- struct{}{}:
+	default: // it has been rung already
+	}
 }
