@@ -18,21 +18,21 @@ var (
 	announce = rediscall.NewScript(files, "announce")
 )
 
-// cooldowns is what nodes tell each other of clients that are kept out: in one slot, since they are
-// few and none of them is on the way of a check.
+// cooldowns shares the nodes' knowledge of clients that are kept out. It all lies in one hash slot:
+// cooldowns are few, and no check waits for them.
 type cooldowns struct{ redis *redisstore.Store }
 
 const (
-	mostAnnounced = 100_000             // about; then the oldest are forgotten by nodes that start after that
-	keptAnnounced = 2 * 366 * 24 * 3600 // s, after the last one
-	page          = 1000                // announcements that are read in one call
+	mostAnnounced = 100_000             // about; beyond it, nodes that start later don't hear of the oldest
+	keptAnnounced = 2 * 366 * 24 * 3600 // in seconds after the last announcement
+	page          = 1000                // announcements read in one call
 )
 
 func (s cooldowns) key(name string) string { return s.redis.Prefix() + "{cooldowns}" + name }
 
 func (s cooldowns) countKey(id cooldown.ID) string { return s.key(":" + id.String()) }
 
-// AddUp adds to what all nodes have counted. It may be added twice where Redis' answer is lost.
+// AddUp adds to the counts of all nodes. If Redis' answer is lost, a count may be added twice.
 func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64, error) {
 	keys, args := make([]string, len(counts)), make([]string, 0, 2*len(counts))
 	for i, c := range counts {
@@ -46,7 +46,7 @@ func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64,
 	return m.AsIntSlice()
 }
 
-// Announce tells all nodes. Words that are told twice are as good as once.
+// Announce tells all nodes. Repeating an announcement does no harm.
 func (s cooldowns) Announce(ctx context.Context, about []cooldown.ID, words []string) error {
 	keys, args := []string{s.key("said")}, []string{strconv.Itoa(mostAnnounced), strconv.Itoa(keptAnnounced)}
 	for _, id := range about {
@@ -56,7 +56,7 @@ func (s cooldowns) Announce(ctx context.Context, about []cooldown.ID, words []st
 	return err
 }
 
-// Announced returns what was announced after a place.
+// Announced returns what was announced after a position in the stream.
 func (s cooldowns) Announced(ctx context.Context, after string) (words []string, next string, err error) {
 	c, err := s.redis.Client()
 	if err != nil {
@@ -64,7 +64,7 @@ func (s cooldowns) Announced(ctx context.Context, after string) (words []string,
 	}
 	from := "-"
 	if after != "" {
-		from = after // with what was there, to see whether it still is
+		from = after // include the last entry, to see whether it still exists
 	}
 	entries, err := c.Do(ctx, c.B().Xrange().Key(s.key("said")).Start(from).End("+").Count(page).Build()).AsXRange()
 	if err != nil {

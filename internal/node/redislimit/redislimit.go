@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// Limiter is a limiter with the stores that it counts in. Make one with [New].
+// Limiter is a limiter with the stores it counts in. Create one with [New].
 type Limiter struct {
 	*weir.Limiter
 	Redis  *redisstore.Store
@@ -27,9 +27,9 @@ type Limiter struct {
 	running sync.WaitGroup
 }
 
-// New makes a Limiter, which has no rules yet. It doesn't wait for Redis. Local counts while Redis
-// can't be reached, a share of each limit. Fingerprint is that of [cooldown.Options]. Link is to other regions; nil means that there
-// are none.
+// New creates a Limiter without rules. It doesn't wait for Redis. While Redis can't be reached,
+// local counts a share of each limit. fingerprint is that of [cooldown.Options]. link leads to
+// other regions; nil if there are none.
 func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
 	l := &Limiter{}
 	made := make(chan struct{})
@@ -50,7 +50,7 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	if link != nil {
 		counters = region.NewStore(counters, link, region.RedisCells(store))
 	}
-	if store.Cluster() { // with a single server, parts of a limit would be refusals for nothing
+	if store.Cluster() { // on a single server, parts of a limit would only cause false refusals
 		counters = newSplitter(counters, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
 	}
 	l.Limiter = weir.NewLimiter(counters, nil, o)
@@ -64,9 +64,9 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	return l, nil
 }
 
-// Await waits until the first attempt to reach Redis has ended, for a limited time. Without the wait,
-// a node's first checks would follow failure modes although Redis is healthy. Without the limit, a
-// node would not start while Redis is down.
+// Await waits until the first attempt to reach Redis has ended, but no longer than atMost. Without
+// the wait, a node's first checks would follow failure modes although Redis is healthy. Without the
+// bound, a node wouldn't start while Redis is down.
 func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
 	enough := time.NewTimer(atMost)
 	defer enough.Stop()
@@ -77,16 +77,16 @@ func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
 	}
 }
 
-// CatchUp waits, for a limited time, until the node knows which clients the other nodes keep out. Call it when the rules are in
-// force, before the first check.
+// CatchUp waits until the node knows which clients the other nodes keep out, but no longer than
+// atMost. Call it once the rules are in force, before the first check.
 func (l *Limiter) CatchUp(ctx context.Context, atMost time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	l.Guard.CatchUp(ctx)
 }
 
-// Close gives back borrowed tokens, while there is a connection to do it on, and closes that. If it
-// can't give them back, they end by themselves.
+// Close gives back borrowed tokens, if Redis can be reached, and closes the connections. Tokens
+// that can't be given back expire by themselves.
 func (l *Limiter) Close(atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), atMost)
 	defer cancel()

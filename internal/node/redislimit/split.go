@@ -16,13 +16,14 @@ import (
 
 var _ counter.Store = (*splitter)(nil)
 
-// splitter is a Store around one whose counters lie on several servers. It asks a part of each split limit in place of the
-// whole, and another part before a request is refused. Requests take turns, so that parts are drained evenly.
+// splitter is a Store for counters that are spread over several servers. For a split limit it asks
+// one part instead of the whole, and a second part before it refuses a request. Requests take
+// turns, so that parts drain evenly.
 type splitter struct {
 	counter.Store
-	timeout time.Duration // of both asks together
+	timeout time.Duration // for both attempts together
 	seed    maphash.Seed
-	turns   [64]turn // by subject, about: each busy client has its own
+	turns   [64]turn // by hash of the subject, so that busy clients don't share one
 	scratch sync.Pool
 }
 
@@ -34,32 +35,34 @@ type turn struct {
 func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 	s := &splitter{Store: inner, timeout: timeout, seed: maphash.MakeSeed()}
 	s.scratch.New = func() any { return new(attempt) }
-	for i := range s.turns { // nodes don't begin with the same part
+	for i := range s.turns { // nodes should start with different parts
 		s.turns[i].Store(rand.Uint64())
 	}
 	return s
 }
 
-// next is whose turn it is, as a part of 2^64. Steps by the golden ratio are even for any number of parts.
+// next returns whose turn it is, as a fraction of 2^64. Steps by the golden ratio are even for any
+// number of parts.
 func (s *splitter) next(subject []byte) uint64 {
 	return s.turns[maphash.Bytes(s.seed, subject)%uint64(len(s.turns))].Add(0x9e3779b97f4a7c15)
 }
 
-// attempt is one ask of the inner store.
+// attempt is one Take of the inner store.
 type attempt struct {
 	charges []counter.Charge
 	results []counter.Result
-	of      []int // whose charge each is
+	of      []int // the index of the request's charge that each is for
 	second  []counter.Result
 }
 
 func isSplit(c *counter.Counter) bool { return len(c.Policy.Parts) > 0 }
 
-// alone: a cost is asked of one part, whichever it is.
+// alone reports whether one part pays a cost alone, whichever part it is.
 func alone(p *counter.Policy, n int64) bool { return p.Portion(0, 0, n) == n }
 
-// partOf is the part of a limit whose turn it is, or another one, so many parts further. Limits of one request that have as many
-// parts ask the same one: those of one client then lie in one slot.
+// partOf returns the part of a limit whose turn it is, or the one that many parts further. Limits
+// of one request with equally many parts use the same part number, so those of one client lie in
+// one hash slot.
 func partOf(p *counter.Policy, turn uint64, further int) int {
 	n := len(p.Parts)
 	at, _ := bits.Mul64(turn, uint64(n))
@@ -69,7 +72,7 @@ func partOf(p *counter.Policy, turn uint64, further int) int {
 	return (int(at) + further) % n
 }
 
-// Take decides the charges, all or nothing. Where only parts refuse them, it tries other parts, once.
+// Take decides the charges, all or nothing. If only parts refuse them, it tries other parts once.
 func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	at := 0
 	for at < len(charges) && !isSplit(&charges[at].Counter) {
@@ -83,7 +86,7 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 	a := s.scratch.Get().(*attempt)
 	defer s.scratch.Put(a)
 	turn, hold := s.next(charges[at].Subject), charges[at].Hold
-	if hold != nil { // it may be a repetition, of which the parts know that were asked before
+	if hold != nil { // a repeated check must find the parts that were asked before
 		turn = binary.LittleEndian.Uint64(hold.ID[:])
 	}
 	a.take(ctx, s.Store, charges, results, turn, 0)
@@ -94,7 +97,7 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 		}
 		by = s.again(ctx, begun.Add(s.timeout), a, charges, results, turn, further)
 	}
-	// A request doesn't wait for limits in shadow. Of those, a part is tried that wasn't.
+	// Requests don't wait for shadow limits. For those, try a part that wasn't asked yet.
 	for i := range charges {
 		c, r := charges[i], &results[i]
 		if r.Allowed || r.Err != nil || c.Peek || !c.Policy.Shadow || !isSplit(&c.Counter) {
@@ -108,12 +111,12 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 	}
 }
 
-// refusal is by what a request is refused.
+// refusal says what refused a request.
 type refusal int
 
 const (
 	byNobody refusal = iota
-	byParts          // and nothing else: other parts may have room
+	byParts          // only parts: others may have room
 	byLimits
 )
 
@@ -131,7 +134,8 @@ func refusedBy(charges []counter.Charge, results []counter.Result) (by refusal) 
 	return by
 }
 
-// again asks other parts. A part that can't be reached leaves the refusal as it was, for it must be no way past the limit.
+// again asks other parts. If one of those can't be reached, the refusal stands: an unreachable part
+// must not be a way around the limit.
 func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charges []counter.Charge, results []counter.Result, turn uint64, further int) refusal {
 	a.second = append(a.second[:0], results...)
 	other := a.second
@@ -172,7 +176,8 @@ func (a *attempt) undo(ctx context.Context, inner counter.Store) {
 	}
 }
 
-// take asks the inner store for parts of the charges. Of a peek it asks all parts, and so sees the whole limit.
+// take asks the inner store for parts of the charges. A peek asks all parts, and so sees the whole
+// limit.
 func (a *attempt) take(ctx context.Context, inner counter.Store, charges []counter.Charge, results []counter.Result, turn uint64, further int) {
 	a.charges, a.of = a.charges[:0], a.of[:0]
 	for i := range charges {
@@ -207,20 +212,21 @@ func (a *attempt) take(ctx context.Context, inner counter.Store, charges []count
 	}
 }
 
-// sum makes one result of those of parts. Other parts are taken to have as much left as these.
+// sum makes one result from those of the parts that were asked. It assumes that other parts have as
+// much left as these.
 func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	any, all, left := false, true, int64(0)
 	for i := range parts {
 		p := &parts[i]
 		if p.Err != nil {
-			*r = counter.Result{Err: p.Err, Local: p.Local} // the whole limit is then counted from where it isn't known to be used
+			*r = counter.Result{Err: p.Err, Local: p.Local} // the whole limit is then counted where it isn't known to be used
 			return
 		}
 		any, all, left = any || p.Allowed, all && p.Allowed, left+p.Remaining
 		r.ResetAfter = max(r.ResetAfter, p.ResetAfter)
 		r.Slot = min(r.Slot, p.Slot) // at worst a window that has passed, which takes nothing back
 	}
-	either := c.Peek && alone(c.Policy, c.N) // each part was asked for all
+	either := c.Peek && alone(c.Policy, c.N) // each part was asked for the whole cost
 	r.Allowed = all || either && any
 	r.Remaining = min(left*int64(len(c.Policy.Parts))/int64(len(parts)), c.Policy.Limit.Max())
 	if r.RetryAfter = 0; !r.Allowed {
@@ -229,7 +235,7 @@ func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	}
 }
 
-// wait is how long until one of the parts that refuse has room, or until all have.
+// wait returns how long until one of the refusing parts has room, or until all have.
 func wait(parts []counter.Result, one bool) (d time.Duration) {
 	for i := range parts {
 		p := &parts[i]
@@ -244,7 +250,7 @@ func wait(parts []counter.Result, one bool) (d time.Duration) {
 	return d
 }
 
-// GiveBack returns tokens. Those of which nobody knows the part that they were taken from go to any.
+// GiveBack returns tokens. If the part that they were taken from isn't known, any part gets them.
 func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if !slices.ContainsFunc(returns, func(r counter.Return) bool { return isSplit(&r.Counter) }) {
 		return s.Store.GiveBack(ctx, once, keep, returns)
@@ -256,7 +262,7 @@ func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Du
 			continue
 		}
 		whole, n := r.Policy, r.N
-		first := int(once[0]) % len(whole.Parts) // the same one each time
+		first := int(once[0]) % len(whole.Parts) // the same one for each attempt
 		if once == (counter.Once{}) {
 			first = partOf(whole, s.next(r.Subject), 0)
 		}

@@ -9,37 +9,43 @@ import (
 )
 
 const (
-	// horizon is for how long a region asks for tokens ahead, and lead with how much left it asks: an ask is answered by then.
+	// A region asks for enough tokens for horizon seconds, when what it has lasts for lead seconds:
+	// by then an answer has arrived.
 	horizon = 1.0
 	lead    = 0.4
-	// room is for how long a bucket that lends should be able to refill meanwhile.
+	// room is for how many seconds a lending bucket should still be able to refill.
 	room = 0.4
-	// shortWait is how long a region rests that had nothing, µs. It doubles each time, up to longestWait.
+	// shortWait is how long, in µs, a lender that had nothing isn't asked again. The time doubles
+	// with each attempt, up to longestWait.
 	shortWait, longestWait int64 = 250_000, 4_000_000
-	// leastRest and longestRest are how long a region asks to be left alone that can't refill as fast as another needs it, µs.
+	// leastRest and longestRest bound, in µs, how long a region that can't refill fast enough asks
+	// not to be asked again.
 	leastRest, longestRest int64 = 400_000, 2_000_000
-	// askerRests is how long a region isn't asked ahead that has asked this one, µs: it has too little itself.
+	// askerRests is how long, in µs, a region that has just asked this one isn't asked ahead: it
+	// has too little itself.
 	askerRests = 1_000_000
-	// aheadEvery is the least time between two asks of one region for tokens that no request waits for yet, µs. Each asks for a second's worth.
+	// aheadEvery is the shortest time, in µs, between two requests to one region for tokens that no
+	// check waits for yet. Each asks for a second's worth.
 	aheadEvery = 400_000
-	// giveBackEvery is how often what was borrowed and isn't needed is given back, µs.
+	// giveBackEvery is how often, in µs, borrowed tokens that aren't needed go back.
 	giveBackEvery = 500_000
-	// renewEvery is how often a loan that is used is renewed, µs.
+	// renewEvery is how often, in µs, a loan in use is renewed.
 	renewEvery = term / 3
-	// stream is how many requests it takes to believe that more will follow, and shortest the time over which they must have come, µs.
-	// A request that comes later than pause after the one before begins a new stream.
+	// Demand counts as a stream after stream requests that took at least shortest µs. A request
+	// that comes later than pause µs after the previous one starts a new stream.
 	stream, shortest, pause = 4, 25_000, 2_000_000
-	// idle is how long a region keeps something borrowed for the next request, µs. It is less than the term, at whose end it would be lost.
+	// idle is how long, in µs, a region keeps borrowed tokens for the next request. It is shorter
+	// than the term, at whose end they would be lost.
 	idle = 7_000_000
 )
 
-// lately is how many units were asked for within about a second.
+// lately returns how many units were asked for within about the last second.
 func (k *Stake) lately(now int64) float64 {
 	return k.Asked * math.Exp(-float64(max(0, now-k.At))/1e6)
 }
 
-// demand is how many units a second are likely to be asked for: as many as lately. A stream that began within the last second goes on as it
-// began.
+// demand estimates how many units per second will be asked for: as many as lately. A stream that
+// began within the last second is assumed to continue at its rate.
 func (k *Stake) demand(p *counter.Policy, now int64) float64 {
 	d, age := k.lately(now), now-k.Since
 	if k.Stream >= stream && age >= shortest {
@@ -48,7 +54,7 @@ func (k *Stake) demand(p *counter.Policy, now int64) float64 {
 	return min(d, 2*float64(Whole(p)))
 }
 
-// note counts what was asked for. More than twice a limit is no more than that.
+// note counts n units as asked for, up to twice the limit.
 func (k *Stake) note(p *counter.Policy, now, n int64) {
 	asked := k.lately(now) + float64(n)
 	if now-k.At > pause || now < k.Since {
@@ -59,21 +65,22 @@ func (k *Stake) note(p *counter.Policy, now, n int64) {
 	k.At = now
 }
 
-// Low reports whether this region should ask others before requests have to wait. Call it after Take.
+// Low reports whether this region should ask others before checks have to wait. Call it after Take.
 func (k *Stake) Low(p *counter.Policy, s Share, now int64) bool {
 	return float64(k.left(p, s, now)) < k.lately(now)*lead*float64(scale(p))
 }
 
-// Rests is how long it is until a region may be asked for more, µs: it had too little a moment ago.
+// Rests returns how long, in µs, until a region that had too little may be asked again.
 func (k *Stake) Rests(of string, now int64) int64 { return k.Held[of].rests(now) }
 
-// MayAskAhead reports whether a region may be asked for what no request waits for yet: not if it has just asked this one.
+// MayAskAhead reports whether a region may be asked for tokens that no check waits for yet: not if
+// it has just asked this one.
 func (k *Stake) MayAskAhead(of string, now int64) bool {
 	l := k.Held[of]
 	return l.rests(now) == 0 && k.Lent[of].rests(now) == 0 && (l == nil || now >= l.Sent+aheadEvery || now < l.Sent)
 }
 
-// rests is how long it is until Next, µs. A clock that ran backwards doesn't make that longer.
+// rests returns the time until Next in µs. A clock that ran backwards doesn't lengthen it.
 func (l *Loan) rests(now int64) int64 {
 	if l == nil || l.Next <= now || l.Next > now+longestWait {
 		return 0
@@ -81,17 +88,17 @@ func (l *Loan) rests(now int64) int64 {
 	return l.Next - now
 }
 
-// HadLittle reports whether a region had too little when it was asked the last time.
+// HadLittle reports whether a region had too little when it was last asked.
 func (k *Stake) HadLittle(of string) bool { return k.Held[of] != nil && k.Held[of].Next != 0 }
 
-// Stale is a region that should be told how its loan stands, or "": some of it is left, and it should be renewed, or much of it isn't
-// needed any more.
+// Stale returns a region that should hear how its loan stands, or "": because the loan is in use
+// and should be renewed, or because much of it is no longer needed.
 func (k *Stake) Stale(p *counter.Policy, s Share, now int64) string {
 	for of, l := range k.Held {
 		if l.Until == 0 || l.out() == 0 {
 			continue
 		}
-		idle := l.out() - int64(k.demand(p, now)*horizon) // left, or spent and not told
+		idle := l.out() - int64(k.demand(p, now)*horizon) // still here, or spent and not reported
 		if age := now - l.Sent; age > renewEvery || age > giveBackEvery && idle > Whole(p)/16 {
 			return of
 		}
@@ -99,13 +106,13 @@ func (k *Stake) Stale(p *counter.Policy, s Share, now int64) string {
 	return ""
 }
 
-// Owed are the regions to which a bucket should give something back, or whose loan should be renewed, when no requests see to it. It also reports
-// whether anything is borrowed at all.
+// Owed returns the regions to which a bucket should give something back, or whose loan should be
+// renewed, when no requests would cause it. borrowed reports whether anything is borrowed at all.
 func (k *Stake) Owed(p *counter.Policy, s Share, now int64) (to []string, borrowed bool) {
 	if !isBucket(p) {
 		return nil, false
 	}
-	k = Decode(k.Encode()) // refill is rounded, so nothing is settled in between that needn't be
+	k = Decode(k.Encode()) // work on a copy: refill is rounded, so settling more often than needed loses a little
 	k.settle(p, s, now)
 	for region, l := range k.Held {
 		if l.out() == 0 {
@@ -120,7 +127,7 @@ func (k *Stake) Owed(p *counter.Policy, s Share, now int64) (to []string, borrow
 	return to, borrowed
 }
 
-// surplus is how much of a loan isn't likely to be needed here soon.
+// surplus returns how much of a loan this region probably won't need soon.
 func (k *Stake) surplus(p *counter.Policy, s Share, now int64, l *Loan) int64 {
 	keep := int64(math.Ceil(k.demand(p, now) * horizon))
 	if now-k.At > idle {
@@ -129,7 +136,7 @@ func (k *Stake) surplus(p *counter.Policy, s Share, now int64, l *Loan) int64 {
 	return max(0, min(l.out(), k.left(p, s, now)/scale(p)-keep))
 }
 
-// Borrowers are the regions that have some of this one.
+// Borrowers returns the regions that have borrowed from this one.
 func (k *Stake) Borrowers() (of []string) {
 	for region, l := range k.Lent {
 		if l.out() > 0 {
@@ -139,7 +146,7 @@ func (k *Stake) Borrowers() (of []string) {
 	return of
 }
 
-// Ask is what to say to another region, of which requests need some units.
+// Ask returns the message that asks another region for what checks need.
 func (k *Stake) Ask(p *counter.Policy, s Share, now int64, of string, need int64) *Message {
 	k.settle(p, s, now)
 	left := float64(max(0, k.left(p, s, now))) / float64(scale(p))
@@ -163,15 +170,15 @@ func (k *Stake) Ask(p *counter.Policy, s Share, now int64, of string, need int64
 	return m
 }
 
-// say tells how the loans between two regions stand.
+// say writes the state of the loans between two regions into a message.
 func (k *Stake) say(p *counter.Policy, s Share, to string, m *Message) {
 	if !isBucket(p) {
 		m.Window = k.Time
 	}
 	if l := k.Held[to]; l != nil {
 		if isBucket(p) {
-			// Missing tokens count against the region's own share first, so that it can refill. Whatever is missing beyond that
-			// was borrowed, and has been spent.
+			// Count missing tokens against the region's own share first, so that the share can
+			// refill. Whatever is missing beyond it was borrowed and has been spent.
 			missing := (k.capacity(p, s)-k.Level)/scale(p) - s.Own
 			l.Spent += max(0, min(l.out(), missing))
 		}
@@ -182,7 +189,7 @@ func (k *Stake) say(p *counter.Policy, s Share, to string, m *Message) {
 	}
 }
 
-// Hear takes in what another region says, and returns the answer.
+// Hear handles another region's message and returns the reply.
 func (k *Stake) Hear(p *counter.Policy, s Share, now int64, from string, m *Message) *Message {
 	k.settle(p, s, now)
 	answer := &Message{}
@@ -196,7 +203,7 @@ func (k *Stake) Hear(p *counter.Policy, s Share, now int64, from string, m *Mess
 		return answer
 	}
 	if !isBucket(p) && m.Window != k.Time {
-		return answer // the clock of one of them is behind
+		return answer // one of the two clocks is behind
 	}
 	fresh, void := k.returned(p, s, now, from, m.Held)
 	k.borrow(p, s, now, from, m)
@@ -204,7 +211,7 @@ func (k *Stake) Hear(p *counter.Policy, s Share, now int64, from string, m *Mess
 		n := k.giveUp(p, s, now, k.Held[from], m.Need)
 		n += k.lend(p, s, now, from, max(0, m.Need-n), max(0, m.Want-n))
 		answer.Short = 2*n < m.Need
-		if left := k.left(p, s, now) / scale(p); n < m.Want && 4*left < m.Want { // else requests that wait may have what is left
+		if left := k.left(p, s, now) / scale(p); n < m.Want && 4*left < m.Want { // otherwise waiting checks may get what is left
 			answer.Rest = k.rest(p, s, now, m.Want)
 		}
 		k.Lent[from].Next = now + askerRests
@@ -215,15 +222,15 @@ func (k *Stake) Hear(p *counter.Policy, s Share, now int64, from string, m *Mess
 		answer.Lent, answer.Void = &Loan{ID: m.Held.ID}, true
 	}
 	if m.Need > 0 {
-		own := Stake{Time: k.Time, Level: k.Level, Prev: k.Prev} // what others have said is theirs to say
+		own := Stake{Time: k.Time, Level: k.Level, Prev: k.Prev} // without the loans: the other regions report theirs
 		answer.For = cmp.Or(m.Most, m.Need)
 		answer.Retry = own.Report(p, s, now, answer.For, false).RetryAfter.Microseconds()
 	}
 	return answer
 }
 
-// returned takes in what a borrower has let go of. It reports whether the message is newer than those before, and whether its loan
-// isn't known.
+// returned records what a borrower has let go of. fresh reports whether the message is newer than
+// all before, and void whether this region doesn't know its loan.
 func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, held *Loan) (fresh, void bool) {
 	if held == nil {
 		return false, false
@@ -231,7 +238,7 @@ func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, hel
 	l := k.Lent[from]
 	switch {
 	case held.Given == 0 && (l == nil || held.ID > l.ID):
-		// A new one: if there was another, the borrower has dropped it.
+		// A new loan. If there was another, the borrower has dropped it.
 		l = &Loan{ID: held.ID}
 		if k.Lent == nil {
 			k.Lent = map[string]*Loan{}
@@ -242,7 +249,7 @@ func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, hel
 	case held.ID < l.ID:
 		return false, false
 	}
-	if more := held.Given - l.Given; more > 0 { // this region's store has forgotten some of it
+	if more := held.Given - l.Given; more > 0 { // this region's store has lost part of it
 		l.Given = held.Given
 		k.move(p, -more)
 	}
@@ -262,13 +269,13 @@ func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, hel
 	return fresh, false
 }
 
-// borrow takes in what a lender has given.
+// borrow records what a lender has given.
 func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Message) {
 	l := k.Held[from]
 	switch {
 	case l == nil || m.Lent == nil:
 		return
-	case m.Lent.ID > l.ID && l.Given == 0: // the clock was ahead once: an older loan has a later number
+	case m.Lent.ID > l.ID && l.Given == 0: // the clock was ahead once, so an older loan has a higher ID
 		l.ID = m.Lent.ID + 1
 		return
 	case m.Lent.ID != l.ID:
@@ -285,7 +292,7 @@ func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Me
 	end := int64(math.MaxInt64)
 	if isBucket(p) {
 		if end = m.Lent.Sent + term; now >= end {
-			return // it will be said again
+			return // Too late. The lender will repeat it.
 		}
 		l.Until = max(l.Until, end)
 	}
@@ -295,8 +302,9 @@ func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Me
 	}
 }
 
-// rest is how long a region that wants so much should wait before it asks this bucket again, µs: 0 if the bucket refills fast enough to serve
-// it, and longer the less the bucket can spare. Asking more often would bring no more.
+// rest returns how long, in µs, a region that wants so much should wait before it asks this bucket
+// again: zero if the bucket refills fast enough to serve it, longer the less the bucket can spare.
+// Asking more often would bring no more.
 func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 	if !isBucket(p) {
 		return 0
@@ -311,18 +319,19 @@ func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 	return max(leastRest, int64(min(float64(want)/perSecond*float64(leastRest)/15, float64(longestRest))))
 }
 
-// Heard takes in the answer to an ask, and returns what it brought. A region that had nothing rests before it is asked again, for longer each
-// time; one that had little for as long as it says.
+// Heard handles the reply to Ask and returns how many tokens it brought. A lender that had nothing
+// isn't asked again for a while, longer each time; a lender that had little isn't asked for as long
+// as it says.
 func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
 	given, back := k.Held[of].given(), k.Lent[of].back()
 	k.Hear(p, s, now, of, answer)
 	l := k.Held[of]
-	if l == nil { // it was void
+	if l == nil { // the loan was void
 		return 0
 	}
 	brought = max(0, l.Given-given) + max(0, k.Lent[of].back()-back)
 	if answer.Late {
-		if brought > 0 && l.Vain > 0 { // it rests as if it had nothing
+		if brought > 0 && l.Vain > 0 { // treat it as one that had nothing
 			l.Vain, l.Next = 0, 0
 		}
 		return brought
@@ -338,10 +347,10 @@ func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, ans
 	return brought
 }
 
-// pace says when a lender may be asked again, after it gave some tokens.
+// pace decides when a lender may be asked again after it gave some tokens.
 func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	switch {
-	case answer.Window != ask.Window: // it will be there soon
+	case answer.Window != ask.Window: // it will have tokens soon
 		l.Next = now + shortWait
 	case gave == 0 && ask.Want > 0:
 		l.vain(now)
@@ -353,20 +362,21 @@ func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	}
 }
 
-// Unheard notes that a region hasn't answered. It rests as if it had nothing.
+// Unheard notes that a region didn't answer. It is treated as if it had nothing.
 func (k *Stake) Unheard(of string, now int64) {
 	if l := k.Held[of]; l != nil {
 		l.vain(now)
 	}
 }
 
-// vain has a lender rest that had nothing, for twice as long as the last time.
+// vain makes a lender that had nothing rest, twice as long as the last time.
 func (l *Loan) vain(now int64) {
 	l.Next = now + min(shortWait<<min(max(l.Vain, 0), 10), longestWait)
 	l.Vain++
 }
 
-// giveUp gives back what was borrowed and isn't needed here, and what requests wait for there, if it is left. It returns how much.
+// giveUp gives back borrowed tokens that aren't needed here, and those that checks of the lender
+// wait for if they are left. It returns how many.
 func (k *Stake) giveUp(p *counter.Policy, s Share, now int64, l *Loan, need int64) (n int64) {
 	if l != nil {
 		n = max(k.surplus(p, s, now, l), min(need, l.out(), k.left(p, s, now)/scale(p)))
@@ -376,18 +386,19 @@ func (k *Stake) giveUp(p *counter.Policy, s Share, now int64, l *Loan, need int6
 	return n
 }
 
-// lend gives a region what it needs, and of what it wants as much as leaves this one what it is likely to need, or half.
+// lend gives a region what it needs. Of what it wants, it gives as much as leaves this region its
+// own likely demand, or half of what is free.
 func (k *Stake) lend(p *counter.Policy, s Share, now int64, to string, need, want int64) (n int64) {
 	free := k.left(p, s, now) / scale(p)
 	own := s.Own
 	for _, l := range k.Lent {
 		own -= l.out()
 	}
-	if isBucket(p) { // what was borrowed isn't lent on: its term may be over before
+	if isBucket(p) { // don't lend borrowed tokens on: their term may end earlier
 		free = min(free, own)
 	}
 	spare := max(free/2, free-int64(math.Ceil(k.demand(p, now)*horizon)))
-	if isBucket(p) { // what is lent doesn't refill until the borrower says that it is spent, so some capacity stays here
+	if isBucket(p) { // lent tokens don't refill until the borrower reports them as spent, so keep some capacity here
 		spare = min(spare, max(free/2, own-s.refill(p, int64(room*1e6))/scale(p)))
 	}
 	n = max(0, min(free, max(need, min(need+want, spare))))
@@ -396,7 +407,7 @@ func (k *Stake) lend(p *counter.Policy, s Share, now int64, to string, need, wan
 	return n
 }
 
-// Loans are what this region has borrowed and lent now, and when the first of what was borrowed ends, or 0.
+// Loans returns what this region has borrowed and lent, and when the first loan to it ends, or 0.
 func (k *Stake) Loans(p *counter.Policy, s Share, now int64) (borrowed, lent, until int64) {
 	k.settle(p, s, now)
 	for _, l := range k.Held {

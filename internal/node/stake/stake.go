@@ -1,17 +1,22 @@
-// Package stake is the arithmetic of a limit that several regions keep together. It is pure, as package weir is.
+// Package stake is the arithmetic of a limit that several regions share. It is pure, as package weir
+// is.
 //
-// Every region has a stake in the limit: tokens that are its own, and refill there. The stakes of all regions add up to the limit.
-// A region that needs more borrows of another, mostly of the home, which owns the most. Tokens only move: they are gone from the
-// lender's stake before the borrower has them, so what is lost on the way is missing, and nothing is minted.
+// Every region has a stake in the limit: tokens of its own, which refill there. The stakes of all
+// regions add up to the limit. A region that needs more borrows from another, mostly from the home,
+// which owns the most. Tokens only move: they leave the lender's stake before the borrower has them,
+// so tokens lost on the way are missing, and none are minted.
 //
-// A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower says that they are spent or
-// given back, so the lender doesn't refill them meanwhile, and all levels together never exceed the burst. Loans of buckets have a
-// term: a borrower that isn't heard drops what is left of it, [Term] after it sent the last ask that was answered. The lender waits
-// [Margin] longer, from when that ask came. No two clocks are compared.
+// A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower
+// reports that they are spent or given back, so the lender doesn't refill them meanwhile, and all
+// levels together never exceed the burst. Loans of buckets have a term: a borrower that isn't heard
+// drops what is left of its loan [Term] after it sent the last message that was answered. The lender
+// waits [Margin] longer, counted from when that message arrived. No two clocks are compared.
 //
-// A window's loans last as long as the window and have no term. Whoever is cut off keeps what it has.
+// Loans of windows last as long as the window and have no term. A region that is cut off keeps what
+// it has.
 //
-// Regions tell each other totals and never differences: what is said twice, late or out of order does nothing.
+// Regions report totals, never differences, so a message that arrives twice, late or out of order
+// does no harm.
 package stake
 
 import (
@@ -26,67 +31,75 @@ import (
 const (
 	// Term is how long a bucket's loan lasts unless it is renewed.
 	Term = 10 * time.Second
-	// Margin is how much longer the lender waits: the clock of each end may step by a second, and drift.
+	// Margin is how much longer than Term the lender waits, since each clock may step by a second,
+	// and drift.
 	Margin = 2500 * time.Millisecond
 
 	term, margin = int64(Term / time.Microsecond), int64(Margin / time.Microsecond)
 )
 
-// Share is what of a limit is a region's own.
+// Share is a region's own part of a limit.
 type Share struct {
-	// Own is how many tokens, in the units that the policy is asked for.
+	// Own is the number of tokens, in the units of a check's cost.
 	Own int64
-	// Rate is how much of the rate refills here, in thousandths.
+	// Rate is the part of the refill rate, in thousandths.
 	Rate int64
-	// Since is when the share became the region's own, µs, and Before how much was before that. A counter that nobody has used yet
-	// has no more than has refilled since. 0 means always.
+	// Since is when the share became the region's own, in µs, and Before what it owned until then.
+	// A counter that was never used here has no more than has refilled since. Zero means that it
+	// always was.
 	Since, Before int64
-	// Gone are regions that are dead: what they have borrowed is this one's again.
+	// Gone are dead regions: what they have borrowed belongs to this region again.
 	Gone []string
 }
 
-// Stake is one region's part in a counter. The zero Stake is untouched.
+// Stake is one region's part of a counter. The zero Stake is untouched.
 type Stake struct {
-	// Time is when Level was right, or when the window began, µs by the clock of the region's store.
+	// Time is when Level was computed, or when the window began, in µs of the region's store's
+	// clock.
 	Time int64 `json:"t"`
-	// Level is what a bucket has, in millionths, or how many units of a window are used; below 0 if more was borrowed than used.
+	// Level is how many millionths of a token a bucket has, or how many units of a window are used:
+	// negative if more was borrowed than used.
 	Level int64 `json:"l"`
-	// Prev is what was used in the window before, for a sliding counter.
+	// Prev is what was used in the previous window, for a sliding counter.
 	Prev int64 `json:"p,omitempty"`
-	// Lent is what other regions have borrowed of this one, and Held what this one has of others.
+	// Lent is what other regions have borrowed from this one, and Held what this region has
+	// borrowed from others.
 	Lent map[string]*Loan `json:"o,omitempty"`
 	Held map[string]*Loan `json:"h,omitempty"`
-	// Asked is how many units were asked for within about a second: a count that decays, right At. Since is when requests began to come without a
-	// pause, and Stream how many have, as far as that matters.
+	// Asked is a decaying count of the units that were asked for within about a second, as of At.
+	// Since is when the current stream of requests began, and Stream counts them, up to the number
+	// that matters.
 	Asked  float64 `json:"d,omitempty"`
 	At     int64   `json:"a,omitempty"`
 	Since  int64   `json:"b,omitempty"`
 	Stream int     `json:"n,omitempty"`
 }
 
-// Loan is what one region has lent to another, as either of them knows it. Given, Spent and Back are totals.
+// Loan is what one region has lent to another, as either of them knows it. Given, Spent and Back
+// are totals.
 type Loan struct {
-	// ID rises with every new loan between two regions. The borrower chooses it.
+	// ID rises with each new loan between two regions. The borrower chooses it.
 	ID int64 `json:"i"`
 	// Given is how much was lent.
 	Given int64 `json:"g,omitempty"`
-	// Spent and Back are how much of that the borrower has let go: used, or given back.
+	// Spent and Back are what the borrower has used of it, and given back.
 	Spent int64 `json:"s,omitempty"`
 	Back  int64 `json:"b,omitempty"`
-	// Until is when a bucket's loan is over, by the own clock.
+	// Until is when a bucket's loan ends, by this region's own clock.
 	Until int64 `json:"u,omitempty"`
-	// Sent is when the borrower sent the newest ask, by its clock.
+	// Sent is when the borrower sent its newest message, by its own clock.
 	Sent int64 `json:"w,omitempty"`
-	// Next is when the lender may be asked again, or 0 if it had enough the last time, and Vain how often in a row it had nothing: the borrower
-	// keeps them. To the lender, Next is when the borrower may be asked ahead.
+	// The borrower keeps when it may ask the lender again in Next, or 0 if the lender had enough
+	// the last time, and in Vain how often in a row it had nothing. The lender keeps in Next when
+	// it may ask the borrower ahead.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
-	// Again is when the lender will have what was missing, as it said, and For how much that was.
+	// Again is when the lender expects to have what was missing, and For how much that was.
 	Again int64 `json:"r,omitempty"`
 	For   int64 `json:"f,omitempty"`
 }
 
-// out is how much the borrower may still have.
+// out returns how much the borrower may still have.
 func (l *Loan) out() int64 {
 	if l == nil {
 		return 0
@@ -94,7 +107,7 @@ func (l *Loan) out() int64 {
 	return max(0, l.Given-l.Spent-l.Back)
 }
 
-// given and back are Given and Back, of a loan that there may not be.
+// given and back are Given and Back of a loan that may be nil.
 func (l *Loan) given() int64 {
 	if l == nil {
 		return 0
@@ -109,34 +122,37 @@ func (l *Loan) back() int64 {
 	return l.Back
 }
 
-// Message is what one region says to another about a counter: how both loans between them stand, and what it asks for.
+// Message is what one region tells another about a counter: how both loans between them stand, and
+// what it asks for.
 type Message struct {
-	// Window is when the window began that it is about, or 0.
+	// Window is when the window in question began, or 0.
 	Window int64 `json:"window,omitempty"`
-	// Need is what requests wait for, Most what one of them does, and Want what is likely to be needed soon.
+	// Need is what waiting checks need, Most the largest of them, and Want what will probably be
+	// needed soon.
 	Need int64 `json:"need,omitempty"`
 	Most int64 `json:"most,omitempty"`
 	Want int64 `json:"want,omitempty"`
-	// Held is what the sender has borrowed of the receiver, and Lent what it has lent to it. Sent is when the borrower sent its newest ask, of
-	// those that were heard.
+	// Held is what the sender has borrowed from the receiver, and Lent what it has lent to it.
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
-	// Void: the sender doesn't know the loan that Lent names. Short: it has less than half of what requests wait for. Late: it has heard this
-	// ask or a newer one, which counted.
+	// Void reports that the sender doesn't know the loan that Lent names; Short that it has less
+	// than half of Need; Late that it has already handled this message or a newer one.
 	Void  bool `json:"void,omitempty"`
 	Late  bool `json:"late,omitempty"`
 	Short bool `json:"short,omitempty"`
-	// Rest is how long after this ask the sender needn't be asked again, µs.
+	// Rest is how long after this message, in µs, the sender needn't be asked again.
 	Rest int64 `json:"rest,omitempty"`
-	// Retry is after how long the sender itself would have what one request needs, µs, and For how much that is.
+	// Retry is how long, in µs, until the sender itself would have what one check needs, and For
+	// how much that is.
 	Retry int64 `json:"retry,omitempty"`
 	For   int64 `json:"for,omitempty"`
 }
 
-// LeastPerRegion is how many tokens a limit has for each region, if they share it.
+// LeastPerRegion is how many tokens per region a limit must have to be shared.
 const LeastPerRegion = 16
 
-// Reaches reports whether a limit can be shared by so many regions. Others are counted at their home.
+// Reaches reports whether that many regions can share a limit. Other limits are counted at their
+// home.
 func Reaches(p *counter.Policy, regions int) bool {
 	switch p.Limit.Algorithm {
 	case counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter:
@@ -147,7 +163,7 @@ func Reaches(p *counter.Policy, regions int) bool {
 
 func isBucket(p *counter.Policy) bool { return p.Limit.Algorithm <= counter.LeakyBucket }
 
-// scale is how many units of Level are in one that is asked for.
+// scale is the number of Level's units per unit of a check's cost.
 func scale(p *counter.Policy) int64 {
 	if isBucket(p) && !p.Limit.Decimal {
 		return 1_000_000
@@ -155,23 +171,23 @@ func scale(p *counter.Policy) int64 {
 	return 1
 }
 
-// Whole is all of a limit, in the units that it is asked for.
+// Whole returns the whole limit, in units of a check's cost.
 func Whole(p *counter.Policy) int64 { return p.Numbers()[0] / scale(p) }
 
-// refill is what the share of a bucket gains in a time, and wait how long it takes to gain an amount.
+// refill returns what the share of a bucket gains in a time.
 func (s *Share) refill(p *counter.Policy, time int64) int64 {
 	r := p.Refill(time)
 	return r/1000*s.Rate + r%1000*s.Rate/1000
 }
 
 func (s *Share) wait(p *counter.Policy, amount int64) int64 {
-	if s.Rate == 0 { // nothing refills here: it comes from the others
+	if s.Rate == 0 { // nothing refills here: tokens come from other regions
 		return p.Wait(amount)
 	}
 	return p.Wait((min(amount, math.MaxInt64/1001)*1000 + s.Rate - 1) / s.Rate)
 }
 
-// capacity is what a bucket may hold now.
+// capacity returns what a bucket may hold now.
 func (k *Stake) capacity(p *counter.Policy, s Share) int64 {
 	n := s.Own
 	for _, l := range k.Lent {
@@ -183,7 +199,8 @@ func (k *Stake) capacity(p *counter.Policy, s Share) int64 {
 	return n * scale(p)
 }
 
-// settle brings a stake to now: it refills, or begins a window, and loans end whose term is over.
+// settle brings a stake up to now: a bucket refills, a window begins, and loans end whose term is
+// over.
 func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	if !isBucket(p) {
 		k.roll(p, now)
@@ -191,7 +208,7 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	for _, region := range s.Gone {
 		lent, held := k.Lent[region], k.Held[region]
 		delete(k.Lent, region)
-		delete(k.Held, region) // its share is another's now
+		delete(k.Held, region) // another region owns its share now
 		if !isBucket(p) {
 			if lent != nil {
 				k.Level -= lent.Given - lent.Back
@@ -222,7 +239,7 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 		if loans == nil {
 			return
 		}
-		delete(loans, of) // what was lent comes back empty: it may have been spent in the last moment
+		delete(loans, of) // what was lent comes back empty, since it may have been spent at the last moment
 		k.Level = min(k.Level, max(0, k.capacity(p, s)))
 	}
 }
@@ -232,12 +249,12 @@ func (k *Stake) fill(p *counter.Policy, s Share, now int64) {
 	k.Time = now
 }
 
-// Begun is when the window began that it is now; of a bucket, now.
+// Begun returns when the current window began. For a bucket it returns now.
 func Begun(p *counter.Policy, now int64) int64 {
 	return p.Report(counter.State{}, now, 1, counter.Fits).Slot
 }
 
-// roll begins the window that it is now. One that began stays, whatever the clock does.
+// roll starts the current window. A window that has begun stays, whatever the clock does.
 func (k *Stake) roll(p *counter.Policy, now int64) {
 	begun := Begun(p, now)
 	if k.Time != 0 && begun <= k.Time {
@@ -250,7 +267,7 @@ func (k *Stake) roll(p *counter.Policy, now int64) {
 	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, At: k.At, Since: k.Since, Stream: k.Stream}
 }
 
-// left is what may be taken now, in units of Level.
+// left returns what may be taken now, in units of Level.
 func (k *Stake) left(p *counter.Policy, s Share, now int64) int64 {
 	if isBucket(p) {
 		return k.Level
@@ -265,7 +282,7 @@ func (k *Stake) left(p *counter.Policy, s Share, now int64) int64 {
 	return free
 }
 
-// move adds n units, or takes them away.
+// move adds n units, or takes them away if n is negative.
 func (k *Stake) move(p *counter.Policy, n int64) {
 	if isBucket(p) {
 		k.Level += n * scale(p)
@@ -288,7 +305,8 @@ func (k *Stake) Take(p *counter.Policy, s Share, now, n int64) bool {
 	return k.TakeAwaited(p, s, now, n)
 }
 
-// TakeAwaited is Take for a request that has tried already, and waited for other regions: it isn't new demand.
+// TakeAwaited is Take for a check that has tried before and waited for other regions: it isn't new
+// demand.
 func (k *Stake) TakeAwaited(p *counter.Policy, s Share, now, n int64) bool {
 	fits := k.Fits(p, s, now, n)
 	if fits {
@@ -305,7 +323,7 @@ func (k *Stake) Slot(p *counter.Policy, now int64) int64 {
 	return k.Time
 }
 
-// Reset gives the region back all that it has used. What was borrowed and lent stays so.
+// Reset gives this region back all that it has used. Loans stay.
 func (k *Stake) Reset(p *counter.Policy, s Share, now int64) {
 	k.settle(p, s, now)
 	if k.Prev = 0; isBucket(p) {
@@ -315,7 +333,7 @@ func (k *Stake) Reset(p *counter.Policy, s Share, now int64) {
 	k.Level = k.unused()
 }
 
-// Report says how the stake is, for a charge of n.
+// Report returns the result of a charge of n.
 func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) counter.Result {
 	k.settle(p, s, now)
 	left := max(0, k.left(p, s, now))
@@ -336,12 +354,12 @@ func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) c
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
 		for _, l := range k.Held {
-			if l.Again > now && n <= l.For { // it said when it would have so much, and nobody asks it while it rests
+			if l.Again > now && n <= l.For { // the lender said when it would have that much, and isn't asked while it rests
 				at = min(at, max(l.Again, l.Next))
 			}
 		}
 		r.RetryAfter = micros(max(1, at-now))
-	case p.Limit.Algorithm == counter.SlidingCounter: // at the latest: as if the other regions had used all that is theirs
+	case p.Limit.Algorithm == counter.SlidingCounter: // at the latest: as if the other regions had used their whole shares
 		used := counter.State{Time: k.Time, Level: max(0, k.Level+Whole(p)-s.Own), Prev: k.Prev}
 		r.RetryAfter = max(time.Microsecond, p.Report(used, max(now, k.Time), n, counter.Refused).RetryAfter)
 	default:
@@ -350,7 +368,8 @@ func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) c
 	return r
 }
 
-// end is when the window is over that has begun, µs. A clock that ran backwards may show the one before.
+// end returns when the current window ends, in µs. A clock that ran backwards may show an earlier
+// window.
 func (k *Stake) end(p *counter.Policy, now int64) int64 {
 	if p.Limit.Algorithm == counter.SlidingCounter {
 		return k.Time + p.Limit.Window.Microseconds()
@@ -363,14 +382,14 @@ func micros(us int64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/1000)) * time.Microsecond
 }
 
-// GiveBack returns n units that were taken in the given slot. Below 0, it takes more, whatever is left.
+// GiveBack returns n units that were taken in a slot. A negative n takes more, whatever is left.
 func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 	n = min(max(n, -most/scale(p)), most/scale(p))
 	if isBucket(p) {
 		if k.Time == 0 {
 			k.settle(p, s, now)
 		}
-		// It doesn't refill: the numbers may be those of a receipt, and others be in force by now.
+		// Don't refill: the numbers may come from a receipt, and others may be in force by now.
 		n *= scale(p)
 		k.Level = max(k.Level+n, -most)
 		if n > 0 {
@@ -390,7 +409,8 @@ func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 // most is more than any limit has, in units of Level.
 const most = 2 * counter.MaxAmount
 
-// unused is the level of a window in which nothing was used: what is lent, less what is borrowed.
+// unused returns the level of a window in which nothing was used: what is lent, less what is
+// borrowed.
 func (k *Stake) unused() (n int64) {
 	for _, l := range k.Lent {
 		n += l.Given - l.Back
@@ -401,16 +421,16 @@ func (k *Stake) unused() (n int64) {
 	return n
 }
 
-// TTL is how long a stake must be kept: until it is as good as untouched.
+// TTL returns how long a stake must be kept until it equals an untouched one.
 func (k *Stake) TTL(p *counter.Policy, s Share, now int64) time.Duration {
 	if !isBucket(p) {
 		at := k.end(p, now)
 		if p.Limit.Algorithm == counter.SlidingCounter {
-			at += p.Limit.Window.Microseconds() // to the end of the next one it weighs something
+			at += p.Limit.Window.Microseconds() // it still counts until the end of the next window
 		}
 		return micros(max(0, at-now)) + time.Second
 	}
-	// What was lent comes back empty, so it only begins to refill when the last loan is over.
+	// What was lent comes back empty, so it starts to refill only when the last loan has ended.
 	at, level := now, s.Own*scale(p)
 	for _, l := range k.Lent {
 		at = max(at, l.Until)
@@ -425,16 +445,16 @@ func (k *Stake) TTL(p *counter.Policy, s Share, now int64) time.Duration {
 	return micros(at-now) + time.Second
 }
 
-// Encode and Decode are the form in which a store keeps a stake.
+// Encode returns the stake as a store keeps it.
 func (k *Stake) Encode() []byte {
 	b, err := json.Marshal(k)
 	if err != nil {
-		panic(err) // only numbers that aren't any
+		panic(err) // only a float that isn't a number fails
 	}
 	return b
 }
 
-// Decode reads what Encode wrote. What makes no sense is untouched.
+// Decode reads what Encode wrote. An unreadable value is an untouched stake.
 func Decode(b []byte) *Stake {
 	k := &Stake{}
 	if len(b) > 0 && json.Unmarshal(b, k) != nil {
