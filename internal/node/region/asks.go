@@ -13,51 +13,47 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// flight is an ask that is under way. Requests wait for it.
+// flight is a request to other regions for tokens. Checks wait for it.
 type flight struct {
 	done chan struct{}
-	// need is what requests wait for, and most what one of them does: guarded by stakes.mu until it has left.
+	// need is the sum of what the waiting checks need, and most the largest of them. stakes.mu
+	// guards both until the request is sent.
 	need, most int64
 	left       bool
 }
 
-// gather is how long an ask waits before it leaves, so that requests which the last answer left short can join it.
+// gather is how long a request waits before it is sent, so that checks which the last answer left
+// short can join it.
 const gather = 5 * time.Millisecond
 
-// enter lets a request wait for other regions, unless too many do: each keeps a place that others could have. A client for whom all others had too
-// little is likely above its limit, and has a quarter of what there is. Whoever enters must leave.
+// enter lets a check wait for other regions unless too many already do. If every lender had too
+// little the last time, the client is probably above its limit, so it may use only a quarter of the
+// places.
 func (s *stakes) enter(key string, little bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if most := s.link.maxWaiting; most > 0 && (s.waiting >= most || little && s.waits[key] >= max(1, most/4)) {
-		return false
+	all, each := int64(s.link.maxWaiting), int64(math.MaxInt64)
+	if all <= 0 {
+		all = math.MaxInt64
 	}
-	s.waiting++
-	s.waits[key]++
-	return true
+	if little {
+		each = max(1, all/4)
+	}
+	return s.waiting.Enter(key, all, each)
 }
 
-func (s *stakes) leave(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting--
-	if s.waits[key]--; s.waits[key] == 0 {
-		delete(s.waits, key)
-	}
-}
-
-// lenders are regions to ask: all of the first at once, and then the rest, if those had less than requests wait for. If nobody may be
-// asked now, after is how long it is until somebody may. Little: all of them had too little the last time.
+// lenders are the regions to ask: all of first at once, then rest if first didn't bring enough. If
+// no region may be asked now, after is the time until one may. little reports that every region had
+// too little the last time.
 type lenders struct {
 	first, rest []string
 	after       time.Duration
 	little      bool
 }
 
-// patience is how long a request waits until others may be asked again.
+// patience is the longest that a check waits until another region may be asked again.
 const patience = 250 * time.Millisecond
 
-// toAsk is whom to ask for what requests wait for: the home first, or all at once if that had too little the last time.
+// toAsk chooses the regions to ask when checks need tokens now: the home first, or all at once if
+// the home had too little the last time.
 func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	after := int64(math.MaxInt64 / 1000)
 	who.little = true
@@ -77,8 +73,8 @@ func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	return who
 }
 
-// toAskAhead is whom to ask before requests wait: the home, or all if it had too little the last time. The home asks those that have something
-// of it.
+// toAskAhead chooses the regions to ask before a check has to wait: the home, or all of them if the
+// home had too little the last time. The home itself asks the regions that borrowed from it.
 func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
 	names := []string{home}
 	if home == "" {
@@ -89,7 +85,8 @@ func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
 	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return !k.MayAskAhead(name, now) })}
 }
 
-// reachable are the other regions, the home first. Those that aren't heard, or were forgotten, are left out.
+// reachable lists the other regions, the home first. It leaves out regions that are silent or
+// forgotten.
 func (s *stakes) reachable(home string) (names []string) {
 	away := s.link.topology().Away
 	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
@@ -104,9 +101,10 @@ func (s *stakes) reachable(home string) (names []string) {
 	return names
 }
 
-// ask asks other regions for what a request needs, or with 0 for what will be needed soon. It doesn't block: done is closed when they have
-// answered. If an ask for this counter is under way, it adds to that one. If that one has left already, nothing is added: what it brings may
-// be enough.
+// ask asks other regions for the tokens that a check needs, or with need 0 for what will be needed
+// soon. It doesn't block: done is closed when they have answered. If a request for this counter is
+// under way, ask joins it. If that one has already been sent, nothing is added to it, since what it
+// brings may be enough.
 func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,10 +132,11 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 	return f.done
 }
 
-// tidyEvery is how often a node looks whether what its region has borrowed is still needed. Requests look, too: this is for when none come.
+// tidyEvery is how often a node checks whether its region still needs what it borrowed, when no
+// requests come that would check it.
 const tidyEvery = 2 * time.Second
 
-// tidyLocked has a counter looked at after a while, if it isn't yet.
+// tidyLocked schedules a look at a counter's loans, unless one is scheduled already.
 func (s *stakes) tidyLocked(key string, c *counter.Counter) {
 	if s.closed || s.tidies[key] != nil {
 		return
@@ -152,7 +151,8 @@ func (s *stakes) tidyLocked(key string, c *counter.Counter) {
 	})
 }
 
-// tidy gives back what was borrowed and isn't needed, before its term is over and it is lost. It goes on until nothing is borrowed.
+// tidy returns borrowed tokens that aren't needed before their term ends and they are lost. It
+// repeats until nothing is borrowed.
 func (s *stakes) tidy(key string, c *counter.Counter) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
@@ -162,7 +162,7 @@ func (s *stakes) tidy(key string, c *counter.Counter) {
 		to, borrowed = k.Owed(c.Policy, share, now)
 	})
 	switch {
-	case err != nil: // the change may still be made, and write to
+	case err != nil: // the update may still be applied later
 	case len(to) > 0:
 		s.ask(key, c, 0, lenders{first: to})
 	case borrowed:
@@ -172,7 +172,7 @@ func (s *stakes) tidy(key string, c *counter.Counter) {
 	}
 }
 
-// fly asks lenders, once the requests that come with this one have said what they need.
+// fly asks the lenders, once other checks have had time to join.
 func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who lenders) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
@@ -187,7 +187,7 @@ func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who 
 	}
 }
 
-// askAll asks regions at once, and returns what they brought.
+// askAll asks several regions at once and returns how many tokens they brought.
 func (s *stakes) askAll(ctx context.Context, key string, c *counter.Counter, f *flight, of []string) int64 {
 	var brought atomic.Int64
 	var all sync.WaitGroup
@@ -198,10 +198,11 @@ func (s *stakes) askAll(ctx context.Context, key string, c *counter.Counter, f *
 	return brought.Load()
 }
 
-// askOne asks a region, and returns what it brought before ctx ended. An answer that comes later is heard all the same.
+// askOne asks one region and returns how many tokens it brought before ctx ended. A later answer is
+// still recorded.
 func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *flight, of string) int64 {
 	p := s.link.peers[of]
-	if p == nil || p.silent() || ctx.Err() != nil { // nothing is sent, and other nodes may hear it
+	if p == nil || p.silent() || ctx.Err() != nil { // send nothing: other nodes may still reach it
 		return 0
 	}
 	var m *stake.Message
@@ -212,7 +213,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 	if err != nil {
 		return 0
 	}
-	answers := make(chan *stake.Message, 1) // closed without one: nobody will answer
+	answers := make(chan *stake.Message, 1) // closed without a value if no answer came
 	s.running.Go(func() {
 		defer close(answers)
 		if answer, err := s.link.talk(s.life, of, c, m); err == nil {
@@ -236,7 +237,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 	return 0
 }
 
-// heard takes in a region's answer, and returns what it brought.
+// heard records a region's answer and returns how many tokens it brought.
 func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *stake.Message) int64 {
 	p.asks.Add(1)
 	if answer.Short {
@@ -247,19 +248,19 @@ func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *sta
 		brought = k.Heard(c.Policy, share, now, p.name, ask, answer)
 	})
 	if err != nil {
-		return 0 // the change may still be made, and write brought
+		return 0 // the update may still be applied, and set brought, later
 	}
 	return brought
 }
 
-// hear takes in what another region says of a counter, and returns the answer.
+// hear handles another region's message about a counter and returns the reply.
 func (s *stakes) hear(ctx context.Context, from string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
 	var answer *stake.Message
 	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		answer = k.Hear(c.Policy, share, now, from, m)
 	})
 	if err != nil {
-		return nil, err // it may be heard yet, and answer be written
+		return nil, err // the update may still run, and set answer, later
 	}
 	return answer, nil
 }

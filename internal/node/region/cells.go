@@ -18,39 +18,43 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// Cells is where the stakes of a region are: values by key, each of which is changed as a whole.
+// Cells stores a region's stakes: small values by key, each changed as a whole.
 type Cells interface {
-	// Update replaces values by what change makes of them, at the moment of the store's clock, µs. Nothing came between: change is
-	// called again if something did. A value that there isn't is empty, one that becomes empty is deleted, and one that
-	// stays as it is isn't written. Keys are of one place: see redisCells. If there is no room for a new value, nothing is
-	// written, and the error is counter.ErrNoRoom; values that are there change all the same.
+	// Update atomically replaces values with what change returns, given the time of the store's
+	// clock in µs. It calls change again if another writer was faster. A missing value is empty; a
+	// value that becomes empty is deleted; an unchanged value isn't written. All keys must share a
+	// hash slot. If there is no room for a new value, Update writes nothing and returns
+	// counter.ErrNoRoom; existing values can still change.
 	Update(ctx context.Context, keys []string, change func(values [][]byte, now int64) []Cell) error
-	// Tight reports whether there is little room: clients that could choose their names freely get no new stakes.
+	// Tight reports whether memory is short. Clients that could choose their names freely then get
+	// no new stakes.
 	Tight() bool
 }
 
-// Cell is a value, and how long it is kept.
+// Cell is a value and how long to keep it.
 type Cell struct {
 	Value []byte
 	TTL   time.Duration
 }
 
-// maxTries is how often a change is tried while others are quicker.
+// maxTries is how often an update is retried when other nodes are faster.
 const maxTries = 100
 
-var errBusy = errors.New("too many nodes change one counter at once")
+var errBusy = errors.New("too many nodes are changing this counter")
 
-// redisCells keeps values in Redis. The arithmetic is done on nodes: Redis only compares and swaps, so there is one form of it.
+// redisCells keeps values in Redis. Nodes do the arithmetic and Redis only compares and swaps, so
+// the arithmetic exists once, in Go.
 type redisCells struct {
 	store *redisstore.Store
-	turns chan struct{} // has one element for each change under way
+	turns chan struct{} // one element per update under way
 }
 
-// maxUpdates is how many changes are under way at once: each has a connection of its own, with buffers of 1 MiB. The client could
-// also send all through a few, but then it doesn't keep to deadlines when Redis hangs.
+// maxUpdates bounds concurrent updates: each has a connection of its own, with buffers of 1 MiB.
+// Sharing a few connections would need less memory, but then the client misses deadlines when Redis
+// hangs.
 const maxUpdates = 32
 
-// RedisCells keeps stakes beside the counters of a store.
+// RedisCells keeps stakes in Redis, beside the counters of a store.
 func RedisCells(store *redisstore.Store) Cells {
 	return redisCells{store, make(chan struct{}, maxUpdates)}
 }
@@ -89,7 +93,7 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 		}
 		now, err := reply[0].AsInt64()
 		if err != nil || len(reply) != 1 && len(reply) != len(keys)+1 {
-			return errors.Join(errors.New("redis: the script's reply makes no sense"), err)
+			return errors.Join(errors.New("redis: unexpected reply of the script"), err)
 		}
 		if len(reply) == 1 {
 			return nil
@@ -118,12 +122,12 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 
 func (c redisCells) Tight() bool { return c.store.Tight() }
 
-// memoryCells keeps values in the process, for a region of one node.
+// memoryCells keeps values in this process, for a region with one node.
 type memoryCells struct {
 	mu     sync.Mutex
 	values map[string]kept
 	sweep  int64
-	clock  func() int64 // µs; tests have others
+	clock  func() int64 // µs; replaced in tests
 }
 
 type kept struct {
@@ -131,10 +135,10 @@ type kept struct {
 	until int64
 }
 
-// maxCells is how many values are kept in the process, of a few hundred bytes each.
+// maxCells bounds how many values the process keeps, of a few hundred bytes each.
 const maxCells = 1 << 18
 
-// MemoryCells keeps stakes in the process.
+// MemoryCells keeps stakes in this process.
 func MemoryCells() Cells {
 	return &memoryCells{values: map[string]kept{}, clock: func() int64 { return time.Now().UnixMicro() }}
 }
@@ -168,7 +172,7 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 	}
 	for i, cell := range change(old, now) {
 		if bytes.Equal(cell.Value, old[i]) {
-			continue // its time may not have been given
+			continue // an unchanged value may come without a TTL
 		}
 		if len(cell.Value) == 0 {
 			delete(c.values, keys[i])

@@ -145,7 +145,7 @@ func TestNodesOfARegion(t *testing.T) {
 		}{
 			{"eu is the home", func(l *Link) error { return l.Drain(t.Context(), "eu") }},
 			{"eu is the home", func(l *Link) error { return l.Forget(t.Context(), "eu", true) }},
-			{"us isn't a home any more", func(l *Link) error { return l.Move(t.Context(), "us", "eu", true) }},
+			{"us is no longer a home", func(l *Link) error { return l.Move(t.Context(), "us", "eu", true) }},
 			{"ap is drained", func(l *Link) error { return l.Move(t.Context(), "eu", "ap", true) }},
 			{`no region is named "x"`, func(l *Link) error { return l.Drain(t.Context(), "x") }},
 			{`no region is named "x"`, func(l *Link) error { return l.Restore(t.Context(), "x") }},

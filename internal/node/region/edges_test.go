@@ -316,7 +316,7 @@ func TestResetsOverRegions(t *testing.T) {
 			}
 		}
 		used := func(s *site) (n int64) {
-			named := counter.Counter{Policy: window, Subject: secret.name(nil, window.ID, []byte("a"))}
+			named := counter.Counter{Policy: window, Subject: secret.name(window.ID, []byte("a"))}
 			_ = s.stakes.cells.Update(t.Context(), []string{keyOf(&named)}, func(values [][]byte, _ int64) []Cell {
 				n = stake.Decode(values[0]).Level
 				return []Cell{{Value: values[0]}}

@@ -169,12 +169,12 @@ func TestChangesTogetherInAFullRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, true, redis)
-	q := &queue{}
+	var list []*change
 	for _, records := range [][]string{nil, {"{k}:new"}, nil} {
-		q.waiting = append(q.waiting, &change{p, records, take, make(chan error, 1)})
+		list = append(list, &change{p, records, take, make(chan error, 1)})
 	}
-	list := q.waiting
-	s.work("{k}", q)
+	s.queues["{k}"] = list
+	s.work("{k}")
 	for i, c := range list {
 		if err := <-c.done; errors.Is(err, counter.ErrNoRoom) != (i == 1) || i != 1 && err != nil {
 			t.Errorf("change %d: %v", i, err)

@@ -19,25 +19,27 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// DefaultTimeout is how long a check waits for another region, if nobody says otherwise.
+// DefaultTimeout is how long a check waits for another region by default.
 const DefaultTimeout = 500 * time.Millisecond
 
-// Options of a Link. Name and Secret are needed.
+// Options of a Link. Name and Secret are required.
 type Options struct {
-	// Name is that of the node's region, and Home that of limits that name none. "" means that this is it.
+	// Name is this node's region. Home is the home of limits that name none; "" means this region.
 	Name, Home string
 	Secret     *Secret
-	// Peers are addresses of nodes of the other regions, by their region.
+	// Peers has the addresses of the other regions' nodes, by region.
 	Peers map[string][]string
-	// Timeout is how long a check may wait for another region. 0 means DefaultTimeout.
+	// Timeout is how long a check may wait for another region. Zero means DefaultTimeout.
 	Timeout time.Duration
-	// MaxWaiting is how many checks of shared limits may wait for other regions at a time, a quarter of them of one client that is above its limit.
-	// Further ones are decided by what their region has. 0 means no bound.
+	// MaxWaiting bounds how many checks of shared limits may wait for other regions at once, a
+	// quarter of them for one client that is above its limit. Beyond it, checks are decided by what
+	// this region has. Zero means no bound.
 	MaxWaiting int
 	Logger     *slog.Logger
 }
 
-// Link is what a node says to nodes of other regions, and hears of them. Make one with [NewLink].
+// Link carries messages between this node and the nodes of other regions. Create one with
+// [NewLink].
 type Link struct {
 	name, home string
 	secret     *Secret
@@ -49,21 +51,22 @@ type Link struct {
 	print      atomic.Pointer[fingerprint]
 	store      atomic.Pointer[counter.Store]
 	stakes     atomic.Pointer[stakes]
-	topo       atomic.Pointer[Topology] // nil: nothing was said
+	topo       atomic.Pointer[Topology]
 
 	mu        sync.Mutex
-	strangers map[string]bool // guarded by mu: regions that aren't peers and have sent something
+	strangers map[string]bool // guarded by mu: regions that sent messages although they aren't peers
 }
 
-// fingerprint is that of the global rules of a set.
+// fingerprint identifies the global rules of a rule set, for other regions to compare.
 type fingerprint struct {
 	of   *weir.RuleSet
 	text string
 }
 
-// NewLink makes a Link, which says nothing until it runs.
+// NewLink creates a Link. It sends nothing until Run.
 func NewLink(o Options) (*Link, error) {
 	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), maxWaiting: o.MaxWaiting, log: o.Logger}
+	l.topo.Store(&Topology{Epoch: firstEpoch})
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -77,10 +80,10 @@ func NewLink(o Options) (*Link, error) {
 	return l, nil
 }
 
-// HomeOf is the home of a rule.
+// HomeOf returns the home of a rule.
 func (l *Link) HomeOf(rule *weir.Rule) string { return l.topology().home(cmp.Or(rule.Home, l.home)) }
 
-// homeOf is the region that a limit is counted in, or "" if that is this one.
+// homeOf returns the region that counts a limit, or "" if that is this one.
 func (l *Link) homeOf(p *counter.Policy) string {
 	if home := l.topology().home(cmp.Or(p.Home, l.home)); p.Global && home != l.name {
 		return home
@@ -91,33 +94,34 @@ func (l *Link) homeOf(p *counter.Policy) string {
 // Knows reports whether this node's settings name a region.
 func (l *Link) Knows(name string) bool { return name == l.name || l.peers[name] != nil }
 
-// meet has the log say, once, that a region which isn't a peer has sent something.
+// meet logs, once per region, that a region which isn't a peer has sent a message.
 func (l *Link) meet(name string) {
 	const most = 16
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.Knows(name) && !l.strangers[name] && len(l.strangers) < most {
 		l.strangers[name] = true
-		l.log.Warn("a region that isn't in regions.peers sends messages: its floor isn't taken off the home's share, and nobody borrows of it", "region", name)
+		l.log.Warn("a region that isn't in regions.peers sends messages: the home doesn't subtract its floor, and no region borrows from it", "region", name)
 	}
 }
 
-// Serve has a limiter's rules told to the other regions, and a store answer them: that of this region, without leases.
+// Serve sets the limiter whose rules are compared with other regions, and the store that answers
+// them: this region's own, without leases.
 func (l *Link) Serve(limiter *weir.Limiter, store counter.Store) {
 	l.limiter.Store(limiter)
 	l.store.Store(&store)
 }
 
-// talk says something about a counter to a region, and waits for its answer.
+// talk sends a message about a counter to a region and returns its reply.
 func (l *Link) talk(ctx context.Context, to string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
 	r, err := l.do(ctx, to, act{Talk: &talk{wireCounter(c), *m}})
 	if err == nil && r.Said == nil {
-		err = errors.New("its answer makes no sense: does it run another version?")
+		err = errors.New("unexpected answer: does the region run another version of Weir?")
 	}
 	return r.Said, err
 }
 
-// rules is the fingerprint of the global rules in force, for others to compare.
+// rules returns the fingerprint of the global rules in force, for other regions to compare.
 func (l *Link) rules() string {
 	limiter := l.limiter.Load()
 	if limiter == nil {
@@ -127,21 +131,21 @@ func (l *Link) rules() string {
 	if p := l.print.Load(); p != nil && p.of == set {
 		return p.text
 	}
-	l.mu.Lock() // several peers want it at the same moment, and the log says once what is wrong with it
+	l.mu.Lock() // Several peers ask at the same moment; the lock makes sure that problems are logged once.
 	defer l.mu.Unlock()
 	if p := l.print.Load(); p != nil && p.of == set {
 		return p.text
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, l.names()) // floors of regions that others don't know aren't theirs
+	fmt.Fprintln(h, l.names()) // a region that others don't know changes the floors
 	doc := set.Rules()
 	for i := range doc.Rules {
 		if r := doc.Rules[i]; r.Global {
 			if home := l.HomeOf(&r); !l.Knows(home) {
 				l.log.Warn("a rule's home is a region that this node doesn't know: see regions.peers", "rule", r.ID, "home", home)
 			}
-			r.Home = cmp.Or(r.Home, l.home)  // regions that disagree on it have two counters
-			_ = json.NewEncoder(h).Encode(r) // it has nothing that can't be written
+			r.Home = cmp.Or(r.Home, l.home)  // regions that disagree about the home would use two counters
+			_ = json.NewEncoder(h).Encode(r) // it can't fail: rules hold nothing that JSON lacks
 		}
 	}
 	p := &fingerprint{set, fmt.Sprintf("%x", h.Sum(nil)[:4])}
@@ -149,22 +153,24 @@ func (l *Link) rules() string {
 	return p.text
 }
 
-// Shares reports whether regions share all limits of a rule, rather than to ask its home at every check.
+// Shares reports whether regions share all limits of a rule, instead of asking its home on every
+// check.
 func (l *Link) Shares(rule *weir.Rule) bool {
 	small := func(limit counter.Limit) bool { return limit.Max() < int64(stake.LeastPerRegion*(len(l.peers)+1)) }
 	return rule.Global && !rule.Strict && !rule.GiveBackUnsettled && !slices.ContainsFunc(rule.Limits, small)
 }
 
-// beatFor is how long the answer to a heartbeat is waited for. A region that is slower isn't heard.
+// beatFor is how long a heartbeat waits for its answer. A slower region counts as silent.
 func (l *Link) beatFor() time.Duration { return max(beatEvery, l.timeout) }
 
-// cutOff reports whether the home of a limit wasn't heard for so long that loans are over.
+// cutOff reports whether a limit's home has been silent for so long that its loans have ended.
 func (l *Link) cutOff(p *counter.Policy) bool {
 	home := l.homeOf(p)
 	return home != "" && (l.peers[home] == nil || l.peers[home].silentFor() > stake.Term)
 }
 
-// Missing is the home that a limit couldn't ask when it wasn't decided, or "" if it was this region's own store that didn't decide it.
+// Missing returns the home that couldn't be asked about an undecided limit, or "" if this region's
+// own store failed to decide it.
 func (l *Link) Missing(p *counter.Policy) string {
 	if l.sharesHere(p) && !(l.cutOff(p) && p.OnPartition == counter.FailRefuse) {
 		return ""
@@ -172,41 +178,33 @@ func (l *Link) Missing(p *counter.Policy) string {
 	return l.homeOf(p)
 }
 
-// Reaches reports whether the home of a rule can be asked, or is here.
+// Reaches reports whether the home of a rule can be reached, or is this region.
 func (l *Link) Reaches(rule *weir.Rule) bool {
 	home := l.HomeOf(rule)
 	p := l.peers[home]
 	return home == l.name || p != nil && p.status().Up
 }
 
-// Run keeps in touch with the other regions until ctx is done.
+// Run exchanges heartbeats with the other regions until ctx is done.
 func (l *Link) Run(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		l.look(ctx)
-		done <- struct{}{}
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { l.look(ctx) })
 	for _, p := range l.peers {
-		go func() {
-			p.run(ctx)
-			done <- struct{}{}
-		}()
+		running.Go(func() { p.run(ctx) })
 	}
-	for range len(l.peers) + 1 {
-		<-done
-	}
+	running.Wait()
 	if s := l.stakes.Load(); s != nil {
 		s.close()
 	}
 	return nil
 }
 
-// look keeps up with what other nodes of the region have heard of regions.
+// look keeps up with changes of the topology that other nodes of this region have stored.
 func (l *Link) look(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
-		_ = l.learn(ctx, nil) // the store may be lost: it is tried again
+		_ = l.learn(ctx, nil) // on an error the next tick tries again
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -215,41 +213,37 @@ func (l *Link) look(ctx context.Context) {
 	}
 }
 
-// Status is how a peer is.
+// Status is the state of a peer.
 type Status struct {
 	Region string `json:"region"`
 	Home   bool   `json:"home,omitempty"` // of rules that name none
-	// Grace: it has become a home lately, as far as is known here, and owns no more than its floor yet.
+	// Grace reports that the region became a home recently, as far as this node knows, and still
+	// owns no more than its floor.
 	Grace bool `json:"grace,omitempty"`
 	Up    bool `json:"up"`
-	// Since is since when it is up, or isn't: of one that was never heard, since this node began.
+	// Since is when Up last changed, or when this node started if the region was never heard.
 	Since time.Time     `json:"since,omitzero"`
 	RTT   time.Duration `json:"-"`
 	// RTTMS is RTT in milliseconds.
 	RTTMS float64 `json:"rtt_ms"`
-	// Epoch is what it says. SameRules: its global rules, their homes and its peers are this region's.
+	// Epoch is the epoch that the region reported. SameRules reports that its global rules, their
+	// homes and its peers equal this region's.
 	Epoch     int64  `json:"epoch,omitempty"`
 	SameRules bool   `json:"same_rules"`
 	State     string `json:"state,omitempty"` // drained or forgotten
-	// Asks is how often this node asked it for tokens and was answered, and Short how often it had less than half of what requests waited for.
+	// Asks counts answered requests of this node for the region's tokens. Short counts those where
+	// it had less than half of what was needed.
 	Asks  uint64 `json:"asks"`
 	Short uint64 `json:"short"`
-	Error string `json:"error,omitempty"` // why it isn't up
+	Error string `json:"error,omitempty"` // why it is down
 }
 
-// Peers is how the other regions are, by name.
+// Peers returns the state of the other regions, by name.
 func (l *Link) Peers() (out []Status) {
 	for _, name := range slices.Sorted(maps.Keys(l.peers)) {
 		out = append(out, l.peers[name].status())
 	}
 	return out
-}
-
-func (l *Link) peer(home string) (*peer, error) {
-	if p := l.peers[home]; p != nil {
-		return p, nil
-	}
-	return nil, fmt.Errorf("no region is named %q: see regions.peers", home)
 }
 
 // take has a home decide charges.
@@ -263,7 +257,7 @@ func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, 
 		return err
 	}
 	if len(r.Results) != len(results) {
-		return errors.New("its answer makes no sense: does it run another version?")
+		return errors.New("unexpected answer: does the region run another version of Weir?")
 	}
 	copy(results, r.Results)
 	for _, i := range r.NoRoom {
@@ -295,11 +289,11 @@ func (l *Link) reset(ctx context.Context, home string, counters []counter.Counte
 	return err
 }
 
-// do has a home carry out an act.
+// do has another region carry out an operation.
 func (l *Link) do(ctx context.Context, home string, a act) (result, error) {
-	p, err := l.peer(home)
-	if err != nil {
-		return result{}, err
+	p := l.peers[home]
+	if p == nil {
+		return result{}, fmt.Errorf("no region is named %q: see regions.peers", home)
 	}
 	r, err := p.do(ctx, a)
 	if err == nil && r.Failed != "" {

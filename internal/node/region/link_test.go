@@ -127,7 +127,7 @@ func TestSecretsOfFiles(t *testing.T) {
 // TestNamesNeedTheSecret: whoever doesn't have it can't find out who a name belongs to.
 func TestNamesNeedTheSecret(t *testing.T) {
 	name := func(s *Secret, policy uint64, subject string) string {
-		return string(s.name(nil, policy, []byte(subject)))
+		return string(s.name(policy, []byte(subject)))
 	}
 	other := NewSecret([]byte(strings.Repeat("t", 32)))
 	if name(secret, 1, "ada") == name(other, 1, "ada") {
@@ -193,7 +193,7 @@ func TestLimitsThatArentShared(t *testing.T) {
 		p := sharedPolicy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: limit, Window: time.Hour})
 		m := &stake.Message{Window: stake.Begun(p, time.Now().UnixMicro()), Need: 1, Held: &stake.Loan{ID: 1, Sent: 1}}
 		answer, err := sites[1].link.talk(t.Context(), "us", counterOf(p), m)
-		if (err == nil) != shared || shared && answer.Lent.Given == 0 || err != nil && !strings.Contains(err.Error(), "don't share it") {
+		if (err == nil) != shared || shared && answer.Lent.Given == 0 || err != nil && !strings.Contains(err.Error(), "don't share this limit") {
 			t.Errorf("%d in three regions: %+v, %v", limit, answer, err)
 		}
 	}

@@ -17,16 +17,17 @@ import (
 
 const (
 	beatEvery = time.Second
-	// silentAfter is how long a region may not be heard before nobody waits for it any more.
+	// silentAfter is how long a region may go unheard before checks no longer wait for it.
 	silentAfter = 3 * time.Second
-	// maxMessages is how many messages may be under way to a region. Acts that come meanwhile share the next one. Talks alone, one
-	// every talkEvery, must not use them all up when no answers come.
+	// maxMessages bounds how many messages to one region are in flight. Operations that arrive
+	// meanwhile share the next message. Messages about stakes alone, one per talkEvery, must not
+	// use up all of these when no answers come.
 	maxMessages = 32
-	// talkEvery is how often stakes are talked about, at most.
+	// talkEvery is the shortest time between two messages about stakes.
 	talkEvery = 50 * time.Millisecond
 )
 
-// peer is another region, as a node knows it.
+// peer is another region as this node sees it.
 type peer struct {
 	link      *Link
 	name      string
@@ -37,12 +38,12 @@ type peer struct {
 
 	mu      sync.Mutex
 	queue   []*asked // guarded by mu, as all below
-	talks   []*asked // what is said about stakes, until a timer puts it into the queue
+	talks   []*asked // messages about stakes that wait for a timer to queue them
 	sending int
-	at      int // of addresses: the one that answered last
+	at      int // index into addresses of the one to use
 	up      bool
 	since   time.Time // when up changed
-	missed  bool      // it was never heard, and the log says so
+	missed  bool      // never heard, and that was logged
 	heard   time.Time
 	rtt     time.Duration
 	epoch   int64
@@ -61,7 +62,7 @@ type asked struct {
 
 func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer {
 	return &peer{
-		link: l, name: name, addresses: addresses, err: errors.New("it wasn't heard yet"), since: time.Now(),
+		link: l, name: name, addresses: addresses, err: errors.New("not heard yet"), since: time.Now(),
 		client: &http.Client{Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: l.beatFor()}).DialContext,
 			TLSClientConfig:     config.Clone(),
@@ -73,8 +74,9 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 	}
 }
 
-// waits is how long to wait for the answer to an act: for a check, the time that checks have. Talks about stakes and resets get longer. Tokens
-// that come late are still of use, and an operator would rather wait than not know.
+// waits returns how long to wait for an operation's answer: for a check, the check's own timeout.
+// Messages about stakes and resets may take longer: late tokens are still useful, and an operator
+// would rather wait than not know.
 func (p *peer) waits(a *act) time.Duration {
 	if a.Talk != nil || len(a.Resets) > 0 {
 		return p.link.beatFor()
@@ -82,7 +84,7 @@ func (p *peer) waits(a *act) time.Duration {
 	return p.link.timeout
 }
 
-// do sends an act, and waits for its answer, no longer than its caller does.
+// do sends an operation and waits for its answer, but no longer than its caller does.
 func (p *peer) do(ctx context.Context, a act) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.waits(&a))
 	defer cancel()
@@ -96,7 +98,7 @@ func (p *peer) do(ctx context.Context, a act) (result, error) {
 	if a.Talk == nil {
 		p.queue = append(p.queue, x)
 		p.flushLocked()
-	} else { // it can wait for more
+	} else { // it can wait, and share a message
 		if p.talks = append(p.talks, x); len(p.talks) == 1 {
 			time.AfterFunc(talkEvery, p.sendTalks)
 		}
@@ -117,7 +119,7 @@ func (p *peer) sendTalks() {
 	p.flushLocked()
 }
 
-// flushLocked sends what waits, if another message may be under way.
+// flushLocked sends queued operations while another message may be in flight.
 func (p *peer) flushLocked() {
 	for p.sending < maxMessages {
 		batch := p.batchLocked()
@@ -129,8 +131,8 @@ func (p *peer) flushLocked() {
 	}
 }
 
-// batchLocked takes acts for a message off the queue. Those that nobody waits for any more are dropped: what they would take is lost.
-// What is given back is sent all the same.
+// batchLocked takes the operations of the next message off the queue. It drops those whose caller
+// has given up, since what they took would be lost, but still sends what is given back.
 func (p *peer) batchLocked() (batch []*asked) {
 	for len(p.queue) > 0 && len(batch) < maxActs {
 		x := p.queue[0]
@@ -142,7 +144,7 @@ func (p *peer) batchLocked() (batch []*asked) {
 	return batch
 }
 
-// send sends acts in one message, and hands out the answers.
+// send sends operations in one message and hands out the answers.
 func (p *peer) send(batch []*asked) {
 	m := message{Acts: make([]act, len(batch))}
 	wait := p.link.timeout
@@ -154,7 +156,7 @@ func (p *peer) send(batch []*asked) {
 	defer cancel()
 	a, err := p.say(ctx, &m)
 	if err == nil && len(a.Done) != len(batch) {
-		err = errors.New("its answer makes no sense: does it run another version?")
+		err = errors.New("unexpected answer: does the region run another version of Weir?")
 	}
 	for i, x := range batch {
 		if x.err = err; err == nil {
@@ -168,13 +170,13 @@ func (p *peer) send(batch []*asked) {
 	p.mu.Unlock()
 }
 
-// say sends a message, and notes whether the region was heard.
+// say sends a message and records whether the region answered.
 func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	p.mu.Lock()
 	at := p.at
 	p.mu.Unlock()
 	begun := time.Now()
-	late := time.AfterFunc(p.link.timeout, func() { // checks don't wait any longer, so they try the next address
+	late := time.AfterFunc(p.link.timeout, func() { // checks have given up by now, so they should try the next address
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.leaveLocked(at)
@@ -183,7 +185,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	late.Stop()
 	if err == nil && a.Topology != nil {
 		if err := p.link.learn(ctx, a.Topology); err != nil {
-			p.link.log.Warn("can't follow", "region", p.name, "error", err)
+			p.link.log.Warn("can't store what a region knows of the others", "region", p.name, "error", err)
 		}
 	}
 	p.mu.Lock()
@@ -208,7 +210,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	}
 	if same := a.Rules == p.link.rules(); p.same != same || p.epoch == 0 {
 		if p.same = same; !same {
-			p.link.log.Warn("region has other global rules, homes or peers: limits that differ are asked by either's numbers", "region", p.name)
+			p.link.log.Warn("region has other global rules, homes or peers: rules that differ are decided by the numbers of the asking region", "region", p.name)
 		}
 	}
 	p.heard, p.err, p.epoch = now, nil, firstEpoch
@@ -221,7 +223,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	return a, nil
 }
 
-// leaveLocked goes on to the next address: that one may be there.
+// leaveLocked switches to the next address, unless another message has already done so.
 func (p *peer) leaveLocked(at int) {
 	if at == p.at {
 		p.at++
@@ -238,7 +240,7 @@ func (p *peer) post(ctx context.Context, address string, m *message) (a answer, 
 	if err != nil {
 		return a, err
 	}
-	req.GetBody = nil // it is never sent twice: it may have been carried out
+	req.GetBody = nil // never resend: the region may have carried it out already
 	res, err := p.client.Do(req)
 	if err != nil {
 		return a, err
@@ -261,7 +263,7 @@ func (p *peer) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		beat, cancel := context.WithTimeout(ctx, p.link.beatFor())
-		_, _ = p.say(beat, &message{}) // it is noted
+		_, _ = p.say(beat, &message{}) // say records the outcome
 		cancel()
 		select {
 		case <-tick.C:
@@ -271,7 +273,8 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// silentFor is how long nothing was heard of it, or since when it is waited for.
+// silentFor returns how long ago the region was last heard, or how long this node has waited to
+// hear it.
 func (p *peer) silentFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,14 +294,15 @@ func (p *peer) status() Status {
 	return s
 }
 
-// silent reports whether nobody waits for it.
+// silent reports whether checks shouldn't wait for the region.
 func (p *peer) silent() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.silentLocked()
 }
 
-// silentLocked is silent with the lock held. One that was never heard may be starting, as this node is.
+// silentLocked is silent with the lock held. A region that was never heard may be starting, as this
+// node is.
 func (p *peer) silentLocked() bool {
 	return !p.up && (!p.heard.IsZero() || time.Since(p.since) > silentAfter)
 }

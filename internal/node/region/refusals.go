@@ -8,15 +8,17 @@ import (
 )
 
 const (
-	// believeFor is how long a home's refusal holds at most without asking it again: tokens may be given back there.
+	// believeFor is how long a home's refusal is believed at most without asking again, since
+	// tokens may be given back there.
 	believeFor = 250 * time.Millisecond
-	// maxRefusals is how many are remembered.
+	// maxRefusals bounds how many refusals are remembered.
 	maxRefusals = 1 << 14
 )
 
-// refusals are what homes have refused lately, so that clients that go on don't make them work.
+// refusals remembers what homes refused recently, so that clients who keep trying cost the homes no
+// work.
 type refusals struct {
-	believed time.Duration // how long
+	believed time.Duration // how long a refusal is believed
 	mu       sync.Mutex
 	by       map[string]refusal
 }
@@ -27,9 +29,10 @@ type refusal struct {
 	counter.Result
 }
 
-// find is the refusal of a charge, if one is remembered that was for as much or less. Its times have gone on.
+// find returns a remembered refusal that was for the same cost or less, with its times moved on to
+// now.
 func (r *refusals) find(c *counter.Charge) (counter.Result, bool) {
-	if c.Peek || c.Hold != nil { // the home may have it already
+	if c.Peek || c.Hold != nil { // a repeated check may be known to the home already
 		return counter.Result{}, false
 	}
 	r.mu.Lock()
@@ -49,7 +52,7 @@ func (r *refusals) find(c *counter.Charge) (counter.Result, bool) {
 	return out, true
 }
 
-// note remembers what a home has refused.
+// note remembers a home's refusal.
 func (r *refusals) note(c *counter.Charge, result *counter.Result) {
 	if result.Allowed || result.Err != nil || c.Peek || r.believed == 0 {
 		return

@@ -16,18 +16,20 @@ import (
 	"math/big"
 	"os"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // leastSecret is how many bytes a secret has at least.
 const leastSecret = 32
 
-// Secret is what all regions share. Keys of the link are made of it, and the names of clients.
+// Secret is shared by all regions. The link's keys and the names of clients derive from it.
 type Secret struct {
 	key     ed25519.PrivateKey
 	subject []byte
 }
 
-// ReadSecret reads a secret from a file. Blanks around it don't count.
+// ReadSecret reads a secret from a file and trims the whitespace around it.
 func ReadSecret(file string) (*Secret, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -40,20 +42,21 @@ func ReadSecret(file string) (*Secret, error) {
 	return NewSecret(text), nil
 }
 
-// NewSecret makes keys of a secret.
+// NewSecret derives the keys from a secret.
 func NewSecret(text []byte) *Secret {
 	derive := func(what string, n int) []byte {
 		b, err := hkdf.Key(sha256.New, text, nil, "weir region "+what, n)
 		if err != nil {
-			panic(err) // of a length that is too large
+			panic(err) // only if n is too large
 		}
 		return b
 	}
 	return &Secret{ed25519.NewKeyFromSeed(derive("link", ed25519.SeedSize)), derive("subjects", 32)}
 }
 
-// TLS is for both ends of a link. Each shows a certificate for the key that all regions have, and has to prove that it
-// has it; no authority says who is who, and no name is looked at.
+// TLS returns the configuration for both ends of a link. Each end shows a certificate for the key
+// that all regions share and must prove that it has the key. No authority is consulted and no host
+// name is checked.
 func (s *Secret) TLS() (*tls.Config, error) {
 	now := time.Now()
 	template := &x509.Certificate{
@@ -70,7 +73,7 @@ func (s *Secret) TLS() (*tls.Config, error) {
 		MinVersion:         tls.VersionTLS13,
 		Certificates:       []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: s.key}},
 		ClientAuth:         tls.RequireAnyClientCert,
-		InsecureSkipVerify: true, // the key is compared instead
+		InsecureSkipVerify: true, // VerifyConnection compares the key instead
 		VerifyConnection: func(c tls.ConnectionState) error {
 			if len(c.PeerCertificates) == 1 {
 				if key, ok := c.PeerCertificates[0].PublicKey.(ed25519.PublicKey); ok && key.Equal(public) {
@@ -85,10 +88,19 @@ func (s *Secret) TLS() (*tls.Config, error) {
 
 var errSecret = errors.New("it has another secret: give all regions the same")
 
-// name is what a client of a limit is called between regions: none learns more of another's clients.
-func (s *Secret) name(to []byte, policy uint64, subject []byte) []byte {
+// name returns the pseudonym of a client between regions, so that no region learns who another's
+// clients are.
+func (s *Secret) name(policy uint64, subject []byte) []byte {
+	to := make([]byte, 0, 64)
 	h := hmac.New(sha256.New, s.subject)
-	h.Write(binary.BigEndian.AppendUint64(to[:0], policy))
+	h.Write(binary.BigEndian.AppendUint64(to, policy))
 	h.Write(subject)
-	return h.Sum(to[:0])[:16]
+	return h.Sum(to)[:16]
+}
+
+// rename gives a global counter the name that all regions know it by.
+func (l *Link) rename(c *counter.Counter) {
+	if c.Policy.Global {
+		c.Subject = l.secret.name(c.Policy.ID, c.Subject)
+	}
 }

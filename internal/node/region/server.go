@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// path is where regions say things to each other.
+// path is where regions post messages to each other.
 const path = "/v1/region"
 
 // ServeHTTP answers one message.
@@ -36,7 +36,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("this is region %s, not %s: see regions.peers of region %s", l.name, m.To, m.From), http.StatusMisdirectedRequest)
 		return
 	case len(m.Acts) > maxActs:
-		http.Error(w, fmt.Sprintf("a message has at most %d acts, got %d", maxActs, len(m.Acts)), http.StatusRequestEntityTooLarge)
+		http.Error(w, fmt.Sprintf("a message has at most %d operations, got %d", maxActs, len(m.Acts)), http.StatusRequestEntityTooLarge)
 		return
 	}
 	l.meet(m.From)
@@ -49,37 +49,40 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := answer{From: l.name, Topology: l.topology().told(), Rules: l.rules(), Done: make([]result, len(m.Acts))}
 	var all sync.WaitGroup
 	for i := range m.Acts {
-		all.Go(func() { out.Done[i] = l.carryOut(r.Context(), m.From, &m.Acts[i]) })
+		all.Go(func() {
+			var err error
+			if out.Done[i], err = l.carryOut(r.Context(), m.From, &m.Acts[i]); err != nil {
+				out.Done[i] = result{Failed: err.Error()}
+			}
+		})
 	}
 	all.Wait()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(&out) // the caller has gone
+	_ = json.NewEncoder(w).Encode(&out) // an error means that the caller has gone
 }
 
-// carryOut does for another region what it asks.
-func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
+// carryOut carries out another region's operation.
+func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result, err error) {
 	store := l.store.Load()
 	if store == nil {
-		return result{Failed: "it is starting"}
+		return out, errors.New("the region is starting")
 	}
 	here := &Store{own: *store, link: l, stakes: l.stakes.Load()}
-	fail := func(err error) result { return result{Failed: err.Error()} }
 	switch {
 	case a.Talk != nil:
 		counted, err := a.Talk.Counter.counter()
 		if err == nil && !l.shares(counted.Policy) {
-			err = errors.New("regions don't share it: do they know the same regions?")
+			err = errors.New("regions don't share this limit: do they know the same regions?")
 		}
 		if err != nil {
-			return fail(err)
+			return out, err
 		}
-		if out.Said, err = here.stakes.hear(ctx, from, &counted, &a.Talk.Message); err != nil {
-			return fail(err)
-		}
+		out.Said, err = here.stakes.hear(ctx, from, &counted, &a.Talk.Message)
+		return out, err
 	case len(a.Charges) > 0:
 		counters, err := countersOf(a.Charges)
 		if err != nil {
-			return fail(err)
+			return out, err
 		}
 		charges := make([]counter.Charge, len(counters))
 		for i, c := range counters {
@@ -91,17 +94,16 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		for i := range out.Results {
 			switch err := out.Results[i].Err; {
 			case err == nil:
-			case errors.Is(err, counter.ErrNoRoom): // it is reached, and guests are counted by their addresses
+			case errors.Is(err, counter.ErrNoRoom): // the home was reached: the caller counts guests by their address instead
 				out.Results[i], out.NoRoom = counter.Result{}, append(out.NoRoom, i)
 			default:
-				return fail(err) // what the others took stays taken: that mints nothing
+				return result{}, err // what the other charges took stays taken, which mints nothing
 			}
 		}
-		return out
 	case len(a.Returns) > 0:
 		counters, err := countersOf(a.Returns)
 		if err != nil {
-			return fail(err)
+			return out, err
 		}
 		returns := make([]counter.Return, len(counters))
 		for i, c := range counters {
@@ -110,19 +112,15 @@ func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result) {
 		}
 		err = here.giveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns, func(i int) string { return here.placeHere(returns[i].Policy) })
 		if errors.Is(err, counter.ErrUsed) {
-			return result{Used: true}
+			return result{Used: true}, nil
 		}
-		if err != nil {
-			return fail(err)
-		}
+		return out, err
 	case len(a.Resets) > 0:
 		counters, err := countersOf(a.Resets)
 		if err == nil {
 			err = here.resetAll(ctx, counters, here.placeHere)
 		}
-		if err != nil {
-			return fail(err)
-		}
+		return out, err
 	}
-	return out
+	return out, nil
 }

@@ -12,51 +12,47 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/inuse"
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// stakes decides limits that regions share: by what this region owns and has borrowed, and if that is too little, by asking the others.
+// stakes decides limits that regions share: from what this region owns and has borrowed and, if
+// that is too little, by asking the others.
 type stakes struct {
-	link  *Link
-	cells Cells
+	link    *Link
+	cells   Cells
+	waiting inuse.Places[string] // checks that wait for other regions, by key
 
 	mu      sync.Mutex
-	queues  map[string]*queue  // by key: changes that wait for one that is under way
-	flights map[string]*flight // by key: asks that are under way
-	waits   map[string]int     // by key: requests that wait for other regions, and waiting all of them
-	waiting int
-	tidies  map[string]*time.Timer // by key: when to look whether what was borrowed is still needed
-	running sync.WaitGroup         // once it is closed, only what is running adds to it
+	queues  map[string][]*change   // by key: changes that wait for the one under way
+	flights map[string]*flight     // by key: requests to other regions under way
+	tidies  map[string]*time.Timer // by key: when to check whether borrowed tokens are still needed
+	running sync.WaitGroup         // after close, only running work adds to it
 	closed  bool
-	life    context.Context // done when it is closed
+	life    context.Context // done once closed
 	end     context.CancelFunc
 }
 
-// queue is changes of one stake, which are made together.
-type queue struct {
-	waiting []*change
-}
-
-// change is what to do to a stake.
+// change is one change of a stake.
 type change struct {
 	of      *counter.Policy
-	records []string // keys of what is kept beside the stake, and changed with it
+	records []string // keys of records beside the stake that change with it
 	do      func(k *stake.Stake, s stake.Share, now int64, records []*Cell)
 	done    chan error
 }
 
-// maxChanges is how many changes of a stake are made together.
+// maxChanges is how many changes of one stake are made together.
 const maxChanges = 256
 
 func newStakes(l *Link, cells Cells) *stakes {
-	s := &stakes{link: l, cells: cells, queues: map[string]*queue{}, flights: map[string]*flight{}, waits: map[string]int{}, tidies: map[string]*time.Timer{}}
+	s := &stakes{link: l, cells: cells, queues: map[string][]*change{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
 
-var errClosed = errors.New("the node stops")
+var errClosed = errors.New("the node is stopping")
 
-// close ends all that is under way.
+// close ends all work under way.
 func (s *stakes) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -68,25 +64,27 @@ func (s *stakes) close() {
 	s.running.Wait()
 }
 
-// keyOf names a stake. What belongs to it begins with the same, so that a Cluster has it in one place.
+// keyOf returns the key of a counter's stake. Keys of its records start with it, braces included,
+// so that a Cluster keeps them in one hash slot.
 func keyOf(c *counter.Counter) string {
 	return fmt.Sprintf("{stake:%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
 }
 
-// shares reports whether regions share a limit, rather than to ask its home at every check.
+// shares reports whether regions share a limit, instead of asking its home on every check.
 func (l *Link) shares(p *counter.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
 
-// sharesHere reports whether this region decides by its own stake. One that was drained or forgotten asks the home.
+// sharesHere reports whether this region decides a limit by its own stake. A region that was
+// drained or forgotten asks the home.
 func (l *Link) sharesHere(p *counter.Policy) bool {
 	return p.Global && l.shares(p) && (l.homeOf(p) == "" || l.topology().Away[l.name] == "")
 }
 
-// update changes one stake. Changes of one that are under way at the same moment are made together.
+// update changes one stake. Changes that arrive while another is under way are made together.
 func (s *stakes) update(ctx context.Context, key string, p *counter.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
 	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
 }
 
-// updateWith is update for changes that need records beside the stake.
+// updateWith is update for changes that also need records beside the stake.
 func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
 	c := &change{p, records, do, make(chan error, 1)}
 	s.mu.Lock()
@@ -94,13 +92,10 @@ func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, 
 		s.mu.Unlock()
 		return errClosed
 	}
-	q := s.queues[key]
-	if q == nil {
-		q = &queue{}
-		s.queues[key] = q
-		s.running.Go(func() { s.work(key, q) })
+	waiting, working := s.queues[key]
+	if s.queues[key] = append(waiting, c); !working {
+		s.running.Go(func() { s.work(key) })
 	}
-	q.waiting = append(q.waiting, c)
 	s.mu.Unlock()
 	select {
 	case err := <-c.done:
@@ -110,22 +105,23 @@ func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, 
 	}
 }
 
-// work makes the changes of a stake until there are none.
-func (s *stakes) work(key string, q *queue) {
+// work makes the changes of one stake until none are left.
+func (s *stakes) work(key string) {
 	for {
 		s.mu.Lock()
-		n := min(len(q.waiting), maxChanges)
-		list := q.waiting[:n:n]
-		q.waiting = q.waiting[n:]
-		if len(list) == 0 {
+		waiting := s.queues[key]
+		if len(waiting) == 0 {
 			delete(s.queues, key)
 			s.mu.Unlock()
 			return
 		}
+		n := min(len(waiting), maxChanges)
+		list := waiting[:n:n]
+		s.queues[key] = waiting[n:]
 		s.mu.Unlock()
 		err := s.makeAll(key, list)
 		for i, c := range list {
-			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // for the record of one of them
+			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // one of them had no room for its record: try each alone
 				c.done <- s.makeAll(key, list[i:i+1])
 			} else {
 				c.done <- err
@@ -134,7 +130,7 @@ func (s *stakes) work(key string, q *queue) {
 	}
 }
 
-// makeAll makes changes of a stake together.
+// makeAll makes several changes of a stake in one update.
 func (s *stakes) makeAll(key string, list []*change) error {
 	keys, at := []string{key}, map[string]int{}
 	for _, c := range list {
@@ -168,13 +164,14 @@ func (s *stakes) makeAll(key string, list []*change) error {
 	})
 }
 
-// hold is the record of a charge with a hold.
-type hold struct {
+// chargeRecord is the record of a charge with a hold.
+type chargeRecord struct {
 	N    int64 `json:"n"`
 	Slot int64 `json:"slot"`
 }
 
-// take decides a charge. If this region has too little, it asks the others, and waits for them for some time.
+// take decides a charge. If this region has too little, it asks the others and waits for them up to
+// the given time.
 func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration) counter.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
@@ -218,12 +215,13 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 		return !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2)
 	}
 	if short() && s.enter(key, who.little) {
-		defer s.leave(key)
+		defer s.waiting.Leave(key)
 		awaited = true
 		enough := time.NewTimer(wait)
 		defer enough.Stop()
-		// It asks until there is enough, or all others rest. One that an ask on its way didn't count waits for that, and then for one that
-		// does. Those that came later may have taken what was brought for it.
+		// Ask until there is enough, or until no lender may be asked. A check that joined a request
+		// too late to be counted waits for that one, and then for another that counts it. Later
+		// checks may have taken what was brought for this one.
 		for short() {
 			var done <-chan struct{}
 			var rested <-chan time.Time
@@ -251,7 +249,7 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 	return r
 }
 
-// charge has a charge decided. One whose hold is there already takes nothing more.
+// charge runs decide on a charge's stake. A charge whose hold exists already takes nothing more.
 func (s *stakes) charge(ctx context.Context, key string, c *counter.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
 	p := c.Policy
 	if c.Hold == nil || c.Peek {
@@ -260,7 +258,7 @@ func (s *stakes) charge(ctx context.Context, key string, c *counter.Charge, deci
 	return s.updateWith(ctx, key, p, []string{recordOf(key, c.Hold)}, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
 		there := len(records[0].Value) > 0
 		if decide(k, share, now, there) && !there {
-			text, _ := json.Marshal(hold{c.N, k.Slot(p, now)})
+			text, _ := json.Marshal(chargeRecord{c.N, k.Slot(p, now)})
 			*records[0] = Cell{text, c.Hold.For}
 		}
 	})
@@ -270,12 +268,12 @@ func recordOf(key string, h *counter.Hold) string {
 	return key + ":hold:" + hex.EncodeToString(h.ID[:])
 }
 
-// giveBack returns tokens, or settles reservations. If that may happen only once, each stake remembers it by a mark of its own, or
-// by the record of the hold, which goes back only while it is there. If returns have records, those without come last, and go back
-// only if one of the records was there.
+// giveBack returns tokens, or settles reservations. To do so once, each stake keeps a mark of its
+// own; or the record of the hold serves as one, since it goes away with the return. If some returns
+// depend on records, those that don't come last, and only go back if one of the records existed.
 func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) (err error) {
 	used := 0
-	gated, given := slices.ContainsFunc(returns, recorded), false // whether some have records, and whether one was there
+	gated, given := slices.ContainsFunc(returns, recorded), false // whether some returns depend on records, and whether one of the records existed
 	if gated {
 		once = counter.Once{}
 	}
@@ -307,17 +305,17 @@ func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Dura
 				if again = r.Recorded && len(records[0].Value) == 0; again {
 					return
 				}
-				var h hold
+				var h chargeRecord
 				if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
 					n, slot = min(r.N, h.N)-r.Used, h.Slot
-				} else { // it may never have been taken
+				} else { // the charge may never have been taken
 					n, slot = min(r.N-r.Used, 0), 0
 				}
 				records[0].Value = nil
 			}
 			k.GiveBack(r.Policy, share, now, n, slot)
 		})
-		if err = errors.Join(err, e); e == nil && again { // after an error, it may be done yet
+		if err = errors.Join(err, e); e == nil && again { // after an error the update may still be applied
 			used++
 		}
 		given = given || r.Recorded && e == nil && !again
@@ -339,23 +337,26 @@ func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
 	})
 }
 
-// Standing is what a region has of a limit that regions share, in the units that it is asked for.
+// Standing is what a region has of a shared limit, in the units of a check's cost.
 type Standing struct {
 	Home     string
-	Own      int64 // of the limit
+	Own      int64 // this region's own part of the limit
 	Borrowed int64
 	Lent     int64
-	// Until is when what was borrowed must be renewed, by the clock of the store; zero if it lasts as long as its window.
+	// Until is when the first loan must be renewed, by the store's clock. Zero means that loans
+	// last as long as their window.
 	Until time.Time
 }
 
-// Standing is what this region has of a counter, or nil if it doesn't decide by that.
+// Standing returns what this region has of a counter, or nil if the region doesn't decide by a
+// stake.
 func (l *Link) Standing(ctx context.Context, c *counter.Counter) (*Standing, error) {
 	s := l.stakes.Load()
 	if s == nil || !l.sharesHere(c.Policy) {
 		return nil, nil
 	}
-	named := counter.Counter{Policy: c.Policy, Subject: l.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)}
+	named := *c
+	l.rename(&named)
 	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
 	err := s.cells.Update(ctx, []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
 		k, share := stake.Decode(values[0]), l.share(c.Policy, now)

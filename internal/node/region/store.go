@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Store is what a region counts in: its own store for its own limits, stakes for those that regions share, and for other global
-// ones the store of their home.
+// Store is the store of a region. It counts the region's own limits in the region's store, shared
+// limits in stakes, and other global limits in the store of their home.
 type Store struct {
 	own    counter.Store
 	link   *Link
@@ -24,17 +24,18 @@ type Store struct {
 
 var _ counter.Store = (*Store)(nil)
 
-// NewStore makes a Store of a region's own, of its link to the others, and of where it keeps stakes.
+// NewStore creates a Store from the region's own store, its link to other regions, and where it
+// keeps stakes.
 func NewStore(own counter.Store, link *Link, cells Cells) *Store {
 	s := &Store{own: own, link: link, stakes: newStakes(link, cells), refusals: refusals{believed: believeFor}}
 	link.stakes.Store(s.stakes)
 	return s
 }
 
-// shared is where a limit is counted that regions share. It isn't a region's name.
+// shared is the place of limits that regions share. It can't be a region's name.
 const shared = "*"
 
-// placeOf is where a limit is counted: "" is here.
+// placeOf returns where a limit is counted. "" means here.
 func (s *Store) placeOf(p *counter.Policy) string {
 	if s.link.sharesHere(p) {
 		return shared
@@ -42,7 +43,7 @@ func (s *Store) placeOf(p *counter.Policy) string {
 	return s.link.homeOf(p)
 }
 
-// placeHere is placeOf at the home, of what another region asks.
+// placeHere is placeOf at the home, for what another region asks.
 func (s *Store) placeHere(p *counter.Policy) string {
 	if s.link.shares(p) {
 		return shared
@@ -50,7 +51,8 @@ func (s *Store) placeHere(p *counter.Policy) string {
 	return ""
 }
 
-// Take decides charges, all or nothing. The region's own come first: of what they refuse, the homes are only asked how they stand.
+// Take decides charges, all or nothing. The region's own charges come first: if those refuse, homes
+// are only asked how their counters stand.
 func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	if !slices.ContainsFunc(charges, func(c counter.Charge) bool { return c.Policy.Global }) {
 		s.own.Take(ctx, charges, results)
@@ -59,14 +61,14 @@ func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []co
 	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges)), wait: s.link.timeout}
 	for i := range t.charges {
 		if c := &t.charges[i]; c.Policy.Global {
-			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
+			s.link.rename(&c.Counter)
 			t.home[i] = s.placeOf(c.Policy)
 		}
 	}
 	t.run(ctx)
 }
 
-// takeFor decides charges that another region asks for.
+// takeFor decides charges for another region.
 func (s *Store) takeFor(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges)), wait: s.link.timeout / 2} // the asking region waits for the answer
 	for i := range charges {
@@ -82,7 +84,7 @@ func (t *taking) run(ctx context.Context) {
 		return
 	}
 	for i := range t.charges {
-		t.charges[i].Returnable = true // should a home refuse
+		t.charges[i].Returnable = true // in case a home refuses
 	}
 	t.own(ctx, t.at(""), false)
 	for _, i := range t.at(shared) {
@@ -99,19 +101,19 @@ func (t *taking) run(ctx context.Context) {
 	}
 }
 
-// taking is a Take on its way.
+// taking is a Take in progress.
 type taking struct {
 	*Store
 	asked   []counter.Charge
-	charges []counter.Charge // as they are counted: under names that all regions share
+	charges []counter.Charge // under the names that all regions share
 	results []counter.Result
 	home    []string      // where each charge is counted: see placeOf
-	wait    time.Duration // for other regions
-	taken   []int         // what was taken, and goes back if another refuses
+	wait    time.Duration // how long other regions may take
+	taken   []int         // charges that were taken, and go back if another is refused
 	refused bool
 }
 
-// at are the charges with a home.
+// at returns the indices of the charges that are counted in one place.
 func (t *taking) at(home string) (of []int) {
 	for i := range t.charges {
 		if t.home[i] == home {
@@ -121,7 +123,7 @@ func (t *taking) at(home string) (of []int) {
 	return of
 }
 
-// pick is some charges, as peeks if the request is refused already.
+// pick copies some charges, as peeks if the request is refused already.
 func (t *taking) pick(of []int) ([]counter.Charge, []counter.Result) {
 	charges := make([]counter.Charge, len(of))
 	for j, i := range of {
@@ -131,8 +133,8 @@ func (t *taking) pick(of []int) ([]counter.Charge, []counter.Result) {
 	return charges, make([]counter.Result, len(of))
 }
 
-// own has the region's own store decide charges. Local ones are those of a home that can't be asked: they are counted as if
-// their limit were the region's own.
+// own has the region's own store decide charges. local marks charges whose home can't be reached:
+// they are counted as if the limit were this region's own.
 func (t *taking) own(ctx context.Context, of []int, local bool) {
 	if len(of) == 0 {
 		return
@@ -150,7 +152,7 @@ func (t *taking) own(ctx context.Context, of []int, local bool) {
 	t.decided(ctx, of, charges, results)
 }
 
-// share has a charge decided by what this region has of its limit.
+// share decides a charge by this region's stake in its limit.
 func (t *taking) share(ctx context.Context, i int) {
 	charges, results := t.pick([]int{i})
 	c := &charges[0]
@@ -172,7 +174,7 @@ func (t *taking) share(ctx context.Context, i int) {
 	t.decided(ctx, []int{i}, charges, results)
 }
 
-// ask has a home decide charges. If it can't be asked, what the limits say then decides.
+// ask has a home decide charges. If it can't be reached, each limit's on_partition decides.
 func (t *taking) ask(ctx context.Context, home string) {
 	of := t.at(home)
 	charges, results := t.pick(of)
@@ -202,7 +204,7 @@ func (t *taking) ask(ctx context.Context, home string) {
 	t.own(ctx, local, true)
 }
 
-// decided takes in what a store said of charges.
+// decided records a store's results.
 func (t *taking) decided(ctx context.Context, of []int, charges []counter.Charge, results []counter.Result) {
 	refuses := false
 	for j, i := range of {
@@ -220,7 +222,7 @@ func (t *taking) decided(ctx context.Context, of []int, charges []counter.Charge
 	}
 }
 
-// refuse gives back what the request has taken so far, and finds out how its counters are then.
+// refuse gives back what the request has taken so far, and reads how its counters stand then.
 func (t *taking) refuse(ctx context.Context) {
 	if t.refused {
 		return
@@ -238,7 +240,7 @@ func (t *taking) refuse(ctx context.Context) {
 	if len(back) == 0 {
 		return
 	}
-	// What can't be given back stays taken: that mints nothing.
+	// If giving back fails, the tokens stay taken, which mints nothing.
 	_ = t.giveBack(ctx, counter.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
 	charges, results := t.pick(own)
 	if len(own) > 0 {
@@ -263,15 +265,14 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	}
 	returns = slices.Clone(returns)
 	for i := range returns {
-		if r := &returns[i]; r.Policy.Global {
-			r.Subject = s.link.secret.name(make([]byte, 0, 64), r.Policy.ID, r.Subject)
-		}
+		s.link.rename(&returns[i].Counter)
 	}
 	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
-// giveBack returns tokens to the stores of their homes. Each store remembers by a mark of its own that it did, or by the records of
-// holds. If some returns have records, the stores that get none of those come last, and free only slots unless a record was there.
+// giveBack returns tokens to the stores of their homes. Each store keeps a mark of its own, or the
+// records of holds, to do so once. If some returns depend on records, the stores that get none of
+// those come last, and free only slots unless a record existed.
 func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return, homeOf func(i int) string) (err error) {
 	by := map[string][]counter.Return{}
 	for i := range returns {
@@ -315,7 +316,7 @@ func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return err
 }
 
-// rank is 0 if some of the returns have records, and 1 otherwise.
+// rank is 0 if some of the returns depend on records, and 1 otherwise.
 func rank(returns []counter.Return) int {
 	if slices.ContainsFunc(returns, recorded) {
 		return 0
@@ -323,16 +324,14 @@ func rank(returns []counter.Return) int {
 	return 1
 }
 
-// Reset makes counters untouched, wherever they are. Of a limit that regions share, each gives back what it has used itself: one that
-// can't be asked is an error.
+// Reset makes counters untouched wherever they are. For a shared limit each region gives back what
+// it has used itself; a region that can't be reached is an error.
 func (s *Store) Reset(ctx context.Context, counters []counter.Counter) (err error) {
 	counters = slices.Clone(counters)
 	for i := range counters {
-		if c := &counters[i]; c.Policy.Global {
-			c.Subject = s.link.secret.name(make([]byte, 0, 64), c.Policy.ID, c.Subject)
-		}
+		s.link.rename(&counters[i])
 	}
-	place := func(p *counter.Policy) string { // a region that was drained asks the home, but others decide by their stakes
+	place := func(p *counter.Policy) string { // a drained region asks the home, but the other regions decide by their stakes
 		if p.Global && s.link.shares(p) {
 			return shared
 		}

@@ -16,38 +16,37 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// Topology is what operators have said of regions since they were set up. Regions tell it each other with every message; the one
-// with the highest epoch holds.
+// Topology is what operators have changed about regions since they were configured. Regions send it
+// with every message, and the one with the highest epoch wins.
 type Topology struct {
 	Epoch int64 `json:"epoch"`
-	// Homes says which region is the home of limits that name another one, or that have come back to the one that they name.
+	// Homes maps a configured home to the region that took its place. A home that moved back maps
+	// to itself.
 	Homes map[string]string `json:"homes,omitempty"`
-	// Away are regions that have no share of global limits: see Drain and Forget.
+	// Away lists regions that have no share of global limits, as Drained or Forgotten.
 	Away map[string]string `json:"away,omitempty"`
-	// Adopted is when this region learned of each of Homes, µs by the clock of its store. It isn't told.
+	// Adopted is when this region learned of each entry of Homes, in µs of its store's clock. It
+	// isn't sent to others.
 	Adopted map[string]int64 `json:"adopted,omitempty"`
 }
 
-// What a region that is away is.
+// States of a region that is away.
 const (
 	Drained   = "drained"
 	Forgotten = "forgotten"
 )
 
-// grace is how long a new home has no more than its floor. Loans of the old one are over by then.
+// grace is how long a new home owns no more than its floor. Loans of the old home have ended by
+// then.
 const grace = 2 * (stake.Term + stake.Margin)
 
-// firstEpoch is that of regions of which nothing was said.
+// firstEpoch is the epoch before any change.
 const firstEpoch = 1
 
-func (l *Link) topology() *Topology {
-	if t := l.topo.Load(); t != nil {
-		return t
-	}
-	return &Topology{Epoch: firstEpoch}
-}
+func (l *Link) topology() *Topology { return l.topo.Load() }
 
-// newer reports whether t holds, rather than old. Of two with one epoch all regions choose the same.
+// newer reports whether t replaces old. If both have the same epoch, every region picks the same
+// one.
 func (t *Topology) newer(old *Topology) bool {
 	if t.Epoch != old.Epoch {
 		return t.Epoch > old.Epoch
@@ -58,25 +57,25 @@ func (t *Topology) newer(old *Topology) bool {
 	return bytes.Compare(t.told().text(), old.told().text()) > 0
 }
 
-// told is what other regions hear of it.
+// told is the part that other regions receive.
 func (t *Topology) told() *Topology { return &Topology{Epoch: t.Epoch, Homes: t.Homes, Away: t.Away} }
 
 func (t *Topology) text() []byte {
 	b, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // maps of texts
+		panic(err) // it holds only strings and numbers
 	}
 	return b
 }
 
-// topologyKey is where it is kept. Braces keep it apart from stakes.
+// topologyKey is where the topology is kept. Its braces keep it apart from stakes.
 const topologyKey = "{topology}"
 
-// keepTopology is for how long.
+// keepTopology is the topology's TTL.
 const keepTopology = 10 * 365 * 24 * time.Hour
 
-// learn has a topology kept in the region's store, if it is newer than what is there, and takes up what is kept. nil only looks. If the
-// store has an older one than this node, or none, it gets the node's.
+// learn stores a topology if it is newer than the stored one, and adopts what is stored. With nil
+// it only reads. If the store has an older topology than this node, or none, it gets the node's.
 func (l *Link) learn(ctx context.Context, heard *Topology) error {
 	if heard != nil && !heard.newer(l.topology()) {
 		return nil
@@ -84,7 +83,8 @@ func (l *Link) learn(ctx context.Context, heard *Topology) error {
 	return l.keep(ctx, heard, 0)
 }
 
-// keep does what learn says. For an operator's change, of is the epoch that it was based on: it is refused if the store has moved on since.
+// keep does the work of learn. For an operator's change, of is the epoch that the change is based
+// on: keep refuses it if the store has moved on since.
 func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 	s := l.stakes.Load()
 	if s == nil {
@@ -94,9 +94,9 @@ func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 	late := false
 	err := s.cells.Update(ctx, []string{topologyKey}, func(values [][]byte, now int64) []Cell {
 		kept = Topology{Epoch: firstEpoch}
-		_ = json.Unmarshal(values[0], &kept) // what makes no sense was never said
+		_ = json.Unmarshal(values[0], &kept) // an unreadable value counts as none
 		text := values[0]
-		if known := l.topology(); known.newer(&kept) { // the store has forgotten it: a node that starts must not take it for new
+		if known := l.topology(); known.newer(&kept) { // the store has lost it: a starting node must not believe that nothing was changed
 			kept, text = *known, known.text()
 		}
 		late = of != 0 && kept.Epoch > of
@@ -114,23 +114,24 @@ func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 		return []Cell{{kept.text(), keepTopology}}
 	})
 	if err != nil {
-		return fmt.Errorf("what became of regions can't be kept: %w", err)
+		return fmt.Errorf("can't store the change of regions: %w", err)
 	}
 	if old := l.topology(); kept.newer(old) {
 		l.topo.Store(&kept)
 		l.log.Warn("regions were changed", "epoch", kept.Epoch, "homes", kept.Homes, "away", kept.Away)
 	}
 	if late {
-		return fmt.Errorf("%w: somebody else has changed regions at the same moment: see weir regions, and try again", ErrRefused)
+		return fmt.Errorf("%w: someone else changed the regions at the same time: see weir regions, and try again", ErrRefused)
 	}
 	return nil
 }
 
-// home is the region that now is the home, where another was named.
+// home returns the region that replaces a configured home.
 func (t *Topology) home(named string) string { return cmp.Or(t.Homes[named], named) }
 
-// inGrace reports whether a region has become a home of something so lately that it doesn't own it yet. Of another region that is as good as
-// true: it may have learned of it at another moment.
+// inGrace reports whether a region became a home so recently that it doesn't own the limits yet.
+// For another region this is approximate, since it may have learned of the change at another
+// moment.
 func (l *Link) inGrace(region string, now int64) bool {
 	t := l.topology()
 	for name, home := range t.Homes {
@@ -141,7 +142,7 @@ func (l *Link) inGrace(region string, now int64) bool {
 	return false
 }
 
-// share is what of a limit is this region's own.
+// share returns this region's own part of a limit.
 func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	t := l.topology()
 	var gone []string
@@ -166,9 +167,9 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	if t.Homes[named] == "" {
 		return all
 	}
-	since := t.Adopted[named] + grace.Microseconds() // it has moved here
+	since := t.Adopted[named] + grace.Microseconds() // the limit moved here
 	begun := stake.Begun(p, now)
-	if p.Limit.Algorithm == counter.SlidingCounter { // what the old home counted in the window before isn't known here
+	if p.Limit.Algorithm == counter.SlidingCounter { // the old home's count of the previous window isn't known here
 		begun -= p.Limit.Window.Microseconds()
 	}
 	if begun < since {
@@ -178,20 +179,16 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	return all
 }
 
-// change has the current topology changed, and told to the others.
+// change changes the current topology and tells the other regions.
 func (l *Link) change(ctx context.Context, old *Topology, edit func(*Topology)) error {
-	t := &Topology{Epoch: old.Epoch + 1, Homes: maps.Clone(old.Homes), Away: maps.Clone(old.Away)}
-	if t.Homes == nil {
-		t.Homes = map[string]string{}
-	}
-	if t.Away == nil {
-		t.Away = map[string]string{}
-	}
+	t := &Topology{Epoch: old.Epoch + 1, Homes: map[string]string{}, Away: map[string]string{}}
+	maps.Copy(t.Homes, old.Homes)
+	maps.Copy(t.Away, old.Away)
 	edit(t)
 	if err := l.keep(ctx, t, old.Epoch); err != nil {
 		return err
 	}
-	for _, p := range l.peers { // they hear of it with the next heartbeat, too
+	for _, p := range l.peers { // a region that misses this hears of it with the next heartbeat
 		beat, cancel := context.WithTimeout(ctx, l.timeout)
 		_, _ = p.say(beat, &message{})
 		cancel()
@@ -199,14 +196,15 @@ func (l *Link) change(ctx context.Context, old *Topology, edit func(*Topology)) 
 	return nil
 }
 
-// ErrRefused is why an operator's wish isn't carried out. Force would, where it says so.
+// ErrRefused means that an operator's request was refused. Where the message says so, force
+// overrides it.
 var ErrRefused = errors.New("not done")
 
-// current is the topology for somebody who wants to change it for some regions, which must be known. It is looked up: another node
-// may have changed it a moment ago.
+// current reads the topology for an operator's change of some regions, which must be known. It asks
+// the store, since another node may have changed it a moment ago.
 func (l *Link) current(ctx context.Context, names ...string) (*Topology, error) {
 	for _, name := range names {
-		if name != l.name && l.peers[name] == nil {
+		if !l.Knows(name) {
 			return nil, fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
 		}
 	}
@@ -214,33 +212,28 @@ func (l *Link) current(ctx context.Context, names ...string) (*Topology, error) 
 	return l.topology(), err
 }
 
-// names are those of all regions.
+// names returns the names of all regions.
 func (l *Link) names() []string {
-	return slices.Sorted(func(yield func(string) bool) {
-		for name := range maps.Keys(l.peers) {
-			if !yield(name) {
-				return
-			}
-		}
-		yield(l.name)
-	})
+	return slices.Sorted(slices.Values(slices.AppendSeq([]string{l.name}, maps.Keys(l.peers))))
 }
 
 func (l *Link) reachable(name string) bool { return name == l.name || l.peers[name].status().Up }
 
-// answers reports whether a region answers now. One that has just died counts as heard for some seconds more.
+// answers reports whether a region answers right now. A region that has just died still counts as
+// heard for some seconds.
 func (l *Link) answers(ctx context.Context, name string) bool {
 	if name == l.name {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(beatEvery, l.timeout))
+	ctx, cancel := context.WithTimeout(ctx, l.beatFor())
 	defer cancel()
 	_, err := l.peers[name].say(ctx, &message{})
 	return err == nil
 }
 
-// Move makes one region the home of all limits that another is home of. The old home keeps its floor. The new one owns the rest after
-// a while: a bucket begins without tokens then, and a window with the next one.
+// Move makes one region the home of all limits that another is home of. The old home keeps its
+// floor. The new home owns the rest after a grace period: a bucket starts empty then, and a window
+// starts with the next one.
 func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	t, err := l.current(ctx, from, to)
 	if err != nil {
@@ -252,7 +245,7 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	case t.Away[to] != "":
 		return fmt.Errorf("%w: %s is %s: weir regions restore %s first", ErrRefused, to, t.Away[to], to)
 	case t.home(from) != from:
-		return fmt.Errorf("%w: %s isn't a home any more, %s has taken its place", ErrRefused, from, t.home(from))
+		return fmt.Errorf("%w: %s is no longer a home: %s has replaced it", ErrRefused, from, t.home(from))
 	case !l.answers(ctx, to):
 		return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
 	case t.home(l.home) != from && !l.homeOfRules(from):
@@ -270,12 +263,13 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	})
 }
 
-// Drain takes a region's share out of use: its checks of global limits ask the home, and the others borrow what it has.
+// Drain takes a region's share out of use: its checks of global limits ask the home, and other
+// regions borrow what it had.
 func (l *Link) Drain(ctx context.Context, name string) error {
 	return l.leave(ctx, name, Drained, false)
 }
 
-// Forget is for a region that is dead: what it has of global limits is the home's at once.
+// Forget is for a dead region: the home owns its part of global limits at once.
 func (l *Link) Forget(ctx context.Context, name string, force bool) error {
 	return l.leave(ctx, name, Forgotten, force)
 }
@@ -296,7 +290,7 @@ func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
 	return l.change(ctx, t, func(t *Topology) { t.Away[name] = how })
 }
 
-// homeOfRules reports whether a rule in force has its home there.
+// homeOfRules reports whether the region is home of a rule in force.
 func (l *Link) homeOfRules(name string) bool {
 	limiter := l.limiter.Load()
 	if limiter == nil || limiter.Rules() == nil {
@@ -305,7 +299,7 @@ func (l *Link) homeOfRules(name string) bool {
 	return slices.ContainsFunc(limiter.Rules().Rules().Rules, func(r weir.Rule) bool { return r.Global && l.HomeOf(&r) == name })
 }
 
-// Restore gives a region that was drained or forgotten its share again.
+// Restore gives a drained or forgotten region its share back.
 func (l *Link) Restore(ctx context.Context, name string) error {
 	t, err := l.current(ctx, name)
 	if err != nil || t.Away[name] == "" {
@@ -314,17 +308,17 @@ func (l *Link) Restore(ctx context.Context, name string) error {
 	return l.change(ctx, t, func(t *Topology) { delete(t.Away, name) })
 }
 
-// Here is how this region is.
+// Here is the state of this region.
 type Here struct {
 	Epoch int64  `json:"epoch"`
 	Home  string `json:"home"` // of limits that name none
 	// State is drained, forgotten, or "".
 	State string `json:"state,omitempty"`
-	// Grace: it has become a home lately, and owns no more than its floor yet.
+	// Grace reports that this region became a home recently and still owns no more than its floor.
 	Grace bool `json:"grace,omitempty"`
 }
 
-// Here is how this region is.
+// Here returns the state of this region.
 func (l *Link) Here() Here {
 	t := l.topology()
 	return Here{Epoch: t.Epoch, Home: t.home(l.home), State: t.Away[l.name], Grace: l.inGrace(l.name, time.Now().UnixMicro())}

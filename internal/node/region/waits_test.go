@@ -65,7 +65,7 @@ func TestRequestsWaitForOneThatRests(t *testing.T) {
 
 // restOf is how long it is until a region may ask one of the others.
 func restOf(s *site, p *counter.Policy, subject string, of ...string) time.Duration {
-	named := counter.Counter{Policy: p, Subject: secret.name(nil, p.ID, []byte(subject))}
+	named := counter.Counter{Policy: p, Subject: secret.name(p.ID, []byte(subject))}
 	rest := int64(math.MaxInt64)
 	_ = s.stakes.cells.Update(context.Background(), []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
 		for _, name := range of {
@@ -161,8 +161,8 @@ func TestFewWait(t *testing.T) {
 			t.Helper()
 			eu.stakes.mu.Lock()
 			defer eu.stakes.mu.Unlock()
-			if waiting.Load() != n || int64(eu.stakes.waiting) != n {
-				t.Errorf("%s: %d wait, and %d by the count; want %d", what, waiting.Load(), eu.stakes.waiting, n)
+			if waiting.Load() != n || eu.stakes.waiting.Taken() != n {
+				t.Errorf("%s: %d wait, and %d by the count; want %d", what, waiting.Load(), eu.stakes.waiting.Taken(), n)
 			}
 		}
 		come(100, "busy")
@@ -179,8 +179,8 @@ func TestFewWait(t *testing.T) {
 		time.Sleep(DefaultTimeout)
 		synctest.Wait()
 		want("in the end", 0)
-		if eu.stakes.close(); len(eu.stakes.waits) != 0 {
-			t.Errorf("%v is left", eu.stakes.waits)
+		if eu.stakes.close(); eu.stakes.waiting.Taken() != 0 {
+			t.Errorf("%d are left", eu.stakes.waiting.Taken())
 		}
 		time.Sleep(beatEvery)
 	})

@@ -50,7 +50,7 @@ func (s *simulation) count(p *counter.Policy, subject string) *counted {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := counter.Counter{Policy: p, Subject: s.sites[0].link.secret.name(nil, p.ID, c.Subject)}
+	name := counter.Counter{Policy: p, Subject: s.sites[0].link.secret.name(p.ID, c.Subject)}
 	s.counters[keyOf(&name)] = c
 	if sum != c.whole {
 		s.breaks(c, "shares add up to %d of %d", sum, c.whole)

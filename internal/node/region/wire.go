@@ -8,16 +8,16 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// message is what one region says to another: acts for the home, or none, as a heartbeat.
+// message is what one region sends to another: operations to carry out, or none for a heartbeat.
 type message struct {
 	From     string    `json:"from"`
 	To       string    `json:"to"`
 	Topology *Topology `json:"topology"`
-	Rules    string    `json:"rules"` // the fingerprint of the global rules
+	Rules    string    `json:"rules"` // the fingerprint of the sender's global rules
 	Acts     []act     `json:"acts,omitempty"`
 }
 
-// answer is what the other says to it.
+// answer is the reply to a message.
 type answer struct {
 	From     string    `json:"from"`
 	Topology *Topology `json:"topology"`
@@ -25,24 +25,24 @@ type answer struct {
 	Done     []result  `json:"done,omitempty"`
 }
 
-// act is one call of a store: charges, returns, or a reset of counters.
+// act is one operation: a call of the other region's store, or a message about a stake.
 type act struct {
 	Charges []charge     `json:"charges,omitempty"`
 	Returns []charge     `json:"returns,omitempty"`
 	Once    counter.Once `json:"once,omitzero"`
 	Keep    int64        `json:"keep,omitempty"` // µs
 	Resets  []charge     `json:"resets,omitempty"`
-	// Talk is what is said about a counter that regions share.
+	// Talk is a message about a counter that regions share.
 	Talk *talk `json:"talk,omitempty"`
 }
 
-// talk is what one region says of its stake in a counter.
+// talk is one region's message about its stake in a counter.
 type talk struct {
 	Counter charge `json:"counter"`
 	stake.Message
 }
 
-// charge is a counter.Charge, a counter.Return or a counter.Counter.
+// charge carries a counter.Charge, a counter.Return or a counter.Counter.
 type charge struct {
 	Policy  policy        `json:"policy"`
 	Subject []byte        `json:"subject"`
@@ -56,7 +56,7 @@ type charge struct {
 	Recorded bool `json:"recorded,omitempty"`
 }
 
-// policy is what a store knows of a counter.Policy.
+// policy carries what a store needs of a counter.Policy.
 type policy struct {
 	ID           uint64        `json:"id"`
 	Name         string        `json:"name"`
@@ -70,17 +70,17 @@ type policy struct {
 	Floor        int           `json:"floor,omitempty"`
 }
 
-// result is what became of an act.
+// result is the outcome of an operation.
 type result struct {
 	Results []counter.Result `json:"results,omitempty"`
 	Used    bool             `json:"used,omitempty"` // counter.ErrUsed
 	Failed  string           `json:"failed,omitempty"`
-	NoRoom  []int            `json:"no_room,omitempty"` // charges with counter.ErrNoRoom
-	// Said is the answer to a talk.
+	NoRoom  []int            `json:"no_room,omitempty"` // indices of charges with counter.ErrNoRoom
+	// Said is the reply to a Talk.
 	Said *stake.Message `json:"said,omitempty"`
 }
 
-// The most that a message may hold. A check has a handful of limits.
+// Bounds of a message. A check has a handful of limits.
 const (
 	maxActs    = 256
 	maxCharges = 64
@@ -92,7 +92,7 @@ func wireCounter(c *counter.Counter) charge {
 	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused, p.Travels, p.Home, p.Floor}, Subject: c.Subject}
 }
 
-// counter is what a charge is for, by the numbers that it came with.
+// counter rebuilds the counter with the numbers that came with it.
 func (c *charge) counter() (counter.Counter, error) {
 	of := &c.Policy
 	p, err := counter.NewPolicy(of.Name, of.Limit)
@@ -116,9 +116,9 @@ func wireReturn(of *counter.Return) charge {
 	return c
 }
 
-var errTooMany = errors.New("too many charges in one act")
+var errTooMany = errors.New("too many charges in one operation")
 
-// counters are those of a list, bounded.
+// countersOf rebuilds the counters of a list, up to maxCharges.
 func countersOf(list []charge) ([]counter.Counter, error) {
 	if len(list) > maxCharges {
 		return nil, errTooMany
